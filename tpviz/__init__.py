@@ -1,0 +1,41 @@
+"""tpviz: see, run and check how neural networks are split over many devices.
+
+    import tpviz as tv
+    trace = tv.run(tv.Megatron(tp=4), tv.GPT())
+
+Names load when first used, so ``import tpviz`` needs neither torch nor a plotting library.
+"""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "tpviz.workload": ["GPT"],
+    "tpviz.mesh": ["Mesh"],
+    "tpviz.labels": ["label"],
+    "tpviz.strategy": ["Strategy", "strategies"],
+    "tpviz.schemes.megatron": ["Megatron"],
+    "tpviz.schemes.data": ["DataParallel"],
+    "tpviz.trace": ["Trace", "Event", "Ledger"],
+    "tpviz.trace.chrome": ["load_trace"],
+    "tpviz.runtime.launch": ["launch", "restart", "shutdown", "progress"],
+    "tpviz.runtime.recorder": ["record"],
+    "tpviz.run": ["run", "verify"],
+    "tpviz.widgets": ["explore", "Timeline", "MeshView"],
+    "tpviz.exercises": ["check", "exercise"],
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"module 'tpviz' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return __all__

@@ -1,0 +1,45 @@
+"""Labels a program may put on its own work: phase, layer, microbatch, chunk.
+
+A scheme says *what* it is doing; whoever listens (the recorder) reads the current label.
+Nobody listening costs one tuple. This module imports nothing, so schemes stay free of tracing.
+
+>>> with label(layer="block.0", chunk=1):
+...     current()
+Label(phase='', layer='block.0', microbatch=-1, chunk=1)
+"""
+
+from contextlib import contextmanager
+from typing import NamedTuple
+
+
+class Label(NamedTuple):
+    """What the code now running works on; empty string or -1 means "not said"."""
+
+    phase: str = ""
+    layer: str = ""
+    microbatch: int = -1
+    chunk: int = -1
+
+
+_current = Label()
+
+
+def current() -> Label:
+    """The label in force. One rank is one process, and autograd's threads must see it: a global."""
+    return _current
+
+
+@contextmanager
+def label(**fields):
+    """Label everything issued inside; fields not given keep their value.
+
+    Parameters: ``phase`` ("forward", "backward", "sync", "recompute", "optimizer"), ``layer`` (str),
+    ``microbatch`` and ``chunk`` (int). Raises ``ValueError`` (from namedtuple) on an unknown field.
+    """
+    global _current
+    previous = _current
+    _current = previous._replace(**fields)
+    try:
+        yield
+    finally:
+        _current = previous

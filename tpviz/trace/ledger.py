@@ -1,0 +1,121 @@
+"""The ledger: which collectives ran on which axis, how often, and how many bytes, exactly.
+
+The same rows come from a formula (`Strategy.ledger`) and from a measured trace (`Trace.ledger`), so
+they can be compared with ``==``; `Ledger.diff` says in words where two differ.
+
+>>> print(Ledger.of([("tp", "all_reduce", "forward", 2, 4096, 4)]))
+axis  collective  phase    count  payload_bytes  wire_bytes
+tp    all_reduce  forward      2           8192       12288
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+def wire_bytes(collective, payload, size):
+    """Bytes one rank sends when a ring of ``size`` ranks does this collective on ``payload`` bytes.
+
+    payload is the full tensor: the tensor of an all_reduce, the output of an all_gather, the input of a
+    reduce_scatter. Ring algorithm (derived): all_reduce 2(n-1)/n, all_gather, reduce_scatter, all_to_all
+    (n-1)/n, broadcast, reduce, gather and scatter (n-1)/n averaged over the ranks, send 1, recv and barrier 0.
+    """
+    factor = {"all_reduce": 2, "send": 0, "recv": 0, "barrier": 0}.get(collective, 1)
+    if collective == "send":
+        return payload
+    whole, rest = divmod(factor * (size - 1) * payload, size)
+    return whole if rest == 0 else factor * (size - 1) * payload / size
+
+
+class LedgerRow(NamedTuple):
+    """count collectives of one kind on one axis in one phase; bytes are summed over them, per rank."""
+
+    axis: str
+    collective: str
+    phase: str
+    count: int
+    payload_bytes: int
+    wire_bytes: float
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Rows sorted by axis, collective, phase; equal ledgers compare equal."""
+
+    rows: tuple = ()
+
+    @classmethod
+    def of(cls, entries):
+        """From (axis, collective, phase, count, payload bytes of each, group size) tuples.
+
+        Groups of one rank move nothing and are left out; so are entries with count 0.
+        """
+        count, payload, wire = Counter(), Counter(), Counter()
+        for axis, collective, phase, n, bytes_each, size in entries:
+            if n == 0 or size == 1:
+                continue
+            key = (axis, collective, phase)
+            count[key] += n
+            payload[key] += n * bytes_each
+            wire[key] += n * wire_bytes(collective, bytes_each, size)
+        return cls(tuple(LedgerRow(*k, count[k], payload[k], wire[k]) for k in sorted(count)))
+
+    def __iter__(self):
+        return iter(self.rows)
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __add__(self, other):
+        """The two ledgers in one, equal (axis, collective, phase) rows summed."""
+        sums = {}
+        for row in (*self.rows, *other.rows):
+            old = sums.get(row[:3], (0, 0, 0))
+            sums[row[:3]] = tuple(a + b for a, b in zip(old, row[3:]))
+        return Ledger(tuple(LedgerRow(*k, *sums[k]) for k in sorted(sums)))
+
+    def total(self, **equal):
+        """(count, payload_bytes, wire_bytes) summed over the rows whose fields equal those given."""
+        rows = [r for r in self.rows if all(getattr(r, k) == v for k, v in equal.items())]
+        return tuple(sum(r[i] for r in rows) for i in (3, 4, 5))
+
+    def diff(self, other, names=("this", "other")):
+        """Lines that say where two ledgers differ; an empty list when they are equal."""
+        mine, theirs = ({r[:3]: r[3:] for r in led} for led in (self, other))
+        return [f"{'/'.join(k)}: {names[0]} has {_words(mine.get(k))}, {names[1]} has {_words(theirs.get(k))}"
+                for k in sorted(mine.keys() | theirs.keys()) if mine.get(k) != theirs.get(k)]
+
+    def to_table(self):
+        """A list of rows of strings, header first."""
+        return [list(LedgerRow._fields)] + [
+            [*r[:3], str(r.count), str(r.payload_bytes), f"{r.wire_bytes:.10g}"] for r in self.rows]
+
+    def __repr__(self):
+        table = self.to_table()
+        widths = [max(len(row[i]) for row in table) for i in range(6)]
+        return "\n".join("  ".join(cell.ljust(w) if i < 3 else cell.rjust(w)
+                                   for i, (cell, w) in enumerate(zip(row, widths))).rstrip()
+                         for row in table)
+
+    def _repr_html_(self):
+        head, *body = self.to_table()
+        cells = "".join(f"<th>{c}</th>" for c in head)
+        rows = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in r) + "</tr>" for r in body)
+        return f"<table class='tpviz-ledger'><tr>{cells}</tr>{rows}</table>"
+
+
+def _words(values):
+    return "nothing" if values is None else f"{values[0]} x, {values[1]} payload bytes"
+
+
+def ledger(trace, rank=None, step=None):
+    """The ledger of one rank of a trace: the lowest rank unless told, the last whole step if steps are marked."""
+    if not len(trace):
+        return Ledger()
+    rank = trace.ranks[0] if rank is None else rank
+    if step is None and trace.steps:
+        step = trace.steps[-1]
+    comm = trace.select(kind="comm", rank=rank)
+    if step is not None:
+        comm = comm.select(step=step)
+    return Ledger.of((e.axis, e.name, e.phase, 1, e.bytes, len(e.members.split(","))) for e in comm)

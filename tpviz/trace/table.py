@@ -1,0 +1,195 @@
+"""The trace: one table, one row per event, whatever made it (a run, a simulation, an import).
+
+Columns are NumPy arrays of equal length; times are float seconds on one clock, starting near zero.
+
+>>> t = Trace.from_events([Event(rank=0, lane="compute", kind="compute", name="mm", end=1.0)])
+>>> len(t), t.ranks
+(1, [0])
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Event(NamedTuple):
+    """One interval on one lane of one rank.
+
+    kind: ``compute`` | ``comm`` | ``wait`` (compute lane blocked on the event ``waits_for``) |
+    ``step`` (the span of a whole training step, on lane "step").
+    lane: ``compute``, ``comm/<axis>``, ``step``. phase: forward, backward, sync, recompute, optimizer or "".
+    bytes: payload, the full tensor of the collective. wire_bytes: what one rank sends on a ring.
+    axis: mesh axis of the group. members: its global ranks, "0,2". seq: the how-manyeth collective of that
+    group (the same number on every member), -1 for none. id is unique in a trace; waits_for is an id or -1.
+    """
+
+    id: int = -1
+    rank: int = 0
+    lane: str = "compute"
+    kind: str = "compute"
+    name: str = ""
+    phase: str = ""
+    layer: str = ""
+    microbatch: int = -1
+    chunk: int = -1
+    step: int = -1
+    start: float = 0.0
+    end: float = 0.0
+    flops: int = 0
+    bytes: int = 0
+    wire_bytes: float = 0.0
+    axis: str = ""
+    members: str = ""
+    seq: int = -1
+    waits_for: int = -1
+
+
+_TYPES = {str: np.str_, int: np.int64, float: np.float64}
+COLUMNS = {name: _TYPES[kind] for name, kind in Event.__annotations__.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """All events of a run, with what made them in ``meta``.
+
+    meta (all optional, all JSON): ``badge`` ("this machine, gloo" | "NCCL" | "imported" | ...), ``world_size``,
+    ``device``, ``strategy``, ``workload`` (printed forms), ``mesh`` ({"axes": {name: size, outer first}}),
+    ``losses``, ``memory`` ({rank: {"time": [...], "parameters": [...], "gradients": [...],
+    "optimizer": [...], "activations": [...]}}, bytes), ``overhead`` (seconds the recorder itself took).
+    """
+
+    columns: dict
+    meta: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        missing = COLUMNS.keys() - self.columns.keys()
+        lengths = {len(c) for c in self.columns.values()}
+        if missing or len(lengths) > 1:
+            raise ValueError(f"a trace needs columns {sorted(COLUMNS)} of one length; "
+                             f"missing {sorted(missing)}, lengths {sorted(lengths)}")
+
+    @classmethod
+    def from_events(cls, events, meta=None):
+        """Build from Events (any order). Events with id -1 are numbered in the order given."""
+        events = [e if e.id >= 0 else e._replace(id=i) for i, e in enumerate(events)]
+        by_column = zip(*events) if events else [[]] * len(COLUMNS)
+        columns = {name: np.array(values, dtype=COLUMNS[name])
+                   for name, values in zip(COLUMNS, by_column)}
+        return cls(columns, dict(meta or {}))
+
+    @classmethod
+    def merge(cls, traces, **meta):
+        """One trace from one per rank: ids renumbered, clock kept, ``memory`` and ``overhead`` joined."""
+        parts, offset, memory, overhead = [], 0, {}, 0.0
+        for t in traces:
+            c = dict(t.columns)
+            c["id"] = c["id"] + offset
+            c["waits_for"] = np.where(c["waits_for"] >= 0, c["waits_for"] + offset, -1)
+            offset = int(c["id"].max()) + 1 if len(t) else offset
+            parts.append(c)
+            memory.update(t.meta.get("memory", {}))
+            overhead = max(overhead, t.meta.get("overhead", 0.0))
+        first = traces[0].meta if traces else {}
+        columns = {n: np.concatenate([p[n] for p in parts]) for n in COLUMNS}
+        joined = {**first, "memory": memory, "overhead": overhead, **meta}
+        return cls(columns, joined).rebased()
+
+    def rebased(self):
+        """The same events with the clock starting at zero (memory samples move along)."""
+        if not len(self):
+            return self
+        zero = self["start"].min()
+        columns = {**self.columns, "start": self["start"] - zero, "end": self["end"] - zero}
+        memory = {rank: {**m, "time": [t - zero for t in m["time"]]}
+                  for rank, m in self.meta.get("memory", {}).items()}
+        return Trace(columns, {**self.meta, "memory": memory})
+
+    def __len__(self):
+        return len(self.columns["id"])
+
+    def __getitem__(self, name):
+        return self.columns[name]
+
+    def __repr__(self):
+        return f"<Trace {len(self.ranks)} ranks, {len(self)} events, {self.meta.get('badge', 'no badge')}>"
+
+    def __iter__(self):
+        """Rows as Events, with plain Python values."""
+        return (Event(*row) for row in zip(*(self.columns[n].tolist() for n in COLUMNS)))
+
+    def where(self, mask):
+        """The rows where the boolean array ``mask`` holds; same meta."""
+        return Trace({n: c[mask] for n, c in self.columns.items()}, self.meta)
+
+    def select(self, **equal):
+        """The rows whose columns equal the given values: ``t.select(rank=0, kind="comm")``."""
+        mask = np.ones(len(self), dtype=bool)
+        for name, value in equal.items():
+            mask &= np.isin(self[name], list(value)) if isinstance(value, (list, tuple, set)) \
+                else self[name] == value
+        return self.where(mask)
+
+    @property
+    def ranks(self):
+        return np.unique(self["rank"]).tolist()
+
+    @property
+    def lanes(self):
+        """Lane names, compute first, then communication lanes by name ("step" is not a lane to draw)."""
+        names = [n for n in np.unique(self["lane"]).tolist() if n != "step"]
+        return sorted(names, key=lambda n: (n != "compute", n))
+
+    @property
+    def steps(self):
+        """Numbers of the steps recorded, in order."""
+        return np.unique(self["step"][self["kind"] == "step"]).tolist()
+
+    @property
+    def step_time(self):
+        """Seconds of one step: median over steps of (last rank's end - first rank's start)."""
+        spans = [self.select(kind="step", step=s) for s in self.steps]
+        if not spans:
+            return float(self["end"].max() - self["start"].min()) if len(self) else 0.0
+        return float(np.median([s["end"].max() - s["start"].min() for s in spans]))
+
+    # The analyses live in their own modules; these are the names people type.
+    def ledger(self, rank=None, step=None):
+        from .ledger import ledger
+        return ledger(self, rank, step)
+
+    def overlap(self, rank=None):
+        from .analyses import overlap
+        return overlap(self, rank)
+
+    def exposed_communication(self, rank=None):
+        from .analyses import exposed_communication
+        return exposed_communication(self, rank)
+
+    def bubble(self):
+        from .analyses import bubble
+        return bubble(self)
+
+    def critical_path(self):
+        from .analyses import critical_path
+        return critical_path(self)
+
+    def memory(self, rank=None):
+        from .analyses import memory
+        return memory(self, rank)
+
+    def to_chrome(self, path):
+        from .chrome import to_chrome
+        return to_chrome(self, path)
+
+    def to_hta(self, folder):
+        from .hta import to_hta
+        return to_hta(self, folder)
+
+    def to_pandas(self):
+        """A ``pandas.DataFrame`` of the table. Raises ImportError with a hint where pandas is missing."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("to_pandas needs pandas: pip install pandas") from error
+        return pandas.DataFrame(self.columns)
