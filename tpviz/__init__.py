@@ -21,7 +21,8 @@ _HOMES = {
     "tpviz.trace.chrome": ["load_trace"],
     "tpviz.runtime.launch": ["launch", "restart", "shutdown", "progress"],
     "tpviz.runtime.recorder": ["record"],
-    "tpviz.run": ["run", "verify"],
+    "tpviz.verbs.run": ["run"],
+    "tpviz.verbs.verify": ["verify"],
     "tpviz.widgets": ["explore", "Timeline", "MeshView"],
     "tpviz.exercises": ["check", "exercise"],
 }
