@@ -1,0 +1,50 @@
+# `make demo` and `make test` do everything on a fresh Debian or Ubuntu machine with Python 3.11+ and pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+NOTEBOOKS = $(wildcard notebooks/*.ipynb)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lab bench lint picture binder-check clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*##/make \1:/p' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## create .venv with all that the other targets need
+
+# Where Debian's python3-venv is missing, the machine's pip fills an environment made without pip.
+# torch goes first and alone: a range, or another package's wish, would pull the newest build instead.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v < (3, 11) and sys.exit("tpviz needs Python 3.11 or newer, $(PYTHON) is %d.%d: make PYTHON=python3.11 setup" % v)'
+	$(PYTHON) -m venv --without-pip $(VENV)
+	$(PYTHON) -m pip --python $(BIN)/python install --quiet --upgrade -c constraints.txt pip
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,lab]'
+	@touch $@
+
+demo: setup  ## train a small GPT on 4 real ranks, check it, and write the pictures to out/demo
+	$(BIN)/python -m tpviz.demo
+
+test: setup  ## run the whole suite: unit, rank, notebook and browser tests
+	$(BIN)/python -m pytest
+
+lab: setup  ## open JupyterLab on the first notebook
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_start.ipynb
+
+bench: setup  ## measure beside peers; tables on the screen, JSON in out/bench
+	$(BIN)/python bench/run_all.py
+
+lint: setup  ## check code and notebooks with ruff, and that the notebooks carry no outputs
+	$(BIN)/ruff check .
+	$(if $(NOTEBOOKS),$(BIN)/nbstripout --verify $(NOTEBOOKS))
+
+picture: setup  ## draw the README's picture anew, from a real run
+	$(BIN)/python docs/draw_picture.py
+
+binder-check: setup  ## run the first notebook as Binder would: its pins, one core, 2 GB
+	$(BIN)/python binder/check.py
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) out build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,180 @@
+"""Would the first notebook run on Binder? Its pins in a fresh environment, one core, 2 GB.
+
+    make binder-check
+
+A new virtual environment gets repo2docker's base packages, then ``binder/requirements.txt``, then
+``binder/postBuild``. A JupyterLab server is started through ``binder/start`` on one core and the notebook
+runs beside it; meanwhile the proportional set size (PSS: shared pages counted once) of every process
+that came of it is summed, five times a second. mybinder.org kills above 2 GB and gives one core.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT_BYTES = 2_000_000_000
+SAMPLE_SECONDS = 0.2
+MARKER = "TPVIZ_BINDER_CHECK"
+
+
+def main():
+    """Install, run, measure; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("notebook", nargs="?", default="notebooks/00_start.ipynb", type=Path)
+    parser.add_argument("--limit", type=float, default=LIMIT_BYTES, help="bytes of PSS in all")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tpviz-binder-") as folder:
+        env = install(Path(folder))
+        token = uuid.uuid4().hex
+        peak, parts, failed = measure(args.notebook, {**env, MARKER: token}, token, Path(folder))
+        left = wait_until_gone(token)
+    print(f"{args.notebook}: peak {peak / 1e6:.0f} MB of PSS, limit {args.limit / 1e6:.0f} MB, one core")
+    for name, size in parts.most_common():
+        print(f"  {size / 1e6:7.0f} MB  {name}")
+    problems = [text for bad, text in [
+        (failed, "the notebook failed"),
+        (peak > args.limit, "too much memory for Binder"),
+        (left, f"processes left behind: {sorted(left)}")] if bad]
+    print("\n".join(problems) or "fits")
+    return 1 if problems else 0
+
+
+def install(folder):
+    """The environment that Binder would build; returns the environment variables to run in it."""
+    venv = folder / "venv"
+    python = venv / "bin" / "python"
+    env = {**os.environ, "VIRTUAL_ENV": str(venv), "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
+           "JUPYTER_PREFER_ENV_PATH": "1"}
+    started = time.perf_counter()
+    # Without pip, then filled by our own pip: works where Debian's python3-venv is missing too.
+    call([sys.executable, "-m", "venv", "--without-pip", venv], env)
+    call([sys.executable, "-m", "pip", "--python", python, "install", "-q", "pip"], env)
+    for pins in ("base.txt", "requirements.txt"):
+        call([python, "-m", "pip", "install", "-q", "-r", ROOT / "binder" / pins], env)
+    call([ROOT / "binder" / "postBuild"], env)
+    print(f"installed in {time.perf_counter() - started:.0f} s")
+    return env
+
+
+def call(command, env):
+    """Run from the repository's root; raises CalledProcessError when it fails."""
+    subprocess.run([str(c) for c in command], cwd=ROOT, env=env, check=True, stdin=subprocess.DEVNULL)
+
+
+def measure(notebook, env, token, folder):
+    """Run the notebook beside a JupyterLab server on one core; (peak bytes, its parts, failed?)."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # inherited by all that is started below
+    peak, done = [0, Counter()], threading.Event()
+
+    def sample():
+        while not done.wait(SAMPLE_SECONDS):
+            parts = pss_by_name(token)
+            if parts.total() > peak[0]:
+                peak[:] = parts.total(), parts
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    server = None
+    try:
+        server = start_server(env, folder)
+        run = subprocess.run(
+            [ROOT / "binder" / "start", "jupyter", "nbconvert", "--to", "notebook", "--execute",
+             "--ExecutePreprocessor.timeout=120", "--output-dir", folder, notebook],
+            cwd=ROOT, env=env, stdin=subprocess.DEVNULL, timeout=300)
+    finally:
+        done.set()
+        sampler.join()
+        if server is not None:
+            server.send_signal(signal.SIGTERM)
+            server.wait(30)
+    return peak[0], peak[1], run.returncode != 0
+
+
+def start_server(env, folder):
+    """JupyterLab as Binder starts it, ready to answer."""
+    root = ["--allow-root"] if os.getuid() == 0 else []
+    log = folder / "server.log"
+    with log.open("w") as out:
+        server = subprocess.Popen(
+            [ROOT / "binder" / "start", "jupyter", "lab", "--no-browser", *root,
+             "--IdentityProvider.token=", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0",
+             f"--ServerApp.root_dir={ROOT}"],
+            cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and server.poll() is None:
+        addresses = [w for w in log.read_text().split() if w.startswith("http://127.0.0.1:")]
+        if addresses and answers(addresses[0]):
+            return server
+        time.sleep(0.2)
+    server.kill()
+    raise RuntimeError(f"JupyterLab did not start:\n{log.read_text()}")
+
+
+def answers(address):
+    """Whether the page at this address loads."""
+    try:
+        with urllib.request.urlopen(address, timeout=5) as reply:
+            return reply.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def pss_by_name(token):
+    """Bytes of PSS of every process whose environment carries our token, summed by kind of process.
+
+    The environment is inherited, so ranks count even where their parent has gone.
+    """
+    sizes = Counter()
+    for pid in marked(token):
+        try:
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        pss = next((int(x.split()[1]) for x in rollup.splitlines() if x.startswith("Pss:")), 0)
+        sizes[kind_of(words)] += 1024 * pss
+    return sizes
+
+
+def marked(token):
+    """Process ids whose environment carries our token."""
+    needle = f"{MARKER}={token}".encode()
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if needle in (entry / "environ").read_bytes():
+                    found.add(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def kind_of(command):
+    """What to call a process in the table."""
+    names = {"jupyter-lab": "JupyterLab server", "ipykernel": "kernel", "nbconvert": "nbconvert",
+             "forkserver": "fork server and ranks", "resource_tracker": "resource tracker"}
+    return next((name for key, name in names.items() if key in command), "other")
+
+
+def wait_until_gone(token, seconds=10):
+    """Process ids that still run ``seconds`` after everything should have ended."""
+    deadline = time.monotonic() + seconds
+    while marked(token) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return marked(token)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
