@@ -18,7 +18,7 @@ setup: $(STAMP)  ## create .venv with all that the other targets need
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v < (3, 11) and sys.exit("tpviz needs Python 3.11 or newer, $(PYTHON) is %d.%d: make PYTHON=python3.11 setup" % v)'
 	$(PYTHON) -m venv --without-pip $(VENV)
-	$(PYTHON) -m pip --python $(BIN)/python install --quiet --upgrade -c constraints.txt pip
+	$(PYTHON) -m pip --python $(BIN)/python install --quiet pip
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,lab]'
 	@touch $@
