@@ -1,0 +1,288 @@
+"""The instrumented backend: a process group that does what gloo or NCCL does, and says what it did.
+
+Importing this module registers the torch.distributed backend ``"tpviz"``. Each group is a Python
+`ProcessGroup` around an ordinary one, so DTensor, DDP, FSDP and pipelining run on it unmodified. While a recorder
+is active every collective becomes a communication event, and every wait a wait event; always, the status
+board learns what this rank is in, so that a hang can be named.
+"""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+from . import board
+from .operations import OPERATIONS, PEER
+
+recorder = None  # the active tpviz.runtime.recorder.Recorder of this process
+
+
+class TracedWork(dist.Work):
+    """The handle of one collective: waits for the inner work, and stamps completion and waiting."""
+
+    def __init__(self, inner, row, listener, text):
+        super().__init__()
+        self.inner, self.row, self.listener, self.text = inner, row, listener, text
+
+    def wait(self, timeout=None):
+        board.write("waiting in " + self.text)
+        listener = self.listener if self.listener is recorder else None
+        start = listener.clock.now() if listener else 0.0
+        done = self.inner.wait() if timeout is None else self.inner.wait(timeout)
+        if listener:
+            listener.completed(self.row)
+            listener.waited(self.row, start)
+        board.write("left " + self.text)
+        return done
+
+    def get_future(self):
+        return self.inner.get_future()
+
+    def is_completed(self):
+        return self.inner.is_completed()
+
+    def is_success(self):
+        return self.inner.is_success()
+
+    def exception(self):
+        return self.inner.exception()
+
+    def result(self):
+        return self.inner.result()
+
+    def source_rank(self):
+        return self.inner.source_rank()
+
+    def synchronize(self):
+        self.wait()
+
+
+class TracedGroup(dist.ProcessGroup):
+    """One process group: forwards each operation of `OPERATIONS` to ``inner``, and reports it."""
+
+    def __init__(self, inner, members, description=""):
+        super().__init__(inner.rank(), inner.size())
+        self.inner, self.members = inner, members
+        self._description, self._name = description, ""
+        self.counts = {}  # how many collectives so far, per set of members
+
+    # What torch asks of a Python group; names differ between releases.
+    def getBackendName(self):
+        return "tpviz"
+
+    def name(self):
+        return "tpviz"
+
+    def getRank(self):
+        return self.inner.rank()
+
+    def getSize(self):
+        return self.inner.size()
+
+    @property
+    def group_name(self):
+        return self._name
+
+    pg_name = group_name
+
+    @property
+    def group_desc(self):
+        return self._description
+
+    def getGroupName(self):
+        return self._name
+
+    def getGroupDesc(self):
+        return self._description
+
+    def _set_group_name(self, name):
+        self._name = name
+        self.inner._set_group_name(name)
+
+    setGroupName = _set_group_name
+
+    def _set_group_desc(self, description):
+        self._description = description
+        self.inner._set_group_desc(description)
+
+    setGroupDesc = _set_group_desc
+
+    def _get_backend(self, device):
+        return self.inner._get_backend(device)
+
+    def _set_default_backend(self, kind):
+        self.inner._set_default_backend(kind)
+
+    def abort(self):
+        self.inner.abort()
+
+    def shutdown(self):
+        self.inner.shutdown()
+
+    def set_timeout(self, timeout):
+        self.inner.set_timeout(timeout)
+
+    def _start_coalescing(self, device):
+        self.inner._start_coalescing(device)
+
+    def _end_coalescing(self, device):
+        return self.inner._end_coalescing(device)
+
+    @property
+    def axis(self):
+        """The mesh axis this group lies along: DeviceMesh calls its groups "mesh_<axis>"."""
+        description = self._description
+        return description.removeprefix("mesh_") if description.startswith("mesh_") else "world"
+
+    def _forward(self, method, collective, payload_of, args, kwargs):
+        members = self._members(collective, args)
+        seq = self.counts[members, collective in PEER] = self.counts.get((members, collective in PEER), -1) + 1
+        payload = payload_of(self.inner.size(), *args)
+        text = _describe(collective, seq, self.axis, members, payload)
+        board.write("issuing " + text)
+        listener, row = recorder, None
+        if listener is not None:
+            begun = time.perf_counter()
+            row = listener.issued(collective, payload, self, members, self.axis, seq)
+            listener.own_seconds += time.perf_counter() - begun
+        work = self._call(method, args, kwargs)
+        if listener is not None and work is not None:
+            self._follow(work, row, listener, args, kwargs)
+        return TracedWork(work, row, listener, text) if work is not None else None
+
+    def _call(self, method, args, kwargs):
+        device = _device(args)
+        if device is not None and device.type == "cuda" and inner_kind() == "gloo" or _staging():
+            return _staged(getattr(self.inner, method), args, kwargs)
+        return getattr(self.inner, method)(*args, **kwargs)
+
+    def _follow(self, work, row, listener, args, kwargs):
+        """Have the end stamped where it happens, not where somebody waits (a blocking call waits at once)."""
+        stamp = listener.clock.completion(work) if not isinstance(work, StagedWork) else None
+        if stamp is not None:
+            listener.completed(row, stamp)
+        elif row[0] not in PEER and _is_async(args, kwargs) and not isinstance(work, StagedWork):
+            # gloo's send and recv have no future: their end is seen by the wait
+            work.get_future().add_done_callback(lambda _: listener.completed(row))
+
+    def _members(self, collective, args):
+        if collective not in PEER or len(args) < 2:
+            return self.members
+        me, peer = self.members[self.inner.rank()], self.members[args[1]]
+        return (me, peer) if collective == "send" else (peer, me)
+
+
+def _operation(method, collective, payload_of):
+    def operation(self, *args, **kwargs):
+        return self._forward(method, collective, payload_of, args, kwargs)
+
+    operation.__name__ = method
+    return operation
+
+
+for _method, (_collective, _payload) in OPERATIONS.items():
+    setattr(TracedGroup, _method, _operation(_method, _collective, _payload))
+
+
+def _describe(collective, seq, axis, members, payload):
+    return f"{collective} #{seq} on axis {axis} (ranks {','.join(map(str, members))}), {payload} bytes"
+
+
+def _is_async(args, kwargs):
+    """Whether the caller said it will not wait at once (options carry it; without options, assume so)."""
+    options = kwargs.get("opts", args[-1] if args else None)
+    return getattr(options, "asyncOp", True)
+
+
+def _device(value):
+    """The device of the first tensor in nested arguments, or None."""
+    if isinstance(value, torch.Tensor):
+        return value.device
+    if isinstance(value, (list, tuple)):
+        return next((d for d in map(_device, value) if d is not None), None)
+    return None
+
+
+class StagedWork:
+    """Finished already: a collective on CUDA tensors that gloo did on host copies."""
+
+    def wait(self, timeout=None):
+        return True
+
+    synchronize = wait
+    is_completed = is_success = lambda self: True
+    exception = lambda self: None
+    result = lambda self: []
+
+    def get_future(self):
+        future = torch.futures.Future()
+        future.set_result(None)
+        return future
+
+
+def _staged(operation, args, kwargs):
+    """Run ``operation`` on host copies of all tensors and copy every result back."""
+    pairs = []
+
+    def to_host(value):
+        if isinstance(value, torch.Tensor):
+            copy = value.detach().to("cpu", copy=True)
+            pairs.append((value, copy))
+            return copy
+        if isinstance(value, (list, tuple)):
+            return [to_host(v) for v in value]
+        return value
+
+    work = operation(*(to_host(a) for a in args), **kwargs)
+    work.wait()
+    with torch.no_grad():
+        for original, copy in pairs:
+            original.detach().copy_(copy)
+    return StagedWork()
+
+
+def _staging():
+    return os.environ.get("TPVIZ_STAGE") == "1"
+
+
+def inner_kind():
+    """What moves CUDA tensors: "nccl" with a GPU for every rank of this host, else "gloo" (NCCL refuses to share)."""
+    said = os.environ.get("TPVIZ_INNER")
+    if said:
+        return said
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", 0)) or \
+        (dist.get_world_size() if dist.is_initialized() else 1)
+    return "nccl" if dist.is_nccl_available() and 0 < ranks_here <= torch.cuda.device_count() else "gloo"
+
+
+def badge(device):
+    """What a picture made of this rank's events must say about where they come from."""
+    if device == "cuda":
+        return "NCCL" if inner_kind() == "nccl" else "shared GPU, gloo moves the bytes"
+    return "this machine, gloo"
+
+
+def is_recorded(group=None):
+    """Whether collectives of ``group`` (default: the world) pass through this backend."""
+    return isinstance(group or dist.group.WORLD, TracedGroup)
+
+
+def _create(options, _):
+    rank, size, store = options.group_rank, options.group_size, options.store
+    inner = dist.ProcessGroup(store, rank, size)
+    kind = dist.ProcessGroup.BackendType
+    gloo = dist.ProcessGroupGloo(store, rank, size, options.timeout)
+    gloo._set_sequence_number_for_group()
+    inner._set_default_backend(kind.GLOO)
+    inner._register_backend(torch.device("cpu"), kind.GLOO, gloo)
+    if torch.cuda.is_available() and inner_kind() == "nccl":
+        nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size,
+                                     dist.ProcessGroupNCCL.Options())
+        nccl._set_sequence_number_for_group()
+        inner._register_backend(torch.device("cuda"), kind.NCCL, nccl)
+    members = tuple(options.global_ranks_in_group) or tuple(range(size))
+    return TracedGroup(inner, members)
+
+
+dist.Backend.register_backend("tpviz", _create, extended_api=True, devices=["cpu", "cuda"])

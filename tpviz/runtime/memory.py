@@ -1,0 +1,106 @@
+"""Memory over time: bytes of live tensors of this rank, in four kinds.
+
+Follows storages, not tensors (views share one): a storage is counted when an operator first returns it and
+uncounted when it dies. Kinds: *parameters* (storages of `nn.Parameter`s),
+*gradients* (storages that are some parameter's ``.grad``), *optimizer* (optimizer states, and what an optimizer's
+step makes), *activations* (everything else, inputs and communication buffers included). A kind may change: an
+activation becomes a gradient.
+"""
+
+import gc
+import time
+import weakref
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+KINDS = ("parameters", "gradients", "optimizer", "activations")
+
+
+class MemoryHook(TorchDispatchMode):
+    """Counts allocations while entered; `series` gives the samples."""
+
+    def __init__(self, phases):
+        super().__init__()
+        self.phases = phases
+        self.live = {}  # storage id -> [bytes, kind, weak reference]
+        self.totals = dict.fromkeys(KINDS, 0)
+        self.samples, self.hooks = [], []
+
+    def __enter__(self):
+        tensors, states = _alive()
+        for t in states:
+            self._see(t, "optimizer")
+        for t in sorted(tensors, key=lambda t: not isinstance(t, torch.nn.Parameter)):
+            self._see(t, "parameters" if isinstance(t, torch.nn.Parameter) else "activations")
+            if t.is_leaf and t.requires_grad:
+                self._gradient_of(t)
+                self.hooks.append(t.register_post_accumulate_grad_hook(self._gradient_of))
+        self._sample()
+        return super().__enter__()
+
+    def __exit__(self, *exc):
+        for hook in self.hooks:
+            hook.remove()
+        return super().__exit__(*exc)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        kind = "optimizer" if self.phases.in_optimizer else "activations"
+        for t in _flat(result):
+            self._see(t, kind)
+        return result
+
+    def _see(self, tensor, kind):
+        tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor's bytes are its local shard's
+        storage = tensor.untyped_storage()
+        known = self.live.get(id(storage))
+        if known is not None and known[2]() is storage:
+            if kind == "gradients" and known[1] == "activations":
+                self.totals[known[1]] -= known[0]
+                self.totals[kind] += known[0]
+                known[1] = kind
+                self._sample()
+            return
+        size, key = storage.nbytes(), id(storage)
+        self.live[key] = [size, kind, weakref.ref(storage, lambda _, key=key: self._gone(key))]
+        self.totals[kind] += size
+        self._sample()
+
+    def _gone(self, key):
+        entry = self.live.pop(key, None)
+        if entry:
+            self.totals[entry[1]] -= entry[0]
+            self._sample()
+
+    def _gradient_of(self, leaf):
+        if leaf.grad is not None:
+            self._see(leaf.grad, "gradients")
+
+    def _sample(self):
+        self.samples.append((time.perf_counter(), *self.totals.values()))
+
+    def series(self):
+        """{"time": seconds, kind: bytes at that time, ...}: the last sample of each moment."""
+        columns = list(zip(*self.samples)) or [()] * 5
+        return dict(zip(("time", *KINDS), map(list, columns)))
+
+
+def _alive():
+    """(all tensors, tensors of optimizer states), found through the garbage collector.
+
+    ``type`` rather than isinstance, which would wake lazy proxies.
+    """
+    objects = gc.get_objects()
+    tensors = [o for o in objects if issubclass(type(o), torch.Tensor) and o.device.type != "meta"]
+    states = [t for o in objects if issubclass(type(o), torch.optim.Optimizer)
+              for state in o.state.values() for t in state.values() if isinstance(t, torch.Tensor)]
+    return tensors, states
+
+
+def _flat(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            yield from _flat(v)

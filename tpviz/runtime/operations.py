@@ -1,0 +1,66 @@
+"""The one table of process-group operations: method -> (collective, payload bytes of a call).
+
+payload is the full tensor: what an all_reduce reduces, the output of an all_gather, the input of a
+reduce_scatter. Method names differ between torch releases (2.11 says ``_allgather_base``, 2.13
+``all_gather_single``), so both are here. Each payload function takes the group's size, then the
+method's arguments.
+"""
+
+import torch
+
+
+def _bytes(value):
+    """Bytes of all tensors in nested lists."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    return sum(map(_bytes, value))
+
+
+def _first(size, tensors, *_):
+    return _bytes(tensors)
+
+
+def _second(size, outputs, inputs, *_):
+    return _bytes(inputs)
+
+
+def _gathered(size, outputs, inputs, *_):
+    return size * _bytes(inputs)
+
+
+def _scattered(size, outputs, *_):
+    return size * _bytes(outputs)
+
+
+def _nothing(size, *_):
+    return 0
+
+
+OPERATIONS = {
+    "allreduce": ("all_reduce", _first),
+    "allreduce_coalesced": ("all_reduce", _first),
+    "broadcast": ("broadcast", _first),
+    "reduce": ("reduce", _first),
+    "allgather": ("all_gather", _first),
+    "allgather_coalesced": ("all_gather", _gathered),
+    "_allgather_base": ("all_gather", _first),
+    "all_gather_single": ("all_gather", _first),
+    "allgather_into_tensor_coalesced": ("all_gather", _first),
+    "all_gather_single_coalesced": ("all_gather", _first),
+    "reduce_scatter": ("reduce_scatter", _second),
+    "_reduce_scatter_base": ("reduce_scatter", _second),
+    "reduce_scatter_single": ("reduce_scatter", _second),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", _second),
+    "reduce_scatter_single_coalesced": ("reduce_scatter", _second),
+    "gather": ("gather", _gathered),
+    "scatter": ("scatter", _scattered),
+    "alltoall": ("all_to_all", _second),
+    "alltoall_base": ("all_to_all", _second),
+    "all_to_all_single": ("all_to_all", _second),
+    "send": ("send", _first),
+    "recv": ("recv", _first),
+    "recv_anysource": ("recv", _first),
+    "barrier": ("barrier", _nothing),
+}
+
+PEER = {"send", "recv"}

@@ -1,0 +1,179 @@
+"""`record`: every compute kernel, collective and wait of this rank, as a `Trace`.
+
+    with tv.record() as rec:          # inside a rank; any torch.distributed program
+        with rec.step():
+            loss = train_step()
+    rec.trace.ledger()
+
+Collectives are seen by the process group (`backend`), compute by `compute`, phases by `phases`, times by
+`clock`, allocations (``memory=True``, slower: record it in a step of its own) by `memory`.
+"""
+
+import time
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from tpviz.trace.ledger import wire_bytes
+from tpviz.trace.table import Event, Trace
+
+from . import backend, compute
+from .clock import clock
+from .memory import MemoryHook
+from .phases import Phases
+
+
+class Recorder:
+    """Collects the events of one rank while active; `trace` after it.
+
+    Raises ``RuntimeError`` if another recorder is active in this process.
+    """
+
+    def __init__(self, memory=False, detail="kernels"):
+        if detail not in ("kernels", "all"):
+            raise ValueError(f'detail={detail!r} is not known; use "kernels" or "all"')
+        self.detail = detail
+        self.phases = Phases()
+        self.memory = MemoryHook(self.phases) if memory else None
+        self.kernels, self.comms, self.waits, self.steps = [], [], [], []
+        self.own_seconds = 0.0
+        self.trace = None
+
+    # -- life ------------------------------------------------------------------------------------
+    def __enter__(self):
+        if backend.recorder is not None:
+            raise RuntimeError("this rank is already being recorded; nested tv.record() is not possible")
+        self.clock = clock()
+        hook = compute.KernelHook if self.detail == "kernels" else compute.EveryOperator
+        self.hooks = [hook(self.clock.now, self._kernel)] + ([self.memory] if self.memory else [])
+        self.phases.start()
+        backend.recorder = self
+        for h in self.hooks:
+            h.__enter__()
+        return self
+
+    def __exit__(self, *exc):
+        for h in reversed(self.hooks):
+            h.__exit__(None, None, None)
+        backend.recorder = None
+        self.phases.stop()
+        if exc[0] is None:
+            self.trace = self._build()
+
+    @contextmanager
+    def step(self):
+        """Mark one training step; steps are numbered from 0."""
+        self.phases.step = number = len(self.steps)
+        self.phases.backward_seen = False
+        start = self.clock.now()
+        yield number
+        self.steps.append((number, start, self.clock.now()))
+        self.phases.step = -1
+
+    # -- what the hooks call ---------------------------------------------------------------------
+    def _kernel(self, operator, start, end, args, result):
+        self.kernels.append((operator, start, end, self.phases.where(), compute.shapes_of(args, result)))
+
+    def issued(self, collective, payload, group, members, axis, seq):
+        """A collective was handed to the group: returns the row whose end `completed` fills in."""
+        row = [collective, self.clock.now(), None, self.phases.where(collective), payload, group, members,
+               axis, seq]
+        self.comms.append(row)
+        return row
+
+    def completed(self, row, stamp=None):
+        """The collective of ``row`` is done; the first to say so is right."""
+        if row[2] is None:
+            row[2] = self.clock.now() if stamp is None else stamp
+
+    def waited(self, row, start):
+        """The compute lane was blocked from ``start`` until now by the collective of ``row``."""
+        self.waits.append((row, start, self.clock.now(), self.phases.where(row[0])))
+
+    # -- the table -------------------------------------------------------------------------------
+    def _build(self):
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        resolve, events, ids = self.clock.resolve, [], {}
+        for number, start, end in self.steps:
+            events.append(Event(rank=rank, lane="step", kind="step", name=f"step {number}", step=number,
+                                start=resolve(start), end=resolve(end)))
+        for op, start, end, where, (item, shapes) in self.kernels:
+            events.append(Event(rank=rank, name=op.overloadpacket.__name__, start=resolve(start), end=resolve(end),
+                                flops=compute.flops(op, shapes), bytes=compute.touched_bytes(item, shapes),
+                                **self._where(where)))
+        for row in self.comms:
+            ids[id(row)] = len(events)
+            events.append(self._comm_event(row, rank))
+        for row, start, end, where in self.waits:
+            source = events[ids[id(row)]]
+            events.append(Event(rank=rank, kind="wait", name=f"wait {row[0]}", start=resolve(start),
+                                end=resolve(end), axis=source.axis, members=source.members, seq=source.seq,
+                                waits_for=ids[id(row)], **self._where(where)))
+        return Trace.from_events(events, self._meta(rank))
+
+    def _comm_event(self, row, rank):
+        collective, start, end, where, payload, _, members, axis, seq = row
+        start = self.clock.resolve(start)
+        end = self.clock.resolve(end) if end is not None else time.perf_counter()
+        return Event(rank=rank, lane=f"comm/{axis}", kind="comm", name=collective, start=start, end=end,
+                     bytes=payload, wire_bytes=wire_bytes(collective, payload, len(members)), axis=axis,
+                     members=",".join(map(str, members)), seq=seq, **self._where(where))
+
+    def _where(self, where):
+        phase, layer, sequence, microbatch, chunk, step = where
+        if sequence >= 0 and not layer:
+            layer = self.phases.layer_of(sequence)
+        return {"phase": phase, "layer": layer, "microbatch": microbatch, "chunk": chunk, "step": step}
+
+    def _meta(self, rank):
+        device = "cuda" if self.clock.__class__.__name__ == "CudaClock" else "cpu"
+        count = len(self.kernels)
+        meta = {
+            "badge": backend.badge(device), "device": device, "torch": torch.__version__,
+            "world_size": dist.get_world_size() if dist.is_initialized() else 1,
+            "overhead": self.own_seconds + count * kernel_cost(), "detail": self.detail,
+        }
+        if self.memory:
+            meta["memory"] = {rank: self.memory.series()}
+        return meta
+
+
+def record(memory=False, detail="kernels"):
+    """Record this rank's events while the ``with`` block runs; ``.trace`` holds them afterwards.
+
+    memory: also follow every allocation (parameters, gradients, optimizer, activations); this slows the
+    program, so times of such a recording are not to be trusted. detail: "kernels" (operators that do
+    arithmetic, cheap) or "all" (every operator). Collectives are seen on groups of the "tpviz" backend, which
+    `tpviz.launch` starts ranks with; with another backend only compute is seen, and a warning says so.
+    """
+    if dist.is_initialized() and not backend.is_recorded():
+        import warnings
+        warnings.warn(f"the default group's backend is {dist.get_backend()!r}, so its collectives are not "
+                      'recorded; initialise it with backend="tpviz"', stacklevel=2)
+    return Recorder(memory, detail)
+
+
+_kernel_cost = None
+
+
+def kernel_cost():
+    """Seconds that recording adds to one kernel, measured once per process on a one-element addition."""
+    global _kernel_cost
+    if _kernel_cost is None and backend.recorder is None:
+        x = torch.ones(1)
+        plain = _seconds_each(lambda: x + x)
+        recorder = Recorder()
+        with compute.KernelHook(time.perf_counter, recorder._kernel):
+            _kernel_cost = max(0.0, _seconds_each(lambda: x + x) - plain)
+    return _kernel_cost or 0.0
+
+
+def _seconds_each(function, times=300):
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        for _ in range(times):
+            function()
+        best = min(best, (time.perf_counter() - start) / times)
+    return best
