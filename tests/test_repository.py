@@ -1,0 +1,128 @@
+"""The repository itself: clean notebooks, no machine paths, small files, documented names, a true README."""
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import tpviz
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+LONG_LINES = 300
+# File -> why it may be longer than LONG_LINES. Empty is best.
+LONG_FILES = {}
+JS_BYTES = 50_000
+
+
+def tracked():
+    """Paths of the files git knows; skips where the tree is no git checkout."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_there_are_notebooks():
+    assert (ROOT / "notebooks/00_start.ipynb") in NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_notebook_is_stored_clean(path):
+    book = json.loads(path.read_text())
+    assert "widgets" not in book["metadata"]
+    assert book["metadata"]["kernelspec"]["name"] == "python3"
+    first = book["cells"][0]
+    assert first["cell_type"] == "markdown"
+    assert "".join(first["source"]).startswith("# ")
+    for cell in book["cells"]:
+        if cell["cell_type"] == "code" and "keep_output" not in cell["metadata"].get("tags", []):
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+
+
+def test_no_machine_paths_in_tracked_files():
+    machine = re.compile(r"(?<![\w.])/(?:work|farm|root|home/\w+)/")
+    hits = [f"{p.relative_to(ROOT)}:{i}: {line.strip()[:80]}" for p in tracked()
+            for i, line in enumerate(text_of(p).splitlines(), 1) if machine.search(line)
+            and p != Path(__file__)]
+    assert hits == []
+
+
+def text_of(path):
+    """The file's text, or nothing for a binary file."""
+    try:
+        return path.read_text()
+    except UnicodeDecodeError:
+        return ""
+
+
+def test_files_are_short():
+    code = [p for p in tracked() if p.suffix in (".py", ".js", ".css")]
+    long = {str(p.relative_to(ROOT)): n for p in code
+            if (n := len(p.read_text().splitlines())) > LONG_LINES}
+    assert set(long) == set(LONG_FILES), f"over {LONG_LINES} lines: {long}; excused: {LONG_FILES}"
+
+
+def test_javascript_is_small():
+    scripts = sorted((ROOT / "tpviz").rglob("*.js"))
+    assert scripts
+    assert sum(p.stat().st_size for p in scripts) < JS_BYTES
+
+
+@pytest.mark.parametrize("name", tpviz.__all__)
+def test_public_name_resolves_and_is_documented(name):
+    assert (getattr(tpviz, name).__doc__ or "").strip()
+
+
+def test_unknown_name_is_refused_with_those_that_exist():
+    with pytest.raises(AttributeError, match="Megatron"):
+        tpviz.nonsense  # noqa: B018
+
+
+def test_readme_commands_exist():
+    """Each `make X` of the README and the guides is a target, and what they point to is there."""
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    texts = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    assert "make demo" in texts[0].read_text()
+    for path in texts:
+        text = path.read_text()
+        named = {a or b for a, b in re.findall(r"`make ([\w-]+)|^\s*make ([\w-]+)", text, re.M)}
+        assert named <= targets, f"{path.name} names {sorted(named - targets)}"
+        for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", text):
+            assert (path.parent / link).exists(), f"{path.name} points to {link}"
+
+
+def test_readme_example_is_a_program():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert blocks
+    for block in blocks:
+        compile(block, "README.md", "exec")
+        for name in re.findall(r"\btv\.(\w+)", block):
+            assert name in tpviz.__all__
+
+
+def test_versions_agree():
+    assert f"version: {tpviz.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"## {tpviz.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_pins_agree():
+    pins = [set(re.findall(r"^([\w.-]+==[\w.]+)$", (ROOT / name).read_text(), re.M))
+            for name in ("constraints.txt", "binder/requirements.txt")]
+    assert pins[1] <= pins[0]
+
+
+def test_wheel_ships_the_widgets_files(tmp_path):
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
+                   cwd=ROOT, check=True, capture_output=True)
+    [wheel] = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assets = {str(p.relative_to(ROOT)) for p in (ROOT / "tpviz").rglob("*")
+              if p.suffix in (".js", ".css")}
+    assert assets
+    assert assets <= names

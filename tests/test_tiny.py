@@ -1,0 +1,18 @@
+"""The whole path in ten seconds: mesh, strategy, a real run on four ranks, trace, picture. Runs first."""
+
+import tpviz as tv
+
+
+def test_the_whole_path():
+    workload = tv.GPT(layers=1, hidden=16, heads=4, seq=8, batch=4)
+    strategy = tv.Megatron(tp=2) * tv.DataParallel(dp=2)
+    assert tv.Mesh(axes=strategy.axes).groups("tp") == [[0, 1], [2, 3]]
+
+    trace = tv.run(strategy, workload, steps=2, warmup=0)
+
+    assert trace.ranks == [0, 1, 2, 3]
+    assert trace.ledger() == strategy.ledger(workload)
+    assert trace.meta["losses"][-1] < trace.meta["losses"][0]
+    picture = tv.Timeline(trace).to_svg()
+    assert picture.startswith("<svg")
+    assert "all_reduce" in picture
