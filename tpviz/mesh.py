@@ -1,0 +1,100 @@
+"""The mesh: named axes laid over ranks. Pure Python; `Mesh.device_mesh` alone needs torch.
+
+>>> mesh = Mesh({"dp": 2, "tp": 2})
+>>> mesh.coords(3), mesh.group(3, "dp"), mesh.groups("tp")
+({'dp': 1, 'tp': 1}, [1, 3], [[0, 1], [2, 3]])
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from .checks import whole_number
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ranks 0..size-1 in row-major order over ``axes`` {name: size}, outer first: the last axis is contiguous."""
+
+    axes: dict
+
+    def __post_init__(self):
+        if not self.axes:
+            raise ValueError('a mesh needs at least one axis, as in Mesh({"tp": 4})')
+        for name, size in self.axes.items():
+            if not isinstance(name, str) or not name.isidentifier():
+                raise ValueError(f"axis name {name!r} must be a plain word such as 'tp'")
+            whole_number(f"axis {name}", size)
+        object.__setattr__(self, "axes", dict(self.axes))
+
+    def __hash__(self):
+        return hash(tuple(self.axes.items()))
+
+    @property
+    def names(self):
+        return tuple(self.axes)
+
+    @property
+    def shape(self):
+        return tuple(self.axes.values())
+
+    @property
+    def size(self):
+        """Number of ranks."""
+        return prod(self.shape)
+
+    def coords(self, rank):
+        """{axis: index} of a rank."""
+        if not 0 <= rank < self.size:
+            raise ValueError(f"rank {rank} is not in this mesh of {self.size}: use 0 to {self.size - 1}")
+        found = {}
+        for name in reversed(self.names):
+            rank, found[name] = divmod(rank, self.axes[name])
+        return {name: found[name] for name in self.names}
+
+    def rank(self, **coords):
+        """The rank at the given coordinate of every axis."""
+        if coords.keys() != self.axes.keys():
+            raise ValueError(f"give every axis of {', '.join(self.names)}, not {', '.join(coords) or 'none'}")
+        rank = 0
+        for name, size in self.axes.items():
+            if not 0 <= coords[name] < size:
+                raise ValueError(f"{name}={coords[name]} is outside axis {name}: use 0 to {size - 1}")
+            rank = rank * size + coords[name]
+        return rank
+
+    def group(self, rank, axis):
+        """Global ranks that differ from ``rank`` along ``axis`` only, in order, itself included."""
+        if axis not in self.axes:
+            raise ValueError(f"no axis {axis!r} in this mesh: use {' or '.join(self.names)}")
+        here = self.coords(rank)
+        return [self.rank(**{**here, axis: i}) for i in range(self.axes[axis])]
+
+    def groups(self, axis):
+        """All groups of an axis, by their first rank."""
+        return [g for r in range(self.size) if (g := self.group(r, axis))[0] == r]
+
+    def device_mesh(self, device_type="cpu"):
+        """The torch ``DeviceMesh`` with these axes; call it on every rank of an initialised process group.
+
+        Each axis gets a group of its own named ``mesh_<axis>``, even where it spans the whole world (there
+        ``init_device_mesh`` would hand out the nameless default group and the axis could not be told).
+        """
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import DeviceMesh
+        if dist.get_world_size() != self.size:
+            raise ValueError(f"a mesh of {self.size} ranks {self.axes} does not fit "
+                             f"a world of {dist.get_world_size()}")
+        here = dist.get_rank()
+        groups = [dist.new_group(self.group(here, a), group_desc=f"mesh_{a}", use_local_synchronization=True)
+                  for a in self.names]
+        ranks = _nested(list(range(self.size)), self.shape)
+        if len(groups) == 1:
+            return DeviceMesh.from_group(groups[0], device_type, ranks, mesh_dim_names=self.names)
+        return DeviceMesh.from_group(groups, device_type, ranks, mesh_dim_names=self.names)
+
+
+def _nested(flat, shape):
+    """A flat list as nested lists of ``shape``, row-major."""
+    for size in reversed(shape[1:]):
+        flat = [flat[i:i + size] for i in range(0, len(flat), size)]
+    return flat

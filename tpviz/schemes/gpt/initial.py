@@ -1,0 +1,33 @@
+"""Initial parameters, one generator per name: every rank can make any of them alone, and slice its part.
+
+No broadcast is needed, and a split model starts from bit for bit the numbers of the one-process model.
+"""
+
+from math import sqrt
+from zlib import crc32
+
+import torch
+
+
+def initial(workload, name, dtype=torch.float64):
+    """The full initial value of the parameter ``name``, drawn in float64 on the CPU, then cast.
+
+    Weights as in GPT-2: normal, 0.02, and 0.02 / sqrt(2 layers) for the two that write to the residual stream.
+    Biases and LayerNorm's parameters get noise of 0.02 too (about 0 and 1): at exactly 0 or 1 a scheme could add
+    a bias twice and nobody would see it.
+    """
+    shape = workload.parameter_shapes()[name]
+    generator = torch.Generator().manual_seed(crc32(f"{workload.seed}/{name}".encode()))
+    value = torch.randn(shape, generator=generator, dtype=torch.float64).mul_(0.02)
+    if name.endswith(("attention.out.weight", "mlp.down.weight")):
+        value /= sqrt(2 * workload.layers)
+    elif "norm" in name and name.endswith("weight"):
+        value += 1
+    return value.to(dtype)
+
+
+@torch.no_grad()
+def load_initial(module, workload, take=lambda name, full: full):
+    """Fill every parameter of ``module`` with ``take(name, full initial value)``: this rank's part of it."""
+    for name, parameter in module.named_parameters():
+        parameter.copy_(take(name, initial(workload, name)))

@@ -1,0 +1,91 @@
+"""Strategies: ways to split a workload, and the knobs that people turn.
+
+A strategy is a frozen dataclass; its fields are its knobs. `register` makes the class, so that an unknown knob is
+answered with the names that exist, and lists it for widgets and command lines.
+
+>>> strategies()["Megatron"](tq=3)
+Traceback (most recent call last):
+TypeError: Megatron has no knob 'tq'; its knobs are tp, sp
+"""
+
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import wraps
+from importlib import import_module
+
+from .checks import one_of, whole_number
+from .mesh import Mesh
+
+_REGISTERED = {}
+
+
+def knob(default, *, help, low=None, high=None, choices=None):
+    """A field of a strategy that people turn: default, one line of help, and bounds or choices.
+
+    ints with ``low``/``high`` become sliders, ``choices`` become menus, bools check boxes.
+    """
+    return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices})
+
+
+def register(cls):
+    """Class decorator: a frozen dataclass with checked knobs, listed by `strategies` under its name."""
+    cls = dataclass(frozen=True)(cls)
+    names, make = [f.name for f in fields(cls)], cls.__init__
+
+    @wraps(make)
+    def __init__(self, *args, **kwargs):
+        unknown = [name for name in kwargs if name not in names]
+        if unknown:
+            raise TypeError(f"{cls.__name__} has no knob {unknown[0]!r}; its knobs are {', '.join(names)}")
+        make(self, *args, **kwargs)
+
+    cls.__init__ = __init__
+    _REGISTERED[cls.__name__] = cls
+    return cls
+
+
+def strategies():
+    """{name: class} of every registered strategy."""
+    import_module("tpviz.schemes")
+    return dict(_REGISTERED)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One way to split a workload over ranks. What a scheme must offer; see docs/architecture.md.
+
+    axes : {"dp": 2, "tp": 2}, outer first.
+    check(workload) : raises ``ValueError`` with the sizes that clash and the nearest that work.
+    ledger(workload) : the `Ledger` of one step of one rank, by formula; every rank's is the same.
+    ownership(workload) : which part of each parameter a rank owns (see `tpviz.schemes.ownership`).
+    build(workload, mesh, dtype, device) : this rank's `tpviz.schemes.program.Program`.
+    """
+
+    def __post_init__(self):
+        for f in fields(self):
+            value, bounds = getattr(self, f.name), f.metadata
+            if not bounds or f.default is MISSING:
+                continue
+            if bounds["choices"] is not None:
+                one_of(f.name, value, bounds["choices"])
+            elif isinstance(f.default, bool):
+                one_of(f.name, value, (True, False))
+            elif isinstance(f.default, int):
+                whole_number(f.name, value, bounds["low"], bounds["high"])
+
+    @property
+    def mesh(self):
+        """The `Mesh` this strategy lays over its ranks."""
+        return Mesh(self.axes)
+
+    @property
+    def world_size(self):
+        """Number of ranks."""
+        return self.mesh.size
+
+    def __mul__(self, other):
+        """Two strategies at once: ``Megatron(tp=2) * DataParallel(dp=2)``, in either order."""
+        for outer, inner in ((other, self), (self, other)):
+            if getattr(outer, "inner", inner) is None and not hasattr(inner, "inner"):
+                return replace(outer, inner=inner)
+        raise ValueError(f"cannot combine {self!r} with {other!r}: one of the two must be a DataParallel "
+                         "that has no inner strategy yet, the other must not be one")
