@@ -1,0 +1,64 @@
+"""The status board: one line of text per rank, readable while the rank is stuck.
+
+A rank waiting in a collective cannot answer questions, so it writes what it is about to do into a
+memory-mapped file first, and the parent reads that file when something goes wrong. One slot is
+``SLOT`` bytes: the time of writing (float64, ``time.perf_counter``, one clock for all processes of
+a host), then UTF-8 text, then zeros. There is no lock: a torn read gives a garbled line in an
+error message, while a lock would cost every collective.
+"""
+
+import mmap
+import os
+import struct
+from time import perf_counter
+
+SLOT = 256
+_TIME = struct.Struct("d")
+_ROOM = SLOT - _TIME.size - 1
+
+_slot = None
+
+
+def attach(path, rank: int):
+    """Let ``write`` in this process fill slot ``rank`` of the board file at ``path``."""
+    global _slot
+    with open(path, "r+b") as file:
+        board = mmap.mmap(file.fileno(), 0)
+    _slot = memoryview(board)[rank * SLOT : (rank + 1) * SLOT]
+
+
+def write(text: str):
+    """Say what this rank is doing now; no effect in a process without a board (about 1 us)."""
+    if _slot is None:
+        return
+    data = _TIME.pack(perf_counter()) + text.encode()[:_ROOM] + b"\0"
+    _slot[: len(data)] = data
+
+
+class Board:
+    """The parent's side of the file: made empty here, read at any time.
+
+    Parameters
+    ----------
+    path : where to make the file (``world_size * SLOT`` bytes).
+    world_size : number of ranks.
+    """
+
+    def __init__(self, path, world_size: int):
+        self.path = os.fspath(path)
+        with open(self.path, "w+b") as file:
+            file.truncate(world_size * SLOT)
+            self._map = mmap.mmap(file.fileno(), 0)
+
+    def read(self, rank: int) -> tuple[str, float]:
+        """``(text, seconds since it was written)``; ``("", inf)`` if the rank never wrote."""
+        slot = self._map[rank * SLOT : (rank + 1) * SLOT]
+        (written,) = _TIME.unpack_from(slot)
+        if not written:
+            return "", float("inf")
+        text = slot[_TIME.size :].partition(b"\0")[0].decode(errors="ignore")
+        return text, max(0.0, perf_counter() - written)
+
+    def close(self):
+        """Let go of the file; the pool removes it with its directory."""
+        self._map.close()

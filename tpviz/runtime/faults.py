@@ -1,0 +1,82 @@
+"""Errors of ranks, worded for the person who wrote the function that ran there."""
+
+import linecache
+import re
+import signal
+
+
+class RankError(RuntimeError):
+    """A rank raised, died or could not start.
+
+    Attributes
+    ----------
+    rank : the rank it began with.
+    traceback : that rank's traceback as text, "" if it died without one.
+    others : what every other rank was doing, rank -> text.
+    """
+
+    def __init__(self, message: str, rank: int, traceback: str = "", others: dict | None = None):
+        super().__init__(message)
+        self.rank, self.traceback, self.others = rank, traceback, others or {}
+
+
+class RankTimeoutError(TimeoutError):
+    """Ranks did not finish in time; ``states`` says what each was doing, rank -> text."""
+
+    def __init__(self, message: str, states: dict):
+        super().__init__(message)
+        self.states = states
+
+
+def raised(rank: int, failure: dict, others: dict) -> RankError:
+    """The error for a rank that raised ``failure`` (type, message, traceback as text)."""
+    text = with_source(failure["traceback"]).rstrip()
+    head = f"rank {rank} raised {failure['type']}: {failure['message']}"
+    hint = ""
+    if failure["type"] in ("ModuleNotFoundError", "AttributeError"):
+        hint = "\n(Ranks keep the modules they have loaded; tpviz.restart() loads edited code.)"
+    return RankError(f"{head}\n\n{text}{hint}{listed(others)}", rank, text, others)
+
+
+def died(rank: int, exitcode: int, others: dict) -> RankError:
+    """The error for a rank whose process ended without an answer."""
+    return RankError(f"rank {rank} {end_of(exitcode)}{listed(others)}", rank, "", others)
+
+
+def timed_out(timeout: float, states: dict) -> RankTimeoutError:
+    """The error for ranks that were still busy after ``timeout`` seconds."""
+    head = f"ranks did not finish within the time-out of {timeout:g} s"
+    return RankTimeoutError(f"{head}{listed(states, 'What each rank was doing')}", states)
+
+
+def end_of(exitcode: int) -> str:
+    """How a process ended, in words: ``"was killed by SIGKILL (signal 9)"``."""
+    if exitcode is None or exitcode >= 0:
+        return f"ended by itself with exit code {exitcode} before it had finished"
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        name = "a signal"
+    hint = "; the system does that when memory runs out" if name == "SIGKILL" else ""
+    return f"was killed by {name} (signal {-exitcode}{hint})"
+
+
+def listed(states: dict, title: str = "The other ranks") -> str:
+    """One line per rank under a title, or nothing when there is no rank to list."""
+    if not states:
+        return ""
+    lines = "".join(f"\n  rank {rank}: {text}" for rank, text in sorted(states.items()))
+    return f"\n\n{title}:{lines}"
+
+
+def with_source(text: str) -> str:
+    """Add source lines that only the caller has (notebook cells) to a rank's traceback."""
+    lines = text.splitlines()
+    out = []
+    for line, after in zip(lines, lines[1:] + [""]):
+        out.append(line)
+        frame = re.match(r'  File "(.+)", line (\d+), in ', line)
+        if frame and not after.startswith("    "):
+            source = linecache.getline(frame[1], int(frame[2])).strip()
+            out += [f"    {source}"] if source else []
+    return "\n".join(out)

@@ -1,0 +1,117 @@
+"""Nothing stays behind: what a rank and the fork server do so that the caller's death ends them.
+
+A Jupyter kernel may be killed at any moment, without a chance to tidy up. Two guards see to it:
+
+* every rank blocks a thread on a *life pipe* whose only writer is the caller; at end-of-file the
+  rank removes the pool's directory and kills its own process group, so also what it had started;
+* the fork server leaves when the caller is gone, and on its way out kills ranks that are left
+  (a stopped process, or one stuck in C, cannot run its own guard) and removes the files.
+
+This module is imported first in a rank, so it needs nothing but the standard library.
+"""
+
+import atexit
+import os
+import shutil
+import signal
+import sys
+import threading
+from typing import NamedTuple
+
+JANITOR = "TPVIZ_JANITOR"
+
+
+class Spec(NamedTuple):
+    """All that a new rank is told: the fork server's own environment and path may be stale."""
+
+    rank: int
+    world_size: int
+    backend: str
+    device: str | None
+    folder: str
+    env: dict
+    path: list
+    cwd: str | None
+
+
+def enter(spec: Spec, pipe, life):
+    """The first thing a rank runs: guards and output first, then torch and the job loop."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _let_go_of_fork_server()
+    threading.Thread(target=_watch, args=(life, spec.folder), daemon=True).start()
+    _redirect(os.path.join(spec.folder, f"out-{spec.rank}"))
+    os.environ.clear()
+    os.environ.update(spec.env)
+    sys.path[:] = spec.path
+    if spec.cwd:
+        os.chdir(spec.cwd)
+    preloaded = "tpviz.runtime.worker" in sys.modules
+    from tpviz.runtime import worker
+
+    worker.main(spec, pipe, preloaded)
+
+
+def _let_go_of_fork_server():
+    # Each child of the fork server gets a copy of the pipe that keeps the server alive. Only the
+    # caller may hold it, or the server would outlive the caller for as long as a rank is stuck.
+    from multiprocessing.forkserver import _forkserver
+
+    if _forkserver._forkserver_alive_fd is not None:
+        os.close(_forkserver._forkserver_alive_fd)
+        _forkserver._forkserver_alive_fd = None
+
+
+def _watch(life, folder):
+    try:
+        life.recv_bytes()
+    except (EOFError, OSError):
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _redirect(path):
+    # At the level of file descriptors, so that what C++ prints is caught as well.
+    null = os.open(os.devnull, os.O_RDONLY)
+    out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(null, 0)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(null)
+    os.close(out)
+    sys.stdin = open(0, closefd=False)
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+
+
+def serve_as_janitor():
+    """In the fork server: leave no rank and no file when it exits because its parent is gone."""
+    told = os.environ.pop(JANITOR, None)
+    if told:
+        atexit.register(_sweep, os.getpid(), os.getppid(), told.split(os.pathsep))
+
+
+def _sweep(server, parent, folders):
+    if os.getpid() != server or os.getppid() == parent:
+        return  # a rank, or a fork server that its living parent stops: the parent tidies up
+    for pid in _children(server):
+        kill_group(pid)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _children(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []
+
+
+def kill_group(pid):
+    for kill in (os.killpg, os.kill):
+        try:
+            return kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue

@@ -1,0 +1,203 @@
+"""``launch``: run a function on every rank, and get all results back in rank order.
+
+    def work(n):
+        x = torch.ones(n)
+        torch.distributed.all_reduce(x)
+        return x.sum().item()
+
+    tpviz.launch(work, 3, world_size=4)      # [12.0, 12.0, 12.0, 12.0]
+
+Where ranks come from is decided here and nowhere else: from the pool of this machine, or, in a
+process that ``torchrun`` started (``RANK`` and ``WORLD_SIZE`` are set), from that world. Everything
+above takes an initialised process group and starts nothing.
+"""
+
+import atexit
+import math
+import os
+import pickle
+import sys
+import threading
+
+from tpviz.runtime import bar, pool
+from tpviz.runtime.faults import RankError, RankTimeoutError, listed
+from tpviz.runtime.ship import ship
+
+__all__ = ["RankError", "RankTimeoutError", "launch", "progress", "restart", "shutdown"]
+
+DEFAULT_RANKS = 4
+DEFAULT_MAX_RANKS = 16
+
+_lock = threading.RLock()
+_pool = None
+_busy = False
+
+
+def launch(
+    fn,
+    *args,
+    world_size: int | None = None,
+    timeout: float | None = 60.0,
+    device: str | None = None,
+    backend: str | None = None,
+    progress=None,
+    **kwargs,
+) -> list:
+    """Run ``fn(*args, **kwargs)`` on every rank and return all results in rank order.
+
+    In ``fn`` the default group of torch.distributed is ready, with one torch thread per rank.
+
+    Parameters
+    ----------
+    fn : any function, also one from a notebook cell; it travels by value, as do its results.
+    world_size : number of ranks; 4 when left out, or all of a torchrun world. At most
+        ``TPVIZ_MAX_RANKS`` (environment; 16 when unset).
+    timeout : seconds the job may take, None for no limit. In a torchrun world the limit is that
+        of each collective, since no process stands outside of the ranks.
+    device : "cuda" or "cpu"; None takes cuda where there is a GPU.
+    backend : "tpviz" (None), "gloo" or "nccl".
+    progress : None shows ``tpviz.progress`` reports in the way that suits this place, False hides
+        them, a function ``(done, total, text)`` receives them.
+
+    Raises
+    ------
+    ValueError : bad arguments, or a function that cannot be sent to another process.
+    RankError : a rank raised or died; has its traceback and what the other ranks were doing.
+    RankTimeoutError : a ``TimeoutError`` that names each rank's last collective.
+    """
+    _refuse_nesting()
+    _check(fn, timeout, device, backend)
+    if in_torchrun():
+        from tpviz.runtime import torchrun
+
+        return torchrun.run(fn, args, kwargs, world_size, timeout, device, backend, progress)
+    world_size = check_world_size(DEFAULT_RANKS if world_size is None else world_size)
+    show = bar.viewer(progress)
+    payload = ship(fn, args, kwargs)
+    with _lock:
+        try:
+            results = _run((world_size, backend or "tpviz", device), payload, timeout, show)
+        finally:
+            show.close()
+    return [pickle.loads(result) for result in results]
+
+
+def _run(key, payload, timeout, show):
+    global _busy
+    if _busy:
+        raise RuntimeError("launch was called while showing the progress of another launch")
+    _busy = True
+    try:
+        return _ready_pool(key).run(payload, timeout, show)
+    except BaseException as error:
+        if _pool and isinstance(error, KeyboardInterrupt):
+            error.add_note("The ranks were stopped." + listed(_pool.states(), "They were"))
+        _end_pool()
+        raise
+    finally:
+        _busy = False
+
+
+def _ready_pool(key):
+    """The living pool with this key; another one is replaced, a dead one too, with a note."""
+    global _pool
+    dead = _pool.dead() if _pool else {}
+    if dead:
+        said = "; ".join(f"rank {rank} {how}" for rank, how in dead.items())
+        print(f"[tpviz] since the last call, {said}: starting new ranks")
+    if dead or (_pool and (_pool.world_size, _pool.backend, _pool.device) != key):
+        _end_pool()
+    if _pool is None:
+        _pool = pool.Pool(*key)
+    return _pool
+
+
+def _end_pool():
+    global _pool
+    ended, _pool = _pool, None
+    if ended:
+        ended.kill()
+
+
+def shutdown():
+    """End all ranks now; the next ``launch`` starts new ones."""
+    with _lock:
+        _end_pool()
+
+
+def restart():
+    """End all ranks and the fork server too, so that edited modules are loaded again."""
+    with _lock:
+        _end_pool()
+        pool.stop_server()
+
+
+@atexit.register
+def _at_exit():
+    # A daemon thread may hold the lock for as long as its job runs: do not wait for it.
+    held = _lock.acquire(timeout=1.0)
+    _end_pool()
+    pool.remove_home()
+    if held:
+        _lock.release()
+
+
+def progress(done: int, total: int, text: str = ""):
+    """Report from inside a rank that ``done`` of ``total`` parts are finished.
+
+    Rank 0 speaks for all ranks; outside of a rank nothing happens, so code that reports progress
+    also runs on its own.
+    """
+    for name in ("tpviz.runtime.worker", "tpviz.runtime.torchrun"):
+        module = sys.modules.get(name)
+        if module and module.rank is not None:
+            module.report(done, total, text)
+
+
+def in_torchrun() -> bool:
+    """Whether this process is a rank of a world that torchrun (or its like) started."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def max_ranks() -> int:
+    """How many ranks ``launch`` may start: ``TPVIZ_MAX_RANKS``, or 16. Raises ``ValueError``."""
+    text = os.environ.get("TPVIZ_MAX_RANKS", str(DEFAULT_MAX_RANKS))
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"TPVIZ_MAX_RANKS={text!r} is not a number of ranks; use 1 or more")
+    return int(text)
+
+
+def check_world_size(world_size: int) -> int:
+    """``world_size`` if that many ranks may be started; else ``ValueError`` with the numbers."""
+    most = max_ranks()
+    if isinstance(world_size, bool) or not isinstance(world_size, int):
+        raise ValueError(f"world_size={world_size!r} is not a whole number; use 1 to {most}")
+    if world_size < 1:
+        raise ValueError(f"world_size={world_size} is less than 1; use 1 to {most}")
+    if world_size > most:
+        raise ValueError(
+            f"world_size={world_size} is more than the {most} ranks allowed here; use 1 to {most}, "
+            f"or set TPVIZ_MAX_RANKS={world_size} in the environment"
+        )
+    return world_size
+
+
+def _check(fn, timeout, device, backend):
+    if not callable(fn):
+        raise ValueError(f"launch needs a function to run on the ranks, not {fn!r}")
+    good = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if timeout is not None and not (good and math.isfinite(timeout) and timeout > 0):
+        raise ValueError(f"timeout={timeout!r}; use a number of seconds above 0, or None")
+    if device not in (None, "cpu", "cuda"):
+        raise ValueError(f"device={device!r}; use 'cpu', 'cuda' or None")
+    if backend not in (None, "tpviz", "gloo", "nccl"):
+        raise ValueError(f"backend={backend!r}; use 'tpviz', 'gloo', 'nccl' or None")
+
+
+def _refuse_nesting():
+    worker = sys.modules.get("tpviz.runtime.worker")
+    if worker and worker.rank is not None:
+        raise RuntimeError(
+            f"launch was called inside rank {worker.rank} of another launch; ranks cannot start "
+            "ranks: call the function directly, or make groups with torch.distributed.new_group"
+        )

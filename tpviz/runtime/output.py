@@ -1,0 +1,48 @@
+"""What ranks print: each rank writes to its own file, the caller shows it line by line."""
+
+import os
+import sys
+
+_CHUNK = 1 << 20
+
+
+class Tail:
+    """Follows one rank's output file and prints its complete lines as ``[rank 2] ...``.
+
+    Lines go to the caller's ``sys.stdout``, looked up at each print, so that a notebook shows
+    them under the cell that is running.
+    """
+
+    def __init__(self, path, rank: int):
+        self._fd = os.open(path, os.O_RDONLY | os.O_CREAT, 0o600)
+        self._label = f"[rank {rank}] "
+        self._rest = b""
+
+    def pump(self, everything: bool = False):
+        """Print the lines that are new; with ``everything`` also a last line without its end."""
+        while data := os.read(self._fd, _CHUNK):
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            self._print(lines)
+            if not everything:
+                break  # a rank that never stops printing must not hide its time-out
+        if everything and self._rest:
+            self._print([self._rest])
+            self._rest = b""
+
+    def _print(self, lines):
+        if not lines:
+            return
+        # A progress bar rewrites its line after "\r": keep what a terminal would end up showing.
+        texts = (line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace") for line in lines)
+        sys.stdout.write("".join(f"{self._label}{text}\n" for text in texts))
+        sys.stdout.flush()
+
+    def rewind(self):
+        """Empty a file that has grown large; call it when the rank is idle."""
+        if os.fstat(self._fd).st_size > _CHUNK:
+            os.truncate(f"/proc/self/fd/{self._fd}", 0)
+            os.lseek(self._fd, 0, os.SEEK_SET)
+
+    def close(self):
+        """Close the file."""
+        os.close(self._fd)

@@ -1,0 +1,165 @@
+"""What runs inside a rank: join the group, then run the functions that the caller sends.
+
+The fork server imports this module once, so everything a rank needs is imported here and shared
+by all ranks. Importing it must not start threads nor touch a GPU: both are lost in a fork.
+"""
+
+import os
+
+# Before torch and numpy load: their thread pools would be copied, and ranks share few cores.
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import faulthandler
+import gc
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from datetime import timedelta
+from time import monotonic
+
+import cloudpickle
+import numpy  # noqa: F401
+import torch
+import torch.distributed as dist
+
+from tpviz.runtime import board, guard
+
+# The caller's time-out ends a job; the group's own must never come first.
+_NEVER = timedelta(days=7)
+_PROGRESS_EVERY = 0.05
+
+rank = None
+_pipe = None
+_pipe_lock = threading.Lock()
+_last_progress = 0.0
+
+guard.serve_as_janitor()
+gc.collect()
+gc.freeze()  # a collection in a rank would otherwise write to, and so copy, every shared page
+
+
+def main(spec: guard.Spec, pipe, preloaded: bool):
+    """Serve one rank until the caller hangs up."""
+    global rank, _pipe
+    rank, _pipe = spec.rank, pipe
+    board.attach(os.path.join(spec.folder, "board"), rank)
+    _show_stack_on_signal(os.path.join(spec.folder, f"stack-{rank}"))
+    try:
+        info = _join(spec)
+    except BaseException as error:
+        _send("error", _failure(error))
+        return
+    _send("ready", {**info, "preloaded": preloaded, "pid": os.getpid()})
+    while True:
+        try:
+            context, payload = pickle.loads(pipe.recv_bytes()), pipe.recv_bytes()
+        except (EOFError, OSError):
+            return
+        _send(*_run(context, payload))
+
+
+def choose_device(device, local_rank: int, local_size: int) -> tuple[str, str]:
+    """``(device, inner)``: where this rank computes, and which library moves its bytes.
+
+    NCCL refuses two ranks on one GPU, so with fewer GPUs than ranks gloo moves the bytes.
+    Raises ``ValueError`` if ``device="cuda"`` was asked and there is no GPU.
+    """
+    gpus = 0 if device == "cpu" else torch.cuda.device_count()
+    if gpus == 0:
+        if device == "cuda":
+            raise ValueError("device='cuda', but torch finds no GPU here; use device='cpu'")
+        return "cpu", "gloo"
+    torch.cuda.set_device(local_rank % gpus)
+    return "cuda", "nccl" if gpus >= local_size and dist.is_nccl_available() else "gloo"
+
+
+def _join(spec):
+    torch.set_num_threads(1)
+    device, inner = choose_device(spec.device, spec.rank, spec.world_size)
+    if spec.backend == "nccl" and inner != "nccl":
+        raise ValueError(
+            f"backend='nccl' needs a GPU per rank: {torch.cuda.device_count()} GPUs, "
+            f"{spec.world_size} ranks; use backend='gloo' or leave it out"
+        )
+    os.environ.update(TPVIZ_INNER=inner, TPVIZ_DEVICE=device)
+    dist.init_process_group(
+        prepare_backend(spec.backend),
+        init_method=f"file://{spec.folder}/rendezvous",
+        rank=spec.rank,
+        world_size=spec.world_size,
+        timeout=_NEVER,
+    )
+    return {"device": device, "inner": inner}
+
+
+def prepare_backend(name: str) -> str:
+    """Register our backend with torch if ``name`` asks for it; the name to give to torch."""
+    if name == "tpviz":
+        try:
+            import tpviz.runtime.backend  # noqa: F401
+        except ModuleNotFoundError:
+            return "gloo"
+    return name
+
+
+def _run(context, payload):
+    _apply(context)
+    board.write("running user code")
+    try:
+        function, args, kwargs = cloudpickle.loads(payload)
+        result = function(*args, **kwargs)
+        try:
+            answer = "done", cloudpickle.dumps(result)
+        except Exception as error:
+            kind = type(result).__name__
+            raise TypeError(f"the result, of type {kind}, cannot be sent back: {error}") from None
+    except BaseException as error:
+        answer = "error", _failure(error)
+    board.write("finished" if answer[0] == "done" else "raised")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return answer
+
+
+def _apply(context):
+    env, path, cwd = context
+    for name, value in (env or {}).items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    if path is not None:
+        sys.path[:] = path
+    if cwd is not None:
+        os.chdir(cwd)
+
+
+def _failure(error):
+    # The first frame is our own call of the function.
+    error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+    text = "".join(traceback.format_exception(error))
+    return {"type": type(error).__name__, "message": str(error), "traceback": text}
+
+
+def _send(kind, content):
+    with _pipe_lock:
+        _pipe.send((kind, content))
+
+
+def report(done, total, text):
+    """Pass progress to the caller; rank 0 speaks for all, at most 20 times a second."""
+    global _last_progress
+    now = monotonic()
+    if rank == 0 and (done >= total or now - _last_progress >= _PROGRESS_EVERY):
+        _last_progress = now
+        _send("progress", (done, total, text))
+
+
+def _show_stack_on_signal(path):
+    # Works while the interpreter is stuck inside a C++ wait: the signal handler itself writes.
+    global _stack_file
+    _stack_file = open(path, "w")
+    faulthandler.register(signal.SIGUSR1, file=_stack_file, all_threads=False)
