@@ -6,11 +6,13 @@ is active every collective becomes a communication event, and every wait a wait 
 board learns what this rank is in, so that a hang can be named.
 """
 
+import functools
 import os
 import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from . import board
 from .operations import OPERATIONS, PEER
@@ -65,6 +67,7 @@ class TracedGroup(dist.ProcessGroup):
         super().__init__(inner.rank(), inner.size())
         self.inner, self.members = inner, members
         self._description, self._name = description, ""
+        self._axis = ""
         self.counts = {}  # how many collectives so far, per set of members
 
     # What torch asks of a Python group; names differ between releases.
@@ -131,7 +134,9 @@ class TracedGroup(dist.ProcessGroup):
 
     @property
     def axis(self):
-        """The mesh axis this group lies along: DeviceMesh calls its groups "mesh_<axis>"."""
+        """The mesh axis this group lies along: what `_naming_axes` saw, else DeviceMesh's "mesh_<axis>"."""
+        if self._axis:
+            return self._axis
         description = self._description
         return description.removeprefix("mesh_") if description.startswith("mesh_") else "world"
 
@@ -263,6 +268,25 @@ def badge(device):
     return "this machine, gloo"
 
 
+def _naming_axes(make):
+    """A one-axis mesh over all ranks shares the world's group, which keeps its name: remember the axis."""
+    @functools.wraps(make)
+    def make_and_name(mesh, *args, **kwargs):
+        make(mesh, *args, **kwargs)
+        if mesh.mesh_dim_names and len(mesh.mesh_dim_names) == 1 and mesh.get_coordinate() is not None:
+            group = mesh.get_group()
+            if isinstance(group, TracedGroup):
+                group._axis = mesh.mesh_dim_names[0]
+
+    return make_and_name
+
+
+def forget_axes():
+    """The world is nameless again: for a rank that starts on another program."""
+    if isinstance(dist.group.WORLD, TracedGroup):
+        dist.group.WORLD._axis = ""
+
+
 def is_recorded(group=None):
     """Whether collectives of ``group`` (default: the world) pass through this backend."""
     return isinstance(group or dist.group.WORLD, TracedGroup)
@@ -285,4 +309,5 @@ def _create(options, _):
     return TracedGroup(inner, members)
 
 
+DeviceMesh.__init__ = _naming_axes(DeviceMesh.__init__)
 dist.Backend.register_backend("tpviz", _create, extended_api=True, devices=["cpu", "cuda"])

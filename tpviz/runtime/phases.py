@@ -70,7 +70,7 @@ class Phases:
             return "backward", node._sequence_nr()
         if self.stack:
             return "forward", -1
-        if self.step < 0:
+        if self.step < 0 or collective in ("send", "recv"):
             return "", -1
         if self.backward_seen:
             return ("sync" if collective in _REDUCTIONS else ""), -1
