@@ -11,9 +11,9 @@ TypeError: Megatron has no knob 'tq'; its knobs are tp, sp
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import wraps
 from importlib import import_module
+from math import prod
 
 from .checks import one_of, whole_number
-from .mesh import Mesh
 
 _REGISTERED = {}
 
@@ -56,8 +56,8 @@ class Strategy:
     axes : {"dp": 2, "tp": 2}, outer first.
     check(workload) : raises ``ValueError`` with the sizes that clash and the nearest that work.
     ledger(workload) : the `Ledger` of one step of one rank, by formula; every rank's is the same.
-    ownership(workload) : which part of each parameter a rank owns (see `tpviz.schemes.ownership`).
-    build(workload, mesh, dtype, device) : this rank's `tpviz.schemes.program.Program`.
+    build(workload, mesh, dtype, device, lr) : this rank's `tpviz.schemes.gpt.program.Program`; torch's dtype
+    and ``DeviceMesh``, every argument after the workload optional where the strategy needs no group.
     """
 
     def __post_init__(self):
@@ -73,14 +73,17 @@ class Strategy:
                 whole_number(f.name, value, bounds["low"], bounds["high"])
 
     @property
-    def mesh(self):
-        """The `Mesh` this strategy lays over its ranks."""
-        return Mesh(self.axes)
-
-    @property
     def world_size(self):
         """Number of ranks."""
-        return self.mesh.size
+        return prod(self.axes.values())
+
+    def splits(self, workload):
+        """{parameter name: [(dim, axis)]} of the parameters that are cut along a dim; none unless said."""
+        return {}
+
+    def partial(self, workload):
+        """Names of parameters whose gradient a rank has only in part when backward ends; none unless said."""
+        return ()
 
     def __mul__(self, other):
         """Two strategies at once: ``Megatron(tp=2) * DataParallel(dp=2)``, in either order."""

@@ -1,0 +1,116 @@
+"""A rank's training step, the same handle for every scheme, and the one-process reference's.
+
+The gather methods give full tensors under the reference's names on every rank, by collectives of their own; they
+are for checking, not part of a step.
+"""
+
+import torch
+import torch.distributed as dist
+
+from .initial import load_initial
+from .model import ReferenceGPT
+
+LEARNING_RATE = 1e-3
+
+
+def batch_of(workload, step, device="cpu"):
+    """(inputs, targets) of a training step as tensors (batch, seq) on ``device``."""
+    return tuple(torch.from_numpy(a).to(device) for a in workload.tokens(step))
+
+
+def adamw(parameters, lr=LEARNING_RATE):
+    """The optimizer all programs use: PyTorch's fused AdamW with its default betas and weight decay."""
+    return torch.optim.AdamW(parameters, lr=lr, fused=True)
+
+
+def gather(local, splits, mesh):
+    """The full tensor from every rank's part; ``splits`` are (dim, axis) pairs, the inner axis first."""
+    local = local.detach().contiguous()
+    for dim, axis in splits:
+        group = mesh.get_group(axis)
+        parts = [torch.empty_like(local) for _ in range(group.size())]
+        dist.all_gather(parts, local, group=group)
+        local = torch.cat(parts, dim)
+    return local
+
+
+class Program:
+    """One rank's part of the training of a workload.
+
+    module : the rank's network; called with (inputs, targets) it returns the mean loss.
+    splits : {parameter name: [(dim, axis)]}, empty where the rank holds the whole parameter.
+    partial : names of parameters whose gradient is complete only after `synchronise`.
+    """
+
+    output_splits = input_splits = ()
+    sequence_first = False
+    partial = ()
+
+    def __init__(self, workload, module, mesh=None, splits=None, lr=LEARNING_RATE):
+        self.workload, self.module, self.mesh = workload, module, mesh
+        self.named = dict(module.named_parameters())
+        self.splits = splits or {}
+        self.optimizer = adamw(module.parameters(), lr)
+        self.watched = {}
+
+    def step(self, batch):
+        """Forward, backward and gradient synchronisation of one batch (inputs, targets), each (batch, seq).
+
+        Returns the loss: the mean over the sequences this rank saw.
+        """
+        self.optimizer.zero_grad()
+        loss = self.forward(batch)
+        loss.backward()
+        self.synchronise()
+        return loss.detach()
+
+    def forward(self, batch):
+        """The loss of the batch, ready for backward."""
+        return self.module(*batch)
+
+    def synchronise(self):
+        """Complete the gradients of the parameters named in ``partial``; nothing in one process."""
+
+    def optimizer_step(self):
+        """Update the parameters from the gradients of the last `step`."""
+        self.optimizer.step()
+
+    def watch(self):
+        """Keep the logits and the first block's input gradient of each step, for `outputs` and `input_gradient`."""
+        def keep_input(module, args, x):
+            x.retain_grad()
+            self.watched["input"] = x
+
+        self.module.embed.register_forward_hook(keep_input)
+        self.module.head.register_forward_hook(lambda m, args, out: self.watched.update(logits=out))
+
+    def outputs(self):
+        """The logits (batch, seq, vocab) of the last step."""
+        return self._batch_first(gather(self.watched["logits"], self.output_splits, self.mesh))
+
+    def input_gradient(self):
+        """The loss's gradient by the first block's input (batch, seq, hidden)."""
+        return self._batch_first(gather(self.watched["input"].grad, self.input_splits, self.mesh))
+
+    def _batch_first(self, full):
+        return full.transpose(0, 1) if self.sequence_first else full
+
+    def full(self, locals_by_name):
+        """{name: full tensor} from this rank's parts."""
+        return {name: gather(part, self.splits.get(name, ()), self.mesh)
+                for name, part in locals_by_name.items()}
+
+    def gradients(self):
+        """{name: gradient of the batch's mean loss}, full tensors."""
+        return self.full({name: p.grad for name, p in self.named.items()})
+
+    def parameters(self):
+        """{name: value}, full tensors."""
+        return self.full(self.named)
+
+
+def reference_program(workload, dtype=None, device="cpu", lr=LEARNING_RATE):
+    """The whole model in one process, on one device."""
+    module = ReferenceGPT(workload, dtype=dtype or getattr(torch, workload.dtype), device=device)
+    load_initial(module, workload)
+    return Program(workload, module, lr=lr)

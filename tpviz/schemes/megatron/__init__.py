@@ -1,0 +1,64 @@
+"""Megatron-LM's 1D tensor parallelism, with sequence parallelism as a knob.
+
+Shoeybi et al. 2019 (arXiv 1909.08053); Korthikanti et al. 2022 (arXiv 2205.05198).
+
+>>> Megatron(tp=3).check(GPT(heads=4))
+Traceback (most recent call last):
+ValueError: heads=4 does not split evenly over tp=3: use tp=2 or 4, or heads=3 or 6
+"""
+
+from tpviz.checks import divides
+from tpviz.strategy import Strategy, knob, register
+from tpviz.workload import GPT
+
+from .cost import ledger
+
+__all__ = ["GPT", "Megatron"]
+
+# First matrix of each pair by rows (out), second by columns (in), so one sum ends the pair.
+SPLIT_DIM = {"embed.token.weight": 0, "head.weight": 0, "attention.qkv.weight": 0, "attention.qkv.bias": 0,
+             "attention.out.weight": 1, "mlp.up.weight": 0, "mlp.up.bias": 0, "mlp.down.weight": 1}
+
+
+@register
+class Megatron(Strategy):
+    """Every weight matrix split over ``tp`` ranks: column-parallel, then row-parallel, one sum per pair.
+
+    With ``sp`` the activations between the pairs are split by sequence, and each sum becomes a reduce-scatter
+    with an all-gather before the next pair: the same bytes, less memory.
+    """
+
+    tp: int = knob(4, help="ranks that share every weight matrix", low=1, high=64)
+    sp: bool = knob(False, help="split activations between the matrices by sequence")
+
+    @property
+    def axes(self):
+        return {"tp": self.tp}
+
+    def check(self, workload):
+        divides("heads", workload.heads, "tp", self.tp)
+        divides("vocab", workload.vocab, "tp", self.tp)
+        divides("mlp_ratio * hidden", workload.mlp_ratio * workload.hidden, "tp", self.tp)
+        if self.sp:
+            divides("seq", workload.seq, "tp", self.tp)
+
+    def splits(self, workload):
+        found = {name: SPLIT_DIM.get(name) if name in SPLIT_DIM else SPLIT_DIM.get(name.split(".", 2)[-1])
+                 for name in workload.parameter_shapes()}
+        return {name: [(dim, "tp")] for name, dim in found.items() if dim is not None}
+
+    def partial(self, workload):
+        """Under ``sp`` a rank computes the replicated parameters' gradients from its part of the sequence."""
+        if not self.sp or self.tp == 1:
+            return ()
+        split = self.splits(workload)
+        return tuple(name for name in workload.parameter_shapes() if name not in split)
+
+    def ledger(self, workload):
+        self.check(workload)
+        return ledger(workload, self.tp, self.sp)
+
+    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+        from .program import build
+        self.check(workload)
+        return build(self, workload, mesh, dtype, device, **options)

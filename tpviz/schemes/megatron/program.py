@@ -1,0 +1,118 @@
+"""The tensor-parallel GPT, module by module beside `tpviz.schemes.gpt.model`, and a rank's program.
+
+Shapes as in `layers`; N/n heads a rank, D = H/N.
+"""
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from tpviz.labels import label
+from tpviz.schemes.gpt.initial import load_initial
+from tpviz.schemes.gpt.program import Program
+
+from .layers import ColumnParallelLinear, ParallelEmbedding, RowParallelLinear, cross_entropy
+
+
+class ParallelAttention(nn.Module):
+    """Causal attention with N/n whole heads on each rank."""
+
+    def __init__(self, w, group, sp, **kw):
+        super().__init__()
+        self.heads, self.head_size, self.sequence_first = w.heads // group.size(), w.hidden // w.heads, sp
+        self.qkv = ColumnParallelLinear(w.hidden, 3 * w.hidden, group, sp, **kw)
+        self.out = RowParallelLinear(w.hidden, w.hidden, group, sp, **kw)
+
+    def forward(self, x):
+        qkv = self.qkv(x)
+        qkv = qkv.view(*qkv.shape[:2], self.heads, 3, self.head_size)
+        to_BNSD, back = ((3, 1, 2, 0, 4), (2, 0, 1, 3)) if self.sequence_first else ((3, 0, 2, 1, 4), (0, 2, 1, 3))
+        q_BNSD, k_BNSD, v_BNSD = qkv.permute(to_BNSD)
+        y_BNSD = F.scaled_dot_product_attention(q_BNSD, k_BNSD, v_BNSD, is_causal=True)
+        return self.out(y_BNSD.permute(back).flatten(2))
+
+
+class ParallelMLP(nn.Module):
+    """Up by columns, exact GELU, down by rows."""
+
+    def __init__(self, w, group, sp, **kw):
+        super().__init__()
+        self.up = ColumnParallelLinear(w.hidden, w.mlp_ratio * w.hidden, group, sp, **kw)
+        self.down = RowParallelLinear(w.mlp_ratio * w.hidden, w.hidden, group, sp, **kw)
+
+    def forward(self, x):
+        return self.down(F.gelu(self.up(x)))
+
+
+class ParallelBlock(nn.Module):
+    """LayerNorm before each part; the norms are on every rank."""
+
+    def __init__(self, w, group, sp, **kw):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(w.hidden, **kw)
+        self.attention = ParallelAttention(w, group, sp, **kw)
+        self.norm2 = nn.LayerNorm(w.hidden, **kw)
+        self.mlp = ParallelMLP(w, group, sp, **kw)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class MegatronGPT(nn.Module):
+    """The reference GPT with its matrices split over ``group``; the same parameter names, a rank's parts."""
+
+    def __init__(self, workload, group, sp, **kw):
+        super().__init__()
+        w = workload
+        self.group, self.sp = group, sp
+        self.embed = ParallelEmbedding(w, group, sp, **kw)
+        self.blocks = nn.ModuleList(ParallelBlock(w, group, sp, **kw) for _ in range(w.layers))
+        self.norm = nn.LayerNorm(w.hidden, **kw)
+        self.head = ColumnParallelLinear(w.hidden, w.vocab, group, sp, bias=False, **kw)
+        if w.tied:
+            self.head.weight = self.embed.token.weight
+
+    def forward(self, tokens_BS, targets_BS):
+        """The mean cross-entropy of the batch, the same scalar on every rank."""
+        x = self.embed(tokens_BS)
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x))
+        if logits.dtype == torch.bfloat16:
+            logits = logits.float()
+        return cross_entropy(logits, targets_BS.t() if self.sp else targets_BS, self.group)
+
+
+class MegatronProgram(Program):
+    """A rank's program: nothing but its network, and under ``sp`` one sum of the replicated gradients."""
+
+    def synchronise(self):
+        if not self.partial:
+            return
+        parameters = [self.named[name] for name in self.partial]
+        with label(phase="sync"):
+            flat = torch.cat([p.grad.view(-1) for p in parameters])
+            dist.all_reduce(flat, group=self.mesh.get_group("tp"))
+        for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
+            p.grad = part.view_as(p)
+
+
+def build(strategy, workload, mesh, dtype, device, **options):
+    """This rank's `MegatronProgram` for a `Megatron` strategy on a ``DeviceMesh`` that has a tp axis."""
+    group = mesh.get_group("tp")
+    sp = strategy.sp and strategy.tp > 1
+    module = MegatronGPT(workload, group, sp, dtype=dtype or getattr(torch, workload.dtype), device=device)
+    splits = strategy.splits(workload)
+
+    def own_part(name, full):
+        for dim, axis in splits.get(name, ()):
+            full = full.chunk(strategy.axes[axis], dim)[mesh.get_local_rank(axis)]
+        return full
+
+    load_initial(module, workload, own_part)
+    program = MegatronProgram(workload, module, mesh, splits, **options)
+    program.partial, program.sequence_first = strategy.partial(workload), sp
+    program.output_splits, program.input_splits = [(2, "tp")], [(0, "tp")] if sp else []
+    return program

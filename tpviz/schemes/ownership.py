@@ -1,0 +1,40 @@
+"""Which part of each parameter a rank owns, in the notation of sharded matrices: W[F_tp, D] has its rows cut over tp.
+
+D hidden, F MLP width, V vocabulary, S sequence; weights are (out, in).
+"""
+
+LETTERS = {"token.weight": "VD", "position.weight": "SD", "head.weight": "VD",
+           "qkv.weight": ("3D", "D"), "qkv.bias": ("3D",), "out.weight": "DD", "out.bias": "D",
+           "up.weight": "FD", "up.bias": "F", "down.weight": "DF", "down.bias": "D"}
+
+
+def ownership(strategy, workload):
+    """One dict per parameter: name, shape, splits [{"dim", "axis"}], notation.
+
+    Under ZeRO 3 a parameter is also a range of a flat buffer: "flat" then gives the axis and, for each index on it,
+    the [start, stop) of the parameter's own elements (of a rank's part of it) that this index keeps.
+    """
+    splits = strategy.splits(workload)
+    flat = getattr(strategy, "flat_ranges", lambda workload: {})(workload)
+    return [_row(name, shape, splits.get(name, ()), flat.get(name))
+            for name, shape in workload.parameter_shapes().items()]
+
+
+def local_shapes(strategy, workload):
+    """{name: shape} of a rank's part of every parameter under ``strategy``; None splits nothing."""
+    shapes = {name: list(shape) for name, shape in workload.parameter_shapes().items()}
+    for name, cuts in (strategy.splits(workload) if strategy else {}).items():
+        for dim, axis in cuts:
+            shapes[name][dim] //= strategy.axes[axis]
+    return {name: tuple(shape) for name, shape in shapes.items()}
+
+
+def _row(name, shape, cuts, flat):
+    letters = LETTERS.get(name.split(".", name.count(".") - 1)[-1], "D")
+    axes = dict(cuts)
+    parts = [letter + (f"_{axes[dim]}" if dim in axes else "") for dim, letter in enumerate(letters)]
+    row = {"name": name, "shape": list(shape), "splits": [{"dim": d, "axis": a} for d, a in cuts],
+           "notation": f"{'W' if len(shape) > 1 else 'b'}[{', '.join(parts)}]"}
+    if flat:
+        row |= {"flat": flat, "notation": f"flat({row['notation']})_{flat['axis']}"}
+    return row
