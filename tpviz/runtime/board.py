@@ -62,3 +62,15 @@ class Board:
     def close(self):
         """Let go of the file; the pool removes it with its directory."""
         self._map.close()
+
+
+def spoken(text: str, age: float) -> str:
+    """A rank's text and its age in seconds as part of a sentence: ``"waiting 5.0 s in ..."``."""
+    if not text:
+        return "starting"
+    verb, _, rest = text.partition(" ")
+    if verb == "waiting":
+        return f"waiting {age:.1f} s {rest}"
+    if verb == "running":
+        return f"no collective, {text} for {age:.1f} s"
+    return f"{'issued' if verb == 'issuing' else verb} {rest} {age:.1f} s ago".replace("  ", " ")

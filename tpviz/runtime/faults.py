@@ -49,6 +49,13 @@ def timed_out(timeout: float, states: dict) -> RankTimeoutError:
     return RankTimeoutError(f"{head}{listed(states, 'What each rank was doing')}", states)
 
 
+def in_short(failure: dict | None) -> str:
+    """One line about a rank that failed; None stands for a rank that died."""
+    if failure is None:
+        return "died"
+    return f"raised {failure['type']}: {failure['message']}".splitlines()[0]
+
+
 def end_of(exitcode: int) -> str:
     """How a process ended, in words: ``"was killed by SIGKILL (signal 9)"``."""
     if exitcode is None or exitcode >= 0:

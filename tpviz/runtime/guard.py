@@ -19,6 +19,7 @@ import threading
 from typing import NamedTuple
 
 JANITOR = "TPVIZ_JANITOR"
+THREADS = "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 
 class Spec(NamedTuple):
@@ -43,6 +44,7 @@ def enter(spec: Spec, pipe, life):
     _redirect(os.path.join(spec.folder, f"out-{spec.rank}"))
     os.environ.clear()
     os.environ.update(spec.env)
+    os.environ.update(_own_environment(spec))
     sys.path[:] = spec.path
     if spec.cwd:
         os.chdir(spec.cwd)
@@ -50,6 +52,20 @@ def enter(spec: Spec, pipe, life):
     from tpviz.runtime import worker
 
     worker.main(spec, pipe, preloaded)
+
+
+def _own_environment(spec):
+    own = {
+        "RANK": spec.rank,
+        "LOCAL_RANK": spec.rank,
+        "WORLD_SIZE": spec.world_size,
+        "LOCAL_WORLD_SIZE": spec.world_size,
+        **dict.fromkeys(THREADS, 1),
+    }
+    # Ranks of one machine talk over loopback, whatever the machine's name resolves to.
+    if os.path.exists("/sys/class/net/lo") and "GLOO_SOCKET_IFNAME" not in os.environ:
+        own["GLOO_SOCKET_IFNAME"] = "lo"
+    return {name: str(value) for name, value in own.items()}
 
 
 def _let_go_of_fork_server():
@@ -109,7 +125,8 @@ def _children(pid):
         return []
 
 
-def kill_group(pid):
+def kill_group(pid: int):
+    """SIGKILL the process group led by ``pid``, or the process where it leads no group yet."""
     for kill in (os.killpg, os.kill):
         try:
             return kill(pid, signal.SIGKILL)

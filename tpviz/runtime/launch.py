@@ -8,8 +8,8 @@
     tpviz.launch(work, 3, world_size=4)      # [12.0, 12.0, 12.0, 12.0]
 
 Where ranks come from is decided here and nowhere else: from the pool of this machine, or, in a
-process that ``torchrun`` started (``RANK`` and ``WORLD_SIZE`` are set), from that world. Everything
-above takes an initialised process group and starts nothing.
+process that ``torchrun`` started (``RANK``, ``WORLD_SIZE`` and ``MASTER_ADDR`` are set), from that
+world. Everything above takes an initialised process group and starts nothing.
 """
 
 import atexit
@@ -19,8 +19,9 @@ import pickle
 import sys
 import threading
 
-from tpviz.runtime import bar, pool
+from tpviz.runtime import bar, server
 from tpviz.runtime.faults import RankError, RankTimeoutError, listed
+from tpviz.runtime.pool import Pool
 from tpviz.runtime.ship import ship
 
 __all__ = ["RankError", "RankTimeoutError", "launch", "progress", "restart", "shutdown"]
@@ -90,9 +91,11 @@ def _run(key, payload, timeout, show):
     try:
         return _ready_pool(key).run(payload, timeout, show)
     except BaseException as error:
-        if _pool and isinstance(error, KeyboardInterrupt):
-            error.add_note("The ranks were stopped." + listed(_pool.states(), "They were"))
-        _end_pool()
+        try:
+            if _pool and isinstance(error, KeyboardInterrupt):
+                error.add_note("The ranks were stopped." + listed(_pool.states(), "They were"))
+        finally:
+            _end_pool()
         raise
     finally:
         _busy = False
@@ -108,15 +111,15 @@ def _ready_pool(key):
     if dead or (_pool and (_pool.world_size, _pool.backend, _pool.device) != key):
         _end_pool()
     if _pool is None:
-        _pool = pool.Pool(*key)
+        _pool = Pool(*key)
     return _pool
 
 
 def _end_pool():
     global _pool
-    ended, _pool = _pool, None
-    if ended:
-        ended.kill()
+    if _pool:
+        _pool.kill()  # first: an interrupt in here must not make us forget the ranks
+        _pool = None
 
 
 def shutdown():
@@ -129,7 +132,7 @@ def restart():
     """End all ranks and the fork server too, so that edited modules are loaded again."""
     with _lock:
         _end_pool()
-        pool.stop_server()
+        server.stop()
 
 
 @atexit.register
@@ -137,9 +140,21 @@ def _at_exit():
     # A daemon thread may hold the lock for as long as its job runs: do not wait for it.
     held = _lock.acquire(timeout=1.0)
     _end_pool()
-    pool.remove_home()
+    server.remove_home()
     if held:
         _lock.release()
+
+
+def _forget_after_fork():
+    # The ranks belong to the parent; a child holding its pipes would keep them alive.
+    global _pool, _lock
+    if _pool:
+        _pool.let_go()
+    _pool, _lock = None, threading.RLock()
+    server.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def progress(done: int, total: int, text: str = ""):
@@ -156,7 +171,7 @@ def progress(done: int, total: int, text: str = ""):
 
 def in_torchrun() -> bool:
     """Whether this process is a rank of a world that torchrun (or its like) started."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
 
 
 def max_ranks() -> int:

@@ -43,6 +43,7 @@ class Tail:
             os.truncate(f"/proc/self/fd/{self._fd}", 0)
             os.lseek(self._fd, 0, os.SEEK_SET)
 
-    def close(self):
-        """Close the file."""
+    def finish(self):
+        """Print what is left and close the file."""
+        self.pump(everything=True)
         os.close(self._fd)

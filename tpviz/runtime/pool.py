@@ -8,30 +8,25 @@ the rendezvous: with TCP, some starts of 8 ranks stalled for 5 s, with a file no
 One pool at a time lives in a process. ``docs/architecture.md`` has the measurements.
 """
 
-import atexit
 import multiprocessing
 import os
 import pickle
 import shutil
 import signal
-import sys
 import tempfile
-import threading
-from contextlib import contextmanager
-from multiprocessing import forkserver, util
 from multiprocessing.connection import wait
 from time import monotonic, sleep
-from types import ModuleType
 
-from tpviz.runtime import faults, guard
-from tpviz.runtime.board import Board
+from tpviz.runtime import faults, guard, server
+from tpviz.runtime.board import Board, spoken
 from tpviz.runtime.output import Tail
 from tpviz.runtime.stacks import user_line
 
 _TICK = 0.05  # seconds between two looks at what ranks print
 _START_LIMIT = 120.0  # seconds; a first start on a busy machine imports torch once
+_JOIN_LIMIT = 10.0  # seconds for a killed process to be gone
+_STACK_TIME = 0.1  # seconds for a rank to write down its stack
 _GRACE = 0.25  # seconds for other ranks to report after one has failed
-_home = None
 
 
 class Pool:
@@ -48,13 +43,12 @@ class Pool:
 
     def __init__(self, world_size: int, backend: str = "tpviz", device: str | None = None):
         self.world_size, self.backend, self.device = world_size, backend, device
-        self.folder = tempfile.mkdtemp(prefix="ranks-", dir=home())
+        self.folder = tempfile.mkdtemp(prefix="ranks-", dir=server.home())
         self.board = Board(os.path.join(self.folder, "board"), world_size)
         self.info = {}
-        self._owner = os.getpid()
         self._tails = [Tail(self._file("out", rank), rank) for rank in range(world_size)]
-        self._context = surroundings()
-        self._processes, self._pipes = [], []
+        self._context = server.surroundings()
+        self._processes, self._pipes, self._life = [], [], None
         try:
             self._start()
         except BaseException:
@@ -67,20 +61,23 @@ class Pool:
     def _start(self):
         context = multiprocessing.get_context("forkserver")
         life, self._life = context.Pipe(duplex=False)
-        with _blank_main():
-            ensure_server()
+        with server.blank_main():
+            server.ensure()
             for rank in range(self.world_size):
-                ours, theirs = context.Pipe()
-                spec = guard.Spec(
-                    rank, self.world_size, self.backend, self.device, self.folder, *self._context
-                )
-                process = context.Process(target=guard.enter, args=(spec, theirs, life))
-                self._pipes.append(ours)
-                self._processes.append(process)
-                process.start()
-                theirs.close()
+                self._start_rank(context, rank, life)
         life.close()
         self.info = self._collect(monotonic() + _START_LIMIT, _START_LIMIT, "ready", None)
+
+    def _start_rank(self, context, rank, life):
+        ours, theirs = context.Pipe()
+        spec = guard.Spec(
+            rank, self.world_size, self.backend, self.device, self.folder, *self._context
+        )
+        process = context.Process(target=guard.enter, args=(spec, theirs, life))
+        self._pipes.append(ours)
+        self._processes.append(process)
+        process.start()
+        theirs.close()
 
     def run(self, payload: bytes, timeout: float | None, show) -> list:
         """Run one shipped call on every rank; their pickled results in rank order.
@@ -103,9 +100,10 @@ class Pool:
 
     def _changes(self):
         """Environment, path and directory of the caller, as far as they differ from last time."""
-        old, self._context = self._context, surroundings()
+        old, self._context = self._context, server.surroundings()
         (env, path, cwd), (old_env, old_path, old_cwd) = self._context, old
-        changed = {k: env.get(k) for k in env.keys() | old_env.keys() if env.get(k) != old_env.get(k)}
+        names = [name for name in env.keys() | old_env.keys() if env.get(name) != old_env.get(name)]
+        changed = {name: env.get(name) for name in names}
         return changed, path if path != old_path else None, cwd if cwd != old_cwd else None
 
     def _collect(self, deadline, limit, wanted, show):
@@ -148,14 +146,13 @@ class Pool:
 
     def _blame(self, failures, answers, show):
         """The error for the rank it began with: one that died, else the first that raised."""
-        first = next(iter(failures))
+        first = min(failures)
         until = monotonic() + _GRACE
         while (left := until - monotonic()) > 0 and len(failures) + len(answers) < self.world_size:
-            for rank, failure in self._listen(answers, left, show).items():
-                failures.setdefault(rank, failure)
-                if failure is None:
-                    failures[rank] = None
-                    until = min(until, monotonic())
+            new = self._listen(answers, left, show)
+            failures |= {rank: failure for rank, failure in new.items() if failures.get(rank, 1)}
+            if None in new.values():
+                break
         states = self.states(answers, failures)
         dead = [rank for rank, failure in failures.items() if failure is None]
         if dead:
@@ -171,32 +168,28 @@ class Pool:
     def states(self, answers=(), failures=None, stacks: bool = True) -> dict:
         """What each rank is doing, in words: rank -> text."""
         failures = failures or {}
-        waiting = [
-            r for r in range(self.world_size) if r not in answers and r not in failures
-        ]
-        lines = self._lines(waiting) if stacks else {}
+        busy = [r for r in range(self.world_size) if r not in answers and r not in failures]
+        lines = self._lines(busy) if stacks else {}
         states = {}
         for rank in range(self.world_size):
             if rank in answers:
                 states[rank] = "finished"
             elif rank in failures:
-                failure = failures[rank]
-                what = f"raised {failure['type']}: {failure['message']}" if failure else "died"
-                states[rank] = what.splitlines()[0]
+                states[rank] = faults.in_short(failures[rank])
             else:
-                states[rank] = _state(*self.board.read(rank)) + lines.get(rank, "")
+                states[rank] = spoken(*self.board.read(rank)) + lines.get(rank, "")
         return states
 
     def _lines(self, ranks):
         """Where in the user's code ranks are: each is asked by a signal to write its stack."""
-        for rank in ranks:
-            if self._processes[rank].is_alive():
-                os.kill(self._processes[rank].pid, signal.SIGUSR1)
-        sleep(0.1)
-        return {rank: user_line(self._file("stack", rank)) for rank in ranks}
+        asked = [rank for rank in ranks if self._processes[rank].is_alive()]
+        for rank in asked:
+            os.kill(self._processes[rank].pid, signal.SIGUSR1)
+        sleep(_STACK_TIME if asked else 0)
+        return {rank: user_line(self._file("stack", rank)) for rank in asked}
 
     def dead(self) -> dict:
-        """Ranks that have died since the last call: rank -> how."""
+        """Ranks that are no longer alive: rank -> how they ended."""
         return {
             rank: faults.end_of(process.exitcode)
             for rank, process in enumerate(self._processes)
@@ -204,85 +197,20 @@ class Pool:
         }
 
     def kill(self):
-        """End all ranks and what they started, and remove the pool's files."""
-        if os.getpid() != self._owner:
-            return
+        """End all ranks and what they started, and remove the pool's files; may be repeated."""
         for process in self._processes:
             if process.pid:
                 guard.kill_group(process.pid)
         for process in self._processes:
             if process.pid:
-                process.join(10)
-        for tail in self._tails:
-            tail.pump(everything=True)
-            tail.close()
-        for pipe in self._pipes:
-            pipe.close()
-        self._life.close()
-        self.board.close()
+                process.join(_JOIN_LIMIT)
+        while self._tails:
+            self._tails.pop(0).finish()
+        self.let_go()
         shutil.rmtree(self.folder, ignore_errors=True)
-        self._tails, self._pipes, self._processes = [], [], []
 
-
-def _state(text, age):
-    if not text:
-        return "starting"
-    if text.startswith("waiting in"):
-        return f"waiting {age:.1f} s in{text.removeprefix('waiting in')}"
-    return f"{text} (for {age:.1f} s)"
-
-
-def surroundings():
-    """What a rank must share with its caller: environment, import path, working directory."""
-    try:
-        cwd = os.getcwd()
-    except FileNotFoundError:
-        cwd = None
-    return dict(os.environ), list(sys.path), cwd
-
-
-def home() -> str:
-    """This process's private directory for everything that ranks need, made when missing."""
-    global _home
-    if _home is None or _home[0] != os.getpid() or not os.path.isdir(_home[1]):
-        _home = os.getpid(), tempfile.mkdtemp(prefix="tpviz-")
-    return _home[1]
-
-
-def ensure_server():
-    """Start the fork server unless it runs; it is told which files to remove at its end."""
-    forkserver.set_forkserver_preload(["tpviz.runtime.worker"])
-    os.environ[guard.JANITOR] = os.pathsep.join([home(), util.get_temp_dir()])
-    try:
-        forkserver.ensure_running()
-    finally:
-        del os.environ[guard.JANITOR]
-
-
-def stop_server():
-    """End the fork server, so that the next pool sees edited code; ranks must be gone."""
-    server = forkserver._forkserver
-    if server._forkserver_pid is not None:
-        # Other children of the server keep it alive past a polite request.
-        os.kill(server._forkserver_pid, signal.SIGTERM)
-        server._stop()
-
-
-def remove_home():
-    """Remove the private directory if this process made one."""
-    global _home
-    if _home is not None and _home[0] == os.getpid():
-        shutil.rmtree(_home[1], ignore_errors=True)
-        _home = None
-
-
-@contextmanager
-def _blank_main():
-    # multiprocessing would run the user's script again in each rank, to define names that we
-    # ship by value anyway. It looks at sys.modules["__main__"]; let it find nothing there.
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    def let_go(self):
+        """Close this process's ends of the pipes, without a word to the ranks."""
+        for pipe in [*self._pipes, self._life] if self._life else self._pipes:
+            pipe.close()
+        self.board.close()

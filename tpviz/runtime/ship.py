@@ -40,8 +40,8 @@ def _find_used(function, seen):
     for name, value in _used(function):
         if _travels(value):
             continue
-        deeper = _find_used(value, seen)
-        return deeper or f"variable {name!r}, of type {_kind(value)}, used by {function.__name__}(),"
+        here = f"variable {name!r}, of type {_kind(value)}, used by {function.__name__}(),"
+        return _find_used(value, seen) or here
     return None
 
 

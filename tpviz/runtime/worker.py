@@ -4,14 +4,9 @@ The fork server imports this module once, so everything a rank needs is imported
 by all ranks. Importing it must not start threads nor touch a GPU: both are lost in a fork.
 """
 
-import os
-
-# Before torch and numpy load: their thread pools would be copied, and ranks share few cores.
-for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ[_name] = "1"
-
 import faulthandler
 import gc
+import os
 import pickle
 import signal
 import sys
@@ -25,7 +20,9 @@ import numpy  # noqa: F401
 import torch
 import torch.distributed as dist
 
-from tpviz.runtime import board, guard
+import tpviz.runtime.recorder  # noqa: F401
+from tpviz.runtime import backend, board, guard
+from tpviz.runtime.devices import choose_device
 
 # The caller's time-out ends a job; the group's own must never come first.
 _NEVER = timedelta(days=7)
@@ -61,21 +58,6 @@ def main(spec: guard.Spec, pipe, preloaded: bool):
         _send(*_run(context, payload))
 
 
-def choose_device(device, local_rank: int, local_size: int) -> tuple[str, str]:
-    """``(device, inner)``: where this rank computes, and which library moves its bytes.
-
-    NCCL refuses two ranks on one GPU, so with fewer GPUs than ranks gloo moves the bytes.
-    Raises ``ValueError`` if ``device="cuda"`` was asked and there is no GPU.
-    """
-    gpus = 0 if device == "cpu" else torch.cuda.device_count()
-    if gpus == 0:
-        if device == "cuda":
-            raise ValueError("device='cuda', but torch finds no GPU here; use device='cpu'")
-        return "cpu", "gloo"
-    torch.cuda.set_device(local_rank % gpus)
-    return "cuda", "nccl" if gpus >= local_size and dist.is_nccl_available() else "gloo"
-
-
 def _join(spec):
     torch.set_num_threads(1)
     device, inner = choose_device(spec.device, spec.rank, spec.world_size)
@@ -86,7 +68,7 @@ def _join(spec):
         )
     os.environ.update(TPVIZ_INNER=inner, TPVIZ_DEVICE=device)
     dist.init_process_group(
-        prepare_backend(spec.backend),
+        spec.backend,
         init_method=f"file://{spec.folder}/rendezvous",
         rank=spec.rank,
         world_size=spec.world_size,
@@ -95,18 +77,9 @@ def _join(spec):
     return {"device": device, "inner": inner}
 
 
-def prepare_backend(name: str) -> str:
-    """Register our backend with torch if ``name`` asks for it; the name to give to torch."""
-    if name == "tpviz":
-        try:
-            import tpviz.runtime.backend  # noqa: F401
-        except ModuleNotFoundError:
-            return "gloo"
-    return name
-
-
 def _run(context, payload):
     _apply(context)
+    backend.forget_axes()
     board.write("running user code")
     try:
         function, args, kwargs = cloudpickle.loads(payload)

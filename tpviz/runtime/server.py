@@ -1,0 +1,100 @@
+"""The fork server that ranks are started from, and this process's private directory.
+
+``multiprocessing`` owns the server; we choose what it preloads, tell it what to remove should we
+be killed, and keep it from running the user's script again.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from contextlib import contextmanager
+from multiprocessing import forkserver, util
+from types import ModuleType
+
+from tpviz.runtime import guard
+
+_home = None  # (process id, path): a forked child must not use, nor remove, its parent's
+
+
+def home() -> str:
+    """This process's private directory for all that ranks need, made when missing."""
+    global _home
+    if _home is None or not os.path.isdir(_home[1]):
+        _home = os.getpid(), tempfile.mkdtemp(prefix="tpviz-")
+    return _home[1]
+
+
+def remove_home():
+    """Remove the private directory, if this process made one."""
+    global _home
+    if _home is not None and _home[0] == os.getpid():
+        shutil.rmtree(_home[1], ignore_errors=True)
+    _home = None
+
+
+def surroundings() -> tuple:
+    """What a rank shares with its caller: environment, import path, working directory."""
+    try:
+        cwd = os.getcwd()
+    except FileNotFoundError:
+        cwd = None
+    return dict(os.environ), list(sys.path), cwd
+
+
+def ensure():
+    """Start the fork server with torch loaded, unless one is running."""
+    forkserver.set_forkserver_preload(["tpviz.runtime.worker"])
+    told = {guard.JANITOR: os.pathsep.join([home(), util.get_temp_dir()])}
+    # One thread each: thread pools made in the server would be copied into every rank.
+    with _environment(told | dict.fromkeys(guard.THREADS, "1")):
+        forkserver.ensure_running()
+
+
+def stop():
+    """End the fork server, so that the next ranks load edited modules; ranks must be gone."""
+    server = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        # Children that others started from it would keep it alive past a polite request.
+        os.kill(server._forkserver_pid, signal.SIGTERM)
+        server._stop()
+
+
+def forget_after_fork():
+    """In a forked child: the server is the parent's, and only the parent may keep it alive."""
+    global _home
+    _home = None
+    server = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_pid = server._forkserver_alive_fd = server._forkserver_address = None
+
+
+@contextmanager
+def blank_main():
+    """Hide the user's script while processes start.
+
+    ``multiprocessing`` would run the script again in each rank, to define names that we ship by
+    value anyway; it looks at ``sys.modules["__main__"]``, and finds an empty module here.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextmanager
+def _environment(changes):
+    saved = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in saved.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
