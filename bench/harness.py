@@ -1,0 +1,97 @@
+"""What every benchmark here shares: interleaved repeats, medians and ratios, the machine, the report.
+
+Two things are compared by running them in turn (A B, B A, A B, ...), so that whatever else the machine does falls
+on both; the figure that counts is the median of the ratios of the pairs. Run benchmarks alone on the machine.
+"""
+
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from statistics import median, quantiles
+
+OUT = Path(__file__).resolve().parents[1] / "out" / "bench"
+
+
+def machine():
+    """What the numbers were measured on; the load says whether something else ran."""
+    import torch
+    cpu = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+                if line.startswith("model name")), platform.processor())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"cpu": cpu, "cores": len(os.sched_getaffinity(0)), "memory_gb": round(memory / 1e9, 1),
+            "system": f"{platform.system()} {platform.release()}", "python": platform.python_version(),
+            "torch": torch.__version__, "cuda_devices": torch.cuda.device_count(),
+            "load_1min": round(os.getloadavg()[0], 2)}
+
+
+def seconds(function):
+    """Seconds that one call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def interleaved(functions, repeats, warmup=2, before=lambda: None):
+    """{name: seconds of each repeat}, the functions taking turns and every other turn in reverse.
+
+    functions: {name: callable}. before: called ahead of each timed call, for example a barrier.
+    """
+    times = {name: [] for name in functions}
+    for turn in range(-warmup, repeats):
+        order = list(functions) if turn % 2 else list(reversed(functions))
+        for name in order:
+            before()
+            taken = seconds(functions[name])
+            if turn >= 0:
+                times[name].append(taken)
+    return times
+
+
+def slowest(per_rank):
+    """{name: seconds} of the slowest rank of each repeat, from one `interleaved` result per rank."""
+    return {name: [max(values) for values in zip(*(times[name] for times in per_rank))]
+            for name in per_rank[0]}
+
+
+def ratio(times, this, other):
+    """Median of this/other over the pairs."""
+    return median(a / b for a, b in zip(times[this], times[other]))
+
+
+def row(what, value, unit="", bound=None, samples=()):
+    """One line of a report; bound is the most that ``value`` should be, where somebody promised it."""
+    spread = quantiles(samples, n=4)[::2] if len(samples) > 3 else None
+    return {"what": what, "value": value, "unit": unit, "bound": bound, "quartiles": spread,
+            "samples": len(samples), "ok": bound is None or value <= bound}
+
+
+def timing(what, samples, unit="ms", bound=None):
+    """A `row` of the median of ``samples`` (seconds), in ms, us or s."""
+    scale = {"s": 1, "ms": 1e3, "us": 1e6}[unit]
+    scaled = [s * scale for s in samples]
+    return row(what, median(scaled), unit, bound, scaled)
+
+
+def report(name, title, rows, **details):
+    """Print a table and keep everything in ``out/bench/<name>.json``; returns the rows."""
+    about = machine()
+    OUT.mkdir(parents=True, exist_ok=True)
+    content = {"name": name, "title": title, "machine": about, "rows": rows, **details}
+    (OUT / f"{name}.json").write_text(json.dumps(content, indent=1))
+    print(f"\n{title}")
+    print(f"  {about['cores']} cores, {about['cpu']}, torch {about['torch']}, load {about['load_1min']}")
+    width = max(len(r["what"]) for r in rows)
+    for r in rows:
+        print("  " + _line(r, width))
+    return rows
+
+
+def _line(r, width):
+    text = f"{r['what']:<{width}}  {r['value']:10.4g} {r['unit']:<3}"
+    if r["quartiles"]:
+        text += "  quartiles {:.4g} to {:.4g}, {} runs".format(*r["quartiles"], r["samples"])
+    if r["bound"] is not None:
+        text += f"  {'within' if r['ok'] else 'ABOVE'} {r['bound']:g}"
+    return text
