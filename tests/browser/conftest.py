@@ -1,0 +1,111 @@
+"""A real JupyterLab and a real Chromium for the browser tests.
+
+One Lab server per setting of ``commsOverSubshells`` (whether widget callbacks run on threads of their own), on
+copies of the notebooks in a temporary folder with settings, history and runtime files of its own.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = Path("/usr/bin/chromium")
+ROOT = Path(__file__).parents[2]
+SCREENSHOTS = ROOT / "out" / "screenshots"
+CHROMIUM_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                 "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+
+
+def pytest_collection_modifyitems(items):
+    """Skip this folder's tests, saying why, where Chromium is missing, unless it is required."""
+    if CHROMIUM.exists() or os.environ.get("TPVIZ_REQUIRE_BROWSER") == "1":
+        return
+    skip = pytest.mark.skip(reason=f"no {CHROMIUM}: apt-get install chromium")
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    if not CHROMIUM.exists():
+        pytest.fail(f"TPVIZ_REQUIRE_BROWSER=1, but there is no {CHROMIUM}: apt-get install chromium")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=CHROMIUM_ARGS)
+        yield chromium
+        chromium.close()
+
+
+def _write_settings(folder, comms_over_subshells):
+    """Lab's defaults for this server: no news pop-up, all cells in the page, the thread behaviour to test."""
+    folder.mkdir(parents=True)
+    overrides = {
+        "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+        "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
+        "@jupyterlab/apputils-extension:kernels-settings": {"commsOverSubshells": comms_over_subshells},
+    }
+    (folder / "overrides.json").write_text(json.dumps(overrides))
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _wait_until_up(server, url, log, seconds=60):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{url}/api", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            if server.poll() is not None:
+                break
+            time.sleep(0.2)
+    pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-3000:]}")
+
+
+def _start(folder, comms_over_subshells):
+    """Start a Lab server on copies of the notebooks; returns (process, url, its log file)."""
+    _write_settings(folder / "app", comms_over_subshells)
+    shutil.copytree(ROOT / "notebooks", folder / "root", ignore=shutil.ignore_patterns(".*"))
+    port, log = _free_port(), folder / "lab.log"
+    own = {name: str(folder / "home" / name.lower()) for name in (
+        "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR",
+        "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")}
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
+             "--IdentityProvider.token=", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}",
+             "--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder / 'root'}",
+             f"--LabApp.app_settings_dir={folder / 'app'}"],
+            env={**os.environ, **own, "TPVIZ_FAST": "1"}, cwd=folder, start_new_session=True,
+            stdout=output, stderr=subprocess.STDOUT)
+    url = f"http://127.0.0.1:{port}"
+    _wait_until_up(server, url, log)
+    return server, url
+
+
+@pytest.fixture(scope="session", params=["perCommTarget", "disabled"])
+def lab(request, tmp_path_factory):
+    """The address of a running Lab; its kernels end with it."""
+    server, url = _start(tmp_path_factory.mktemp("lab") / request.param, request.param)
+    yield url
+    server.send_signal(signal.SIGTERM)
+    try:
+        server.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()

@@ -1,0 +1,96 @@
+"""Every exercise is solved by its reference, and every known wrong answer fails with the right hint."""
+
+import re
+
+import pytest
+import solutions
+
+from tpviz.exercises import Exercise, check, exercise, exercises, hint
+from tpviz.exercises.task import HINT_KINDS
+
+RIGHT = [(name, fn) for name, fns in solutions.RIGHT.items() for fn in fns]
+WRONG = [(name, fn, words) for name, cases in solutions.WRONG.items() for fn, words in cases]
+
+
+@pytest.mark.parametrize(("name", "fn"), RIGHT, ids=lambda v: getattr(v, "__name__", v))
+def test_right_answers_pass(name, fn):
+    result = check(name, fn)
+    assert result.passed, result.message
+    assert result
+    assert "passed" in repr(result)
+
+
+@pytest.mark.parametrize(("name", "fn", "words"), WRONG, ids=lambda v: getattr(v, "__name__", ""))
+def test_wrong_answers_fail_with_their_hint(name, fn, words):
+    result = check(name, fn)
+    assert not result.passed
+    assert re.search(words, result.message, re.IGNORECASE), result.message
+
+
+@pytest.mark.parametrize("task", exercises(), ids=lambda task: task.name)
+def test_every_exercise_has_solutions_wrong_answers_and_a_starter_that_runs(task):
+    assert solutions.RIGHT[task.name]
+    assert len(solutions.WRONG[task.name]) >= 3
+    namespace = {}
+    exec("import torch\nimport torch.distributed as dist\n" + task.starter, namespace)
+    result = check(task.name, namespace[task.name])
+    assert not result.passed
+    assert "Traceback" not in result.message
+
+
+def test_a_raising_answer_shows_the_learners_lines_only():
+    result = check("mean_over_ranks", solutions.mean_raises)
+    assert not result.passed
+    assert "NameError: name 'number_of_ranks' is not defined" in result.message
+    assert "in mean_raises" in result.message
+    assert "return x / number_of_ranks" in result.message
+    assert "_in_rank" not in result.message
+
+
+def test_a_hanging_answer_names_who_waits_in_what():
+    result = check("mean_over_ranks", solutions.mean_hangs, timeout=2)
+    assert not result.passed
+    assert "all_reduce" in result.message
+    assert "rank 2" in result.message
+    assert check("mean_over_ranks", solutions.mean).passed
+
+
+def test_a_seed_repeats_the_inputs():
+    first, again = (check("mean_over_ranks", solutions.mean_by_gathering, seed=5) for _ in range(2))
+    other = check("mean_over_ranks", solutions.mean_by_gathering, seed=6)
+    assert first.seed == 5
+    assert first.message == again.message != other.message
+
+
+def test_the_result_shows_ledger_and_trace():
+    result = check("mean_over_ranks", solutions.mean_by_gathering)
+    assert "all_gather" in repr(result)
+    assert "<table" in result._repr_html_()
+    assert result.trace.ranks == [0, 1, 2, 3]
+
+
+def test_hints_go_from_concept_to_answer_and_stay_there():
+    given = [hint("row_parallel") for _ in range(len(HINT_KINDS) + 1)]
+    assert [h.number for h in given] == [1, 2, 3, 3]
+    assert "all_reduce(y)" in repr(given[-1])
+    assert [kind in repr(h) for h, kind in zip(given, HINT_KINDS)] == [True] * 3
+
+
+def test_the_task_shows_itself():
+    task = exercise("mlp_on_mesh")
+    assert task.title in repr(task)
+    assert 'tv.check("mlp_on_mesh", mlp_on_mesh)' in task._repr_markdown_()
+
+
+def test_bad_names_and_bad_answers_are_errors():
+    with pytest.raises(ValueError, match="there are mean_over_ranks, row_parallel"):
+        check("mean", solutions.mean)
+    with pytest.raises(ValueError, match="without calling it; got a int"):
+        check("mean_over_ranks", 3)
+
+
+def test_an_exercise_has_three_hints():
+    task = exercise("mean_over_ranks")
+    fields = {name: getattr(task, name) for name in task.__dataclass_fields__}
+    with pytest.raises(ValueError, match="has 1 hints; it needs 3"):
+        Exercise(**{**fields, "hints": ("one",)})

@@ -1,0 +1,23 @@
+"""Exercises graded by numbers and by the trace.
+
+    tv.exercise("mean_over_ranks")                  # shows the task
+    tv.check("mean_over_ranks", mean_over_ranks)    # runs it on real ranks and answers with a hint
+    tv.hint("mean_over_ranks")                      # concept, then principle, then answer
+"""
+
+from .catalogue import EXERCISES, find
+from .grade import Result, check, hint
+from .guess import Guess, Reveal
+from .task import Exercise
+
+__all__ = ["Exercise", "Guess", "Result", "Reveal", "check", "exercise", "exercises", "hint"]
+
+
+def exercise(name):
+    """The exercise called ``name``; in a notebook it shows its task. Raises ValueError for an unknown name."""
+    return find(name)
+
+
+def exercises():
+    """All exercises, in the order of the course."""
+    return list(EXERCISES.values())

@@ -1,0 +1,59 @@
+"""One try at an exercise, as facts: what each rank returned, which collectives it used, how much it multiplied."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..trace import Ledger
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What happened in one case on one world.
+
+    outputs: per rank a NumPy array, or the name of the type when it was not a tensor.
+    ledger: of the busiest rank. needed: the ledger of the best known solution. flops: of the busiest rank.
+    unwaited: names of collectives that some rank started and never waited for.
+    """
+
+    axes: dict
+    case: object
+    outputs: list = field(repr=False)
+    ledger: Ledger
+    needed: Ledger
+    flops: int
+    unwaited: tuple = ()
+
+    @property
+    def size(self):
+        """Number of ranks."""
+        return len(self.outputs)
+
+    def matches(self, guess):
+        """Ranks whose output equals ``guess(expected)``: recognises a wrong answer by its numbers."""
+        return [rank for rank, (got, want) in enumerate(zip(self.outputs, self.case.expected))
+                if _equal(got, guess(want))]
+
+    @property
+    def right(self):
+        """Ranks that returned the right numbers."""
+        return self.matches(lambda want: want)
+
+    def names(self):
+        """Names of the collectives used."""
+        return {row.collective for row in self.ledger}
+
+    def __str__(self):
+        """The collectives used, in words."""
+        return in_words(self.ledger)
+
+
+def in_words(ledger):
+    """A ledger as one line: '2 x all_reduce on tp'."""
+    return ", ".join(f"{r.count} x {r.collective} on {r.axis}" for r in ledger) or "no collective"
+
+
+def _equal(got, want):
+    """Same shape and same numbers. Inputs are whole numbers, so only divisions round (1e-6 relative)."""
+    return (isinstance(got, np.ndarray) and got.shape == want.shape
+            and np.allclose(got, want, rtol=1e-5, atol=1e-5))

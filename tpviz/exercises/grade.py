@@ -1,0 +1,139 @@
+"""Grading: run the learner's function on real ranks, judge numbers and trace, answer with a hint.
+
+Every try gets fresh random inputs (one process computes what is expected), on each world the exercise names. A
+function that raises or hangs is an answer too: the result carries the rank's own traceback, shortened to the
+learner's lines, or says which rank waits in which collective.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from html import escape
+
+import numpy as np
+
+from ..runtime.faults import RankError, RankTimeoutError
+from ..trace import Ledger, Trace
+from .catalogue import find
+from .task import Hint
+
+CASES = 3  # random inputs per world
+_hints_given = Counter()
+
+
+@dataclass(frozen=True)
+class Result:
+    """The verdict on one try. ``trace`` is that of the world that decided; draw it with ``tv.Timeline``."""
+
+    name: str
+    passed: bool
+    message: str
+    ledger: Ledger | None = field(default=None, repr=False)
+    trace: Trace | None = field(default=None, repr=False)
+    seed: int = 0
+
+    def __bool__(self):
+        return self.passed
+
+    @property
+    def _headline(self):
+        return f"{'✓ passed' if self.passed else '✗ not yet'}: {self.name}"
+
+    def __repr__(self):
+        ledger = f"\nOne call, seen from the busiest rank:\n{self.ledger}" if self.ledger else ""
+        return f"{self._headline}\n{self.message}{ledger}"
+
+    def _repr_html_(self):
+        colour = "#009E73" if self.passed else "#D55E00"
+        ledger = ("<p>One call, seen from the busiest rank:</p>" + self.ledger._repr_html_()
+                  if self.ledger else "")
+        return (f"<div class='tpviz-result' style='border-left: 4px solid {colour}; padding-left: 1em'>"
+                f"<b>{escape(self._headline)}</b>"
+                f"<pre style='white-space: pre-wrap'>{escape(self.message)}</pre>{ledger}</div>")
+
+
+def check(name, fn, timeout=10, seed=None):
+    """Grade ``fn`` as the answer to exercise ``name``: a `Result`, never an exception of the learner's code.
+
+    timeout: seconds after which ranks that still wait are given up. seed: repeats the random inputs of
+    an earlier try (``result.seed``). Raises ValueError for an unknown name or an ``fn`` that is no function.
+    """
+    exercise = find(name)
+    if not callable(fn):
+        raise ValueError(f"check({name!r}, fn) needs the function itself, without calling it; "
+                         f"got a {type(fn).__name__}")
+    seed = int(np.random.default_rng().integers(2**31)) if seed is None else seed
+    results = []
+    for axes in exercise.worlds:
+        results.append(_on_one_world(exercise, fn, axes, timeout, seed, len(results)))
+        if not results[-1].passed:
+            return results[-1]
+    return results[0]
+
+
+def hint(name):
+    """The next hint for exercise ``name``: concept, then principle, then answer (which stays)."""
+    exercise = find(name)
+    _hints_given[name] = min(_hints_given[name] + 1, len(exercise.hints))
+    number = _hints_given[name]
+    return Hint(number, exercise.hints[number - 1])
+
+
+def _on_one_world(exercise, fn, axes, timeout, seed, passed):
+    """The verdict on the mesh ``axes``, after ``passed`` other worlds."""
+    from .on_ranks import run  # imports torch, which showing a task or a hint does not need
+
+    rng = np.random.default_rng([seed, passed])
+    cases = [exercise.make(rng, axes) for _ in range(CASES)]
+    try:
+        attempts, trace = run(exercise, fn, axes, cases, timeout)
+    except (RankError, RankTimeoutError) as error:
+        return Result(exercise.name, False, _context(exercise, axes, passed, _explain(error)), seed=seed)
+    for attempt in attempts:
+        message = next(filter(None, (judge(attempt) for judge in exercise.checks)), None)
+        if message:
+            message = _context(exercise, axes, passed, message)
+            return Result(exercise.name, False, message, attempt.ledger, trace, seed)
+    return Result(exercise.name, True, _praise(exercise, attempts[0]), attempts[0].ledger, trace, seed)
+
+
+def _context(exercise, axes, passed, message):
+    """The message as a sentence that says on which world it happened, if others went well."""
+    if passed:
+        return f"Right on {_world(exercise.worlds[0])}, but on {_world(axes)}: {message}"
+    return message[0].upper() + message[1:]
+
+
+def _world(axes):
+    mesh = " x ".join(f"{name} {size}" for name, size in axes.items())
+    return f"{axes['world']} ranks" if "world" in axes else f"the mesh {mesh}"
+
+
+def _praise(exercise, attempt):
+    _, _, sent = attempt.ledger.total()
+    worlds = " and ".join(_world(axes) for axes in exercise.worlds)
+    return (f"Right on {CASES} random inputs on {worlds}, and with the fewest bytes: {attempt}, "
+            f"{sent:g} bytes sent per rank in the first call. {exercise.success}")
+
+
+def _explain(error):
+    """What went wrong inside the ranks, for the person who wrote the function."""
+    if isinstance(error, RankTimeoutError):
+        waits = "\n".join(f"  rank {rank}: {state}" for rank, state in sorted(error.states.items()))
+        return ("your function did not come to its end, so the ranks were stopped. A collective ends only when "
+                f"every rank of its group calls it, in the same order:\n{waits}")
+    if not error.traceback:
+        return str(error)
+    return f"rank {error.rank} raised an error:\n{_own_frames(error.traceback)}"
+
+
+def _own_frames(traceback):
+    """A traceback without the frames of the grader itself."""
+    lines, kept, ours = traceback.splitlines(), [], False
+    for line in lines:
+        if line.startswith('  File "'):
+            ours = line.endswith("in _in_rank")
+        elif not line.startswith("    "):
+            ours = False
+        if not ours:
+            kept.append(line)
+    return "\n".join(kept)

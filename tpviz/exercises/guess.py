@@ -1,0 +1,115 @@
+"""Commit a guess first, then see it beside the formula and the measurement.
+
+>>> guess = Guess("How many bytes does one rank send?", unit="bytes")
+>>> guess.commit(1000)
+>>> guess.reveal(1500, formula="2 (n-1)/n S", predicted=1500)
+your guess 1,000 bytes | formula 2 (n-1)/n S = 1,500 bytes | measured 1,500 bytes
+You guessed 0.67x the measured value.
+"""
+
+import math
+import threading
+from dataclasses import dataclass
+from html import escape
+
+import ipywidgets
+
+
+class Guess(ipywidgets.VBox):
+    """A question with a field and a Commit button; what is committed stays.
+
+    question: plain text. unit: of the answer, "bytes" say. A cell that reveals works with or without a guess,
+    so a notebook also runs from top to bottom by itself.
+    """
+
+    def __init__(self, question, unit=""):
+        self.question, self.unit, self.value = question, unit, None
+        self._lock = threading.Lock()
+        self._field = ipywidgets.Text(placeholder="a number", description="my guess",
+                                      tooltip=f"{question} ({unit})")
+        self._button = ipywidgets.Button(description="Commit", tooltip="fix this guess")
+        self._note = ipywidgets.HTML(escape(unit))
+        self._button.on_click(lambda _: self._click())
+        row = ipywidgets.HBox([self._field, self._button, self._note])
+        super().__init__([ipywidgets.HTML(f"<b>{escape(question)}</b>"), row])
+        self.add_class("tpviz-guess")
+
+    def __repr__(self):
+        state = "no guess yet" if self.value is None else f"guess {_number(self.value, self.unit)}"
+        return f"<Guess {self.question!r}: {state}>"
+
+    def commit(self, value):
+        """Fix the guess: a number or its text ("1.5e6", "2_000"). Raises ValueError on anything else."""
+        number = _parse(value)
+        with self._lock:
+            if self.value is not None:
+                raise ValueError(f"you have committed {_number(self.value, self.unit)}; it stays")
+            self.value = number
+        self._field.value = _number(number)
+        self._field.disabled = self._button.disabled = True
+        self._note.value = f"{escape(self.unit)} — committed"
+
+    def _click(self):
+        try:
+            self.commit(self._field.value)
+        except ValueError as error:
+            self._note.value = escape(str(error))
+
+    def reveal(self, measured, formula="", predicted=None):
+        """The guess, the formula (its text and its value) and the measured value side by side: a `Reveal`."""
+        return Reveal(self.value, measured, formula, predicted, self.unit)
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """guess and predicted may be None: not guessed, no formula. Prints in two lines; a table in a notebook."""
+
+    guess: float | None
+    measured: float
+    formula: str = ""
+    predicted: float | None = None
+    unit: str = ""
+
+    def cells(self):
+        """(heading, text) of each column."""
+        guess = "no guess committed" if self.guess is None else _number(self.guess, self.unit)
+        value = "" if self.predicted is None else _number(self.predicted, self.unit)
+        formula = " = ".join(part for part in (self.formula, value) if part)
+        cells = [("your guess", guess), ("formula", formula), ("measured", _number(self.measured, self.unit))]
+        return [cell for cell in cells if cell[1]]
+
+    @property
+    def verdict(self):
+        """How the guess compares with the measured value, in words."""
+        if self.guess is None:
+            return "Next time, commit a guess first: it is how one finds out what one believes."
+        if self.guess == self.measured:
+            return "Your guess was exactly right."
+        if not self.measured:
+            return f"You guessed {_number(self.guess, self.unit)}; it is none."
+        return f"You guessed {self.guess / self.measured:.2g}x the measured value."
+
+    def __repr__(self):
+        return " | ".join(f"{head} {text}" for head, text in self.cells()) + f"\n{self.verdict}"
+
+    def _repr_html_(self):
+        heads = "".join(f"<th>{escape(head)}</th>" for head, _ in self.cells())
+        texts = "".join(f"<td>{escape(text)}</td>" for _, text in self.cells())
+        return (f"<table class='tpviz-reveal'><tr>{heads}</tr><tr>{texts}</tr></table>"
+                f"<p>{escape(self.verdict)}</p>")
+
+
+def _parse(value):
+    try:
+        number = float(str(value).replace(",", ""))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"a guess is a number, such as 4096 or 1.5e6; got {value!r}")
+    return number
+
+
+def _number(value, unit=""):
+    """1,572,864 bytes; at most six significant digits when it is not whole."""
+    text = f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
+    return f"{text} {unit}".strip()
