@@ -28,10 +28,10 @@ _KEY = torch._C.DispatchKey.AutocastIPU
 _KEY_NAME = "AutocastIPU"
 _BELOW = torch._C._dispatch_keyset_full_after(_KEY)
 _BINARY = {torch.ops.aten.add, torch.ops.aten.sub, torch.ops.aten.mul, torch.ops.aten.div}
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 _observe = None  # (clock's now, callable(operator, start, end, args, result)) while recording
 _busy = False    # inside an intercepted kernel: what it calls is part of it
+_resumed = None  # when the last wait inside it ended
 
 
 def _kernel(operator):
@@ -40,21 +40,27 @@ def _kernel(operator):
         redispatch = _accepting_numbers(operator)
 
     def kernel(keyset, *args, **kwargs):
-        global _busy
+        global _busy, _resumed
         keyset = keyset & _BELOW
-        if _observe is None or _busy or _subclass(args):
+        if _observe is None or _busy:
             return redispatch(keyset, *args, **kwargs)
         now, note = _observe
-        _busy = True
+        _busy, _resumed = True, None
         start = now()
         try:
             result = redispatch(keyset, *args, **kwargs)
         finally:
             _busy = False
-        note(operator, start, now(), args, result)
+        note(operator, _resumed or start, now(), args, result)
         return result
 
     return kernel
+
+
+def resumed(stamp):
+    """A wait ended inside a kernel (DTensor moves data on its way to the local operator): it computes from here."""
+    global _resumed
+    _resumed = stamp
 
 
 def _accepting_numbers(operator):
@@ -68,11 +74,6 @@ def _accepting_numbers(operator):
             return operator(*args, **kwargs)
 
     return call
-
-
-def _subclass(args):
-    """DTensor and the like redispatch to plain tensors below: those are what is recorded."""
-    return any(isinstance(a, torch.Tensor) and type(a) not in _PLAIN for a in args)
 
 
 def _register():
@@ -120,7 +121,7 @@ class EveryOperator(TorchDispatchMode):
         self.now, self.note = now, note
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace != "aten" or _subclass(args):
+        if func.namespace != "aten":
             return func(*args, **(kwargs or {}))
         start = self.now()
         result = func(*args, **(kwargs or {}))
@@ -129,13 +130,16 @@ class EveryOperator(TorchDispatchMode):
 
 
 def shapes_of(args, result):
-    """What `flops` and `touched_bytes` need of a call, without keeping its tensors alive."""
+    """What `flops` and `touched_bytes` need of a call, without keeping its tensors alive.
+
+    Of a DTensor the local shard counts: that is what this rank computes on.
+    """
     item = 0
     shapes = []
     for a in (*args, result):
         if isinstance(a, torch.Tensor):
             item = item or a.element_size()
-            a = a.shape
+            a = getattr(a, "_local_tensor", a).shape
         elif isinstance(a, (list, tuple)) and a and isinstance(a[0], torch.Tensor):
             item = item or a[0].element_size()
             a = [t.shape for t in a if t is not None]

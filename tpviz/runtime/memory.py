@@ -91,6 +91,7 @@ def _alive():
 
     ``type`` rather than isinstance, which would wake lazy proxies.
     """
+    gc.collect()  # what only cycles keep is not the program's memory
     objects = gc.get_objects()
     tensors = [o for o in objects if issubclass(type(o), torch.Tensor) and o.device.type != "meta"]
     states = [t for o in objects if issubclass(type(o), torch.optim.Optimizer)

@@ -48,11 +48,12 @@ class Phases:
 
     def where(self, collective=""):
         """(phase, layer, autograd sequence number or -1) of what is being issued now."""
-        label = labels.current()
-        layer = label.layer or (self.stack[-1][0] if self.stack else "")
-        sequence, phase = -1, label.phase
+        label, sequence = labels.current(), -1
+        phase, layer = label.phase, label.layer
         if not phase:
             phase, sequence = self._found_phase(collective)
+        if not layer and sequence < 0 and self.stack:
+            layer = self.stack[-1][0]
         return phase, layer, sequence, label.microbatch, label.chunk, self.step
 
     def _found_phase(self, collective):
@@ -83,7 +84,8 @@ class Phases:
 
     def _enter(self, module, args):
         if not self.stack and module not in self.names:
-            self.names.update({m: name for name, m in module.named_modules()})
+            for name, part in module.named_modules():
+                self.names.setdefault(part, name)  # the outermost module seen first names its parts
         self._push(self.names.get(module) or type(module).__name__)
 
     def _push(self, layer):

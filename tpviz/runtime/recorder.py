@@ -89,7 +89,9 @@ class Recorder:
 
     def waited(self, row, start):
         """The compute lane was blocked from ``start`` until now by the collective of ``row``."""
-        self.waits.append((row, start, self.clock.now(), self.phases.where(row[0])))
+        end = self.clock.now()
+        compute.resumed(end)
+        self.waits.append((row, start, end, self.phases.where(row[0])))
 
     # -- the table -------------------------------------------------------------------------------
     def _build(self):
