@@ -19,7 +19,7 @@ from tpviz.trace.ledger import wire_bytes
 from tpviz.trace.table import Event, Trace
 
 from . import backend, compute
-from .clock import clock
+from .clock import CudaClock, clock
 from .memory import MemoryHook
 from .phases import Phases
 
@@ -129,7 +129,7 @@ class Recorder:
         return {"phase": phase, "layer": layer, "microbatch": microbatch, "chunk": chunk, "step": step}
 
     def _meta(self, rank):
-        device = "cuda" if self.clock.__class__.__name__ == "CudaClock" else "cpu"
+        device = "cuda" if isinstance(self.clock, CudaClock) else "cpu"
         count = len(self.kernels)
         meta = {
             "badge": backend.badge(device), "device": device, "torch": torch.__version__,
