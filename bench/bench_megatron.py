@@ -1,7 +1,7 @@
 """`Megatron(tp=4)` against PyTorch's own tensor parallelism (DTensor's ``parallelize_module``).
 
-The same GPT from the same initial parameters, on the same ranks of the same backend, steps in turn; a step is
-forward and backward. Both losses must agree, or there is nothing to compare.
+The same GPT from the same initial parameters, on the same ranks of the same backend, steps in turn;
+a step is forward and backward. Both losses must agree, or there is nothing to compare.
 """
 
 import sys
@@ -32,7 +32,7 @@ PAIRS = 30
 class LocalHeads(Attention):
     """The reference's attention, told by its input how many heads this rank has."""
 
-    def forward(self, x_BSH):
+    def forward(self, x_BSH):  # noqa: D102
         B, S, H = x_BSH.shape
         q, k, v = (self.qkv(x_BSH).view(B, S, -1, 3, H // self.heads).permute(3, 0, 2, 1, 4))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -89,14 +89,15 @@ def compare(recorded):
 def main():
     rows, kept = [], {}
     for kind, backend in [("plain gloo", "gloo"), ("recorded", "tpviz")]:
-        results = tv.launch(compare, backend == "tpviz", world_size=TP, backend=backend, timeout=600)
+        results = tv.launch(compare, backend == "tpviz", world_size=TP, backend=backend,
+                            timeout=600)
         times, losses = slowest([r[0] for r in results]), results[0][1]
         if abs(losses["megatron"] - losses["dtensor"]) > 1e-4:
             sys.exit(f"the two do not compute the same: losses {losses}")
         rows += [timing(f"Megatron step, {kind}", times["megatron"]),
                  timing(f"DTensor step, {kind}", times["dtensor"]),
-                 row(f"Megatron / DTensor, {kind}", ratio(times, "megatron", "dtensor"), "x", bound=1.05,
-                     samples=[m / d for m, d in zip(times["megatron"], times["dtensor"])])]
+                 row(f"Megatron / DTensor, {kind}", ratio(times, "megatron", "dtensor"), "x",
+                     bound=1.05, samples=[m / d for m, d in zip(times["megatron"], times["dtensor"])])]
         kept[kind] = {"times_s": times, "losses": losses}
     report("megatron", f"Megatron(tp={TP}) against DTensor, {WORKLOAD}", rows, runs=kept)
     for name, ledger in results[0][2].items():

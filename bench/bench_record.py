@@ -1,6 +1,7 @@
 """What recording costs: microseconds per event, and the share of a training step of 10 ms or more.
 
-Recorded and plain steps take turns on the same ranks of the same backend; a step counts with its slowest rank.
+Recorded and plain steps take turns on the same ranks of the same backend; a step counts with its
+slowest rank.
 """
 
 import sys

@@ -1,7 +1,8 @@
-"""From nothing to the first all-reduce done on 8 ranks: our pool, spawn, and torchrun's engine; memory of each.
+"""From nothing to the first all-reduce done on 8 ranks: our pool beside its peers; memory of each.
 
-Warm means that the pool's fork server is there already, as it is from the second start of a notebook on.
-Peers: ``torch.multiprocessing.spawn`` and ``torch.distributed.launcher.api.elastic_launch`` (what torchrun calls).
+Warm means that the pool's fork server is there already, as it is from the second start of a
+notebook on. Peers: ``torch.multiprocessing.spawn`` and
+``torch.distributed.launcher.api.elastic_launch`` (what torchrun calls).
 """
 
 import os
@@ -24,7 +25,7 @@ PEER_STARTS = 3
 
 
 def first_all_reduce(pause=0.0):
-    """On a rank with its group there: one all-reduce, its value; ``pause`` leaves time to look at memory."""
+    """On a rank with its group there: one all-reduce; ``pause`` leaves time to look at memory."""
     total = torch.ones(1)
     dist.all_reduce(total)
     time.sleep(pause)
@@ -39,7 +40,8 @@ def start_pool(pause=0.0):
 def spawned(rank, folder, pause):
     """What spawn runs on each rank."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank,
+                            world_size=RANKS)
     assert first_all_reduce(pause) == RANKS
     dist.destroy_process_group()
 

@@ -1,7 +1,8 @@
-"""What every benchmark here shares: interleaved repeats, medians and ratios, the machine, the report.
+"""What all benchmarks share: interleaved repeats, medians and ratios, the machine, the report.
 
-Two things are compared by running them in turn (A B, B A, A B, ...), so that whatever else the machine does falls
-on both; the figure that counts is the median of the ratios of the pairs. Run benchmarks alone on the machine.
+Two things are compared by running them in turn (A B, B A, A B, ...), so that whatever else the
+machine does falls on both; the figure that counts is the median of the ratios of the pairs. Run
+benchmarks alone on the machine.
 """
 
 import json
@@ -17,12 +18,13 @@ OUT = Path(__file__).resolve().parents[1] / "out" / "bench"
 def machine():
     """What the numbers were measured on; the load says whether something else ran."""
     import torch
-    cpu = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-                if line.startswith("model name")), platform.processor())
+    known = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.split(":", 1)[1].strip() for line in known if line.startswith("model name")),
+               platform.processor())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"cpu": cpu, "cores": len(os.sched_getaffinity(0)), "memory_gb": round(memory / 1e9, 1),
-            "system": f"{platform.system()} {platform.release()}", "python": platform.python_version(),
-            "torch": torch.__version__, "cuda_devices": torch.cuda.device_count(),
+            "system": f"{platform.system()} {platform.release()}",
+            "python": platform.python_version(), "torch": torch.__version__, "cuda_devices": torch.cuda.device_count(),
             "load_1min": round(os.getloadavg()[0], 2)}
 
 
@@ -50,7 +52,7 @@ def interleaved(functions, repeats, warmup=2, before=lambda: None):
 
 
 def slowest(per_rank):
-    """{name: seconds} of the slowest rank of each repeat, from one `interleaved` result per rank."""
+    """{name: seconds} of the slowest rank of each repeat, from each rank's `interleaved`."""
     return {name: [max(values) for values in zip(*(times[name] for times in per_rank))]
             for name in per_rank[0]}
 
@@ -61,7 +63,7 @@ def ratio(times, this, other):
 
 
 def row(what, value, unit="", bound=None, samples=()):
-    """One line of a report; bound is the most that ``value`` should be, where somebody promised it."""
+    """One line of a report; bound is the most that ``value`` may be, where that was promised."""
     spread = quantiles(samples, n=4)[::2] if len(samples) > 3 else None
     return {"what": what, "value": value, "unit": unit, "bound": bound, "quartiles": spread,
             "samples": len(samples), "ok": bound is None or value <= bound}
@@ -81,7 +83,7 @@ def report(name, title, rows, **details):
     content = {"name": name, "title": title, "machine": about, "rows": rows, **details}
     (OUT / f"{name}.json").write_text(json.dumps(content, indent=1))
     print(f"\n{title}")
-    print(f"  {about['cores']} cores, {about['cpu']}, torch {about['torch']}, load {about['load_1min']}")
+    print("  {cores} cores, {cpu}, torch {torch}, load {load_1min}".format(**about))
     width = max(len(r["what"]) for r in rows)
     for r in rows:
         print("  " + _line(r, width))

@@ -3,9 +3,10 @@
     make binder-check
 
 A new virtual environment gets repo2docker's base packages, then ``binder/requirements.txt``, then
-``binder/postBuild``. A JupyterLab server is started through ``binder/start`` on one core and the notebook
-runs beside it; meanwhile the proportional set size (PSS: shared pages counted once) of every process
-that came of it is summed, five times a second. mybinder.org kills above 2 GB and gives one core.
+``binder/postBuild``. A JupyterLab server is started through ``binder/start`` on one core and the
+notebook runs beside it; meanwhile the proportional set size (PSS: shared pages counted once) of
+every process that came of it is summed, five times a second. mybinder.org kills above 2 GB and
+gives one core.
 """
 
 import argparse
@@ -39,7 +40,7 @@ def main():
         token = uuid.uuid4().hex
         peak, parts, failed = measure(args.notebook, {**env, MARKER: token}, token, Path(folder))
         left = wait_until_gone(token)
-    print(f"{args.notebook}: peak {peak / 1e6:.0f} MB of PSS, limit {args.limit / 1e6:.0f} MB, one core")
+    print(f"{args.notebook}, one core: peak {peak / 1e6:.0f} MB of PSS, limit {args.limit / 1e6:.0f}")
     for name, size in parts.most_common():
         print(f"  {size / 1e6:7.0f} MB  {name}")
     problems = [text for bad, text in [
@@ -69,12 +70,13 @@ def install(folder):
 
 def call(command, env):
     """Run from the repository's root; raises CalledProcessError when it fails."""
-    subprocess.run([str(c) for c in command], cwd=ROOT, env=env, check=True, stdin=subprocess.DEVNULL)
+    subprocess.run([str(c) for c in command], cwd=ROOT, env=env, check=True,
+                   stdin=subprocess.DEVNULL)
 
 
 def measure(notebook, env, token, folder):
     """Run the notebook beside a JupyterLab server on one core; (peak bytes, its parts, failed?)."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # inherited by all that is started below
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # inherited by all started below
     peak, done = [0, Counter()], threading.Event()
 
     def sample():

@@ -1,4 +1,4 @@
-"""What all tests share: the tiny test first, browser tests required on demand, ranks ended at the end."""
+"""What all tests share: the tiny one runs first, CI skips no browser test, ranks are ended."""
 
 import os
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: item.path.name != "test_tiny.py")  # stable: the rest keeps its order
+    items.sort(key=lambda item: item.path.name != "test_tiny.py")  # a stable sort
 
 
 @pytest.hookimpl(wrapper=True)
@@ -16,7 +16,7 @@ def pytest_runtest_makereport(item):
     required = os.environ.get("TPVIZ_REQUIRE_BROWSER") == "1" and item.get_closest_marker("browser")
     if required and report.skipped:
         report.outcome = "failed"
-        report.longrepr = f"browser tests are required here, but this one was skipped: {report.longrepr}"
+        report.longrepr = f"skipped, but browser tests are required here: {report.longrepr}"
     return report
 
 

@@ -1,4 +1,4 @@
-"""What imports what: nouns, traces and figures need neither torch nor a widget library, and load fast."""
+"""What imports what: nouns, traces and figures need no torch and no widgets, and load fast."""
 
 import ast
 import subprocess
@@ -37,7 +37,7 @@ def test_every_light_submodule_loads_without_torch():
 
 
 def test_import_takes_at_most_a_third_of_a_second():
-    """The best of several, so that a busy machine does not decide; the interpreter's own start counts."""
+    """The best of several, so that a busy machine does not decide; Python's own start counts."""
     def seconds():
         started = time.perf_counter()
         python("import tpviz")
@@ -46,15 +46,15 @@ def test_import_takes_at_most_a_third_of_a_second():
 
 
 # Lower layers first; a module may import from its own layer and from those before it.
-LAYERS = [["checks", "labels", "workload", "mesh", "strategy", "trace"], ["runtime"], ["schemes"], ["verbs"],
-          ["figures"], ["exercises"], ["widgets"], ["demo", "__main__"]]
+LAYERS = [["checks", "labels", "workload", "mesh", "strategy", "trace"], ["runtime"], ["schemes"],
+          ["verbs"], ["figures"], ["exercises"], ["widgets"], ["demo", "__main__"]]
 # Beside the order: these pairs must never meet, whichever layer is lower.
 FORBIDDEN = {"runtime": {"schemes", "verbs", "figures", "widgets"}, "schemes": {"runtime", "verbs"},
              "figures": {"runtime", "schemes", "verbs"}}
 
 
 def imports_of(path):
-    """(top part of the tpviz module, whether at module level) for each import in a file, lazy ones too."""
+    """The parts of tpviz that a file imports, at module level or later."""
     depth = len(path.relative_to(PACKAGE).parts)
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""The repository itself: clean notebooks, no machine paths, small files, documented names, a true README."""
+"""The repository itself: clean notebooks, small files, documented names, a true README."""
 
 import json
 import re

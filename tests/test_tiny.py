@@ -1,4 +1,4 @@
-"""The whole path in ten seconds: mesh, strategy, a real run on four ranks, trace, picture. Runs first."""
+"""The whole path in ten seconds: mesh, strategy, real run on four ranks, trace, picture."""
 
 import tpviz as tv
 
