@@ -97,7 +97,8 @@ def main():
         rows += [timing(f"Megatron step, {kind}", times["megatron"]),
                  timing(f"DTensor step, {kind}", times["dtensor"]),
                  row(f"Megatron / DTensor, {kind}", ratio(times, "megatron", "dtensor"), "x",
-                     bound=1.05, samples=[m / d for m, d in zip(times["megatron"], times["dtensor"])])]
+                     bound=1.05,
+                     samples=[m / d for m, d in zip(times["megatron"], times["dtensor"])])]
         kept[kind] = {"times_s": times, "losses": losses}
     report("megatron", f"Megatron(tp={TP}) against DTensor, {WORKLOAD}", rows, runs=kept)
     for name, ledger in results[0][2].items():

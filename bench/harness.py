@@ -24,7 +24,8 @@ def machine():
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"cpu": cpu, "cores": len(os.sched_getaffinity(0)), "memory_gb": round(memory / 1e9, 1),
             "system": f"{platform.system()} {platform.release()}",
-            "python": platform.python_version(), "torch": torch.__version__, "cuda_devices": torch.cuda.device_count(),
+            "python": platform.python_version(),
+            "torch": torch.__version__, "cuda_devices": torch.cuda.device_count(),
             "load_1min": round(os.getloadavg()[0], 2)}
 
 

@@ -40,7 +40,7 @@ def main():
         token = uuid.uuid4().hex
         peak, parts, failed = measure(args.notebook, {**env, MARKER: token}, token, Path(folder))
         left = wait_until_gone(token)
-    print(f"{args.notebook}, one core: peak {peak / 1e6:.0f} MB of PSS, limit {args.limit / 1e6:.0f}")
+    print(f"{args.notebook}, one core: peak PSS {peak / 1e6:.0f} MB of {args.limit / 1e6:.0f}")
     for name, size in parts.most_common():
         print(f"  {size / 1e6:7.0f} MB  {name}")
     problems = [text for bad, text in [
