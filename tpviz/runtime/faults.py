@@ -31,7 +31,7 @@ class RankTimeoutError(TimeoutError):
 def raised(rank: int, failure: dict, others: dict) -> RankError:
     """The error for a rank that raised ``failure`` (type, message, traceback as text)."""
     text = with_source(failure["traceback"]).rstrip()
-    head = f"rank {rank} raised {failure['type']}: {failure['message']}"
+    head = f"rank {rank} {_in_full(failure)}"
     hint = ""
     if failure["type"] in ("ModuleNotFoundError", "AttributeError"):
         hint = "\n(Ranks keep the modules they have loaded; tpviz.restart() loads edited code.)"
@@ -53,7 +53,11 @@ def in_short(failure: dict | None) -> str:
     """One line about a rank that failed; None stands for a rank that died."""
     if failure is None:
         return "died"
-    return f"raised {failure['type']}: {failure['message']}".splitlines()[0]
+    return _in_full(failure).splitlines()[0]
+
+
+def _in_full(failure):
+    return f"raised {failure['type']}: {failure['message']}".removesuffix(": ")
 
 
 def end_of(exitcode: int) -> str:
@@ -69,10 +73,16 @@ def end_of(exitcode: int) -> str:
 
 
 def listed(states: dict, title: str = "The other ranks") -> str:
-    """One line per rank under a title, or nothing when there is no rank to list."""
+    """A line per state, with the ranks in it, under a title; nothing when there is no rank."""
     if not states:
         return ""
-    lines = "".join(f"\n  rank {rank}: {text}" for rank, text in sorted(states.items()))
+    alike = {}
+    for rank, text in sorted(states.items()):
+        alike.setdefault(text, []).append(str(rank))
+    lines = "".join(
+        f"\n  rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}: {text}"
+        for text, ranks in alike.items()
+    )
     return f"\n\n{title}:{lines}"
 
 

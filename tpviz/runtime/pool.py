@@ -38,7 +38,8 @@ class Pool:
     backend : name of the torch.distributed backend.
     device : "cuda", "cpu" or None (cuda where there is a GPU).
 
-    Raises ``RankError`` if a rank cannot start.
+    Raises ``ValueError`` for a device or backend that is not here, ``RankError`` if a rank cannot
+    start.
     """
 
     def __init__(self, world_size: int, backend: str = "tpviz", device: str | None = None):
@@ -137,6 +138,8 @@ class Pool:
                 continue
             if kind == "progress":
                 show(*content)
+            elif kind == "refused":
+                raise ValueError(content)
             elif kind == "error":
                 failures[rank] = content
             else:
@@ -146,7 +149,7 @@ class Pool:
 
     def _blame(self, failures, answers, show):
         """The error for the rank it began with: one that died, else the first that raised."""
-        first = min(failures)
+        first = min(failures)  # of those heard of at once
         until = monotonic() + _GRACE
         while (left := until - monotonic()) > 0 and len(failures) + len(answers) < self.world_size:
             new = self._listen(answers, left, show)
@@ -157,6 +160,8 @@ class Pool:
         dead = [rank for rank, failure in failures.items() if failure is None]
         if dead:
             return self._death(dead[0], states)
+        alike = [rank for rank, failure in failures.items() if _same(failure, failures[first])]
+        first = min(alike)
         states.pop(first)
         return faults.raised(first, failures[first], states)
 
@@ -174,10 +179,13 @@ class Pool:
         for rank in range(self.world_size):
             if rank in answers:
                 states[rank] = "finished"
-            elif rank in failures:
-                states[rank] = faults.in_short(failures[rank])
-            else:
-                states[rank] = spoken(*self.board.read(rank)) + lines.get(rank, "")
+                continue
+            doing = spoken(*self.board.read(rank))
+            if rank not in failures:
+                states[rank] = doing + lines.get(rank, "")
+                continue
+            when = f", {doing}" if doing.startswith("waiting") else ""
+            states[rank] = faults.in_short(failures[rank]) + when
         return states
 
     def _lines(self, ranks):
@@ -214,3 +222,7 @@ class Pool:
         for pipe in [*self._pipes, self._life] if self._life else self._pipes:
             pipe.close()
         self.board.close()
+
+
+def _same(failure, other):
+    return failure and (failure["type"], failure["message"]) == (other["type"], other["message"])

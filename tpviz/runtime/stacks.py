@@ -17,5 +17,7 @@ def user_line(path) -> str:
         return ""
     for name, line, function in _FRAME.findall(dump):
         if "site-packages" not in name and not name.startswith((*_LIBRARY, "<frozen")):
-            return f", at {os.path.basename(name)}:{line} in {function}"
+            cell = "ipykernel" in name or name.startswith("<ipython")
+            where = f"line {line} of a cell," if cell else f"{os.path.basename(name)}:{line}"
+            return f", at {where} in {function}"
     return ""

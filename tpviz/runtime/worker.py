@@ -47,8 +47,9 @@ def main(spec: guard.Spec, pipe, preloaded: bool):
     try:
         info = _join(spec)
     except BaseException as error:
-        _send("error", _failure(error))
-        return
+        refused = isinstance(error, ValueError)
+        _send("refused", str(error)) if refused else _send("error", _failure(error))
+        signal.pause()  # the caller ends us: an exit now could be seen before the message
     _send("ready", {**info, "preloaded": preloaded, "pid": os.getpid()})
     while True:
         try:
@@ -91,7 +92,8 @@ def _run(context, payload):
             raise TypeError(f"the result, of type {kind}, cannot be sent back: {error}") from None
     except BaseException as error:
         answer = "error", _failure(error)
-    board.write("finished" if answer[0] == "done" else "raised")
+    if answer[0] == "done":  # else the board goes on showing what it was that failed
+        board.write("finished")
     sys.stdout.flush()
     sys.stderr.flush()
     return answer
