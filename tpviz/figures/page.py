@@ -1,0 +1,86 @@
+"""One self-contained HTML page: the interactive timeline and mesh with no kernel and no network.
+
+It embeds the very modules that Jupyter runs; a stand-in for the widget model (get, set, on, save_changes)
+takes the kernel's place. Where scripts are off, the static pictures show.
+"""
+
+import json
+from html import escape
+from pathlib import Path
+
+from .assets import FOLDER, module, stylesheet
+from .mesh import mesh_scene
+from .mesh_svg import find_parameter, mesh_svg
+from .timeline import describe, timeline_scene
+from .timeline_svg import timeline_svg
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { max-width: 1180px; margin: 0 auto; padding: 20px 24px 60px;
+  font: 15px/1.55 system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif;
+  background: light-dark(#fff, #111); color: light-dark(#1f1f1f, #e6e6e6); }
+h1 { font-size: 1.55em; margin: 0 0 .2em; } h2 { font-size: 1.15em; margin: 1.8em 0 .5em; }
+table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
+th, td { padding: 3px 12px; text-align: left; border-bottom: 1px solid light-dark(#ddd, #383838); }
+td:nth-child(n+4), th:nth-child(n+4) { text-align: right; }
+pre { overflow: auto; } .facts { color: light-dark(#595959, #a6a6a6); }
+"""
+
+
+def write_page(path, trace, mesh=None, title="tpviz", sections=(), ownership=None):
+    """Write the page of a trace.
+
+    Parameters
+    ----------
+    path : where to write; its folder is made.
+    trace : Trace with at least one event.
+    mesh : Mesh for the mesh view, or None for the one in ``trace.meta["mesh"]``.
+    sections : (heading, html) pairs put after the views; the html is trusted.
+    ownership : rows for the mesh view, or None for ``trace.meta["ownership"]``.
+
+    Returns the path. Raises ValueError where the trace has no events.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(trace, mesh, title, sections, ownership), encoding="utf-8")
+    return path
+
+
+def page(trace, mesh=None, title="tpviz", sections=(), ownership=None):
+    """The page as text; see `write_page`."""
+    timeline = timeline_scene(trace)
+    views = [_view("timeline", {"scene": timeline, "rank": timeline["ranks"][0], "selected": -1})]
+    still = timeline_svg(timeline)
+    axes = trace.meta.get("mesh", {}).get("axes")
+    if mesh is None and axes:
+        from tpviz.mesh import Mesh
+        mesh = Mesh(axes)
+    if mesh is not None:
+        rows = trace.meta.get("ownership", ()) if ownership is None else ownership
+        scene = mesh_scene(mesh, rows, badge=timeline["badge"])
+        chosen = find_parameter(scene)["name"] if rows else ""
+        views.append("<h2>Who sits where, and who owns what</h2>"
+                     + _view("mesh", {"scene": scene, "rank": 0, "parameter": chosen}))
+        still += mesh_svg(scene)
+    ledger = [("Ledger of one step of rank " + str(timeline["ranks"][0]), trace.ledger()._repr_html_())]
+    blocks = "".join(f"<section><h2>{escape(h)}</h2>{body}</section>" for h, body in [*ledger, *sections])
+    return (f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>"
+            "<meta name='viewport' content='width=device-width,initial-scale=1'>"
+            f"<link rel='icon' href='data:,'><style>{STYLE}{stylesheet()}</style></head><body>"
+            f"<h1>{escape(title)}</h1><p class='facts'>{escape(describe(timeline))}</p>"
+            f"{''.join(views)}<noscript>{still}</noscript>{blocks}{_scripts()}</body></html>")
+
+
+def _view(name, state):
+    """A place for a view with its data; "<" is escaped, so no text can close the script element."""
+    state = {"generation": 0, "error": "", "autoplay": False, **state}
+    text = json.dumps(state, separators=(",", ":")).replace("<", "\\u003c")
+    return (f"<div class='tpv-place' data-view='{name}'>"
+            f"<script type='application/json'>{text}</script></div>")
+
+
+def _scripts():
+    """The views' modules as inert text, and the stand-in that starts them."""
+    modules = "".join(f"<script type='text/plain' id='tpv-module-{name}'>{module(name)}</script>"
+                      for name in ("timeline", "mesh"))
+    return f"{modules}<script type='module'>{(FOLDER / 'host.js').read_text(encoding='utf-8')}</script>"

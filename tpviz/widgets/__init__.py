@@ -1,0 +1,7 @@
+"""Views for notebooks: the timeline, the mesh, and `explore`, which joins them with knobs and a run."""
+
+from .explore import Explore, explore
+from .mesh import MeshView
+from .timeline import Timeline
+
+__all__ = ["Explore", "MeshView", "Timeline", "explore"]

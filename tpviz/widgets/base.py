@@ -1,0 +1,80 @@
+"""What every animated view shares: one lock, checked arguments, a static twin, errors that are seen.
+
+The picture itself is a scene made by `tpviz.figures`; the browser draws it (anywidget, no CDN, no build).
+JupyterLab may run callbacks on other threads while a cell runs, so a view changes under its own lock.
+"""
+
+import difflib
+import logging
+import threading
+from functools import wraps
+
+import anywidget
+import traitlets
+
+_log = logging.getLogger(__name__)
+
+
+def shown(method):
+    """Decorator for callbacks of a view: an exception is shown in the view and logged, not lost."""
+    @wraps(method)
+    def guarded(self, *args, **kwargs):
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            _log.exception("callback of %r failed", self)
+            self.show_error(error)
+    return guarded
+
+
+def check_names(cls_name, given, known):
+    """Raise ``TypeError`` on unknown keyword names, with the nearest known one."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(sorted(known))}"
+            raise TypeError(f"{cls_name} has no argument {name!r}; {hint}")
+
+
+class View(anywidget.AnyWidget):
+    """A view of one scene.
+
+    Traits: ``scene`` (dict), ``rank`` (the one selected), ``error`` (text shown in the view) and
+    ``generation``, raised last at each change and mirrored as ``data-generation`` in the page.
+    Subclasses give ``_draw(**kwargs) -> SVG``, ``to_table``, ``describe`` and ``_words`` (for repr).
+    """
+
+    scene = traitlets.Dict().tag(sync=True)
+    rank = traitlets.Int(0).tag(sync=True)
+    error = traitlets.Unicode("").tag(sync=True)
+    generation = traitlets.Int(0).tag(sync=True)
+
+    def __init__(self):
+        self._lock = threading.RLock()
+        super().__init__()
+
+    def publish(self, **traits):
+        """Set traits as one message, ``generation`` last. Safe from any thread."""
+        with self._lock, self.hold_sync():
+            for name, value in traits.items():
+                setattr(self, name, value)
+            self.generation += 1
+
+    def show_error(self, error):
+        """Show an exception, or a text ("" clears it), in the view."""
+        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+        self.publish(error=text)
+
+    def to_svg(self, **options):
+        """The view as it stands as one static SVG; ``theme`` "light", "dark" or "auto"."""
+        return self._draw(**options)
+
+    def __repr__(self):
+        return f"<{type(self).__name__} {self._words()}>"
+
+    def _repr_mimebundle_(self, **kwargs):
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if bundle is None:
+            return None
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        return {**data, "text/plain": repr(self), "image/svg+xml": self.to_svg()}, metadata

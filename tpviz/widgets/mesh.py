@@ -1,0 +1,64 @@
+"""The mesh as a widget: choose a rank, see its groups and the blocks it owns.
+
+>>> MeshView(Mesh({"dp": 2, "tp": 2}))
+<MeshView dp 2 x tp 2, rank 0>
+"""
+
+import traitlets
+
+from tpviz.figures import mesh as figure
+from tpviz.figures.assets import module, stylesheet
+from tpviz.figures.mesh_svg import find_parameter, mesh_svg
+
+from .base import View, check_names
+
+
+class MeshView(View):
+    """Grid of ranks; click one (or use the arrow keys) and its group along each axis lights up.
+
+    Parameters
+    ----------
+    mesh : Mesh, or None for an empty view to be filled with `show`.
+    ownership : rows as in ``trace.meta["ownership"]``: which block of each parameter a rank owns.
+    title, badge : words for the headline.
+
+    ``rank`` is the rank chosen, ``parameter`` the name of the parameter shown ("" without ownership).
+    Raises ValueError above 256 ranks or for a split over an axis that the mesh does not have, TypeError
+    on an argument that does not exist.
+    """
+
+    _esm = module("mesh")
+    _css = stylesheet()
+    parameter = traitlets.Unicode("").tag(sync=True)
+
+    def __init__(self, mesh=None, ownership=(), title="", badge="", **unknown):
+        check_names("MeshView", unknown, ["mesh", "ownership", "title", "badge"])
+        super().__init__()
+        if mesh is not None:
+            self.show(mesh, ownership, title, badge)
+
+    def show(self, mesh, ownership=(), title="", badge=""):
+        """Draw another mesh; the rank and the parameter chosen stay where they still exist."""
+        scene = figure.mesh_scene(mesh, ownership, title, badge)
+        names = [p["name"] for p in scene["parameters"]]
+        parameter = self.parameter if self.parameter in names else ""
+        if names and not parameter:
+            parameter = find_parameter(scene)["name"]
+        rank = self.rank if self.rank < len(scene["ranks"]) else 0
+        self.publish(scene=scene, rank=rank, parameter=parameter, error="")
+
+    def _draw(self, **options):
+        if not self.scene:
+            return ""
+        return mesh_svg(self.scene, **{"rank": self.rank, "parameter": self.parameter or None, **options})
+
+    def to_table(self):
+        """Rows of strings: each parameter, how it is cut, and the share of a rank."""
+        return figure.to_table(self.scene) if self.scene else [["parameter"]]
+
+    def describe(self):
+        """The mesh and the groups of the chosen rank in words."""
+        return figure.describe(self.scene, self.rank) if self.scene else "Mesh view without a mesh."
+
+    def _words(self):
+        return f"{self.scene['title']}, rank {self.rank}" if self.scene else "empty"

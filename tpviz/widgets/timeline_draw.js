@@ -1,0 +1,176 @@
+/**
+ * Drawing the timeline: the scene made by figures/timeline.py becomes SVG. All bars of one kind on one
+ * lane are one path, so thousands of events stay a few dozen elements. What the reader does is in timeline.js.
+ */
+import { View, addRun, amount, make, seconds, ticks } from "./view.js";
+
+export const GUTTER = 112, RIGHT = 14, TOP = 24, COMPUTE = 20, COMM = 13, GAP = 8, MEMORY = 54;
+export const HINT = "Space plays, ←/→ step through events, ↑/↓ change lane, +/− zoom, drag pans. "
+  + "The wheel zooms once the picture has the focus.";
+
+export class TimelineDrawing extends View {
+  load() {
+    const scene = this.scene = this.host.get("scene");
+    this.lanes = (scene.lanes ?? []).map((lane) => ({ ...lane, bars: [], height: lane.axis ? COMM : COMPUTE }));
+    let y = TOP, before = null;
+    for (const lane of this.lanes) {
+      if (before !== null && before !== lane.rank) y += GAP;
+      [lane.y, before, y] = [y, lane.rank, y + lane.height + 2];
+    }
+    this.bottom = y;
+    scene.bars?.lane.forEach((lane, i) => this.lanes[lane].bars.push(i));
+    this.place = new Map((scene.bars?.id ?? []).map((id, i) => [id, i]));
+    [this.low, this.high, this.head, this.focus, this.lane] = [0, scene.duration, 0, -1, 0];
+    this.play(Boolean(this.host.get("autoplay")) && !this.calm && Boolean(scene.lanes));
+  }
+
+  get rank() { return this.host.get("rank"); }
+  get memory() { return this.scene.memory[String(this.rank)]; }
+  get right() { return this.width - RIGHT; }
+  x(t) { return GUTTER + (t - this.low) / (this.high - this.low) * (this.right - GUTTER); }
+  time(x) { return this.low + (x - GUTTER) / (this.right - GUTTER) * (this.high - this.low); }
+
+  draw() {
+    const { scene, svg } = this;
+    if (this.lanes[this.lane].rank !== this.rank) {
+      [this.lane, this.focus] = [Math.max(this.lanes.findIndex((l) => l.rank === this.rank), 0), -1];
+    }
+    this.width = Math.max(this.root.clientWidth - 22, 420);
+    const height = this.bottom + (this.memory ? MEMORY + 30 : 4);
+    const label = `Timeline, ${scene.badge}: ${scene.ranks.length} ranks, ${scene.bars.id.length} events`;
+    this.root.setAttribute("aria-label", label);
+    svg.setAttribute("aria-label", `${label}. ${HINT}`);
+    svg.setAttribute("width", this.width);
+    svg.setAttribute("height", height);
+    svg.replaceChildren();
+    make("rect", { x: GUTTER, y: 0, width: this.right - GUTTER, height },
+      make("clipPath", { id: `${this.uid}-clip` }, this.drawDefs(svg, scene.patterns)));
+    this.drawAxis();
+    this.plot = make("g", { "clip-path": `url(#${this.uid}-clip)` }, svg);
+    this.lanes.forEach((lane, i) => this.drawLane(lane, i));
+    const critical = scene.critical.map((i) => this.outline(i)).join("");
+    if (critical) make("path", { d: critical, class: "tpv-critical",
+      style: "fill:none;stroke:var(--tpv-fg);stroke-width:1.8" }, this.plot);
+    if (this.memory) this.drawMemory(this.memory);
+    this.overlay = make("g", { "clip-path": `url(#${this.uid}-clip)`, "pointer-events": "none" }, svg);
+    this.drawWords();
+  }
+
+  drawAxis() {
+    const line = (t, style) => make("path", { d: `M${this.x(t)},${TOP - 6}V${this.bottom}`, style }, this.svg);
+    for (const t of ticks(this.low, this.high, Math.max(this.width / 130, 2))) {
+      line(t, "stroke:var(--tpv-rule)");
+      make("text", { x: this.x(t), y: 12, "text-anchor": "middle", "font-size": 10,
+        style: "fill:var(--tpv-muted)" }, this.svg, seconds(t));
+    }
+    for (const t of this.scene.steps.flat()) {
+      if (t >= this.low && t <= this.high) line(t, "stroke:var(--tpv-muted);stroke-dasharray:2 3");
+    }
+  }
+
+  drawLane(lane, index) {
+    const { svg, scene: { bars, keys, strings, exposed } } = this, chosen = lane.rank === this.rank;
+    if (!lane.axis) {
+      make("text", { x: 4, y: lane.y + 14, "font-size": 11, "data-rank": lane.rank,
+        "font-weight": chosen ? 800 : 500, style: "fill:var(--tpv-fg);cursor:pointer" }, svg,
+      `${chosen ? "▸ " : ""}rank ${lane.rank}`).addEventListener("click", () => this.select(lane.rank));
+    }
+    make("text", { x: GUTTER - 6, y: lane.y + lane.height - 3.5, "text-anchor": "end", "font-size": 10,
+      style: "fill:var(--tpv-muted)" }, svg, lane.name);
+    make("path", { d: `M${GUTTER},${lane.y + lane.height + 1}H${this.right}`, style: "stroke:var(--tpv-rule)" }, svg);
+    const runs = keys.map(() => []), names = [], bare = [];
+    for (const i of lane.bars) {
+      if (bars.end[i] < this.low || bars.start[i] > this.high) continue;
+      const from = Math.max(this.x(bars.start[i]), GUTTER - 2), to = Math.min(this.x(bars.end[i]), this.right + 2);
+      const name = strings[bars.name[i]], { kind, key } = keys[bars.key[i]];
+      addRun(runs[bars.key[i]], from, to);
+      if (kind !== "wait" && to - from > 6.2 * name.length + 8) names.push([(from + to) / 2, name, key]);
+    }
+    runs.forEach((run, k) => this.drawRun(run, lane.y, lane.height, keys[k], this.plot));
+    for (const [x, name, key] of names) {
+      make("text", { x, y: lane.y + lane.height / 2 + 3.5, "text-anchor": "middle", "font-size": 10, style:
+        `fill:var(--tpv-on-${key});stroke:var(--tpv-${key});stroke-width:3;paint-order:stroke` }, this.plot, name);
+    }
+    exposed.lane.forEach((l, i) => {
+      if (l === index) addRun(bare, this.x(exposed.start[i]), this.x(exposed.end[i]));
+    });
+    this.drawRun(bare, lane.y - 1, lane.height + 2, { key: "exposed", kind: "exposed" }, this.plot);
+  }
+
+  drawMemory(memory) {
+    const top = this.bottom + 22;
+    make("text", { x: 4, y: top - 6, "font-size": 11, "font-weight": 600, style: "fill:var(--tpv-fg)" }, this.svg,
+      `memory of rank ${this.rank}: peak ${amount(memory.peak, "B")}`);
+    const x = [...memory.time, Math.max(this.scene.duration, memory.time.at(-1))].map((t) => this.x(t).toFixed(1));
+    const y = (v) => (top + MEMORY * (1 - v / Math.max(memory.peak, 1))).toFixed(1);
+    let base = memory.time.map(() => 0);
+    for (const { column, key, pattern } of this.scene.memory_keys) {
+      const upper = base.map((v, i) => v + memory[column][i]);
+      const there = upper.map((v, i) => `${x[i]},${y(v)}H${x[i + 1]}`).join("L");
+      const back = base.map((v, i) => `L${x[i + 1]},${y(v)}H${x[i]}`).reverse().join("");
+      make("path", { d: `M${there}${back}z`, style: `fill:var(--tpv-${key})`, "data-memory": column }, this.plot);
+      make("path", { d: `M${there}${back}z`, style: pattern === "solid" ? "fill:none"
+        : `fill:url(#${this.uid}-${pattern})` }, this.plot);
+      base = upper;
+    }
+  }
+
+  /** Badge, metrics and legend: HTML around the picture. */
+  drawWords() {
+    const { scene } = this;
+    [this.badge.textContent, this.title.textContent] = [scene.badge, scene.title];
+    this.metrics.replaceChildren(...scene.metrics.map(([label, value]) => {
+      const node = make("span", {}, null, `${label} `);
+      make("b", {}, node, value);
+      return node;
+    }));
+    const items = scene.keys.map((k) => [k, k.kind === "comm" ? `communication ${k.label}` : k.label]);
+    if (scene.exposed.lane.length) items.push([{ key: "exposed", kind: "exposed" }, "exposed communication"]);
+    if (this.memory) items.push(...scene.memory_keys.map((k) => [{ ...k, kind: "memory" }, k.label]));
+    this.legend.replaceChildren(...items.map(([key, label]) => {
+      const node = make("span");
+      this.drawRun([[0, 14]], 1, 10, key, make("svg", { width: 14, height: 13, "aria-hidden": "true" }, node));
+      node.append(label);
+      return node;
+    }));
+  }
+
+  outline(i) {
+    const { bars } = this.scene, lane = this.lanes[bars.lane[i]];
+    const [a, b] = [this.x(bars.start[i]), Math.max(this.x(bars.end[i]), this.x(bars.start[i]) + 1.5)];
+    return `M${a.toFixed(1)},${lane.y}H${b.toFixed(1)}V${lane.y + lane.height}H${a.toFixed(1)}z`;
+  }
+
+  /** What moves: the play-head, the bars under it, the chosen event and what it waited for. */
+  drawOverlay() {
+    const { overlay, scene: { bars } } = this, x = this.x(this.head);
+    const path = (d, style) => make("path", { d, style: `fill:none;${style}` }, overlay);
+    overlay.replaceChildren();
+    const under = this.lanes.map((lane) => this.barAt(lane, this.head, 0)).filter((i) => i >= 0);
+    path(under.map((i) => this.outline(i)).join("") || "M0,0", "stroke:var(--tpv-fg);stroke-width:1.4");
+    path(`M${x},${TOP - 8}V${this.bottom + (this.memory ? MEMORY + 26 : 0)}`, "stroke:var(--tpv-fg);stroke-width:1.6");
+    path(`M${x - 5},${TOP - 13}h10l-5,7z`, "fill:var(--tpv-fg)");
+    this.now.textContent = `${seconds(this.head)} of ${seconds(this.scene.duration)}`;
+    if (this.focus < 0) return;
+    path(this.outline(this.focus), "stroke:var(--tpv-bg);stroke-width:5");
+    path(this.outline(this.focus), "stroke:var(--tpv-fg);stroke-width:2.6");
+    const source = this.place.get(bars.waits_for[this.focus]);
+    if (source === undefined) return;
+    const [from, to] = [source, this.focus].map((i) => this.lanes[bars.lane[i]]);
+    path(`M${this.x(bars.start[source])},${from.y + 6}C${x},${from.y + 30} ${x - 30},${to.y - 12} ${x},${to.y + 6}`,
+      "stroke:var(--tpv-exposed);stroke-width:2");
+    path(this.outline(source), "stroke:var(--tpv-exposed);stroke-width:2.2");
+  }
+
+  /** The bar of a lane at a time (within `slack` seconds), the latest started; -1 for none. */
+  barAt(lane, time, slack) {
+    const { bars } = this.scene, list = lane.bars;
+    let low = 0, high = list.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (bars.start[list[middle]] <= time + slack) low = middle + 1; else high = middle;
+    }
+    for (let i = low - 1; i >= Math.max(0, low - 64); i--) if (bars.end[list[i]] >= time - slack) return list[i];
+    return -1;
+  }
+}

@@ -1,0 +1,147 @@
+/**
+ * What every view shares: making elements, readable numbers, patterns, and the base class `View`.
+ *
+ * `host` is anywidget's model in Jupyter, and a small stand-in with the same get/set/on in a plain page.
+ */
+export function make(tag, attrs = {}, parent = null, text = null) {
+  const html = /^(div|span|b|button|select|option|label)$/.test(tag);
+  const node = html ? document.createElement(tag) : document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attrs)) node.setAttribute(name, value);
+  if (text !== null) node.textContent = text;
+  parent?.append(node);
+  return node;
+}
+
+function scaled(value, units) {
+  const [unit, scale] = units.find(([, s]) => Math.abs(value) >= s * 0.9995) ?? units.at(-1);
+  return `${+(value / scale).toPrecision(3)} ${unit}`;
+}
+export const seconds = (t) => t ? scaled(t, [["s", 1], ["ms", 1e-3], ["us", 1e-6], ["ns", 1e-9]]) : "0 s";
+export const amount = (v, unit) => scaled(v, [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3], ["", 1]]) + unit;
+
+/** Round numbers between low and high, about `count` of them. */
+export function ticks(low, high, count) {
+  const raw = (high - low) / count, power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999);
+  const out = [];
+  for (let i = Math.ceil(low / step); i * step <= high; i++) out.push(i * step);
+  return out;
+}
+
+/** Bars closer than this many px are drawn as one. */
+const SUBPIXEL = 0.35;
+export function addRun(run, from, to) {
+  const last = run.at(-1);
+  if (last && from - last[1] < SUBPIXEL) last[1] = Math.max(last[1], to);
+  else run.push([from, to]);
+}
+
+export class View {
+  constructor(host, el, kind, traits) {
+    this.host = host;
+    this.uid = "tpv" + Math.random().toString(36).slice(2, 9);
+    this.calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.root = make("div", { class: `tpv tpv-${kind}`, role: "group" }, el);
+    const head = make("div", { class: "tpv-head" }, this.root);
+    this.badge = make("span", { class: "tpv-badge" }, head);
+    this.title = make("span", { class: "tpv-title" }, head);
+    this.error = make("div", { class: "tpv-error", role: "alert", hidden: "" }, this.root);
+    this.buildBody();
+    this.tip = make("div", { class: "tpv-tip", hidden: "" }, this.root);
+    this.live = make("div", { class: "tpv-live", "aria-live": "polite" }, this.root);
+    this.listen(traits);
+    this.load();
+    this.onChange();
+  }
+
+  listen(traits) {
+    this.onChange = () => { this.stale = true; this.request(); };
+    this.onScene = () => { this.load(); this.onChange(); };
+    this.host.on("change:scene", this.onScene);
+    this.watched = ["generation", "error", ...traits];
+    for (const name of this.watched) this.host.on(`change:${name}`, this.onChange);
+    this.sized = new ResizeObserver(() => {
+      if (this.root.clientWidth !== this.seenWidth) this.onChange();
+      this.seenWidth = this.root.clientWidth;
+    });
+    this.sized.observe(this.root);
+  }
+
+  destroy() {
+    this.sized.disconnect();
+    cancelAnimationFrame(this.frame);
+    this.host.off("change:scene", this.onScene);
+    for (const name of this.watched) this.host.off(`change:${name}`, this.onChange);
+  }
+
+  /** Many changes, one drawing: everything waits for the next animation frame. */
+  request() {
+    this.frame ||= requestAnimationFrame((now) => { this.frame = 0; this.tick(now); });
+  }
+
+  tick() {
+    if (!this.stale) return;
+    this.stale = false;
+    const message = this.host.get("error") ?? "";
+    this.error.hidden = !message;
+    this.error.textContent = message;
+    if (Object.keys(this.host.get("scene")).length) this.draw();
+    this.root.dataset.generation = this.host.get("generation");
+    this.root.dataset.ready = "true";
+  }
+
+  /** Tell the kernel (or the page): traits first, `generation` last. */
+  publish(traits) {
+    for (const [name, value] of Object.entries(traits)) this.host.set(name, value);
+    this.host.set("generation", this.host.get("generation") + 1);
+    this.host.save_changes();
+    this.onChange();
+  }
+
+  button(parent, text, label, action) {
+    const node = make("button", { type: "button", "aria-label": label, title: label }, parent, text);
+    node.addEventListener("click", action);
+    return node;
+  }
+
+  /** The patterns of the palette as SVG definitions of this view; returns the <defs>. */
+  drawDefs(svg, patterns) {
+    const defs = make("defs", {}, svg);
+    const pattern = (name, [size, d], stroke, width) => make("path", { d, style: `stroke:${stroke};fill:none`,
+      "stroke-width": width }, make("pattern", { id: `${this.uid}-${name}`, width: size, height: size,
+      patternUnits: "userSpaceOnUse" }, defs));
+    for (const [name, tile] of Object.entries(patterns)) {
+      pattern(name, tile, "color-mix(in srgb, var(--tpv-bg) 55%, transparent)", 1);
+    }
+    pattern("exposed", patterns.hatch, "var(--tpv-exposed)", 1.4);
+    return defs;
+  }
+
+  /** Bars of one kind as one path (and one more for its pattern): `run` is [[x0, x1], ...] in px. */
+  drawRun(run, y, height, { key, kind, pattern }, parent) {
+    if (!run.length) return;
+    const path = run.map(([a, b]) => [a.toFixed(2), Math.max(b - a, 0.5).toFixed(2)])
+      .map(([x, w]) => `M${x},${y}h${w}v${height}h-${w}z`).join("");
+    const paint = (style, extra = {}) => make("path", { d: path, style, ...extra }, parent);
+    if (kind === "exposed") {
+      paint("fill:var(--tpv-exposed);fill-opacity:.3", { class: "tpv-exposed" });
+      paint(`fill:url(#${this.uid}-exposed)`);
+      make("path", { d: run.map(([a, b]) => `M${a.toFixed(2)},${y + height}H${b.toFixed(2)}`).join(""),
+        style: "stroke:var(--tpv-exposed);stroke-width:2" }, parent);
+      return;
+    }
+    paint(`fill:var(--tpv-${kind === "wait" ? "rule" : key})`, { "data-key": key });
+    if (pattern && pattern !== "solid") paint(`fill:url(#${this.uid}-${pattern})`);
+    if (kind === "wait") paint("fill:none;stroke:var(--tpv-wait);stroke-width:.8");
+  }
+
+  showTip(title, lines, x, y) {
+    this.tip.replaceChildren();
+    make("b", {}, this.tip, title);
+    this.tip.append(lines.filter(Boolean).join("\n"));
+    this.tip.hidden = false;
+    const room = this.root.clientWidth - this.tip.offsetWidth - 8;
+    this.tip.style.left = `${Math.max(4, Math.min(x + 14, room))}px`;
+    this.tip.style.top = `${y + 16}px`;
+  }
+}
