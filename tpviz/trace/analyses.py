@@ -1,0 +1,238 @@
+"""What is read off a trace: overlap, exposed communication, bubbles, memory, the critical path.
+
+Overlap is defined as HolisticTraceAnalysis (Meta, 2023) defines it: communication time that computation
+covers, over communication time, both on merged intervals of one rank. The bubble is our own (derived).
+
+>>> from tpviz.trace import Event, Trace
+>>> events = [Event(end=2.0), Event(lane="comm/tp", kind="comm", name="all_reduce", start=1.0, end=3.0)]
+>>> overlap(Trace.from_events(events))
+0.5
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .critical import critical_path, match_collectives
+
+__all__ = [
+    "Breakdown",
+    "MemoryUse",
+    "breakdown",
+    "bubble",
+    "critical_path",
+    "exposed_communication",
+    "intersect",
+    "length",
+    "match_collectives",
+    "memory",
+    "merge",
+    "overlap",
+    "overlaps",
+]
+
+
+def merge(start, end):
+    """Union of intervals, as disjoint sorted (start, end) arrays; touching ones join, empty ones vanish."""
+    start, end = np.asarray(start, float), np.asarray(end, float)
+    start, end = start[end > start], end[end > start]
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    first = np.ones(len(start), bool)
+    first[1:] = start[1:] > end[:-1]
+    last = np.append(first[1:], True)[: len(first)]
+    return start[first], end[last]
+
+
+def intersect(a, b):
+    """Intersection of two merged interval sets, merged itself."""
+    # Each piece starts where the later of two overlapping intervals starts: pair every start with the
+    # interval of the other set that covers it.
+    pieces = [[], []]
+    for (start, end), (other_start, other_end), side in ((a, b, "right"), (b, a, "left")):
+        i = np.searchsorted(other_start, start, side) - 1
+        covered = (i >= 0) & (start < other_end[np.maximum(i, 0)]) if len(other_end) else i >= 0
+        pieces[0].append(start[covered])
+        pieces[1].append(np.minimum(end[covered], other_end[i[covered]]))
+    return merge(*map(np.concatenate, pieces))
+
+
+def length(intervals):
+    """Total length of a merged interval set."""
+    return float((intervals[1] - intervals[0]).sum())
+
+
+def _of(trace, rank, kind):
+    mask = (trace["rank"] == rank) & (trace["kind"] == kind)
+    return merge(trace["start"][mask], trace["end"][mask])
+
+
+def _ranks(trace, rank):
+    if rank is None:
+        return trace.ranks
+    if rank not in trace.ranks:
+        raise ValueError(f"the trace has no rank {rank}; it has {trace.ranks}")
+    return [rank]
+
+
+def _covered(trace, rank):
+    """(seconds of communication, seconds of it under compute) of one rank."""
+    comm = _of(trace, rank, "comm")
+    return length(comm), length(intersect(comm, _of(trace, rank, "compute")))
+
+
+def overlap(trace, rank=None):
+    """Fraction (0..1) of communication time during which the same rank computes (HTA's definition).
+
+    Only events of kind ``compute`` count as computation; a blocked wait does not. rank None: all ranks
+    together, overlapped seconds summed over ranks divided by communication seconds summed over ranks.
+    0.0 where there is no communication. Raises ValueError for a rank that is not in the trace.
+    """
+    sums = np.array([_covered(trace, r) for r in _ranks(trace, rank)]).reshape(-1, 2).sum(0)
+    return min(1.0, float(sums[1] / sums[0])) if sums[0] > 0 else 0.0
+
+
+def overlaps(trace):
+    """{rank: overlap fraction}."""
+    return {rank: overlap(trace, rank) for rank in trace.ranks}
+
+
+def exposed_communication(trace, rank=None):
+    """Seconds of communication during which the rank does not compute, over the whole trace.
+
+    rank None: the largest over ranks, since the step waits for the slowest. Raises ValueError for a rank
+    that is not in the trace.
+    """
+    seconds = [_covered(trace, r) for r in _ranks(trace, rank)]
+    return max((max(0.0, comm - covered) for comm, covered in seconds), default=0.0)
+
+
+class Breakdown(NamedTuple):
+    """Seconds of one rank. ``compute`` (alone) + ``overlapped`` + ``exposed`` + ``idle`` = ``span``.
+
+    overlapped: computing and communicating. exposed: communicating only. idle: neither.
+    waiting is the part of ``exposed`` in which no data can move yet, because every collective that runs
+    still lacks a member: some peer has not issued its part.
+    """
+
+    span: float
+    compute: float
+    overlapped: float
+    exposed: float
+    idle: float
+    waiting: float
+
+
+def breakdown(trace):
+    """{rank: `Breakdown`}, over the marked steps (or the whole trace where no steps are marked).
+
+    The span is the same for all ranks: from the first rank's start of a step to the last rank's end of it,
+    summed over steps.
+    """
+    windows, arrival = _windows(trace), _arrival(trace)
+    return {rank: _breakdown(trace, rank, windows, arrival) for rank in trace.ranks}
+
+
+def _breakdown(trace, rank, windows, arrival):
+    mask = (trace["rank"] == rank) & (trace["kind"] == "comm")
+    start, end = trace["start"][mask], trace["end"][mask]
+    compute = intersect(windows, _of(trace, rank, "compute"))
+    comm = intersect(windows, merge(start, end))
+    before = intersect(windows, merge(start, np.minimum(arrival[mask], end)))
+    moving = merge(*map(np.concatenate, zip(compute, merge(arrival[mask], end))))
+    busy = merge(*map(np.concatenate, zip(compute, comm)))
+    both = length(intersect(compute, comm))
+    return Breakdown(
+        span=length(windows),
+        compute=length(compute) - both,
+        overlapped=both,
+        exposed=length(comm) - both,
+        idle=length(windows) - length(busy),
+        waiting=length(before) - length(intersect(before, moving)),
+    )
+
+
+def _windows(trace):
+    """The merged spans of the steps: first rank's start to last rank's end of each."""
+    steps = [trace.select(kind="step", step=number) for number in trace.steps] or [trace] * bool(
+        len(trace)
+    )
+    return merge([s["start"].min() for s in steps], [s["end"].max() for s in steps])
+
+
+def _arrival(trace):
+    """Per row, the time at which the last member issued the collective (its own start if unmatched)."""
+    arrival = trace["start"].copy()
+    for rows in match_collectives(trace):
+        arrival[rows] = trace["start"][rows].max()
+    return arrival
+
+
+def bubble(trace):
+    """{rank: fraction of the step span lost to having nothing to do}: (idle + waiting) / span.
+
+    A rank is idle when it neither computes nor communicates, and waiting when it does not compute and no
+    collective it has issued can move data, because a peer has not issued its part: a pipeline stage
+    blocked in a recv whose sender still computes, or a rank ahead of a straggler. Time in which data
+    moves is exposed communication, not bubble. 0.0 where the span is empty.
+    """
+    return {
+        rank: (b.idle + b.waiting) / b.span if b.span > 0 else 0.0
+        for rank, b in breakdown(trace).items()
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryUse:
+    """Allocated tensor bytes of one rank over time.
+
+    ``time``: seconds, shape (n,). ``series``: {kind: bytes, shape (n,)}, in the order parameters,
+    gradients, optimizer, activations. ``total``: their sum. ``peaks``: {kind: largest bytes}, each at its
+    own moment; ``peak`` and ``peak_time``: of the sum.
+    """
+
+    rank: int
+    time: np.ndarray
+    series: dict
+    total: np.ndarray
+
+    @property
+    def peaks(self):
+        return {kind: int(values.max()) for kind, values in self.series.items()}
+
+    @property
+    def peak(self):
+        return int(self.total.max())
+
+    @property
+    def peak_time(self):
+        return float(self.time[self.total.argmax()])
+
+    def __repr__(self):
+        kinds = ", ".join(f"{kind} {peak}" for kind, peak in self.peaks.items())
+        return f"<MemoryUse rank {self.rank}: peak {self.peak} bytes at {self.peak_time:.6f} s ({kinds})>"
+
+
+def memory(trace, rank=None):
+    """`MemoryUse` of one rank; the rank with the highest peak of the sum when ``rank`` is None.
+
+    Raises ValueError where the trace holds no memory samples, or none of that rank.
+    """
+    # JSON turns the rank keys into strings.
+    samples = {int(r): m for r, m in trace.meta.get("memory", {}).items() if len(m["time"])}
+    if not samples:
+        raise ValueError("this trace holds no memory samples; record it with memory=True")
+    if rank is not None and rank not in samples:
+        raise ValueError(
+            f"no memory samples of rank {rank}; there are samples of {sorted(samples)}"
+        )
+    uses = [_memory_use(r, samples[r]) for r in (sorted(samples) if rank is None else [rank])]
+    return max(uses, key=lambda use: use.peak)
+
+
+def _memory_use(rank, samples):
+    series = {
+        kind: np.asarray(values, np.int64) for kind, values in samples.items() if kind != "time"
+    }
+    return MemoryUse(rank, np.asarray(samples["time"], float), series, sum(series.values()))

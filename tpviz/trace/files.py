@@ -1,0 +1,83 @@
+"""Reading and writing JSON trace files, plain or gzipped, with errors that say where a file breaks."""
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+
+SUFFIXES = (".json", ".json.gz")
+
+
+def write_json(path, data):
+    """Write ``data`` to ``path``, gzipped if the name ends in ".gz"; returns the path.
+
+    Raises ValueError for another suffix and for numbers that JSON does not know (NaN, infinities).
+    """
+    path = Path(path)
+    if not path.name.endswith(SUFFIXES):
+        raise ValueError(f"{path}: a trace file is named *.json or *.json.gz")
+    text = json.dumps(data, allow_nan=False).encode()
+    # No time stamp, so that equal traces give equal files.
+    path.write_bytes(
+        gzip.compress(text, compresslevel=5, mtime=0) if path.suffix == ".gz" else text
+    )
+    return path
+
+
+def read_json(path):
+    """The JSON value in a plain or gzipped file (told by its first bytes, not by its name).
+
+    Raises FileNotFoundError, or ValueError with the byte, line and column where the file breaks.
+    """
+    raw = Path(path).read_bytes()
+    try:
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(
+            f"{path}: the gzip data breaks off or is damaged within its {len(raw)} bytes "
+            f"({error}); copy or export the file again"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: not JSON, byte {error.start} is not UTF-8 text; "
+            "a trace is a *.json or *.json.gz file"
+        ) from error
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(_broken(path, text, error)) from error
+
+
+def _broken(path, text, error):
+    place = f"line {error.lineno}, column {error.colno} (byte {len(text[: error.pos].encode())})"
+    if not text.strip():
+        return f"{path}: the file is empty; export the trace again"
+    if not text.lstrip().startswith(("{", "[")):
+        return f"{path}: not JSON, it breaks at {place}; a trace is a *.json or *.json.gz file"
+    # A cut string is reported where it begins, so look at how the text ends instead.
+    cut = not text.rstrip().endswith(("}", "]")) or error.pos >= len(text.rstrip())
+    advice = "the file is cut off" if cut else f"the JSON is wrong there: {error.msg}"
+    return f"{path}: breaks at {place} of {len(text.encode())} bytes; {advice}; copy or export it again"
+
+
+def trace_files(path):
+    """The files to read: ``path`` itself, or the trace files in it if it is a folder, sorted by name.
+
+    Raises FileNotFoundError if there is nothing there, ValueError for a folder without trace files.
+    """
+    path = Path(path)
+    if not path.exists():
+        near = sorted(p.name for p in path.parent.glob("*") if p.name.endswith(SUFFIXES))[:5]
+        hint = f"; beside it are {', '.join(near)}" if near else ""
+        raise FileNotFoundError(
+            f"no trace at {path}: give a *.json or *.json.gz file, or a folder of them{hint}"
+        )
+    if not path.is_dir():
+        return [path]
+    files = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES))
+    if not files:
+        raise ValueError(
+            f"{path}: an empty folder for us, it holds no *.json or *.json.gz file; "
+            "export one file per rank into it"
+        )
+    return files

@@ -1,0 +1,182 @@
+"""Import of Kineto traces, the files of ``torch.profiler``'s ``export_chrome_trace``.
+
+With GPU kernels in the file (NCCL): a kernel is a computation, an NCCL kernel a communication; copies and
+memsets (HTA's "memory" kernels) are left out, and counted in ``meta["left_out"]``. Without (gloo): the
+annotation ``gloo:*`` on the worker thread is the communication, and the computations are the *outermost*
+operators that are not autograd's wrappers and issue no collective, so that no time counts twice. Kineto
+does not record who waits for what, so there are no wait events.
+
+Axes and members of groups come from the collective's own arguments; gloo before torch recorded these
+gives none, and then they are known only where the file's ``pg_config`` has one group to choose from.
+"""
+
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
+
+from .kineto_events import cpu_events, gpu_events
+from .table import Event, Trace
+
+_MEMORY = ("gpu_memcpy", "gpu_memset")
+_PHASES = ("forward", "backward", "sync", "recompute", "optimizer")
+
+
+def from_kineto(files):
+    """One `Trace` of (path, loaded JSON object) pairs, one per rank, on one clock starting at zero.
+
+    Raises ValueError, with the path, for files without a rank (if there are several), for ranks that
+    clash, for damaged events, and where there is neither an operator nor a kernel nor a collective.
+    """
+    profiles = [_Profile(path, data, alone=len(files) == 1) for path, data in files]
+    owner = {}
+    for p in profiles:
+        if p.rank in owner:
+            raise ValueError(
+                f"{p.path.parent}: {owner[p.rank].name} and {p.path.name} both say rank {p.rank}; "
+                "a folder is one run, with one file per rank"
+            )
+        owner[p.rank] = p.path
+    origin = min(p.begin_ns for p in profiles)
+    events, left_out = [], Counter()
+    for p in sorted(profiles, key=lambda p: p.rank):
+        events += _events(p, (p.begin_ns - origin) * 1e-9)
+        left_out.update(e["cat"] for e in p.events if e["cat"] in _MEMORY)
+    return Trace.from_events(events, _meta(profiles, left_out)).rebased()
+
+
+def _meta(profiles, left_out):
+    first = profiles[0].data
+    devices = first.get("deviceProperties") or []
+    meta = {
+        "badge": "imported",
+        "source": "Kineto",
+        "files": [p.path.name for p in profiles],
+        "world_size": first.get("distributedInfo", {}).get("world_size", len(profiles)),
+        "device": devices[0].get("name", "cuda") if devices else "cpu",
+    }
+    return {**meta, "left_out": dict(left_out)} if left_out else meta
+
+
+class _Profile:
+    """One rank's file: its complete events with times in seconds since the first of them."""
+
+    def __init__(self, path, data, alone):
+        self.path, self.data = path, data
+        info = data.get("distributedInfo") or {}
+        self.rank = self._rank(info.get("rank"), alone)
+        self.groups = {str(g.get("pg_name")): g for g in info.get("pg_config") or []}
+        self.events = self._complete(data["traceEvents"])
+        begin = min(e["ts"] for e in self.events)
+        for e in self.events:
+            e["start"], e["end"] = (e["ts"] - begin) * 1e-6, (e["ts"] + e["dur"] - begin) * 1e-6
+        # Whole nanoseconds: seconds since 1970 in floating point would be good to a microsecond only.
+        self.begin_ns = int(data.get("baseTimeNanoseconds", 0)) + round(begin * 1000)
+        self.on_gpu = any(e["cat"] == "kernel" for e in self.events)
+
+    def _rank(self, rank, alone):
+        in_name = re.search(r"rank[_-]?(\d+)", self.path.name)
+        if rank is None and in_name:
+            rank = in_name[1]
+        if rank is None and not alone:
+            raise ValueError(
+                f"{self.path}: says no rank, neither in distributedInfo nor in its name; "
+                "name the files of a run rank0.json, rank1.json, ..."
+            )
+        return int(rank or 0)
+
+    def _complete(self, events):
+        """Complete events in order of start, outer before inner."""
+        found = []
+        for number, e in enumerate(events):
+            try:
+                if e["ph"] == "X":
+                    found.append(
+                        {
+                            **e,
+                            "cat": e.get("cat", ""),
+                            "args": e.get("args") or {},
+                            "name": str(e["name"]),
+                            "ts": float(e["ts"]),
+                            "dur": float(e["dur"]),
+                            "tid": (e.get("pid"), e.get("tid")),
+                        }
+                    )
+            except (KeyError, TypeError, ValueError) as error:
+                raise ValueError(
+                    f"{self.path}: event {number} of traceEvents is damaged ({error!r}): "
+                    f"{str(e)[:80]}; export the profile again"
+                ) from error
+        if not any(
+            e["cat"] in ("kernel", "cpu_op") or e["name"].startswith("gloo:") for e in found
+        ):
+            raise ValueError(
+                f"{self.path}: a Chrome trace, but with no operator (cat 'cpu_op'), GPU kernel "
+                "(cat 'kernel') or gloo collective in it; is it by torch.profiler?"
+            )
+        return sorted(found, key=lambda e: (e["ts"], -e["dur"]))
+
+
+def _events(profile, offset):
+    """The table's rows of one rank, ``offset`` seconds after the first rank's begin."""
+    phase_at = _phases(profile.events)
+    steps = [
+        (e["start"], e["end"], int(e["name"].partition("#")[2]))
+        for e in profile.events
+        if re.fullmatch(r"ProfilerStep#\d+", e["name"]) and e["cat"] == "user_annotation"
+    ]
+    found = (gpu_events if profile.on_gpu else cpu_events)(profile, phase_at)
+    found = sorted(_numbered(found), key=lambda f: f["start"])
+    found += [
+        {"kind": "step", "lane": "step", "name": f"step {n}", "start": start, "end": end}
+        for start, end, n in steps
+    ]
+    for fields in found:
+        index = bisect_right(steps, fields["start"], key=lambda s: s[0]) - 1
+        inside = index >= 0 and fields["start"] <= steps[index][1]
+        yield Event(
+            **{
+                **fields,
+                "rank": profile.rank,
+                "step": steps[index][2] if inside else -1,
+                "start": fields["start"] + offset,
+                "end": fields["end"] + offset,
+            }
+        )
+
+
+def _numbered(found):
+    """Fill in seq, counting in order of issue ("order") within each group; a seq the file gave stays."""
+    turn = Counter()
+    for fields in sorted(found, key=lambda f: f.get("order", f["start"])):
+        fields.pop("order", None)
+        message = fields.get("name") in ("send", "recv")
+        # Who the messages of a larger group go to is not recorded.
+        if fields.get("members") and not (message and fields["members"].count(",") != 1):
+            key = (fields["members"], message)
+            fields.setdefault("seq", turn[key])
+            turn[key] += 1
+        yield fields
+
+
+def _phases(events):
+    """A function (thread, time) -> phase, from annotations and autograd's wrappers."""
+    spans = defaultdict(list)
+    for e in events:
+        phase = _phase(e["name"]) if e["cat"] in ("user_annotation", "cpu_op") else ""
+        # Only the outermost: within one thread these nest.
+        if phase and not (spans[e["tid"]] and e["start"] < spans[e["tid"]][-1][1]):
+            spans[e["tid"]].append((e["start"], e["end"], phase))
+
+    def phase_at(thread, time):
+        index = bisect_right(spans[thread], time, key=lambda s: s[0]) - 1
+        return spans[thread][index][2] if index >= 0 and time < spans[thread][index][1] else ""
+
+    return phase_at
+
+
+def _phase(name):
+    if name.startswith("autograd::engine::evaluate_function"):
+        return "backward"
+    if name.startswith("Optimizer.step"):
+        return "optimizer"
+    return name if name in _PHASES else ""

@@ -1,0 +1,126 @@
+"""Reading traces back: our own Chrome files exactly, PyTorch's Kineto files as well as they can tell.
+
+>>> load_trace("out/demo")          # doctest: +SKIP
+<Trace 4 ranks, 3120 events, imported>
+"""
+
+import numpy as np
+
+from .files import read_json, trace_files
+from .kineto import from_kineto
+from .table import COLUMNS, Event, Trace
+
+FORMAT = 1  # version of the layout that `to_chrome` writes
+ISSUE = "issue"  # category of the slices that arrows start from, which are no events of the table
+_DEFAULTS = Event()._asdict()
+
+
+def load_trace(path):
+    """The `Trace` in a file, or in a folder of rank files, *.json or *.json.gz.
+
+    Files by `to_chrome` come back exactly (meta too, but for tuples, which JSON makes lists); files by
+    torch.profiler (Kineto; gloo or NCCL) and by `to_hta` come back with the badge "imported", all ranks on
+    one clock. Raises FileNotFoundError where there is nothing, and ValueError, with the file and the
+    place, for a file that is cut off, not JSON, no trace or of another format version, for ranks that two
+    files claim, and for a folder without traces or with both kinds.
+    """
+    files = trace_files(path)
+    loaded = [(file, _checked(file, read_json(file))) for file in files]
+    ours = ["tpviz" in data for _, data in loaded]
+    if not any(ours):
+        return from_kineto(loaded)
+    if not all(ours):
+        raise ValueError(
+            f"{path}: {files[ours.index(True)].name} is a tpviz trace and "
+            f"{files[ours.index(False)].name} is not; their clocks differ: load them one by one"
+        )
+    traces = [from_chrome(file, data) for file, data in loaded]
+    _check_ranks(files, traces)
+    return traces[0] if len(traces) == 1 else Trace.merge(traces)
+
+
+def _checked(file, data):
+    if not isinstance(data, dict) or not isinstance(data.get("traceEvents"), list):
+        found = (
+            f"an object with the keys {sorted(data)[:6]}"
+            if isinstance(data, dict)
+            else f"a {type(data).__name__}"
+        )
+        raise ValueError(
+            f"{file}: JSON, but not a trace: it should be an object with a list 'traceEvents', "
+            f"and is {found}; export with trace.to_chrome or torch.profiler's export_chrome_trace"
+        )
+    return data
+
+
+def from_chrome(file, data):
+    """The `Trace` in the object that `to_chrome` wrote; ``file`` is named in errors (ValueError)."""
+    header = data["tpviz"] if isinstance(data["tpviz"], dict) else {}
+    if header.get("format") != FORMAT:
+        raise ValueError(
+            f"{file}: written in format {header.get('format')!r} by another version of tpviz; "
+            f"this one reads format {FORMAT}: export it again with this version"
+        )
+    rows = []
+    for number, event in enumerate(data["traceEvents"]):
+        try:
+            if event["ph"] == "X" and event["cat"] != ISSUE:
+                rows.append(_row(event))
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"{file}: event {number} of traceEvents is damaged ({error!r}): "
+                f"{str(event)[:80]}; export the trace again"
+            ) from error
+    return Trace(_columns(file, rows), _meta(header))
+
+
+def _row(event):
+    row = {
+        **_DEFAULTS,
+        **event["args"],
+        "name": event["name"],
+        "kind": event["cat"],
+        "rank": event["pid"],
+    }
+    return [row[column] for column in COLUMNS]
+
+
+def _columns(file, rows):
+    by_column = zip(*rows) if rows else [[]] * len(COLUMNS)
+    try:
+        return {
+            name: np.array(values, dtype=COLUMNS[name]) for name, values in zip(COLUMNS, by_column)
+        }
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(
+            f"{file}: a column of the trace has values of the wrong type ({error}); "
+            "export the trace again"
+        ) from error
+
+
+def _meta(header):
+    meta = _restored(header.get("meta", {}))
+    if "memory" in meta:
+        meta["memory"] = {int(rank): samples for rank, samples in meta["memory"].items()}
+    return meta
+
+
+def _restored(value):
+    """The inverse of what `to_chrome` does to meta; {"float": "nan"} is a number JSON does not know."""
+    if isinstance(value, dict):
+        if value.keys() == {"float"} and isinstance(value["float"], str):
+            return float(value["float"])
+        return {k: _restored(v) for k, v in value.items()}
+    return [_restored(v) for v in value] if isinstance(value, list) else value
+
+
+def _check_ranks(files, traces):
+    owner = {}
+    for file, trace in zip(files, traces):
+        for rank in trace.ranks:
+            if rank in owner:
+                raise ValueError(
+                    f"{file.parent}: {owner[rank].name} and {file.name} both hold rank {rank}; "
+                    "a folder is one run, with one file per rank"
+                )
+            owner[rank] = file
