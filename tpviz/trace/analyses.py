@@ -1,10 +1,11 @@
 """What is read off a trace: overlap, exposed communication, bubbles, memory, the critical path.
 
-Overlap is defined as HolisticTraceAnalysis (Meta, 2023) defines it: communication time that computation
-covers, over communication time, both on merged intervals of one rank. The bubble is our own (derived).
+Overlap is defined as HolisticTraceAnalysis (Meta, 2023) defines it: communication time that
+computation covers, over communication time, both on merged intervals of one rank. The bubble is our
+own (derived).
 
 >>> from tpviz.trace import Event, Trace
->>> events = [Event(end=2.0), Event(lane="comm/tp", kind="comm", name="all_reduce", start=1.0, end=3.0)]
+>>> events = [Event(end=2.0), Event(lane="comm/tp", kind="comm", start=1.0, end=3.0)]
 >>> overlap(Trace.from_events(events))
 0.5
 """
@@ -34,7 +35,7 @@ __all__ = [
 
 
 def merge(start, end):
-    """Union of intervals, as disjoint sorted (start, end) arrays; touching ones join, empty ones vanish."""
+    """Union of intervals: disjoint sorted (start, end) arrays; touching ones join, empty go."""
     start, end = np.asarray(start, float), np.asarray(end, float)
     start, end = start[end > start], end[end > start]
     order = np.argsort(start, kind="stable")
@@ -47,7 +48,7 @@ def merge(start, end):
 
 def intersect(a, b):
     """Intersection of two merged interval sets, merged itself."""
-    # Each piece starts where the later of two overlapping intervals starts: pair every start with the
+    # A piece starts where the later of two overlapping intervals starts: pair every start with the
     # interval of the other set that covers it.
     pieces = [[], []]
     for (start, end), (other_start, other_end), side in ((a, b, "right"), (b, a, "left")):
@@ -85,9 +86,10 @@ def _covered(trace, rank):
 def overlap(trace, rank=None):
     """Fraction (0..1) of communication time during which the same rank computes (HTA's definition).
 
-    Only events of kind ``compute`` count as computation; a blocked wait does not. rank None: all ranks
-    together, overlapped seconds summed over ranks divided by communication seconds summed over ranks.
-    0.0 where there is no communication. Raises ValueError for a rank that is not in the trace.
+    Only events of kind ``compute`` count as computation; a blocked wait does not. rank None: all
+    ranks together, overlapped seconds summed over ranks divided by communication seconds summed
+    over ranks. 0.0 where there is no communication. Raises ValueError for a rank that is not in the
+    trace.
     """
     sums = np.array([_covered(trace, r) for r in _ranks(trace, rank)]).reshape(-1, 2).sum(0)
     return min(1.0, float(sums[1] / sums[0])) if sums[0] > 0 else 0.0
@@ -101,19 +103,19 @@ def overlaps(trace):
 def exposed_communication(trace, rank=None):
     """Seconds of communication during which the rank does not compute, over the whole trace.
 
-    rank None: the largest over ranks, since the step waits for the slowest. Raises ValueError for a rank
-    that is not in the trace.
+    rank None: the largest over ranks, since the step waits for the slowest. Raises ValueError for a
+    rank that is not in the trace.
     """
     seconds = [_covered(trace, r) for r in _ranks(trace, rank)]
     return max((max(0.0, comm - covered) for comm, covered in seconds), default=0.0)
 
 
 class Breakdown(NamedTuple):
-    """Seconds of one rank. ``compute`` (alone) + ``overlapped`` + ``exposed`` + ``idle`` = ``span``.
+    """Seconds of a rank: ``compute`` (alone) + ``overlapped`` + ``exposed`` + ``idle`` is ``span``.
 
-    overlapped: computing and communicating. exposed: communicating only. idle: neither.
-    waiting is the part of ``exposed`` in which no data can move yet, because every collective that runs
-    still lacks a member: some peer has not issued its part.
+    overlapped: computing and communicating. exposed: communicating only. idle: neither. waiting is
+    the part of ``exposed`` in which no data can move yet, because every collective that runs still
+    lacks a member: some peer has not issued its part.
     """
 
     span: float
@@ -127,8 +129,8 @@ class Breakdown(NamedTuple):
 def breakdown(trace):
     """{rank: `Breakdown`}, over the marked steps (or the whole trace where no steps are marked).
 
-    The span is the same for all ranks: from the first rank's start of a step to the last rank's end of it,
-    summed over steps.
+    The span is the same for all ranks: from the first rank's start of a step to the last rank's end
+    of it, summed over steps.
     """
     windows, arrival = _windows(trace), _arrival(trace)
     return {rank: _breakdown(trace, rank, windows, arrival) for rank in trace.ranks}
@@ -162,7 +164,7 @@ def _windows(trace):
 
 
 def _arrival(trace):
-    """Per row, the time at which the last member issued the collective (its own start if unmatched)."""
+    """Per row, when the last member issued the collective (its own start if unmatched)."""
     arrival = trace["start"].copy()
     for rows in match_collectives(trace):
         arrival[rows] = trace["start"][rows].max()
@@ -172,10 +174,10 @@ def _arrival(trace):
 def bubble(trace):
     """{rank: fraction of the step span lost to having nothing to do}: (idle + waiting) / span.
 
-    A rank is idle when it neither computes nor communicates, and waiting when it does not compute and no
-    collective it has issued can move data, because a peer has not issued its part: a pipeline stage
-    blocked in a recv whose sender still computes, or a rank ahead of a straggler. Time in which data
-    moves is exposed communication, not bubble. 0.0 where the span is empty.
+    A rank is idle when it neither computes nor communicates, and waiting when it does not compute
+    and no collective it has issued can move data, because a peer has not issued its part: a
+    pipeline stage blocked in a recv whose sender still computes, or a rank ahead of a straggler.
+    Time in which data moves is exposed communication, not bubble. 0.0 where the span is empty.
     """
     return {
         rank: (b.idle + b.waiting) / b.span if b.span > 0 else 0.0
@@ -188,8 +190,8 @@ class MemoryUse:
     """Allocated tensor bytes of one rank over time.
 
     ``time``: seconds, shape (n,). ``series``: {kind: bytes, shape (n,)}, in the order parameters,
-    gradients, optimizer, activations. ``total``: their sum. ``peaks``: {kind: largest bytes}, each at its
-    own moment; ``peak`` and ``peak_time``: of the sum.
+    gradients, optimizer, activations. ``total``: their sum. ``peaks``: {kind: largest bytes}, each
+    at its own moment; ``peak`` and ``peak_time``: of the sum.
     """
 
     rank: int
@@ -199,19 +201,23 @@ class MemoryUse:
 
     @property
     def peaks(self):
+        """{kind: largest bytes}."""
         return {kind: int(values.max()) for kind, values in self.series.items()}
 
     @property
     def peak(self):
+        """Largest bytes of all kinds together."""
         return int(self.total.max())
 
     @property
     def peak_time(self):
+        """When `peak` is first reached, in seconds."""
         return float(self.time[self.total.argmax()])
 
     def __repr__(self):
         kinds = ", ".join(f"{kind} {peak}" for kind, peak in self.peaks.items())
-        return f"<MemoryUse rank {self.rank}: peak {self.peak} bytes at {self.peak_time:.6f} s ({kinds})>"
+        peak = f"peak {self.peak} bytes at {self.peak_time:.6f} s"
+        return f"<MemoryUse rank {self.rank}: {peak} ({kinds})>"
 
 
 def memory(trace, rank=None):

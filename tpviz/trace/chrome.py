@@ -1,9 +1,10 @@
-"""Chrome trace JSON: what Perfetto (https://ui.perfetto.dev) and chrome://tracing open, exact to read back.
+"""Chrome trace JSON for Perfetto (https://ui.perfetto.dev) and chrome://tracing, read back exactly.
 
 A process is a rank, a thread is a lane. Every event of the table is a complete event ("X") in
-microseconds, rounded to whole nanoseconds as Perfetto keeps them; its ``args`` hold the table's own row,
-with the exact seconds. Arrows run from the issue of a collective through it to the wait it ends; memory is
-a counter track. `Trace.meta` and the version of this layout lie under the key "tpviz".
+microseconds, rounded to whole nanoseconds as Perfetto keeps them; its ``args`` hold the table's own
+row, with the exact seconds. Arrows run from the issue of a collective through it to the wait it
+ends; memory is a counter track. `Trace.meta` and the version of this layout lie under the key
+"tpviz".
 
 >>> load_trace(to_chrome(trace, "step.json.gz"))          # doctest: +SKIP
 <Trace 4 ranks, 812 events, this machine, gloo>
@@ -26,7 +27,8 @@ _DEFAULTS = Event()._asdict()
 def to_chrome(trace, path):
     """Write ``trace`` to ``path`` (*.json or *.json.gz) and return the path.
 
-    Raises ValueError for another suffix, for times that are not finite, and for a meta that JSON cannot hold.
+    Raises ValueError for another suffix, for times that are not finite, and for a meta that JSON
+    cannot hold.
     """
     if not (np.isfinite(trace["start"]).all() and np.isfinite(trace["end"]).all()):
         raise ValueError(f"{path}: the trace holds times that are not finite numbers")
@@ -41,10 +43,10 @@ def to_chrome(trace, path):
 
 
 class _Tracks:
-    """Thread numbers. Events of one lane that overlap get threads of their own, as viewers need nesting.
+    """Thread numbers. Events of one lane that overlap get own threads, as viewers need nesting.
 
-    ``of_row``: (lane, turn) of each row; ``index``: {(lane, turn): thread number}: the steps on top, then
-    compute, then communication.
+    ``of_row``: (lane, turn) of each row; ``index``: {(lane, turn): thread number}: the steps on
+    top, then compute, then communication.
     """
 
     def __init__(self, trace):
@@ -112,7 +114,7 @@ def _slice(event, thread):
 
 
 def _arrows(rows, lanes):
-    """Flow events, and the slices they start from: a viewer drops an arrow that starts outside a slice."""
+    """Flow events, and the slices they start from: viewers drop arrows that start outside one."""
     by_id = {e.id: (e, track) for e, track in zip(rows, lanes.of_row)}
     program = {}
     for e in rows:
@@ -169,7 +171,7 @@ def _counters(trace):
 
 
 def _plain(value):
-    """``value`` as strict JSON: NumPy values as Python's, numbers that are not finite as {"float": "nan"}."""
+    """``value`` as strict JSON: NumPy values as Python's, NaN as {"float": "nan"}."""
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,8 +1,8 @@
-"""Which collectives belong together across ranks, and the chain of events that set a trace's length.
+"""Which collectives belong together across ranks, and which events set the length of a trace.
 
-The walk back from the end through the last arrival at each collective is the classic critical path of a
-message-passing trace (as Scalasca finds it for MPI): derived here for
-collectives whose start is the issue and whose end is the completion.
+The walk back from the end through the last arrival at each collective is the classic critical path
+of a message-passing trace (as Scalasca finds it for MPI): derived here for collectives whose start
+is the issue and whose end is the completion.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,10 +14,10 @@ import numpy as np
 def match_collectives(trace):
     """Rows of the same collective on its ranks: a list of integer arrays, in order of first issue.
 
-    Rows belong together that have the same members, seq and name; a send and a recv pair up by members
-    and seq (the runtime writes a message's members as "sender,receiver"). Where a rank repeats a key, as
-    after a restart, the n-th belongs to the n-th. Rows without members or seq stay alone, as do pairs
-    with two senders or two receivers.
+    Rows belong together that have the same members, seq and name; a send and a recv pair up by
+    members and seq (the runtime writes a message's members as "sender,receiver"). Where a rank
+    repeats a key, as after a restart, the n-th belongs to the n-th. Rows without members or seq
+    stay alone, as do pairs with two senders or two receivers.
     """
     groups, seen = defaultdict(list), defaultdict(int)
     for row in np.flatnonzero(trace["kind"] == "comm").tolist():
@@ -55,13 +55,14 @@ def critical_path(trace):
 
     * before a computation comes the previous event of the same rank's program, that is, of its
       computations and waits;
-    * a wait stands for the collective it waited for, and is itself on the path only where that is unknown;
-    * a collective stands for the part of its *last* member, who issued it last and let it begin; before
-      it comes what that member's program had last begun before the issue.
+    * a wait stands for the collective it waited for, and is itself on the path only where that is
+      unknown;
+    * a collective stands for the part of its *last* member, who issued it last and let it begin;
+      before it comes what that member's program had last begun before the issue.
 
-    Ranks without any wait events (imported GPU traces) do not say what they wait for: there, what comes
-    before a computation is whichever of the rank's computations and collectives ended last before it.
-    Returns a list of `Event`; empty for an empty trace.
+    Ranks without any wait events (imported GPU traces) do not say what they wait for: there, what
+    comes before a computation is whichever of the rank's computations and collectives ended last
+    before it. Returns a list of `Event`; empty for an empty trace.
     """
     walk = _Walk(trace)
     path, row = [], walk.last()

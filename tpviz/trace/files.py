@@ -1,4 +1,4 @@
-"""Reading and writing JSON trace files, plain or gzipped, with errors that say where a file breaks."""
+"""JSON trace files, plain or gzipped: writing, reading, and errors that say where one breaks."""
 
 import gzip
 import json
@@ -57,11 +57,12 @@ def _broken(path, text, error):
     # A cut string is reported where it begins, so look at how the text ends instead.
     cut = not text.rstrip().endswith(("}", "]")) or error.pos >= len(text.rstrip())
     advice = "the file is cut off" if cut else f"the JSON is wrong there: {error.msg}"
-    return f"{path}: breaks at {place} of {len(text.encode())} bytes; {advice}; copy or export it again"
+    size = len(text.encode())
+    return f"{path}: breaks at {place} of {size} bytes; {advice}; copy or export it again"
 
 
 def trace_files(path):
-    """The files to read: ``path`` itself, or the trace files in it if it is a folder, sorted by name.
+    """The files to read: ``path`` itself, or the trace files in it if it is a folder, by name.
 
     Raises FileNotFoundError if there is nothing there, ValueError for a folder without trace files.
     """

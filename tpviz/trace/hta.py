@@ -1,13 +1,14 @@
 """Export for HolisticTraceAnalysis (HTA): a folder with one Kineto-like file per rank.
 
-HTA knows GPU traces only, so computations and communications are written as GPU kernels, on one stream
-per lane, and communications take NCCL's kernel names, "ncclDevKernel_AllReduce", from which HTA tells that they
-communicate and `load_trace` what they do. Waits and steps are host events, which HTA's overlap ignores.
+HTA knows GPU traces only, so computations and communications are written as GPU kernels, on one
+stream per lane, and communications take NCCL's kernel names, "ncclDevKernel_AllReduce", from which
+HTA tells that they communicate and `load_trace` what they do. Waits and steps are host events,
+which HTA's overlap ignores.
 
-HTA 0.5 counts in whole microseconds: a file with fractions has its starts rounded up and its ends down,
-which moves an overlap by points where kernels are short. So times are rounded here instead, in such a
-way that the time in each state (computing, communicating, both, neither) stays right over the whole
-trace: what one interval gains by rounding, the next of its state gives back.
+HTA 0.5 counts in whole microseconds: a file with fractions has its starts rounded up and its ends
+down, which moves an overlap by points where kernels are short. So times are rounded here instead,
+in such a way that the time in each state (computing, communicating, both, neither) stays right over
+the whole trace: what one interval gains by rounding, the next of its state gives back.
 
 >>> to_hta(trace, "out/hta")                                             # doctest: +SKIP
 >>> TraceAnalysis(trace_dir="out/hta").get_comm_comp_overlap()          # doctest: +SKIP
@@ -21,15 +22,16 @@ import numpy as np
 from .files import write_json
 
 _COMPUTE_STREAM, _COMM_STREAM = 7, 20
-# HTA would take a computation of such a name for a copy, a synchronisation or a communication.
 _BITS = {1: "compute", 2: "comm"}
+# HTA would take a computation of such a name for a copy, a synchronisation or a communication.
 _MISREAD = re.compile(r"nccl|Memcpy|Memset|dma|.*(Memcpy|Memset|Sync)")
 
 
 def to_hta(trace, folder):
-    """Write ``rank{r}.json.gz`` for every rank into ``folder`` (made if missing) and return the folder.
+    """Write ``rank{r}.json.gz`` for every rank into ``folder`` (made if missing); returns it.
 
-    HTA's overlap of a rank is then `overlap` of that rank, rounded by HTA to 0.01 point. Raises ValueError if the folder holds other trace files, which HTA would read as ranks of this run, and
+    HTA's overlap of a rank is then `overlap` of that rank, rounded by HTA to 0.01 point. Raises
+    ValueError if the folder holds other trace files, which HTA would read as ranks of this run, and
     for an empty trace.
     """
     folder = Path(folder)
@@ -172,10 +174,11 @@ def _safe(name):
 def whole_microseconds(trace, rank):
     """Starts (int) and ends of the rank's events in microseconds, keeping the time in each state.
 
-    The times are cut at every start and end. Going along, each piece gets the whole number of microseconds
-    nearest to its length plus what rounding still owes its state, so each of the four states is right to
-    0.5 us in all, order is kept, and no time moves by more than 2 us. HTA wants whole *starts* only, so two
-    ends then take up what is still owed: fractions, as the traces of short kernels need them.
+    The times are cut at every start and end. Going along, each piece gets the whole number of
+    microseconds nearest to its length plus what rounding still owes its state, so each of the four
+    states is right to 0.5 us in all, order is kept, and no time moves by more than 2 us. HTA wants
+    whole *starts* only, so two ends then take up what is still owed: fractions, as the traces of
+    short kernels need them.
     """
     mask = trace["rank"] == rank
     kind = trace["kind"][mask]
@@ -208,7 +211,7 @@ def _states(kind, first, last, count):
 
 
 def _pay(owed, state, steps, ending, kind, ends):
-    """Move the ends at the longest piece of "both", then of "communicating only", by what is owed to each."""
+    """Move the ends of the longest piece of "both", then of only communicating, by what is owed."""
     room = np.append(steps[1:], 2) >= 2
     for s in (3, 2):
         after = state[1:]

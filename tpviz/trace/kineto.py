@@ -1,13 +1,15 @@
 """Import of Kineto traces, the files of ``torch.profiler``'s ``export_chrome_trace``.
 
-With GPU kernels in the file (NCCL): a kernel is a computation, an NCCL kernel a communication; copies and
-memsets (HTA's "memory" kernels) are left out, and counted in ``meta["left_out"]``. Without (gloo): the
-annotation ``gloo:*`` on the worker thread is the communication, and the computations are the *outermost*
-operators that are not autograd's wrappers and issue no collective, so that no time counts twice. Kineto
-does not record who waits for what, so there are no wait events.
+With GPU kernels in the file (NCCL): a kernel is a computation, an NCCL kernel a communication;
+copies and memsets (HTA's "memory" kernels) are left out, and counted in ``meta["left_out"]``.
+Without (gloo): the annotation ``gloo:*`` on the worker thread is the communication, and the
+computations are the *outermost* operators that are not autograd's wrappers and issue no collective,
+so that no time counts twice. Kineto does not record who waits for what, so there are no wait
+events.
 
-Axes and members of groups come from the collective's own arguments; gloo before torch recorded these
-gives none, and then they are known only where the file's ``pg_config`` has one group to choose from.
+Axes and members of groups come from the collective's own arguments; gloo before torch recorded
+these gives none, and then they are known only where the file's ``pg_config`` has one group to
+choose from.
 """
 
 import re
@@ -24,8 +26,9 @@ _PHASES = ("forward", "backward", "sync", "recompute", "optimizer")
 def from_kineto(files):
     """One `Trace` of (path, loaded JSON object) pairs, one per rank, on one clock starting at zero.
 
-    Raises ValueError, with the path, for files without a rank (if there are several), for ranks that
-    clash, for damaged events, and where there is neither an operator nor a kernel nor a collective.
+    Raises ValueError, with the path, for files without a rank (if there are several), for ranks
+    that clash, for damaged events, and where there is neither an operator nor a kernel nor a
+    collective.
     """
     profiles = [_Profile(path, data, alone=len(files) == 1) for path, data in files]
     owner = {}
@@ -69,7 +72,7 @@ class _Profile:
         begin = min(e["ts"] for e in self.events)
         for e in self.events:
             e["start"], e["end"] = (e["ts"] - begin) * 1e-6, (e["ts"] + e["dur"] - begin) * 1e-6
-        # Whole nanoseconds: seconds since 1970 in floating point would be good to a microsecond only.
+        # Whole nanoseconds: seconds since 1970 in floating point are good to a microsecond only.
         self.begin_ns = int(data.get("baseTimeNanoseconds", 0)) + round(begin * 1000)
         self.on_gpu = any(e["cat"] == "kernel" for e in self.events)
 
@@ -145,7 +148,7 @@ def _events(profile, offset):
 
 
 def _numbered(found):
-    """Fill in seq, counting in order of issue ("order") within each group; a seq the file gave stays."""
+    """Fill in seq, counting in order of issue ("order") in each group; the file's own stays."""
     turn = Counter()
     for fields in sorted(found, key=lambda f: f.get("order", f["start"])):
         fields.pop("order", None)

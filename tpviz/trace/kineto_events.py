@@ -1,7 +1,7 @@
 """The intervals of one Kineto file that are computation and communication, on a GPU and on gloo.
 
-Both functions take a profile (``events`` with start and end in seconds, ``rank``, ``groups``) and a function
-(thread, time) -> phase, and yield the columns of events as dicts.
+Both functions take a profile (``events`` with start and end in seconds, ``rank``, ``groups``) and a
+function (thread, time) -> phase, and yield the columns of events as dicts.
 """
 
 from collections import Counter, defaultdict, deque
@@ -135,7 +135,7 @@ def _count(dims):
 
 
 def _only_group(profile):
-    """(axis, ranks) of the one group of several ranks in the file, or nothing if there is a choice."""
+    """(axis, ranks) of the one group of several ranks in the file; nothing if there is a choice."""
     groups = [g for g in profile.groups.values() if len(g.get("ranks", [])) > 1]
     if len({tuple(g["ranks"]) for g in groups}) != 1:
         return "", []
@@ -144,10 +144,11 @@ def _only_group(profile):
 
 
 def _outermost(thread):
-    """The operators of a thread that lie in no other, leaving out wrappers of more than computation.
+    """The operators of a thread that lie in no other, leaving out wrappers of more than compute.
 
-    Wrappers are autograd's nodes and any operator a collective is issued in: what counts are the operators
-    inside them. What lies inside the issue, or inside gloo's own work, belongs to the communication.
+    Wrappers are autograd's nodes and any operator a collective is issued in: what counts are the
+    operators inside them. What lies inside the issue, or inside gloo's own work, belongs to the
+    communication.
     """
     inside, holds = [], set()
     for index, e in enumerate(thread):

@@ -1,8 +1,9 @@
 """What torch, gloo and NCCL call collectives, groups and number types, in tpviz's words.
 
 NCCL has renamed its kernels three times (``ncclAllReduceRingLLKernel_sum_f32``,
-``ncclKernel_AllReduce_RING_LL_Sum_float``, ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``), and readers that
-know one spelling silently find no communication in the others; so names are read by their parts here.
+``ncclKernel_AllReduce_RING_LL_Sum_float``, ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``), and
+readers that know one spelling silently find no communication in the others; so names are read by
+their parts here.
 """
 
 import re
@@ -49,9 +50,10 @@ _ITEM_BYTES = {
 
 
 def collective(name):
-    """tpviz's name of a collective in any of torch's spellings, or None: "_allgather_base" -> "all_gather".
+    """tpviz's name of a collective in torch's spellings: "_allgather_base" -> "all_gather".
 
-    NCCL's SendRecv kernel, which serves send, recv and all_to_all alike, reads as "send".
+    None where there is none. NCCL's SendRecv kernel, which serves send, recv and all_to_all alike,
+    reads as "send".
     """
     short = name.rpartition("::")[2].lower().replace("_", "")
     return next((ours for prefix, ours in _COLLECTIVES.items() if short.startswith(prefix)), None)
@@ -63,7 +65,7 @@ def is_nccl(kernel):
 
 
 def nccl_collective(kernel):
-    """tpviz's name of the collective an NCCL kernel does, or None: "ncclDevKernel_AllGather_RING_LL(...)"."""
+    """tpviz's name of what an NCCL kernel does: "ncclDevKernel_AllGather_RING_LL(...)"; or None."""
     return collective(_NCCL_PREFIX.sub("", kernel, count=1).partition("(")[0])
 
 
@@ -73,7 +75,7 @@ def item_bytes(dtype):
 
 
 def axis(description, name):
-    """A group's mesh axis: DeviceMesh describes its groups as "mesh_<axis>", torch its first as "default_pg"."""
+    """The axis of a group: DeviceMesh says "mesh_<axis>", torch its first "default_pg"."""
     if description.startswith("mesh_"):
         return description.removeprefix("mesh_")
     if description in ("", "undefined"):
@@ -82,12 +84,11 @@ def axis(description, name):
 
 
 def group(args, groups):
-    """(axis, global ranks or []) of the group in a collective's ``args``; ``groups``: pg_config by name."""
+    """(axis, global ranks or []) of the group in the ``args``; ``groups``: pg_config by name."""
     name = str(args.get("Process Group Name", ""))
     known = groups.get(name, {})
     description = args.get("Process Group Description") or known.get("pg_desc", "")
-    ranks = args.get("Process Group Ranks", "")
-    ranks = str(ranks)
+    ranks = str(args.get("Process Group Ranks", ""))
     if not ranks.strip("[] ") or "..." in ranks:  # Kineto cuts long lists short
         ranks = known.get("ranks") or _strided(args)
     else:
@@ -102,7 +103,7 @@ def _strided(args):
 
 
 def payload(args):
-    """Bytes of the full tensor of an NCCL collective: the larger of what goes in and what comes out."""
+    """Bytes of the full tensor of a collective: the larger of what goes in and what comes out."""
     elements = max(int(args.get("In msg nelems", 0)), int(args.get("Out msg nelems", 0)))
     return elements * item_bytes(str(args.get("dtype", "")))
 

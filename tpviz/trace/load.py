@@ -1,4 +1,4 @@
-"""Reading traces back: our own Chrome files exactly, PyTorch's Kineto files as well as they can tell.
+"""Reading traces: our own Chrome files exactly, PyTorch's Kineto files as well as they can tell.
 
 >>> load_trace("out/demo")          # doctest: +SKIP
 <Trace 4 ranks, 3120 events, imported>
@@ -18,11 +18,11 @@ _DEFAULTS = Event()._asdict()
 def load_trace(path):
     """The `Trace` in a file, or in a folder of rank files, *.json or *.json.gz.
 
-    Files by `to_chrome` come back exactly (meta too, but for tuples, which JSON makes lists); files by
-    torch.profiler (Kineto; gloo or NCCL) and by `to_hta` come back with the badge "imported", all ranks on
-    one clock. Raises FileNotFoundError where there is nothing, and ValueError, with the file and the
-    place, for a file that is cut off, not JSON, no trace or of another format version, for ranks that two
-    files claim, and for a folder without traces or with both kinds.
+    Files by `to_chrome` come back exactly (meta too, but for tuples, which JSON makes lists); files
+    by torch.profiler (Kineto; gloo or NCCL) and by `to_hta` come back with the badge "imported",
+    all ranks on one clock. Raises FileNotFoundError where there is nothing, and ValueError, with
+    the file and the place, for a file that is cut off, not JSON, no trace or of another format
+    version, for ranks that two files claim, and for a folder without traces or with both kinds.
     """
     files = trace_files(path)
     loaded = [(file, _checked(file, read_json(file))) for file in files]
@@ -54,7 +54,7 @@ def _checked(file, data):
 
 
 def from_chrome(file, data):
-    """The `Trace` in the object that `to_chrome` wrote; ``file`` is named in errors (ValueError)."""
+    """The `Trace` in the object `to_chrome` wrote; ``file`` is named in errors (ValueError)."""
     header = data["tpviz"] if isinstance(data["tpviz"], dict) else {}
     if header.get("format") != FORMAT:
         raise ValueError(
@@ -106,7 +106,7 @@ def _meta(header):
 
 
 def _restored(value):
-    """The inverse of what `to_chrome` does to meta; {"float": "nan"} is a number JSON does not know."""
+    """Undo what `to_chrome` does to meta: {"float": "nan"} is a number JSON does not know."""
     if isinstance(value, dict):
         if value.keys() == {"float"} and isinstance(value["float"], str):
             return float(value["float"])
