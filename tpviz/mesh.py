@@ -80,17 +80,26 @@ class Mesh:
         ``init_device_mesh`` would hand out the nameless default group and the axis could not be told).
         """
         import torch.distributed as dist
-        from torch.distributed.device_mesh import DeviceMesh
         if dist.get_world_size() != self.size:
             raise ValueError(f"a mesh of {self.size} ranks {self.axes} does not fit "
                              f"a world of {dist.get_world_size()}")
-        here = dist.get_rank()
-        groups = [dist.new_group(self.group(here, a), group_desc=f"mesh_{a}", use_local_synchronization=True)
-                  for a in self.names]
+        key = (self, device_type)
+        if key not in _made or _made[key][0] is not dist.group.WORLD:
+            _made[key] = dist.group.WORLD, self._make(device_type)
+        return _made[key][1]
+
+    def _make(self, device_type):
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import DeviceMesh
+        groups = [dist.new_group(self.group(dist.get_rank(), axis), group_desc=f"mesh_{axis}",
+                                 use_local_synchronization=True) for axis in self.names]
         ranks = _nested(list(range(self.size)), self.shape)
-        if len(groups) == 1:
-            return DeviceMesh.from_group(groups[0], device_type, ranks, mesh_dim_names=self.names)
-        return DeviceMesh.from_group(groups, device_type, ranks, mesh_dim_names=self.names)
+        return DeviceMesh.from_group(groups if len(groups) > 1 else groups[0], device_type, ranks,
+                                     mesh_dim_names=self.names)
+
+
+# Groups own threads and sockets that live as long as the process: one set for each mesh, not for each run.
+_made = {}
 
 
 def _nested(flat, shape):

@@ -13,7 +13,7 @@ from functools import wraps
 from importlib import import_module
 from math import prod
 
-from .checks import one_of, whole_number
+from .checks import number, one_of, whole_number
 
 _REGISTERED = {}
 
@@ -71,6 +71,8 @@ class Strategy:
                 one_of(f.name, value, (True, False))
             elif isinstance(f.default, int):
                 whole_number(f.name, value, bounds["low"], bounds["high"])
+            else:
+                number(f.name, value, bounds["low"], bounds["high"])
 
     @property
     def world_size(self):

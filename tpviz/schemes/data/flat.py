@@ -1,0 +1,126 @@
+"""One bucket at work: a flat buffer of parameters and of gradients, and the collectives on it.
+
+Every ZeRO stage uses the same layout. n = ranks; the rank's share is the rank-th n-th of the flat buffer.
+
+    stage  parameters  gradients         optimizer   collectives
+    0      whole       whole             parameters  all-reduce of the gradient
+    1      whole       whole             the share   reduce-scatter of the gradient, all-gather after the update
+    2      whole       share, + buckets  the share   the same; a bucket is freed once it is reduced
+                       in flight
+    3      share, +    share, + block    the share   all-gather before use (forward, backward); reduce-scatter
+           block in use
+"""
+
+import torch
+import torch.distributed as dist
+
+from tpviz.labels import label
+from tpviz.schemes.collectives import gather_first, scatter_first
+
+
+class FlatBucket:
+    """The buffers of one `plan.Bucket` on this rank; ``shard`` is what the optimizer updates (stages 1 to 3)."""
+
+    def __init__(self, bucket, named, group, zero):
+        self.late, self.block, self.numel = bucket.late, bucket.block, bucket.numel
+        self.filled = sum(numel for _, _, numel in bucket.parts)
+        self.group, self.zero = group, zero
+        self.names = [name for name, _, _ in bucket.parts]
+        self.slots = {named[name]: slice(offset, offset + numel) for name, offset, numel in bucket.parts}
+        self.whole = self.grads = self.shard = self.gathering = self.reducing = None
+        self.missing = len(self.slots)
+        if zero:
+            self._take_over()
+
+    @torch.no_grad()
+    def _take_over(self):
+        """Move the parameters into the flat buffer, where each becomes a view, and keep a share."""
+        self.whole = self._empty().zero_()
+        for parameter, slot in self.slots.items():
+            view = self.whole[slot].view_as(parameter)
+            view.copy_(parameter)
+            parameter.data = view
+        share = self.whole.chunk(self.group.size())[self.group.rank()]
+        self.shard = torch.nn.Parameter(share.clone() if self.zero == 3 else share)
+        self.shard.grad = torch.zeros_like(self.shard)
+        if self.zero == 3:
+            self.free()
+
+    def _empty(self):
+        first = next(iter(self.slots))
+        return torch.empty(self.numel, dtype=first.dtype, device=first.device)
+
+    # -- parameters -------------------------------------------------------------------------------
+    def gather(self, phase):
+        """Start to fill the whole buffer from every rank's share."""
+        if self.zero == 3:
+            self.whole.untyped_storage().resize_(self.whole.numel() * self.whole.element_size())
+        with label(phase=phase):
+            _, self.gathering = gather_first(self.shard.detach(), self.group, self.whole)
+
+    def ready(self, phase):
+        """Wait until the parameters are whole."""
+        if self.gathering is not None:
+            with label(phase=phase):
+                self.gathering.wait()
+            self.gathering = None
+
+    def free(self):
+        """Give the memory of the whole parameters back (stage 3); views stay valid for the next `gather`."""
+        self.whole.untyped_storage().resize_(0)
+
+    # -- gradients --------------------------------------------------------------------------------
+    def collect(self, parameter):
+        """Copy a finished gradient into the flat buffer. True when it was the last that was missing."""
+        if self.grads is None:
+            self.grads = self._empty()
+            self.grads[self.filled:] = 0  # the padding
+        view = self.grads[self.slots[parameter]].view_as(parameter)
+        view.copy_(parameter.grad)
+        parameter.grad = view
+        self.missing -= 1
+        return self.missing == 0
+
+    def reduce(self):
+        """Start to sum the gradients over the ranks."""
+        if self.zero:
+            _, self.reducing = scatter_first(self.grads, self.group, self.shard.grad)
+        else:
+            self.reducing = dist.all_reduce(self.grads, group=self.group, async_op=True)
+
+    def reduced(self):
+        """Wait for the sum; from stage 2 on the whole gradient is freed."""
+        if self.reducing is None:
+            return
+        self.reducing.wait()
+        self.reducing = None
+        if self.zero >= 2:
+            self.grads = None
+            self._drop()
+
+    def reset(self):
+        """Before a new step: no gradient has arrived."""
+        self.missing = len(self.slots)
+        self._drop()
+
+    def _drop(self):
+        for parameter in self.slots:
+            parameter.grad = None
+
+    # -- for checking -----------------------------------------------------------------------------
+    def full_gradients(self):
+        """{name: this rank's reduced gradient, in the parameter's shape}."""
+        if not self.zero:
+            return {name: p.grad for name, p in zip(self.names, self.slots)}
+        return self._parts_of(self.shard.grad)
+
+    def full_parameters(self):
+        """{name: value, in the parameter's shape}."""
+        if self.zero == 3:
+            return self._parts_of(self.shard.detach())
+        return {name: p.detach() for name, p in zip(self.names, self.slots)}
+
+    def _parts_of(self, share):
+        whole, work = gather_first(share, self.group)
+        work.wait()
+        return {name: whole[slot].view(p.shape) for name, (p, slot) in zip(self.names, self.slots.items())}

@@ -1,0 +1,67 @@
+"""How parameters lie in flat buffers: the plan that the program follows and the formula counts.
+
+A bucket is a run of whole parameters, one flat buffer, padded so that the ranks can share it evenly. Buckets are
+listed in the order in which backward completes their gradients.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One flat buffer: ``parts`` are (parameter name, offset, numel); ``numel`` includes padding.
+
+    block : number of the transformer block whose parameters these are, -1 for others.
+    late : the gradients are complete only after the inner strategy's own synchronisation.
+    """
+
+    parts: tuple
+    numel: int
+    block: int = -1
+    late: bool = False
+
+
+def plan(shapes, ranks, zero, limit, itemsize, partial=()):
+    """Buckets for parameters {name: shape of a rank's part}, in the order their gradients complete.
+
+    ZeRO 0 to 2 walk the parameters backwards and close a bucket when the next one would exceed ``limit`` bytes
+    (a larger parameter has a bucket of its own). ZeRO 3 makes one bucket per transformer block and one, the root,
+    of everything else. ``partial`` parameters share a last, late bucket.
+    """
+    sizes = {name: prod(shape) for name, shape in reversed(shapes.items())}
+    late = [name for name in sizes if name in partial]
+    rest = [name for name in sizes if name not in partial]
+    groups = _by_block(rest) if zero == 3 else _by_size(rest, sizes, limit // itemsize)
+    padding = ranks if zero else 1
+    buckets = [_bucket(names, sizes, padding, block) for block, names in groups if names]
+    return buckets + ([_bucket(late, sizes, padding, late=True)] if late else [])
+
+
+def _by_size(names, sizes, limit):
+    groups, filled = [], limit
+    for name in names:
+        if not groups or filled + sizes[name] > limit:
+            groups.append((-1, []))
+            filled = 0
+        groups[-1][1].append(name)
+        filled += sizes[name]
+    return groups
+
+
+def _by_block(names):
+    blocks = {}
+    for name in names:
+        block = int(name.split(".")[1]) if name.startswith("blocks.") else -1
+        blocks.setdefault(block, []).append(name)
+    return sorted(blocks.items(), reverse=True)
+
+
+def _bucket(names, sizes, padding, block=-1, late=False):
+    parts, offset = [], 0
+    for name in names:
+        parts.append((name, offset, sizes[name]))
+        offset += sizes[name]
+    return Bucket(tuple(parts), -(-offset // padding) * padding, block, late)

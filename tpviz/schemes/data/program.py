@@ -1,0 +1,151 @@
+"""A rank's data-parallel step around any inner program.
+
+Gradient hooks copy each finished gradient into its bucket and start the reduction of a full bucket while backward
+goes on. At stage 3 block hooks gather a block's parameters one block ahead of their use.
+"""
+
+import torch
+
+from tpviz.labels import label
+from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather, reference_program
+
+from .flat import FlatBucket
+
+
+class DataParallelProgram(Program):
+    """An inner program on this rank's part of the batch; gradients are those of the whole batch's mean loss."""
+
+    def __init__(self, strategy, workload, inner, mesh, lr):
+        self.workload, self.mesh, self.inner = workload, mesh, inner
+        self.module, self.named, self.splits = inner.module, inner.named, inner.splits
+        self.group, self.zero = mesh.get_group("dp"), strategy.zero
+        self.buckets = [FlatBucket(b, self.named, self.group, self.zero) for b in strategy.buckets(workload)]
+        shards = [b.shard for b in self.buckets]
+        self.optimizer = adamw(shards, lr) if self.zero else inner.optimizer
+        inner.optimizer = self.optimizer  # the inner one must not keep the parameters' memory
+        self.launched = 0
+        for bucket in self.buckets:
+            if not bucket.late:
+                self._hook(bucket)
+        if self.zero == 3:
+            self._hook_blocks()
+
+    # -- one step ---------------------------------------------------------------------------------
+    def step(self, batch):
+        self.launched = 0
+        for bucket in self.buckets:
+            bucket.reset()
+        loss = self.forward([rows.chunk(self.group.size())[self.group.rank()] for rows in batch])
+        if self.zero == 3:
+            self._last_block_before_backward()
+        loss.backward(torch.full_like(loss, 1 / self.group.size()))  # the mean over ranks, by adding
+        self.synchronise()
+        return loss.detach()
+
+    def forward(self, batch):
+        if self.zero == 3:
+            self._gather_roots()
+        return self.inner.forward(batch)
+
+    def synchronise(self):
+        self.inner.synchronise()
+        with label(phase="sync"):
+            for bucket in self.buckets:
+                if bucket.late:
+                    for parameter in bucket.slots:
+                        bucket.collect(parameter)
+                    self._complete(bucket)
+            for bucket in self.buckets:
+                bucket.reduced()
+
+    def optimizer_step(self):
+        self.optimizer.step()
+        if self.zero in (1, 2):
+            for bucket in self.buckets:
+                bucket.gather("optimizer")
+            for bucket in self.buckets:
+                bucket.ready("optimizer")
+
+    # -- gradients, while backward goes on --------------------------------------------------------
+    def _hook(self, bucket):
+        def arrived(parameter):
+            with label(phase="sync"):
+                if bucket.collect(parameter):
+                    self._complete(bucket)
+
+        for parameter in bucket.slots:
+            parameter.register_post_accumulate_grad_hook(arrived)
+
+    def _complete(self, bucket):
+        """All gradients of a bucket are here: reduce it, in the plan's order, which is the same on every rank."""
+        if self.zero == 3:
+            bucket.free()
+        while self.launched < len(self.buckets) and not self.buckets[self.launched].missing:
+            if self.zero >= 2 and self.launched:
+                self.buckets[self.launched - 1].reduced()  # at most one whole gradient in flight
+            self.buckets[self.launched].reduce()
+            self.launched += 1
+
+    # -- parameters, at stage 3 -------------------------------------------------------------------
+    def _gather_roots(self):
+        """What is not in a block is gathered once, and kept until its gradients are done."""
+        roots = [b for b in self.buckets if b.block < 0]
+        for bucket in roots:
+            bucket.gather("forward")
+        self._prefetch(0, "forward")
+        for bucket in roots:
+            bucket.ready("forward")
+
+    def _last_block_before_backward(self):
+        self._prefetch(len(self.module.blocks) - 1, "backward")
+
+    def _prefetch(self, block, phase):
+        for bucket in self.buckets:
+            if bucket.block == block >= 0:
+                bucket.gather(phase)
+
+    def _hook_blocks(self):
+        of_block = {b.block: b for b in self.buckets if b.block >= 0}
+        for number, block in enumerate(self.module.blocks):
+            block.register_forward_pre_hook(lambda *_, n=number: self._use(of_block[n], n + 1, "forward"))
+            block.register_forward_hook(lambda m, args, out, n=number: self._used(of_block[n], out, n))
+
+    def _use(self, bucket, ahead, phase):
+        bucket.ready(phase)
+        self._prefetch(ahead, phase)
+
+    def _used(self, bucket, out, number):
+        bucket.free()
+        out.register_hook(lambda grad: self._use(bucket, number - 1, "backward"))
+
+    # -- for checking -----------------------------------------------------------------------------
+    def watch(self):
+        self.inner.watch()
+
+    def outputs(self):
+        return gather(self.inner.outputs(), [(0, "dp")], self.mesh)
+
+    def input_gradient(self):
+        return gather(self.inner.input_gradient(), [(0, "dp")], self.mesh)
+
+    def gradients(self):
+        return self._full(FlatBucket.full_gradients)
+
+    def parameters(self):
+        return self._full(FlatBucket.full_parameters)
+
+    def _full(self, of_bucket):
+        found = {}
+        for bucket in self.buckets:
+            found |= of_bucket(bucket)
+        return self.full({name: found[name] for name in self.named})
+
+
+def build(strategy, workload, mesh, dtype, device, lr=LEARNING_RATE):
+    """This rank's program for a `DataParallel` strategy; its inner program alone where dp = 1."""
+    local = strategy.local(workload)
+    if strategy.inner:
+        inner = strategy.inner.build(local, mesh, dtype, device, lr=lr)
+    else:
+        inner = reference_program(local, dtype, device, lr)
+    return inner if strategy.dp == 1 else DataParallelProgram(strategy, workload, inner, mesh, lr)
