@@ -1,7 +1,7 @@
 """A timeline of 5,000 events: its scene and SVG in Python, its drawing in Chromium beside plotly's.
 
 A drawing is over at the second animation frame after it was asked for: laid out and painted once.
-Plotly draws the same bars the fast way, one horizontal bar trace for each colour. Our view draws bars
+Plotly draws the same bars the fast way, one horizontal bar trace a colour. Our view draws bars
 closer than a fraction of a pixel as one.
 """
 
