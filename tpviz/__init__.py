@@ -24,7 +24,7 @@ _HOMES = {
     "tpviz.verbs.run": ["run"],
     "tpviz.verbs.verify": ["verify"],
     "tpviz.widgets": ["explore", "Timeline", "MeshView"],
-    "tpviz.exercises": ["check", "exercise"],
+    "tpviz.exercises": ["Guess", "check", "exercise", "hint"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME)

@@ -1,7 +1,8 @@
 """A real JupyterLab and a real Chromium for the browser tests.
 
-One Lab server per setting of ``commsOverSubshells`` (whether widget callbacks run on threads of their own), on
-copies of the notebooks in a temporary folder with settings, history and runtime files of its own.
+One Lab server per setting of ``commsOverSubshells`` (whether widget callbacks run on threads of
+their own), on copies of the notebooks in a temporary folder with settings, history and runtime
+files of its own.
 """
 
 import json
@@ -40,7 +41,8 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     if not CHROMIUM.exists():
-        pytest.fail(f"TPVIZ_REQUIRE_BROWSER=1, but there is no {CHROMIUM}: apt-get install chromium")
+        pytest.fail(f"TPVIZ_REQUIRE_BROWSER=1, but there is no {CHROMIUM}: apt-get install "
+                    "chromium")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=CHROMIUM_ARGS)
         yield chromium
@@ -48,12 +50,15 @@ def browser():
 
 
 def _write_settings(folder, comms_over_subshells):
-    """Lab's defaults for this server: no news pop-up, all cells in the page, the thread behaviour to test."""
+    """Lab's defaults for this server: no news pop-up, all cells in the page, the thread behaviour
+    to test."""
     folder.mkdir(parents=True)
+    quiet = {"fetchNews": "false", "checkForUpdates": False}
+    kernels = {"commsOverSubshells": comms_over_subshells}
     overrides = {
-        "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+        "@jupyterlab/apputils-extension:notification": quiet,
         "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
-        "@jupyterlab/apputils-extension:kernels-settings": {"commsOverSubshells": comms_over_subshells},
+        "@jupyterlab/apputils-extension:kernels-settings": kernels,
     }
     (folder / "overrides.json").write_text(json.dumps(overrides))
 
@@ -91,7 +96,7 @@ def _start(folder, comms_over_subshells):
              "--IdentityProvider.token=", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}",
              "--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder / 'root'}",
              f"--LabApp.app_settings_dir={folder / 'app'}"],
-            env={**os.environ, **own, "TPVIZ_FAST": "1"}, cwd=folder, start_new_session=True,
+            env={**os.environ, **own}, cwd=folder, start_new_session=True,
             stdout=output, stderr=subprocess.STDOUT)
     url = f"http://127.0.0.1:{port}"
     _wait_until_up(server, url, log)

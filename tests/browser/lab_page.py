@@ -25,7 +25,8 @@ class LabPage:
         self.page.wait_for_selector(CODE_CELL)
 
     def run_all(self, timeout_s=90):
-        """Run all cells and wait until every code cell has its number; fail with the first error shown."""
+        """Run all cells and wait until every code cell has its number; fail with the first error
+        shown."""
         self.page.click("text=Run >> nth=0")
         self.page.click('[data-command="runmenu:run-all"]')
         self.page.wait_for_function(ALL_DONE, arg=PROMPTS, timeout=timeout_s * 1000)

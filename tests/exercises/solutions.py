@@ -1,4 +1,5 @@
-"""Reference solutions of all exercises, other right answers, and known wrong ones with the hint they must get.
+"""Reference solutions of all exercises, other right answers, and known wrong ones with the hint
+they must get.
 
 Kept out of the package, so that a learner does not meet them by accident.
 """
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import all_reduce
 
-# --- mean_over_ranks ------------------------------------------------------------------------------------
+# --- mean_over_ranks ---
 
 
 def mean(x):
@@ -92,7 +93,7 @@ def mean_sleeps(x):
     time.sleep(3600)
 
 
-# --- row_parallel ---------------------------------------------------------------------------------------
+# --- row_parallel ---
 
 
 def rows(x, w):
@@ -140,7 +141,7 @@ def rows_wrong_shape(x, w):
     return torch.cat(_gather(x @ w))
 
 
-# --- all_reduce_in_two ----------------------------------------------------------------------------------
+# --- all_reduce_in_two ---
 
 
 def in_two(x):
@@ -197,7 +198,7 @@ def two_through_rank_0(x):
     return x
 
 
-# --- mlp_on_mesh ----------------------------------------------------------------------------------------
+# --- mlp_on_mesh ---
 
 
 def mlp(x, w1, w2, mesh):
@@ -261,7 +262,7 @@ WRONG = {
         (mean_of_four, r"Right on 4 ranks, but on 2 ranks: you divided by 4"),
         (mean_by_gathering, r"numbers are right, but you moved 2x the bytes needed: all_gather"),
         (mean_on_rank_0, "only rank 0 has the mean"),
-        (mean_in_two_trips, r"you used 2 collectives \(1 x broadcast on world, 1 x reduce on world\) where 1"),
+        (mean_in_two_trips, r"2 collectives \(1 x broadcast on world, 1 x reduce on world\) where"),
         (mean_of_everything, r"returned shape \[\]; it should be \["),
         (mean_not_awaited, "started all_reduce without waiting"),
         (mean_forgotten, "rank 0 returned NoneType, not a tensor"),
@@ -285,7 +286,7 @@ WRONG = {
     ],
     "mlp_on_mesh": [
         (mlp_partial, "each rank returned a partial sum"),
-        (mlp_over_world, r"your all_reduce ran on all ranks \(the default group\), but only ranks along axis tp"),
+        (mlp_over_world, r"ran on all ranks \(the default group\), but only ranks along axis tp"),
         (mlp_over_dp, "your all_reduce ran on axis dp, but only ranks along axis tp"),
         (mlp_summed_hidden, "other columns of H"),
         (mlp_gathered, "nothing has to be gathered"),

@@ -1,4 +1,5 @@
-"""Every exercise is solved by its reference, and every known wrong answer fails with the right hint."""
+"""Every exercise is solved by its reference, and every known wrong answer fails with the right
+hint."""
 
 import re
 

@@ -14,7 +14,7 @@ __all__ = ["Exercise", "Guess", "Result", "Reveal", "check", "exercise", "exerci
 
 
 def exercise(name):
-    """The exercise called ``name``; in a notebook it shows its task. Raises ValueError for an unknown name."""
+    """The exercise called ``name``, which shows its task. Raises ValueError for an unknown name."""
     return find(name)
 
 

@@ -1,4 +1,4 @@
-"""One try at an exercise, as facts: what each rank returned, which collectives it used, how much it multiplied."""
+"""One try at an exercise, as facts: what ranks returned, what they sent and multiplied."""
 
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ class Attempt:
     """What happened in one case on one world.
 
     outputs: per rank a NumPy array, or the name of the type when it was not a tensor.
-    ledger: of the busiest rank. needed: the ledger of the best known solution. flops: of the busiest rank.
+    ledger, flops: of the busiest rank. needed: the ledger of the best known solution.
     unwaited: names of collectives that some rank started and never waited for.
     """
 
@@ -30,7 +30,7 @@ class Attempt:
         return len(self.outputs)
 
     def matches(self, guess):
-        """Ranks whose output equals ``guess(expected)``: recognises a wrong answer by its numbers."""
+        """Ranks whose output equals ``guess(expected)``: tells a wrong answer by its numbers."""
         return [rank for rank, (got, want) in enumerate(zip(self.outputs, self.case.expected))
                 if _equal(got, guess(want))]
 
@@ -54,6 +54,6 @@ def in_words(ledger):
 
 
 def _equal(got, want):
-    """Same shape and same numbers. Inputs are whole numbers, so only divisions round (1e-6 relative)."""
+    """Same shape and numbers. Inputs are whole numbers, so only divisions round (by 1e-7)."""
     return (isinstance(got, np.ndarray) and got.shape == want.shape
             and np.allclose(got, want, rtol=1e-5, atol=1e-5))

@@ -2,7 +2,8 @@
 
 from . import meshes, start
 
-EXERCISES = {exercise.name: exercise for exercise in (start.MEAN, start.ROWS, meshes.IN_TWO, meshes.MLP)}
+COURSE = (start.MEAN, start.ROWS, meshes.IN_TWO, meshes.MLP)
+EXERCISES = {exercise.name: exercise for exercise in COURSE}
 
 
 def find(name):

@@ -1,6 +1,7 @@
-"""The judges: each looks at one `Attempt` and returns what is wrong in one or two sentences, or None.
+"""The judges: each looks at one `Attempt` and returns what is wrong, in a sentence or two, or None.
 
-An exercise lists its judges in order: `FIRST`, then its own (they know the typical mistakes), then `GENERAL`. A judge never asserts and never raises: it explains.
+An exercise lists its judges in order: `FIRST`, then its own (they know the typical mistakes), then
+`GENERAL`. A judge never asserts and never raises: it explains.
 """
 
 import numpy as np
@@ -19,8 +20,9 @@ def returns_tensors(attempt):
 def waits_for_all(attempt):
     """No collective was left unfinished."""
     if attempt.unwaited:
-        return (f"you started {' and '.join(attempt.unwaited)} without waiting for the end, so the result may or "
-                "may not be there. With `async_op=True` you get a handle: call its `.wait()` before you use the data.")
+        return (f"you started {' and '.join(attempt.unwaited)} without waiting for the end, so the "
+                "result may or may not be there. With `async_op=True` you get a handle: call its "
+                "`.wait()` before you use the data.")
 
 
 def right_shape(attempt):
@@ -85,12 +87,13 @@ def own_share_of_work(attempt):
     """No rank multiplied more than its share."""
     share = attempt.case.flops
     if share is not None and attempt.flops > share:
-        return (f"the numbers are right, but each rank did {attempt.flops / share:.2g}x its share of the "
-                f"multiplications: {attempt.flops} FLOPs instead of {share}.")
+        return (f"the numbers are right, but each rank did {attempt.flops / share:.2g}x its share "
+                f"of the multiplications: {attempt.flops} FLOPs instead of {share}.")
 
 
 FIRST = (returns_tensors, waits_for_all)
-GENERAL = (right_axes, right_shape, right_numbers, fewest_bytes, fewest_collectives, own_share_of_work, same_ledger)
+GENERAL = (right_axes, right_shape, right_numbers, fewest_bytes, fewest_collectives,
+           own_share_of_work, same_ledger)
 
 
 def _ranks(ranks):

@@ -1,8 +1,8 @@
 """Grading: run the learner's function on real ranks, judge numbers and trace, answer with a hint.
 
-Every try gets fresh random inputs (one process computes what is expected), on each world the exercise names. A
-function that raises or hangs is an answer too: the result carries the rank's own traceback, shortened to the
-learner's lines, or says which rank waits in which collective.
+Every try gets fresh random inputs (one process computes what is expected), on each world the
+exercise names. A function that raises or hangs is an answer too: the result carries the rank's own
+traceback, shortened to the learner's lines, or says which rank waits in which collective.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ _hints_given = Counter()
 
 @dataclass(frozen=True)
 class Result:
-    """The verdict on one try. ``trace`` is that of the world that decided; draw it with ``tv.Timeline``."""
+    """The verdict on one try; draw its ``trace`` with ``tv.Timeline``."""
 
     name: str
     passed: bool
@@ -46,16 +46,17 @@ class Result:
         colour = "#009E73" if self.passed else "#D55E00"
         ledger = ("<p>One call, seen from the busiest rank:</p>" + self.ledger._repr_html_()
                   if self.ledger else "")
-        return (f"<div class='tpviz-result' style='border-left: 4px solid {colour}; padding-left: 1em'>"
-                f"<b>{escape(self._headline)}</b>"
+        style = f"border-left: 4px solid {colour}; padding-left: 1em"
+        return (f"<div class='tpviz-result' style='{style}'><b>{escape(self._headline)}</b>"
                 f"<pre style='white-space: pre-wrap'>{escape(self.message)}</pre>{ledger}</div>")
 
 
 def check(name, fn, timeout=10, seed=None):
-    """Grade ``fn`` as the answer to exercise ``name``: a `Result`, never an exception of the learner's code.
+    """Grade ``fn`` as the answer to exercise ``name``; what ``fn`` raises becomes a `Result` too.
 
-    timeout: seconds after which ranks that still wait are given up. seed: repeats the random inputs of
-    an earlier try (``result.seed``). Raises ValueError for an unknown name or an ``fn`` that is no function.
+    timeout: seconds after which ranks that still wait are given up. seed: repeats the random inputs
+    of an earlier try (``result.seed``). Raises ValueError for an unknown name or an ``fn`` that is
+    no function.
     """
     exercise = find(name)
     if not callable(fn):
@@ -87,13 +88,15 @@ def _on_one_world(exercise, fn, axes, timeout, seed, passed):
     try:
         attempts, trace = run(exercise, fn, axes, cases, timeout)
     except (RankError, RankTimeoutError) as error:
-        return Result(exercise.name, False, _context(exercise, axes, passed, _explain(error)), seed=seed)
+        message = _context(exercise, axes, passed, _explain(error))
+        return Result(exercise.name, False, message, seed=seed)
     for attempt in attempts:
         message = next(filter(None, (judge(attempt) for judge in exercise.checks)), None)
         if message:
             message = _context(exercise, axes, passed, message)
             return Result(exercise.name, False, message, attempt.ledger, trace, seed)
-    return Result(exercise.name, True, _praise(exercise, attempts[0]), attempts[0].ledger, trace, seed)
+    first = attempts[0]
+    return Result(exercise.name, True, _praise(exercise, first), first.ledger, trace, seed)
 
 
 def _context(exercise, axes, passed, message):
@@ -119,8 +122,8 @@ def _explain(error):
     """What went wrong inside the ranks, for the person who wrote the function."""
     if isinstance(error, RankTimeoutError):
         waits = "\n".join(f"  rank {rank}: {state}" for rank, state in sorted(error.states.items()))
-        return ("your function did not come to its end, so the ranks were stopped. A collective ends only when "
-                f"every rank of its group calls it, in the same order:\n{waits}")
+        return ("your function did not come to its end, so the ranks were stopped. A collective "
+                f"ends only when every rank of its group calls it, in the same order:\n{waits}")
     if not error.traceback:
         return str(error)
     return f"rank {error.rank} raised an error:\n{_own_frames(error.traceback)}"

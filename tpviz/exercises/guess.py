@@ -18,8 +18,8 @@ import ipywidgets
 class Guess(ipywidgets.VBox):
     """A question with a field and a Commit button; what is committed stays.
 
-    question: plain text. unit: of the answer, "bytes" say. A cell that reveals works with or without a guess,
-    so a notebook also runs from top to bottom by itself.
+    question: plain text. unit: of the answer, "bytes" say. A cell that reveals works with or
+    without a guess, so a notebook also runs from top to bottom by itself.
     """
 
     def __init__(self, question, unit=""):
@@ -39,7 +39,7 @@ class Guess(ipywidgets.VBox):
         return f"<Guess {self.question!r}: {state}>"
 
     def commit(self, value):
-        """Fix the guess: a number or its text ("1.5e6", "2_000"). Raises ValueError on anything else."""
+        """Fix the guess: a number or its text ("1.5e6"). Raises ValueError on anything else."""
         number = _parse(value)
         with self._lock:
             if self.value is not None:
@@ -56,13 +56,13 @@ class Guess(ipywidgets.VBox):
             self._note.value = escape(str(error))
 
     def reveal(self, measured, formula="", predicted=None):
-        """The guess, the formula (its text and its value) and the measured value side by side: a `Reveal`."""
+        """Guess, formula (its text and its value) and measured value side by side: a `Reveal`."""
         return Reveal(self.value, measured, formula, predicted, self.unit)
 
 
 @dataclass(frozen=True)
 class Reveal:
-    """guess and predicted may be None: not guessed, no formula. Prints in two lines; a table in a notebook."""
+    """What was guessed and predicted (None: nothing) beside what was measured; a table."""
 
     guess: float | None
     measured: float
@@ -75,7 +75,8 @@ class Reveal:
         guess = "no guess committed" if self.guess is None else _number(self.guess, self.unit)
         value = "" if self.predicted is None else _number(self.predicted, self.unit)
         formula = " = ".join(part for part in (self.formula, value) if part)
-        cells = [("your guess", guess), ("formula", formula), ("measured", _number(self.measured, self.unit))]
+        measured = _number(self.measured, self.unit)
+        cells = [("your guess", guess), ("formula", formula), ("measured", measured)]
         return [cell for cell in cells if cell[1]]
 
     @property

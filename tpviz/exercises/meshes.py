@@ -1,4 +1,4 @@
-"""The exercises of notebook 01: all-reduce from its two halves, and a two-layer MLP on a 2 x 2 mesh."""
+"""The exercises of notebook 01: all-reduce from its two halves, and an MLP on a 2 x 2 mesh."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from .task import Case, Exercise, whole_numbers
 NOTEBOOK = "01_ranks_meshes_collectives"
 
 
-# --- all_reduce_in_two ----------------------------------------------------------------------------------
+# --- all_reduce_in_two ---
 
 def _make_two(rng, axes):
     n = axes["world"]
@@ -20,7 +20,8 @@ def _make_two(rng, axes):
 
 def _two_halves(axes, case):
     n, size = axes["world"], case.expected[0].nbytes
-    return Ledger.of([("world", "reduce_scatter", "", 1, size, n), ("world", "all_gather", "", 1, size, n)])
+    halves = ("reduce_scatter", "all_gather")
+    return Ledger.of([("world", collective, "", 1, size, n) for collective in halves])
 
 
 def _no_collective(attempt):
@@ -40,56 +41,59 @@ def _half_way(attempt):
     if "reduce_scatter" in attempt.names() and "all_gather" not in attempt.names() \
             and getattr(attempt.outputs[0], "shape", None) == blocks[0].shape:
         return (f"half way: after reduce_scatter each rank holds 1/{attempt.size} of the sum, "
-                f"{list(blocks[0].shape)} of {list(want.shape)}. Now every rank needs the other blocks.")
+                f"{list(blocks[0].shape)} of {list(want.shape)}. Now every rank needs the other "
+                "blocks.")
 
 
 def _added_by_hand(attempt):
     (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
     if attempt.names() == {"all_gather"} and len(attempt.right) == attempt.size and sent > least:
-        return (f"the numbers are right, but gathering everything and adding at home moved {sent / least:.2g}x "
-                f"the bytes needed ({sent:g} instead of {least:g} per rank). Let reduce_scatter add on the way.")
+        return ("the numbers are right, but gathering everything and adding at home moved "
+                f"{sent / least:.2g}x the bytes needed ({sent:g} instead of {least:g} per rank). "
+                "Let reduce_scatter add on the way.")
 
 
 def _wrong_order(attempt):
     if {"all_gather", "reduce_scatter"} <= attempt.names() and not attempt.right \
             and attempt.matches(lambda want: want * attempt.size):
-        return (f"every number is {attempt.size}x too large: you added tensors that were already sums. "
-                "Scatter the sum first, then gather the blocks.")
+        return (f"every number is {attempt.size}x too large: you added tensors that were already "
+                "sums. Scatter the sum first, then gather the blocks.")
 
 
 def _through_one_rank(attempt):
     if attempt.names() == {"reduce", "broadcast"}:
-        return ("the numbers are right, but reduce + broadcast pass everything through rank 0: its link carries "
-                "the whole tensor while the others wait. Let each rank be in charge of one block: reduce_scatter.")
+        return ("the numbers are right, but reduce + broadcast pass everything through rank 0: its "
+                "link carries the whole tensor while the others wait. Let each rank be in charge "
+                "of one block: reduce_scatter.")
 
 
 IN_TWO = Exercise(
     name="all_reduce_in_two",
     title="All-reduce from its two halves",
     notebook=NOTEBOOK,
-    prompt="Return the sum of `x` over all ranks, on every rank, **without** `all_reduce`: build it from one "
-           "reduce-scatter and one all-gather. It sends exactly the bytes of the ring all-reduce. "
-           "The rows of `x` divide by the number of ranks.",
+    prompt="Return the sum of `x` over all ranks, on every rank, **without** `all_reduce`: build "
+           "it from one reduce-scatter and one all-gather. It sends exactly the bytes of the ring "
+           "all-reduce. The rows of `x` divide by the number of ranks.",
     starter='''def all_reduce_in_two(x):
-    # x: [R, C] on every rank; R divides by n
-    blocks = list(x.chunk(dist.get_world_size()))  # n tensors [R / n, C]
-    block = torch.empty_like(blocks[0])
-    return x''',
+    # x: [R, C] on every rank; the rows divide by the number of ranks n
+    blocks = list(x.chunk(dist.get_world_size()))  # n tensors of R / n rows
+    return torch.cat(blocks)''',
     hints=(
         "In a ring all-reduce every rank first becomes the owner of one finished block of the sum.",
-        "reduce_scatter leaves block r of the sum on rank r and sends (n-1)/n of the tensor; all_gather "
-        "hands the blocks round and sends (n-1)/n again.",
-        "`dist.reduce_scatter(block, blocks)`, then `dist.all_gather(blocks, block)`, then "
-        "`return torch.cat(blocks)`.",
+        "reduce_scatter leaves block r of the sum on rank r and sends (n-1)/n of the tensor; "
+        "all_gather hands the blocks round and sends (n-1)/n again.",
+        "`block = torch.empty_like(blocks[0])`, then `dist.reduce_scatter(block, blocks)`, then "
+        "`dist.all_gather(blocks, block)`.",
     ),
-    success="ZeRO and sequence parallelism use just this: they keep the two halves and work in between.",
+    success="ZeRO and sequence parallelism do just this, with other work between the halves.",
     make=_make_two,
     needs=_two_halves,
-    checks=(*FIRST, _no_collective, _not_built, _half_way, _added_by_hand, _wrong_order, _through_one_rank, *GENERAL),
+    checks=(*FIRST, _no_collective, _not_built, _half_way, _added_by_hand, _wrong_order,
+            _through_one_rank, *GENERAL),
 )
 
 
-# --- mlp_on_mesh ----------------------------------------------------------------------------------------
+# --- mlp_on_mesh ---
 
 def _make_mlp(rng, axes):
     dp, tp = axes["dp"], axes["tp"]
@@ -114,33 +118,37 @@ def _partial_mlp(attempt):
 
 def _summed_hidden(attempt):
     if attempt.names() == {"all_reduce"} and attempt.ledger.total()[0] > 1 and not attempt.right:
-        return ("you added the hidden activations over the ranks, but each rank holds other columns of "
-                "H[B, F_tp], not parts of a sum. Keep them apart: relu works on each column alone.")
+        return ("you added the hidden activations over the ranks, but each rank holds other "
+                "columns of H[B, F_tp], not parts of a sum. Keep them apart: relu works on each "
+                "column alone.")
 
 
 def _gathered_hidden(attempt):
     if "all_gather" in attempt.names() and len(attempt.right) == attempt.size:
         (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
-        return (f"the numbers are right, but nothing has to be gathered: relu works on each column of H alone, "
-                f"and your rows of W2 fit your columns of H. You sent {sent:g} bytes per rank, {least:g} will do.")
+        return ("the numbers are right, but nothing has to be gathered: relu works on each column "
+                f"of H alone, and your rows of W2 fit your columns of H. You sent {sent:g} bytes "
+                f"per rank, {least:g} will do.")
 
 
 MLP = Exercise(
     name="mlp_on_mesh",
     title="An MLP on a 2 x 2 mesh with one all-reduce",
     notebook=NOTEBOOK,
-    prompt="Y = relu(X W1) W2 on a mesh with axes dp and tp. Data: `X[B_dp, D]`. Weights: `W1[D, F_tp]` is cut by "
-           "columns and `W2[F_tp, D]` by rows. Return this rank's `Y[B_dp, D]` with **one** collective, on axis tp "
-           "only. `mesh.get_group(\"tp\")` is the group of this rank's neighbours along tp.",
+    prompt="Y = relu(X W1) W2 on a mesh with axes dp and tp. Data: `X[B_dp, D]`. Weights: `W1[D, "
+           "F_tp]` is cut by columns and `W2[F_tp, D]` by rows. Return this rank's `Y[B_dp, D]` "
+           "with **one** collective, on axis tp only. `mesh.get_group(\"tp\")` is the group of "
+           "this rank's neighbours along tp.",
     starter='''def mlp_on_mesh(x, w1, w2, mesh):
     # x: [B / dp, D]; w1: [D, F / tp], columns of W1; w2: [F / tp, D], rows of W2
     h = torch.relu(x @ w1)
     return h @ w2''',
     hints=(
         "Which of the two products has its inner dimension cut? Only that one leaves partial sums.",
-        "Ranks with the same dp coordinate share the data and hold parts of one sum; ranks with another dp "
-        "coordinate hold other data, and adding theirs would be wrong.",
-        "`y = torch.relu(x @ w1) @ w2`, then `dist.all_reduce(y, group=mesh.get_group(\"tp\"))`, then `return y`.",
+        "Ranks with the same dp coordinate share the data and hold parts of one sum; ranks with "
+        "another dp coordinate hold other data, and adding theirs would be wrong.",
+        "`y = torch.relu(x @ w1) @ w2`, then `dist.all_reduce(y, group=mesh.get_group(\"tp\"))`, "
+        "then `return y`.",
     ),
     success="Column cut, then row cut: the pair at the heart of Megatron's 1D tensor parallelism.",
     make=_make_mlp,

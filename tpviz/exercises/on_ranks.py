@@ -1,4 +1,4 @@
-"""Runs the learner's function on real ranks under the recorder, and brings back an `Attempt` per case."""
+"""Runs the learner's function on real ranks under the recorder: an `Attempt` per case."""
 
 import numpy as np
 import torch
@@ -12,7 +12,8 @@ from .attempt import Attempt
 
 
 def run(exercise, fn, axes, cases, timeout):
-    """Run ``fn`` once per case on a world laid out as ``axes``; returns (attempts, trace of them all)."""
+    """Run ``fn`` once per case on a world laid out as ``axes``; returns (attempts, trace of them
+    all)."""
     size = int(np.prod(list(axes.values())))
     inputs = [case.inputs for case in cases]
     results = launch(_in_rank, fn, inputs, axes, world_size=size, timeout=timeout)
@@ -29,8 +30,8 @@ def _attempt(exercise, axes, case, outputs, trace):
     flops = [int(trace.select(rank=rank)["flops"].sum()) for rank in ranks]
     comm = trace.select(kind="comm")
     waited = np.isin(comm["id"], trace["waits_for"])
-    return Attempt(axes, case, outputs, ledger=max(ledgers, key=lambda ledger: ledger.total()[::-1]),
-                   needed=exercise.needs(axes, case), flops=max(flops),
+    busiest = max(ledgers, key=lambda ledger: ledger.total()[::-1])
+    return Attempt(axes, case, outputs, busiest, exercise.needs(axes, case), flops=max(flops),
                    unwaited=tuple(np.unique(comm["name"][~waited]).tolist()))
 
 

@@ -1,9 +1,10 @@
-"""What an exercise is: plain data, so that tests can solve every exercise and a notebook can show it.
+"""What an exercise is: plain data, so that tests can solve every exercise and a notebook can show
+it.
 
-The learner writes the function that every rank runs; `tpviz.exercises.grade` judges it by its numbers and by
-the collectives it used. Hints go from the concept to the principle to the answer. (The shape of a task, with
-graded hints and a reason for success, follows LLM Cluster Simulator; scoring by what the code touched
-follows GPU-Puzzles.)
+The learner writes the function that every rank runs; `tpviz.exercises.grade` judges it by its
+numbers and by the collectives it used. Hints go from the concept to the principle to the answer.
+(The shape of a task, with graded hints and a reason for success, follows LLM Cluster Simulator;
+scoring by what the code touched follows GPU-Puzzles.)
 """
 
 from collections.abc import Callable
@@ -16,9 +17,11 @@ HINT_KINDS = ("concept", "principle", "answer")
 
 
 class Case(NamedTuple):
-    """One random problem: ``inputs[rank]`` are the arrays that rank gets, ``expected[rank]`` what it must return.
+    """One random problem: ``inputs[rank]`` are the arrays that rank gets, ``expected[rank]`` what
+    it must return.
 
-    flops: one rank's share of the multiply-adds (2 per multiply-add), or None where nothing is multiplied.
+    flops: one rank's share of the multiply-adds (2 per multiply-add), or None where nothing is
+    multiplied.
     """
 
     inputs: list
@@ -30,10 +33,11 @@ class Case(NamedTuple):
 class Exercise:
     """One exercise.
 
-    make: (random generator, axes) -> `Case`, computed by one process. needs: (axes, case) -> the `Ledger` of the
-    best known solution. checks: functions of an `Attempt` that return what is wrong, or None; the first
-    that speaks is the learner's answer. worlds: the meshes to grade on, each {axis name: size, outer first};
-    the single axis "world" means the default group, and the function then gets no mesh.
+    make: (random generator, axes) -> `Case`, computed by one process. needs: (axes, case) -> the
+    `Ledger` of the best known solution. checks: functions of an `Attempt` that return what is
+    wrong, or None; the first that speaks is the learner's answer. worlds: the meshes to grade on,
+    each {axis name: size, outer first}; the single axis "world" means the default group, and the
+    function then gets no mesh.
     """
 
     name: str
@@ -69,18 +73,21 @@ class Hint:
     number: int
     text: str
 
+    @property
+    def _heading(self):
+        return f"Hint {self.number} of {len(HINT_KINDS)} ({HINT_KINDS[self.number - 1]})"
+
     def __repr__(self):
-        return f"Hint {self.number} of {len(HINT_KINDS)} ({HINT_KINDS[self.number - 1]}): {self.text}"
+        return f"{self._heading}: {self.text}"
 
     def _repr_markdown_(self):
-        return (f"**Hint {self.number} of {len(HINT_KINDS)}** "
-                f"({HINT_KINDS[self.number - 1]}): {self.text}")
+        return f"**{self._heading}:** {self.text}"
 
 
 def whole_numbers(rng, *shape):
     """A float32 array of whole numbers from -4 to 4.
 
-    Sums and products of these are exact in float32 (far below 2**24), whatever the order of the ranks in a
-    ring, so a wrong answer cannot hide behind rounding.
+    Sums and products of these are exact in float32 (far below 2**24), whatever the order of the
+    ranks in a ring, so a wrong answer cannot hide behind rounding.
     """
     return rng.integers(-4, 5, size=shape).astype(np.float32)

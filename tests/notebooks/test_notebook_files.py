@@ -1,0 +1,79 @@
+"""What every shipped notebook promises: its skeleton, its size, and nothing stored that a run makes."""
+
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter_client.manager import KernelManager
+
+from tpviz.exercises import exercises
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+SKELETON = ["# ", "**Question.**", "**You will be able to**", "## Predict", "## Run", "## Reveal",
+            "## Change it", "## Exercises", "## Takeaways"]
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def path(request):
+    return request.param
+
+
+@pytest.fixture
+def notebook(path):
+    return nbformat.read(path, as_version=4)
+
+
+def code(notebook):
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_the_course_has_its_notebooks():
+    assert [path.stem for path in NOTEBOOKS] == ["00_start", "01_ranks_meshes_collectives"]
+
+
+def test_stored_without_outputs_and_widget_state(notebook):
+    assert "widgets" not in notebook.metadata
+    assert notebook.metadata.kernelspec.name == "python3"
+    for cell in notebook.cells:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+        assert not cell.metadata
+
+
+def test_size(notebook):
+    assert len(notebook.cells) <= 25
+    assert max(len(source.splitlines()) for source in code(notebook)) <= 12
+
+
+def test_the_skeleton_is_there_in_order(notebook):
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    places = [text.find(heading) for heading in SKELETON]
+    assert places[0] == 0
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_links_between_notebooks_lead_somewhere(notebook, path):
+    links = [part.split(")")[0] for cell in notebook.cells for part in cell.source.split("](")[1:]]
+    assert links
+    for link in links:
+        assert (path.parent / link).exists(), link
+
+
+def test_lessons_end_in_asserts(notebook):
+    assert sum("assert " in source for source in code(notebook)) >= 4
+
+
+def test_each_exercise_of_the_notebook_is_shown_with_its_starter_and_checked(notebook, path):
+    mine = [task for task in exercises() if task.notebook == path.stem]
+    assert len(mine) == 2
+    cells = code(notebook)
+    for task in mine:
+        assert f'tv.exercise("{task.name}")' in cells
+        attempt = next(source for source in cells if f'tv.check("{task.name}"' in source)
+        assert task.starter in attempt
+
+
+def test_the_kernel_of_the_notebooks_is_the_python_of_the_tests():
+    assert KernelManager(kernel_name="python3").format_kernel_cmd()[0] == sys.executable
