@@ -273,6 +273,8 @@ def _naming_axes(make):
     @functools.wraps(make)
     def make_and_name(mesh, *args, **kwargs):
         make(mesh, *args, **kwargs)
+        if not kwargs.get("_init_backend", True):
+            return  # from_group: the mesh has no groups yet, and those it will get have names
         if mesh.mesh_dim_names and len(mesh.mesh_dim_names) == 1 and mesh.get_coordinate() is not None:
             group = mesh.get_group()
             if isinstance(group, TracedGroup):
