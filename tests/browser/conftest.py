@@ -16,6 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -24,6 +25,12 @@ ROOT = Path(__file__).parents[2]
 SCREENSHOTS = ROOT / "out" / "screenshots"
 CHROMIUM_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
                  "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+
+
+class Lab(NamedTuple):
+    url: str
+    folder: Path
+    comms: str
 
 
 def pytest_collection_modifyitems(items):
@@ -83,7 +90,7 @@ def _wait_until_up(server, url, log, seconds=60):
 
 
 def _start(folder, comms_over_subshells):
-    """Start a Lab server on copies of the notebooks; returns (process, url, its log file)."""
+    """Start a Lab server on copies of the notebooks; returns (process, url)."""
     _write_settings(folder / "app", comms_over_subshells)
     shutil.copytree(ROOT / "notebooks", folder / "root", ignore=shutil.ignore_patterns(".*"))
     port, log = _free_port(), folder / "lab.log"
@@ -105,9 +112,10 @@ def _start(folder, comms_over_subshells):
 
 @pytest.fixture(scope="session", params=["perCommTarget", "disabled"])
 def lab(request, tmp_path_factory):
-    """The address of a running Lab; its kernels end with it."""
-    server, url = _start(tmp_path_factory.mktemp("lab") / request.param, request.param)
-    yield url
+    """A running Lab: its url, its folder of notebooks and its setting; its kernels end with it."""
+    folder = tmp_path_factory.mktemp("lab") / request.param
+    server, url = _start(folder, request.param)
+    yield Lab(url, folder / "root", request.param)
     server.send_signal(signal.SIGTERM)
     try:
         server.wait(timeout=20)

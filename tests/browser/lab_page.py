@@ -33,9 +33,36 @@ class LabPage:
         errors = self.page.locator(ERROR).all_inner_texts()
         assert not errors, errors[0]
 
-    def screenshot(self, path):
+    def view(self, selector, inside=None):
+        """The first view that matches, once it is drawn."""
+        found = (inside or self.page).locator(selector).first
+        found.wait_for()
+        return View(found)
+
+    def screenshot(self, path, around):
+        """A picture of the whole window with ``around`` (a view or a locator) scrolled into it."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        getattr(around, "root", around).scroll_into_view_if_needed()
         self.page.screenshot(path=str(path))
+
+
+class View:
+    """One of our views: finds parts of it, and waits for its ``data-generation`` to grow."""
+
+    def __init__(self, root):
+        self.root = root
+        self.locator, self.text_content = root.locator, root.text_content
+
+    def generation(self):
+        """How often the view has been drawn anew; 0 before the first time."""
+        return int(self.root.get_attribute("data-generation") or 0)
+
+    def wait_past(self, generation, timeout_s=15):
+        """Wait until the view has drawn something newer; returns its generation."""
+        self.root.page.wait_for_function(
+            "([view, old]) => Number(view.dataset.generation) > old", polling="raf",
+            arg=[self.root.element_handle(), generation], timeout=timeout_s * 1000)
+        return self.generation()
 
 
 @contextmanager
