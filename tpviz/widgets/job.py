@@ -1,0 +1,54 @@
+"""One job at a time in a worker thread, that can be stopped: what the Run and Stop buttons drive.
+
+The thread touches no signal handler and no event loop, so it works wherever JupyterLab runs callbacks.
+"""
+
+import ctypes
+import threading
+
+
+class Job:
+    """Runs ``work()`` in a thread; then calls ``done(result, error, stopped)`` there, exactly once.
+
+    Stopping raises ``KeyboardInterrupt`` in the worker: to what it runs this is what the interrupt button is to a
+    cell, so `tpviz.launch` ends its ranks and is usable again.
+    """
+
+    def __init__(self, work, done):
+        self._work, self._done = work, done
+        self._lock = threading.Lock()
+        self.running, self.stopped = True, False
+        self._thread = threading.Thread(target=self._main, name="tpviz-job", daemon=True)
+        self._thread.start()
+
+    def stop(self):
+        """Interrupt the work; False when it had already ended."""
+        with self._lock:
+            if not self.running:
+                return False
+            self.stopped = True
+            ident = ctypes.c_ulong(self._thread.ident)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(KeyboardInterrupt))
+            return True
+
+    def join(self, timeout=None):
+        """Wait for the end; True when it has come."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _main(self):
+        result = error = None
+        try:
+            try:
+                result = self._work()
+            except BaseException as raised:
+                error = raised
+            self._end()
+        except KeyboardInterrupt as late:  # the stop came just as the work ended
+            result, error = None, late
+            self._end()
+        self._done(result, error, self.stopped)
+
+    def _end(self):
+        with self._lock:
+            self.running = False

@@ -1,0 +1,81 @@
+"""Controls made from a strategy's own fields: bounds, choices and help come from its knobs.
+
+    knobs = Knobs(tv.Megatron)
+    knobs.values()          # {"tp": 4, "sp": False}
+"""
+
+import ast
+from dataclasses import MISSING, fields
+from html import escape
+
+import ipywidgets
+
+WIDE = {"description_width": "90px"}
+
+
+def knob_fields(cls):
+    """The fields of a strategy class that are knobs (made by `tpviz.strategy.knob`), in order."""
+    return [f for f in fields(cls) if "help" in f.metadata and f.default is not MISSING]
+
+
+def control(name, default, help="", low=None, high=None, choices=None, most=None):
+    """The ipywidgets control of one knob.
+
+    choices make a menu, a bool a check box, a bounded int a slider (its upper end at most ``most``), a
+    float a number field, and a tuple or str a text field read as a Python literal.
+    """
+    options = {"description": name, "style": WIDE, "tooltip": help}
+    if choices is not None:
+        return ipywidgets.Dropdown(options=[(str(c), c) for c in choices], value=default, **options)
+    if isinstance(default, bool):
+        return ipywidgets.Checkbox(value=default, indent=False, **options)
+    if isinstance(default, int) and low is not None and high is not None:
+        top = max(default, high if most is None else min(high, most))
+        return ipywidgets.IntSlider(value=default, min=low, max=top, **options)
+    if isinstance(default, int):
+        return ipywidgets.IntText(value=default, **options)
+    if isinstance(default, float) and low is not None and high is not None:
+        return ipywidgets.BoundedFloatText(value=default, min=low, max=high, **options)
+    if isinstance(default, float):
+        return ipywidgets.FloatText(value=default, **options)
+    return ipywidgets.Text(value=default if isinstance(default, str) else repr(default), **options)
+
+
+class Knobs(ipywidgets.VBox):
+    """One row per knob of ``cls``: the control and its line of help.
+
+    defaults: {name: value} shown at first instead of the class's own; most: upper end of int sliders.
+    """
+
+    def __init__(self, cls, defaults=None, most=None):
+        self.cls = cls
+        self.controls, self._literal = {}, set()
+        for f in knob_fields(cls):
+            bounds = {k: f.metadata.get(k) for k in ("help", "low", "high", "choices")}
+            value = (defaults or {}).get(f.name, f.default)
+            self.controls[f.name] = control(f.name, value, most=most, **bounds)
+            if isinstance(self.controls[f.name], ipywidgets.Text) and not isinstance(f.default, str):
+                self._literal.add(f.name)
+        super().__init__([ipywidgets.HBox([box, ipywidgets.HTML(f"<small>{escape(box.tooltip or '')}</small>")])
+                          for box in self.controls.values()])
+
+    def values(self):
+        """{name: value} as the controls stand. Raises ValueError on a text that is no Python value."""
+        return {name: _parsed(name, box.value) if name in self._literal else box.value
+                for name, box in self.controls.items()}
+
+    def on_change(self, callback):
+        """Call ``callback()`` whenever a control moves."""
+        for box in self.controls.values():
+            box.observe(lambda change: callback(), "value")
+
+    def __repr__(self):
+        words = ", ".join(f"{name}={box.value!r}" for name, box in self.controls.items())
+        return f"<Knobs {self.cls.__name__}({words})>"
+
+
+def _parsed(name, text):
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError) as error:
+        raise ValueError(f"{name}: {text!r} is not a value; write for example (2, 2)") from error
