@@ -1,0 +1,27 @@
+"""What both verbs do on a rank: build the program on this rank's device, and train it step by step."""
+
+import os
+
+import torch
+
+from tpviz.mesh import Mesh
+from tpviz.schemes.gpt.program import batch_of
+
+
+def program_here(strategy, workload, **options):
+    """(this rank's program, its device) for a strategy, on the mesh it asks for."""
+    device = os.environ.get("TPVIZ_DEVICE", "cpu")
+    mesh = Mesh(strategy.axes).device_mesh(device)
+    return strategy.build(workload, mesh, getattr(torch, workload.dtype), device, **options), device
+
+
+def train_step(program, workload, step, device):
+    """One whole step, update included; its loss, a tensor: the mean over what this rank saw."""
+    loss = program.step(batch_of(workload, step, device))
+    program.optimizer_step()
+    return loss
+
+
+def mean_losses(losses_by_rank):
+    """The loss of the batch at each step: every rank saw equally many tokens of it."""
+    return [sum(losses) / len(losses) for losses in zip(*losses_by_rank)]

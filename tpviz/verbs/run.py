@@ -1,0 +1,79 @@
+"""``run``: train a workload on real ranks under a strategy, and see what happened as a `Trace`.
+
+    trace = tv.run(tv.Megatron(tp=2) * tv.DataParallel(dp=2), tv.GPT(), steps=3)
+    trace.meta["losses"], trace.ledger(), trace.step_time
+"""
+
+import torch.distributed as dist
+
+from tpviz.checks import whole_number
+from tpviz.runtime.launch import launch, progress as report
+from tpviz.runtime.recorder import record
+from tpviz.schemes.gpt.program import LEARNING_RATE, reference_program
+from tpviz.schemes.ownership import ownership
+from tpviz.trace import Trace
+
+from .ranks import mean_losses, program_here, train_step
+
+
+def run(strategy, workload, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None, memory=True, timeout=120,
+        progress=None):
+    """Train on ``strategy.world_size`` real ranks; the recorded steps of all ranks as one `Trace`.
+
+    Parameters
+    ----------
+    steps, warmup : training steps that are recorded, and steps before them that are not.
+    lr : learning rate of AdamW.
+    device, timeout (s, of the whole call), progress : as `tpviz.launch` takes them.
+    memory : follow allocations too, in one more step of its own, since that slows the step.
+
+    ``trace.meta`` has ``losses`` (one a training step, warm-up included; the mean over the whole batch),
+    ``warmup``, ``mesh`` and ``ownership`` (what `MeshView` draws), ``strategy``, ``workload``, ``badge``.
+    Raises ``ValueError`` for sizes that do not fit, before any rank starts.
+    """
+    whole_number("steps", steps)
+    whole_number("warmup", warmup, low=0)
+    strategy.check(workload)
+    results = launch(_train, strategy, workload, steps, warmup, lr, memory, world_size=strategy.world_size,
+                     timeout=timeout, device=device, progress=progress)
+    traces, losses = zip(*results)
+    return Trace.merge(traces, strategy=repr(strategy), workload=repr(workload),
+                       mesh={"axes": strategy.axes}, ownership=ownership(strategy, workload),
+                       losses=mean_losses(losses), warmup=warmup)
+
+
+def train_reference(workload, steps, *, lr=LEARNING_RATE, device="cpu"):
+    """The losses of the same training in this one process: what `run` must come to, up to rounding."""
+    program = reference_program(workload, device=device, lr=lr)
+    return [float(train_step(program, workload, step, device)) for step in range(steps)]
+
+
+def _train(strategy, workload, steps, warmup, lr, memory):
+    """One rank's training: (its `Trace`, its losses)."""
+    program, device = program_here(strategy, workload, lr=lr)
+    losses, total = [], warmup + steps + memory
+
+    def train():
+        loss = train_step(program, workload, len(losses), device)
+        losses.append(loss)
+        return loss
+
+    def say():
+        report(len(losses), total, f"loss {float(losses[-1]):.4f}")
+
+    for _ in range(warmup):
+        train()
+        say()
+    dist.barrier()  # so that no rank's first recorded step begins with waiting for a slower start
+    with record() as recorder:
+        for _ in range(steps):
+            with recorder.step():
+                train()
+            say()
+    trace = recorder.trace
+    if memory:
+        with record(memory=True) as allocations, allocations.step():
+            train()
+        trace = Trace(trace.columns, {**trace.meta, "memory": allocations.trace.meta["memory"]})
+        report(total, total, "memory seen")
+    return trace, [float(loss) for loss in losses[:warmup + steps]]
