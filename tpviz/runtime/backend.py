@@ -168,8 +168,10 @@ class TracedGroup(dist.ProcessGroup):
         if stamp is not None:
             listener.completed(row, stamp)
         elif row[0] not in PEER and _is_async(args, kwargs) and not isinstance(work, StagedWork):
-            # gloo's send and recv have no future: their end is seen by the wait
-            work.get_future().add_done_callback(lambda _: listener.completed(row))
+            try:
+                work.get_future().add_done_callback(lambda _: listener.completed(row))
+            except RuntimeError:  # gloo's reduce_scatter, and send and recv above: the wait sees their end
+                pass
 
     def _members(self, collective, args):
         if collective not in PEER or len(args) < 2:
