@@ -18,6 +18,7 @@ from time import monotonic
 import cloudpickle
 import numpy  # noqa: F401
 import torch
+import torch._dynamo
 import torch.distributed as dist
 
 import tpviz.runtime.recorder  # noqa: F401
@@ -34,6 +35,7 @@ _pipe_lock = threading.Lock()
 _last_progress = 0.0
 
 guard.serve_as_janitor()
+guard.unmap_clean_pages()
 gc.collect()
 gc.freeze()  # a collection in a rank would otherwise write to, and so copy, every shared page
 
