@@ -60,7 +60,7 @@ def _lanes(trace):
     axes += [n.removeprefix("comm/") for n in trace.lanes if n.startswith("comm/")]
     keys = axis_keys(axes)
     present = set(zip(trace["rank"].tolist(), trace["lane"].tolist()))
-    names = sorted({n for _, n in present}, key=lambda n: _lane_order(n, list(keys)))
+    names = sorted({n for _, n in present} | {"compute"}, key=lambda n: _lane_order(n, list(keys)))
     return [{"rank": r, "lane": n, "name": n.removeprefix("comm/"),
              "axis": n.removeprefix("comm/") if n.startswith("comm/") else "",
              "key": keys.get(n.removeprefix("comm/"), "other")}

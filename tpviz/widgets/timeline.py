@@ -47,7 +47,8 @@ class Timeline(View):
     def _draw(self, **options):
         if not self.scene:
             return ""
-        return timeline_svg(self.scene, **{"rank": self.rank, **options})
+        rank = self.rank if self.rank in self.scene["ranks"] else None  # a linked mesh may have more ranks
+        return timeline_svg(self.scene, **{"rank": rank, **options})
 
     def to_table(self):
         """Rows of strings: count and time per rank, lane and kind of event."""

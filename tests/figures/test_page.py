@@ -1,0 +1,139 @@
+from html.parser import HTMLParser
+
+import pytest
+from synthetic import synthetic_trace
+
+from tpviz.figures.page import page, write_page
+from tpviz.mesh import Mesh
+
+OWNERSHIP = [
+    {"name": "up.weight", "shape": [256, 64], "splits": [{"dim": 0, "axis": "tp"}], "notation": "W[F_tp, D]"},
+    {"name": "norm.bias", "shape": [64], "splits": [], "notation": "b[D]"},
+]
+PICTURE = ".tpv-timeline svg[role='application']"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_page(tmp_path_factory.mktemp("page") / "new" / "run.html", synthetic_trace(), Mesh({"dp": 2, "tp": 2}),
+                      "Two by two", [("Losses", "<p id='mine'>5.5</p>")], OWNERSHIP)
+
+
+@pytest.fixture
+def opened(chromium, path):
+    """(page, problems): the page open in a browser that says yes to motion, and what its console complains of."""
+    context = chromium.new_context(viewport={"width": 1200, "height": 900}, offline=True)
+    tab, problems = context.new_page(), []
+    tab.on("console", lambda message: message.type in ("error", "warning") and problems.append(message.text))
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.goto(path.as_uri())
+    tab.wait_for_selector(".tpv-mesh[data-ready='true']")
+    yield tab, problems
+    context.close()
+    assert problems == []
+
+
+class References(HTMLParser):
+    """Collects every address that a page would load."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found += [v for k, v in attrs if k in ("src", "href") and not v.startswith("data:")]
+
+
+def test_page_loads_nothing_and_shows_all_parts(path):
+    text = path.read_text()
+    assert References(text).found == []
+    for part in ("<noscript><svg", "this machine, gloo", "<th>payload_bytes</th>", "<p id='mine'>5.5</p>"):
+        assert part in text
+
+
+def test_texts_of_the_trace_cannot_break_out():
+    trace = synthetic_trace()
+    trace.meta["strategy"] = "</script><b>oops"
+    text = page(trace, title="<i>")
+    assert "<b>oops" not in text
+    assert "<i>" not in text
+
+
+def test_mesh_comes_from_the_trace_when_not_given():
+    assert "data-view='mesh'" in page(synthetic_trace())
+    bare = synthetic_trace()
+    del bare.meta["mesh"]
+    assert "data-view='mesh'" not in page(bare)
+
+
+@pytest.mark.browser
+def test_zoom_and_keyboard(opened):
+    tab, _ = opened
+    assert tab.locator(".tpv-badge").first.text_content() == "this machine, gloo"
+    assert tab.locator(f"{PICTURE} .tpv-exposed").count() == 4  # one per rank
+    before = tab.locator(f"{PICTURE} path[data-key='forward']").first.get_attribute("d")
+    tab.focus(PICTURE)
+    tab.keyboard.press("+")
+    tab.wait_for_function(
+        "([s, d]) => document.querySelector(`${s} path[data-key='forward']`)?.getAttribute('d') !== d", arg=[PICTURE, before])
+    tab.keyboard.press("0")
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("ArrowRight")
+    spoken = tab.locator(".tpv-timeline .tpv-live").text_content()
+    assert spoken.startswith("wait all_reduce, forward · block.0 · rank 0 · compute")
+    assert "waits for all_reduce on tp" in spoken
+    assert tab.locator(".tpv-timeline .tpv-tip b").text_content() == "wait all_reduce"
+    tab.keyboard.press("ArrowDown")
+    assert "axis tp, ranks 0,1" in tab.locator(".tpv-timeline .tpv-live").text_content()
+    tab.keyboard.press("End")
+    last = tab.locator(".tpv-timeline .tpv-live").text_content()
+    tab.keyboard.press("ArrowRight")
+    assert tab.locator(".tpv-timeline .tpv-live").text_content() == last
+
+
+@pytest.mark.browser
+def test_play_moves_the_head_and_pauses(opened):
+    tab, _ = opened
+    now = "document.querySelector('.tpv-timeline .tpv-now').textContent"
+    assert tab.evaluate(now).startswith("0 s of")
+    tab.focus(PICTURE)
+    tab.keyboard.press("Space")
+    tab.wait_for_function(f"!{now}.startsWith('0 s of')")
+    tab.keyboard.press("Space")
+    stopped = tab.evaluate(now)
+    assert tab.locator("button[aria-label='Play']").count() == 1
+    tab.evaluate("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(r))))")
+    assert tab.evaluate(now) == stopped
+
+
+@pytest.mark.browser
+def test_selecting_a_rank_draws_both_views_anew(opened):
+    tab, _ = opened
+    generation = {view: int(tab.get_attribute(f".tpv-{view}", "data-generation")) for view in ("mesh", "timeline")}
+    tab.click(".tpv-mesh [data-rank='3']")
+    for view, number in generation.items():
+        tab.wait_for_selector(f".tpv-{view}[data-generation='{number + 1}']")
+    assert tab.get_attribute(".tpv-mesh [data-rank='3']", "aria-selected") == "true"
+    assert "rank 3 owns 50 %" in tab.locator(".tpv-mesh").inner_text()
+    assert "memory of rank 3" in tab.locator(PICTURE).text_content()
+    tab.keyboard.press("ArrowUp")
+    tab.wait_for_selector(".tpv-mesh [data-rank='1'][aria-selected='true']")
+    tab.select_option(".tpv-mesh select", "norm.bias")
+    tab.wait_for_function("document.querySelector('.tpv-mesh').innerText.includes('rank 1 owns 100 %')")
+
+
+@pytest.mark.browser
+def test_hover_tells_the_facts_and_the_dark_theme_holds(opened):
+    tab, _ = opened
+    box = tab.locator(f"{PICTURE} path[data-key='forward']").first.bounding_box()
+    tab.mouse.move(box["x"] + 4, box["y"] + 8)
+    tip = tab.locator(".tpv-timeline .tpv-tip")
+    tip.wait_for(state="visible")
+    assert "forward · block.0 · rank 0 · compute" in tip.inner_text()
+    assert "FLOP" in tip.inner_text()
+    colors = []
+    for scheme in ("light", "dark"):
+        tab.emulate_media(color_scheme=scheme)
+        colors.append(tab.evaluate("getComputedStyle(document.querySelector('.tpv-timeline')).backgroundColor"))
+    assert colors == ["rgb(255, 255, 255)", "rgb(17, 17, 17)"]

@@ -1,0 +1,167 @@
+import json
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from synthetic import synthetic_trace
+
+from tpviz.figures.timeline import describe, subtract, timeline_scene, to_table
+from tpviz.figures.timeline_svg import timeline_svg
+from tpviz.trace import Event, Trace
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return synthetic_trace()
+
+
+@pytest.fixture(scope="module")
+def scene(trace):
+    return timeline_scene(trace)
+
+
+def two_events(**meta):
+    """A compute bar over [0, 2) and communication over [1, 4): 2 s of it are exposed."""
+    return Trace.from_events([Event(name="mm", phase="forward", end=2.0),
+                              Event(lane="comm/tp", kind="comm", name="all_reduce", axis="tp", members="0,1",
+                                    start=1.0, end=4.0, bytes=1000)], meta)
+
+
+def test_scene_is_json_and_keeps_every_event(trace, scene):
+    again = json.loads(json.dumps(scene))
+    assert again["duration"] == scene["duration"]
+    drawn = trace.where(trace["kind"] != "step")
+    assert sorted(scene["bars"]["id"]) == sorted(drawn["id"].tolist())
+    assert {len(column) for column in scene["bars"].values()} == {len(drawn)}
+
+
+def test_bars_say_what_the_events_say(trace, scene):
+    events, bars = {e.id: e for e in trace}, scene["bars"]
+    for i, event in enumerate(events[id] for id in bars["id"]):
+        lane = scene["lanes"][bars["lane"][i]]
+        assert (lane["rank"], lane["lane"]) == (event.rank, event.lane)
+        assert scene["strings"][bars["name"][i]] == event.name
+        assert scene["strings"][bars["layer"][i]] == event.layer
+        assert bars["start"][i] == pytest.approx(event.start, abs=1e-9)
+        assert (bars["flops"][i], bars["bytes"][i], bars["waits_for"][i]) == (event.flops, event.bytes, event.waits_for)
+        key = scene["keys"][bars["key"][i]]
+        assert key["kind"] == event.kind
+        if event.kind == "compute":
+            assert key["key"] == event.phase
+        if event.kind == "comm":
+            assert key["label"] == event.axis
+
+
+def test_lanes_are_compute_then_inner_axis_then_outer(scene):
+    assert [(lane["rank"], lane["name"]) for lane in scene["lanes"][:4]] == [
+        (0, "compute"), (0, "tp"), (0, "dp"), (1, "compute")]
+
+
+def test_a_rank_that_only_communicates_has_a_compute_lane():
+    only = Trace.from_events([Event(rank=1, lane="comm/world", kind="comm", name="barrier", axis="world", end=1.0)])
+    assert [lane["name"] for lane in timeline_scene(only)["lanes"]] == ["compute", "world"]
+    assert timeline_scene(only)["exposed"] == {"lane": [0], "start": [0.0], "end": [1.0]}
+
+
+def test_exposed_communication_is_where_nothing_is_computed():
+    scene = timeline_scene(two_events())
+    assert scene["exposed"] == {"lane": [0], "start": [2.0], "end": [4.0]}
+
+
+def test_exposed_spans_add_up_to_the_analysis(trace, scene):
+    exposed = scene["exposed"]
+    for rank in trace.ranks:
+        total = sum(end - start for lane, start, end in zip(exposed["lane"], exposed["start"], exposed["end"])
+                    if scene["lanes"][lane]["rank"] == rank)
+        assert total == pytest.approx(trace.exposed_communication(rank), abs=1e-6)
+
+
+def test_subtract():
+    a, b = (np.array([0.0, 4.0]), np.array([3.0, 6.0])), (np.array([1.0, 5.0]), np.array([2.0, 9.0]))
+    assert [x.tolist() for x in subtract(a, b)] == [[0.0, 2.0, 4.0], [1.0, 3.0, 5.0]]
+    none = np.zeros(0), np.zeros(0)
+    assert [x.tolist() for x in subtract(a, none)] == [[0.0, 4.0], [3.0, 6.0]]
+    assert [x.tolist() for x in subtract(none, b)] == [[], []]
+
+
+def test_badge_cannot_be_turned_off():
+    assert timeline_scene(two_events())["badge"] == "origin unknown"
+    scene = timeline_scene(two_events(badge="simulated"))
+    assert ">simulated</text>" in timeline_svg(scene)
+    assert "simulated" in describe(scene)
+
+
+def test_metrics_are_those_of_the_trace(trace, scene):
+    metrics = dict(scene["metrics"])
+    assert metrics["step time"] == f"{trace.step_time * 1e3:.3g} ms"
+    assert metrics["overlap"] == f"{100 * trace.overlap():.1f} %"
+    assert "exposed communication per step" in metrics
+
+
+def test_memory_keeps_its_peak_when_thinned():
+    count = 10_000
+    memory = {0: {"time": np.linspace(0, 1, count).tolist(), "parameters": [5] * count, "gradients": [0] * count,
+                  "optimizer": [0] * count, "activations": [900 if i == 4321 else 1 for i in range(count)]}}
+    scene = timeline_scene(two_events(memory=memory))
+    thin = scene["memory"]["0"]
+    assert len(thin["time"]) <= 1500
+    assert thin["peak"] == 905
+    assert max(thin["activations"]) == 900
+
+
+def test_no_events_is_an_error():
+    with pytest.raises(ValueError, match="nothing to draw"):
+        timeline_scene(Trace.from_events([Event(kind="step", lane="step", end=1.0)]))
+
+
+def test_critical_path_points_at_bars(trace):
+    scene = timeline_scene(trace, critical=True)
+    assert [scene["bars"]["id"][i] for i in scene["critical"]] == [
+        e.id for e in trace.critical_path() if e.kind != "step"]
+    assert "stroke-width='1.6'/>" in timeline_svg(scene)
+
+
+@pytest.mark.parametrize("theme", ["auto", "light", "dark"])
+def test_svg_is_well_formed_and_shows_each_kind(scene, theme):
+    svg = timeline_svg(scene, theme=theme)
+    ElementTree.fromstring(svg)
+    for key in ("forward", "backward", "recompute", "optimizer", "axis0", "axis1", "exposed", "activations"):
+        assert f"class='f-{key}" in svg
+    assert f"url(#tpv-{theme}-hatch)" in svg  # waits
+    assert "memory of rank 0" in svg
+
+
+def test_svg_of_another_rank_and_window(scene):
+    assert "memory of rank 2" in timeline_svg(scene, rank=2)
+    assert len(timeline_svg(scene, window=(0.0, 0.002))) < len(timeline_svg(scene))
+    with pytest.raises(ValueError, match=r"rank=9 .* \[0, 1, 2, 3\]"):
+        timeline_svg(scene, rank=9)
+    with pytest.raises(ValueError, match="is empty"):
+        timeline_svg(scene, window=(1.0, 1.0))
+
+
+def test_text_from_a_trace_is_escaped():
+    scene = timeline_scene(two_events(badge="<script>", strategy="a & b"))
+    assert "<script>" not in timeline_svg(scene)
+    ElementTree.fromstring(timeline_svg(scene))
+
+
+def test_bars_closer_than_a_fraction_of_a_pixel_are_drawn_as_one():
+    events = [Event(name="mm", phase="forward", start=i * 1e-6, end=i * 1e-6 + 0.9e-6) for i in range(5000)]
+    scene = timeline_scene(Trace.from_events(events))
+    assert len(scene["bars"]["id"]) == 5000
+    assert len(timeline_svg(scene)) < 20_000
+
+
+def test_table_counts_every_event(scene):
+    header, *rows = to_table(scene)
+    assert header[:3] == ["rank", "lane", "what"]
+    assert sum(int(row[3]) for row in rows) == len(scene["bars"]["id"])
+    assert ["0", "tp", "tp", "12"] in [row[:4] for row in rows]
+
+
+def test_description_names_the_axes_and_the_worst_rank(scene):
+    words = describe(scene)
+    assert "4 ranks, 200 events" in words
+    assert "axis dp, tp" in words
+    assert "most exposed communication" in words

@@ -1,0 +1,63 @@
+from dataclasses import dataclass
+
+import ipywidgets
+import pytest
+
+from tpviz.strategy import knob, strategies
+from tpviz.widgets.knobs import Knobs, knob_fields
+
+
+@dataclass(frozen=True)
+class Every:
+    """A knob of each kind, and a field that is none."""
+
+    size: int = knob(4, help="a <number>", low=1, high=64)
+    free: int = knob(3, help="any number")
+    on: bool = knob(True, help="a switch")
+    order: str = knob("row", help="one of two", choices=("row", "column"))
+    rate: float = knob(0.5, help="a bounded number", low=0.0, high=1.0)
+    gain: float = knob(2.0, help="any number")
+    mesh: tuple = knob((2, 2), help="two sizes")
+    inner: object = None
+
+
+def test_every_field_gets_the_control_that_fits():
+    knobs = Knobs(Every, most=8)
+    kinds = {name: type(box) for name, box in knobs.controls.items()}
+    assert kinds == {"size": ipywidgets.IntSlider, "free": ipywidgets.IntText, "on": ipywidgets.Checkbox,
+                     "order": ipywidgets.Dropdown, "rate": ipywidgets.BoundedFloatText,
+                     "gain": ipywidgets.FloatText, "mesh": ipywidgets.Text}
+    assert (knobs.controls["size"].min, knobs.controls["size"].max) == (1, 8)
+    assert Every(**knobs.values()) == Every()
+
+
+def test_defaults_and_repr():
+    knobs = Knobs(Every, {"size": 2})
+    assert knobs.values()["size"] == 2
+    assert repr(knobs).startswith("<Knobs Every(size=2, free=3, on=True, order='row'")
+
+
+def test_texts_are_read_as_values_and_help_is_escaped():
+    knobs = Knobs(Every)
+    knobs.controls["mesh"].value = "(4, 1)"
+    assert knobs.values()["mesh"] == (4, 1)
+    knobs.controls["mesh"].value = "4 x"
+    with pytest.raises(ValueError, match=r"mesh: '4 x' is not a value; write for example \(2, 2\)"):
+        knobs.values()
+    assert "a &lt;number&gt;" in knobs.children[0].children[1].value
+
+
+def test_moving_any_control_calls_back():
+    knobs, calls = Knobs(Every), []
+    knobs.on_change(lambda: calls.append(1))
+    knobs.controls["size"].value = 5
+    knobs.controls["on"].value = False
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("name", strategies())
+def test_every_strategy_can_be_made_from_its_knobs(name):
+    cls = strategies()[name]
+    knobs = Knobs(cls)
+    assert set(knobs.controls) == {f.name for f in knob_fields(cls)}
+    assert cls(**knobs.values()) == cls()
