@@ -37,9 +37,11 @@ class MemoryHook(TorchDispatchMode):
                 self._gradient_of(t)
                 self.hooks.append(t.register_post_accumulate_grad_hook(self._gradient_of))
         self._sample()
+        self._watch_resizing()
         return super().__enter__()
 
     def __exit__(self, *exc):
+        torch.UntypedStorage.resize_ = self.plain_resize
         for hook in self.hooks:
             hook.remove()
         return super().__exit__(*exc)
@@ -66,6 +68,21 @@ class MemoryHook(TorchDispatchMode):
         self.live[key] = [size, kind, weakref.ref(storage, lambda _, key=key: self._gone(key))]
         self.totals[kind] += size
         self._sample()
+
+    def _watch_resizing(self):
+        """Fully sharded parameters (FSDP, our ZeRO 3) are freed and brought back by resizing a storage."""
+        plain = self.plain_resize = torch.UntypedStorage.resize_
+
+        def resize_(storage, size):
+            plain(storage, size)
+            known = self.live.get(id(storage))
+            if known is not None and known[2]() is storage:
+                self.totals[known[1]] += storage.nbytes() - known[0]
+                known[0] = storage.nbytes()
+                self._sample()
+            return storage
+
+        torch.UntypedStorage.resize_ = resize_
 
     def _gone(self, key):
         entry = self.live.pop(key, None)

@@ -4,6 +4,8 @@ Gradient hooks copy each finished gradient into its bucket and start the reducti
 goes on. At stage 3 block hooks gather a block's parameters one block ahead of their use.
 """
 
+from weakref import proxy
+
 import torch
 
 from tpviz.labels import label
@@ -68,6 +70,9 @@ class DataParallelProgram(Program):
 
     # -- gradients, while backward goes on --------------------------------------------------------
     def _hook(self, bucket):
+        # weakly: a tensor that owns a hook that owns the tensor is never collected
+        self, bucket = proxy(self), proxy(bucket)
+
         def arrived(parameter):
             with label(phase="sync"):
                 if bucket.collect(parameter):
@@ -105,7 +110,7 @@ class DataParallelProgram(Program):
                 bucket.gather(phase)
 
     def _hook_blocks(self):
-        of_block = {b.block: b for b in self.buckets if b.block >= 0}
+        self, of_block = proxy(self), {b.block: proxy(b) for b in self.buckets if b.block >= 0}
         for number, block in enumerate(self.module.blocks):
             block.register_forward_pre_hook(lambda *_, n=number: self._use(of_block[n], n + 1, "forward"))
             block.register_forward_hook(lambda m, args, out, n=number: self._used(of_block[n], out, n))
