@@ -84,8 +84,8 @@ def main():
         rows += [timing(f"plain step, {ranks} ranks", times["plain"]),
                  timing(f"recorded step, {ranks} ranks", times["recorded"]),
                  row("events of a recorded step, each rank", results[0][1]),
-                 row(f"recorded / plain step, {ranks} ranks", ratio(times, "recorded", "plain"), "x",
-                     bound=1.03, samples=both)]
+                 row(f"recorded / plain step, {ranks} ranks", ratio(times, "recorded", "plain"),
+                     "x", bound=1.03, samples=both)]
     report("record", f"Recording steps of Megatron, {WORKLOAD}", rows, times_s=kept)
     tv.shutdown()
 

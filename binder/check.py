@@ -12,6 +12,7 @@ gives one core.
 import argparse
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMIT_BYTES = 2_000_000_000
 SAMPLE_SECONDS = 0.2
 MARKER = "TPVIZ_BINDER_CHECK"
+OWN_FOLDERS = ["JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"]
 
 
 def main():
@@ -57,6 +59,7 @@ def install(folder):
     python = venv / "bin" / "python"
     env = {**os.environ, "VIRTUAL_ENV": str(venv), "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
            "JUPYTER_PREFER_ENV_PATH": "1"}
+    env |= {name: str(folder / name.lower()) for name in OWN_FOLDERS}
     started = time.perf_counter()
     # Without pip, then filled by our own pip: works where Debian's python3-venv is missing too.
     call([sys.executable, "-m", "venv", "--without-pip", venv], env)
@@ -106,21 +109,27 @@ def measure(notebook, env, token, folder):
 def start_server(env, folder):
     """JupyterLab as Binder starts it, ready to answer."""
     root = ["--allow-root"] if os.getuid() == 0 else []
-    log = folder / "server.log"
+    log, address = folder / "server.log", f"http://127.0.0.1:{free_port()}"
     with log.open("w") as out:
         server = subprocess.Popen(
             [ROOT / "binder" / "start", "jupyter", "lab", "--no-browser", *root,
-             "--IdentityProvider.token=", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0",
-             f"--ServerApp.root_dir={ROOT}"],
+             "--IdentityProvider.token=", "--ServerApp.ip=127.0.0.1",
+             f"--ServerApp.port={address.rpartition(':')[2]}", f"--ServerApp.root_dir={ROOT}"],
             cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and server.poll() is None:
-        addresses = [w for w in log.read_text().split() if w.startswith("http://127.0.0.1:")]
-        if addresses and answers(addresses[0]):
+        if answers(f"{address}/lab"):
             return server
         time.sleep(0.2)
     server.kill()
     raise RuntimeError(f"JupyterLab did not start:\n{log.read_text()}")
+
+
+def free_port():
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def answers(address):

@@ -12,7 +12,7 @@ def main():
     trace = tv.run(strategy, workload, steps=1, warmup=3, memory=False)
     path = Path(__file__).parent / "img" / "first_run.svg"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(tv.Timeline(trace).to_svg(theme="light"))
+    path.write_text(tv.Timeline(trace).to_svg(theme="light", width=1100))
     tv.shutdown()
     print(f"{path.relative_to(Path.cwd())}: {len(trace)} events")
 

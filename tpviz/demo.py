@@ -14,9 +14,11 @@ from html import escape
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import tpviz as tv
 from tpviz.figures.page import write_page
+from tpviz.verbs.run import train_reference
 
 # float32 rounds each loss to 1e-7 of itself and four ranks add in another order; over some tens of
 # steps AdamW lets that grow a little. A wrong gradient is off by far more.
@@ -31,7 +33,8 @@ def main(arguments=None):
     strategies = {"tp4": tv.Megatron(tp=4), "tp2_dp2": tv.Megatron(tp=2) * tv.DataParallel(dp=2)}
 
     print(f"{workload}\nlearns the text of Python's help topics, {options.steps} steps.\n")
-    reference, taken = timed(one_process, workload, options.steps)
+    torch.set_num_threads(1)  # as every rank has
+    reference, taken = timed(train_reference, workload, options.steps)
     print(f"one process: {taken:.1f} s, loss {reference[0]:.4f} -> {reference[-1]:.4f}")
     passed = [show(name, strategy, workload, reference, options.out)
               for name, strategy in strategies.items()]
@@ -57,22 +60,13 @@ def timed(function, *args, **kwargs):
     return function(*args, **kwargs), time.perf_counter() - start
 
 
-def one_process(workload, steps):
-    """The losses of the same training in this process alone."""
-    from tpviz.schemes.gpt.program import batch_of, reference_program
-    program, losses = reference_program(workload), []
-    for step in range(steps):
-        losses.append(float(program.step(batch_of(workload, step))))
-        program.optimizer_step()
-    return losses
-
-
 def show(name, strategy, workload, reference, out):
     """Train with one strategy, print and check, write the pictures; whether all checks passed."""
     trace, taken = timed(tv.run, strategy, workload, steps=len(reference), warmup=0, memory=False)
     losses = trace.meta["losses"]
     largest = max(abs(a - b) for a, b in zip(losses, reference))
-    print(f"\n{strategy!r}\n{strategy.world_size} real ranks ({trace.meta['badge']}): {taken:.1f} s")
+    badge = trace.meta["badge"]
+    print(f"\n{strategy!r}\n{strategy.world_size} real ranks ({badge}): {taken:.1f} s")
     print(loss_table(reference, losses))
     print(f"largest difference of a loss: {largest:.1e}, "
           f"{'at rounding level' if largest < TOLERANCE else 'TOO MUCH'}\n")
@@ -97,7 +91,7 @@ def write_pictures(name, strategy, trace, reference, out):
     last = trace.where(np.isin(trace["step"], trace.steps[-DRAWN_STEPS:])).rebased()
     losses = f"<pre>{escape(loss_table(reference, trace.meta['losses'], rows=12))}</pre>"
     write_page(out / page_name(name), last, title=f"{strategy!r} on {strategy.world_size} ranks",
-               sections=[("The loss beside one process", losses), ("Other pages", links(name))])
+               sections=[("The loss beside one process", losses), ("The other run", links(name))])
     last.to_chrome(out / f"{name}.trace.json")
 
 
@@ -108,8 +102,9 @@ def page_name(name):
 
 def links(name):
     """Each page names the other."""
-    other = {"tp4": "tp2_dp2", "tp2_dp2": "tp4"}[name]
-    return f"<p><a href='{page_name(other)}'>{other}</a>: the same training, cut the other way</p>"
+    other, words = {"tp4": ("tp2_dp2", "tensor inside data parallelism"),
+                    "tp2_dp2": ("tp4", "1D tensor parallelism over all four ranks")}[name]
+    return f"<p>The same training, cut the other way: <a href='{page_name(other)}'>{words}</a>.</p>"
 
 
 def farewell(out, strategies):
