@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import tpviz
+
 PACKAGE = Path(__file__).parents[1] / "tpviz"
 LIGHT = ["tpviz", "tpviz.labels", "tpviz.trace", "tpviz.workload", "tpviz.mesh", "tpviz.strategy",
          "tpviz.figures"]
@@ -64,7 +66,10 @@ def imports_of(path):
                 above = list(path.relative_to(PACKAGE).parts[:depth - node.level])
                 parts = above + (module.split(".") if module else [])
                 found |= {parts[0]} if parts else {a.name for a in node.names}
-            elif module.split(".")[0] == "tpviz" and "." in module:
+            elif module == "tpviz":
+                found |= {tpviz._HOME.get(a.name, f"tpviz.{a.name}").split(".")[1]
+                          for a in node.names}
+            elif module.startswith("tpviz."):
                 found.add(module.split(".")[1])
         elif isinstance(node, ast.Import):
             found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("tpviz.")}
