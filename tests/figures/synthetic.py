@@ -20,10 +20,20 @@ def synthetic_trace(axes=None, layers=3, steps=2, seed=0, memory=True):
         memories[rank] = writer.memory
     events = [e._replace(id=i) for i, e in enumerate(events)]
     waits = {(e.rank, e.axis, e.seq): e.id for e in events if e.kind == "comm"}
-    events = [e._replace(waits_for=waits[e.rank, e.axis, e.seq], seq=-1, axis="")
-              if e.kind == "wait" else e for e in events]
-    meta = {"badge": "this machine, gloo", "world_size": mesh.size, "strategy": "Megatron(tp=2)",
-            "workload": "GPT(layers=3)", "mesh": {"axes": axes}, "losses": [5.5, 5.25]}
+    events = [
+        e._replace(waits_for=waits[e.rank, e.axis, e.seq], seq=-1, axis="")
+        if e.kind == "wait"
+        else e
+        for e in events
+    ]
+    meta = {
+        "badge": "this machine, gloo",
+        "world_size": mesh.size,
+        "strategy": "Megatron(tp=2)",
+        "workload": "GPT(layers=3)",
+        "mesh": {"axes": axes},
+        "losses": [5.5, 5.25],
+    }
     return Trace.from_events(events, {**meta, "memory": memories} if memory else meta)
 
 
@@ -33,7 +43,13 @@ class _Rank:
     def __init__(self, mesh, rank, rng):
         self.mesh, self.rank, self.rng, self.t = mesh, rank, rng, 0.0
         self.events, self.seq = [], {}
-        self.memory = {"time": [], "parameters": [], "gradients": [], "optimizer": [], "activations": []}
+        self.memory = {
+            "time": [],
+            "parameters": [],
+            "gradients": [],
+            "optimizer": [],
+            "activations": [],
+        }
 
     def work(self, name, phase, ms, layer="", flops=10**7):
         end = self.t + ms * 1e-3 * self.rng.uniform(0.85, 1.15)
@@ -45,10 +61,29 @@ class _Rank:
         seq = self.seq[axis] = self.seq.get(axis, -1) + 1
         end = self.t + ms * 1e-3
         size = 2 * (len(members) - 1) / len(members)
-        self.add(kind="comm", lane=f"comm/{axis}", name=name, phase=phase, layer=layer, axis=axis, seq=seq,
-                 members=",".join(map(str, members)), bytes=65536, wire_bytes=65536 * size, end=end)
+        self.add(
+            kind="comm",
+            lane=f"comm/{axis}",
+            name=name,
+            phase=phase,
+            layer=layer,
+            axis=axis,
+            seq=seq,
+            members=",".join(map(str, members)),
+            bytes=65536,
+            wire_bytes=65536 * size,
+            end=end,
+        )
         if wait:
-            self.add(kind="wait", name=f"wait {name}", phase=phase, layer=layer, axis=axis, seq=seq, end=end)
+            self.add(
+                kind="wait",
+                name=f"wait {name}",
+                phase=phase,
+                layer=layer,
+                axis=axis,
+                seq=seq,
+                end=end,
+            )
             self.t = end + 1e-5
         return end, seq
 
@@ -63,21 +98,41 @@ class _Rank:
             end, seq = self.comm(inner, "all_reduce", "backward", 0.6, f"block.{i}", wait=False)
             self.work("mm", "recompute" if i == 1 else "backward", 0.4, f"block.{i}")
             if end > self.t:
-                self.add(kind="wait", name="wait all_reduce", phase="backward", axis=inner, seq=seq, end=end)
+                self.add(
+                    kind="wait",
+                    name="wait all_reduce",
+                    phase="backward",
+                    axis=inner,
+                    seq=seq,
+                    end=end,
+                )
                 self.t = end
-            self.sample(parameters=4e6, gradients=4e6 * (layers - i) / layers, optimizer=8e6, activations=1e6 * i)
+            self.sample(
+                parameters=4e6,
+                gradients=4e6 * (layers - i) / layers,
+                optimizer=8e6,
+                activations=1e6 * i,
+            )
             if len(self.mesh.names) > 1 and i % 2 == 0:
                 last = self.comm(self.mesh.names[0], "all_reduce", "sync", 1.2, wait=False)
         if len(self.mesh.names) > 1 and last[0] > self.t:
-            self.add(kind="wait", name="wait all_reduce", phase="sync", axis=self.mesh.names[0],
-                     seq=last[1], end=last[0])
+            self.add(
+                kind="wait",
+                name="wait all_reduce",
+                phase="sync",
+                axis=self.mesh.names[0],
+                seq=last[1],
+                end=last[0],
+            )
             self.t = last[0]
         self.work("adamw", "optimizer", 0.7)
         self.sample(parameters=4e6, optimizer=8e6)
         self.add(kind="step", lane="step", name=f"step {step}", start=begin, end=self.t)
 
     def add(self, **fields):
-        self.events.append(Event(**{"rank": self.rank, "start": self.t, "step": self.number, **fields}))
+        self.events.append(
+            Event(**{"rank": self.rank, "start": self.t, "step": self.number, **fields})
+        )
 
     def sample(self, **kinds):
         self.memory["time"].append(self.t)

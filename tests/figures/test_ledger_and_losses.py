@@ -6,8 +6,12 @@ from tpviz.figures.ledger import ledger_html, ledger_table
 from tpviz.figures.losses import losses_svg
 from tpviz.trace import Ledger
 
-FORMULA = Ledger.of([("tp", "all_reduce", "forward", 2, 4096, 4), ("dp", "all_reduce", "sync", 1, 100, 2)])
-OTHER = Ledger.of([("tp", "all_reduce", "forward", 3, 4096, 4), ("tp", "all_gather", "forward", 1, 64, 4)])
+FORMULA = Ledger.of(
+    [("tp", "all_reduce", "forward", 2, 4096, 4), ("dp", "all_reduce", "sync", 1, 100, 2)]
+)
+OTHER = Ledger.of(
+    [("tp", "all_reduce", "forward", 3, 4096, 4), ("tp", "all_gather", "forward", 1, 64, 4)]
+)
 
 
 def test_equal_ledgers_get_a_tick():

@@ -10,11 +10,26 @@ from tpviz.figures.mesh_svg import find_parameter, mesh_svg
 from tpviz.mesh import Mesh
 
 OWNERSHIP = [
-    {"name": "up.weight", "shape": [256, 64], "splits": [{"dim": 0, "axis": "tp"}], "notation": "W[F_tp, D]"},
-    {"name": "down.weight", "shape": [64, 256], "splits": [{"dim": 1, "axis": "tp"}], "notation": "W[D, F_tp]"},
+    {
+        "name": "up.weight",
+        "shape": [256, 64],
+        "splits": [{"dim": 0, "axis": "tp"}],
+        "notation": "W[F_tp, D]",
+    },
+    {
+        "name": "down.weight",
+        "shape": [64, 256],
+        "splits": [{"dim": 1, "axis": "tp"}],
+        "notation": "W[D, F_tp]",
+    },
     {"name": "norm.bias", "shape": [64], "splits": [], "notation": "b[D]"},
-    {"name": "flat.weight", "shape": [8, 4], "splits": [], "notation": "flat(W[F, D])_dp",
-     "flat": {"axis": "dp", "ranges": [[0, 24], [24, 32]]}},
+    {
+        "name": "flat.weight",
+        "shape": [8, 4],
+        "splits": [],
+        "notation": "flat(W[F, D])_dp",
+        "flat": {"axis": "dp", "ranges": [[0, 24], [24, 32]]},
+    },
 ]
 
 
@@ -24,7 +39,8 @@ def scene():
 
 
 axes = st.lists(st.integers(1, 4), min_size=1, max_size=4).map(
-    lambda sizes: {f"a{i}": size for i, size in enumerate(sizes)})
+    lambda sizes: {f"a{i}": size for i, size in enumerate(sizes)}
+)
 
 
 @given(axes)
@@ -61,25 +77,39 @@ def test_a_flat_shard_is_a_band_of_rows(scene):
 
 
 def test_two_axes_on_one_dim_and_on_two():
-    rows = [{"name": "w", "shape": [8, 8], "notation": "W", "splits": [{"dim": 0, "axis": "x"}, {"dim": 1, "axis": "y"}]},
-            {"name": "v", "shape": [8], "notation": "b", "splits": [{"dim": 0, "axis": "x"}, {"dim": 0, "axis": "y"}]}]
+    rows = [
+        {
+            "name": "w",
+            "shape": [8, 8],
+            "notation": "W",
+            "splits": [{"dim": 0, "axis": "x"}, {"dim": 1, "axis": "y"}],
+        },
+        {
+            "name": "v",
+            "shape": [8],
+            "notation": "b",
+            "splits": [{"dim": 0, "axis": "x"}, {"dim": 0, "axis": "y"}],
+        },
+    ]
     w, v = mesh_scene(Mesh({"x": 2, "y": 2}), rows)["parameters"]
     assert w["blocks"][w["block_of"][3]]["box"] == [0.5, 0.5, 0.5, 0.5]
     assert v["blocks"][v["block_of"][3]]["box"] == [0.75, 0, 0.25, 1]
 
 
 def test_bad_input_names_what_clashes(scene):
-    with pytest.raises(ValueError, match="up.weight is split over 'tp', but the mesh has dp"):
+    with pytest.raises(ValueError, match=r"up.weight is split over 'tp', but the mesh has dp"):
         mesh_scene(Mesh({"dp": 2}), OWNERSHIP)
     with pytest.raises(ValueError, match="at most 256 ranks, this mesh has 512"):
         mesh_scene(Mesh({"tp": 512}))
-    with pytest.raises(ValueError, match="rank=4 is not in this mesh of 4: use 0 to 3"):
+    with pytest.raises(ValueError, match=r"rank=4 is not in this mesh of 4: use 0 to 3"):
         mesh_svg(scene, rank=4)
-    with pytest.raises(ValueError, match="'nope' is not in this view; it has up.weight"):
+    with pytest.raises(ValueError, match=r"'nope' is not in this view; it has up.weight"):
         mesh_svg(scene, parameter="nope")
 
 
-@pytest.mark.parametrize("axes", [{"tp": 4}, {"dp": 2, "tp": 2}, {"pp": 2, "dp": 2, "tp": 4}, {"dp": 8, "tp": 8}])
+@pytest.mark.parametrize(
+    "axes", [{"tp": 4}, {"dp": 2, "tp": 2}, {"pp": 2, "dp": 2, "tp": 4}, {"dp": 8, "tp": 8}]
+)
 def test_svg_is_well_formed_and_shows_every_rank(axes):
     svg = mesh_svg(mesh_scene(Mesh(axes)), rank=1, theme="light")
     tree = ElementTree.fromstring(svg)
@@ -90,8 +120,12 @@ def test_svg_is_well_formed_and_shows_every_rank(axes):
 def test_svg_lights_the_groups_of_the_chosen_rank(scene):
     def lit(rank):
         tree = ElementTree.fromstring(mesh_svg(scene, rank=rank, theme="light"))
-        return [node.get("class") for node in tree.iter("{http://www.w3.org/2000/svg}rect")
-                if node.get("rx") == "7" and node.get("class")]
+        return [
+            node.get("class")
+            for node in tree.iter("{http://www.w3.org/2000/svg}rect")
+            if node.get("rx") == "7" and node.get("class")
+        ]
+
     # rank 0 itself, 1 shares tp (axis0), 2 shares dp (axis1), 3 nothing
     assert lit(0) == ["f-fg", "f-axis0", "f-axis1", "s-muted"]
     assert lit(3) == ["s-muted", "f-axis1", "f-axis0", "f-fg"]
@@ -105,5 +139,7 @@ def test_the_parameter_shown_first_is_one_that_is_cut(scene):
 def test_table_and_words(scene):
     assert to_table(scene)[1] == ["up.weight", "256 x 64", "W[F_tp, D]", "2", "50 %"]
     assert to_table(scene)[4][4] == "25 % to 75 %"
-    assert describe(scene, 3) == ("Mesh of 4 ranks, axes dp of 2, tp of 2. Rank 3 sits at dp 1, tp 1; "
-                                  "its groups: dp with ranks 1, 3; tp with ranks 2, 3.")
+    assert describe(scene, 3) == (
+        "Mesh of 4 ranks, axes dp of 2, tp of 2. Rank 3 sits at dp 1, tp 1; "
+        "its groups: dp with ranks 1, 3; tp with ranks 2, 3."
+    )

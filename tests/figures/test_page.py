@@ -7,7 +7,12 @@ from tpviz.figures.page import page, write_page
 from tpviz.mesh import Mesh
 
 OWNERSHIP = [
-    {"name": "up.weight", "shape": [256, 64], "splits": [{"dim": 0, "axis": "tp"}], "notation": "W[F_tp, D]"},
+    {
+        "name": "up.weight",
+        "shape": [256, 64],
+        "splits": [{"dim": 0, "axis": "tp"}],
+        "notation": "W[F_tp, D]",
+    },
     {"name": "norm.bias", "shape": [64], "splits": [], "notation": "b[D]"},
 ]
 PICTURE = ".tpv-timeline svg[role='application']"
@@ -15,16 +20,25 @@ PICTURE = ".tpv-timeline svg[role='application']"
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    return write_page(tmp_path_factory.mktemp("page") / "new" / "run.html", synthetic_trace(), Mesh({"dp": 2, "tp": 2}),
-                      "Two by two", [("Losses", "<p id='mine'>5.5</p>")], OWNERSHIP)
+    return write_page(
+        tmp_path_factory.mktemp("page") / "new" / "run.html",
+        synthetic_trace(),
+        Mesh({"dp": 2, "tp": 2}),
+        "Two by two",
+        [("Losses", "<p id='mine'>5.5</p>")],
+        OWNERSHIP,
+    )
 
 
 @pytest.fixture
 def opened(chromium, path):
-    """(page, problems): the page open in a browser that says yes to motion, and what its console complains of."""
+    """(page, problems): the page open in a browser, and what its console complains of."""
     context = chromium.new_context(viewport={"width": 1200, "height": 900}, offline=True)
     tab, problems = context.new_page(), []
-    tab.on("console", lambda message: message.type in ("error", "warning") and problems.append(message.text))
+    tab.on(
+        "console",
+        lambda message: message.type in ("error", "warning") and problems.append(message.text),
+    )
     tab.on("pageerror", lambda error: problems.append(str(error)))
     tab.goto(path.as_uri())
     tab.wait_for_selector(".tpv-mesh[data-ready='true']")
@@ -48,7 +62,12 @@ class References(HTMLParser):
 def test_page_loads_nothing_and_shows_all_parts(path):
     text = path.read_text()
     assert References(text).found == []
-    for part in ("<noscript><svg", "this machine, gloo", "<th>payload_bytes</th>", "<p id='mine'>5.5</p>"):
+    for part in (
+        "<noscript><svg",
+        "this machine, gloo",
+        "<th>payload_bytes</th>",
+        "<p id='mine'>5.5</p>",
+    ):
         assert part in text
 
 
@@ -76,7 +95,9 @@ def test_zoom_and_keyboard(opened):
     tab.focus(PICTURE)
     tab.keyboard.press("+")
     tab.wait_for_function(
-        "([s, d]) => document.querySelector(`${s} path[data-key='forward']`)?.getAttribute('d') !== d", arg=[PICTURE, before])
+        "([s, d]) => document.querySelector(`${s} [data-key='forward']`)?.getAttribute('d') !== d",
+        arg=[PICTURE, before],
+    )
     tab.keyboard.press("0")
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("ArrowRight")
@@ -103,14 +124,17 @@ def test_play_moves_the_head_and_pauses(opened):
     tab.keyboard.press("Space")
     stopped = tab.evaluate(now)
     assert tab.locator("button[aria-label='Play']").count() == 1
-    tab.evaluate("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(r))))")
+    tab.evaluate("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
     assert tab.evaluate(now) == stopped
 
 
 @pytest.mark.browser
 def test_selecting_a_rank_draws_both_views_anew(opened):
     tab, _ = opened
-    generation = {view: int(tab.get_attribute(f".tpv-{view}", "data-generation")) for view in ("mesh", "timeline")}
+    generation = {
+        view: int(tab.get_attribute(f".tpv-{view}", "data-generation"))
+        for view in ("mesh", "timeline")
+    }
     tab.click(".tpv-mesh [data-rank='3']")
     for view, number in generation.items():
         tab.wait_for_selector(f".tpv-{view}[data-generation='{number + 1}']")
@@ -120,7 +144,9 @@ def test_selecting_a_rank_draws_both_views_anew(opened):
     tab.keyboard.press("ArrowUp")
     tab.wait_for_selector(".tpv-mesh [data-rank='1'][aria-selected='true']")
     tab.select_option(".tpv-mesh select", "norm.bias")
-    tab.wait_for_function("document.querySelector('.tpv-mesh').innerText.includes('rank 1 owns 100 %')")
+    tab.wait_for_function(
+        "document.querySelector('.tpv-mesh').innerText.includes('rank 1 owns 100 %')"
+    )
 
 
 @pytest.mark.browser
@@ -135,5 +161,9 @@ def test_hover_tells_the_facts_and_the_dark_theme_holds(opened):
     colors = []
     for scheme in ("light", "dark"):
         tab.emulate_media(color_scheme=scheme)
-        colors.append(tab.evaluate("getComputedStyle(document.querySelector('.tpv-timeline')).backgroundColor"))
+        colors.append(
+            tab.evaluate(
+                "getComputedStyle(document.querySelector('.tpv-timeline')).backgroundColor"
+            )
+        )
     assert colors == ["rgb(255, 255, 255)", "rgb(17, 17, 17)"]

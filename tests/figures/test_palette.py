@@ -3,23 +3,42 @@ import re
 import numpy as np
 import pytest
 
-from tpviz.figures.palette import (INKS, MEMORY_KINDS, PATTERNS, PHASES, axis_keys, contrast, css_variables, luminance,
-                                   phase_key, svg_style, text_on)
+from tpviz.figures.palette import (
+    INKS,
+    MEMORY_KINDS,
+    PATTERNS,
+    PHASES,
+    axis_keys,
+    contrast,
+    css_variables,
+    luminance,
+    phase_key,
+    svg_style,
+    text_on,
+)
 
 LIGHT, DARK = ["#FFFFFF"], ["#111111", "#212121"]  # the page, and JupyterLab's two dark grounds
 
 
 def seen_by_deuteranope(color):
     """Linear RGB through the matrix of Machado et al. 2009 (severity 1)."""
-    matrix = np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
-                       [-0.011820, 0.042940, 0.968881]])
-    rgb = np.array([int(color[i:i + 2], 16) / 255 for i in (1, 3, 5)])
+    matrix = np.array(
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
+    )
+    rgb = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     return np.clip(matrix @ linear, 0, 1)
 
 
 def lab(linear):
-    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ linear
+    xyz = (
+        np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+        @ linear
+    )
     f = np.cbrt(xyz / [0.9505, 1.0, 1.089])
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
@@ -39,12 +58,16 @@ def test_every_mark_reads_on_its_ground(key, theme):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("family", [[*PHASES, "other", "wait"], [f"axis{i}" for i in range(5)],
-                                    list(MEMORY_KINDS.values())])
+@pytest.mark.parametrize(
+    "family",
+    [[*PHASES, "other", "wait"], [f"axis{i}" for i in range(5)], list(MEMORY_KINDS.values())],
+)
 def test_kinds_differ_by_colour_or_by_pattern_for_a_deuteranope(family, theme):
     for i, a in enumerate(family):
         for b in family[:i]:
-            apart = np.linalg.norm(np.subtract(*(lab(seen_by_deuteranope(getattr(INKS[k], theme))) for k in (a, b))))
+            apart = np.linalg.norm(
+                np.subtract(*(lab(seen_by_deuteranope(getattr(INKS[k], theme))) for k in (a, b)))
+            )
             assert apart > 20 or INKS[a].pattern != INKS[b].pattern, (a, b, apart)
 
 

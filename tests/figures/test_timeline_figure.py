@@ -22,9 +22,22 @@ def scene(trace):
 
 def two_events(**meta):
     """A compute bar over [0, 2) and communication over [1, 4): 2 s of it are exposed."""
-    return Trace.from_events([Event(name="mm", phase="forward", end=2.0),
-                              Event(lane="comm/tp", kind="comm", name="all_reduce", axis="tp", members="0,1",
-                                    start=1.0, end=4.0, bytes=1000)], meta)
+    return Trace.from_events(
+        [
+            Event(name="mm", phase="forward", end=2.0),
+            Event(
+                lane="comm/tp",
+                kind="comm",
+                name="all_reduce",
+                axis="tp",
+                members="0,1",
+                start=1.0,
+                end=4.0,
+                bytes=1000,
+            ),
+        ],
+        meta,
+    )
 
 
 def test_scene_is_json_and_keeps_every_event(trace, scene):
@@ -43,7 +56,11 @@ def test_bars_say_what_the_events_say(trace, scene):
         assert scene["strings"][bars["name"][i]] == event.name
         assert scene["strings"][bars["layer"][i]] == event.layer
         assert bars["start"][i] == pytest.approx(event.start, abs=1e-9)
-        assert (bars["flops"][i], bars["bytes"][i], bars["waits_for"][i]) == (event.flops, event.bytes, event.waits_for)
+        assert (bars["flops"][i], bars["bytes"][i], bars["waits_for"][i]) == (
+            event.flops,
+            event.bytes,
+            event.waits_for,
+        )
         key = scene["keys"][bars["key"][i]]
         assert key["kind"] == event.kind
         if event.kind == "compute":
@@ -54,11 +71,17 @@ def test_bars_say_what_the_events_say(trace, scene):
 
 def test_lanes_are_compute_then_inner_axis_then_outer(scene):
     assert [(lane["rank"], lane["name"]) for lane in scene["lanes"][:4]] == [
-        (0, "compute"), (0, "tp"), (0, "dp"), (1, "compute")]
+        (0, "compute"),
+        (0, "tp"),
+        (0, "dp"),
+        (1, "compute"),
+    ]
 
 
 def test_a_rank_that_only_communicates_has_a_compute_lane():
-    only = Trace.from_events([Event(rank=1, lane="comm/world", kind="comm", name="barrier", axis="world", end=1.0)])
+    only = Trace.from_events(
+        [Event(rank=1, lane="comm/world", kind="comm", name="barrier", axis="world", end=1.0)]
+    )
     assert [lane["name"] for lane in timeline_scene(only)["lanes"]] == ["compute", "world"]
     assert timeline_scene(only)["exposed"] == {"lane": [0], "start": [0.0], "end": [1.0]}
 
@@ -71,13 +94,19 @@ def test_exposed_communication_is_where_nothing_is_computed():
 def test_exposed_spans_add_up_to_the_analysis(trace, scene):
     exposed = scene["exposed"]
     for rank in trace.ranks:
-        total = sum(end - start for lane, start, end in zip(exposed["lane"], exposed["start"], exposed["end"])
-                    if scene["lanes"][lane]["rank"] == rank)
+        total = sum(
+            end - start
+            for lane, start, end in zip(exposed["lane"], exposed["start"], exposed["end"])
+            if scene["lanes"][lane]["rank"] == rank
+        )
         assert total == pytest.approx(trace.exposed_communication(rank), abs=1e-6)
 
 
 def test_subtract():
-    a, b = (np.array([0.0, 4.0]), np.array([3.0, 6.0])), (np.array([1.0, 5.0]), np.array([2.0, 9.0]))
+    a, b = (
+        (np.array([0.0, 4.0]), np.array([3.0, 6.0])),
+        (np.array([1.0, 5.0]), np.array([2.0, 9.0])),
+    )
     assert [x.tolist() for x in subtract(a, b)] == [[0.0, 2.0, 4.0], [1.0, 3.0, 5.0]]
     none = np.zeros(0), np.zeros(0)
     assert [x.tolist() for x in subtract(a, none)] == [[0.0, 4.0], [3.0, 6.0]]
@@ -100,13 +129,44 @@ def test_metrics_are_those_of_the_trace(trace, scene):
 
 def test_memory_keeps_its_peak_when_thinned():
     count = 10_000
-    memory = {0: {"time": np.linspace(0, 1, count).tolist(), "parameters": [5] * count, "gradients": [0] * count,
-                  "optimizer": [0] * count, "activations": [900 if i == 4321 else 1 for i in range(count)]}}
+    memory = {
+        0: {
+            "time": np.linspace(0, 1, count).tolist(),
+            "parameters": [5] * count,
+            "gradients": [0] * count,
+            "optimizer": [0] * count,
+            "activations": [900 if i == 4321 else 1 for i in range(count)],
+        }
+    }
     scene = timeline_scene(two_events(memory=memory))
     thin = scene["memory"]["0"]
     assert len(thin["time"]) <= 1500
     assert thin["peak"] == 905
     assert max(thin["activations"]) == 900
+
+
+def test_memory_of_a_later_step_is_laid_under_the_last_one_and_says_so():
+    samples = {
+        "time": [7.0, 8.0, 9.0],
+        "parameters": [4, 4, 4],
+        "gradients": [0, 1, 0],
+        "optimizer": [0, 0, 0],
+        "activations": [0, 9, 0],
+    }
+    events = [
+        Event(name="mm", end=1.0),
+        Event(name="mm", start=1.0, end=3.0),
+        Event(kind="step", lane="step", step=0, end=1.0),
+        Event(kind="step", lane="step", step=1, start=1.0, end=3.0),
+    ]
+    scene = timeline_scene(Trace.from_events(events, {"memory": {0: samples}}))
+    assert scene["memory"]["0"]["time"] == [1.0, 2.0, 3.0]
+    assert "one more step" in timeline_svg(scene)
+    inside = timeline_scene(
+        Trace.from_events(events, {"memory": {0: {**samples, "time": [0.0, 1.0, 2.5]}}})
+    )
+    assert inside["memory"]["0"]["time"] == [0.0, 1.0, 2.5]
+    assert inside["memory"]["0"]["note"] == ""
 
 
 def test_no_events_is_an_error():
@@ -117,7 +177,8 @@ def test_no_events_is_an_error():
 def test_critical_path_points_at_bars(trace):
     scene = timeline_scene(trace, critical=True)
     assert [scene["bars"]["id"][i] for i in scene["critical"]] == [
-        e.id for e in trace.critical_path() if e.kind != "step"]
+        e.id for e in trace.critical_path() if e.kind != "step"
+    ]
     assert "stroke-width='1.6'/>" in timeline_svg(scene)
 
 
@@ -125,7 +186,16 @@ def test_critical_path_points_at_bars(trace):
 def test_svg_is_well_formed_and_shows_each_kind(scene, theme):
     svg = timeline_svg(scene, theme=theme)
     ElementTree.fromstring(svg)
-    for key in ("forward", "backward", "recompute", "optimizer", "axis0", "axis1", "exposed", "activations"):
+    for key in (
+        "forward",
+        "backward",
+        "recompute",
+        "optimizer",
+        "axis0",
+        "axis1",
+        "exposed",
+        "activations",
+    ):
         assert f"class='f-{key}" in svg
     assert f"url(#tpv-{theme}-hatch)" in svg  # waits
     assert "memory of rank 0" in svg
@@ -147,7 +217,10 @@ def test_text_from_a_trace_is_escaped():
 
 
 def test_bars_closer_than_a_fraction_of_a_pixel_are_drawn_as_one():
-    events = [Event(name="mm", phase="forward", start=i * 1e-6, end=i * 1e-6 + 0.9e-6) for i in range(5000)]
+    events = [
+        Event(name="mm", phase="forward", start=i * 1e-6, end=i * 1e-6 + 0.9e-6)
+        for i in range(5000)
+    ]
     scene = timeline_scene(Trace.from_events(events))
     assert len(scene["bars"]["id"]) == 5000
     assert len(timeline_svg(scene)) < 20_000

@@ -17,9 +17,20 @@ def trace_with(ledger, losses=(5.5, 5.4)):
     for row in ledger:
         size = {"tp": 4, "dp": 2}[row.axis]
         for i in range(row.count):
-            events.append(Event(lane=f"comm/{row.axis}", kind="comm", name=row.collective, phase=row.phase, axis=row.axis,
-                                members=",".join(map(str, range(size))), bytes=0 if i else row.payload_bytes, seq=i,
-                                start=1e-3, end=2e-3))
+            events.append(
+                Event(
+                    lane=f"comm/{row.axis}",
+                    kind="comm",
+                    name=row.collective,
+                    phase=row.phase,
+                    axis=row.axis,
+                    members=",".join(map(str, range(size))),
+                    bytes=0 if i else row.payload_bytes,
+                    seq=i,
+                    start=1e-3,
+                    end=2e-3,
+                )
+            )
     return Trace.from_events(events, {"badge": "this machine, gloo", "losses": list(losses)})
 
 
@@ -113,6 +124,7 @@ def test_equal_ledgers_are_ticked(view):
 def test_an_error_of_the_run_is_shown_and_the_next_run_works(view):
     def fails(strategy, workload, steps, progress):
         raise RuntimeError("rank 2 <died>")
+
     view._runner = fails
     view.run()
     view.wait(10)
@@ -141,6 +153,7 @@ def test_a_second_run_is_refused_and_stop_ends_the_first(view):
         begun.set()
         while True:
             time.sleep(0.005)
+
     view._runner = endless
     view.run()
     assert begun.wait(10)
@@ -163,6 +176,7 @@ def test_progress_reaches_the_bar(view):
         reported.set()
         leave.wait(10)
         return synthetic_trace()
+
     view._runner = slow
     view.run()
     assert reported.wait(10)
@@ -180,7 +194,9 @@ def test_an_unexpected_error_in_a_callback_is_shown(view, monkeypatch):
 
 
 def test_bad_arguments():
-    with pytest.raises(TypeError, match="explore has no argument 'worklaod'; did you mean 'workload'"):
+    with pytest.raises(
+        TypeError, match="explore has no argument 'worklaod'; did you mean 'workload'"
+    ):
         explore(worklaod=tv.GPT())
     with pytest.raises(ValueError, match="on this machine"):
         explore(tv.GPT(), "eight GPUs")

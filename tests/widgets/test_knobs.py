@@ -24,9 +24,15 @@ class Every:
 def test_every_field_gets_the_control_that_fits():
     knobs = Knobs(Every, most=8)
     kinds = {name: type(box) for name, box in knobs.controls.items()}
-    assert kinds == {"size": ipywidgets.IntSlider, "free": ipywidgets.IntText, "on": ipywidgets.Checkbox,
-                     "order": ipywidgets.Dropdown, "rate": ipywidgets.BoundedFloatText,
-                     "gain": ipywidgets.FloatText, "mesh": ipywidgets.Text}
+    assert kinds == {
+        "size": ipywidgets.IntSlider,
+        "free": ipywidgets.IntText,
+        "on": ipywidgets.Checkbox,
+        "order": ipywidgets.Dropdown,
+        "rate": ipywidgets.BoundedFloatText,
+        "gain": ipywidgets.FloatText,
+        "mesh": ipywidgets.Text,
+    }
     assert (knobs.controls["size"].min, knobs.controls["size"].max) == (1, 8)
     assert Every(**knobs.values()) == Every()
 

@@ -13,8 +13,15 @@ from tpviz.trace import Trace
 from tpviz.widgets import MeshView, Timeline
 from tpviz.widgets.base import View, shown
 
-OWNERSHIP = [{"name": "up.weight", "shape": [8, 4], "splits": [{"dim": 0, "axis": "tp"}], "notation": "W[F_tp, D]"},
-             {"name": "norm.bias", "shape": [4], "splits": [], "notation": "b[D]"}]
+OWNERSHIP = [
+    {
+        "name": "up.weight",
+        "shape": [8, 4],
+        "splits": [{"dim": 0, "axis": "tp"}],
+        "notation": "W[F_tp, D]",
+    },
+    {"name": "norm.bias", "shape": [4], "splits": [], "notation": "b[D]"},
+]
 
 
 @pytest.fixture
@@ -34,7 +41,9 @@ def test_repr_is_the_same_every_time(timeline, mesh):
 
 
 def test_unknown_arguments_are_refused_with_the_nearest_name():
-    with pytest.raises(TypeError, match="Timeline has no argument 'critcal'; did you mean 'critical'"):
+    with pytest.raises(
+        TypeError, match="Timeline has no argument 'critcal'; did you mean 'critical'"
+    ):
         Timeline(synthetic_trace(), critcal=True)
     with pytest.raises(TypeError, match="MeshView has no argument 'xyz'; it takes badge, mesh"):
         MeshView(Mesh({"tp": 2}), xyz=1)
@@ -65,7 +74,9 @@ def test_mime_bundle_has_the_widget_the_words_and_the_picture(timeline):
 
 def test_generation_rises_last_and_once(timeline):
     order = []
-    timeline.observe(lambda change: order.append(change.name), ["scene", "rank", "selected", "generation"])
+    timeline.observe(
+        lambda change: order.append(change.name), ["scene", "rank", "selected", "generation"]
+    )
     before = timeline.generation
     timeline.show(synthetic_trace({"tp": 2}))
     assert order[-1] == "generation"

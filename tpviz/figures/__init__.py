@@ -1,1 +1,1 @@
-"""Pure functions from a trace or a mesh to a picture: scene (a plain dict), then SVG, table, words or a page."""
+"""Pure functions from a trace or a mesh to a scene (a plain dict), then SVG, table, words, page."""

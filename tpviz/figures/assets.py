@@ -1,7 +1,7 @@
 """The browser half of the views, ready to embed: ES modules and CSS that load nothing else.
 
-The hand-written modules in ``widgets/`` import from each other by name; `module` joins a view with what it
-imports into one text, so that Jupyter (anywidget) and a plain HTML page run the very same code.
+The hand-written modules in ``widgets/`` import from each other by name; `module` joins a view with
+what it imports into one text: Jupyter (anywidget) and a plain HTML page run the very same code.
 """
 
 import re
@@ -16,7 +16,7 @@ _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
 
 @lru_cache
 def module(name):
-    """One self-contained ES module from ``widgets/<name>.js`` and the modules it imports, each once."""
+    """One self-contained ES module: ``widgets/<name>.js`` and what it imports, each once."""
     parts, order = {}, []
 
     def visit(file):

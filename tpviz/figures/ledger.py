@@ -1,4 +1,4 @@
-"""The ledger of a formula beside the measured one, as a table and as HTML with a tick where they are equal."""
+"""The ledger of a formula beside the measured one, with a tick where they are equal."""
 
 from html import escape
 
@@ -15,8 +15,13 @@ def ledger_table(expected, measured=None):
             verdict = ""
         else:
             verdict = "✓" if mine == theirs else "✗"
-        cells = [(str(mine[i]) if mine else "0", "" if measured is None else str(theirs[i]) if theirs else "0")
-                 for i in (0, 1)]
+        cells = [
+            (
+                str(mine[i]) if mine else "0",
+                "" if measured is None else str(theirs[i]) if theirs else "0",
+            )
+            for i in (0, 1)
+        ]
         table.append([*key, *cells[0], *cells[1], verdict])
     return table
 
@@ -25,20 +30,30 @@ def ledger_html(expected, measured=None):
     """The table as HTML under a line that says whether formula and measurement agree."""
     head, *rows = ledger_table(expected, measured)
     if not rows:
-        return "<p class='tpv-ledger'>No communication: neither by formula nor measured.</p>" if measured is not None \
+        return (
+            "<p class='tpv-ledger'>No communication: neither by formula nor measured.</p>"
+            if measured is not None
             else "<p class='tpv-ledger'>No communication, says the formula.</p>"
+        )
     if measured is None:
         line = "Ledger of one step of a rank, by formula. Run to measure it."
     elif expected == measured:
         line = "Ledger of one step of rank 0: formula and measurement are equal ✓"
     else:
         line = "Ledger of one step of rank 0: formula and measurement differ ✗. " + "; ".join(
-            expected.diff(measured, ("the formula", "the measurement")))
+            expected.diff(measured, ("the formula", "the measurement"))
+        )
     cells = "".join(f"<th style='{_side(i)}'>{c}</th>" for i, c in enumerate(head))
-    body = "".join("<tr>" + "".join(f"<td style='{_side(i)}'>{escape(_grouped(c))}</td>" for i, c in enumerate(row))
-                   + "</tr>" for row in rows)
-    return (f"<div class='tpv-ledger'><p style='margin:6px 0'><b>{escape(line)}</b></p>"
-            f"<table style='border-collapse:collapse'><tr>{cells}</tr>{body}</table></div>")
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td style='{_side(i)}'>{escape(_grouped(c))}</td>" for i, c in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f"<div class='tpv-ledger'><p style='margin:6px 0'><b>{escape(line)}</b></p>"
+        f"<table style='border-collapse:collapse'><tr>{cells}</tr>{body}</table></div>"
+    )
 
 
 def _side(column):

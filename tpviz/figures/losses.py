@@ -11,13 +11,15 @@ LEFT, TOP, HEIGHT = 56, 30, 92
 def losses_svg(losses, reference=None, width=420, theme="auto"):
     """Draw the loss of each step, and optionally the one-process reference as open circles.
 
-    losses, reference: floats, one per step, of equal length. Raises ValueError where there is none, or
-    where the lengths differ.
+    losses, reference: floats, one per step, of equal length. Raises ValueError where there
+    is none, or where the lengths differ.
     """
     if not len(losses):
         raise ValueError("no losses to draw: the list is empty")
     if reference is not None and len(reference) != len(losses):
-        raise ValueError(f"{len(losses)} losses but {len(reference)} reference losses: give one per step")
+        raise ValueError(
+            f"{len(losses)} losses but {len(reference)} reference losses: give one per step"
+        )
     finite = [v for v in [*losses, *(reference or [])] if math.isfinite(v)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     high = high if high > low else low + max(abs(low), 1.0) * 1e-6
@@ -27,16 +29,22 @@ def losses_svg(losses, reference=None, width=420, theme="auto"):
         return x, TOP + HEIGHT * (high - value) / (high - low)
 
     points = [point(i, v) for i, v in enumerate(losses) if math.isfinite(v)]
-    body = [text(10, 16, f"loss of {len(losses)} step{'s' * (len(losses) > 1)}", size=12, weight=700)]
-    body += [text(LEFT - 8, TOP + 4 + HEIGHT * (high - v) / (high - low), f"{v:.4g}", "muted", 10, "end")
-             for v in (low, high)]
+    body = [
+        text(10, 16, f"loss of {len(losses)} step{'s' * (len(losses) > 1)}", size=12, weight=700)
+    ]
+    body += [
+        text(LEFT - 8, TOP + 4 + HEIGHT * (high - v) / (high - low), f"{v:.4g}", "muted", 10, "end")
+        for v in (low, high)
+    ]
     body.append(f"<path d='M{LEFT},{TOP}V{TOP + HEIGHT}H{width - 12}' class='s-rule' fill='none'/>")
     if len(points) > 1:
         line = "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
         body.append(f"<path d='M{line}' class='s-forward' fill='none' stroke-width='2'/>")
     body += [f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3.5' class='f-forward'/>" for x, y in points]
-    body += [f"<circle cx='{x:.1f}' cy='{y:.1f}' r='6' class='s-axis0' fill='none' stroke-width='1.6'/>"
-             for x, y in (point(i, v) for i, v in enumerate(reference or []) if math.isfinite(v))]
+    body += [
+        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='6' class='s-axis0' fill='none' stroke-width='1.6'/>"
+        for x, y in (point(i, v) for i, v in enumerate(reference or []) if math.isfinite(v))
+    ]
     if reference is not None:
         body.append(text(width - 12, 16, "circles: one process", "muted", 10, "end"))
     label = "losses " + ", ".join(f"{v:.6g}" for v in losses)

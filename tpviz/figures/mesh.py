@@ -1,8 +1,8 @@
 """Mesh -> scene: who sits where, who talks to whom, and which block of each weight a rank owns.
 
-The grid shows one axis along columns, one along rows, one as slices (more axes: more slices). Choosing a
-rank lights up its group along each axis in the colour of that axis. A parameter is drawn as its matrix,
-cut as ``W[F_tp, D]`` says; the block of the chosen rank is filled.
+The grid shows one axis along columns, one along rows, one as slices (more axes: more slices).
+Choosing a rank lights up its group along each axis in the colour of that axis. A parameter is
+drawn as its matrix, cut as ``W[F_tp, D]`` says; the block of the chosen rank is filled.
 
 >>> from tpviz.mesh import Mesh
 >>> scene = mesh_scene(Mesh({"dp": 2, "tp": 2}))
@@ -19,11 +19,12 @@ MAX_RANKS = 256
 def mesh_scene(mesh, ownership=(), title="", badge=""):
     """The scene of a mesh, ready for JSON.
 
-    ownership: rows {"name", "shape", "notation", "splits": [{"dim", "axis"}]} and, for a flat shard, "flat":
-    {"axis", "ranges": [[start, stop] per index]}. Returns a dict: ``axes`` (name, size, key), ``ranks`` (rank,
-    coords, slice, row, column, groups), ``slices`` (captions), ``rows``, ``columns``, ``parameters`` (blocks in
-    units of the matrix, and the block of each rank). Raises ValueError above 256 ranks or where a parameter
-    names an axis that the mesh does not have.
+    ownership: rows {"name", "shape", "notation", "splits": [{"dim", "axis"}]} and, for a flat
+    shard, "flat": {"axis", "ranges": [[start, stop] per index]}. Returns a dict: ``axes`` (name,
+    size, key), ``ranks`` (rank, coords, slice, row, column, groups), ``slices`` (captions),
+    ``rows``, ``columns``, ``parameters`` (blocks in units of the matrix, and the block of each
+    rank). Raises ValueError above 256 ranks or where a parameter names an axis that the mesh
+    does not have.
     """
     if mesh.size > MAX_RANKS:
         raise ValueError(f"a mesh view shows at most {MAX_RANKS} ranks, this mesh has {mesh.size}")
@@ -32,12 +33,24 @@ def mesh_scene(mesh, ownership=(), title="", badge=""):
     return {
         "title": title or " x ".join(f"{name} {size}" for name, size in mesh.axes.items()),
         "badge": badge or f"{mesh.size} ranks",
-        "axes": [{"name": n, "size": s, "key": keys[n], "pattern": INKS[keys[n]].pattern}
-                 for n, s in mesh.axes.items()],
-        "ranks": [{"rank": r, "coords": mesh.coords(r), "slice": place[0], "row": place[1], "column": place[2],
-                   "groups": {a: mesh.group(r, a) for a in mesh.names}} for r, place in enumerate(places)],
+        "axes": [
+            {"name": n, "size": s, "key": keys[n], "pattern": INKS[keys[n]].pattern}
+            for n, s in mesh.axes.items()
+        ],
+        "ranks": [
+            {
+                "rank": r,
+                "coords": mesh.coords(r),
+                "slice": place[0],
+                "row": place[1],
+                "column": place[2],
+                "groups": {a: mesh.group(r, a) for a in mesh.names},
+            }
+            for r, place in enumerate(places)
+        ],
         "slices": _captions(mesh),
-        "rows": 1 + max(p[1] for p in places), "columns": 1 + max(p[2] for p in places),
+        "rows": 1 + max(p[1] for p in places),
+        "columns": 1 + max(p[2] for p in places),
         "parameters": [_parameter(mesh, row) for row in ownership],
         "patterns": {name: tile for name, tile in PATTERNS.items() if tile},
     }
@@ -64,11 +77,13 @@ def _captions(mesh):
 
 
 def _parameter(mesh, row):
-    """A parameter as blocks [x, y, width, height] in units of its matrix, and the block of every rank."""
+    """A parameter as blocks [x, y, width, height] of a unit matrix, and every rank's block."""
     axes = [cut["axis"] for cut in row["splits"]] + ([row["flat"]["axis"]] if "flat" in row else [])
     for axis in axes:
         if axis not in mesh.axes:
-            raise ValueError(f"{row['name']} is split over {axis!r}, but the mesh has {', '.join(mesh.names)}")
+            raise ValueError(
+                f"{row['name']} is split over {axis!r}, but the mesh has {', '.join(mesh.names)}"
+            )
     blocks, owners = [], []
     for rank in range(mesh.size):
         block = _block(mesh, row, rank)
@@ -78,13 +93,25 @@ def _parameter(mesh, row):
     size = 1
     for n in row["shape"]:
         size *= n
-    return {"name": row["name"], "notation": row["notation"], "shape": list(row["shape"]), "elements": size,
-            "blocks": [{"box": b, "ranks": [r for r, o in enumerate(owners) if o == i]}
-                       for i, b in enumerate(blocks)], "block_of": owners, "axes": axes}
+    return {
+        "name": row["name"],
+        "notation": row["notation"],
+        "shape": list(row["shape"]),
+        "elements": size,
+        "blocks": [
+            {"box": b, "ranks": [r for r, o in enumerate(owners) if o == i]}
+            for i, b in enumerate(blocks)
+        ],
+        "block_of": owners,
+        "axes": axes,
+    }
 
 
 def _block(mesh, row, rank):
-    """The rank's part: dim 0 runs down, dim 1 across (a vector runs across); a flat shard is a band of rows."""
+    """The rank's part: dim 0 runs down, dim 1 across; a vector runs across.
+
+    A flat shard is drawn as a band of rows: exact in area, and in place up to part of a row.
+    """
     coords = mesh.coords(rank)
     low, high = [0.0, 0.0], [1.0, 1.0]
     for cut in row["splits"]:
@@ -97,7 +124,10 @@ def _block(mesh, row, rank):
         local = max(max(end for _, end in row["flat"]["ranges"]), 1)
         side = 0 if len(row["shape"]) == 1 else 1
         length = high[side] - low[side]
-        low[side], high[side] = low[side] + length * start / local, low[side] + length * stop / local
+        low[side], high[side] = (
+            low[side] + length * start / local,
+            low[side] + length * stop / local,
+        )
     return [round(v, 6) for v in (low[0], low[1], high[0] - low[0], high[1] - low[1])]
 
 
@@ -108,7 +138,7 @@ def share(parameter, rank):
 
 
 def to_table(scene):
-    """Rows of strings, header first: each parameter, how it is cut, and what every rank owns of it."""
+    """Rows of strings, header first: each parameter, how it is cut, what every rank owns of it."""
     table = [["parameter", "shape", "notation", "blocks", "share of a rank"]]
     for p in scene["parameters"]:
         shares = sorted({f"{100 * share(p, r['rank']):.4g} %" for r in scene["ranks"]})
@@ -118,16 +148,22 @@ def to_table(scene):
 
 
 def describe(scene, rank=0):
-    """The mesh and the groups of one rank in words. Raises ValueError for a rank that is not there."""
+    """The mesh and the groups of one rank in words. Raises ValueError on a rank not there."""
     check_rank(scene, rank)
     axes = ", ".join(f"{a['name']} of {a['size']}" for a in scene["axes"])
     here = scene["ranks"][rank]
     where = ", ".join(f"{a} {i}" for a, i in here["coords"].items())
-    groups = "; ".join(f"{a} with ranks {', '.join(map(str, g))}" for a, g in here["groups"].items())
-    return f"Mesh of {len(scene['ranks'])} ranks, axes {axes}. Rank {rank} sits at {where}; its groups: {groups}."
+    groups = "; ".join(
+        f"{a} with ranks {', '.join(map(str, g))}" for a, g in here["groups"].items()
+    )
+    return (
+        f"Mesh of {len(scene['ranks'])} ranks, axes {axes}. "
+        f"Rank {rank} sits at {where}; its groups: {groups}."
+    )
 
 
 def check_rank(scene, rank):
     """Raise ``ValueError`` unless the scene has this rank."""
-    if not 0 <= rank < len(scene["ranks"]):
-        raise ValueError(f"rank={rank} is not in this mesh of {len(scene['ranks'])}: use 0 to {len(scene['ranks']) - 1}")
+    size = len(scene["ranks"])
+    if not 0 <= rank < size:
+        raise ValueError(f"rank={rank} is not in this mesh of {size}: use 0 to {size - 1}")

@@ -1,4 +1,4 @@
-"""The mesh scene as one static SVG: the grid with one rank's groups lit, and one parameter's blocks."""
+"""The mesh scene as one static SVG: one rank's groups lit, and one parameter's blocks."""
 
 from .mesh import check_rank
 from .palette import svg_style
@@ -11,14 +11,17 @@ MATRIX = 200
 def mesh_svg(scene, rank=0, parameter=None, theme="auto"):
     """Draw a mesh scene.
 
-    rank: the one chosen; parameter: a name (default: the first that is cut). theme "light", "dark" or
-    "auto". Raises ValueError on a rank or parameter that is not there.
+    rank: the one chosen; parameter: a name (default: the first that is cut). theme "light", "dark"
+    or "auto". Raises ValueError on a rank or parameter that is not there.
     """
     check_rank(scene, rank)
     width, height = grid_size(scene)
     body = [pattern_defs(), _header(scene)]
-    body += [text(*slice_origin(scene, i, -10), caption, "muted", 11)
-             for i, caption in enumerate(scene["slices"]) if caption]
+    body += [
+        text(*slice_origin(scene, i, -10), caption, "muted", 11)
+        for i, caption in enumerate(scene["slices"])
+        if caption
+    ]
     body += [_axis_names(scene), *(_rank(scene, r, rank) for r in scene["ranks"])]
     if scene["parameters"]:
         chosen = find_parameter(scene, parameter)
@@ -26,17 +29,27 @@ def mesh_svg(scene, rank=0, parameter=None, theme="auto"):
         width, height = width + 60 + MATRIX, max(height, TOP + MATRIX + 40)
     width = max(width, 420)
     body.append(_legend(scene, rank, height + 4))
-    return document(width, height + 26, "".join(body), f"Mesh {scene['title']}, rank {rank}",
-                    svg_style(theme), theme)
+    return document(
+        width,
+        height + 26,
+        "".join(body),
+        f"Mesh {scene['title']}, rank {rank}",
+        svg_style(theme),
+        theme,
+    )
 
 
 def find_parameter(scene, name=None):
-    """The parameter of that name; without one, the first matrix that is cut, else the first of all."""
+    """The parameter of that name; without one, the first matrix that is cut, else the first."""
     names = [p["name"] for p in scene["parameters"]]
     if name is not None and name not in names:
-        raise ValueError(f"parameter {name!r} is not in this view; it has {', '.join(names) or 'none'}")
+        raise ValueError(
+            f"parameter {name!r} is not in this view; it has {', '.join(names) or 'none'}"
+        )
     cut = [p for p in scene["parameters"] if len(p["blocks"]) > 1 and len(p["shape"]) > 1]
-    return next((p for p in scene["parameters"] if p["name"] == name), (cut or scene["parameters"])[0])
+    return next(
+        (p for p in scene["parameters"] if p["name"] == name), (cut or scene["parameters"])[0]
+    )
 
 
 def slice_origin(scene, index, dy=0):
@@ -55,9 +68,11 @@ def grid_size(scene):
 
 def _header(scene):
     size = 6.3 * len(scene["badge"]) + 16
-    return (rect(10, 8, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
-            + text(10 + size / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
-            + text(size + 20, 22, scene["title"], "muted"))
+    return (
+        rect(10, 8, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
+        + text(10 + size / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
+        + text(size + 20, 22, scene["title"], "muted")
+    )
 
 
 def _axis_names(scene):
@@ -74,12 +89,18 @@ def lit_axis(scene, rank, chosen):
     """The axis whose group joins the two ranks, or None; the chosen rank itself has every axis."""
     if rank == chosen:
         return None
-    return next((a for a in scene["axes"] if rank in scene["ranks"][chosen]["groups"][a["name"]]), None)
+    return next(
+        (a for a in scene["axes"] if rank in scene["ranks"][chosen]["groups"][a["name"]]), None
+    )
 
 
 def _rank(scene, here, chosen):
     x, y = slice_origin(scene, here["slice"])
-    x, y, axis = x + here["column"] * STEP, y + here["row"] * STEP, lit_axis(scene, here["rank"], chosen)
+    x, y, axis = (
+        x + here["column"] * STEP,
+        y + here["row"] * STEP,
+        lit_axis(scene, here["rank"], chosen),
+    )
     if here["rank"] == chosen:
         face = rect(x, y, CELL, CELL, "fg", "rx='7'")
         ink, under = "bg", "bg"
@@ -92,8 +113,11 @@ def _rank(scene, here, chosen):
         face = rect(x, y, CELL, CELL, "", "rx='7' fill='none' class='s-muted'")
         ink, under = "fg", "muted"
     where = ",".join(str(i) for i in here["coords"].values())
-    return (face + text(x + CELL / 2, y + 21, here["rank"], ink, 14, "middle", 700)
-            + text(x + CELL / 2, y + 36, axis["name"] if axis else where, under, 10, "middle"))
+    return (
+        face
+        + text(x + CELL / 2, y + 21, here["rank"], ink, 14, "middle", 700)
+        + text(x + CELL / 2, y + 36, axis["name"] if axis else where, under, 10, "middle")
+    )
 
 
 def matrix_size(shape):
@@ -106,8 +130,10 @@ def matrix_size(shape):
 def _matrix(parameter, rank, x, y):
     width, height = matrix_size(parameter["shape"])
     shape = " x ".join(map(str, parameter["shape"]))
-    out = [text(x, y - 16, parameter["name"], size=12, weight=700),
-           text(x, y, f"{parameter['notation']}   {shape}", "muted", 11, extra="xml:space='preserve'")]
+    out = [
+        text(x, y - 16, parameter["name"], size=12, weight=700),
+        text(x, y, f"{parameter['notation']}   {shape}", "muted", 11, extra="xml:space='preserve'"),
+    ]
     top = y + 10
     for i, block in enumerate(parameter["blocks"]):
         bx, by, bw, bh = block["box"]
@@ -117,8 +143,16 @@ def _matrix(parameter, rank, x, y):
         out.append(rect(*box, "", "fill='none' class='s-fg' stroke-width='1'"))
         names = ",".join(map(str, block["ranks"]))
         if box[3] >= 12 and box[2] >= 6.5 * len(names):
-            out.append(text(box[0] + box[2] / 2, box[1] + box[3] / 2 + 4, names, "bg" if mine else "muted",
-                            10, "middle"))
+            out.append(
+                text(
+                    box[0] + box[2] / 2,
+                    box[1] + box[3] / 2 + 4,
+                    names,
+                    "bg" if mine else "muted",
+                    10,
+                    "middle",
+                )
+            )
     return "".join(out)
 
 

@@ -1,7 +1,7 @@
 """One self-contained HTML page: the interactive timeline and mesh with no kernel and no network.
 
-It embeds the very modules that Jupyter runs; a stand-in for the widget model (get, set, on, save_changes)
-takes the kernel's place. Where scripts are off, the static pictures show.
+It embeds the very modules that Jupyter runs; a stand-in for the widget model (get, set, on,
+save_changes) takes the kernel's place. Where scripts are off, the static pictures show.
 """
 
 import json
@@ -54,33 +54,47 @@ def page(trace, mesh=None, title="tpviz", sections=(), ownership=None):
     axes = trace.meta.get("mesh", {}).get("axes")
     if mesh is None and axes:
         from tpviz.mesh import Mesh
+
         mesh = Mesh(axes)
     if mesh is not None:
         rows = trace.meta.get("ownership", ()) if ownership is None else ownership
         scene = mesh_scene(mesh, rows, badge=timeline["badge"])
         chosen = find_parameter(scene)["name"] if rows else ""
-        views.append("<h2>Who sits where, and who owns what</h2>"
-                     + _view("mesh", {"scene": scene, "rank": 0, "parameter": chosen}))
+        views.append(
+            "<h2>Who sits where, and who owns what</h2>"
+            + _view("mesh", {"scene": scene, "rank": 0, "parameter": chosen})
+        )
         still += mesh_svg(scene)
-    ledger = [("Ledger of one step of rank " + str(timeline["ranks"][0]), trace.ledger()._repr_html_())]
-    blocks = "".join(f"<section><h2>{escape(h)}</h2>{body}</section>" for h, body in [*ledger, *sections])
-    return (f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>"
-            "<meta name='viewport' content='width=device-width,initial-scale=1'>"
-            f"<link rel='icon' href='data:,'><style>{STYLE}{stylesheet()}</style></head><body>"
-            f"<h1>{escape(title)}</h1><p class='facts'>{escape(describe(timeline))}</p>"
-            f"{''.join(views)}<noscript>{still}</noscript>{blocks}{_scripts()}</body></html>")
+    ledger = [
+        ("Ledger of one step of rank " + str(timeline["ranks"][0]), trace.ledger()._repr_html_())
+    ]
+    blocks = "".join(
+        f"<section><h2>{escape(h)}</h2>{body}</section>" for h, body in [*ledger, *sections]
+    )
+    return (
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>"
+        "<meta name='viewport' content='width=device-width,initial-scale=1'>"
+        f"<link rel='icon' href='data:,'><style>{STYLE}{stylesheet()}</style></head><body>"
+        f"<h1>{escape(title)}</h1><p class='facts'>{escape(describe(timeline))}</p>"
+        f"{''.join(views)}<noscript>{still}</noscript>{blocks}{_scripts()}</body></html>"
+    )
 
 
 def _view(name, state):
     """A place for a view with its data; "<" is escaped, so no text can close the script element."""
     state = {"generation": 0, "error": "", "autoplay": False, **state}
     text = json.dumps(state, separators=(",", ":")).replace("<", "\\u003c")
-    return (f"<div class='tpv-place' data-view='{name}'>"
-            f"<script type='application/json'>{text}</script></div>")
+    return (
+        f"<div class='tpv-place' data-view='{name}'>"
+        f"<script type='application/json'>{text}</script></div>"
+    )
 
 
 def _scripts():
     """The views' modules as inert text, and the stand-in that starts them."""
-    modules = "".join(f"<script type='text/plain' id='tpv-module-{name}'>{module(name)}</script>"
-                      for name in ("timeline", "mesh"))
-    return f"{modules}<script type='module'>{(FOLDER / 'host.js').read_text(encoding='utf-8')}</script>"
+    modules = "".join(
+        f"<script type='text/plain' id='tpv-module-{name}'>{module(name)}</script>"
+        for name in ("timeline", "mesh")
+    )
+    host = (FOLDER / "host.js").read_text(encoding="utf-8")
+    return f"{modules}<script type='module'>{host}</script>"

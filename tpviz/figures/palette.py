@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Ink(NamedTuple):
-    """One meaning: its label, its colour on light and on dark, and its pattern (a key of PATTERNS)."""
+    """One meaning: its label, its colour on light and on dark, and its pattern in PATTERNS."""
 
     label: str
     light: str
@@ -42,8 +42,12 @@ INKS = {
 """Idle is the empty lane: the background itself."""
 
 PHASES = ("forward", "backward", "recompute", "sync", "optimizer")
-MEMORY_KINDS = {"parameters": "parameters", "gradients": "gradients",
-                "optimizer": "optimizer_state", "activations": "activations"}
+MEMORY_KINDS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "optimizer_state",
+    "activations": "activations",
+}
 """Column of ``trace.meta["memory"]`` -> key of INKS, bottom of the stack first."""
 
 PATTERNS = {
@@ -62,12 +66,23 @@ TEXT = {"light": "#1F1F1F", "dark": "#E6E6E6"}
 MUTED = {"light": "#595959", "dark": "#A6A6A6"}
 RULE = {"light": "#DDDDDD", "dark": "#383838"}
 
-_USUAL = {"tp": 0, "x": 0, "dp": 1, "data": 1, "pp": 2, "y": 2, "z": 3, "cp": 3, "ep": 3, "world": 4}
+_USUAL = {
+    "tp": 0,
+    "x": 0,
+    "dp": 1,
+    "data": 1,
+    "pp": 2,
+    "y": 2,
+    "z": 3,
+    "cp": 3,
+    "ep": 3,
+    "world": 4,
+}
 NUM_AXIS_INKS = 5
 
 
 def axis_keys(names):
-    """{axis name: key of INKS}: usual names keep their colour everywhere, others take a free one."""
+    """{axis name: key of INKS}: usual names keep their colour, others take a free one."""
     keys = {}
     for usual in (True, False):
         for name in names:
@@ -86,7 +101,7 @@ def phase_key(phase):
 
 def luminance(color):
     """Relative luminance of "#RRGGBB", 0..1 (WCAG 2.2, definition)."""
-    channels = [int(color[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -116,17 +131,23 @@ def css_variables(selector=".tpv"):
     Views inside JupyterLab take the page colours from the ``--jp-*`` variables of its theme.
     """
     light, dark = tokens("light"), tokens("dark")
-    lab = {"bg": "--jp-layout-color0", "fg": "--jp-ui-font-color0", "muted": "--jp-ui-font-color1",
-           "rule": "--jp-border-color2"}
+    lab = {
+        "bg": "--jp-layout-color0",
+        "fg": "--jp-ui-font-color0",
+        "muted": "--jp-ui-font-color1",
+        "rule": "--jp-border-color2",
+    }
     lines = []
     for token in light:
         value = f"light-dark({light[token]}, {dark[token]})"
         if token in lab:
             value = f"var({lab[token]}, {value})"
         lines.append(f"  --tpv-{token}: {value};")
-    return (f"{selector} {{\n  color-scheme: light dark;\n" + "\n".join(lines) + "\n}\n"
-            f"body[data-jp-theme-light=\"true\"] {selector} {{ color-scheme: light; }}\n"
-            f"body[data-jp-theme-light=\"false\"] {selector} {{ color-scheme: dark; }}\n")
+    return (
+        f"{selector} {{\n  color-scheme: light dark;\n" + "\n".join(lines) + "\n}\n"
+        f'body[data-jp-theme-light="true"] {selector} {{ color-scheme: light; }}\n'
+        f'body[data-jp-theme-light="false"] {selector} {{ color-scheme: dark; }}\n'
+    )
 
 
 def svg_style(theme="auto"):
@@ -141,10 +162,15 @@ def svg_style(theme="auto"):
 
     def rules(name):
         colors = tokens(name)
-        plain = "".join(f"{scope} .f-{t}{{fill:{c}}}{scope} .s-{t}{{stroke:{c}}}" for t, c in colors.items())
+        plain = "".join(
+            f"{scope} .f-{t}{{fill:{c}}}{scope} .s-{t}{{stroke:{c}}}" for t, c in colors.items()
+        )
         return plain + "".join(
-            f"{scope} .f-halo-{k}{{fill:{colors[f'on-{k}']};stroke:{colors[k]};stroke-width:3;paint-order:stroke}}"
-            for k in INKS)
+            f"{scope} .f-halo-{k}{{fill:{colors[f'on-{k}']};stroke:{colors[k]};"
+            "stroke-width:3;paint-order:stroke}"
+            for k in INKS
+        )
+
     body = rules("light" if theme == "auto" else theme)
     if theme == "auto":
         body += f"@media (prefers-color-scheme:dark){{{rules('dark')}}}"

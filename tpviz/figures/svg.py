@@ -13,15 +13,19 @@ FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif
 def text(x, y, content, token="fg", size=11, anchor="start", weight="", extra=""):
     """An SVG ``<text>``; content is escaped."""
     bold = f" font-weight='{weight}'" if weight else ""
-    return (f"<text x='{x:.1f}' y='{y:.1f}' class='f-{token}' font-size='{size}'"
-            f" text-anchor='{anchor}'{bold} {extra}>{escape(str(content))}</text>")
+    return (
+        f"<text x='{x:.1f}' y='{y:.1f}' class='f-{token}' font-size='{size}'"
+        f" text-anchor='{anchor}'{bold} {extra}>{escape(str(content))}</text>"
+    )
 
 
 def rect(x, y, width, height, token, extra=""):
     """An SVG ``<rect>`` filled with a palette token ("" leaves the fill to ``extra``)."""
     fill = f" class='f-{token}'" if token else ""
-    return (f"<rect x='{x:.2f}' y='{y:.2f}' width='{max(width, 0):.2f}'"
-            f" height='{max(height, 0):.2f}'{fill} {extra}/>")
+    return (
+        f"<rect x='{x:.2f}' y='{y:.2f}' width='{max(width, 0):.2f}'"
+        f" height='{max(height, 0):.2f}'{fill} {extra}/>"
+    )
 
 
 def document(width, height, body, label, style, theme="auto"):
@@ -30,29 +34,37 @@ def document(width, height, body, label, style, theme="auto"):
     Pattern ids carry the theme: pictures of both themes can stand in one HTML page.
     """
     body = body.replace("url(#tpv-", f"url(#tpv-{theme}-").replace("id='tpv-", f"id='tpv-{theme}-")
-    return (f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}'"
-            f" width='{width:.0f}' height='{height:.0f}' class='tpv-{theme}' role='img'"
-            f" aria-label='{escape(label, quote=True)}' {FONT}>{style}"
-            f"{rect(0, 0, width, height, 'bg')}{body}</svg>")
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}'"
+        f" width='{width:.0f}' height='{height:.0f}' class='tpv-{theme}' role='img'"
+        f" aria-label='{escape(label, quote=True)}' {FONT}>{style}"
+        f"{rect(0, 0, width, height, 'bg')}{body}</svg>"
+    )
 
 
 def pattern_defs():
-    """``<defs>`` with every pattern, drawn in the background colour over the mark; ``exposed`` is red."""
+    """``<defs>`` with every pattern, in the background colour; ``exposed`` is red."""
     tiles = "".join(
         f"<pattern id='tpv-{name}' width='{tile[0]}' height='{tile[0]}'"
         f" patternUnits='userSpaceOnUse'><path d='{tile[1]}' class='s-bg' fill='none'"
         f" stroke-width='1' stroke-opacity='0.55'/></pattern>"
-        for name, tile in PATTERNS.items() if tile)
+        for name, tile in PATTERNS.items()
+        if tile
+    )
     size, path = PATTERNS["hatch"]
-    tiles += (f"<pattern id='tpv-exposed' width='{size}' height='{size}' patternUnits='userSpaceOnUse'>"
-              f"<path d='{path}' class='s-exposed' fill='none' stroke-width='1.4'/></pattern>")
+    tiles += (
+        f"<pattern id='tpv-exposed' width='{size}' height='{size}' patternUnits='userSpaceOnUse'>"
+        f"<path d='{path}' class='s-exposed' fill='none' stroke-width='1.4'/></pattern>"
+    )
     return f"<defs>{tiles}</defs>"
 
 
 def bars_path(start, end, y, height):
     """One path for many bars of a row: arrays of x in px. A path draws far faster than rects."""
     widths = np.maximum(end - start, 0.3)
-    return "".join(f"M{x:.2f},{y}h{w:.2f}v{height}h-{w:.2f}z" for x, w in zip(start.tolist(), widths.tolist()))
+    return "".join(
+        f"M{x:.2f},{y}h{w:.2f}v{height}h-{w:.2f}z" for x, w in zip(start.tolist(), widths.tolist())
+    )
 
 
 def ticks(low, high, count=8):
@@ -79,5 +91,5 @@ def amount(value, unit="B"):
     """1.5 kB, 2.0 MB (decimal), 3.4 GFLOP."""
     for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= scale * 0.9995:
-            return f"{value / scale:.3g} tpv{unit}"
+            return f"{value / scale:.3g} {prefix}{unit}"
     return f"{value:.4g} {unit}"

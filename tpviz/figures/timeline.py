@@ -26,7 +26,7 @@ def timeline_scene(trace, critical=False):
     """The scene of a trace, ready for JSON.
 
     Returns a dict: ``badge``, ``title``, ``ranks``, ``duration`` (s), ``lanes`` (rank, name, axis),
-    ``bars`` (columns of equal length; ``lane`` and ``key`` index ``lanes`` and ``keys``, text columns
+    ``bars`` (columns of equal length; ``lane`` and ``key`` index ``lanes`` and ``keys``, texts
     index ``strings``), ``exposed`` (lane, start, end), ``steps`` ([start, end] in s), ``critical``
     (positions in ``bars``), ``memory`` ({rank: samples, bytes}), ``metrics`` ([label, value]) and
     ``patterns``. Raises ValueError where the trace has no events to draw.
@@ -39,16 +39,23 @@ def timeline_scene(trace, critical=False):
     bars, keys, strings = _bars(drawn, lanes, zero)
     return {
         "badge": str(trace.meta.get("badge") or "origin unknown"),
-        "title": " on ".join(str(trace.meta[k]) for k in ("strategy", "workload") if trace.meta.get(k)),
+        "title": " on ".join(
+            str(trace.meta[k]) for k in ("strategy", "workload") if trace.meta.get(k)
+        ),
         "ranks": drawn.ranks,
         "duration": float(max(trace["end"].max() - zero, 1e-9)),
-        "lanes": lanes, "bars": bars, "keys": keys, "strings": strings,
+        "lanes": lanes,
+        "bars": bars,
+        "keys": keys,
+        "strings": strings,
         "exposed": _exposed(bars, lanes, keys),
         "steps": _steps(trace, zero),
         "critical": _critical(trace, bars) if critical else [],
         "memory": _memory(trace, zero),
-        "memory_keys": [{"column": c, "key": k, "label": INKS[k].label, "pattern": INKS[k].pattern}
-                        for c, k in MEMORY_KINDS.items()],
+        "memory_keys": [
+            {"column": c, "key": k, "label": INKS[k].label, "pattern": INKS[k].pattern}
+            for c, k in MEMORY_KINDS.items()
+        ],
         "metrics": _metrics(trace),
         "patterns": {name: tile for name, tile in PATTERNS.items() if tile},
     }
@@ -61,14 +68,22 @@ def _lanes(trace):
     keys = axis_keys(axes)
     present = set(zip(trace["rank"].tolist(), trace["lane"].tolist()))
     names = sorted({n for _, n in present} | {"compute"}, key=lambda n: _lane_order(n, list(keys)))
-    return [{"rank": r, "lane": n, "name": n.removeprefix("comm/"),
-             "axis": n.removeprefix("comm/") if n.startswith("comm/") else "",
-             "key": keys.get(n.removeprefix("comm/"), "other")}
-            for r in trace.ranks for n in names if (r, n) in present or n == "compute"]
+    return [
+        {
+            "rank": r,
+            "lane": n,
+            "name": n.removeprefix("comm/"),
+            "axis": n.removeprefix("comm/") if n.startswith("comm/") else "",
+            "key": keys.get(n.removeprefix("comm/"), "other"),
+        }
+        for r in trace.ranks
+        for n in names
+        if (r, n) in present or n == "compute"
+    ]
 
 
 def _lane_order(name, axes):
-    """Compute first, then the axes from the innermost (the busiest) outwards, then anything else."""
+    """Compute first, then the axes from the innermost (the busiest) outwards, then the rest."""
     axis = name.removeprefix("comm/")
     return (name != "compute", -axes.index(axis) if axis in axes else 1, name)
 
@@ -79,21 +94,34 @@ def _bars(trace, lanes, zero):
     where = np.array([lane_of[k] for k in zip(trace["rank"].tolist(), trace["lane"].tolist())])
     order = np.lexsort((-trace["end"], trace["start"], where))
     kinds, phases = trace["kind"].tolist(), trace["phase"].tolist()
-    tokens = [lanes[i]["key"] if kind == "comm" else "wait" if kind == "wait" else phase_key(phase)
-              for i, kind, phase in zip(where.tolist(), kinds, phases)]
+    tokens = [
+        lanes[i]["key"] if kind == "comm" else "wait" if kind == "wait" else phase_key(phase)
+        for i, kind, phase in zip(where.tolist(), kinds, phases)
+    ]
     axes = {lane["key"]: lane["axis"] for lane in lanes if lane["axis"]}
     used = [key for key in INKS if key in set(tokens)]
-    keys = [{"key": key, "label": axes.get(key, INKS[key].label), "pattern": INKS[key].pattern,
-             "kind": "comm" if key in axes else "wait" if key == "wait" else "compute"}
-            for key in used]
+    keys = [
+        {
+            "key": key,
+            "label": axes.get(key, INKS[key].label),
+            "pattern": INKS[key].pattern,
+            "kind": "comm" if key in axes else "wait" if key == "wait" else "compute",
+        }
+        for key in used
+    ]
     strings = {"": 0}
-    bars = {name: [strings.setdefault(v, len(strings)) for v in trace[name][order].tolist()]
-            for name in TEXT_COLUMNS}
+    bars = {
+        name: [strings.setdefault(v, len(strings)) for v in trace[name][order].tolist()]
+        for name in TEXT_COLUMNS
+    }
     bars |= {name: trace[name][order].tolist() for name in INT_COLUMNS}
     place = {key: i for i, key in enumerate(used)}
-    bars |= {"lane": where[order].tolist(), "key": [place[tokens[i]] for i in order.tolist()],
-             "start": np.round(trace["start"][order] - zero, 9).tolist(),
-             "end": np.round(trace["end"][order] - zero, 9).tolist()}
+    bars |= {
+        "lane": where[order].tolist(),
+        "key": [place[tokens[i]] for i in order.tolist()],
+        "start": np.round(trace["start"][order] - zero, 9).tolist(),
+        "end": np.round(trace["end"][order] - zero, 9).tolist(),
+    }
     return bars, keys, list(strings)
 
 
@@ -138,17 +166,35 @@ def _memory(trace, zero):
     """{rank: columns}, thinned to at most MEMORY_SAMPLES samples, keeping each stretch's peak."""
     out = {}
     for rank, samples in trace.meta.get("memory", {}).items():
-        time = np.asarray(samples["time"], dtype=float) - zero
-        if not len(time):
+        if not len(samples["time"]):
             continue
+        time, note = _memory_time(trace, np.asarray(samples["time"], dtype=float), int(rank))
         kinds = np.array([samples[c] for c in MEMORY_KINDS], dtype=np.int64)
-        keep = np.arange(len(time))
+        total, keep = kinds.sum(axis=0), np.arange(len(time))
         if len(time) > MEMORY_SAMPLES:
-            total = kinds.sum(axis=0)
             keep = np.array([c[total[c].argmax()] for c in np.array_split(keep, MEMORY_SAMPLES)])
-        out[str(rank)] = {"time": np.round(time[keep], 9).tolist(), "peak": int(kinds.sum(axis=0).max()),
-                          **{c: row[keep].tolist() for c, row in zip(MEMORY_KINDS, kinds)}}
+        out[str(rank)] = {
+            "time": np.round(time[keep] - zero, 9).tolist(),
+            "peak": int(total.max()),
+            "note": note,
+            **{c: row[keep].tolist() for c, row in zip(MEMORY_KINDS, kinds)},
+        }
     return out
+
+
+def _memory_time(trace, time, rank):
+    """(times to draw at, a note). Memory seen in a step of its own is laid under the last one.
+
+    Following allocations slows a step, so `tpviz.run` does it in one more step, after the events.
+    """
+    mine = trace.select(rank=rank, kind="step")
+    if not len(mine) or np.median(time) <= trace["end"].max():
+        return time, ""
+    start, end = mine["start"][-1], mine["end"][-1]
+    span = max(float(time[-1] - time[0]), 1e-9)
+    return start + (time - time[0]) / span * (
+        end - start
+    ), " (seen in one more step, stretched to fit)"
 
 
 def _metrics(trace):
@@ -156,8 +202,10 @@ def _metrics(trace):
     rows = [["step time", seconds(trace.step_time)]]
     if (trace["kind"] == "comm").any():
         steps = max(len(trace.steps), 1)
-        rows += [["overlap", f"{100 * trace.overlap():.1f} %"],
-                 ["exposed communication per step", seconds(trace.exposed_communication() / steps)]]
+        rows += [
+            ["overlap", f"{100 * trace.overlap():.1f} %"],
+            ["exposed communication per step", seconds(trace.exposed_communication() / steps)],
+        ]
     return rows
 
 
@@ -165,15 +213,24 @@ def to_table(scene):
     """Rows of strings, header first: count and time per rank, lane and kind of event."""
     bars, lanes, keys = scene["bars"], scene["lanes"], scene["keys"]
     sums = {}
-    for lane, key, start, end, size in zip(bars["lane"], bars["key"], bars["start"], bars["end"],
-                                           bars["bytes"]):
+    for lane, key, start, end, size in zip(
+        bars["lane"], bars["key"], bars["start"], bars["end"], bars["bytes"]
+    ):
         row = sums.setdefault((lane, key), [0, 0.0, 0])
         row[0], row[1], row[2] = row[0] + 1, row[1] + end - start, row[2] + size
     table = [["rank", "lane", "what", "count", "time", "bytes"]]
     for lane, key in sorted(sums):
         count, time, size = sums[lane, key]
-        table.append([str(lanes[lane]["rank"]), lanes[lane]["name"], keys[key]["label"], str(count),
-                      seconds(time), amount(size) if keys[key]["kind"] == "comm" else ""])
+        table.append(
+            [
+                str(lanes[lane]["rank"]),
+                lanes[lane]["name"],
+                keys[key]["label"],
+                str(count),
+                seconds(time),
+                amount(size) if keys[key]["kind"] == "comm" else "",
+            ]
+        )
     return table
 
 
@@ -181,8 +238,10 @@ def describe(scene):
     """The timeline in a few sentences, for readers who do not see it."""
     ranks, axes = scene["ranks"], sorted({lane["axis"] for lane in scene["lanes"]} - {""})
     what = f"Timeline of {scene['title']}" if scene["title"] else "Timeline"
-    parts = [f"{what} ({scene['badge']}): {len(ranks)} rank{'s' * (len(ranks) > 1)}, "
-             f"{len(scene['bars']['id'])} events over {seconds(scene['duration'])}."]
+    parts = [
+        f"{what} ({scene['badge']}): {len(ranks)} rank{'s' * (len(ranks) > 1)}, "
+        f"{len(scene['bars']['id'])} events over {seconds(scene['duration'])}."
+    ]
     parts.append("Communication on axis " + ", ".join(axes) + "." if axes else "No communication.")
     parts.append(", ".join(f"{label} {value}" for label, value in scene["metrics"]) + ".")
     bare = {}
@@ -191,5 +250,7 @@ def describe(scene):
         bare[rank] = bare.get(rank, 0.0) + end - start
     if bare:
         worst = max(bare, key=bare.get)
-        parts.append(f"Rank {worst} has the most exposed communication, {seconds(bare[worst])} in all.")
+        parts.append(
+            f"Rank {worst} has the most exposed communication, {seconds(bare[worst])} in all."
+        )
     return " ".join(parts)

@@ -25,7 +25,9 @@ def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
     low, high = window or (0.0, scene["duration"])
     rank = scene["ranks"][0] if rank is None else rank
     if not high > low:
-        raise ValueError(f"window=({low}, {high}) is empty; use (start, end) within 0..{scene['duration']:g} s")
+        raise ValueError(
+            f"window=({low}, {high}) is empty; use (start, end) within 0..{scene['duration']:g} s"
+        )
     if rank not in scene["ranks"]:
         raise ValueError(f"rank={rank} is not in this trace; it has {scene['ranks']}")
     scale = (width - GUTTER - RIGHT) / (high - low)
@@ -43,7 +45,9 @@ def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
         y += MEMORY + 26
     legend, y = _legend(scene, y + 8, width, str(rank) in scene["memory"])
     body.append(legend)
-    return document(width, y + 22, "".join(body), f"Timeline, {scene['badge']}", svg_style(theme), theme)
+    return document(
+        width, y + 22, "".join(body), f"Timeline, {scene['badge']}", svg_style(theme), theme
+    )
 
 
 def lane_tops(scene, top=HEAD):
@@ -60,9 +64,11 @@ def lane_tops(scene, top=HEAD):
 def _header(scene, width):
     badge = scene["badge"]
     size = 6.3 * len(badge) + 16
-    out = [rect(10, 8, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'"),
-           text(10 + size / 2, 21.5, badge, size=11, anchor="middle", weight=600),
-           text(size + 20, 22, scene["title"], "muted")]
+    out = [
+        rect(10, 8, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'"),
+        text(10 + size / 2, 21.5, badge, size=11, anchor="middle", weight=600),
+        text(size + 20, 22, scene["title"], "muted"),
+    ]
     numbers = "   ".join(f"{label} {value}" for label, value in scene["metrics"])
     out.append(text(10, 44, numbers, size=12, weight=600, extra="xml:space='preserve'"))
     return "".join(out)
@@ -73,8 +79,10 @@ def _axis(scene, to_x, low, high, bottom):
     for start, end in scene["steps"]:
         for t in (start, end):
             if low <= t <= high:
-                out.append(f"<path d='M{to_x(t):.1f},{HEAD - 4}V{bottom}' class='s-muted'"
-                           " stroke-dasharray='2 3' fill='none'/>")
+                out.append(
+                    f"<path d='M{to_x(t):.1f},{HEAD - 4}V{bottom}' class='s-muted'"
+                    " stroke-dasharray='2 3' fill='none'/>"
+                )
     for t in ticks(low, high):
         x = to_x(t)
         out.append(f"<path d='M{x:.1f},{HEAD - 4}V{bottom}' class='s-rule' fill='none'/>")
@@ -113,8 +121,10 @@ def _bars(x0, x1, top, height, info):
         return ""
     path, pattern = bars_path(x0, x1, top, height), info["pattern"]
     if info["kind"] == "wait":
-        return (f"<path d='{path}' class='f-rule'/><path d='{path}' fill='url(#tpv-{pattern})'/>"
-                f"<path d='{path}' class='s-wait' fill='none' stroke-width='0.8'/>")
+        return (
+            f"<path d='{path}' class='f-rule'/><path d='{path}' fill='url(#tpv-{pattern})'/>"
+            f"<path d='{path}' class='s-wait' fill='none' stroke-width='0.8'/>"
+        )
     over = f"<path d='{path}' fill='url(#tpv-{pattern})'/>" if pattern != "solid" else ""
     return f"<path d='{path}' class='f-{info['key']}'/>{over}"
 
@@ -124,9 +134,11 @@ def _exposed(x0, x1, top, height):
         return ""
     path = bars_path(x0, x1, top - 1, height + 2)
     line = "".join(f"M{a:.2f},{top + height + 1}H{b:.2f}" for a, b in zip(x0.tolist(), x1.tolist()))
-    return (f"<path d='{path}' class='f-exposed' fill-opacity='0.3'/>"
-            f"<path d='{path}' fill='url(#tpv-exposed)'/>"
-            f"<path d='{line}' class='s-exposed' fill='none' stroke-width='2'/>")
+    return (
+        f"<path d='{path}' class='f-exposed' fill-opacity='0.3'/>"
+        f"<path d='{path}' fill='url(#tpv-exposed)'/>"
+        f"<path d='{line}' class='s-exposed' fill='none' stroke-width='2'/>"
+    )
 
 
 def _names(scene, indices, to_x, top, height):
@@ -156,12 +168,22 @@ def _memory(scene, rank, top, to_x, high):
     memory = scene["memory"][str(rank)]
     x = to_x(np.append(memory["time"], max(high, memory["time"][-1])))
     base, peak = np.zeros(len(memory["time"])), max(memory["peak"], 1)
-    out = [text(10, top - 4, f"memory of rank {rank}: peak {amount(memory['peak'])}", size=11, weight=600)]
+    out = [
+        text(
+            10,
+            top - 4,
+            f"memory of rank {rank}: peak {amount(memory['peak'])}{memory['note']}",
+            size=11,
+            weight=600,
+        )
+    ]
     for info in scene["memory_keys"]:
         upper = base + memory[info["column"]]
         low, high_y = (top + MEMORY * (1 - v / peak) for v in (base, upper))
         forward = "".join(f"L{a:.1f},{y:.1f}H{b:.1f}" for a, b, y in zip(x, x[1:], high_y))
-        back = "".join(f"L{b:.1f},{y:.1f}H{a:.1f}" for a, b, y in zip(x[-2::-1], x[:0:-1], low[::-1]))
+        back = "".join(
+            f"L{b:.1f},{y:.1f}H{a:.1f}" for a, b, y in zip(x[-2::-1], x[:0:-1], low[::-1])
+        )
         path = f"M{forward[1:]}{back}z"
         out.append(f"<path d='{path}' class='f-{info['key']} s-bg' stroke-width='0.5'/>")
         if info["pattern"] != "solid":
@@ -171,13 +193,13 @@ def _memory(scene, rank, top, to_x, high):
 
 
 def _legend(scene, y, width, memory):
-    items = [(k["key"], k["label"], k) for k in scene["keys"]]
+    items = [(k["label"], k) for k in scene["keys"]]
     if scene["exposed"]["lane"]:
-        items.append(("exposed", "exposed communication", None))
+        items.append(("exposed communication", None))
     if memory:
-        items += [(k["key"], k["label"], {**k, "kind": "compute"}) for k in scene["memory_keys"]]
+        items += [(k["label"], {**k, "kind": "compute"}) for k in scene["memory_keys"]]
     out, x = [], 10.0
-    for key, label, info in items:
+    for label, info in items:
         label = f"communication {label}" if info and info["kind"] == "comm" else label
         if x + 24 + 5.6 * len(label) > width:
             x, y = 10.0, y + 18

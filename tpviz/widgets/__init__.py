@@ -1,4 +1,4 @@
-"""Views for notebooks: the timeline, the mesh, and `explore`, which joins them with knobs and a run."""
+"""Views for notebooks: timeline, mesh, and `explore`, which joins them with knobs and a run."""
 
 from .explore import Explore, explore
 from .mesh import MeshView

@@ -1,7 +1,7 @@
-"""What every animated view shares: one lock, checked arguments, a static twin, errors that are seen.
+"""What every animated view shares: one lock, checked arguments, a static twin, shown errors.
 
-The picture itself is a scene made by `tpviz.figures`; the browser draws it (anywidget, no CDN, no build).
-JupyterLab may run callbacks on other threads while a cell runs, so a view changes under its own lock.
+The picture itself is a scene made by `tpviz.figures`; the browser draws it (anywidget, no CDN, no
+build). JupyterLab may run callbacks on other threads while a cell runs: a view has a lock.
 """
 
 import difflib
@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 
 def shown(method):
     """Decorator for callbacks of a view: an exception is shown in the view and logged, not lost."""
+
     @wraps(method)
     def guarded(self, *args, **kwargs):
         try:
@@ -24,6 +25,7 @@ def shown(method):
         except Exception as error:
             _log.exception("callback of %r failed", self)
             self.show_error(error)
+
     return guarded
 
 
@@ -41,7 +43,7 @@ class View(anywidget.AnyWidget):
 
     Traits: ``scene`` (dict), ``rank`` (the one selected), ``error`` (text shown in the view) and
     ``generation``, raised last at each change and mirrored as ``data-generation`` in the page.
-    Subclasses give ``_draw(**kwargs) -> SVG``, ``to_table``, ``describe`` and ``_words`` (for repr).
+    Subclasses give ``_draw(**options) -> SVG``, ``to_table``, ``describe`` and ``_words``.
     """
 
     scene = traitlets.Dict().tag(sync=True)
@@ -62,7 +64,9 @@ class View(anywidget.AnyWidget):
 
     def show_error(self, error):
         """Show an exception, or a text ("" clears it), in the view."""
-        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+        text = (
+            f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+        )
         self.publish(error=text)
 
     def to_svg(self, **options):

@@ -1,7 +1,8 @@
 """``explore``: choose a strategy, turn its knobs, run it on real ranks, look at what happened.
 
-While a knob moves only formulas are evaluated: the mesh, who owns what, and the ledger. Run starts real ranks in a
-worker thread; then the measured ledger stands beside the formula's, with the timeline and the losses below.
+While a knob moves only formulas are evaluated: the mesh, who owns what, and the ledger. Run starts
+real ranks in a worker thread; then the measured ledger stands beside the formula's, with the
+timeline and the losses below.
 """
 
 import threading
@@ -38,13 +39,15 @@ class Explore(ipywidgets.VBox):
     cluster : None, this machine. Raises ValueError on anything else.
     runner : function ``(strategy, workload, steps=, progress=) -> Trace``; None for `tpviz.run`.
 
-    ``trace`` is that of the last run that ended well, or None; ``error`` the message in view, or "".
+    ``trace`` is that of the last run that ended well, or None; ``error`` the message shown, or "".
     """
 
     def __init__(self, workload=None, cluster=None, *, runner=None, **unknown):
         check_names("explore", unknown, ["workload", "cluster", "runner"])
         if cluster is not None:
-            raise ValueError(f"cluster={cluster!r} cannot be used: runs take place on this machine; leave it out")
+            raise ValueError(
+                f"cluster={cluster!r} cannot be used: runs take place on this machine; leave it out"
+            )
         self._lock = threading.RLock()
         self._runner, self._workload = runner or _run, workload if workload is not None else _gpt()
         self.trace, self.strategy, self.error, self._job, self._ran = None, None, "", None, None
@@ -54,16 +57,25 @@ class Explore(ipywidgets.VBox):
 
     def _build(self):
         names = sorted(strategies(), key=lambda name: _composes(strategies()[name]))
-        self.menu = ipywidgets.Dropdown(options=names, description="strategy", style={"description_width": "90px"})
-        self.steps = ipywidgets.IntSlider(value=STEPS, min=1, max=20, description="steps",
-                                          style={"description_width": "90px"})
-        self.run_button = ipywidgets.Button(description="Run", button_style="primary", icon="play",
-                                            tooltip="run on real ranks")
-        self.stop_button = ipywidgets.Button(description="Stop", icon="stop", disabled=True,
-                                             tooltip="end the ranks of this run")
+        self.menu = ipywidgets.Dropdown(
+            options=names, description="strategy", style={"description_width": "90px"}
+        )
+        self.steps = ipywidgets.IntSlider(
+            value=STEPS, min=1, max=20, description="steps", style={"description_width": "90px"}
+        )
+        self.run_button = ipywidgets.Button(
+            description="Run", button_style="primary", icon="play", tooltip="run on real ranks"
+        )
+        self.stop_button = ipywidgets.Button(
+            description="Stop", icon="stop", disabled=True, tooltip="end the ranks of this run"
+        )
         self.bar = ipywidgets.IntProgress(value=0, max=1, layout={"width": "160px"})
         self.status, self.message = ipywidgets.HTML(), ipywidgets.HTML()
-        self.ledger, self.losses, self.facts = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
+        self.ledger, self.losses, self.facts = (
+            ipywidgets.HTML(),
+            ipywidgets.HTML(),
+            ipywidgets.HTML(),
+        )
         self.knobs_box = ipywidgets.VBox()
         self.mesh, self.timeline = MeshView(), Timeline()
         ipywidgets.jslink((self.mesh, "rank"), (self.timeline, "rank"))
@@ -72,25 +84,37 @@ class Explore(ipywidgets.VBox):
         self.stop_button.on_click(lambda button: self.stop())
 
     def _rows(self):
-        controls = ipywidgets.VBox([
-            self.menu, self.knobs_box, self.steps,
-            ipywidgets.HBox([self.run_button, self.stop_button, self.bar]), self.status, self.message,
-        ], layout={"flex": "1 1 420px", "min_width": "380px"})
+        controls = ipywidgets.VBox(
+            [
+                self.menu,
+                self.knobs_box,
+                self.steps,
+                ipywidgets.HBox([self.run_button, self.stop_button, self.bar]),
+                self.status,
+                self.message,
+            ],
+            layout={"flex": "1 1 420px", "min_width": "380px"},
+        )
         mesh = ipywidgets.Box([self.mesh], layout={"flex": "1 1 440px", "min_width": "380px"})
         top = ipywidgets.Box([controls, mesh], layout={"display": "flex", "flex_flow": "row wrap"})
         return [self.facts, top, self.ledger, self.timeline, self.losses]
 
     @shown
     def _choose(self):
-        """A strategy was chosen: its knobs, and those of data parallelism around it where that is possible."""
+        """A strategy was chosen: its knobs, and those of data parallelism around it."""
         with self._lock:
             cls = strategies()[self.menu.value]
-            outer = next((c for c in strategies().values() if _composes(c) and not _composes(cls)), None)
+            outer = next(
+                (c for c in strategies().values() if _composes(c) and not _composes(cls)), None
+            )
             self._inner = Knobs(cls, most=MOST)
             self._outer = Knobs(outer, {"dp": 1}, MOST) if outer else None
             boxes = [self._inner]
             if outer:
-                boxes += [ipywidgets.HTML(f"<b>combined with {escape(outer.__name__)}</b>"), self._outer]
+                boxes += [
+                    ipywidgets.HTML(f"<b>combined with {escape(outer.__name__)}</b>"),
+                    self._outer,
+                ]
             self.knobs_box.children = boxes
             for knobs in filter(None, (self._inner, self._outer)):
                 knobs.on_change(self._moved)
@@ -98,7 +122,7 @@ class Explore(ipywidgets.VBox):
 
     @shown
     def _moved(self):
-        """A knob moved: check the sizes and redraw what follows from formulas. No rank is started."""
+        """A knob moved: check the sizes, redraw what follows from formulas. No rank is started."""
         with self._lock:
             self.strategy = None
             try:
@@ -127,7 +151,7 @@ class Explore(ipywidgets.VBox):
 
     @shown
     def run(self):
-        """Start the run of what the knobs say. A second run while one is under way is refused, in view."""
+        """Run what the knobs say. A second run while one is under way is refused, in view."""
         with self._lock:
             if self._job and self._job.running:
                 self._say("a run is under way: wait for it, or press Stop")
@@ -141,7 +165,8 @@ class Explore(ipywidgets.VBox):
             self.bar.value, self.bar.max = 0, max(steps, 1)
             self._job = Job(
                 lambda: self._runner(strategy, workload, steps=steps, progress=self._progress),
-                lambda trace, error, stopped: self._ended(strategy, trace, error, stopped))
+                lambda trace, error, stopped: self._ended(strategy, trace, error, stopped),
+            )
             self._enable()
 
     @shown
@@ -181,11 +206,17 @@ class Explore(ipywidgets.VBox):
 
     def show_error(self, error):
         """Show an exception (or a text; "" clears it) under the controls."""
-        plain = f"{error}" if isinstance(error, ValueError | str) else f"{type(error).__name__}: {error}"
+        plain = (
+            f"{error}"
+            if isinstance(error, ValueError | str)
+            else f"{type(error).__name__}: {error}"
+        )
         self.error = plain
         self.message.value = plain and (
-            "<div class='tpv-message' role='alert' style='border-left:4px solid #D55E00;padding:4px 8px;"
-            f"white-space:pre-wrap;line-height:1.4'>{escape(plain)}</div>")
+            "<div class='tpv-message' role='alert' style='border-left:4px solid #D55E00;"
+            "padding:4px 8px;"
+            f"white-space:pre-wrap;line-height:1.4'>{escape(plain)}</div>"
+        )
 
     def _say(self, text):
         self.status.value = f"<span aria-live='polite'>{escape(text)}</span>"
@@ -196,8 +227,10 @@ class Explore(ipywidgets.VBox):
         self.stop_button.disabled = not running
 
     def _measured(self):
-        """The ledger measured for the strategy in view; None when the knobs have moved since, or no run was made."""
-        return self.trace.ledger() if self.trace is not None and self._ran == self.strategy else None
+        """The ledger measured for the strategy in view, or None."""
+        return (
+            self.trace.ledger() if self.trace is not None and self._ran == self.strategy else None
+        )
 
     def _draw_ledger(self):
         self.ledger.value = ledger_html(self._expected, self._measured())
@@ -214,12 +247,20 @@ class Explore(ipywidgets.VBox):
     def describe(self):
         """What is chosen and what was measured, in words."""
         with self._lock:
-            chosen = f"Explore {self.strategy!r}" if self.strategy else f"Explore, bad sizes: {self.error}"
+            chosen = (
+                f"Explore {self.strategy!r}"
+                if self.strategy
+                else f"Explore, bad sizes: {self.error}"
+            )
             seen = self.timeline.describe() if self.trace is not None else "No run yet."
             return f"{chosen} on {self._workload!r}. {seen}"
 
     def __repr__(self):
-        return f"<Explore {self.strategy!r}>" if self.strategy else f"<Explore {self.menu.value}, sizes do not fit>"
+        return (
+            f"<Explore {self.strategy!r}>"
+            if self.strategy
+            else f"<Explore {self.menu.value}, sizes do not fit>"
+        )
 
     def _repr_mimebundle_(self, **kwargs):
         data = super()._repr_mimebundle_(**kwargs)
@@ -228,7 +269,9 @@ class Explore(ipywidgets.VBox):
 
 def _composes(cls):
     """Whether a strategy class can hold another one inside."""
-    return any(f.name == "inner" for f in cls.__dataclass_fields__.values()) and bool(knob_fields(cls))
+    return any(f.name == "inner" for f in cls.__dataclass_fields__.values()) and bool(
+        knob_fields(cls)
+    )
 
 
 def _losses(trace):
@@ -238,19 +281,23 @@ def _losses(trace):
 
 def _ownership(strategy, workload):
     from tpviz.schemes.ownership import ownership
+
     return ownership(strategy, workload)
 
 
 def _check_ranks(world_size):
     from tpviz.runtime.launch import check_world_size
+
     check_world_size(world_size)
 
 
 def _gpt():
     from tpviz.workload import GPT
+
     return GPT()
 
 
 def _run(strategy, workload, steps, progress):
     from tpviz.verbs.run import run
+
     return run(strategy, workload, steps=steps, progress=progress)

@@ -1,6 +1,6 @@
 """One job at a time in a worker thread, that can be stopped: what the Run and Stop buttons drive.
 
-The thread touches no signal handler and no event loop, so it works wherever JupyterLab runs callbacks.
+The thread touches no signal handler and no event loop: it works wherever JupyterLab runs callbacks.
 """
 
 import ctypes
@@ -10,8 +10,8 @@ import threading
 class Job:
     """Runs ``work()`` in a thread; then calls ``done(result, error, stopped)`` there, exactly once.
 
-    Stopping raises ``KeyboardInterrupt`` in the worker: to what it runs this is what the interrupt button is to a
-    cell, so `tpviz.launch` ends its ranks and is usable again.
+    Stopping raises ``KeyboardInterrupt`` in the worker, which is to what it runs as the interrupt
+    button is to a cell: `tpviz.launch` ends its ranks and is usable again.
     """
 
     def __init__(self, work, done):

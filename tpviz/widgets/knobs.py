@@ -1,7 +1,7 @@
 """Controls made from a strategy's own fields: bounds, choices and help come from its knobs.
 
-    knobs = Knobs(tv.Megatron)
-    knobs.values()          # {"tp": 4, "sp": False}
+knobs = Knobs(tv.Megatron)
+knobs.values()          # {"tp": 4, "sp": False}
 """
 
 import ast
@@ -21,8 +21,8 @@ def knob_fields(cls):
 def control(name, default, help="", low=None, high=None, choices=None, most=None):
     """The ipywidgets control of one knob.
 
-    choices make a menu, a bool a check box, a bounded int a slider (its upper end at most ``most``), a
-    float a number field, and a tuple or str a text field read as a Python literal.
+    choices make a menu, a bool a check box, a bounded int a slider (its upper end at most
+    ``most``), a float a number field, and a tuple or str a text field read as a Python literal.
     """
     options = {"description": name, "style": WIDE, "tooltip": help}
     if choices is not None:
@@ -44,7 +44,7 @@ def control(name, default, help="", low=None, high=None, choices=None, most=None
 class Knobs(ipywidgets.VBox):
     """One row per knob of ``cls``: the control and its line of help.
 
-    defaults: {name: value} shown at first instead of the class's own; most: upper end of int sliders.
+    defaults: {name: value} shown at first instead of the class's own; most: end of int sliders.
     """
 
     def __init__(self, cls, defaults=None, most=None):
@@ -54,15 +54,25 @@ class Knobs(ipywidgets.VBox):
             bounds = {k: f.metadata.get(k) for k in ("help", "low", "high", "choices")}
             value = (defaults or {}).get(f.name, f.default)
             self.controls[f.name] = control(f.name, value, most=most, **bounds)
-            if isinstance(self.controls[f.name], ipywidgets.Text) and not isinstance(f.default, str):
+            if isinstance(self.controls[f.name], ipywidgets.Text) and not isinstance(
+                f.default, str
+            ):
                 self._literal.add(f.name)
-        super().__init__([ipywidgets.HBox([box, ipywidgets.HTML(f"<small>{escape(box.tooltip or '')}</small>")])
-                          for box in self.controls.values()])
+        super().__init__(
+            [
+                ipywidgets.HBox(
+                    [box, ipywidgets.HTML(f"<small>{escape(box.tooltip or '')}</small>")]
+                )
+                for box in self.controls.values()
+            ]
+        )
 
     def values(self):
-        """{name: value} as the controls stand. Raises ValueError on a text that is no Python value."""
-        return {name: _parsed(name, box.value) if name in self._literal else box.value
-                for name, box in self.controls.items()}
+        """{name: value} as the controls stand. Raises ValueError on a text that is no value."""
+        return {
+            name: _parsed(name, box.value) if name in self._literal else box.value
+            for name, box in self.controls.items()
+        }
 
     def on_change(self, callback):
         """Call ``callback()`` whenever a control moves."""

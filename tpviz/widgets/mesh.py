@@ -22,9 +22,9 @@ class MeshView(View):
     ownership : rows as in ``trace.meta["ownership"]``: which block of each parameter a rank owns.
     title, badge : words for the headline.
 
-    ``rank`` is the rank chosen, ``parameter`` the name of the parameter shown ("" without ownership).
-    Raises ValueError above 256 ranks or for a split over an axis that the mesh does not have, TypeError
-    on an argument that does not exist.
+    ``rank`` is the rank chosen, ``parameter`` the name of the parameter shown ("" without
+    ownership). Raises ValueError above 256 ranks or for a split over an axis that the mesh does not
+    have, TypeError on an argument that does not exist.
     """
 
     _esm = module("mesh")
@@ -50,7 +50,9 @@ class MeshView(View):
     def _draw(self, **options):
         if not self.scene:
             return ""
-        return mesh_svg(self.scene, **{"rank": self.rank, "parameter": self.parameter or None, **options})
+        return mesh_svg(
+            self.scene, **{"rank": self.rank, "parameter": self.parameter or None, **options}
+        )
 
     def to_table(self):
         """Rows of strings: each parameter, how it is cut, and the share of a rank."""

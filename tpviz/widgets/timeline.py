@@ -21,8 +21,8 @@ class Timeline(View):
     critical : outline the critical path.
     autoplay : start with the play-head moving (never where the reader prefers reduced motion).
 
-    ``selected`` is the id of the event chosen, -1 for none; ``rank`` the rank chosen. Raises ValueError on
-    a trace without events, TypeError on an argument that does not exist.
+    ``selected`` is the id of the event chosen, -1 for none; ``rank`` the rank chosen. Raises
+    ValueError on a trace without events, TypeError on an argument that does not exist.
     """
 
     _esm = module("timeline")
@@ -47,12 +47,18 @@ class Timeline(View):
     def _draw(self, **options):
         if not self.scene:
             return ""
-        rank = self.rank if self.rank in self.scene["ranks"] else None  # a linked mesh may have more ranks
+        rank = (
+            self.rank if self.rank in self.scene["ranks"] else None
+        )  # a linked mesh may have more ranks
         return timeline_svg(self.scene, **{"rank": rank, **options})
 
     def to_table(self):
         """Rows of strings: count and time per rank, lane and kind of event."""
-        return figure.to_table(self.scene) if self.scene else [["rank", "lane", "what", "count", "time", "bytes"]]
+        return (
+            figure.to_table(self.scene)
+            if self.scene
+            else [["rank", "lane", "what", "count", "time", "bytes"]]
+        )
 
     def describe(self):
         """The timeline in words."""

@@ -100,7 +100,7 @@ export class TimelineDrawing extends View {
   drawMemory(memory) {
     const top = this.bottom + 22;
     make("text", { x: 4, y: top - 6, "font-size": 11, "font-weight": 600, style: "fill:var(--tpv-fg)" }, this.svg,
-      `memory of rank ${this.rank}: peak ${amount(memory.peak, "B")}`);
+      `memory of rank ${this.rank}: peak ${amount(memory.peak, "B")}${memory.note}`);
     const x = [...memory.time, Math.max(this.scene.duration, memory.time.at(-1))].map((t) => this.x(t).toFixed(1));
     const y = (v) => (top + MEMORY * (1 - v / Math.max(memory.peak, 1))).toFixed(1);
     let base = memory.time.map(() => 0);
