@@ -149,11 +149,20 @@ def shapes_of(args, result):
 
 def flops(operator, shapes):
     """Floating-point operations of one call, by torch.utils.flop_counter's formulas (2 per multiply-add)."""
-    formula = flop_registry.get(operator.overloadpacket)
+    packet = operator.overloadpacket
+    formula = flop_registry.get(packet) or flop_registry.get(_SAME_AS.get(packet.__name__))
     if formula is None:
         return 0
     out = shapes[-1][0] if isinstance(shapes[-1], list) else shapes[-1]
     return int(formula(*shapes[:-1], out_val=out))
+
+
+# The counter has no formula for attention on the CPU; the arithmetic and the first arguments are the GPU's.
+_SAME_AS = {
+    "_scaled_dot_product_flash_attention_for_cpu": torch.ops.aten._scaled_dot_product_flash_attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward":
+        torch.ops.aten._scaled_dot_product_flash_attention_backward,
+}
 
 
 def touched_bytes(item, shapes):
