@@ -8,8 +8,6 @@ timeline and the losses below.
 import threading
 from html import escape
 
-import ipywidgets
-
 from tpviz.figures.ledger import ledger_html, ledger_table
 from tpviz.figures.losses import losses_svg
 from tpviz.mesh import Mesh
@@ -17,12 +15,11 @@ from tpviz.strategy import strategies
 
 from .base import check_names, shown
 from .job import Job
-from .knobs import Knobs, knob_fields
-from .mesh import MeshView
-from .timeline import Timeline
+from .knobs import Knobs
+from .panel import Panel
 
 MOST = 8
-STEPS = 3
+"""Sliders of whole numbers end here; more ranks than a notebook's machine serves are no use."""
 
 
 def explore(workload=None, cluster=None, **options):
@@ -30,7 +27,7 @@ def explore(workload=None, cluster=None, **options):
     return Explore(workload, cluster, **options)
 
 
-class Explore(ipywidgets.VBox):
+class Explore(Panel):
     """Knobs -> formula; Run -> real ranks -> timeline, measured ledger, losses.
 
     Parameters
@@ -50,54 +47,13 @@ class Explore(ipywidgets.VBox):
             )
         self._lock = threading.RLock()
         self._runner, self._workload = runner or _run, workload if workload is not None else _gpt()
-        self.trace, self.strategy, self.error, self._job, self._ran = None, None, "", None, None
-        self._build()
-        super().__init__(self._rows())
-        self._choose()
-
-    def _build(self):
-        names = sorted(strategies(), key=lambda name: _composes(strategies()[name]))
-        self.menu = ipywidgets.Dropdown(
-            options=names, description="strategy", style={"description_width": "90px"}
-        )
-        self.steps = ipywidgets.IntSlider(
-            value=STEPS, min=1, max=20, description="steps", style={"description_width": "90px"}
-        )
-        self.run_button = ipywidgets.Button(
-            description="Run", button_style="primary", icon="play", tooltip="run on real ranks"
-        )
-        self.stop_button = ipywidgets.Button(
-            description="Stop", icon="stop", disabled=True, tooltip="end the ranks of this run"
-        )
-        self.bar = ipywidgets.IntProgress(value=0, max=1, layout={"width": "160px"})
-        self.status, self.message = ipywidgets.HTML(), ipywidgets.HTML()
-        self.ledger, self.losses, self.facts = (
-            ipywidgets.HTML(),
-            ipywidgets.HTML(),
-            ipywidgets.HTML(),
-        )
-        self.knobs_box = ipywidgets.VBox()
-        self.mesh, self.timeline = MeshView(), Timeline()
-        ipywidgets.jslink((self.mesh, "rank"), (self.timeline, "rank"))
+        self.trace = self.strategy = self._job = self._ran = None
+        self._expected = None
+        super().__init__(sorted(strategies(), key=lambda name: _composes(strategies()[name])))
         self.menu.observe(lambda change: self._choose(), "value")
         self.run_button.on_click(lambda button: self.run())
         self.stop_button.on_click(lambda button: self.stop())
-
-    def _rows(self):
-        controls = ipywidgets.VBox(
-            [
-                self.menu,
-                self.knobs_box,
-                self.steps,
-                ipywidgets.HBox([self.run_button, self.stop_button, self.bar]),
-                self.status,
-                self.message,
-            ],
-            layout={"flex": "1 1 420px", "min_width": "380px"},
-        )
-        mesh = ipywidgets.Box([self.mesh], layout={"flex": "1 1 440px", "min_width": "380px"})
-        top = ipywidgets.Box([controls, mesh], layout={"display": "flex", "flex_flow": "row wrap"})
-        return [self.facts, top, self.ledger, self.timeline, self.losses]
+        self._choose()
 
     @shown
     def _choose(self):
@@ -109,13 +65,7 @@ class Explore(ipywidgets.VBox):
             )
             self._inner = Knobs(cls, most=MOST)
             self._outer = Knobs(outer, {"dp": 1}, MOST) if outer else None
-            boxes = [self._inner]
-            if outer:
-                boxes += [
-                    ipywidgets.HTML(f"<b>combined with {escape(outer.__name__)}</b>"),
-                    self._outer,
-                ]
-            self.knobs_box.children = boxes
+            self.show_knobs(self._inner, self._outer)
             for knobs in filter(None, (self._inner, self._outer)):
                 knobs.on_change(self._moved)
         self._moved()
@@ -154,14 +104,14 @@ class Explore(ipywidgets.VBox):
         """Run what the knobs say. A second run while one is under way is refused, in view."""
         with self._lock:
             if self._job and self._job.running:
-                self._say("a run is under way: wait for it, or press Stop")
+                self.say("a run is under way: wait for it, or press Stop")
                 return
             if self.strategy is None:
-                self._say("these sizes do not fit together: see the message")
+                self.say("these sizes do not fit together: see the message")
                 return
             strategy, workload, steps = self.strategy, self._workload, self.steps.value
             self.show_error("")
-            self._say(f"running {strategy!r} on {strategy.world_size} ranks ...")
+            self.say(f"running {strategy!r} on {strategy.world_size} ranks ...")
             self.bar.value, self.bar.max = 0, max(steps, 1)
             self._job = Job(
                 lambda: self._runner(strategy, workload, steps=steps, progress=self._progress),
@@ -174,7 +124,7 @@ class Explore(ipywidgets.VBox):
         """End the run under way; its ranks end too."""
         with self._lock:
             if self._job and self._job.stop():
-                self._say("stopping ...")
+                self.say("stopping ...")
                 self.stop_button.disabled = True
 
     def wait(self, timeout=None):
@@ -185,16 +135,16 @@ class Explore(ipywidgets.VBox):
         with self._lock:
             self.bar.max, self.bar.value = max(total, 1), done
             if self._job is None or not self._job.stopped:
-                self._say(text or f"{done} of {total}")
+                self.say(text or f"{done} of {total}")
 
     @shown
     def _ended(self, strategy, trace, error, stopped):
         with self._lock:
             self._enable()
             if stopped and error is not None:
-                self._say("stopped; the ranks have ended")
+                self.say("stopped; the ranks have ended")
             elif error is not None:
-                self._say("the run failed")
+                self.say("the run failed")
                 self.show_error(error)
             else:
                 self.trace, self._ran = trace, strategy
@@ -202,24 +152,7 @@ class Explore(ipywidgets.VBox):
                 self.losses.value = _losses(trace)
                 self._draw_ledger()
                 self.bar.value = self.bar.max
-                self._say(f"measured: {strategy!r}")
-
-    def show_error(self, error):
-        """Show an exception (or a text; "" clears it) under the controls."""
-        plain = (
-            f"{error}"
-            if isinstance(error, ValueError | str)
-            else f"{type(error).__name__}: {error}"
-        )
-        self.error = plain
-        self.message.value = plain and (
-            "<div class='tpv-message' role='alert' style='border-left:4px solid #D55E00;"
-            "padding:4px 8px;"
-            f"white-space:pre-wrap;line-height:1.4'>{escape(plain)}</div>"
-        )
-
-    def _say(self, text):
-        self.status.value = f"<span aria-live='polite'>{escape(text)}</span>"
+                self.say(f"measured: {strategy!r}")
 
     def _enable(self):
         running = bool(self._job and self._job.running)
@@ -228,9 +161,8 @@ class Explore(ipywidgets.VBox):
 
     def _measured(self):
         """The ledger measured for the strategy in view, or None."""
-        return (
-            self.trace.ledger() if self.trace is not None and self._ran == self.strategy else None
-        )
+        fits = self.trace is not None and self._ran == self.strategy
+        return self.trace.ledger() if fits else None
 
     def _draw_ledger(self):
         self.ledger.value = ledger_html(self._expected, self._measured())
@@ -247,20 +179,13 @@ class Explore(ipywidgets.VBox):
     def describe(self):
         """What is chosen and what was measured, in words."""
         with self._lock:
-            chosen = (
-                f"Explore {self.strategy!r}"
-                if self.strategy
-                else f"Explore, bad sizes: {self.error}"
-            )
+            chosen = repr(self.strategy) if self.strategy else f"bad sizes ({self.error})"
             seen = self.timeline.describe() if self.trace is not None else "No run yet."
-            return f"{chosen} on {self._workload!r}. {seen}"
+            return f"Explore {chosen} on {self._workload!r}. {seen}"
 
     def __repr__(self):
-        return (
-            f"<Explore {self.strategy!r}>"
-            if self.strategy
-            else f"<Explore {self.menu.value}, sizes do not fit>"
-        )
+        chosen = repr(self.strategy) if self.strategy else f"{self.menu.value}, sizes do not fit"
+        return f"<Explore {chosen}>"
 
     def _repr_mimebundle_(self, **kwargs):
         data = super()._repr_mimebundle_(**kwargs)
@@ -269,9 +194,7 @@ class Explore(ipywidgets.VBox):
 
 def _composes(cls):
     """Whether a strategy class can hold another one inside."""
-    return any(f.name == "inner" for f in cls.__dataclass_fields__.values()) and bool(
-        knob_fields(cls)
-    )
+    return "inner" in cls.__dataclass_fields__
 
 
 def _losses(trace):

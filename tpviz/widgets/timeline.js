@@ -20,6 +20,7 @@ class TimelineView extends TimelineDrawing {
     this.button(tools, "▶|", "last event (End)", () => this.step(Infinity));
     this.button(tools, "+", "zoom in (+)", () => this.zoom(0.6));
     this.button(tools, "−", "zoom out (-)", () => this.zoom(1 / 0.6));
+    this.button(tools, "step", "show one step (s)", () => this.showStep());
     this.button(tools, "all", "show everything (0)", () => this.setWindow(0, this.scene.duration));
     this.now = make("span", { class: "tpv-now" }, tools);
     const scroll = make("div", { class: "tpv-scroll" }, this.root);
@@ -105,6 +106,12 @@ class TimelineView extends TimelineDrawing {
     this.onChange();
   }
 
+  /** The step under the play-head fills the window; the last one where there is none. */
+  showStep() {
+    const steps = this.scene.steps, here = steps.find(([a, b]) => a <= this.head && this.head < b) ?? steps.at(-1);
+    if (here) this.setWindow(...here);
+  }
+
   zoom(factor, center = this.head >= this.low && this.head <= this.high ? this.head : (this.low + this.high) / 2) {
     this.setWindow(center - (center - this.low) * factor, center + (this.high - center) * factor);
   }
@@ -115,7 +122,7 @@ class TimelineView extends TimelineDrawing {
       ArrowRight: () => event.shiftKey ? pan(0.2) : this.step(1), ArrowLeft: () => event.shiftKey ? pan(-0.2) : this.step(-1),
       ArrowDown: () => this.changeLane(1), ArrowUp: () => this.changeLane(-1), "+": () => this.zoom(0.6),
       "=": () => this.zoom(0.6), "-": () => this.zoom(1 / 0.6), 0: () => this.setWindow(0, this.scene.duration),
-      Escape: () => { this.tip.hidden = true; } };
+      s: () => this.showStep(), Escape: () => { this.tip.hidden = true; } };
     if (!actions[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     event.stopPropagation();

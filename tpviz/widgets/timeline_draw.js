@@ -5,7 +5,7 @@
 import { View, addRun, amount, make, seconds, ticks } from "./view.js";
 
 export const GUTTER = 112, RIGHT = 14, TOP = 24, COMPUTE = 20, COMM = 13, GAP = 8, MEMORY = 54;
-export const HINT = "Space plays, ←/→ step through events, ↑/↓ change lane, +/− zoom, drag pans. "
+export const HINT = "Space plays, ←/→ step through events, ↑/↓ change lane, +/− zoom, s shows one step, 0 all, drag pans. "
   + "The wheel zooms once the picture has the focus.";
 
 export class TimelineDrawing extends View {
