@@ -19,9 +19,11 @@ import shutil
 import signal
 import sys
 import threading
+from time import monotonic, sleep
 from typing import NamedTuple
 
 JANITOR = "TPVIZ_JANITOR"
+_ORPHANED_WITHIN = 1.0  # seconds
 THREADS = "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 
@@ -112,12 +114,22 @@ def serve_as_janitor():
 
 
 def _sweep(server, parent, folders):
-    if os.getpid() != server or os.getppid() == parent:
+    if os.getpid() != server or _lives_on(parent):
         return  # a rank, or a fork server that its living parent stops: the parent tidies up
     for pid in _children(server):
         kill_group(pid)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives_on(parent):
+    # The server hears that the parent's files are closed a moment before it is orphaned.
+    until = monotonic() + _ORPHANED_WITHIN
+    while os.getppid() == parent:
+        if monotonic() > until:
+            return True
+        sleep(0.01)
+    return False
 
 
 def _children(pid):

@@ -111,8 +111,16 @@ def _ready_pool(key):
     if dead or (_pool and (_pool.world_size, _pool.backend, _pool.device) != key):
         _end_pool()
     if _pool is None:
-        _pool = Pool(*key)
+        _pool = _new_pool(key)
     return _pool
+
+
+def _new_pool(key):
+    try:
+        return Pool(*key)
+    except (ConnectionError, EOFError):  # the fork server has just died: once more, on a new one
+        server.stop()
+        return Pool(*key)
 
 
 def _end_pool():

@@ -9,12 +9,13 @@ import shutil
 import signal
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, util
 from types import ModuleType
 
 from tpviz.runtime import guard
 
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _home = None  # (process id, path): a forked child must not use, nor remove, its parent's
 
 
@@ -46,9 +47,12 @@ def surroundings() -> tuple:
 def ensure():
     """Start the fork server with torch loaded, unless one is running."""
     forkserver.set_forkserver_preload(["tpviz.runtime.worker"])
-    told = {guard.JANITOR: os.pathsep.join([home(), util.get_temp_dir()])}
+    changes = {guard.JANITOR: os.pathsep.join([home(), util.get_temp_dir()])}
     # One thread each: thread pools made in the server would be copied into every rank.
-    with _environment(told | dict.fromkeys(guard.THREADS, "1")):
+    changes |= dict.fromkeys(guard.THREADS, "1")
+    # Importing torch's compiler makes its cache directory; ours is removed with the rest.
+    changes[_CACHE] = os.environ.get(_CACHE, os.path.join(home(), "torch-cache"))
+    with _environment(changes):
         forkserver.ensure_running()
 
 
@@ -58,7 +62,8 @@ def stop():
     if server._forkserver_pid is not None:
         # Children that others started from it would keep it alive past a polite request.
         os.kill(server._forkserver_pid, signal.SIGTERM)
-        server._stop()
+        with suppress(FileNotFoundError):
+            server._stop()
 
 
 def forget_after_fork():

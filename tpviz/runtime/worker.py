@@ -57,7 +57,7 @@ def main(spec: guard.Spec, pipe, preloaded: bool):
         try:
             context, payload = pickle.loads(pipe.recv_bytes()), pipe.recv_bytes()
         except (EOFError, OSError):
-            return
+            signal.pause()  # an exit now would cut short the guard, which is tidying up
         _send(*_run(context, payload))
 
 

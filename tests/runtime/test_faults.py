@@ -1,0 +1,273 @@
+"""What goes wrong with ranks: each fault is named, and neither a process nor a file stays."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from process_watch import Script
+
+import tpviz as tv
+from tpviz.runtime import faults, server
+from tpviz.runtime.launch import RankError, RankTimeoutError
+
+EVERYONE = "ranks 0,1,2,3"
+
+
+@pytest.fixture
+def gone():
+    """After the test: the ranks it began with have gone with their files, and new ones work."""
+    pids = tv.launch(os.getpid)
+    (folder,) = Path(server.home()).glob("ranks-*")
+    yield pids
+    assert [pid for pid in pids if os.path.exists(f"/proc/{pid}")] == []
+    assert not folder.exists()
+    assert len(tv.launch(os.getpid)) == 4
+
+
+def test_a_rank_that_raises(gone, capsys):
+    def work():
+        import torch
+        import torch.distributed as dist
+
+        dist.all_reduce(torch.ones(2))
+        print("before")
+        if dist.get_rank() == 2:
+            raise KeyError("no such weight")
+        dist.all_reduce(torch.ones(8))
+
+    with pytest.raises(RankError, match="rank 2 raised KeyError: 'no such weight'") as caught:
+        tv.launch(work)
+    error = caught.value
+    assert error.rank == 2
+    assert "in work\n    raise KeyError(" in error.traceback
+    assert error.traceback in str(error)
+    assert sorted(error.others) == [0, 1, 3]
+    for state in error.others.values():
+        assert state.startswith("waiting ")
+        assert f"s in all_reduce #1 on axis world ({EVERYONE}), 32 bytes, at test_faults" in state
+    assert capsys.readouterr().out.count("] before\n") == 4
+
+
+def test_all_ranks_raise_alike(gone):
+    with pytest.raises(RankError, match="rank 0 raised ZeroDivisionError") as caught:
+        tv.launch(lambda: 1 / 0)
+    expected = "The other ranks:\n  ranks 1, 2, 3: raised ZeroDivisionError: division by zero"
+    assert str(caught.value).endswith(expected)
+
+
+def test_a_rank_that_exits(gone):
+    def work():
+        import torch.distributed as dist
+
+        if dist.get_rank() == 1:
+            os._exit(3)
+        dist.barrier()
+
+    with pytest.raises(RankError, match="rank 1 ended by itself with exit code 3") as caught:
+        tv.launch(work)
+    assert all("in barrier #0" in state for state in caught.value.others.values())
+
+
+def test_sys_exit_is_an_error_not_a_lost_rank(gone):
+    import sys
+
+    with pytest.raises(RankError, match="rank 0 raised SystemExit: 3"):
+        tv.launch(sys.exit, 3)
+
+
+def test_a_collective_that_one_rank_never_joins(gone):
+    def work():
+        import torch
+        import torch.distributed as dist
+
+        if dist.get_rank() == 1:
+            time.sleep(1000)
+        if dist.get_rank() == 2:
+            while True:  # never lets go of the interpreter for long
+                pass
+        dist.all_reduce(torch.ones(1024))
+
+    begun = time.monotonic()
+    with pytest.raises(RankTimeoutError, match=r"within the time-out of 0\.5 s") as caught:
+        tv.launch(work, timeout=0.5)
+    assert time.monotonic() - begun < 20, "the parent's clock governs, not the group's"
+    assert isinstance(caught.value, TimeoutError)
+    states = caught.value.states
+    for rank in (0, 3):
+        assert f"in all_reduce #0 on axis world ({EVERYONE}), 4096 bytes" in states[rank]
+        assert "at test_faults.py:" in states[rank]
+    for rank in (1, 2):
+        assert states[rank].startswith("no collective, running user code for ")
+        assert "in work" in states[rank]
+        assert states[rank] in str(caught.value)
+
+
+def test_a_killed_rank(gone):
+    def work():
+        import torch.distributed as dist
+
+        if dist.get_rank() == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+
+    begun = time.monotonic()
+    with pytest.raises(RankError, match=r"rank 3 was killed by SIGKILL \(signal 9;") as caught:
+        tv.launch(work, timeout=100)
+    assert time.monotonic() - begun < 50, "seen at once, long before the time-out"
+    assert caught.value.rank == 3
+    assert all("in barrier #0" in state for state in caught.value.others.values())
+
+
+def test_ranks_that_died_between_calls_are_replaced_with_a_note(gone, capsys):
+    os.kill(gone[1], signal.SIGTERM)
+    while Path(f"/proc/{gone[1]}").exists():
+        time.sleep(0.01)
+    assert not set(tv.launch(os.getpid)) & set(gone)
+    assert "rank 1 was killed by SIGTERM (signal 15): starting new" in capsys.readouterr().out
+
+
+def test_what_a_rank_started_ends_with_it(gone):
+    def work():
+        child = subprocess.Popen(["sleep", "1000"])
+        raise RuntimeError(child.pid)
+
+    with pytest.raises(RankError) as caught:
+        tv.launch(work)
+    pids = [int(line.split()[-1]) for line in str(caught.value).splitlines() if "raised" in line]
+    assert len(pids) == 4
+    for pid in pids:
+        stat = Path(f"/proc/{pid}/stat")
+        assert not stat.exists() or " Z " in stat.read_text()
+
+
+def test_a_result_that_cannot_be_sent_back(gone):
+    message = "the result, of type generator, cannot be sent back: cannot pickle 'generator'"
+    with pytest.raises(RankError, match=f"rank 0 raised TypeError: {message}"):
+        tv.launch(lambda: (_ for _ in ()))
+
+
+def test_launch_inside_a_rank(gone):
+    message = "launch was called inside rank 0 of another launch; ranks cannot start ranks"
+    with pytest.raises(RankError, match=message):
+        tv.launch(lambda: tv.launch(os.getpid))
+
+
+def test_a_module_that_ranks_cannot_import(gone, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        (tmp_path / "gone_by_then.py").write_text("def work():\n    pass\n")
+        import gone_by_then
+    (tmp_path / "gone_by_then.py").unlink()
+    with pytest.raises(RankError, match=r"No module named 'gone_by_then'(.|\n)*tpviz.restart\(\)"):
+        tv.launch(gone_by_then.work)
+
+
+def test_an_error_while_showing_progress(gone):
+    with pytest.raises(ZeroDivisionError):
+        tv.launch(lambda: tv.progress(1, 2), progress=lambda done, total, text: done / 0)
+
+
+def test_an_interrupt_in_the_caller(gone):
+    def work():
+        import torch.distributed as dist
+
+        if dist.get_rank() != 1:
+            dist.barrier()
+        time.sleep(1000)
+
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        tv.launch(work)
+    (note,) = caught.value.__notes__
+    assert note.startswith("The ranks were stopped.\n\nThey were:\n  ranks 0, 2, 3: waiting ")
+    assert "in barrier #0 on axis world" in note
+    assert "rank 1: no collective, running user code" in note
+
+
+HANG = """
+import os, signal, subprocess, sys, time
+import tpviz as tv
+def hang():
+    import torch.distributed as dist
+    subprocess.Popen(["sleep", "1000"])
+    print("hanging", flush=True)
+    if dist.get_rank() == 1:
+        {rank_1}
+    dist.barrier()
+try:
+    tv.launch(hang, timeout=None)
+except KeyboardInterrupt:
+    print("interrupted", tv.launch(os.getpid, world_size=2), flush=True)
+"""
+
+
+def hanging(tmp_path, rank_1="time.sleep(1000)"):
+    script = Script(HANG.format(rank_1=rank_1), tmp_path)
+    for _ in range(4):
+        script.wait_for("hanging")
+    alive = script.alive()
+    assert len(alive) >= 4 + 4 + 3, "ranks, sleeps, script, fork server, resource tracker"
+    return script
+
+
+def test_an_interrupt_from_outside(tmp_path):
+    script = hanging(tmp_path)
+    script.signal(signal.SIGINT)
+    assert "interrupted" in script.finish()
+    assert script.process.returncode == 0
+    assert script.left() == []
+
+
+@pytest.mark.parametrize(
+    "rank_1",
+    ["time.sleep(1000)", "os.kill(os.getpid(), signal.SIGSTOP)"],
+    ids=["waiting", "stopped"],
+)
+def test_a_killed_caller(tmp_path, rank_1):
+    script = hanging(tmp_path, rank_1)
+    script.signal(signal.SIGKILL)
+    script.finish()
+    assert script.left() == []
+
+
+@pytest.mark.parametrize("end", ["tv.shutdown()", "pass"], ids=["no ranks", "idle ranks"])
+def test_a_killed_caller_without_a_job(tmp_path, end):
+    source = f"""
+    import os, time
+    import tpviz as tv
+    tv.launch(os.getpid, world_size=2)
+    {end}
+    print("ready", flush=True)
+    time.sleep(1000)
+    """
+    script = Script(source, tmp_path)
+    script.wait_for("ready")
+    script.signal(signal.SIGKILL)
+    script.finish()
+    assert script.left() == []
+
+
+def test_a_caller_that_ends_normally(tmp_path):
+    script = Script("import os, tpviz as tv\ntv.launch(os.getpid)\nprint('done')", tmp_path)
+    assert script.finish() == "done\n"
+    assert script.left() == []
+
+
+def test_a_fork_server_that_died_is_replaced():
+    (parent,) = set(tv.launch(os.getppid))
+    os.kill(parent, signal.SIGKILL)
+    (other,) = set(tv.launch(os.getppid, world_size=2))
+    assert other != parent
+
+
+def test_source_lines_of_a_cell_are_added_to_a_ranks_traceback():
+    import linecache
+
+    linecache.cache["<cell>"] = (8, None, ["x = 1\n", "y = x / 0\n"], "<cell>")
+    text = '  File "<cell>", line 2, in f\n  File "/a/b.py", line 1, in g\n    known()\nE: e'
+    expected = text.replace("in f\n", "in f\n    y = x / 0\n")
+    assert faults.with_source(text) == expected

@@ -1,0 +1,298 @@
+"""`tpviz.launch` when nothing goes wrong, and with arguments that cannot work."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+import tpviz as tv
+from tpviz.runtime import launch as launching
+
+
+def test_results_come_in_rank_order_from_a_real_group():
+    def work(n, scale):
+        import torch
+        import torch.distributed as dist
+
+        x = torch.full((n,), float(dist.get_rank()))
+        dist.all_reduce(x)
+        return dist.get_rank(), scale * x.sum().item(), torch.get_num_threads(), dist.get_backend()
+
+    results = tv.launch(work, 3, world_size=4, scale=2)
+    assert results == [(rank, 36.0, 1, "tpviz") for rank in range(4)]
+
+
+def test_a_function_of_a_notebook_cell_travels_with_what_it_uses():
+    cell = {"__name__": "__main__"}
+    source = """
+    FACTOR = 10
+    class Point:
+        def __init__(self, x):
+            self.x = x
+    def helper(point):
+        return Point(FACTOR * point.x)
+    def work(point):
+        return helper(point)
+    """
+    exec(textwrap.dedent(source), cell)
+    results = tv.launch(cell["work"], cell["Point"](4), world_size=2)
+    assert [type(result) for result in results] == [cell["Point"]] * 2
+    assert [result.x for result in results] == [40, 40]
+
+
+def test_the_pool_is_kept_until_another_is_asked_for():
+    def here():
+        return os.getpid()
+
+    first = tv.launch(here, world_size=2)
+    assert tv.launch(here, world_size=2) == first
+    other = tv.launch(here, world_size=3)
+    assert not set(first) & set(other)
+    assert [os.path.exists(f"/proc/{pid}") for pid in first] == [False, False]
+    plain = tv.launch(here, world_size=3, backend="gloo")
+    assert not set(other) & set(plain)
+    tv.shutdown()
+    assert [os.path.exists(f"/proc/{pid}") for pid in plain] == [False] * 3
+
+
+def test_ranks_follow_the_environment_path_and_directory(tmp_path, monkeypatch):
+    def seen():
+        return os.environ.get("TPVIZ_TEST_A"), os.getcwd(), sys.path[0]
+
+    before = tv.launch(seen, world_size=2)
+    assert before == [(None, os.getcwd(), sys.path[0])] * 2
+    with monkeypatch.context() as patch:
+        patch.setenv("TPVIZ_TEST_A", "1")
+        patch.chdir(tmp_path)
+        patch.syspath_prepend(tmp_path)
+        assert tv.launch(seen, world_size=2) == [("1", str(tmp_path), str(tmp_path))] * 2
+    assert tv.launch(seen, world_size=2) == before
+
+
+def test_ranks_have_torchruns_variables():
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"
+    results = tv.launch(lambda: [os.environ[name] for name in names], world_size=2)
+    assert results == [["0", "2", "0", "2", "1"], ["1", "2", "1", "2", "1"]]
+
+
+def test_prints_are_labelled_line_by_line(capfd):
+    def talk(rank_that_talks):
+        import torch.distributed as dist
+
+        if dist.get_rank() == rank_that_talks:
+            print("one\ntwo")
+            print("three", file=sys.stderr)
+            os.write(1, b"10%\r100%\n")
+            print("no end", end="")
+
+    tv.launch(talk, 1, world_size=2)
+    lines = [f"[rank 1] {text}\n" for text in ("one", "two", "three", "100%", "no end")]
+    assert capfd.readouterr().out == "".join(lines)
+    tv.launch(talk, 5, world_size=2)
+    assert capfd.readouterr().out == ""
+
+
+def test_a_great_many_prints_arrive_whole(capsys):
+    def talk():
+        for number in range(30_000):
+            print(f"{number:0100d}")
+
+    for _ in range(2):
+        tv.launch(talk, world_size=1)
+        lines = capsys.readouterr().out.splitlines()
+        assert lines == [f"[rank 0] {number:0100d}" for number in range(30_000)]
+
+
+def test_stdin_is_closed():
+    assert tv.launch(lambda: sys.stdin.read(), world_size=1) == [""]
+
+
+def test_large_arguments_and_results():
+    import numpy as np
+
+    data = np.arange(3_000_000)
+    results = tv.launch(lambda x: x + 1, data, world_size=2)
+    assert all((result == data + 1).all() for result in results)
+
+
+def test_launch_from_another_thread():
+    results = []
+    thread = threading.Thread(target=lambda: results.append(tv.launch(os.getpid, world_size=2)))
+    thread.start()
+    thread.join()
+    assert tv.launch(os.getpid, world_size=2) == results[0]
+
+
+def test_launches_of_two_threads_wait_for_each_other():
+    def work(n):
+        import torch
+        import torch.distributed as dist
+
+        x = torch.tensor([n])
+        dist.all_reduce(x)
+        return x.item()
+
+    results = {}
+    threads = [
+        threading.Thread(target=lambda n=n: results.update({n: tv.launch(work, n, world_size=2)}))
+        for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {n: [2 * n, 2 * n] for n in range(4)}
+
+
+def test_progress_of_rank_0_reaches_the_caller():
+    def work():
+        import torch.distributed as dist
+
+        tv.progress(0, 4, f"rank {dist.get_rank()}")
+        tv.progress(4, 4)
+
+    seen = []
+    tv.launch(work, world_size=2, progress=lambda *report: seen.append(report))
+    assert seen == [(0, 4, "rank 0"), (4, 4, "")]
+    tv.launch(work, world_size=2, progress=False)
+    tv.progress(1, 2, "outside of a rank this does nothing")
+
+
+def test_launch_inside_a_progress_report_is_refused():
+    with pytest.raises(RuntimeError, match="while showing the progress of another"):
+        tv.launch(
+            lambda: tv.progress(1, 1),
+            world_size=1,
+            progress=lambda *_: tv.launch(os.getpid, world_size=1),
+        )
+    assert len(tv.launch(os.getpid, world_size=2)) == 2
+
+
+def test_restart_replaces_the_server_and_shows_edited_modules(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    module = tmp_path / "edited_by_test.py"
+    module.write_text("import os\ndef work():\n    return 'old', os.getppid()\n")
+    import edited_by_test
+
+    ((old, server),) = tv.launch(edited_by_test.work, world_size=1)
+    module.write_text("import os\ndef work():\n    return 'new', os.getppid()\n")
+    ((still_old, same_server),) = tv.launch(edited_by_test.work, world_size=1)
+    tv.restart()
+    ((new, new_server),) = tv.launch(edited_by_test.work, world_size=1)
+    assert (old, still_old, new) == ("old", "old", "new")
+    assert server == same_server != new_server
+    assert not os.path.exists(f"/proc/{server}")
+
+
+def test_a_forked_child_starts_its_own_ranks_and_leaves_ours_alone():
+    script = """
+    import os, tpviz as tv
+    first = tv.launch(os.getpid, world_size=2)
+    child = os.fork()
+    if child == 0:
+        assert not set(tv.launch(os.getpid, world_size=2)) & set(first)
+        raise SystemExit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert tv.launch(os.getpid, world_size=2) == first
+    print("well")
+    """
+    assert run_script(script) == "well\n"
+
+
+def test_a_script_is_not_run_again_by_its_ranks(tmp_path):
+    script = """
+    import sys
+    print("script", flush=True)  # without the usual __main__ guard
+    import tpviz as tv
+    assert "torch" not in sys.modules
+    def work():
+        return "torch" in sys.modules
+    print(tv.launch(work, world_size=2))
+    """
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(script))
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
+    assert done.stdout == "script\n[True, True]\n"
+
+
+def run_script(source):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source)], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+BAD = [
+    ({"world_size": 0}, "world_size=0 is less than 1; use 1 to 16"),
+    ({"world_size": 17}, "17 is more than the 16 ranks allowed here.*TPVIZ_MAX_RANKS=17"),
+    ({"world_size": 2.0}, r"world_size=2\.0 is not a whole number"),
+    ({"world_size": True}, "world_size=True is not a whole number"),
+    ({"timeout": 0}, "timeout=0; use a number of seconds above 0, or None"),
+    ({"timeout": "5"}, "timeout='5'"),
+    ({"timeout": float("nan")}, "timeout=nan"),
+    ({"device": "tpu"}, "device='tpu'; use 'cpu', 'cuda' or None"),
+    ({"backend": "mpi"}, "backend='mpi'; use 'tpviz', 'gloo', 'nccl' or None"),
+    ({"progress": 3}, "progress=3; use None, False or a function"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        tv.launch(os.getpid, **arguments)
+
+
+def test_the_first_argument_must_be_a_function():
+    with pytest.raises(ValueError, match="launch needs a function to run on the ranks, not 4"):
+        tv.launch(4)
+
+
+def test_the_most_ranks_are_set_by_the_environment(monkeypatch):
+    monkeypatch.setenv("TPVIZ_MAX_RANKS", "3")
+    with pytest.raises(ValueError, match="4 is more than the 3 ranks allowed here; use 1 to 3"):
+        tv.launch(os.getpid)
+    monkeypatch.setenv("TPVIZ_MAX_RANKS", "many")
+    with pytest.raises(ValueError, match="TPVIZ_MAX_RANKS='many' is not a number of ranks"):
+        tv.launch(os.getpid)
+    monkeypatch.delenv("TPVIZ_MAX_RANKS")
+    assert launching.max_ranks() == 16
+
+
+@pytest.mark.parametrize(("name", "hint"), [("device", "cuda"), ("backend", "nccl")])
+def test_a_gpu_that_is_not_there(name, hint):
+    import torch
+
+    if torch.cuda.device_count():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(ValueError, match=f"{name}='{hint}'.*use"):
+        tv.launch(os.getpid, world_size=2, **{name: hint})
+    assert len(tv.launch(os.getpid, world_size=2)) == 2
+
+
+_lock = threading.Lock()
+
+
+def uses_a_lock():
+    return _lock.locked()
+
+
+def test_what_cannot_be_sent_is_named():
+    lock = threading.Lock()
+    cell = {"__name__": "__main__", "lock": lock}
+    exec("def helper():\n    lock.acquire()\ndef work():\n    helper()\n", cell)
+    cases = [
+        ((cell["work"],), {}, r"work cannot be sent.*variable 'lock', of type _thread.lock, used "
+                              r"by helper\(\), cannot be pickled"),
+        ((lambda: lock,), {}, "variable 'lock', of type _thread.lock"),
+        ((print, 1, lock), {}, "positional argument 1, of type _thread.lock"),
+        ((print,), {"end": lock}, "argument 'end', of type _thread.lock"),
+        ((lock.acquire,), {}, "the function itself, of type builtin_function_or_method"),
+    ]
+    for args, kwargs, message in cases:
+        with pytest.raises(ValueError, match=message):
+            tv.launch(*args, world_size=2, **kwargs)
+    assert tv.launch(uses_a_lock, world_size=1) == [False], "importable functions go by name"
