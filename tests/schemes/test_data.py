@@ -1,0 +1,125 @@
+"""Data parallelism at every ZeRO stage, alone and around tensor parallelism, equals one process; exact ledgers."""
+
+from dataclasses import replace
+
+import pytest
+from tiny import TINY, UNTIED, assert_equal
+
+import tpviz as tv
+from tpviz.schemes.data.plan import plan
+
+SEVERAL_BUCKETS = 0.02  # megabytes: some 8 buckets of the tiny model in float64
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("dp", [1, 2, 4, 8])
+def test_equals_one_process(dp, zero):
+    assert_equal(tv.DataParallel(dp=dp, zero=zero, bucket_mb=SEVERAL_BUCKETS), [TINY, UNTIED][zero % 2])
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("sp", [False, True], ids=["", "sp"])
+def test_around_tensor_parallelism(zero, sp):
+    both = tv.Megatron(tp=2, sp=sp) * tv.DataParallel(dp=2, zero=zero, bucket_mb=SEVERAL_BUCKETS)
+    assert_equal(both, [UNTIED, TINY][zero % 2])
+
+
+@pytest.mark.parametrize("dp, tp, zero, sp", [(2, 4, 0, False), (4, 2, 1, True), (2, 4, 3, True), (4, 2, 2, False)])
+def test_on_eight_ranks(dp, tp, zero, sp):
+    assert_equal(tv.Megatron(tp=tp, sp=sp) * tv.DataParallel(dp=dp, zero=zero, bucket_mb=SEVERAL_BUCKETS), TINY)
+
+
+def test_padding_where_nothing_divides():
+    odd = tv.GPT(layers=1, hidden=10, heads=2, seq=5, batch=3, vocab=33, tied=False)
+    assert any(sum(part[2] for part in b.parts) < b.numel for b in tv.DataParallel(dp=3, zero=1).buckets(odd))
+    for zero in (0, 1, 3):
+        assert_equal(tv.DataParallel(dp=3, zero=zero, bucket_mb=0.005), odd)
+
+
+def test_ledger_by_hand():
+    w = tv.GPT(layers=2, hidden=64, heads=4, seq=32, batch=8, vocab=256)
+    size = w.num_parameters * 4
+    block = (12 * 64 * 64 + 13 * 64) * 4
+    stage = [tv.DataParallel(dp=4, zero=z).ledger(w) for z in range(4)]
+    assert stage[0].total() == (3, size, size * 1.5)  # under 0.25 MB each: a block (0.2), a block, the embedding
+    assert [row[:3] for row in stage[1]] == [("dp", "all_gather", "optimizer"), ("dp", "reduce_scatter", "sync")]
+    assert stage[1] == stage[2]
+    assert stage[1].total()[2] == stage[0].total()[2]  # the halves of an all-reduce
+    assert stage[3].total(phase="forward")[:2] == (3, size)
+    assert stage[3].total(phase="backward")[:2] == (2, 2 * block)
+    assert stage[3].total(phase="sync")[:2] == (3, size)
+
+
+def test_composed_ledger_is_the_sum_on_the_local_batch():
+    tp = tv.Megatron(tp=2)
+    both = tp * tv.DataParallel(dp=4)
+    found = both.ledger(TINY)
+    assert [r for r in found if r.axis == "tp"] == list(tp.ledger(replace(TINY, batch=2)))
+    halves = sum(p // 2 if name.endswith(("qkv.weight", "up.weight", "token.weight", "out.weight", "down.weight",
+                                          "qkv.bias", "up.bias")) else p
+                 for name, p in ((n, _numel(s)) for n, s in TINY.parameter_shapes().items()))
+    assert found.total(axis="dp")[1] == halves * 4
+
+
+def _numel(shape):
+    return shape[0] * (shape[1] if len(shape) > 1 else 1)
+
+
+def test_plan_keeps_order_limit_and_whole_parameters():
+    shapes = {"a": (10,), "b": (30,), "blocks.0.c": (5, 4), "d": (3,)}
+    buckets = plan(shapes, 4, 1, limit=40 * 4, itemsize=4)
+    assert [[p[0] for p in b.parts] for b in buckets] == [["d", "blocks.0.c"], ["b", "a"]]
+    assert buckets[0].parts == (("d", 0, 3), ("blocks.0.c", 3, 20)) and buckets[0].numel == 24
+    late = plan(shapes, 1, 0, limit=1, itemsize=4, partial=("d",))
+    assert [[p[0] for p in b.parts] for b in late] == [["blocks.0.c"], ["b"], ["a"], ["d"]]
+    assert [b.late for b in late] == [False, False, False, True]
+    units = plan(shapes, 2, 3, limit=1, itemsize=4)
+    assert [(b.block, [p[0] for p in b.parts]) for b in units] == [(0, ["blocks.0.c"]), (-1, ["d", "b", "a"])]
+
+
+@pytest.mark.parametrize("strategy, message", [
+    (tv.DataParallel(dp=3), "batch=8 does not split evenly over dp=3: use dp=2 or 4, or batch=6 or 9"),
+    (tv.DataParallel(dp=16), "batch=8 does not split evenly over dp=16: use dp=8, or batch=16"),
+    (tv.DataParallel(dp=2, inner=tv.Megatron(tp=3)), "heads=8 does not split evenly over tp=3"),
+])
+def test_sizes_that_do_not_fit_are_named(strategy, message):
+    for ask in (strategy.check, strategy.ledger, lambda w: tv.run(strategy, w), lambda w: tv.verify(strategy, w)):
+        with pytest.raises(ValueError) as error:
+            ask(TINY)
+        assert message in str(error.value)
+
+
+def test_flat_ownership_covers_every_element_once():
+    from tpviz.schemes.ownership import local_shapes, ownership
+    strategy = tv.DataParallel(dp=4, zero=3) * tv.Megatron(tp=2)
+    held = local_shapes(strategy.inner, TINY)
+    for row in ownership(strategy, TINY):
+        ranges = row["flat"]["ranges"]
+        assert row["flat"]["axis"] == "dp" and len(ranges) == 4
+        assert ranges[0][0] == 0 and ranges[-1][1] == _numel(held[row["name"]])
+        assert all(a[1] == b[0] for a, b in zip(ranges, ranges[1:]))
+        assert row["notation"].startswith("flat(") and row["notation"].endswith(")_dp")
+    assert not any("flat" in row for row in ownership(tv.DataParallel(dp=4, zero=2), TINY))
+
+
+def test_memory_falls_stage_by_stage():
+    w = tv.GPT(layers=4, hidden=32, heads=4, seq=8, batch=4, vocab=64)
+    size = w.num_parameters * 4
+    peak = [_peaks(tv.DataParallel(dp=4, zero=z, bucket_mb=0.03), w) for z in range(4)]
+    assert peak[0]["parameters"] == peak[0]["gradients"] == size
+    assert _close(peak[0]["optimizer"], 2 * size)
+    for stage in (1, 2, 3):
+        assert _close(peak[stage]["optimizer"], 2 * size / 4)
+    assert size < peak[1]["gradients"] < 1.3 * size  # the whole, and the reduced share
+    assert peak[2]["gradients"] < 0.7 * size and _close(peak[2]["parameters"], size)
+    assert peak[3]["parameters"] < 0.9 * size  # a share, the root, two blocks
+
+
+def _peaks(strategy, workload):
+    memory = tv.run(strategy, workload, steps=1, progress=False).meta["memory"][0]
+    return {kind: max(values) for kind, values in memory.items() if kind != "time"}
+
+
+def _close(value, expected):
+    """Up to padding and AdamW's step counters."""
+    return abs(value - expected) < 0.02 * expected
