@@ -82,7 +82,8 @@ class _Walk:
         self.start, self.end = trace["start"].tolist(), trace["end"].tolist()
         self.kind, self.rank = trace["kind"].tolist(), trace["rank"].tolist()
         row_of = {i: row for row, i in enumerate(trace["id"].tolist())}
-        self.waits_for = [row_of.get(i) for i in trace["waits_for"].tolist()]
+        sources = [row_of.get(i) for i in trace["waits_for"].tolist()]
+        self.waits_for = [r if r is not None and self.kind[r] == "comm" else None for r in sources]
         self.last_member = {}
         for rows in map(np.ndarray.tolist, match_collectives(trace)):
             last = max(rows, key=self.start.__getitem__)
