@@ -79,7 +79,8 @@ class _Widget(_View):
 
     def close(self):
         if self._bar is not None:
-            self._box.close()
+            for widget in (self._box, self._bar, self._label):
+                widget.close()
 
 
 def _in_kernel():

@@ -130,6 +130,11 @@ def _end_pool():
         _pool = None
 
 
+def pool_info() -> dict:
+    """Of the living pool: ``device``, ``inner`` ("gloo" or "nccl"), ``preloaded``; else empty."""
+    return dict(_pool.info) if _pool else {}
+
+
 def shutdown():
     """End all ranks now; the next ``launch`` starts new ones."""
     with _lock:

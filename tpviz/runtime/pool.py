@@ -67,7 +67,8 @@ class Pool:
             for rank in range(self.world_size):
                 self._start_rank(context, rank, life)
         life.close()
-        self.info = self._collect(monotonic() + _START_LIMIT, _START_LIMIT, "ready", None)
+        said = self._collect(monotonic() + _START_LIMIT, _START_LIMIT, "ready", None)
+        self.info = said[0] | {"preloaded": all(info["preloaded"] for info in said.values())}
 
     def _start_rank(self, context, rank, life):
         ours, theirs = context.Pipe()

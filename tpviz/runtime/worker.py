@@ -52,7 +52,7 @@ def main(spec: guard.Spec, pipe, preloaded: bool):
         refused = isinstance(error, ValueError)
         _send("refused", str(error)) if refused else _send("error", _failure(error))
         signal.pause()  # the caller ends us: an exit now could be seen before the message
-    _send("ready", {**info, "preloaded": preloaded, "pid": os.getpid()})
+    _send("ready", {**info, "preloaded": preloaded})
     while True:
         try:
             context, payload = pickle.loads(pipe.recv_bytes()), pipe.recv_bytes()
