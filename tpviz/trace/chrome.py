@@ -11,6 +11,7 @@ ends; memory is a counter track. `Trace.meta` and the version of this layout lie
 """
 
 import math
+from bisect import bisect_right
 from itertools import count
 
 import numpy as np
@@ -45,8 +46,7 @@ def to_chrome(trace, path):
 class _Tracks:
     """Thread numbers. Events of one lane that overlap get own threads, as viewers need nesting.
 
-    ``of_row``: (lane, turn) of each row; ``index``: {(lane, turn): thread number}: the steps on
-    top, then compute, then communication.
+    ``of_row``: (lane, turn) of each row; ``index``: {(lane, turn): thread number}, in drawing order.
     """
 
     def __init__(self, trace):
@@ -60,13 +60,14 @@ class _Tracks:
             turn = next((i for i, until in enumerate(ends) if until <= start[row]), len(ends))
             ends[turn : turn + 1] = [end[row]]
             self.of_row[row] = (lane[row], turn)
-        ranking = {name: i for i, name in enumerate(["step", *trace.lanes])}
-        used = sorted(
-            {*self.of_row, ("compute", 0)}, key=lambda track: (ranking.get(track[0], 1), track[1])
-        )
-        self.index = {
-            track: i for i, track in enumerate(used, start=0 if ("step", 0) in used else 1)
-        }
+        used = sorted({*self.of_row, ("compute", 0)}, key=_place)
+        self.index = {track: i for i, track in enumerate(used, start=used[0][0] != "step")}
+
+
+def _place(track):
+    """Sorting key: steps on top, then compute, then the other lanes by name."""
+    lane, turn = track
+    return lane != "step", lane != "compute", lane, turn
 
 
 def _names(trace, lanes):
@@ -116,44 +117,43 @@ def _slice(event, thread):
 def _arrows(rows, lanes):
     """Flow events, and the slices they start from: viewers drop arrows that start outside one."""
     by_id = {e.id: (e, track) for e, track in zip(rows, lanes.of_row)}
-    program = {}
-    for e in rows:
-        if e.kind in ("compute", "wait"):
-            program.setdefault(e.rank, []).append(_nanoseconds(e.start))
-    program = {rank: np.sort(starts) for rank, starts in program.items()}
+    marks = _marks(rows)
     compute, events, number = lanes.index["compute", 0], [], count(1)
     for wait in rows:
         if wait.kind != "wait" or wait.waits_for not in by_id:
             continue
         source, track = by_id[wait.waits_for]
-        issue, length = (
-            _nanoseconds(source.start),
-            _room(program[wait.rank], _nanoseconds(source.start)),
-        )
+        issue = _nanoseconds(source.start)
+        length = _room(marks[source.rank], issue)
         arrive = min(max(_nanoseconds(wait.start), issue + length), _nanoseconds(wait.end))
-        flow = {"name": source.name, "cat": "waits for", "id": next(number), "pid": source.rank}
+        there = {"pid": source.rank, "ts": issue / 1e3}
+        flow = {"name": source.name, "cat": "waits for", "id": next(number)}
+        slice_ = {"name": f"issue {source.name}", "cat": ISSUE, "dur": length / 1e3}
         events += [
-            {
-                "ph": "X",
-                "name": f"issue {source.name}",
-                "cat": ISSUE,
-                "pid": source.rank,
-                "tid": compute,
-                "ts": issue / 1e3,
-                "dur": length / 1e3,
-            },
-            {**flow, "ph": "s", "tid": compute, "ts": issue / 1e3},
-            {**flow, "ph": "t", "tid": lanes.index[track], "ts": issue / 1e3},
-            {**flow, "ph": "f", "bp": "e", "pid": wait.rank, "tid": compute, "ts": arrive / 1e3},
+            {"ph": "X", "tid": compute, **there, **slice_},
+            {"ph": "s", "tid": compute, **there, **flow},
+            {"ph": "t", "tid": lanes.index[track], **there, **flow},
+            {"ph": "f", "bp": "e", "tid": compute, "pid": wait.rank, "ts": arrive / 1e3, **flow},
         ]
     return events
 
 
-def _room(starts, issue):
-    """Length of an issue slice in nanoseconds: up to 1 us, ending before the next event of the lane."""
-    following = np.searchsorted(starts, issue, "left")
-    gap = int(starts[following]) - issue if following < len(starts) else 1000
-    return max(1, min(1000, gap))
+def _marks(rows):
+    """{rank: sorted nanoseconds} of issues, and of starts and ends on the compute lane."""
+    marks = {}
+    for e in rows:
+        of_rank = marks.setdefault(e.rank, [])
+        of_rank.append(_nanoseconds(e.start))
+        if e.kind in ("compute", "wait"):
+            of_rank.append(_nanoseconds(e.end))
+    return {rank: sorted(times) for rank, times in marks.items()}
+
+
+def _room(marks, issue):
+    """Nanoseconds an issue slice may last: up to 1 us, and well before the next mark, to nest."""
+    following = bisect_right(marks, issue)
+    gap = marks[following] - issue if following < len(marks) else 2000
+    return max(1, min(1000, gap // 2))
 
 
 def _counters(trace):

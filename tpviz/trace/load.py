@@ -108,7 +108,7 @@ def _meta(header):
 def _restored(value):
     """Undo what `to_chrome` does to meta: {"float": "nan"} is a number JSON does not know."""
     if isinstance(value, dict):
-        if value.keys() == {"float"} and isinstance(value["float"], str):
+        if value.keys() == {"float"} and value["float"] in ("nan", "inf", "-inf"):
             return float(value["float"])
         return {k: _restored(v) for k, v in value.items()}
     return [_restored(v) for v in value] if isinstance(value, list) else value
