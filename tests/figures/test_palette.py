@@ -103,5 +103,7 @@ def test_svg_style_per_theme():
     assert INKS["optimizer"].dark in svg_style("dark")
     assert INKS["optimizer"].dark not in svg_style("light")
     assert re.search(r"\.tpv-light \.f-forward\{fill:#0072B2\}", svg_style("light"))
-    with pytest.raises(ValueError, match="'light', 'dark', 'auto'"):
+    assert ".tpv-page .f-forward{fill:var(--tpv-forward)}" in svg_style("page")
+    assert "--jp-layout-color0" in svg_style("page")
+    with pytest.raises(ValueError, match="'light', 'dark', 'auto', 'page'"):
         svg_style("sepia")

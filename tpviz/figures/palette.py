@@ -61,6 +61,7 @@ PATTERNS = {
 }
 """Pattern -> (tile size in px, path drawn over the mark in the background colour)."""
 
+THEMES = ("light", "dark", "auto", "page")
 BACKGROUND = {"light": "#FFFFFF", "dark": "#111111"}
 TEXT = {"light": "#1F1F1F", "dark": "#E6E6E6"}
 MUTED = {"light": "#595959", "dark": "#A6A6A6"}
@@ -151,27 +152,30 @@ def css_variables(selector=".tpv"):
 
 
 def svg_style(theme="auto"):
-    """A ``<style>`` for a standalone SVG: classes ``f-<token>`` (fill), ``s-<token>`` (stroke) and
+    """A ``<style>`` for an SVG: classes ``f-<token>`` (fill), ``s-<token>`` (stroke) and
     ``f-halo-<ink>`` (text on a mark, outlined in the mark's colour so that patterns do not cut it).
 
-    theme: "light", "dark" or "auto" (follows the reader's system). Raises ValueError on another.
+    theme: "light", "dark", "auto" (follows the reader's system) or "page" (stands inside HTML and
+    follows that page, also JupyterLab's theme). Raises ValueError on another.
     """
-    if theme not in ("light", "dark", "auto"):
-        raise ValueError(f"theme={theme!r} is not one of 'light', 'dark', 'auto'")
+    if theme not in THEMES:
+        raise ValueError(f"theme={theme!r} is not one of {', '.join(map(repr, THEMES))}")
     scope = f".tpv-{theme}"
-
-    def rules(name):
-        colors = tokens(name)
-        plain = "".join(
-            f"{scope} .f-{t}{{fill:{c}}}{scope} .s-{t}{{stroke:{c}}}" for t, c in colors.items()
-        )
-        return plain + "".join(
-            f"{scope} .f-halo-{k}{{fill:{colors[f'on-{k}']};stroke:{colors[k]};"
-            "stroke-width:3;paint-order:stroke}"
-            for k in INKS
-        )
-
-    body = rules("light" if theme == "auto" else theme)
+    if theme == "page":
+        variables = {token: f"var(--tpv-{token})" for token in tokens("light")}
+        return f"<style>{css_variables(scope)}{_rules(scope, variables)}</style>"
+    body = _rules(scope, tokens("light" if theme == "auto" else theme))
     if theme == "auto":
-        body += f"@media (prefers-color-scheme:dark){{{rules('dark')}}}"
+        body += f"@media (prefers-color-scheme:dark){{{_rules(scope, tokens('dark'))}}}"
     return f"<style>{body}</style>"
+
+
+def _rules(scope, colors):
+    plain = "".join(
+        f"{scope} .f-{t}{{fill:{c}}}{scope} .s-{t}{{stroke:{c}}}" for t, c in colors.items()
+    )
+    return plain + "".join(
+        f"{scope} .f-halo-{k}{{fill:{colors[f'on-{k}']};stroke:{colors[k]};"
+        "stroke-width:3;paint-order:stroke}"
+        for k in INKS
+    )

@@ -83,6 +83,7 @@ class Explore(Panel):
                 rows = _ownership(strategy, self._workload)
             except ValueError as error:
                 self.show_error(error)
+                self.facts.value = "These sizes do not fit; below are the last that did."
                 self._enable()
                 return
             self.strategy, self._expected = strategy, expected
@@ -199,7 +200,7 @@ def _composes(cls):
 
 def _losses(trace):
     losses = trace.meta.get("losses") or []
-    return losses_svg(losses) if losses else ""
+    return losses_svg(losses, theme="page") if losses else ""
 
 
 def _ownership(strategy, workload):

@@ -28,7 +28,7 @@ def control(name, default, help="", low=None, high=None, choices=None, most=None
     if choices is not None:
         return ipywidgets.Dropdown(options=[(str(c), c) for c in choices], value=default, **options)
     if isinstance(default, bool):
-        return ipywidgets.Checkbox(value=default, indent=False, **options)
+        return ipywidgets.Checkbox(value=default, **options)
     if isinstance(default, int) and low is not None and high is not None:
         top = max(default, high if most is None else min(high, most))
         return ipywidgets.IntSlider(value=default, min=low, max=top, **options)

@@ -41,7 +41,8 @@ export class View {
     this.host = host;
     this.uid = "tpv" + Math.random().toString(36).slice(2, 9);
     this.calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    this.root = make("div", { class: `tpv tpv-${kind}`, role: "group" }, el);
+    this.root = make("div", { class: `tpv tpv-${kind} tpv-empty`, role: "group",
+      "data-lm-suppress-shortcuts": "true" }, el); // JupyterLab's own keys stay out
     const head = make("div", { class: "tpv-head" }, this.root);
     this.badge = make("span", { class: "tpv-badge" }, head);
     this.title = make("span", { class: "tpv-title" }, head);
@@ -85,7 +86,9 @@ export class View {
     const message = this.host.get("error") ?? "";
     this.error.hidden = !message;
     this.error.textContent = message;
-    if (Object.keys(this.host.get("scene")).length) this.draw();
+    const empty = !Object.keys(this.host.get("scene")).length;
+    this.root.classList.toggle("tpv-empty", empty);
+    if (!empty) this.draw();
     this.root.dataset.generation = this.host.get("generation");
     this.root.dataset.ready = "true";
   }
