@@ -21,16 +21,22 @@ def test_intersection_of_interlocking_sets():
 
 
 def test_overlap_is_on_merged_intervals_of_one_rank():
-    trace = Trace.from_events([
-        compute(0, 0, 2), compute(0, 1, 3),               # 0-3 once merged
-        comm(0, 2, 4), comm(0, 3.5, 6, axis="dp"),        # 2-6 once merged: 1 of 4 covered
-        compute(1, 0, 10), comm(1, 1, 2)])                # all of 1 covered
+    trace = Trace.from_events(
+        [
+            compute(0, 0, 2),
+            compute(0, 1, 3),  # 0-3 once merged
+            comm(0, 2, 4),
+            comm(0, 3.5, 6, axis="dp"),  # 2-6 once merged: 1 of 4 covered
+            compute(1, 0, 10),
+            comm(1, 1, 2),
+        ]
+    )  # all of 1 covered
     assert trace.overlap(0) == 0.25
     assert trace.overlap(1) == 1.0
-    assert trace.overlap() == 2 / 5                       # seconds are summed, fractions are not averaged
+    assert trace.overlap() == 2 / 5  # seconds are summed, fractions are not averaged
     assert overlaps(trace) == {0: 0.25, 1: 1.0}
     assert trace.exposed_communication(0) == 3.0
-    assert trace.exposed_communication() == 3.0           # of the worst rank
+    assert trace.exposed_communication() == 3.0  # of the worst rank
 
 
 def test_waiting_is_not_computing():
@@ -56,28 +62,44 @@ def test_unknown_rank_names_those_there_are():
 
 def test_breakdown_and_bubble_of_a_straggler():
     parts = breakdown(straggler())
-    assert parts[0] == (6.0, 2.0, 0.0, 4.0, 0.0, 3.0)     # 3 of its 4 s of communication wait for rank 1
-    assert parts[1] == (6.0, 4.5, 0.0, 1.0, 0.5, 0.0)     # the last has nobody to wait for
+    assert parts[0] == (
+        6.0,
+        2.0,
+        0.0,
+        4.0,
+        0.0,
+        3.0,
+    )  # 3 of its 4 s of communication wait for rank 1
+    assert parts[1] == (6.0, 4.5, 0.0, 1.0, 0.5, 0.0)  # the last has nobody to wait for
     assert straggler().bubble() == {0: 3 / 6, 1: 0.5 / 6}
 
 
 def test_a_pipeline_stage_that_waits_for_its_sender_is_a_bubble():
-    trace = Trace.from_events([
-        compute(0, 0, 3), comm(0, 3, 4, "send", "pp"),
-        comm(1, 0, 4, "recv", "pp"), wait(1, 0, 4, waits_for=2), compute(1, 4, 8)])
-    assert trace.bubble() == {0: 4 / 8, 1: 3 / 8}         # 3-4 the message moves
+    trace = Trace.from_events(
+        [
+            compute(0, 0, 3),
+            comm(0, 3, 4, "send", "pp"),
+            comm(1, 0, 4, "recv", "pp"),
+            wait(1, 0, 4, waits_for=2),
+            compute(1, 4, 8),
+        ]
+    )
+    assert trace.bubble() == {0: 4 / 8, 1: 3 / 8}  # 3-4 the message moves
 
 
 def test_overlapped_waiting_is_no_bubble():
     trace = Trace.from_events([comm(0, 0, 4), compute(0, 1, 3), compute(1, 0, 2), comm(1, 2, 4)])
-    assert breakdown(trace)[0].waiting == 1.0             # 0-1; 1-2 is covered by compute
+    assert breakdown(trace)[0].waiting == 1.0  # 0-1; 1-2 is covered by compute
 
 
 def test_breakdown_looks_at_the_marked_steps_only():
-    steps = [Event(rank=r, lane="step", kind="step", step=s, start=10 * s + r, end=10 * s + 4 + r)
-             for r in (0, 1) for s in (0, 1)]
+    steps = [
+        Event(rank=r, lane="step", kind="step", step=s, start=10 * s + r, end=10 * s + 4 + r)
+        for r in (0, 1)
+        for s in (0, 1)
+    ]
     trace = Trace.from_events([*steps, compute(0, 1, 3), compute(0, 6, 9), compute(0, 12, 20)])
-    assert breakdown(trace)[0].span == 10.0               # 0-5 and 10-15, the same for both ranks
+    assert breakdown(trace)[0].span == 10.0  # 0-5 and 10-15, the same for both ranks
     assert breakdown(trace)[0].compute == 5.0
     assert breakdown(trace)[1].idle == 10.0
 
@@ -87,41 +109,71 @@ def _sets(trace):
 
 
 def test_collectives_match_by_members_seq_and_name():
-    trace = Trace.from_events([
-        comm(0, 0, 1, seq=0), comm(1, 0, 1, seq=0), comm(0, 1, 2, seq=1), comm(1, 1, 2, seq=1),
-        comm(2, 0, 1, members="2,3", seq=0), comm(3, 0, 1, members="2,3", seq=0),
-        comm(0, 2, 3, seq=2), comm(1, 2, 3, "broadcast", seq=2)])
+    trace = Trace.from_events(
+        [
+            comm(0, 0, 1, seq=0),
+            comm(1, 0, 1, seq=0),
+            comm(0, 1, 2, seq=1),
+            comm(1, 1, 2, seq=1),
+            comm(2, 0, 1, members="2,3", seq=0),
+            comm(3, 0, 1, members="2,3", seq=0),
+            comm(0, 2, 3, seq=2),
+            comm(1, 2, 3, "broadcast", seq=2),
+        ]
+    )
     assert _sets(trace) == {frozenset(s) for s in ((0, 1), (2, 3), (4, 5), (6,), (7,))}
 
 
 def test_repeated_and_unnumbered_collectives():
-    trace = Trace.from_events([
-        comm(0, 0, 1), comm(1, 0, 1), comm(0, 5, 6), comm(1, 5, 6),     # seq starts anew: n-th with n-th
-        comm(0, 7, 8, seq=-1), comm(1, 7, 8, seq=-1), comm(0, 8, 9, members=""), comm(1, 8, 9, members="")])
+    trace = Trace.from_events(
+        [
+            comm(0, 0, 1),
+            comm(1, 0, 1),
+            comm(0, 5, 6),
+            comm(1, 5, 6),  # seq starts anew: n-th with n-th
+            comm(0, 7, 8, seq=-1),
+            comm(1, 7, 8, seq=-1),
+            comm(0, 8, 9, members=""),
+            comm(1, 8, 9, members=""),
+        ]
+    )
     assert _sets(trace) == {frozenset(s) for s in ((0, 1), (2, 3), (4,), (5,), (6,), (7,))}
 
 
 def test_messages_pair_a_send_with_a_recv():
-    trace = Trace.from_events([
-        comm(0, 0, 1, "send"), comm(1, 0, 1, "recv"),
-        comm(1, 0, 1, "send", members="1,0"), comm(0, 0, 1, "recv", members="1,0"),
-        comm(0, 2, 3, "send", seq=1), comm(1, 2, 3, "send", seq=1)])    # two senders are no message
+    trace = Trace.from_events(
+        [
+            comm(0, 0, 1, "send"),
+            comm(1, 0, 1, "recv"),
+            comm(1, 0, 1, "send", members="1,0"),
+            comm(0, 0, 1, "recv", members="1,0"),
+            comm(0, 2, 3, "send", seq=1),
+            comm(1, 2, 3, "send", seq=1),
+        ]
+    )  # two senders are no message
     assert _sets(trace) == {frozenset(s) for s in ((0, 1), (2, 3), (4,), (5,))}
 
 
-MEMORY = {"time": [0.0, 1.0, 2.0], "parameters": [8, 8, 8], "gradients": [0, 4, 8],
-          "optimizer": [0, 0, 16], "activations": [0, 32, 2]}
+MEMORY = {
+    "time": [0.0, 1.0, 2.0],
+    "parameters": [8, 8, 8],
+    "gradients": [0, 4, 8],
+    "optimizer": [0, 0, 16],
+    "activations": [0, 32, 2],
+}
 
 
 def test_memory_peaks_of_kinds_and_of_the_sum():
     trace = Trace.from_events([compute(0, 0, 1)], {"memory": {0: MEMORY}})
     use = trace.memory()
     assert use.peaks == {"parameters": 8, "gradients": 8, "optimizer": 16, "activations": 32}
-    assert (use.peak, use.peak_time) == (44, 1.0)         # less than the sum of the peaks
+    assert (use.peak, use.peak_time) == (44, 1.0)  # less than the sum of the peaks
     assert use.total.tolist() == [8, 44, 34]
     np.testing.assert_array_equal(use.series["gradients"], [0, 4, 8])
-    assert repr(use) == ("<MemoryUse rank 0: peak 44 bytes at 1.000000 s "
-                         "(parameters 8, gradients 8, optimizer 16, activations 32)>")
+    assert repr(use) == (
+        "<MemoryUse rank 0: peak 44 bytes at 1.000000 s "
+        "(parameters 8, gradients 8, optimizer 16, activations 32)>"
+    )
 
 
 def test_memory_of_the_fullest_rank_and_of_one():

@@ -12,10 +12,15 @@ import tpviz as tv
 from tpviz.trace import Event, Trace
 
 META = {
-    "badge": "this machine, gloo", "world_size": 2, "mesh": {"axes": {"dp": 1, "tp": 2}},
-    "losses": [0.1 + 0.2, float("inf")], "overhead": 1e-7,
-    "memory": {0: {"time": [0.0, 1.0], "parameters": [8, 8], "activations": [0, 16]},
-               1: {"time": [0.5], "parameters": [8], "activations": [4]}},
+    "badge": "this machine, gloo",
+    "world_size": 2,
+    "mesh": {"axes": {"dp": 1, "tp": 2}},
+    "losses": [0.1 + 0.2, float("inf")],
+    "overhead": 1e-7,
+    "memory": {
+        0: {"time": [0.0, 1.0], "parameters": [8, 8], "activations": [0, 16]},
+        1: {"time": [0.5], "parameters": [8], "activations": [4]},
+    },
 }
 
 
@@ -34,17 +39,38 @@ def test_round_trip(tmp_path, name):
 
 
 def test_floats_and_order_survive(tmp_path):
-    rows = [Event(id=7, rank=3, lane="step", kind="step", name="step 0", step=0, start=1 / 3, end=1e9 / 7),
-            comm(1, 0.1, 0.1 + 0.2, phase="sync", layer="block.0", microbatch=1, chunk=2, step=3,
-                 bytes=2**55 + 1, wire_bytes=1e15 / 3),
-            compute(0, 5e-324, 1e-300, "näme \"quoted\"\n", flops=2**60)]
+    rows = [
+        Event(
+            id=7, rank=3, lane="step", kind="step", name="step 0", step=0, start=1 / 3, end=1e9 / 7
+        ),
+        comm(
+            1,
+            0.1,
+            0.1 + 0.2,
+            phase="sync",
+            layer="block.0",
+            microbatch=1,
+            chunk=2,
+            step=3,
+            bytes=2**55 + 1,
+            wire_bytes=1e15 / 3,
+        ),
+        compute(0, 5e-324, 1e-300, 'näme "quoted"\n', flops=2**60),
+    ]
     trace = Trace.from_events(rows, {"float": 1, "memory": {}})
     assert differences(tv.load_trace(trace.to_chrome(tmp_path / "t.json")), trace) == []
 
 
 def test_numpy_in_meta_and_nan(tmp_path):
-    trace = Trace.from_events([], {"losses": np.array([1.5, 2.5]), "n": np.int64(3), "axes": ("dp", "tp"),
-                                   "worst": float("nan")})
+    trace = Trace.from_events(
+        [],
+        {
+            "losses": np.array([1.5, 2.5]),
+            "n": np.int64(3),
+            "axes": ("dp", "tp"),
+            "worst": float("nan"),
+        },
+    )
     meta = tv.load_trace(trace.to_chrome(tmp_path / "t.json")).meta
     assert math.isnan(meta.pop("worst"))
     assert meta == {"losses": [1.5, 2.5], "n": 3, "axes": ["dp", "tp"]}
@@ -55,6 +81,7 @@ def test_the_json_is_strict_and_equal_for_equal_traces(tmp_path):
 
     def refuse(constant):
         raise AssertionError(f"{constant} is no JSON")
+
     a, b = (trace.to_chrome(tmp_path / name) for name in ("a.json.gz", "b.json.gz"))
     json.loads(gzip.decompress(a.read_bytes()), parse_constant=refuse)
     assert a.read_bytes() == b.read_bytes()
@@ -63,12 +90,17 @@ def test_the_json_is_strict_and_equal_for_equal_traces(tmp_path):
 def test_processes_are_ranks_and_threads_are_lanes(tmp_path):
     rows = [*straggler(), Event(id=50, lane="step", kind="step", name="step 0", end=6.0)]
     events = _written(Trace.from_events(rows), tmp_path)
-    assert [e["args"]["name"] for e in _of(events, "M", name="process_name")] == ["rank 0", "rank 1"]
+    assert [e["args"]["name"] for e in _of(events, "M", name="process_name")] == [
+        "rank 0",
+        "rank 1",
+    ]
     threads = {e["tid"]: e["args"]["name"] for e in _of(events, "M", name="thread_name", pid=0)}
     assert threads == {0: "step", 1: "compute", 2: "comm/tp"}
-    order = {e["tid"]: e["args"]["sort_index"] for e in _of(events, "M", name="thread_sort_index", pid=0)}
+    order = {
+        e["tid"]: e["args"]["sort_index"] for e in _of(events, "M", name="thread_sort_index", pid=0)
+    }
     assert order == {0: 0, 1: 1, 2: 2}
-    collective, = _of(events, "X", name="all_reduce", pid=1)
+    (collective,) = _of(events, "X", name="all_reduce", pid=1)
     assert (collective["ts"], collective["dur"], collective["tid"]) == (4e6, 1e6, 2)
     assert collective["args"]["members"] == "0,1"
 
@@ -77,7 +109,10 @@ def test_overlapping_events_of_a_lane_get_threads_of_their_own(tmp_path):
     trace = Trace.from_events([comm(0, 0, 2), comm(0, 1, 3, seq=1), comm(0, 2, 4, seq=2)])
     events = _written(trace, tmp_path)
     assert {e["tid"]: e["args"]["name"] for e in _of(events, "M", name="thread_name")} == {
-        1: "compute", 2: "comm/tp", 3: "comm/tp (2)"}
+        1: "compute",
+        2: "comm/tp",
+        3: "comm/tp (2)",
+    }
     assert [e["tid"] for e in _of(events, "X")] == [2, 3, 2]
 
 
@@ -98,7 +133,9 @@ def test_slices_nest_on_every_thread(tmp_path):
     ids = [e.id for e in rows if e.kind == "comm" and e.rank == 0][:20]
     late = max(e.end for e in rows)
     rows += [wait(0, late + i, late + i + 0.5, waits_for=source) for i, source in enumerate(ids)]
-    rows = [e if i < len(rows) - len(ids) else e._replace(id=10_000 + i) for i, e in enumerate(rows)]
+    rows = [
+        e if i < len(rows) - len(ids) else e._replace(id=10_000 + i) for i, e in enumerate(rows)
+    ]
     threads = {}
     for e in _of(_written(Trace.from_events(rows), tmp_path), "X"):
         start = round(e["ts"] * 1000)
@@ -124,15 +161,19 @@ def test_arrows_run_from_the_issue_to_the_wait(tmp_path):
 def test_memory_is_a_counter(tmp_path):
     events = _written(Trace(straggler().columns, META), tmp_path)
     samples = [(e["pid"], e["ts"], e["args"]) for e in _of(events, "C")]
-    assert samples == [(0, 0.0, {"parameters": 8, "activations": 0}),
-                       (0, 1e6, {"parameters": 8, "activations": 16}),
-                       (1, 5e5, {"parameters": 8, "activations": 4})]
+    assert samples == [
+        (0, 0.0, {"parameters": 8, "activations": 0}),
+        (0, 1e6, {"parameters": 8, "activations": 16}),
+        (1, 5e5, {"parameters": 8, "activations": 4}),
+    ]
 
 
 def test_a_folder_of_rank_files_is_one_trace(tmp_path):
     whole = Trace(straggler().columns, META)
     for rank in (0, 1):
-        part = Trace(whole.select(rank=rank).columns, {**META, "memory": {rank: META["memory"][rank]}})
+        part = Trace(
+            whole.select(rank=rank).columns, {**META, "memory": {rank: META["memory"][rank]}}
+        )
         part.to_chrome(tmp_path / f"rank{rank}.json.gz")
     loaded = tv.load_trace(tmp_path)
     assert loaded.ranks == [0, 1]

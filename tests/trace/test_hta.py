@@ -32,18 +32,29 @@ def _by_hta(folder):
 def _by_hand():
     """150 us of communication of which 50 are covered; a wait, a step and badly named operators on top."""
     us = 1e-6
-    return Trace.from_events([
-        compute(0, 0, 100 * us, "Memcpy_like"), comm(0, 50 * us, 200 * us), wait(0, 100 * us, 200 * us, 1),
-        Event(lane="step", kind="step", name="step 0", step=0, end=200 * us),
-        compute(1, 0, 100 * us, "SyncBatchNorm"), comm(1, 0, 50 * us), comm(1, 60 * us, 90 * us, axis="dp"),
-        compute(1, 150 * us, 180 * us, "dma"), compute(1, 180 * us, 181 * us, "nccl_lookalikeKernel")])
+    return Trace.from_events(
+        [
+            compute(0, 0, 100 * us, "Memcpy_like"),
+            comm(0, 50 * us, 200 * us),
+            wait(0, 100 * us, 200 * us, 1),
+            Event(lane="step", kind="step", name="step 0", step=0, end=200 * us),
+            compute(1, 0, 100 * us, "SyncBatchNorm"),
+            comm(1, 0, 50 * us),
+            comm(1, 60 * us, 90 * us, axis="dp"),
+            compute(1, 150 * us, 180 * us, "dma"),
+            compute(1, 180 * us, 181 * us, "nccl_lookalikeKernel"),
+        ]
+    )
 
 
 SAMPLES = {
-    "by hand": _by_hand(), "straggler": straggler(),
-    "milliseconds": random_trace(1, 1e-3), "tens of microseconds": random_trace(2, 2e-5),
-    "far from zero": Trace.from_events(e._replace(start=e.start + 4e5, end=e.end + 4e5)
-                                       for e in random_trace(3, 1e-3, ranks=2)),
+    "by hand": _by_hand(),
+    "straggler": straggler(),
+    "milliseconds": random_trace(1, 1e-3),
+    "tens of microseconds": random_trace(2, 2e-5),
+    "far from zero": Trace.from_events(
+        e._replace(start=e.start + 4e5, end=e.end + 4e5) for e in random_trace(3, 1e-3, ranks=2)
+    ),
 }
 
 

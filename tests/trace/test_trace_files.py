@@ -1,6 +1,5 @@
 """Bad input: every error names the file, where it breaks, and what to do."""
 
-import gzip
 import json
 import re
 
@@ -30,7 +29,7 @@ def _message(path, kind=ValueError):
 
 def test_a_truncated_file(tmp_path, good):
     text = good.read_text()
-    message = _message(_write(tmp_path, text[:len(text) // 2]))
+    message = _message(_write(tmp_path, text[: len(text) // 2]))
     assert re.search(r"line 1, column \d+ \(byte \d+\) of \d+ bytes", message)
     assert "cut off" in message
     assert "export it again" in message
@@ -43,7 +42,9 @@ def test_every_cut_is_called_one(tmp_path, good, drop):
 
 def test_a_truncated_or_damaged_gzip_file(tmp_path):
     data = straggler().to_chrome(tmp_path / "good.json.gz").read_bytes()
-    assert f"within its {len(data) // 2} bytes" in _message(_write(tmp_path, data[:len(data) // 2], "b.json.gz"))
+    assert f"within its {len(data) // 2} bytes" in _message(
+        _write(tmp_path, data[: len(data) // 2], "b.json.gz")
+    )
     damaged = data[:40] + bytes(8) + data[48:]
     assert "damaged" in _message(_write(tmp_path, damaged, "c.json.gz"))
 
@@ -60,14 +61,22 @@ def test_wrong_json_in_the_middle(tmp_path):
 
 
 def test_not_json(tmp_path):
-    assert "not JSON, it breaks at line 1, column 1" in _message(_write(tmp_path, "rank,lane\n0,compute\n"))
+    assert "not JSON, it breaks at line 1, column 1" in _message(
+        _write(tmp_path, "rank,lane\n0,compute\n")
+    )
     assert "byte 3 is not UTF-8" in _message(_write(tmp_path, b"PK\x03\xff\xfe"))
     assert "is empty" in _message(_write(tmp_path, ""))
 
 
-@pytest.mark.parametrize(("text", "found"), [
-    ("[1, 2]", "a list"), ("3", "a int"), ('{"cells": [], "nbformat": 4}', "['cells', 'nbformat']"),
-    ('{"traceEvents": 3}', "['traceEvents']")])
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[1, 2]", "a list"),
+        ("3", "a int"),
+        ('{"cells": [], "nbformat": 4}', "['cells', 'nbformat']"),
+        ('{"traceEvents": 3}', "['traceEvents']"),
+    ],
+)
 def test_json_that_is_no_trace(tmp_path, text, found):
     message = _message(_write(tmp_path, text))
     assert found in message or "not JSON" in message
@@ -75,7 +84,11 @@ def test_json_that_is_no_trace(tmp_path, text, found):
 
 
 def test_a_chrome_trace_with_nothing_of_ours_in_it(tmp_path):
-    other = {"traceEvents": [{"ph": "X", "name": "Paint", "cat": "devtools", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]}
+    other = {
+        "traceEvents": [
+            {"ph": "X", "name": "Paint", "cat": "devtools", "ts": 1, "dur": 2, "pid": 1, "tid": 1}
+        ]
+    }
     assert "is it by torch.profiler?" in _message(_write(tmp_path, json.dumps(other)))
 
 
@@ -98,7 +111,9 @@ def test_a_damaged_event_is_named(tmp_path, good):
 
 def test_a_damaged_profile_event_is_named(tmp_path):
     data = {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1}]}
-    assert "event 0 of traceEvents is damaged (KeyError('dur'))" in _message(_write(tmp_path, json.dumps(data)))
+    assert "event 0 of traceEvents is damaged (KeyError('dur'))" in _message(
+        _write(tmp_path, json.dumps(data))
+    )
 
 
 def test_a_missing_file_names_its_neighbours(good):
@@ -115,9 +130,20 @@ def test_ranks_that_clash(tmp_path, good):
 
 
 def test_ranks_of_profiles_that_clash_or_are_missing(tmp_path):
-    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 1, "pid": 0, "tid": 7, "args": {"stream": 7}}
+    kernel = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "gemm",
+        "ts": 1,
+        "dur": 1,
+        "pid": 0,
+        "tid": 7,
+        "args": {"stream": 7},
+    }
     for name in ("a.json", "b.json"):
-        _write(tmp_path, json.dumps({"distributedInfo": {"rank": 3}, "traceEvents": [kernel]}), name)
+        _write(
+            tmp_path, json.dumps({"distributedInfo": {"rank": 3}, "traceEvents": [kernel]}), name
+        )
     assert "a.json and b.json both say rank 3" in _message(tmp_path)
     for name in ("a.json", "b.json"):
         _write(tmp_path, json.dumps({"traceEvents": [kernel]}), name)

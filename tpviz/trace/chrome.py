@@ -46,7 +46,7 @@ def to_chrome(trace, path):
 class _Tracks:
     """Thread numbers. Events of one lane that overlap get own threads, as viewers need nesting.
 
-    ``of_row``: (lane, turn) of each row; ``index``: {(lane, turn): thread number}, in drawing order.
+    ``of_row``: (lane, turn) of rows; ``index``: {(lane, turn): thread number}, in drawing order.
     """
 
     def __init__(self, trace):
