@@ -29,6 +29,7 @@ class Script:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,  # as Jupyter starts kernels
         )
 
     def wait_for(self, text):
@@ -38,8 +39,9 @@ class Script:
                 return line
         raise AssertionError(f"the script ended without saying {text!r}")
 
-    def signal(self, number):
-        self.process.send_signal(number)
+    def signal(self, number, group=False):
+        send = os.killpg if group else os.kill
+        send(self.process.pid, number)
 
     def finish(self):
         """The rest of the output, once the process has ended."""

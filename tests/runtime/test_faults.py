@@ -214,22 +214,27 @@ def hanging(tmp_path, rank_1="time.sleep(1000)"):
     return script
 
 
-def test_an_interrupt_from_outside(tmp_path):
+GROUP = pytest.mark.parametrize("group", [False, True], ids=["process", "group"])
+
+
+@GROUP
+def test_an_interrupt_from_outside(tmp_path, group):
     script = hanging(tmp_path)
-    script.signal(signal.SIGINT)
+    script.signal(signal.SIGINT, group)
     assert "interrupted" in script.finish()
     assert script.process.returncode == 0
     assert script.left() == []
 
 
+@GROUP
 @pytest.mark.parametrize(
     "rank_1",
     ["time.sleep(1000)", "os.kill(os.getpid(), signal.SIGSTOP)"],
     ids=["waiting", "stopped"],
 )
-def test_a_killed_caller(tmp_path, rank_1):
+def test_a_killed_caller(tmp_path, rank_1, group):
     script = hanging(tmp_path, rank_1)
-    script.signal(signal.SIGKILL)
+    script.signal(signal.SIGKILL, group)
     script.finish()
     assert script.left() == []
 
@@ -246,6 +251,20 @@ def test_a_killed_caller_without_a_job(tmp_path, end):
     """
     script = Script(source, tmp_path)
     script.wait_for("ready")
+    script.signal(signal.SIGKILL)
+    script.finish()
+    assert script.left() == []
+
+
+def test_a_killed_caller_whose_fork_server_died_before(tmp_path):
+    source = """
+    import os, time
+    import tpviz as tv
+    print("server", tv.launch(os.getppid, world_size=2)[0], flush=True)
+    time.sleep(1000)
+    """
+    script = Script(source, tmp_path)
+    os.kill(int(script.wait_for("server").split()[1]), signal.SIGKILL)
     script.signal(signal.SIGKILL)
     script.finish()
     assert script.left() == []

@@ -118,6 +118,20 @@ def test_large_arguments_and_results():
     assert all((result == data + 1).all() for result in results)
 
 
+def test_groups_end_with_the_job_that_made_them():
+    def work():
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
+
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        dist.barrier(group=mesh["tp"].get_group())
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    first = tv.launch(work)
+    assert tv.launch(work) == first
+    assert tv.launch(work) == first
+
+
 def test_launch_from_another_thread():
     results = []
     thread = threading.Thread(target=lambda: results.append(tv.launch(os.getpid, world_size=2)))

@@ -72,9 +72,8 @@ class Pool:
 
     def _start_rank(self, context, rank, life):
         ours, theirs = context.Pipe()
-        spec = guard.Spec(
-            rank, self.world_size, self.backend, self.device, self.folder, *self._context
-        )
+        what = self.world_size, self.backend, self.device, self.folder, server.garbage()
+        spec = guard.Spec(rank, *what, *self._context)
         process = context.Process(target=guard.enter, args=(spec, theirs, life))
         self._pipes.append(ours)
         self._processes.append(process)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, util
 from types import ModuleType
 
-from tpviz.runtime import guard
+from tpviz.runtime import guard, janitor
 
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _home = None  # (process id, path): a forked child must not use, nor remove, its parent's
@@ -35,6 +35,11 @@ def remove_home():
     _home = None
 
 
+def garbage() -> list:
+    """Directories that nobody needs once this process is gone: ours and multiprocessing's."""
+    return [home(), util.get_temp_dir()]
+
+
 def surroundings() -> tuple:
     """What a rank shares with its caller: environment, import path, working directory."""
     try:
@@ -46,8 +51,8 @@ def surroundings() -> tuple:
 
 def ensure():
     """Start the fork server with torch loaded, unless one is running."""
-    forkserver.set_forkserver_preload(["tpviz.runtime.worker"])
-    changes = {guard.JANITOR: os.pathsep.join([home(), util.get_temp_dir()])}
+    forkserver.set_forkserver_preload(["tpviz.runtime.janitor", "tpviz.runtime.worker"])
+    changes = {janitor.GARBAGE: os.pathsep.join(garbage())}
     # One thread each: thread pools made in the server would be copied into every rank.
     changes |= dict.fromkeys(guard.THREADS, "1")
     # Importing torch's compiler makes its cache directory; ours is removed with the rest.

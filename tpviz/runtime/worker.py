@@ -22,7 +22,7 @@ import torch._dynamo
 import torch.distributed as dist
 
 import tpviz.runtime.recorder  # noqa: F401
-from tpviz.runtime import backend, board, guard
+from tpviz.runtime import backend, board, guard, janitor
 from tpviz.runtime.devices import choose_device
 
 # The caller's time-out ends a job; the group's own must never come first.
@@ -34,8 +34,7 @@ _pipe = None
 _pipe_lock = threading.Lock()
 _last_progress = 0.0
 
-guard.serve_as_janitor()
-guard.unmap_clean_pages()
+janitor.unmap_clean_pages()
 gc.collect()
 gc.freeze()  # a collection in a rank would otherwise write to, and so copy, every shared page
 
@@ -82,7 +81,7 @@ def _join(spec):
 
 def _run(context, payload):
     _apply(context)
-    backend.forget_axes()
+    _leave_groups_of_earlier_jobs()
     board.write("running user code")
     try:
         function, args, kwargs = cloudpickle.loads(payload)
@@ -99,6 +98,15 @@ def _run(context, payload):
     sys.stdout.flush()
     sys.stderr.flush()
     return answer
+
+
+def _leave_groups_of_earlier_jobs():
+    # Here and not at the end of their job: only now have all ranks finished with them. Each holds
+    # several threads and sockets, so a long session would run out of them.
+    backend.forget_axes()
+    world = dist.group.WORLD
+    for group in [group for group in dist.distributed_c10d._world.pg_map if group is not world]:
+        dist.destroy_process_group(group)
 
 
 def _apply(context):

@@ -1,0 +1,75 @@
+"""What the fork server does besides forking; importing this module there sets it up.
+
+It leaves the caller's session, since Jupyter kills and interrupts kernels by process group, and
+when the caller is gone it kills ranks that are left and removes the caller's temporary files.
+"""
+
+import atexit
+import ctypes
+import mmap
+import os
+import re
+import shutil
+from time import monotonic, sleep
+
+from tpviz.runtime.guard import kill_group
+
+GARBAGE = "TPVIZ_GARBAGE"  # set by the caller while it starts the server: directories to remove
+_ORPHANED_WITHIN = 1.0  # seconds
+
+
+def _serve():
+    garbage = os.environ.pop(GARBAGE, None)
+    if garbage:
+        os.setsid()
+        atexit.register(_sweep, os.getpid(), os.getppid(), garbage.split(os.pathsep))
+
+
+def _sweep(server, parent, garbage):
+    if os.getpid() != server or _lives_on(parent):
+        return  # a rank, or a fork server that its living parent stops: the parent tidies up
+    for pid in _children(server):
+        kill_group(pid)
+    for folder in garbage:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives_on(parent):
+    # The server hears that the parent's files are closed a moment before it is orphaned.
+    until = monotonic() + _ORPHANED_WITHIN
+    while os.getppid() == parent:
+        if monotonic() > until:
+            return True
+        sleep(0.01)
+    return False
+
+
+def _children(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(child) for child in file.read().split()]
+    except OSError:
+        return []
+
+
+def unmap_clean_pages():
+    """Give back pages of shared libraries that the fork server read but ranks may never need.
+
+    They stay in the system's page cache and come back at the next touch; but a limit on memory,
+    such as Binder's, counts them as long as they are mapped (40 to 60 MB after importing torch).
+    Only mappings without a single page of their own are taken, so nothing written can be lost.
+    """
+    try:
+        with open("/proc/self/smaps") as file:
+            mappings = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", file.read())
+        madvise = ctypes.CDLL(None, use_errno=True).madvise
+    except (OSError, AttributeError):
+        return  # not Linux: nothing is gained, nothing is lost
+    for mapping in mappings:
+        head = re.match(r"([0-9a-f]+)-([0-9a-f]+) r-.p \S+ \S+ [1-9]\d* +/", mapping)
+        if head and re.search(r"^Anonymous: +0 kB$", mapping, re.MULTILINE):
+            start, end = int(head[1], 16), int(head[2], 16)
+            madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
+
+
+_serve()
