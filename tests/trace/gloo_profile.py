@@ -1,4 +1,4 @@
-"""One rank of a profiled gloo program: python gloo_profile.py RANK FOLDER. Run by test_kineto.py."""
+"""A rank of a profiled program on gloo: gloo_profile.py RANK FOLDER. For test_kineto_gloo.py."""
 
 import sys
 import warnings

@@ -16,7 +16,7 @@ intervals = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size
 
 
 def _covered(pairs):
-    """The unit cells that intervals of whole numbers cover: a second way to do interval arithmetic."""
+    """The unit cells that whole-numbered intervals cover: a second way to do the arithmetic."""
     return {cell for start, end in pairs for cell in range(start, end)}
 
 

@@ -52,7 +52,7 @@ def straggler():
 
 
 def random_trace(seed, unit, ranks=3, events=60):
-    """Computations end to end or apart, and three communication lanes that overlap them and each other."""
+    """Computations end to end or apart; three communication lanes over them and each other."""
     random, rows = np.random.default_rng(seed), []
     for rank in range(ranks):
         time = 0.0

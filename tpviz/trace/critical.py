@@ -115,8 +115,14 @@ class _Walk:
             source = self.waits_for[row]
             if source is None:
                 return row
+            if self.end[source] > self.start[row]:
+                row = source
+                continue
             # A collective that was done before the wait began held up nobody.
-            row = source if self.end[source] > self.start[row] else self.earlier(row)
+            earlier = self.earlier(row)
+            if earlier is None:
+                return row
+            row = earlier
         if row is not None and self.kind[row] == "comm":
             last = self.last_member[row]
             return last if self.start[last] > self.start[row] else row
