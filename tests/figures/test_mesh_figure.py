@@ -136,6 +136,26 @@ def test_the_parameter_shown_first_is_one_that_is_cut(scene):
     assert find_parameter(scene, "norm.bias")["name"] == "norm.bias"
 
 
+def test_a_tiny_block_of_the_chosen_rank_is_still_seen():
+    flat = {"axis": "dp", "ranges": [[0, 4095], [4095, 4096]]}
+    row = {"name": "w", "shape": [64, 64], "splits": [], "notation": "flat(W)_dp", "flat": flat}
+    svg = mesh_svg(mesh_scene(Mesh({"dp": 2}), [row]), rank=1, theme="light")
+    assert "height='3.00' class='f-axis1'" in svg
+
+
+def test_an_empty_share_is_no_block():
+    flat = {"axis": "dp", "ranges": [[0, 0], [0, 16]]}
+    scene = mesh_scene(
+        Mesh({"dp": 2}),
+        [{"name": "w", "shape": [4, 4], "splits": [], "notation": "flat(W)_dp", "flat": flat}],
+    )
+    assert share(scene["parameters"][0], 0) == 0
+    assert (
+        "class='f-axis1' />"
+        not in mesh_svg(scene, rank=0).split("flat(W)_dp")[1].split("rank 0 and")[0]
+    )
+
+
 def test_table_and_words(scene):
     assert to_table(scene)[1] == ["up.weight", "256 x 64", "W[F_tp, D]", "2", "50 %"]
     assert to_table(scene)[4][4] == "25 % to 75 %"

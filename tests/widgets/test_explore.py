@@ -208,3 +208,23 @@ def test_job_tells_its_end_once():
     assert job.join(10)
     assert ends == [(7, None, False)]
     assert job.stop() is False
+
+
+def test_on_real_ranks_formula_and_measurement_agree_and_stop_leaves_the_pool_usable():
+    view = explore(tv.GPT(layers=1))
+    view._inner.controls["tp"].value = 2
+    view.steps.value = 20
+    view.run()
+    deadline = time.monotonic() + 60
+    while "loss" not in view.status.value and time.monotonic() < deadline:
+        time.sleep(0.01)
+    view.stop()
+    assert view.wait(60)
+    assert ("stopped" in view.status.value, view.error) == (True, "")
+    view.steps.value = 1
+    view.run()
+    assert view.wait(60)
+    assert view.error == ""
+    assert "equal ✓" in view.ledger.value
+    assert view.timeline.scene["badge"] == "this machine, gloo"
+    assert view.timeline.scene["memory"]["1"]["peak"] > 0

@@ -25,18 +25,13 @@ def mesh_svg(scene, rank=0, parameter=None, theme="auto"):
     body += [_axis_names(scene), *(_rank(scene, r, rank) for r in scene["ranks"])]
     if scene["parameters"]:
         chosen = find_parameter(scene, parameter)
-        body.append(_matrix(chosen, rank, width + 30, TOP - 16))
+        body.append(_matrix(chosen, rank, scene["axes"], width + 30, TOP - 16))
         width, height = width + 60 + MATRIX, max(height, TOP + MATRIX + 40)
     width = max(width, 420)
-    body.append(_legend(scene, rank, height + 4))
-    return document(
-        width,
-        height + 26,
-        "".join(body),
-        f"Mesh {scene['title']}, rank {rank}",
-        svg_style(theme),
-        theme,
-    )
+    legend, bottom = _legend(scene, rank, height + 4, width)
+    body.append(legend)
+    label = f"Mesh {scene['title']}, rank {rank}"
+    return document(width, bottom + 22, "".join(body), label, svg_style(theme), theme)
 
 
 def find_parameter(scene, name=None):
@@ -127,7 +122,7 @@ def matrix_size(shape):
     return max(across * scale, 36), max(down * scale, 36)
 
 
-def _matrix(parameter, rank, x, y):
+def _matrix(parameter, rank, axes, x, y):
     width, height = matrix_size(parameter["shape"])
     shape = " x ".join(map(str, parameter["shape"]))
     out = [
@@ -135,35 +130,44 @@ def _matrix(parameter, rank, x, y):
         text(x, y, f"{parameter['notation']}   {shape}", "muted", 11, extra="xml:space='preserve'"),
     ]
     top = y + 10
-    for i, block in enumerate(parameter["blocks"]):
+    own = parameter["blocks"][parameter["block_of"][rank]]
+    key = next((a["key"] for a in axes if a["name"] in parameter["axes"][-1:]), "muted")
+    for block in [*(b for b in parameter["blocks"] if b is not own), own]:
         bx, by, bw, bh = block["box"]
-        mine = i == parameter["block_of"][rank]
-        box = (x + bx * width, top + by * height, bw * width, bh * height)
-        out.append(rect(*box, "fg" if mine else "", "" if mine else "fill='none'"))
-        out.append(rect(*box, "", "fill='none' class='s-fg' stroke-width='1'"))
-        names = ",".join(map(str, block["ranks"]))
-        if box[3] >= 12 and box[2] >= 6.5 * len(names):
-            out.append(
-                text(
-                    box[0] + box[2] / 2,
-                    box[1] + box[3] / 2 + 4,
-                    names,
-                    "bg" if mine else "muted",
-                    10,
-                    "middle",
-                )
-            )
+        if bw * bh == 0:
+            continue
+        box = [x + bx * width, top + by * height, bw * width, bh * height]
+        out.append(_block(box, block["ranks"], key if block is own else ""))
     return "".join(out)
 
 
-def _legend(scene, rank, y):
+def _block(box, ranks, key):
+    """One block with its owners; the chosen rank's (it has a key) is filled, never a hairline."""
+    least = 3 if key else 0
+    box[2:] = [max(side, least) for side in box[2:]]
+    out = [
+        rect(*box, key, "" if key else "fill='none'"),
+        rect(*box, "", "fill='none' class='s-fg' stroke-width='1'"),
+    ]
+    names = ",".join(map(str, ranks))
+    if box[3] >= 12 and box[2] >= 6.5 * len(names):
+        middle = box[0] + box[2] / 2, box[1] + box[3] / 2 + 4
+        ink = "muted" if not key else "bg" if key == "muted" else f"on-{key}"
+        out.append(text(*middle, names, ink, 10, "middle"))
+    return "".join(out)
+
+
+def _legend(scene, rank, y, width):
+    """(the chosen rank's groups, y of the last line): one line where they fit, else one each."""
     out, x = [text(10, y + 9.5, f"rank {rank} and its groups:", size=11)], 150.0
     for axis in scene["axes"]:
+        members = ", ".join(map(str, scene["ranks"][rank]["groups"][axis["name"]]))
+        label = f"{axis['name']}: {members}"
+        if x + 24 + 6 * len(label) > width:
+            x, y = 10.0, y + 18
         out.append(rect(x, y, 14, 11, axis["key"]))
         if axis["pattern"] != "solid":
             out.append(rect(x, y, 14, 11, "", f"fill='url(#tpv-{axis['pattern']})'"))
-        members = ", ".join(map(str, scene["ranks"][rank]["groups"][axis["name"]]))
-        label = f"{axis['name']}: {members}"
         out.append(text(x + 19, y + 9.5, label, size=11))
         x += 34 + 6 * len(label)
-    return "".join(out)
+    return "".join(out), y

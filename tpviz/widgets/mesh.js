@@ -126,11 +126,15 @@ class MeshView extends View {
     matrix.setAttribute("aria-label", `${parameter.name} ${parameter.notation}: the block of rank ${rank}`);
     matrix.replaceChildren();
     this.drawDefs(matrix, scene.patterns);
-    blocks.forEach((block, i) => this.drawBlock(block, i === parameter.block_of[rank], width, height, parameter.axes));
+    const own = blocks[parameter.block_of[rank]]; // drawn last, so that no neighbour's edge hides it
+    for (const block of [...blocks.filter((b) => b !== own), own]) {
+      if (block.box[2] * block.box[3] > 0) this.drawBlock(block, block === own, width, height, parameter.axes);
+    }
   }
 
   drawBlock({ box, ranks }, mine, width, height, axes) {
-    const [x, y, w, h] = [2 + box[0] * width, 2 + box[1] * height, box[2] * width, box[3] * height];
+    const least = mine ? 3 : 0, [x, y] = [2 + box[0] * width, 2 + box[1] * height];
+    const [w, h] = [Math.max(box[2] * width, least), Math.max(box[3] * height, least)];
     const key = this.scene.axes.find((a) => a.name === axes.at(-1))?.key;
     const fill = !mine ? "fill:none" : key ? `fill:var(--tpv-${key})` : "fill:var(--tpv-muted)";
     make("rect", { x, y, width: w, height: h, "data-owners": ranks.join(","), style: `${fill};stroke:var(--tpv-fg)` }, this.matrix);
