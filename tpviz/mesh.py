@@ -13,7 +13,7 @@ from .checks import whole_number
 
 @dataclass(frozen=True)
 class Mesh:
-    """Ranks 0..size-1 in row-major order over ``axes`` {name: size}, outer first: the last axis is contiguous."""
+    """Ranks 0..size-1 laid row-major over ``axes`` {name: size}: the last axis is contiguous."""
 
     axes: dict
 
@@ -31,10 +31,12 @@ class Mesh:
 
     @property
     def names(self):
+        """Axis names, outer first."""
         return tuple(self.axes)
 
     @property
     def shape(self):
+        """Axis sizes, outer first."""
         return tuple(self.axes.values())
 
     @property
@@ -45,7 +47,8 @@ class Mesh:
     def coords(self, rank):
         """{axis: index} of a rank."""
         if not 0 <= rank < self.size:
-            raise ValueError(f"rank {rank} is not in this mesh of {self.size}: use 0 to {self.size - 1}")
+            raise ValueError(
+                f"rank {rank} is not in this mesh of {self.size}: use 0 to {self.size - 1}")
         found = {}
         for name in reversed(self.names):
             rank, found[name] = divmod(rank, self.axes[name])
@@ -54,11 +57,13 @@ class Mesh:
     def rank(self, **coords):
         """The rank at the given coordinate of every axis."""
         if coords.keys() != self.axes.keys():
-            raise ValueError(f"give every axis of {', '.join(self.names)}, not {', '.join(coords) or 'none'}")
+            raise ValueError(
+                f"give every axis of {', '.join(self.names)}, not {', '.join(coords) or 'none'}")
         rank = 0
         for name, size in self.axes.items():
             if not 0 <= coords[name] < size:
-                raise ValueError(f"{name}={coords[name]} is outside axis {name}: use 0 to {size - 1}")
+                raise ValueError(
+                    f"{name}={coords[name]} is outside axis {name}: use 0 to {size - 1}")
             rank = rank * size + coords[name]
         return rank
 
@@ -74,32 +79,43 @@ class Mesh:
         return [g for r in range(self.size) if (g := self.group(r, axis))[0] == r]
 
     def device_mesh(self, device_type="cpu"):
-        """The torch ``DeviceMesh`` with these axes; call it on every rank of an initialised process group.
+        """The torch ``DeviceMesh`` with these axes; to be called on every rank of the world.
 
-        Each axis gets a group of its own named ``mesh_<axis>``, even where it spans the whole world (there
-        ``init_device_mesh`` would hand out the nameless default group and the axis could not be told).
+        Each axis gets a group of its own named ``mesh_<axis>``, even where it spans the whole world
+        (there ``init_device_mesh`` would hand out the nameless default group and the axis could not
+        be told).
         """
         import torch.distributed as dist
         if dist.get_world_size() != self.size:
             raise ValueError(f"a mesh of {self.size} ranks {self.axes} does not fit "
                              f"a world of {dist.get_world_size()}")
-        key = (self, device_type)
-        if key not in _made or _made[key][0] is not dist.group.WORLD:
-            _made[key] = dist.group.WORLD, self._make(device_type)
-        return _made[key][1]
+        mesh, groups = _made.get((self, device_type), (None, []))
+        if mesh is None or not all(map(_alive, groups)):
+            mesh, groups = _made[self, device_type] = self._make(device_type)
+        return mesh
 
     def _make(self, device_type):
         import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
-        groups = [dist.new_group(self.group(dist.get_rank(), axis), group_desc=f"mesh_{axis}",
-                                 use_local_synchronization=True) for axis in self.names]
+        # Every rank makes every group: those made by their members alone take their name from the
+        # members, so one made anew after its end would meet its own old keys in the store.
+        made = [(members, dist.new_group(members, group_desc=f"mesh_{axis}"))
+                for axis in self.names for members in self.groups(axis)]
+        groups = [group for members, group in made if dist.get_rank() in members]
         ranks = _nested(list(range(self.size)), self.shape)
-        return DeviceMesh.from_group(groups if len(groups) > 1 else groups[0], device_type, ranks,
+        mesh = DeviceMesh.from_group(groups if len(groups) > 1 else groups[0], device_type, ranks,
                                      mesh_dim_names=self.names)
+        return groups, mesh
 
 
-# Groups own threads and sockets that live as long as the process: one set for each mesh, not for each run.
+# Groups own threads and sockets: one set per mesh for as long as its groups exist, not one a run.
 _made = {}
+
+
+def _exists(group):
+    """Whether a group is still there: ranks of the pool leave those of earlier jobs."""
+    import torch.distributed as dist
+    return group in dist.distributed_c10d._world.pg_map
 
 
 def _nested(flat, shape):
