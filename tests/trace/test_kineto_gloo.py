@@ -136,3 +136,15 @@ def test_an_operator_that_communicates_is_opened_up(tmp_path):
     trace = tv.load_trace(write_profile(tmp_path, 0, events))
     assert [e.name for e in trace.select(kind="compute")] == ["linear"]
     assert trace.overlap() == 0.0
+
+
+def test_gloo_beside_gpu_kernels(tmp_path):
+    """Ranks that share a GPU: kernels compute, gloo communicates, operators only launch."""
+    events = [
+        complete("cpu_op", "aten::mm", 0, 20, tid=1),
+        complete("kernel", "gemm", 10, 20, stream=7),
+        complete("user_annotation", "gloo:all_reduce", 20, 20, tid=2),
+    ]
+    trace = tv.load_trace(write_profile(tmp_path, 0, events))
+    assert [(e.name, e.kind) for e in trace] == [("gemm", "compute"), ("all_reduce", "comm")]
+    assert trace.overlap() == pytest.approx(0.5)

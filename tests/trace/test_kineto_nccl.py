@@ -146,6 +146,22 @@ def test_older_and_newer_kernel_names(tmp_path, kernel):
     assert trace.overlap() == pytest.approx(0.5)
 
 
+def test_categories_before_torch_1_12(tmp_path):
+    args = collective_args("allreduce", (10, 10), "Float", "1", [0, 1])
+    events = [
+        complete("Operator", "record_param_comms", 0, 9, tid=1, **{"External id": 5}, **args),
+        complete("Kernel", OLD[1], 20, 10, **{"external id": 5}, stream=20),
+        complete("Kernel", "gemm", 20, 5, stream=7),
+        complete("Memcpy", "Memcpy DtoD", 26, 5, stream=7),
+    ]
+    trace = tv.load_trace(write_profile(tmp_path, 0, events))
+    assert [(e.name, e.kind, e.bytes) for e in trace] == [
+        ("all_reduce", "comm", 40),
+        ("gemm", "compute", 0),
+    ]
+    assert trace.meta["left_out"] == {"gpu_memcpy": 1}
+
+
 def test_kernels_without_arguments_still_communicate(tmp_path):
     events = [
         complete("kernel", OLD[0], 0, 10, stream=20),

@@ -1,25 +1,31 @@
 """Import of Kineto traces, the files of ``torch.profiler``'s ``export_chrome_trace``.
 
-With GPU kernels in the file (NCCL): a kernel is a computation, an NCCL kernel a communication;
-copies and memsets (HTA's "memory" kernels) are left out, and counted in ``meta["left_out"]``.
-Without (gloo): the annotation ``gloo:*`` on the worker thread is the communication, and the
+With GPU kernels in the file, a kernel is a computation and an NCCL kernel a communication; copies and
+memsets (HTA's "memory" kernels) are left out, and counted in ``meta["left_out"]``. Without any, the
 computations are the *outermost* operators that are not autograd's wrappers and issue no collective,
-so that no time counts twice. Kineto does not record who waits for what, so there are no wait
-events.
+so that no time counts twice. gloo's communications are its annotations ``gloo:*``, on its own
+threads. Kineto does not record who waits for what, so there are no wait events.
 
-Axes and members of groups come from the collective's own arguments; gloo before torch recorded
-these gives none, and then they are known only where the file's ``pg_config`` has one group to
-choose from.
+Axes and members of groups come from the collective's own arguments. torch 2.13 records none for
+gloo; they are then known only where the file's ``pg_config`` has one group to choose from.
 """
 
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 
-from .kineto_events import cpu_events, gpu_events
+from .kineto_events import cpu_events, gloo_events, gpu_events
 from .table import Event, Trace
 
 _MEMORY = ("gpu_memcpy", "gpu_memset")
+# What releases before torch 1.12 call the categories.
+_OLD_CATEGORIES = {
+    "Kernel": "kernel",
+    "Memcpy": "gpu_memcpy",
+    "Memset": "gpu_memset",
+    "Operator": "cpu_op",
+    "Runtime": "cuda_runtime",
+}
 _PHASES = ("forward", "backward", "sync", "recompute", "optimizer")
 
 
@@ -96,7 +102,7 @@ class _Profile:
                     found.append(
                         {
                             **e,
-                            "cat": e.get("cat", ""),
+                            "cat": _OLD_CATEGORIES.get(e.get("cat"), e.get("cat", "")),
                             "args": e.get("args") or {},
                             "name": str(e["name"]),
                             "ts": float(e["ts"]),
@@ -127,7 +133,8 @@ def _events(profile, offset):
         for e in profile.events
         if re.fullmatch(r"ProfilerStep#\d+", e["name"]) and e["cat"] == "user_annotation"
     ]
-    found = (gpu_events if profile.on_gpu else cpu_events)(profile, phase_at)
+    compute = gpu_events if profile.on_gpu else cpu_events
+    found = [*compute(profile, phase_at), *gloo_events(profile, phase_at)]
     found = sorted(_numbered(found), key=lambda f: f["start"])
     found += [
         {"kind": "step", "lane": "step", "name": f"step {n}", "start": start, "end": end}

@@ -1,6 +1,6 @@
 """The intervals of one Kineto file that are computation and communication, on a GPU and on gloo.
 
-Both functions take a profile (``events`` with start and end in seconds, ``rank``, ``groups``) and a
+All functions take a profile (``events`` with start and end in seconds, ``rank``, ``groups``) and a
 function (thread, time) -> phase, and yield the columns of events as dicts.
 """
 
@@ -22,7 +22,7 @@ def gpu_events(profile, phase_at):
         for e in profile.events
         if e["cat"] in _LAUNCH and "correlation" in e["args"]
     }
-    issue = {e["args"].get("External id"): e["args"] for e in profile.events if e["name"] == _ISSUE}
+    issue = {_external(e): e["args"] for e in profile.events if e["name"] == _ISSUE}
     kernels = [e for e in profile.events if e["cat"] == "kernel"]
     streams = Counter(e["args"].get("stream") for e in kernels if not names.is_nccl(e["name"]))
     main = max(streams, key=streams.get, default=None)
@@ -34,7 +34,7 @@ def gpu_events(profile, phase_at):
             "phase": phase_at(at["tid"], at["start"]) if at else "",
         }
         if names.is_nccl(e["name"]):
-            args = {**issue.get(e["args"].get("External id"), {}), **e["args"]}
+            args = {**issue.get(_external(e), {}), **e["args"]}
             yield {**fields, **_nccl(e["name"], args, profile)}
         else:
             stream = e["args"].get("stream")
@@ -46,6 +46,12 @@ def gpu_events(profile, phase_at):
             }
 
 
+def _external(event):
+    """The number that a kernel shares with the operator that launched it; old releases write it small."""
+    args = event["args"]
+    return args.get("External id", args.get("external id"))
+
+
 def _nccl(kernel, args, profile):
     name = names.collective(str(args.get("Collective name", ""))) or names.nccl_collective(kernel)
     axis, ranks = names.group(args, profile.groups)
@@ -55,12 +61,8 @@ def _nccl(kernel, args, profile):
     return {**fields, "seq": int(args["Seq"])} if "Seq" in args else fields
 
 
-def cpu_events(profile, phase_at):
-    """Operators, and gloo's collectives with the phase and order in which they were issued."""
-    threads = defaultdict(list)
-    for e in profile.events:
-        if e["cat"] == "cpu_op" or _is_gloo(e):
-            threads[e["tid"]].append(e)
+def gloo_events(profile, phase_at):
+    """gloo's collectives, with the phase and the order in which they were issued."""
     collectives = [e for e in profile.events if _is_gloo(e)]
     for e, at in zip(collectives, _issues(profile.events, collectives)):
         yield {
@@ -70,6 +72,14 @@ def cpu_events(profile, phase_at):
             "phase": phase_at(at["tid"], at["start"]),
             **_gloo(e, at, profile),
         }
+
+
+def cpu_events(profile, phase_at):
+    """Operators on the CPU."""
+    threads = defaultdict(list)
+    for e in profile.events:
+        if e["cat"] == "cpu_op" or _is_gloo(e):
+            threads[e["tid"]].append(e)
     for thread in threads.values():
         for e in _outermost(thread):
             yield {
