@@ -1,4 +1,5 @@
-"""Workload, mesh, strategy and checks: sizes, data, coordinates, knobs, and errors with the nearest values."""
+"""Workload, mesh, strategy and checks: sizes, data, coordinates, knobs, and errors with the nearest
+values."""
 
 from dataclasses import FrozenInstanceError, replace
 
@@ -21,11 +22,12 @@ def test_counts_equal_the_real_model(tied):
 
     from tpviz.schemes.gpt.program import batch_of, reference_program
 
-    workload = tv.GPT(layers=3, hidden=48, heads=6, seq=20, batch=2, vocab=300, tied=tied, mlp_ratio=3)
+    workload = tv.GPT(layers=3, hidden=48, heads=6, seq=20, batch=2, vocab=300, tied=tied,
+                      mlp_ratio=3)
     program = reference_program(workload)
     assert {n: tuple(p.shape) for n, p in program.named.items()} == workload.parameter_shapes()
     assert sum(p.numel() for p in program.named.values()) == workload.num_parameters
-    plain = sdpa_kernel(SDPBackend.MATH)  # attention as matrix products, which the counter knows on every device
+    plain = sdpa_kernel(SDPBackend.MATH)  # attention as matrix products, which the counter knows
     with FlopCounterMode(display=False) as counter, torch.no_grad(), plain:
         program.forward(batch_of(workload, 0))
     assert 3 * counter.get_total_flops() == workload.step_flops
@@ -62,14 +64,16 @@ def test_small_vocabulary_keeps_the_frequent_bytes():
 
 
 @pytest.mark.parametrize("sizes, message", [
-    ({"heads": 5}, "hidden=64 does not split evenly over heads=5: use heads=4 or 8, or hidden=60 or 65"),
+    ({"heads": 5},
+     "hidden=64 does not split evenly over heads=5: use heads=4 or 8, or hidden=60 or 65"),
     ({"layers": 0}, "layers=0 is too small: the least that works is 1"),
     ({"vocab": 1}, "vocab=1 is too small: the least that works is 2"),
     ({"batch": 2.5}, "batch must be a whole number, not 2.5"),
     ({"seq": True}, "seq must be a whole number, not True"),
     ({"seed": -1}, "seed=-1 is too small"),
     ({"tied": 1}, "tied=1 is not possible: use True or False"),
-    ({"dtype": "float16"}, "dtype='float16' is not possible: use 'float32', 'float64' or 'bfloat16'"),
+    ({"dtype": "float16"},
+     "dtype='float16' is not possible: use 'float32', 'float64' or 'bfloat16'"),
 ])
 def test_bad_sizes_are_named_with_the_nearest_that_work(sizes, message):
     with pytest.raises(ValueError) as error:
@@ -97,8 +101,8 @@ def test_coordinates_and_groups_agree(sizes):
         assert ranks[tuple(coords.values())] == rank
     for dim, axis in enumerate(mesh.names):
         groups = mesh.groups(axis)
-        assert sorted(sum(groups, [])) == list(range(mesh.size))
-        assert sorted(groups) == sorted(np.moveaxis(ranks, dim, -1).reshape(-1, sizes[axis]).tolist())
+        lines = np.moveaxis(ranks, dim, -1).reshape(-1, sizes[axis])
+        assert sorted(groups) == sorted(lines.tolist())
         assert all(mesh.group(r, axis) == g for g in groups for r in g)
 
 
@@ -127,16 +131,19 @@ def test_mesh_errors(make, message):
 def test_device_mesh_has_the_same_groups_and_names_its_axes():
     def look(axes):
         import torch.distributed as dist
+
         from tpviz.mesh import Mesh
         mesh = Mesh(axes).device_mesh()
         assert Mesh(axes).device_mesh() is mesh  # groups are made once
-        return {a: (dist.get_process_group_ranks(mesh.get_group(a)), mesh.get_group(a).group_desc,
-                    mesh.get_local_rank(a)) for a in axes}
+        groups = {a: mesh.get_group(a) for a in axes}
+        return {a: (dist.get_process_group_ranks(g), g.group_desc, mesh.get_local_rank(a))
+                for a, g in groups.items()}
 
     for axes in ({"tp": 4}, {"dp": 2, "tp": 2}):
         mesh = tv.Mesh(axes)
         for rank, found in enumerate(tv.launch(look, axes, world_size=4)):
-            assert found == {a: (mesh.group(rank, a), f"mesh_{a}", mesh.coords(rank)[a]) for a in axes}
+            assert found == {a: (mesh.group(rank, a), f"mesh_{a}", mesh.coords(rank)[a])
+                             for a in axes}
 
 
 # -- strategy ---------------------------------------------------------------------------------------
@@ -198,5 +205,5 @@ def test_knobs_carry_what_a_widget_needs():
 
 def test_divides_offers_only_what_exists():
     divides("a", 6, "b", 3)
-    with pytest.raises(ValueError, match="^a=2 does not split evenly over b=8: use b=2, or a=8$"):
+    with pytest.raises(ValueError, match=r"^a=2 does not split evenly over b=8: use b=2, or a=8$"):
         divides("a", 2, "b", 8)

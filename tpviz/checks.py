@@ -30,11 +30,12 @@ def number(name, value, low, high):
     """Raise ``ValueError`` unless ``value`` is a finite number between ``low`` and ``high``."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         nearest = low if isinstance(value, (int, float)) and value < low else high
-        raise ValueError(f"{name}={value!r} is not between {low} and {high}: the nearest that works is {nearest}")
+        raise ValueError(f"{name}={value!r} is not between {low} and {high}: "
+                         f"the nearest that works is {nearest}")
 
 
 def one_of(name, value, choices):
-    """Raise ``ValueError`` unless ``value`` is one of ``choices`` (of the same type: 1 is not True)."""
+    """Raise ``ValueError`` unless ``value`` is one of ``choices``; 1 does not pass for True."""
     if not any(value == c and type(value) is type(c) for c in choices):
         raise ValueError(f"{name}={value!r} is not possible: use {_either(map(repr, choices))}")
 

@@ -89,9 +89,9 @@ class Mesh:
         if dist.get_world_size() != self.size:
             raise ValueError(f"a mesh of {self.size} ranks {self.axes} does not fit "
                              f"a world of {dist.get_world_size()}")
-        mesh, groups = _made.get((self, device_type), (None, []))
-        if mesh is None or not all(map(_alive, groups)):
-            mesh, groups = _made[self, device_type] = self._make(device_type)
+        groups, mesh = _made.get((self, device_type), ([], None))
+        if mesh is None or not all(map(_exists, groups)):
+            groups, mesh = _made[self, device_type] = self._make(device_type)
         return mesh
 
     def _make(self, device_type):

@@ -1,7 +1,7 @@
 """Strategies: ways to split a workload, and the knobs that people turn.
 
-A strategy is a frozen dataclass; its fields are its knobs. `register` makes the class, so that an unknown knob is
-answered with the names that exist, and lists it for widgets and command lines.
+A strategy is a frozen dataclass; its fields are its knobs. `register` makes the class, so that an
+unknown knob is answered with the names that exist, and lists it for widgets and command lines.
 
 >>> strategies()["Megatron"](tq=3)
 Traceback (most recent call last):
@@ -23,11 +23,12 @@ def knob(default, *, help, low=None, high=None, choices=None):
 
     ints with ``low``/``high`` become sliders, ``choices`` become menus, bools check boxes.
     """
-    return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices})
+    bounds = {"help": help, "low": low, "high": high, "choices": choices}
+    return field(default=default, metadata=bounds)
 
 
 def register(cls):
-    """Class decorator: a frozen dataclass with checked knobs, listed by `strategies` under its name."""
+    """Class decorator: a frozen dataclass with checked knobs, listed by `strategies`."""
     cls = dataclass(frozen=True)(cls)
     names, make = [f.name for f in fields(cls)], cls.__init__
 
@@ -35,7 +36,8 @@ def register(cls):
     def __init__(self, *args, **kwargs):
         unknown = [name for name in kwargs if name not in names]
         if unknown:
-            raise TypeError(f"{cls.__name__} has no knob {unknown[0]!r}; its knobs are {', '.join(names)}")
+            raise TypeError(
+                f"{cls.__name__} has no knob {unknown[0]!r}; its knobs are {', '.join(names)}")
         make(self, *args, **kwargs)
 
     cls.__init__ = __init__
@@ -56,8 +58,9 @@ class Strategy:
     axes : {"dp": 2, "tp": 2}, outer first.
     check(workload) : raises ``ValueError`` with the sizes that clash and the nearest that work.
     ledger(workload) : the `Ledger` of one step of one rank, by formula; every rank's is the same.
-    build(workload, mesh, dtype, device, lr) : this rank's `tpviz.schemes.gpt.program.Program`; torch's dtype
-    and ``DeviceMesh``, every argument after the workload optional where the strategy needs no group.
+    build(workload, mesh, dtype, device, lr) : this rank's `tpviz.schemes.gpt.program.Program`;
+    torch's dtype and ``DeviceMesh``, every argument after the workload optional where the strategy
+    needs no group.
     """
 
     def __post_init__(self):
@@ -80,11 +83,11 @@ class Strategy:
         return prod(self.axes.values())
 
     def splits(self, workload):
-        """{parameter name: [(dim, axis)]} of the parameters that are cut along a dim; none unless said."""
+        """{parameter name: [(dim, axis)]} of the parameters that are cut; none unless said."""
         return {}
 
     def partial(self, workload):
-        """Names of parameters whose gradient a rank has only in part when backward ends; none unless said."""
+        """Names of parameters whose gradient is not whole when backward ends; none unless said."""
         return ()
 
     def __mul__(self, other):
@@ -92,5 +95,5 @@ class Strategy:
         for outer, inner in ((other, self), (self, other)):
             if getattr(outer, "inner", inner) is None and not hasattr(inner, "inner"):
                 return replace(outer, inner=inner)
-        raise ValueError(f"cannot combine {self!r} with {other!r}: one of the two must be a DataParallel "
-                         "that has no inner strategy yet, the other must not be one")
+        raise ValueError(f"cannot combine {self!r} with {other!r}: one of the two must be "
+                         "a DataParallel that has no inner strategy yet, the other must not be one")

@@ -1,7 +1,8 @@
 """The workload: a GPT by its sizes, and the text it is trained on. No torch here.
 
-The model is GPT-2's (Radford et al., 2019): learned positions, LayerNorm before each part, GELU. Text is what
-Python itself ships (`pydoc_data.topics`), read as bytes, so every machine trains on the same data offline.
+The model is GPT-2's (Radford et al., 2019): learned positions, LayerNorm before each part, GELU.
+Text is what Python itself ships (`pydoc_data.topics`), read as bytes, so every machine trains on
+the same data offline.
 
 >>> GPT().num_parameters
 118528
@@ -59,10 +60,10 @@ class GPT:
         return DTYPES[self.dtype]
 
     def parameter_shapes(self):
-        """{name: shape} of every parameter, in the order of use; weights are (out, in) as in PyTorch.
+        """{name: shape} of every parameter, in the order of use; weights are (out, in).
 
-        The rows of ``qkv`` are grouped by head (q, k and v of head 0, then of head 1, ...), so that a
-        contiguous slice of rows holds whole heads.
+        The rows of ``qkv`` are grouped by head (q, k and v of head 0, then of head 1, ...), so that
+        a contiguous slice of rows holds whole heads.
         """
         h, f = self.hidden, self.mlp_ratio * self.hidden
         shapes = {"embed.token.weight": (self.vocab, h), "embed.position.weight": (self.seq, h)}
@@ -79,25 +80,28 @@ class GPT:
 
     @property
     def num_parameters(self):
-        """Number of parameters: V h + s h + L ((4 + 2r) h^2 + (9 + r) h) + 2h, and V h more if untied."""
+        """V h + s h + L ((4 + 2r) h^2 + (9 + r) h) + 2h, and V h more if untied."""
         return sum(int(np.prod(shape)) for shape in self.parameter_shapes().values())
 
     @property
     def step_flops(self):
         """FLOPs of one forward and backward over the whole batch (derived; 2 per multiply-add).
 
-        3 (forward, and twice that for backward) x tokens x [L ((8 + 4r) h^2 + 4 s h) + 2 h V]: the GEMMs
-        alone, attention counted without its causal half, nothing recomputed (the "model FLOPs" of MFU).
+        3 (forward, and twice that for backward) x tokens x [L ((8 + 4r) h^2 + 4 s h) + 2 h V]: the
+        GEMMs alone, attention counted without its causal half, nothing recomputed (the "model
+        FLOPs" of MFU).
         """
         h, per_layer = self.hidden, (8 + 4 * self.mlp_ratio) * self.hidden + 4 * self.seq
         return 3 * self.batch * self.seq * h * (self.layers * per_layer + 2 * self.vocab)
 
     def tokens(self, step):
-        """(inputs, targets) of training step ``step``: int64 arrays (batch, seq), the same on every call.
+        """(inputs, targets) of training step ``step``: int64 arrays (batch, seq), the same on every
+        call.
 
-        Windows of the text start at random places drawn from (seed, step); targets are the inputs shifted
-        by one. With a vocabulary of 256 or more, a token is a byte. With a smaller one, the most frequent
-        vocab - 1 bytes keep a token each, in order of frequency, and the last token stands for the rest.
+        Windows of the text start at random places drawn from (seed, step); targets are the inputs
+        shifted by one. With a vocabulary of 256 or more, a token is a byte. With a smaller one, the
+        most frequent vocab - 1 bytes keep a token each, in order of frequency, and the last token
+        stands for the rest.
         """
         data = _corpus(self.vocab)
         if self.seq + 1 > len(data):

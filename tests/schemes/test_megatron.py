@@ -1,4 +1,5 @@
-"""Tensor parallelism equals one process in float64, sends exactly what the formula says, and refuses what cannot be."""
+"""Tensor parallelism equals one process in float64, sends exactly what the formula says, and
+refuses what cannot be."""
 
 from dataclasses import replace
 
@@ -16,7 +17,8 @@ def test_equals_one_process(tp, sp, workload):
 
 
 def test_odd_sizes():
-    assert_equal(tv.Megatron(tp=2, sp=True), tv.GPT(layers=1, hidden=10, heads=2, seq=6, batch=3, vocab=34, mlp_ratio=3))
+    odd = tv.GPT(layers=1, hidden=10, heads=2, seq=6, batch=3, vocab=34, mlp_ratio=3)
+    assert_equal(tv.Megatron(tp=2, sp=True), odd)
 
 
 def test_ledger_by_hand():
@@ -27,12 +29,14 @@ def test_ledger_by_hand():
     # attention and MLP of two blocks, and the embedding or the head: five each way
     assert plain.total(collective="all_reduce", phase="forward")[:2] == (5, 5 * activation)
     assert plain.total(collective="all_reduce", phase="backward")[:2] == (5, 5 * activation)
-    assert plain.total(collective="all_gather") == (1, 4096, 3072)  # 2 numbers, 128 tokens, 4 ranks, 4 bytes
+    # the loss: 2 numbers of 4 bytes, 128 tokens, 4 ranks
+    assert plain.total(collective="all_gather") == (1, 4096, 3072)
     assert plain.total() == (11, 331776, 494592)
     # a reduce-scatter and an all-gather send what an all-reduce sends; backward gathers once more
     rings = sp.total(phase="forward")[2] - 3072
     assert rings == plain.total(phase="forward")[2] - 3072
-    assert sp.total(phase="backward")[2] - plain.total(phase="backward")[2] == 5 * activation * 3 / 4
+    more = sp.total(phase="backward")[2] - plain.total(phase="backward")[2]
+    assert more == 5 * activation * 3 / 4
     assert sp.total(phase="sync")[:2] == (1, (32 + 6 * 2 + 2) * 64 * 4)
 
 
@@ -41,15 +45,18 @@ def test_one_rank_sends_nothing():
 
 
 @pytest.mark.parametrize("strategy, change, message", [
-    (tv.Megatron(tp=3), {}, "heads=8 does not split evenly over tp=3: use tp=2 or 4, or heads=6 or 9"),
+    (tv.Megatron(tp=3), {},
+     "heads=8 does not split evenly over tp=3: use tp=2 or 4, or heads=6 or 9"),
     (tv.Megatron(tp=16), {}, "heads=8 does not split evenly over tp=16: use tp=8, or heads=16"),
-    (tv.Megatron(tp=4), {"vocab": 30}, "vocab=30 does not split evenly over tp=4: use tp=3 or 5, or vocab=28 or 32"),
+    (tv.Megatron(tp=4), {"vocab": 30},
+     "vocab=30 does not split evenly over tp=4: use tp=3 or 5, or vocab=28 or 32"),
     (tv.Megatron(tp=8, sp=True), {"seq": 12},
      "seq=12 does not split evenly over tp=8: use tp=6 or 12, or seq=8 or 16"),
 ])
 def test_sizes_that_do_not_fit_are_named(strategy, change, message):
     workload = replace(TINY, **change)
-    for ask in (strategy.check, strategy.ledger, lambda w: tv.run(strategy, w), lambda w: tv.verify(strategy, w)):
+    for ask in (strategy.check, strategy.ledger, lambda w: tv.run(strategy, w),
+                lambda w: tv.verify(strategy, w)):
         with pytest.raises(ValueError) as error:
             ask(workload)
         assert str(error.value) == message
@@ -63,7 +70,9 @@ def test_ownership_names_what_a_rank_holds():
     notation = {n.removeprefix("blocks.1."): r["notation"] for n, r in rows.items()}
     assert notation["mlp.down.weight"] == "W[D, F_tp]" and notation["mlp.up.weight"] == "W[F_tp, D]"
     assert notation["attention.qkv.bias"] == "b[3D_tp]" and notation["norm1.weight"] == "b[D]"
-    assert notation["embed.token.weight"] == "W[V_tp, D]" and notation["embed.position.weight"] == "W[S, D]"
+    assert notation["embed.token.weight"] == "W[V_tp, D]"
+    assert notation["embed.position.weight"] == "W[S, D]"
     held = local_shapes(tv.Megatron(tp=4), TINY)
-    assert held["blocks.0.attention.qkv.weight"] == (12, 16) and held["blocks.0.attention.out.weight"] == (16, 4)
+    assert held["blocks.0.attention.qkv.weight"] == (12, 16)
+    assert held["blocks.0.attention.out.weight"] == (16, 4)
     assert held["embed.token.weight"] == (8, 16) and held["norm.bias"] == (16,)

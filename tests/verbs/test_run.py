@@ -1,4 +1,5 @@
-"""Real training on text: losses equal to one process, exact ledgers and FLOPs, and what the trace says of itself."""
+"""Real training on text: losses equal to one process, exact ledgers and FLOPs, and what the trace
+says of itself."""
 
 from dataclasses import replace
 
@@ -9,8 +10,15 @@ import tpviz as tv
 from tpviz.verbs.run import train_reference
 
 W = tv.GPT(layers=2, hidden=32, heads=4, seq=16, batch=4, vocab=256)
-STRATEGIES = [tv.Megatron(tp=4), tv.Megatron(tp=4, sp=True), tv.Megatron(tp=2) * tv.DataParallel(dp=2),
-              tv.Megatron(tp=2, sp=True) * tv.DataParallel(dp=2, zero=3), tv.DataParallel(dp=4, zero=2)]
+STRATEGIES = [tv.Megatron(tp=4), tv.Megatron(tp=4, sp=True),
+              tv.Megatron(tp=2) * tv.DataParallel(dp=2),
+              tv.Megatron(tp=2, sp=True) * tv.DataParallel(dp=2, zero=3),
+              tv.DataParallel(dp=4, zero=2)]
+
+
+def train(strategy, workload, steps, **more):
+    """`run` with nothing but the training."""
+    return tv.run(strategy, workload, steps=steps, memory=False, progress=False, **more)
 
 
 def largest(losses, reference):
@@ -20,9 +28,9 @@ def largest(losses, reference):
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_losses_on_text_equal_one_process(strategy):
-    trace = tv.run(strategy, W, steps=6, warmup=2, memory=False, progress=False)
+    trace = train(strategy, W, 6, warmup=2)
     losses, reference = trace.meta["losses"], train_reference(W, 8)
-    assert largest(losses, reference) < 5e-6  # float32 rounds a loss of 5 to 2.4e-7; sums go in another order
+    assert largest(losses, reference) < 5e-6  # float32 rounds a loss of 5 to 2.4e-7
     assert losses[-1] < losses[0] - 0.3
     for rank in trace.ranks:
         for step in trace.steps:
@@ -32,13 +40,13 @@ def test_losses_on_text_equal_one_process(strategy):
 @pytest.mark.parametrize("strategy", STRATEGIES[1:4:2], ids=repr)
 def test_losses_equal_exactly_in_float64(strategy):
     w = replace(W, dtype="float64")
-    trace = tv.run(strategy, w, steps=4, warmup=0, memory=False, progress=False)
+    trace = train(strategy, w, 4, warmup=0)
     assert largest(trace.meta["losses"], train_reference(w, 4)) < 1e-10
 
 
 def test_it_learns_more_than_how_often_each_byte_occurs():
     w = tv.GPT(layers=1, hidden=32, heads=4, seq=32, batch=8)
-    losses = tv.run(tv.Megatron(tp=2), w, steps=160, warmup=0, lr=3e-3, memory=False, progress=False).meta["losses"]
+    losses = train(tv.Megatron(tp=2), w, 160, warmup=0, lr=3e-3).meta["losses"]
     tokens = np.concatenate([w.tokens(step)[0].ravel() for step in range(400)])
     often = np.bincount(tokens) / len(tokens)
     entropy = -(often[often > 0] * np.log(often[often > 0])).sum()
@@ -49,15 +57,15 @@ def test_it_learns_more_than_how_often_each_byte_occurs():
 @pytest.mark.parametrize("strategy", STRATEGIES[:4], ids=repr)
 def test_bfloat16_runs_with_an_exact_ledger(strategy):
     w = replace(W, dtype="bfloat16")
-    trace = tv.run(strategy, w, steps=1, memory=False, progress=False)
+    trace = train(strategy, w, 1)
     assert trace.ledger() == strategy.ledger(w)
     assert largest(trace.meta["losses"], train_reference(w, 2)) < 0.05
 
 
 def test_flops_of_all_ranks_are_those_of_the_model():
     strategy = tv.Megatron(tp=2) * tv.DataParallel(dp=2)
-    trace = tv.run(strategy, W, steps=1, memory=False, progress=False)
-    # PyTorch's attention computes its scores again in backward: one more product of half its forward
+    trace = train(strategy, W, 1)
+    # PyTorch's attention computes its scores again in backward: half its forward once more
     again = W.layers * 2 * W.batch * W.seq ** 2 * W.hidden
     assert trace["flops"].sum() == W.step_flops + again
 
@@ -65,7 +73,8 @@ def test_flops_of_all_ranks_are_those_of_the_model():
 def test_the_trace_says_what_made_it():
     said = []
     strategy = tv.Megatron(tp=2) * tv.DataParallel(dp=2, zero=1)
-    trace = tv.run(strategy, W, steps=2, warmup=1, device="cpu", progress=lambda *report: said.append(report))
+    trace = tv.run(strategy, W, steps=2, warmup=1, device="cpu",
+                   progress=lambda *report: said.append(report))
     meta = trace.meta
     assert trace.ranks == [0, 1, 2, 3] and trace.steps == [0, 1]
     assert meta["badge"] == "this machine, gloo" and meta["world_size"] == 4 and meta["warmup"] == 1
@@ -80,7 +89,7 @@ def test_the_trace_says_what_made_it():
 
 def test_gradients_are_reduced_while_backward_goes_on():
     w = tv.GPT(layers=4, hidden=32, heads=4, seq=16, batch=4)
-    trace = tv.run(tv.DataParallel(dp=2, bucket_mb=0.05), w, steps=1, memory=False, progress=False)
+    trace = train(tv.DataParallel(dp=2, bucket_mb=0.05), w, 1)
     reductions = trace.select(rank=0, kind="comm", axis="dp", step=0)
     backward = trace.select(rank=0, kind="compute", phase="backward", step=0)
     assert len(reductions) > 2

@@ -41,7 +41,8 @@ class DoubledGradient(Broken):
 
 
 class NoInputSum(Broken):
-    """f left out: the backward of a column-parallel layer keeps its own part of the input's gradient."""
+    """f left out: the backward of a column-parallel layer keeps its own part of the input's
+    gradient."""
 
     def spoil(self, program):
         up = program.module.blocks[0].mlp.up
@@ -164,7 +165,8 @@ def test_right_numbers_with_wrong_traffic_are_flagged():
     found = flagged(OneCollectiveTooMany(tp=2))
     assert found.max_error < 1e-10 and not found.ledger_ok
     assert len(found.ledger_diff) == 2 * 3  # every rank, every step
-    assert found.ledger_diff[0].startswith("rank 0, step 0: tp/all_reduce/sync: run has 1 x, 4 payload bytes")
+    assert found.ledger_diff[0].startswith(
+        "rank 0, step 0: tp/all_reduce/sync: run has 1 x, 4 payload bytes")
 
 
 def test_every_rank_on_the_same_rows():

@@ -1,6 +1,7 @@
 """The schemes: one folder each, and one line of registration here.
 
-A scheme's package holds the strategy (its knobs, its formula; no torch), and loads its torch part when built.
+A scheme's package holds the strategy (its knobs, its formula; no torch), and loads its torch part
+when built.
 """
 
 from . import data, megatron

@@ -17,7 +17,7 @@ def gather_first(x, group, out=None):
 
 
 def scatter_first(x, group, out=None):
-    """(n s, ...) addends on each rank -> (s, ...), the rank's part of the sum, into ``out`` if given."""
+    """(n s, ...) on each rank -> (s, ...), the rank's part of the sum, into ``out`` if given."""
     if out is None:
         out = x.new_empty((x.shape[0] // group.size(), *x.shape[1:]))
     return out, _reduce_scatter(out, x.contiguous(), group=group, async_op=True)

@@ -1,6 +1,7 @@
-"""Which part of each parameter a rank owns, in the notation of sharded matrices: W[F_tp, D] has its rows cut over tp.
+"""Which part of each parameter a rank owns, and how that is written.
 
-D hidden, F MLP width, V vocabulary, S sequence; weights are (out, in).
+W[F_tp, D] has its rows cut over the axis tp. D hidden, F MLP width, V vocabulary, S sequence;
+weights are (out, in).
 """
 
 LETTERS = {"token.weight": "VD", "position.weight": "SD", "head.weight": "VD",
@@ -11,8 +12,9 @@ LETTERS = {"token.weight": "VD", "position.weight": "SD", "head.weight": "VD",
 def ownership(strategy, workload):
     """One dict per parameter: name, shape, splits [{"dim", "axis"}], notation.
 
-    Under ZeRO 3 a parameter is also a range of a flat buffer: "flat" then gives the axis and, for each index on it,
-    the [start, stop) of the parameter's own elements (of a rank's part of it) that this index keeps.
+    Under ZeRO 3 a parameter is also a range of a flat buffer: "flat" then gives the axis and, for
+    each index on it, the [start, stop) of the parameter's own elements (of a rank's part of it)
+    that this index keeps.
     """
     splits = strategy.splits(workload)
     flat = getattr(strategy, "flat_ranges", lambda workload: {})(workload)
@@ -32,7 +34,8 @@ def local_shapes(strategy, workload):
 def _row(name, shape, cuts, flat):
     letters = LETTERS.get(name.split(".", name.count(".") - 1)[-1], "D")
     axes = dict(cuts)
-    parts = [letter + (f"_{axes[dim]}" if dim in axes else "") for dim, letter in enumerate(letters)]
+    parts = [f"{letter}_{axes[dim]}" if dim in axes else letter
+             for dim, letter in enumerate(letters)]
     row = {"name": name, "shape": list(shape), "splits": [{"dim": d, "axis": a} for d, a in cuts],
            "notation": f"{'W' if len(shape) > 1 else 'b'}[{', '.join(parts)}]"}
     if flat:

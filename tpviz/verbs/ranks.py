@@ -1,4 +1,4 @@
-"""What both verbs do on a rank: build the program on this rank's device, and train it step by step."""
+"""What both verbs do on a rank: build the program on its device, and train it step by step."""
 
 import os
 

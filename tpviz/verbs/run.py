@@ -7,7 +7,8 @@
 import torch.distributed as dist
 
 from tpviz.checks import whole_number
-from tpviz.runtime.launch import launch, progress as report
+from tpviz.runtime.launch import launch
+from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import record
 from tpviz.schemes.gpt.program import LEARNING_RATE, reference_program
 from tpviz.schemes.ownership import ownership
@@ -16,8 +17,8 @@ from tpviz.trace import Trace
 from .ranks import mean_losses, program_here, train_step
 
 
-def run(strategy, workload, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None, memory=True, timeout=120,
-        progress=None):
+def run(strategy, workload, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None, memory=True,
+        timeout=120, progress=None):
     """Train on ``strategy.world_size`` real ranks; the recorded steps of all ranks as one `Trace`.
 
     Parameters
@@ -27,15 +28,15 @@ def run(strategy, workload, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None,
     device, timeout (s, of the whole call), progress : as `tpviz.launch` takes them.
     memory : follow allocations too, in one more step of its own, since that slows the step.
 
-    ``trace.meta`` has ``losses`` (one a training step, warm-up included; the mean over the whole batch),
-    ``warmup``, ``mesh`` and ``ownership`` (what `MeshView` draws), ``strategy``, ``workload``, ``badge``.
-    Raises ``ValueError`` for sizes that do not fit, before any rank starts.
+    ``trace.meta`` has ``losses`` (one a training step, warm-up included; the mean over the whole
+    batch), ``warmup``, ``mesh`` and ``ownership`` (what `MeshView` draws), ``strategy``,
+    ``workload``, ``badge``. Raises ``ValueError`` before any rank starts if sizes do not fit.
     """
     whole_number("steps", steps)
     whole_number("warmup", warmup, low=0)
     strategy.check(workload)
-    results = launch(_train, strategy, workload, steps, warmup, lr, memory, world_size=strategy.world_size,
-                     timeout=timeout, device=device, progress=progress)
+    results = launch(_train, strategy, workload, steps, warmup, lr, memory, device=device,
+                     world_size=strategy.world_size, timeout=timeout, progress=progress)
     traces, losses = zip(*results)
     return Trace.merge(traces, strategy=repr(strategy), workload=repr(workload),
                        mesh={"axes": strategy.axes}, ownership=ownership(strategy, workload),
@@ -43,7 +44,7 @@ def run(strategy, workload, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None,
 
 
 def train_reference(workload, steps, *, lr=LEARNING_RATE, device="cpu"):
-    """The losses of the same training in this one process: what `run` must come to, up to rounding."""
+    """The losses of the same training in this one process: those of `run`, up to rounding."""
     program = reference_program(workload, device=device, lr=lr)
     return [float(train_step(program, workload, step, device)) for step in range(steps)]
 

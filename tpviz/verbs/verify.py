@@ -6,22 +6,24 @@
 from dataclasses import dataclass, replace
 
 from tpviz.checks import whole_number
-from tpviz.runtime.launch import launch, progress as report
+from tpviz.runtime.launch import launch
+from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import record
 from tpviz.schemes.gpt.program import batch_of, reference_program
 
 from .ranks import mean_losses, program_here
 
-TOLERANCE = 1e-10  # float64 rounding of such sums stays below 1e-12; a wrong term is above 1e-6
+TOLERANCE = 1e-10  # far above the rounding of float64 sums, far below any term left out
 
 
 @dataclass(frozen=True)
 class Verification:
     """What `verify` found; truth is ``ok``.
 
-    errors : {"outputs" | "input gradient" | "losses" | "gradient <parameter>" | "parameter <parameter>": error},
-    the largest over ranks of max |a - b| / max(1, max |b|), b the reference's.
-    ledger_diff : one line for each difference of a rank's measured ledger from the strategy's formula.
+    errors : {what: error} for "outputs", "input gradient", "losses", and "gradient <name>" and
+    "parameter <name>" of every parameter. An error is the largest over the ranks of
+    max |a - b| / max(1, max |b|), b being the reference's.
+    ledger_diff : one line for each difference of a rank's measured ledger from the formula.
     """
 
     strategy: object
@@ -56,43 +58,47 @@ class Verification:
 
     def to_table(self):
         """Rows of strings (what, largest error, where), header first."""
-        rows = [[name, f"{self.errors[name]:.1e}", ""] for name in ("outputs", "input gradient", "losses")]
+        rows = [[name, f"{self.errors[name]:.1e}", ""]
+                for name in ("outputs", "input gradient", "losses")]
         for kind in ("gradient", "parameter"):
             of_kind = {k: e for k, e in self.errors.items() if k.startswith(kind + " ")}
             name = max(of_kind, key=of_kind.get)
-            rows.append([f"{len(of_kind)} {kind}s", f"{of_kind[name]:.1e}", name.removeprefix(kind + " ")])
+            where = name.removeprefix(kind + " ")
+            rows.append([f"{len(of_kind)} {kind}s", f"{of_kind[name]:.1e}", where])
         return [["compared", "largest error", "where"], *rows]
 
     def __repr__(self):
         table = self.to_table()
         widths = [max(len(row[i]) for row in table) for i in range(3)]
-        lines = [f"{'equal' if self.ok else 'NOT EQUAL'} (tolerance {TOLERANCE}): {self.strategy!r}, "
-                 f"{self.strategy.world_size} ranks, {self.steps} steps, float64"]
-        lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in table]
+        verdict, ranks = "equal" if self.ok else "NOT EQUAL", self.strategy.world_size
+        lines = [f"{verdict} (tolerance {TOLERANCE}): {self.strategy!r}, {ranks} ranks, "
+                 f"{self.steps} steps, float64"]
+        lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
         lines.append("ledger: equal to the formula on every rank" if self.ledger_ok else
                      "ledger: differs from the formula")
         return "\n".join(lines + [f"  {line}" for line in self.ledger_diff])
 
 
 def verify(strategy, workload, steps=3, *, device=None, timeout=120, progress=None):
-    """Run ``strategy`` on real ranks in float64 and compare every number with the one-process reference.
+    """Run ``strategy`` on real ranks in float64; compare every number with one process.
 
-    Compared on every rank: logits, input gradient and every parameter gradient of the first step, the losses of
-    ``steps`` AdamW steps and all parameters after them; and each step's measured ledger with
-    ``strategy.ledger``. Returns a `Verification`. device, timeout, progress: as `tpviz.launch` takes them.
-    Raises ``ValueError`` for sizes that do not fit, before any rank starts.
+    Compared on every rank: logits, input gradient and every parameter gradient of the first step,
+    the losses of ``steps`` AdamW steps and all parameters after them; and each step's measured
+    ledger with ``strategy.ledger``. Returns a `Verification`. device, timeout, progress: as
+    `tpviz.launch` takes them. Raises ``ValueError`` for sizes that do not fit, before any rank
+    starts.
     """
     whole_number("steps", steps)
     strategy.check(workload)
     workload = replace(workload, dtype="float64")
-    ranks = launch(_compare, strategy, workload, steps, world_size=strategy.world_size, timeout=timeout,
-                   device=device, progress=progress)
+    ranks = launch(_compare, strategy, workload, steps, world_size=strategy.world_size,
+                   timeout=timeout, device=device, progress=progress)
     errors = {name: max(found[name] for found, *_ in ranks) for name in ranks[0][0]}
     reference = ranks[0][2]
     errors["losses"] = max(_scaled(abs(a - b), abs(b)) for a, b in
                            zip(mean_losses([losses for _, losses, *_ in ranks]), reference))
-    return Verification(strategy, workload, steps, errors,
-                        tuple(_ledger_diff([ledgers for *_, ledgers in ranks], strategy.ledger(workload))))
+    differences = _ledger_diff([ledgers for *_, ledgers in ranks], strategy.ledger(workload))
+    return Verification(strategy, workload, steps, errors, tuple(differences))
 
 
 def _compare(strategy, workload, steps):
@@ -139,6 +145,8 @@ def _scaled(difference, size):
 
 
 def _ledger_diff(ledgers_by_rank, formula, most=12):
-    lines = [f"rank {rank}, step {step}: {line}" for rank, ledgers in enumerate(ledgers_by_rank)
-             for step, measured in enumerate(ledgers) for line in measured.diff(formula, ("run", "formula"))]
+    lines = [f"rank {rank}, step {step}: {line}"
+             for rank, ledgers in enumerate(ledgers_by_rank)
+             for step, measured in enumerate(ledgers)
+             for line in measured.diff(formula, ("run", "formula"))]
     return lines[:most] + ([f"and {len(lines) - most} more"] if len(lines) > most else [])

@@ -1,7 +1,8 @@
-"""Data parallelism: each rank takes a part of the batch; ZeRO stages share out what every rank would hold.
+"""Data parallelism: each rank takes a part of the batch; ZeRO shares out what all would hold.
 
-Li et al. 2020 (PyTorch DDP, arXiv 2006.15704): gradients in buckets, reduced while backward goes on. Rajbhandari
-et al. 2020 (ZeRO, arXiv 1910.02054); stage 3 as PyTorch FSDP does it, one block at a time.
+Li et al. 2020 (PyTorch DDP, arXiv 2006.15704): gradients in buckets, reduced while backward goes
+on. Rajbhandari et al. 2020 (ZeRO, arXiv 1910.02054); stage 3 as PyTorch FSDP does it, one block at
+a time.
 
 >>> from tpviz import Megatron
 >>> DataParallel(dp=2, zero=1) * Megatron(tp=2)
@@ -24,20 +25,23 @@ __all__ = ["DataParallel"]
 class DataParallel(Strategy):
     """The batch split over ``dp`` ranks, each with a replica, or with a replica split by ``inner``.
 
-    ``zero`` shares out, per stage: 1 optimizer states, 2 gradients too, 3 parameters too. Buckets apply to stages
-    0 to 2; stage 3 works block by block.
+    ``zero`` shares out, per stage: 1 optimizer states, 2 gradients too, 3 parameters too. Buckets
+    apply to stages 0 to 2; stage 3 works block by block.
     """
 
     dp: int = knob(4, help="ranks that share the batch", low=1, high=64)
-    zero: int = knob(0, help="ZeRO stage: 1 shards optimizer states, 2 gradients, 3 parameters", choices=(0, 1, 2, 3))
+    zero: int = knob(0, help="ZeRO stage: 1 shards optimizer states, 2 gradients, 3 parameters",
+                     choices=(0, 1, 2, 3))
     bucket_mb: float = knob(0.25, help="largest gradient bucket, in megabytes (PyTorch's DDP: 25)",
                             low=0.001, high=1000.0)
     inner: Strategy | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        if self.inner is not None and (not isinstance(self.inner, Strategy) or "dp" in self.inner.axes):
-            raise ValueError(f"inner={self.inner!r} is not possible: use a strategy without a dp axis, or None")
+        if self.inner is None or (isinstance(self.inner, Strategy) and "dp" not in self.inner.axes):
+            return
+        raise ValueError(f"inner={self.inner!r} is not possible: "
+                         "use a strategy without a dp axis, or None")
 
     @property
     def axes(self):
@@ -58,8 +62,8 @@ class DataParallel(Strategy):
     def buckets(self, workload):
         """The `plan.Bucket` list of one rank."""
         partial = self.inner.partial(self.local(workload)) if self.inner else ()
-        return plan(local_shapes(self.inner, workload), self.dp, self.zero, int(self.bucket_mb * MEGABYTE),
-                    workload.itemsize, partial)
+        return plan(local_shapes(self.inner, workload), self.dp, self.zero,
+                    int(self.bucket_mb * MEGABYTE), workload.itemsize, partial)
 
     def ledger(self, workload):
         self.check(workload)
@@ -67,11 +71,11 @@ class DataParallel(Strategy):
         return own + self.inner.ledger(self.local(workload)) if self.inner else own
 
     def flat_ranges(self, workload):
-        """Under ZeRO 3: {parameter: {"axis": "dp", "ranges": [[start, stop) kept by each dp index]}}."""
+        """{parameter: {"axis", "ranges": what each dp index keeps}} at ZeRO 3, else nothing."""
         if self.zero < 3 or self.dp == 1:
             return {}
-        return {name: {"axis": "dp", "ranges": _ranges(offset, numel, bucket.numel // self.dp, self.dp)}
-                for bucket in self.buckets(workload) for name, offset, numel in bucket.parts}
+        return {name: {"axis": "dp", "ranges": _ranges(offset, numel, b.numel // self.dp, self.dp)}
+                for b in self.buckets(workload) for name, offset, numel in b.parts}
 
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
         from .program import build

@@ -1,14 +1,15 @@
 """One bucket at work: a flat buffer of parameters and of gradients, and the collectives on it.
 
-Every ZeRO stage uses the same layout. n = ranks; the rank's share is the rank-th n-th of the flat buffer.
+Every ZeRO stage uses the same layout. A rank's share is its part of the flat buffer.
 
-    stage  parameters  gradients         optimizer   collectives
-    0      whole       whole             parameters  all-reduce of the gradient
-    1      whole       whole             the share   reduce-scatter of the gradient, all-gather after the update
-    2      whole       share, + buckets  the share   the same; a bucket is freed once it is reduced
-                       in flight
-    3      share, +    share, + block    the share   all-gather before use (forward, backward); reduce-scatter
-           block in use
+    stage  parameters     gradients          optimizer  collectives
+    0      whole          whole              whole      all-reduce of gradients
+    1      whole          whole              share      reduce-scatter of gradients,
+                                                        all-gather of updated parameters
+    2      whole          share, + buckets   share      the same; a bucket is freed once reduced
+                          in flight
+    3      share, + the   share, + buckets   share      all-gather before use, forward and backward;
+           block in use   in flight                     reduce-scatter of gradients
 """
 
 import torch
@@ -19,14 +20,15 @@ from tpviz.schemes.collectives import gather_first, scatter_first
 
 
 class FlatBucket:
-    """The buffers of one `plan.Bucket` on this rank; ``shard`` is what the optimizer updates (stages 1 to 3)."""
+    """The buffers of one `plan.Bucket` on this rank; the optimizer updates ``shard`` (zero > 0)."""
 
     def __init__(self, bucket, named, group, zero):
         self.late, self.block, self.numel = bucket.late, bucket.block, bucket.numel
         self.filled = sum(numel for _, _, numel in bucket.parts)
         self.group, self.zero = group, zero
         self.names = [name for name, _, _ in bucket.parts]
-        self.slots = {named[name]: slice(offset, offset + numel) for name, offset, numel in bucket.parts}
+        self.slots = {named[name]: slice(offset, offset + numel)
+                      for name, offset, numel in bucket.parts}
         self.whole = self.grads = self.shard = self.gathering = self.reducing = None
         self.missing = len(self.slots)
         if zero:
@@ -66,12 +68,12 @@ class FlatBucket:
             self.gathering = None
 
     def free(self):
-        """Give the memory of the whole parameters back (stage 3); views stay valid for the next `gather`."""
+        """Give the memory of the whole parameters back; views are valid again after `gather`."""
         self.whole.untyped_storage().resize_(0)
 
     # -- gradients --------------------------------------------------------------------------------
     def collect(self, parameter):
-        """Copy a finished gradient into the flat buffer. True when it was the last that was missing."""
+        """Copy a finished gradient into the flat buffer; whether it was the last one missing."""
         if self.grads is None:
             self.grads = self._empty()
             self.grads[self.filled:] = 0  # the padding
@@ -123,4 +125,5 @@ class FlatBucket:
     def _parts_of(self, share):
         whole, work = gather_first(share, self.group)
         work.wait()
-        return {name: whole[slot].view(p.shape) for name, (p, slot) in zip(self.names, self.slots.items())}
+        return {name: whole[slot].view(p.shape)
+                for name, (p, slot) in zip(self.names, self.slots.items(), strict=True)}

@@ -1,7 +1,7 @@
 """How parameters lie in flat buffers: the plan that the program follows and the formula counts.
 
-A bucket is a run of whole parameters, one flat buffer, padded so that the ranks can share it evenly. Buckets are
-listed in the order in which backward completes their gradients.
+A bucket is a run of whole parameters, one flat buffer, padded so that the ranks can share it
+evenly. Buckets are listed in the order in which backward completes their gradients.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,10 @@ class Bucket:
 def plan(shapes, ranks, zero, limit, itemsize, partial=()):
     """Buckets for parameters {name: shape of a rank's part}, in the order their gradients complete.
 
-    ZeRO 0 to 2 walk the parameters backwards and close a bucket when the next one would exceed ``limit`` bytes
-    (a larger parameter has a bucket of its own). ZeRO 3 makes one bucket per transformer block and one, the root,
-    of everything else. ``partial`` parameters share a last, late bucket.
+    ZeRO 0 to 2 walk the parameters backwards and close a bucket when the next one would exceed
+    ``limit`` bytes (a larger parameter has a bucket of its own). ZeRO 3 makes one bucket per
+    transformer block and one, the root, of everything else. ``partial`` parameters share a last,
+    late bucket.
     """
     sizes = {name: prod(shape) for name, shape in reversed(shapes.items())}
     late = [name for name in sizes if name in partial]

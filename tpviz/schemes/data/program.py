@@ -1,7 +1,8 @@
 """A rank's data-parallel step around any inner program.
 
-Gradient hooks copy each finished gradient into its bucket and start the reduction of a full bucket while backward
-goes on. At stage 3 block hooks gather a block's parameters one block ahead of their use.
+Gradient hooks copy each finished gradient into its bucket and start the reduction of a full bucket
+while backward goes on. At stage 3 block hooks gather a block's parameters one block ahead of their
+use.
 """
 
 from weakref import proxy
@@ -15,13 +16,14 @@ from .flat import FlatBucket
 
 
 class DataParallelProgram(Program):
-    """An inner program on this rank's part of the batch; gradients are those of the whole batch's mean loss."""
+    """An inner program on this rank's part of the batch, with the whole batch's gradients."""
 
     def __init__(self, strategy, workload, inner, mesh, lr):
         self.workload, self.mesh, self.inner = workload, mesh, inner
         self.module, self.named, self.splits = inner.module, inner.named, inner.splits
         self.group, self.zero = mesh.get_group("dp"), strategy.zero
-        self.buckets = [FlatBucket(b, self.named, self.group, self.zero) for b in strategy.buckets(workload)]
+        self.buckets = [FlatBucket(b, self.named, self.group, self.zero)
+                        for b in strategy.buckets(workload)]
         shards = [b.shard for b in self.buckets]
         self.optimizer = adamw(shards, lr) if self.zero else inner.optimizer
         inner.optimizer = self.optimizer  # the inner one must not keep the parameters' memory
@@ -37,10 +39,11 @@ class DataParallelProgram(Program):
         self.launched = 0
         for bucket in self.buckets:
             bucket.reset()
-        loss = self.forward([rows.chunk(self.group.size())[self.group.rank()] for rows in batch])
+        parts, mine = self.group.size(), self.group.rank()
+        loss = self.forward([rows.chunk(parts)[mine] for rows in batch])
         if self.zero == 3:
             self._last_block_before_backward()
-        loss.backward(torch.full_like(loss, 1 / self.group.size()))  # the mean over ranks, by adding
+        loss.backward(torch.full_like(loss, 1 / parts))  # the mean over ranks, by adding
         self.synchronise()
         return loss.detach()
 
@@ -82,7 +85,7 @@ class DataParallelProgram(Program):
             parameter.register_post_accumulate_grad_hook(arrived)
 
     def _complete(self, bucket):
-        """All gradients of a bucket are here: reduce it, in the plan's order, which is the same on every rank."""
+        """A bucket is full: reduce it, in the plan's order, which is the same on every rank."""
         if self.zero == 3:
             bucket.free()
         while self.launched < len(self.buckets) and not self.buckets[self.launched].missing:
@@ -112,8 +115,10 @@ class DataParallelProgram(Program):
     def _hook_blocks(self):
         self, of_block = proxy(self), {b.block: proxy(b) for b in self.buckets if b.block >= 0}
         for number, block in enumerate(self.module.blocks):
-            block.register_forward_pre_hook(lambda *_, n=number: self._use(of_block[n], n + 1, "forward"))
-            block.register_forward_hook(lambda m, args, out, n=number: self._used(of_block[n], out, n))
+            block.register_forward_pre_hook(
+                lambda *_, n=number: self._use(of_block[n], n + 1, "forward"))
+            block.register_forward_hook(
+                lambda m, args, out, n=number: self._used(of_block[n], out, n))
 
     def _use(self, bucket, ahead, phase):
         bucket.ready(phase)

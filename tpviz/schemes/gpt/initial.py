@@ -1,6 +1,7 @@
-"""Initial parameters, one generator per name: every rank can make any of them alone, and slice its part.
+"""Initial parameters, one generator per name: any rank can make any of them, and slice its part.
 
-No broadcast is needed, and a split model starts from bit for bit the numbers of the one-process model.
+No broadcast is needed, and a split model starts from bit for bit the numbers of the one-process
+model.
 """
 
 from math import sqrt
@@ -12,9 +13,9 @@ import torch
 def initial(workload, name, dtype=torch.float64):
     """The full initial value of the parameter ``name``, drawn in float64 on the CPU, then cast.
 
-    Weights as in GPT-2: normal, 0.02, and 0.02 / sqrt(2 layers) for the two that write to the residual stream.
-    Biases and LayerNorm's parameters get noise of 0.02 too (about 0 and 1): at exactly 0 or 1 a scheme could add
-    a bias twice and nobody would see it.
+    Weights as in GPT-2: normal, 0.02, and 0.02 / sqrt(2 layers) for the two that write to the
+    residual stream. Biases and LayerNorm's parameters get noise of 0.02 too (about 0 and 1): at
+    exactly 0 or 1 a scheme could add a bias twice and nobody would see it.
     """
     shape = workload.parameter_shapes()[name]
     generator = torch.Generator().manual_seed(crc32(f"{workload.seed}/{name}".encode()))
@@ -28,6 +29,6 @@ def initial(workload, name, dtype=torch.float64):
 
 @torch.no_grad()
 def load_initial(module, workload, take=lambda name, full: full):
-    """Fill every parameter of ``module`` with ``take(name, full initial value)``: this rank's part of it."""
+    """Fill each parameter of ``module`` with ``take(name, full value)``, this rank's part."""
     for name, parameter in module.named_parameters():
         parameter.copy_(take(name, initial(workload, name)))

@@ -1,7 +1,7 @@
 """The reference GPT in one process: what every split model must equal.
 
-GPT-2's network (Radford et al., 2019). Shapes: B batch, S sequence, H hidden, N heads, D = H/N, F MLP width,
-V vocabulary.
+GPT-2's network (Radford et al., 2019). Shapes: B batch, S sequence, H hidden, N heads, D = H/N, F
+MLP width, V vocabulary.
 """
 
 import torch
@@ -66,7 +66,7 @@ class Block(nn.Module):
 
 
 class ReferenceGPT(nn.Module):
-    """Embedding, blocks, final LayerNorm, head without bias (the embedding's own matrix if tied), loss."""
+    """Embedding, blocks, final LayerNorm, head (the embedding's own matrix if tied), loss."""
 
     def __init__(self, workload, **kw):
         super().__init__()

@@ -1,7 +1,7 @@
 """A rank's training step, the same handle for every scheme, and the one-process reference's.
 
-The gather methods give full tensors under the reference's names on every rank, by collectives of their own; they
-are for checking, not part of a step.
+The gather methods give full tensors under the reference's names on every rank, by collectives of
+their own; they are for checking, not part of a step.
 """
 
 import torch
@@ -19,12 +19,12 @@ def batch_of(workload, step, device="cpu"):
 
 
 def adamw(parameters, lr=LEARNING_RATE):
-    """The optimizer all programs use: PyTorch's fused AdamW with its default betas and weight decay."""
+    """The optimizer of all programs: PyTorch's fused AdamW, default betas and weight decay."""
     return torch.optim.AdamW(parameters, lr=lr, fused=True)
 
 
 def gather(local, splits, mesh):
-    """The full tensor from every rank's part; ``splits`` are (dim, axis) pairs, the inner axis first."""
+    """The full tensor from every rank's part; ``splits``: (dim, axis) pairs, inner axis first."""
     local = local.detach().contiguous()
     for dim, axis in splits:
         group = mesh.get_group(axis)
@@ -54,9 +54,10 @@ class Program:
         self.watched = {}
 
     def step(self, batch):
-        """Forward, backward and gradient synchronisation of one batch (inputs, targets), each (batch, seq).
+        """Forward, backward and gradient synchronisation of one batch.
 
-        Returns the loss: the mean over the sequences this rank saw.
+        ``batch`` is the whole one: inputs and targets, each (batch, seq). Returns the loss: the
+        mean over the sequences this rank saw.
         """
         self.optimizer.zero_grad()
         loss = self.forward(batch)
@@ -76,7 +77,7 @@ class Program:
         self.optimizer.step()
 
     def watch(self):
-        """Keep the logits and the first block's input gradient of each step, for `outputs` and `input_gradient`."""
+        """From now on keep what `outputs` and `input_gradient` give."""
         def keep_input(module, args, x):
             x.retain_grad()
             self.watched["input"] = x

@@ -16,16 +16,17 @@ from .cost import ledger
 __all__ = ["GPT", "Megatron"]
 
 # First matrix of each pair by rows (out), second by columns (in), so one sum ends the pair.
-SPLIT_DIM = {"embed.token.weight": 0, "head.weight": 0, "attention.qkv.weight": 0, "attention.qkv.bias": 0,
-             "attention.out.weight": 1, "mlp.up.weight": 0, "mlp.up.bias": 0, "mlp.down.weight": 1}
+SPLIT_DIM = {"embed.token.weight": 0, "head.weight": 0,
+             "attention.qkv.weight": 0, "attention.qkv.bias": 0, "attention.out.weight": 1,
+             "mlp.up.weight": 0, "mlp.up.bias": 0, "mlp.down.weight": 1}
 
 
 @register
 class Megatron(Strategy):
-    """Every weight matrix split over ``tp`` ranks: column-parallel, then row-parallel, one sum per pair.
+    """Every weight matrix split over ``tp`` ranks: by columns, then by rows, one sum per pair.
 
-    With ``sp`` the activations between the pairs are split by sequence, and each sum becomes a reduce-scatter
-    with an all-gather before the next pair: the same bytes, less memory.
+    With ``sp`` the activations between the pairs are split by sequence, and each sum becomes a
+    reduce-scatter, with an all-gather before the next pair: less memory.
     """
 
     tp: int = knob(4, help="ranks that share every weight matrix", low=1, high=64)
@@ -43,12 +44,15 @@ class Megatron(Strategy):
             divides("seq", workload.seq, "tp", self.tp)
 
     def splits(self, workload):
-        found = {name: SPLIT_DIM.get(name) if name in SPLIT_DIM else SPLIT_DIM.get(name.split(".", 2)[-1])
-                 for name in workload.parameter_shapes()}
-        return {name: [(dim, "tp")] for name, dim in found.items() if dim is not None}
+        found = {}
+        for name in workload.parameter_shapes():
+            kind = name.split(".", 2)[-1] if name.startswith("blocks.") else name
+            if kind in SPLIT_DIM:
+                found[name] = [(SPLIT_DIM[kind], "tp")]
+        return found
 
     def partial(self, workload):
-        """Under ``sp`` a rank computes the replicated parameters' gradients from its part of the sequence."""
+        """Under ``sp`` replicated parameters see only the rank's part of the sequence."""
         if not self.sp or self.tp == 1:
             return ()
         split = self.splits(workload)

@@ -1,8 +1,8 @@
-"""The parallel layers of Megatron-LM. Each holds its rank's part of the weight; tp = 1 needs no collective.
+"""The parallel layers of Megatron-LM: each holds its rank's part of the weight.
 
-Shapes: B batch, S sequence, H hidden, V vocabulary, n = tp. Without sequence parallelism activations are (B, S, H)
-on every rank; with it they are (S/n, B, H) between the parallel layers and (S, B, ...) inside, sequence first so
-that gathering and scattering are contiguous.
+Shapes: B batch, S sequence, H hidden, V vocabulary, n = tp. Without sequence parallelism
+activations are (B, S, H) on every rank; with it they are (S/n, B, H) between the parallel layers
+and (S, B, ...) inside, sequence first so that gathering and scattering are contiguous.
 """
 
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from . import operators
 
 
 class ColumnParallelLinear(nn.Linear):
-    """y = x W^T + b with W (out, in) split by rows: x whole (or by sequence), y split by its last dim."""
+    """y = x W^T + b, W (out, in) split by rows: x whole (or by sequence), y by its last dim."""
 
     def __init__(self, features_in, features_out, group, sp, bias=True, **kw):
         super().__init__(features_in, features_out // group.size(), bias=bias, **kw)
@@ -26,7 +26,7 @@ class ColumnParallelLinear(nn.Linear):
 
 
 class RowParallelLinear(nn.Linear):
-    """y = sum over ranks of x_r W_r^T, plus b once, with W (out, in) split by columns: x split by its last dim."""
+    """y = sum over ranks of x_r W_r^T, plus b once; W (out, in) split by columns, x by last dim."""
 
     def __init__(self, features_in, features_out, group, sp, **kw):
         super().__init__(features_in // group.size(), features_out, **kw)
@@ -40,7 +40,7 @@ class RowParallelLinear(nn.Linear):
 
 
 class ParallelEmbedding(nn.Module):
-    """Token table split by vocabulary rows, position table on every rank: tokens (B, S) -> activations."""
+    """Token table split by vocabulary, position table on every rank: (B, S) -> activations."""
 
     def __init__(self, w, group, sp, **kw):
         super().__init__()
@@ -52,9 +52,10 @@ class ParallelEmbedding(nn.Module):
         if self.size == 1:
             return self.token(tokens_BS) + self.position.weight
         if not self.sp:
-            return operators.Reduce.apply(self._own_rows(tokens_BS), self.group) + self.position.weight
-        x = operators.ReduceScatter.apply(self._own_rows(tokens_BS.t()), self.group)
-        return x + self.position.weight.chunk(self.size)[self.rank].unsqueeze(1)
+            x_BSH = operators.Reduce.apply(self._own_rows(tokens_BS), self.group)
+            return x_BSH + self.position.weight
+        x_sBH = operators.ReduceScatter.apply(self._own_rows(tokens_BS.t()), self.group)
+        return x_sBH + self.position.weight.chunk(self.size)[self.rank].unsqueeze(1)
 
     def _own_rows(self, tokens):
         """This rank's rows; zero where another rank has the token."""

@@ -1,11 +1,13 @@
-"""Megatron-LM's conjugate operators as autograd functions, on plain `torch.distributed` collectives.
+"""Megatron-LM's conjugate operators as autograd functions on plain collectives.
 
-Shoeybi et al. 2019 (arXiv 1909.08053): f is the identity forward and an all-reduce backward, g the other way
-round. Korthikanti et al. 2022 (arXiv 2205.05198), sequence parallelism: f becomes an all-gather forward and a
-reduce-scatter backward, g the other way round. f is always followed by a column-parallel linear layer, so the two
-are one function here: its backward all-reduces the input's gradient while the weight's gradient is computed.
+Shoeybi et al. 2019 (arXiv 1909.08053): f is the identity forward and an all-reduce backward, g the
+other way round. Korthikanti et al. 2022 (arXiv 2205.05198), sequence parallelism: f becomes an
+all-gather forward and a reduce-scatter backward, g the other way round. f is always followed by a
+column-parallel linear layer, so the two are one function here: its backward all-reduces the input's
+gradient while the weight's gradient is computed.
 
-Shapes: first dim of an activation = tokens, or sequence where it is gathered or scattered; n = ranks of the group.
+Shapes: first dim of an activation = tokens, or sequence where it is gathered or scattered; n =
+ranks of the group.
 """
 
 import torch
@@ -15,7 +17,7 @@ from tpviz.schemes.collectives import gather_first, scatter_first
 
 
 def linear_gradients(x, grad, bias):
-    """Gradients of weight (out, in) and, if there is a bias, of it (out,), from a linear layer's input and grad."""
+    """A linear layer's gradients of weight (out, in) and bias (out,), None if there is none."""
     grad_2d = grad.view(-1, grad.shape[-1])
     return grad_2d.t() @ x.reshape(-1, x.shape[-1]), grad_2d.sum(0) if bias else None
 
@@ -41,7 +43,7 @@ class ColumnLinear(torch.autograd.Function):
 
 
 class SequenceColumnLinear(torch.autograd.Function):
-    """The same where x is split by sequence: gathered forward, gathered again backward rather than kept."""
+    """The same with x split by sequence: gathered forward, and again backward, not kept."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, group):
@@ -79,7 +81,7 @@ class Reduce(torch.autograd.Function):
 
 
 class ReduceScatter(torch.autograd.Function):
-    """g under sequence parallelism: each rank keeps its part of the sum; the gradient is gathered."""
+    """g under sequence parallelism: each rank keeps its part of the sum, gradients are gathered."""
 
     @staticmethod
     def forward(ctx, x, group):
@@ -96,10 +98,10 @@ class ReduceScatter(torch.autograd.Function):
 
 
 class VocabularyCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy of logits (T, V/n) split by vocabulary, with one collective and no full row anywhere.
+    """Mean cross-entropy of logits (T, V/n) split by vocabulary, with one collective.
 
-    Each rank gathers every rank's (log-sum-exp, picked logit) pair, 2 numbers a token, and finishes alone
-    (derived; Megatron-LM sends three all-reduces of one number a token).
+    Each rank gathers every rank's (log-sum-exp, picked logit) pair, 2 numbers a token, and finishes
+    alone (derived; Megatron-LM sends three all-reduces of one number a token).
     """
 
     @staticmethod
@@ -116,8 +118,8 @@ class VocabularyCrossEntropy(torch.autograd.Function):
         work.wait()
         log_sums, picks = pairs.view(-1, 2, targets.numel()).unbind(1)
         log_total = log_sums.logsumexp(0)
-        ctx.save_for_backward(exponentials.mul_((largest.squeeze(-1) - log_total).exp_().unsqueeze(-1)),
-                              local, inside)
+        probabilities = exponentials.mul_((largest - log_total.unsqueeze(-1)).exp_())
+        ctx.save_for_backward(probabilities, local, inside)
         return (log_total - picks.sum(0)).mean()
 
     @staticmethod

@@ -20,17 +20,19 @@ class ParallelAttention(nn.Module):
 
     def __init__(self, w, group, sp, **kw):
         super().__init__()
-        self.heads, self.head_size, self.sequence_first = w.heads // group.size(), w.hidden // w.heads, sp
+        self.heads, self.head_size = w.heads // group.size(), w.hidden // w.heads
+        self.sequence_first = sp
         self.qkv = ColumnParallelLinear(w.hidden, 3 * w.hidden, group, sp, **kw)
         self.out = RowParallelLinear(w.hidden, w.hidden, group, sp, **kw)
 
     def forward(self, x):
         qkv = self.qkv(x)
         qkv = qkv.view(*qkv.shape[:2], self.heads, 3, self.head_size)
-        to_BNSD, back = ((3, 1, 2, 0, 4), (2, 0, 1, 3)) if self.sequence_first else ((3, 0, 2, 1, 4), (0, 2, 1, 3))
-        q_BNSD, k_BNSD, v_BNSD = qkv.permute(to_BNSD)
+        batch, sequence = (1, 0) if self.sequence_first else (0, 1)
+        q_BNSD, k_BNSD, v_BNSD = qkv.permute(3, batch, 2, sequence, 4)
         y_BNSD = F.scaled_dot_product_attention(q_BNSD, k_BNSD, v_BNSD, is_causal=True)
-        return self.out(y_BNSD.permute(back).flatten(2))
+        y = y_BNSD.permute(2, 0, 1, 3) if self.sequence_first else y_BNSD.transpose(1, 2)
+        return self.out(y.flatten(2))
 
 
 class ParallelMLP(nn.Module):
@@ -61,7 +63,7 @@ class ParallelBlock(nn.Module):
 
 
 class MegatronGPT(nn.Module):
-    """The reference GPT with its matrices split over ``group``; the same parameter names, a rank's parts."""
+    """The reference GPT with its matrices split over ``group``; the same parameter names."""
 
     def __init__(self, workload, group, sp, **kw):
         super().__init__()
@@ -86,7 +88,7 @@ class MegatronGPT(nn.Module):
 
 
 class MegatronProgram(Program):
-    """A rank's program: nothing but its network, and under ``sp`` one sum of the replicated gradients."""
+    """A rank's program: its network, and under ``sp`` one sum of the replicated gradients."""
 
     def synchronise(self):
         if not self.partial:
@@ -100,10 +102,11 @@ class MegatronProgram(Program):
 
 
 def build(strategy, workload, mesh, dtype, device, **options):
-    """This rank's `MegatronProgram` for a `Megatron` strategy on a ``DeviceMesh`` that has a tp axis."""
+    """This rank's `MegatronProgram`, on a ``DeviceMesh`` that has a tp axis."""
     group = mesh.get_group("tp")
     sp = strategy.sp and strategy.tp > 1
-    module = MegatronGPT(workload, group, sp, dtype=dtype or getattr(torch, workload.dtype), device=device)
+    dtype = dtype or getattr(torch, workload.dtype)
+    module = MegatronGPT(workload, group, sp, dtype=dtype, device=device)
     splits = strategy.splits(workload)
 
     def own_part(name, full):
