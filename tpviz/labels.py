@@ -33,8 +33,9 @@ def current() -> Label:
 def label(**fields):
     """Label everything issued inside; fields not given keep their value.
 
-    Parameters: ``phase`` ("forward", "backward", "sync", "recompute", "optimizer"), ``layer`` (str),
-    ``microbatch`` and ``chunk`` (int). Raises ``ValueError`` (from namedtuple) on an unknown field.
+    Parameters: ``phase`` ("forward", "backward", "sync", "recompute", "optimizer"), ``layer``
+    (str), ``microbatch`` and ``chunk`` (int). Raises ``ValueError`` (from namedtuple) on an unknown
+    field.
     """
     global _current
     previous = _current

@@ -1,7 +1,7 @@
 """Unmodified PyTorch programs, each the same on any backend: what the recorder is tested on.
 
-Each takes nothing, runs inside a rank, and returns plain results to compare; `recorded` runs one under
-`tv.record` and returns (results, trace).
+Each takes nothing, runs inside a rank, and returns plain results to compare; `recorded` runs one
+under `tv.record` and returns (results, trace).
 """
 
 import torch
@@ -14,24 +14,39 @@ HIDDEN, BATCH = 16, 8
 
 def mlp(layers=2, bias=True):
     torch.manual_seed(0)
-    sizes = [m for _ in range(layers) for m in (nn.Linear(HIDDEN, 4 * HIDDEN, bias=bias), nn.GELU(),
-                                                nn.Linear(4 * HIDDEN, HIDDEN, bias=bias))]
+    sizes = [
+        m
+        for _ in range(layers)
+        for m in (
+            nn.Linear(HIDDEN, 4 * HIDDEN, bias=bias),
+            nn.GELU(),
+            nn.Linear(4 * HIDDEN, HIDDEN, bias=bias),
+        )
+    ]
     return nn.Sequential(*sizes).double()
 
 
 def data(rank=0):
-    return torch.randn(BATCH, HIDDEN, generator=torch.Generator().manual_seed(rank + 1),
-                       dtype=torch.float64)
+    return torch.randn(
+        BATCH, HIDDEN, generator=torch.Generator().manual_seed(rank + 1), dtype=torch.float64
+    )
 
 
 def numbers(model):
-    full = [p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad for p in model.parameters()]
+    full = [
+        p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad
+        for p in model.parameters()
+    ]
     return [g.detach().clone() for g in full]
 
 
 def dtensor_tp():
     """Megatron-style tensor parallelism of an MLP by DTensor."""
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
     model = mlp(1)

@@ -1,4 +1,4 @@
-"""The recorder on one rank and on unmodified PyTorch programs: results unchanged, ledgers as theory says."""
+"""The recorder on unmodified PyTorch programs: same results, ledgers as theory says."""
 
 import pytest
 import torch
@@ -36,15 +36,23 @@ def expected(name):
     linear_bytes = [p.numel() * ITEM for p in mlp().parameters()]
     activation = BATCH * HIDDEN * ITEM
     if name == "dtensor_tp":  # one all-reduce of the output, one of the input's gradient
-        return [("tp", "all_reduce", "forward", 1, activation, RANKS),
-                ("tp", "all_reduce", "backward", 1, activation, RANKS)]
+        return [
+            ("tp", "all_reduce", "forward", 1, activation, RANKS),
+            ("tp", "all_reduce", "backward", 1, activation, RANKS),
+        ]
     if name == "ddp":  # everything fits one bucket
         return [("world", "all_reduce", "sync", 1, sum(linear_bytes), RANKS)]
     if name == "fsdp2":  # weight and bias of each of the four Linears travel together
         layers = [a + b for a, b in zip(linear_bytes[::2], linear_bytes[1::2])]
-        return [("dp", collective, phase, 1, size, RANKS) for size in layers
-                for collective, phase in (("all_gather", "forward"), ("all_gather", "backward"),
-                                          ("reduce_scatter", "backward"))]
+        return [
+            ("dp", collective, phase, 1, size, RANKS)
+            for size in layers
+            for collective, phase in (
+                ("all_gather", "forward"),
+                ("all_gather", "backward"),
+                ("reduce_scatter", "backward"),
+            )
+        ]
     raise KeyError(name)
 
 
@@ -70,7 +78,9 @@ def test_pipeline_ledger(traced):
         neighbours = (rank > 0) + (rank < RANKS - 1)
         for direction in ("send", "recv"):
             assert ledger.total(collective=direction)[:2] == (
-                neighbours * microbatches, neighbours * microbatches * stage_bytes)
+                neighbours * microbatches,
+                neighbours * microbatches * stage_bytes,
+            )
 
 
 def test_dtensor_ledger_equals_comm_debug_mode(traced):
@@ -82,7 +92,7 @@ def test_dtensor_ledger_equals_comm_debug_mode(traced):
 
 @pytest.mark.parametrize("name", ["dtensor_tp", "ddp"])
 def test_flops_are_counted(traced, name):
-    """Forward 2 m k n for each Linear, backward twice that, without the first layer's input gradient in DDP."""
+    """2 m k n for each Linear forward, twice that backward; in DDP the input needs no gradient."""
     trace = traced[0][name][2]
     linear = 2 * BATCH * HIDDEN * 4 * HIDDEN
     if name == "dtensor_tp":
@@ -111,8 +121,10 @@ def test_events_are_consistent(traced, name):
 
 def test_ranks_agree_on_sequence_numbers(traced):
     for name in ("dtensor_tp", "ddp", "fsdp2"):
-        seen = [[(e.name, e.members, e.seq) for e in traced[r][name][2].select(kind="comm")]
-                for r in range(RANKS)]
+        seen = [
+            [(e.name, e.members, e.seq) for e in traced[r][name][2].select(kind="comm")]
+            for r in range(RANKS)
+        ]
         assert all(s == seen[0] for s in seen)
 
 
@@ -155,7 +167,9 @@ def test_memory_of_a_step_is_exact():
     kinds, model_bytes = tv.launch(_memory, world_size=1)[0]
     assert kinds["parameters"] == [model_bytes, model_bytes]
     assert kinds["gradients"] == [model_bytes, 0]
-    assert kinds["optimizer"][1] == 2 * model_bytes + 8 * 4  # two moments, and a float32 step count each
+    assert (
+        kinds["optimizer"][1] == 2 * model_bytes + 8 * 4
+    )  # two moments, and a float32 step count each
     assert kinds["activations"][0] > kinds["activations"][1]
 
 
@@ -284,5 +298,8 @@ def _cuda_step():
         y = x @ x
         torch.distributed.all_reduce(y)
     (gemm,) = rec.trace.select(name="mm")
-    return {"device": rec.trace.meta["device"], "badge": rec.trace.meta["badge"],
-            "seconds": gemm.end - gemm.start}
+    return {
+        "device": rec.trace.meta["device"],
+        "badge": rec.trace.meta["badge"],
+        "seconds": gemm.end - gemm.start,
+    }

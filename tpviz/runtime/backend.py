@@ -1,13 +1,13 @@
 """The instrumented backend: a process group that does what gloo or NCCL does, and says what it did.
 
 Importing this module registers the torch.distributed backend ``"tpviz"``. Each group is a Python
-`ProcessGroup` around an ordinary one, so DTensor, DDP, FSDP and pipelining run on it unmodified. While a recorder
-is active every collective becomes a communication event, and every wait a wait event; always, the status
-board learns what this rank is in, so that a hang can be named.
+`ProcessGroup` around an ordinary one, so DTensor, DDP, FSDP and pipelining run on it unmodified.
+While a recorder is active every collective becomes a communication event, and every wait a wait
+event; always, the status board learns what this rank is in, so that a hang can be named.
 """
 
+import contextlib
 import functools
-import os
 import time
 
 import torch
@@ -15,7 +15,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from . import board
+from .devices import inner_kind
 from .operations import OPERATIONS, PEER
+from .staging import StagedWork, needs_staging, staged
 
 recorder = None  # the active tpviz.runtime.recorder.Recorder of this process
 
@@ -134,7 +136,7 @@ class TracedGroup(dist.ProcessGroup):
 
     @property
     def axis(self):
-        """The mesh axis this group lies along: what `_naming_axes` saw, else DeviceMesh's "mesh_<axis>"."""
+        """This group's mesh axis: as `_naming_axes` saw, else by DeviceMesh's "mesh_<axis>"."""
         if self._axis:
             return self._axis
         description = self._description
@@ -142,7 +144,8 @@ class TracedGroup(dist.ProcessGroup):
 
     def _forward(self, method, collective, payload_of, args, kwargs):
         members = self._members(collective, args)
-        seq = self.counts[members, collective in PEER] = self.counts.get((members, collective in PEER), -1) + 1
+        counter = members, collective in PEER
+        seq = self.counts[counter] = self.counts.get(counter, -1) + 1
         payload = payload_of(self.inner.size(), *args)
         text = _describe(collective, seq, self.axis, members, payload)
         board.write("issuing " + text)
@@ -157,21 +160,25 @@ class TracedGroup(dist.ProcessGroup):
         return TracedWork(work, row, listener, text) if work is not None else None
 
     def _call(self, method, args, kwargs):
-        device = _device(args)
-        if device is not None and device.type == "cuda" and inner_kind() == "gloo" or _staging():
-            return _staged(getattr(self.inner, method), args, kwargs)
-        return getattr(self.inner, method)(*args, **kwargs)
+        operation = getattr(self.inner, method)
+        return (
+            staged(operation, args, kwargs) if needs_staging(args) else operation(*args, **kwargs)
+        )
 
     def _follow(self, work, row, listener, args, kwargs):
-        """Have the end stamped where it happens, not where somebody waits (a blocking call waits at once)."""
-        stamp = listener.clock.completion(work) if not isinstance(work, StagedWork) else None
+        """Have the end stamped where it happens, not where somebody waits for it.
+
+        A blocking call waits at once, so its wait will do; so it must for gloo's send, recv and
+        reduce_scatter, which have no future.
+        """
+        if isinstance(work, StagedWork):
+            return listener.completed(row)
+        stamp = listener.clock.completion(work)
         if stamp is not None:
             listener.completed(row, stamp)
-        elif row[0] not in PEER and _is_async(args, kwargs) and not isinstance(work, StagedWork):
-            try:
+        elif row[0] not in PEER and _is_async(args, kwargs):
+            with contextlib.suppress(RuntimeError):
                 work.get_future().add_done_callback(lambda _: listener.completed(row))
-            except RuntimeError:  # gloo's reduce_scatter, and send and recv above: the wait sees their end
-                pass
 
     def _members(self, collective, args):
         if collective not in PEER or len(args) < 2:
@@ -193,94 +200,29 @@ for _method, (_collective, _payload) in OPERATIONS.items():
 
 
 def _describe(collective, seq, axis, members, payload):
-    return f"{collective} #{seq} on axis {axis} (ranks {','.join(map(str, members))}), {payload} bytes"
+    ranks = ",".join(map(str, members))
+    return f"{collective} #{seq} on axis {axis} (ranks {ranks}), {payload} bytes"
 
 
 def _is_async(args, kwargs):
-    """Whether the caller said it will not wait at once (options carry it; without options, assume so)."""
+    """Whether the caller may not wait at once: its options say so, or it gave none."""
     options = kwargs.get("opts", args[-1] if args else None)
     return getattr(options, "asyncOp", True)
 
 
-def _device(value):
-    """The device of the first tensor in nested arguments, or None."""
-    if isinstance(value, torch.Tensor):
-        return value.device
-    if isinstance(value, (list, tuple)):
-        return next((d for d in map(_device, value) if d is not None), None)
-    return None
-
-
-class StagedWork:
-    """Finished already: a collective on CUDA tensors that gloo did on host copies."""
-
-    def wait(self, timeout=None):
-        return True
-
-    synchronize = wait
-    is_completed = is_success = lambda self: True
-    exception = lambda self: None
-    result = lambda self: []
-
-    def get_future(self):
-        future = torch.futures.Future()
-        future.set_result(None)
-        return future
-
-
-def _staged(operation, args, kwargs):
-    """Run ``operation`` on host copies of all tensors and copy every result back."""
-    pairs = []
-
-    def to_host(value):
-        if isinstance(value, torch.Tensor):
-            copy = value.detach().to("cpu", copy=True)
-            pairs.append((value, copy))
-            return copy
-        if isinstance(value, (list, tuple)):
-            return [to_host(v) for v in value]
-        return value
-
-    work = operation(*(to_host(a) for a in args), **kwargs)
-    work.wait()
-    with torch.no_grad():
-        for original, copy in pairs:
-            original.detach().copy_(copy)
-    return StagedWork()
-
-
-def _staging():
-    return os.environ.get("TPVIZ_STAGE") == "1"
-
-
-def inner_kind():
-    """What moves CUDA tensors: "nccl" with a GPU for every rank of this host, else "gloo" (NCCL refuses to share)."""
-    said = os.environ.get("TPVIZ_INNER")
-    if said:
-        return said
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", 0)) or \
-        (dist.get_world_size() if dist.is_initialized() else 1)
-    return "nccl" if dist.is_nccl_available() and 0 < ranks_here <= torch.cuda.device_count() else "gloo"
-
-
-def badge(device):
-    """What a picture made of this rank's events must say about where they come from."""
-    if device == "cuda":
-        return "NCCL" if inner_kind() == "nccl" else "shared GPU, gloo moves the bytes"
-    return "this machine, gloo"
-
-
 def _naming_axes(make):
-    """A one-axis mesh over all ranks shares the world's group, which keeps its name: remember the axis."""
+    """A one-axis mesh over all ranks shares the world's group, unnamed: remember the axis."""
+
     @functools.wraps(make)
     def make_and_name(mesh, *args, **kwargs):
         make(mesh, *args, **kwargs)
         if not kwargs.get("_init_backend", True):
             return  # from_group: the mesh has no groups yet, and those it will get have names
-        if mesh.mesh_dim_names and len(mesh.mesh_dim_names) == 1 and mesh.get_coordinate() is not None:
+        names = mesh.mesh_dim_names
+        if names and len(names) == 1 and mesh.get_coordinate() is not None:
             group = mesh.get_group()
             if isinstance(group, TracedGroup):
-                group._axis = mesh.mesh_dim_names[0]
+                group._axis = names[0]
 
     return make_and_name
 
@@ -305,8 +247,9 @@ def _create(options, _):
     inner._set_default_backend(kind.GLOO)
     inner._register_backend(torch.device("cpu"), kind.GLOO, gloo)
     if torch.cuda.is_available() and inner_kind() == "nccl":
-        nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size,
-                                     dist.ProcessGroupNCCL.Options())
+        nccl = dist.ProcessGroupNCCL(
+            dist.PrefixStore("nccl", store), rank, size, dist.ProcessGroupNCCL.Options()
+        )
         nccl._set_sequence_number_for_group()
         inner._register_backend(torch.device("cuda"), kind.NCCL, nccl)
     members = tuple(options.global_ranks_in_group) or tuple(range(size))

@@ -1,7 +1,7 @@
 """When something happened: the host's clock on CPU, events in the stream on CUDA.
 
-A CUDA launch returns before the work runs, so a host clock around it would time the launch. A stamp is
-therefore a float on CPU and a `torch.cuda.Event` on CUDA; `resolve` turns either into seconds of
+A CUDA launch returns before the work runs, so a host clock around it would time the launch. A stamp
+is therefore a float on CPU and a `torch.cuda.Event` on CUDA; `resolve` turns either into seconds of
 ``time.perf_counter``, which is one clock for all processes of a host.
 """
 
@@ -25,7 +25,7 @@ class HostClock:
 
 
 class CudaClock:
-    """Stamps are CUDA events; one anchor, seen by device and host at once, ties them to the host's clock."""
+    """Stamps are CUDA events; an anchor seen by device and host ties them to the host's clock."""
 
     def __init__(self):
         torch.cuda.synchronize()
@@ -41,7 +41,7 @@ class CudaClock:
         return event
 
     def completion(self, work):
-        """A stamp that falls when ``work`` (NCCL) completes: a side stream waits for it, no other does."""
+        """A stamp at the end of ``work`` (NCCL): a side stream waits for it, no other does."""
         with torch.cuda.stream(self.side):
             work.wait()
             return self.now()

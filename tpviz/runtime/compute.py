@@ -1,9 +1,10 @@
 """Seeing compute: every kernel that does arithmetic, in forward and backward, with its FLOPs.
 
 A `TorchDispatchMode` sees all operators but costs about 8 us each, 25 % of a small step, most of it
-spent on views. So by default only the operators that do work (`KERNELS`) are intercepted, by registering a Python
-kernel for them at a dispatch key above autograd that no device uses (AutocastIPU) and including that key while
-recording: 2 % of the same step. See docs/adr/0003. ``detail="all"`` takes the dispatch mode.
+spent on views. So by default only the operators that do work (`KERNELS`) are intercepted, by
+registering a Python kernel for them at a dispatch key above autograd that no device uses
+(AutocastIPU) and including that key while recording: 2 % of the same step. See docs/adr/0003.
+``detail="all"`` takes the dispatch mode.
 """
 
 import torch
@@ -16,10 +17,12 @@ _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_
 _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward
 _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
 _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
-gelu gelu_backward relu threshold_backward silu silu_backward tanh tanh_backward sigmoid sigmoid_backward
-_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data nll_loss_forward nll_loss_backward
-embedding embedding_dense_backward native_dropout native_dropout_backward add.Tensor mul.Tensor sub.Tensor
-div.Tensor exp clone cat sum.dim_IntList mean.dim pow.Tensor_Scalar rsqrt _fused_adamw_ _fused_adam_ _fused_sgd_
+gelu gelu_backward relu threshold_backward silu silu_backward tanh tanh_backward
+sigmoid sigmoid_backward _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
+nll_loss_forward nll_loss_backward embedding embedding_dense_backward
+native_dropout native_dropout_backward add.Tensor mul.Tensor sub.Tensor div.Tensor
+exp clone cat sum.dim_IntList mean.dim pow.Tensor_Scalar rsqrt
+_fused_adamw_ _fused_adam_ _fused_sgd_
 _foreach_add_.List _foreach_mul_.Scalar _foreach_lerp_.Scalar _foreach_addcmul_.Scalar
 _foreach_addcdiv_.ScalarList _foreach_sqrt _foreach_norm.Scalar
 """.split()
@@ -30,7 +33,7 @@ _BELOW = torch._C._dispatch_keyset_full_after(_KEY)
 _BINARY = {torch.ops.aten.add, torch.ops.aten.sub, torch.ops.aten.mul, torch.ops.aten.div}
 
 _observe = None  # (clock's now, callable(operator, start, end, args, result)) while recording
-_busy = False    # inside an intercepted kernel: what it calls is part of it
+_busy = False  # inside an intercepted kernel: what it calls is part of it
 _resumed = None  # when the last wait inside it ended
 
 
@@ -58,13 +61,13 @@ def _kernel(operator):
 
 
 def resumed(stamp):
-    """A wait ended inside a kernel (DTensor moves data on its way to the local operator): it computes from here."""
+    """A wait ended inside a kernel: DTensor moved data first, and computes from here on."""
     global _resumed
     _resumed = stamp
 
 
 def _accepting_numbers(operator):
-    """``x + 1`` arrives with a bare number, which redispatching refuses: call again, past this key."""
+    """``x + 1`` arrives with a bare number, which redispatching refuses: call past this key."""
     redispatch, this_key = operator.redispatch, torch._C.DispatchKeySet(_KEY)
 
     def call(keyset, *args, **kwargs):
@@ -93,7 +96,7 @@ _LIBRARIES = _register()  # registrations live as long as these objects
 
 
 class KernelHook:
-    """While entered, ``note(operator, start, end, args, result)`` is called after every kernel of `KERNELS`."""
+    """While entered, ``note(operator, start, end, args, result)`` follows each of `KERNELS`."""
 
     def __init__(self, now, note):
         self.pair = (now, note)
@@ -147,22 +150,23 @@ def shapes_of(args, result):
     return item, shapes
 
 
+# The counter has no formula for attention on the CPU; its arithmetic and first arguments are the
+# GPU's.
+_FLASH = "_scaled_dot_product_flash_attention"
+_SAME_AS = {
+    f"{_FLASH}_for_cpu": getattr(torch.ops.aten, _FLASH),
+    f"{_FLASH}_for_cpu_backward": getattr(torch.ops.aten, f"{_FLASH}_backward"),
+}
+
+
 def flops(operator, shapes):
-    """Floating-point operations of one call, by torch.utils.flop_counter's formulas (2 per multiply-add)."""
+    """FLOPs of one call, by torch.utils.flop_counter's formulas (2 per multiply-add)."""
     packet = operator.overloadpacket
     formula = flop_registry.get(packet) or flop_registry.get(_SAME_AS.get(packet.__name__))
     if formula is None:
         return 0
     out = shapes[-1][0] if isinstance(shapes[-1], list) else shapes[-1]
     return int(formula(*shapes[:-1], out_val=out))
-
-
-# The counter has no formula for attention on the CPU; the arithmetic and the first arguments are the GPU's.
-_SAME_AS = {
-    "_scaled_dot_product_flash_attention_for_cpu": torch.ops.aten._scaled_dot_product_flash_attention,
-    "_scaled_dot_product_flash_attention_for_cpu_backward":
-        torch.ops.aten._scaled_dot_product_flash_attention_backward,
-}
 
 
 def touched_bytes(item, shapes):

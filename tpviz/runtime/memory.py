@@ -1,10 +1,10 @@
 """Memory over time: bytes of live tensors of this rank, in four kinds.
 
-Follows storages, not tensors (views share one): a storage is counted when an operator first returns it and
-uncounted when it dies. Kinds: *parameters* (storages of `nn.Parameter`s),
-*gradients* (storages that are some parameter's ``.grad``), *optimizer* (optimizer states, and what an optimizer's
-step makes), *activations* (everything else, inputs and communication buffers included). A kind may change: an
-activation becomes a gradient.
+Follows storages, not tensors (views share one): a storage is counted when an operator first returns
+it and uncounted when it dies. Kinds: *parameters* (storages of `nn.Parameter`s), *gradients*
+(storages that are some parameter's ``.grad``), *optimizer* (optimizer states, and what an
+optimizer's step makes), *activations* (everything else, inputs and communication buffers included).
+A kind may change: an activation becomes a gradient.
 """
 
 import gc
@@ -70,7 +70,7 @@ class MemoryHook(TorchDispatchMode):
         self._sample()
 
     def _watch_resizing(self):
-        """Fully sharded parameters (FSDP, our ZeRO 3) are freed and brought back by resizing a storage."""
+        """Fully sharded parameters (FSDP, ZeRO 3) are freed and brought back by resizing."""
         plain = self.plain_resize = torch.UntypedStorage.resize_
 
         def resize_(storage, size):
@@ -111,8 +111,14 @@ def _alive():
     gc.collect()  # what only cycles keep is not the program's memory
     objects = gc.get_objects()
     tensors = [o for o in objects if issubclass(type(o), torch.Tensor) and o.device.type != "meta"]
-    states = [t for o in objects if issubclass(type(o), torch.optim.Optimizer)
-              for state in o.state.values() for t in state.values() if isinstance(t, torch.Tensor)]
+    states = [
+        t
+        for o in objects
+        if issubclass(type(o), torch.optim.Optimizer)
+        for state in o.state.values()
+        for t in state.values()
+        if isinstance(t, torch.Tensor)
+    ]
     return tensors, states
 
 

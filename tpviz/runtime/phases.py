@@ -1,10 +1,11 @@
 """Which part of the step is running, found from outside the program.
 
-Forward: a module's forward is on the stack (PyTorch's global module hooks). Backward: autograd is running a
-graph task; the layer comes from the node's sequence number, which autograd hands out in forward order.
-Recompute: a module's forward inside a graph task. Sync: a reduction issued while a gradient is being
-accumulated (where DDP and our data parallelism hook in), or after backward within a marked step.
-Optimizer: between PyTorch's optimizer-step hooks. A label (`tpviz.labels`) overrides all of these.
+Forward: a module's forward is on the stack (PyTorch's global module hooks). Backward: autograd is
+running a graph task; the layer comes from the node's sequence number, which autograd hands out in
+forward order. Recompute: a module's forward inside a graph task. Sync: a reduction issued while a
+gradient is being accumulated (where DDP and our data parallelism hook in), or after backward within
+a marked step. Optimizer: between PyTorch's optimizer-step hooks. A label (`tpviz.labels`) overrides
+all of these.
 """
 
 from bisect import bisect_right

@@ -5,8 +5,8 @@
             loss = train_step()
     rec.trace.ledger()
 
-Collectives are seen by the process group (`backend`), compute by `compute`, phases by `phases`, times by
-`clock`, allocations (``memory=True``, slower: record it in a step of its own) by `memory`.
+Collectives are seen by the process group (`backend`), compute by `compute`, phases by `phases`,
+times by `clock`, allocations (``memory=True``, slower: record it in a step of its own) by `memory`.
 """
 
 import time
@@ -20,6 +20,7 @@ from tpviz.trace.table import Event, Trace
 
 from . import backend, compute
 from .clock import CudaClock, clock
+from .devices import badge
 from .memory import MemoryHook
 from .phases import Phases
 
@@ -43,7 +44,9 @@ class Recorder:
     # -- life ------------------------------------------------------------------------------------
     def __enter__(self):
         if backend.recorder is not None:
-            raise RuntimeError("this rank is already being recorded; nested tv.record() is not possible")
+            raise RuntimeError(
+                "this rank is already being recorded; nested tv.record() is not possible"
+            )
         self.clock = clock()
         hook = compute.KernelHook if self.detail == "kernels" else compute.EveryOperator
         self.hooks = [hook(self.clock.now, self._kernel)] + ([self.memory] if self.memory else [])
@@ -73,12 +76,23 @@ class Recorder:
 
     # -- what the hooks call ---------------------------------------------------------------------
     def _kernel(self, operator, start, end, args, result):
-        self.kernels.append((operator, start, end, self.phases.where(), compute.shapes_of(args, result)))
+        self.kernels.append(
+            (operator, start, end, self.phases.where(), compute.shapes_of(args, result))
+        )
 
     def issued(self, collective, payload, group, members, axis, seq):
         """A collective was handed to the group: returns the row whose end `completed` fills in."""
-        row = [collective, self.clock.now(), None, self.phases.where(collective), payload, group, members,
-               axis, seq]
+        row = [
+            collective,
+            self.clock.now(),
+            None,
+            self.phases.where(collective),
+            payload,
+            group,
+            members,
+            axis,
+            seq,
+        ]
         self.comms.append(row)
         return row
 
@@ -98,43 +112,91 @@ class Recorder:
         rank = dist.get_rank() if dist.is_initialized() else 0
         resolve, events, ids = self.clock.resolve, [], {}
         for number, start, end in self.steps:
-            events.append(Event(rank=rank, lane="step", kind="step", name=f"step {number}", step=number,
-                                start=resolve(start), end=resolve(end)))
+            events.append(
+                Event(
+                    rank=rank,
+                    lane="step",
+                    kind="step",
+                    name=f"step {number}",
+                    step=number,
+                    start=resolve(start),
+                    end=resolve(end),
+                )
+            )
         for op, start, end, where, (item, shapes) in self.kernels:
-            events.append(Event(rank=rank, name=op.overloadpacket.__name__, start=resolve(start), end=resolve(end),
-                                flops=compute.flops(op, shapes), bytes=compute.touched_bytes(item, shapes),
-                                **self._where(where)))
+            events.append(
+                Event(
+                    rank=rank,
+                    name=op.overloadpacket.__name__,
+                    start=resolve(start),
+                    end=resolve(end),
+                    flops=compute.flops(op, shapes),
+                    bytes=compute.touched_bytes(item, shapes),
+                    **self._where(where),
+                )
+            )
         for row in self.comms:
             ids[id(row)] = len(events)
             events.append(self._comm_event(row, rank))
         for row, start, end, where in self.waits:
             source = events[ids[id(row)]]
-            events.append(Event(rank=rank, kind="wait", name=f"wait {row[0]}", start=resolve(start),
-                                end=resolve(end), axis=source.axis, members=source.members, seq=source.seq,
-                                waits_for=ids[id(row)], **self._where(where)))
+            events.append(
+                Event(
+                    rank=rank,
+                    kind="wait",
+                    name=f"wait {row[0]}",
+                    start=resolve(start),
+                    end=resolve(end),
+                    axis=source.axis,
+                    members=source.members,
+                    seq=source.seq,
+                    waits_for=ids[id(row)],
+                    **self._where(where),
+                )
+            )
         return Trace.from_events(events, self._meta(rank))
 
     def _comm_event(self, row, rank):
         collective, start, end, where, payload, _, members, axis, seq = row
         start = self.clock.resolve(start)
         end = self.clock.resolve(end) if end is not None else time.perf_counter()
-        return Event(rank=rank, lane=f"comm/{axis}", kind="comm", name=collective, start=start, end=end,
-                     bytes=payload, wire_bytes=wire_bytes(collective, payload, len(members)), axis=axis,
-                     members=",".join(map(str, members)), seq=seq, **self._where(where))
+        return Event(
+            rank=rank,
+            lane=f"comm/{axis}",
+            kind="comm",
+            name=collective,
+            start=start,
+            end=end,
+            bytes=payload,
+            wire_bytes=wire_bytes(collective, payload, len(members)),
+            axis=axis,
+            members=",".join(map(str, members)),
+            seq=seq,
+            **self._where(where),
+        )
 
     def _where(self, where):
         phase, layer, sequence, microbatch, chunk, step = where
         if sequence >= 0 and not layer:
             layer = self.phases.layer_of(sequence)
-        return {"phase": phase, "layer": layer, "microbatch": microbatch, "chunk": chunk, "step": step}
+        return {
+            "phase": phase,
+            "layer": layer,
+            "microbatch": microbatch,
+            "chunk": chunk,
+            "step": step,
+        }
 
     def _meta(self, rank):
         device = "cuda" if isinstance(self.clock, CudaClock) else "cpu"
         count = len(self.kernels)
         meta = {
-            "badge": backend.badge(device), "device": device, "torch": torch.__version__,
+            "badge": badge(device),
+            "device": device,
+            "torch": torch.__version__,
             "world_size": dist.get_world_size() if dist.is_initialized() else 1,
-            "overhead": self.own_seconds + count * kernel_cost(), "detail": self.detail,
+            "overhead": self.own_seconds + count * kernel_cost(),
+            "detail": self.detail,
         }
         if self.memory:
             meta["memory"] = {rank: self.memory.series()}
@@ -144,15 +206,20 @@ class Recorder:
 def record(memory=False, detail="kernels"):
     """Record this rank's events while the ``with`` block runs; ``.trace`` holds them afterwards.
 
-    memory: also follow every allocation (parameters, gradients, optimizer, activations); this slows the
-    program, so times of such a recording are not to be trusted. detail: "kernels" (operators that do
-    arithmetic, cheap) or "all" (every operator). Collectives are seen on groups of the "tpviz" backend, which
-    `tpviz.launch` starts ranks with; with another backend only compute is seen, and a warning says so.
+    memory: also follow every allocation (parameters, gradients, optimizer, activations); this slows
+    the program, so times of such a recording are not to be trusted. detail: "kernels" (operators
+    that do arithmetic, cheap) or "all" (every operator). Collectives are seen on groups of the
+    "tpviz" backend, which `tpviz.launch` starts ranks with; with another backend only compute is
+    seen, and a warning says so.
     """
     if dist.is_initialized() and not backend.is_recorded():
         import warnings
-        warnings.warn(f"the default group's backend is {dist.get_backend()!r}, so its collectives are not "
-                      'recorded; initialise it with backend="tpviz"', stacklevel=2)
+
+        warnings.warn(
+            f"the default group's backend is {dist.get_backend()!r}, so its collectives are not "
+            'recorded; initialise it with backend="tpviz"',
+            stacklevel=2,
+        )
     return Recorder(memory, detail)
 
 
@@ -160,7 +227,7 @@ _kernel_cost = None
 
 
 def kernel_cost():
-    """Seconds that recording adds to one kernel, measured once per process on a one-element addition."""
+    """Seconds that recording adds to one kernel, measured once on a one-element addition."""
     global _kernel_cost
     if _kernel_cost is None and backend.recorder is None:
         x = torch.ones(1)

@@ -16,9 +16,10 @@ from typing import NamedTuple
 def wire_bytes(collective, payload, size):
     """Bytes one rank sends when a ring of ``size`` ranks does this collective on ``payload`` bytes.
 
-    payload is the full tensor: the tensor of an all_reduce, the output of an all_gather, the input of a
-    reduce_scatter. Ring algorithm (derived): all_reduce 2(n-1)/n, all_gather, reduce_scatter, all_to_all
-    (n-1)/n, broadcast, reduce, gather and scatter (n-1)/n averaged over the ranks, send 1, recv and barrier 0.
+    payload is the full tensor: the tensor of an all_reduce, the output of an all_gather, the input
+    of a reduce_scatter. Ring algorithm (derived): all_reduce 2(n-1)/n, all_gather, reduce_scatter,
+    all_to_all (n-1)/n, broadcast, reduce, gather and scatter (n-1)/n averaged over the ranks, send
+    1, recv and barrier 0.
     """
     factor = {"all_reduce": 2, "send": 0, "recv": 0, "barrier": 0}.get(collective, 1)
     if collective == "send":
@@ -28,7 +29,7 @@ def wire_bytes(collective, payload, size):
 
 
 class LedgerRow(NamedTuple):
-    """count collectives of one kind on one axis in one phase; bytes are summed over them, per rank."""
+    """The collectives of one kind, axis and phase: how many, and their bytes in all, per rank."""
 
     axis: str
     collective: str
@@ -75,27 +76,36 @@ class Ledger:
         return Ledger(tuple(LedgerRow(*k, *sums[k]) for k in sorted(sums)))
 
     def total(self, **equal):
-        """(count, payload_bytes, wire_bytes) summed over the rows whose fields equal those given."""
+        """(count, payload_bytes, wire_bytes) summed over rows whose fields equal those given."""
         rows = [r for r in self.rows if all(getattr(r, k) == v for k, v in equal.items())]
         return tuple(sum(r[i] for r in rows) for i in (3, 4, 5))
 
     def diff(self, other, names=("this", "other")):
         """Lines that say where two ledgers differ; an empty list when they are equal."""
         mine, theirs = ({r[:3]: r[3:] for r in led} for led in (self, other))
-        return [f"{'/'.join(k)}: {names[0]} has {_words(mine.get(k))}, {names[1]} has {_words(theirs.get(k))}"
-                for k in sorted(mine.keys() | theirs.keys()) if mine.get(k) != theirs.get(k)]
+        return [
+            f"{'/'.join(k)}: {names[0]} has {_words(mine.get(k))}, "
+            f"{names[1]} has {_words(theirs.get(k))}"
+            for k in sorted(mine.keys() | theirs.keys())
+            if mine.get(k) != theirs.get(k)
+        ]
 
     def to_table(self):
         """A list of rows of strings, header first."""
         return [list(LedgerRow._fields)] + [
-            [*r[:3], str(r.count), str(r.payload_bytes), f"{r.wire_bytes:.10g}"] for r in self.rows]
+            [*r[:3], str(r.count), str(r.payload_bytes), f"{r.wire_bytes:.10g}"] for r in self.rows
+        ]
 
     def __repr__(self):
         table = self.to_table()
         widths = [max(len(row[i]) for row in table) for i in range(6)]
-        return "\n".join("  ".join(cell.ljust(w) if i < 3 else cell.rjust(w)
-                                   for i, (cell, w) in enumerate(zip(row, widths))).rstrip()
-                         for row in table)
+        return "\n".join(
+            "  ".join(
+                cell.ljust(w) if i < 3 else cell.rjust(w)
+                for i, (cell, w) in enumerate(zip(row, widths))
+            ).rstrip()
+            for row in table
+        )
 
     def _repr_html_(self):
         head, *body = self.to_table()
@@ -109,7 +119,7 @@ def _words(values):
 
 
 def ledger(trace, rank=None, step=None):
-    """The ledger of one rank of a trace: the lowest rank unless told, the last whole step if steps are marked."""
+    """The ledger of one rank (the lowest) and step (the last one marked, else all events)."""
     if not len(trace):
         return Ledger()
     rank = trace.ranks[0] if rank is None else rank

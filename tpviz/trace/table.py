@@ -17,11 +17,12 @@ class Event(NamedTuple):
     """One interval on one lane of one rank.
 
     kind: ``compute`` | ``comm`` | ``wait`` (compute lane blocked on the event ``waits_for``) |
-    ``step`` (the span of a whole training step, on lane "step").
-    lane: ``compute``, ``comm/<axis>``, ``step``. phase: forward, backward, sync, recompute, optimizer or "".
-    bytes: payload, the full tensor of the collective. wire_bytes: what one rank sends on a ring.
-    axis: mesh axis of the group. members: its global ranks, "0,2". seq: the how-manyeth collective of that
-    group (the same number on every member), -1 for none. id is unique in a trace; waits_for is an id or -1.
+    ``step`` (the span of a whole training step, on lane "step"). lane: ``compute``,
+    ``comm/<axis>``, ``step``. phase: forward, backward, sync, recompute, optimizer or "". bytes:
+    payload, the full tensor of the collective. wire_bytes: what one rank sends on a ring. axis:
+    mesh axis of the group. members: its global ranks, "0,2". seq: the how-manyeth collective of
+    that group (the same number on every member), -1 for none. id is unique in a trace; waits_for is
+    an id or -1.
     """
 
     id: int = -1
@@ -53,10 +54,11 @@ COLUMNS = {name: _TYPES[kind] for name, kind in Event.__annotations__.items()}
 class Trace:
     """All events of a run, with what made them in ``meta``.
 
-    meta (all optional, all JSON): ``badge`` ("this machine, gloo" | "NCCL" | "imported" | ...), ``world_size``,
-    ``device``, ``strategy``, ``workload`` (printed forms), ``mesh`` ({"axes": {name: size, outer first}}),
-    ``losses``, ``memory`` ({rank: {"time": [...], "parameters": [...], "gradients": [...],
-    "optimizer": [...], "activations": [...]}}, bytes), ``overhead`` (seconds the recorder itself took).
+    meta (all optional, all JSON): ``badge`` ("this machine, gloo" | "NCCL" | "imported" | ...),
+    ``world_size``, ``device``, ``strategy``, ``workload`` (printed forms), ``mesh`` ({"axes":
+    {name: size, outer first}}), ``losses``, ``memory`` ({rank: {"time": [...], "parameters": [...],
+    "gradients": [...], "optimizer": [...], "activations": [...]}}, bytes), ``overhead`` (seconds
+    the recorder itself took).
     """
 
     columns: dict
@@ -66,21 +68,24 @@ class Trace:
         missing = COLUMNS.keys() - self.columns.keys()
         lengths = {len(c) for c in self.columns.values()}
         if missing or len(lengths) > 1:
-            raise ValueError(f"a trace needs columns {sorted(COLUMNS)} of one length; "
-                             f"missing {sorted(missing)}, lengths {sorted(lengths)}")
+            raise ValueError(
+                f"a trace needs columns {sorted(COLUMNS)} of one length; "
+                f"missing {sorted(missing)}, lengths {sorted(lengths)}"
+            )
 
     @classmethod
     def from_events(cls, events, meta=None):
         """Build from Events (any order). Events with id -1 are numbered in the order given."""
         events = [e if e.id >= 0 else e._replace(id=i) for i, e in enumerate(events)]
         by_column = zip(*events) if events else [[]] * len(COLUMNS)
-        columns = {name: np.array(values, dtype=COLUMNS[name])
-                   for name, values in zip(COLUMNS, by_column)}
+        columns = {
+            name: np.array(values, dtype=COLUMNS[name]) for name, values in zip(COLUMNS, by_column)
+        }
         return cls(columns, dict(meta or {}))
 
     @classmethod
     def merge(cls, traces, **meta):
-        """One trace from one per rank: ids renumbered, clock kept, ``memory`` and ``overhead`` joined."""
+        """One trace from one per rank: ids renumbered, memory and overhead joined."""
         parts, offset, memory, overhead = [], 0, {}, 0.0
         for t in traces:
             c = dict(t.columns)
@@ -101,8 +106,10 @@ class Trace:
             return self
         zero = self["start"].min()
         columns = {**self.columns, "start": self["start"] - zero, "end": self["end"] - zero}
-        memory = {rank: {**m, "time": [t - zero for t in m["time"]]}
-                  for rank, m in self.meta.get("memory", {}).items()}
+        memory = {
+            rank: {**m, "time": [t - zero for t in m["time"]]}
+            for rank, m in self.meta.get("memory", {}).items()
+        }
         return Trace(columns, {**self.meta, "memory": memory})
 
     def __len__(self):
@@ -112,7 +119,8 @@ class Trace:
         return self.columns[name]
 
     def __repr__(self):
-        return f"<Trace {len(self.ranks)} ranks, {len(self)} events, {self.meta.get('badge', 'no badge')}>"
+        badge = self.meta.get("badge", "no badge")
+        return f"<Trace {len(self.ranks)} ranks, {len(self)} events, {badge}>"
 
     def __iter__(self):
         """Rows as Events, with plain Python values."""
@@ -126,17 +134,21 @@ class Trace:
         """The rows whose columns equal the given values: ``t.select(rank=0, kind="comm")``."""
         mask = np.ones(len(self), dtype=bool)
         for name, value in equal.items():
-            mask &= np.isin(self[name], list(value)) if isinstance(value, (list, tuple, set)) \
+            mask &= (
+                np.isin(self[name], list(value))
+                if isinstance(value, (list, tuple, set))
                 else self[name] == value
+            )
         return self.where(mask)
 
     @property
     def ranks(self):
+        """Numbers of the ranks that have events, in order."""
         return np.unique(self["rank"]).tolist()
 
     @property
     def lanes(self):
-        """Lane names, compute first, then communication lanes by name ("step" is not a lane to draw)."""
+        """Names of the lanes to draw: compute first, then communication by name."""
         names = [n for n in np.unique(self["lane"]).tolist() if n != "step"]
         return sorted(names, key=lambda n: (n != "compute", n))
 
@@ -155,39 +167,55 @@ class Trace:
 
     # The analyses live in their own modules; these are the names people type.
     def ledger(self, rank=None, step=None):
+        """The `Ledger` of one rank's step: see `tpviz.trace.ledger.ledger`."""
         from .ledger import ledger
+
         return ledger(self, rank, step)
 
     def overlap(self, rank=None):
+        """Fraction of communication under computation: see `tpviz.trace.analyses.overlap`."""
         from .analyses import overlap
+
         return overlap(self, rank)
 
     def exposed_communication(self, rank=None):
+        """Seconds of communication that nothing hides: see `tpviz.trace.analyses`."""
         from .analyses import exposed_communication
+
         return exposed_communication(self, rank)
 
     def bubble(self):
+        """{rank: idle fraction}: see `tpviz.trace.analyses.bubble`."""
         from .analyses import bubble
+
         return bubble(self)
 
     def critical_path(self):
+        """The events that decided the end: see `tpviz.trace.critical`."""
         from .analyses import critical_path
+
         return critical_path(self)
 
     def memory(self, rank=None):
+        """Peaks and series of a rank's memory: see `tpviz.trace.analyses`."""
         from .analyses import memory
+
         return memory(self, rank)
 
     def to_chrome(self, path):
+        """Write Chrome/Perfetto JSON (.json or .json.gz); returns the path."""
         from .chrome import to_chrome
+
         return to_chrome(self, path)
 
     def to_hta(self, folder):
+        """Write a folder that HolisticTraceAnalysis reads; returns the path."""
         from .hta import to_hta
+
         return to_hta(self, folder)
 
     def to_pandas(self):
-        """A ``pandas.DataFrame`` of the table. Raises ImportError with a hint where pandas is missing."""
+        """A ``pandas.DataFrame``. Raises ``ImportError`` with a hint where pandas is missing."""
         try:
             import pandas
         except ImportError as error:
