@@ -13,7 +13,7 @@ from tpviz.checks import divides
 from tpviz.strategy import Strategy, knob
 
 
-# -- workload ---------------------------------------------------------------------------------------
+# -- workload ----
 @pytest.mark.parametrize("tied", [True, False])
 def test_counts_equal_the_real_model(tied):
     import torch
@@ -86,7 +86,7 @@ def test_a_sequence_longer_than_the_text_is_refused():
         tv.GPT(seq=10_000_000, batch=1).tokens(0)
 
 
-# -- mesh -------------------------------------------------------------------------------------------
+# -- mesh ----
 axes = st.dictionaries(st.sampled_from(["pp", "dp", "cp", "tp"]), st.integers(1, 4), min_size=1)
 
 
@@ -146,7 +146,7 @@ def test_device_mesh_has_the_same_groups_and_names_its_axes():
                              for a in axes}
 
 
-# -- strategy ---------------------------------------------------------------------------------------
+# -- strategy ----
 def test_strategies_are_listed_frozen_values():
     found = tv.strategies()
     assert found["Megatron"] is tv.Megatron and found["DataParallel"] is tv.DataParallel
