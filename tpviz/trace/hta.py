@@ -39,37 +39,27 @@ def to_hta(trace, folder):
         raise ValueError(f"{folder}: the trace is empty, and HTA reads no empty traces")
     folder.mkdir(parents=True, exist_ok=True)
     names = {rank: f"rank{rank}.json.gz" for rank in trace.ranks}
-    others = sorted(
-        p.name
-        for p in folder.iterdir()
-        if p.name.endswith((".json", ".gz")) and p.name not in names.values()
-    )
+    _check_folder(folder, names.values())
+    streams, groups = _streams(trace), _groups(trace)
+    world_size = max(trace.meta.get("world_size", 0), max(names) + 1)
+    for rank, name in names.items():
+        info = {"backend": "nccl", "rank": rank, "world_size": world_size}
+        info |= {"pg_count": len(groups), "pg_config": list(groups.values())}
+        events = list(_events(trace, rank, streams, groups))
+        # HTA looks for the first '"rank": ' in the file, so the information goes first.
+        data = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}
+        write_json(folder / name, data)
+    return folder
+
+
+def _check_folder(folder, names):
+    found = (p.name for p in folder.iterdir() if p.name.endswith((".json", ".gz")))
+    others = sorted(set(found) - set(names))
     if others:
         raise ValueError(
             f"{folder} holds other traces ({', '.join(others[:5])}), which HTA would read as "
             "ranks of this run; give an empty folder"
         )
-    streams = _streams(trace)
-    groups = _groups(trace)
-    for rank in trace.ranks:
-        info = {
-            "backend": "nccl",
-            "rank": rank,
-            "world_size": max(trace.meta.get("world_size", 0), rank + 1),
-            "pg_count": len(groups),
-            "pg_config": list(groups.values()),
-        }
-        # HTA looks for the first '"rank": ' in the file, so the information goes first.
-        write_json(
-            folder / names[rank],
-            {
-                "schemaVersion": 1,
-                "distributedInfo": info,
-                "displayTimeUnit": "ms",
-                "traceEvents": list(_events(trace, rank, streams, groups)),
-            },
-        )
-    return folder
 
 
 def _streams(trace):
@@ -109,42 +99,26 @@ def _ranks(members):
 def _events(trace, rank, streams, groups):
     rows = list(trace.select(rank=rank))
     starts, ends = whole_microseconds(trace, rank)
-    for number, (event, start, end) in enumerate(zip(rows, starts, ends)):
+    for number, (event, start, end) in enumerate(zip(rows, starts, ends), start=1):
         common = {"ph": "X", "ts": start, "dur": end - start, "pid": rank}
-        if event.kind == "comm":
+        if event.kind in ("compute", "comm"):
+            stream = streams[event.kind, event.lane]
             yield {
                 **common,
                 "cat": "kernel",
-                "name": kernel_name(event.name),
-                "tid": streams["comm", event.lane],
-                "args": {
-                    **_kernel_args(streams["comm", event.lane], number),
-                    **_comm_args(event, groups),
-                },
-            }
-        elif event.kind == "compute":
-            yield {
-                **common,
-                "cat": "kernel",
-                "name": _safe(event.name),
-                "tid": streams["compute", event.lane],
-                "args": {
-                    **_kernel_args(streams["compute", event.lane], number),
-                    "flops": event.flops,
-                },
+                "tid": stream,
+                **_kernel(event, stream, number, groups),
             }
         else:
-            yield {
-                **common,
-                "cat": "user_annotation" if event.kind == "step" else "cpu_op",
-                "name": event.name,
-                "tid": 1,
-                "args": {},
-            }
+            host = "user_annotation" if event.kind == "step" else "cpu_op"
+            yield {**common, "cat": host, "name": event.name, "tid": 1, "args": {}}
 
 
-def _kernel_args(stream, number):
-    return {"stream": stream, "correlation": number + 1, "device": 0}
+def _kernel(event, stream, number, groups):
+    args = {"stream": stream, "correlation": number, "device": 0}
+    if event.kind == "comm":
+        return {"name": kernel_name(event.name), "args": {**args, **_comm_args(event, groups)}}
+    return {"name": _safe(event.name), "args": {**args, "flops": event.flops}}
 
 
 def _comm_args(event, groups):

@@ -1,7 +1,7 @@
 """Import of Kineto traces, the files of ``torch.profiler``'s ``export_chrome_trace``.
 
-With GPU kernels in the file, a kernel is a computation and an NCCL kernel a communication; copies and
-memsets (HTA's "memory" kernels) are left out, and counted in ``meta["left_out"]``. Without any, the
+With GPU kernels in the file, a kernel is a computation and an NCCL kernel a communication; copies
+and memsets (HTA's "memory" kernels) are left out, and counted in ``meta["left_out"]``. Without, the
 computations are the *outermost* operators that are not autograd's wrappers and issue no collective,
 so that no time counts twice. gloo's communications are its annotations ``gloo:*``, on its own
 threads. Kineto does not record who waits for what, so there are no wait events.

@@ -47,7 +47,7 @@ def gpu_events(profile, phase_at):
 
 
 def _external(event):
-    """The number that a kernel shares with the operator that launched it; old releases write it small."""
+    """The number a kernel shares with the operator that launched it, in either spelling."""
     args = event["args"]
     return args.get("External id", args.get("external id"))
 
