@@ -111,6 +111,8 @@ def test_a_killed_rank(gone):
         import torch.distributed as dist
 
         if dist.get_rank() == 3:
+            if os.fork() == 0:
+                time.sleep(1000)  # holds on to the rank's pipes
             os.kill(os.getpid(), signal.SIGKILL)
         dist.barrier()
 
@@ -128,6 +130,12 @@ def test_ranks_that_died_between_calls_are_replaced_with_a_note(gone, capsys):
         time.sleep(0.01)
     assert not set(tv.launch(os.getpid)) & set(gone)
     assert "rank 1 was killed by SIGTERM (signal 15): starting new" in capsys.readouterr().out
+
+
+def test_an_interrupt_sent_to_a_rank_is_ignored():
+    pids = tv.launch(os.getpid)
+    os.kill(pids[2], signal.SIGINT)
+    assert tv.launch(os.getpid) == pids
 
 
 def test_what_a_rank_started_ends_with_it(gone):

@@ -43,9 +43,9 @@ def died(rank: int, exitcode: int, others: dict) -> RankError:
     return RankError(f"rank {rank} {end_of(exitcode)}{listed(others)}", rank, "", others)
 
 
-def timed_out(timeout: float, states: dict) -> RankTimeoutError:
+def timed_out(timeout: float, states: dict, what: str = "finish") -> RankTimeoutError:
     """The error for ranks that were still busy after ``timeout`` seconds."""
-    head = f"ranks did not finish within the time-out of {timeout:g} s"
+    head = f"ranks did not {what} within the time-out of {timeout:g} s"
     return RankTimeoutError(f"{head}{listed(states, 'What each rank was doing')}", states)
 
 

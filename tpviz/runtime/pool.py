@@ -113,7 +113,9 @@ class Pool:
         while len(answers) < self.world_size:
             left = _TICK if deadline is None else min(_TICK, deadline - monotonic())
             if left <= 0:
-                raise faults.timed_out(limit, self.states(answers, stacks=wanted == "done"))
+                at_work = wanted == "done"
+                states = self.states(answers, stacks=at_work)
+                raise faults.timed_out(limit, states, "finish" if at_work else "start")
             failures = self._listen(answers, max(left, 0), show)
             for tail in self._tails:
                 tail.pump()
@@ -153,7 +155,7 @@ class Pool:
         until = monotonic() + _GRACE
         while (left := until - monotonic()) > 0 and len(failures) + len(answers) < self.world_size:
             new = self._listen(answers, left, show)
-            failures |= {rank: failure for rank, failure in new.items() if failures.get(rank, 1)}
+            failures.update(new)
             if None in new.values():
                 break
         states = self.states(answers, failures)
