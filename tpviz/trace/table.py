@@ -86,6 +86,8 @@ class Trace:
     @classmethod
     def merge(cls, traces, **meta):
         """One trace from one per rank: ids renumbered, memory and overhead joined."""
+        if not traces:
+            return cls.from_events([], meta)
         parts, offset, memory, overhead = [], 0, {}, 0.0
         for t in traces:
             c = dict(t.columns)
@@ -95,10 +97,9 @@ class Trace:
             parts.append(c)
             memory.update(t.meta.get("memory", {}))
             overhead = max(overhead, t.meta.get("overhead", 0.0))
-        first = traces[0].meta if traces else {}
         columns = {n: np.concatenate([p[n] for p in parts]) for n in COLUMNS}
-        joined = {**first, "memory": memory, "overhead": overhead, **meta}
-        return cls(columns, joined).rebased()
+        joined = {"memory": memory} if memory else {}
+        return cls(columns, {**traces[0].meta, **joined, "overhead": overhead, **meta}).rebased()
 
     def rebased(self):
         """The same events with the clock starting at zero (memory samples move along)."""
@@ -106,11 +107,13 @@ class Trace:
             return self
         zero = self["start"].min()
         columns = {**self.columns, "start": self["start"] - zero, "end": self["end"] - zero}
-        memory = {
-            rank: {**m, "time": [t - zero for t in m["time"]]}
-            for rank, m in self.meta.get("memory", {}).items()
-        }
-        return Trace(columns, {**self.meta, "memory": memory})
+        meta = dict(self.meta)
+        if "memory" in meta:
+            meta["memory"] = {
+                rank: {**series, "time": [t - zero for t in series["time"]]}
+                for rank, series in meta["memory"].items()
+            }
+        return Trace(columns, meta)
 
     def __len__(self):
         return len(self.columns["id"])
