@@ -70,7 +70,11 @@ class Script:
             if not left:
                 break
             time.sleep(0.05)
+        return left
+
+    def end(self):
+        """Kill whatever is left; a failing test must not leave it to the next one."""
         for pid in self.alive():
             os.kill(pid, signal.SIGKILL)
+        self.process.wait()
         self.process.stdout.close()
-        return left

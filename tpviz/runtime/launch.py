@@ -79,7 +79,7 @@ def launch(
         try:
             results = _run((world_size, backend or "tpviz", device), payload, timeout, show)
         except (RankError, RankTimeoutError) as error:
-            raise error.with_traceback(None) from None  # the rank's own matters, and is in the message
+            raise error.with_traceback(None) from None  # the rank's own is in the message
         finally:
             show.close()
     return [pickle.loads(result) for result in results]

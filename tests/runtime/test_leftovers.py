@@ -1,0 +1,107 @@
+"""However the caller ends, neither a process nor a file of it stays behind."""
+
+import os
+import signal
+
+import pytest
+from process_watch import Script
+
+HANG = """
+import os, signal, subprocess, sys, time
+import tpviz as tv
+def hang():
+    import torch.distributed as dist
+    subprocess.Popen(["sleep", "1000"])
+    print("hanging", flush=True)
+    if dist.get_rank() == 1:
+        {rank_1}
+    dist.barrier()
+try:
+    tv.launch(hang, timeout=None)
+except KeyboardInterrupt:
+    print("interrupted", tv.launch(os.getpid, world_size=2), flush=True)
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    scripts = []
+
+    def run(source):
+        scripts.append(Script(source, tmp_path))
+        return scripts[-1]
+
+    yield run
+    for script in scripts:
+        script.end()
+
+
+def hanging(run, rank_1="time.sleep(1000)"):
+    script = run(HANG.format(rank_1=rank_1))
+    for _ in range(4):
+        script.wait_for("hanging")
+    alive = script.alive()
+    assert len(alive) >= 4 + 4 + 3, "ranks, sleeps, script, fork server, resource tracker"
+    return script
+
+
+GROUP = pytest.mark.parametrize("group", [False, True], ids=["process", "group"])
+
+
+@GROUP
+def test_an_interrupt_from_outside(run, group):
+    script = hanging(run)
+    script.signal(signal.SIGINT, group)
+    assert "interrupted" in script.finish()
+    assert script.process.returncode == 0
+    assert script.left() == []
+
+
+@GROUP
+@pytest.mark.parametrize(
+    "rank_1",
+    ["time.sleep(1000)", "os.kill(os.getpid(), signal.SIGSTOP)"],
+    ids=["waiting", "stopped"],
+)
+def test_a_killed_caller(run, rank_1, group):
+    script = hanging(run, rank_1)
+    script.signal(signal.SIGKILL, group)
+    script.finish()
+    assert script.left() == []
+
+
+@pytest.mark.parametrize("end", ["tv.shutdown()", "pass"], ids=["no ranks", "idle ranks"])
+def test_a_killed_caller_without_a_job(run, end):
+    source = f"""
+    import os, time
+    import tpviz as tv
+    tv.launch(os.getpid, world_size=2)
+    {end}
+    print("ready", flush=True)
+    time.sleep(1000)
+    """
+    script = run(source)
+    script.wait_for("ready")
+    script.signal(signal.SIGKILL)
+    script.finish()
+    assert script.left() == []
+
+
+def test_a_killed_caller_whose_fork_server_died_before(run):
+    source = """
+    import os, time
+    import tpviz as tv
+    print("server", tv.launch(os.getppid, world_size=2)[0], flush=True)
+    time.sleep(1000)
+    """
+    script = run(source)
+    os.kill(int(script.wait_for("server").split()[1]), signal.SIGKILL)
+    script.signal(signal.SIGKILL)
+    script.finish()
+    assert script.left() == []
+
+
+def test_a_caller_that_ends_normally(run):
+    script = run("import os, tpviz as tv\ntv.launch(os.getpid)\nprint('done')")
+    assert script.finish() == "done\n"
+    assert script.left() == []
