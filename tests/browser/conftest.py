@@ -22,7 +22,6 @@ import pytest
 
 CHROMIUM = Path("/usr/bin/chromium")
 ROOT = Path(__file__).parents[2]
-SCREENSHOTS = ROOT / "out" / "screenshots"
 CHROMIUM_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
                  "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
@@ -100,6 +99,7 @@ def _start(folder, comms_over_subshells):
     with log.open("w") as output:
         server = subprocess.Popen(
             [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
+             "--expose-app-in-browser",
              "--IdentityProvider.token=", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}",
              "--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder / 'root'}",
              f"--LabApp.app_settings_dir={folder / 'app'}"],

@@ -1,13 +1,22 @@
 """Driving one notebook in JupyterLab: open it, run it, look at it."""
 
 from contextlib import contextmanager
+from pathlib import Path
+
+SCREENSHOTS = Path(__file__).parents[2] / "out" / "screenshots"
 
 CODE_CELL = ".jp-Notebook .jp-CodeCell"
 PROMPTS = f"{CODE_CELL} .jp-InputArea-prompt"
+KERNEL_READY = """() => {
+    const kernel = window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel;
+    return kernel?.connectionStatus === "connected" && kernel.status === "idle";
+}"""
+RUN_ALL = "() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }"
 ERROR = ".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.error']"
-ALL_DONE = """prompts => {
+ALL_DONE = """([prompts, error]) => {
     const texts = [...document.querySelectorAll(prompts)].map(p => p.textContent);
-    return texts.length > 0 && texts.every(t => /\\[\\d+\\]/.test(t));
+    const done = texts.length > 0 && texts.every(t => /\\[\\d+\\]/.test(t));
+    return done || document.querySelector(error) !== null;
 }"""
 
 
@@ -15,7 +24,7 @@ class LabPage:
     """A page with one notebook; ``problems`` collects what the browser's console calls an error."""
 
     def __init__(self, page):
-        self.page, self.problems = page, []
+        self.page, self.problems, self.locator = page, [], page.locator
         page.on("console", lambda message: message.type == "error" and self.problems.append(
             f"{message.text} ({message.location.get('url', '')})"))
         page.on("pageerror", lambda error: self.problems.append(str(error)))
@@ -24,12 +33,11 @@ class LabPage:
         self.page.goto(f"{url}/lab/tree/{notebook}?reset")
         self.page.wait_for_selector(CODE_CELL)
 
-    def run_all(self, timeout_s=90):
-        """Run all cells and wait until every code cell has its number; fail with the first error
-        shown."""
-        self.page.click("text=Run >> nth=0")
-        self.page.click('[data-command="runmenu:run-all"]')
-        self.page.wait_for_function(ALL_DONE, arg=PROMPTS, timeout=timeout_s * 1000)
+    def run_all(self, timeout_s=45):
+        """Run all cells and wait until each code cell has its number; fail with the first error."""
+        self.page.wait_for_function(KERNEL_READY)  # until then, Lab would ask for a kernel
+        self.page.evaluate(RUN_ALL)
+        self.page.wait_for_function(ALL_DONE, arg=[PROMPTS, ERROR], timeout=timeout_s * 1000)
         errors = self.page.locator(ERROR).all_inner_texts()
         assert not errors, errors[0]
 
@@ -39,11 +47,11 @@ class LabPage:
         found.wait_for()
         return View(found)
 
-    def screenshot(self, path, around):
-        """A picture of the whole window with ``around`` (a view or a locator) scrolled into it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        getattr(around, "root", around).scroll_into_view_if_needed()
-        self.page.screenshot(path=str(path))
+    def screenshot(self, name, around=None):
+        """A picture of the window, with ``around`` (a view or a locator) scrolled into it."""
+        if around is not None:
+            getattr(around, "root", around).scroll_into_view_if_needed()
+        self.page.screenshot(path=str(SCREENSHOTS / name))
 
 
 class View:
@@ -67,11 +75,19 @@ class View:
 
 @contextmanager
 def lab_page(browser, url, notebook):
-    """A fresh page with ``notebook`` open in the Lab at ``url``."""
+    """A page with ``notebook`` opened and run; at the end the browser's console must be clean.
+
+    When something fails, a picture of the page stays in out/screenshots.
+    """
     context = browser.new_context(viewport={"width": 1400, "height": 1000})
+    lab = LabPage(context.new_page())
     try:
-        lab = LabPage(context.new_page())
         lab.open(url, notebook)
+        lab.run_all()
         yield lab
+        assert lab.problems == []
+    except BaseException:
+        lab.screenshot(f"failure-{notebook}.png")
+        raise
     finally:
         context.close()

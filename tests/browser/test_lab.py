@@ -5,7 +5,6 @@ Screenshots go to out/screenshots, for a person to look at.
 
 import nbformat
 import pytest
-from conftest import SCREENSHOTS
 from lab_page import lab_page
 
 pytestmark = pytest.mark.browser
@@ -14,36 +13,21 @@ TIMELINE, MESH = ".tpv-timeline[data-ready]", ".tpv-mesh[data-ready]"
 RESULT = ".tpviz-result"
 
 
-@pytest.fixture
-def start(browser, lab):
+def test_start(browser, lab):
+    """Views draw; the guess is kept; explore answers to knobs and runs; keys work."""
     with lab_page(browser, lab.url, "00_start.ipynb") as page:
-        page.run_all()
-        yield page
-        assert page.problems == []
-
-
-@pytest.fixture
-def meshes(browser, lab):
-    with lab_page(browser, lab.url, "01_ranks_meshes_collectives.ipynb") as page:
-        page.run_all()
-        yield page
-        assert page.problems == []
-
-
-def test_start(start, lab):
-    """The notebook's views draw; the guess is kept; explore answers to knobs and runs; keys work."""
-    first = start.view(TIMELINE)
-    start.screenshot(SCREENSHOTS / f"start-timeline-{lab.comms}.png", first)
-    play_with_keys(first)
-    guess(start)
-    start.screenshot(SCREENSHOTS / f"start-guess-{lab.comms}.png", start.page.locator(".tpviz-guess"))
-    explore(start, lab)
-    assert start.page.locator(RESULT).count() == 2
-    start.screenshot(SCREENSHOTS / f"start-exercise-{lab.comms}.png", start.page.locator(RESULT).first)
+        first = page.view(TIMELINE)
+        page.screenshot(f"start-timeline-{lab.comms}.png", first)
+        play_with_keys(first)
+        guess(page)
+        page.screenshot(f"start-guess-{lab.comms}.png", page.locator(".tpviz-guess"))
+        explore(page, lab)
+        assert page.locator(RESULT).count() == 2
+        page.screenshot(f"start-exercise-{lab.comms}.png", page.locator(RESULT).first)
 
 
 def play_with_keys(timeline):
-    """Space plays and pauses, arrows step from event to event; each step is a new generation."""
+    """Space plays and pauses, arrows step from event to event: a new generation each time."""
     svg = timeline.locator("svg[role=application]")
     svg.focus()
     svg.press("Space")
@@ -59,9 +43,9 @@ def play_with_keys(timeline):
     assert timeline.locator(".tpv-live").text_content() != said
 
 
-def guess(start):
-    """A committed guess is fixed, and what is no number is refused in the view."""
-    box = start.page.locator(".tpviz-guess")
+def guess(page):
+    """What is no number is refused in the view; a committed guess stays."""
+    box = page.locator(".tpviz-guess")
     field, button = box.locator("input"), box.locator("button")
     field.fill("many")
     button.click()
@@ -72,39 +56,44 @@ def guess(start):
     assert field.is_disabled()
 
 
-def explore(start, lab):
-    """A slider redraws the formula's mesh; Run puts a new measured trace into the timeline."""
-    box = start.page.locator(".jp-OutputArea-output", has=start.page.locator(".tpv-mesh"))
-    mesh, timeline = start.view(MESH, box), start.view(".tpv-timeline", box)
-    before, seen = mesh.generation(), timeline.text_content()
-    handle = box.locator(".noUi-handle").first
-    handle.focus()
-    handle.press("ArrowLeft")
+def explore(page, lab):
+    """A slider redraws what follows from formulas; Run puts a new trace into the timeline."""
+    box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-mesh"))
+    mesh, timeline = page.view(MESH, box), page.view(".tpv-timeline", box)
+    before = mesh.generation()
+    tp = box.locator(".noUi-handle").first
+    tp.focus()
+    tp.press("ArrowLeft")
+    box.get_by_text("3").and_(box.get_by_role("alert")).wait_for()  # 4 heads on tp=3
+    tp.press("ArrowLeft")
     mesh.wait_past(before)
-    before = timeline.generation()
+    assert mesh.locator("[data-rank]").count() == 2
+    before, seen = timeline.generation(), timeline.text_content()
     box.get_by_role("button", name="Run").click()
     timeline.wait_past(before, timeout_s=60)
-    box.get_by_text("measured").first.wait_for()
+    box.get_by_text("measured: Megatron(tp=2").wait_for()
     assert timeline.text_content() != seen
-    start.screenshot(SCREENSHOTS / f"start-explore-{lab.comms}.png", box)
+    page.screenshot(f"start-explore-{lab.comms}.png", mesh)
+    page.screenshot(f"start-measured-{lab.comms}.png", timeline)
 
 
-def test_meshes(meshes, lab):
-    """Click and arrow keys choose a rank in the mesh; the timeline and the hang's message are there."""
-    mesh = meshes.view(MESH)
-    before = mesh.generation()
-    mesh.locator("[data-rank='3']").click()
-    before = mesh.wait_past(before)
-    assert mesh.locator("[data-rank='3']").get_attribute("aria-selected") == "true"
-    meshes.screenshot(SCREENSHOTS / f"meshes-mesh-{lab.comms}.png", mesh)
-    mesh.locator("svg[role=listbox]").press("ArrowLeft")
-    mesh.wait_past(before)
-    assert mesh.locator("[data-rank='2']").get_attribute("aria-selected") == "true"
-    timeline = meshes.view(TIMELINE)
-    play_with_keys(timeline)
-    meshes.screenshot(SCREENSHOTS / f"meshes-timeline-{lab.comms}.png", timeline)
-    hang = meshes.page.get_by_text("rank 2: finished").first
-    meshes.screenshot(SCREENSHOTS / f"meshes-hang-{lab.comms}.png", hang)
+def test_meshes(browser, lab):
+    """Click and arrow keys choose a rank in the mesh; timeline and the hang's message are there."""
+    with lab_page(browser, lab.url, "01_ranks_meshes_collectives.ipynb") as page:
+        mesh = page.view(MESH)
+        before = mesh.generation()
+        mesh.locator("[data-rank='3']").click()
+        before = mesh.wait_past(before)
+        assert mesh.locator("[data-rank='3']").get_attribute("aria-selected") == "true"
+        page.screenshot(f"meshes-mesh-{lab.comms}.png", mesh)
+        mesh.locator("svg[role=listbox]").press("ArrowLeft")
+        mesh.wait_past(before)
+        assert mesh.locator("[data-rank='2']").get_attribute("aria-selected") == "true"
+        timeline = page.view(TIMELINE)
+        play_with_keys(timeline)
+        page.screenshot(f"meshes-timeline-{lab.comms}.png", timeline)
+        hang = page.locator(".jp-OutputArea-output", has_text="rank 2: finished").first
+        page.screenshot(f"meshes-hang-{lab.comms}.png", hang)
 
 
 PROBE = """
@@ -118,15 +107,14 @@ ipywidgets.VBox([slider, label])
 
 
 def test_the_two_settings_differ_in_their_threads(browser, lab):
-    """Callbacks run on a thread of their own with one setting, on the main thread with the other."""
+    """Widget callbacks get a thread of their own with one setting, and not with the other."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(PROBE)])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(notebook, lab.folder / "probe.ipynb")
     with lab_page(browser, lab.url, "probe.ipynb") as page:
-        page.run_all()
-        handle = page.page.locator(".noUi-handle")
+        handle = page.locator(".noUi-handle")
         handle.focus()
         for _ in range(3):
             handle.press("ArrowRight")
-        said = page.page.locator(".widget-label", has_text="][").text_content()
+        said = page.locator(".widget-label", has_text="][").text_content()
         assert ("subshell" in said) == (lab.comms != "disabled")

@@ -1,4 +1,4 @@
-"""What every shipped notebook promises: its skeleton, its size, and nothing stored that a run makes."""
+"""What every shipped notebook promises: its skeleton, its size, and nothing stored by a run."""
 
 import sys
 from pathlib import Path
