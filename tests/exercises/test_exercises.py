@@ -52,7 +52,7 @@ def test_a_hanging_answer_names_who_waits_in_what():
     result = check("mean_over_ranks", solutions.mean_hangs, timeout=2)
     assert not result.passed
     assert "all_reduce" in result.message
-    assert "rank 2" in result.message
+    assert "rank 2: finished" in result.message
     assert check("mean_over_ranks", solutions.mean).passed
 
 
@@ -68,6 +68,11 @@ def test_the_result_shows_ledger_and_trace():
     assert "all_gather" in repr(result)
     assert "<table" in result._repr_html_()
     assert result.trace.ranks == [0, 1, 2, 3]
+
+
+def test_a_message_of_many_lines_keeps_them_in_a_notebook():
+    result = check("mean_over_ranks", solutions.mean_raises)
+    assert "<p>Rank 0 raised an error:</p><pre>Traceback" in result._repr_html_()
 
 
 def test_hints_go_from_concept_to_answer_and_stay_there():

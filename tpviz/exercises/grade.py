@@ -11,7 +11,7 @@ from html import escape
 
 import numpy as np
 
-from ..runtime.faults import RankError, RankTimeoutError
+from ..runtime.faults import RankError, RankTimeoutError, listed
 from ..trace import Ledger, Trace
 from .catalogue import find
 from .task import Hint
@@ -46,9 +46,11 @@ class Result:
         colour = "#009E73" if self.passed else "#D55E00"
         ledger = ("<p>One call, seen from the busiest rank:</p>" + self.ledger._repr_html_()
                   if self.ledger else "")
+        words, _, details = self.message.partition("\n")
+        details = details and f"<pre>{escape(details.strip())}</pre>"
         style = f"border-left: 4px solid {colour}; padding-left: 1em"
         return (f"<div class='tpviz-result' style='{style}'><b>{escape(self._headline)}</b>"
-                f"<pre style='white-space: pre-wrap'>{escape(self.message)}</pre>{ledger}</div>")
+                f"<p>{escape(words)}</p>{details}{ledger}</div>")
 
 
 def check(name, fn, timeout=10, seed=None):
@@ -121,9 +123,9 @@ def _praise(exercise, attempt):
 def _explain(error):
     """What went wrong inside the ranks, for the person who wrote the function."""
     if isinstance(error, RankTimeoutError):
-        waits = "\n".join(f"  rank {rank}: {state}" for rank, state in sorted(error.states.items()))
         return ("your function did not come to its end, so the ranks were stopped. A collective "
-                f"ends only when every rank of its group calls it, in the same order:\n{waits}")
+                "ends only when every rank of its group calls it, in the same order."
+                + listed(error.states, "What each rank was doing"))
     if not error.traceback:
         return str(error)
     return f"rank {error.rank} raised an error:\n{_own_frames(error.traceback)}"
