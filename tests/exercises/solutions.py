@@ -69,6 +69,16 @@ def mean_of_everything(x):
     return x.mean()
 
 
+def mean_is_maximum(x):
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x
+
+
+def mean_divided_on_rank_0(x):
+    dist.all_reduce(x)
+    return x / dist.get_world_size() if dist.get_rank() == 0 else 0 * x
+
+
 def mean_not_awaited(x):
     dist.all_reduce(x, async_op=True)
     return x / dist.get_world_size()
@@ -137,6 +147,10 @@ def rows_gathered_products(x, w):
     return sum(_gather(x @ w))
 
 
+def rows_multiplied_twice(x, w):
+    return 0 * (x @ w) + rows(x, w)
+
+
 def rows_wrong_shape(x, w):
     return torch.cat(_gather(x @ w))
 
@@ -190,6 +204,14 @@ def two_gathered_then_scattered(x):
     _reduce_scatter(block, total)
     _all_gather(total, block)
     return total
+
+
+def two_by_all_to_all(x):
+    blocks = torch.empty_like(x)
+    dist.all_to_all_single(blocks, x)
+    block = sum(blocks.chunk(dist.get_world_size()))
+    _all_gather(x, block)
+    return x
 
 
 def two_through_rank_0(x):
@@ -264,6 +286,8 @@ WRONG = {
         (mean_on_rank_0, "only rank 0 has the mean"),
         (mean_in_two_trips, r"2 collectives \(1 x broadcast on world, 1 x reduce on world\) where"),
         (mean_of_everything, r"returned shape \[\]; it should be \["),
+        (mean_is_maximum, r"numbers are wrong on every rank. On rank 0, element \[\d, \d\] is"),
+        (mean_divided_on_rank_0, "rank 0 is right, but ranks 1, 2, 3 are not"),
         (mean_not_awaited, "started all_reduce without waiting"),
         (mean_forgotten, "rank 0 returned NoneType, not a tensor"),
     ],
@@ -274,14 +298,16 @@ WRONG = {
         (rows_all_summed_before, "multiply first, then add"),
         (rows_gathered_inputs, "each rank did 4x its share of the multiplications"),
         (rows_gathered_products, r"each rank sent 2x the bytes needed"),
+        (rows_multiplied_twice, "numbers are right, but each rank did 2x its share"),
         (rows_wrong_shape, "returned shape"),
     ],
     "all_reduce_in_two": [
-        (two_alone, "no collective"),
+        (two_alone, "every rank still has only its own tensor"),
         (two_is_one, "`all_reduce` is what we want to build"),
         (two_half_way, "half way: after reduce_scatter each rank holds 1/4 of the sum"),
         (two_by_hand, "moved 2x the bytes needed"),
         (two_gathered_then_scattered, "every number is 4x too large"),
+        (two_by_all_to_all, "trace shows 1 x all_gather on world, 1 x all_to_all on world, and"),
         (two_through_rank_0, "pass everything through rank 0"),
     ],
     "mlp_on_mesh": [
