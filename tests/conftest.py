@@ -1,12 +1,22 @@
 """What all tests share: the tiny one runs first, CI skips no browser test, ranks are ended."""
 
 import os
+from pathlib import Path
 
 import pytest
+
+CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                  "--disable-background-networking", "--disable-component-update",
+                  "--disable-sync"]
 
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name != "test_tiny.py")  # a stable sort
+    if not CHROMIUM.exists():
+        for item in items:
+            if item.get_closest_marker("browser"):
+                item.add_marker(pytest.mark.skip(f"no {CHROMIUM}: apt-get install chromium"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -18,6 +28,17 @@ def pytest_runtest_makereport(item):
         report.outcome = "failed"
         report.longrepr = f"skipped, but browser tests are required here: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """One browser for all tests marked ``browser``: playwright runs once in a process."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,4 +1,4 @@
-"""A real JupyterLab and a real Chromium for the browser tests.
+"""A real JupyterLab for the browser tests.
 
 One Lab server per setting of ``commsOverSubshells`` (whether widget callbacks run on threads of
 their own), on copies of the notebooks in a temporary folder with settings, history and runtime
@@ -20,39 +20,13 @@ from typing import NamedTuple
 
 import pytest
 
-CHROMIUM = Path("/usr/bin/chromium")
 ROOT = Path(__file__).parents[2]
-CHROMIUM_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-                 "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 
 class Lab(NamedTuple):
     url: str
     folder: Path
     comms: str
-
-
-def pytest_collection_modifyitems(items):
-    """Skip this folder's tests, saying why, where Chromium is missing, unless it is required."""
-    if CHROMIUM.exists() or os.environ.get("TPVIZ_REQUIRE_BROWSER") == "1":
-        return
-    skip = pytest.mark.skip(reason=f"no {CHROMIUM}: apt-get install chromium")
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(skip)
-
-
-@pytest.fixture(scope="session")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    if not CHROMIUM.exists():
-        pytest.fail(f"TPVIZ_REQUIRE_BROWSER=1, but there is no {CHROMIUM}: apt-get install "
-                    "chromium")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=CHROMIUM_ARGS)
-        yield chromium
-        chromium.close()
 
 
 def _write_settings(folder, comms_over_subshells):

@@ -13,9 +13,9 @@ TIMELINE, MESH = ".tpv-timeline[data-ready]", ".tpv-mesh[data-ready]"
 RESULT = ".tpviz-result"
 
 
-def test_start(browser, lab):
+def test_start(chromium, lab):
     """Views draw; the guess is kept; explore answers to knobs and runs; keys work."""
-    with lab_page(browser, lab.url, "00_start.ipynb") as page:
+    with lab_page(chromium, lab.url, "00_start.ipynb") as page:
         first = page.view(TIMELINE)
         page.screenshot(f"start-timeline-{lab.comms}.png", first)
         play_with_keys(first)
@@ -77,9 +77,9 @@ def explore(page, lab):
     page.screenshot(f"start-measured-{lab.comms}.png", timeline)
 
 
-def test_meshes(browser, lab):
+def test_meshes(chromium, lab):
     """Click and arrow keys choose a rank in the mesh; timeline and the hang's message are there."""
-    with lab_page(browser, lab.url, "01_ranks_meshes_collectives.ipynb") as page:
+    with lab_page(chromium, lab.url, "01_ranks_meshes_collectives.ipynb") as page:
         mesh = page.view(MESH)
         before = mesh.generation()
         mesh.locator("[data-rank='3']").click()
@@ -108,12 +108,12 @@ ipywidgets.VBox([slider, label])
 HEARD = "n => document.querySelector('.probe').textContent.split('[').length > n"
 
 
-def test_the_two_settings_differ_in_their_threads(browser, lab):
+def test_the_two_settings_differ_in_their_threads(chromium, lab):
     """Widget callbacks get a thread of their own with one setting, and not with the other."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(PROBE)])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(notebook, lab.folder / "probe.ipynb")
-    with lab_page(browser, lab.url, "probe.ipynb") as page:
+    with lab_page(chromium, lab.url, "probe.ipynb") as page:
         handle = page.locator(".noUi-handle")
         handle.focus()
         for moves in range(1, 11):  # the first ones may come before Lab has made the thread
