@@ -71,6 +71,7 @@ def test_small_vocabulary_keeps_the_frequent_bytes():
     ({"batch": 2.5}, "batch must be a whole number, not 2.5"),
     ({"seq": True}, "seq must be a whole number, not True"),
     ({"seed": -1}, "seed=-1 is too small"),
+    ({"layers": np.array([2])}, "layers must be a whole number, not array([2])"),
     ({"tied": 1}, "tied=1 is not possible: use True or False"),
     ({"dtype": "float16"},
      "dtype='float16' is not possible: use 'float32', 'float64' or 'bfloat16'"),
@@ -120,6 +121,9 @@ def test_mesh_is_a_value():
     (lambda: tv.Mesh({"tp": 2}).coords(2), "rank 2 is not in this mesh of 2: use 0 to 1"),
     (lambda: tv.Mesh({"tp": 2}).group(0, "dp"), "no axis 'dp' in this mesh: use tp"),
     (lambda: tv.Mesh({"tp": 2}).rank(tp=5), "tp=5 is outside axis tp: use 0 to 1"),
+    (lambda: tv.Mesh(4), "at least one axis, as in Mesh({\"tp\": 4}), not 4"),
+    (lambda: tv.Mesh({"tp": 2}).coords(0.5), "rank must be a whole number, not 0.5"),
+    (lambda: tv.Mesh({"tp": 2}).rank(tp=0.5), "tp must be a whole number, not 0.5"),
     (lambda: tv.Mesh({"tp": 2, "dp": 2}).rank(tp=1), "give every axis of tp, dp, not tp"),
 ])
 def test_mesh_errors(make, message):
@@ -169,6 +173,8 @@ def test_combining_works_in_either_order_and_dp_is_outside():
     (tv.DataParallel(dp=2), tv.DataParallel(dp=2)),
     (tv.DataParallel(dp=2, inner=tv.Megatron(tp=2)), tv.Megatron(tp=2)),
     (tv.Megatron(tp=2), 3),
+    (tv.Megatron(tp=2), None),
+    (tv.DataParallel(dp=2), tv.Megatron),
 ])
 def test_what_cannot_be_combined(left, right):
     with pytest.raises(ValueError, match="cannot combine"):
@@ -185,6 +191,9 @@ def test_what_cannot_be_combined(left, right):
     (lambda: tv.DataParallel(zero=4), ValueError, "zero=4 is not possible: use 0, 1, 2 or 3"),
     (lambda: tv.DataParallel(zero=True), ValueError, "zero=True is not possible"),
     (lambda: tv.DataParallel(bucket_mb=0), ValueError, "the nearest that works is 0.001"),
+    (lambda: tv.DataParallel(bucket_mb="1"), ValueError,
+     "bucket_mb must be a number from 0.001 to 1000.0, not '1'"),
+    (lambda: tv.DataParallel(bucket_mb=float("nan")), ValueError, "must be a number"),
     (lambda: tv.DataParallel(inner=3), ValueError, "inner=3 is not possible"),
     (lambda: tv.DataParallel(inner=tv.DataParallel()), ValueError, "without a dp axis"),
 ])
@@ -207,3 +216,16 @@ def test_divides_offers_only_what_exists():
     divides("a", 6, "b", 3)
     with pytest.raises(ValueError, match=r"^a=2 does not split evenly over b=8: use b=2, or a=8$"):
         divides("a", 2, "b", 8)
+
+
+def test_divides_offers_only_what_fits_the_other_sizes_too():
+    with pytest.raises(ValueError, match="tp=4: use tp=2, or seq=28 or 32"):
+        tv.Megatron(tp=4, sp=True).check(tv.GPT(seq=30))  # 3 and 5 divide 30, but not 4 heads
+
+
+def test_numpy_values_are_kept_as_plain_ones():
+    plain = tv.DataParallel(dp=2, zero=1, bucket_mb=0.5)
+    given = tv.DataParallel(dp=np.int64(2), zero=np.int8(1), bucket_mb=np.float32(0.5))
+    assert repr(given) == repr(plain)
+    assert repr(tv.GPT(layers=np.int64(3), tied=np.False_)) == repr(tv.GPT(layers=3, tied=False))
+    assert repr(tv.Mesh({"tp": np.int64(2)})) == repr(tv.Mesh({"tp": 2}))

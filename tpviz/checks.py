@@ -5,39 +5,61 @@ Traceback (most recent call last):
 ValueError: heads=6 does not split evenly over tp=4: use tp=3 or 6, or heads=4 or 8
 """
 
+from math import gcd
+from numbers import Real
+from operator import index
 
-def divides(size_name, size, parts_name, parts):
-    """Raise ``ValueError`` unless ``parts`` divides ``size``; says which values near by do."""
+import numpy as np
+
+
+def divides(size_name, size, parts_name, parts, also=0):
+    """Raise ``ValueError`` unless ``parts`` divides ``size``; says which values near by do.
+
+    Of ``parts`` only those are offered that divide ``also`` too, as the caller needs.
+    """
     if size % parts == 0:
         return
-    parts_near = _around(parts, [d for d in range(1, size + 1) if size % d == 0])
+    common = gcd(size, also)
+    parts_near = _around(parts, [d for d in range(1, common + 1) if common % d == 0])
     sizes_near = [s for s in (size // parts * parts, -(-size // parts) * parts) if s > 0]
     raise ValueError(f"{size_name}={size} does not split evenly over {parts_name}={parts}: use "
                      f"{parts_name}={_either(parts_near)}, or {size_name}={_either(sizes_near)}")
 
 
 def whole_number(name, value, low=1, high=None):
-    """Raise ``ValueError`` unless ``value`` is an int (not a bool) between ``low`` and ``high``."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ValueError(f"{name} must be a whole number, not {value!r}")
-    if value < low:
-        raise ValueError(f"{name}={value} is too small: the least that works is {low}")
-    if high is not None and value > high:
-        raise ValueError(f"{name}={value} is too large: the most that works is {high}")
+    """``value`` as an int; ``ValueError`` unless it is whole, no bool, and in ``low``..``high``."""
+    try:
+        whole = index(None if isinstance(value, bool) else value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number, not {value!r}") from None
+    if low is not None and whole < low:
+        raise ValueError(f"{name}={whole} is too small: the least that works is {low}")
+    if high is not None and whole > high:
+        raise ValueError(f"{name}={whole} is too large: the most that works is {high}")
+    return whole
 
 
 def number(name, value, low, high):
-    """Raise ``ValueError`` unless ``value`` is a finite number between ``low`` and ``high``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        nearest = low if isinstance(value, (int, float)) and value < low else high
-        raise ValueError(f"{name}={value!r} is not between {low} and {high}: "
-                         f"the nearest that works is {nearest}")
+    """``value`` as a float; ``ValueError`` unless it is a number between ``low`` and ``high``."""
+    if isinstance(value, bool) or not isinstance(value, Real) or value != value:
+        raise ValueError(f"{name} must be a number from {low} to {high}, not {value!r}")
+    if not low <= value <= high:
+        raise ValueError(f"{name}={value} is not between {low} and {high}: "
+                         f"the nearest that works is {low if value < low else high}")
+    return float(value)
 
 
 def one_of(name, value, choices):
-    """Raise ``ValueError`` unless ``value`` is one of ``choices``; 1 does not pass for True."""
-    if not any(value == c and type(value) is type(c) for c in choices):
+    """``value`` if it is one of ``choices``, else ``ValueError``; 1 does not pass for True."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if not any(type(value) is type(c) and value == c for c in choices):
         raise ValueError(f"{name}={value!r} is not possible: use {_either(map(repr, choices))}")
+    return value
+
+
+def settle(owner, name, check, *bounds):
+    """Check a field of a frozen dataclass, and keep it as a plain Python value."""
+    object.__setattr__(owner, name, check(name, getattr(owner, name), *bounds))
 
 
 def _around(value, valid):

@@ -5,6 +5,7 @@
 ({'dp': 1, 'tp': 1}, [1, 3], [[0, 1], [2, 3]])
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -18,13 +19,14 @@ class Mesh:
     axes: dict
 
     def __post_init__(self):
-        if not self.axes:
-            raise ValueError('a mesh needs at least one axis, as in Mesh({"tp": 4})')
-        for name, size in self.axes.items():
+        if not self.axes or not isinstance(self.axes, Mapping):
+            raise ValueError(
+                f'a mesh needs at least one axis, as in Mesh({{"tp": 4}}), not {self.axes!r}')
+        for name in self.axes:
             if not isinstance(name, str) or not name.isidentifier():
                 raise ValueError(f"axis name {name!r} must be a plain word such as 'tp'")
-            whole_number(f"axis {name}", size)
-        object.__setattr__(self, "axes", dict(self.axes))
+        sizes = {name: whole_number(f"axis {name}", size) for name, size in self.axes.items()}
+        object.__setattr__(self, "axes", sizes)
 
     def __hash__(self):
         return hash(tuple(self.axes.items()))
@@ -46,6 +48,7 @@ class Mesh:
 
     def coords(self, rank):
         """{axis: index} of a rank."""
+        rank = whole_number("rank", rank, low=None)
         if not 0 <= rank < self.size:
             raise ValueError(
                 f"rank {rank} is not in this mesh of {self.size}: use 0 to {self.size - 1}")
@@ -61,10 +64,10 @@ class Mesh:
                 f"give every axis of {', '.join(self.names)}, not {', '.join(coords) or 'none'}")
         rank = 0
         for name, size in self.axes.items():
-            if not 0 <= coords[name] < size:
-                raise ValueError(
-                    f"{name}={coords[name]} is outside axis {name}: use 0 to {size - 1}")
-            rank = rank * size + coords[name]
+            place = whole_number(name, coords[name], low=None)
+            if not 0 <= place < size:
+                raise ValueError(f"{name}={place} is outside axis {name}: use 0 to {size - 1}")
+            rank = rank * size + place
         return rank
 
     def group(self, rank, axis):

@@ -13,7 +13,7 @@ from functools import wraps
 from importlib import import_module
 from math import prod
 
-from .checks import number, one_of, whole_number
+from .checks import number, one_of, settle, whole_number
 
 _REGISTERED = {}
 
@@ -65,17 +65,17 @@ class Strategy:
 
     def __post_init__(self):
         for f in fields(self):
-            value, bounds = getattr(self, f.name), f.metadata
+            bounds = f.metadata
             if not bounds or f.default is MISSING:
                 continue
             if bounds["choices"] is not None:
-                one_of(f.name, value, bounds["choices"])
+                settle(self, f.name, one_of, bounds["choices"])
             elif isinstance(f.default, bool):
-                one_of(f.name, value, (True, False))
+                settle(self, f.name, one_of, (True, False))
             elif isinstance(f.default, int):
-                whole_number(f.name, value, bounds["low"], bounds["high"])
+                settle(self, f.name, whole_number, bounds["low"], bounds["high"])
             else:
-                number(f.name, value, bounds["low"], bounds["high"])
+                settle(self, f.name, number, bounds["low"], bounds["high"])
 
     @property
     def world_size(self):
@@ -92,7 +92,8 @@ class Strategy:
 
     def __mul__(self, other):
         """Two strategies at once: ``Megatron(tp=2) * DataParallel(dp=2)``, in either order."""
-        for outer, inner in ((other, self), (self, other)):
+        pairs = ((other, self), (self, other)) if isinstance(other, Strategy) else ()
+        for outer, inner in pairs:
             if getattr(outer, "inner", inner) is None and not hasattr(inner, "inner"):
                 return replace(outer, inner=inner)
         raise ValueError(f"cannot combine {self!r} with {other!r}: one of the two must be "

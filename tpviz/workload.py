@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from .checks import divides, one_of, whole_number
+from .checks import divides, one_of, settle, whole_number
 
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes per element
 
@@ -47,11 +47,11 @@ class GPT:
 
     def __post_init__(self):
         for name in ("layers", "hidden", "heads", "seq", "batch", "mlp_ratio"):
-            whole_number(name, getattr(self, name))
-        whole_number("vocab", self.vocab, low=2)
-        whole_number("seed", self.seed, low=0)
-        one_of("tied", self.tied, (True, False))
-        one_of("dtype", self.dtype, tuple(DTYPES))
+            settle(self, name, whole_number)
+        settle(self, "vocab", whole_number, 2)
+        settle(self, "seed", whole_number, 0)
+        settle(self, "tied", one_of, (True, False))
+        settle(self, "dtype", one_of, tuple(DTYPES))
         divides("hidden", self.hidden, "heads", self.heads)
 
     @property
@@ -103,6 +103,7 @@ class GPT:
         most frequent vocab - 1 bytes keep a token each, in order of frequency, and the last token
         stands for the rest.
         """
+        step = whole_number("step", step, low=0)
         data = _corpus(self.vocab)
         if self.seq + 1 > len(data):
             raise ValueError(f"seq={self.seq} is longer than the text: at most {len(data) - 1}")

@@ -49,9 +49,9 @@ def test_one_rank_sends_nothing():
      "heads=8 does not split evenly over tp=3: use tp=2 or 4, or heads=6 or 9"),
     (tv.Megatron(tp=16), {}, "heads=8 does not split evenly over tp=16: use tp=8, or heads=16"),
     (tv.Megatron(tp=4), {"vocab": 30},
-     "vocab=30 does not split evenly over tp=4: use tp=3 or 5, or vocab=28 or 32"),
+     "vocab=30 does not split evenly over tp=4: use tp=2, or vocab=28 or 32"),
     (tv.Megatron(tp=8, sp=True), {"seq": 12},
-     "seq=12 does not split evenly over tp=8: use tp=6 or 12, or seq=8 or 16"),
+     "seq=12 does not split evenly over tp=8: use tp=4, or seq=8 or 16"),
 ])
 def test_sizes_that_do_not_fit_are_named(strategy, change, message):
     workload = replace(TINY, **change)

@@ -59,3 +59,32 @@ def test_columns_must_be_complete_and_of_one_length():
         tv.Trace({n: c for n, c in columns.items() if n != "rank"})
     with pytest.raises(ValueError, match="lengths \\[1, 2\\]"):
         tv.Trace({**columns, "rank": np.zeros(2, int)})
+
+
+def test_a_trace_merged_from_two_origins_names_both():
+    measured, imported = (
+        tv.Trace.from_events([tv.Event(rank=r)], {"badge": b} if b else {})
+        for r, b in ((0, "this machine, gloo"), (1, None))
+    )
+    merged = tv.Trace.merge([measured, imported])
+    assert merged.meta["badge"] == "this machine, gloo; origin unknown"
+    assert tv.Trace.merge([measured, measured]).meta["badge"] == "this machine, gloo"
+
+
+def test_the_ledger_of_a_rank_or_step_that_is_not_there():
+    merged = tv.Trace.merge(two_ranks())
+    with pytest.raises(ValueError, match="the trace has no rank 7; it has \\[0, 1\\]"):
+        merged.ledger(rank=7)
+    with pytest.raises(ValueError, match="the trace has no step 7; it has \\[-1, 0\\]"):
+        merged.ledger(step=7)
+
+
+def test_equal_traffic_is_an_equal_ledger_however_it_is_counted():
+    one_by_one = tv.Ledger.of([("dp", "all_reduce", "sync", 1, 10, 6)] * 6)
+    assert one_by_one == tv.Ledger.of([("dp", "all_reduce", "sync", 6, 10, 6)])  # 16.66... each
+    assert one_by_one.total() == (6, 60, 100)
+    other_size = tv.Ledger.of([("dp", "all_reduce", "sync", 6, 10, 2)])
+    assert one_by_one.diff(other_size) == [
+        "dp/all_reduce/sync: this has 6 x, 60 payload bytes, 100 on the wire, "
+        "other has 6 x, 60 payload bytes, 60 on the wire"
+    ]

@@ -158,3 +158,25 @@ def test_ours_and_a_profile_do_not_mix(tmp_path, good):
 
 def test_an_empty_trace_round_trips(tmp_path):
     assert len(tv.load_trace(Trace.from_events([]).to_chrome(tmp_path / "t.json"))) == 0
+
+
+def test_a_byte_order_mark_is_no_damage(tmp_path, good):
+    assert len(tv.load_trace(_write(tmp_path, b"\xef\xbb\xbf" + good.read_bytes(), "bom.json")))
+
+
+@pytest.mark.parametrize(
+    "meta", [3, {"memory": 3}, {"memory": {"x": {}}}, {"memory": {"0": 1}}], ids=str
+)
+def test_damaged_meta(tmp_path, good, meta):
+    data = json.loads(good.read_text())
+    data["tpviz"]["meta"] = meta
+    assert "the meta of the trace is damaged" in _message(_write(tmp_path, json.dumps(data)))
+
+
+def test_lists_without_end(tmp_path):
+    assert "deeper than any trace" in _message(_write(tmp_path, "[" * 100_000))
+
+
+def test_a_profile_with_times_that_are_none(tmp_path):
+    text = '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": NaN, "dur": 1}]}'
+    assert "event 0 of traceEvents is damaged" in _message(_write(tmp_path, text))

@@ -100,6 +100,9 @@ def test_gradients_are_reduced_while_backward_goes_on():
     ({"steps": 0}, "steps=0 is too small: the least that works is 1"),
     ({"warmup": -1}, "warmup=-1 is too small: the least that works is 0"),
     ({"device": "tpu"}, "device='tpu'"),
+    ({"lr": -1}, "lr=-1 is not between 0 and 1000: the nearest that works is 0"),
+    ({"lr": "x"}, "lr must be a number from 0 to 1000, not 'x'"),
+    ({"memory": 3}, "memory=3 is not possible: use True or False"),
 ])
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError) as error:
@@ -111,3 +114,11 @@ def test_more_ranks_than_allowed(monkeypatch):
     monkeypatch.setenv("TPVIZ_MAX_RANKS", "4")
     with pytest.raises(ValueError, match="world_size=8 is more than the 4 ranks allowed"):
         tv.run(tv.DataParallel(dp=8), replace(W, batch=8))
+
+
+@pytest.mark.parametrize("verb", [tv.run, tv.verify])
+def test_strategy_and_workload_in_the_wrong_order(verb):
+    with pytest.raises(ValueError, match=r"first comes a strategy .*, not GPT\("):
+        verb(W, tv.Megatron(tp=2))
+    with pytest.raises(ValueError, match=r"after the strategy comes a workload .*, not <class"):
+        verb(tv.Megatron(tp=2), tv.GPT)

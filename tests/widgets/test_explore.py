@@ -200,6 +200,8 @@ def test_bad_arguments():
         explore(worklaod=tv.GPT())
     with pytest.raises(ValueError, match="on this machine"):
         explore(tv.GPT(), "eight GPUs")
+    with pytest.raises(ValueError, match=r"needs a workload such as tv.GPT.*, not 3"):
+        explore(3)
 
 
 def test_job_tells_its_end_once():

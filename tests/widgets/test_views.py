@@ -49,6 +49,20 @@ def test_unknown_arguments_are_refused_with_the_nearest_name():
         MeshView(Mesh({"tp": 2}), xyz=1)
 
 
+def test_what_is_no_trace_or_mesh_is_refused_with_advice():
+    with pytest.raises(ValueError, match=r"needs a Trace, not a list; Trace.merge\(traces\)"):
+        Timeline([synthetic_trace()])
+    with pytest.raises(ValueError, match=r"needs a Mesh such as .* not {'tp': 4}"):
+        MeshView({"tp": 4})
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused(timeline):
+    with pytest.raises(ValueError, match="width=0 px leaves the lanes no room: use more than 136"):
+        timeline.to_svg(width=0)
+    with pytest.raises(ValueError, match="parameter 'W' is not in this view; it has none"):
+        MeshView(Mesh({"tp": 2})).to_svg(parameter="W")
+
+
 def test_a_trace_without_events_is_an_error():
     with pytest.raises(ValueError, match="nothing to draw"):
         Timeline(Trace.from_events([]))

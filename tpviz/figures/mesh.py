@@ -10,6 +10,8 @@ drawn as its matrix, cut as ``W[F_tp, D]`` says; the block of the chosen rank is
 {'dp': [1, 3], 'tp': [2, 3]}
 """
 
+from tpviz.mesh import Mesh
+
 from .palette import INKS, PATTERNS, axis_keys
 
 WRAP = 16
@@ -26,6 +28,8 @@ def mesh_scene(mesh, ownership=(), title="", badge=""):
     rank). Raises ValueError above 256 ranks or where a parameter names an axis that the mesh
     does not have.
     """
+    if not isinstance(mesh, Mesh):
+        raise ValueError(f'a mesh view needs a Mesh such as Mesh({{"tp": 4}}), not {mesh!r}')
     if mesh.size > MAX_RANKS:
         raise ValueError(f"a mesh view shows at most {MAX_RANKS} ranks, this mesh has {mesh.size}")
     keys = axis_keys(mesh.names)

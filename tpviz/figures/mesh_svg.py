@@ -23,7 +23,7 @@ def mesh_svg(scene, rank=0, parameter=None, theme="auto"):
         if caption
     ]
     body += [_axis_names(scene), *(_rank(scene, r, rank) for r in scene["ranks"])]
-    if scene["parameters"]:
+    if scene["parameters"] or parameter is not None:
         chosen = find_parameter(scene, parameter)
         body.append(_matrix(chosen, rank, scene["axes"], width + 30, TOP - 16))
         width, height = width + 60 + MATRIX, max(height, TOP + MATRIX + 40)

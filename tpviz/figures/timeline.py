@@ -12,6 +12,7 @@ translucent red, after the Dask dashboard's overlay. The badge says where the nu
 
 import numpy as np
 
+from tpviz.trace import Trace
 from tpviz.trace.analyses import merge
 
 from .palette import INKS, MEMORY_KINDS, PATTERNS, axis_keys, phase_key
@@ -29,8 +30,13 @@ def timeline_scene(trace, critical=False):
     ``bars`` (columns of equal length; ``lane`` and ``key`` index ``lanes`` and ``keys``, texts
     index ``strings``), ``exposed`` (lane, start, end), ``steps`` ([start, end] in s), ``critical``
     (positions in ``bars``), ``memory`` ({rank: samples, bytes}), ``metrics`` ([label, value]) and
-    ``patterns``. Raises ValueError where the trace has no events to draw.
+    ``patterns``. Raises ValueError where the trace has no events to draw, or is none.
     """
+    if not isinstance(trace, Trace):
+        raise ValueError(
+            f"a timeline needs a Trace, not a {type(trace).__name__}; Trace.merge(traces) makes "
+            "one of the traces of all ranks"
+        )
     drawn = trace.where(trace["kind"] != "step")
     if not len(drawn):
         raise ValueError("the trace has no compute, communication or wait events: nothing to draw")

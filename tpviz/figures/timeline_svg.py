@@ -20,8 +20,13 @@ def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
     """Draw a timeline scene.
 
     width in px; theme "light", "dark" or "auto"; rank whose memory is shown (default: the first);
-    window (start, end) in s (default: all). Raises ValueError on an empty window or unknown rank.
+    window (start, end) in s (default: all). Raises ValueError on an empty window, an unknown rank,
+    or a width that leaves the lanes no room.
     """
+    if not width > GUTTER + RIGHT:
+        raise ValueError(
+            f"width={width} px leaves the lanes no room: use more than {GUTTER + RIGHT}"
+        )
     low, high = window or (0.0, scene["duration"])
     rank = scene["ranks"][0] if rank is None else rank
     if not high > low:

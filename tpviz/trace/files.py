@@ -31,7 +31,7 @@ def read_json(path):
     """
     raw = Path(path).read_bytes()
     try:
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(
             f"{path}: the gzip data breaks off or is damaged within its {len(raw)} bytes "
@@ -46,6 +46,8 @@ def read_json(path):
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(_broken(path, text, error)) from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: lists in lists deeper than any trace has them") from error
 
 
 def _broken(path, text, error):

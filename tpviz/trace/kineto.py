@@ -10,6 +10,7 @@ Axes and members of groups come from the collective's own arguments. torch 2.13 
 gloo; they are then known only where the file's ``pg_config`` has one group to choose from.
 """
 
+import math
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -66,6 +67,12 @@ def _meta(profiles, left_out):
     return {**meta, "left_out": dict(left_out)} if left_out else meta
 
 
+def _finite(microseconds):
+    if not math.isfinite(value := float(microseconds)):
+        raise ValueError(f"time {value}")
+    return value
+
+
 class _Profile:
     """One rank's file: its complete events with times in seconds since the first of them."""
 
@@ -105,8 +112,8 @@ class _Profile:
                             "cat": _OLD_CATEGORIES.get(e.get("cat"), e.get("cat", "")),
                             "args": e.get("args") or {},
                             "name": str(e["name"]),
-                            "ts": float(e["ts"]),
-                            "dur": float(e["dur"]),
+                            "ts": _finite(e["ts"]),
+                            "dur": _finite(e["dur"]),
                             "tid": (e.get("pid"), e.get("tid")),
                         }
                     )

@@ -12,6 +12,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 
 def wire_bytes(collective, payload, size):
     """Bytes one rank sends when a ring of ``size`` ranks does this collective on ``payload`` bytes.
@@ -51,14 +53,17 @@ class Ledger:
 
         Groups of one rank move nothing and are left out; so are entries with count 0.
         """
-        count, payload, wire = Counter(), Counter(), Counter()
+        count, payload, wire, by_size = Counter(), Counter(), Counter(), Counter()
         for axis, collective, phase, n, bytes_each, size in entries:
             if n == 0 or size == 1:
                 continue
             key = (axis, collective, phase)
             count[key] += n
             payload[key] += n * bytes_each
-            wire[key] += n * wire_bytes(collective, bytes_each, size)
+            by_size[*key, size] += n * bytes_each
+        # Wire bytes grow with the payload, so the sum is rounded once, whatever the order was.
+        for (*key, size), total in sorted(by_size.items()):
+            wire[tuple(key)] += wire_bytes(key[1], total, size)
         return cls(tuple(LedgerRow(*k, count[k], payload[k], wire[k]) for k in sorted(count)))
 
     def __iter__(self):
@@ -115,11 +120,20 @@ class Ledger:
 
 
 def _words(values):
-    return "nothing" if values is None else f"{values[0]} x, {values[1]} payload bytes"
+    if values is None:
+        return "nothing"
+    return f"{values[0]} x, {values[1]} payload bytes, {values[2]:.10g} on the wire"
 
 
 def ledger(trace, rank=None, step=None):
-    """The ledger of one rank (the lowest) and step (the last one marked, else all events)."""
+    """The ledger of one rank (the lowest) and step (the last one marked, else all events).
+
+    Raises ValueError for a rank or a step that is not in the trace.
+    """
+    for name, value in (("rank", rank), ("step", step)):
+        if value is not None and value not in trace[name]:
+            known = np.unique(trace[name]).tolist()
+            raise ValueError(f"the trace has no {name} {value}; it has {known}")
     if not len(trace):
         return Ledger()
     rank = trace.ranks[0] if rank is None else rank

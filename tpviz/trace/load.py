@@ -71,7 +71,7 @@ def from_chrome(file, data):
                 f"{file}: event {number} of traceEvents is damaged ({error!r}): "
                 f"{str(event)[:80]}; export the trace again"
             ) from error
-    return Trace(_columns(file, rows), _meta(header))
+    return Trace(_columns(file, rows), _meta(file, header))
 
 
 def _row(event):
@@ -98,11 +98,16 @@ def _columns(file, rows):
         ) from error
 
 
-def _meta(header):
-    meta = _restored(header.get("meta", {}))
-    if "memory" in meta:
-        meta["memory"] = {int(rank): samples for rank, samples in meta["memory"].items()}
-    return meta
+def _meta(file, header):
+    try:
+        meta = dict(_restored(header.get("meta", {})))
+        if "memory" in meta:
+            meta["memory"] = {int(rank): dict(samples) for rank, samples in meta["memory"].items()}
+        return meta
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{file}: the meta of the trace is damaged ({error!r}); export the trace again"
+        ) from error
 
 
 def _restored(value):

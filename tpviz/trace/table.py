@@ -85,7 +85,7 @@ class Trace:
 
     @classmethod
     def merge(cls, traces, **meta):
-        """One trace from one per rank: ids renumbered, memory and overhead joined."""
+        """One trace from one per rank: ids renumbered; memory, overhead and badges joined."""
         if not traces:
             return cls.from_events([], meta)
         parts, offset, memory, overhead = [], 0, {}, 0.0
@@ -99,6 +99,9 @@ class Trace:
             overhead = max(overhead, t.meta.get("overhead", 0.0))
         columns = {n: np.concatenate([p[n] for p in parts]) for n in COLUMNS}
         joined = {"memory": memory} if memory else {}
+        badges = dict.fromkeys(t.meta.get("badge") or "origin unknown" for t in traces)
+        if len(badges) > 1:  # a part must not pass for what another one is
+            joined["badge"] = "; ".join(badges)
         return cls(columns, {**traces[0].meta, **joined, "overhead": overhead, **meta}).rebased()
 
     def rebased(self):

@@ -6,6 +6,17 @@ import torch
 
 from tpviz.mesh import Mesh
 from tpviz.schemes.gpt.program import batch_of
+from tpviz.strategy import Strategy
+from tpviz.workload import GPT
+
+
+def check_fit(strategy, workload):
+    """Raise ``ValueError`` unless these are a strategy and a workload whose sizes fit together."""
+    if not isinstance(strategy, Strategy):
+        raise ValueError(f"first comes a strategy such as tv.Megatron(tp=2), not {strategy!r}")
+    if not isinstance(workload, GPT):
+        raise ValueError(f"after the strategy comes a workload such as tv.GPT(), not {workload!r}")
+    strategy.check(workload)
 
 
 def program_here(strategy, workload, **options):

@@ -6,7 +6,7 @@
 
 import torch.distributed as dist
 
-from tpviz.checks import whole_number
+from tpviz.checks import number, one_of, whole_number
 from tpviz.runtime.launch import launch
 from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import record
@@ -14,7 +14,7 @@ from tpviz.schemes.gpt.program import LEARNING_RATE, reference_program
 from tpviz.schemes.ownership import ownership
 from tpviz.trace import Trace
 
-from .ranks import mean_losses, program_here, train_step
+from .ranks import check_fit, mean_losses, program_here, train_step
 
 
 def run(strategy, workload, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None, memory=True,
@@ -32,9 +32,9 @@ def run(strategy, workload, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None,
     batch), ``warmup``, ``mesh`` and ``ownership`` (what `MeshView` draws), ``strategy``,
     ``workload``, ``badge``. Raises ``ValueError`` before any rank starts if sizes do not fit.
     """
-    whole_number("steps", steps)
-    whole_number("warmup", warmup, low=0)
-    strategy.check(workload)
+    steps, warmup = whole_number("steps", steps), whole_number("warmup", warmup, low=0)
+    lr, memory = number("lr", lr, 0, 1000), one_of("memory", memory, (True, False))
+    check_fit(strategy, workload)
     results = launch(_train, strategy, workload, steps, warmup, lr, memory, device=device,
                      world_size=strategy.world_size, timeout=timeout, progress=progress)
     traces, losses = zip(*results)

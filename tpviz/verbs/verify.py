@@ -11,7 +11,7 @@ from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import record
 from tpviz.schemes.gpt.program import batch_of, reference_program
 
-from .ranks import mean_losses, program_here
+from .ranks import check_fit, mean_losses, program_here
 
 TOLERANCE = 1e-10  # far above the rounding of float64 sums, far below any term left out
 
@@ -88,8 +88,8 @@ def verify(strategy, workload, steps=3, *, device=None, timeout=120, progress=No
     `tpviz.launch` takes them. Raises ``ValueError`` for sizes that do not fit, before any rank
     starts.
     """
-    whole_number("steps", steps)
-    strategy.check(workload)
+    steps = whole_number("steps", steps)
+    check_fit(strategy, workload)
     workload = replace(workload, dtype="float64")
     ranks = launch(_compare, strategy, workload, steps, world_size=strategy.world_size,
                    timeout=timeout, device=device, progress=progress)

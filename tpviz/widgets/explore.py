@@ -12,6 +12,7 @@ from tpviz.figures.ledger import ledger_html, ledger_table
 from tpviz.figures.losses import losses_svg
 from tpviz.mesh import Mesh
 from tpviz.strategy import strategies
+from tpviz.workload import GPT
 
 from .base import check_names, shown
 from .job import Job
@@ -32,7 +33,7 @@ class Explore(Panel):
 
     Parameters
     ----------
-    workload : GPT, or None for ``tv.GPT()``.
+    workload : GPT, or None for ``tv.GPT()``. Raises ValueError on anything else.
     cluster : None, this machine. Raises ValueError on anything else.
     runner : function ``(strategy, workload, steps=, progress=) -> Trace``; None for `tpviz.run`.
 
@@ -45,8 +46,10 @@ class Explore(Panel):
             raise ValueError(
                 f"cluster={cluster!r} cannot be used: runs take place on this machine; leave it out"
             )
+        if not isinstance(workload, GPT | None):
+            raise ValueError(f"explore needs a workload such as tv.GPT(), not {workload!r}")
         self._lock = threading.RLock()
-        self._runner, self._workload = runner or _run, workload if workload is not None else _gpt()
+        self._runner, self._workload = runner or _run, workload or GPT()
         self.trace = self.strategy = self._job = self._ran = None
         self._expected = None
         super().__init__(sorted(strategies(), key=lambda name: _composes(strategies()[name])))
@@ -213,12 +216,6 @@ def _check_ranks(world_size):
     from tpviz.runtime.launch import check_world_size
 
     check_world_size(world_size)
-
-
-def _gpt():
-    from tpviz.workload import GPT
-
-    return GPT()
 
 
 def _run(strategy, workload, steps, progress):

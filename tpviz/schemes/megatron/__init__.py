@@ -7,6 +7,8 @@ Traceback (most recent call last):
 ValueError: heads=4 does not split evenly over tp=3: use tp=2 or 4, or heads=3 or 6
 """
 
+from math import gcd
+
 from tpviz.checks import divides
 from tpviz.strategy import Strategy, knob, register
 from tpviz.workload import GPT
@@ -37,11 +39,12 @@ class Megatron(Strategy):
         return {"tp": self.tp}
 
     def check(self, workload):
-        divides("heads", workload.heads, "tp", self.tp)
-        divides("vocab", workload.vocab, "tp", self.tp)
-        divides("mlp_ratio * hidden", workload.mlp_ratio * workload.hidden, "tp", self.tp)
+        w = workload
+        sizes = {"heads": w.heads, "vocab": w.vocab, "mlp_ratio * hidden": w.mlp_ratio * w.hidden}
         if self.sp:
-            divides("seq", workload.seq, "tp", self.tp)
+            sizes["seq"] = w.seq
+        for name, size in sizes.items():
+            divides(name, size, "tp", self.tp, also=gcd(*sizes.values()))
 
     def splits(self, workload):
         found = {}
