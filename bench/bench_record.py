@@ -1,7 +1,7 @@
 """What recording costs: microseconds per event, and the share of a training step of 10 ms or more.
 
-Recorded and plain steps take turns on the same ranks of the same backend; a step counts with its
-slowest rank.
+Recorded and plain steps take turns, a few at a time, on the same ranks of the same backend; a step
+counts with its slowest rank.
 """
 
 import sys
@@ -17,7 +17,8 @@ from tpviz.schemes.gpt.program import batch_of
 
 WORKLOAD = tv.GPT(layers=2, hidden=128, heads=4, seq=64, batch=8)
 RANKS = (1, 2)
-PAIRS = 60
+PAIRS = 30
+STEPS = 3  # timed in a row, after one that settles; one recorder sees all of them
 OPERATIONS = 1000
 
 
@@ -42,11 +43,11 @@ def steps(ranks):
         for name in ("plain", "recorded") if turn % 2 else ("recorded", "plain"):
             recorder = tv.record()
             if name == "plain":
-                taken = interleaved({name: train}, 1, warmup=0, before=dist.barrier)
+                taken = interleaved({name: train}, STEPS, warmup=1, before=dist.barrier)
             else:
                 with recorder:
-                    taken = interleaved({name: recorded}, 1, warmup=0, before=dist.barrier)
-                events.append(len(recorder.trace))
+                    taken = interleaved({name: recorded}, STEPS, warmup=1, before=dist.barrier)
+                events.append(len(recorder.trace.select(step=1)))
             if turn >= 0:
                 times[name] += taken[name]
     return times, median(events)

@@ -20,8 +20,7 @@ _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
 gelu gelu_backward relu threshold_backward silu silu_backward tanh tanh_backward
 sigmoid sigmoid_backward _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
 nll_loss_forward nll_loss_backward embedding embedding_dense_backward
-native_dropout native_dropout_backward add.Tensor mul.Tensor sub.Tensor div.Tensor
-exp clone cat sum.dim_IntList mean.dim pow.Tensor_Scalar rsqrt
+native_dropout native_dropout_backward add.Tensor mul.Tensor
 _fused_adamw_ _fused_adam_ _fused_sgd_
 _foreach_add_.List _foreach_mul_.Scalar _foreach_lerp_.Scalar _foreach_addcmul_.Scalar
 _foreach_addcdiv_.ScalarList _foreach_sqrt _foreach_norm.Scalar
@@ -132,44 +131,50 @@ class EveryOperator(TorchDispatchMode):
         return result
 
 
-def shapes_of(args, result):
-    """What `flops` and `touched_bytes` need of a call, without keeping its tensors alive.
+def cost_of(operator, args, result):
+    """(FLOPs, bytes of all operands and results) of one call; of a DTensor, of its local shard.
 
-    Of a DTensor the local shard counts: that is what this rank computes on.
+    This runs for every kernel, so it is written for speed: types are compared, since isinstance and
+    missing attributes of tensors are slow, and only numbers are kept, since each container would
+    bring the next garbage collection nearer.
     """
-    item = 0
-    shapes = []
+    touched = 0
     for a in (*args, result):
-        if isinstance(a, torch.Tensor):
-            item = item or a.element_size()
-            a = getattr(a, "_local_tensor", a).shape
-        elif isinstance(a, (list, tuple)) and a and isinstance(a[0], torch.Tensor):
-            item = item or a[0].element_size()
-            a = [t.shape for t in a if t is not None]
-        shapes.append(a)
-    return item, shapes
+        kind = type(a)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            touched += a.nbytes
+        elif kind is list or kind is tuple:
+            touched += sum(t.nbytes for t in a if isinstance(t, torch.Tensor))
+        elif isinstance(a, torch.Tensor):
+            touched += _local(a).nbytes
+    return _flops(operator.overloadpacket, args, result), touched
 
 
-# The counter has no formula for attention on the CPU; its arithmetic and first arguments are the
-# GPU's.
-_FLASH = "_scaled_dot_product_flash_attention"
-_SAME_AS = {
-    f"{_FLASH}_for_cpu": getattr(torch.ops.aten, _FLASH),
-    f"{_FLASH}_for_cpu_backward": getattr(torch.ops.aten, f"{_FLASH}_backward"),
-}
-
-
-def flops(operator, shapes):
-    """FLOPs of one call, by torch.utils.flop_counter's formulas (2 per multiply-add)."""
-    packet = operator.overloadpacket
-    formula = flop_registry.get(packet) or flop_registry.get(_SAME_AS.get(packet.__name__))
+def _flops(packet, args, result):
+    """A GEMM's 2 m k n at once; other formulas are torch.utils.flop_counter's."""
+    position = _GEMMS.get(packet)
+    if position is not None:
+        left, right = _local(args[position]), _local(args[position + 1])
+        return 2 * left.numel() * right.shape[-1]
+    formula = flop_registry.get(packet) or flop_registry.get(_SAME_AS.get(packet))
     if formula is None:
         return 0
-    out = shapes[-1][0] if isinstance(shapes[-1], list) else shapes[-1]
-    return int(formula(*shapes[:-1], out_val=out))
+    out = result[0] if isinstance(result, (list, tuple)) else result
+    return int(formula(*map(_local, args), out_val=_local(out)))
 
 
-def touched_bytes(item, shapes):
-    """Bytes of all operand and result tensors of one call, each counted once per appearance."""
-    flat = [s for a in shapes for s in (a if isinstance(a, list) else [a])]
-    return item * sum(s.numel() for s in flat if isinstance(s, torch.Size))
+def _local(value):
+    return getattr(value, "_local_tensor", value) if type(value) is not torch.Tensor else value
+
+
+_aten = torch.ops.aten
+# The first matrix is this argument, the second the next one.
+_GEMMS = {_aten.mm: 0, _aten.bmm: 0, _aten.addmm: 1, _aten.baddbmm: 1}
+# The counter has no formula for attention on the CPU; its arithmetic and first arguments are the
+# GPU's.
+_SAME_AS = {
+    getattr(_aten, f"_scaled_dot_product_flash_attention_for_cpu{pass_}"): getattr(
+        _aten, f"_scaled_dot_product_flash_attention{pass_}"
+    )
+    for pass_ in ("", "_backward")
+}

@@ -9,7 +9,6 @@ all of these.
 """
 
 from bisect import bisect_right
-from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.modules import module as module_hooks
@@ -29,10 +28,10 @@ class Phases:
     def __init__(self):
         self.step = -1
         self.in_optimizer = False
-        self.backward_seen = False
+        self.module_seen = self.backward_seen = False
         self.stack = []  # (layer, entered inside a backward?)
         self.boundaries = [(-1, "")]  # (first autograd sequence number, layer)
-        self.names = WeakKeyDictionary()
+        self.names = {}  # module -> qualified name; emptied by `stop`
         self.handles = []
 
     def start(self):
@@ -46,6 +45,7 @@ class Phases:
     def stop(self):
         for handle in self.handles:
             handle.remove()
+        self.names.clear()
 
     def where(self, collective=""):
         """(phase, layer, autograd sequence number or -1) of what is being issued now."""
@@ -72,7 +72,7 @@ class Phases:
             return "backward", node._sequence_nr()
         if self.stack:
             return "forward", -1
-        if self.step < 0 or collective in ("send", "recv"):
+        if self.step < 0 or not self.module_seen or collective in ("send", "recv"):
             return "", -1
         if self.backward_seen:
             return ("sync" if collective in _REDUCTIONS else ""), -1
@@ -90,6 +90,7 @@ class Phases:
         self._push(self.names.get(module) or type(module).__name__)
 
     def _push(self, layer):
+        self.module_seen = True
         self.stack.append((layer, _task_id() >= 0))
         self.boundaries.append((_next_sequence(), layer))
 

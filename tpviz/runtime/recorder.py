@@ -68,7 +68,7 @@ class Recorder:
     def step(self):
         """Mark one training step; steps are numbered from 0."""
         self.phases.step = number = len(self.steps)
-        self.phases.backward_seen = False
+        self.phases.module_seen = self.phases.backward_seen = False
         start = self.clock.now()
         yield number
         self.steps.append((number, start, self.clock.now()))
@@ -76,9 +76,8 @@ class Recorder:
 
     # -- what the hooks call ---------------------------------------------------------------------
     def _kernel(self, operator, start, end, args, result):
-        self.kernels.append(
-            (operator, start, end, self.phases.where(), compute.shapes_of(args, result))
-        )
+        cost = compute.cost_of(operator, args, result)
+        self.kernels.append((operator, start, end, *cost, *self.phases.where()))
 
     def issued(self, collective, payload, group, members, axis, seq):
         """A collective was handed to the group: returns the row whose end `completed` fills in."""
@@ -123,15 +122,15 @@ class Recorder:
                     end=resolve(end),
                 )
             )
-        for op, start, end, where, (item, shapes) in self.kernels:
+        for op, start, end, flops, touched, *where in self.kernels:
             events.append(
                 Event(
                     rank=rank,
                     name=op.overloadpacket.__name__,
                     start=resolve(start),
                     end=resolve(end),
-                    flops=compute.flops(op, shapes),
-                    bytes=compute.touched_bytes(item, shapes),
+                    flops=flops,
+                    bytes=touched,
                     **self._where(where),
                 )
             )
