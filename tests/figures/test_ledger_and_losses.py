@@ -21,9 +21,9 @@ def test_equal_ledgers_get_a_tick():
 
 def test_different_ledgers_say_where():
     rows = {tuple(row[:3]): row[3:] for row in ledger_table(FORMULA, OTHER)[1:]}
-    assert rows["tp", "all_reduce", "forward"] == ["2", "3", "8192", "12288", "✗"]
-    assert rows["tp", "all_gather", "forward"] == ["0", "1", "0", "64", "✗"]
-    assert rows["dp", "all_reduce", "sync"] == ["1", "0", "100", "0", "✗"]
+    assert rows["tp", "all_reduce", "forward"] == [*"23", *("8192 12288 12288 18432".split()), "✗"]
+    assert rows["tp", "all_gather", "forward"] == [*"01", "0", "64", "0", "48", "✗"]
+    assert rows["dp", "all_reduce", "sync"] == [*"10", "100", "0", "100", "0", "✗"]
     assert "differ ✗" in ledger_html(FORMULA, OTHER)
     assert "the measurement has nothing" in ledger_html(FORMULA, OTHER)
 

@@ -2,7 +2,11 @@
 
 from html import escape
 
-HEADER = ["axis", "collective", "phase", "count", "measured", "payload bytes", "measured", "equal"]
+HEADER = [
+    *("axis", "collective", "phase"),
+    *("count", "measured", "payload bytes", "measured", "wire bytes", "measured"),
+    "equal",
+]
 
 
 def ledger_table(expected, measured=None):
@@ -16,14 +20,16 @@ def ledger_table(expected, measured=None):
         else:
             verdict = "✓" if mine == theirs else "✗"
         cells = [
-            (
-                str(mine[i]) if mine else "0",
-                "" if measured is None else str(theirs[i]) if theirs else "0",
-            )
-            for i in (0, 1)
+            cell
+            for i in range(3)
+            for cell in (_number(mine, i), "" if measured is None else _number(theirs, i))
         ]
-        table.append([*key, *cells[0], *cells[1], verdict])
+        table.append([*key, *cells, verdict])
     return table
+
+
+def _number(values, i):
+    return f"{values[i]:.10g}" if values else "0"
 
 
 def ledger_html(expected, measured=None):

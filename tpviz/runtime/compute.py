@@ -29,7 +29,7 @@ _foreach_addcdiv_.ScalarList _foreach_sqrt _foreach_norm.Scalar
 _KEY = torch._C.DispatchKey.AutocastIPU
 _KEY_NAME = "AutocastIPU"
 _BELOW = torch._C._dispatch_keyset_full_after(_KEY)
-_BINARY = {torch.ops.aten.add, torch.ops.aten.sub, torch.ops.aten.mul, torch.ops.aten.div}
+_BINARY = {torch.ops.aten.add, torch.ops.aten.mul}
 
 _observe = None  # (clock's now, callable(operator, start, end, args, result)) while recording
 _busy = False  # inside an intercepted kernel: what it calls is part of it
