@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -135,6 +136,26 @@ def test_an_interrupt_sent_to_a_rank_is_ignored():
     pids = tv.launch(os.getpid)
     os.kill(pids[2], signal.SIGINT)
     assert tv.launch(os.getpid) == pids
+
+
+def test_an_exception_that_cannot_be_printed():
+    with pytest.raises(RankError, match="__str__ raises"):
+        tv.launch(raise_unprintable, world_size=1)
+    assert tv.launch(lambda: 1, world_size=1) == [1]
+
+
+def raise_unprintable():
+    class UnprintableError(Exception):
+        def __str__(self):
+            raise ValueError("no")
+
+    raise UnprintableError
+
+
+def test_a_function_that_closes_its_output(capsys):
+    assert tv.launch(lambda: sys.stdout.close(), world_size=1) == [None]
+    tv.launch(lambda: print("still here"), world_size=1)
+    assert "still here" in capsys.readouterr().out
 
 
 def test_what_a_rank_started_ends_with_it(gone):

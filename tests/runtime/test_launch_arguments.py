@@ -3,6 +3,7 @@
 import os
 import threading
 
+import numpy as np
 import pytest
 
 import tpviz as tv
@@ -26,6 +27,10 @@ BAD = [
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         tv.launch(os.getpid, **arguments)
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert len(tv.launch(os.getpid, world_size=np.int64(2), timeout=np.float32(60))) == 2
 
 
 def test_the_first_argument_must_be_a_function():

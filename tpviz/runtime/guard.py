@@ -95,8 +95,20 @@ def _redirect(path):
     os.close(null)
     os.close(out)
     sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
-    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+    sys.stdout, sys.stderr = _stream(1), _stream(2)
+
+
+def _stream(descriptor):
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+
+
+def flush_output():
+    """Pass on what was printed; a stream that the rank's function closed is opened again."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        try:
+            getattr(sys, name).flush()
+        except (ValueError, AttributeError):
+            setattr(sys, name, _stream(descriptor))
 
 
 def kill_group(pid: int):

@@ -18,6 +18,8 @@ import os
 import pickle
 import sys
 import threading
+from numbers import Real
+from operator import index
 
 from tpviz.runtime import bar, server
 from tpviz.runtime.faults import RankError, RankTimeoutError, listed
@@ -200,8 +202,11 @@ def max_ranks() -> int:
 def check_world_size(world_size: int) -> int:
     """``world_size`` if that many ranks may be started; else ``ValueError`` with the numbers."""
     most = max_ranks()
-    if isinstance(world_size, bool) or not isinstance(world_size, int):
-        raise ValueError(f"world_size={world_size!r} is not a whole number; use 1 to {most}")
+    try:
+        world_size = index(None if isinstance(world_size, bool) else world_size)
+    except TypeError:
+        message = f"world_size={world_size!r} is not a whole number; use 1 to {most}"
+        raise ValueError(message) from None
     if world_size < 1:
         raise ValueError(f"world_size={world_size} is less than 1; use 1 to {most}")
     if world_size > most:
@@ -215,7 +220,7 @@ def check_world_size(world_size: int) -> int:
 def _check(fn, timeout, device, backend):
     if not callable(fn):
         raise ValueError(f"launch needs a function to run on the ranks, not {fn!r}")
-    good = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    good = isinstance(timeout, Real) and not isinstance(timeout, bool)
     if timeout is not None and not (good and math.isfinite(timeout) and timeout > 0):
         raise ValueError(f"timeout={timeout!r}; use a number of seconds above 0, or None")
     if device not in (None, "cpu", "cuda"):

@@ -39,6 +39,7 @@ class Recorder:
         self.memory = MemoryHook(self.phases) if memory else None
         self.kernels, self.comms, self.waits, self.steps = [], [], [], []
         self.own_seconds = 0.0
+        self.hooks = []
         self.trace = None
 
     # -- life ------------------------------------------------------------------------------------
@@ -47,6 +48,8 @@ class Recorder:
             raise RuntimeError(
                 "this rank is already being recorded; nested tv.record() is not possible"
             )
+        if self.hooks:
+            raise RuntimeError("a recorder records once; make another one with tv.record()")
         self.clock = clock()
         hook = compute.KernelHook if self.detail == "kernels" else compute.EveryOperator
         self.hooks = [hook(self.clock.now, self._kernel)] + ([self.memory] if self.memory else [])
@@ -66,13 +69,20 @@ class Recorder:
 
     @contextmanager
     def step(self):
-        """Mark one training step; steps are numbered from 0."""
+        """Mark one training step; steps are numbered from 0, one that raises included.
+
+        Raises ``RuntimeError`` inside another step.
+        """
+        if self.phases.step >= 0:
+            raise RuntimeError(f"step {self.phases.step} is not over; steps cannot be nested")
         self.phases.step = number = len(self.steps)
         self.phases.module_seen = self.phases.backward_seen = False
         start = self.clock.now()
-        yield number
-        self.steps.append((number, start, self.clock.now()))
-        self.phases.step = -1
+        try:
+            yield number
+        finally:
+            self.steps.append((number, start, self.clock.now()))
+            self.phases.step = -1
 
     # -- what the hooks call ---------------------------------------------------------------------
     def _kernel(self, operator, start, end, args, result):

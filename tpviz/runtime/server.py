@@ -50,7 +50,12 @@ def surroundings() -> tuple:
 
 
 def ensure():
-    """Start the fork server with torch loaded, unless one is running."""
+    """Start the fork server with torch loaded, unless one is running.
+
+    Raises ``RuntimeError`` where the working directory is gone: no Python starts there.
+    """
+    if surroundings()[2] is None and forkserver._forkserver._forkserver_pid is None:
+        raise RuntimeError("the working directory no longer exists; os.chdir to one that does")
     forkserver.set_forkserver_preload(["tpviz.runtime.janitor", "tpviz.runtime.worker"])
     changes = {janitor.GARBAGE: os.pathsep.join(garbage())}
     # One thread each: thread pools made in the server would be copied into every rank.

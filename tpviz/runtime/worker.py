@@ -95,8 +95,7 @@ def _run(context, payload):
         answer = "error", _failure(error)
     if answer[0] == "done":  # else the board goes on showing what it was that failed
         board.write("finished")
-    sys.stdout.flush()
-    sys.stderr.flush()
+    guard.flush_output()
     return answer
 
 
@@ -126,7 +125,11 @@ def _failure(error):
     # The first frame is our own call of the function.
     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
     text = "".join(traceback.format_exception(error))
-    return {"type": type(error).__name__, "message": str(error), "traceback": text}
+    try:
+        message = str(error)
+    except Exception:  # a faulty __str__ must not hide the failure itself
+        message = "<its __str__ raises>"
+    return {"type": type(error).__name__, "message": message, "traceback": text}
 
 
 def _send(kind, content):

@@ -1,0 +1,84 @@
+"""What a recorder is asked for, how it begins and ends, and what it refuses."""
+
+import pytest
+import torch
+
+import tpviz as tv
+
+
+def test_every_operator_on_request():
+    few, many = tv.launch(_details, world_size=1)[0]
+    assert few == ["addmm"]
+    assert set(many) > {"addmm", "view", "t"} or set(many) > {"addmm", "t"}
+
+
+def _details():
+    layer, names = torch.nn.Linear(4, 4), []
+    for detail in ("kernels", "all"):
+        with tv.record(detail=detail) as rec:
+            layer(torch.ones(2, 4))
+        names.append(rec.trace["name"].tolist())
+    return names
+
+
+def test_recording_works_without_ranks():
+    with tv.record() as rec:
+        torch.ones(4, 8) @ torch.ones(8, 2)
+    assert rec.trace["flops"].tolist() == [2 * 4 * 8 * 2]
+    assert rec.trace.meta["overhead"] >= 0
+
+
+def test_unknown_detail_and_nesting_are_refused():
+    with pytest.raises(ValueError, match="kernels"):
+        tv.record(detail="some")
+    with tv.record(), pytest.raises(RuntimeError, match="already being recorded"), tv.record():
+        pass
+
+
+def test_an_exception_inside_leaves_no_recorder_behind():
+    with pytest.raises(ZeroDivisionError), tv.record():
+        1 / 0  # noqa: B018
+    with tv.record() as rec:
+        torch.ones(2, 2) @ torch.ones(2, 2)
+    assert len(rec.trace) == 1
+
+
+def test_a_group_that_is_not_recorded_is_said():
+    messages = tv.launch(_warning, world_size=1, backend="gloo")
+    assert 'backend="tpviz"' in messages[0]
+
+
+def _warning():
+    import warnings
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with tv.record():
+            pass
+    return str(caught[0].message)
+
+
+def test_a_step_that_raises_keeps_its_number_and_the_next_takes_another():
+    x = torch.ones(2, 2)
+    with tv.record() as rec:
+        with pytest.raises(ZeroDivisionError), rec.step():
+            1 / 0  # noqa: B018
+        x @ x
+        with rec.step():
+            x @ x
+    assert rec.trace.steps == [0, 1]
+    assert rec.trace.select(kind="compute")["step"].tolist() == [-1, 1]
+
+
+def test_steps_cannot_be_nested_and_a_recorder_records_once():
+    with tv.record() as rec, rec.step(), pytest.raises(RuntimeError, match="cannot be nested"):
+        with rec.step():
+            pass
+    with pytest.raises(RuntimeError, match="records once"), rec:
+        pass
+
+
+def test_without_any_module_a_step_has_no_phases():
+    with tv.record() as rec, rec.step():
+        torch.ones(2, 2) @ torch.ones(2, 2)
+    assert rec.trace.select(kind="compute")["phase"].tolist() == [""]
