@@ -5,7 +5,7 @@ while children forked from one process that has torch are ready in 0.1 s and sha
 unlike a plain ``fork`` it is safe in a kernel full of threads or with a GPU in use. Why a file for
 the rendezvous: with TCP, some starts of 8 ranks stalled for 5 s, with a file none did.
 
-One pool at a time lives in a process. ``docs/architecture.md`` has the measurements.
+One pool at a time lives in a process. ``docs/adr/0001`` has the measurements.
 """
 
 import multiprocessing
