@@ -152,7 +152,7 @@ def _layers():
     """{phase: layers in the order in which they computed}."""
     model = Checkpointed()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    with tv.record() as rec, rec.step():
+    with tv.record(detail="all") as rec, rec.step():
         model(torch.ones(BATCH, HIDDEN, dtype=torch.float64)).sum().backward()
         optimizer.step()
     found = {}

@@ -1,59 +1,95 @@
-"""Seeing compute: every kernel that does arithmetic, in forward and backward, with its FLOPs.
+"""Seeing compute: the kernels that do the arithmetic, in forward and backward, with their FLOPs.
 
 A `TorchDispatchMode` sees all operators but costs about 8 us each, 25 % of a small step, most of it
-spent on views. So by default only the operators that do work (`KERNELS`) are intercepted, by
-registering a Python kernel for them at a dispatch key above autograd that no device uses
-(AutocastIPU) and including that key while recording: 2 % of the same step. See docs/adr/0003.
-``detail="all"`` takes the dispatch mode.
+spent on views. So by default only the operators that carry the FLOPs, and the optimizer's
+(`KERNELS`), are intercepted, by registering a Python kernel for them at a dispatch key above
+autograd that no device uses (AutocastIPU) and including that key while recording. What is noted of
+a call is as little as possible, and read later: between two GEMMs the caches are cold, and Python
+runs ten times slower than in a loop. See docs/adr/0003. ``detail="all"`` takes the dispatch mode.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from tpviz import labels
+
 KERNELS = """
-mm addmm bmm baddbmm convolution convolution_backward native_layer_norm native_layer_norm_backward
+mm addmm bmm baddbmm convolution convolution_backward
 _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
 _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward
 _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
 _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
-gelu gelu_backward relu threshold_backward silu silu_backward tanh tanh_backward
-sigmoid sigmoid_backward _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
-nll_loss_forward nll_loss_backward embedding embedding_dense_backward
-native_dropout native_dropout_backward add.Tensor mul.Tensor
 _fused_adamw_ _fused_adam_ _fused_sgd_
-_foreach_add_.List _foreach_mul_.Scalar _foreach_lerp_.Scalar _foreach_addcmul_.Scalar
-_foreach_addcdiv_.ScalarList _foreach_sqrt _foreach_norm.Scalar
 """.split()
 
 _KEY = torch._C.DispatchKey.AutocastIPU
 _KEY_NAME = "AutocastIPU"
 _BELOW = torch._C._dispatch_keyset_full_after(_KEY)
-_BINARY = {torch.ops.aten.add, torch.ops.aten.mul}
+_task_id = torch._C._current_graph_task_id
+_node = torch._C._current_autograd_node
 
-_observe = None  # (clock's now, callable(operator, start, end, args, result)) while recording
-_busy = False  # inside an intercepted kernel: what it calls is part of it
+_observe = None  # (clock's now, callable(Note)) while recording and not inside a kernel
 _resumed = None  # when the last wait inside it ended
 
 
+class Note(NamedTuple):
+    """What is kept of one kernel: no tensors, and nothing that can be found out later."""
+
+    operator: object
+    start: object
+    end: object
+    task: int
+    """autograd's graph task, -1 outside backward"""
+    node: object
+    """the autograd node's sequence number, None outside backward"""
+    label: object
+    shapes: object
+    """what `flops` needs of its arguments, None where it needs nothing"""
+
+
+# GEMMs, and which of their arguments is the first matrix; the second comes next.
+_GEMMS = {
+    getattr(torch.ops.aten, name): first
+    for name, first in (("mm", 0), ("bmm", 0), ("addmm", 1), ("baddbmm", 1))
+}
+# The counter has no formula for attention on the CPU; its arithmetic and first arguments are the
+# GPU's.
+_SAME_AS = {
+    getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention_for_cpu{way}"): getattr(
+        torch.ops.aten, f"_scaled_dot_product_flash_attention{way}"
+    )
+    for way in ("", "_backward")
+}
+
+
 def _kernel(operator):
-    redispatch = operator.redispatch
-    if operator.overloadpacket in _BINARY:
-        redispatch = _accepting_numbers(operator)
+    redispatch = operator._handle.redispatch_boxed  # what operator.redispatch calls, a frame less
+    counted, first = has_flops(operator), _GEMMS.get(operator.overloadpacket)
 
     def kernel(keyset, *args, **kwargs):
-        global _busy, _resumed
-        keyset = keyset & _BELOW
-        if _observe is None or _busy:
-            return redispatch(keyset, *args, **kwargs)
-        now, note = _observe
-        _busy, _resumed = True, None
+        global _observe, _resumed
+        observe = _observe
+        if observe is None:
+            return redispatch(keyset & _BELOW, *args, **kwargs)
+        now, note = observe
+        _observe = _resumed = None  # what this kernel calls is part of it
         start = now()
         try:
-            result = redispatch(keyset, *args, **kwargs)
+            result = redispatch(keyset & _BELOW, *args, **kwargs)
         finally:
-            _busy = False
-        note(operator, _resumed or start, now(), args, result)
+            _observe = observe
+        end, task = now(), _task_id()
+        node = _node() if task >= 0 else None
+        sequence = None if node is None else node._sequence_nr()
+        if first is not None and type(args[first]) is torch.Tensor:
+            shapes = args[first].shape, args[first + 1].shape  # the common case, a call less
+        else:
+            shapes = _shapes(args, result) if counted else None
+        # a plain tuple, which `Note` names later: one call less
+        note((operator, _resumed or start, end, task, sequence, labels._current, shapes))
         return result
 
     return kernel
@@ -65,17 +101,24 @@ def resumed(stamp):
     _resumed = stamp
 
 
-def _accepting_numbers(operator):
-    """``x + 1`` arrives with a bare number, which redispatching refuses: call past this key."""
-    redispatch, this_key = operator.redispatch, torch._C.DispatchKeySet(_KEY)
+def _shapes(args, result):
+    """Tensors' shapes (of a DTensor, its local shard's) and other arguments, then the result's."""
+    found = []
+    for a in (*args, result):
+        kind = type(a)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            a = a.shape
+        elif isinstance(a, torch.Tensor):
+            a = getattr(a, "_local_tensor", a).shape
+        elif kind is tuple:
+            a = [t.shape if isinstance(t, torch.Tensor) else t for t in a]
+        found.append(a)
+    return found
 
-    def call(keyset, *args, **kwargs):
-        if all(isinstance(a, torch.Tensor) for a in args[:2]):
-            return redispatch(keyset, *args, **kwargs)
-        with torch._C._ExcludeDispatchKeyGuard(this_key):
-            return operator(*args, **kwargs)
 
-    return call
+def has_flops(operator):
+    """Whether there is a formula for the operator's FLOPs."""
+    return operator.overloadpacket in flop_registry or operator.overloadpacket in _SAME_AS
 
 
 def _register():
@@ -83,9 +126,7 @@ def _register():
     everything.fallback(torch.library.fallthrough_kernel, _KEY_NAME)
     aten = torch.library.Library("aten", "IMPL")
     for name in KERNELS:
-        packet, _, overload = name.partition(".")
-        packet = getattr(torch.ops.aten, packet, None)
-        operator = getattr(packet, overload or "default", None)
+        operator = getattr(getattr(torch.ops.aten, name, None), "default", None)
         if operator is not None:  # operators move between releases
             aten.impl(name, _kernel(operator), _KEY_NAME, with_keyset=True)
     return everything, aten
@@ -95,7 +136,7 @@ _LIBRARIES = _register()  # registrations live as long as these objects
 
 
 class KernelHook:
-    """While entered, ``note(operator, start, end, args, result)`` follows each of `KERNELS`."""
+    """While entered, ``note`` gets the fields of a `Note` after each of `KERNELS`."""
 
     def __init__(self, now, note):
         self.pair = (now, note)
@@ -127,54 +168,19 @@ class EveryOperator(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         start = self.now()
         result = func(*args, **(kwargs or {}))
-        self.note(func, start, self.now(), args, result)
+        end, node = self.now(), _node()
+        sequence = None if node is None else node._sequence_nr()
+        shapes = _shapes(args, result) if has_flops(func) else None
+        self.note((func, start, end, _task_id(), sequence, labels._current, shapes))
         return result
 
 
-def cost_of(operator, args, result):
-    """(FLOPs, bytes of all operands and results) of one call; of a DTensor, of its local shard.
-
-    This runs for every kernel, so it is written for speed: types are compared, since isinstance and
-    missing attributes of tensors are slow, and only numbers are kept, since each container would
-    bring the next garbage collection nearer.
-    """
-    touched = 0
-    for a in (*args, result):
-        kind = type(a)
-        if kind is torch.Tensor or kind is torch.nn.Parameter:
-            touched += a.nbytes
-        elif kind is list or kind is tuple:
-            touched += sum(t.nbytes for t in a if isinstance(t, torch.Tensor))
-        elif isinstance(a, torch.Tensor):
-            touched += _local(a).nbytes
-    return _flops(operator.overloadpacket, args, result), touched
-
-
-def _flops(packet, args, result):
-    """A GEMM's 2 m k n at once; other formulas are torch.utils.flop_counter's."""
-    position = _GEMMS.get(packet)
-    if position is not None:
-        left, right = _local(args[position]), _local(args[position + 1])
-        return 2 * left.numel() * right.shape[-1]
-    formula = flop_registry.get(packet) or flop_registry.get(_SAME_AS.get(packet))
-    if formula is None:
+def flops(operator, shapes):
+    """FLOPs of one call, by torch.utils.flop_counter's formulas (2 per multiply-add)."""
+    if shapes is None:
         return 0
-    out = result[0] if isinstance(result, (list, tuple)) else result
-    return int(formula(*map(_local, args), out_val=_local(out)))
-
-
-def _local(value):
-    return getattr(value, "_local_tensor", value) if type(value) is not torch.Tensor else value
-
-
-_aten = torch.ops.aten
-# The first matrix is this argument, the second the next one.
-_GEMMS = {_aten.mm: 0, _aten.bmm: 0, _aten.addmm: 1, _aten.baddbmm: 1}
-# The counter has no formula for attention on the CPU; its arithmetic and first arguments are the
-# GPU's.
-_SAME_AS = {
-    getattr(_aten, f"_scaled_dot_product_flash_attention_for_cpu{pass_}"): getattr(
-        _aten, f"_scaled_dot_product_flash_attention{pass_}"
-    )
-    for pass_ in ("", "_backward")
-}
+    if len(shapes) == 2:
+        return 2 * shapes[0].numel() * shapes[1][-1]
+    packet = operator.overloadpacket
+    formula = flop_registry.get(packet) or flop_registry[_SAME_AS[packet]]
+    return int(formula(*shapes[:-1], out_val=shapes[-1]))

@@ -9,6 +9,8 @@ all of these.
 """
 
 from bisect import bisect_right
+from operator import itemgetter
+from typing import NamedTuple
 
 import torch
 from torch.nn.modules import module as module_hooks
@@ -22,15 +24,27 @@ _next_sequence = torch._C._autograd._get_sequence_nr
 _REDUCTIONS = {"all_reduce", "reduce_scatter", "reduce"}
 
 
-class Phases:
-    """Follows one program on one rank between `start` and `stop`."""
+class Mark(NamedTuple):
+    """The state from here on: after ``kernels`` kernels, before autograd node ``sequence``."""
 
-    def __init__(self):
+    kernels: int
+    sequence: int
+    layer: str | None
+    recomputing: bool
+    in_optimizer: bool
+    step: int
+
+
+class Phases:
+    """Follows a program on one rank between `start` and `stop`; ``kernels`` is a growing list."""
+
+    def __init__(self, kernels):
+        self.kernels = kernels
         self.step = -1
         self.in_optimizer = False
         self.module_seen = self.backward_seen = False
         self.stack = []  # (layer, entered inside a backward?)
-        self.boundaries = [(-1, "")]  # (first autograd sequence number, layer)
+        self.marks = [(0, -1, None, False, False, -1)]
         self.names = {}  # module -> qualified name; emptied by `stop`
         self.handles = []
 
@@ -46,6 +60,12 @@ class Phases:
         for handle in self.handles:
             handle.remove()
         self.names.clear()
+
+    def set_step(self, step):
+        """A marked step begins (its number), or ends (-1)."""
+        self.step = step
+        self.module_seen = self.backward_seen = False
+        self._mark()
 
     def where(self, collective=""):
         """(phase, layer, autograd sequence number or -1) of what is being issued now."""
@@ -78,28 +98,86 @@ class Phases:
             return ("sync" if collective in _REDUCTIONS else ""), -1
         return "forward", -1
 
+    def of_kernels(self):
+        """The fields of each kernel of the list, in order: {phase, layer, microbatch, chunk, step}.
+
+        Kernels are many, so while they run only changes of state are marked.
+        """
+        mark, *later = map(Mark._make, self.marks)
+        upcoming = iter(later)
+        following = next(upcoming, None)
+        module_seen = backward_seen = False
+        for i, (*_, task, node, label, _shapes) in enumerate(self.kernels):
+            while following is not None and following.kernels <= i:
+                if following.step != mark.step:
+                    module_seen = backward_seen = False
+                mark, following = following, next(upcoming, None)
+                module_seen |= mark.layer is not None
+            backward_seen |= task >= 0
+            phase = label.phase or _phase(mark, task, module_seen, backward_seen)
+            layer = label.layer or self._layer(mark, phase, node)
+            yield {
+                "phase": phase,
+                "layer": layer,
+                "microbatch": label.microbatch,
+                "chunk": label.chunk,
+                "step": mark.step,
+            }
+
+    def _layer(self, mark, phase, node):
+        if phase == "backward" and node is not None:
+            return self.layer_of(node)
+        return mark.layer or ""
+
     def layer_of(self, sequence):
         """The layer whose forward made the autograd node with this sequence number."""
-        at = bisect_right(self.boundaries, sequence, key=lambda b: b[0])
-        return self.boundaries[at - 1][1]
+        at = bisect_right(self.marks, sequence, key=itemgetter(1))
+        return Mark._make(self.marks[at - 1]).layer or ""
+
+    def _mark(self):
+        """Note the state in a plain tuple, which `Mark` names later: this runs between kernels."""
+        layer, recomputing = self.stack[-1] if self.stack else (None, False)
+        self.marks.append(
+            (len(self.kernels), _next_sequence(), layer, recomputing, self.in_optimizer, self.step)
+        )
 
     def _enter(self, module, args):
-        if not self.stack and module not in self.names:
+        layer = self.names.get(module) or self._name(module)
+        recomputing = _task_id() >= 0
+        self.stack.append((layer, recomputing))
+        self.module_seen = True
+        self.marks.append(  # as `_mark` does; a call less, for this runs twice per module
+            (len(self.kernels), _next_sequence(), layer, recomputing, self.in_optimizer, self.step)
+        )
+
+    def _name(self, module):
+        """The qualified name of a module not seen before, or of the outermost one, its type."""
+        if not self.stack:
             for name, part in module.named_modules():
                 self.names.setdefault(part, name)  # the outermost module seen first names its parts
-        self._push(self.names.get(module) or type(module).__name__)
-
-    def _push(self, layer):
-        self.module_seen = True
-        self.stack.append((layer, _task_id() >= 0))
-        self.boundaries.append((_next_sequence(), layer))
+        self.names[module] = self.names.get(module) or type(module).__name__
+        return self.names[module]
 
     def _leave(self, module, args, output):
         self.stack.pop()
-        self.boundaries.append((_next_sequence(), self.stack[-1][0] if self.stack else ""))
+        self._mark()
 
     def _optimizer_begins(self, *_):
         self.in_optimizer = True
+        self._mark()
 
     def _optimizer_ends(self, *_):
         self.in_optimizer = False
+        self._mark()
+
+
+def _phase(mark, task, module_seen, backward_seen):
+    """The phase of a kernel: the same rules as `Phases.where`, from what was marked."""
+    if mark.in_optimizer:
+        return "optimizer"
+    if task >= 0:
+        return "recompute" if mark.recomputing else "backward"
+    if mark.layer is not None:
+        return "forward"
+    outside = mark.step < 0 or not module_seen or backward_seen
+    return "" if outside else "forward"

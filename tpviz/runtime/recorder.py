@@ -35,9 +35,9 @@ class Recorder:
         if detail not in ("kernels", "all"):
             raise ValueError(f'detail={detail!r} is not known; use "kernels" or "all"')
         self.detail = detail
-        self.phases = Phases()
-        self.memory = MemoryHook(self.phases) if memory else None
         self.kernels, self.comms, self.waits, self.steps = [], [], [], []
+        self.phases = Phases(self.kernels)
+        self.memory = MemoryHook(self.phases) if memory else None
         self.own_seconds = 0.0
         self.hooks = []
         self.trace = None
@@ -52,7 +52,9 @@ class Recorder:
             raise RuntimeError("a recorder records once; make another one with tv.record()")
         self.clock = clock()
         hook = compute.KernelHook if self.detail == "kernels" else compute.EveryOperator
-        self.hooks = [hook(self.clock.now, self._kernel)] + ([self.memory] if self.memory else [])
+        self.hooks = [hook(self.clock.now, self.kernels.append)] + (
+            [self.memory] if self.memory else []
+        )
         self.phases.start()
         backend.recorder = self
         for h in self.hooks:
@@ -75,20 +77,16 @@ class Recorder:
         """
         if self.phases.step >= 0:
             raise RuntimeError(f"step {self.phases.step} is not over; steps cannot be nested")
-        self.phases.step = number = len(self.steps)
-        self.phases.module_seen = self.phases.backward_seen = False
+        number = len(self.steps)
+        self.phases.set_step(number)
         start = self.clock.now()
         try:
             yield number
         finally:
             self.steps.append((number, start, self.clock.now()))
-            self.phases.step = -1
+            self.phases.set_step(-1)
 
     # -- what the hooks call ---------------------------------------------------------------------
-    def _kernel(self, operator, start, end, args, result):
-        cost = compute.cost_of(operator, args, result)
-        self.kernels.append((operator, start, end, *cost, *self.phases.where()))
-
     def issued(self, collective, payload, group, members, axis, seq):
         """A collective was handed to the group: returns the row whose end `completed` fills in."""
         row = [
@@ -132,16 +130,15 @@ class Recorder:
                     end=resolve(end),
                 )
             )
-        for op, start, end, flops, touched, *where in self.kernels:
+        for kernel, where in zip(map(compute.Note._make, self.kernels), self.phases.of_kernels()):
             events.append(
                 Event(
                     rank=rank,
-                    name=op.overloadpacket.__name__,
-                    start=resolve(start),
-                    end=resolve(end),
-                    flops=flops,
-                    bytes=touched,
-                    **self._where(where),
+                    name=kernel.operator.overloadpacket.__name__,
+                    start=resolve(kernel.start),
+                    end=resolve(kernel.end),
+                    flops=compute.flops(kernel.operator, kernel.shapes),
+                    **where,
                 )
             )
         for row in self.comms:
@@ -236,14 +233,13 @@ _kernel_cost = None
 
 
 def kernel_cost():
-    """Seconds that recording adds to one kernel, measured once on a one-element addition."""
+    """Seconds that recording adds to one kernel, measured once on a one-element product."""
     global _kernel_cost
     if _kernel_cost is None and backend.recorder is None:
-        x = torch.ones(1)
-        plain = _seconds_each(lambda: x + x)
-        recorder = Recorder()
-        with compute.KernelHook(time.perf_counter, recorder._kernel):
-            _kernel_cost = max(0.0, _seconds_each(lambda: x + x) - plain)
+        x = torch.ones(1, 1)
+        plain = _seconds_each(lambda: x @ x)
+        with compute.KernelHook(time.perf_counter, [].append):
+            _kernel_cost = max(0.0, _seconds_each(lambda: x @ x) - plain)
     return _kernel_cost or 0.0
 
 
