@@ -129,7 +129,7 @@ def main():
         timing("elastic_launch", elastic_times, "s"),
         row("spawn / warm pool", median(spawn) / median(pool), "x"),
         row("elastic_launch / warm pool", median(elastic_times) / median(pool), "x"),
-        *(row(f"PSS of all processes, {name}", size / 1e6, "MB", 300 if name == "pool" else None)
+        *(row(f"PSS of all, {name}", size / 2**20, "MiB", 300 if name == "pool" else None)
           for name, size in memory.items())], starts_s=pool)
     tv.shutdown()
 

@@ -122,3 +122,13 @@ def test_strategy_and_workload_in_the_wrong_order(verb):
         verb(W, tv.Megatron(tp=2))
     with pytest.raises(ValueError, match=r"after the strategy comes a workload .*, not <class"):
         verb(tv.Megatron(tp=2), tv.GPT)
+
+
+def test_every_operator_on_request():
+    few, many = (set(train(tv.Megatron(tp=1), W, 1, detail=detail)["name"].tolist())
+                 for detail in ("kernels", "all"))
+    assert "addmm" in few
+    assert "gelu" not in few
+    assert many > few | {"gelu", "native_layer_norm"}
+    with pytest.raises(ValueError, match="detail='some' is not possible"):
+        train(tv.Megatron(tp=1), W, 1, detail="some")

@@ -24,6 +24,8 @@ from .devices import badge
 from .memory import MemoryHook
 from .phases import Phases
 
+DETAILS = ("kernels", "all")
+
 
 class Recorder:
     """Collects the events of one rank while active; `trace` after it.
@@ -32,7 +34,7 @@ class Recorder:
     """
 
     def __init__(self, memory=False, detail="kernels"):
-        if detail not in ("kernels", "all"):
+        if detail not in DETAILS:
             raise ValueError(f'detail={detail!r} is not known; use "kernels" or "all"')
         self.detail = detail
         self.kernels, self.comms, self.waits, self.steps = [], [], [], []
@@ -213,10 +215,10 @@ def record(memory=False, detail="kernels"):
     """Record this rank's events while the ``with`` block runs; ``.trace`` holds them afterwards.
 
     memory: also follow every allocation (parameters, gradients, optimizer, activations); this slows
-    the program, so times of such a recording are not to be trusted. detail: "kernels" (operators
-    that do arithmetic, cheap) or "all" (every operator). Collectives are seen on groups of the
-    "tpviz" backend, which `tpviz.launch` starts ranks with; with another backend only compute is
-    seen, and a warning says so.
+    the program, so times of such a recording are not to be trusted. detail: "kernels" (GEMMs,
+    convolutions, attention, fused optimizers: what carries the FLOPs, cheap) or "all" (every
+    operator, slower). Collectives are seen on groups of the "tpviz" backend, which `tpviz.launch`
+    starts ranks with; with another backend only compute is seen, and a warning says so.
     """
     if dist.is_initialized() and not backend.is_recorded():
         import warnings

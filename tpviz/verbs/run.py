@@ -9,7 +9,7 @@ import torch.distributed as dist
 from tpviz.checks import number, one_of, whole_number
 from tpviz.runtime.launch import launch
 from tpviz.runtime.launch import progress as report
-from tpviz.runtime.recorder import record
+from tpviz.runtime.recorder import DETAILS, record
 from tpviz.schemes.gpt.program import LEARNING_RATE, reference_program
 from tpviz.schemes.ownership import ownership
 from tpviz.trace import Trace
@@ -18,7 +18,7 @@ from .ranks import check_fit, mean_losses, program_here, train_step
 
 
 def run(strategy, workload, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None, memory=True,
-        timeout=120, progress=None):
+        detail="kernels", timeout=120, progress=None):
     """Train on ``strategy.world_size`` real ranks; the recorded steps of all ranks as one `Trace`.
 
     Parameters
@@ -27,6 +27,7 @@ def run(strategy, workload, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None,
     lr : learning rate of AdamW.
     device, timeout (s, of the whole call), progress : as `tpviz.launch` takes them.
     memory : follow allocations too, in one more step of its own, since that slows the step.
+    detail : "kernels" or "all", as `tpviz.record` takes it.
 
     ``trace.meta`` has ``losses`` (one a training step, warm-up included; the mean over the whole
     batch), ``warmup``, ``mesh`` and ``ownership`` (what `MeshView` draws), ``strategy``,
@@ -34,8 +35,9 @@ def run(strategy, workload, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None,
     """
     steps, warmup = whole_number("steps", steps), whole_number("warmup", warmup, low=0)
     lr, memory = number("lr", lr, 0, 1000), one_of("memory", memory, (True, False))
+    detail = one_of("detail", detail, DETAILS)
     check_fit(strategy, workload)
-    results = launch(_train, strategy, workload, steps, warmup, lr, memory, device=device,
+    results = launch(_train, strategy, workload, steps, warmup, lr, memory, detail, device=device,
                      world_size=strategy.world_size, timeout=timeout, progress=progress)
     traces, losses = zip(*results)
     return Trace.merge(traces, strategy=repr(strategy), workload=repr(workload),
@@ -49,7 +51,7 @@ def train_reference(workload, steps, *, lr=LEARNING_RATE, device="cpu"):
     return [float(train_step(program, workload, step, device)) for step in range(steps)]
 
 
-def _train(strategy, workload, steps, warmup, lr, memory):
+def _train(strategy, workload, steps, warmup, lr, memory, detail):
     """One rank's training: (its `Trace`, its losses)."""
     program, device = program_here(strategy, workload, lr=lr)
     losses, total = [], warmup + steps + memory
@@ -66,7 +68,7 @@ def _train(strategy, workload, steps, warmup, lr, memory):
         train()
         say()
     dist.barrier()  # so that no rank's first recorded step begins with waiting for a slower start
-    with record() as recorder:
+    with record(detail=detail) as recorder:
         for _ in range(steps):
             with recorder.step():
                 train()
