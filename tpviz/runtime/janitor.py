@@ -52,7 +52,7 @@ def _children(pid):
         return []
 
 
-def unmap_clean_pages():
+def give_back_memory():
     """Give back pages of shared libraries that the fork server read but ranks may never need.
 
     They stay in the system's page cache and come back at the next touch; but a limit on memory,
@@ -62,9 +62,11 @@ def unmap_clean_pages():
     try:
         with open("/proc/self/smaps") as file:
             mappings = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", file.read())
-        madvise = ctypes.CDLL(None, use_errno=True).madvise
+        libc = ctypes.CDLL(None, use_errno=True)
+        madvise, trim = libc.madvise, libc.malloc_trim
     except (OSError, AttributeError):
         return  # not Linux: nothing is gained, nothing is lost
+    trim(0)
     for mapping in mappings:
         head = re.match(r"([0-9a-f]+)-([0-9a-f]+) r-.p \S+ \S+ [1-9]\d* +/", mapping)
         if head and re.search(r"^Anonymous: +0 kB$", mapping, re.MULTILINE):

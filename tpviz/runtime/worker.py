@@ -34,8 +34,8 @@ _pipe = None
 _pipe_lock = threading.Lock()
 _last_progress = 0.0
 
-janitor.unmap_clean_pages()
 gc.collect()
+janitor.give_back_memory()
 gc.freeze()  # a collection in a rank would otherwise write to, and so copy, every shared page
 
 
