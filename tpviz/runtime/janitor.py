@@ -53,10 +53,10 @@ def _children(pid):
 
 
 def give_back_memory():
-    """Give back pages of shared libraries that the fork server read but ranks may never need.
+    """Give back free heap, and pages of shared libraries that ranks may never need.
 
-    They stay in the system's page cache and come back at the next touch; but a limit on memory,
-    such as Binder's, counts them as long as they are mapped (40 to 60 MB after importing torch).
+    The latter stay in the system's page cache and come back at the next touch; but a limit on
+    memory, such as Binder's, counts them while they are mapped (40 to 60 MB after importing torch).
     Only mappings without a single page of their own are taken, so nothing written can be lost.
     """
     try:
