@@ -82,3 +82,17 @@ def test_without_any_module_a_step_has_no_phases():
     with tv.record() as rec, rec.step():
         torch.ones(2, 2) @ torch.ones(2, 2)
     assert rec.trace.select(kind="compute")["phase"].tolist() == [""]
+
+
+def test_gradients_reduced_by_hand_after_backward_are_synchronisation():
+    assert tv.launch(_reduced_by_hand, world_size=2) == [["forward", "sync"]] * 2
+
+
+def _reduced_by_hand():
+    layer, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
+    with tv.record() as rec, rec.step():
+        y = layer(x)
+        torch.distributed.all_reduce(y.detach())
+        y.sum().backward()
+        torch.distributed.all_reduce(layer.weight.grad)
+    return rec.trace.select(kind="comm")["phase"].tolist()

@@ -40,7 +40,7 @@ class Phases:
 
     def __init__(self, kernels):
         self.kernels = kernels
-        self.step = -1
+        self.step, self.first_kernel = -1, 0
         self.in_optimizer = False
         self.module_seen = self.backward_seen = False
         self.stack = []  # (layer, entered inside a backward?)
@@ -63,7 +63,7 @@ class Phases:
 
     def set_step(self, step):
         """A marked step begins (its number), or ends (-1)."""
-        self.step = step
+        self.step, self.first_kernel = step, len(self.kernels)
         self.module_seen = self.backward_seen = False
         self._mark()
 
@@ -94,9 +94,15 @@ class Phases:
             return "forward", -1
         if self.step < 0 or not self.module_seen or collective in ("send", "recv"):
             return "", -1
-        if self.backward_seen:
+        if self.backward_seen or self._kernel_in_backward():
             return ("sync" if collective in _REDUCTIONS else ""), -1
         return "forward", -1
+
+    def _kernel_in_backward(self):
+        """Whether one has run in this step: backward itself may issue no collective."""
+        of_step = self.kernels[self.first_kernel :]
+        self.backward_seen = any(task >= 0 for *_, task, _node, _label, _shapes in of_step)
+        return self.backward_seen
 
     def of_kernels(self):
         """The fields of each kernel of the list, in order: {phase, layer, microbatch, chunk, step}.
