@@ -24,7 +24,7 @@ def test_right_answers_pass(name, fn):
 
 @pytest.mark.parametrize(("name", "fn", "words"), WRONG, ids=lambda v: getattr(v, "__name__", ""))
 def test_wrong_answers_fail_with_their_hint(name, fn, words):
-    result = check(name, fn)
+    result = check(name, fn, seed=1)  # hints depend on the draw in rare cases; a test must repeat
     assert not result.passed
     assert re.search(words, result.message, re.IGNORECASE), result.message
 
