@@ -1,0 +1,70 @@
+"""Closed forms of collectives: how many hops one after another, how many bytes through one port.
+
+T = hops * latency + volume / bandwidth. n ranks, S bytes of payload (the full tensor), log = log2
+rounded up:
+
+==================  ===================  ==========================  ===========================
+                    ring                 tree                        recursive_doubling
+==================  ===================  ==========================  ===========================
+all_reduce          2(n-1), 2(n-1)/n S   2 log, 2 S                  log, log S
+all_gather          n-1, (n-1)/n S       (as recursive_doubling)     log, (n-1)/n S
+reduce_scatter      n-1, (n-1)/n S       (as recursive_doubling)     log, (n-1)/n S (halving)
+broadcast, reduce   n-1, S               log, S                      log, log S
+==================  ===================  ==========================  ===========================
+
+Ring and recursive doubling: Thakur, Rabenseifner, Gropp (2005), "Optimization of Collective
+Communication Operations in MPICH". Tree: the two pipelined binary trees of Sanders, Speck, Traeff
+(2009), which NCCL has since 2.4; a rank passes every byte up once and down once. gather, scatter and
+all_to_all move (n-1)/n S through the busiest port in n-1 steps whatever the algorithm; a barrier is
+an empty tree all-reduce; a message one hop. Pipelining of ring broadcast and of trees is taken as
+perfect.
+
+>>> cost("ring", "all_reduce", 800, 4)
+(6, 1200.0)
+"""
+
+from tpviz.checks import one_of
+
+ALGORITHMS = ("ring", "tree", "recursive_doubling")
+
+
+def cost(algorithm, collective, payload, size):
+    """(hops, volume in bytes) of one collective; see the table above.
+
+    Raises ``ValueError`` for an unknown algorithm or collective.
+    """
+    one_of("algorithm", algorithm, ALGORITHMS)
+    if collective in ("send", "recv"):
+        return 1, float(payload)
+    if size == 1:
+        return 0, 0.0
+    log, part = (size - 1).bit_length(), (size - 1) * payload / size
+    if collective == "barrier":
+        return 2 * log, 0.0
+    if collective in ("gather", "scatter", "all_to_all"):
+        return size - 1, part
+    if collective == "all_reduce":
+        return {
+            "ring": (2 * (size - 1), 2 * part),
+            "tree": (2 * log, 2.0 * payload),
+            "recursive_doubling": (log, float(log * payload)),
+        }[algorithm]
+    if collective in ("all_gather", "reduce_scatter"):
+        return (size - 1 if algorithm == "ring" else log), part
+    if collective in ("broadcast", "reduce"):
+        return {
+            "ring": (size - 1, float(payload)),
+            "tree": (log, float(payload)),
+            "recursive_doubling": (log, float(log * payload)),
+        }[algorithm]
+    raise ValueError(f"collective {collective!r} is not known here")
+
+
+def choose(algorithm, collective, payload, size, latency, bandwidth):
+    """(hops, volume): of the named algorithm, or for "auto" of the fastest, as NCCL's tuner does.
+
+    latency in s, bandwidth in bytes/s. At equal times the ring.
+    """
+    names = ALGORITHMS if algorithm == "auto" else (algorithm,)
+    found = [cost(name, collective, payload, size) for name in names]
+    return min(found, key=lambda c: c[0] * latency + c[1] / bandwidth)
