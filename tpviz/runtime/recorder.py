@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from tpviz.trace.ledger import wire_bytes
-from tpviz.trace.table import Event, Trace
+from tpviz.trace.table import Event, Trace, members_text
 
 from . import backend, compute
 from .clock import CudaClock, clock
@@ -178,7 +178,7 @@ class Recorder:
             bytes=payload,
             wire_bytes=wire_bytes(collective, payload, len(members)),
             axis=axis,
-            members=",".join(map(str, members)),
+            members=members_text(members),
             seq=seq,
             **self._where(where),
         )

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from .files import write_json
+from .table import members_list
 
 _COMPUTE_STREAM, _COMM_STREAM = 7, 20
 _BITS = {1: "compute", 2: "comm"}
@@ -85,15 +86,11 @@ def _groups(trace):
         (axis, members): {
             "pg_name": str(number),
             "pg_desc": "default_pg" if axis == "world" else f"mesh_{axis}" if axis else "undefined",
-            "pg_size": len(_ranks(members)),
-            "ranks": _ranks(members),
+            "pg_size": len(members_list(members)),
+            "ranks": members_list(members),
         }
         for number, (axis, members) in enumerate(pairs)
     }
-
-
-def _ranks(members):
-    return [int(r) for r in members.split(",")] if members else []
 
 
 def _events(trace, rank, streams, groups):

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .table import members_list
+
 
 def wire_bytes(collective, payload, size):
     """Bytes one rank sends when a ring of ``size`` ranks does this collective on ``payload`` bytes.
@@ -142,4 +144,6 @@ def ledger(trace, rank=None, step=None):
     comm = trace.select(kind="comm", rank=rank)
     if step is not None:
         comm = comm.select(step=step)
-    return Ledger.of((e.axis, e.name, e.phase, 1, e.bytes, len(e.members.split(","))) for e in comm)
+    return Ledger.of(
+        (e.axis, e.name, e.phase, 1, e.bytes, max(len(members_list(e.members)), 1)) for e in comm
+    )

@@ -19,10 +19,11 @@ class Event(NamedTuple):
     kind: ``compute`` | ``comm`` | ``wait`` (compute lane blocked on the event ``waits_for``) |
     ``step`` (the span of a whole training step, on lane "step"). lane: ``compute``,
     ``comm/<axis>``, ``step``. phase: forward, backward, sync, recompute, optimizer or "". bytes:
-    payload, the full tensor of the collective. wire_bytes: what one rank sends on a ring. axis:
-    mesh axis of the group. members: its global ranks, "0,2". seq: the how-manyeth collective of
-    that group (the same number on every member), -1 for none. id is unique in a trace; waits_for is
-    an id or -1.
+    payload, the full tensor of the collective; of a kernel, what it reads and writes. wire_bytes:
+    what one rank sends on a ring. axis: mesh axis of the group. members: its global ranks, as
+    `members_text` writes them ("0,2"). seq: the how-manyeth collective of that group (the same
+    number on every member), -1 for none. id is unique in a trace; waits_for is an id or -1. dtype:
+    of a kernel's numbers, "float32", where known.
     """
 
     id: int = -1
@@ -44,6 +45,34 @@ class Event(NamedTuple):
     members: str = ""
     seq: int = -1
     waits_for: int = -1
+    dtype: str = ""
+
+
+MANY = 16
+"""Groups larger than this, in even steps, are written "0..1016:8": a column of texts stays small."""
+
+
+def members_text(ranks):
+    """Ranks of a group as the column ``members`` writes them; the order stays.
+
+    >>> members_text([0, 2]), members_text(range(0, 1024, 8))
+    ('0,2', '0..1016:8')
+    """
+    ranks = list(ranks)
+    if len(ranks) > MANY:
+        steps = range(ranks[0], ranks[-1] + 1, max(ranks[1] - ranks[0], 1))
+        if list(steps) == ranks:
+            return f"{ranks[0]}..{ranks[-1]}:{steps.step}"
+    return ",".join(map(str, ranks))
+
+
+def members_list(text):
+    """The ranks that `members_text` wrote; [] for an empty text."""
+    if ".." in text:
+        first, rest = text.split("..")
+        last, step = rest.split(":")
+        return list(range(int(first), int(last) + 1, int(step)))
+    return [int(rank) for rank in text.split(",")] if text else []
 
 
 _TYPES = {str: np.str_, int: np.int64, float: np.float64}

@@ -1,0 +1,166 @@
+"""Replays captured programs on a virtual clock: every rank its list of kernels, issues and waits.
+
+A collective begins when its last member has issued it and the previous one of the same group (axis
+and members) has ended; the cluster says how long it lasts. Each rank runs ahead on its own until it
+waits for something unfinished; collectives begin and end in the order of the clock.
+"""
+
+import heapq
+
+from .flows import Flows
+
+
+class Transfer:
+    """One collective (or message) of a group: who has issued it, when it began and ended."""
+
+    __slots__ = ("arrived", "bytes", "end", "missing", "name", "queue", "ready", "waiting")
+
+    def __init__(self, queue, name, size, bytes):
+        self.queue, self.name, self.missing, self.bytes = queue, name, size, bytes
+        self.ready, self.end, self.waiting = 0.0, None, []
+
+
+class Queue:
+    """The collectives of one group, in the order issued: one at a time, as on a stream."""
+
+    __slots__ = ("axis", "busy", "factor", "kind", "line", "link", "members", "next", "transfers")
+
+    def __init__(self, axis, members, kind, link, factor):
+        self.axis, self.members, self.kind, self.link = axis, members, kind, link
+        self.factor = factor
+        self.transfers, self.next, self.busy = [], 0, False
+
+    def __lt__(self, other):  # heaps compare on equal times
+        return id(self) < id(other)
+
+
+class Engine:
+    """One replay. programs : per rank a list of operations, each one of
+
+    ("kernel", seconds), ("issue", queue, name, bytes), ("wait", k) for the rank's k-th issue, and
+    ("mark",), which does nothing. Afterwards ``times[rank]`` has (start, end) per operation: of an
+    issue, when it was issued and when its transfer ended. Raises ``RuntimeError`` on a deadlock.
+    """
+
+    def __init__(self, cluster, programs, contention=True):
+        self.cluster, self.programs = cluster, programs
+        self.flows, self.starting = Flows(contention), []
+        self.clock = [0.0] * len(programs)
+        self.at = [0] * len(programs)
+        self.issued = [[] for _ in programs]
+        self.places = [{} for _ in programs]  # queue -> how many issued on it by this rank
+        self.times = [[] for _ in programs]
+
+    def run(self):
+        """Replay to the end; returns ``times``."""
+        for rank in range(len(self.programs)):
+            self._advance(rank)
+        while True:
+            starting = self.starting[0][0] if self.starting else None
+            upcoming = self.flows.next_time()
+            if starting is not None and (upcoming is None or starting <= upcoming):
+                time, queue = heapq.heappop(self.starting)
+                self._begin(queue, time)
+            elif upcoming is not None:
+                flow = self.flows.step()
+                if flow is not None:
+                    self._ended(flow.owner, flow.end)
+            else:
+                break
+        stuck = [rank for rank, at in enumerate(self.at) if at < len(self.programs[rank])]
+        if stuck:
+            raise RuntimeError(self._deadlock(stuck))
+        return self._resolved()
+
+    def _advance(self, rank):
+        """Run a rank's operations until it waits for something that has not ended."""
+        program, times, issued = self.programs[rank], self.times[rank], self.issued[rank]
+        clock, at, places = self.clock[rank], self.at[rank], self.places[rank]
+        size = len(program)
+        while at < size:
+            operation = program[at]
+            what = operation[0]
+            if what == "kernel":
+                start = clock
+                clock += operation[1]
+                times.append((start, clock))
+            elif what == "issue":
+                transfer = self._arrive(operation, places, clock)
+                issued.append(transfer)
+                times.append((clock, transfer))
+            elif what == "wait":
+                transfer = issued[operation[1]]
+                if transfer.end is None:
+                    transfer.waiting.append(rank)
+                    break
+                start = clock
+                clock = max(clock, transfer.end)
+                times.append((start, clock))
+            else:
+                times.append((clock, clock))
+            at += 1
+        self.clock[rank], self.at[rank] = clock, at
+
+    def _arrive(self, operation, places, clock):
+        _, queue, name, bytes = operation
+        place = places.get(queue, 0)
+        places[queue] = place + 1
+        if place == len(queue.transfers):
+            queue.transfers.append(Transfer(queue, name, len(queue.members), bytes))
+        transfer = queue.transfers[place]
+        transfer.missing -= 1
+        if clock > transfer.ready:
+            transfer.ready = clock
+        if not transfer.missing:
+            self._try_next(queue, 0.0)
+        return transfer
+
+    def _try_next(self, queue, free):
+        """Plan the start of the group's next transfer, if everybody has issued it."""
+        if queue.busy or queue.next >= len(queue.transfers):
+            return
+        transfer = queue.transfers[queue.next]
+        if not transfer.missing:
+            queue.busy = True
+            heapq.heappush(self.starting, (max(transfer.ready, free), queue))
+
+    def _begin(self, queue, time):
+        transfer = queue.transfers[queue.next]
+        name = "send" if transfer.name == "recv" else transfer.name
+        hops, volume = self.cluster.collective_cost(
+            name, transfer.bytes, len(queue.members), queue.link
+        )
+        latency, factor = hops * queue.link.latency, queue.factor
+        self.flows.add(transfer, queue.kind, queue.link, latency * factor, volume * factor, time)
+
+    def _ended(self, transfer, time):
+        transfer.end = time
+        queue = transfer.queue
+        queue.next, queue.busy = queue.next + 1, False
+        self._try_next(queue, time)
+        for rank in transfer.waiting:
+            self._advance(rank)
+
+    def _resolved(self):
+        return [
+            [(a, _end_of(a, b)) for a, b in times] for times in self.times
+        ]
+
+    def _deadlock(self, stuck):
+        lines = []
+        for rank in stuck[:8]:
+            operation = self.programs[rank][self.at[rank]]
+            transfer = self.issued[rank][operation[1]]
+            queue = transfer.queue
+            lines.append(
+                f"rank {rank} waits in {transfer.name} on axis {queue.axis} of ranks "
+                f"{','.join(map(str, queue.members))}, which {transfer.missing} of them never issue"
+            )
+        return "the program never ends: " + "; ".join(lines)
+
+
+def _end_of(start, end):
+    """A transfer's end; one that some member never issued, and nobody waits for, has no length."""
+    if not isinstance(end, Transfer):
+        return end
+    return start if end.end is None else end.end

@@ -1,0 +1,91 @@
+"""A captured program: what each rank computes, issues and waits for, and who it is the same as.
+
+A capture records a few ranks. Ranks that differ only in where they sit share a capture; `place` says
+which members a collective has on another rank: on axes along which the group's members vary they
+stay, on the others they follow the rank.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tpviz.mesh import Mesh
+from tpviz.trace.table import Trace, members_list
+
+PEER = ("send", "recv")
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """Traces of a program whose times are only an order (see `tpviz.capture`).
+
+    traces : {rank: Trace} of the ranks recorded. model : {rank: rank recorded that it resembles}.
+    """
+
+    axes: dict
+    traces: dict
+    model: dict
+    meta: dict = field(default_factory=dict)
+
+    @property
+    def world_size(self):
+        """Number of ranks of the program."""
+        return Mesh(self.axes).size
+
+    @cached_property
+    def mesh(self):
+        """The mesh the program was captured on."""
+        return Mesh(self.axes)
+
+    def ledger(self, rank=0):
+        """The ledger of a rank's step."""
+        return self.traces[self.model[rank]].ledger()
+
+    def trace(self, rank):
+        """The program of one rank as a `Trace`; start and end are only an order."""
+        source = self.model[rank]
+        trace = self.traces[source]
+        if rank == source:
+            return trace
+        members = [
+            ",".join(map(str, place(self.mesh, source, rank, members_list(text)))) if text else ""
+            for text in trace["members"].tolist()
+        ]
+        events = (e._replace(rank=rank, members=m) for e, m in zip(trace, members))
+        return Trace.from_events(events, trace.meta)
+
+    def __repr__(self):
+        events = sum(map(len, self.traces.values()))
+        return (
+            f"<Capture {self.world_size} ranks, {len(self.traces)} of them recorded, "
+            f"{events} events>"
+        )
+
+
+def place(mesh, source, rank, members):
+    """The members that a group of rank ``source`` has where ``rank`` sits."""
+    if source == rank:
+        return tuple(members)
+    places = [mesh.coords(m) for m in members]
+    here, there = mesh.coords(source), mesh.coords(rank)
+    fixed = [a for a in mesh.names if any(p[a] != here[a] for p in places)]
+    return tuple(mesh.rank(**{a: p[a] if a in fixed else there[a] for a in mesh.names})
+                 for p in places)
+
+
+def operations(trace):
+    """The program of a captured rank, in order: ("kernel", row), ("issue", row), ("wait", comm row),
+    ("begin", row) and ("end", row) of a step. Rows are indices into the trace."""
+    row_of = {i: row for row, i in enumerate(trace["id"].tolist())}
+    found = []
+    for row, (kind, start, end, source) in enumerate(
+        zip(*(trace[name].tolist() for name in ("kind", "start", "end", "waits_for")))
+    ):
+        if kind == "step":
+            found += [(start, "begin", row, row), (end, "end", row, row)]
+        elif kind == "compute":
+            found.append((start, "kernel", row, row))
+        elif kind == "comm":
+            found.append((start, "issue", row, row))
+        else:
+            found.append((end, "wait", row_of[source], row))
+    return [op[1:] for op in sorted(found, key=lambda op: op[0])]

@@ -1,0 +1,181 @@
+"""From a `Capture` and a cluster to a simulated `Trace`: build every rank's program, replay, tabulate."""
+
+import numpy as np
+
+from tpviz.trace.table import COLUMNS, Trace, members_list, members_text
+
+from .engine import Engine, Queue
+from .faults import NONE
+from .program import PEER, operations, place
+
+BADGE = "simulated"
+
+
+def replay(capture, cluster, steps=1, faults=NONE, contention=True):
+    """The `Trace` of ``steps`` steps of every rank of a captured program on a cluster.
+
+    Raises ``ValueError`` if the ranks do not fit the cluster or the faults name others, and
+    ``RuntimeError`` if the program never ends (with who waits for whom).
+    """
+    cluster.check_world(capture.world_size)
+    faults.check(capture.world_size)
+    templates = {
+        rank: Template(trace, rank, cluster.device) for rank, trace in capture.traces.items()
+    }
+    board = Board(capture, cluster, faults)
+    programs, texts = [], []
+    for rank in range(capture.world_size):
+        template = templates[capture.model[rank]]
+        queues, own_texts = board.of(template, rank)
+        programs.append(_program(template, queues, rank, steps, faults))
+        texts.append(own_texts)
+    times = Engine(cluster, programs, contention).run()
+    return _trace(capture, templates, texts, times, steps)
+
+
+class Template:
+    """One captured rank's step: its operations, their seconds, and the groups it takes part in."""
+
+    def __init__(self, trace, rank, device):
+        self.trace, self.rank = trace, rank
+        self.operations = operations(trace)
+        columns = [trace[c].tolist() for c in ("flops", "bytes", "dtype")]
+        self.seconds = [device.time(*row) for row in zip(*columns)]
+        self.names, self.bytes = trace["name"].tolist(), trace["bytes"].tolist()
+        self.axes, members = trace["axis"].tolist(), trace["members"].tolist()
+        self.group = [
+            (axis, text, name in PEER)
+            for axis, text, name in zip(self.axes, members, self.names)
+        ]
+        comm = {row for row, kind in enumerate(trace["kind"].tolist()) if kind == "comm"}
+        self.groups = list(dict.fromkeys(g for row, g in enumerate(self.group) if row in comm))
+        self.texts = list(dict.fromkeys(members))
+        self.text_index = np.array([self.texts.index(text) for text in members], int)
+
+
+class Board:
+    """The queues of all groups, made once each."""
+
+    def __init__(self, capture, cluster, faults):
+        self.capture, self.cluster, self.faults = capture, cluster, faults
+        self.queues, self.placed = {}, {}
+
+    def of(self, template, rank):
+        """({(axis, text, peer): queue}, [members text of each of the template's texts])."""
+        placed = {text: self._place(template.rank, rank, text) for text in template.texts}
+        queues = {
+            group: self._queue(group[0], placed[group[1]], group[2]) for group in template.groups
+        }
+        return queues, [members_text(placed[text]) for text in template.texts]
+
+    def _place(self, source, rank, text):
+        members = members_list(text)
+        if not members:
+            return ()
+        mesh = self.capture.mesh
+        if (source, text) not in self.placed:
+            here, places = mesh.coords(source), [mesh.coords(m) for m in members]
+            free = [a for a in mesh.names if all(p[a] == here[a] for p in places)]
+            self.placed[source, text] = free, {}
+        free, known = self.placed[source, text]
+        there = mesh.coords(rank)
+        key = tuple(there[a] for a in free)
+        if key not in known:
+            known[key] = place(mesh, source, rank, members)
+        return known[key]
+
+    def _queue(self, axis, members, peer):
+        key = axis, members, peer
+        if key not in self.queues:
+            shift = members[1] - members[0] if peer else None
+            link = self.cluster.link(members, self.capture.world_size, shift)
+            factor = self.faults.link_factor(members)
+            self.queues[key] = Queue(axis, members, (axis, shift), link, factor)
+        return self.queues[key]
+
+
+def _program(template, queues, rank, steps, faults):
+    """The rank's operations, as `Engine` takes them."""
+    program, kernels, issued = [], 0, 0
+    faulty = faults is not NONE
+    for _ in range(steps):
+        place_of, before = {}, issued
+        for what, row, _ in template.operations:
+            if what == "kernel":
+                seconds = template.seconds[row]
+                if faulty:
+                    seconds *= faults.kernel_factor(rank, kernels)
+                kernels += 1
+                program.append(("kernel", seconds))
+            elif what == "issue":
+                place_of[row] = issued
+                issued += 1
+                queue = queues[template.group[row]]
+                program.append(("issue", queue, template.names[row], template.bytes[row]))
+            elif what == "wait":
+                program.append(("wait", place_of[row]))
+            else:
+                program.append(("mark",))
+        assert issued >= before
+    return program
+
+
+def _trace(capture, templates, texts, times, steps):
+    """The table of all ranks: the captured rows, each with the times found."""
+    parts, next_id = [], 0
+    for rank, found in enumerate(times):
+        template = templates[capture.model[rank]]
+        rows, own_texts, size = len(template.trace), texts[rank], len(template.operations)
+        for step in range(steps):
+            columns = dict(template.trace.columns)
+            start, end = _placed(template, found[step * size : (step + 1) * size])
+            columns |= {
+                "id": np.arange(next_id, next_id + rows),
+                "rank": np.full(rows, rank),
+                "start": start,
+                "end": end,
+                "members": np.array(own_texts)[template.text_index],
+                "waits_for": _renumbered(template.trace, next_id),
+            }
+            if steps > 1:
+                columns["step"] = np.where(columns["step"] >= 0, step, -1)
+                if step:
+                    names = columns["name"].astype("U16")
+                    names[columns["kind"] == "step"] = f"step {step}"
+                    columns["name"] = names
+                    columns["seq"] = columns["seq"] + step * _per_step(template)
+            parts.append(columns)
+            next_id += rows
+    table = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
+    return Trace(table, {})
+
+
+def _per_step(template):
+    """How many collectives each row's group has in one step."""
+    if not hasattr(template, "per_step"):
+        trace = template.trace
+        counts = {}
+        comm = trace["kind"] == "comm"
+        for group, is_comm in zip(template.group, comm.tolist()):
+            if is_comm:
+                counts[group] = counts.get(group, 0) + 1
+        template.per_step = np.array([counts.get(group, 0) for group in template.group])
+    return template.per_step
+
+
+def _placed(template, found):
+    """(start, end) arrays by row of the trace, from the times of one step's operations."""
+    start, end = np.zeros(len(template.trace)), np.zeros(len(template.trace))
+    for (what, _, row), (a, b) in zip(template.operations, found):
+        if what == "end":
+            end[row] = b
+        else:
+            start[row] = a
+            end[row] = b
+    return start, end
+
+
+def _renumbered(trace, offset):
+    """waits_for by row number plus an offset, as the new ids are."""
+    row_of = {i: row for row, i in enumerate(trace["id"].tolist())}
+    return np.array([row_of.get(i, -1 - offset) + offset for i in trace["waits_for"].tolist()], int)
