@@ -47,13 +47,20 @@ class Note(NamedTuple):
     """the autograd node's sequence number, None outside backward"""
     label: object
     shapes: object
-    """what `flops` needs of its arguments, None where it needs nothing"""
+    """what `flops` and `traffic` need of its arguments"""
+    dtype: object
+    """torch's dtype of its numbers, None where it has none"""
 
 
 # GEMMs, and which of their arguments is the first matrix; the second comes next.
 _GEMMS = {
     getattr(torch.ops.aten, name): first
     for name, first in (("mm", 0), ("bmm", 0), ("addmm", 1), ("baddbmm", 1))
+}
+# Fused optimizers: how often each parameter's bytes are read or written (weight, gradient, moments).
+_OPTIMIZERS = {
+    getattr(torch.ops.aten, name): times
+    for name, times in (("_fused_adamw_", 7), ("_fused_adam_", 7), ("_fused_sgd_", 5))
 }
 # The counter has no formula for attention on the CPU; its arithmetic and first arguments are the
 # GPU's.
@@ -67,7 +74,7 @@ _SAME_AS = {
 
 def _kernel(operator):
     redispatch = operator._handle.redispatch_boxed  # what operator.redispatch calls, a frame less
-    counted, first = has_flops(operator), _GEMMS.get(operator.overloadpacket)
+    first = _GEMMS.get(operator.overloadpacket)
 
     def kernel(keyset, *args, **kwargs):
         global _observe, _resumed
@@ -85,11 +92,12 @@ def _kernel(operator):
         node = _node() if task >= 0 else None
         sequence = None if node is None else node._sequence_nr()
         if first is not None and type(args[first]) is torch.Tensor:
-            shapes = args[first].shape, args[first + 1].shape  # the common case, a call less
+            a = args[first]
+            shapes, dtype = (a.shape, args[first + 1].shape), a.dtype  # the common case, quickest
         else:
-            shapes = _shapes(args, result) if counted else None
+            shapes, dtype = _shapes(args, result)
         # a plain tuple, which `Note` names later: one call less
-        note((operator, _resumed or start, end, task, sequence, labels._current, shapes))
+        note((operator, _resumed or start, end, task, sequence, labels._current, shapes, dtype))
         return result
 
     return kernel
@@ -102,18 +110,25 @@ def resumed(stamp):
 
 
 def _shapes(args, result):
-    """Tensors' shapes (of a DTensor, its local shard's) and other arguments, then the result's."""
-    found = []
+    """(shapes, dtype): of tensors (a DTensor's local shard) their shapes, of lists of tensors their
+    elements in all, other arguments as they are; the result's last."""
+    found, dtype = [], None
     for a in (*args, result):
-        kind = type(a)
-        if kind is torch.Tensor or kind is torch.nn.Parameter:
-            a = a.shape
-        elif isinstance(a, torch.Tensor):
-            a = getattr(a, "_local_tensor", a).shape
-        elif kind is tuple:
-            a = [t.shape if isinstance(t, torch.Tensor) else t for t in a]
+        if isinstance(a, torch.Tensor):
+            dtype = dtype or a.dtype
+            a = _local(a).shape
+        elif isinstance(a, (list, tuple)) and a and isinstance(a[0], torch.Tensor):
+            dtype = dtype or a[0].dtype
+            if isinstance(a, tuple):
+                a = [_local(t).shape if isinstance(t, torch.Tensor) else t for t in a]
+            else:
+                a = torch.Size([sum(_local(t).numel() for t in a)])
         found.append(a)
-    return found
+    return found, dtype
+
+
+def _local(tensor):
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def has_flops(operator):
@@ -170,17 +185,49 @@ class EveryOperator(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         end, node = self.now(), _node()
         sequence = None if node is None else node._sequence_nr()
-        shapes = _shapes(args, result) if has_flops(func) else None
-        self.note((func, start, end, _task_id(), sequence, labels._current, shapes))
+        shapes, dtype = (None, None) if _is_view(func) else _shapes(args, result)
+        self.note((func, start, end, _task_id(), sequence, labels._current, shapes, dtype))
         return result
+
+
+def _is_view(operator):
+    """Whether the operator only gives its argument another shape: it moves nothing."""
+    aliases = [r.alias_info for r in operator._schema.returns]
+    return any(a is not None and not a.is_write for a in aliases)
 
 
 def flops(operator, shapes):
     """FLOPs of one call, by torch.utils.flop_counter's formulas (2 per multiply-add)."""
     if shapes is None:
         return 0
-    if len(shapes) == 2:
-        return 2 * shapes[0].numel() * shapes[1][-1]
     packet = operator.overloadpacket
+    if type(shapes) is tuple:
+        return 2 * shapes[0].numel() * shapes[1][-1]
+    if packet not in flop_registry and packet not in _SAME_AS:
+        return 0
     formula = flop_registry.get(packet) or flop_registry[_SAME_AS[packet]]
     return int(formula(*shapes[:-1], out_val=shapes[-1]))
+
+
+def traffic(operator, shapes, dtype):
+    """Bytes that one call reads and writes: its tensor arguments and results, each once.
+
+    A fused optimizer reads and writes every parameter's weight, gradient and moments.
+    """
+    if shapes is None or dtype is None:
+        return 0
+    if type(shapes) is tuple:
+        a, b = shapes
+        bias = b[-1] if operator.overloadpacket is torch.ops.aten.addmm else 0
+        elements = a.numel() + b.numel() + a.numel() // a[-1] * b[-1] + bias
+    elif operator.overloadpacket in _OPTIMIZERS:
+        elements = shapes[0].numel() * _OPTIMIZERS[operator.overloadpacket]
+    else:
+        elements = sum(map(_elements, shapes))
+    return elements * dtype.itemsize
+
+
+def _elements(shape):
+    if isinstance(shape, torch.Size):
+        return shape.numel()
+    return sum(map(_elements, shape)) if isinstance(shape, list) else 0

@@ -101,7 +101,7 @@ class Phases:
     def _kernel_in_backward(self):
         """Whether one has run in this step: backward itself may issue no collective."""
         of_step = self.kernels[self.first_kernel :]
-        self.backward_seen = any(task >= 0 for *_, task, _node, _label, _shapes in of_step)
+        self.backward_seen = any(note[3] >= 0 for note in of_step)
         return self.backward_seen
 
     def of_kernels(self):
@@ -113,7 +113,7 @@ class Phases:
         upcoming = iter(later)
         following = next(upcoming, None)
         module_seen = backward_seen = False
-        for i, (*_, task, node, label, _shapes) in enumerate(self.kernels):
+        for i, (*_, task, node, label, _shapes, _dtype) in enumerate(self.kernels):
             while following is not None and following.kernels <= i:
                 if following.step != mark.step:
                     module_seen = backward_seen = False

@@ -139,7 +139,7 @@ class Recorder:
                     name=kernel.operator.overloadpacket.__name__,
                     start=resolve(kernel.start),
                     end=resolve(kernel.end),
-                    flops=compute.flops(kernel.operator, kernel.shapes),
+                    **_work(kernel),
                     **where,
                 )
             )
@@ -209,6 +209,15 @@ class Recorder:
         if self.memory:
             meta["memory"] = {rank: self.memory.series()}
         return meta
+
+
+def _work(kernel):
+    """FLOPs, bytes and dtype of a kernel, from what was noted of its arguments."""
+    return {
+        "flops": compute.flops(kernel.operator, kernel.shapes),
+        "bytes": compute.traffic(kernel.operator, kernel.shapes, kernel.dtype),
+        "dtype": str(kernel.dtype).removeprefix("torch.") if kernel.dtype else "",
+    }
 
 
 def record(memory=False, detail="kernels"):
