@@ -34,7 +34,7 @@ def trace_with(ledger, losses=(5.5, 5.4)):
     return Trace.from_events(events, {"badge": "this machine, gloo", "losses": list(losses)})
 
 
-def honest(strategy, workload, steps, progress):
+def honest(strategy, workload, cluster, steps, progress):
     """A runner whose collectives are exactly those of the formula, one size each."""
     progress(1, steps, "step 1")
     return synthetic_trace()
@@ -46,7 +46,7 @@ def view():
 
 
 def test_first_look(view):
-    assert repr(view) == "<Explore Megatron(tp=4, sp=False)>"
+    assert repr(view) == "<Explore Megatron(tp=4, sp=False, chunks=1)>"
     assert (view.run_button.disabled, view.stop_button.disabled) == (False, True)
     assert "Run to measure it" in view.ledger.value
     assert repr(view.mesh) == "<MeshView tp 4, rank 0>"
@@ -61,7 +61,7 @@ def test_a_knob_redraws_formula_and_mesh_and_starts_nothing(view, monkeypatch):
     before = view.mesh.generation
     view._inner.controls["tp"].value = 2
     assert view.mesh.generation == before + 1
-    assert repr(view.strategy) == "Megatron(tp=2, sp=False)"
+    assert repr(view.strategy) == "Megatron(tp=2, sp=False, chunks=1)"
     assert len(view.mesh.scene["parameters"]) == len(tv.GPT().parameter_shapes())
     assert view._expected == tv.Megatron(tp=2).ledger(tv.GPT())
     assert view._job is None
@@ -114,7 +114,7 @@ def test_run_shows_timeline_ledger_and_losses(view):
 
 
 def test_equal_ledgers_are_ticked(view):
-    view._runner = lambda strategy, workload, steps, progress: trace_with(strategy.ledger(workload))
+    view._runner = lambda strategy, workload, *_, **__: trace_with(strategy.ledger(workload))
     view.run()
     view.wait(10)
     assert "equal ✓" in view.ledger.value
@@ -122,7 +122,7 @@ def test_equal_ledgers_are_ticked(view):
 
 
 def test_an_error_of_the_run_is_shown_and_the_next_run_works(view):
-    def fails(strategy, workload, steps, progress):
+    def fails(strategy, workload, cluster, steps, progress):
         raise RuntimeError("rank 2 <died>")
 
     view._runner = fails
@@ -148,7 +148,7 @@ def test_an_unreadable_trace_is_shown(view):
 def test_a_second_run_is_refused_and_stop_ends_the_first(view):
     begun, runs = threading.Event(), []
 
-    def endless(strategy, workload, steps, progress):
+    def endless(strategy, workload, cluster, steps, progress):
         runs.append(strategy)
         begun.set()
         while True:
@@ -171,7 +171,7 @@ def test_a_second_run_is_refused_and_stop_ends_the_first(view):
 def test_progress_reaches_the_bar(view):
     reported, leave = threading.Event(), threading.Event()
 
-    def slow(strategy, workload, steps, progress):
+    def slow(strategy, workload, cluster, steps, progress):
         progress(2, 5, "step 2 of 5")
         reported.set()
         leave.wait(10)
@@ -188,7 +188,7 @@ def test_progress_reaches_the_bar(view):
 
 
 def test_an_unexpected_error_in_a_callback_is_shown(view, monkeypatch):
-    monkeypatch.setattr(import_module("tpviz.widgets.explore"), "_ownership", lambda *args: 1 / 0)
+    monkeypatch.setattr(import_module("tpviz.widgets.reading"), "ownership", lambda *args: 1 / 0)
     view._inner.controls["tp"].value = 2
     assert view.error == "ZeroDivisionError: division by zero"
 
@@ -198,7 +198,7 @@ def test_bad_arguments():
         TypeError, match="explore has no argument 'worklaod'; did you mean 'workload'"
     ):
         explore(worklaod=tv.GPT())
-    with pytest.raises(ValueError, match="on this machine"):
+    with pytest.raises(ValueError, match=r"tv.clusters.nvlink_pairs\(\).*None for runs on"):
         explore(tv.GPT(), "eight GPUs")
     with pytest.raises(ValueError, match=r"needs a workload such as tv.GPT.*, not 3"):
         explore(3)

@@ -24,7 +24,7 @@ class Guess(ipywidgets.VBox):
 
     def __init__(self, question, unit=""):
         self.question, self.unit, self.value = question, unit, None
-        self._lock = threading.Lock()
+        self._lock, self._heard = threading.Lock(), []
         self._field = ipywidgets.Text(placeholder="a number", description="my guess",
                                       tooltip=f"{question} ({unit})")
         self._button = ipywidgets.Button(description="Commit", tooltip="fix this guess")
@@ -48,6 +48,12 @@ class Guess(ipywidgets.VBox):
         self._field.value = _number(number)
         self._field.disabled = self._button.disabled = True
         self._note.value = f"{escape(self.unit)} — committed"
+        for callback in self._heard:
+            callback()
+
+    def on_commit(self, callback):
+        """Call ``callback()`` once a guess is committed, from whatever thread commits it."""
+        self._heard.append(callback)
 
     def _click(self):
         try:
@@ -55,28 +61,34 @@ class Guess(ipywidgets.VBox):
         except ValueError as error:
             self._note.value = escape(str(error))
 
-    def reveal(self, measured, formula="", predicted=None):
-        """Guess, formula (its text and its value) and measured value side by side: a `Reveal`."""
-        return Reveal(self.value, measured, formula, predicted, self.unit)
+    def reveal(self, measured, formula="", predicted=None, simulated=None):
+        """Guess, formula (its text and its value), simulated and measured value: a `Reveal`.
+
+        measured None: nothing was measured, and the guess is held against the simulated value.
+        """
+        return Reveal(self.value, measured, formula, predicted, self.unit, simulated)
 
 
 @dataclass(frozen=True)
 class Reveal:
-    """What was guessed and predicted (None: nothing) beside what was measured; a table."""
+    """What was guessed, predicted, simulated (None: nothing) beside what was measured; a table."""
 
     guess: float | None
-    measured: float
+    measured: float | None
     formula: str = ""
     predicted: float | None = None
     unit: str = ""
+    simulated: float | None = None
 
     def cells(self):
         """(heading, text) of each column."""
         guess = "no guess committed" if self.guess is None else _number(self.guess, self.unit)
         value = "" if self.predicted is None else _number(self.predicted, self.unit)
         formula = " = ".join(part for part in (self.formula, value) if part)
-        measured = _number(self.measured, self.unit)
-        cells = [("your guess", guess), ("formula", formula), ("measured", measured)]
+        simulated = "" if self.simulated is None else _number(self.simulated, self.unit)
+        measured = "" if self.measured is None else _number(self.measured, self.unit)
+        cells = [("your guess", guess), ("formula", formula), ("simulated", simulated),
+                 ("measured", measured)]
         return [cell for cell in cells if cell[1]]
 
     @property
@@ -84,11 +96,14 @@ class Reveal:
         """How the guess compares with the measured value, in words."""
         if self.guess is None:
             return "Next time, commit a guess first: it is how one finds out what one believes."
-        if self.guess == self.measured:
+        what, value = "measured", self.measured
+        if value is None:
+            what, value = "simulated", self.simulated
+        if self.guess == value:
             return "Your guess was exactly right."
-        if not self.measured:
+        if not value:
             return f"You guessed {_number(self.guess, self.unit)}; it is none."
-        return f"You guessed {self.guess / self.measured:.2g}x the measured value."
+        return f"You guessed {self.guess / value:.2g}x the {what} value."
 
     def __repr__(self):
         return " | ".join(f"{head} {text}" for head, text in self.cells()) + f"\n{self.verdict}"

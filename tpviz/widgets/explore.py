@@ -1,63 +1,81 @@
-"""``explore``: choose a strategy, turn its knobs, run it on real ranks, look at what happened.
+"""``explore``: choose a strategy and a cluster, turn the knobs, run it, look at what happened.
 
-While a knob moves only formulas are evaluated: the mesh, who owns what, and the ledger. Run starts
-real ranks in a worker thread; then the measured ledger stands beside the formula's, with the
-timeline and the losses below.
+While a knob moves only formulas are evaluated: the prediction, the mesh, who owns what, and the
+ledger. Run simulates the configuration and starts real ranks, in a worker thread; then guess,
+model, simulation and measurement stand beside each other.
 """
 
 import threading
 from html import escape
 
-from tpviz.figures.ledger import ledger_html, ledger_table
-from tpviz.figures.losses import losses_svg
+from tpviz.figures.ledger import ledger_table
 from tpviz.mesh import Mesh
 from tpviz.strategy import strategies
 from tpviz.workload import GPT
 
 from .base import check_names, shown
-from .job import Job
+from .job import Job, Latest
 from .knobs import Knobs
+from .outcome import Outcome, run
 from .panel import Panel
+from .reading import read
+from .setting import check_cluster
 
 MOST = 8
 """Sliders of whole numbers end here; more ranks than a notebook's machine serves are no use."""
 
 
 def explore(workload=None, cluster=None, **options):
-    """The widget that joins knobs, run, timeline and ledger; see `Explore` for the options."""
+    """The widget that joins knobs, model, run, timeline and ledger; see `Explore`."""
     return Explore(workload, cluster, **options)
 
 
 class Explore(Panel):
-    """Knobs -> formula; Run -> real ranks -> timeline, measured ledger, losses.
+    """Knobs -> formula; Run -> simulation and real ranks -> comparison, timeline, ledger, losses.
 
     Parameters
     ----------
     workload : GPT, or None for ``tv.GPT()``. Raises ValueError on anything else.
-    cluster : None, this machine. Raises ValueError on anything else.
-    runner : function ``(strategy, workload, steps=, progress=) -> Trace``; None for `tpviz.run`.
+    cluster : the `Cluster` chosen at first, or None for this machine; the menu has the presets.
+        Raises ValueError on anything else.
+    runner : function ``(strategy, workload, cluster, steps=, progress=)`` that returns a `Trace` or
+        an `outcome.Outcome`; None simulates and measures. cluster None is this machine.
 
-    ``trace`` is that of the last run that ended well, or None; ``error`` the message shown, or "".
+    ``choice`` is what the knobs say (None where sizes clash), ``prediction`` what formulas say of
+    it on a cluster; ``outcome`` what the last run that ended well brought, or None, and ``trace``
+    its trace; ``error`` the message shown, or "".
     """
 
     def __init__(self, workload=None, cluster=None, *, runner=None, **unknown):
         check_names("explore", unknown, ["workload", "cluster", "runner"])
-        if cluster is not None:
-            raise ValueError(
-                f"cluster={cluster!r} cannot be used: runs take place on this machine; leave it out"
-            )
+        check_cluster(cluster)
         if not isinstance(workload, GPT | None):
             raise ValueError(f"explore needs a workload such as tv.GPT(), not {workload!r}")
-        self._lock = threading.RLock()
-        self._runner, self._workload = runner or _run, workload or GPT()
-        self.trace = self.strategy = self._job = self._ran = None
-        self._expected = None
-        super().__init__(sorted(strategies(), key=lambda name: _composes(strategies()[name])))
+        self._lock, self._moved = threading.RLock(), Latest(self._redraw)
+        self._runner, self._workload = runner or run, workload or GPT()
+        self.choice = self.prediction = self.outcome = self._ran = self._job = None
+        self._expected = self._drawn = None
+        names = sorted(strategies(), key=lambda name: _composes(strategies()[name]))
+        super().__init__(names, cluster, self._lock)
         self.menu.observe(lambda change: self._choose(), "value")
+        self.axis.observe(lambda change: self._draw_cluster(), "value")
+        self.setting.on_change(self._moved)
+        self.guesses.on_change(self._moved)
         self.run_button.on_click(lambda button: self.run())
         self.stop_button.on_click(lambda button: self.stop())
         self._choose()
 
+    @property
+    def strategy(self):
+        """The strategy chosen, or None where sizes clash."""
+        return self.choice and self.choice.strategy
+
+    @property
+    def trace(self):
+        """The trace of the last run that ended well, or None."""
+        return self.outcome and self.outcome.trace
+
+    # -- while knobs move ------------------------------------------------------------------------
     @shown
     def _choose(self):
         """A strategy was chosen: its knobs, and those of data parallelism around it."""
@@ -74,26 +92,25 @@ class Explore(Panel):
         self._moved()
 
     @shown
-    def _moved(self):
-        """A knob moved: check the sizes, redraw what follows from formulas. No rank is started."""
+    def _redraw(self):
+        """Something moved: check the sizes, redraw what follows from formulas. Runs nothing."""
         with self._lock:
-            self.strategy = None
+            self.choice = self.prediction = None
             try:
-                strategy = self._from_knobs()
-                strategy.check(self._workload)
-                _check_ranks(strategy.world_size)
-                expected = strategy.ledger(self._workload)
-                rows = _ownership(strategy, self._workload)
+                found = read(self._from_knobs(), self._workload, self.setting.chosen)
+                choice, prediction, words, rows = found
             except ValueError as error:
                 self.show_error(error)
                 self.facts.value = "These sizes do not fit; below are the last that did."
+                self.guesses.ask(None)
                 self._enable()
                 return
-            self.strategy, self._expected = strategy, expected
+            self.choice, self.prediction = choice, prediction
             self.show_error("")
-            self.facts.value = f"<b>{escape(repr(strategy))}</b> on {escape(repr(self._workload))}"
-            self.mesh.show(Mesh(strategy.axes), rows, badge=f"{strategy.world_size} ranks")
-            self._draw_ledger()
+            self.setting.say(words)
+            self.guesses.ask(choice if choice.cluster else None)
+            self.facts.value = f"<b>{escape(choice.words)}</b> for {escape(repr(choice.workload))}"
+            self._draw(rows)
             self._enable()
 
     def _from_knobs(self):
@@ -103,25 +120,62 @@ class Explore(Panel):
             strategy = strategy * self._outer.cls(**self._outer.values())
         return strategy
 
+    def _draw(self, rows):
+        """The mesh and the ledger where the strategy changed; what depends on the cluster."""
+        strategy, mesh = self.strategy, Mesh(self.strategy.axes)
+        if strategy != self._drawn:
+            self._drawn, self._expected = strategy, strategy.ledger(self._workload)
+            self.mesh.show(mesh, rows, badge=f"{strategy.world_size} ranks")
+        self._draw_ledger()
+        if self.prediction is None:
+            self.model.clear()
+        else:
+            self.model.show(self.prediction, mesh, self.guesses.covering)
+        self._draw_cluster()
+
+    @shown
+    def _draw_cluster(self):
+        with self._lock:
+            if self.choice is not None:
+                self.show_cluster(self.choice.cluster, Mesh(self.strategy.axes))
+
+    def _draw_ledger(self):
+        self.results.show_ledger(self._expected, self._measured())
+
+    def _measured(self):
+        """The ledger measured for the strategy in view, or None."""
+        fits = self.outcome is not None and self._ran.strategy == self.strategy
+        return self.outcome.measured.ledger() if fits and self.outcome.measured else None
+
+    # -- runs ------------------------------------------------------------------------------------
     @shown
     def run(self):
         """Run what the knobs say. A second run while one is under way is refused, in view."""
         with self._lock:
-            if self._job and self._job.running:
-                self.say("a run is under way: wait for it, or press Stop")
+            refusal = self._refusal()
+            if refusal:
+                self.say(refusal)
                 return
-            if self.strategy is None:
-                self.say("these sizes do not fit together: see the message")
-                return
-            strategy, workload, steps = self.strategy, self._workload, self.steps.value
+            choice, prediction, steps = self.choice, self.prediction, self.steps.value
             self.show_error("")
-            self.say(f"running {strategy!r} on {strategy.world_size} ranks ...")
+            self.say(f"running {choice.words} on {choice.strategy.world_size} ranks ...")
             self.bar.value, self.bar.max = 0, max(steps, 1)
             self._job = Job(
-                lambda: self._runner(strategy, workload, steps=steps, progress=self._progress),
-                lambda trace, error, stopped: self._ended(strategy, trace, error, stopped),
+                lambda: Outcome.of(self._runner(
+                    choice.strategy, choice.workload, choice.cluster, steps=steps,
+                    progress=self._progress,
+                )),
+                lambda *end: self._ended(choice, prediction, *end),
             )
             self._enable()
+
+    def _refusal(self):
+        """Why nothing can be run now, or ""."""
+        if self._job and self._job.running:
+            return "a run is under way: wait for it, or press Stop"
+        if self.choice is None:
+            return "these sizes do not fit together: see the message"
+        return "" if self.guesses.settled else "commit a guess first, or skip it"
 
     @shown
     def stop(self):
@@ -142,35 +196,27 @@ class Explore(Panel):
                 self.say(text or f"{done} of {total}")
 
     @shown
-    def _ended(self, strategy, trace, error, stopped):
+    def _ended(self, choice, prediction, outcome, error, stopped):
         with self._lock:
             self._enable()
-            if stopped and error is not None:
-                self.say("stopped; the ranks have ended")
-            elif error is not None:
-                self.say("the run failed")
-                self.show_error(error)
-            else:
-                self.trace, self._ran = trace, strategy
-                self.timeline.show(trace)
-                self.losses.value = _losses(trace)
-                self._draw_ledger()
-                self.bar.value = self.bar.max
-                self.say(f"measured: {strategy!r}")
+            if error is not None:
+                self.say("stopped; the ranks have ended" if stopped else "the run failed")
+                if not stopped:
+                    self.show_error(error)
+                return
+            self.outcome, self._ran = outcome, choice
+            self.bar.value = self.bar.max
+            self._draw_ledger()
+            self.results.show(outcome, prediction, self.guesses.of(choice))
+            self.say(f"{'measured' if outcome.measured else 'simulated'}: {choice.words}")
 
     def _enable(self):
         running = bool(self._job and self._job.running)
-        self.run_button.disabled = running or self.strategy is None
+        self.run_button.disabled = bool(self._refusal())
         self.stop_button.disabled = not running
+        self.run_button.description = "Run" if not self.choice or self.choice.runs else "Simulate"
 
-    def _measured(self):
-        """The ledger measured for the strategy in view, or None."""
-        fits = self.trace is not None and self._ran == self.strategy
-        return self.trace.ledger() if fits else None
-
-    def _draw_ledger(self):
-        self.ledger.value = ledger_html(self._expected, self._measured())
-
+    # -- the view in words, tables, pictures -----------------------------------------------------
     def to_table(self):
         """Rows of strings: the formula's ledger beside the measured one."""
         with self._lock:
@@ -181,14 +227,15 @@ class Explore(Panel):
         return (self.timeline if self.trace is not None else self.mesh).to_svg(**options)
 
     def describe(self):
-        """What is chosen and what was measured, in words."""
+        """What is chosen, predicted and measured, in words."""
         with self._lock:
-            chosen = repr(self.strategy) if self.strategy else f"bad sizes ({self.error})"
+            chosen = self.choice.words if self.choice else f"bad sizes ({self.error})"
+            said = f" {self.prediction.describe()}" if self.prediction else ""
             seen = self.timeline.describe() if self.trace is not None else "No run yet."
-            return f"Explore {chosen} on {self._workload!r}. {seen}"
+            return f"Explore {chosen} for {self._workload!r}.{said} {seen}"
 
     def __repr__(self):
-        chosen = repr(self.strategy) if self.strategy else f"{self.menu.value}, sizes do not fit"
+        chosen = self.choice.words if self.choice else f"{self.menu.value}, sizes do not fit"
         return f"<Explore {chosen}>"
 
     def _repr_mimebundle_(self, **kwargs):
@@ -199,26 +246,3 @@ class Explore(Panel):
 def _composes(cls):
     """Whether a strategy class can hold another one inside."""
     return "inner" in cls.__dataclass_fields__
-
-
-def _losses(trace):
-    losses = trace.meta.get("losses") or []
-    return losses_svg(losses, theme="page") if losses else ""
-
-
-def _ownership(strategy, workload):
-    from tpviz.schemes.ownership import ownership
-
-    return ownership(strategy, workload)
-
-
-def _check_ranks(world_size):
-    from tpviz.runtime.launch import check_world_size
-
-    check_world_size(world_size)
-
-
-def _run(strategy, workload, steps, progress):
-    from tpviz.verbs.run import run
-
-    return run(strategy, workload, steps=steps, progress=progress)

@@ -52,3 +52,34 @@ class Job:
     def _end(self):
         with self._lock:
             self.running = False
+
+
+class Latest:
+    """Does ``work()`` now; asked again meanwhile, once more at the end, however often it was asked.
+
+    So moves of a slider never queue up: whatever thread they come from, the last one is drawn.
+    """
+
+    def __init__(self, work):
+        self._work, self._lock = work, threading.Lock()
+        self._wanted = self._busy = False
+
+    def __call__(self):
+        """Do it, or have it done again by the one who is at it."""
+        with self._lock:
+            self._wanted = True
+            if self._busy:
+                return
+            self._busy = True
+        while self._again():
+            try:
+                self._work()
+            except BaseException:
+                with self._lock:
+                    self._busy = False
+                raise
+
+    def _again(self):
+        with self._lock:
+            self._busy, self._wanted = self._wanted, False
+            return self._busy

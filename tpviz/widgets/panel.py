@@ -4,22 +4,27 @@ from html import escape
 
 import ipywidgets
 
+from .guessing import GuessPane
 from .knobs import WIDE
 from .mesh import MeshView
-from .timeline import Timeline
+from .model import ModelPane, message
+from .results import ResultsPane
+from .setting import Setting
 
 STEPS = 3
 
 
 class Panel(ipywidgets.VBox):
-    """Controls on the left, the mesh on the right; ledger, timeline and losses below.
+    """Controls on the left, model and mesh on the right; results below.
 
-    names: the strategies of the menu. ``error`` is the message shown, or "".
+    names: the strategies of the menu; cluster: the one chosen at first, or None; lock: of the view.
+    ``error`` is the message shown, or "".
     """
 
-    def __init__(self, names):
+    def __init__(self, names, cluster, lock):
         self.menu = ipywidgets.Dropdown(options=names, description="strategy", style=WIDE)
         self.knobs_box = ipywidgets.VBox()
+        self.setting, self.guesses = Setting(cluster), GuessPane(lock)
         self.steps = ipywidgets.IntSlider(STEPS, min=1, max=20, description="steps", style=WIDE)
         self.run_button = ipywidgets.Button(
             description="Run", button_style="primary", icon="play", tooltip="run on real ranks"
@@ -28,22 +33,27 @@ class Panel(ipywidgets.VBox):
             description="Stop", icon="stop", disabled=True, tooltip="end the ranks of this run"
         )
         self.bar = ipywidgets.IntProgress(value=0, max=1, layout={"width": "160px"})
-        self.status, self.message = ipywidgets.HTML(), ipywidgets.HTML()
-        self.facts, self.ledger, self.losses = (ipywidgets.HTML() for _ in range(3))
-        self.mesh, self.timeline = MeshView(), Timeline()
+        self.status, self.message, self.facts = (ipywidgets.HTML() for _ in range(3))
+        self.model, self.results, self.mesh = ModelPane(), ResultsPane(), MeshView()
+        self.timeline, self.ledger = self.results.timeline, self.results.ledger
+        self.losses = self.results.losses
+        self.axis = ipywidgets.ToggleButtons(style={"button_width": "64px"})
+        self.cluster_picture = ipywidgets.HTML()
+        self.cluster_box = ipywidgets.VBox([self.axis, self.cluster_picture])
         ipywidgets.jslink((self.mesh, "rank"), (self.timeline, "rank"))
         self.error = ""
         super().__init__(self._rows())
 
     def _rows(self):
         buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.bar])
-        left = [self.menu, self.knobs_box, self.steps, buttons, self.status, self.message]
-        half = {"flex": "1 1 420px", "min_width": "380px"}
+        left = [self.menu, self.knobs_box, self.setting, self.steps, self.guesses, buttons,
+                self.status, self.message]
+        half = {"flex": "1 1 440px", "min_width": "400px"}
+        wrap = {"display": "flex", "flex_flow": "row wrap"}
         top = ipywidgets.Box(
-            [ipywidgets.VBox(left, layout=half), ipywidgets.Box([self.mesh], layout=half)],
-            layout={"display": "flex", "flex_flow": "row wrap"},
-        )
-        return [self.facts, top, self.ledger, self.timeline, self.losses]
+            [ipywidgets.VBox(left, layout=half),
+             ipywidgets.VBox([self.model, self.mesh], layout=half)], layout=wrap)
+        return [self.facts, top, self.cluster_box, self.results]
 
     def show_knobs(self, inner, outer=None):
         """Show the knobs of a strategy, and of one around it."""
@@ -53,14 +63,26 @@ class Panel(ipywidgets.VBox):
             boxes += [ipywidgets.HTML(f"<b>{words}</b>"), outer]
         self.knobs_box.children = boxes
 
+    def show_cluster(self, cluster, mesh):
+        """The cluster with the mesh laid on it, and the traffic of the axis chosen; None hides."""
+        self.cluster_box.layout.display = "none" if cluster is None else ""
+        if cluster is None:
+            self.cluster_picture.value = ""
+            return
+        from tpviz.figures.cluster import cluster_scene, cluster_svg
+
+        if self.axis.options != mesh.names:
+            chosen = self.axis.value
+            self.axis.options = mesh.names
+            self.axis.value = chosen if chosen in mesh.names else mesh.names[-1]
+        scene = cluster_scene(cluster, mesh, self.axis.value)
+        self.cluster_picture.value = cluster_svg(scene, theme="page")
+
     def show_error(self, error):
         """Show an exception (or a text; "" clears it) under the controls."""
         plain = isinstance(error, ValueError | str)
         self.error = str(error) if plain else f"{type(error).__name__}: {error}"
-        self.message.value = self.error and (
-            "<div class='tpv-message' role='alert' style='border-left:4px solid #D55E00;"
-            f"padding:4px 8px;white-space:pre-wrap;line-height:1.4'>{escape(self.error)}</div>"
-        )
+        self.message.value = self.error and message(self.error)
 
     def say(self, text):
         """Say what is going on, under the buttons."""

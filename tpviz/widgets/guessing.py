@@ -1,0 +1,99 @@
+"""Guess first, then reveal: what a learner commits before the ranks run, and what came of it."""
+
+import ipywidgets
+
+from tpviz.exercises.guess import Guess
+
+QUESTIONS = {
+    "step": ("How long will a step take on the ranks?", "ms"),
+    "exposed": ("How much of it will be communication that nothing hides?", "%"),
+}
+
+
+class GuessPane(ipywidgets.VBox):
+    """A check box, two questions, and a button that skips them.
+
+    A guess belongs to the configuration it was made for and stays with it; the questions come anew
+    with the next configuration. One committed answer opens the way. lock : of the view around it,
+    since callbacks come from any thread.
+    """
+
+    def __init__(self, lock):
+        self._lock = lock
+        self.on = ipywidgets.Checkbox(
+            True, description="guess first, then reveal", indent=False,
+            tooltip="Run waits until you have committed a guess",
+        )
+        self.cover = ipywidgets.Checkbox(
+            False, description="cover the prediction until then", indent=False,
+            tooltip="harder: guess without seeing what the formula says",
+        )
+        self.skip = ipywidgets.Button(description="skip the guess", icon="forward",
+                                      tooltip="run this configuration without a guess")
+        self._fresh, self._of, self._skipped, self._key, self._heard = None, {}, set(), None, []
+        self._form = ipywidgets.VBox()
+        super().__init__([ipywidgets.HBox([self.on, self.cover]), self._form])
+        self.add_class("tpviz-guesses")
+        self.skip.on_click(lambda button: self._skip())
+        for box in (self.on, self.cover):
+            box.observe(lambda change: self._changed(), "value")
+
+    def on_change(self, callback):
+        """Call ``callback()`` when a guess is committed or skipped, or the mode changes."""
+        self._heard.append(callback)
+
+    def ask(self, key):
+        """Ask for the configuration ``key`` (hashable); None asks nothing."""
+        with self._lock:
+            self._key = key
+            self._lay_out()
+
+    @property
+    def settled(self):
+        """Whether the configuration may run: guessed, skipped, or no guess is wanted."""
+        return (not self.on.value or self._key is None or self._key in self._skipped
+                or self._key in self._of)
+
+    @property
+    def covering(self):
+        """Whether the prediction is to be kept secret for now."""
+        return self.cover.value and not self.settled
+
+    def of(self, key):
+        """{question: `Guess`} made for a configuration; empty where there is none."""
+        return self._of.get(key, {})
+
+    def _asked(self):
+        """The questions not yet answered; the same ones while configurations pass by."""
+        if self._fresh is None:
+            self._fresh = {name: Guess(*words) for name, words in QUESTIONS.items()}
+            for guess in self._fresh.values():
+                guess.on_commit(self._committed)
+        return self._fresh
+
+    def _committed(self):
+        with self._lock:
+            if self._fresh and any(guess.value is not None for guess in self._fresh.values()):
+                self._of[self._key], self._fresh = self._fresh, None
+        self._changed()
+
+    def _skip(self):
+        with self._lock:
+            self._skipped.add(self._key)
+        self._changed()
+
+    def _changed(self):
+        with self._lock:
+            self._lay_out()
+        for callback in self._heard:
+            callback()
+
+    def _lay_out(self):
+        self.cover.layout.display = "" if self.on.value else "none"
+        shown = self.on.value and self._key is not None and self._key not in self._skipped
+        if not shown:
+            self._form.children = []
+        elif self._key in self._of:
+            self._form.children = list(self._of[self._key].values())
+        else:
+            self._form.children = [*self._asked().values(), self.skip]

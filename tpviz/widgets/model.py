@@ -1,0 +1,95 @@
+"""The model's pane of ``explore``: what formulas say of the knobs as they stand. Runs nothing."""
+
+from html import escape
+
+import ipywidgets
+
+from tpviz.figures.svg import amount, seconds
+
+from .model_svg import memory_svg, parts_svg
+
+COVERED = (
+    "<p class='tpv-covered' style='margin:6px 0'><i>The prediction is covered until you guess "
+    "(or skip the guess).</i></p>"
+)
+
+
+class ModelPane(ipywidgets.VBox):
+    """Predicted step time in parts, memory against the device's, bytes and link of every axis."""
+
+    def __init__(self):
+        self.picture, self.warning, self.axes = (ipywidgets.HTML() for _ in range(3))
+        self.picture.add_class("tpviz-predicted")
+        super().__init__([self.picture, self.warning, self.axes])
+        self.clear()
+
+    def clear(self):
+        """Show nothing: there is no cluster to predict for."""
+        self.picture.value = self.warning.value = self.axes.value = ""
+        self.layout.display = "none"
+
+    def show(self, prediction, mesh, covered=False):
+        """Draw a `Prediction` of a strategy whose mesh this is; ``covered`` keeps times secret."""
+        device, memory = prediction.cluster.device, prediction.memory()
+        times = COVERED if covered else parts_svg(prediction.parts, prediction.badge)
+        self.picture.value = times + memory_svg(dict(memory), device.memory, device.name)
+        self.warning.value = memory_warning(sum(memory.values()), device)
+        self.axes.value = axes_html(prediction, mesh, covered)
+        self.layout.display = ""
+
+
+def memory_warning(total, device):
+    """HTML that says by how much a rank's memory is exceeded, or ""."""
+    if total <= device.memory:
+        return ""
+    words = (
+        f"A rank needs {amount(total)}, {device.name} has {amount(device.memory)}: split the "
+        f"parameters over at least {-(-total // device.memory):.0f} x as many ranks (tp, ZeRO), or "
+        "make the batch smaller. On such devices this would run out of memory."
+    )
+    return message(words)
+
+
+def message(words, colour="#D55E00"):
+    """A text that wants attention, as HTML."""
+    return (
+        f"<div class='tpv-message' role='alert' style='border-left:4px solid {colour};"
+        f"padding:4px 8px;white-space:pre-wrap;line-height:1.4'>{escape(words)}</div>"
+    )
+
+
+def axes_table(prediction, mesh):
+    """Rows of strings, header first: per mesh axis its link and what a step sends there."""
+    rows = [["axis", "ranks", "link", "hop", "bytes sent", "exposed", "hidden"]]
+    wire = {}
+    for row in prediction.ledger():
+        wire[row.axis] = wire.get(row.axis, 0.0) + row.wire_bytes
+    for axis, size in mesh.axes.items():
+        link = prediction.cluster.axis_link(mesh, axis) if size > 1 else None
+        rows.append([
+            axis, str(size), f"{amount(link.bandwidth)}/s" if link else "",
+            seconds(link.latency) if link else "", amount(wire.get(axis, 0.0)),
+            seconds(prediction.exposed.get(axis, 0.0)), seconds(prediction.hidden.get(axis, 0.0)),
+        ])
+    return rows
+
+
+def axes_html(prediction, mesh, covered=False):
+    """`axes_table` as HTML; ``covered`` leaves the times out."""
+    rows = axes_table(prediction, mesh)
+    return table_html([row[: len(row) - 2 * covered] for row in rows])
+
+
+def table_html(rows):
+    """Rows of strings, header first, as an HTML table; all but the first column to the right."""
+
+    def line(tag, cells):
+        return "<tr>" + "".join(
+            f"<{tag} style='padding:1px 10px;text-align:{'right' if i else 'left'}'>"
+            f"{escape(str(cell))}</{tag}>" for i, cell in enumerate(cells)) + "</tr>"
+
+    head, *body = rows
+    return (
+        "<table style='border-collapse:collapse;line-height:1.4'>" + line("th", head)
+        + "".join(line("td", row) for row in body) + "</table>"
+    )

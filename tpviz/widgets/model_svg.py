@@ -1,0 +1,118 @@
+"""What the formula says of one step, as a picture: its time in parts, and a rank's memory.
+
+>>> parts_svg({"compute": 0.2, "latency": 0.1}, "predicted").startswith("<svg")
+True
+"""
+
+import math
+
+from tpviz.figures.palette import INKS, MEMORY_KINDS, svg_style
+from tpviz.figures.svg import amount, document, pattern_defs, rect, seconds, text, ticks
+
+PART_INKS = {
+    "compute": "forward",
+    "exposed communication": "exposed",
+    "latency": "axis4",
+    "bubble": "wait",
+}
+"""Part of a step -> key of INKS; the same meaning has the same colour in every picture."""
+
+WIDTH, LEFT, RIGHT, BAR = 470, 10, 460, 26
+
+
+def parts_svg(parts, badge, theme="page"):
+    """One stacked bar of the parts of a step, drawn to a time axis, and each part in figures.
+
+    parts : {name: seconds}; badge : where the numbers come from. Raises ValueError where the parts
+    are no times.
+    """
+    if not all(math.isfinite(t) and t >= 0 for t in parts.values()) or not sum(parts.values()):
+        raise ValueError(f"parts={parts} are not the times of a step")
+    total = sum(parts.values())
+    scale = (RIGHT - LEFT) / _ceiling(total)
+    body, x = [pattern_defs(), *_head(badge, f"step time {seconds(total)}")], LEFT
+    for name, time in parts.items():
+        body.append(_bar(x, 36, time * scale, BAR, PART_INKS.get(name, "other")))
+        share = f"{100 * time / total:.0f} %"
+        if time * scale > 44:
+            body.append(_inside(x + time * scale / 2, 36 + BAR / 2 + 4, share, name))
+        x += time * scale
+    for t in ticks(0, (RIGHT - LEFT) / scale, 6):
+        at = LEFT + t * scale
+        body.append(f"<path d='M{at:.1f},{36 + BAR}v5' class='s-muted' fill='none'/>")
+        anchor = "start" if t == 0 else "end" if at > RIGHT - 15 else "middle"
+        body.append(text(at, 36 + BAR + 16, seconds(t), "muted", 10, anchor))
+    y = 36 + BAR + 36
+    for i, (name, time) in enumerate(parts.items()):
+        left, top = LEFT + (i % 2) * 232, y + (i // 2) * 18
+        body.append(_bar(left, top - 9, 14, 11, PART_INKS.get(name, "other")))
+        figures = f"{seconds(time)} ({100 * time / total:.3g} %)"
+        body.append(text(left + 20, top, f"{name} {figures}", size=11))
+    height = y + 18 * ((len(parts) - 1) // 2) + 10
+    label = f"{badge}: " + ", ".join(f"{name} {seconds(time)}" for name, time in parts.items())
+    return document(WIDTH, height, "".join(body), label, svg_style(theme), theme)
+
+
+def memory_svg(memory, capacity, device, theme="page"):
+    """A rank's memory by kind, against what its device has. memory : {kind: bytes}."""
+    total = sum(memory.values())
+    over = total > capacity
+    scale = (RIGHT - LEFT) / (max(total, capacity) if total > capacity / 100 else max(total, 1))
+    per_cent = f"{100 * total / capacity:.2g} %"
+    share = f"{amount(total)} of the {amount(capacity)} of {device} ({per_cent})"
+    title = text(LEFT, 12, f"memory of a rank: {share}", size=11.5, weight=600)
+    body, x = [pattern_defs(), title], LEFT
+    for kind, size in memory.items():
+        body.append(_bar(x, 20, size * scale, 14, MEMORY_KINDS.get(kind, "other")))
+        x += size * scale
+    end = LEFT + capacity * scale
+    if end <= RIGHT + 0.5:
+        body.append(f"<path d='M{end:.1f},16v22' class='s-{'exposed' if over else 'fg'}'"
+                    " stroke-width='2' fill='none'/>")
+    x = LEFT
+    for kind, size in memory.items():
+        body.append(_bar(x, 44, 11, 10, MEMORY_KINDS.get(kind, "other")))
+        words = f"{kind} {amount(size)}"
+        body.append(text(x + 15, 53, words, size=10))
+        x += 24 + 5.3 * len(words)
+    return document(WIDTH, 60, "".join(body), f"memory of a rank {share}", svg_style(theme), theme)
+
+
+def _head(badge, words):
+    size = 6.3 * len(badge) + 16
+    return [
+        rect(LEFT, 6, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'"),
+        text(LEFT + size / 2, 19.5, badge, anchor="middle", weight=600),
+        text(LEFT + size + 12, 21, words, size=14, weight=650),
+    ]
+
+
+def _bar(x, y, width, height, key):
+    ink = INKS[key]
+    if key == "wait":
+        frame = rect(x, y, width, height, "", "class='s-wait' fill='none' stroke-width='0.8'")
+        over = rect(x, y, width, height, "", "fill='url(#tpv-hatch)'") + frame
+        return rect(x, y, width, height, "rule") + over
+    if key == "exposed":
+        return rect(x, y, width, height, key, "fill-opacity='0.3'") + rect(
+            x, y, width, height, "", "fill='url(#tpv-exposed)'"
+        )
+    over = "" if ink.pattern == "solid" else rect(
+        x, y, width, height, "", f"fill='url(#tpv-{ink.pattern})'"
+    )
+    return rect(x, y, width, height, key) + over
+
+
+def _inside(x, y, words, name):
+    key = PART_INKS.get(name, "other")
+    if key in ("exposed", "wait"):
+        halo = "class='f-fg s-bg' stroke-width='3' paint-order='stroke'"
+        return (f"<text x='{x:.1f}' y='{y:.1f}' {halo} font-size='11' text-anchor='middle'"
+                f" font-weight='600'>{words}</text>")
+    return text(x, y, words, f"halo-{key}", 11, "middle", 600)
+
+
+def _ceiling(value):
+    """The end of the time axis: the next of 1, 1.5, 2, 3, 5, 7 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return power * next((m for m in (1, 1.5, 2, 3, 5, 7, 10) if value <= m * power * 1.0001), 10)

@@ -1,0 +1,77 @@
+"""The results' pane of ``explore``: what a run showed, beside what was guessed and predicted."""
+
+from html import escape
+
+import ipywidgets
+
+from tpviz.figures.ledger import ledger_html
+from tpviz.figures.losses import losses_svg
+
+from .model import message, table_html
+from .outcome import reveals, unfaithful
+from .timeline import Timeline
+
+
+class ResultsPane(ipywidgets.VBox):
+    """Guess, model, simulation and measurement; comparison; ledger; timeline; losses.
+
+    Without a run it shows the formula's ledger alone.
+    """
+
+    def __init__(self):
+        self.revealed, self.warning, self.comparison, self.ledger, self.losses = (
+            ipywidgets.HTML() for _ in range(5)
+        )
+        self.revealed.add_class("tpviz-revealed")
+        self.comparison.add_class("tpviz-comparison")
+        self.which = ipywidgets.ToggleButtons(
+            options=["measured", "simulated"], style={"button_width": "110px"},
+            tooltips=["what the ranks did", "the same program on a virtual clock"],
+            layout={"display": "none"},
+        )
+        self.timeline, self._outcome = Timeline(), None
+        self.which.observe(lambda change: self.show_timeline(), "value")
+        super().__init__([
+            self.warning, self.revealed, self.comparison, self.ledger, self.which, self.timeline,
+            self.losses,
+        ])
+
+    def show(self, outcome, prediction, guesses):
+        """Show an `Outcome`. prediction: None where it was not on a cluster."""
+        self._outcome = outcome
+        losses = outcome.trace.meta.get("losses") or []
+        self.losses.value = losses_svg(losses, theme="page") if losses else ""
+        self.warning.value = self.revealed.value = self.comparison.value = ""
+        self.which.options = tuple(outcome.traces)
+        self.which.layout.display = "" if len(outcome.traces) > 1 else "none"
+        self.show_timeline()
+        if prediction is not None:
+            words = outcome.measured and unfaithful(outcome.measured)
+            self.warning.value = message(words) if words else ""
+            self.revealed.value = _reveals_html(reveals(guesses, prediction, outcome))
+            self.comparison.value = comparison_html(prediction, outcome)
+
+    def show_timeline(self):
+        """Draw the trace that the switch names."""
+        if self._outcome is not None:
+            traces = self._outcome.traces
+            self.timeline.show(traces.get(self.which.value, self._outcome.trace))
+
+    def show_ledger(self, expected, measured):
+        """The formula's ledger, and the measured one where there is one."""
+        self.ledger.value = ledger_html(expected, measured)
+
+
+def comparison_html(prediction, outcome):
+    """Prediction, simulation and measurement laid over each other, and what explains the rest."""
+    from tpviz.verbs.compare import Comparison
+
+    comparison = Comparison.of(prediction, outcome.simulated, outcome.measured)
+    return (
+        f"{comparison.to_svg(theme='page')}<p>{escape(comparison.describe())}</p>"
+        f"{table_html(comparison.to_table())}"
+    )
+
+
+def _reveals_html(found):
+    return "".join(f"<b>{escape(question)}</b>{reveal._repr_html_()}" for question, reveal in found)

@@ -1,0 +1,104 @@
+"""The choices beside the strategy: which cluster, how small a model of it, how slow its motion."""
+
+from html import escape
+
+import ipywidgets
+
+from tpviz import clusters
+from tpviz.cluster import Cluster
+
+from .knobs import WIDE
+from .slow import auto_slow_motion, shortest
+
+HIDDEN = (1, 2, 4, 8, 16, 32, 64)
+SLOW = (1, 10, 100, 1_000, 10_000)
+
+
+def check_cluster(cluster):
+    """``cluster`` if it is one, or None. Raises ValueError naming what is accepted."""
+    if cluster is None or isinstance(cluster, Cluster):
+        return cluster
+    names = ", ".join(f"tv.clusters.{name}()" for name in clusters.presets())
+    raise ValueError(
+        f"cluster={cluster!r} is no cluster: give a tv.Cluster, such as one of {names}, "
+        "or None for runs on this machine"
+    )
+
+
+class Setting(ipywidgets.VBox):
+    """Menus: the cluster (or this machine), hidden scale, slow motion; one line of help each.
+
+    cluster : offered first, and chosen; None chooses this machine.
+    """
+
+    def __init__(self, cluster=None):
+        self.menu = ipywidgets.Dropdown(
+            options=_menu(cluster), value=cluster, description="cluster", style=WIDE,
+            tooltip="where the ranks run: on this machine as it is, or on an emulated cluster",
+        )
+        self.hidden = ipywidgets.Dropdown(
+            options=[(f"1/{c}" if c > 1 else "full size", c) for c in HIDDEN],
+            description="hidden", style=WIDE,
+            tooltip="scale model: hidden sizes are this part of those of the system it stands for",
+        )
+        self.slow = ipywidgets.Dropdown(
+            options=[("auto", None), *((f"{s:,} x", s) for s in SLOW)],
+            value=None if cluster is None or cluster.slow_motion == 1 else 1,
+            description="slow motion", style=WIDE, tooltip="all rates are divided by this",
+        )
+        self.words = ipywidgets.HTML()
+        self._scaling = ipywidgets.VBox([self.hidden, self.slow, self.words])
+        super().__init__([self.menu])
+        self.menu.observe(lambda change: self._lay_out(), "value")
+        self._lay_out()
+
+    @property
+    def chosen(self):
+        """What is chosen: (cluster or None, hidden scale, slow motion or None for auto)."""
+        return self.menu.value, self.hidden.value, self.slow.value
+
+    def on_change(self, callback):
+        """Call ``callback()`` whenever a menu changes."""
+        for box in (self.menu, self.hidden, self.slow):
+            box.observe(lambda change: callback(), "value")
+
+    def say(self, text):
+        """Say what the scale model is, under its menus."""
+        self.words.value = f"<small>{escape(text)}</small>"
+
+    def _lay_out(self):
+        on_cluster = self.menu.value is not None
+        self.children = [self.menu, self._scaling] if on_cluster else [self.menu]
+
+
+def scaled(chosen, predict):
+    """(the cluster to emulate, its prediction, what was done in words) of `Setting.chosen`.
+
+    predict : function of a cluster.
+    """
+    cluster, hidden, slow = chosen
+    model = cluster.scale_model(hidden=hidden)
+    prediction, words = None, []
+    if hidden > 1:
+        words.append(f"stands for {hidden} x the hidden sizes")
+    if slow is None:
+        prediction = predict(model)
+        found = auto_slow_motion(*shortest(prediction))
+        slow, why = found.factor, f"auto chose {found.words}"
+        words.append(why)
+    if slow != 1 or prediction is None:
+        model = model.scale_model(slow_motion=slow)
+        prediction = predict(model)
+    return model, prediction, "; ".join(words)
+
+
+def _menu(cluster):
+    """(label, cluster) pairs: the one passed in first, then this machine and the presets."""
+    presets = [preset() for preset in clusters.presets().values()]
+    mine = [] if cluster is None else [(_label(cluster), cluster)]
+    rest = [(_label(preset), preset) for preset in presets if preset != cluster]
+    return [*mine, ("this machine, not emulated", None), *rest]
+
+
+def _label(cluster):
+    return f"{cluster.caption}, {cluster.size} devices"

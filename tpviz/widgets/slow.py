@@ -1,0 +1,84 @@
+"""How slow the motion must be for an emulated run to be faithful, from a prediction.
+
+>>> auto_slow_motion("all_reduce on tp", 10e-6, 1e-3).factor
+1000.0
+"""
+
+import math
+from typing import NamedTuple
+
+from tpviz.figures.svg import seconds
+from tpviz.mesh import Mesh
+
+FAITHFUL = 10e-3
+"""Seconds that the shortest event should last when ranks emulate it: Python's own delays are a few
+per cent of that."""
+LONGEST_STEP = 4.0
+"""Seconds: nobody wants to wait longer for one step of a lesson."""
+NEGLIGIBLE = 0.02
+"""Events that are together less than this part of a step may be as short as they like."""
+
+
+class SlowMotion(NamedTuple):
+    """A factor, and why it is what it is."""
+
+    factor: float
+    words: str
+
+
+def auto_slow_motion(name, shortest, step):
+    """The `SlowMotion` in which the shortest event is long enough to be faithful.
+
+    shortest, step : seconds of the shortest event, called ``name``, and of a step at full speed.
+    A step is not stretched beyond `LONGEST_STEP`, whatever becomes of the event.
+    """
+    wanted, most = _digits(FAITHFUL / shortest, math.ceil), _digits(LONGEST_STEP / step, math.floor)
+    factor = max(1.0, min(wanted, most))
+    what = f"{factor:,g} x: {name}, the shortest event that matters ({seconds(shortest)} at full "
+    now = seconds(shortest * factor)
+    if factor >= wanted:
+        return SlowMotion(factor, f"{what}speed), then lasts {now}")
+    return SlowMotion(
+        factor,
+        f"{what}speed), then lasts only {now}, which may be too short to be faithful; but a step "
+        f"lasts {seconds(step * factor)} already",
+    )
+
+
+def shortest(prediction):
+    """(name, seconds of the shortest event that matters, seconds of a step) of a `Prediction`.
+
+    Events are the stretches of kernels between collectives, and collectives of their mean size.
+    The shortest ones that are together less than `NEGLIGIBLE` of all are left out.
+    """
+    events = sorted([*_stretches(prediction), *_collectives(prediction)])
+    allowed = NEGLIGIBLE * sum(time * count for time, count, _ in events)
+    for time, count, name in events:
+        allowed -= time * count
+        if allowed < 0:
+            return name, time, prediction.step_time
+    raise ValueError("a step of this workload takes no time on this cluster")
+
+
+def _stretches(prediction):
+    """(seconds, count, name) of the kernels of each segment."""
+    for segment in prediction.segments:
+        if segment.compute:
+            yield segment.compute, 1, f"{segment.phase} of {segment.layer or 'all parameters'}"
+
+
+def _collectives(prediction):
+    """(seconds, count, name) of the collectives of each row of the ledger, at their mean size."""
+    cluster, mesh = prediction.cluster, Mesh(prediction.strategy.axes)
+    for row in prediction.ledger():
+        if mesh.axes[row.axis] > 1 and row.count:
+            link, size = cluster.axis_link(mesh, row.axis), mesh.axes[row.axis]
+            payload = row.payload_bytes / row.count
+            time = cluster.collective_time(row.collective, payload, size, link)
+            yield time, row.count, f"{row.collective} on {row.axis}"
+
+
+def _digits(value, rounding):
+    """Rounded up or down to two digits."""
+    power = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return round(rounding(round(value / power, 6)) * power, 9)
