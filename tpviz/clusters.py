@@ -1,21 +1,143 @@
-"""Clusters to try things on; each docstring says where its numbers come from.
+"""Clusters to try things on. Each docstring says where its numbers come from and how sure they are.
 
->>> two_nodes(gpus=8).size
-16
+*Nominal* is the vendor's figure, *measured* somebody's measurement, *derived* our arithmetic.
+
+>>> perlmutter(nodes=2).size
+8
+>>> sorted(presets())[:3]
+['frontier', 'laptop', 'nvlink_pairs']
 """
 
-from .cluster import Cluster, Device, Level
+from tpviz.checks import one_of, whole_number
 
-A100_PCIE = Device({"float32": 19.5e12 / 2, "bfloat16": 250e12}, 80e9, 1.9e12, "A100 80GB PCIe")
+from .cluster import Cluster, Device, Dimension, Level
+
+A100_PCIE = Device({"float16": 250e12, "bfloat16": 250e12, "float32": 19.5e12}, 80e9, 1.935e12,
+                   "A100 80GB PCIe")
+"""16-bit GEMMs: 250 TFLOP/s, as the estimate this box is for assumes (265 measured in its traces at
+4096^3); float32 and memory nominal."""
+A100_SXM = Device({"float16": 280e12, "bfloat16": 280e12, "float32": 19.5e12}, 40e9, 1.555e12,
+                  "A100 40GB SXM")
+"""16-bit GEMMs measured by AxoNN's authors (280 of 312 TFLOP/s, recalled); the rest nominal."""
+H100_SXM = Device({"float16": 813e12, "bfloat16": 813e12, "float32": 67e12}, 80e9, 3.35e12,
+                  "H100 80GB SXM")
+"""16-bit GEMMs measured by AxoNN's authors on Alps (813 of 989 TFLOP/s, recalled); the rest
+nominal."""
+MI250X_GCD = Device({"float16": 125e12, "bfloat16": 125e12, "float32": 47.9e12}, 64e9, 1.6e12,
+                    "MI250X GCD")
+"""16-bit GEMMs measured by AxoNN's authors (125 of 191.5 TFLOP/s, recalled); the rest nominal."""
+TPU_V3 = Device({"bfloat16": 123e12, "float32": 123e12 / 6}, 32 * 2**30, 900e9, "TPU v3 chip")
+"""Nominal (Google Cloud's page on TPU v3); float32 as six bfloat16 passes, derived."""
 
 
-def nvlink_pairs(pairs=4):
-    """A PCIe box whose GPUs are joined in pairs by NVLink: placeholder numbers."""
-    levels = (Level("NVLink", 2, 211e9, 211e9, 20e-6), Level("PCIe", pairs, 17e9, 17e9, 20e-6))
-    return Cluster("NVLink-pair PCIe box", A100_PCIE, levels)
+def laptop(ranks=4):
+    """A laptop's ranks over gloo, as an order of magnitude: `tpviz.calibrate` measures yours.
+
+    Derived from timings on 2 cores: an all-reduce of 64 MB over 4 ranks took 89 ms, one of 4 bytes
+    over 2 ranks 0.09 ms. Compute and memory are a guess for one busy core.
+    """
+    device = Device({"float64": 10e9, "float32": 20e9, "bfloat16": 5e9}, 2e9, 5e9, "laptop core")
+    level = [("gloo", ranks, 1.1e9, None, 50e-6)]
+    return _cluster("laptop, gloo", device, level, source="order of magnitude; calibrate() yours")
 
 
-def two_nodes(gpus=8):
-    """Two nodes: placeholder numbers."""
-    levels = (Level("NVSwitch", gpus, 200e9, 200e9, 5e-6), Level("NIC", 2, 25e9, 25e9, 15e-6))
-    return Cluster("two nodes", A100_PCIE, levels)
+def nvlink_pairs(pairs=4, rings="multi"):
+    """A PCIe box whose A100s are joined in pairs by NVLink: the topology that ATP is made for.
+
+    NVLink 211 GB/s and PCIe 17 GB/s between two GPUs: measured, docstrings of ColossalAI's
+    AlphaBetaProfiler. Out of a pair 34 GB/s: derived, each GPU its own PCIe link. Rings of several
+    pairs 32 GB/s with ``rings="multi"``: measured, traces of ATP's authors on such a box (30 to
+    36); "single" holds them to one link. 10 us a hop: derived from 19 to 23 us measured for an
+    all-reduce of two ranks, which is two hops.
+    """
+    one_of("rings", rings, ("multi", "single"))
+    pairs = whole_number("pairs", pairs)
+    sizes = range(4, 2 * pairs + 1, 2) if rings == "multi" else ()
+    levels = [("NVLink", 2, 211e9, None, 10e-6), ("PCIe", pairs, 17e9, 34e9, 10e-6)]
+    return _cluster("NVLink-pair PCIe box", A100_PCIE, levels, rings=rings,
+                    table={(1, size): 32e9 for size in sizes},
+                    source="ColossalAI's profiler, ATP's traces; group bandwidth derived")
+
+
+def nvswitch(gpus=8):
+    """One node of H100s around an NVSwitch.
+
+    450 GB/s out of a GPU: nominal (NVLink 4, 900 GB/s both ways). 3.4 us a hop: a constant of
+    NCCL's tuner for rings over NVLink (its simple protocol).
+    """
+    return _cluster("NVSwitch node", H100_SXM, [_NVSWITCH(gpus)], source="vendor nominal")
+
+
+def nvswitch_nodes(nodes=2, gpus=8, nics=8):
+    """Several such nodes behind ``nics`` NICs of 400 Gbit/s each: fewer NICs, more to share.
+
+    50 GB/s a NIC: nominal (ConnectX-7). 9.6 us a hop: a constant of NCCL's tuner for rings over a
+    network (its simple protocol).
+    """
+    levels = [_NVSWITCH(gpus), ("network", nodes, 50e9, None, 9.6e-6, nics)]
+    name = f"{nodes} NVSwitch nodes, {nics} NIC{'s' * (nics != 1)} each"
+    return _cluster(name, H100_SXM, levels, source="vendor nominal")
+
+
+def perlmutter(nodes=2):
+    """Nodes of four A100s, all wired to each other, four NICs each.
+
+    76 and 225 GB/s inside a node: measured by AxoNN's authors (tables of their Gordon Bell code);
+    our rule gives the whole table from these two, since a ring over 4 GPUs drives 3 of their links.
+    80 GB/s out of a node: the same code. So beta_inter / min(4, P) of AxoNN holds for P concurrent
+    rings of a node. Latencies: constants of NCCL's tuner.
+    """
+    levels = [("NVLink", 4, 76e9, 225e9, 3.4e-6, None, True),
+              ("Slingshot", nodes, 20e9, None, 9.6e-6, 4)]
+    table = {(1, 2): 76e9, (1, 4): 225e9, (2, 2): 76e9}
+    return _cluster("Perlmutter", A100_SXM, levels, table=table, source="AxoNN's code")
+
+
+def frontier(nodes=2):
+    """Nodes of four MI250X, two GCDs each, behind four NICs.
+
+    Inside a node the table measured by AxoNN's authors, which no simple rule explains: level rates
+    (129, 36 and 135 GB/s) are taken from it and serve messages and traffic of several axes. Out of
+    a node 40 GB/s, half of nominal, by the same code, so 40 / min(8, P) for P concurrent rings;
+    5 GB/s is what one of eight gets. Latencies: NCCL's constants for NVLink and networks.
+    """
+    levels = [("package", 2, 129e9, None, 3.4e-6), ("node", 4, 36e9, 135e9, 3.4e-6, None, True),
+              ("Slingshot", nodes, 5e9, 40e9, 9.6e-6)]
+    rates = {(1, 2): 129, (1, 4): 52, (1, 8): 135, (2, 2): 50, (2, 4): 72, (4, 2): 36}
+    table = {key: rate * 1e9 for key, rate in rates.items()}
+    return _cluster("Frontier", MI250X_GCD, levels, table=table, source="AxoNN's code")
+
+
+def torus(x=4, y=2):
+    """TPU v3 chips on a 2D torus, neighbours along x numbered first.
+
+    100 GB/s a link and direction: derived from 6.4 TB/s nominal bisection of a 32 x 32 pod, which
+    cuts 64 links. 1 us a hop: assumed.
+    """
+    sides = {"x": whole_number("x", x), "y": whole_number("y", y)}
+    parts = tuple(Dimension(name, n, 100e9, 1e-6) for name, n in sides.items() if n > 1)
+    if not parts:
+        raise ValueError("a torus of x=1, y=1 has no links: use x=2 or y=2, or more")
+    return Cluster(f"{x} x {y} torus", TPU_V3, torus=parts, source="vendor nominal; derived")
+
+
+def presets():
+    """{name: function} of all presets, for menus; each works without arguments."""
+    made = (laptop, nvlink_pairs, nvswitch, nvswitch_nodes, perlmutter, frontier, torus)
+    return {preset.__name__: preset for preset in made}
+
+
+def _NVSWITCH(gpus):
+    return "NVSwitch", gpus, 450e9, None, 3.4e-6
+
+
+def _cluster(name, device, levels, table=(), **more):
+    """A cluster of those levels that join more than one unit, and of the table rows that fit."""
+    for level in levels:
+        whole_number(f"units of level {level[0]!r}", level[1])
+    parts = tuple(Level(*level) for level in levels if level[1] != 1)
+    if not parts:
+        raise ValueError(f"{name}: one device alone has no links: ask for 2 or more")
+    size = Cluster(name, device, parts).size
+    table = {key: rate for key, rate in dict(table).items() if key[0] * (key[1] - 1) < size}
+    return Cluster(name, device, parts, table=table, **more)

@@ -9,111 +9,18 @@ Times in seconds, rates per second, sizes in bytes; bandwidths count one directi
 """
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from math import inf, isfinite, prod
-from numbers import Real
+from importlib import import_module
+from math import inf, prod
 
 from tpviz.checks import one_of, whole_number
 
 from .collectives import ALGORITHMS, choose
-from .routes import links_of
+from .parts import Device, Dimension, Level, checked_name, finite, not_negative, positive
+from .routes import family, links_of
 
-
-@dataclass(frozen=True)
-class Device:
-    """One accelerator: FLOP/s that GEMMs reach, per dtype; memory (bytes) and its bandwidth.
-
-    A dtype that is not listed runs at the rate of the slowest one that is.
-    """
-
-    flops: dict
-    memory: float
-    memory_bandwidth: float
-    name: str = "device"
-
-    def __post_init__(self):
-        if not isinstance(self.flops, dict) or not self.flops:
-            raise ValueError(
-                f'flops={self.flops!r}: give FLOP/s by dtype, as in {{"float32": 1e12}}'
-            )
-        for dtype, rate in self.flops.items():
-            positive(f"flops[{dtype!r}]", rate)
-        positive("memory", self.memory)
-        positive("memory_bandwidth", self.memory_bandwidth)
-
-    def __hash__(self):
-        return hash((tuple(self.flops.items()), self.memory, self.memory_bandwidth, self.name))
-
-    def time(self, flops, bytes=0, dtype="float32"):
-        """Seconds of a kernel: its FLOPs or its memory traffic, whichever takes longer (roofline:
-        Williams, Waterman, Patterson 2009)."""
-        rate = self.flops.get(dtype) or min(self.flops.values())
-        return max(flops / rate, bytes / self.memory_bandwidth)
-
-    def divided(self, flops=1.0, memory=1.0, bandwidth=1.0):
-        """The same device, smaller by these factors."""
-        return replace(
-            self,
-            flops={dtype: rate / flops for dtype, rate in self.flops.items()},
-            memory=self.memory / memory,
-            memory_bandwidth=self.memory_bandwidth / bandwidth,
-        )
-
-
-@dataclass(frozen=True)
-class Level:
-    """One level of a hierarchy: ``units`` of the level below, joined by these links.
-
-    p2p : between two devices of different units, nobody else sending.
-    group : out of ONE unit of the level below when all its devices send at once (its NIC or NICs).
-    latency : seconds of one hop.
-    """
-
-    name: str
-    units: int
-    p2p: float
-    group: float
-    latency: float = 0.0
-
-    def __post_init__(self):
-        whole_number(f"units of level {self.name!r}", self.units, 2)
-        positive(f"p2p of level {self.name!r}", self.p2p)
-        positive(f"group of level {self.name!r}", self.group)
-        not_negative(f"latency of level {self.name!r}", self.latency)
-        if self.group < self.p2p:
-            raise ValueError(
-                f"level {self.name!r}: one pair gets p2p={self.p2p:g} bytes/s, which is more than "
-                f"group={self.group:g} that the whole unit can send: use p2p up to {self.group:g}, "
-                f"or group of {self.p2p:g} or more"
-            )
-
-    def slower(self, link, time):
-        """Bandwidth divided by ``link``, latency multiplied by ``time``."""
-        return replace(
-            self, p2p=self.p2p / link, group=self.group / link, latency=self.latency * time
-        )
-
-
-@dataclass(frozen=True)
-class Dimension:
-    """One dimension of a torus: a ring of ``size`` devices, ``links`` parallel links each way."""
-
-    name: str
-    size: int
-    bandwidth: float
-    latency: float = 0.0
-    links: int = 1
-
-    def __post_init__(self):
-        whole_number(f"size of dimension {self.name!r}", self.size, 2)
-        whole_number(f"links of dimension {self.name!r}", self.links)
-        positive(f"bandwidth of dimension {self.name!r}", self.bandwidth)
-        not_negative(f"latency of dimension {self.name!r}", self.latency)
-
-    def slower(self, link, time):
-        """Bandwidth divided by ``link``, latency multiplied by ``time``."""
-        return replace(self, bandwidth=self.bandwidth / link, latency=self.latency * time)
+__all__ = ["Cluster", "Device", "Dimension", "Level"]
 
 
 @dataclass(frozen=True)
@@ -148,8 +55,11 @@ class Cluster:
     slow_motion: float = 1.0
 
     def __post_init__(self):
-        for name in ("levels", "torus"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        checked_name(self, "cluster")
+        if not isinstance(self.device, Device):
+            raise ValueError(f"device of {self.name!r} must be a tv.Device, not {self.device!r}")
+        self._check_parts("levels", Level)
+        self._check_parts("torus", Dimension)
         if bool(self.levels) == bool(self.torus):
             raise ValueError(
                 f"cluster {self.name!r} needs levels or torus, one of the two: "
@@ -158,9 +68,19 @@ class Cluster:
         one_of("rings", self.rings, ("multi", "single"))
         one_of("algorithm", self.algorithm, (*ALGORITHMS, "auto"))
         for what, check in (("table", positive), ("latencies", not_negative)):
-            for key, value in getattr(self, what).items():
-                self._check_key(what, key)
-                check(f"{what}[{key}]", value)
+            rows = dict(getattr(self, what)).items()
+            rows = {self._check_key(what, k): check(f"{what}[{k}]", v) for k, v in rows}
+            object.__setattr__(self, what, rows)
+
+    def _check_parts(self, what, kind):
+        parts = tuple(getattr(self, what))
+        names = [part.name for part in parts if isinstance(part, kind)]
+        if len(names) < len(parts):
+            raise ValueError(f"{what} of {self.name!r} must be tv.{kind.__name__}s, not {parts!r}")
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice:
+            raise ValueError(f"{what} of {self.name!r}: two are named {twice!r}")
+        object.__setattr__(self, what, parts)
 
     def _check_key(self, what, key):
         if not (isinstance(key, tuple) and len(key) == 2):
@@ -171,25 +91,32 @@ class Cluster:
             raise ValueError(
                 f"{what}[{key}]: {size} ranks {stride} apart do not fit a cluster of {self.size}"
             )
+        return stride, size
 
     def __hash__(self):
         return hash((self.name, self.device, self.levels, self.torus, self.rings, self.algorithm))
 
+    def __getstate__(self):
+        return {part.name: getattr(self, part.name) for part in fields(self)}  # without its caches
+
     @cached_property
     def size(self):
         """Number of devices."""
-        return prod(part.units for part in self.levels) or 1 if self.levels else prod(
-            part.size for part in self.torus
-        )
+        return prod(part.units for part in self.levels) * prod(part.size for part in self.torus)
 
     # -- time ------------------------------------------------------------------------------------
-    def check_world(self, world_size):
+    def check_world(self, world_size, what=""):
         """Raise ``ValueError`` unless that many ranks fit, one on a device."""
         if world_size > self.size:
             raise ValueError(
-                f"{world_size} ranks do not fit the {self.size} devices of {self.name}: "
+                f"{what}{world_size} ranks do not fit the {self.size} devices of {self.name}: "
                 f"use {self.size} ranks or fewer, or a larger cluster"
             )
+
+    def check_mesh(self, mesh):
+        """Raise ``ValueError`` unless the ranks of the mesh fit."""
+        words = " x ".join(f"{name} {size}" for name, size in mesh.axes.items())
+        self.check_world(mesh.size, f"mesh {words}: ")
 
     def link(self, members, world_size, shift=None):
         """The `routes.Link` of a group of ranks: what `predict`, `simulate` and the pacer share.
@@ -198,21 +125,31 @@ class Cluster:
         """
         key = (tuple(members), world_size, shift)
         if key not in self._links:
-            self.check_world(world_size)
-            self._links[key] = links_of(self, *key)
+            self._check_members(*key)
+            found = links_of(self, *key)
+            self._links.update({(group, world_size, shift): found[group] for group in found})
         return self._links[key]
 
     @cached_property
     def _links(self):
         return {}
 
+    def _check_members(self, members, world_size, shift):
+        self.check_world(world_size)
+        if not members or len(set(members)) < len(members):
+            raise ValueError(f"a group has every rank once, and at least one: not {members}")
+        for rank in members:
+            whole_number("rank", rank, 0, world_size - 1)
+        if shift is not None and members != (members[0], members[0] + shift):
+            raise ValueError(f"a message by shift={shift} goes between two ranks, not {members}")
+
     def axis_link(self, mesh, axis):
         """The slowest `routes.Link` among the groups of a mesh axis, all of them active."""
-        self.check_world(mesh.size)
         key = (mesh, axis)
         if key not in self._links:
-            links = [self.link(group, mesh.size) for group in mesh.groups(axis)]
-            self._links[key] = min(links, key=lambda link: link.bandwidth)
+            self.check_mesh(mesh)
+            links = [self.link(g, mesh.size) for g in family(mesh.group(0, axis), mesh.size)]
+            self._links[key] = min(links, key=lambda link: (link.bandwidth, -link.latency))
         return self._links[key]
 
     def bandwidth(self, mesh, axis):
@@ -239,8 +176,8 @@ class Cluster:
         every duration stays. Then all of it runs ``slow_motion`` times slower. Weights and their
         gradients shrink by c^2, so traffic of data parallelism is too light by c in such a model.
         """
-        positive("hidden", hidden)
-        positive("slow_motion", slow_motion)
+        finite("hidden", hidden)
+        finite("slow_motion", slow_motion)
         link = hidden * slow_motion
         device = self.device.divided(hidden**2 * slow_motion, hidden**2, link)
         return replace(
@@ -270,32 +207,40 @@ class Cluster:
         data = asdict(self)
         for name in ("table", "latencies"):
             data[name] = [[*key, value] for key, value in data[name].items()]
-        return json.dumps(data, indent=2)
+        return json.dumps(_renamed(data, inf, "infinite"), indent=2, allow_nan=False)
 
     @classmethod
     def from_json(cls, text):
         """The cluster of a JSON text. Raises ``ValueError`` where it describes none."""
         try:
-            data = json.loads(text)
+            data = _renamed(json.loads(text), "infinite", inf)
             data["device"] = Device(**data["device"])
             data["levels"] = tuple(Level(**part) for part in data.get("levels", ()))
             data["torus"] = tuple(Dimension(**part) for part in data.get("torus", ()))
             for name in ("table", "latencies"):
-                data[name] = {(stride, size): v for stride, size, v in data.get(name, ())}
+                data[name] = {tuple(row[:-1]): row[-1] for row in data.get(name, ())}
             return cls(**data)
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (json.JSONDecodeError, KeyError, TypeError, IndexError) as error:
             raise ValueError(f"this JSON describes no cluster: {error}") from None
 
+    # -- pictures ----------------------------------------------------------------------------------
+    def to_svg(self, mesh=None, axis=None, theme="auto"):
+        """A picture: the devices and their links, with a `Mesh` laid on them, as one SVG.
 
-def positive(name, value):
-    """Raise ``ValueError`` unless the value is a finite number above 0 (infinite links are)."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not value > 0:
-        raise ValueError(f"{name}={value!r} must be a number above 0")
-    if value == inf and "flops" in name:
-        raise ValueError(f"{name} must be finite")
+        axis : whose groups and links are shown; the last of the mesh when left out.
+        """
+        # Figures are a layer above: looked up when asked for, as the names of tpviz itself are.
+        scene = import_module("tpviz.figures.cluster").cluster_scene(self, mesh, axis)
+        return import_module("tpviz.figures.cluster_svg").cluster_svg(scene, theme=theme)
+
+    def _repr_svg_(self):
+        return self.to_svg()
 
 
-def not_negative(name, value):
-    """Raise ``ValueError`` unless the value is a finite number, 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value) or value < 0:
-        raise ValueError(f"{name}={value!r} must be a number of 0 or more")
+def _renamed(data, old, new):
+    """The nested data with every value ``old`` replaced: JSON has no infinity."""
+    if isinstance(data, dict):
+        return {key: _renamed(value, old, new) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_renamed(value, old, new) for value in data]
+    return new if data == old else data

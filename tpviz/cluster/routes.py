@@ -1,17 +1,21 @@
 """Which ports a group's traffic passes, and what they carry when others send too.
 
 The rule (references: ATP's hierarchical communication matrix as we read it, derived; AxoNN's
-division of the NIC by concurrent rings is a special case). For a group on a level that it crosses:
+division of the NICs by concurrent rings is a special case). For a group on a level that it crosses:
 m of its members sit in one unit of the level below, and c groups of the same kind have members in
-that unit. It gets min(m p2p, group / c): several rings share what leaves the unit. With
-``rings="single"`` min(p2p, group / c). On a torus a ring's hops are routed along the dimensions, and
-a link is shared by as many groups as pass it.
+that unit. It gets min(m p2p, group / c): several rings share what leaves the unit, each through
+a NIC of its own. Where units are wired directly to each other, a ring over k units has k - 1 links
+to use: min(m (k - 1) p2p, group / c). With ``rings="single"`` min(p2p, group / c). The slowest
+level decides. On a torus a ring's hops are routed along the dimensions, and a link is shared by as
+many hops as pass it.
 
-*All groups of one axis are active at once*, so c counts them all, always. Groups of other axes share
-a port only while they are active: `Link.rate` takes how many.
+*All groups of one axis are active at once*, so c counts them all, always. Groups of other axes
+share a port only while they are active: `Link.rate` takes how many.
 """
 
 from collections import Counter
+from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 
@@ -25,7 +29,10 @@ class Port(NamedTuple):
 
 
 class Link(NamedTuple):
-    """What a group's collective meets: bytes/s of a rank's port, seconds of a hop, ports."""
+    """What a group's collective meets: bytes/s of a rank's port, seconds of a hop, ports.
+
+    limit : bytes/s if nobody else sent anything.
+    """
 
     bandwidth: float
     latency: float
@@ -38,6 +45,10 @@ class Link(NamedTuple):
         for key, capacity, load in self.ports:
             rate = min(rate, capacity / (load + others.get(key, 0)))
         return rate
+
+
+NOWHERE = Link(inf, 0.0, inf, ())
+"""The link of a group of one."""
 
 
 def family(members, world_size, shift=None):
@@ -64,48 +75,69 @@ def family(members, world_size, shift=None):
 
 def stride_of(members):
     """(stride, size) of ranks in even steps; stride 0 where they are not."""
-    steps = {b - a for a, b in zip(members, members[1:])}
-    return (steps.pop() if len(steps) == 1 else 0), len(members)
+    steps = {b - a for a, b in pairwise(members)}
+    step = steps.pop() if len(steps) == 1 else 0
+    return max(step, 0), len(members)
 
 
-def links_of(cluster, members, world_size, shift):
-    """The `Link` of one group, by the cluster's rule or its table."""
+def links_of(cluster, members, world_size, shift=None):
+    """{group: its `Link`} of all groups of a kind, by the cluster's rule or its table.
+
+    What they load is counted once for all of them, so 1024 ranks cost what one look at each costs.
+    """
     if len(members) == 1:
-        return Link(float("inf"), 0.0, float("inf"), ())
-    routes = _torus_routes if cluster.torus else _level_routes
-    limit, latency, own = routes(cluster, members, shift)
+        return {tuple(members): NOWHERE}
+    route = _torus_route if cluster.torus else _level_route
+    routes = {g: route(cluster, g, shift) for g in family(members, world_size, shift)}
     loads = Counter()
-    for group in family(members, world_size, shift):
-        if group == tuple(members):
-            loads.update(own.keys())
-        else:
-            loads.update(routes(cluster, group, shift)[2].keys())
-    ports = tuple(Port(key, capacity, loads[key]) for key, capacity in own.items())
-    bandwidth = min([limit, *(capacity / load for _, capacity, load in ports)])
+    for _, _, passes, _ in routes.values():
+        loads.update(passes)
     key = stride_of(members) if shift is None else None
-    latency = cluster.latencies.get(key, latency)
+    return {g: _link(cluster, key, loads, *found) for g, found in routes.items()}
+
+
+def _link(cluster, key, loads, limit, latency, passes, capacity):
+    ports = [Port(place, capacity[place], loads[place]) for place in passes]
+    shared = min([capacity / load for _, capacity, load in ports])
+    bandwidth = min(limit, shared)
     if key in cluster.table:  # measured with all of its kind active, so sharing is in it
-        bandwidth = limit = cluster.table[key]
-        ports = tuple(Port(key, bandwidth * load, load) for key, _, load in ports)
-    return Link(bandwidth, latency, limit, ports)
+        bandwidth, held = cluster.table[key], shared if shared <= limit else 0.0
+        limit, ports = bandwidth, [_as_measured(port, bandwidth, held) for port in ports]
+    return Link(bandwidth, cluster.latencies.get(key, latency), limit, tuple(ports))
 
 
-def _level_routes(cluster, members, shift):
-    """(limit, latency, {port: capacity}) on the levels that the group crosses."""
-    limit, latency, ports, inner = float("inf"), 0.0, {}, 1
+def _as_measured(port, bandwidth, held):
+    """A port where by the rule sharing held the group back (to ``held``) carries what was measured,
+    and no port less than that; others keep what the rule says, for the traffic of other axes."""
+    key, capacity, load = port
+    busiest = capacity / load <= held * (1 + 1e-9)
+    return Port(key, bandwidth * load if busiest else max(capacity, bandwidth * load), load)
+
+
+def _level_route(cluster, members, shift):
+    """(limit, latency, {port: flows}, {port: capacity}) on the levels that the group crosses."""
+    limit, latency, capacity, inner = inf, 0.0, {}, 1
     for number, level in enumerate(cluster.levels):
-        outer = inner * level.units
-        in_unit = Counter(rank // inner for rank in members)
-        spanned = Counter(unit * inner // outer for unit in in_unit)
-        crossing = {unit: m for unit, m in in_unit.items() if spanned[unit * inner // outer] > 1}
-        if crossing:
-            rings = min(crossing.values()) if cluster.rings == "multi" else 1
-            limit, latency = min(limit, rings * level.p2p), max(latency, level.latency)
-            for unit in crossing:
-                ways = _ways(shift, unit == members[0] // inner)
-                ports |= {(number, unit, way): level.group for way in ways}
+        outer, inside = inner * level.units, {}  # unit of this level -> {unit below: its members}
+        for rank in members:
+            units = inside.setdefault(rank // outer, {})
+            units[rank // inner] = units.get(rank // inner, 0) + 1
+        for units in inside.values():
+            if len(units) > 1:
+                limit = min(limit, level.p2p * _rings(cluster, level, units))
+                latency = max(latency, level.latency)
+                for unit in units:
+                    for way in _ways(shift, unit == members[0] // inner):
+                        capacity[number, unit, way] = level.group
         inner = outer
-    return limit, latency, ports
+    return limit, latency, dict.fromkeys(capacity, 1), capacity
+
+
+def _rings(cluster, level, units):
+    """How many links of a unit a group drives at once."""
+    if cluster.rings == "single":
+        return 1
+    return min(units.values()) * (len(units) - 1 if level.direct else 1)
 
 
 def _ways(shift, is_sender):
@@ -115,27 +147,24 @@ def _ways(shift, is_sender):
     return ("out",) if is_sender else ("in",)
 
 
-def _torus_routes(cluster, members, shift):
-    """(limit, latency, {port: capacity}): each hop of the ring routed dimension by dimension."""
-    hops = list(zip(members, members[1:])) + ([] if shift is not None else
-                                              [(members[-1], members[0])])
-    passes, latency = Counter(), 0.0
+def _torus_route(cluster, members, shift):
+    """The same on a torus: each hop of the ring goes dimension by dimension, the shorter way."""
+    hops = list(pairwise(members))
+    if shift is None:
+        hops.append((members[-1], members[0]))
+    passes, latency = {}, 0.0
     for source, target in hops:
         inner, place, seconds = 1, source, 0.0
-        for number, dimension in enumerate(cluster.torus):
-            here = place // inner % dimension.size
-            ahead = (target // inner - place // inner) % dimension.size
-            step = 1 if ahead <= dimension.size // 2 else -1
-            for _ in range(ahead if step == 1 else dimension.size - ahead):
-                passes[number, place, step] += 1
-                seconds += dimension.latency
-                there = (here + step) % dimension.size
-                place += (there - here) * inner
-                here = there
-            inner *= dimension.size
+        for number, (size, delay) in enumerate((d.size, d.latency) for d in cluster.torus):
+            here, ahead = place // inner % size, (target // inner - place // inner) % size
+            step = 1 if ahead <= size // 2 else -1
+            for _ in range(ahead if step == 1 else size - ahead):
+                passes[number, place, step] = passes.get((number, place, step), 0) + 1
+                seconds += delay
+                there = (here + step) % size
+                place, here = place + (there - here) * inner, there
+            inner *= size
         latency = max(latency, seconds)
-    ports = {
-        key: cluster.torus[key[0]].bandwidth * cluster.torus[key[0]].links / times
-        for key, times in passes.items()
-    }
-    return float("inf"), latency, ports
+    capacity = {key: cluster.torus[key[0]].bandwidth * cluster.torus[key[0]].links
+                for key in passes}
+    return inf, latency, passes, capacity
