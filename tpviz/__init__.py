@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "tpviz.workload": ["GPT"],
     "tpviz.mesh": ["Mesh"],
+    "tpviz.cluster": ["Cluster", "Device", "Dimension", "Level"],
     "tpviz.labels": ["label"],
     "tpviz.strategy": ["Strategy", "strategies"],
     "tpviz.schemes.megatron": ["Megatron"],
@@ -21,16 +22,25 @@ _HOMES = {
     "tpviz.trace.chrome": ["load_trace"],
     "tpviz.runtime.launch": ["launch", "restart", "shutdown", "progress"],
     "tpviz.runtime.recorder": ["record"],
+    "tpviz.verbs.predict": ["predict", "Prediction"],
     "tpviz.verbs.run": ["run"],
     "tpviz.verbs.verify": ["verify"],
-    "tpviz.widgets": ["explore", "Timeline", "MeshView"],
+    "tpviz.verbs.calibrate": ["Calibration", "calibrate"],
+    "tpviz.verbs.capture": ["capture"],
+    "tpviz.verbs.simulate": ["simulate"],
+    "tpviz.simulation.faults": ["Faults"],
+    "tpviz.widgets": ["explore", "Timeline", "MeshView", "MicroscopeView"],
+    "tpviz.collectives.observe": ["microscope"],
     "tpviz.exercises": ["Guess", "check", "exercise", "hint"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-__all__ = sorted(_HOME)
+_MODULES = ["clusters"]
+__all__ = sorted([*_HOME, *_MODULES])
 
 
 def __getattr__(name):
+    if name in _MODULES:
+        return import_module(f"tpviz.{name}")
     if name not in _HOME:
         known = ", ".join(__all__)
         raise AttributeError(f"module 'tpviz' has no attribute {name!r}; it has {known}")

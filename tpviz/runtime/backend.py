@@ -20,6 +20,7 @@ from .operations import OPERATIONS, PEER
 from .staging import StagedWork, needs_staging, staged
 
 recorder = None  # the active tpviz.runtime.recorder.Recorder of this process
+silent = False  # whether groups made now move nothing (tpviz.runtime.fake)
 
 
 class TracedWork(dist.Work):
@@ -159,6 +160,10 @@ class TracedGroup(dist.ProcessGroup):
             self._follow(work, row, listener, args, kwargs)
         return TracedWork(work, row, listener, text) if work is not None else None
 
+    def follow_silently(self, kind, tensors):
+        """Report a collective that bypasses this group, as functional ones on fake tensors do."""
+        return self._forward("allreduce", *kind, ([tensors],), {})
+
     def _call(self, method, args, kwargs):
         operation = getattr(self.inner, method)
         return (
@@ -240,6 +245,11 @@ def is_recorded(group=None):
 
 def _create(options, _):
     rank, size, store = options.group_rank, options.group_size, options.store
+    members = tuple(options.global_ranks_in_group) or tuple(range(size))
+    if silent:
+        from .fake import SilentGroup
+
+        return TracedGroup(SilentGroup(rank, size), members)
     inner = dist.ProcessGroup(store, rank, size)
     kind = dist.ProcessGroup.BackendType
     gloo = dist.ProcessGroupGloo(store, rank, size, options.timeout)
@@ -252,7 +262,6 @@ def _create(options, _):
         )
         nccl._set_sequence_number_for_group()
         inner._register_backend(torch.device("cuda"), kind.NCCL, nccl)
-    members = tuple(options.global_ranks_in_group) or tuple(range(size))
     return TracedGroup(inner, members)
 
 

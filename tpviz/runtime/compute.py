@@ -219,7 +219,7 @@ def traffic(operator, shapes, dtype):
     if type(shapes) is tuple:
         a, b = shapes
         bias = b[-1] if operator.overloadpacket is torch.ops.aten.addmm else 0
-        elements = a.numel() + b.numel() + a.numel() // a[-1] * b[-1] + bias
+        elements = a.numel() + b.numel() + a[:-1].numel() * b[-1] + bias
     elif operator.overloadpacket in _OPTIMIZERS:
         elements = shapes[0].numel() * _OPTIMIZERS[operator.overloadpacket]
     else:

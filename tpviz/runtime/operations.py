@@ -28,6 +28,10 @@ def _gathered(size, outputs, inputs, *_):
     return size * _bytes(inputs)
 
 
+def _gathered_from(size, inputs, *_):
+    return size * _bytes(inputs)
+
+
 def _scattered(size, outputs, *_):
     return size * _bytes(outputs)
 
@@ -61,6 +65,18 @@ OPERATIONS = {
     "recv": ("recv", _first),
     "recv_anysource": ("recv", _first),
     "barrier": ("barrier", _nothing),
+}
+
+# Functional collectives, by name without "_" or "_out" at the end: payload from what is sent.
+FUNCTIONAL = {
+    "all_reduce": ("all_reduce", _first),
+    "all_reduce_coalesced": ("all_reduce", _first),
+    "all_gather_into_tensor": ("all_gather", _gathered_from),
+    "all_gather_into_tensor_coalesced": ("all_gather", _gathered_from),
+    "reduce_scatter_tensor": ("reduce_scatter", _first),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", _first),
+    "all_to_all_single": ("all_to_all", _first),
+    "broadcast": ("broadcast", _first),
 }
 
 PEER = {"send", "recv"}

@@ -19,7 +19,8 @@ from tpviz.trace.ledger import wire_bytes
 from tpviz.trace.table import Event, Trace, members_text
 
 from . import backend, compute
-from .clock import CudaClock, clock
+from .clock import CudaClock
+from .clock import clock as host_or_device_clock
 from .devices import badge
 from .memory import MemoryHook
 from .phases import Phases
@@ -33,7 +34,7 @@ class Recorder:
     Raises ``RuntimeError`` if another recorder is active in this process.
     """
 
-    def __init__(self, memory=False, detail="kernels"):
+    def __init__(self, memory=False, detail="kernels", clock=None):
         if detail not in DETAILS:
             raise ValueError(f'detail={detail!r} is not known; use "kernels" or "all"')
         self.detail = detail
@@ -41,6 +42,7 @@ class Recorder:
         self.phases = Phases(self.kernels)
         self.memory = MemoryHook(self.phases) if memory else None
         self.own_seconds = 0.0
+        self.clock = clock
         self.hooks = []
         self.trace = None
 
@@ -52,7 +54,7 @@ class Recorder:
             )
         if self.hooks:
             raise RuntimeError("a recorder records once; make another one with tv.record()")
-        self.clock = clock()
+        self.clock = self.clock or host_or_device_clock()
         hook = compute.KernelHook if self.detail == "kernels" else compute.EveryOperator
         self.hooks = [hook(self.clock.now, self.kernels.append)] + (
             [self.memory] if self.memory else []
@@ -167,7 +169,7 @@ class Recorder:
     def _comm_event(self, row, rank):
         collective, start, end, where, payload, _, members, axis, seq = row
         start = self.clock.resolve(start)
-        end = self.clock.resolve(end) if end is not None else time.perf_counter()
+        end = self.clock.resolve(self.clock.now() if end is None else end)
         return Event(
             rank=rank,
             lane=f"comm/{axis}",

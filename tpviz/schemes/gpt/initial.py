@@ -8,6 +8,7 @@ from math import sqrt
 from zlib import crc32
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 def initial(workload, name, dtype=torch.float64):
@@ -31,4 +32,6 @@ def initial(workload, name, dtype=torch.float64):
 def load_initial(module, workload, take=lambda name, full: full):
     """Fill each parameter of ``module`` with ``take(name, full value)``, this rank's part."""
     for name, parameter in module.named_parameters():
+        if isinstance(parameter, FakeTensor):
+            continue  # a program that is captured, not run, has no numbers
         parameter.copy_(take(name, initial(workload, name)))

@@ -1,0 +1,128 @@
+"""A world that is not there: this process plays one rank of it, no bytes move, tensors are fake.
+
+The groups are the recorded backend's own, around an inner group that is always done at once. Under
+`FakeTensorMode` the functional collectives (DTensor's) never reach a group, since they have fake
+kernels of their own: `FunctionalCollectives` reports them instead.
+"""
+
+import itertools
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import backend
+from .operations import FUNCTIONAL
+
+
+class Done(dist.Work):
+    """The handle of a collective that moves nothing."""
+
+    def __init__(self, tensors=()):
+        super().__init__()
+        self.tensors = tensors
+
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+    def get_future(self):
+        future = torch.futures.Future()
+        future.set_result(self.tensors)
+        return future
+
+
+class SilentGroup:
+    """An inner group for `backend.TracedGroup` whose every operation is done at once."""
+
+    def __init__(self, rank, size):
+        self._rank, self._size = rank, size
+
+    def rank(self):
+        return self._rank
+
+    def size(self):
+        return self._size
+
+    def __getattr__(self, name):
+        if name.startswith("_set") or name in ("abort", "shutdown", "_start_coalescing"):
+            return lambda *args, **kwargs: None
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: Done(args[0] if args else ())
+
+
+class OrderClock:
+    """Stamps are 0, 1, 2, ...: what came before what, and nothing else."""
+
+    def __init__(self):
+        self.now = map(float, itertools.count()).__next__
+
+    @staticmethod
+    def completion(work):
+        """None: everything is done at once."""
+
+    @staticmethod
+    def resolve(stamp):
+        return stamp
+
+
+class FunctionalCollectives(TorchDispatchMode):
+    """Has each functional collective pass through its group's recording, and each wait too."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace != "_c10d_functional":
+            return func(*args, **(kwargs or {}))
+        name = func._schema.name.split("::")[1]
+        if name == "wait_tensor":
+            work = getattr(args[0], "_tpviz_work", None)
+            if work is not None:
+                args[0]._tpviz_work = None
+                work.wait()
+            return args[0]
+        result = func(*args, **(kwargs or {}))
+        kind = FUNCTIONAL.get(name.removesuffix("_").removesuffix("_out"))
+        if kind is not None:
+            group = dist.distributed_c10d._resolve_process_group(
+                next(a for a in reversed(args) if isinstance(a, str))
+            )
+            work = group.follow_silently(kind, args[0])
+            for tensor in result if isinstance(result, (list, tuple)) else [result]:
+                tensor._tpviz_work = work
+        return result
+
+
+@contextmanager
+def fake_world(rank, world_size):
+    """Inside, torch.distributed's world has ``world_size`` ranks and this process is ``rank``.
+
+    Meshes are made here; what follows belongs inside `fake_tensors`. Raises ``RuntimeError`` where a world exists already.
+    """
+    if dist.is_initialized():
+        raise RuntimeError(
+            "this process is already a rank of a world: capture and simulate in a process of their "
+            "own, not inside ranks"
+        )
+    backend.silent = True
+    try:
+        dist.init_process_group(
+            "tpviz", store=dist.HashStore(), rank=rank, world_size=world_size,
+            timeout=timedelta(seconds=60),
+        )
+        yield
+    finally:
+        backend.silent = False
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+@contextmanager
+def fake_tensors():
+    """Inside, tensors have shapes and no numbers, and functional collectives are seen."""
+    with FakeTensorMode(), FunctionalCollectives():
+        yield

@@ -1,0 +1,101 @@
+"""``capture``: the program of each rank, from running the strategy itself on a world that is not there.
+
+    program = tv.capture(tv.Megatron(tp=4), tv.GPT())
+    program.ledger(), program.trace(0)
+"""
+
+import threading
+from itertools import product
+
+import torch
+
+from tpviz.mesh import Mesh
+from tpviz.runtime.fake import OrderClock, fake_tensors, fake_world
+from tpviz.runtime.recorder import Recorder
+from tpviz.schemes.ownership import ownership
+from tpviz.simulation.program import Capture, place
+from tpviz.trace.table import members_list
+
+from .ranks import check_fit
+
+_lock = threading.Lock()  # a process has one torch.distributed world
+
+
+def capture(strategy, workload, *, detail="kernels"):
+    """The `Capture` of one training step under ``strategy``: no process, no bytes, no numbers.
+
+    Recorded are the first rank, the last along each mesh axis and the last of all. Where these do
+    the same but for their place in the mesh, they stand for all; along an axis where they differ (a
+    pipeline) every index is recorded. detail: as `tpviz.record` takes it. Raises ``ValueError``
+    where sizes do not fit, ``RuntimeError`` inside a rank.
+    """
+    check_fit(strategy, workload)
+    mesh = Mesh(strategy.axes)
+    with _lock:
+        traces = {}
+
+        def record(rank):
+            if rank not in traces:
+                traces[rank] = _record(strategy, workload, rank, mesh.size, detail)
+            return traces[rank]
+
+        distinct = _distinct_axes(mesh, record)
+        recorded = {rank: record(rank) for rank in _ranks(mesh, distinct)}
+    model = {}
+    for rank in range(mesh.size):
+        coords = mesh.coords(rank)
+        model[rank] = mesh.rank(**{a: i if a in distinct else 0 for a, i in coords.items()})
+    return Capture(strategy.axes, recorded, model, {
+        "strategy": repr(strategy), "workload": repr(workload), "mesh": {"axes": strategy.axes},
+        "ownership": ownership(strategy, workload), "detail": detail})
+
+
+def _distinct_axes(mesh, record):
+    """The axes along which ranks do different things, by the ranks at the ends."""
+    first, last = record(0), {a: n - 1 for a, n in mesh.axes.items()}
+    zero = dict.fromkeys(mesh.names, 0)
+    found = [axis for axis in mesh.names
+             if not _same(mesh, first, 0, record, mesh.rank(**zero | {axis: last[axis]}))]
+    if not found and not _same(mesh, first, 0, record, mesh.size - 1):
+        return mesh.names
+    return tuple(found)
+
+
+def _same(mesh, trace, rank, record, other):
+    """Whether the program of ``other`` is that of ``rank``, but for the groups' places."""
+    if other == rank:
+        return True
+    theirs = record(other)
+    if len(theirs) != len(trace):
+        return False
+    plain = [n for n in trace.columns if n not in ("rank", "members")]
+    if any((trace[n] != theirs[n]).any() for n in plain):
+        return False
+    pairs = dict.fromkeys(zip(trace["members"].tolist(), theirs["members"].tolist()))
+    return all(place(mesh, rank, other, members_list(a)) == tuple(members_list(b))
+               for a, b in pairs if a or b)
+
+
+def _ranks(mesh, distinct):
+    """One rank for every combination of indices on the axes where ranks differ."""
+    ranges = [range(n) if a in distinct else (0,) for a, n in mesh.axes.items()]
+    return [mesh.rank(**dict(zip(mesh.names, coords))) for coords in product(*ranges)]
+
+
+def _record(strategy, workload, rank, world_size, detail):
+    """One rank's step as a `Trace`."""
+    with fake_world(rank, world_size):
+        mesh = Mesh(strategy.axes).device_mesh("cpu")
+        with fake_tensors():
+            program = strategy.build(workload, mesh, getattr(torch, workload.dtype), "cpu")
+            shape = workload.batch, workload.seq
+            batch = tuple(torch.zeros(shape, dtype=torch.int64) for _ in range(2))
+            _train(program, batch)  # optimizers and FSDP set themselves up in the first step
+            with Recorder(detail=detail, clock=OrderClock()) as recorder, recorder.step():
+                _train(program, batch)
+    return recorder.trace
+
+
+def _train(program, batch):
+    program.step(batch)
+    program.optimizer_step()
