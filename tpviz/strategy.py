@@ -5,12 +5,13 @@ unknown knob is answered with the names that exist, and lists it for widgets and
 
 >>> strategies()["Megatron"](tq=3)
 Traceback (most recent call last):
-TypeError: Megatron has no knob 'tq'; its knobs are tp, sp
+TypeError: Megatron has no knob 'tq'; its knobs are tp, sp, chunks
 """
 
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import wraps
 from importlib import import_module
+from itertools import product
 from math import prod
 
 from .checks import number, one_of, settle, whole_number
@@ -58,6 +59,10 @@ class Strategy:
     axes : {"dp": 2, "tp": 2}, outer first.
     check(workload) : raises ``ValueError`` with the sizes that clash and the nearest that work.
     ledger(workload) : the `Ledger` of one step of one rank, by formula; every rank's is the same.
+    cost(workload, cluster, mesh) : the `tpviz.cost.Segment` list of one step of one rank, by formula,
+    in time order; ``mesh`` is the strategy's own unless another strategy is around it.
+    memory(workload) : the `tpviz.cost.Memory` of one rank, by formula.
+    space(workload, world_size) : the strategies of this class that `search` is to try.
     build(workload, mesh, dtype, device, lr) : this rank's `tpviz.schemes.gpt.program.Program`;
     torch's dtype and ``DeviceMesh``, every argument after the workload optional where the strategy
     needs no group.
@@ -90,6 +95,31 @@ class Strategy:
         """Names of parameters whose gradient is not whole when backward ends; none unless said."""
         return ()
 
+    def cost(self, workload, cluster, mesh=None):
+        """Segments of one step. Raises ``NotImplementedError`` where a scheme has no formula."""
+        raise NotImplementedError(f"{type(self).__name__} has no cost formula")
+
+    def memory(self, workload):
+        """Bytes of a rank. Raises ``NotImplementedError`` where a scheme has no formula."""
+        raise NotImplementedError(f"{type(self).__name__} has no formula of its memory")
+
+    @classmethod
+    def space(cls, workload, world_size):
+        """Every combination of the knobs that takes all ranks.
+
+        Menus and check boxes in all their values, whole numbers by the divisors of ``world_size``
+        within their bounds, other numbers as they are by default.
+        """
+        names, values = [], []
+        for f in fields(cls):
+            if f.metadata:
+                names.append(f.name)
+                values.append(_values(f, world_size))
+        for chosen in product(*values):
+            strategy = cls(**dict(zip(names, chosen)))
+            if strategy.world_size == world_size:
+                yield strategy
+
     def __mul__(self, other):
         """Two strategies at once: ``Megatron(tp=2) * DataParallel(dp=2)``, in either order."""
         pairs = ((other, self), (self, other)) if isinstance(other, Strategy) else ()
@@ -98,3 +128,16 @@ class Strategy:
                 return replace(outer, inner=inner)
         raise ValueError(f"cannot combine {self!r} with {other!r}: one of the two must be "
                          "a DataParallel that has no inner strategy yet, the other must not be one")
+
+
+def _values(f, world_size):
+    """What `Strategy.space` tries for one knob."""
+    bounds, default = f.metadata, f.default
+    if bounds["choices"] is not None:
+        return bounds["choices"]
+    if isinstance(default, bool):
+        return (False, True)
+    if not isinstance(default, int):
+        return (default,)
+    low, high = bounds["low"] or 1, bounds["high"] or world_size
+    return [d for d in range(1, world_size + 1) if world_size % d == 0 and low <= d <= high]

@@ -6,16 +6,18 @@ a time.
 
 >>> from tpviz import Megatron
 >>> DataParallel(dp=2, zero=1) * Megatron(tp=2)
-DataParallel(dp=2, zero=1, bucket_mb=0.25, inner=Megatron(tp=2, sp=False))
+DataParallel(dp=2, zero=1, bucket_mb=0.25, inner=Megatron(tp=2, sp=False, chunks=1))
 """
 
 from dataclasses import replace
 
 from tpviz.checks import divides
+from tpviz.mesh import Mesh
 from tpviz.schemes.ownership import local_shapes
 from tpviz.strategy import Strategy, knob, register
 
-from .cost import ledger
+from .cost import cost, ledger
+from .memory import memory
 from .plan import MEGABYTE, plan
 
 __all__ = ["DataParallel"]
@@ -69,6 +71,20 @@ class DataParallel(Strategy):
         self.check(workload)
         own = ledger(self.buckets(workload), self.dp, self.zero, workload.itemsize)
         return own + self.inner.ledger(self.local(workload)) if self.inner else own
+
+    def cost(self, workload, cluster, mesh=None):
+        return cost(self, workload, cluster, mesh or Mesh(self.axes))
+
+    def memory(self, workload):
+        return memory(self, workload)
+
+    @classmethod
+    def space(cls, workload, world_size):
+        """All stages; those with buckets also with PyTorch's 25 MB."""
+        for zero in (0, 1, 2, 3) if world_size > 1 else (0,):
+            yield cls(dp=world_size, zero=zero)
+            if zero < 3 and world_size > 1:
+                yield cls(dp=world_size, zero=zero, bucket_mb=25.0)
 
     def flat_ranges(self, workload):
         """{parameter: {"axis", "ranges": what each dp index keeps}} at ZeRO 3, else nothing."""

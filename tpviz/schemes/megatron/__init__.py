@@ -7,13 +7,17 @@ Traceback (most recent call last):
 ValueError: heads=4 does not split evenly over tp=3: use tp=2 or 4, or heads=3 or 6
 """
 
-from math import gcd
+from math import gcd, prod
 
 from tpviz.checks import divides
+from tpviz.cost import Memory
+from tpviz.mesh import Mesh
+from tpviz.schemes.gpt.memory import activations, states
+from tpviz.schemes.ownership import local_shapes
 from tpviz.strategy import Strategy, knob, register
 from tpviz.workload import GPT
 
-from .cost import ledger
+from .cost import cost, ledger
 
 __all__ = ["GPT", "Megatron"]
 
@@ -28,11 +32,14 @@ class Megatron(Strategy):
     """Every weight matrix split over ``tp`` ranks: by columns, then by rows, one sum per pair.
 
     With ``sp`` the activations between the pairs are split by sequence, and each sum becomes a
-    reduce-scatter, with an all-gather before the next pair: less memory.
+    reduce-scatter, with an all-gather before the next pair: less memory. With ``chunks`` the second
+    matrix of a pair works on a part of the batch while the sum of the part before is under way.
     """
 
     tp: int = knob(4, help="ranks that share every weight matrix", low=1, high=64)
     sp: bool = knob(False, help="split activations between the matrices by sequence")
+    chunks: int = knob(1, help="parts of the batch whose sums overlap the next part's GEMM",
+                       low=1, high=64)
 
     @property
     def axes(self):
@@ -45,6 +52,10 @@ class Megatron(Strategy):
             sizes["seq"] = w.seq
         for name, size in sizes.items():
             divides(name, size, "tp", self.tp, also=gcd(*sizes.values()))
+        if self.sp and self.chunks > 1:
+            raise ValueError(f"sp=True and chunks={self.chunks} are not possible together: "
+                             "use chunks=1, or sp=False")
+        divides("batch", w.batch, "chunks", self.chunks)
 
     def splits(self, workload):
         found = {}
@@ -63,7 +74,24 @@ class Megatron(Strategy):
 
     def ledger(self, workload):
         self.check(workload)
-        return ledger(workload, self.tp, self.sp)
+        return ledger(workload, self.tp, self.sp, self.chunks)
+
+    def cost(self, workload, cluster, mesh=None):
+        return cost(self, workload, cluster, mesh or Mesh(self.axes))
+
+    def memory(self, workload):
+        shapes = local_shapes(self, workload).values()
+        kinds = states(sum(map(prod, shapes)), len(shapes), workload.itemsize)
+        peak = activations(workload, self.tp, self.sp and self.tp > 1)
+        return Memory(zip(("parameters", "gradients", "optimizer", "activations"), (*kinds, peak)))
+
+    @classmethod
+    def space(cls, workload, world_size):
+        """Every knob, ``chunks`` of 2 and 4 included; all the world on tp."""
+        yield cls(tp=world_size)
+        if world_size > 1:
+            yield cls(tp=world_size, sp=True)
+            yield from (cls(tp=world_size, chunks=chunks) for chunks in (2, 4))
 
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
         from .program import build

@@ -26,16 +26,22 @@ class ColumnParallelLinear(nn.Linear):
 
 
 class RowParallelLinear(nn.Linear):
-    """y = sum over ranks of x_r W_r^T, plus b once; W (out, in) split by columns, x by last dim."""
+    """y = sum over ranks of x_r W_r^T, plus b once; W (out, in) split by columns, x by last dim.
 
-    def __init__(self, features_in, features_out, group, sp, **kw):
+    With ``chunks`` (B divisible by it) the sum of one part of the batch overlaps the next GEMM.
+    """
+
+    def __init__(self, features_in, features_out, group, sp, chunks=1, **kw):
         super().__init__(features_in // group.size(), features_out, **kw)
-        self.group = group
+        self.group, self.chunks = group, chunks
         self.operator = operators.ReduceScatter if sp else operators.Reduce
 
     def forward(self, x):
         if self.group.size() == 1:
             return F.linear(x, self.weight, self.bias)
+        if self.chunks > 1:
+            return operators.ChunkedRowLinear.apply(
+                x, self.weight, self.group, self.chunks) + self.bias
         return self.operator.apply(F.linear(x, self.weight), self.group) + self.bias
 
 

@@ -13,6 +13,7 @@ ranks of the group.
 import torch
 import torch.distributed as dist
 
+from tpviz.labels import label
 from tpviz.schemes.collectives import gather_first, scatter_first
 
 
@@ -78,6 +79,32 @@ class Reduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         return grad, None
+
+
+class ChunkedRowLinear(torch.autograd.Function):
+    """y = x W^T, then g, in parts of the batch: a part's sum is under way during the next GEMM.
+
+    All sums are waited for at the end (references: ATP's chunk-based overlap). Rows are
+    independent, so results are those of one piece, and backward is that of one piece.
+    """
+
+    @staticmethod
+    def forward(ctx, x, weight, group, chunks):
+        ctx.save_for_backward(x, weight)
+        parts, works = [], []
+        for number, rows in enumerate(x.chunk(chunks)):
+            with label(chunk=number):
+                parts.append(torch.nn.functional.linear(rows, weight))
+                works.append(dist.all_reduce(parts[-1], group=group, async_op=True))
+        for work in works:
+            work.wait()
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        grad = grad.contiguous()
+        return grad @ weight, linear_gradients(x, grad, bias=False)[0], None, None
 
 
 class ReduceScatter(torch.autograd.Function):

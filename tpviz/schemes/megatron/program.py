@@ -18,12 +18,12 @@ from .layers import ColumnParallelLinear, ParallelEmbedding, RowParallelLinear, 
 class ParallelAttention(nn.Module):
     """Causal attention with N/n whole heads on each rank."""
 
-    def __init__(self, w, group, sp, **kw):
+    def __init__(self, w, group, sp, chunks, **kw):
         super().__init__()
         self.heads, self.head_size = w.heads // group.size(), w.hidden // w.heads
         self.sequence_first = sp
         self.qkv = ColumnParallelLinear(w.hidden, 3 * w.hidden, group, sp, **kw)
-        self.out = RowParallelLinear(w.hidden, w.hidden, group, sp, **kw)
+        self.out = RowParallelLinear(w.hidden, w.hidden, group, sp, chunks, **kw)
 
     def forward(self, x):
         qkv = self.qkv(x)
@@ -38,10 +38,10 @@ class ParallelAttention(nn.Module):
 class ParallelMLP(nn.Module):
     """Up by columns, exact GELU, down by rows."""
 
-    def __init__(self, w, group, sp, **kw):
+    def __init__(self, w, group, sp, chunks, **kw):
         super().__init__()
         self.up = ColumnParallelLinear(w.hidden, w.mlp_ratio * w.hidden, group, sp, **kw)
-        self.down = RowParallelLinear(w.mlp_ratio * w.hidden, w.hidden, group, sp, **kw)
+        self.down = RowParallelLinear(w.mlp_ratio * w.hidden, w.hidden, group, sp, chunks, **kw)
 
     def forward(self, x):
         return self.down(F.gelu(self.up(x)))
@@ -50,12 +50,12 @@ class ParallelMLP(nn.Module):
 class ParallelBlock(nn.Module):
     """LayerNorm before each part; the norms are on every rank."""
 
-    def __init__(self, w, group, sp, **kw):
+    def __init__(self, w, group, sp, chunks, **kw):
         super().__init__()
         self.norm1 = nn.LayerNorm(w.hidden, **kw)
-        self.attention = ParallelAttention(w, group, sp, **kw)
+        self.attention = ParallelAttention(w, group, sp, chunks, **kw)
         self.norm2 = nn.LayerNorm(w.hidden, **kw)
-        self.mlp = ParallelMLP(w, group, sp, **kw)
+        self.mlp = ParallelMLP(w, group, sp, chunks, **kw)
 
     def forward(self, x):
         x = x + self.attention(self.norm1(x))
@@ -65,12 +65,13 @@ class ParallelBlock(nn.Module):
 class MegatronGPT(nn.Module):
     """The reference GPT with its matrices split over ``group``; the same parameter names."""
 
-    def __init__(self, workload, group, sp, **kw):
+    def __init__(self, workload, group, sp, chunks=1, **kw):
         super().__init__()
         w = workload
         self.group, self.sp = group, sp
         self.embed = ParallelEmbedding(w, group, sp, **kw)
-        self.blocks = nn.ModuleList(ParallelBlock(w, group, sp, **kw) for _ in range(w.layers))
+        self.blocks = nn.ModuleList(
+            ParallelBlock(w, group, sp, chunks, **kw) for _ in range(w.layers))
         self.norm = nn.LayerNorm(w.hidden, **kw)
         self.head = ColumnParallelLinear(w.hidden, w.vocab, group, sp, bias=False, **kw)
         if w.tied:
@@ -106,7 +107,7 @@ def build(strategy, workload, mesh, dtype, device, **options):
     group = mesh.get_group("tp")
     sp = strategy.sp and strategy.tp > 1
     dtype = dtype or getattr(torch, workload.dtype)
-    module = MegatronGPT(workload, group, sp, dtype=dtype, device=device)
+    module = MegatronGPT(workload, group, sp, strategy.chunks, dtype=dtype, device=device)
     splits = strategy.splits(workload)
 
     def own_part(name, full):

@@ -1,0 +1,215 @@
+"""Cost: a rank's step as segments in time order, and how one axis hides behind the rest.
+
+A strategy's formula (`Strategy.cost`) is a list of `Segment`. Within one, a collective is waited
+for at once or when the kernels issued after it are done; nothing is under way at its end. So the
+step's time is the sum of its segments, and an outer strategy can put its own collectives beside an
+inner one's segments (`Beside`): they queue on the group's one lane, which is max-plus arithmetic.
+
+>>> forward = Stretch().kernel(2.0).blocking(Transfer("tp", 1.0))
+>>> backward = Stretch().kernel(2.0).covered(Transfer("tp", 3.0), 2.0)
+>>> segments = [forward.segment("forward"), backward.segment("backward")]
+>>> [s.seconds for s in segments], parts(segments)["exposed communication"]
+([3.0, 5.0], 2.0)
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+PARTS = ("compute", "exposed communication", "latency", "bubble")
+
+
+class Transfer(NamedTuple):
+    """One collective of a mesh axis, alone on its links: seconds, and how much of it is latency."""
+
+    axis: str
+    seconds: float
+    latency: float = 0.0
+
+
+def transfer(cluster, mesh, axis, collective, payload):
+    """The `Transfer` of ``payload`` bytes (the full tensor) over a mesh axis, all its groups at it.
+
+    hops * latency + volume / bandwidth: `tpviz.cluster.collectives`.
+    """
+    size = mesh.axes[axis]
+    if size == 1:
+        return Transfer(axis, 0.0)
+    link = cluster.axis_link(mesh, axis)
+    hops, volume = cluster.collective_cost(collective, payload, size, link)
+    latency = hops * link.latency
+    return Transfer(axis, latency + (volume / link.bandwidth if volume else 0.0), latency)
+
+
+class Segment(NamedTuple):
+    """A stretch of a rank's step, in seconds of the cluster.
+
+    layer : the module's name. exposed : {axis: kernels wait for it}. hidden : {axis: it runs while
+    they do not}: under kernels, or while they wait for another axis. latency : the part of
+    ``exposed`` that is hops and not bytes. bubble : nothing to do (pipelines). ready : parameters
+    whose gradients are complete at its end, in the order of their arrival.
+    """
+
+    phase: str
+    layer: str = ""
+    compute: float = 0.0
+    exposed: dict = {}
+    hidden: dict = {}
+    latency: float = 0.0
+    bubble: float = 0.0
+    ready: tuple = ()
+
+    @property
+    def seconds(self):
+        """How long it takes: kernels, waiting and bubble."""
+        return self.compute + sum(self.exposed.values()) + self.bubble
+
+
+class Stretch:
+    """What a segment is made of: kernels, and collectives before, after or under them."""
+
+    def __init__(self):
+        self.compute = self.latency = 0.0
+        self.exposed, self.hidden = {}, {}
+
+    def kernel(self, *seconds):
+        """Kernels, one after another."""
+        self.compute += sum(seconds)
+        return self
+
+    def blocking(self, moved):
+        """A collective that kernels wait for from its start."""
+        return self._add(moved, moved.seconds)
+
+    def covered(self, moved, seconds):
+        """A collective that starts with kernels of ``seconds`` and is waited for after them."""
+        self.compute += seconds
+        return self._add(moved, max(0.0, moved.seconds - seconds))
+
+    def chunked(self, seconds, moved, chunks):
+        """``chunks`` times a kernel, then a collective that the next kernels need not wait for.
+
+        Two stages of a pipeline with equal items: T(C) = max(C g + a, g + C a), g and a of one
+        chunk (derived; references: ATP's chunk-based overlap).
+        """
+        self.compute += chunks * seconds
+        whole = Transfer(moved.axis, chunks * moved.seconds, chunks * moved.latency)
+        ends = max(chunks * seconds + moved.seconds, seconds + whole.seconds)
+        return self._add(whole, ends - chunks * seconds)
+
+    def _add(self, moved, exposed):
+        axis, seconds, latency = moved
+        if seconds:
+            self.exposed[axis] = self.exposed.get(axis, 0.0) + exposed
+            self.hidden[axis] = self.hidden.get(axis, 0.0) + seconds - exposed
+            self.latency += latency * exposed / seconds
+        return self
+
+    def segment(self, phase, layer="", ready=()):
+        """These parts as a `Segment`."""
+        return Segment(
+            phase, layer, self.compute, self.exposed, self.hidden, self.latency, 0.0, ready
+        )
+
+
+class Beside:
+    """An inner step's segments with collectives of one more axis beside them (derived).
+
+    The axis's group has one queue: collective k ends at end_k = max(issued_k, end_{k-1}) + t_k.
+    """
+
+    def __init__(self, axis):
+        self.axis, self.now, self.free = axis, 0.0, 0.0
+        self.segments, self.queue = [], []
+
+    def run(self, segment):
+        """Let the rank do a segment of the inner strategy."""
+        self.segments.append(segment)
+        self.now += segment.seconds
+
+    def issue(self, moved):
+        """Queue a collective now; what to give to `wait`."""
+        start = max(self.now, self.free)
+        self.free = start + moved.seconds
+        self.queue.append((start, self.free, moved.latency))
+        return self.free
+
+    def wait(self, end, phase, layer=""):
+        """Kernels wait until ``end``: a segment of its own, if it is later than now."""
+        blocked = end - self.now
+        if blocked > 0:
+            exposed, latency = {self.axis: blocked}, self._latency(end)
+            self.segments.append(Segment(phase, layer, 0.0, exposed, {}, latency))
+            self.now = end
+
+    def _latency(self, end):
+        """Of the time from now to ``end``, what the collectives under way spend on hops."""
+        found = 0.0
+        for start, stop, latency in reversed(self.queue):
+            if stop <= self.now:
+                break
+            part = min(stop, end) - max(start, self.now)
+            if part > 0:
+                found += latency * part / (stop - start)
+        return found
+
+    def finish(self):
+        """All segments, each told how much of the queue it hides."""
+        found, now, queue, at = [], 0.0, self.queue, 0
+        for segment in self.segments:
+            start, now = now, now + segment.seconds
+            if self.axis not in segment.exposed:
+                hidden = 0.0
+                while at < len(queue) and queue[at][0] < now:
+                    hidden += max(0.0, min(queue[at][1], now) - max(queue[at][0], start))
+                    if queue[at][1] > now:
+                        break
+                    at += 1
+                if hidden:
+                    segment = segment._replace(hidden={**segment.hidden, self.axis: hidden})
+            found.append(segment)
+        return found
+
+
+def parts(segments):
+    """{part: seconds} of `PARTS`, in that order; exposed communication without its latency."""
+    exposed = sum(sum(s.exposed.values()) for s in segments)
+    latency = sum(s.latency for s in segments)
+    values = sum(s.compute for s in segments), exposed - latency, latency
+    return dict(zip(PARTS, (*values, sum(s.bubble for s in segments))))
+
+
+def by_axis(segments, which):
+    """{axis: seconds} of "exposed" or "hidden", summed over the segments."""
+    found = Counter()
+    for segment in segments:
+        found.update(getattr(segment, which))
+    return dict(found)
+
+
+class Memory(dict):
+    """Bytes of one rank by kind: parameters, gradients, optimizer, activations.
+
+    Each is its own peak within a step. ``total``, their sum, is what a device must have at most:
+    the peaks need not meet (activations are highest where the first gradients arrive).
+    """
+
+    @property
+    def total(self):
+        """Sum of the kinds, bytes."""
+        return sum(self.values())
+
+
+def show_seconds(value):
+    """12.3 ms, 450 us, 1.2 s."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(value) >= scale * 0.9995:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value / 1e-9:.3g} ns" if value else "0 s"
+
+
+def show_bytes(value):
+    """1.5 kB, 2 MB: decimal."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(value) >= scale * 0.9995:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.4g} B"

@@ -1,0 +1,50 @@
+"""The kernels of the GPT: FLOPs and bytes of each, as the program runs them.
+
+FLOPs are those of torch.utils.flop_counter, 2 per multiply-add; bytes are a kernel's tensor
+arguments and results, each once. T tokens, B sequences of S, N heads of D numbers, all of one rank.
+
+>>> gemm(128, 64, 192, 4)
+Kernel(flops=3145728, bytes=180224)
+"""
+
+from typing import NamedTuple
+
+
+class Kernel(NamedTuple):
+    """The work of one kernel."""
+
+    flops: int
+    bytes: int
+
+
+def gemm(m, k, n, itemsize, bias=0):
+    """(m, k) @ (k, n), and ``bias`` numbers added: mm, or addmm with a bias."""
+    return Kernel(2 * m * k * n, (m * k + k * n + m * n + bias) * itemsize)
+
+
+def linear(tokens, features_in, features_out, itemsize, bias=True):
+    """(forward, input's gradient, weight's gradient) of a linear layer."""
+    return (
+        gemm(tokens, features_in, features_out, itemsize, features_out * bias),
+        gemm(tokens, features_out, features_in, itemsize),
+        gemm(features_out, tokens, features_in, itemsize),
+    )
+
+
+def attention(B, N, S, D, itemsize):
+    """(forward, backward) of fused attention: 2 and 5 products of S x S x D per head.
+
+    Both halves of the causal mask count, as PyTorch counts them. Besides q, k, v and the output it
+    has the log-sum-exp of each row, in float32 or float64 (Dao et al. 2022, arXiv 2205.14135).
+    """
+    product, tensor = 2 * B * N * S * S * D, B * N * S * D * itemsize
+    rows = B * N * S * max(itemsize, 4)
+    return Kernel(2 * product, 4 * tensor + rows), Kernel(5 * product, 8 * tensor + rows)
+
+
+def adamw(parameter_bytes):
+    """The fused update: parameter, gradient and two moments are read, all but the gradient written.
+
+    Its arithmetic is not counted as FLOPs, as PyTorch does not.
+    """
+    return Kernel(0, 7 * parameter_bytes)

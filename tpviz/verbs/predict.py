@@ -1,0 +1,141 @@
+"""``predict``: a strategy's step on a cluster by formula, in well under a millisecond. No torch.
+
+>>> from tpviz import GPT, Megatron, clusters
+>>> p = predict(Megatron(tp=2), GPT(), clusters.nvlink_pairs())
+>>> p.badge, sum(p.parts.values()) == p.step_time, p.fits
+('predicted', True, True)
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tpviz.cluster import Cluster
+from tpviz.cost import by_axis, parts, show_bytes, show_seconds
+from tpviz.mesh import Mesh
+from tpviz.strategy import Strategy
+from tpviz.workload import GPT
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prediction:
+    """What the formulas say about one step of one rank; every rank's is the same.
+
+    segments : tuple of `tpviz.cost.Segment` in time order; seconds are the cluster's.
+    """
+
+    strategy: Strategy
+    workload: GPT
+    cluster: Cluster
+    segments: tuple
+    badge = "predicted"
+
+    @cached_property
+    def parts(self):
+        """{part: seconds}: compute, exposed communication, latency, bubble; their sum is the step.
+
+        "exposed communication" is the time that kernels wait for bytes to pass, "latency" that they
+        wait for hops.
+        """
+        return parts(self.segments)
+
+    @property
+    def step_time(self):
+        """Seconds of one step."""
+        return sum(self.parts.values())
+
+    @cached_property
+    def exposed(self):
+        """{axis: seconds that kernels wait for it}, latency included."""
+        return by_axis(self.segments, "exposed")
+
+    @cached_property
+    def hidden(self):
+        """{axis: seconds of communication that kernels do not wait for}."""
+        return by_axis(self.segments, "hidden")
+
+    @property
+    def overlap(self):
+        """Fraction of communication time that kernels do not wait for; 0.0 without any."""
+        exposed, hidden = sum(self.exposed.values()), sum(self.hidden.values())
+        return hidden / (exposed + hidden) if hidden else 0.0
+
+    def ledger(self):
+        """The `Ledger` of one step of one rank."""
+        return self.strategy.ledger(self.workload)
+
+    def memory(self):
+        """The `tpviz.cost.Memory` of one rank, bytes by kind."""
+        return self.strategy.memory(self.workload)
+
+    @property
+    def fits(self):
+        """Whether a rank's memory fits its device."""
+        return self.memory().total <= self.cluster.device.memory
+
+    # -- in words ----------------------------------------------------------------------------------
+    def to_table(self):
+        """Rows of strings, header first: the parts, then each axis, then memory."""
+        step, memory = self.step_time, self.memory()
+        rows = [["part", "time", "share"]]
+        rows += [[name, show_seconds(s), _share(s, step)] for name, s in self.parts.items()]
+        rows.append(["step", show_seconds(step), "100 %"])
+        for kind in ("exposed", "hidden"):
+            rows += [[f"{kind} on {axis}", show_seconds(s), _share(s, step)]
+                     for axis, s in getattr(self, kind).items()]
+        total = memory.total
+        rows += [[f"{kind} memory", show_bytes(n), _share(n, total)] for kind, n in memory.items()]
+        return rows
+
+    def describe(self):
+        """One paragraph for people who cannot see the picture."""
+        shares = ", ".join(f"{_share(s, self.step_time)} {name}"
+                           for name, s in self.parts.items() if s)
+        axes = " and ".join(f"{show_seconds(s)} for {axis}" for axis, s in self.exposed.items())
+        memory, size = self.memory().total, self.cluster.device.memory
+        return (f"Predicted: one step of {self.strategy!r} on {self.cluster.caption} takes "
+                f"{show_seconds(self.step_time)}: {shares}. "
+                + (f"Kernels wait {axes}. " if axes else "Nothing is communicated. ")
+                + f"A rank needs {show_bytes(memory)} of {show_bytes(size)}"
+                + (": it fits." if self.fits else ": it does not fit."))
+
+    def __repr__(self):
+        return (f"<Prediction {self.strategy!r} on {self.cluster.caption}: "
+                f"{show_seconds(self.step_time)} a step, predicted>")
+
+
+def predict(strategy, workload, cluster):
+    """The `Prediction` of one step of ``strategy`` on ``workload``, one rank on each device.
+
+    Memory that exceeds the device is no error here: see ``.fits`` and `check_memory`. Raises
+    ``ValueError`` where sizes do not divide, or the cluster has fewer devices than ranks.
+    """
+    check(strategy, workload, cluster)
+    mesh = Mesh(strategy.axes)
+    segments = strategy.cost(workload, cluster, mesh)
+    return Prediction(strategy, workload, cluster, tuple(s for s in segments if s.seconds > 0))
+
+
+def check(strategy, workload, cluster):
+    """Raise ``ValueError`` unless these are what they should be and their sizes fit together."""
+    for what, kind, example, value in (("strategy", Strategy, "tv.Megatron(tp=2)", strategy),
+                                       ("workload", GPT, "tv.GPT()", workload),
+                                       ("cluster", Cluster, "tv.clusters.laptop()", cluster)):
+        if not isinstance(value, kind):
+            raise ValueError(f"the {what} must be such as {example}, not {value!r}")
+    strategy.check(workload)
+    cluster.check_world(strategy.world_size)
+
+
+def check_memory(strategy, workload, cluster):
+    """Raise ``ValueError`` where a rank needs more bytes than its device has."""
+    memory, size = strategy.memory(workload), cluster.device.memory
+    if memory.total > size:
+        largest = max(memory, key=memory.get)
+        raise ValueError(
+            f"{strategy!r} needs {show_bytes(memory.total)} on every rank and {cluster.device.name} "
+            f"has {show_bytes(size)}: most of it is {largest}, {show_bytes(memory[largest])}; use "
+            f"more ranks, a smaller batch, or a device of {show_bytes(memory.total)}")
+
+
+def _share(part, whole):
+    return f"{100 * part / whole:.1f} %" if whole else "0.0 %"
