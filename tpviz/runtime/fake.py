@@ -6,6 +6,7 @@ kernels of their own: `FunctionalCollectives` reports them instead.
 """
 
 import itertools
+import sys
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -108,7 +109,7 @@ def fake_world(rank, world_size):
             "this process is already a rank of a world: capture and simulate in a process of their "
             "own, not inside ranks"
         )
-    backend.silent = True
+    backend.silent, hook = True, sys.excepthook
     try:
         dist.init_process_group(
             "tpviz", store=dist.HashStore(), rank=rank, world_size=world_size,
@@ -116,7 +117,7 @@ def fake_world(rank, world_size):
         )
         yield
     finally:
-        backend.silent = False
+        backend.silent, sys.excepthook = False, hook  # torch's own would name a rank for ever
         if dist.is_initialized():
             dist.destroy_process_group()
 

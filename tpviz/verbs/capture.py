@@ -5,6 +5,7 @@
 """
 
 import threading
+from contextlib import contextmanager
 from itertools import product
 
 import torch
@@ -86,7 +87,7 @@ def _record(strategy, workload, rank, world_size, detail):
     """One rank's step as a `Trace`."""
     with fake_world(rank, world_size):
         mesh = Mesh(strategy.axes).device_mesh("cpu")
-        with fake_tensors():
+        with fake_tensors(), _refusing_data(strategy):
             program = strategy.build(workload, mesh, getattr(torch, workload.dtype), "cpu")
             shape = workload.batch, workload.seq
             batch = tuple(torch.zeros(shape, dtype=torch.int64) for _ in range(2))
@@ -94,6 +95,17 @@ def _record(strategy, workload, rank, world_size, detail):
             with Recorder(detail=detail, clock=OrderClock()) as recorder, recorder.step():
                 _train(program, batch)
     return recorder.trace
+
+
+@contextmanager
+def _refusing_data(strategy):
+    try:
+        yield
+    except RuntimeError as error:
+        if "data is not allocated" not in str(error):
+            raise
+        raise ValueError(f"{strategy!r} cannot be captured: it reads the numbers in its tensors "
+                         "(as DDP's reducer does), and captured ones have none; run it") from None
 
 
 def _train(program, batch):

@@ -31,11 +31,10 @@ class Attention(nn.Module):
         self.out = nn.Linear(w.hidden, w.hidden, **kw)
 
     def forward(self, x_BSH):
-        B, S, H = x_BSH.shape
-        q_BNSD, k_BNSD, v_BNSD = (self.qkv(x_BSH).view(B, S, self.heads, 3, H // self.heads)
+        q_BNSD, k_BNSD, v_BNSD = (self.qkv(x_BSH).unflatten(2, (self.heads, 3, -1))
                                   .permute(3, 0, 2, 1, 4))
         y_BNSD = F.scaled_dot_product_attention(q_BNSD, k_BNSD, v_BNSD, is_causal=True)
-        return self.out(y_BNSD.transpose(1, 2).reshape(B, S, H))
+        return self.out(y_BNSD.transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):
