@@ -33,8 +33,8 @@ def parts_svg(parts, badge, theme="page"):
     body, x = [pattern_defs(), *_head(badge, f"step time {seconds(total)}")], LEFT
     for name, time in parts.items():
         body.append(_bar(x, 36, time * scale, BAR, PART_INKS.get(name, "other")))
-        share = f"{100 * time / total:.0f} %"
         if time * scale > 44:
+            share = f"{100 * time / total:.0f} %"
             body.append(_inside(x + time * scale / 2, 36 + BAR / 2 + 4, share, name))
         x += time * scale
     for t in ticks(0, (RIGHT - LEFT) / scale, 6):
@@ -44,9 +44,9 @@ def parts_svg(parts, badge, theme="page"):
         body.append(text(at, 36 + BAR + 16, seconds(t), "muted", 10, anchor))
     y = 36 + BAR + 36
     for i, (name, time) in enumerate(parts.items()):
-        left, top = LEFT + (i % 2) * 232, y + (i // 2) * 18
+        left, top = LEFT + (i % 2) * 196, y + (i // 2) * 18
         body.append(_bar(left, top - 9, 14, 11, PART_INKS.get(name, "other")))
-        figures = f"{seconds(time)} ({100 * time / total:.3g} %)"
+        figures = f"{seconds(time)} ({_per_cent(time / total)})"
         body.append(text(left + 20, top, f"{name} {figures}", size=11))
     height = y + 18 * ((len(parts) - 1) // 2) + 10
     label = f"{badge}: " + ", ".join(f"{name} {seconds(time)}" for name, time in parts.items())
@@ -56,25 +56,24 @@ def parts_svg(parts, badge, theme="page"):
 def memory_svg(memory, capacity, device, theme="page"):
     """A rank's memory by kind, against what its device has. memory : {kind: bytes}."""
     total = sum(memory.values())
-    over = total > capacity
-    scale = (RIGHT - LEFT) / (max(total, capacity) if total > capacity / 100 else max(total, 1))
-    per_cent = f"{100 * total / capacity:.2g} %"
-    share = f"{amount(total)} of the {amount(capacity)} of {device} ({per_cent})"
-    title = text(LEFT, 12, f"memory of a rank: {share}", size=11.5, weight=600)
+    enlarged = total < capacity / 50
+    scale = (RIGHT - LEFT) / (max(total, 1) if enlarged else max(total, capacity))
+    share = f"{amount(total)} of the {amount(capacity)} of {device} ({_per_cent(total / capacity)})"
+    title = text(LEFT, 12, f"memory of a rank: {share}{', enlarged' * enlarged}", weight=600)
     body, x = [pattern_defs(), title], LEFT
     for kind, size in memory.items():
         body.append(_bar(x, 20, size * scale, 14, MEMORY_KINDS.get(kind, "other")))
         x += size * scale
-    end = LEFT + capacity * scale
-    if end <= RIGHT + 0.5:
-        body.append(f"<path d='M{end:.1f},16v22' class='s-{'exposed' if over else 'fg'}'"
-                    " stroke-width='2' fill='none'/>")
+    if not enlarged:
+        ink = "exposed" if total > capacity else "fg"
+        end = LEFT + capacity * scale
+        body.append(f"<path d='M{end:.1f},16v22' class='s-{ink}' stroke-width='2' fill='none'/>")
     x = LEFT
     for kind, size in memory.items():
         body.append(_bar(x, 44, 11, 10, MEMORY_KINDS.get(kind, "other")))
         words = f"{kind} {amount(size)}"
         body.append(text(x + 15, 53, words, size=10))
-        x += 24 + 5.3 * len(words)
+        x += 26 + 5.4 * len(words)
     return document(WIDTH, 60, "".join(body), f"memory of a rank {share}", svg_style(theme), theme)
 
 
@@ -110,6 +109,11 @@ def _inside(x, y, words, name):
         return (f"<text x='{x:.1f}' y='{y:.1f}' {halo} font-size='11' text-anchor='middle'"
                 f" font-weight='600'>{words}</text>")
     return text(x, y, words, f"halo-{key}", 11, "middle", 600)
+
+
+def _per_cent(fraction):
+    """48 %, 3.9 %, 0.00048 %, 130 %."""
+    return f"{100 * fraction:.0f} %" if fraction >= 0.0995 else f"{100 * fraction:.2g} %"
 
 
 def _ceiling(value):

@@ -1,6 +1,7 @@
 """What Run does for a configuration, and what comes back: simulated and measured, side by side."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from tpviz.runtime.launch import max_ranks
 from tpviz.trace import Trace
@@ -8,10 +9,15 @@ from tpviz.trace import Trace
 
 @dataclass(frozen=True)
 class Outcome:
-    """Traces of one configuration: measured, simulated, or both."""
+    """Traces of one configuration: measured, simulated, or both; and the two laid over the model.
+
+    comparison : a `tpviz.verbs.compare.Comparison`, or None; note : why there is none, or "".
+    """
 
     measured: Trace | None = None
     simulated: Trace | None = None
+    comparison: Any = None
+    note: str = ""
 
     @classmethod
     def of(cls, result):
@@ -44,13 +50,27 @@ def run(strategy, workload, cluster, *, steps, progress):
 
     if cluster is None:
         return Outcome(tpviz.run(strategy, workload, steps=steps, progress=progress))
-    progress(0, steps, "simulating ...")
-    simulated = tpviz.simulate(strategy, workload, cluster)
-    if strategy.world_size > max_ranks():
-        return Outcome(None, simulated)
-    progress(0, steps, f"running on {strategy.world_size} ranks, each paced as its device ...")
-    measured = tpviz.run(strategy, workload, cluster, steps=steps, progress=progress)
-    return Outcome(measured, simulated)
+    progress(0, steps, "capturing the program and simulating it ...")
+    capture = tpviz.capture(strategy, workload)
+    simulated, measured = tpviz.simulate(strategy, workload, cluster, capture=capture), None
+    if strategy.world_size <= max_ranks():
+        progress(0, steps, f"running on {strategy.world_size} ranks, each paced as its device ...")
+        measured = tpviz.run(strategy, workload, cluster, steps=steps, progress=progress)
+    progress(steps, steps, "comparing ...")
+    prediction = tpviz.predict(strategy, workload, cluster)
+    return Outcome(measured, simulated, *compared(prediction, simulated, measured, capture))
+
+
+def compared(prediction, simulated, measured, capture=None):
+    """(`Comparison`, "") with its residual worked out, or (None, why there is none)."""
+    from tpviz.verbs.compare import Comparison
+
+    try:
+        comparison = Comparison.of(prediction, simulated, measured, capture=capture)
+        _ = comparison.scene  # replays the program several times: now, not when it is drawn
+    except ValueError as error:
+        return None, str(error)
+    return comparison, ""
 
 
 def unfaithful(trace, tolerance=0.05):

@@ -10,6 +10,7 @@ from tpviz.cluster import Cluster
 from tpviz.runtime.launch import check_world_size, max_ranks
 from tpviz.schemes.ownership import ownership
 from tpviz.strategy import Strategy
+from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
 from .setting import scaled
@@ -54,12 +55,5 @@ def read(strategy, workload, chosen):
     if chosen[0] is None:
         check_world_size(strategy.world_size)
         return Reading(Choice(strategy, workload), None, "", rows)
-
-    cluster, prediction, words = scaled(chosen, lambda c: _predict(strategy, workload, c))
+    cluster, prediction, words = scaled(chosen, lambda c: predict(strategy, workload, c))
     return Reading(Choice(strategy, workload, cluster), prediction, words, rows)
-
-
-def _predict(strategy, workload, cluster):
-    from tpviz import predict
-
-    return predict(strategy, workload, cluster)

@@ -49,7 +49,7 @@ class ResultsPane(ipywidgets.VBox):
             words = outcome.measured and unfaithful(outcome.measured)
             self.warning.value = message(words) if words else ""
             self.revealed.value = _reveals_html(reveals(guesses, prediction, outcome))
-            self.comparison.value = comparison_html(prediction, outcome)
+            self.comparison.value = comparison_html(outcome)
 
     def show_timeline(self):
         """Draw the trace that the switch names."""
@@ -62,11 +62,11 @@ class ResultsPane(ipywidgets.VBox):
         self.ledger.value = ledger_html(expected, measured)
 
 
-def comparison_html(prediction, outcome):
-    """Prediction, simulation and measurement laid over each other, and what explains the rest."""
-    from tpviz.verbs.compare import Comparison
-
-    comparison = Comparison.of(prediction, outcome.simulated, outcome.measured)
+def comparison_html(outcome):
+    """Prediction, simulation and measurement laid over each other, and what sets them apart."""
+    comparison = outcome.comparison
+    if comparison is None:
+        return message(f"No comparison: {outcome.note}") if outcome.note else ""
     return (
         f"{comparison.to_svg(theme='page')}<p>{escape(comparison.describe())}</p>"
         f"{table_html(comparison.to_table())}"
