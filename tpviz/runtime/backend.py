@@ -20,21 +20,26 @@ from .operations import OPERATIONS, PEER
 from .staging import StagedWork, needs_staging, staged
 
 recorder = None  # the active tpviz.runtime.recorder.Recorder of this process
+pacer = None  # the active tpviz.runtime.pacing.Pacer of this process
 silent = False  # whether groups made now move nothing (tpviz.runtime.fake)
 
 
 class TracedWork(dist.Work):
     """The handle of one collective: waits for the inner work, and stamps completion and waiting."""
 
-    def __init__(self, inner, row, listener, text):
+    def __init__(self, inner, row, listener, text, flight=None):
         super().__init__()
         self.inner, self.row, self.listener, self.text = inner, row, listener, text
+        self.flight, self.pacer = flight, pacer if flight else None
 
     def wait(self, timeout=None):
         board.write("waiting in " + self.text)
         listener = self.listener if self.listener is recorder else None
         start = listener.clock.now() if listener else 0.0
-        done = self.inner.wait() if timeout is None else self.inner.wait(timeout)
+        if self.flight:
+            done = self.pacer.wait(self.flight, self.inner, timeout)
+        else:
+            done = self.inner.wait() if timeout is None else self.inner.wait(timeout)
         if listener:
             listener.completed(self.row)
             listener.waited(self.row, start)
@@ -42,10 +47,13 @@ class TracedWork(dist.Work):
         return done
 
     def get_future(self):
+        if self.flight:
+            return self.pacer.future(self.flight, self.inner)
         return self.inner.get_future()
 
     def is_completed(self):
-        return self.inner.is_completed()
+        done = self.inner.is_completed()
+        return done and (not self.flight or self.pacer.is_done(self.flight))
 
     def is_success(self):
         return self.inner.is_success()
@@ -155,10 +163,13 @@ class TracedGroup(dist.ProcessGroup):
             begun = time.perf_counter()
             row = listener.issued(collective, payload, self, members, self.axis, seq)
             listener.own_seconds += time.perf_counter() - begun
+        flight = pacer.issue(collective, payload, members, self.axis) if pacer else None
         work = self._call(method, args, kwargs)
-        if listener is not None and work is not None:
+        if flight:
+            flight.row = row
+        elif listener is not None and work is not None:
             self._follow(work, row, listener, args, kwargs)
-        return TracedWork(work, row, listener, text) if work is not None else None
+        return TracedWork(work, row, listener, text, flight) if work is not None else None
 
     def follow_silently(self, kind, tensors):
         """Report a collective that bypasses this group, as functional ones on fake tensors do."""

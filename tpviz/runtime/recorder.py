@@ -34,7 +34,7 @@ class Recorder:
     Raises ``RuntimeError`` if another recorder is active in this process.
     """
 
-    def __init__(self, memory=False, detail="kernels", clock=None):
+    def __init__(self, memory=False, detail="kernels", clock=None, cluster=None, faults=None):
         if detail not in DETAILS:
             raise ValueError(f'detail={detail!r} is not known; use "kernels" or "all"')
         self.detail = detail
@@ -42,7 +42,7 @@ class Recorder:
         self.phases = Phases(self.kernels)
         self.memory = MemoryHook(self.phases) if memory else None
         self.own_seconds = 0.0
-        self.clock = clock
+        self.clock, self.cluster, self.faults, self.pacer = clock, cluster, faults, None
         self.hooks = []
         self.trace = None
 
@@ -54,23 +54,33 @@ class Recorder:
             )
         if self.hooks:
             raise RuntimeError("a recorder records once; make another one with tv.record()")
-        self.clock = self.clock or host_or_device_clock()
+        now, note = self._clock()
         hook = compute.KernelHook if self.detail == "kernels" else compute.EveryOperator
-        self.hooks = [hook(self.clock.now, self.kernels.append)] + (
-            [self.memory] if self.memory else []
-        )
+        self.hooks = [hook(now, note)] + ([self.memory] if self.memory else [])
         self.phases.start()
-        backend.recorder = self
+        backend.recorder, backend.pacer = self, self.pacer
         for h in self.hooks:
             h.__enter__()
         return self
 
+    def _clock(self):
+        """(now, note) for the hooks; with a cluster kernels are paced before they are noted."""
+        if self.cluster is None:
+            self.clock = self.clock or host_or_device_clock()
+            return self.clock.now, self.kernels.append
+        from .pacing import Pacer
+
+        self.clock = self.pacer = Pacer(self.cluster, self.faults)
+        return time.perf_counter, lambda note: self.kernels.append(self.pacer.kernel(note))
+
     def __exit__(self, *exc):
         for h in reversed(self.hooks):
             h.__exit__(None, None, None)
-        backend.recorder = None
+        backend.recorder = backend.pacer = None
         self.phases.stop()
         if exc[0] is None:
+            if self.pacer:
+                self.pacer.close()
             self.trace = self._build()
 
     @contextmanager
@@ -208,6 +218,8 @@ class Recorder:
             "overhead": self.own_seconds + count * kernel_cost(),
             "detail": self.detail,
         }
+        if self.pacer:
+            meta |= self.pacer.meta([end - start for _, start, end in self.steps])
         if self.memory:
             meta["memory"] = {rank: self.memory.series()}
         return meta
@@ -222,13 +234,15 @@ def _work(kernel):
     }
 
 
-def record(memory=False, detail="kernels"):
+def record(memory=False, detail="kernels", cluster=None, faults=None):
     """Record this rank's events while the ``with`` block runs; ``.trace`` holds them afterwards.
 
     memory: also follow every allocation (parameters, gradients, optimizer, activations); this slows
     the program, so times of such a recording are not to be trusted. detail: "kernels" (GEMMs,
     convolutions, attention, fused optimizers: what carries the FLOPs, cheap) or "all" (every
-    operator, slower). Collectives are seen on groups of the "tpviz" backend, which `tpviz.launch`
+    operator, slower). cluster: a `Cluster` to emulate: kernels and collectives really run, and last
+    as long as the cluster says; every rank of the world enters together, all on one host. faults:
+    `Faults` of that cluster. Collectives are seen on groups of the "tpviz" backend, which `tpviz.launch`
     starts ranks with; with another backend only compute is seen, and a warning says so.
     """
     if dist.is_initialized() and not backend.is_recorded():
@@ -239,7 +253,7 @@ def record(memory=False, detail="kernels"):
             'recorded; initialise it with backend="tpviz"',
             stacklevel=2,
         )
-    return Recorder(memory, detail)
+    return Recorder(memory, detail, cluster=cluster, faults=faults)
 
 
 _kernel_cost = None

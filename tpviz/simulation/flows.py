@@ -82,7 +82,7 @@ class Flows:
         }
 
     def _set_rate(self, flow, time):
-        flow.left -= flow.rate * (time - flow.updated)
+        flow.left -= flow.rate * max(0.0, time - flow.updated)
         others = {}
         for port in flow.link.ports:
             sharing = self.on_port[port.key]
@@ -90,7 +90,8 @@ class Flows:
                 n = sum(other.kind != flow.kind for other in sharing)
                 if n:
                     others[port.key] = n
-        flow.rate, flow.updated = flow.link.rate(others) if others else flow.link.bandwidth, time
+        flow.rate = flow.link.rate(others) if others else flow.link.bandwidth
+        flow.updated = max(flow.updated, time)
         flow.version += 1
-        end = time + max(0.0, flow.left) / flow.rate
+        end = flow.updated + max(0.0, flow.left) / flow.rate
         heapq.heappush(self.heap, (end, next(self.number), flow, flow.version))

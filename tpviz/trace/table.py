@@ -128,6 +128,9 @@ class Trace:
             overhead = max(overhead, t.meta.get("overhead", 0.0))
         columns = {n: np.concatenate([p[n] for p in parts]) for n in COLUMNS}
         joined = {"memory": memory} if memory else {}
+        late = [t.meta["late"] for t in traces if "late" in t.meta]
+        if late:
+            joined["late"] = max(late, key=lambda found: found["seconds"])
         badges = dict.fromkeys(t.meta.get("badge") or "origin unknown" for t in traces)
         if len(badges) > 1:  # a part must not pass for what another one is
             joined["badge"] = "; ".join(badges)

@@ -9,20 +9,27 @@ import torch.distributed as dist
 from tpviz.checks import number, one_of, whole_number
 from tpviz.runtime.launch import launch
 from tpviz.runtime.launch import progress as report
+from tpviz.runtime.pacing import warn_if_late
 from tpviz.runtime.recorder import DETAILS, record
 from tpviz.schemes.gpt.program import LEARNING_RATE, reference_program
 from tpviz.schemes.ownership import ownership
+from tpviz.simulation.faults import NONE
 from tpviz.trace import Trace
 
 from .ranks import check_fit, mean_losses, program_here, train_step
+from .simulate import check_cluster, check_faults
 
 
-def run(strategy, workload, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None, memory=True,
-        detail="kernels", timeout=120, progress=None):
+def run(strategy, workload, cluster=None, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None, memory=True,
+        detail="kernels", faults=None, timeout=120, progress=None):
     """Train on ``strategy.world_size`` real ranks; the recorded steps of all ranks as one `Trace`.
 
     Parameters
     ----------
+    cluster : a `Cluster` to emulate on this machine's ranks: everything really runs, and lasts as
+        long as the cluster says (badge "emulated"); None to run at this machine's own speed. A
+        warning names events too short to be faithful: use ``cluster.scale_model(slow_motion=...)``.
+    faults : `Faults` of the emulated cluster.
     steps, warmup : training steps that are recorded, and steps before them that are not.
     lr : learning rate of AdamW.
     device, timeout (s, of the whole call), progress : as `tpviz.launch` takes them.
@@ -37,12 +44,30 @@ def run(strategy, workload, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None,
     lr, memory = number("lr", lr, 0, 1000), one_of("memory", memory, (True, False))
     detail = one_of("detail", detail, DETAILS)
     check_fit(strategy, workload)
-    results = launch(_train, strategy, workload, steps, warmup, lr, memory, detail, device=device,
-                     world_size=strategy.world_size, timeout=timeout, progress=progress)
+    pace = _check_pace(strategy, cluster, faults)
+    results = launch(_train, strategy, workload, steps, warmup, lr, memory, detail, pace,
+                     device=device, world_size=strategy.world_size, timeout=timeout,
+                     progress=progress)
     traces, losses = zip(*results)
-    return Trace.merge(traces, strategy=repr(strategy), workload=repr(workload),
+    trace = Trace.merge(traces, strategy=repr(strategy), workload=repr(workload),
                        mesh={"axes": strategy.axes}, ownership=ownership(strategy, workload),
                        losses=mean_losses(losses), warmup=warmup)
+    if "late" in trace.meta:
+        warn_if_late(trace.meta["late"])
+    return trace
+
+
+def _check_pace(strategy, cluster, faults):
+    """{"cluster", "faults"} as `tpviz.record` takes them, checked."""
+    faults = check_faults(faults)
+    if cluster is None:
+        if faults is not NONE:
+            raise ValueError("faults are those of an emulated cluster: give a cluster too")
+        return {}
+    check_cluster(cluster)
+    cluster.check_world(strategy.world_size)
+    faults.check(strategy.world_size)
+    return {"cluster": cluster, "faults": faults}
 
 
 def train_reference(workload, steps, *, lr=LEARNING_RATE, device="cpu"):
@@ -51,7 +76,7 @@ def train_reference(workload, steps, *, lr=LEARNING_RATE, device="cpu"):
     return [float(train_step(program, workload, step, device)) for step in range(steps)]
 
 
-def _train(strategy, workload, steps, warmup, lr, memory, detail):
+def _train(strategy, workload, steps, warmup, lr, memory, detail, pace):
     """One rank's training: (its `Trace`, its losses)."""
     program, device = program_here(strategy, workload, lr=lr)
     losses, total = [], warmup + steps + memory
@@ -68,7 +93,7 @@ def _train(strategy, workload, steps, warmup, lr, memory, detail):
         train()
         say()
     dist.barrier()  # so that no rank's first recorded step begins with waiting for a slower start
-    with record(detail=detail) as recorder:
+    with record(detail=detail, **pace) as recorder:
         for _ in range(steps):
             with recorder.step():
                 train()

@@ -1,0 +1,134 @@
+"""When each rank issued each collective: a table in memory that all ranks of this host share.
+
+A collective starts when its last member has issued it, and every rank must reckon with the same
+time. So each rank writes its times into a mapped file. A *slot* is one group (axis and members, or a
+pair for messages); in a slot a ring of cells, one per collective. No locks but for making a slot:
+every number has one writer, and the sequence number is written last.
+"""
+
+import fcntl
+import mmap
+import os
+import tempfile
+from zlib import crc32
+
+import torch.distributed as dist
+
+SLOTS, RING = 512, 128
+
+
+class Slot:
+    """One group: its place in the table, members, axis (a hash of its name) and message shift."""
+
+    __slots__ = ("axis", "busy", "index", "link", "members", "next", "shift")
+
+    def __init__(self, index, members, axis, shift):
+        self.index, self.members, self.axis, self.shift = index, members, axis, shift
+        self.next, self.busy, self.link = 0, False, None
+
+
+class Arrivals:
+    """The table. Made by all ranks of the world together (a collective call)."""
+
+    def __init__(self):
+        self.world_size, rank = dist.get_world_size(), dist.get_rank()
+        self.cell = 2 + 2 * self.world_size  # latency, volume, then a time and a number per member
+        self.head = 4 + self.world_size  # count, axis, shift or none, hash, members
+        self.stride = self.head + RING * self.cell
+        size = 8 * (1 + SLOTS * self.stride)
+        path = [None]
+        if rank == 0:
+            handle, path[0] = tempfile.mkstemp(prefix="tpviz-pace-")
+            os.truncate(handle, size)
+            os.close(handle)
+        dist.broadcast_object_list(path, src=0)
+        try:
+            self.file = open(path[0], "r+b")
+        except FileNotFoundError:
+            raise RuntimeError(
+                "emulating a cluster needs all ranks on one host: this rank cannot see the table "
+                "that rank 0 made"
+            ) from None
+        self.map = mmap.mmap(self.file.fileno(), size)
+        view = memoryview(self.map)
+        self.ints, self.floats = view.cast("q"), view.cast("d")
+        self.slots, self.by_key = [], {}
+        dist.barrier()
+        if rank == 0:
+            os.unlink(path[0])
+
+    def close(self):
+        """Let go of the memory."""
+        self.ints.release()
+        self.floats.release()
+        self.file.close()
+
+    def slot(self, axis, members, shift=None):
+        """The slot of a group, made where it is new; the same on every member."""
+        key = axis, members, shift is not None
+        if key not in self.by_key:
+            mark = crc32(repr(key).encode()) + 1
+            self.refresh()
+            if not self._find(key, mark):
+                fcntl.flock(self.file, fcntl.LOCK_EX)
+                try:
+                    self.refresh()
+                    if not self._find(key, mark):
+                        self._make(mark, crc32(axis.encode()), members, shift)
+                        self.refresh()
+                        self._find(key, mark)
+                finally:
+                    fcntl.flock(self.file, fcntl.LOCK_UN)
+        return self.by_key[key]
+
+    def _find(self, key, mark):
+        for slot in self.slots:
+            if self.ints[self._base(slot.index) + 3] == mark and slot.members == key[1]:
+                self.by_key[key] = slot
+                return True
+        return False
+
+    def _make(self, mark, axis, members, shift):
+        index = self.ints[0]
+        if index == SLOTS:
+            raise RuntimeError(f"an emulated run can follow {SLOTS} groups and pairs, not more")
+        base = self._base(index)
+        none = shift is None
+        self.ints[base : base + 4] = _ints([len(members), axis, 0 if none else shift, mark])
+        self.ints[base + 4 : base + 4 + len(members)] = _ints(members)
+        self.ints[0] = index + 1
+
+    def refresh(self):
+        """Learn of the slots that other ranks have made."""
+        for index in range(len(self.slots), self.ints[0]):
+            base = self._base(index)
+            size, axis, shift = self.ints[base], self.ints[base + 1], self.ints[base + 2]
+            members = tuple(self.ints[base + 4 : base + 4 + size])
+            self.slots.append(Slot(index, members, axis, shift or None))
+
+    def post(self, slot, place, number, time, latency, volume):
+        """This rank (the ``place``-th member) issues the slot's ``number``-th collective."""
+        at = self._cell(slot, number)
+        self.floats[at], self.floats[at + 1] = latency, volume
+        self.floats[at + 2 + 2 * place] = time
+        self.ints[at + 3 + 2 * place] = number + 1
+
+    def complete(self, slot, number):
+        """(last arrival, latency, volume) once every member has issued it, else None."""
+        at = self._cell(slot, number)
+        count = 2 * len(slot.members)
+        if any(n <= number for n in self.ints[at + 3 : at + 2 + count : 2]):
+            return None
+        return max(self.floats[at + 2 : at + 2 + count : 2]), self.floats[at], self.floats[at + 1]
+
+    def _base(self, index):
+        return 1 + index * self.stride
+
+    def _cell(self, slot, number):
+        return self._base(slot.index) + self.head + number % RING * self.cell
+
+
+def _ints(values):
+    from array import array
+
+    return memoryview(array("q", values))

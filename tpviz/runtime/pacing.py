@@ -1,0 +1,271 @@
+"""Pacing: real tensors and real GEMMs, at the speed of a described cluster.
+
+A rank has a *lane clock*, the time on the emulated device. A kernel really runs; its event ends at
+lane clock + FLOPs / rate, and the rank sleeps until then. A collective really runs; it starts when
+its last member has issued it (`arrivals`), `Flows` says when it ends, and its handle is not done
+before. What the host does in between is free, as it is on a device that is fed asynchronously; host
+idleness is not: time in which the rank was blocked or asleep moves the lane clock. Nothing is
+subtracted: where the real thing took longer than the model allows, the event ends when it really
+ended, and the overrun is kept in `late`, by event.
+"""
+
+import os
+import resource
+import threading
+import time
+import warnings
+from collections import Counter
+
+import torch
+import torch.distributed as dist
+
+from tpviz.simulation.faults import NONE
+from tpviz.simulation.flows import Flows
+
+from . import compute
+from .arrivals import Arrivals
+from .operations import PEER
+
+LATE = 0.02  # an emulated run is called unfaithful from this share of a step in overruns on
+now = time.perf_counter
+
+
+class Flight:
+    """One collective of this rank under way; ``end`` (s) once it is known."""
+
+    __slots__ = ("end", "key", "name", "row")
+
+    def __init__(self, key, name):
+        self.key, self.name, self.end, self.row = key, name, None, None
+
+
+class Pacer:
+    """Paces one rank; made by all ranks of the world together. ``close`` it the same way."""
+
+    def __init__(self, cluster, faults=None):
+        faults = faults or NONE
+        self.cluster, self.faults = cluster, faults
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        cluster.check_world(self.world_size)
+        faults.check(self.world_size)
+        self.arrivals, self.flows = Arrivals(), Flows()
+        self.flights, self.under_way, self.numbers = {}, {}, Counter()
+        self.lock = threading.Lock()
+        self.kernels, self.late = 0, Counter()
+        cores = os.cpu_count() or 1
+        self.share = max(1.0, int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)) / cores)
+        self.lane = self._common_start()
+        self._mark()
+
+    # -- the lane clock --------------------------------------------------------------------------
+    def now(self):
+        """The lane clock: moved by blocked or idle time since it was last looked at."""
+        usage = resource.getrusage(resource.RUSAGE_THREAD)
+        if usage.ru_nvcsw != self.switches:  # this thread has slept, or was blocked
+            self.lane = max(self.lane, now() - self._worked(usage))
+            self._mark()
+        return self.lane
+
+    def _worked(self, usage):
+        """Seconds of host work since the last mark: processor time, stretched by crowding."""
+        return self.share * (usage.ru_utime + usage.ru_stime - self.cpu)
+
+    def _mark(self):
+        usage = resource.getrusage(resource.RUSAGE_THREAD)
+        self.switches, self.cpu = usage.ru_nvcsw, usage.ru_utime + usage.ru_stime
+
+    def _sleep_until(self, end):
+        left = end - now()
+        if left > 0:
+            time.sleep(left)
+        self.lane = max(self.lane, end)
+        self._mark()
+
+    @staticmethod
+    def completion(work):
+        """None: ends come from the model, see `Flight`."""
+
+    @staticmethod
+    def resolve(stamp):
+        """Stamps are seconds already."""
+        return stamp
+
+    # -- kernels ---------------------------------------------------------------------------------
+    def kernel(self, note):
+        """A kernel has run: hold the rank until the device would be done; its note, restamped."""
+        note = compute.Note._make(note)
+        seconds = self.cluster.device.time(
+            compute.flops(note.operator, note.shapes),
+            compute.traffic(note.operator, note.shapes, note.dtype),
+            str(note.dtype).removeprefix("torch."),
+        ) * self.faults.kernel_factor(self.rank, self.kernels)
+        self.kernels += 1
+        usage = resource.getrusage(resource.RUSAGE_THREAD)
+        begin = self.lane
+        if usage.ru_nvcsw != self.switches:
+            begin = max(begin, note.start - self._worked(usage))
+        end = max(begin + seconds, note.end)
+        if end > begin + seconds:
+            self.late[note.operator.overloadpacket.__name__] += end - begin - seconds
+        start = max(begin, min(note.start, end - seconds))
+        self._sleep_until(end)
+        return note._replace(start=start, end=end)
+
+    # -- collectives -----------------------------------------------------------------------------
+    def issue(self, name, payload, members, axis):
+        """This rank hands a collective to its group now; its `Flight`."""
+        shift = members[1] - members[0] if name in PEER else None
+        slot = self.arrivals.slot(axis, members, shift)
+        link = self._link(slot)
+        hops, volume = self.cluster.collective_cost(
+            "send" if name == "recv" else name, payload, len(members), link
+        )
+        factor = self.faults.link_factor(members)
+        number = self.numbers[slot.index]
+        self.numbers[slot.index] += 1
+        flight = Flight((slot.index, number), name)
+        with self.lock:
+            self.flights[flight.key] = flight
+            place = members.index(self.rank)
+            self.arrivals.post(
+                slot, place, number, self.now(), hops * link.latency * factor, volume * factor
+            )
+        return flight
+
+    def wait(self, flight, inner, timeout=None):
+        """Wait for the real collective, then until the model says that it is done."""
+        self.now()
+        ready = inner.is_completed()
+        done = inner.wait() if timeout is None else inner.wait(timeout)
+        real = 0.0 if ready else now()
+        end = self.end_of(flight)
+        if real > end:
+            self.late[flight.name] += real - end
+            flight.end = end = real
+            self._stamp(flight)
+        if end > self.lane:
+            self._sleep_until(end)
+        else:
+            self._mark()
+        return done
+
+    def end_of(self, flight):
+        """The time at which a collective ends; returns once that is certain, so not before it."""
+        pause = 1e-4
+        while True:
+            with self.lock:
+                self._advance(now())
+                if flight.end is not None:
+                    return flight.end
+                flow = self.under_way.get(flight.key)
+                expected = None if flow is None else _expected_end(flow)
+            if expected is None:  # a member has yet to issue it
+                pause = min(2 * pause, 2e-3)
+            else:
+                pause = max(1e-5, expected - now())
+            time.sleep(pause)
+
+    def is_done(self, flight):
+        """Whether the model says that it has ended."""
+        with self.lock:
+            self._advance(now())
+            return flight.end is not None
+
+    def future(self, flight, inner):
+        """A future that is done when the emulated collective is (DDP waits on futures)."""
+        future = torch.futures.Future()
+        real = inner.get_future()
+
+        def finish():
+            inner.wait()
+            self.end_of(flight)
+            future.set_result(real.value())
+
+        threading.Thread(target=finish, daemon=True).start()
+        return future
+
+    def _link(self, slot):
+        if slot.link is None:
+            slot.link = self.cluster.link(slot.members, self.world_size, slot.shift)
+        return slot.link
+
+    def _advance(self, until):
+        """Begin what is complete, end what is over, up to a time."""
+        self.arrivals.refresh()
+        for slot in self.arrivals.slots:
+            self._begin(slot, 0.0)
+        while (upcoming := self.flows.next_time()) is not None and upcoming <= until:
+            flow = self.flows.step()
+            if flow is None:
+                continue
+            slot, number = flow.owner
+            slot.next, slot.busy = number + 1, False
+            self.under_way.pop((slot.index, number), None)
+            flight = self.flights.pop((slot.index, number), None)
+            if flight is not None:
+                flight.end = flow.end
+                self._stamp(flight)
+            self._begin(slot, flow.end)
+
+    def _begin(self, slot, free):
+        if slot.busy:
+            return
+        found = self.arrivals.complete(slot, slot.next)
+        if found is None:
+            return
+        slot.busy = True
+        ready, latency, volume = found
+        self.under_way[slot.index, slot.next] = self.flows.add(
+            (slot, slot.next), (slot.axis, slot.shift), self._link(slot), latency, volume,
+            max(ready, free),
+        )
+
+    @staticmethod
+    def _stamp(flight):
+        if flight.row is not None:
+            flight.row[2] = flight.end
+
+    # -- life ------------------------------------------------------------------------------------
+    def _common_start(self):
+        """All ranks' lane clocks start at the same time, the last rank's."""
+        slot = self.arrivals.slot("tpviz/start", tuple(range(self.world_size)))
+        self.arrivals.post(slot, self.rank, 0, now(), 0.0, 0.0)
+        while (found := self.arrivals.complete(slot, 0)) is None:
+            time.sleep(1e-4)
+        return found[0]
+
+    def close(self):
+        """Let every collective end, then let go."""
+        for flight in list(self.flights.values()):
+            self.end_of(flight)
+
+    def meta(self, steps):
+        """What a trace says of its pacing; ``steps``: seconds of each."""
+        total = sum(self.late.values())
+        each = max(len(steps), 1)
+        share = total / sum(steps) if sum(steps) else 0.0
+        names = [f"{name} ({1e3 * s / each:.1f} ms)" for name, s in self.late.most_common(3)]
+        late = {"seconds": total / each, "share": share, "events": names if share > LATE else []}
+        return {"badge": "emulated", "cluster": self.cluster.caption, "late": late}
+
+
+def _expected_end(flow):
+    """When a flow ends if nothing changes."""
+    if flow.end is not None:
+        return flow.end
+    if not flow.rate:  # silent still, or alone on its links
+        return flow.start + flow.left / flow.link.bandwidth
+    return flow.updated + flow.left / flow.rate
+
+
+def warn_if_late(late):
+    """Warn that events were too short to be faithful, and say what would help."""
+    if late["share"] > LATE:
+        times = 2 ** round(late["share"] / LATE).bit_length()
+        warnings.warn(
+            f"this emulated run is not faithful: {100 * late['share']:.0f} % of the step is "
+            "overrun of events too short for this machine: "
+            f"{', '.join(late['events'])}. Slower motion helps: {times} x slower, by "
+            f"cluster.scale_model(slow_motion={times})",
+            stacklevel=3,
+        )
