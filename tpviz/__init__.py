@@ -25,6 +25,7 @@ _HOMES = {
     "tpviz.verbs.predict": ["predict", "Prediction"],
     "tpviz.verbs.run": ["run"],
     "tpviz.verbs.verify": ["verify"],
+    "tpviz.verbs.compare": ["compare", "Comparison"],
     "tpviz.verbs.calibrate": ["Calibration", "calibrate"],
     "tpviz.verbs.capture": ["capture"],
     "tpviz.verbs.simulate": ["simulate"],

@@ -1,0 +1,184 @@
+"""The residual: where the seconds of a measured step went, part by part, summing to the step.
+
+A ladder of replays of the same captured program, each with one more of the world's troubles; a part
+is the difference between two rungs (derived; counterfactual replay as in "what-if" analyses):
+
+    S0  links of no latency and endless bandwidth    compute of the busiest rank + bubble
+    S1  bandwidth                                    exposed communication = S1 - S0
+    S2  latency                                      latency               = S2 - S1
+    S3  axes share ports (= `tpviz.simulate`)        contention            = S3 - S2
+    S4  the stragglers found in the measurement      straggler             = S4 - S3
+    S5  the slow links found in it                   slow link             = S5 - S4
+        what was measured                            unexplained           = measured - S5
+
+So the order matters: latency is what hops add to a step that already waits for bytes. Differences
+of whole steps, they count only what nothing hides. "unexplained" is jitter and the host's own work.
+"""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+from tpviz.simulation.faults import Faults
+from tpviz.trace.steps import median_step
+from tpviz.cost import show_seconds
+
+from .suspects import find_slow_link, find_stragglers
+
+PARTS = ("compute", "exposed communication", "latency", "bubble", "contention", "straggler",
+         "slow link", "unexplained")
+ROUNDS = 4
+"""Slow links are looked for one after another, at most so many: each is replayed before the next,
+since what it delays can look slow too."""
+
+ROUNDING = 1e-12
+"""Parts below this fraction of the step are what float arithmetic leaves of equal rungs: zero."""
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """The parts of a measured step in seconds, and who is to blame.
+
+    parts : {part: seconds}, in the order of `PARTS`; they sum to ``measured``, the median step.
+    rungs : {"S0": seconds of the step, ...} of the ladder. stragglers, slow_links : what was found.
+    late : seconds by which the emulation overran its own clock in a step, on the worst rank; they
+    are part of "unexplained". badge, cluster : where ``measured`` comes from, and the caption.
+    """
+
+    parts: dict
+    rungs: dict
+    measured: float
+    simulated: float
+    stragglers: tuple = ()
+    slow_links: tuple = ()
+    late: float = 0.0
+    badge: str = "origin unknown"
+    cluster: str = ""
+
+    @property
+    def verdict(self):
+        """What made the step as long as it is, in one or two sentences."""
+        found = [str(f) for f in (*self.stragglers, *self.slow_links)]
+        costs = [f"{show_seconds(self.parts[part])} of the step ({self.share(part)})"
+                 for part in ("straggler", "slow link") if self.parts[part] > 0]
+        if found:
+            words = "; ".join(found) + (f": {' and '.join(costs)}" if costs else "")
+            return words[0].upper() + words[1:] + "."
+        largest = max(self.parts, key=lambda part: abs(self.parts[part]))
+        words = f"No rank and no link is slow. Most of the step is {largest}: {self.share(largest)}"
+        if largest == "compute":
+            second = max(PARTS[1:], key=lambda part: abs(self.parts[part]))
+            if round(100 * abs(self.parts[second]) / self.measured, 1):
+                words += f", then {second}: {self.share(second)}"
+        return words + "."
+
+    def share(self, part):
+        """The part as a percentage of the measured step, in words."""
+        return f"{100 * self.parts[part] / self.measured if self.measured else 0.0:.1f} %"
+
+    def to_table(self):
+        """Rows of strings, header first: each part, then the whole, simulated and measured."""
+        rows = [["part", "time", "share"]]
+        rows += [[part, show_seconds(s), self.share(part)] for part, s in self.parts.items()]
+        rows.append([f"step, {self.badge}", show_seconds(self.measured), "100.0 %"])
+        rows.append(["step, simulated", show_seconds(self.simulated), self._of(self.simulated)])
+        if self.late:
+            rows.append(["of unexplained, overrun of the emulation", show_seconds(self.late),
+                         self._of(self.late)])
+        return rows
+
+    def describe(self):
+        """The residual in words, for people who cannot see the picture."""
+        parts = ", ".join(f"{part} {show_seconds(s)}" for part, s in self.parts.items() if s)
+        where = f" on {self.cluster}" if self.cluster else ""
+        return (f"One step ({self.badge}{where}) takes {show_seconds(self.measured)}, simulated "
+                f"{show_seconds(self.simulated)}: {parts}. {self.verdict}")
+
+    def _of(self, seconds):
+        return f"{100 * seconds / self.measured if self.measured else 0.0:.1f} %"
+
+    def __repr__(self):
+        return f"<Residual of one step, {self.badge}: {len(self.parts)} parts>"
+
+
+def residual(measured, cluster, replay, simulated=None):
+    """The `Residual` of a measured `Trace` on ``cluster``.
+
+    Parameters
+    ----------
+    replay : function (cluster, contention=bool, faults=`Faults` or None) -> `Trace` of the same
+        program, as `tpviz.simulate` gives it.
+    simulated : the plain replay, if it is at hand.
+
+    Raises ``ValueError`` where measured and simulated steps are not of the same program.
+    """
+    ideal = replay(without_links(cluster), contention=False, faults=None)
+    rungs = {"S0": ideal.step_time}
+    rungs["S1"] = replay(without_latency(cluster), contention=False, faults=None).step_time
+    rungs["S2"] = replay(cluster, contention=False, faults=None).step_time
+    if simulated is None:
+        simulated = replay(cluster, contention=True, faults=None)
+    rungs["S3"] = simulated.step_time
+    late = float(measured.meta.get("late", {}).get("seconds", 0.0))
+    blame = _Blame(measured, late, lambda faults: replay(cluster, contention=True, faults=faults))
+    rungs["S4"], rungs["S5"] = blame.climb(simulated)
+    busiest = max(_busy(median_step(ideal)).values(), default=0.0)
+    total, steps = measured.step_time, list(rungs.values())
+    parts = dict.fromkeys(PARTS, 0.0)
+    parts |= {"compute": busiest, "bubble": steps[0] - busiest}
+    names = ("exposed communication", "latency", "contention", "straggler", "slow link")
+    parts |= {name: above - below for name, below, above in zip(names, steps, steps[1:])}
+    parts["unexplained"] = total - steps[-1]
+    parts = {name: s if abs(s) > ROUNDING * total else 0.0 for name, s in parts.items()}
+    return Residual(parts, rungs, total, rungs["S3"], tuple(blame.stragglers), tuple(blame.links),
+                    late, measured.meta.get("badge") or "origin unknown", cluster.caption)
+
+
+class _Blame:
+    """Looks for who was slow, replaying each finding before the next is looked for."""
+
+    def __init__(self, measured, late, replay):
+        self.step, self.late, self.replay = median_step(measured), late, replay
+        self.stragglers, self.links = [], []
+
+    def climb(self, simulated):
+        """(S4, S5), seconds of the step with the stragglers found, and with the slow links too."""
+        self.stragglers = find_stragglers(self.step, median_step(simulated), self.late)
+        slow_ranks = {straggler.rank: straggler.factor for straggler in self.stragglers}
+        if slow_ranks:
+            simulated = self.replay(Faults(stragglers=slow_ranks))
+        before = simulated.step_time
+        slow_links = {}
+        for _ in range(ROUNDS):
+            link = find_slow_link(self.step, median_step(simulated), self.late)
+            if link is None or (link.placed and link.ranks[0] in slow_links):
+                break
+            self.links.append(link)
+            if not link.placed:  # no fault of one rank says this, so it stays unexplained
+                break
+            slow_links[link.ranks[0]] = link.factor
+            simulated = self.replay(Faults(stragglers=slow_ranks, slow_links=slow_links))
+        return before, simulated.step_time
+
+
+def without_latency(cluster):
+    """The cluster with links of no latency."""
+    return replace(cluster, latencies={}, levels=_each(cluster.levels, latency=0.0),
+                   torus=_each(cluster.torus, latency=0.0))
+
+
+def without_links(cluster):
+    """The cluster with links of no latency and endless bandwidth: communication takes no time."""
+    bare = without_latency(cluster)
+    return replace(bare, table={}, levels=_each(bare.levels, p2p=inf, group=inf),
+                   torus=_each(bare.torus, bandwidth=inf))
+
+
+def _each(parts, **changes):
+    return tuple(replace(part, **changes) for part in parts)
+
+
+def _busy(step):
+    """{rank: seconds of its kernels}."""
+    rows = step.select(kind="compute")
+    length = rows["end"] - rows["start"]
+    return {rank: float(length[rows["rank"] == rank].sum()) for rank in rows.ranks}
