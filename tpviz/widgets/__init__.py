@@ -2,6 +2,7 @@
 
 from .explore import Explore, explore
 from .mesh import MeshView
+from .microscope import MicroscopeView
 from .timeline import Timeline
 
-__all__ = ["Explore", "MeshView", "Timeline", "explore"]
+__all__ = ["Explore", "MeshView", "MicroscopeView", "Timeline", "explore"]

@@ -1,0 +1,205 @@
+"""`Microscope`: the messages of one collective as they were recorded, and its arithmetic. No torch.
+
+Words as in nccl-tests: algbw = S / t, how fast the collective looks to the program; busbw = algbw
+times 2(n-1)/n (all_reduce) or (n-1)/n (all_gather, reduce_scatter, all_to_all), the speed that each
+rank's link would need if the collective were done with the fewest bytes, one link a rank.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..cluster import Cluster
+from ..cluster.collectives import cost
+from ..trace import Trace
+
+
+class Message(NamedTuple):
+    """One message that arrived: a recorded send and the receive that belongs to it.
+
+    chunk is its index in the sender's buffer, slot in the receiver's; value is its first number;
+    phase is "reduce" (the receiver adds it) or "copy"; start (of the send) and end (of the receive)
+    are seconds on the clock of the trace.
+    """
+
+    step: int
+    sender: int
+    receiver: int
+    chunk: int
+    slot: int
+    bytes: int
+    value: float
+    phase: str
+    start: float
+    end: float
+
+
+class Cell(NamedTuple):
+    """What one place of a buffer holds: which chunk, its first number, which ranks are in it."""
+
+    chunk: int
+    value: float
+    ranks: tuple
+
+
+@dataclass(frozen=True)
+class Microscope:
+    """A collective seen message by message.
+
+    ``steps[i]`` are the `Message`s of step i, from the recorded ``trace``; ``values[i][rank]`` the
+    first number of each chunk before step i, ``values[-1]`` at the end. payload is S, the bytes of
+    the full tensor; error the largest difference from what torch.distributed's own collective gave.
+    """
+
+    collective: str
+    algorithm: str
+    formula: str
+    layout: str
+    world_size: int
+    payload: int
+    trace: Trace = field(repr=False)
+    steps: tuple = field(repr=False)
+    values: list = field(repr=False)
+    error: float = 0.0
+    cluster: Cluster | None = None
+
+    # -- worked arithmetic -------------------------------------------------------------------------
+    @property
+    def messages(self):
+        """All messages, in order of their steps."""
+        return [message for step in self.steps for message in step]
+
+    @property
+    def sent(self):
+        """Bytes that each rank has sent."""
+        counts = Counter()
+        for message in self.messages:
+            counts[message.sender] += message.bytes
+        return [counts[rank] for rank in range(self.world_size)]
+
+    @property
+    def seconds(self):
+        """t: from the start of the first message to the end of the last."""
+        return max(m.end for m in self.messages) - min(m.start for m in self.messages)
+
+    @property
+    def step_seconds(self):
+        """Seconds of each step: first start to last end of its messages."""
+        return [max(m.end for m in step) - min(m.start for m in step) for step in self.steps]
+
+    @property
+    def algbw(self):
+        """S / t in bytes/s."""
+        return self.payload / self.seconds
+
+    @property
+    def bus_factor(self):
+        """busbw / algbw: 2(n-1)/n for an all_reduce, else (n-1)/n."""
+        n = self.world_size
+        return (2 if self.collective == "all_reduce" else 1) * (n - 1) / n
+
+    @property
+    def busbw(self):
+        """algbw times `bus_factor` in bytes/s."""
+        return self.algbw * self.bus_factor
+
+    @property
+    def cost(self):
+        """(hops, bytes through the busiest port) by the formula of `tpviz.cluster.collectives`."""
+        return cost(self.formula, self.collective, self.payload, self.world_size)
+
+    @property
+    def predicted(self):
+        """Seconds of each step on the cluster, or None without one.
+
+        A step lasts as long as its slowest port needs: latency, and its bytes in or out over the
+        bandwidth that a message of this distance gets.
+        """
+        return None if self.cluster is None else [self._predict(step) for step in self.steps]
+
+    def _predict(self, step):
+        latency, ports = 0.0, Counter()
+        for m in step:
+            link = self.cluster.link(
+                (m.sender, m.receiver), self.world_size, m.receiver - m.sender
+            )
+            latency = max(latency, link.latency)
+            for port in (("out", m.sender), ("in", m.receiver)):
+                ports[port] += m.bytes / link.bandwidth
+        return latency + max(ports.values())
+
+    # -- what the buffers hold ---------------------------------------------------------------------
+    @property
+    def cells(self):
+        """``cells[i][rank]``: for each place a `Cell` or None (empty), before step i, or last.
+
+        Which ranks are in a sum is followed through the messages; the numbers are those noted.
+        """
+        held = [self._at_first(rank) for rank in range(self.world_size)]
+        frames = [self._frame(held, 0)]
+        for number, step in enumerate(self.steps):
+            moves = [(m, held[m.sender][m.chunk]) for m in step]
+            for message, (chunk, ranks) in moves:
+                here = held[message.receiver]
+                if message.phase == "reduce":
+                    ranks = tuple(sorted((*here[message.slot][1], *ranks)))
+                here[message.slot] = chunk, ranks
+            frames.append(self._frame(held, number + 1))
+        return frames
+
+    def _at_first(self, rank):
+        """What a rank starts with: its own chunk (all_gather), or something in every place."""
+        places, n = len(self.values[0][rank]), self.world_size
+        if self.collective == "all_gather":
+            return [(rank, (rank,)) if place == rank else None for place in range(places)]
+        if self.collective == "all_to_all":
+            received = [(rank, (rank,)) if place == rank else None for place in range(n)]
+            return [(place, (rank,)) for place in range(n)] + received
+        return [(place, (rank,)) for place in range(places)]
+
+    def _frame(self, held, number):
+        return [
+            [
+                here and Cell(here[0], value, here[1])
+                for here, value in zip(held[rank], self.values[number][rank])
+            ]
+            for rank in range(self.world_size)
+        ]
+
+    # -- words and pictures ------------------------------------------------------------------------
+    def __repr__(self):
+        return (
+            f"<Microscope {self.algorithm} {self.collective}, {self.world_size} ranks, "
+            f"{self.payload} bytes, {len(self.steps)} steps, {len(self.messages)} messages>"
+        )
+
+    def to_svg(self, step=0, **options):
+        """Buffers before a step and the step's messages under way; see `tpviz.figures`.
+
+        step: 0 to the number of steps, where everything has arrived.
+        """
+        from ..figures.microscope import microscope_scene
+        from ..figures.microscope_svg import microscope_svg
+
+        return microscope_svg(microscope_scene(self), step, **options)
+
+    def to_table(self):
+        """Rows of strings, header first: each message, its step, its bytes and its number."""
+        from ..figures.microscope import to_table
+
+        return to_table(self)
+
+    def arithmetic(self):
+        """Lines that work out steps, bytes, algbw and busbw with the numbers of this run."""
+        from ..figures.microscope import arithmetic
+
+        return arithmetic(self)
+
+    def describe(self):
+        """The collective in words, with its arithmetic."""
+        from ..figures.microscope import describe
+
+        return describe(self)
+
+    def _repr_html_(self):
+        return self.to_svg(theme="page")

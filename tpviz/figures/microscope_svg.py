@@ -1,0 +1,120 @@
+"""The microscope scene as one static SVG: buffers before a step, its messages on their way."""
+
+from math import atan2, degrees
+
+from .microscope import check_step
+from .palette import svg_style
+from .svg import document, pattern_defs, rect, text
+
+TOKEN = (38, 20)
+LINE = 16
+HALFWAY = 0.36  # a little less than half: messages that cross do not cover each other
+
+
+def microscope_svg(scene, step=0, theme="auto"):
+    """Draw the state before ``step`` with the messages of that step on their way.
+
+    step: 0 to the number of steps; there, everything has arrived. theme "light", "dark" or "auto".
+    Raises ValueError on a step that is not there.
+    """
+    check_step(scene, step)
+    width, low = max(scene["width"], 560), scene["height"]
+    messages = scene["steps"][step]["messages"] if step < len(scene["steps"]) else []
+    notes = [line for note in scene["notes"] for line in wrapped(note, int(width / 5.6))]
+    body = [pattern_defs(), _header(scene, step)]
+    body += [_edge(*edge) for edge in scene["edges"]]
+    body += [_arrow(message) for message in messages]
+    body += [_rank(scene, here, scene["frames"][step][here["rank"]]) for here in scene["ranks"]]
+    body += [_token(message) for message in messages]
+    body += [text(12, low + 14 + LINE * i, line, "muted") for i, line in enumerate(notes)]
+    label = f"{scene['title']}, {headline(scene, step)}"
+    height = low + 12 + LINE * len(notes)
+    return document(width, height, "".join(body), label, svg_style(theme), theme)
+
+
+def headline(scene, step):
+    """What the picture shows, in words."""
+    steps = scene["steps"]
+    return steps[step]["caption"] if step < len(steps) else f"the end, after {len(steps)} steps"
+
+
+def wrapped(words, letters):
+    """Lines of at most so many letters, broken between words."""
+    lines = [""]
+    for word in words.split():
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > letters:
+            lines.append("   ")
+        lines[-1] += (" " if lines[-1].strip() else "") + word
+    return lines
+
+
+def _header(scene, step):
+    size = 6.3 * len(scene["badge"]) + 16
+    return (
+        rect(10, 8, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
+        + text(10 + size / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
+        + text(size + 20, 22, scene["title"], "muted")
+        + text(12, 46, headline(scene, step), size=12, weight=600)
+    )
+
+
+def _rank(scene, here, cells):
+    box, x, y = scene["box"], here["x"], here["y"]
+    out = [rect(x, y, box["width"], box["height"], "bg", "rx='7'"),
+           rect(x, y, box["width"], box["height"], "",
+                "rx='7' fill='none' class='s-muted' stroke-width='1.2'"),
+           text(x + 7, y + 14, f"rank {here['rank']}", size=11, weight=700)]
+    if box["parting"]:
+        out.append(text(x + box["width"] - 6, y + 14, "to send", "muted", 9, "end"))
+        out.append(text(x + 7, y + box["parting"], "received", "muted", 9))
+    out += [_cell(x + dx, y + dy, *box["cell"], cell)
+            for (dx, dy), cell in zip(scene["places"], cells)]
+    return "".join(out)
+
+
+def _cell(x, y, width, height, cell):
+    if not cell:
+        return rect(x, y, width, height, "",
+                    "rx='3' fill='none' class='s-rule' stroke-dasharray='3 3'")
+    key, full = cell["key"], cell["full"] >= 1
+    out = [rect(x, y, width, height, key if full else "", "rx='3'" if full else
+                f"rx='3' fill='none' class='s-{key}' stroke-width='1.4'")]
+    if full and cell["pattern"] != "solid":
+        out.append(rect(x, y, width, height, "", f"rx='3' fill='url(#tpv-{cell['pattern']})'"))
+    if not full:
+        out.append(rect(x, y + height - 4, width * cell["full"], 4, key))
+    ink, small = (f"halo-{key}",) * 2 if full else ("fg", "muted")
+    out.append(text(x + 3, y + 10, f"c{cell['chunk']}", small, 9))
+    out.append(text(x + width / 2, y + 24, cell["value"], ink, 13, "middle", 700))
+    out.append(text(x + width / 2, y + 34, cell["terms"], small, 9, "middle"))
+    if cell["new"]:
+        out.append(rect(x - 1, y - 1, width + 2, height + 2, "",
+                        "rx='4' fill='none' class='s-fg' stroke-width='2'"))
+    return "".join(out)
+
+
+def _arrow(message):
+    x0, y0, cx, cy, x1, y1 = message["path"]
+    turn = degrees(atan2(y1 - cy, x1 - cx))
+    return (f"<path d='M{x0},{y0}Q{cx},{cy} {x1},{y1}' class='s-{message['key']}' fill='none' "
+            f"stroke-width='2'/><path d='M0,0l-9,-4.5v9z' class='f-{message['key']}' "
+            f"transform='translate({x1},{y1})rotate({turn:.1f})'/>")
+
+
+def _edge(x0, y0, x1, y1):
+    return (f"<path d='M{x0:.1f},{y0:.1f}L{x1:.1f},{y1:.1f}' class='s-rule' fill='none' "
+            "stroke-width='2'/>")
+
+
+def _token(message, at=HALFWAY):
+    x0, y0, cx, cy, x1, y1 = message["path"]
+    at = max(at - message["lag"], 0)
+    x, y = ((1 - at) ** 2 * a + 2 * at * (1 - at) * c + at * at * b
+            for a, c, b in ((x0, cx, x1), (y0, cy, y1)))
+    width, height = TOKEN
+    token = rect(x - width / 2, y - height / 2, width, height, message["key"], "rx='10'")
+    outline = rect(x - width / 2, y - height / 2, width, height, "",
+                   "rx='10' fill='none' class='s-bg' stroke-width='1.5'")
+    sign = "+" if message["phase"] == "reduce" else ""
+    return token + outline + text(x, y + 4, sign + message["value"], f"halo-{message['key']}", 11,
+                                  "middle", 700)

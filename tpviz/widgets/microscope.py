@@ -1,0 +1,69 @@
+"""The microscope as a widget: a collective's messages travel between the ranks, step by step.
+
+>>> view = MicroscopeView(tv.microscope(algorithm="ring"))      # doctest: +SKIP
+"""
+
+import traitlets
+
+from tpviz.collectives import Microscope
+from tpviz.figures import microscope as figure
+from tpviz.figures.assets import module, stylesheet
+from tpviz.figures.microscope_svg import microscope_svg
+
+from .base import View, check_names
+
+
+class MicroscopeView(View):
+    """Buffers of all ranks, with their numbers, and the messages that were really sent.
+
+    Parameters
+    ----------
+    microscope : what `tpviz.microscope` returned, or None for an empty view to be filled with
+        `show`.
+    autoplay : start playing (never where the reader prefers reduced motion).
+
+    ``step`` is the step shown, 0 to the number of steps (the end). Raises ValueError on what is no
+    Microscope, TypeError on an argument that does not exist.
+    """
+
+    _esm = module("microscope")
+    _css = stylesheet()
+    step = traitlets.Int(0).tag(sync=True)
+    autoplay = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(self, microscope=None, *, autoplay=False, **unknown):
+        check_names("MicroscopeView", unknown, ["microscope", "autoplay"])
+        super().__init__()
+        self.autoplay = autoplay
+        self.microscope = None
+        if microscope is not None:
+            self.show(microscope)
+
+    def show(self, microscope):
+        """Look at another collective, from its first step."""
+        if not isinstance(microscope, Microscope):
+            raise ValueError("a microscope view needs what tv.microscope(...) returns, "
+                             f"not {microscope!r}")
+        scene = figure.microscope_scene(microscope)
+        self.microscope = microscope
+        self.publish(scene=scene, step=0, error="")
+
+    def _draw(self, **options):
+        return microscope_svg(self.scene, **{"step": self.step, **options}) if self.scene else ""
+
+    def to_table(self):
+        """Rows of strings: each message, its step, its bytes and its number."""
+        return figure.to_table(self.microscope) if self.scene else [["step"]]
+
+    def describe(self):
+        """The collective and the step shown in words."""
+        if not self.scene:
+            return "Microscope view without a collective."
+        return f"{self.microscope.describe()} Shown: {self._shown()}."
+
+    def _shown(self):
+        last = len(self.scene["steps"])
+        return f"step {self.step + 1} of {last}" if self.step < last else f"the end of {last} steps"
+
+    def _words(self):
+        return f"{self.scene['title']}, {self._shown()}" if self.scene else "empty"
