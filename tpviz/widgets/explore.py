@@ -98,7 +98,7 @@ class Explore(Panel):
             self.choice = self.prediction = None
             try:
                 found = read(self._from_knobs(), self._workload, self.setting.chosen)
-                choice, prediction, words, rows = found
+                choice, prediction, scale, rows = found
             except ValueError as error:
                 self.show_error(error)
                 self.facts.value = "These sizes do not fit; below are the last that did."
@@ -107,9 +107,10 @@ class Explore(Panel):
                 return
             self.choice, self.prediction = choice, prediction
             self.show_error("")
-            self.setting.say(words)
+            self.setting.say(scale)
             self.guesses.ask(choice if choice.cluster else None)
-            self.facts.value = f"<b>{escape(choice.words)}</b> for {escape(repr(choice.workload))}"
+            words = f"<b>{escape(choice.words)}</b> for {escape(repr(choice.workload))}"
+            self.facts.value = f"<div style='line-height:1.4'>{words}</div>"
             self._draw(rows)
             self._enable()
 

@@ -11,6 +11,7 @@ from html import escape
 import ipywidgets
 
 WIDE = {"description_width": "90px"}
+CONTROL = {"flex": "0 0 290px"}
 
 
 def knob_fields(cls):
@@ -24,7 +25,7 @@ def control(name, default, help="", low=None, high=None, choices=None, most=None
     choices make a menu, a bool a check box, a bounded int a slider (its upper end at most
     ``most``), a float a number field, and a tuple or str a text field read as a Python literal.
     """
-    options = {"description": name, "style": WIDE, "tooltip": help}
+    options = {"description": name, "style": WIDE, "tooltip": help, "layout": CONTROL}
     if choices is not None:
         return ipywidgets.Dropdown(options=[(str(c), c) for c in choices], value=default, **options)
     if isinstance(default, bool):
@@ -39,6 +40,16 @@ def control(name, default, help="", low=None, high=None, choices=None, most=None
     if isinstance(default, float):
         return ipywidgets.FloatText(value=default, **options)
     return ipywidgets.Text(value=default if isinstance(default, str) else repr(default), **options)
+
+
+def small(text):
+    """A line of help: small print that may take two lines where there is little room."""
+    return ipywidgets.HTML(small_html(text), layout={"flex": "1 1 0"})
+
+
+def small_html(text):
+    """Small print as HTML; Lab's own line height would leave a whole empty line between two."""
+    return f"<div style='line-height:1.25;font-size:11px'>{escape(text)}</div>"
 
 
 class Knobs(ipywidgets.VBox):
@@ -60,9 +71,7 @@ class Knobs(ipywidgets.VBox):
                 self._literal.add(f.name)
         super().__init__(
             [
-                ipywidgets.HBox(
-                    [box, ipywidgets.HTML(f"<small>{escape(box.tooltip or '')}</small>")]
-                )
+                ipywidgets.HBox([box, small(box.tooltip or "")], layout={"align_items": "center"})
                 for box in self.controls.values()
             ]
         )

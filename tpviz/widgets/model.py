@@ -31,8 +31,8 @@ class ModelPane(ipywidgets.VBox):
     def show(self, prediction, mesh, covered=False):
         """Draw a `Prediction` of a strategy whose mesh this is; ``covered`` keeps times secret."""
         device, memory = prediction.cluster.device, prediction.memory()
-        times = COVERED if covered else parts_svg(prediction.parts, prediction.badge)
-        self.picture.value = times + memory_svg(dict(memory), device.memory, device.name)
+        times = COVERED if covered else fitted(parts_svg(prediction.parts, prediction.badge))
+        self.picture.value = times + fitted(memory_svg(memory, device.memory, device.name))
         self.warning.value = memory_warning(sum(memory.values()), device)
         self.axes.value = axes_html(prediction, mesh, covered)
         self.layout.display = ""
@@ -58,9 +58,14 @@ def message(words, colour="#D55E00"):
     )
 
 
+def fitted(svg):
+    """An SVG that shrinks where its column is narrow."""
+    return svg.replace("<svg ", "<svg style='max-width:100%;height:auto' ", 1)
+
+
 def axes_table(prediction, mesh):
     """Rows of strings, header first: per mesh axis its link and what a step sends there."""
-    rows = [["axis", "ranks", "link", "hop", "bytes sent", "exposed", "hidden"]]
+    rows = [["axis", "ranks", "link", "hop", "sent", "exposed", "hidden"]]
     wire = {}
     for row in prediction.ledger():
         wire[row.axis] = wire.get(row.axis, 0.0) + row.wire_bytes
@@ -84,9 +89,10 @@ def table_html(rows):
     """Rows of strings, header first, as an HTML table; all but the first column to the right."""
 
     def line(tag, cells):
+        sides = ["left"] + ["right"] * (len(cells) - 1)
         return "<tr>" + "".join(
-            f"<{tag} style='padding:1px 10px;text-align:{'right' if i else 'left'}'>"
-            f"{escape(str(cell))}</{tag}>" for i, cell in enumerate(cells)) + "</tr>"
+            f"<{tag} style='padding:1px 8px;white-space:nowrap;text-align:{side}'>"
+            f"{escape(str(cell))}</{tag}>" for cell, side in zip(cells, sides)) + "</tr>"
 
     head, *body = rows
     return (

@@ -6,16 +6,9 @@ True
 
 import math
 
+from tpviz.figures.comparison import INK_OF_PART
 from tpviz.figures.palette import INKS, MEMORY_KINDS, svg_style
 from tpviz.figures.svg import amount, document, pattern_defs, rect, seconds, text, ticks
-
-PART_INKS = {
-    "compute": "forward",
-    "exposed communication": "exposed",
-    "latency": "axis4",
-    "bubble": "wait",
-}
-"""Part of a step -> key of INKS; the same meaning has the same colour in every picture."""
 
 WIDTH, LEFT, RIGHT, BAR = 470, 10, 460, 26
 
@@ -23,8 +16,8 @@ WIDTH, LEFT, RIGHT, BAR = 470, 10, 460, 26
 def parts_svg(parts, badge, theme="page"):
     """One stacked bar of the parts of a step, drawn to a time axis, and each part in figures.
 
-    parts : {name: seconds}; badge : where the numbers come from. Raises ValueError where the parts
-    are no times.
+    parts : {name: seconds}, in the inks of the comparison; badge : where the numbers come from.
+    Raises ValueError where the parts are no times.
     """
     if not all(math.isfinite(t) and t >= 0 for t in parts.values()) or not sum(parts.values()):
         raise ValueError(f"parts={parts} are not the times of a step")
@@ -32,10 +25,11 @@ def parts_svg(parts, badge, theme="page"):
     scale = (RIGHT - LEFT) / _ceiling(total)
     body, x = [pattern_defs(), *_head(badge, f"step time {seconds(total)}")], LEFT
     for name, time in parts.items():
-        body.append(_bar(x, 36, time * scale, BAR, PART_INKS.get(name, "other")))
+        body.append(_bar(x, 36, time * scale, BAR, *INK_OF_PART[name]))
         if time * scale > 44:
             share = f"{100 * time / total:.0f} %"
-            body.append(_inside(x + time * scale / 2, 36 + BAR / 2 + 4, share, name))
+            halo, middle = f"halo-{INK_OF_PART[name][0]}", x + time * scale / 2
+            body.append(text(middle, 36 + BAR / 2 + 4, share, halo, 11, "middle", 600))
         x += time * scale
     for t in ticks(0, (RIGHT - LEFT) / scale, 6):
         at = LEFT + t * scale
@@ -45,7 +39,7 @@ def parts_svg(parts, badge, theme="page"):
     y = 36 + BAR + 36
     for i, (name, time) in enumerate(parts.items()):
         left, top = LEFT + (i % 2) * 196, y + (i // 2) * 18
-        body.append(_bar(left, top - 9, 14, 11, PART_INKS.get(name, "other")))
+        body.append(_bar(left, top - 9, 14, 11, *INK_OF_PART[name]))
         figures = f"{seconds(time)} ({_per_cent(time / total)})"
         body.append(text(left + 20, top, f"{name} {figures}", size=11))
     height = y + 18 * ((len(parts) - 1) // 2) + 10
@@ -58,11 +52,12 @@ def memory_svg(memory, capacity, device, theme="page"):
     total = sum(memory.values())
     enlarged = total < capacity / 50
     scale = (RIGHT - LEFT) / (max(total, 1) if enlarged else max(total, capacity))
-    share = f"{amount(total)} of the {amount(capacity)} of {device} ({_per_cent(total / capacity)})"
-    title = text(LEFT, 12, f"memory of a rank: {share}{', enlarged' * enlarged}", weight=600)
-    body, x = [pattern_defs(), title], LEFT
+    share = f"{amount(total)} of {amount(capacity)} ({_per_cent(total / capacity)} of {device})"
+    title = text(LEFT, 12, "memory of a rank", weight=600)
+    words = text(LEFT + 118, 12, share + (", drawn enlarged" if enlarged else ""))
+    body, x = [pattern_defs(), title, words], LEFT
     for kind, size in memory.items():
-        body.append(_bar(x, 20, size * scale, 14, MEMORY_KINDS.get(kind, "other")))
+        body.append(_bar(x, 20, size * scale, 14, *_ink(kind)))
         x += size * scale
     if not enlarged:
         ink = "exposed" if total > capacity else "fg"
@@ -70,7 +65,7 @@ def memory_svg(memory, capacity, device, theme="page"):
         body.append(f"<path d='M{end:.1f},16v22' class='s-{ink}' stroke-width='2' fill='none'/>")
     x = LEFT
     for kind, size in memory.items():
-        body.append(_bar(x, 44, 11, 10, MEMORY_KINDS.get(kind, "other")))
+        body.append(_bar(x, 44, 11, 10, *_ink(kind)))
         words = f"{kind} {amount(size)}"
         body.append(text(x + 15, 53, words, size=10))
         x += 26 + 5.4 * len(words)
@@ -86,29 +81,17 @@ def _head(badge, words):
     ]
 
 
-def _bar(x, y, width, height, key):
-    ink = INKS[key]
-    if key == "wait":
-        frame = rect(x, y, width, height, "", "class='s-wait' fill='none' stroke-width='0.8'")
-        over = rect(x, y, width, height, "", "fill='url(#tpv-hatch)'") + frame
-        return rect(x, y, width, height, "rule") + over
-    if key == "exposed":
-        return rect(x, y, width, height, key, "fill-opacity='0.3'") + rect(
-            x, y, width, height, "", "fill='url(#tpv-exposed)'"
-        )
-    over = "" if ink.pattern == "solid" else rect(
-        x, y, width, height, "", f"fill='url(#tpv-{ink.pattern})'"
+def _bar(x, y, width, height, key, pattern):
+    over = f"fill='url(#tpv-{pattern})'"
+    edge = f"<path d='M{x + width:.2f},{y}v{height}' class='s-bg' fill='none'/>"
+    return rect(x, y, width, height, key) + (
+        edge if pattern == "solid" else rect(x, y, width, height, "", over) + edge
     )
-    return rect(x, y, width, height, key) + over
 
 
-def _inside(x, y, words, name):
-    key = PART_INKS.get(name, "other")
-    if key in ("exposed", "wait"):
-        halo = "class='f-fg s-bg' stroke-width='3' paint-order='stroke'"
-        return (f"<text x='{x:.1f}' y='{y:.1f}' {halo} font-size='11' text-anchor='middle'"
-                f" font-weight='600'>{words}</text>")
-    return text(x, y, words, f"halo-{key}", 11, "middle", 600)
+def _ink(kind):
+    key = MEMORY_KINDS[kind]
+    return key, INKS[key].pattern
 
 
 def _per_cent(fraction):

@@ -7,7 +7,7 @@ import ipywidgets
 from .guessing import GuessPane
 from .knobs import WIDE
 from .mesh import MeshView
-from .model import ModelPane, message
+from .model import ModelPane, fitted, message
 from .results import ResultsPane
 from .setting import Setting
 
@@ -39,7 +39,8 @@ class Panel(ipywidgets.VBox):
         self.losses = self.results.losses
         self.axis = ipywidgets.ToggleButtons(style={"button_width": "64px"})
         self.cluster_picture = ipywidgets.HTML()
-        self.cluster_box = ipywidgets.VBox([self.axis, self.cluster_picture])
+        traffic = ipywidgets.HBox([ipywidgets.Label("traffic of axis"), self.axis])
+        self.cluster_box = ipywidgets.VBox([traffic, self.cluster_picture])
         ipywidgets.jslink((self.mesh, "rank"), (self.timeline, "rank"))
         self.error = ""
         super().__init__(self._rows())
@@ -76,7 +77,7 @@ class Panel(ipywidgets.VBox):
             self.axis.options = mesh.names
             self.axis.value = chosen if chosen in mesh.names else mesh.names[-1]
         scene = cluster_scene(cluster, mesh, self.axis.value)
-        self.cluster_picture.value = cluster_svg(scene, theme="page")
+        self.cluster_picture.value = fitted(cluster_svg(scene, theme="page"))
 
     def show_error(self, error):
         """Show an exception (or a text; "" clears it) under the controls."""

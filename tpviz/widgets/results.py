@@ -7,7 +7,7 @@ import ipywidgets
 from tpviz.figures.ledger import ledger_html
 from tpviz.figures.losses import losses_svg
 
-from .model import message, table_html
+from .model import fitted, message, table_html
 from .outcome import reveals, unfaithful
 from .timeline import Timeline
 
@@ -68,8 +68,8 @@ def comparison_html(outcome):
     if comparison is None:
         return message(f"No comparison: {outcome.note}") if outcome.note else ""
     return (
-        f"{comparison.to_svg(theme='page')}<p>{escape(comparison.describe())}</p>"
-        f"{table_html(comparison.to_table())}"
+        f"{fitted(comparison.to_svg(theme='page'))}<details><summary>as a table</summary>"
+        f"{table_html(comparison.to_table())}</details>"
     )
 
 

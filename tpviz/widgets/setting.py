@@ -1,17 +1,16 @@
 """The choices beside the strategy: which cluster, how small a model of it, how slow its motion."""
 
-from html import escape
-
 import ipywidgets
 
 from tpviz import clusters
 from tpviz.cluster import Cluster
 
-from .knobs import WIDE
+from .knobs import CONTROL, WIDE, small_html
 from .slow import auto_slow_motion, shortest
 
 HIDDEN = (1, 2, 4, 8, 16, 32, 64)
 SLOW = (1, 10, 100, 1_000, 10_000)
+HERE, AUTO = "this machine", "auto"  # not None: a menu shows None as an empty field
 
 
 def check_cluster(cluster):
@@ -32,19 +31,22 @@ class Setting(ipywidgets.VBox):
     """
 
     def __init__(self, cluster=None):
+        wide = {"width": "auto", "max_width": "440px"}
         self.menu = ipywidgets.Dropdown(
-            options=_menu(cluster), value=cluster, description="cluster", style=WIDE,
+            options=_menu(cluster), value=cluster or HERE, description="cluster", style=WIDE,
+            layout=wide,
             tooltip="where the ranks run: on this machine as it is, or on an emulated cluster",
         )
         self.hidden = ipywidgets.Dropdown(
-            options=[(f"1/{c}" if c > 1 else "full size", c) for c in HIDDEN],
-            description="hidden", style=WIDE,
-            tooltip="scale model: hidden sizes are this part of those of the system it stands for",
+            options=[(f"stands for {c} x" if c > 1 else "as it is", c) for c in HIDDEN],
+            description="hidden sizes", style=WIDE, layout=CONTROL,
+            tooltip="scale model: a system with hidden sizes so many times larger",
         )
         self.slow = ipywidgets.Dropdown(
-            options=[("auto", None), *((f"{s:,} x", s) for s in SLOW)],
-            value=None if cluster is None or cluster.slow_motion == 1 else 1,
-            description="slow motion", style=WIDE, tooltip="all rates are divided by this",
+            options=[(AUTO, AUTO), *((f"{s:,} x", s) for s in SLOW)],
+            value=AUTO if cluster is None or cluster.slow_motion == 1 else 1,
+            description="slow motion", style=WIDE, layout=CONTROL,
+            tooltip="all rates are divided by this",
         )
         self.words = ipywidgets.HTML()
         self._scaling = ipywidgets.VBox([self.hidden, self.slow, self.words])
@@ -54,8 +56,9 @@ class Setting(ipywidgets.VBox):
 
     @property
     def chosen(self):
-        """What is chosen: (cluster or None, hidden scale, slow motion or None for auto)."""
-        return self.menu.value, self.hidden.value, self.slow.value
+        """What is chosen: (cluster or None, hidden scale, slow motion or `AUTO`)."""
+        cluster = None if self.menu.value == HERE else self.menu.value
+        return cluster, self.hidden.value, self.slow.value
 
     def on_change(self, callback):
         """Call ``callback()`` whenever a menu changes."""
@@ -64,10 +67,10 @@ class Setting(ipywidgets.VBox):
 
     def say(self, text):
         """Say what the scale model is, under its menus."""
-        self.words.value = f"<small>{escape(text)}</small>"
+        self.words.value = small_html(text)
 
     def _lay_out(self):
-        on_cluster = self.menu.value is not None
+        on_cluster = self.menu.value != HERE
         self.children = [self.menu, self._scaling] if on_cluster else [self.menu]
 
 
@@ -80,8 +83,8 @@ def scaled(chosen, predict):
     model = cluster.scale_model(hidden=hidden)
     prediction, words = None, []
     if hidden > 1:
-        words.append(f"stands for {hidden} x the hidden sizes")
-    if slow is None:
+        words.append(f"a scale model of {hidden} x the hidden sizes")
+    if slow == AUTO:
         prediction = predict(model)
         found = auto_slow_motion(*shortest(prediction))
         slow, why = found.factor, f"auto chose {found.words}"
@@ -97,7 +100,7 @@ def _menu(cluster):
     presets = [preset() for preset in clusters.presets().values()]
     mine = [] if cluster is None else [(_label(cluster), cluster)]
     rest = [(_label(preset), preset) for preset in presets if preset != cluster]
-    return [*mine, ("this machine, not emulated", None), *rest]
+    return [*mine, (f"{HERE}, not emulated", HERE), *rest]
 
 
 def _label(cluster):

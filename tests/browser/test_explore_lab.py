@@ -1,0 +1,83 @@
+"""``explore`` on an emulated cluster in a real JupyterLab: drag, guess, run, compare.
+
+Screenshots of both themes go to out/screenshots, for a person to look at.
+"""
+
+import nbformat
+import pytest
+from lab_page import lab_page
+
+pytestmark = pytest.mark.browser
+
+CELL = """
+import tpviz as tv
+view = tv.explore(tv.GPT(), tv.clusters.nvlink_pairs())
+view.steps.value = 1
+view
+"""
+DRAWN_ANEW = "([picture, old]) => picture.innerHTML !== old"
+THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})"
+
+
+def test_drag_guess_run_compare(chromium, lab):
+    """A slider changes the prediction; the guess opens Run; all results stand together."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, lab.folder / "explore.ipynb")
+    with lab_page(chromium, lab.url, "explore.ipynb") as page:
+        box = page.locator(".jp-OutputArea-output", has=page.locator(".tpviz-predicted"))
+        drag(page, box)
+        page.screenshot(f"explore-model-{lab.comms}.png", box.locator(".tpviz-predicted"))
+        guess(box)
+        run(page, box)
+        page.screenshot(f"explore-compared-{lab.comms}.png", box.locator(".tpviz-revealed"))
+        in_the_dark(page, box, lab)
+
+
+def drag(page, box):
+    """Arrow keys on the first slider: sizes that clash are said, others redraw the picture."""
+    picture = box.locator(".tpviz-predicted")
+    picture.locator("svg").first.wait_for()
+    old = picture.inner_html()
+    tp = box.locator(".noUi-handle").first
+    tp.focus()
+    tp.press("ArrowLeft")
+    box.get_by_text("3").and_(box.get_by_role("alert")).wait_for()  # 4 heads on tp=3
+    tp.press("ArrowLeft")
+    page.page.wait_for_function(DRAWN_ANEW, arg=[picture.element_handle(), old])
+    assert "predicted" in picture.inner_text()
+
+
+def guess(box):
+    """Run is closed until a guess is committed."""
+    start = box.get_by_role("button", name="Run", exact=True)
+    assert start.is_disabled()
+    form = box.locator(".tpviz-guess").first
+    form.locator("input").fill("200")
+    form.locator("button").click()
+    form.get_by_text("committed").wait_for()
+    box.locator("button:enabled", has_text="Run").wait_for()
+
+
+def run(page, box):
+    """Guess, formula, simulated and measured in one table; the comparison; the switch."""
+    box.get_by_role("button", name="Run", exact=True).click()
+    table = box.locator(".tpviz-revealed table")
+    table.wait_for(timeout=90_000)
+    heads = table.locator("th").all_inner_texts()
+    assert heads == ["your guess", "formula", "simulated", "measured"]
+    assert table.locator("td").first.inner_text() == "200 ms"
+    box.locator(".tpviz-comparison svg").wait_for()
+    timeline = page.view(".tpv-timeline[data-ready]", box)
+    assert timeline.locator(".tpv-badge").inner_text() == "emulated"
+    before = timeline.generation()
+    box.get_by_role("button", name="simulated").click()
+    timeline.wait_past(before)
+    assert timeline.locator(".tpv-badge").inner_text() == "simulated"
+
+
+def in_the_dark(page, box, lab):
+    page.page.evaluate(THEME, "JupyterLab Dark")
+    page.page.wait_for_selector("body[data-jp-theme-light='false']")
+    page.screenshot(f"explore-dark-{lab.comms}.png", box.locator(".tpviz-predicted"))
+    page.screenshot(f"explore-dark-compared-{lab.comms}.png", box.locator(".tpviz-revealed"))
