@@ -119,27 +119,29 @@ class Beside:
 
     def __init__(self, axis):
         self.axis, self.now, self.free = axis, 0.0, 0.0
-        self.segments, self.queue = [], []
+        self.segments, self.ends, self.queue = [], [], []
 
     def run(self, segment):
         """Let the rank do a segment of the inner strategy."""
+        self._append(segment, self.now + segment.seconds)
+
+    def _append(self, segment, end):
         self.segments.append(segment)
-        self.now += segment.seconds
+        self.ends.append(end)
+        self.now = end
 
     def issue(self, moved):
         """Queue a collective now; what to give to `wait`."""
-        start = max(self.now, self.free)
+        start = self.now if self.now > self.free else self.free
         self.free = start + moved.seconds
         self.queue.append((start, self.free, moved.latency))
         return self.free
 
     def wait(self, end, phase, layer=""):
         """Kernels wait until ``end``: a segment of its own, if it is later than now."""
-        blocked = end - self.now
-        if blocked > 0:
-            exposed, latency = {self.axis: blocked}, self._latency(end)
-            self.segments.append(Segment(phase, layer, 0.0, exposed, {}, latency))
-            self.now = end
+        if end > self.now:
+            exposed, latency = {self.axis: end - self.now}, self._latency(end)
+            self._append(Segment(phase, layer, 0.0, exposed, {}, latency), end)
 
     def _latency(self, end):
         """Of the time from now to ``end``, what the collectives under way spend on hops."""
@@ -154,19 +156,19 @@ class Beside:
 
     def finish(self):
         """All segments, each told how much of the queue it hides."""
-        found, now, queue, at = [], 0.0, self.queue, 0
-        for segment in self.segments:
-            start, now = now, now + segment.seconds
-            if self.axis not in segment.exposed:
-                hidden = 0.0
-                while at < len(queue) and queue[at][0] < now:
-                    hidden += max(0.0, min(queue[at][1], now) - max(queue[at][0], start))
-                    if queue[at][1] > now:
-                        break
-                    at += 1
-                if hidden:
-                    segment = segment._replace(hidden={**segment.hidden, self.axis: hidden})
+        found, start, queue, at, count = [], 0.0, self.queue, 0, len(self.queue)
+        for segment, end in zip(self.segments, self.ends):
+            hidden = 0.0
+            while at < count and queue[at][0] < end:
+                begun, done, _ = queue[at]
+                hidden += max(0.0, min(done, end) - max(begun, start))
+                if done > end:
+                    break
+                at += 1
+            if hidden and self.axis not in segment.exposed:  # its own waiting hides nothing
+                segment = segment._replace(hidden={**segment.hidden, self.axis: hidden})
             found.append(segment)
+            start = end
         return found
 
 

@@ -59,8 +59,8 @@ class Strategy:
     axes : {"dp": 2, "tp": 2}, outer first.
     check(workload) : raises ``ValueError`` with the sizes that clash and the nearest that work.
     ledger(workload) : the `Ledger` of one step of one rank, by formula; every rank's is the same.
-    cost(workload, cluster, mesh) : the `tpviz.cost.Segment` list of one step of one rank, by formula,
-    in time order; ``mesh`` is the strategy's own unless another strategy is around it.
+    cost(workload, cluster, mesh) : the `tpviz.cost.Segment` list of one step of one rank, by
+    formula; ``mesh`` is the strategy's own unless another strategy is around it.
     memory(workload) : the `tpviz.cost.Memory` of one rank, by formula.
     space(workload, world_size) : the strategies of this class that `search` is to try.
     build(workload, mesh, dtype, device, lr) : this rank's `tpviz.schemes.gpt.program.Program`;
@@ -102,6 +102,10 @@ class Strategy:
     def memory(self, workload):
         """Bytes of a rank. Raises ``NotImplementedError`` where a scheme has no formula."""
         raise NotImplementedError(f"{type(self).__name__} has no formula of its memory")
+
+    def arrivals(self, workload):
+        """Parameter names in the order in which backward completes their gradients."""
+        return list(reversed(workload.parameter_shapes()))
 
     @classmethod
     def space(cls, workload, world_size):

@@ -24,11 +24,12 @@ def ownership(strategy, workload):
 
 def local_shapes(strategy, workload):
     """{name: shape} of a rank's part of every parameter under ``strategy``; None splits nothing."""
-    shapes = {name: list(shape) for name, shape in workload.parameter_shapes().items()}
+    shapes, axes = workload.parameter_shapes(), strategy.axes if strategy else {}
     for name, cuts in (strategy.splits(workload) if strategy else {}).items():
         for dim, axis in cuts:
-            shapes[name][dim] //= strategy.axes[axis]
-    return {name: tuple(shape) for name, shape in shapes.items()}
+            shape = shapes[name]
+            shapes[name] = (*shape[:dim], shape[dim] // axes[axis], *shape[dim + 1:])
+    return shapes
 
 
 def _row(name, shape, cuts, flat):

@@ -132,9 +132,10 @@ def check_memory(strategy, workload, cluster):
     if memory.total > size:
         largest = max(memory, key=memory.get)
         raise ValueError(
-            f"{strategy!r} needs {show_bytes(memory.total)} on every rank and {cluster.device.name} "
-            f"has {show_bytes(size)}: most of it is {largest}, {show_bytes(memory[largest])}; use "
-            f"more ranks, a smaller batch, or a device of {show_bytes(memory.total)}")
+            f"{strategy!r} needs {show_bytes(memory.total)} on every rank and the device "
+            f"{cluster.device.name!r} has {show_bytes(size)}: most of it is {largest}, "
+            f"{show_bytes(memory[largest])}; use more ranks, a smaller batch, or a device of "
+            f"{show_bytes(memory.total)}")
 
 
 def _share(part, whole):

@@ -10,6 +10,7 @@ DataParallel(dp=2, zero=1, bucket_mb=0.25, inner=Megatron(tp=2, sp=False, chunks
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
@@ -31,7 +32,7 @@ class DataParallel(Strategy):
     apply to stages 0 to 2; stage 3 works block by block.
     """
 
-    dp: int = knob(4, help="ranks that share the batch", low=1, high=64)
+    dp: int = knob(4, help="ranks that share the batch", low=1, high=65536)
     zero: int = knob(0, help="ZeRO stage: 1 shards optimizer states, 2 gradients, 3 parameters",
                      choices=(0, 1, 2, 3))
     bucket_mb: float = knob(0.25, help="largest gradient bucket, in megabytes (PyTorch's DDP: 25)",
@@ -63,9 +64,7 @@ class DataParallel(Strategy):
 
     def buckets(self, workload):
         """The `plan.Bucket` list of one rank."""
-        partial = self.inner.partial(self.local(workload)) if self.inner else ()
-        return plan(local_shapes(self.inner, workload), self.dp, self.zero,
-                    int(self.bucket_mb * MEGABYTE), workload.itemsize, partial)
+        return list(_buckets(self, workload))
 
     def ledger(self, workload):
         self.check(workload)
@@ -97,6 +96,15 @@ class DataParallel(Strategy):
         from .program import build
         self.check(workload)
         return build(self, workload, mesh, dtype, device, **options)
+
+
+@lru_cache(maxsize=256)
+def _buckets(strategy, workload):
+    """The ledger, the cost and the memory all ask for them."""
+    inner = strategy.inner
+    partial = inner.partial(strategy.local(workload)) if inner else ()
+    return tuple(plan(local_shapes(inner, workload), strategy.dp, strategy.zero,
+                      int(strategy.bucket_mb * MEGABYTE), workload.itemsize, partial))
 
 
 def _ranges(offset, numel, share, ranks):

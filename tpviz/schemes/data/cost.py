@@ -63,8 +63,9 @@ class _Step(Beside):
                                            "all_gather")] for size in set(sizes)}
         self.sums = [known[size][0] for size in sizes]
         self.gathers = [known[size][1] for size in sizes]
-        self.missing = [len(bucket.parts) for bucket in self.buckets]
-        self.of = {name: k for k, b in enumerate(self.buckets) for name, _, _ in b.parts}
+        self.missing = [1 if bucket.late else len(bucket.parts) for bucket in self.buckets]
+        self.of = {name: k for k, b in enumerate(self.buckets) if not b.late
+                   for name, _, _ in b.parts}
         self.of_block = {b.block: k for k, b in enumerate(self.buckets) if b.block >= 0}
         self.launched, self.last, self.gathering, self.entered = 0, 0.0, {}, None
 
@@ -77,8 +78,7 @@ class _Step(Beside):
             if self.zero == 3:
                 self._before(segment)
             self.run(segment)
-            for name in segment.ready:
-                self._arrived(self.of[name])
+            self._arrived(segment.ready)
         sync, optimizer = ([s for s in segments if s.phase == phase] for phase in after)
         for segment in sync:
             self.run(segment)
@@ -91,10 +91,12 @@ class _Step(Beside):
         return self.finish()
 
     # -- gradients ---------------------------------------------------------------------------------
-    def _arrived(self, k):
-        self.missing[k] -= 1
-        if not self.missing[k] and not self.buckets[k].late:
-            self._launch()
+    def _arrived(self, names):
+        for name in names:
+            k = self.of.get(name)
+            if k is not None:
+                self.missing[k] -= 1
+        self._launch()
 
     def _launch(self):
         """Full buckets are sent in order; from stage 2 on after the sum before."""

@@ -1,56 +1,75 @@
 """Bytes of one rank under data parallelism, by ZeRO stage; `flat` has the table of what is whole.
 
-Peaks, with buckets b_k and a share 1/dp of each:
+Peaks within a step (derived), with a share 1/dp of every bucket:
 
 stage  parameters                            gradients
 0      all                                   all
 1      all                                   all, and the shares
-2      all                                   the shares, and two buckets: one in flight, one filling
-3      the shares, the root, two blocks      the shares, the root, two blocks
+2      all                                   the shares, and the buckets that fill or are in flight
+3      the shares, the root, two blocks      the same, with blocks and the root as buckets
+
+Gradients that are complete only after the inner strategy's synchronisation also exist outside
+their bucket until then.
 """
 
 from itertools import pairwise
-from math import prod
 
-from tpviz.cost import Memory
-from tpviz.schemes.gpt.memory import activations, states
-from tpviz.schemes.ownership import local_shapes
+from tpviz.schemes.gpt.cost import arrivals
+from tpviz.schemes.gpt.memory import memory as whole_model
 
 
 def memory(strategy, workload):
-    """The `Memory` of one rank."""
-    local, inner, item = strategy.local(workload), strategy.inner, workload.itemsize
-    if inner:
-        found = inner.memory(local)
-    else:
-        shapes = local_shapes(None, local).values()
-        found = Memory(zip(("parameters", "gradients", "optimizer"),
-                           states(sum(map(prod, shapes)), len(shapes), item)))
-        found["activations"] = activations(local)
-    if strategy.dp == 1:
+    """The `tpviz.cost.Memory` of one rank."""
+    local, inner, dp = strategy.local(workload), strategy.inner, strategy.dp
+    found = inner.memory(local) if inner else whole_model(local)
+    if dp == 1:
         return found
-    found["activations"] += 16 * workload.seq * (workload.batch - local.batch)  # all their tokens
+    buckets, item = strategy.buckets(workload), workload.itemsize
+    share = sum(b.numel for b in buckets) // dp * item
+    found["activations"] += 16 * workload.seq * (workload.batch - local.batch)  # all its tokens
     if strategy.zero:
-        buckets = strategy.buckets(workload)
-        whole = sum(b.numel for b in buckets) * item
-        share = whole // strategy.dp
-        found["parameters"], found["gradients"] = _held(strategy.zero, buckets, whole, share, item)
         found["optimizer"] = 2 * share + 4 * len(buckets)
+        found["parameters"] = share * dp if strategy.zero < 3 else share + _in_use(buckets) * item
+    if strategy.zero < 2:
+        late = sum(numel for b in buckets if b.late for _, _, numel in b.parts)
+        found["gradients"] = share * (dp + strategy.zero) + late * item
+    else:
+        order = inner.arrivals(local) if inner else arrivals(local)
+        found["gradients"] = share + _in_flight(buckets, order) * item
     return found
 
 
-def _held(zero, buckets, whole, share, item):
-    """(parameters, gradients) at stages 1 to 3."""
-    sizes = [b.numel * item for b in buckets]
-    if zero == 1:
-        return whole, whole + share
-    if zero == 2:
-        return whole, share + _two(sizes)
-    roots = [size for size, b in zip(sizes, buckets) if b.block < 0]
-    blocks = _two([size for size, b in zip(sizes, buckets) if b.block >= 0])
-    return share + sum(roots) + blocks, share + max(roots[0] + blocks, sum(roots))
+def _in_use(buckets):
+    """Elements of the root and of two neighbouring blocks, whole at once at stage 3."""
+    blocks = [b.numel for b in buckets if b.block >= 0]
+    two = max(map(sum, pairwise(blocks)), default=sum(blocks))
+    return two + sum(b.numel for b in buckets if b.block < 0)
 
 
-def _two(sizes):
-    """The largest sum of two that follow each other."""
-    return max(map(sum, pairwise(sizes)), default=sum(sizes))
+def _in_flight(buckets, order):
+    """The most elements of whole gradients at once from stage 2 on: the steps of `program`."""
+    bucket_of = {name: k for k, b in enumerate(buckets) for name, _, _ in b.parts}
+    numel_of = {name: numel for b in buckets for name, _, numel in b.parts}
+    missing, begun = [len(b.parts) for b in buckets], set()
+    live = alone = peak = launched = 0
+
+    def launch():
+        nonlocal launched, live
+        while launched < len(buckets) and not missing[launched]:
+            live -= buckets[launched - 1].numel if launched else 0
+            launched += 1
+
+    for name in order:
+        k = bucket_of[name]
+        if buckets[k].late:
+            live, alone = live + numel_of[name], alone + numel_of[name]
+            peak = max(peak, live)
+            continue
+        if k not in begun:
+            begun.add(k)
+            live += buckets[k].numel
+            peak = max(peak, live)
+        missing[k] -= 1
+        launch()
+    late = sum(b.numel for b in buckets if b.late)
+    return max(peak, live - alone + late)

@@ -32,7 +32,7 @@ def plan(shapes, ranks, zero, limit, itemsize, partial=()):
     transformer block and one, the root, of everything else. ``partial`` parameters share a last,
     late bucket.
     """
-    sizes = {name: prod(shape) for name, shape in reversed(shapes.items())}
+    sizes, partial = {name: prod(shape) for name, shape in reversed(shapes.items())}, set(partial)
     late = [name for name in sizes if name in partial]
     rest = [name for name in sizes if name not in partial]
     groups = _by_block(rest) if zero == 3 else _by_size(rest, sizes, limit // itemsize)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tpviz.cost import Stretch
 
 from .kernels import adamw, attention, linear
+from .memory import held
 
 
 class Times(NamedTuple):
@@ -83,13 +84,20 @@ def reference(w, cluster):
         up_back=Stretch().kernel(*t.up[1:]),
         out_back=Stretch().kernel(*t.out[1:]),
         qkv_back=Stretch().kernel(t.core[1], *t.qkv[1:]),
-        update=update(w, cluster, w.num_parameters),
+        update=update(w, cluster, held(w)),
     ))
 
 
 def update(w, cluster, numel):
     """The optimizer's `Stretch`: one fused kernel on ``numel`` parameters."""
     return Stretch().kernel(seconds_of(w, cluster)(adamw(numel * w.itemsize)))
+
+
+def arrivals(w, early=False):
+    """Parameter names in the order in which backward completes their gradients."""
+    nothing = Stretch()
+    step = Step(*[nothing] * 9, early=early)
+    return [name for segment in segments(w, step) for name in segment.ready]
 
 
 def segments(w, step):
@@ -115,17 +123,19 @@ def segments(w, step):
 def _backward(i, step):
     """The four segments of block i, last layer first."""
     a, m, n, early = f"blocks.{i}.attention", f"blocks.{i}.mlp", f"blocks.{i}.norm", step.early
+    down, up, out, qkv = (f"{layer}." for layer in (f"{m}.down", f"{m}.up", f"{a}.out", f"{a}.qkv"))
+    # autograd's own linear layers give the bias first, those of a scheme the weight
+    first, then = ("weight", "bias") if early else ("bias", "weight")
     return [
-        step.down_back.segment("backward", f"{m}.down", (
-            *(() if early else (f"{m}.down.bias",)), f"{m}.down.weight")),
-        step.up_back.segment("backward", f"{m}.up", (
-            f"{m}.up.bias", f"{m}.up.weight", f"{n}2.weight", f"{n}2.bias",
-            *((f"{a}.out.bias",) if early else ()))),
-        step.out_back.segment("backward", f"{a}.out", (
-            *(() if early else (f"{a}.out.bias",)), f"{a}.out.weight")),
-        step.qkv_back.segment("backward", f"{a}.qkv", (
-            f"{a}.qkv.bias", f"{a}.qkv.weight", f"{n}1.weight", f"{n}1.bias",
-            *_entering(i - 1, early))),
+        step.down_back.segment("backward", down[:-1], (
+            (down + "weight",) if early else (down + "bias", down + "weight"))),
+        step.up_back.segment("backward", up[:-1], (
+            up + first, up + then, f"{n}2.weight", f"{n}2.bias",
+            *((out + "bias",) if early else ()))),
+        step.out_back.segment("backward", out[:-1], (
+            (out + "weight",) if early else (out + "bias", out + "weight"))),
+        step.qkv_back.segment("backward", qkv[:-1], (
+            qkv + first, qkv + then, f"{n}1.weight", f"{n}1.bias", *_entering(i - 1, early))),
     ]
 
 

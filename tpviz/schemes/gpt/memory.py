@@ -13,30 +13,39 @@ the order in which the sequence is scattered.
 """
 
 
-def states(numel, tensors, itemsize):
-    """(parameters, gradients, optimizer) of AdamW on ``numel`` numbers: one, one, two copies.
+from tpviz.cost import Memory
 
-    Besides, 4 bytes for the step counter of each tensor.
+
+def held(w, parts=1):
+    """Parameters of a rank that has 1/``parts`` of the matrices: V H + S H + 2 H, and V H untied;
+    (4 + 2 F/H) H^2 + 3 H + F of the block divided, 6 H whole."""
+    h, f = w.hidden, w.mlp_ratio * w.hidden
+    divided = (2 - w.tied) * w.vocab * h + w.layers * ((4 * h + 2 * f + 3) * h + f)
+    return divided // parts + (w.seq + 2 + 6 * w.layers) * h
+
+
+def memory(w, parts=1, split=False):
+    """The `Memory` of such a rank under AdamW: two moments, and 4 bytes a tensor to count steps.
+
+    split : activations between the matrices are split by sequence.
     """
-    size = numel * itemsize
-    return size, size, 2 * size + 4 * tensors
+    size, tensors = held(w, parts) * w.itemsize, 12 * w.layers + 5 - w.tied
+    return Memory(parameters=size, gradients=size, optimizer=2 * size + 4 * tensors,
+                  activations=activations(w, parts, split))
 
 
 def activations(w, parts=1, split=False):
-    """Bytes at the peak: where the loss is, or where backward enters the last block."""
+    """Bytes at the peak: in the loss, in backward of the head, or entering the last block."""
     T, H, F, V = w.batch * w.seq, w.hidden, w.mlp_ratio * w.hidden // parts, w.vocab // parts
     item, wide, n = w.itemsize, max(w.itemsize, 4), parts if split else 1
-    stream = T * H // n * item  # one tensor between the matrices
-    block = block_kept(w, parts, split)
-    kept = 16 * T + w.layers * block  # tokens and targets are int64
+    stream, whole, head_weight = T * H // n * item, T * H * item, V * H * item
+    kept = 16 * T + w.layers * block_kept(w, parts, split)  # tokens and targets are int64
     end = 2 * stream + 2 * T // n * wide  # the last LayerNorm
-    logits = T * V * wide
-    loss = kept + end + (3 if parts == 1 else 2) * logits + 16 * T
-    whole = T * H * item
-    head_weight = V * H * item
-    head = kept + end + T * V * item + whole + head_weight
-    enters = kept + stream + w.tied * head_weight + (T + H) * F * item + stream * split * (n - 1)
-    return max(loss, head, enters)
+    loss = (3 if parts == 1 else 2) * T * V * wide + 16 * T
+    # the input's gradient; with split the gathered input too, and the gradient's part
+    head = T * V * item + head_weight + (2 * whole + stream if n > 1 else whole)
+    enters = stream + w.tied * head_weight + (T + H) * F * item + (whole if n > 1 else 0)
+    return kept + max(end + loss, end + head, enters)
 
 
 def block_kept(w, parts=1, split=False):

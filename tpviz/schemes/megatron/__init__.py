@@ -7,13 +7,12 @@ Traceback (most recent call last):
 ValueError: heads=4 does not split evenly over tp=3: use tp=2 or 4, or heads=3 or 6
 """
 
-from math import gcd, prod
+from math import gcd
 
 from tpviz.checks import divides
-from tpviz.cost import Memory
 from tpviz.mesh import Mesh
-from tpviz.schemes.gpt.memory import activations, states
-from tpviz.schemes.ownership import local_shapes
+from tpviz.schemes.gpt.cost import arrivals
+from tpviz.schemes.gpt.memory import memory
 from tpviz.strategy import Strategy, knob, register
 from tpviz.workload import GPT
 
@@ -22,8 +21,7 @@ from .cost import cost, ledger
 __all__ = ["GPT", "Megatron"]
 
 # First matrix of each pair by rows (out), second by columns (in), so one sum ends the pair.
-SPLIT_DIM = {"embed.token.weight": 0, "head.weight": 0,
-             "attention.qkv.weight": 0, "attention.qkv.bias": 0, "attention.out.weight": 1,
+SPLIT_DIM = {"attention.qkv.weight": 0, "attention.qkv.bias": 0, "attention.out.weight": 1,
              "mlp.up.weight": 0, "mlp.up.bias": 0, "mlp.down.weight": 1}
 
 
@@ -58,12 +56,10 @@ class Megatron(Strategy):
         divides("batch", w.batch, "chunks", self.chunks)
 
     def splits(self, workload):
-        found = {}
-        for name in workload.parameter_shapes():
-            kind = name.split(".", 2)[-1] if name.startswith("blocks.") else name
-            if kind in SPLIT_DIM:
-                found[name] = [(SPLIT_DIM[kind], "tp")]
-        return found
+        ends = ("embed.token.weight",) if workload.tied else ("embed.token.weight", "head.weight")
+        return {name: [(0, "tp")] for name in ends} | {
+            f"blocks.{i}.{name}": [(dim, "tp")]
+            for i in range(workload.layers) for name, dim in SPLIT_DIM.items()}
 
     def partial(self, workload):
         """Under ``sp`` replicated parameters see only the rank's part of the sequence."""
@@ -80,10 +76,10 @@ class Megatron(Strategy):
         return cost(self, workload, cluster, mesh or Mesh(self.axes))
 
     def memory(self, workload):
-        shapes = local_shapes(self, workload).values()
-        kinds = states(sum(map(prod, shapes)), len(shapes), workload.itemsize)
-        peak = activations(workload, self.tp, self.sp and self.tp > 1)
-        return Memory(zip(("parameters", "gradients", "optimizer", "activations"), (*kinds, peak)))
+        return memory(workload, self.tp, self.sp and self.tp > 1)
+
+    def arrivals(self, workload):
+        return arrivals(workload, early=self.tp > 1)
 
     @classmethod
     def space(cls, workload, world_size):

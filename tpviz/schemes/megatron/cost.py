@@ -25,12 +25,10 @@ Attention is on no group's way, the embedding is r forward (sp: and a backward),
 two numbers a token.
 """
 
-from math import prod
-
 from tpviz.cost import Stretch, Transfer, transfer
 from tpviz.schemes.gpt.cost import Step, seconds_of, segments, times, update
 from tpviz.schemes.gpt.kernels import gemm
-from tpviz.schemes.ownership import local_shapes
+from tpviz.schemes.gpt.memory import held
 from tpviz.trace import Ledger
 
 
@@ -82,7 +80,6 @@ def cost(strategy, w, cluster, mesh):
     def row_back(layer):
         return Stretch().blocking(gathered).kernel(*layer[1:])
 
-    numel = sum(map(prod, local_shapes(strategy, w).values()))
     return segments(w, Step(
         embed=Stretch().blocking(whole),
         attention=row(column(Stretch(), t.qkv).kernel(t.core[0]), t.out[0], w.hidden // tp),
@@ -95,7 +92,7 @@ def cost(strategy, w, cluster, mesh):
         qkv_back=column_back(Stretch().kernel(t.core[1]), t.qkv),
         embed_back=Stretch().blocking(gathered),
         sync=Stretch().blocking(synced),
-        update=update(w, cluster, numel),
+        update=update(w, cluster, held(w, tp)),
         early=tp > 1,
     ))
 
