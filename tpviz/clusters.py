@@ -33,7 +33,7 @@ TPU_V3 = Device({"bfloat16": 123e12, "float32": 123e12 / 6}, 32 * 2**30, 900e9, 
 def laptop(ranks=4):
     """A laptop's ranks over gloo, as an order of magnitude: `tpviz.calibrate` measures yours.
 
-    Derived from timings on 2 cores: an all-reduce of 64 MB over 4 ranks took 89 ms, one of 4 bytes
+    Rates derived from timings on 2 cores: an all-reduce of 64 MB over 4 ranks took 89 ms, one of 4 bytes
     over 2 ranks 0.09 ms. Compute and memory are a guess for one busy core.
     """
     device = Device({"float64": 10e9, "float32": 20e9, "bfloat16": 5e9}, 2e9, 5e9, "laptop core")

@@ -67,6 +67,8 @@ class Cluster:
             )
         one_of("rings", self.rings, ("multi", "single"))
         one_of("algorithm", self.algorithm, (*ALGORITHMS, "auto"))
+        finite("hidden_scale", self.hidden_scale)
+        finite("slow_motion", self.slow_motion)
         for what, check in (("table", positive), ("latencies", not_negative)):
             rows = dict(getattr(self, what)).items()
             rows = {self._check_key(what, k): check(f"{what}[{k}]", v) for k, v in rows}

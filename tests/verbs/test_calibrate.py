@@ -1,0 +1,222 @@
+"""Calibration: the fit on made-up times, the whole way on real ranks, refusals before any starts.
+
+What is fast here is no matter: measured times are never compared.
+"""
+
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tpviz as tv
+from tpviz.cluster.collectives import cost
+from tpviz.cluster.fit import fit_line
+from tpviz.cluster.routes import family
+from tpviz.verbs.calibration import calibration_of
+
+calibrate_module = sys.modules[tv.calibrate.__module__]
+SIZES = (2**12, 2**16, 2**20, 2**24)
+
+
+# -- the fit ----
+@given(st.floats(1e-6, 1e-2), st.floats(1e8, 1e12), st.integers(2, 8))
+@settings(max_examples=60, deadline=None)
+def test_the_fit_finds_the_line_that_made_the_times(alpha, bandwidth, ranks):
+    sizes = [alpha * bandwidth * scale for scale in (0.01, 0.3, 1, 3, 100)]
+    hops, volume = zip(*(cost("ring", "all_reduce", size, ranks) for size in sizes))
+    found = fit_line(hops, volume, np.multiply(hops, alpha) + np.divide(volume, bandwidth))
+    assert found == pytest.approx((alpha, bandwidth), rel=1e-6)
+
+
+def test_one_outlier_does_not_move_the_line():
+    hops, volume = np.full(8, 6), np.geomspace(1e4, 1e8, 8)
+    times = 6 * 1e-4 + volume / 1e9
+    times[3] *= 10
+    alpha, bandwidth = fit_line(hops, volume, times)
+    assert alpha == pytest.approx(1e-4, rel=0.02) and bandwidth == pytest.approx(1e9, rel=0.02)
+
+
+@pytest.mark.parametrize("times", [
+    [4e-3, 3e-3, 2e-3, 1e-3], [1e-3] * 4, [1e-5, 1e-3, 2e-2, 9e-1]])
+def test_times_that_make_no_line_give_numbers_that_can_be(times):
+    alpha, bandwidth = fit_line([2] * 4, [1e4, 1e5, 1e6, 1e7], times)
+    assert alpha >= 0 and 0 < bandwidth < float("inf")
+
+
+def test_a_bandwidth_that_cannot_be_told_is_the_lowest_that_would_not_show():
+    alpha, bandwidth = fit_line([2] * 3, [1e4, 1e5, 1e6], [1e-3] * 3)
+    assert alpha == pytest.approx(0.5e-3, rel=0.05)
+    assert bandwidth == pytest.approx(1e6 / (0.05 * 1e-3))
+
+
+@pytest.mark.parametrize("times", [[1e-3], [1e-3, 0.0], [1e-3, -1.0], [1e-3, float("nan")]])
+def test_times_that_cannot_be(times):
+    with pytest.raises(ValueError, match="two or more times above 0"):
+        fit_line([2] * len(times), [1e4] * len(times), times)
+
+
+# -- from stamps to a cluster, with stamps made by a formula ----
+TRUE = {(1, 2): (1e-4, 2e9), (2, 2): (2e-4, 1e9), (1, 4): (3e-4, 5e8), "message": (5e-5, 4e9)}
+
+
+def made_up(hosts=("a",) * 4, repeats=3):
+    """What four ranks would have measured on such links: late starts, one repeat disturbed."""
+    ranks = [{"points": {}, "gemm": {"float32": 1e9 * (r + 1)}, "copy": 2e9 + r, "host": hosts[r],
+              "memory": 4e9, "device": "core", "words": "2 cores, gloo",
+              "badge": "this machine, gloo"} for r in range(4)]
+    for kind, (alpha, bandwidth) in TRUE.items():
+        names = ("send",) if kind == "message" else ("all_reduce", "all_gather", "reduce_scatter")
+        groups = [(0, 1), (2, 3)] if kind == "message" else family(
+            range(0, kind[0] * kind[1], kind[0]), 4)
+        for name in names:
+            for size in SIZES:
+                hops, volume = cost("ring", name, size, len(groups[0]))
+                for group in groups:
+                    for place, rank in enumerate(group):
+                        stamps = ranks[rank]["points"].setdefault((kind, name, size), [])
+                        clock = 1000.0 * (len(set(hosts)) > 1) * rank
+                        for i in range(repeats):
+                            last = 10.0 * i + 0.01 * (len(group) - 1)
+                            took = (hops * alpha + volume / bandwidth) * (9 if i == 2 else 1)
+                            start = 10.0 * i + 0.01 * place
+                            stamps.append([clock + start, clock + last + took])
+    return ranks
+
+
+@pytest.mark.parametrize("hosts", [("a",) * 4, ("a", "a", "b", "b")])
+def test_the_cluster_is_the_one_that_made_the_times(hosts):
+    found = calibration_of(made_up(hosts))
+    cluster = found.cluster
+    for axes in ({"dp": 2, "tp": 2}, {"tp": 4}):
+        mesh = tv.Mesh(axes)
+        for axis, size in axes.items():
+            alpha, bandwidth = TRUE[4 // size if axis == "dp" else 1, size]
+            link = cluster.axis_link(mesh, axis)
+            assert link.latency == pytest.approx(alpha, rel=1e-5)
+            assert link.bandwidth == pytest.approx(bandwidth, rel=1e-5)
+    assert cluster.link((0, 1), 4, shift=1).latency == pytest.approx(5e-5)
+    assert cluster.device.flops == {"float32": 2.5e9}
+    assert cluster.device.memory_bandwidth == 2e9 + 1.5
+    assert cluster.name == "this machine (2 cores, gloo)" and cluster.levels[0].name == "gloo"
+    assert found.fits[1, 4] == pytest.approx(TRUE[1, 4], rel=1e-5)
+    assert all(abs(point["residual"]) < 1e-5 for point in found.points)
+    assert tv.Cluster.from_json(cluster.to_json()) == cluster
+
+
+def test_the_slowest_group_counts():
+    ranks = made_up()
+    for rank in (2, 3):
+        for stamps in ranks[rank]["points"].values():
+            stamps[:] = [[start, end + 1.0] for start, end in stamps]
+    before, after = calibration_of(made_up()), calibration_of(ranks)
+    for a, b in zip(before.points, after.points):
+        assert b["seconds"] == pytest.approx(a["seconds"] + 1.0)
+
+
+def test_a_residual_is_measured_over_fitted():
+    ranks = made_up()
+    for rank in ranks:
+        key = (1, 4), "all_reduce", SIZES[1]
+        rank["points"][key] = [[s, s + 3 * (e - s)] for s, e in rank["points"][key]]
+    found = calibration_of(ranks)
+    assert found.worst["kind"] == (1, 4) and found.worst["bytes"] == SIZES[1]
+    assert found.residual[1, 4][SIZES[1]] == found.worst["residual"] > 0.5
+    assert abs(found.residual[1, 2][SIZES[1]]) < 1e-5
+    row = next(row for row in found.to_table() if row[0] == "groups of 4, neighbours"
+               and row[1] == "all-reduce" and row[2] == "64 KiB")
+    assert row[-1] == f"{100 * found.worst['residual']:+.1f} %"
+    assert f"{100 * found.worst['residual']:+.0f} %" in found.describe()
+
+
+# -- pictures and words ----
+@pytest.mark.parametrize("theme", ["light", "dark", "auto"])
+def test_the_picture_has_every_point_every_panel_and_the_badge(theme):
+    found = calibration_of(made_up())
+    tree = ElementTree.fromstring(found.to_svg(theme=theme))
+    names = [node.tag.split("}")[1] for node in tree.iter()]
+    words = [node.text for node in tree.iter("{http://www.w3.org/2000/svg}text")]
+    assert "measured: this machine, gloo" in words
+    assert {"groups of 2, neighbours", "groups of 2, 2 apart", "groups of 4, neighbours",
+            "messages between neighbours"} <= set(words)
+    assert names.count("circle") == 4 * len(SIZES) + 1  # all-reduces, messages, and the legend's
+    assert names.count("path") == 2 * 3 + 1 + 3
+
+
+def test_what_it_says_of_itself():
+    found = calibration_of(made_up())
+    assert repr(found) == ("<Calibration of 4 ranks, 3 kinds of groups, 4 sizes: "
+                           "measured: this machine, gloo>")
+    assert found._repr_svg_() == found.to_svg()
+    assert found.to_table()[0] == ["groups", "collective", "size", "measured", "of", "fitted",
+                                   "residual"]
+    assert len(found.to_table()) == 1 + 3 * 3 * 4 + 4
+    assert "Groups of 2, 2 apart: 200 us a hop and 1 GB/s" in found.describe()
+    assert "GEMMs float32 2.5 GFLOP/s" in found.describe()
+
+
+# -- real ranks ----
+@pytest.mark.parametrize("world_size, axes, kinds", [
+    (4, None, [(1, 2), (1, 4), (2, 2)]),
+    (3, {"tp": 3}, [(1, 3)]),
+    (4, [{"dp": 2, "tp": 2}], [(1, 2), (2, 2)]),
+])
+def test_on_real_ranks(world_size, axes, kinds):
+    said = []
+    found = tv.calibrate(world_size, axes, sizes=(64, 1000, 4096), repeats=2, dtypes=["float64"],
+                         gemm=16, device="cpu", progress=lambda *report: said.append(report))
+    assert [kind for kind in found.fits if kind != "message"] == kinds
+    assert set(found.cluster.table) == set(found.cluster.latencies) == set(kinds)
+    assert found.cluster.size == world_size and list(found.cluster.device.flops) == ["float64"]
+    assert found.badge == "measured: this machine, gloo"
+    assert re.fullmatch(r"this machine \(\d+ cores, gloo\)", found.cluster.name)
+    for point in found.points:
+        assert 0 < point["shortest"] <= point["seconds"] <= point["longest"]
+        parts = 4 if point["kind"] == "message" else 4 * point["kind"][1]
+        assert point["bytes"] % parts == 0  # whole numbers on every rank
+    assert len(found.points) == 3 * (3 * len(kinds) + 1)
+    assert said[-1][0] == said[-1][1] == len(kinds) + 2
+    ElementTree.fromstring(found.to_svg())
+
+
+def test_a_measured_cluster_serves_the_other_verbs():
+    cluster = calibration_of(made_up()).cluster
+    link = cluster.axis_link(tv.Mesh({"tp": 4}), "tp")
+    assert cluster.collective_time("all_reduce", 1e6, 4, link) == pytest.approx(
+        6 * 3e-4 + 1.5e6 / 5e8)
+
+
+# -- refusals ----
+@pytest.mark.parametrize("arguments, message", [
+    ({"world_size": 1}, "world_size=1 is too small: the least that works is 2"),
+    ({"world_size": 2.5}, "world_size must be a whole number"),
+    ({"world_size": 1000}, "is more than the .* ranks allowed here"),
+    ({"sizes": (1024, 2048)}, "2 different sizes are too few for a fit with a residual"),
+    ({"sizes": (1024, 1024, 2048)}, "2 different sizes are too few"),
+    ({"sizes": (0, 1, 2)}, "size of a message=0 is too small: the least that works is 4"),
+    ({"repeats": 0}, "repeats=0 is too small"),
+    ({"dtypes": ["int7"]}, "dtype='int7' is not possible: use 'float32'"),
+    ({"dtypes": []}, "at least one of the dtypes"),
+    ({"gemm": -2}, "gemm=-2 is too small"),
+    ({"axes": {"tp": 8}}, "mesh tp 8 has 8 ranks, but world_size=4: use world_size=8, or axes"),
+    ({"axes": "tp"}, "axes='tp': give meshes"),
+    ({"axes": []}, "no axis of 2 or more ranks"),
+    ({"device": "tpu"}, "device='tpu'"),
+])
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        tv.calibrate(**arguments)
+
+
+def test_no_rank_starts_for_a_bad_argument(monkeypatch):
+    monkeypatch.setattr(calibrate_module, "launch", lambda *a, **k: pytest.fail("started"))
+    with pytest.raises(ValueError):
+        tv.calibrate(4, {"tp": 8})
+
+
+def test_axes_of_eight_ranks_when_left_out():
+    assert calibrate_module._keys(8, None) == [(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 2)]
+    assert calibrate_module._keys(6, tv.Mesh({"dp": 3, "one": 1, "tp": 2})) == [(1, 2), (2, 3)]

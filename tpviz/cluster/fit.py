@@ -1,0 +1,49 @@
+"""Fitting latency and bandwidth to measured times: T = hops * alpha + volume / B. NumPy alone.
+
+>>> hops, volume = [2, 2, 2, 2], [1e3, 1e5, 1e6, 1e7]
+>>> alpha, bandwidth = fit_line(hops, volume, [2 * 1e-4 + v / 1e9 for v in volume])
+>>> round(alpha * 1e6), round(bandwidth / 1e6)
+(100, 1000)
+"""
+
+import numpy as np
+
+LEAST_SHARE = 0.05
+"""The share of the longest time that bytes have at least: where measured times do not grow with
+size, a bandwidth cannot be told, and the fit gives the lowest that would not show."""
+
+
+def fit_line(hops, volume, seconds, rounds=30):
+    """(alpha in s, B in bytes/s) by robust least squares of the relative errors, both above 0.
+
+    Huber's weights (k = 1.345, scale 1.4826 x median; Huber 1964), by reweighting: a single outlier
+    does not move the line. hops, volume (bytes), seconds : one entry a point.
+
+    Raises ``ValueError`` for fewer than two points or times that are not above 0.
+    """
+    hops, volume, seconds = (np.asarray(part, float) for part in (hops, volume, seconds))
+    if len(seconds) < 2 or not (seconds > 0).all():
+        raise ValueError(f"a fit needs two or more times above 0, not {seconds.tolist()}")
+    rows = np.stack([hops, volume], 1) / seconds[:, None]
+    longest = seconds.argmax()
+    least = LEAST_SHARE * seconds[longest] / volume.max()
+    weights = np.ones(len(seconds))
+    for _ in range(rounds):
+        alpha, beta = _bounded(rows, weights, least)
+        error = np.abs(rows @ [alpha, beta] - 1)
+        scale = max(1.4826 * np.median(error), 1e-12)
+        weights = np.minimum(1, 1.345 * scale / np.maximum(error, 1e-12))
+    return float(alpha), float(1 / beta)
+
+
+def _bounded(rows, weights, least):
+    """The weighted least squares of rows @ (alpha, beta) = 1 with alpha >= 0 and beta >= least."""
+    root = np.sqrt(weights)[:, None]
+    both = np.linalg.lstsq(rows * root, root[:, 0], rcond=None)[0]
+    if both[0] >= 0 and both[1] >= least:
+        return both
+    latency, byte = rows.T
+    slope = max((weights * byte).sum() / (weights * byte**2).sum(), least)
+    rest = (weights * latency * (1 - byte * least)).sum() / (weights * latency**2).sum()
+    edges = [np.array([0.0, slope]), np.array([max(rest, 0.0), least])]
+    return min(edges, key=lambda edge: (weights * (rows @ edge - 1) ** 2).sum())
