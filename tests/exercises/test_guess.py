@@ -51,3 +51,33 @@ def test_verdict(value, measured, words):
 def test_unknown_keywords_are_refused():
     with pytest.raises(TypeError, match="units"):
         Guess("How many?", units="bytes")
+
+
+def test_a_simulated_value_stands_between_formula_and_measurement():
+    guess = Guess("How long?", unit="ms")
+    guess.commit(30)
+    reveal = guess.reveal(60, predicted=50, simulated=55)
+    assert [head for head, _ in reveal.cells()] == [
+        "your guess", "formula", "simulated", "measured"]
+    assert repr(reveal).endswith("simulated 55 ms | measured 60 ms\n"
+                                 "You guessed 0.5x the measured value.")
+
+
+def test_where_nothing_was_measured_the_guess_is_held_against_the_simulation():
+    guess = Guess("How long?", unit="ms")
+    guess.commit(110)
+    reveal = guess.reveal(None, simulated=55)
+    assert repr(reveal) == ("your guess 110 ms | simulated 55 ms\n"
+                            "You guessed 2x the simulated value.")
+
+
+def test_a_commit_is_told_once_and_a_refused_one_never():
+    guess, heard = Guess("How many?"), []
+    guess.on_commit(lambda: heard.append(guess.value))
+    guess._field.value = "many"
+    guess._button.click()
+    assert heard == []
+    guess.commit(3)
+    with pytest.raises(ValueError, match="it stays"):
+        guess.commit(4)
+    assert heard == [3]

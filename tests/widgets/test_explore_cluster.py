@@ -194,10 +194,11 @@ def test_after_the_run_guess_model_simulation_and_measurement_stand_together(vie
     finished(view)
     revealed = view.results.revealed.value
     for head in ("your guess", "formula", "simulated", "measured"):
-        assert f"<th>{head}</th>" in revealed
-    assert "<td>50 ms</td>" in revealed
-    assert f"{1e3 * view.trace.step_time:,.4g}" in revealed
-    assert "x the measured value" in revealed
+        assert f"'>{head}</th>" in revealed
+    assert "'>50 ms</td>" in revealed
+    assert f"'>{1e3 * view.trace.step_time:,.4g} ms</td>" in revealed
+    assert "step time: You guessed" in revealed
+    assert "'>no guess committed</td>" in revealed  # to the other question
     comparison = view.results.comparison.value
     assert "class='page'/>" in comparison
     assert "unexplained &lt;&gt;" in comparison
@@ -227,14 +228,14 @@ def test_why_there_is_no_comparison_is_said(view):
 def test_an_unfaithful_run_says_so(view):
     def late(*args, **kwargs):
         outcome = emulated(*args, **kwargs)
-        outcome.measured.meta["late"] = {"seconds": 0.004, "events": ["mm", "all_reduce"]}
+        outcome.measured.meta["late"] = {"share": 0.1, "events": ["mm", "addmm"]}
         return outcome
 
     view._runner = late
     view.guesses.skip.click()
     finished(view)
-    assert "Not faithful" in view.results.warning.value
-    assert "mm, all_reduce" in view.results.warning.value
+    assert "10 % of the step is overrun" in view.results.warning.value
+    assert "mm, addmm" in view.results.warning.value
     view._runner = emulated
     finished(view)
     assert view.results.warning.value == ""

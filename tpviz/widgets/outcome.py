@@ -1,8 +1,11 @@
 """What Run does for a configuration, and what comes back: simulated and measured, side by side."""
 
+import re
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from tpviz.exercises.guess import Reveal
 from tpviz.runtime.launch import max_ranks
 from tpviz.trace import Trace
 
@@ -55,6 +58,8 @@ def run(strategy, workload, cluster, *, steps, progress):
     simulated, measured = tpviz.simulate(strategy, workload, cluster, capture=capture), None
     if strategy.world_size <= max_ranks():
         progress(0, steps, f"running on {strategy.world_size} ranks, each paced as its device ...")
+        # Said in the view, by `unfaithful`; what other callers of run are told stays as it is.
+        warnings.filterwarnings("ignore", "this emulated run", module=re.escape(__name__))
         measured = tpviz.run(strategy, workload, cluster, steps=steps, progress=progress)
     progress(steps, steps, "comparing ...")
     prediction = tpviz.predict(strategy, workload, cluster)
@@ -73,37 +78,44 @@ def compared(prediction, simulated, measured, capture=None):
     return comparison, ""
 
 
-def unfaithful(trace, tolerance=0.05):
-    """A warning where ranks ran late by more than ``tolerance`` of an emulated step, else ""."""
+def unfaithful(trace):
+    """What an emulated run says against its own faithfulness, and what helps; "" for nothing."""
     late = trace.meta.get("late") or {}
-    seconds, events = late.get("seconds", 0.0), late.get("events", [])
-    if not events and seconds <= tolerance * trace.step_time:
+    if not late.get("events"):
         return ""
-    names = f" ({', '.join(map(str, events))})" if events else ""
-    share = 100 * seconds / trace.step_time if trace.step_time else 0.0
     return (
-        f"Not faithful: events too short to be emulated{names} made a rank late by {share:.1f} % "
-        "of a step. Choose a slower motion or a larger hidden scale."
+        f"This run is not faithful: {100 * late['share']:.0f} % of the step is overrun of events "
+        f"too short for this machine: {', '.join(late['events'])}. A slower motion or a larger "
+        "scale of hidden sizes helps."
     )
 
 
 def reveals(guesses, prediction, outcome):
-    """[(question, `Reveal`)]: guess, formula, simulation and measurement of each question."""
+    """{quantity: `Reveal`}: guess (where there is one), formula, simulation and measurement."""
     parts = prediction.parts
-    bare = sum(parts.get(name, 0.0) for name in ("exposed communication", "latency"))
-    formulas = {
-        "step": (1e3 * prediction.step_time, lambda trace: 1e3 * trace.step_time, "sum of parts"),
-        "exposed": (100 * bare / prediction.step_time, exposed_share, "exposed / step"),
+    bare = parts["exposed communication"] + parts["latency"]
+    asked = {
+        "step": ("step time", "ms", 1e3 * prediction.step_time, lambda t: 1e3 * t.step_time),
+        "exposed": (
+            "of it communication that nothing hides", "%",
+            100 * bare / prediction.step_time, exposed_share,
+        ),
     }
-    found = []
-    for name, guess in guesses.items():
-        predicted, read, formula = formulas[name]
+    found = {}
+    for name, (words, unit, predicted, read) in asked.items():
+        guess = guesses[name].value if name in guesses else None
         seen = {which: _shown(read(trace)) for which, trace in outcome.traces.items()}
-        reveal = guess.reveal(
-            seen.get("measured"), formula, _shown(predicted), seen.get("simulated")
+        found[words] = Reveal(
+            guess, seen.get("measured"), "", _shown(predicted), unit, seen.get("simulated")
         )
-        found.append((guess.question, reveal))
     return found
+
+
+def reveals_table(found):
+    """Rows of strings, header first, of `reveals`: one per quantity."""
+    heads = ["", *(head for head, _ in next(iter(found.values())).cells())]
+    rows = [[words, *(text for _, text in reveal.cells())] for words, reveal in found.items()]
+    return [heads, *rows]
 
 
 def exposed_share(trace):

@@ -8,7 +8,7 @@ from tpviz.figures.ledger import ledger_html
 from tpviz.figures.losses import losses_svg
 
 from .model import fitted, message, table_html
-from .outcome import reveals, unfaithful
+from .outcome import reveals, reveals_table, unfaithful
 from .timeline import Timeline
 
 
@@ -48,7 +48,7 @@ class ResultsPane(ipywidgets.VBox):
         if prediction is not None:
             words = outcome.measured and unfaithful(outcome.measured)
             self.warning.value = message(words) if words else ""
-            self.revealed.value = _reveals_html(reveals(guesses, prediction, outcome))
+            self.revealed.value = reveals_html(reveals(guesses, prediction, outcome))
             self.comparison.value = comparison_html(outcome)
 
     def show_timeline(self):
@@ -73,5 +73,10 @@ def comparison_html(outcome):
     )
 
 
-def _reveals_html(found):
-    return "".join(f"<b>{escape(question)}</b>{reveal._repr_html_()}" for question, reveal in found)
+def reveals_html(found):
+    """Guess, model, simulation and measurement in one table, and how good the guesses were."""
+    verdicts = [f"{words}: {reveal.verdict}" for words, reveal in found.items()
+                if reveal.guess is not None]
+    return table_html(reveals_table(found)) + "".join(
+        f"<div style='line-height:1.5'>{escape(verdict)}</div>" for verdict in verdicts
+    )

@@ -1,6 +1,6 @@
 """How slow the motion must be for an emulated run to be faithful, from a prediction.
 
->>> auto_slow_motion("all_reduce on tp", 10e-6, 1e-3).factor
+>>> auto_slow_motion("all_reduce on tp", 10e-6, 3e-3).factor
 1000.0
 """
 
@@ -13,8 +13,9 @@ from tpviz.mesh import Mesh
 FAITHFUL = 10e-3
 """Seconds that the shortest event should last when ranks emulate it: Python's own delays are a few
 per cent of that."""
-LONGEST_STEP = 4.0
-"""Seconds: nobody wants to wait longer for one step of a lesson."""
+SHORTEST_STEP, LONGEST_STEP = 1.5, 4.0
+"""Seconds. What is not modelled (Python, LayerNorms, GEMMs that a GPU does in no time) takes some
+ten milliseconds of a step, whatever its speed; and nobody wants to wait longer for a lesson."""
 NEGLIGIBLE = 0.02
 """Events that are together less than this part of a step may be as short as they like."""
 
@@ -27,22 +28,26 @@ class SlowMotion(NamedTuple):
 
 
 def auto_slow_motion(name, shortest, step):
-    """The `SlowMotion` in which the shortest event is long enough to be faithful.
+    """The `SlowMotion` in which the shortest event, and the step, are long enough to be faithful.
 
     shortest, step : seconds of the shortest event, called ``name``, and of a step at full speed.
     A step is not stretched beyond `LONGEST_STEP`, whatever becomes of the event.
     """
-    wanted, most = _digits(FAITHFUL / shortest, math.ceil), _digits(LONGEST_STEP / step, math.floor)
-    factor = max(1.0, min(wanted, most))
-    what = f"{factor:,g} x: {name}, the shortest event that matters ({seconds(shortest)} at full "
-    now = seconds(shortest * factor)
-    if factor >= wanted:
-        return SlowMotion(factor, f"{what}speed), then lasts {now}")
-    return SlowMotion(
-        factor,
-        f"{what}speed), then lasts only {now}, which may be too short to be faithful; but a step "
-        f"lasts {seconds(step * factor)} already",
+    for_event, for_step = (
+        _digits(least / time, math.ceil)
+        for least, time in ((FAITHFUL, shortest), (SHORTEST_STEP, step))
     )
+    most = _digits(LONGEST_STEP / step, math.floor)
+    factor = max(1.0, min(max(for_event, for_step), most))
+    event = f"{name}, the shortest event that matters ({seconds(shortest)} at full speed)"
+    now, step = seconds(shortest * factor), seconds(step * factor)
+    if factor < for_event:
+        words = f"{event}, lasts only {now}, maybe unfaithfully short; but a step lasts {step}"
+    elif for_event >= for_step:
+        words = f"{event}, lasts {now}"
+    else:
+        words = f"a step lasts {step}, long beside the work that is not modelled; {event}, {now}"
+    return SlowMotion(factor, f"{factor:,g} x: {words}")
 
 
 def shortest(prediction):
