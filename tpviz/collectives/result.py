@@ -5,12 +5,13 @@ times 2(n-1)/n (all_reduce) or (n-1)/n (all_gather, reduce_scatter, all_to_all),
 rank's link would need if the collective were done with the fewest bytes, one link a rank.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..cluster import Cluster
 from ..cluster.collectives import cost
+from ..simulation.flows import Flows
 from ..trace import Trace
 
 
@@ -112,21 +113,32 @@ class Microscope:
     def predicted(self):
         """Seconds of each step on the cluster, or None without one.
 
-        A step lasts as long as its slowest port needs: latency, and its bytes in or out over the
-        bandwidth that a message of this distance gets.
+        Each message takes a hop's latency and then its bytes at the rate that its link leaves it,
+        by the rule that the emulator keeps to as well.
         """
         return None if self.cluster is None else [self._predict(step) for step in self.steps]
 
     def _predict(self, step):
-        latency, ports = 0.0, Counter()
-        for m in step:
-            link = self.cluster.link(
-                (m.sender, m.receiver), self.world_size, m.receiver - m.sender
-            )
-            latency = max(latency, link.latency)
-            for port in (("out", m.sender), ("in", m.receiver)):
-                ports[port] += m.bytes / link.bandwidth
-        return latency + max(ports.values())
+        flows, volumes, end = Flows(), defaultdict(list), 0.0
+        for message in step:
+            volumes[message.sender, message.receiver].append(message.bytes)
+        for pair, sizes in volumes.items():  # messages of one pair follow each other
+            shift = pair[1] - pair[0]
+            link = self.cluster.link(pair, self.world_size, shift)
+            flows.add(pair, shift, link, len(sizes) * link.latency, sum(sizes), 0.0)
+        while flows.next_time() is not None:
+            flow = flows.step()
+            end = max(end, flow.end if flow else 0.0)
+        return end
+
+    @property
+    def cluster_seconds(self):
+        """Seconds by the formula on the cluster's own links for the whole group, or None."""
+        if self.cluster is None:
+            return None
+        link = self.cluster.link(range(self.world_size), self.world_size)
+        hops, volume = self.cost
+        return hops * link.latency + volume / link.bandwidth
 
     # -- what the buffers hold ---------------------------------------------------------------------
     @property

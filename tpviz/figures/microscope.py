@@ -137,7 +137,7 @@ def arithmetic(m):
     lines = [
         f"Steps: {len(m.steps)} recorded; the formula for {_plain(m.formula)} has {hops} hops.",
         f"Bytes: the busiest rank sent {max(m.sent):,} = {max(m.sent) / m.payload:.4g} S, the mean "
-        f"{sum(m.sent) / n:,.6g}; the formula has {volume:,.6g} through the busiest port.",
+        f"{sum(m.sent) / n:,.0f}; the formula has {volume:,.0f} through the busiest port.",
         f"algbw = S / t = {m.payload:,} bytes / {seconds(m.seconds, 4)} = {amount(m.algbw)}/s.",
         f"busbw = algbw x {factor} = {amount(m.algbw)}/s x {m.bus_factor:.4g} = "
         f"{amount(m.busbw)}/s.",
@@ -149,8 +149,14 @@ def arithmetic(m):
         lines.insert(1, "The pieces follow each other, so the last one is late by the number of "
                         "pieces before it; the formula takes this pipelining as perfect.")
     if m.predicted:
-        lines.append(f"On {m.cluster.caption}: predicted {seconds(sum(m.predicted), 4)} for all "
-                     f"steps, t = {seconds(m.seconds, 4)}.")
+        link = m.cluster.link(range(n), n)
+        lines += [
+            f"On {m.cluster.caption}: its messages are predicted to take "
+            f"{seconds(sum(m.predicted), 4)}; t = {seconds(m.seconds, 4)}.",
+            f"The formula on the links that a whole group drives: {hops} x "
+            f"{seconds(link.latency)} + {volume:,.0f} bytes / {amount(link.bandwidth)}/s = "
+            f"{seconds(m.cluster_seconds, 4)}.",
+        ]
     return lines
 
 

@@ -43,8 +43,8 @@ def wrapped(words, letters):
     lines = [""]
     for word in words.split():
         if lines[-1] and len(lines[-1]) + 1 + len(word) > letters:
-            lines.append("   ")
-        lines[-1] += (" " if lines[-1].strip() else "") + word
+            lines.append("")
+        lines[-1] += (" " if lines[-1] else "") + word
     return lines
 
 

@@ -1,0 +1,82 @@
+"""The microscope's JavaScript in a plain page: what it draws and does is what Python says."""
+
+import json
+
+import pytest
+
+import tpviz as tv
+from tpviz.figures.assets import FOLDER, module, stylesheet
+from tpviz.figures.microscope import microscope_scene
+
+pytestmark = pytest.mark.browser
+PAGE = """<!doctype html><meta charset=utf-8><link rel=icon href='data:,'><style>{style}</style>
+<div class='tpv-place' data-view='microscope'><script type='application/json'>{state}</script></div>
+<script type='text/plain' id='tpv-module-microscope'>{module}</script>
+<script type='module'>{host}</script>"""
+
+
+@pytest.fixture(scope="module")
+def scene():
+    return microscope_scene(tv.microscope("all_reduce", "double_tree", world_size=3))
+
+
+@pytest.fixture(params=["no-preference", "reduce"])
+def opened(request, chromium, scene, tmp_path):
+    """(root, reduced motion?) of a view that shall play by itself."""
+    state = {"scene": scene, "step": 0, "rank": 0, "error": "", "generation": 0, "autoplay": True}
+    file = tmp_path / "page.html"
+    file.write_text(PAGE.format(style=stylesheet(), state=json.dumps(state),
+                                module=module("microscope"), host=(FOLDER / "host.js").read_text()))
+    context = chromium.new_context(reduced_motion=request.param, offline=True)
+    tab, problems = context.new_page(), []
+    tab.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.goto(file.as_uri())
+    tab.wait_for_selector(".tpv-microscope[data-ready]")
+    yield tab.locator(".tpv-microscope"), request.param == "reduce"
+    context.close()
+    assert problems == []
+
+
+def shows(view, step):
+    view.page.wait_for_selector(f".tpv-microscope[data-step='{step}']")
+
+
+def test_it_plays_unless_motion_is_to_be_reduced(opened, scene):
+    view, reduced = opened
+    assert view.locator("button", has_text="Play" if reduced else "Pause").count() == 1
+    if reduced:
+        view.locator("svg[role=application]").press("Space")
+    shows(view, 1)
+    view.locator("svg[role=application]").press("Space")
+    view.locator("button", has_text="Play").wait_for()
+
+
+def test_each_step_shows_its_messages_and_its_numbers(opened, scene):
+    view, _ = opened
+    svg = view.locator("svg[role=application]")
+    svg.press("Home")
+    for number, frame in enumerate(scene["frames"]):
+        shows(view, number)
+        messages = scene["steps"][number]["messages"] if number < len(scene["steps"]) else []
+        tokens = view.locator("[data-message]")
+        drawn = tokens.evaluate_all("all => all.map(token => token.dataset.message)")
+        assert drawn == [f"{m['sender']}-{m['receiver']}-{m['chunk']}" for m in messages]
+        for rank, cells in enumerate(frame):
+            numbers = view.locator(f"[data-rank='{rank}'] text[font-size='13']").all_text_contents()
+            assert numbers == [cell["value"] for cell in cells if cell]
+        svg.press("ArrowRight")
+    shows(view, len(scene["steps"]))
+    assert "the end" in view.locator(".tpv-live").text_content()
+
+
+def test_slider_and_buttons(opened, scene):
+    view, _ = opened
+    view.get_by_label("step", exact=True).fill("2")
+    shows(view, 2)
+    view.get_by_label("previous step (Left)").click()
+    shows(view, 1)
+    view.get_by_label("the end (End)").click()
+    shows(view, len(scene["steps"]))
+    assert view.locator(".tpv-now").text_content() == f"the end, after {len(scene['steps'])} steps"
+    assert int(view.get_attribute("data-generation")) >= 3
