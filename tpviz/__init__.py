@@ -23,6 +23,7 @@ _HOMES = {
     "tpviz.runtime.launch": ["launch", "restart", "shutdown", "progress"],
     "tpviz.runtime.recorder": ["record"],
     "tpviz.verbs.predict": ["predict", "Prediction"],
+    "tpviz.verbs.search": ["search"],
     "tpviz.verbs.run": ["run"],
     "tpviz.verbs.verify": ["verify"],
     "tpviz.verbs.compare": ["compare", "Comparison"],

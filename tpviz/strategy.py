@@ -87,6 +87,18 @@ class Strategy:
         """Number of ranks."""
         return prod(self.axes.values())
 
+    @property
+    def short(self):
+        """As its code would be written: axes, and the other knobs that are not at their default.
+
+        ``Megatron(tp=2) * DataParallel(dp=4, zero=1)``
+        """
+        inner, axes = getattr(self, "inner", None), self.axes
+        words = [f"{f.name}={value!r}" for f in fields(self) if f.metadata
+                 if (value := getattr(self, f.name)) != f.default or f.name in axes]
+        own = f"{type(self).__name__}({', '.join(words)})"
+        return f"{inner.short} * {own}" if inner else own
+
     def splits(self, workload):
         """{parameter name: [(dim, axis)]} of the parameters that are cut; none unless said."""
         return {}
@@ -114,15 +126,18 @@ class Strategy:
         Menus and check boxes in all their values, whole numbers by the divisors of ``world_size``
         within their bounds, other numbers as they are by default.
         """
-        names, values = [], []
-        for f in fields(cls):
-            if f.metadata:
-                names.append(f.name)
-                values.append(_values(f, world_size))
-        for chosen in product(*values):
-            strategy = cls(**dict(zip(names, chosen)))
+        knobs = [f for f in fields(cls) if f.metadata]
+        for chosen in product(*(_values(f, world_size) for f in knobs)):
+            strategy = cls(**{f.name: value for f, value in zip(knobs, chosen)})
             if strategy.world_size == world_size:
                 yield strategy
+
+    @classmethod
+    def allows(cls, name, value):
+        """Whether a number is within the bounds of the knob ``name``."""
+        bounds = cls.__dataclass_fields__[name].metadata
+        low, high = bounds["low"], bounds["high"]
+        return (low is None or value >= low) and (high is None or value <= high)
 
     def __mul__(self, other):
         """Two strategies at once: ``Megatron(tp=2) * DataParallel(dp=2)``, in either order."""
@@ -144,4 +159,9 @@ def _values(f, world_size):
     if not isinstance(default, int):
         return (default,)
     low, high = bounds["low"] or 1, bounds["high"] or world_size
-    return [d for d in range(1, world_size + 1) if world_size % d == 0 and low <= d <= high]
+    return [d for d in divisors(world_size) if low <= d <= high]
+
+
+def divisors(number):
+    """All of them, from 1 up."""
+    return [d for d in range(1, number + 1) if number % d == 0]

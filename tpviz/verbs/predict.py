@@ -92,14 +92,14 @@ class Prediction:
                            for name, s in self.parts.items() if s)
         axes = " and ".join(f"{show_seconds(s)} for {axis}" for axis, s in self.exposed.items())
         memory, size = self.memory().total, self.cluster.device.memory
-        return (f"Predicted: one step of {self.strategy!r} on {self.cluster.caption} takes "
+        return (f"Predicted: one step of {self.strategy.short} on {self.cluster.caption} takes "
                 f"{show_seconds(self.step_time)}: {shares}. "
                 + (f"Kernels wait {axes}. " if axes else "Nothing is communicated. ")
                 + f"A rank needs {show_bytes(memory)} of {show_bytes(size)}"
                 + (": it fits." if self.fits else ": it does not fit."))
 
     def __repr__(self):
-        return (f"<Prediction {self.strategy!r} on {self.cluster.caption}: "
+        return (f"<Prediction {self.strategy.short} on {self.cluster.caption}: "
                 f"{show_seconds(self.step_time)} a step, predicted>")
 
 
@@ -132,7 +132,7 @@ def check_memory(strategy, workload, cluster):
     if memory.total > size:
         largest = max(memory, key=memory.get)
         raise ValueError(
-            f"{strategy!r} needs {show_bytes(memory.total)} on every rank and the device "
+            f"{strategy.short} needs {show_bytes(memory.total)} on every rank and the device "
             f"{cluster.device.name!r} has {show_bytes(size)}: most of it is {largest}, "
             f"{show_bytes(memory[largest])}; use more ranks, a smaller batch, or a device of "
             f"{show_bytes(memory.total)}")

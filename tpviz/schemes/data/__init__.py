@@ -80,6 +80,8 @@ class DataParallel(Strategy):
     @classmethod
     def space(cls, workload, world_size):
         """All stages; those with buckets also with PyTorch's 25 MB."""
+        if not cls.allows("dp", world_size):
+            return
         for zero in (0, 1, 2, 3) if world_size > 1 else (0,):
             yield cls(dp=world_size, zero=zero)
             if zero < 3 and world_size > 1:

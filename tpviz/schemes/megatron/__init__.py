@@ -84,10 +84,11 @@ class Megatron(Strategy):
     @classmethod
     def space(cls, workload, world_size):
         """Every knob, ``chunks`` of 2 and 4 included; all the world on tp."""
-        yield cls(tp=world_size)
-        if world_size > 1:
-            yield cls(tp=world_size, sp=True)
-            yield from (cls(tp=world_size, chunks=chunks) for chunks in (2, 4))
+        if cls.allows("tp", world_size):
+            yield cls(tp=world_size)
+            if world_size > 1:
+                yield cls(tp=world_size, sp=True)
+                yield from (cls(tp=world_size, chunks=chunks) for chunks in (2, 4))
 
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
         from .program import build
