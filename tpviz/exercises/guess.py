@@ -28,7 +28,7 @@ class Guess(ipywidgets.VBox):
         self._field = ipywidgets.Text(placeholder="a number", description="my guess",
                                       tooltip=f"{question} ({unit})")
         self._button = ipywidgets.Button(description="Commit", tooltip="fix this guess")
-        self._note = ipywidgets.HTML(escape(unit))
+        self._note = ipywidgets.HTML(escape(unit), layout={"flex": "1 0 auto"})
         self._button.on_click(lambda _: self._click())
         row = ipywidgets.HBox([self._field, self._button, self._note])
         super().__init__([ipywidgets.HTML(f"<b>{escape(question)}</b>"), row])

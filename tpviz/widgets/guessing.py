@@ -4,6 +4,8 @@ import ipywidgets
 
 from tpviz.exercises.guess import Guess
 
+from .knobs import small
+
 QUESTIONS = {
     "step": ("How long will a step take on the ranks?", "ms"),
     "exposed": ("How much of it will be communication that nothing hides?", "%"),
@@ -31,7 +33,8 @@ class GuessPane(ipywidgets.VBox):
         self.skip = ipywidgets.Button(description="skip the guess", icon="forward",
                                       tooltip="run this configuration without a guess")
         self._fresh, self._of, self._skipped, self._key, self._heard = None, {}, set(), None, []
-        self._form = ipywidgets.VBox()
+        self._form, help = ipywidgets.VBox(), small("Run opens as soon as one guess is committed.")
+        self._way_out = ipywidgets.HBox([self.skip, help], layout={"align_items": "center"})
         super().__init__([ipywidgets.HBox([self.on, self.cover]), self._form])
         self.add_class("tpviz-guesses")
         self.skip.on_click(lambda button: self._skip())
@@ -96,4 +99,4 @@ class GuessPane(ipywidgets.VBox):
         elif self._key in self._of:
             self._form.children = list(self._of[self._key].values())
         else:
-            self._form.children = [*self._asked().values(), self.skip]
+            self._form.children = [*self._asked().values(), self._way_out]

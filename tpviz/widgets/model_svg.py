@@ -52,14 +52,16 @@ def memory_svg(memory, capacity, device, theme="page"):
     total = sum(memory.values())
     enlarged = total < capacity / 50
     scale = (RIGHT - LEFT) / (max(total, 1) if enlarged else max(total, capacity))
-    share = f"{amount(total)} of {amount(capacity)} ({_per_cent(total / capacity)} of {device})"
+    share = f"{amount(total)} of the {amount(capacity)} of {device}, {_per_cent(total / capacity)}"
     title = text(LEFT, 12, "memory of a rank", weight=600)
-    words = text(LEFT + 118, 12, share + (", drawn enlarged" if enlarged else ""))
+    words = text(LEFT + 118, 12, share)
     body, x = [pattern_defs(), title, words], LEFT
     for kind, size in memory.items():
         body.append(_bar(x, 20, size * scale, 14, *_ink(kind)))
         x += size * scale
-    if not enlarged:
+    if enlarged:
+        body.append(text(RIGHT, 31, "enlarged", "halo-activations", 10, "end", 600))
+    else:
         ink = "exposed" if total > capacity else "fg"
         end = LEFT + capacity * scale
         body.append(f"<path d='M{end:.1f},16v22' class='s-{ink}' stroke-width='2' fill='none'/>")

@@ -87,4 +87,4 @@ class Panel(ipywidgets.VBox):
 
     def say(self, text):
         """Say what is going on, under the buttons."""
-        self.status.value = f"<span aria-live='polite'>{escape(text)}</span>"
+        self.status.value = f"<div aria-live='polite' style='line-height:1.4'>{escape(text)}</div>"

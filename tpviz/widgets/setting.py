@@ -5,7 +5,7 @@ import ipywidgets
 from tpviz import clusters
 from tpviz.cluster import Cluster
 
-from .knobs import CONTROL, WIDE, small_html
+from .knobs import WIDE, small_html
 from .slow import auto_slow_motion, shortest
 
 HIDDEN = (1, 2, 4, 8, 16, 32, 64)
@@ -39,13 +39,13 @@ class Setting(ipywidgets.VBox):
         )
         self.hidden = ipywidgets.Dropdown(
             options=[(f"stands for {c} x" if c > 1 else "as it is", c) for c in HIDDEN],
-            description="hidden sizes", style=WIDE, layout=CONTROL,
+            description="hidden sizes", style=WIDE, layout={"width": "290px"},
             tooltip="scale model: a system with hidden sizes so many times larger",
         )
         self.slow = ipywidgets.Dropdown(
             options=[(AUTO, AUTO), *((f"{s:,} x", s) for s in SLOW)],
             value=AUTO if cluster is None or cluster.slow_motion == 1 else 1,
-            description="slow motion", style=WIDE, layout=CONTROL,
+            description="slow motion", style=WIDE, layout={"width": "290px"},
             tooltip="all rates are divided by this",
         )
         self.words = ipywidgets.HTML()
