@@ -27,49 +27,53 @@ INK_OF_PART = {
 """Kernels grey, communication red, waiting hatched; "unexplained" is an empty outline."""
 
 
-def comparison_scene(prediction, simulated, measured, residual, ranks=None):
+def comparison_scene(prediction, simulated, measured, residual, ranks=None, title="", caption=""):
     """The scene of a `Prediction`, two traces and a `Residual`, ready for JSON.
 
     Parameters
     ----------
-    measured : Trace, or None where nothing has run.
+    prediction, measured : each None where there is none.
+    title, caption : what was compared, and on which cluster.
     ranks : ranks to draw; None for those the residual blames and one other, or the first alone.
 
-    Returns a dict: ``badges``, ``sources`` (badge of each of the three rows of a lane), ``title``,
-    ``caption`` (of the cluster), ``duration`` (s), ``ranks``, ``rows`` (rank, lane, axis, source),
+    Returns a dict: ``badges`` (one for each row of a lane), ``foreseen`` (the first row is a
+    prediction), ``title``, ``caption``, ``duration`` (s), ``ranks``, ``rows`` (rank, lane, axis,
+    source: index of ``badges``),
     ``bars`` and ``outlines`` (columns row, key, start, end; bars also name), ``exposed`` (row,
     start, end), ``marks`` ([badge, step seconds]), ``parts`` (rows of name, seconds, share, start,
     predicted), ``numbers`` ([label, text]), ``verdict``. Raises ``ValueError`` for a rank that is
     not in the traces.
     """
     traces = [t for t in (simulated, measured) if t is not None]
-    sources = [prediction.badge, *(str(t.meta.get("badge") or "origin unknown") for t in traces)]
+    foreseen = [] if prediction is None else [prediction]
+    badges = [p.badge for p in foreseen]
+    badges += [str(t.meta.get("badge") or "origin unknown") for t in traces]
     ranks = _ranks(simulated, residual) if ranks is None else [int(rank) for rank in ranks]
     scenes = [_one_step(trace, ranks) for trace in traces]
-    axes = _axes(scenes, prediction)
-    keys = axis_keys(list(prediction.strategy.axes) + axes)
+    axes = _axes(scenes, foreseen)
+    keys = axis_keys(list(simulated.meta.get("mesh", {}).get("axes", {})) + axes)
     rows = [
         {"rank": rank, "lane": axis or "compute", "axis": axis, "source": source}
         for rank in ranks
         for axis in ["", *axes]
-        for source in range(len(sources))
+        for source in range(len(badges))
     ]
     place = {(row["rank"], row["axis"], row["source"]): i for i, row in enumerate(rows)}
-    bars, exposed = _bars(scenes, place)
-    marks = [prediction.step_time, *(t.step_time for t in traces)]
+    bars, exposed = _bars(scenes, place, len(foreseen))
+    marks = [made.step_time for made in (*foreseen, *traces)]
     return {
-        "badges": sources,
-        "sources": sources,
-        "title": f"{prediction.strategy!r} on {prediction.workload!r}",
-        "caption": prediction.cluster.caption,
+        "badges": badges,
+        "foreseen": bool(foreseen),
+        "title": title,
+        "caption": caption,
         "duration": float(max(*marks, *(s["duration"] for s in scenes), 1e-12)),
         "ranks": ranks,
         "rows": rows,
         "bars": bars,
-        "outlines": _outlines(prediction, ranks, keys, place),
+        "outlines": _outlines(foreseen, ranks, keys, place),
         "exposed": exposed,
-        "marks": [[badge, float(t)] for badge, t in zip(sources, marks)],
-        "parts": _parts(prediction, residual),
+        "marks": [[badge, float(t)] for badge, t in zip(badges, marks)],
+        "parts": _parts(foreseen, residual),
         "numbers": _numbers(traces, residual),
         "verdict": residual.verdict,
         "axes": {axis: keys[axis] for axis in axes},
@@ -97,18 +101,18 @@ def _one_step(trace, ranks):
     return timeline_scene(type(step)(step.columns, meta))
 
 
-def _axes(scenes, prediction):
+def _axes(scenes, foreseen):
     """Axes that have a lane: of the traces in their order, then what only the prediction has."""
     drawn = [lane["axis"] for scene in scenes for lane in scene["lanes"] if lane["axis"]]
-    predicted = [*prediction.exposed, *prediction.hidden]
+    predicted = [axis for p in foreseen for axis in (*p.exposed, *p.hidden)]
     return list(dict.fromkeys(drawn + predicted))
 
 
-def _bars(scenes, place):
+def _bars(scenes, place, first):
     """(bars, exposed spans) of the traces, by row of the comparison."""
     bars = {name: [] for name in ("row", "key", "start", "end", "name")}
     exposed = {name: [] for name in ("row", "start", "end")}
-    for source, scene in enumerate(scenes, 1):
+    for source, scene in enumerate(scenes, first):
         row_of = [place[lane["rank"], lane["axis"], source] for lane in scene["lanes"]]
         columns = scene["bars"]
         bars["row"] += [row_of[lane] for lane in columns["lane"]]
@@ -121,14 +125,14 @@ def _bars(scenes, place):
     return bars, exposed
 
 
-def _outlines(prediction, ranks, keys, place):
+def _outlines(foreseen, ranks, keys, place):
     """The prediction's segments, one after another: kernels, then waiting; and each axis.
 
     A segment says how long an axis is busy, not when: hidden communication that goes on from the
     segment before is drawn from its start, other communication up to its end.
     """
     found, now, busy = [], 0.0, set()
-    for segment in prediction.segments:
+    for segment in (segment for p in foreseen for segment in p.segments):
         worked, end = now + segment.compute, now + segment.seconds
         found.append(("", phase_key(segment.phase), now, worked))
         at = worked
@@ -153,19 +157,20 @@ def _outlines(prediction, ranks, keys, place):
     return out
 
 
-def _parts(prediction, residual):
+def _parts(foreseen, residual):
     """The waterfall: each part begins where the one before ended."""
-    rows, at, foreseen = [], 0.0, 0.0
+    formula = foreseen[0].parts if foreseen else {}
+    rows, at, before = [], 0.0, 0.0
     for name, length in residual.parts.items():
-        predicted = prediction.parts.get(name)
+        predicted = formula.get(name)
         rows.append({
             "name": name,
             "seconds": float(length),
             "share": residual.share(name),
             "start": at,
-            "predicted": None if predicted is None else [foreseen, foreseen + float(predicted)],
+            "predicted": None if predicted is None else [before, before + float(predicted)],
         })
-        at, foreseen = at + float(length), foreseen + float(predicted or 0.0)
+        at, before = at + float(length), before + float(predicted or 0.0)
     return rows
 
 
@@ -184,17 +189,17 @@ def _numbers(traces, residual):
 
 def to_table(scene):
     """Rows of strings, header first: each part as predicted and as found, then the steps."""
-    rows = [["part", "predicted", scene["sources"][-1], "share"]]
+    badges, steps = scene["badges"], [t for _, t in scene["marks"]]
+    rows = [["part", "predicted", badges[-1], "share"]]
     for part in scene["parts"]:
         foreseen = part["predicted"]
         foreseen = "" if foreseen is None else seconds(foreseen[1] - foreseen[0])
         rows.append([part["name"], foreseen, seconds(part["seconds"]), part["share"]])
-    (_, predicted), *_, (_, last) = scene["marks"]
-    rows.append(["step", seconds(predicted), seconds(last), "100.0 %" if last else "0.0 %"])
-    if len(scene["marks"]) == 3:
-        simulated = scene["marks"][1][1]
-        share = f"{100 * simulated / last:.1f} %" if last else ""
-        rows.append(["step, simulated", "", seconds(simulated), share])
+    predicted = seconds(steps[0]) if scene["foreseen"] else ""
+    rows.append(["step", predicted, seconds(steps[-1]), "100.0 %"])
+    if len(steps) > 1 + scene["foreseen"]:
+        share = 100 * steps[-2] / steps[-1] if steps[-1] else 0.0
+        rows.append([f"step, {badges[-2]}", "", seconds(steps[-2]), f"{share:.1f} %"])
     return rows
 
 
@@ -205,7 +210,7 @@ def describe(scene):
                       for p in scene["parts"] if p["seconds"])
     numbers = "; ".join(f"{label}: {text}" for label, text in scene["numbers"])
     return (f"One step of {scene['title']} on {scene['caption']}: {steps}. {numbers}. "
-            f"The {scene['sources'][-1]} step is {parts}. {scene['verdict']}")
+            f"The {scene['badges'][-1]} step is {parts}. {scene['verdict']}")
 
 
 def to_html(scene, to_svg):

@@ -9,7 +9,7 @@ from .palette import INKS, svg_style
 from .svg import document, pattern_defs, rect, seconds, text, ticks
 from .timeline_svg import _bars, _exposed, _visible
 
-GUTTER, RIGHT, HEAD = 236, 24, 98
+GUTTER, RIGHT, HEAD, NUMBERS = 254, 24, 98, 200
 COMPUTE, COMM, GAP, BETWEEN = 18, 13, 5, 12
 PART, PARTS_HEAD, LINE = 21, 34, 16
 DASHES = ("2 3", "7 4", "")
@@ -65,15 +65,19 @@ def _height(row):
 def _header(scene, width):
     """The badges, what this is, and on which cluster."""
     out, x = [], 10.0
-    for badge, dash in zip(scene["badges"], DASHES):
+    for badge, dash in zip(scene["badges"], _dashes(scene)):
         size = 6.4 * len(badge) + 18
         extra = f"rx='9.5' fill='none' class='s-fg' stroke-width='1.2' stroke-dasharray='{dash}'"
         out.append(rect(x, 8, size, 19, "", extra))
         out.append(text(x + size / 2, 21.5, badge, size=11, anchor="middle", weight=600))
         x += size + 8
     out.append(text(x + 4, 22, _cut(f"on {scene['caption']}", width - x - 20, 6.1), size=11))
-    out.append(text(10, 44, _cut(scene["title"], width - 20, 5.7), "muted"))
+    out.append(text(10, 44, _cut(scene["title"], width - 20, 6.0), "muted"))
     return "".join(out)
+
+
+def _dashes(scene):
+    return DASHES if scene["foreseen"] else DASHES[1:]
 
 
 def _cut(words, room, each):
@@ -94,7 +98,7 @@ def _axis(low, high, to_x, lanes_end, bottom):
 def _marks(scene, to_x, bottom):
     """Where each step ends: three lines, their labels in three rows so that none covers another."""
     out = []
-    for i, ((badge, t), dash) in enumerate(zip(scene["marks"], DASHES)):
+    for i, ((badge, t), dash) in enumerate(zip(scene["marks"], _dashes(scene))):
         x, y = float(to_x(t)), 60 + 12.5 * i
         out.append(f"<path d='M{x:.1f},{y - 8}V{bottom}' class='s-fg' fill='none'"
                    f" stroke-width='1.1' stroke-dasharray='{dash}'/>")
@@ -111,9 +115,9 @@ def _row(scene, index, top, to_x, width):
             out.append(text(10, top + 13, f"rank {row['rank']}", size=11, weight=600))
         name = f"communication {row['axis']}" if row["axis"] else "compute"
         out.append(text(58, top + height - 4, name, size=10.5))
-    source = _cut(scene["sources"][row["source"]], 78, 5.4)
+    source = _cut(scene["badges"][row["source"]], 78, 5.4)
     out.append(text(GUTTER - 6, top + height - 3.5, source, "muted", 10, "end"))
-    if row["source"] == 0:
+    if row["source"] == 0 and scene["foreseen"]:
         return "".join(out) + _outlines(scene, index, top, height, to_x)
     bars = scene["bars"]
     mine = np.array(bars["row"], int) == index
@@ -156,11 +160,12 @@ def _box(x0, x1, top, height):
 
 
 def _names(scene, indices, to_x, top, height):
-    """The event's name in bars wide enough for it."""
-    bars, out = scene["bars"], []
-    for i in indices.tolist():
+    """The event's name in bars wide enough for it, as far as the next bar does not cover them."""
+    bars, out, covered = scene["bars"], [], np.inf
+    for i in reversed(indices.tolist()):
         name, key = bars["name"][i], bars["key"][i]
         x0, x1 = float(to_x(bars["start"][i])), float(to_x(bars["end"][i]))
+        x1, covered = min(x1, covered), x0
         if key != "wait" and x1 - x0 > 6.2 * len(name) + 8:
             middle = (x0 + x1) / 2
             out.append(text(middle, top + height / 2 + 3.5, name, f"halo-{key}", 10, "middle"))
@@ -169,11 +174,11 @@ def _names(scene, indices, to_x, top, height):
 
 def _waterfall(scene, top, to_x):
     """Each part from where the one before ended; the prediction's as outlines above the bars."""
-    out = [text(10, top - 9, f"the {scene['sources'][-1]} step, part by part", size=12, weight=600)]
+    out = [text(10, top - 9, f"the {scene['badges'][-1]} step, part by part", size=12, weight=600)]
     y = top
     for part in scene["parts"]:
         out.append(text(10, y + 14, part["name"], size=11))
-        for x, words in ((182, seconds(part["seconds"])), (GUTTER - 6, part["share"])):
+        for x, words in ((NUMBERS, seconds(part["seconds"])), (GUTTER - 6, part["share"])):
             out.append(text(x, y + 14, words, size=11, anchor="end"))
         if part["predicted"] and part["predicted"][1] > part["predicted"][0]:
             x0, x1 = map(float, map(to_x, part["predicted"]))
@@ -187,7 +192,7 @@ def _waterfall(scene, top, to_x):
         y += PART
     badge, total = scene["marks"][-1]
     out.append(text(10, y + 16, f"step, {badge}", size=11, weight=600))
-    out.append(text(182, y + 16, seconds(total), size=11, anchor="end", weight=600))
+    out.append(text(NUMBERS, y + 16, seconds(total), size=11, anchor="end", weight=600))
     x0, x1 = float(to_x(0.0)), float(to_x(total))
     out.append(f"<path d='{_box(x0, x1, y + 8.5, 9)}' class='f-rule s-fg' stroke-width='1'/>")
     return "".join(out)
@@ -214,7 +219,7 @@ def _legend(scene, y, width):
     items = [(label_of(key, scene["axes"]), key) for key in keys]
     if scene["exposed"]["row"] or "exposed" in used:
         items.append((INKS["exposed"].label, "exposed"))
-    items.append(("predicted: outlines", ""))
+    items += [("predicted: outlines", "")] * scene["foreseen"]
     out, x = [], 10.0
     for label, key in items:
         if x + 24 + 5.7 * len(label) > width:
@@ -234,7 +239,7 @@ def _legend(scene, y, width):
 
 def _words(scene, y, width):
     """The numbers and the verdict, wrapped."""
-    numbers = "   ".join(f"{label}: {value}" for label, value in scene["numbers"])
+    numbers = "; ".join(f"{label}: {value}" for label, value in scene["numbers"])
     lines = [(line, "") for line in wrap(numbers, max(int((width - 20) / 6.0), 20))]
     lines += [(line, 600) for line in wrap(scene["verdict"], max(int((width - 20) / 6.6), 20))]
     out = [text(10, y + LINE * i, line, size=11.5, weight=w) for i, (line, w) in enumerate(lines)]

@@ -4,7 +4,7 @@
     c.ratio, c.residual.parts, c.residual.verdict
 """
 
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 
 from tpviz.checks import one_of, whole_number
@@ -37,23 +37,35 @@ def compare(strategy, workload, cluster, *, steps=5, warmup=1, run=True, faults=
     check_faults(faults)
     if faults is not None and not run:
         raise ValueError("faults happen only in the run: leave them out, or use run=True")
-    prediction = predict(strategy, workload, cluster)
     capture = capture_program(strategy, workload)
-    simulated = simulate(strategy, workload, cluster, steps=STEPS if run else 1, capture=capture)
-    measured = None
+    made = Comparison(strategy, workload, cluster, _foreseen(strategy, workload, cluster),
+                      capture=capture)
+    made.simulated = made.replay(steps=min(steps, STEPS) if run else 1)
     if run:
-        measured = measure(strategy, workload, cluster, steps=steps, warmup=warmup, faults=faults,
-                           timeout=timeout, progress=progress)
-    return Comparison(prediction, simulated, measured, capture)
+        made.measured = measure(strategy, workload, cluster, steps=steps, warmup=warmup,
+                                faults=faults, timeout=timeout, progress=progress)
+    return made
+
+
+def _foreseen(strategy, workload, cluster):
+    """The `Prediction`, or None for a strategy without a formula (`tpviz.peers`)."""
+    try:
+        return predict(strategy, workload, cluster)
+    except NotImplementedError:
+        return None
 
 
 class Comparison:
     """A `Prediction`, a simulated and a measured `Trace` of one step, and what sets them apart.
 
-    measured is None where nothing has run; ``residual`` then splits the simulated step.
+    prediction is None for a strategy without a formula; measured is None where nothing has run,
+    and ``residual`` then splits the simulated step. ``strategy``, ``workload`` and ``cluster`` say
+    what is compared. Made by `compare` and `of`.
     """
 
-    def __init__(self, prediction, simulated, measured=None, capture=None):
+    def __init__(self, strategy, workload, cluster, prediction=None, simulated=None, measured=None,
+                 capture=None):
+        self.strategy, self.workload, self.cluster = strategy, workload, cluster
         self.prediction, self.simulated, self.measured = prediction, simulated, measured
         self._capture = capture
 
@@ -64,18 +76,20 @@ class Comparison:
         simulated None: simulated here. Raises ``ValueError`` where they are of different
         strategies, workloads or clusters.
         """
-        made = cls(prediction, simulated, measured, capture)
+        made = cls(prediction.strategy, prediction.workload, prediction.cluster, prediction,
+                   simulated, measured, capture)
         if simulated is None:
-            made.simulated = made._replay(prediction.cluster)
+            made.simulated = made.replay(steps=made._steps())
         for trace in filter(None, (made.simulated, measured)):
-            _check_same(prediction, trace)
+            made._check_same(trace)
         return made
 
     @property
     def badges(self):
         """Where the numbers come from: "predicted", "simulated" and, after a run, the run's."""
         traces = [t for t in (self.simulated, self.measured) if t is not None]
-        return (self.prediction.badge, *(t.meta.get("badge", "origin unknown") for t in traces))
+        foreseen = [] if self.prediction is None else [self.prediction.badge]
+        return (*foreseen, *(t.meta.get("badge") or "origin unknown" for t in traces))
 
     @property
     def ratio(self):
@@ -91,25 +105,47 @@ class Comparison:
 
     @cached_property
     def residual(self):
-        """The `tpviz.verbs.residual.Residual` of the measured (else the simulated) step."""
-        measured = self.simulated if self.measured is None else self.measured
-        return residual(measured, self.prediction.cluster, self._replay, self.simulated)
+        """The `tpviz.verbs.residual.Residual` of the measured (else the simulated) step.
 
-    def _replay(self, cluster, contention=True, faults=None):
-        strategy, workload = self.prediction.strategy, self.prediction.workload
+        Where the simulation has fewer steps than it takes to begin them as unevenly as the measured
+        ones do, it is replayed with more.
+        """
+        steps = self._steps()
+        measured = self.simulated if self.measured is None else self.measured
+        simulated = self.simulated if len(self.simulated.steps) >= steps else None
+        return residual(measured, self.cluster, partial(self.replay, steps=steps), simulated)
+
+    def _steps(self):
+        """How many steps to replay."""
+        trace = self.simulated if self.measured is None else self.measured
+        return 1 if trace is None else min(max(1, len(trace.steps)), STEPS)
+
+    def replay(self, cluster=None, *, steps=1, contention=True, faults=None):
+        """The program simulated again: on another cluster, with faults (see `tpviz.simulate`)."""
         if self._capture is None:
-            self._capture = capture_program(strategy, workload)
-        steps = STEPS if self.simulated is None else max(1, len(self.simulated.steps))
-        return simulate(strategy, workload, cluster, steps=steps, contention=contention,
-                        faults=faults, capture=self._capture)
+            self._capture = capture_program(self.strategy, self.workload)
+        return simulate(self.strategy, self.workload, cluster or self.cluster, steps=steps,
+                        contention=contention, faults=faults, capture=self._capture)
+
+    def _check_same(self, trace):
+        """Raise ``ValueError`` unless the trace says it is of what was predicted."""
+        expected = {"strategy": repr(self.strategy), "workload": repr(self.workload),
+                    "cluster": self.cluster.caption}
+        for what, value in expected.items():
+            found = trace.meta.get(what, value)
+            if found != value:
+                raise ValueError(f"the prediction is of {what} {value}, the "
+                                 f"{trace.meta.get('badge')} trace of {found}: compare results of "
+                                 f"the same {what}")
 
     # -- shown -------------------------------------------------------------------------------------
     @cached_property
     def scene(self):
         """The picture as data: `tpviz.figures.comparison.comparison_scene`."""
         figure = import_module("tpviz.figures.comparison")  # above the verbs: only when asked for
-        return figure.comparison_scene(self.prediction, self.simulated, self.measured,
-                                       self.residual)
+        return figure.comparison_scene(
+            self.prediction, self.simulated, self.measured, self.residual,
+            title=f"{self.strategy!r} on {self.workload!r}", caption=self.cluster.caption)
 
     def to_svg(self, **options):
         """One static SVG; options as `tpviz.figures.comparison_svg.comparison_svg` takes them."""
@@ -127,16 +163,6 @@ class Comparison:
         return import_module("tpviz.figures.comparison").to_html(self.scene, self.to_svg)
 
     def __repr__(self):
-        return (f"<Comparison of {self.prediction.strategy!r} on "
-                f"{self.prediction.cluster.caption}: {', '.join(self.badges)}>")
+        return (f"<Comparison of {self.strategy!r} on {self.cluster.caption}: "
+                f"{', '.join(self.badges)}>")
 
-
-def _check_same(prediction, trace):
-    """Raise ``ValueError`` unless the trace says it is of what was predicted."""
-    expected = {"strategy": repr(prediction.strategy), "workload": repr(prediction.workload),
-                "cluster": prediction.cluster.caption}
-    for what, value in expected.items():
-        found = trace.meta.get(what, value)
-        if found != value:
-            raise ValueError(f"the prediction is of {what} {value}, the {trace.meta.get('badge')} "
-                             f"trace of {found}: compare results of the same {what}")

@@ -18,19 +18,21 @@ of whole steps, they count only what nothing hides. "unexplained" is jitter and 
 from dataclasses import dataclass, replace
 from math import inf
 
+from tpviz.cost import show_seconds
 from tpviz.simulation.faults import Faults
 from tpviz.trace.steps import median_step
-from tpviz.cost import show_seconds
 
-from .suspects import find_slow_link, find_stragglers
+from .suspects import find_slow_link, find_stragglers, refined
 
 PARTS = ("compute", "exposed communication", "latency", "bubble", "contention", "straggler",
          "slow link", "unexplained")
 ROUNDS = 4
 """Slow links are looked for one after another, at most so many: each is replayed before the next,
 since what it delays can look slow too."""
+REFINED, CLOSE = 5, 0.01
+"""A slow link's factor is corrected by replaying it, at most so often, or until it changes less."""
 
-ROUNDING = 1e-12
+ROUNDING = 1e-9
 """Parts below this fraction of the step are what float arithmetic leaves of equal rungs: zero."""
 
 
@@ -64,7 +66,8 @@ class Residual:
             words = "; ".join(found) + (f": {' and '.join(costs)}" if costs else "")
             return words[0].upper() + words[1:] + "."
         largest = max(self.parts, key=lambda part: abs(self.parts[part]))
-        words = f"No rank and no link is slow. Most of the step is {largest}: {self.share(largest)}"
+        words = "" if self.measured == self.simulated else "No rank and no link is slow. "
+        words += f"Most of the step is {largest}: {self.share(largest)}"
         if largest == "compute":
             second = max(PARTS[1:], key=lambda part: abs(self.parts[part]))
             if round(100 * abs(self.parts[second]) / self.measured, 1):
@@ -146,17 +149,22 @@ class _Blame:
         slow_ranks = {straggler.rank: straggler.factor for straggler in self.stragglers}
         if slow_ranks:
             simulated = self.replay(Faults(stragglers=slow_ranks))
-        before = simulated.step_time
-        slow_links = {}
+        before, found = simulated.step_time, {}
         for _ in range(ROUNDS):
             link = find_slow_link(self.step, median_step(simulated), self.late)
-            if link is None or (link.placed and link.ranks[0] in slow_links):
+            if link is None or (link.placed and link.ranks[0] in found):
                 break
-            self.links.append(link)
             if not link.placed:  # no fault of one rank says this, so it stays unexplained
+                self.links.append(link)
                 break
-            slow_links[link.ranks[0]] = link.factor
-            simulated = self.replay(Faults(stragglers=slow_ranks, slow_links=slow_links))
+            for _ in range(REFINED):
+                found[link.ranks[0]] = link.factor
+                simulated = self.replay(Faults(stragglers=slow_ranks, slow_links=found))
+                better = refined(link, self.step, median_step(simulated))
+                if abs(better.factor / link.factor - 1) < CLOSE:
+                    break
+                link = better
+            self.links.append(link._replace(factor=found[link.ranks[0]]))
         return before, simulated.step_time
 
 

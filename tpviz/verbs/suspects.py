@@ -141,6 +141,17 @@ def find_slow_link(measured, simulated, late=0.0):
     return _link(sorted(same), {key: slow[key] for key in guilty[best]})
 
 
+def refined(link, measured, simulated):
+    """The `SlowLink` with the factor that is still missing, where ``simulated`` has it already.
+
+    A slow collective shares ports for longer, so durations grow by more or less than the factor.
+    """
+    ours, theirs = collective_times(measured), collective_times(simulated)
+    keys = [k for k in theirs if k[0] in link.axes and k[1] in link.groups and theirs[k].sum() > 0]
+    missing = float(np.median([_factor(ours[key], theirs[key]) for key in keys]))
+    return link._replace(factor=link.factor * missing)
+
+
 def _link(ranks, slow, placed=True):
     axes = tuple(sorted({axis for axis, _ in slow}))
     groups = tuple(sorted(members for _, members in slow))
@@ -157,6 +168,7 @@ def _same(ours, theirs, what):
     for key in sorted(ours.keys() | theirs.keys(), key=str):
         counts = len(ours.get(key, ())), len(theirs.get(key, ()))
         if counts[0] != counts[1]:
-            raise ValueError(f"the measured step has {counts[0]} {what} {key}, the simulated one "
+            which = " ".join(key) if isinstance(key, tuple) else key
+            raise ValueError(f"the measured step has {counts[0]} {what} {which}, the simulated one "
                              f"{counts[1]}: these are not steps of the same program")
     return sorted(theirs, key=str)
