@@ -4,7 +4,8 @@ DTensor's tensor parallelism, FSDP2 and DDP, unmodified, as strategies for every
 workload, groups, optimizer and recording. They are not ours, so they have no formula: no `predict`,
 no ledger, and `tpviz.search` does not list them.
 
-    tv.compare... tv.run(peers.DTensorTP(tp=4), tv.GPT())
+    from tpviz import peers
+    tv.run(peers.DTensorTP(tp=4), tv.GPT())
 """
 
 from dataclasses import dataclass, replace

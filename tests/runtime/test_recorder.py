@@ -13,11 +13,11 @@ ITEM = 8  # float64
 
 def every_program(run):
     """All programs one after another inside a rank; the world loses its axis name between them."""
-    from tpviz.runtime import backend
+    from tpviz.runtime import meshes
 
     results = {}
     for name in PROGRAMS:
-        backend.forget_axes()
+        meshes.forget_axes()
         results[name] = run(name)
     return results
 

@@ -1,8 +1,8 @@
 """When each rank issued each collective: a table in memory that all ranks of this host share.
 
 A collective starts when its last member has issued it, and every rank must reckon with the same
-time. So each rank writes its times into a mapped file. A *slot* is one group (axis and members, or a
-pair for messages); in a slot a ring of cells, one per collective. No locks but for making a slot:
+time. So each rank writes its times into a mapped file. A *slot* is one group (axis and members, or
+a pair for messages); in a slot a ring of cells, one per collective. No locks but for making a slot:
 every number has one writer, and the sequence number is written last.
 """
 

@@ -7,14 +7,12 @@ event; always, the status board learns what this rank is in, so that a hang can 
 """
 
 import contextlib
-import functools
 import time
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 
-from . import board
+from . import board, meshes  # noqa: F401  (meshes: axes get their names)
 from .devices import inner_kind
 from .operations import OPERATIONS, PEER
 from .staging import StagedWork, needs_staging, staged
@@ -176,6 +174,8 @@ class TracedGroup(dist.ProcessGroup):
         return self._forward("allreduce", *kind, ([tensors],), {})
 
     def _call(self, method, args, kwargs):
+        if method == "reduce_scatter" and pacer:
+            method, args = "_reduce_scatter_base", _flat(*args)
         operation = getattr(self.inner, method)
         return (
             staged(operation, args, kwargs) if needs_staging(args) else operation(*args, **kwargs)
@@ -203,6 +203,12 @@ class TracedGroup(dist.ProcessGroup):
         return (me, peer) if collective == "send" else (peer, me)
 
 
+def _flat(outputs, inputs, *options):
+    """Arguments for one flat tensor: of a list, gloo makes a reduce of every part, n times as slow,
+    which would outlast what an emulated cluster takes."""
+    return outputs[0], torch.cat([part.reshape(-1) for part in inputs[0]]), *options
+
+
 def _operation(method, collective, payload_of):
     def operation(self, *args, **kwargs):
         return self._forward(method, collective, payload_of, args, kwargs)
@@ -224,29 +230,6 @@ def _is_async(args, kwargs):
     """Whether the caller may not wait at once: its options say so, or it gave none."""
     options = kwargs.get("opts", args[-1] if args else None)
     return getattr(options, "asyncOp", True)
-
-
-def _naming_axes(make):
-    """A one-axis mesh over all ranks shares the world's group, unnamed: remember the axis."""
-
-    @functools.wraps(make)
-    def make_and_name(mesh, *args, **kwargs):
-        make(mesh, *args, **kwargs)
-        if not kwargs.get("_init_backend", True):
-            return  # from_group: the mesh has no groups yet, and those it will get have names
-        names = mesh.mesh_dim_names
-        if names and len(names) == 1 and mesh.get_coordinate() is not None:
-            group = mesh.get_group()
-            if isinstance(group, TracedGroup):
-                group._axis = names[0]
-
-    return make_and_name
-
-
-def forget_axes():
-    """The world is nameless again: for a rank that starts on another program."""
-    if isinstance(dist.group.WORLD, TracedGroup):
-        dist.group.WORLD._axis = ""
 
 
 def is_recorded(group=None):
@@ -276,5 +259,4 @@ def _create(options, _):
     return TracedGroup(inner, members)
 
 
-DeviceMesh.__init__ = _naming_axes(DeviceMesh.__init__)
 dist.Backend.register_backend("tpviz", _create, extended_api=True, devices=["cpu", "cuda"])

@@ -57,7 +57,7 @@ _GEMMS = {
     getattr(torch.ops.aten, name): first
     for name, first in (("mm", 0), ("bmm", 0), ("addmm", 1), ("baddbmm", 1))
 }
-# Fused optimizers: how often each parameter's bytes are read or written (weight, gradient, moments).
+# Fused optimizers: how often they read or write a parameter's bytes (weight, gradient, moments).
 _OPTIMIZERS = {
     getattr(torch.ops.aten, name): times
     for name, times in (("_fused_adamw_", 7), ("_fused_adam_", 7), ("_fused_sgd_", 5))

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import backend
+from . import backend, meshes
 from .operations import FUNCTIONAL
 
 
@@ -102,7 +102,8 @@ class FunctionalCollectives(TorchDispatchMode):
 def fake_world(rank, world_size):
     """Inside, torch.distributed's world has ``world_size`` ranks and this process is ``rank``.
 
-    Meshes are made here; what follows belongs inside `fake_tensors`. Raises ``RuntimeError`` where a world exists already.
+    Meshes are made here; what follows belongs inside `fake_tensors`. Raises ``RuntimeError`` where
+    a world exists already.
     """
     if dist.is_initialized():
         raise RuntimeError(
@@ -120,6 +121,7 @@ def fake_world(rank, world_size):
         backend.silent, sys.excepthook = False, hook  # torch's own would name a rank for ever
         if dist.is_initialized():
             dist.destroy_process_group()
+        meshes.forget_meshes()
 
 
 @contextmanager

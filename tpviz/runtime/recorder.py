@@ -242,8 +242,9 @@ def record(memory=False, detail="kernels", cluster=None, faults=None):
     convolutions, attention, fused optimizers: what carries the FLOPs, cheap) or "all" (every
     operator, slower). cluster: a `Cluster` to emulate: kernels and collectives really run, and last
     as long as the cluster says; every rank of the world enters together, all on one host. faults:
-    `Faults` of that cluster. Collectives are seen on groups of the "tpviz" backend, which `tpviz.launch`
-    starts ranks with; with another backend only compute is seen, and a warning says so.
+    `Faults` of that cluster. Collectives are seen on groups of the "tpviz" backend, which
+    `tpviz.launch` starts ranks with; with another backend only compute is seen, and a warning says
+    so.
     """
     if dist.is_initialized() and not backend.is_recorded():
         import warnings

@@ -22,7 +22,7 @@ import torch._dynamo
 import torch.distributed as dist
 
 import tpviz.runtime.recorder  # noqa: F401
-from tpviz.runtime import backend, board, guard, janitor
+from tpviz.runtime import board, guard, janitor, meshes
 from tpviz.runtime.devices import choose_device
 
 # The caller's time-out ends a job; the group's own must never come first.
@@ -102,10 +102,11 @@ def _run(context, payload):
 def _leave_groups_of_earlier_jobs():
     # Here and not at the end of their job: only now have all ranks finished with them. Each holds
     # several threads and sockets, so a long session would run out of them.
-    backend.forget_axes()
+    meshes.forget_axes()
     world = dist.group.WORLD
     for group in [group for group in dist.distributed_c10d._world.pg_map if group is not world]:
         dist.destroy_process_group(group)
+    meshes.forget_meshes()
 
 
 def _apply(context):

@@ -1,15 +1,15 @@
 """A captured program: what each rank computes, issues and waits for, and who it is the same as.
 
-A capture records a few ranks. Ranks that differ only in where they sit share a capture; `place` says
-which members a collective has on another rank: on axes along which the group's members vary they
-stay, on the others they follow the rank.
+A capture records a few ranks. Ranks that differ only in where they sit share a capture; `place`
+says which members a collective has on another rank: on axes along which the group's members vary
+they stay, on the others they follow the rank.
 """
 
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from tpviz.mesh import Mesh
-from tpviz.trace.table import Trace, members_list
+from tpviz.trace.table import Trace, members_list, members_text
 
 PEER = ("send", "recv")
 
@@ -46,10 +46,10 @@ class Capture:
         trace = self.traces[source]
         if rank == source:
             return trace
-        members = [
-            ",".join(map(str, place(self.mesh, source, rank, members_list(text)))) if text else ""
-            for text in trace["members"].tolist()
-        ]
+        texts = dict.fromkeys(trace["members"].tolist())
+        for text in texts:
+            texts[text] = members_text(place(self.mesh, source, rank, members_list(text)))
+        members = [texts[text] for text in trace["members"].tolist()]
         events = (e._replace(rank=rank, members=m) for e, m in zip(trace, members))
         return Trace.from_events(events, trace.meta)
 
@@ -63,7 +63,7 @@ class Capture:
 
 def place(mesh, source, rank, members):
     """The members that a group of rank ``source`` has where ``rank`` sits."""
-    if source == rank:
+    if source == rank or not members:
         return tuple(members)
     places = [mesh.coords(m) for m in members]
     here, there = mesh.coords(source), mesh.coords(rank)
@@ -73,8 +73,11 @@ def place(mesh, source, rank, members):
 
 
 def operations(trace):
-    """The program of a captured rank, in order: ("kernel", row), ("issue", row), ("wait", comm row),
-    ("begin", row) and ("end", row) of a step. Rows are indices into the trace."""
+    """The program of a captured rank, in order, as (what, row acted on, own row).
+
+    ("kernel", row, row), ("issue", row, row), ("wait", row of the collective, row), and ("begin",
+    row, row), ("end", row, row) of a step. Rows are indices into the trace.
+    """
     row_of = {i: row for row, i in enumerate(trace["id"].tolist())}
     found = []
     for row, (kind, start, end, source) in enumerate(

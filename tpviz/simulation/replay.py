@@ -1,4 +1,4 @@
-"""From a `Capture` and a cluster to a simulated `Trace`: build every rank's program, replay, tabulate."""
+"""From a `Capture` and a cluster to a simulated `Trace`: build programs, replay, tabulate."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""``capture``: the program of each rank, from running the strategy itself on a world that is not there.
+"""``capture``: each rank's program, from running the strategy on a world that is not there.
 
     program = tv.capture(tv.Megatron(tp=4), tv.GPT())
     program.ledger(), program.trace(0)

@@ -20,8 +20,8 @@ from .ranks import check_fit, mean_losses, program_here, train_step
 from .simulate import check_cluster, check_faults
 
 
-def run(strategy, workload, cluster=None, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None, memory=True,
-        detail="kernels", faults=None, timeout=120, progress=None):
+def run(strategy, workload, cluster=None, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None,
+        memory=True, detail="kernels", faults=None, timeout=120, progress=None):
     """Train on ``strategy.world_size`` real ranks; the recorded steps of all ranks as one `Trace`.
 
     Parameters

@@ -1,0 +1,187 @@
+"""Emulated clusters: real work that takes as long as the model says, on real ranks.
+
+Durations are compared with the model only where these are tens of milliseconds, since the machine
+that runs the tests is small and busy; never is anything allowed to end early.
+"""
+
+import time
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import tpviz as tv
+from tpviz import peers
+from tpviz.cluster import Cluster, Device, Level
+
+DEVICE = Device({"float32": 1e8}, 1e9, 1e12)
+BOX = Cluster("box", DEVICE, (Level("fast", 2, 4e6, 4e6, 1e-3), Level("slow", 4, 1e6, 2e6, 2e-3)))
+CLOSE = 1.10
+"""The bench measures how close (bench/bench_emulation.py); here a crowded machine must do."""
+
+
+def collectives(cluster, size, times):
+    """Per collective: (its bytes, seconds on the wall, seconds of its events)."""
+    world, found = dist.get_world_size(), {}
+    for name in ("all_reduce", "all_gather", "reduce_scatter"):
+        whole, part = torch.ones(size), torch.ones(size // world)
+        walls = []
+        with tv.record(cluster=cluster) as recorder:
+            for _ in range(times):
+                start = time.perf_counter()
+                if name == "all_reduce":
+                    dist.all_reduce(whole)
+                elif name == "all_gather":
+                    dist.all_gather(list(whole.chunk(world)), part)
+                else:
+                    dist.reduce_scatter(part, list(whole.chunk(world)))
+                walls.append(time.perf_counter() - start)
+        comm = recorder.trace.select(kind="comm")
+        found[name] = walls, (comm["end"] - comm["start"]).tolist()
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_collectives_take_what_the_formula_says(world):
+    size = 40_000
+    link = BOX.link(range(world), world)
+    ranks = tv.launch(collectives, BOX, size, 5, world_size=world, timeout=120)
+    for name in ranks[0]:
+        model = BOX.collective_time(name, 4 * size, world, link)
+        walls = [w for rank in ranks for w in rank[name][0][1:]]
+        events = [np.median(rank[name][1]) for rank in ranks]
+        assert np.median(walls) > 0.9 * model, name  # host work since the last end is absorbed
+        assert model * 0.999 <= max(events) <= CLOSE * model, name
+
+
+def kernel_times(cluster):
+    a = torch.ones(200, 200)
+    with tv.record(cluster=cluster) as recorder:
+        for _ in range(5):
+            a @ a
+        time.sleep(0.05)  # an idle host is idle
+        a @ a
+    return list(recorder.trace)
+
+
+def test_kernels_take_flops_over_rate_and_idleness_is_not_absorbed():
+    (events,) = tv.launch(kernel_times, BOX, world_size=1)
+    seconds = 2 * 200**3 / 1e8
+    for event in events:
+        assert event.end - event.start >= seconds * 0.999
+    assert np.median([e.end - e.start for e in events]) <= CLOSE * seconds
+    assert events[5].start - events[4].end >= 0.045
+    assert events[4].end - events[0].start >= 5 * seconds * 0.999
+
+
+def overlapping(cluster):
+    """A collective under a kernel, then two on one group, then on two groups."""
+    groups = [dist.new_group([0, 1], group_desc=f"mesh_{name}") for name in "ab"]
+    x, a = torch.ones(10_000), torch.ones(200, 200)
+    with tv.record(cluster=cluster) as recorder:
+        work = dist.all_reduce(x, group=groups[0], async_op=True)
+        a @ a
+        work.wait()
+        for pair in ([0, 0], [0, 1]):
+            works = [dist.all_reduce(x, group=groups[i], async_op=True) for i in pair]
+            for work in works:
+                work.wait()
+    return recorder.trace
+
+
+def test_collectives_run_under_kernels_queue_on_one_lane_and_share_links():
+    trace = tv.launch(overlapping, BOX, world_size=2)[0]
+    kernel = trace.select(kind="compute")
+    under, first, second, left, right = list(trace.select(kind="comm"))
+    model = BOX.collective_time("all_reduce", 40_000, 2, BOX.link((0, 1), 2))
+    assert under.start <= kernel["start"][0] < under.end
+    assert second.end - first.end >= 0.999 * model
+    assert left.end - left.start >= 1.5 * model  # the two axes share the ports of both ranks
+    assert abs(left.end - right.end) < 0.2 * model
+
+
+def late_rank(cluster):
+    if dist.get_rank() == 0:
+        time.sleep(0.1)
+    x = torch.ones(1000)
+    with tv.record(cluster=cluster) as recorder:
+        a = torch.ones(200, 200)
+        if dist.get_rank() == 0:
+            a @ a
+        dist.all_reduce(x)
+    return recorder.trace
+
+
+def test_early_and_late_ranks_end_together():
+    traces = tv.launch(late_rank, BOX, world_size=2)
+    first, second = (t.select(kind="comm") for t in traces)
+    assert first["end"][0] == pytest.approx(second["end"][0], abs=2e-3)
+    assert first["start"][0] - second["start"][0] >= 0.15  # the kernel of rank 0 takes 0.16 s
+
+
+def messages(cluster):
+    rank, x = dist.get_rank(), torch.ones(10_000)
+    with tv.record(cluster=cluster) as recorder:
+        if rank == 0:
+            torch.ones(200, 200) @ torch.ones(200, 200)
+            dist.send(x, 1)
+        else:
+            dist.recv(x, 0)
+    return recorder.trace
+
+
+def test_messages_join_sender_and_receiver():
+    sender, receiver = tv.launch(messages, BOX, world_size=2)
+    model = BOX.collective_time("send", 40_000, 2, BOX.link((0, 1), 2, shift=1))
+    end = receiver.select(kind="comm")["end"][0]
+    begin = sender.select(kind="comm")["start"][0]
+    assert model * 0.999 <= end - begin <= model + 0.02
+    assert sender.select(kind="comm")["end"][0] == pytest.approx(end, abs=2e-3)
+
+
+@pytest.mark.parametrize("peer", [peers.DTensorTP(tp=2), peers.FSDP2(dp=2), peers.DDP(dp=2)],
+                         ids=repr)
+def test_programs_that_know_nothing_of_tpviz_are_paced(peer):
+    w = tv.GPT(hidden=32, vocab=64, batch=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = tv.run(peer, w, steps=1, memory=False)
+        paced = tv.run(peer, w, BOX, steps=1, memory=False)
+    assert paced.meta["badge"] == "emulated"
+    assert paced.meta["losses"] == pytest.approx(plain.meta["losses"], abs=1e-6)
+    assert paced.ledger() == plain.ledger()
+    link = BOX.link((0, 1), 2)
+    for event in paced.select(kind="comm"):
+        least = BOX.collective_time(event.name, event.bytes, 2, link)
+        assert event.end - event.start >= 0.999 * least
+
+
+def test_faults_are_emulated_too():
+    w, strategy = tv.GPT(layers=1), tv.Megatron(tp=2)
+    box = BOX.scale_model(slow_motion=0.2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = tv.run(strategy, w, box, steps=1, memory=False,
+                       faults=tv.Faults(stragglers={1: 3.0}))
+    sums = [(k["end"] - k["start"]).sum()
+            for k in (trace.select(kind="compute", rank=r) for r in (0, 1))]
+    assert sums[1] > 2 * sums[0]
+
+
+def test_events_too_short_are_named():
+    fast = BOX.scale_model(slow_motion=1e-4)
+    with pytest.warns(UserWarning, match="not faithful.*Slower motion helps"):
+        trace = tv.run(tv.Megatron(tp=2), tv.GPT(layers=1), fast, steps=1, memory=False)
+    assert trace.meta["late"]["events"]
+
+
+def test_faults_without_a_cluster():
+    with pytest.raises(ValueError, match="give a cluster too"):
+        tv.run(tv.Megatron(tp=2), tv.GPT(), faults=tv.Faults(stragglers={1: 3.0}))
+
+
+def test_more_ranks_than_the_cluster_has():
+    with pytest.raises(ValueError, match="do not fit the 8 devices"):
+        tv.run(tv.Megatron(tp=16), tv.GPT(heads=16), BOX)

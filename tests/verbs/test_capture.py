@@ -1,0 +1,76 @@
+"""The captured program is the program that runs: every row, every byte, on every rank."""
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+
+import tpviz as tv
+from tpviz import peers
+from tpviz.simulation.program import place
+
+W = tv.GPT()
+COLUMNS = ("name", "phase", "layer", "flops", "bytes", "dtype", "axis", "members", "seq")
+PROGRAMS = [
+    tv.Megatron(tp=2),
+    tv.Megatron(tp=4, sp=True),
+    tv.Megatron(tp=2, chunks=2),
+    *(tv.DataParallel(dp=2, zero=zero) for zero in range(4)),
+    tv.Megatron(tp=2, sp=True) * tv.DataParallel(dp=2, zero=3),
+    peers.DTensorTP(tp=2),
+    peers.FSDP2(dp=2),
+]
+
+
+def in_order(trace, kind):
+    rows = trace.select(kind=kind)
+    return rows.where(np.argsort(rows["start"], kind="stable"))
+
+
+@pytest.mark.parametrize("strategy", PROGRAMS, ids=repr)
+def test_captured_rows_are_those_of_a_run(strategy):
+    captured = tv.capture(strategy, W)
+    measured = tv.run(strategy, W, steps=1, memory=False)
+    for rank in range(strategy.world_size):
+        for kind in ("compute", "comm"):
+            ours, theirs = in_order(captured.trace(rank), kind), in_order(
+                measured.select(rank=rank), kind)
+            for column in COLUMNS:
+                assert ours[column].tolist() == theirs[column].tolist(), (rank, kind, column)
+
+
+@pytest.mark.parametrize("strategy", [s for s in PROGRAMS if type(s).__module__ != "tpviz.peers"],
+                         ids=repr)
+def test_captured_ledger_is_the_formula(strategy):
+    assert tv.capture(strategy, W).ledger() == strategy.ledger(W)
+
+
+def test_thousands_of_ranks_need_few_captures():
+    strategy = tv.Megatron(tp=8) * tv.DataParallel(dp=128)
+    captured = tv.capture(strategy, tv.GPT(heads=8, batch=128))
+    assert captured.world_size == 1024
+    assert len(captured.traces) == 1
+    groups = set(captured.trace(9).select(kind="comm")["members"].tolist())
+    assert groups == {"8,9,10,11,12,13,14,15", "1..1017:8"}
+
+
+def test_place_moves_a_group_along_the_axes_it_does_not_span():
+    mesh = tv.Mesh({"dp": 2, "tp": 2})
+    assert place(mesh, 0, 3, (0, 1)) == (2, 3)
+    assert place(mesh, 0, 3, (0, 2)) == (1, 3)
+    assert place(mesh, 0, 3, (0, 1, 2, 3)) == (0, 1, 2, 3)
+
+
+def test_nothing_is_left_behind():
+    tv.capture(tv.Megatron(tp=2), W)
+    assert not dist.is_initialized()
+
+
+def test_a_program_that_reads_data_is_refused():
+    with pytest.raises(ValueError, match="cannot be captured"):
+        tv.capture(peers.DDP(dp=2), W)
+    assert not dist.is_initialized()
+
+
+def test_sizes_are_checked_first():
+    with pytest.raises(ValueError, match="heads=4 does not split evenly over tp=8"):
+        tv.capture(tv.Megatron(tp=8), W)

@@ -1,0 +1,50 @@
+"""What recorded groups and PyTorch's device meshes have to know of each other.
+
+A group's mesh axis is in its description, but for the world's, which a one-axis mesh uses as it is;
+and meshes outlive their groups in DTensor's caches. Importing this hooks ``DeviceMesh.__init__``.
+"""
+
+import functools
+import sys
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+
+def _naming_axes(make):
+    """A one-axis mesh over all ranks shares the world's group, unnamed: remember the axis."""
+
+    @functools.wraps(make)
+    def make_and_name(mesh, *args, **kwargs):
+        make(mesh, *args, **kwargs)
+        if not kwargs.get("_init_backend", True):
+            return  # from_group: the mesh has no groups yet, and those it will get have names
+        names = mesh.mesh_dim_names
+        if names and len(names) == 1 and mesh.get_coordinate() is not None:
+            group = mesh.get_group()
+            if hasattr(group, "_axis"):
+                group._axis = names[0]
+
+    return make_and_name
+
+
+def forget_axes():
+    """The world is nameless again: for a rank that starts on another program."""
+    if hasattr(dist.group.WORLD, "_axis"):
+        dist.group.WORLD._axis = ""
+
+
+def forget_meshes():
+    """DTensor remembers its meshes beyond the life of their groups, and would use the dead ones."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return
+    from torch.distributed.tensor import _redistribute, debug
+
+    for module, name in (
+        (debug, "_clear_sharding_prop_cache"),
+        (_redistribute, "clear_redistribute_planner_cache"),
+    ):
+        getattr(module, name, lambda: None)()  # private, and newer than some releases
+
+
+DeviceMesh.__init__ = _naming_axes(DeviceMesh.__init__)
