@@ -116,25 +116,31 @@ def _as_measured(port, bandwidth, held):
 
 def _level_route(cluster, members, shift):
     """(limit, latency, {port: flows}, {port: capacity}) on the levels that the group crosses."""
-    limit, latency, capacity, inner = inf, 0.0, {}, 1
+    limit, latency, capacity = inf, 0.0, {}
+    for number, inner, units in crossings(cluster, members):
+        level = cluster.levels[number]
+        limit = min(limit, level.p2p * rings(cluster, level, units))
+        latency = max(latency, level.latency)
+        for unit in units:
+            for way in _ways(shift, unit == members[0] // inner):
+                capacity[number, unit, way] = level.group
+    return limit, latency, dict.fromkeys(capacity, 1), capacity
+
+
+def crossings(cluster, members):
+    """Where a group leaves units: (level's number, devices in a unit, {unit: its members})."""
+    inner = 1
     for number, level in enumerate(cluster.levels):
         outer, inside = inner * level.units, {}  # unit of this level -> {unit below: its members}
         for rank in members:
             units = inside.setdefault(rank // outer, {})
             units[rank // inner] = units.get(rank // inner, 0) + 1
-        for units in inside.values():
-            if len(units) > 1:
-                limit = min(limit, level.p2p * _rings(cluster, level, units))
-                latency = max(latency, level.latency)
-                for unit in units:
-                    for way in _ways(shift, unit == members[0] // inner):
-                        capacity[number, unit, way] = level.group
+        yield from ((number, inner, units) for units in inside.values() if len(units) > 1)
         inner = outer
-    return limit, latency, dict.fromkeys(capacity, 1), capacity
 
 
-def _rings(cluster, level, units):
-    """How many links of a unit a group drives at once."""
+def rings(cluster, level, units):
+    """How many links of a unit a group drives at once; units : {unit: its members}."""
     if cluster.rings == "single":
         return 1
     return min(units.values()) * (len(units) - 1 if level.direct else 1)
