@@ -31,9 +31,10 @@ ROUNDS = 4
 since what it delays can look slow too."""
 REFINED, CLOSE = 5, 0.01
 """A slow link's factor is corrected by replaying it, at most so often, or until it changes less."""
-
 ROUNDING = 1e-9
 """Parts below this fraction of the step are what float arithmetic leaves of equal rungs: zero."""
+UNFAITHFUL = 0.02
+"""From this fraction of the step in overruns on, the verdict says that the run is not faithful."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +60,15 @@ class Residual:
     @property
     def verdict(self):
         """What made the step as long as it is, in one or two sentences."""
+        return self._blame() + self._caveat()
+
+    def _caveat(self):
+        if not self.late > UNFAITHFUL * self.measured:
+            return ""
+        return (f" The emulation overran its own clock by {self._of(self.late)} of the step: in "
+                "slower motion this would say more.")
+
+    def _blame(self):
         found = [str(f) for f in (*self.stragglers, *self.slow_links)]
         costs = [f"{show_seconds(self.parts[part])} of the step ({self.share(part)})"
                  for part in ("straggler", "slow link") if self.parts[part] > 0]
