@@ -67,11 +67,13 @@ def test_first_look_is_the_prediction(view):
 def test_a_move_redraws_the_model_and_runs_nothing(view, monkeypatch):
     """Counts what a move does: one or two predictions; no simulation, no run, no ranks."""
     calls = []
-    for module, name in [
-        ("tpviz.runtime.launch", "launch"), ("tpviz.verbs.run", "run"),
-        ("tpviz.verbs.simulate", "simulate"), ("tpviz.verbs.capture", "capture"),
+    verbs = [import_module(f"tpviz.verbs.{name}") for name in ("run", "simulate", "capture")]
+    for home, name in [
+        *((verb, verb.__name__.split(".")[-1]) for verb in verbs),
+        (import_module("tpviz.runtime.launch"), "launch"),
+        *((tv, name) for name in ("run", "simulate", "capture", "launch")),
     ]:
-        home = import_module(module)
+        assert callable(getattr(home, name))
         monkeypatch.setattr(home, name, lambda *a, _name=name, **k: calls.append(_name))
     monkeypatch.setattr(view, "_runner", lambda *a, **k: calls.append("runner"))
     reading = import_module("tpviz.widgets.reading")
@@ -283,3 +285,21 @@ def test_moving_a_knob_imports_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
+def test_on_real_ranks_model_simulation_and_measurement_are_compared():
+    """The whole way, too fast to be faithful: said in the view, and nowhere else."""
+    view = tv.explore(tv.GPT(layers=1), PAIRS)
+    view._inner.controls["tp"].value = 2
+    view.setting.slow.value = 10
+    view.steps.value = 1
+    guessed(view, 20)
+    view.run()
+    assert view.wait(120)
+    assert (view.error, view.outcome.note) == ("", "")
+    assert view.outcome.comparison.badges == ("predicted", "simulated", "emulated")
+    assert "equal ✓" in view.ledger.value
+    assert "of the step is overrun of events too short" in view.results.warning.value
+    assert "unexplained" in view.results.comparison.value
+    assert view.timeline.scene["badge"] == "emulated"
+    assert view.outcome.simulated.step_time == pytest.approx(view.prediction.step_time)

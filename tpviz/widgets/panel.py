@@ -4,6 +4,9 @@ from html import escape
 
 import ipywidgets
 
+from tpviz.figures.cluster import cluster_scene
+from tpviz.figures.cluster_svg import cluster_svg
+
 from .guessing import GuessPane
 from .knobs import WIDE
 from .mesh import MeshView
@@ -70,8 +73,6 @@ class Panel(ipywidgets.VBox):
         if cluster is None:
             self.cluster_picture.value = ""
             return
-        from tpviz.figures.cluster import cluster_scene, cluster_svg
-
         if self.axis.options != mesh.names:
             chosen = self.axis.value
             self.axis.options = mesh.names
