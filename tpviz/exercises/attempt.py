@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..trace import Ledger
+from ..trace import Ledger, Trace
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Attempt:
 
     outputs: per rank a NumPy array, or the name of the type when it was not a tensor.
     ledger, flops: of the busiest rank. needed: the ledger of the best known solution.
-    unwaited: names of collectives that some rank started and never waited for.
+    unwaited: names of collectives that some rank started and never waited for. trace: of this case.
     """
 
     axes: dict
@@ -23,6 +23,7 @@ class Attempt:
     needed: Ledger
     flops: int
     unwaited: tuple = ()
+    trace: Trace | None = field(default=None, repr=False)
 
     @property
     def size(self):

@@ -1,8 +1,10 @@
 """All exercises by name, in the order of the course."""
 
-from . import meshes, start
+from . import costs, costs_runs, meshes, start
 
-COURSE = (start.MEAN, start.ROWS, meshes.IN_TWO, meshes.MLP)
+COURSE = (start.MEAN, start.ROWS, meshes.IN_TWO, meshes.MLP,
+          costs.RING_TIME, costs.BUS, costs.AXIS, costs.CHUNKS,
+          costs_runs.RATES, costs_runs.STRAGGLER, costs_runs.RING)
 EXERCISES = {exercise.name: exercise for exercise in COURSE}
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from ..runtime.faults import RankError, RankTimeoutError, listed
 from ..trace import Ledger, Trace
 from .catalogue import find
+from .formula import Formula
 from .task import Hint
 
 CASES = 3  # random inputs per world
@@ -65,6 +66,8 @@ def check(name, fn, timeout=10, seed=None):
         raise ValueError(f"check({name!r}, fn) needs the function itself, without calling it; "
                          f"got a {type(fn).__name__}")
     seed = int(np.random.default_rng().integers(2**31)) if seed is None else seed
+    if isinstance(exercise, Formula):
+        return _on_questions(exercise, fn, timeout, seed)
     results = []
     for axes in exercise.worlds:
         results.append(_on_one_world(exercise, fn, axes, timeout, seed, len(results)))
@@ -79,6 +82,24 @@ def hint(name):
     _hints_given[name] = min(_hints_given[name] + 1, len(exercise.hints))
     number = _hints_given[name]
     return Hint(number, exercise.hints[number - 1])
+
+
+def _on_questions(exercise, fn, timeout, seed):
+    """The verdict on a function of numbers."""
+    from .on_ranks import ask
+
+    questions = exercise.make(np.random.default_rng(seed))
+    try:
+        answers = ask(fn, questions, timeout)
+    except (RankError, RankTimeoutError) as error:
+        message = _explain(error)
+        return Result(exercise.name, False, message[0].upper() + message[1:], seed=seed)
+    for question, got in zip(questions, answers):
+        message = exercise.judge(question, got)
+        if message:
+            return Result(exercise.name, False, message[0].upper() + message[1:], seed=seed)
+    praise = f"Right on {len(questions)} questions. {exercise.success}"
+    return Result(exercise.name, True, praise, seed=seed)
 
 
 def _on_one_world(exercise, fn, axes, timeout, seed, passed):
@@ -136,7 +157,7 @@ def _own_frames(traceback):
     lines, kept, ours = traceback.splitlines(), [], False
     for line in lines:
         if line.startswith('  File "'):
-            ours = line.endswith("in _in_rank")
+            ours = line.endswith(("in _in_rank", "in _in_rank_0"))
         elif not line.startswith("    "):
             ours = False
         if not ours:

@@ -1,4 +1,5 @@
-"""Runs the learner's function on real ranks under the recorder: an `Attempt` per case."""
+"""Runs the learner's function on real ranks under the recorder: an `Attempt` per case. A function
+of numbers alone is asked on one rank."""
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from ..runtime.launch import launch
 from ..runtime.recorder import record
 from ..trace import Trace
 from .attempt import Attempt
+from .formula import NoAnswer
 
 
 def run(exercise, fn, axes, cases, timeout):
@@ -32,7 +34,33 @@ def _attempt(exercise, axes, case, outputs, trace):
     waited = np.isin(comm["id"], trace["waits_for"])
     busiest = max(ledgers, key=lambda ledger: ledger.total()[::-1])
     return Attempt(axes, case, outputs, busiest, exercise.needs(axes, case), flops=max(flops),
-                   unwaited=tuple(np.unique(comm["name"][~waited]).tolist()))
+                   unwaited=tuple(np.unique(comm["name"][~waited]).tolist()), trace=trace)
+
+
+def ask(fn, questions, timeout):
+    """What ``fn`` answers to the arguments of each `formula.Question`.
+
+    It runs on a rank, so that a function without an end can be stopped.
+    """
+    arguments = [list(question.arguments.values()) for question in questions]
+    return launch(_in_rank_0, fn, arguments, timeout=timeout)[0]
+
+
+def _in_rank_0(fn, questions):
+    answers = []
+    for arguments in questions if dist.get_rank() == 0 else ():
+        answers.append(_bare(fn(*arguments)))
+    return answers
+
+
+def _bare(value):
+    """Numbers, names, and tuples of numbers as they are; of anything else, a `NoAnswer`."""
+    if isinstance(value, (tuple, list, np.ndarray, torch.Tensor)) and np.ndim(value):
+        return tuple(map(_bare, value))
+    if isinstance(value, (np.generic, torch.Tensor)):
+        return value.item()
+    known = isinstance(value, (int, float, str)) and not isinstance(value, bool)
+    return value if known else NoAnswer(type(value).__name__)
 
 
 def _in_rank(fn, inputs, axes):

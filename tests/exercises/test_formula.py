@@ -1,0 +1,76 @@
+"""Exercises asked on numbers: what may be returned, what is explained, what is the same again."""
+
+import pytest
+import solutions_costs
+
+from tpviz.exercises import check
+from tpviz.exercises.catalogue import EXERCISES
+from tpviz.exercises.costs import _WIRED, _times
+from tpviz.exercises.formula import Formula, NoAnswer, Question, same
+from tpviz.mesh import Mesh
+
+FORMULAS = [task for task in EXERCISES.values() if isinstance(task, Formula)]
+
+
+def test_a_function_without_an_end_is_stopped():
+    def for_ever(collective, payload, n, seconds):
+        while True:
+            pass
+
+    result = check("bus_bandwidth", for_ever, timeout=1)
+    assert "did not come to its end" in result.message
+    assert check("bus_bandwidth", solutions_costs.bus_bandwidth).passed
+
+
+def test_a_raising_function_shows_its_own_lines_only():
+    message = check("ring_time", solutions_costs.time_raises).message
+    assert "in time_raises" in message
+    assert "_in_rank_0" not in message
+
+
+def test_a_seed_repeats_the_questions():
+    first, again, other = (check("ring_time", solutions_costs.time_of_half, seed=s)
+                           for s in (3, 3, 4))
+    assert first.message == again.message != other.message
+
+
+def test_passing_says_what_it_is_good_for_and_has_no_ledger():
+    result = check("ring_time", solutions_costs.ring_time)
+    assert result.message.startswith("Right on 4 questions. The alpha-beta model:")
+    assert "✓ passed" in repr(result)
+    assert "One call" not in result._repr_html_()
+
+
+@pytest.mark.parametrize(("got", "want", "equal"), [
+    (1.0, 1, True), (1 + 1e-9, 1.0, True), (1.001, 1.0, False), ("x", "x", True), ("x", 1.0, False),
+    ((1, 2.0), (1.0, 2), True), ((1,), (1, 2), False)])
+def test_equal_up_to_rounding(got, want, equal):
+    assert same(got, want) is equal
+
+
+@pytest.mark.parametrize("got", [NoAnswer("bool"), "many", (1.0, 2.0)])
+def test_what_is_no_number_is_named(got):
+    task = EXERCISES["ring_time"]
+    question = Question({"n": 2}, 3.0)
+    assert "for n=2 your function returned" in task.judge(question, got)
+    assert task.judge(question, 3) is None
+
+
+def test_a_tuple_of_other_things():
+    task = EXERCISES["scale_rates"]
+    question = Question({"c": 8}, (1.0, 2.0), "a test")
+    assert "not a tuple of 2 numbers" in task.judge(question, (1.0, "x"))
+
+
+def test_each_axis_is_the_better_one_on_half_of_the_clusters_and_clearly():
+    best = []
+    for cluster, axes, payload in _WIRED:
+        times = sorted(_times(cluster, Mesh(axes), payload).items(), key=lambda item: item[1])
+        assert times[1][1] > 1.5 * times[0][1]
+        best.append(times[0][0])
+    assert sorted(best) == ["x", "x", "y", "y"]
+
+
+def test_all_formula_exercises_are_here():
+    assert [task.name for task in FORMULAS] == [
+        "ring_time", "bus_bandwidth", "axis_for_tp", "best_chunks", "scale_rates", "find_straggler"]
