@@ -67,13 +67,12 @@ def test_first_look_is_the_prediction(view):
 def test_a_move_redraws_the_model_and_runs_nothing(view, monkeypatch):
     """Counts what a move does: one or two predictions; no simulation, no run, no ranks."""
     calls = []
-    verbs = [import_module(f"tpviz.verbs.{name}") for name in ("run", "simulate", "capture")]
-    for home, name in [
-        *((verb, verb.__name__.split(".")[-1]) for verb in verbs),
-        (import_module("tpviz.runtime.launch"), "launch"),
-        *((tv, name) for name in ("run", "simulate", "capture", "launch")),
-    ]:
-        assert callable(getattr(home, name))
+    names = ("run", "simulate", "capture")
+    homes = [(import_module(f"tpviz.verbs.{name}"), name) for name in names]
+    homes += [(tv, name) for name in (*names, "launch")]
+    homes.append((import_module("tpviz.runtime.launch"), "launch"))
+    assert all(callable(getattr(*home)) for home in homes)  # loaded, before the first is replaced
+    for home, name in homes:
         monkeypatch.setattr(home, name, lambda *a, _name=name, **k: calls.append(_name))
     monkeypatch.setattr(view, "_runner", lambda *a, **k: calls.append("runner"))
     reading = import_module("tpviz.widgets.reading")
