@@ -140,18 +140,10 @@ def test_outlines_follow_the_segments(scene):
         assert start == pytest.approx(end)
     [dp] = rows(scene, rank=0, axis="dp", source=0)
     assert [pytest.approx(span) for span in spans(scene["outlines"], dp)] == [
-        (6e-3, 8e-3), (8e-3, 9e-3), (9e-3, 10.5e-3)]
+        (3e-3, 5e-3), (8e-3, 9e-3), (9e-3, 10.5e-3)]
     [tp] = rows(scene, rank=0, axis="tp", source=0)
     assert [pytest.approx(span) for span in spans(scene["outlines"], tp)] == [
         (2e-3, 3e-3), (7e-3, 8e-3)]
-
-
-def test_hidden_communication_goes_on_where_it_was(made):
-    segments = (Segment("backward", "", 2.0, {}, {"dp": 1.0}),
-                Segment("backward", "", 2.0, {}, {"dp": 1.0}))
-    scene = comparison_scene(Foreseen(segments), *made[1:])
-    [dp] = rows(scene, rank=0, axis="dp", source=0)
-    assert spans(scene["outlines"], dp) == [(1.0, 2.0), (2.0, 3.0)]
 
 
 def test_parts_stand_end_to_end_up_to_the_step(scene):

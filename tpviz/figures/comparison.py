@@ -128,26 +128,22 @@ def _bars(scenes, place, first):
 def _outlines(foreseen, ranks, keys, place):
     """The prediction's segments, one after another: kernels, then waiting; and each axis.
 
-    A segment says how long an axis is busy, not when: hidden communication that goes on from the
-    segment before is drawn from its start, other communication up to its end.
+    A segment says how long an axis is busy, not when. What kernels wait for is drawn up to the
+    segment's end; what they do not wait for was issued before it, and is drawn from its start.
     """
-    found, now, busy = [], 0.0, set()
+    found, now = [], 0.0
     for segment in (segment for p in foreseen for segment in p.segments):
-        worked, end = now + segment.compute, now + segment.seconds
-        found.append(("", phase_key(segment.phase), now, worked))
-        at = worked
+        at, end = now + segment.compute, now + segment.seconds
+        found.append(("", phase_key(segment.phase), now, at))
         for length in segment.exposed.values():
             found.append(("", "exposed", at, at + length))
             at += length
-        still = set()
         for axis in dict.fromkeys([*segment.exposed, *segment.hidden]):
             length = segment.exposed.get(axis, 0.0) + segment.hidden.get(axis, 0.0)
-            length = min(length, segment.seconds)
-            start = now if axis in busy and axis not in segment.exposed else end - length
-            found.append((axis, keys[axis], start, start + length))
-            still |= {axis} if start + length >= end * (1 - 1e-12) else set()
-        now, busy = end, still
-    found = [(row, *span) for row, *span in found if span[2] > span[1]]
+            start = max(now, end - length) if axis in segment.exposed else now
+            found.append((axis, keys[axis], start, min(start + length, end)))
+        now = end
+    found = [bar for bar in found if bar[3] > bar[2]]
     names = ("row", "key", "start", "end")
     out = {name: [] for name in names}
     for rank in ranks:
