@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tpviz.cluster.collectives import ALGORITHMS, choose, cost
 from tpviz.trace.ledger import wire_bytes
 
-# 4 ranks, 1200 bytes: a share is 300 bytes, log2 is 2. 6 ranks: a share is 200, log2 rounds up to 3.
+# 1200 bytes. 4 ranks: a share is 300, log2 is 2. 6 ranks: a share is 200, log2 rounds up to 3.
 BY_HAND = [
     # a ring reduces in 3 hops of 300 and gathers in 3 more
     ("ring", "all_reduce", 4, 6, 6 * 300), ("ring", "all_reduce", 6, 10, 10 * 200),
@@ -21,7 +21,8 @@ BY_HAND = [
     ("recursive_doubling", "all_gather", 4, 2, 900), ("tree", "reduce_scatter", 6, 3, 1000),
     ("ring", "broadcast", 4, 3, 1200), ("tree", "broadcast", 4, 2, 1200),
     ("recursive_doubling", "reduce", 4, 2, 2400),
-    ("ring", "all_to_all", 4, 3, 900), ("tree", "gather", 6, 5, 1000), ("tree", "scatter", 4, 3, 900),
+    ("ring", "all_to_all", 4, 3, 900), ("tree", "gather", 6, 5, 1000),
+    ("tree", "scatter", 4, 3, 900),
     ("ring", "barrier", 6, 6, 0), ("tree", "send", 2, 1, 1200), ("ring", "recv", 4, 1, 1200),
 ]
 

@@ -21,6 +21,29 @@ def test_odd_sizes():
     assert_equal(tv.Megatron(tp=2, sp=True), odd)
 
 
+@pytest.mark.parametrize("chunks", [2, 4])
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_chunks_change_no_number(tp, chunks):
+    assert_equal(tv.Megatron(tp=tp, chunks=chunks), [TINY, UNTIED][chunks == 4])
+
+
+def test_chunks_around_tensor_parallelism():
+    assert_equal(tv.Megatron(tp=2, chunks=4) * tv.DataParallel(dp=2, zero=2, bucket_mb=0.02), TINY)
+
+
+def test_chunks_are_counted_and_labelled():
+    w = tv.GPT(layers=2, hidden=64, heads=4, seq=32, batch=4, vocab=256)
+    plain, cut = tv.Megatron(tp=4).ledger(w), tv.Megatron(tp=4, chunks=4).ledger(w)
+    # four sums in four parts each, the embedding's in one
+    assert cut.total(collective="all_reduce", phase="forward")[0] == 17
+    assert plain.total()[1:] == cut.total()[1:]
+    assert plain.total(phase="backward") == cut.total(phase="backward")
+    trace = tv.capture(tv.Megatron(tp=4, chunks=4), w).trace(0)
+    down = trace.select(kind="comm", layer="blocks.0.mlp.down", phase="forward")
+    assert down["chunk"].tolist() == [0, 1, 2, 3]
+    assert down["bytes"].tolist() == [32 * 64 * 4] * 4
+
+
 def test_ledger_by_hand():
     w = tv.GPT(layers=2, hidden=64, heads=4, seq=32, batch=4, vocab=256)
     plain, sp = tv.Megatron(tp=4).ledger(w), tv.Megatron(tp=4, sp=True).ledger(w)
@@ -52,6 +75,10 @@ def test_one_rank_sends_nothing():
      "vocab=30 does not split evenly over tp=4: use tp=2, or vocab=28 or 32"),
     (tv.Megatron(tp=8, sp=True), {"seq": 12},
      "seq=12 does not split evenly over tp=8: use tp=4, or seq=8 or 16"),
+    (tv.Megatron(tp=2, chunks=3), {},
+     "batch=8 does not split evenly over chunks=3: use chunks=2 or 4, or batch=6 or 9"),
+    (tv.Megatron(tp=2, chunks=2, sp=True), {},
+     "sp=True and chunks=2 are not possible together: use chunks=1, or sp=False"),
 ])
 def test_sizes_that_do_not_fit_are_named(strategy, change, message):
     workload = replace(TINY, **change)

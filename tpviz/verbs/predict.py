@@ -110,9 +110,9 @@ def predict(strategy, workload, cluster):
     ``ValueError`` where sizes do not divide, or the cluster has fewer devices than ranks.
     """
     check(strategy, workload, cluster)
-    mesh = Mesh(strategy.axes)
-    segments = strategy.cost(workload, cluster, mesh)
-    return Prediction(strategy, workload, cluster, tuple(s for s in segments if s.seconds > 0))
+    segments = strategy.cost(workload, cluster, Mesh(strategy.axes))
+    worth = tuple(s for s in segments if s.seconds > 0 or s.ready)
+    return Prediction(strategy, workload, cluster, worth)
 
 
 def check(strategy, workload, cluster):

@@ -194,7 +194,7 @@ def _sign(value):
 
 def _order(row):
     """Faster first; of equals (to rounding) the one with less memory, then by name."""
-    return float(f"{row.step_time:.9e}"), row.prediction.memory().total, row.strategy.short
+    return _rounded(row.step_time), row.prediction.memory().total, row.strategy.short
 
 
 def _simulated(row):
@@ -218,11 +218,16 @@ def _agreement(rows):
         times = [(getattr(row, first), getattr(row, second)) for row in rows]
         times = [pair for pair in times if None not in pair]
         if len(times) > 1:
-            a, b = zip(*times)
+            a, b = ([_rounded(t) for t in column] for column in zip(*times))
+            top = any(x == min(a) and y == min(b) for x, y in zip(a, b))
             found[f"{first}, {second}"] = {
-                "tau": kendall_tau(a, b), "top": a.index(min(a)) == b.index(min(b)),
-                "rows": len(times)}
+                "tau": kendall_tau(a, b), "top": top, "rows": len(times)}
     return found
+
+
+def _rounded(seconds):
+    """Times that differ by rounding are one."""
+    return float(f"{seconds:.9e}")
 
 
 def _nothing(workload, cluster, world_size, rejected):

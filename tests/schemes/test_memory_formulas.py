@@ -1,0 +1,70 @@
+"""Memory by formula against tracked allocations: states exactly, activations within 12 %."""
+
+from math import prod
+
+import pytest
+
+import tpviz as tv
+from tpviz.schemes.gpt.memory import block_kept, held
+from tpviz.schemes.ownership import local_shapes
+
+W = tv.GPT(layers=3, hidden=64, heads=4, seq=32, batch=4, vocab=512, tied=False)
+EXACT = ("parameters", "gradients", "optimizer")
+
+
+def peaks(strategy, workload):
+    return tv.run(strategy, workload, steps=1, progress=False).memory(0).peaks
+
+
+@pytest.mark.parametrize("strategy", [
+    tv.Megatron(tp=1), tv.Megatron(tp=2), tv.Megatron(tp=2, chunks=2), tv.Megatron(tp=4, sp=True),
+    *[tv.DataParallel(dp=2, zero=zero, bucket_mb=0.3) for zero in range(4)],
+    *[tv.DataParallel(dp=2, zero=zero, bucket_mb=0.07) * tv.Megatron(tp=2, sp=sp)
+      for zero, sp in ((0, False), (1, True), (2, False), (3, True), (3, False))],
+], ids=lambda s: s.short)
+def test_equals_what_is_tracked(strategy):
+    found, tracked = strategy.memory(W), peaks(strategy, W)
+    assert {k: found[k] for k in EXACT} == {k: tracked[k] for k in EXACT}
+    assert found["activations"] == pytest.approx(tracked["activations"], rel=0.12)
+
+
+def test_small_buckets_are_never_undercounted():
+    """A bucket of one parameter is tracked as activation until the one before is gone."""
+    strategy = tv.DataParallel(dp=2, zero=2, bucket_mb=0.02)
+    found, tracked = strategy.memory(W), peaks(strategy, W)
+    largest = max(b.numel for b in strategy.buckets(W)) * 4
+    assert tracked["gradients"] <= found["gradients"] <= tracked["gradients"] + largest
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_held_parameters_are_the_local_shapes(tp, tied):
+    w = tv.GPT(layers=5, hidden=24, heads=4, seq=10, vocab=36, mlp_ratio=3, tied=tied)
+    shapes = local_shapes(tv.Megatron(tp=tp), w)
+    assert held(w, tp) == sum(map(prod, shapes.values()))
+    counters = tv.Megatron(tp=tp).memory(w)["optimizer"] - 2 * held(w, tp) * 4
+    assert counters == 4 * len(shapes)
+
+
+def test_a_block_keeps_by_hand():
+    """T = 128, H = 64, F = 256, N = 4, float32."""
+    norms, attention, gelu = 4 * 128 * 64, 4 * 128 * 64, 2 * 128 * 256
+    rows = 4 * 128 + 4 * 128  # two statistics a token of two norms, one a head and token
+    assert block_kept(W) == (norms + attention + gelu + rows) * 4
+    assert block_kept(W, 2) == (norms + (attention + gelu) // 2 + 4 * 128 + 2 * 128) * 4
+    split = norms // 2 + attention // 2 + 128 * 32 + gelu // 2 + 2 * 128 + 2 * 128
+    assert block_kept(W, 2, split=True) == split * 4
+
+
+def test_stages_by_hand():
+    """One bucket a block would be 50 kB; here all gradients are in few buckets."""
+    w = tv.GPT(layers=2, hidden=16, heads=4, seq=8, batch=4, vocab=32)
+    block, root = (12 * 256 + 13 * 16) * 4, (32 * 16 + 8 * 16 + 2 * 16) * 4
+    size = 2 * block + root
+    stage = [tv.DataParallel(dp=4, zero=z, bucket_mb=25.0).memory(w) for z in range(4)]
+    assert [m["parameters"] for m in stage] == [size, size, size, size / 4 + root + 2 * block]
+    assert [m["gradients"] for m in stage] == [size, 1.25 * size, 1.25 * size,
+                                               size / 4 + root + 2 * block]
+    assert [m["optimizer"] - 2 * size / (4 if z else 1) for z, m in enumerate(stage)] == [
+        4 * 28, 4, 4, 4 * 3]
+    assert stage[0].total == sum(stage[0].values())

@@ -1,0 +1,200 @@
+"""Search: the space, the ranking and its reasons, what is rejected, and Kendall's tau."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tpviz as tv
+from tpviz.cluster import Cluster, Device, Level
+from tpviz.strategy import Strategy, knob, register
+from tpviz.verbs.reasons import because
+from tpviz.verbs.search import kendall_tau, space
+
+W = tv.GPT(layers=2, hidden=64, heads=4, seq=32, batch=8, vocab=256)
+BOX = Cluster("box", Device({"float32": 1e10}, 1e9, 1e12),
+              (Level("fast", 2, 4e9, 4e9, 1e-6), Level("slow", 2, 1e8, 2e8, 1e-6)))
+
+
+# -- the space ----
+def test_space_has_every_class_and_product():
+    found = space(W, 4)
+    assert len(found) == len(set(found)) and {s.world_size for s in found} == {4}
+    for strategy in (tv.Megatron(tp=4), tv.Megatron(tp=4, sp=True), tv.Megatron(tp=4, chunks=2),
+                     tv.DataParallel(dp=4, zero=3), tv.DataParallel(dp=4, bucket_mb=25.0),
+                     tv.Megatron(tp=2, sp=True) * tv.DataParallel(dp=2, zero=1)):
+        assert strategy in found
+    assert space(W, 1) == [tv.DataParallel(dp=1), tv.Megatron(tp=1)]
+    assert {s.axes["tp"] for s in space(W, 1024) if "tp" in s.axes} <= {2, 4, 8, 16, 32, 64}
+
+
+def test_space_of_what_is_given():
+    one = tv.Megatron(tp=2)
+    assert space(W, 4, [one]) == [one]
+    assert {type(s) for s in space(W, 4, ["Megatron"])} == {tv.Megatron}
+    assert space(W, 4, [tv.Megatron, "Megatron"]) == space(W, 4, ["Megatron"])
+    with pytest.raises(ValueError, match="strategy='Megatrom' is not possible"):
+        space(W, 4, ["Megatrom"])
+    with pytest.raises(ValueError, match="strategies has 7: give classes such as"):
+        space(W, 4, [7])
+
+
+def test_a_space_comes_from_the_knobs_unless_said():
+    from tpviz import strategy as module
+
+    @register
+    class Odd(Strategy):
+        """Two axes, a menu, a box and a number that is no axis."""
+
+        rows: int = knob(1, help="", low=1, high=4)
+        columns: int = knob(1, help="", low=1, high=8)
+        order: str = knob("row", help="", choices=("row", "column"))
+        fast: bool = knob(False, help="")
+        ratio: float = knob(0.5, help="", low=0.0, high=1.0)
+
+        @property
+        def axes(self):
+            return {"rows": self.rows, "columns": self.columns}
+
+    del module._REGISTERED["Odd"]
+    found = list(Odd.space(W, 8))
+    assert {(s.rows, s.columns) for s in found} == {(1, 8), (2, 4), (4, 2)}
+    assert len(found) == 3 * 2 * 2 and {s.ratio for s in found} == {0.5}
+    assert found[0].short == "Odd(rows=1, columns=8)"
+    for formula in ("cost", "memory"):
+        with pytest.raises(NotImplementedError, match="Odd has no"):
+            getattr(found[0], formula)(*[W, BOX][:2 if formula == "cost" else 1])
+
+
+# -- the ranking ----
+def test_ranks_by_prediction():
+    found = tv.search(W, BOX, simulate=False)
+    times = [row.predicted for row in found.rows]
+    assert times == pytest.approx(sorted(times)) and found.agreement == {}
+    assert len(found.rows) + len(found.rejected) == len(space(W, 4))
+    assert found.best == found.rows[0].strategy
+    by_hand = min(space(W, 4), key=lambda s: tv.predict(s, W, BOX).step_time)
+    assert times[0] == pytest.approx(tv.predict(by_hand, W, BOX).step_time)
+
+
+MUCH = replace(W, hidden=128, seq=128)
+NIC = replace(BOX, levels=(BOX.levels[0], Level("NIC", 2, 2e7, 2e7, 1e-6)))
+
+
+def test_the_topology_decides_the_winner():
+    """A slow NIC a pair: tp inside, half the gradients across. On one fast link dp alone."""
+    assert tv.search(MUCH, NIC, simulate=False).best.axes == {"dp": 2, "tp": 2}
+    flat = replace(BOX, levels=(Level("all", 4, 4e9, 4e9, 0.0),))
+    assert tv.search(MUCH, flat, simulate=False).best.axes == {"dp": 4}
+
+
+def test_simulation_reorders_the_top():
+    found = tv.search(W, BOX, [tv.Megatron, tv.DataParallel], top=3)
+    top = found.rows[:3]
+    assert all(row.simulated is not None for row in top)
+    assert [r.simulated for r in top] == pytest.approx(sorted(r.simulated for r in top))
+    assert top[0].step_time == top[0].simulated
+    others = [row for row in found.rows[3:] if row.simulated is not None]
+    assert len(others) <= 3  # the best of the other kinds
+    agreement = found.agreement["predicted, simulated"]
+    assert agreement["rows"] == 3 + len(others) and -1 <= agreement["tau"] <= 1
+    assert "Kendall's tau" in found.describe()
+
+
+@pytest.mark.filterwarnings("ignore:this emulated run")
+def test_the_first_are_run():
+    """Whether a busy machine overruns is not what is tested."""
+    given = [tv.Megatron(tp=2), tv.DataParallel(dp=2, bucket_mb=25.0)]
+    found = tv.search(W, BOX.scale_model(slow_motion=100), given, top=2, run=2)
+    assert all(row.measured > 0 for row in found.rows)
+    assert found.agreement["simulated, measured"]["rows"] == 2
+    assert found.to_table()[1][3]
+
+
+# -- words ----
+def test_words_say_why():
+    found = tv.search(MUCH, NIC, simulate=False)
+    text = found.describe()
+    assert text.startswith(f"{found.best.short} is the fastest of {len(found.rows)} strategies: ")
+    assert "Against DataParallel(dp=4" in text and "Against Megatron(tp=4" in text
+    assert " less in exposed communication on " in text and "predicted." in text
+    assert repr(found) == repr(tv.search(MUCH, NIC, simulate=False))
+    head, first, *_ = found.to_table()
+    assert head[0] == "strategy" and first[0] == found.best.short and first[2:4] == ["", ""]
+    assert "<td>" in found._repr_html_()
+
+
+def test_differences_sum_to_that_of_the_steps():
+    a, b = (tv.predict(s, W, BOX) for s in (tv.Megatron(tp=2) * tv.DataParallel(dp=2),
+                                            tv.Megatron(tp=4)))
+    from tpviz.verbs.reasons import _differences
+    assert sum(_differences(a, b).values()) == pytest.approx(b.step_time - a.step_time)
+    assert because(a, b).startswith("it spends ") and "less in exposed communication on tp" in (
+        because(a, b))
+    assert because(a, a) == "the formulas see no difference"
+    assert because(b, a).endswith("because links are shared")
+
+
+def test_a_single_kind_needs_no_rival():
+    text = tv.search(W, BOX, [tv.Megatron], simulate=False).describe()
+    assert "nothing of another kind fits." in text
+
+
+# -- what does not fit ----
+def test_rejected_say_why():
+    found = tv.search(replace(W, batch=2), BOX, simulate=False)
+    rejected = {r.strategy: r for r in found.rejected}[tv.DataParallel(dp=4)]
+    assert rejected.cause == "sizes"
+    assert "batch=2 does not split evenly over dp=4" in rejected.reason
+    assert f"{len(found.rejected)} more were rejected because sizes do not divide." in (
+        found.describe())
+    whole = tv.Megatron(tp=1).memory(W).total
+    tight = replace(BOX, device=replace(BOX.device, memory=0.5 * whole))
+    found = tv.search(W, tight, simulate=False)
+    assert {r.cause for r in found.rejected} == {"memory"}
+    assert all(row.prediction.fits for row in found.rows) and "for want of memory" in (
+        found.describe())
+
+
+def test_nothing_fits():
+    tiny = replace(BOX, device=replace(BOX.device, memory=1000.0))
+    with pytest.raises(ValueError, match=r"none of \d+ strategies fits 4 ranks of box: \d+ of them "
+                                         r"for want of memory, of which .* needs least, .* MB, and "
+                                         "a device has 1 kB"):
+        tv.search(W, tiny, simulate=False)
+    with pytest.raises(ValueError, match=r"sizes do not divide, as in .*: batch=7 does not"):
+        tv.search(replace(W, batch=7), BOX, [tv.DataParallel])
+    with pytest.raises(ValueError, match="no strategy to try on 4 ranks"):
+        tv.search(W, BOX, [])
+    with pytest.raises(ValueError, match="5 ranks do not fit the 4 devices"):
+        tv.search(W, BOX, world_size=5)
+    with pytest.raises(ValueError, match="run=6 is too large: the most that works is 5"):
+        tv.search(W, BOX, run=6)
+
+
+# -- Kendall's tau ----
+@pytest.mark.parametrize("a, b, tau", [
+    ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
+    ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
+    ([1, 2, 3, 4], [1, 2, 4, 3], 4 / 6),            # 5 pairs agree, 1 does not
+    ([1, 2, 3], [1, 1, 2], 2 / (3 * 2) ** 0.5),     # one tie in b
+    ([1, 1], [2, 2], 1.0), ([1, 1], [1, 2], 0.0),
+])
+def test_kendall_by_hand(a, b, tau):
+    assert kendall_tau(a, b) == pytest.approx(tau)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=12))
+def test_kendall_is_symmetric_and_turns_with_the_order(pairs):
+    a, b = zip(*pairs)
+    tau = kendall_tau(a, b)
+    assert -1 <= tau <= 1 + 1e-12 and kendall_tau(b, a) == pytest.approx(tau)
+    if len(set(a)) > 1 and len(set(b)) > 1:
+        assert kendall_tau([-x for x in a], b) == pytest.approx(-tau)
+
+
+def test_kendall_needs_two_rankings():
+    for a, b in (([1], [1]), ([1, 2], [1, 2, 3])):
+        with pytest.raises(ValueError, match="two rankings of the same"):
+            kendall_tau(a, b)
