@@ -15,6 +15,7 @@ import torch.distributed as dist
 from . import board, meshes  # noqa: F401  (meshes: axes get their names)
 from .devices import inner_kind
 from .operations import OPERATIONS, PEER
+from .scatter import can_scatter, scatter
 from .staging import StagedWork, needs_staging, staged
 
 recorder = None  # the active tpviz.runtime.recorder.Recorder of this process
@@ -174,8 +175,8 @@ class TracedGroup(dist.ProcessGroup):
         return self._forward("allreduce", *kind, ([tensors],), {})
 
     def _call(self, method, args, kwargs):
-        if method == "reduce_scatter" and pacer:
-            method, args = "_reduce_scatter_base", _flat(*args)
+        if pacer and can_scatter(method, args):
+            return scatter(self.inner, args)
         operation = getattr(self.inner, method)
         return (
             staged(operation, args, kwargs) if needs_staging(args) else operation(*args, **kwargs)
@@ -201,12 +202,6 @@ class TracedGroup(dist.ProcessGroup):
             return self.members
         me, peer = self.members[self.inner.rank()], self.members[args[1]]
         return (me, peer) if collective == "send" else (peer, me)
-
-
-def _flat(outputs, inputs, *options):
-    """Arguments for one flat tensor: of a list, gloo makes a reduce of every part, n times as slow,
-    which would outlast what an emulated cluster takes."""
-    return outputs[0], torch.cat([part.reshape(-1) for part in inputs[0]]), *options
 
 
 def _operation(method, collective, payload_of):
