@@ -61,7 +61,8 @@ class Segment(NamedTuple):
     @property
     def seconds(self):
         """How long it takes: kernels, waiting and bubble."""
-        return self.compute + sum(self.exposed.values()) + self.bubble
+        waiting = sum(self.exposed.values()) if self.exposed else 0.0
+        return self.compute + waiting + self.bubble
 
 
 class Stretch:
@@ -161,7 +162,9 @@ class Beside:
             hidden = 0.0
             while at < count and queue[at][0] < end:
                 begun, done, _ = queue[at]
-                hidden += max(0.0, min(done, end) - max(begun, start))
+                shared = (done if done < end else end) - (begun if begun > start else start)
+                if shared > 0:
+                    hidden += shared
                 if done > end:
                     break
                 at += 1

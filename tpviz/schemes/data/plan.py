@@ -4,14 +4,13 @@ A bucket is a run of whole parameters, one flat buffer, padded so that the ranks
 evenly. Buckets are listed in the order in which backward completes their gradients.
 """
 
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 MEGABYTE = 1_000_000
 
 
-@dataclass(frozen=True)
-class Bucket:
+class Bucket(NamedTuple):
     """One flat buffer: ``parts`` are (parameter name, offset, numel); ``numel`` includes padding.
 
     block : number of the transformer block whose parameters these are, -1 for others.
