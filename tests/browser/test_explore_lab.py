@@ -50,7 +50,7 @@ def drag(page, box):
 
 def guess(box):
     """Run is closed until a guess is committed."""
-    start = box.get_by_role("button", name="Run", exact=True)
+    start = box.get_by_role("button", name="Run")
     assert start.is_disabled()
     form = box.locator(".tpviz-guess").first
     form.locator("input").fill("200")
@@ -61,7 +61,7 @@ def guess(box):
 
 def run(page, box):
     """Guess, formula, simulated and measured in one table; the comparison; the switch."""
-    box.get_by_role("button", name="Run", exact=True).click()
+    box.get_by_role("button", name="Run").click()
     table = box.locator(".tpviz-revealed table")
     table.wait_for(timeout=90_000)
     heads = table.locator("th").all_inner_texts()
@@ -78,6 +78,6 @@ def run(page, box):
 
 def in_the_dark(page, box, lab):
     page.page.evaluate(THEME, "JupyterLab Dark")
-    page.page.wait_for_selector("body[data-jp-theme-light='false']")
+    page.page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
     page.screenshot(f"explore-dark-{lab.comms}.png", box.locator(".tpviz-predicted"))
     page.screenshot(f"explore-dark-compared-{lab.comms}.png", box.locator(".tpviz-revealed"))
