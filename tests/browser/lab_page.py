@@ -74,7 +74,7 @@ class View:
 
 
 @contextmanager
-def lab_page(browser, url, notebook):
+def lab_page(browser, url, notebook, timeout_s=45):
     """A page with ``notebook`` opened and run; at the end the browser's console must be clean.
 
     When something fails, a picture of the page stays in out/screenshots.
@@ -83,7 +83,7 @@ def lab_page(browser, url, notebook):
     lab = LabPage(context.new_page())
     try:
         lab.open(url, notebook)
-        lab.run_all()
+        lab.run_all(timeout_s)
         yield lab
         assert lab.problems == []
     except BaseException:

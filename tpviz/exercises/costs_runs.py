@@ -199,9 +199,8 @@ RING = Exercise(
            "`dist.irecv(block, source)` return handles to `.wait()` for. The length of `x` divides "
            "by the number of ranks.",
     starter='''def ring_all_reduce(x):
-    n, rank = dist.get_world_size(), dist.get_rank()
-    blocks = list(x.chunk(n))  # n tensors: views of x
-    return x''',
+    blocks = list(x.chunk(dist.get_world_size()))  # n tensors; this rank is dist.get_rank()
+    return torch.cat(blocks)''',
     hints=(
         "Step i of the microscope's ring: which block does rank 0 send, which one does it get?",
         "n-1 steps that add: in step i send block (rank - i) % n, and add what comes to block "

@@ -1,0 +1,47 @@
+"""Notebook 02 in a real JupyterLab: all cells run, and the microscope answers to keys."""
+
+import pytest
+from lab_page import lab_page
+
+pytestmark = pytest.mark.browser
+MICROSCOPE = ".tpv-microscope[data-ready]"
+
+
+def test_cost_models(chromium, lab):
+    with lab_page(chromium, lab.url, "02_cost_models.ipynb", timeout_s=150) as page:
+        assert page.locator(MICROSCOPE).count() == 2
+        ring = page.view(MICROSCOPE)
+        keys_step(ring)
+        page.screenshot(f"microscope-ring-{lab.comms}.png", ring)
+        plays_to_the_end(ring)
+        tree = page.locator(MICROSCOPE).nth(1)
+        page.screenshot(f"microscope-tree-{lab.comms}.png", tree)
+        for number, what in enumerate(("described", "emulated")):
+            picture = page.locator(".jp-OutputArea-output svg", has_text=what).first
+            page.screenshot(f"microscope-{number}-{what}-{lab.comms}.png", picture)
+
+
+def keys_step(view):
+    """Arrows step; each step draws its messages, and numbers that have grown."""
+    svg = view.locator("svg[role=application]")
+    svg.focus()
+    before, seen = view.generation(), view.locator("[data-rank='0']").text_content()
+    svg.press("ArrowRight")
+    before = view.wait_past(before)
+    assert view.root.get_attribute("data-step") == "1"
+    assert view.locator("[data-rank='0']").text_content() != seen
+    assert view.locator("[data-message]").count() == 4
+    svg.press("ArrowRight")
+    view.wait_past(before)
+    assert "step 3 of 6" in view.locator(".tpv-live").text_content()
+
+
+def plays_to_the_end(view):
+    """Space plays; at the end every chunk of every rank is the sum of four numbers."""
+    view.locator("svg[role=application]").press("Space")
+    view.root.page.wait_for_selector(f"{MICROSCOPE}[data-step='6']", timeout=20_000)
+    view.locator("button", has_text="Play").wait_for()
+    ranks = [view.locator(f"[data-rank='{r}'] text[font-size='13']").all_text_contents()
+             for r in range(4)]
+    assert ranks == [ranks[0]] * 4
+    assert len(ranks[0]) == 4
