@@ -13,6 +13,7 @@ from tpviz.cluster import Cluster, Device, Dimension, Level
 from tpviz.simulation.replay import replay
 from tpviz.trace import Event, Trace
 from tpviz.trace.steps import median_step
+from tpviz.trace.table import members_list
 from tpviz.verbs.residual import PARTS, residual, without_latency, without_links
 from tpviz.verbs.suspects import (
     collective_times,
@@ -37,7 +38,7 @@ def step(kernels=2, groups=("0,1",), slow=(), links=None, number=0, at=0.0):
             length = last / kernels
             events.append(Event(rank=rank, name="mm", start=k * length, end=(k + 1) * length))
         for axis, members in enumerate(groups):
-            ranks = [int(r) for r in members.split(",")]
+            ranks = members_list(members)
             if rank in ranks:
                 begin = kernels * (2.0 if set(slow) & set(ranks) else 1.0)
                 events.append(Event(
@@ -102,6 +103,11 @@ def test_ranks_of_the_same_groups_cannot_be_told_apart_and_that_is_said():
     link = find_slow_link(trace(**one, links={"0,1,2,3": 2.0}), trace(**one))
     assert (link.ranks, link.placed) == ((0, 1, 2, 3), True)
     assert "one of ranks 0, 1, 2, 3, whose groups are the same" in str(link)
+
+
+def test_members_written_as_a_range_are_ranks_too():
+    slow = trace(groups=("0..2:1",), links={"0..2:1": 2.0})
+    assert find_slow_link(slow, trace(groups=("0..2:1",))).ranks == (0, 1, 2)
 
 
 @pytest.mark.parametrize("slow", [GRID, GRID[:2], ("0,1",)], ids=["all", "an axis", "one group"])

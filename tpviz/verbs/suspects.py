@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tpviz.trace.critical import match_collectives
+from tpviz.trace.table import members_list
 
 STRAGGLER = 1.15
 """A rank straggles when its kernels take more than this many times as long as the other ranks'."""
@@ -130,8 +131,8 @@ def find_slow_link(measured, simulated, late=0.0):
         return None
     mine = defaultdict(set)
     for key in [*slow, *fine]:
-        for rank in key[1].split(","):
-            mine[int(rank)].add(key)
+        for rank in members_list(key[1]):
+            mine[rank].add(key)
     guilty = {rank: keys for rank, keys in mine.items() if not keys & fine}
     whole = [rank for rank, keys in guilty.items() if keys == set(slow)]
     if not guilty or not (fine or whole):  # an axis, or everything, is slow: not one rank's doing
