@@ -39,8 +39,9 @@ lint: setup  ## check code and notebooks with ruff, and that the notebooks carry
 	$(BIN)/ruff check .
 	$(if $(NOTEBOOKS),$(BIN)/nbstripout --verify $(NOTEBOOKS))
 
-picture: setup  ## draw the README's picture anew, from a real run
+picture: setup  ## draw the README's pictures anew, from real runs
 	$(BIN)/python docs/draw_picture.py
+	$(BIN)/python docs/draw_comparison.py
 
 binder-check: setup  ## run the first notebook as Binder would: its pins, one core, 2 GB
 	$(BIN)/python binder/check.py
