@@ -79,5 +79,6 @@ def run(page, box):
 def in_the_dark(page, box, lab):
     page.page.evaluate(THEME, "JupyterLab Dark")
     page.page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
+    page.page.wait_for_selector("#jupyterlab-splash", state="detached")
     page.screenshot(f"explore-dark-{lab.comms}.png", box.locator(".tpviz-predicted"))
     page.screenshot(f"explore-dark-compared-{lab.comms}.png", box.locator(".tpviz-revealed"))

@@ -112,6 +112,14 @@ def test_parts_are_drawn_to_one_scale():
     assert sum(longer) > sum(bars)
 
 
+def test_slow_motion_stretches_no_bar_but_is_told():
+    parts = {"compute": 0.2, "latency": 0.1}
+    slow = parts_svg({name: 50 * time for name, time in parts.items()}, "predicted", 50)
+    assert widths(slow) == widths(parts_svg(parts, "predicted"))
+    assert ">step time 300 ms<" in slow
+    assert ">15 s in 50 x slow motion<" in slow
+
+
 @pytest.mark.parametrize("parts", [{}, {"compute": 0.0}, {"compute": -1.0}, {"compute": 1e999}])
 def test_parts_that_are_no_times_are_refused(parts):
     with pytest.raises(ValueError, match="are not the times of a step"):
@@ -141,6 +149,8 @@ def test_the_axes_have_their_links_and_their_share_of_bytes():
     rows = {row[0]: row for row in axes_table(prediction, tv.Mesh(s.axes))[1:]}
     assert rows["tp"][2] == "211 GB/s"  # neighbours, on NVLink
     assert rows["tp"][2] != rows["dp"][2]
+    slow = tv.predict(s, tv.GPT(), cluster.scale_model(slow_motion=200))
+    assert axes_table(slow, tv.Mesh(s.axes)) == axes_table(prediction, tv.Mesh(s.axes))
     sent = {row.axis: 0.0 for row in prediction.ledger()}
     for row in prediction.ledger():
         sent[row.axis] += row.wire_bytes

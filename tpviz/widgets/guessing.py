@@ -7,7 +7,7 @@ from tpviz.exercises.guess import Guess
 from .knobs import small
 
 QUESTIONS = {
-    "step": ("How long will a step take on the ranks?", "ms"),
+    "step": ("How long will a step take on the ranks, in their slow motion?", "ms"),
     "exposed": ("How much of it will be communication that nothing hides?", "%"),
 }
 

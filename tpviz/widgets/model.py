@@ -31,8 +31,9 @@ class ModelPane(ipywidgets.VBox):
     def show(self, prediction, mesh, covered=False):
         """Draw a `Prediction` of a strategy whose mesh this is; ``covered`` keeps times secret."""
         device, memory = prediction.cluster.device, prediction.memory()
-        times = COVERED if covered else fitted(parts_svg(prediction.parts, prediction.badge))
-        self.picture.value = times + fitted(memory_svg(memory, device.memory, device.name))
+        slow = prediction.cluster.slow_motion
+        drawn = COVERED if covered else fitted(parts_svg(prediction.parts, prediction.badge, slow))
+        self.picture.value = drawn + fitted(memory_svg(memory, device.memory, device.name))
         self.warning.value = memory_warning(sum(memory.values()), device)
         self.axes.value = axes_html(prediction, mesh, covered)
         self.layout.display = ""
@@ -64,17 +65,20 @@ def fitted(svg):
 
 
 def axes_table(prediction, mesh):
-    """Rows of strings, header first: per mesh axis its link and what a step sends there."""
+    """Rows of strings, header first: per mesh axis its link and what a step sends, full speed."""
+    slow = prediction.cluster.slow_motion
     rows = [["axis", "ranks", "link", "hop", "sent", "exposed", "hidden"]]
     wire = {}
     for row in prediction.ledger():
         wire[row.axis] = wire.get(row.axis, 0.0) + row.wire_bytes
     for axis, size in mesh.axes.items():
         link = prediction.cluster.axis_link(mesh, axis) if size > 1 else None
+        exposed, hidden = (times.get(axis, 0.0) / slow
+                           for times in (prediction.exposed, prediction.hidden))
         rows.append([
-            axis, str(size), f"{amount(link.bandwidth)}/s" if link else "",
-            seconds(link.latency) if link else "", amount(wire.get(axis, 0.0)),
-            seconds(prediction.exposed.get(axis, 0.0)), seconds(prediction.hidden.get(axis, 0.0)),
+            axis, str(size), f"{amount(link.bandwidth * slow)}/s" if link else "",
+            seconds(link.latency / slow) if link else "", amount(wire.get(axis, 0.0)),
+            seconds(exposed), seconds(hidden),
         ])
     return rows
 

@@ -13,17 +13,22 @@ from tpviz.figures.svg import amount, document, pattern_defs, rect, seconds, tex
 WIDTH, LEFT, RIGHT, BAR = 470, 10, 460, 26
 
 
-def parts_svg(parts, badge, theme="page"):
+def parts_svg(parts, badge, slow_motion=1, theme="page"):
     """One stacked bar of the parts of a step, drawn to a time axis, and each part in figures.
 
-    parts : {name: seconds}, in the inks of the comparison; badge : where the numbers come from.
-    Raises ValueError where the parts are no times.
+    parts : {name: seconds}, in the inks of the comparison; badge : where the numbers come from;
+    slow_motion : what these seconds are stretched by. Drawn is the step at full speed, so that
+    configurations in different slow motion can be told apart. Raises ValueError where the parts are
+    no times.
     """
+    parts = {name: time / slow_motion for name, time in parts.items()}
     if not all(math.isfinite(t) and t >= 0 for t in parts.values()) or not sum(parts.values()):
         raise ValueError(f"parts={parts} are not the times of a step")
     total = sum(parts.values())
     scale = (RIGHT - LEFT) / _ceiling(total)
-    body, x = [pattern_defs(), *_head(badge, f"step time {seconds(total)}")], LEFT
+    slowly = f"{seconds(total * slow_motion)} in {slow_motion:,g} x slow motion"
+    words = f"step time {seconds(total)}"
+    body, x = [pattern_defs(), *_head(badge, words, slowly if slow_motion != 1 else "")], LEFT
     for name, time in parts.items():
         body.append(_bar(x, 36, time * scale, BAR, *INK_OF_PART[name]))
         if time * scale > 44:
@@ -51,7 +56,8 @@ def memory_svg(memory, capacity, device, theme="page"):
     """A rank's memory by kind, against what its device has. memory : {kind: bytes}."""
     total = sum(memory.values())
     enlarged = total < capacity / 50
-    scale = (RIGHT - LEFT) / (max(total, 1) if enlarged else max(total, capacity))
+    room = RIGHT - LEFT - 56 * enlarged
+    scale = room / (max(total, 1) if enlarged else max(total, capacity))
     share = f"{amount(total)} of the {amount(capacity)} of {device}, {_per_cent(total / capacity)}"
     title = text(LEFT, 12, "memory of a rank", weight=600)
     words = text(LEFT + 118, 12, share)
@@ -60,7 +66,7 @@ def memory_svg(memory, capacity, device, theme="page"):
         body.append(_bar(x, 20, size * scale, 14, *_ink(kind)))
         x += size * scale
     if enlarged:
-        body.append(text(RIGHT, 31, "enlarged", "halo-activations", 10, "end", 600))
+        body.append(text(RIGHT, 31, "enlarged", "muted", 10, "end"))
     else:
         ink = "exposed" if total > capacity else "fg"
         end = LEFT + capacity * scale
@@ -74,12 +80,13 @@ def memory_svg(memory, capacity, device, theme="page"):
     return document(WIDTH, 60, "".join(body), f"memory of a rank {share}", svg_style(theme), theme)
 
 
-def _head(badge, words):
+def _head(badge, words, more):
     size = 6.3 * len(badge) + 16
     return [
         rect(LEFT, 6, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'"),
         text(LEFT + size / 2, 19.5, badge, anchor="middle", weight=600),
         text(LEFT + size + 12, 21, words, size=14, weight=650),
+        text(RIGHT, 21, more, "muted", 11, "end"),
     ]
 
 
