@@ -4,8 +4,10 @@ Kept out of the package, so that a learner does not meet them by accident.
 """
 
 import solutions_costs
+import solutions_costs_runs
 import solutions_meshes
 import solutions_start
 
-RIGHT = {**solutions_start.RIGHT, **solutions_meshes.RIGHT, **solutions_costs.RIGHT}
-WRONG = {**solutions_start.WRONG, **solutions_meshes.WRONG, **solutions_costs.WRONG}
+_MODULES = (solutions_start, solutions_meshes, solutions_costs, solutions_costs_runs)
+RIGHT = {name: fns for module in _MODULES for name, fns in module.RIGHT.items()}
+WRONG = {name: cases for module in _MODULES for name, cases in module.WRONG.items()}
