@@ -33,8 +33,8 @@ TPU_V3 = Device({"bfloat16": 123e12, "float32": 123e12 / 6}, 32 * 2**30, 900e9, 
 def laptop(ranks=4):
     """A laptop's ranks over gloo, as an order of magnitude: `tpviz.calibrate` measures yours.
 
-    Rates derived from timings on 2 cores: an all-reduce of 64 MB over 4 ranks took 89 ms, one of 4 bytes
-    over 2 ranks 0.09 ms. Compute and memory are a guess for one busy core.
+    Links derived from timings on 2 cores: an all-reduce of 64 MB over 4 ranks took 89 ms, one of
+    4 bytes over 2 ranks 0.09 ms. Compute and memory are a guess for one busy core.
     """
     device = Device({"float64": 10e9, "float32": 20e9, "bfloat16": 5e9}, 2e9, 5e9, "laptop core")
     level = [("gloo", ranks, 1.1e9, None, 50e-6)]
@@ -98,11 +98,11 @@ def frontier(nodes=2):
 
     Inside a node the table measured by AxoNN's authors, which no simple rule explains: level rates
     (129, 36 and 135 GB/s) are taken from it and serve messages and traffic of several axes. Out of
-    a node 40 GB/s, half of nominal, by the same code, so 40 / min(8, P) for P concurrent rings;
-    5 GB/s is what one of eight gets. Latencies: NCCL's constants for NVLink and networks.
+    a node 40 GB/s by the same code, halved there from 80, so 40 / min(8, P) for P concurrent rings.
+    Latencies: constants of NCCL's tuner, as for Perlmutter.
     """
     levels = [("package", 2, 129e9, None, 3.4e-6), ("node", 4, 36e9, 135e9, 3.4e-6, None, True),
-              ("Slingshot", nodes, 5e9, 40e9, 9.6e-6)]
+              ("Slingshot", nodes, 10e9, None, 9.6e-6, 4)]
     rates = {(1, 2): 129, (1, 4): 52, (1, 8): 135, (2, 2): 50, (2, 4): 72, (4, 2): 36}
     table = {key: rate * 1e9 for key, rate in rates.items()}
     return _cluster("Frontier", MI250X_GCD, levels, table=table, source="AxoNN's code")

@@ -65,6 +65,12 @@ def test_axonn_bandwidths(preset, node, inside, out):
         assert bandwidth(cluster, stride, size) == pytest.approx(out / min(node, stride))
 
 
+def test_a_message_goes_through_one_nic():
+    assert perlmutter().link((0, 4), 8, shift=4).limit == 20e9
+    assert frontier().link((0, 8), 16, shift=8).limit == 10e9
+    assert frontier().link((0, 8), 16, shift=8).bandwidth == 5e9  # all eight pairs at once
+
+
 def test_the_rule_alone_gives_perlmutters_table():
     node = replace(perlmutter(nodes=1), table={})
     assert {key: bandwidth(node, *key) for key in PERLMUTTER} == PERLMUTTER

@@ -80,6 +80,8 @@ def test_a_message_loads_its_senders_way_out_and_its_receivers_way_in():
 def test_the_slowest_hop_gives_the_latency():
     levels = (Level("in", 2, 1.0, latency=1e-6), Level("out", 2, 1.0, latency=5e-6))
     c = Cluster("c", DEVICE, levels, latencies={(1, 4): 7e-6})
+    slow_inside = replace(c, levels=(replace(levels[0], latency=9e-6), levels[1]), latencies={})
+    assert slow_inside.link((0, 1, 2, 3), 4).latency == 9e-6
     mesh = Mesh({"dp": 2, "tp": 2})
     assert c.axis_link(mesh, "tp").latency == 1e-6
     assert c.axis_link(mesh, "dp").latency == 5e-6
@@ -87,10 +89,13 @@ def test_the_slowest_hop_gives_the_latency():
 
 
 def test_the_slowest_group_of_an_axis_decides():
-    c = Cluster("uneven", DEVICE, (Level("in", 2, 100.0), Level("out", 3, 10.0, 60.0)))
-    mesh = Mesh({"dp": 2, "tp": 3})  # ranks 0, 1 | 2, 3 | 4, 5: both groups span two pairs
-    assert c.axis_link(mesh, "tp").bandwidth == 10
-    assert len(c.axis_link(mesh, "tp").ports) == len(c.link((0, 1, 2), 6).ports)
+    c = Cluster("uneven", DEVICE, (Level("in", 3, 100.0), Level("out", 2, 10.0)))
+    mesh = Mesh({"dp": 3, "tp": 2})  # (0, 1) and (4, 5) inside a unit, (2, 3) across
+    assert c.link((0, 1), 6).bandwidth == c.link((4, 5), 6).bandwidth == 100
+    assert c.axis_link(mesh, "tp") == c.link((2, 3), 6)
+    assert c.bandwidth(mesh, "tp") == 10
+    pairs = Cluster("pairs", DEVICE, (Level("in", 2, 100.0), Level("out", 3, 10.0, 60.0)))
+    assert pairs.bandwidth(Mesh({"dp": 2, "tp": 3}), "tp") == 10  # one member in a unit, two in one
 
 
 # -- tables and other traffic ----
@@ -110,8 +115,8 @@ def test_traffic_of_another_axis_shares_only_ports_that_both_pass():
     assert ring.rate({(1, 0, "out"): 1}) == 8  # the port that held it back carries what it got
     assert ring.rate({(0, 3, "in"): 1}) == 16  # a device's own port still carries 100
     assert ring.rate({(9, 9, "out"): 5}) == 16
-    faster = two_nodes(4, table={(4, 2): 50.0}).link((0, 4), 8)
-    assert faster.rate({}) == 50
+    faster = two_nodes(4, table={(1, 8): 150.0}).link(tuple(range(8)), 8)
+    assert faster.rate({}) == 150  # more than a device's own port carries by the rule
 
 
 # -- torus ----
@@ -136,6 +141,12 @@ def test_groups_laid_across_share_links():
     link = torus(8, 2).link((0, 4), 16)  # the far side: four hops there, four back by the wrap
     assert {port.load for port in link.ports} == {4}
     assert link.latency == pytest.approx(4e-6) and link.bandwidth == 2.5
+
+
+def test_a_ring_that_passes_a_link_twice_gets_half_of_it():
+    link = torus(8, 2).link((0, 2, 1, 3), 16)  # out of step: 0 to 2, back to 1, on to 3
+    assert {port.key: port.load for port in link.ports}[0, 1, 1] == 2
+    assert link.bandwidth == 5
 
 
 def test_a_message_on_a_torus_goes_one_way():

@@ -116,6 +116,9 @@ def test_no_line_of_text_leaves_the_picture(cluster):
             if node.get("text-anchor") == "start":
                 letter = 0.53 * float(node.get("font-size"))
                 assert float(node.get("x")) + letter * len(node.text) <= float(tree.get("width"))
+        boxes = [n for n in tree.iter(f"{SVG}rect") if n.get("width") == "44.00"]
+        right = max(float(node.get("x")) for node in boxes)
+        assert float(tree.get("width")) <= max(700, right + 100)
 
 
 @pytest.mark.parametrize("cluster, mesh", [

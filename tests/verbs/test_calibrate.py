@@ -32,12 +32,15 @@ def test_the_fit_finds_the_line_that_made_the_times(alpha, bandwidth, ranks):
     assert found == pytest.approx((alpha, bandwidth), rel=1e-6)
 
 
-def test_one_outlier_does_not_move_the_line():
+@pytest.mark.parametrize("factor", [0.5, 3, 10])
+@pytest.mark.parametrize("which", range(8))
+def test_one_outlier_does_not_move_the_line(which, factor):
     hops, volume = np.full(8, 6), np.geomspace(1e4, 1e8, 8)
     times = 6 * 1e-4 + volume / 1e9
-    times[3] *= 10
+    times[which] *= factor
     alpha, bandwidth = fit_line(hops, volume, times)
-    assert alpha == pytest.approx(1e-4, rel=0.02) and bandwidth == pytest.approx(1e9, rel=0.02)
+    near = 0.01 if factor > 1 else 0.08  # of relative errors, one of a short time weighs more
+    assert alpha == pytest.approx(1e-4, rel=near) and bandwidth == pytest.approx(1e9, rel=near)
 
 
 @pytest.mark.parametrize("times", [
@@ -78,7 +81,7 @@ def made_up(hosts=("a",) * 4, repeats=3):
                 for group in groups:
                     for place, rank in enumerate(group):
                         stamps = ranks[rank]["points"].setdefault((kind, name, size), [])
-                        clock = 1000.0 * (len(set(hosts)) > 1) * rank
+                        clock = -1000.0 * (len(set(hosts)) > 1) * rank
                         for i in range(repeats):
                             last = 10.0 * i + 0.01 * (len(group) - 1)
                             took = (hops * alpha + volume / bandwidth) * (9 if i == 2 else 1)
@@ -144,6 +147,8 @@ def test_the_picture_has_every_point_every_panel_and_the_badge(theme):
             "messages between neighbours"} <= set(words)
     assert names.count("circle") == 4 * len(SIZES) + 1  # all-reduces, messages, and the legend's
     assert names.count("path") == 2 * 3 + 1 + 3
+    lines = [node.get("d").count("L") for node in tree.iter() if node.tag.endswith("path")]
+    assert lines.count(24) == 2 * 3 + 1  # drawn bent, as they are on logarithmic axes
 
 
 def test_what_it_says_of_itself():
@@ -166,7 +171,7 @@ def test_what_it_says_of_itself():
 ])
 def test_on_real_ranks(world_size, axes, kinds):
     said = []
-    found = tv.calibrate(world_size, axes, sizes=(64, 1000, 4096), repeats=2, dtypes=["float64"],
+    found = tv.calibrate(world_size, axes, sizes=(64, 1001, 4096), repeats=2, dtypes=["float64"],
                          gemm=16, device="cpu", progress=lambda *report: said.append(report))
     assert [kind for kind in found.fits if kind != "message"] == kinds
     assert set(found.cluster.table) == set(found.cluster.latencies) == set(kinds)
