@@ -185,3 +185,24 @@ def test_faults_without_a_cluster():
 def test_more_ranks_than_the_cluster_has():
     with pytest.raises(ValueError, match="do not fit the 8 devices"):
         tv.run(tv.Megatron(tp=16), tv.GPT(heads=16), BOX)
+
+
+def ring_of_messages(cluster):
+    rank, world = dist.get_rank(), dist.get_world_size()
+    out, into = torch.ones(10_000), torch.empty(10_000)
+    with tv.record(cluster=cluster) as recorder, recorder.step():
+        for _ in range(4):
+            works = [dist.isend(out, (rank + 1) % world), dist.irecv(into, (rank - 1) % world)]
+            torch.ones(200, 200) @ torch.ones(200, 200)
+            for work in works:
+                work.wait()
+    return recorder.trace
+
+
+def test_messages_that_ended_under_a_kernel_are_not_late():
+    for trace in tv.launch(ring_of_messages, BOX, world_size=2):
+        assert trace.meta["late"]["share"] < 0.2
+        kernels = trace.select(kind="compute")
+        for event in trace.select(kind="comm"):
+            under = kernels.where((kernels["start"] <= event.end) & (event.start < kernels["end"]))
+            assert len(under) == 1 and event.end <= under["end"][0]
