@@ -55,8 +55,8 @@ class Pacer:
         self.kernels, self.late = 0, Counter()
         cores = os.cpu_count() or 1
         self.share = max(1.0, int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)) / cores)
-        self.lane = self._common_start()
-        self._mark()
+        self.starts = -1
+        self.align()
 
     # -- the lane clock --------------------------------------------------------------------------
     def now(self):
@@ -229,13 +229,15 @@ class Pacer:
             flight.row[2] = flight.end
 
     # -- life ------------------------------------------------------------------------------------
-    def _common_start(self):
-        """All ranks' lane clocks start at the same time, the last rank's."""
-        slot = self.arrivals.slot("tpviz/start", tuple(range(self.world_size)))
-        self.arrivals.post(slot, self.rank, 0, now(), 0.0, 0.0)
-        while (found := self.arrivals.complete(slot, 0)) is None:
+    def align(self):
+        """All ranks' lane clocks go on from the same time, the last rank's: a step begins."""
+        ranks = tuple(range(self.world_size))
+        slot, self.starts = self.arrivals.slot("tpviz/start", ranks), self.starts + 1
+        self.arrivals.post(slot, self.rank, self.starts, now(), 0.0, 0.0)
+        while (found := self.arrivals.complete(slot, self.starts)) is None:
             time.sleep(1e-4)
-        return found[0]
+        self.lane = found[0]
+        self._mark()
 
     def close(self):
         """Let every collective end, then let go."""

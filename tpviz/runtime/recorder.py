@@ -92,6 +92,8 @@ class Recorder:
         if self.phases.step >= 0:
             raise RuntimeError(f"step {self.phases.step} is not over; steps cannot be nested")
         number = len(self.steps)
+        if self.pacer:
+            self.pacer.align()
         self.phases.set_step(number)
         start = self.clock.now()
         try:
@@ -241,7 +243,8 @@ def record(memory=False, detail="kernels", cluster=None, faults=None):
     the program, so times of such a recording are not to be trusted. detail: "kernels" (GEMMs,
     convolutions, attention, fused optimizers: what carries the FLOPs, cheap) or "all" (every
     operator, slower). cluster: a `Cluster` to emulate: kernels and collectives really run, and last
-    as long as the cluster says; every rank of the world enters together, all on one host. faults:
+    as long as the cluster says; every rank of the world enters together, all on one host, and marks
+    the same steps. faults:
     `Faults` of that cluster. Collectives are seen on groups of the "tpviz" backend, which
     `tpviz.launch` starts ranks with; with another backend only compute is seen, and a warning says
     so.
