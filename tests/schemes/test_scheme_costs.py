@@ -110,13 +110,17 @@ def captured(strategy, workload):
     return tv.capture(strategy, workload)
 
 
-rates = st.floats(3, 9).map(lambda x: 10**x)
+def about(middle, decades=1.0):
+    """Rates around one at which kernels and collectives of `TINY` take about as long."""
+    return st.floats(-decades, decades).map(lambda x: middle * 10**x)
+
+
 clusters = st.builds(
     lambda flops, memory, inner, outer, latency, hop, rings, algorithm: Cluster(
         "any", Device({"float32": flops}, 1e9, memory),
         (Level("in", 2, inner, 2 * inner, latency), Level("out", 2, outer, 1.5 * outer, hop)),
         rings=rings, algorithm=algorithm),
-    rates, rates, rates, rates, st.floats(0, 1e-2), st.floats(0, 1e-2),
+    about(1e6), about(1e6, 3), about(1e5), about(1e5), st.floats(0, 1e-2), st.floats(0, 1e-2),
     st.sampled_from(["multi", "single"]), st.sampled_from([*ALGORITHMS, "auto"]))
 
 

@@ -89,7 +89,19 @@ def test_the_topology_decides_the_winner():
     assert tv.search(MUCH, flat, simulate=False).best.axes == {"dp": 4}
 
 
-def test_simulation_reorders_the_top():
+def test_simulation_reorders_the_top(monkeypatch):
+    """Where it finds the reverse, the last of the top is first, and no two pairs agree."""
+    plain = tv.search(W, BOX, [tv.Megatron], simulate=False)
+    monkeypatch.setattr("tpviz.verbs.search._simulated",
+                        lambda row: replace(row, simulated=1 / row.predicted))
+    found = tv.search(W, BOX, [tv.Megatron], top=3)
+    assert [r.strategy for r in found.rows[:3]] == [r.strategy for r in plain.rows[2::-1]]
+    assert [r.strategy for r in found.rows[3:]] == [r.strategy for r in plain.rows[3:]]
+    assert found.agreement == {"predicted, simulated": {"tau": -1.0, "top": False, "rows": 3}}
+    assert "tau -1.00 and another first." in found.describe()
+
+
+def test_the_top_is_simulated():
     found = tv.search(W, BOX, [tv.Megatron, tv.DataParallel], top=3)
     top = found.rows[:3]
     assert all(row.simulated is not None for row in top)
