@@ -215,6 +215,54 @@ def test_the_switch_shows_the_simulated_timeline(view):
     assert view.timeline.scene["badge"] == "simulated"
 
 
+def test_the_share_of_exposed_communication_counts_its_latency_too(view):
+    view.guesses._form.children[1].commit(12)
+    finished(view)
+    bare = sum(view.prediction.exposed.values()) / view.prediction.step_time
+    assert f"'>{100 * bare:.4g} %</td>" in view.results.revealed.value
+    assert "that nothing hides: You guessed" in view.results.revealed.value
+
+
+def test_knobs_that_move_during_a_run_do_not_change_what_it_is_held_against(view):
+    begun, leave = threading.Event(), threading.Event()
+
+    def slow(*args, **kwargs):
+        begun.set()
+        leave.wait(10)
+        return emulated(*args, **kwargs)
+
+    view._runner = slow
+    guessed(view, 70)
+    predicted = f"'>{1e3 * view.prediction.step_time:,.4g} ms</td>"
+    view.run()
+    assert begun.wait(10)
+    view._inner.controls["tp"].value = 2
+    view.setting.slow.value = 100
+    leave.set()
+    assert view.wait(10)
+    assert "'>70 ms</td>" in view.results.revealed.value
+    assert predicted in view.results.revealed.value
+    assert "measured: Megatron(tp=4" in view.status.value
+    assert "Run to measure it" in view.ledger.value  # what is in view now is another strategy
+
+
+def test_the_runner_starts_no_more_ranks_than_this_machine_may(monkeypatch):
+    from tpviz.widgets.outcome import run
+
+    calls = []
+    for name in ("capture", "simulate", "run"):
+        made = synthetic_trace({"tp": 2}, steps=1)
+        monkeypatch.setattr(tv, name, lambda *a, _m=made, _n=name, **k: calls.append(_n) or _m)
+    monkeypatch.setattr(
+        import_module("tpviz.widgets.outcome"), "compared", lambda *a: (None, "not now"))
+    for most, verbs in (("2", ["capture", "simulate", "run"]), ("1", ["capture", "simulate"])):
+        monkeypatch.setenv("TPVIZ_MAX_RANKS", most)
+        outcome = run(tv.Megatron(tp=2), tv.GPT(), PAIRS, steps=1, progress=lambda *a: None)
+        assert calls == verbs
+        assert (outcome.measured is None, outcome.note) == (most == "1", "not now")
+        calls.clear()
+
+
 def test_why_there_is_no_comparison_is_said(view):
     def incomparable(*args, **kwargs):
         traces = emulated(*args, **kwargs)
