@@ -206,3 +206,31 @@ def test_messages_that_ended_under_a_kernel_are_not_late():
         for event in trace.select(kind="comm"):
             under = kernels.where((kernels["start"] <= event.end) & (event.start < kernels["end"]))
             assert len(under) == 1 and event.end <= under["end"][0]
+
+
+def scattered(cluster):
+    """For sums, means and maxima, as a list and as one tensor: what this rank gets."""
+    rank, world, found = dist.get_rank(), dist.get_world_size(), []
+    x = torch.arange(8.0) * (rank + 1)
+    with tv.record(cluster=cluster) as recorder, recorder.step():
+        for operator in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX):
+            y, z = torch.empty(8 // world), torch.empty(8 // world)
+            dist.reduce_scatter(y, list(x.chunk(world)), op=operator)
+            work = scatter_first_of(z, x, operator)
+            torch.ones(200, 200) @ torch.ones(200, 200)
+            work.wait()
+            found += [y.tolist(), z.tolist()]
+    return found, recorder.trace.meta["late"]
+
+
+def scatter_first_of(output, whole, operator):
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    return scatter(output, whole, op=operator, async_op=True)
+
+
+def test_reduce_scatters_are_right_and_run_while_nobody_waits():
+    for rank, (found, late) in enumerate(tv.launch(scattered, BOX, world_size=2)):
+        part = torch.arange(8.0).chunk(2)[rank]
+        for i, factor in enumerate((3, 1.5, 2)):
+            assert found[2 * i] == found[2 * i + 1] == (part * factor).tolist()
+        assert late["share"] < 0.2

@@ -1,8 +1,8 @@
-"""A reduce-scatter that gloo does not have: one that runs while nobody waits for it.
+"""A reduce-scatter quick enough for emulated runs, and which says when it is done.
 
-gloo's own begins only when it is waited for, and of a list it makes one reduce after another, which
-takes n times as long; both would spoil an emulated run. Here every rank sends each other its part
-(all_to_all, which gloo runs in the background) and adds up what came.
+gloo's own is a whole all-reduce, of a list one reduce after another, and it says that it is done
+only once it has been waited for. Here every rank sends each other its part (all_to_all) and whoever
+waits adds up what came.
 """
 
 import torch
@@ -14,7 +14,9 @@ _OPERATORS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
 
 def can_scatter(method, args):
     """Whether this call is one that `scatter` does: sums or means of CPU tensors in equal parts."""
-    if method not in METHODS or len(args) < 3 or args[2].reduceOp not in _OPERATORS:
+    if method not in METHODS or len(args) < 3:
+        return False
+    if not any(args[2].reduceOp == operator for operator in _OPERATORS):  # `in` asks the other way
         return False
     output, parts = _output_and_parts(args)
     return output.device.type == "cpu" and all(p.numel() == output.numel() for p in parts)
