@@ -1,4 +1,4 @@
-"""Emulated clusters: do real ranks take what the model says? Ratios to 1, over topologies and programs.
+"""Emulated clusters: do real ranks take what the model says? By topology and program.
 
 First single collectives against the ring formula, then whole training steps of our strategies and
 of PyTorch's own against `tpviz.simulate`, with the overlap and the order of the strategies.
@@ -6,6 +6,7 @@ of PyTorch's own against `tpviz.simulate`, with the overlap and the order of the
 
 import sys
 import warnings
+from itertools import combinations
 from statistics import median
 
 import numpy as np
@@ -18,6 +19,7 @@ from tpviz import clusters, peers
 from tpviz.cluster import Cluster, Device, Level
 
 REPEATS = 5
+CLOSE = 0.02  # strategies closer than this are a tie
 WORKLOAD = tv.GPT(layers=2, hidden=64, heads=8, seq=64, batch=8)
 HIDDEN = 64  # the emulated model is as wide as 64 x 64
 STEP = {4: 1.5, 8: 4.0}  # seconds that the slowest strategy's step is stretched to
@@ -104,9 +106,12 @@ def steps(world):
                   "warned" if warned else "", flush=True)
         from tpviz.verbs.search import kendall_tau
         tau = kendall_tau([f[0] for f in found], [f[1] for f in found])
-        rows.append(row(f"{cluster.name}, {world} ranks: 1 - Kendall's tau of the order", 1 - tau,
-                        "", 0.0))
-        print(rows[-1]["what"], rows[-1]["value"], flush=True)
+        rows.append(row(f"{cluster.name}, {world} ranks: 1 - Kendall's tau of the order", 1 - tau))
+        swapped = sum((a[0] - b[0]) * (a[1] - b[1]) < 0 and abs(a[0] / b[0] - 1) > CLOSE
+                      for a, b in combinations(found, 2))
+        rows.append(row(f"  pairs more than {100 * CLOSE:.0f} % apart in the wrong order", swapped,
+                        "", 0))
+        print(rows[-2]["what"], rows[-2]["value"], "swapped", swapped, flush=True)
     return rows
 
 

@@ -66,6 +66,7 @@ def ratio(times, this, other):
 def row(what, value, unit="", bound=None, samples=()):
     """One line of a report; bound is the most that ``value`` may be, where that was promised."""
     spread = quantiles(samples, n=4)[::2] if len(samples) > 3 else None
+    value = float(value)  # NumPy numbers are no JSON
     return {"what": what, "value": value, "unit": unit, "bound": bound, "quartiles": spread,
             "samples": len(samples), "ok": bound is None or value <= bound}
 

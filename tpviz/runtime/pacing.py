@@ -26,7 +26,8 @@ from . import compute
 from .arrivals import Arrivals
 from .operations import PEER
 
-LATE = 0.02  # an emulated run is called unfaithful from this share of a step in overruns on
+LATE = 0.02  # from this share of a step in overruns on an emulated run is called unfaithful,
+LATE_COMM = 0.03  # or from this share of its communication, which shifts the overlap by as much
 SILENT = PEER | {"reduce_scatter"}
 QUICK = 1e-3  # a wait that takes less (s) is for something that was done before
 now = time.perf_counter
@@ -35,10 +36,11 @@ now = time.perf_counter
 class Flight:
     """One collective of this rank under way; ``end`` (s) once it is known."""
 
-    __slots__ = ("end", "key", "name", "row")
+    __slots__ = ("end", "key", "name", "row", "start")
 
-    def __init__(self, key, name):
-        self.key, self.name, self.end, self.row = key, name, None, None
+    def __init__(self, key, name, start):
+        self.key, self.name, self.start = key, name, start
+        self.end = self.row = None
 
 
 class Pacer:
@@ -54,6 +56,7 @@ class Pacer:
         self.flights, self.under_way, self.numbers = {}, {}, Counter()
         self.lock = threading.Lock()
         self.kernels, self.late = 0, Counter()
+        self.communication = self.late_communication = 0.0
         cores = os.cpu_count() or 1
         self.share = max(1.0, int(os.environ.get("LOCAL_WORLD_SIZE", self.world_size)) / cores)
         self.starts = -1
@@ -125,12 +128,12 @@ class Pacer:
         factor = self.faults.link_factor(members)
         number = self.numbers[slot.index]
         self.numbers[slot.index] += 1
-        flight = Flight((slot.index, number), name)
+        flight = Flight((slot.index, number), name, self.now())
         with self.lock:
             self.flights[flight.key] = flight
-            place = members.index(self.rank)
             self.arrivals.post(
-                slot, place, number, self.now(), hops * link.latency * factor, volume * factor
+                slot, members.index(self.rank), number, flight.start,
+                hops * link.latency * factor, volume * factor,
             )
         return flight
 
@@ -145,6 +148,7 @@ class Pacer:
         end = self.end_of(flight)
         if real > end:
             self.late[flight.name] += real - end
+            self.late_communication += real - end
             flight.end = end = real
             self._stamp(flight)
         if end > self.lane:
@@ -208,6 +212,7 @@ class Pacer:
             flight = self.flights.pop((slot.index, number), None)
             if flight is not None:
                 flight.end = flow.end
+                self.communication += flight.end - flight.start
                 self._stamp(flight)
             self._begin(slot, flow.end)
 
@@ -247,11 +252,13 @@ class Pacer:
 
     def meta(self, steps):
         """What a trace says of its pacing; ``steps``: seconds of each."""
-        total = sum(self.late.values())
-        each = max(len(steps), 1)
-        share = total / sum(steps) if sum(steps) else 0.0
-        names = [f"{name} ({1e3 * s / each:.1f} ms)" for name, s in self.late.most_common(3)]
-        late = {"seconds": total / each, "share": share, "events": names if share > LATE else []}
+        total, each = sum(self.late.values()), max(len(steps), 1)
+        late = {
+            "seconds": total / each,
+            "share": total / sum(steps) if sum(steps) else 0.0,
+            "share_of_communication": self.late_communication / max(self.communication, 1e-12),
+            "events": [f"{n} ({1e3 * s / each:.1f} ms)" for n, s in self.late.most_common(3)],
+        }
         return {"badge": "emulated", "cluster": self.cluster.caption, "late": late}
 
 
@@ -264,14 +271,22 @@ def _expected_end(flow):
     return flow.updated + flow.left / flow.rate
 
 
+def is_faithful(late):
+    """Whether a run with these overruns (``trace.meta["late"]``) is as the model says."""
+    return late["share"] <= LATE and late["share_of_communication"] <= LATE_COMM
+
+
 def warn_if_late(late):
     """Warn that events were too short to be faithful, and say what would help."""
-    if late["share"] > LATE:
-        times = 2 ** round(late["share"] / LATE).bit_length()
-        warnings.warn(
-            f"this emulated run is not faithful: {100 * late['share']:.0f} % of the step is "
-            "overrun of events too short for this machine: "
-            f"{', '.join(late['events'])}. Slower motion helps: {times} x slower, by "
-            f"cluster.scale_model(slow_motion={times})",
-            stacklevel=3,
-        )
+    if is_faithful(late):
+        return
+    step, comm = late["share"] / LATE, late["share_of_communication"] / LATE_COMM
+    times = 2 ** round(max(step, comm)).bit_length()
+    share, of = (late["share"], "step") if step >= comm else (
+        late["share_of_communication"], "communication (so the overlap may be off)")
+    warnings.warn(
+        f"this emulated run is not faithful: {100 * share:.0f} % of the {of} is overrun of events "
+        f"too short for this machine: {', '.join(late['events'])}. Slower motion helps: {times} x "
+        f"slower, by cluster.scale_model(slow_motion={times})",
+        stacklevel=3,
+    )

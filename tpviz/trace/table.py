@@ -49,7 +49,7 @@ class Event(NamedTuple):
 
 
 MANY = 16
-"""Groups larger than this, in even steps, are written "0..1016:8": a column of texts stays small."""
+"""Groups larger than this, in even steps, are written "0..1016:8", for a column of short texts."""
 
 
 def members_text(ranks):
@@ -131,6 +131,8 @@ class Trace:
         late = [t.meta["late"] for t in traces if "late" in t.meta]
         if late:
             joined["late"] = max(late, key=lambda found: found["seconds"])
+            share = "share_of_communication"
+            joined["late"] |= {share: max(found.get(share, 0.0) for found in late)}
         badges = dict.fromkeys(t.meta.get("badge") or "origin unknown" for t in traces)
         if len(badges) > 1:  # a part must not pass for what another one is
             joined["badge"] = "; ".join(badges)
