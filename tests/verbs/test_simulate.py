@@ -86,3 +86,16 @@ def test_every_operator_takes_time_where_all_count():
     few, all_of_them = (tv.simulate(strategy, W, BOX, detail=d) for d in ("kernels", "all"))
     assert all_of_them.step_time > few.step_time
     assert "native_layer_norm" in all_of_them["name"]
+
+
+@pytest.mark.parametrize("strategy", [tv.Megatron(tp=2), tv.DataParallel(dp=2, zero=3)], ids=repr)
+def test_memory_is_that_of_a_run(strategy):
+    simulated = tv.simulate(strategy, W, BOX)
+    measured = tv.run(strategy, W, steps=1)
+    for rank in (0, 1):
+        ours, theirs = simulated.memory(rank), measured.memory(rank)
+        assert ours.peaks["parameters"] == theirs.peaks["parameters"]
+        assert ours.peaks["optimizer"] == theirs.peaks["optimizer"]
+        assert ours.peak == pytest.approx(theirs.peak, rel=0.01)
+        assert (ours.time[1:] >= ours.time[:-1]).all()
+        assert 0 <= ours.time[0] <= ours.time[-1] <= simulated.step_time

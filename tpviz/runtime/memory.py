@@ -12,23 +12,28 @@ import time
 import weakref
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 
 
 class MemoryHook(TorchDispatchMode):
-    """Counts allocations while entered; `series` gives the samples."""
+    """Counts allocations while entered; `series` gives the samples.
 
-    def __init__(self, phases):
+    With a clock, as for a capture, its stamps are the times, and only fake tensors count.
+    """
+
+    def __init__(self, phases, clock=None):
         super().__init__()
-        self.phases = phases
+        self.phases, self.fake = phases, clock is not None
+        self.now = clock.now if clock else time.perf_counter
         self.live = {}  # storage id -> [bytes, kind, weak reference]
         self.totals = dict.fromkeys(KINDS, 0)
         self.samples, self.hooks = [], []
 
     def __enter__(self):
-        tensors, states = _alive()
+        tensors, states = _alive(self.fake)
         for t in states:
             self._see(t, "optimizer")
         for t in sorted(tensors, key=lambda t: not isinstance(t, torch.nn.Parameter)):
@@ -95,7 +100,7 @@ class MemoryHook(TorchDispatchMode):
             self._see(leaf.grad, "gradients")
 
     def _sample(self):
-        self.samples.append((time.perf_counter(), *self.totals.values()))
+        self.samples.append((self.now(), *self.totals.values()))
 
     def series(self):
         """{"time": seconds, kind: bytes at that time, ...}: the last sample of each moment."""
@@ -103,7 +108,7 @@ class MemoryHook(TorchDispatchMode):
         return dict(zip(("time", *KINDS), map(list, columns)))
 
 
-def _alive():
+def _alive(fake):
     """(all tensors, tensors of optimizer states), found through the garbage collector.
 
     ``type`` rather than isinstance, which would wake lazy proxies.
@@ -111,6 +116,8 @@ def _alive():
     gc.collect()  # what only cycles keep is not the program's memory
     objects = gc.get_objects()
     tensors = [o for o in objects if issubclass(type(o), torch.Tensor) and o.device.type != "meta"]
+    if fake:  # this process may hold others, of whatever else it does
+        tensors = [t for t in tensors if isinstance(getattr(t, "_local_tensor", t), FakeTensor)]
     states = [
         t
         for o in objects

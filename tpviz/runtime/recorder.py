@@ -40,7 +40,7 @@ class Recorder:
         self.detail = detail
         self.kernels, self.comms, self.waits, self.steps = [], [], [], []
         self.phases = Phases(self.kernels)
-        self.memory = MemoryHook(self.phases) if memory else None
+        self.memory = MemoryHook(self.phases, clock) if memory else None
         self.own_seconds = 0.0
         self.clock, self.cluster, self.faults, self.pacer = clock, cluster, faults, None
         self.hooks = []

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tpviz.trace.table import COLUMNS, Trace, members_list, members_text
+from tpviz.trace.table import COLUMNS, MANY, Trace, members_list, members_text
 
 from .engine import Engine, Queue
 from .faults import NONE
@@ -51,6 +51,18 @@ class Template:
         self.groups = list(dict.fromkeys(g for row, g in enumerate(self.group) if row in comm))
         self.texts = list(dict.fromkeys(members))
         self.text_index = np.array([self.texts.index(text) for text in members], int)
+
+    def moments(self, times):
+        """(captured stamps, seconds) of the operations' starts and ends, both growing."""
+        starts, ends = self.trace["start"], self.trace["end"]
+        pairs = []
+        for (what, _, row), (start, end) in zip(self.operations, times):
+            if what in ("kernel", "issue", "begin"):
+                pairs.append((starts[row], start))
+            if what in ("kernel", "wait", "end"):
+                pairs.append((ends[row], end))
+        stamps, seconds = zip(*sorted(pairs))
+        return stamps, np.maximum.accumulate(seconds)
 
 
 class Board:
@@ -147,7 +159,24 @@ def _trace(capture, templates, texts, times, steps):
             parts.append(columns)
             next_id += rows
     table = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
-    return Trace(table, {})
+    return Trace(table, _memory(capture, templates, times))
+
+
+def _memory(capture, templates, times):
+    """{"memory": series of ranks}: what was allocated in the captured step, at simulated times.
+
+    In a large world only the ranks recorded have one: the others' are the same.
+    """
+    ranks = range(len(times)) if len(times) <= MANY else capture.traces
+    found = {}
+    for rank in ranks:
+        template = templates[capture.model[rank]]
+        series = template.trace.meta.get("memory", {}).get(template.rank)
+        if series:
+            stamps, seconds = template.moments(times[rank][: len(template.operations)])
+            at = np.interp(series["time"], stamps, seconds).tolist()
+            found[rank] = {**series, "time": at}
+    return {"memory": found} if found else {}
 
 
 def _per_step(template):

@@ -92,7 +92,7 @@ def _record(strategy, workload, rank, world_size, detail):
             shape = workload.batch, workload.seq
             batch = tuple(torch.zeros(shape, dtype=torch.int64) for _ in range(2))
             _train(program, batch)  # optimizers and FSDP set themselves up in the first step
-            with Recorder(detail=detail, clock=OrderClock()) as recorder, recorder.step():
+            with Recorder(True, detail, OrderClock()) as recorder, recorder.step():
                 _train(program, batch)
     return recorder.trace
 
