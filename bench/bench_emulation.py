@@ -5,6 +5,7 @@ of PyTorch's own against `tpviz.simulate`, with the overlap and the order of the
 """
 
 import sys
+import time
 import warnings
 from itertools import combinations
 from statistics import median
@@ -29,21 +30,23 @@ LINE = Cluster(
 
 
 def collectives(name, sizes, cluster):
-    """Seconds of each repeat of a collective, as its events say, for each size in elements."""
-    world = dist.get_world_size()
-    with tv.record(cluster=cluster) as recorder:
+    """Seconds of each repeat of a collective by the wall's clock, for each size in elements."""
+    world, walls = dist.get_world_size(), []
+    with tv.record(cluster=cluster):
         for size in sizes:
             whole, part = torch.ones(size), torch.ones(size // world)
+            parts = list(whole.chunk(world))
             for _ in range(REPEATS):
                 dist.barrier()
+                start = time.perf_counter()
                 if name == "all_reduce":
                     dist.all_reduce(whole)
                 elif name == "all_gather":
-                    dist.all_gather(list(whole.chunk(world)), part)
+                    dist.all_gather(parts, part)
                 else:
-                    dist.reduce_scatter(part, list(whole.chunk(world)))
-    comm = recorder.trace.select(name=name)
-    return (comm["end"] - comm["start"]).reshape(len(sizes), REPEATS)
+                    dist.reduce_scatter(part, parts)
+                walls.append(time.perf_counter() - start)
+    return np.reshape(walls, (len(sizes), REPEATS))
 
 
 def single():
@@ -98,11 +101,16 @@ def steps(world):
             what = f"{cluster.name}, {world} ranks, {_short(strategy)}"
             rows.append(row(what, abs(median(each) - 1), "", None if warned else 0.05,
                             [abs(e - 1) for e in each]))
+            rows.append(row("  the same by the wall's clock",
+                            abs(run.step_time / simulated.step_time
+                                * (1 + run.meta["late"]["behind"]) - 1), "",
+                            None if warned else 0.05))
             rows.append(row(f"  overlap {100 * simulated.overlap():.1f} % simulated, points apart"
                             + (" (WARNED)" if warned else ""), 100 * apart, "",
                             None if warned else 3))
-            print(rows[-2]["what"], f"{simulated.step_time:.3f} s simulated", rows[-2]["value"],
-                  f"{100 * apart:.2f} points", f"late {run.meta['late']['share']:.4f}",
+            print(rows[-3]["what"], f"{simulated.step_time:.3f} s simulated", rows[-3]["value"],
+                  f"{100 * apart:.2f} points", f"wall {run.meta['late']['behind']:+.4f}",
+                  f"late {run.meta['late']['share']:.4f}",
                   "warned" if warned else "", flush=True)
         from tpviz.verbs.search import kendall_tau
         tau = kendall_tau([f[0] for f in found], [f[1] for f in found])

@@ -6,7 +6,8 @@ its last member has issued it (`arrivals`), `Flows` says when it ends, and its h
 before. What the host does in between is free, as it is on a device that is fed asynchronously; host
 idleness is not: time in which the rank was blocked or asleep moves the lane clock. Nothing is
 subtracted: where the real thing took longer than the model allows, the event ends when it really
-ended, and the overrun is kept in `late`, by event.
+ended, and the overrun is kept in `late`, by event. Events bear the lane clock's times; how far the
+wall's clock is behind it over a step is in the trace's meta.
 """
 
 import os
@@ -250,13 +251,14 @@ class Pacer:
         for flight in list(self.flights.values()):
             self.end_of(flight)
 
-    def meta(self, steps):
-        """What a trace says of its pacing; ``steps``: seconds of each."""
+    def meta(self, steps, walls):
+        """What a trace says of its pacing; seconds of each step by lane clock and by the wall's."""
         total, each = sum(self.late.values()), max(len(steps), 1)
         late = {
             "seconds": total / each,
             "share": total / sum(steps) if sum(steps) else 0.0,
             "share_of_communication": self.late_communication / max(self.communication, 1e-12),
+            "behind": sum(walls) / sum(steps) - 1 if sum(steps) else 0.0,
             "events": [f"{n} ({1e3 * s / each:.1f} ms)" for n, s in self.late.most_common(3)],
         }
         return {"badge": "emulated", "cluster": self.cluster.caption, "late": late}

@@ -41,7 +41,7 @@ class Recorder:
         self.kernels, self.comms, self.waits, self.steps = [], [], [], []
         self.phases = Phases(self.kernels)
         self.memory = MemoryHook(self.phases, clock) if memory else None
-        self.own_seconds = 0.0
+        self.own_seconds, self.walls = 0.0, []
         self.clock, self.cluster, self.faults, self.pacer = clock, cluster, faults, None
         self.hooks = []
         self.trace = None
@@ -95,11 +95,12 @@ class Recorder:
         if self.pacer:
             self.pacer.align()
         self.phases.set_step(number)
-        start = self.clock.now()
+        start, real = self.clock.now(), time.perf_counter()
         try:
             yield number
         finally:
             self.steps.append((number, start, self.clock.now()))
+            self.walls.append(time.perf_counter() - real)
             self.phases.set_step(-1)
 
     # -- what the hooks call ---------------------------------------------------------------------
@@ -221,7 +222,7 @@ class Recorder:
             "detail": self.detail,
         }
         if self.pacer:
-            meta |= self.pacer.meta([end - start for _, start, end in self.steps])
+            meta |= self.pacer.meta([end - start for _, start, end in self.steps], self.walls)
         if self.memory:
             meta["memory"] = {rank: self.memory.series()}
         return meta

@@ -1,5 +1,8 @@
 """From a `Capture` and a cluster to a simulated `Trace`: build programs, replay, tabulate."""
 
+import gc
+from contextlib import contextmanager
+
 import numpy as np
 
 from tpviz.trace.table import COLUMNS, MANY, Trace, members_list, members_text
@@ -19,6 +22,23 @@ def replay(capture, cluster, steps=1, faults=NONE, contention=True):
     """
     cluster.check_world(capture.world_size)
     faults.check(capture.world_size)
+    with _no_collection():
+        return _replay(capture, cluster, steps, faults, contention)
+
+
+@contextmanager
+def _no_collection():
+    """A replay makes many small objects and no cycles: searching for some would double its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _replay(capture, cluster, steps, faults, contention):
     templates = {
         rank: Template(trace, rank, cluster.device) for rank, trace in capture.traces.items()
     }

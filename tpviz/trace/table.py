@@ -131,8 +131,8 @@ class Trace:
         late = [t.meta["late"] for t in traces if "late" in t.meta]
         if late:
             joined["late"] = max(late, key=lambda found: found["seconds"])
-            share = "share_of_communication"
-            joined["late"] |= {share: max(found.get(share, 0.0) for found in late)}
+            for share in ("share_of_communication", "behind"):
+                joined["late"] |= {share: max(found.get(share, 0.0) for found in late)}
         badges = dict.fromkeys(t.meta.get("badge") or "origin unknown" for t in traces)
         if len(badges) > 1:  # a part must not pass for what another one is
             joined["badge"] = "; ".join(badges)

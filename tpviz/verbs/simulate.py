@@ -37,8 +37,8 @@ def simulate(strategy, workload, cluster, *, steps=1, detail="kernels", faults=N
         capture = capture_program(strategy, workload, detail=detail)
     trace = replay(capture, cluster, steps, faults, contention)
     return type(trace)(trace.columns, {
-        **trace.meta, **capture.meta, "badge": BADGE, "device": "simulated", "cluster": cluster.caption,
-        "world_size": capture.world_size})
+        **trace.meta, **capture.meta, "badge": BADGE, "device": "simulated",
+        "cluster": cluster.caption, "world_size": capture.world_size})
 
 
 def check_cluster(cluster):
