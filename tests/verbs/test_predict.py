@@ -96,9 +96,9 @@ def test_memory_decides_whether_it_fits():
 @pytest.mark.parametrize("arguments, message", [
     ((tv.Megatron(tp=16), W, BOX), "heads=8 does not split evenly over tp=16"),
     ((tv.DataParallel(dp=16), replace(W, batch=16), BOX), "16 ranks do not fit the 8 devices"),
-    (("Megatron", W, BOX), "the strategy must be such as"),
-    ((tv.Megatron(tp=2), BOX, W), "the workload must be such as"),
-    ((tv.Megatron(tp=2), W, "box"), "the cluster must be such as"),
+    (("Megatron", W, BOX), r"first comes a strategy such as tv.Megatron\(tp=2\), not 'Meg"),
+    ((tv.Megatron(tp=2), BOX, W), "after the strategy comes a workload"),
+    ((tv.Megatron(tp=2), W, "box"), "third comes a cluster such as .*, not 'box'"),
 ])
 def test_what_cannot_be_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):

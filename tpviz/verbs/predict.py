@@ -15,6 +15,8 @@ from tpviz.mesh import Mesh
 from tpviz.strategy import Strategy
 from tpviz.workload import GPT
 
+from .checks import check_cluster, check_fit
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
@@ -117,12 +119,8 @@ def predict(strategy, workload, cluster):
 
 def check(strategy, workload, cluster):
     """Raise ``ValueError`` unless these are what they should be and their sizes fit together."""
-    for what, kind, example, value in (("strategy", Strategy, "tv.Megatron(tp=2)", strategy),
-                                       ("workload", GPT, "tv.GPT()", workload),
-                                       ("cluster", Cluster, "tv.clusters.laptop()", cluster)):
-        if not isinstance(value, kind):
-            raise ValueError(f"the {what} must be such as {example}, not {value!r}")
-    strategy.check(workload)
+    check_fit(strategy, workload)
+    check_cluster(cluster)
     cluster.check_world(strategy.world_size)
 
 

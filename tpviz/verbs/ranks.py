@@ -6,17 +6,10 @@ import torch
 
 from tpviz.mesh import Mesh
 from tpviz.schemes.gpt.program import batch_of
-from tpviz.strategy import Strategy
-from tpviz.workload import GPT
 
+from .checks import check_fit
 
-def check_fit(strategy, workload):
-    """Raise ``ValueError`` unless these are a strategy and a workload whose sizes fit together."""
-    if not isinstance(strategy, Strategy):
-        raise ValueError(f"first comes a strategy such as tv.Megatron(tp=2), not {strategy!r}")
-    if not isinstance(workload, GPT):
-        raise ValueError(f"after the strategy comes a workload such as tv.GPT(), not {workload!r}")
-    strategy.check(workload)
+__all__ = ["check_fit", "mean_losses", "program_here", "train_step"]
 
 
 def program_here(strategy, workload, **options):

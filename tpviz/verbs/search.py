@@ -5,6 +5,7 @@
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
@@ -14,8 +15,12 @@ from tpviz.cost import show_bytes, show_seconds
 from tpviz.strategy import Strategy, divisors
 from tpviz.strategy import strategies as registered
 
+from .checks import check_cluster, check_workload
 from .predict import Prediction, check, check_memory, predict
 from .reasons import rivals, why
+
+GIVE = ("give classes such as tv.Megatron, their names, or strategies such as tv.Megatron(tp=2); "
+        "several in a list")
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +47,7 @@ class Row:
 
 
 class Rejected(NamedTuple):
-    """A strategy that was not ranked: why not, and whether for its "sizes" or its "memory"."""
+    """A strategy that was not ranked: why not, and the cause: "sizes", "memory", "no formula"."""
 
     strategy: Strategy
     reason: str
@@ -91,7 +96,8 @@ class Search:
                 f"Kendall's tau {found['tau']:.2f} and {'the same' if found['top'] else 'another'} "
                 "first.")
         causes = Counter(r.cause for r in self.rejected)
-        words = {"sizes": "because sizes do not divide", "memory": "for want of memory"}
+        words = {"sizes": "because sizes do not divide", "memory": "for want of memory",
+                 "no formula": "because they have no formula"}
         lines += [f"{n} more were rejected {words[cause]}." for cause, n in sorted(causes.items())]
         return " ".join(lines)
 
@@ -112,7 +118,8 @@ def search(workload, cluster, strategies=None, top=5, *, simulate=True, run=0, w
     Parameters
     ----------
     strategies : classes (all their space, and their products with a DataParallel among them), names
-        of classes, or single strategies; None: every registered class.
+        of classes, or single strategies; one of these, or several in a list; None: every registered
+        class.
     top : how many of the fastest predictions are simulated; so is the best of other kinds.
     simulate : False leaves the ranking to the formulas.
     run : how many of the first are run on real ranks, the cluster emulated.
@@ -120,6 +127,8 @@ def search(workload, cluster, strategies=None, top=5, *, simulate=True, run=0, w
 
     Returns a `Search`. Raises ``ValueError`` with the numbers where nothing fits.
     """
+    check_workload(workload)
+    check_cluster(cluster, "second")
     world_size = whole_number("world_size", cluster.size if world_size is None else world_size)
     cluster.check_world(world_size)
     top, simulate = whole_number("top", top), one_of("simulate", simulate, (True, False))
@@ -131,13 +140,16 @@ def search(workload, cluster, strategies=None, top=5, *, simulate=True, run=0, w
             check(strategy, workload, cluster)
             cause = "memory"
             check_memory(strategy, workload, cluster)
+            rows.append(Row(strategy, predict(strategy, workload, cluster)))
         except ValueError as error:
             rejected.append(Rejected(strategy, str(error), cause))
-        else:
-            rows.append(Row(strategy, predict(strategy, workload, cluster)))
+        except NotImplementedError as error:
+            rejected.append(Rejected(strategy, str(error), "no formula"))
     if not rows:
         raise ValueError(_nothing(workload, cluster, world_size, rejected))
     rows.sort(key=_order)
+    if run:
+        _check_ranks(rows[:top] if simulate else rows[:run])
     if simulate:
         chosen = set(map(id, (*rows[:top], *rivals(rows))))
         rows = [_simulated(row) if id(row) in chosen else row for row in rows]
@@ -153,13 +165,12 @@ def space(workload, world_size, strategies=None):
     ranks between the two.
     """
     known = registered()
-    given = list(known.values()) if strategies is None else list(strategies)
+    given = _listed(known.values() if strategies is None else strategies)
     given = [known[one_of("strategy", s, tuple(known))] if isinstance(s, str) else s for s in given]
     wrong = [s for s in given if not isinstance(s, Strategy)
              and not (isinstance(s, type) and issubclass(s, Strategy))]
     if wrong:
-        raise ValueError(f"strategies has {wrong[0]!r}: give classes such as tv.Megatron, their "
-                         "names, or strategies such as tv.Megatron(tp=2)")
+        raise ValueError(f"strategies has {wrong[0]!r}: {GIVE}")
     found = [s for s in given if isinstance(s, Strategy)]
     classes = [s for s in given if isinstance(s, type)]
     for cls in classes:
@@ -170,6 +181,15 @@ def space(workload, world_size, strategies=None):
             found += (replace(around, inner=inner) for c in classes if c not in outer
                       for inner in c.space(workload, world_size // ranks))
     return list(dict.fromkeys(found))
+
+
+def _listed(strategies):
+    """A list of what was given: one thing alone is a list of one."""
+    if isinstance(strategies, (str, type, Strategy)):
+        return [strategies]
+    if not isinstance(strategies, Iterable):
+        raise ValueError(f"strategies={strategies!r}: {GIVE}")
+    return list(strategies)
 
 
 def kendall_tau(a, b):
@@ -195,6 +215,14 @@ def _sign(value):
 def _order(row):
     """Faster first; of equals (to rounding) the one with less memory, then by name."""
     return _rounded(row.step_time), row.prediction.memory().total, row.strategy.short
+
+
+def _check_ranks(rows):
+    """Raise ``ValueError``, before hours of simulation, where ranks that may run are too many."""
+    from tpviz.runtime.launch import check_world_size
+
+    for world_size in {row.strategy.world_size for row in rows}:
+        check_world_size(world_size)
 
 
 def _simulated(row):
@@ -236,9 +264,12 @@ def _nothing(workload, cluster, world_size, rejected):
         return f"no strategy to try on {world_size} ranks: give strategies, or another world_size"
     start = f"none of {len(rejected)} strategies fits {world_size} ranks of {cluster.caption}: "
     heavy = [r.strategy for r in rejected if r.cause == "memory"]
+    uneven = next((r for r in rejected if r.cause == "sizes"), None)
+    if not heavy and uneven:
+        return start + f"sizes do not divide, as in {uneven.strategy.short}: {uneven.reason}"
     if not heavy:
-        return start + f"sizes do not divide, as in {rejected[0].strategy.short}: " + (
-            rejected[0].reason)
+        return start + (f"they have no formula, as {rejected[0].strategy.short}; tv.run, "
+                        "tv.simulate and tv.capture take it")
     least = min(heavy, key=lambda s: s.memory(workload).total)
     return start + (f"{len(heavy)} of them for want of memory, of which {least.short} needs least, "
                     f"{show_bytes(least.memory(workload).total)}, and a device has "

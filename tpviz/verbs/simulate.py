@@ -3,10 +3,14 @@
     trace = tv.simulate(tv.Megatron(tp=8) * tv.DataParallel(dp=128), tv.GPT(...), cluster)
 """
 
+from contextlib import suppress
+
 from tpviz.checks import one_of, whole_number
-from tpviz.cluster import Cluster
-from tpviz.simulation.faults import NONE, Faults
+from tpviz.simulation.program import Capture
 from tpviz.simulation.replay import BADGE, replay
+
+from .checks import check_cluster, check_faults, check_fit
+from .predict import check_memory
 
 DETAILS = ("kernels", "all")
 
@@ -24,32 +28,39 @@ def simulate(strategy, workload, cluster, *, steps=1, detail="kernels", faults=N
     contention : False lets each axis have its links to itself, as `predict` does.
     capture : the program, if `tpviz.capture` has it already.
 
-    Raises ``ValueError`` where sizes do not fit each other or the cluster.
+    Raises ``ValueError`` where sizes do not fit each other or the cluster, or a rank needs more
+    memory than its device has (not asked of scale models: there memory does not scale as one).
     """
     steps, detail = whole_number("steps", steps), one_of("detail", detail, DETAILS)
     contention = one_of("contention", contention, (True, False))
-    check_cluster(cluster)
+    check_fit(strategy, workload)
+    check_place(strategy, workload, cluster)
     faults = check_faults(faults)
     if capture is None:
         from .capture import capture as capture_program
 
-        cluster.check_world(strategy.world_size)
         capture = capture_program(strategy, workload, detail=detail)
+    _check_capture(capture, strategy, workload, detail)
     trace = replay(capture, cluster, steps, faults, contention)
     return type(trace)(trace.columns, {
         **trace.meta, **capture.meta, "badge": BADGE, "device": "simulated",
         "cluster": cluster.caption, "world_size": capture.world_size})
 
 
-def check_cluster(cluster):
-    """Raise ``ValueError`` unless this is a cluster."""
-    if not isinstance(cluster, Cluster):
-        raise ValueError("third comes a cluster such as tv.clusters.nvlink_pairs(), "
-                         f"not {cluster!r}")
+def check_place(strategy, workload, cluster):
+    """Raise ``ValueError`` unless this is a cluster with room for the ranks and what they hold."""
+    check_cluster(cluster)
+    cluster.check_world(strategy.world_size)
+    if cluster.hidden_scale == 1:
+        with suppress(NotImplementedError):  # PyTorch's own have no formula
+            check_memory(strategy, workload, cluster)
 
 
-def check_faults(faults):
-    """The faults, none for None. Raises ``ValueError`` on anything else."""
-    if not isinstance(faults, Faults | None):
-        raise ValueError(f"faults={faults!r}; use tv.Faults(stragglers={{3: 1.5}}) or None")
-    return faults or NONE
+def _check_capture(capture, strategy, workload, detail):
+    """Raise ``ValueError`` unless this is the capture of that program."""
+    asked = {"strategy": repr(strategy), "workload": repr(workload), "detail": detail}
+    if not isinstance(capture, Capture):
+        raise ValueError(f"capture={capture!r}; use what tv.capture(strategy, workload) gives")
+    for name, value in asked.items():
+        if capture.meta[name] != value:
+            raise ValueError(f"the capture is of {name} {capture.meta[name]}, not of {value}")

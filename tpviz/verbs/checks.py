@@ -1,0 +1,34 @@
+"""Checks that several verbs share: that each argument is what belongs in its place. No torch."""
+
+from tpviz.cluster import Cluster
+from tpviz.simulation.faults import NONE, Faults
+from tpviz.strategy import Strategy
+from tpviz.workload import GPT
+
+
+def check_fit(strategy, workload):
+    """Raise ``ValueError`` unless these are a strategy and a workload whose sizes fit together."""
+    if not isinstance(strategy, Strategy):
+        raise ValueError(f"first comes a strategy such as tv.Megatron(tp=2), not {strategy!r}")
+    check_workload(workload, "after the strategy")
+    strategy.check(workload)
+
+
+def check_workload(workload, place="first"):
+    """Raise ``ValueError`` unless this is a workload; ``place`` says where the verb takes it."""
+    if not isinstance(workload, GPT):
+        raise ValueError(f"{place} comes a workload such as tv.GPT(), not {workload!r}")
+
+
+def check_cluster(cluster, place="third"):
+    """Raise ``ValueError`` unless this is a cluster; ``place`` says where the verb takes it."""
+    if not isinstance(cluster, Cluster):
+        raise ValueError(f"{place} comes a cluster such as tv.clusters.nvlink_pairs(), "
+                         f"not {cluster!r}")
+
+
+def check_faults(faults):
+    """The faults, none for None. Raises ``ValueError`` on anything else."""
+    if not isinstance(faults, Faults | None):
+        raise ValueError(f"faults={faults!r}; use tv.Faults(stragglers={{3: 1.5}}) or None")
+    return faults or NONE
