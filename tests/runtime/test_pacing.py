@@ -234,3 +234,38 @@ def test_reduce_scatters_are_right_and_run_while_nobody_waits():
         for i, factor in enumerate((3, 1.5, 2)):
             assert found[2 * i] == found[2 * i + 1] == (part * factor).tolist()
         assert late["share"] < 0.2
+
+
+def many_under_way(cluster):
+    """More collectives under way than a short table would hold: all count, in their order."""
+    with tv.record(cluster=cluster) as recorder:
+        sizes = [2500] * 72 + [1] * 128
+        works = [dist.all_reduce(torch.ones(n), async_op=True) for n in sizes]
+        for work in works:
+            work.wait()
+    comm = recorder.trace.select(kind="comm")
+    return comm["end"].max() - comm["start"].min()
+
+
+def test_many_collectives_under_way():
+    fast = Cluster("fast", DEVICE, (Level("link", 2, 4e6, 4e6),))
+    seconds = tv.launch(many_under_way, fast, world_size=2)
+    assert min(seconds) >= 0.999 * 72 * 10_000 / 4e6
+
+
+def from_anyone(cluster):
+    if dist.get_rank() == 1:
+        return dist.send(torch.ones(1), 0)
+    with tv.record(cluster=cluster):
+        return dist.recv(torch.ones(1))
+
+
+def test_a_message_from_anyone():
+    assert tv.launch(from_anyone, None, world_size=2)[0] == 1
+
+
+@pytest.mark.parametrize("bad", [{"cluster": "x"}, {"cluster": BOX, "faults": {0: 2}},
+                                 {"faults": tv.Faults()}])
+def test_record_checks_what_it_is_given(bad):
+    with pytest.raises(ValueError, match="give a"):
+        tv.record(**bad)

@@ -72,3 +72,18 @@ def test_faults_check_their_numbers():
         Faults(stragglers=[1])
     assert Faults(jitter=0.5).kernel_factor(1, 7) == Faults(jitter=0.5).kernel_factor(1, 7)
     assert 1 <= Faults(jitter=0.5).kernel_factor(1, 7) <= 1.5
+
+
+def test_where_members_send_unequal_parts_the_largest_counts():
+    for sizes in ((10, 100), (100, 10)):
+        q = queue("tp", (0, 1))
+        programs = [[("issue", q, "all_to_all", bytes), ("wait", 0)] for bytes in sizes]
+        assert Engine(FLAT, programs).run()[0][0] == (0.0, 0.25 + 0.5)
+
+
+def test_aligned_ranks_go_on_together():
+    times = Engine(FLAT, [[("kernel", 1.0), ("align",), ("kernel", 1.0)],
+                          [("kernel", 3.0), ("align",), ("kernel", 1.0)]]).run()
+    assert times[0] == [(0.0, 1.0), (3.0, 3.0), (3.0, 4.0)]
+    with pytest.raises(RuntimeError, match="rank 0 waits for all to begin a step"):
+        Engine(FLAT, [[("align",)], []]).run()

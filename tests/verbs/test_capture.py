@@ -1,12 +1,16 @@
 """The captured program is the program that runs: every row, every byte, on every rank."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 
 import tpviz as tv
 from tpviz import peers
 from tpviz.simulation.program import place
+from tpviz.strategy import Strategy
 
 W = tv.GPT()
 COLUMNS = ("name", "phase", "layer", "flops", "bytes", "dtype", "axis", "members", "seq")
@@ -58,6 +62,36 @@ def test_place_moves_a_group_along_the_axes_it_does_not_span():
     assert place(mesh, 0, 3, (0, 1)) == (2, 3)
     assert place(mesh, 0, 3, (0, 2)) == (1, 3)
     assert place(mesh, 0, 3, (0, 1, 2, 3)) == (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Uneven(Strategy):
+    """The last index of pp does one product more, and there the last of tp yet another."""
+
+    @property
+    def axes(self):
+        return {"dp": 2, "pp": 2, "tp": 2}
+
+    def check(self, workload):
+        pass
+
+    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+        class Some:
+            def step(self, batch):
+                pp, tp = mesh.get_local_rank("pp"), mesh.get_local_rank("tp")
+                for _ in range(1 + pp + (pp and tp)):
+                    torch.ones(4, 4) @ torch.ones(4, 4)
+
+            def optimizer_step(self):
+                pass
+
+        return Some()
+
+
+def test_ranks_that_differ_are_all_recorded():
+    captured = tv.capture(Uneven(), W)
+    products = [len(captured.trace(rank).select(kind="compute")) for rank in range(8)]
+    assert products == [1, 1, 2, 3, 1, 1, 2, 3]
 
 
 def test_nothing_is_left_behind():

@@ -96,6 +96,59 @@ def test_memory_is_that_of_a_run(strategy):
         ours, theirs = simulated.memory(rank), measured.memory(rank)
         assert ours.peaks["parameters"] == theirs.peaks["parameters"]
         assert ours.peaks["optimizer"] == theirs.peaks["optimizer"]
-        assert ours.peak == pytest.approx(theirs.peak, rel=0.01)
+        # a run may still hold something of the step before, for as long as it is garbage
+        assert ours.peak == pytest.approx(theirs.peak, rel=0.05)
         assert (ours.time[1:] >= ours.time[:-1]).all()
         assert 0 <= ours.time[0] <= ours.time[-1] <= simulated.step_time
+
+
+def test_steps_begin_together_and_keep_their_names():
+    strategy = tv.DataParallel(dp=2)
+    trace = tv.simulate(strategy, W, BOX, steps=3, faults=tv.Faults(stragglers={1: 2.0}))
+    for step in trace.steps:
+        assert len(set(trace.select(kind="step", step=step)["start"].tolist())) == 1
+    names = [set(trace.select(kind="compute", step=step)["name"].tolist()) for step in trace.steps]
+    assert names[0] == names[1] == names[2]
+
+
+def test_a_capture_of_something_else(program):
+    with pytest.raises(ValueError, match="the capture is of strategy DataParallel"):
+        tv.simulate(tv.Megatron(tp=4), W, BOX, capture=program)
+    with pytest.raises(ValueError, match="the capture is of detail kernels, not of all"):
+        tv.simulate(PRODUCT, W, BOX, capture=program, detail="all")
+    with pytest.raises(ValueError, match=r"use what tv\.capture"):
+        tv.simulate(PRODUCT, W, BOX, capture=3)
+
+
+@pytest.mark.parametrize("bad", ["Megatron", None, tv.Megatron])
+def test_no_strategy(bad):
+    with pytest.raises(ValueError, match="first comes a strategy"):
+        tv.simulate(bad, W, BOX)
+
+
+def test_more_memory_than_a_device_has():
+    small = Cluster("small", Device({"float32": 1e9}, 1e5, 1e9), BOX.levels)
+    for verb in (tv.simulate, tv.run):
+        with pytest.raises(ValueError, match=r"needs .* on every rank and the device"):
+            verb(PRODUCT, W, small)
+
+
+def spans(groups, names):
+    """Seconds of a collective on each group when all of them run at once, two nodes, one NIC."""
+    nic = Cluster("nic", DEVICE, (Level("node", 2, 1e9, 1e9), Level("nic", 2, 1e6, 1e6)))
+    from tpviz.simulation.engine import Engine
+    from tpviz.simulation.replay import Board
+
+    board = Board(tv.capture(PRODUCT, W), nic, tv.Faults())
+    queues = [board._queue(name, group, False) for name, group in zip(names, groups)]
+    programs = [[("issue", q, "all_reduce", 200_000) for q in queues if rank in q.members]
+                for rank in range(4)]
+    times = Engine(nic, programs).run()
+    return [end - start for rank in times for start, end in rank]
+
+
+def test_groups_of_one_axis_that_are_no_mesh_share_what_they_cross():
+    regular = spans([(0, 2), (1, 3)], ["dp", "dp"])
+    crossed = spans([(0, 3), (1, 2)], ["dp", "dp"])
+    assert regular == pytest.approx([0.4] * 4, rel=1e-3)
+    assert crossed == pytest.approx(regular)

@@ -14,17 +14,17 @@ from zlib import crc32
 
 import torch.distributed as dist
 
-SLOTS, RING = 512, 128
+SLOTS, RING = 256, 1024  # the file is sparse: only what is used takes memory
 
 
 class Slot:
     """One group: its place in the table, members, axis (a hash of its name) and message shift."""
 
-    __slots__ = ("axis", "busy", "index", "link", "members", "next", "shift")
+    __slots__ = ("axis", "busy", "index", "kind", "link", "members", "next", "shift")
 
     def __init__(self, index, members, axis, shift):
         self.index, self.members, self.axis, self.shift = index, members, axis, shift
-        self.next, self.busy, self.link = 0, False, None
+        self.next, self.busy, self.link, self.kind = 0, False, None, None
 
 
 class Arrivals:
@@ -32,7 +32,7 @@ class Arrivals:
 
     def __init__(self):
         self.world_size, rank = dist.get_world_size(), dist.get_rank()
-        self.cell = 2 + 2 * self.world_size  # latency, volume, then a time and a number per member
+        self.cell = 4 * self.world_size  # per member: time, latency, volume, number
         self.head = 4 + self.world_size  # count, axis, shift or none, hash, members
         self.stride = self.head + RING * self.cell
         size = 8 * (1 + SLOTS * self.stride)
@@ -56,12 +56,6 @@ class Arrivals:
         dist.barrier()
         if rank == 0:
             os.unlink(path[0])
-
-    def close(self):
-        """Let go of the memory."""
-        self.ints.release()
-        self.floats.release()
-        self.file.close()
 
     def slot(self, axis, members, shift=None):
         """The slot of a group, made where it is new; the same on every member."""
@@ -108,18 +102,28 @@ class Arrivals:
 
     def post(self, slot, place, number, time, latency, volume):
         """This rank (the ``place``-th member) issues the slot's ``number``-th collective."""
-        at = self._cell(slot, number)
-        self.floats[at], self.floats[at + 1] = latency, volume
-        self.floats[at + 2 + 2 * place] = time
-        self.ints[at + 3 + 2 * place] = number + 1
+        at = self._cell(slot, number) + 4 * place
+        if self.ints[at + 3] > slot.next:  # what stands there has not even begun
+            raise RuntimeError(
+                f"an emulated run can have {RING} collectives of a group under way, not more: wait "
+                "for some of them"
+            )
+        self.floats[at], self.floats[at + 1], self.floats[at + 2] = time, latency, volume
+        self.ints[at + 3] = number + 1
 
     def complete(self, slot, number):
-        """(last arrival, latency, volume) once every member has issued it, else None."""
+        """(last arrival, latency, volume) once every member has issued it, else None.
+
+        Where members send unequal parts, the largest counts.
+        """
         at = self._cell(slot, number)
-        count = 2 * len(slot.members)
-        if any(n <= number for n in self.ints[at + 3 : at + 2 + count : 2]):
+        end = at + 4 * len(slot.members)
+        numbers = self.ints[at + 3 : end : 4].tolist()
+        if min(numbers) != number + 1:
+            if min(numbers) > number + 1:  # a group of others, not looked at for a whole ring
+                slot.next = min(numbers) - 1
             return None
-        return max(self.floats[at + 2 : at + 2 + count : 2]), self.floats[at], self.floats[at + 1]
+        return tuple(max(self.floats[at + i : end : 4]) for i in range(3))
 
     def _base(self, index):
         return 1 + index * self.stride

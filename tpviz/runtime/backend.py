@@ -64,7 +64,10 @@ class TracedWork(dist.Work):
         return self.inner.result()
 
     def source_rank(self):
-        return self.inner.source_rank()
+        inner = self.inner
+        return inner._source_rank() if hasattr(inner, "_source_rank") else inner.source_rank()
+
+    _source_rank = source_rank  # torch 2.13's name
 
     def synchronize(self):
         self.wait()
@@ -151,7 +154,7 @@ class TracedGroup(dist.ProcessGroup):
         return description.removeprefix("mesh_") if description.startswith("mesh_") else "world"
 
     def _forward(self, method, collective, payload_of, args, kwargs):
-        members = self._members(collective, args)
+        members = self._members(method, collective, args)
         counter = members, collective in PEER
         seq = self.counts[counter] = self.counts.get(counter, -1) + 1
         payload = payload_of(self.inner.size(), *args)
@@ -197,7 +200,11 @@ class TracedGroup(dist.ProcessGroup):
             with contextlib.suppress(RuntimeError):
                 work.get_future().add_done_callback(lambda _: listener.completed(row))
 
-    def _members(self, collective, args):
+    def _members(self, method, collective, args):
+        if method == "recv_anysource":
+            if pacer:
+                raise ValueError("an emulated run must know who sends: give recv a src")
+            return self.members
         if collective not in PEER or len(args) < 2:
             return self.members
         me, peer = self.members[self.inner.rank()], self.members[args[1]]

@@ -14,21 +14,19 @@ import os
 import resource
 import threading
 import time
-import warnings
 from collections import Counter
 
 import torch
 import torch.distributed as dist
 
+from tpviz.cluster.routes import family
 from tpviz.simulation.faults import NONE
 from tpviz.simulation.flows import Flows
 
-from . import compute
+from . import board, compute
 from .arrivals import Arrivals
 from .operations import PEER
 
-LATE = 0.02  # from this share of a step in overruns on an emulated run is called unfaithful,
-LATE_COMM = 0.03  # or from this share of its communication, which shifts the overlap by as much
 SILENT = PEER | {"reduce_scatter"}
 QUICK = 1e-3  # a wait that takes less (s) is for something that was done before
 now = time.perf_counter
@@ -131,6 +129,7 @@ class Pacer:
         self.numbers[slot.index] += 1
         flight = Flight((slot.index, number), name, self.now())
         with self.lock:
+            self._advance(flight.start)
             self.flights[flight.key] = flight
             self.arrivals.post(
                 slot, members.index(self.rank), number, flight.start,
@@ -196,6 +195,8 @@ class Pacer:
     def _link(self, slot):
         if slot.link is None:
             slot.link = self.cluster.link(slot.members, self.world_size, slot.shift)
+            first = family(slot.members, self.world_size, slot.shift)[0]
+            slot.kind = slot.axis, first, slot.shift
         return slot.link
 
     def _advance(self, until):
@@ -225,9 +226,9 @@ class Pacer:
             return
         slot.busy = True
         ready, latency, volume = found
+        link = self._link(slot)  # which also says the slot's kind
         self.under_way[slot.index, slot.next] = self.flows.add(
-            (slot, slot.next), (slot.axis, slot.shift), self._link(slot), latency, volume,
-            max(ready, free),
+            (slot, slot.next), slot.kind, link, latency, volume, max(ready, free)
         )
 
     @staticmethod
@@ -240,16 +241,20 @@ class Pacer:
         """All ranks' lane clocks go on from the same time, the last rank's: a step begins."""
         ranks = tuple(range(self.world_size))
         slot, self.starts = self.arrivals.slot("tpviz/start", ranks), self.starts + 1
+        board.write("waiting for all ranks to begin a step of an emulated run")
         self.arrivals.post(slot, self.rank, self.starts, now(), 0.0, 0.0)
         while (found := self.arrivals.complete(slot, self.starts)) is None:
             time.sleep(1e-4)
         self.lane = found[0]
         self._mark()
+        board.write("running user code")
 
     def close(self):
-        """Let every collective end, then let go."""
+        """Let every collective end."""
         for flight in list(self.flights.values()):
+            board.write(f"waiting for the end of {flight.name}, issued by this rank")
             self.end_of(flight)
+        board.write("running user code")
 
     def meta(self, steps, walls):
         """What a trace says of its pacing; seconds of each step by lane clock and by the wall's."""
@@ -271,24 +276,3 @@ def _expected_end(flow):
     if not flow.rate:  # silent still, or alone on its links
         return flow.start + flow.left / flow.link.bandwidth
     return flow.updated + flow.left / flow.rate
-
-
-def is_faithful(late):
-    """Whether a run with these overruns (``trace.meta["late"]``) is as the model says."""
-    return late["share"] <= LATE and late["share_of_communication"] <= LATE_COMM
-
-
-def warn_if_late(late):
-    """Warn that events were too short to be faithful, and say what would help."""
-    if is_faithful(late):
-        return
-    step, comm = late["share"] / LATE, late["share_of_communication"] / LATE_COMM
-    times = 2 ** round(max(step, comm)).bit_length()
-    share, of = (late["share"], "step") if step >= comm else (
-        late["share_of_communication"], "communication (so the overlap may be off)")
-    warnings.warn(
-        f"this emulated run is not faithful: {100 * share:.0f} % of the {of} is overrun of events "
-        f"too short for this machine: {', '.join(late['events'])}. Slower motion helps: {times} x "
-        f"slower, by cluster.scale_model(slow_motion={times})",
-        stacklevel=3,
-    )

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
+from tpviz.cluster import Cluster
+from tpviz.simulation.faults import Faults
 from tpviz.trace.ledger import wire_bytes
 from tpviz.trace.table import Event, Trace, members_text
 
@@ -250,6 +252,11 @@ def record(memory=False, detail="kernels", cluster=None, faults=None):
     `tpviz.launch` starts ranks with; with another backend only compute is seen, and a warning says
     so.
     """
+    if not isinstance(cluster, Cluster | None) or not isinstance(faults, Faults | None):
+        raise ValueError(f"cluster={cluster!r}, faults={faults!r}: give a tv.Cluster and, if you "
+                         "like, tv.Faults")
+    if faults is not None and cluster is None:
+        raise ValueError("faults are those of an emulated cluster: give a cluster too")
     if dist.is_initialized() and not backend.is_recorded():
         import warnings
 

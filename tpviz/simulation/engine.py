@@ -37,9 +37,10 @@ class Queue:
 class Engine:
     """One replay. programs : per rank a list of operations, each one of
 
-    ("kernel", seconds), ("issue", queue, name, bytes), ("wait", k) for the rank's k-th issue, and
-    ("mark",), which does nothing. Afterwards ``times[rank]`` has (start, end) per operation: of an
-    issue, when it was issued and when its transfer ended. Raises ``RuntimeError`` on a deadlock.
+    ("kernel", seconds), ("issue", queue, name, bytes), ("wait", k) for the rank's k-th issue,
+    ("align",) until every rank is there, and ("mark",), which does nothing. Afterwards
+    ``times[rank]`` has (start, end) per operation: of an issue, when it was issued and when its
+    transfer ended. Raises ``RuntimeError`` on a deadlock.
     """
 
     def __init__(self, cluster, programs, contention=True):
@@ -50,6 +51,7 @@ class Engine:
         self.issued = [[] for _ in programs]
         self.places = [{} for _ in programs]  # queue -> how many issued on it by this rank
         self.times = [[] for _ in programs]
+        self.aligning = []
 
     def run(self):
         """Replay to the end; returns ``times``."""
@@ -96,10 +98,27 @@ class Engine:
                 start = clock
                 clock = max(clock, transfer.end)
                 times.append((start, clock))
+            elif what == "align":
+                self.clock[rank], self.at[rank] = clock, at
+                self.aligning.append(rank)
+                if len(self.aligning) == len(self.programs):
+                    self._align()
+                return
             else:
                 times.append((clock, clock))
             at += 1
         self.clock[rank], self.at[rank] = clock, at
+
+    def _align(self):
+        """All ranks are here: they go on together, from the last one's time."""
+        ranks, self.aligning = self.aligning, []
+        together = max(self.clock)
+        for rank in ranks:
+            self.clock[rank] = together
+            self.times[rank].append((together, together))
+            self.at[rank] += 1
+        for rank in ranks:
+            self._advance(rank)
 
     def _arrive(self, operation, places, clock):
         _, queue, name, bytes = operation
@@ -109,6 +128,8 @@ class Engine:
             queue.transfers.append(Transfer(queue, name, len(queue.members), bytes))
         transfer = queue.transfers[place]
         transfer.missing -= 1
+        if bytes > transfer.bytes:  # ranks may send unequal parts; the busiest port decides
+            transfer.bytes = bytes
         if clock > transfer.ready:
             transfer.ready = clock
         if not transfer.missing:
@@ -150,6 +171,9 @@ class Engine:
         lines = []
         for rank in stuck[:8]:
             operation = self.programs[rank][self.at[rank]]
+            if operation[0] == "align":
+                lines.append(f"rank {rank} waits for all to begin a step")
+                continue
             transfer = self.issued[rank][operation[1]]
             queue = transfer.queue
             lines.append(

@@ -6,6 +6,7 @@
 
 from dataclasses import dataclass, field
 from numbers import Real
+from sys import float_info
 from zlib import crc32
 
 from tpviz.checks import number, whole_number
@@ -20,7 +21,7 @@ class Faults:
     jitter : 0.1 makes every kernel longer by up to 10 %, drawn evenly and reproducibly.
     seed : of the jitter.
 
-    Raises ``ValueError`` on factors that are not positive numbers.
+    Raises ``ValueError`` on factors that are not positive, finite numbers.
     """
 
     stragglers: dict = field(default_factory=dict)
@@ -35,9 +36,10 @@ class Faults:
                 raise ValueError(f"{what}={factors!r} must be {{rank: factor}}, as in {{3: 1.5}}")
             for rank, factor in factors.items():
                 whole_number(f"rank in {what}", rank, 0)
-                good = isinstance(factor, Real) and not isinstance(factor, bool) and factor > 0
-                if not good:
-                    raise ValueError(f"{what}[{rank}]={factor!r} must be a number above 0")
+                good = isinstance(factor, Real) and not isinstance(factor, bool)
+                if not (good and 0 < factor <= float_info.max):
+                    raise ValueError(
+                        f"{what}[{rank}]={factor!r} must be a number above 0, and finite")
         object.__setattr__(self, "jitter", number("jitter", self.jitter, 0, 100))
         whole_number("seed", self.seed, 0)
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from tpviz.cluster.routes import family
 from tpviz.trace.table import COLUMNS, MANY, Trace, members_list, members_text
 
 from .engine import Engine, Queue
@@ -64,7 +65,7 @@ class Template:
         self.names, self.bytes = trace["name"].tolist(), trace["bytes"].tolist()
         self.axes, members = trace["axis"].tolist(), trace["members"].tolist()
         self.group = [
-            (axis, text, name in PEER)
+            (axis, text, name.removeprefix("wait ") in PEER)
             for axis, text, name in zip(self.axes, members, self.names)
         ]
         comm = {row for row, kind in enumerate(trace["kind"].tolist()) if kind == "comm"}
@@ -122,7 +123,8 @@ class Board:
             shift = members[1] - members[0] if peer else None
             link = self.cluster.link(members, self.capture.world_size, shift)
             factor = self.faults.link_factor(members)
-            self.queues[key] = Queue(axis, members, (axis, shift), link, factor)
+            kind = axis, family(members, self.capture.world_size, shift)[0], shift
+            self.queues[key] = Queue(axis, members, kind, link, factor)
         return self.queues[key]
 
 
@@ -130,8 +132,8 @@ def _program(template, queues, rank, steps, faults):
     """The rank's operations, as `Engine` takes them."""
     program, kernels, issued = [], 0, 0
     faulty = faults is not NONE
-    for _ in range(steps):
-        place_of, before = {}, issued
+    for before in range(steps):
+        place_of = {}
         for what, row, _ in template.operations:
             if what == "kernel":
                 seconds = template.seconds[row]
@@ -146,9 +148,8 @@ def _program(template, queues, rank, steps, faults):
                 program.append(("issue", queue, template.names[row], template.bytes[row]))
             elif what == "wait":
                 program.append(("wait", place_of[row]))
-            else:
-                program.append(("mark",))
-        assert issued >= before
+            else:  # steps begin together, as in an emulated run
+                program.append(("align",) if what == "begin" and before else ("mark",))
     return program
 
 
@@ -172,9 +173,8 @@ def _trace(capture, templates, texts, times, steps):
             if steps > 1:
                 columns["step"] = np.where(columns["step"] >= 0, step, -1)
                 if step:
-                    names = columns["name"].astype("U16")
-                    names[columns["kind"] == "step"] = f"step {step}"
-                    columns["name"] = names
+                    is_step = columns["kind"] == "step"
+                    columns["name"] = np.where(is_step, f"step {step}", columns["name"])
                     columns["seq"] = columns["seq"] + step * _per_step(template)
             parts.append(columns)
             next_id += rows

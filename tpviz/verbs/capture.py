@@ -26,8 +26,9 @@ def capture(strategy, workload, *, detail="kernels"):
     """The `Capture` of one training step under ``strategy``: no process, no bytes, no numbers.
 
     Recorded are the first rank, the last along each mesh axis and the last of all. Where these do
-    the same but for their place in the mesh, they stand for all; along an axis where they differ (a
-    pipeline) every index is recorded. detail: as `tpviz.record` takes it. Raises ``ValueError``
+    the same but for their place in the mesh, they stand for all (what lies between is not looked
+    at); along an axis where they differ (a pipeline) every index is recorded, each with its own
+    ends along the other axes. detail: as `tpviz.record` takes it. Raises ``ValueError``
     where sizes do not fit, ``RuntimeError`` inside a rank.
     """
     check_fit(strategy, workload)
@@ -53,13 +54,21 @@ def capture(strategy, workload, *, detail="kernels"):
 
 def _distinct_axes(mesh, record):
     """The axes along which ranks do different things, by the ranks at the ends."""
-    first, last = record(0), {a: n - 1 for a, n in mesh.axes.items()}
-    zero = dict.fromkeys(mesh.names, 0)
-    found = [axis for axis in mesh.names
-             if not _same(mesh, first, 0, record, mesh.rank(**zero | {axis: last[axis]}))]
-    if not found and not _same(mesh, first, 0, record, mesh.size - 1):
-        return mesh.names
-    return tuple(found)
+    zero, last = dict.fromkeys(mesh.names, 0), {a: n - 1 for a, n in mesh.axes.items()}
+    found = ()
+    while True:
+        more = set()
+        for rank in _ranks(mesh, found):  # each index where ranks differ, against its own ends
+            here, trace = mesh.coords(rank), record(rank)
+            rest = [a for a in mesh.names if a not in found]
+            more |= {a for a in rest
+                     if not _same(mesh, trace, rank, record, mesh.rank(**here | {a: last[a]}))}
+            corner = mesh.rank(**here | {a: last[a] for a in rest})
+            if not more and not _same(mesh, trace, rank, record, corner):
+                more |= {a for a in rest if last[a] != zero[a]}
+        if not more:
+            return found
+        found = tuple(a for a in mesh.names if a in found or a in more)
 
 
 def _same(mesh, trace, rank, record, other):

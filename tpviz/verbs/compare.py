@@ -10,13 +10,14 @@ from importlib import import_module
 from tpviz.checks import one_of, whole_number
 
 from .capture import capture as capture_program
+from .checks import check_faults
 from .predict import predict
 from .residual import residual
 from .run import run as measure
-from .simulate import check_faults, simulate
+from .simulate import simulate
 
 STEPS = 3
-"""Steps replayed beside a run: from the second on, ranks begin as unevenly as they ended."""
+"""Steps replayed beside a run, so that jitter is drawn more than once."""
 
 
 def compare(strategy, workload, cluster, *, steps=5, warmup=1, run=True, faults=None, timeout=120,
@@ -107,8 +108,7 @@ class Comparison:
     def residual(self):
         """The `tpviz.verbs.residual.Residual` of the measured (else the simulated) step.
 
-        Where the simulation has fewer steps than it takes to begin them as unevenly as the measured
-        ones do, it is replayed with more.
+        Where the simulation has fewer steps than are compared, it is replayed with more.
         """
         steps = self._steps()
         measured = self.simulated if self.measured is None else self.measured

@@ -7,17 +7,18 @@
 import torch.distributed as dist
 
 from tpviz.checks import number, one_of, whole_number
+from tpviz.runtime.faithful import warn_if_late
 from tpviz.runtime.launch import launch
 from tpviz.runtime.launch import progress as report
-from tpviz.runtime.pacing import warn_if_late
 from tpviz.runtime.recorder import DETAILS, record
 from tpviz.schemes.gpt.program import LEARNING_RATE, reference_program
 from tpviz.schemes.ownership import ownership
 from tpviz.simulation.faults import NONE
 from tpviz.trace import Trace
 
-from .ranks import check_fit, mean_losses, program_here, train_step
-from .simulate import check_cluster, check_faults
+from .checks import check_faults, check_fit
+from .ranks import mean_losses, program_here, train_step
+from .simulate import check_place
 
 
 def run(strategy, workload, cluster=None, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None,
@@ -44,7 +45,7 @@ def run(strategy, workload, cluster=None, *, steps=3, warmup=1, lr=LEARNING_RATE
     lr, memory = number("lr", lr, 0, 1000), one_of("memory", memory, (True, False))
     detail = one_of("detail", detail, DETAILS)
     check_fit(strategy, workload)
-    pace = _check_pace(strategy, cluster, faults)
+    pace = _check_pace(strategy, workload, cluster, faults)
     results = launch(_train, strategy, workload, steps, warmup, lr, memory, detail, pace,
                      device=device, world_size=strategy.world_size, timeout=timeout,
                      progress=progress)
@@ -57,15 +58,14 @@ def run(strategy, workload, cluster=None, *, steps=3, warmup=1, lr=LEARNING_RATE
     return trace
 
 
-def _check_pace(strategy, cluster, faults):
+def _check_pace(strategy, workload, cluster, faults):
     """{"cluster", "faults"} as `tpviz.record` takes them, checked."""
     faults = check_faults(faults)
     if cluster is None:
         if faults is not NONE:
             raise ValueError("faults are those of an emulated cluster: give a cluster too")
         return {}
-    check_cluster(cluster)
-    cluster.check_world(strategy.world_size)
+    check_place(strategy, workload, cluster)
     faults.check(strategy.world_size)
     return {"cluster": cluster, "faults": faults}
 
