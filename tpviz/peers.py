@@ -11,7 +11,7 @@ no ledger, and `tpviz.search` does not list them.
 from dataclasses import dataclass, replace
 
 from .checks import divides
-from .strategy import Strategy
+from .strategy import Strategy, knob
 
 
 class Peer(Strategy):
@@ -61,7 +61,7 @@ def _rebuilt(base, workload, module, mesh, axis, options):
 class DTensorTP(Peer):
     """`torch.distributed.tensor.parallel`: qkv and up by columns, out and down by rows."""
 
-    tp: int = 4
+    tp: int = knob(4, help="ranks that share each matrix", low=1)
 
     @property
     def axes(self):
@@ -90,7 +90,7 @@ class DTensorTP(Peer):
 class FSDP2(Peer):
     """`torch.distributed.fsdp.fully_shard` on every block and on the root."""
 
-    dp: int = 4
+    dp: int = knob(4, help="ranks that share the batch", low=1)
     splits_batch = True
 
     @property
@@ -116,8 +116,8 @@ class FSDP2(Peer):
 class DDP(Peer):
     """`torch.nn.parallel.DistributedDataParallel`, gradients in buckets of ``bucket_mb``."""
 
-    dp: int = 4
-    bucket_mb: float = 25.0
+    dp: int = knob(4, help="ranks that share the batch", low=1)
+    bucket_mb: float = knob(25.0, help="largest gradient bucket, in megabytes", low=1e-6, high=1e6)
     splits_batch = True
 
     @property

@@ -89,6 +89,9 @@ def test_links_that_cannot_be(make, message):
     ({"levels": ()}, "one of the two: it has 0 levels and 0 torus dimensions"),
     ({"levels": (Level("a", 2, 1e9), Level("a", 2, 1e9))}, "two are named 'a'"),
     ({"levels": ("NVLink",)}, "must be tv.Levels, not"),
+    ({"levels": None}, "levels of 'two nodes' must be a tuple of tv.Levels, not None"),
+    ({"levels": NODES[0]}, r"must be a tuple of tv.Levels, not Level\("),
+    ({"levels": (), "torus": 8}, "torus of 'two nodes' must be a tuple of tv.Dimensions, not 8"),
     ({"device": "A100"}, "must be a tv.Device, not 'A100'"),
     ({"name": " "}, "a cluster needs a name"),
     ({"rings": "many"}, "rings='many' is not possible: use 'multi' or 'single'"),
@@ -98,11 +101,38 @@ def test_links_that_cannot_be(make, message):
     ({"table": {(1, 1): 1e9}}, r"group size in table\[\(1, 1\)\]=1 is too small"),
     ({"table": {"tp": 1e9}}, r"the key 'tp' must be \(stride, group size\), as in \(1, 4\)"),
     ({"latencies": {(1, 2): nan}}, r"latencies\[\(1, 2\)\]=nan must be a number of 0 or more"),
+    ({"table": None}, r"table=None must be {\(stride, group size\): number}"),
+    ({"table": [1]}, r"table=\[1\] must be {\(stride"),
+    ({"latencies": 1e-6}, "latencies=1e-06 must be"),
+    ({"table": {(1, 2): 10**400}}, r"table\[\(1, 2\)\] is too large"),
+    ({"latencies": {(1, 2): 10**400}}, r"latencies\[\(1, 2\)\] is too large"),
     ({"slow_motion": 0}, "slow_motion=0 must be a number above 0"),
 ])
 def test_descriptions_that_contradict_themselves(changes, message):
     with pytest.raises(ValueError, match=message):
         replace(cluster(), **changes)
+
+
+@pytest.mark.parametrize("world_size, message", [
+    ("4", "world_size must be a whole number, not '4'"),
+    (4.0, "world_size must be a whole number, not 4.0"),
+    (0, "world_size=0 is too small: the least that works is 1"),
+    (-3, "world_size=-3 is too small"),
+])
+def test_ranks_that_cannot_be(world_size, message):
+    with pytest.raises(ValueError, match=message):
+        cluster().check_world(world_size)
+
+
+def test_axes_do_for_a_mesh():
+    axes, made = {"dp": 2, "tp": 4}, cluster()
+    for axis in axes:
+        assert made.bandwidth(axes, axis) == made.bandwidth(Mesh(axes), axis)
+        assert made.axis_link(axes, axis) == made.axis_link(Mesh(axes), axis)
+    with pytest.raises(ValueError, match="mesh a 16: 16 ranks do not fit the 8 devices"):
+        made.check_mesh({"a": 16})
+    with pytest.raises(ValueError, match=r"a mesh needs at least one axis, .* not 'tp'"):
+        made.bandwidth("tp", "tp")
 
 
 def test_a_mesh_that_does_not_fit():
@@ -156,6 +186,15 @@ def test_json_and_pickle_of_presets(name, preset):
     assert "_links" not in vars(copy)  # what it worked out stays behind
 
 
+def test_json_keeps_a_name_that_means_something():
+    """Infinite numbers are written as the word; the word as a name stays a name."""
+    free = Level("infinite", 8, inf)
+    made = Cluster("infinite", replace(DEVICE, name="infinite"), (free,), source="infinite")
+    again = Cluster.from_json(made.to_json())
+    assert again == made and again.name == again.source == again.levels[0].name == "infinite"
+    assert again.levels[0].p2p == inf
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"device": {"flops": 1}}', "null"])
 def test_json_of_something_else(text):
     with pytest.raises(ValueError):
@@ -190,7 +229,9 @@ def test_a_scale_model_keeps_every_duration_of_a_gemm_and_an_activation():
 
 
 @pytest.mark.parametrize("scale", [{"hidden": 0}, {"slow_motion": -1}, {"hidden": inf},
-                                   {"slow_motion": nan}, {"hidden": "8"}])
+                                   {"slow_motion": nan}, {"hidden": "8"},
+                                   {"hidden": 1e200}, {"hidden": 1e-200}, {"hidden": 10**400},
+                                   {"slow_motion": 1e300}])
 def test_scales_that_cannot_be(scale):
     with pytest.raises(ValueError, match=next(iter(scale))):
         cluster().scale_model(**scale)

@@ -152,6 +152,12 @@ def test_what_cannot_be_done_is_refused(arguments, words):
         tv.microscope(**arguments)
 
 
+@pytest.mark.parametrize("cluster", ["x", tv.clusters.nvswitch, {"levels": 2}])
+def test_a_cluster_that_is_none_is_refused(cluster):
+    with pytest.raises(ValueError, match=r"use a cluster such as tv\.clusters.nvlink_pairs"):
+        tv.microscope(cluster=cluster)
+
+
 def test_a_message_without_its_partner_is_noticed():
     m = tv.microscope(world_size=2)
     with pytest.raises(ValueError, match="was only sent or only received"):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tpviz as tv
+from tpviz import peers
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.strategy import Strategy, knob, register
 from tpviz.verbs.reasons import because
@@ -33,9 +34,14 @@ def test_space_of_what_is_given():
     one = tv.Megatron(tp=2)
     assert space(W, 4, [one]) == [one]
     assert {type(s) for s in space(W, 4, ["Megatron"])} == {tv.Megatron}
+    assert space(W, 4, one) == [one]
+    for alone in (tv.Megatron, "Megatron"):
+        assert space(W, 4, alone) == space(W, 4, [alone])
     assert space(W, 4, [tv.Megatron, "Megatron"]) == space(W, 4, ["Megatron"])
     with pytest.raises(ValueError, match="strategy='Megatrom' is not possible"):
         space(W, 4, ["Megatrom"])
+    with pytest.raises(ValueError, match=r"strategies=7: give classes such as tv.Megatron, their "):
+        space(W, 4, 7)
     with pytest.raises(ValueError, match="strategies has 7: give classes such as"):
         space(W, 4, [7])
 
@@ -183,6 +189,41 @@ def test_nothing_fits():
         tv.search(W, BOX, world_size=5)
     with pytest.raises(ValueError, match="run=6 is too large: the most that works is 5"):
         tv.search(W, BOX, run=6)
+
+
+def test_what_has_no_formula_is_rejected():
+    given = [tv.Megatron(tp=2), peers.FSDP2(dp=4)]
+    found = tv.search(W, BOX, given, simulate=False)
+    assert [row.strategy for row in found.rows] == given[:1]
+    assert found.rejected == ((given[1], "FSDP2 has no formula of its memory", "no formula"),)
+    assert "1 more were rejected because they have no formula." in found.describe()
+    for peer, count in ((peers.DDP, 1), (peers.DTensorTP, 2)):  # DTensorTP also inside of dp
+        found = tv.search(W, BOX, [tv.Megatron, tv.DataParallel, peer], simulate=False)
+        assert {r.cause for r in found.rejected} == {"no formula"} and len(found.rejected) >= count
+    with pytest.raises(ValueError, match=r"none of 1 strategies fits 4 ranks of box: they have no "
+                                         r"formula, as FSDP2\(dp=4\); tv.run, tv.simulate"):
+        tv.search(W, BOX, given[1:])
+    with pytest.raises(ValueError, match=r"as in DataParallel\(dp=4.*\): batch=7 does not"):
+        tv.search(replace(W, batch=7), BOX, [peers.DTensorTP(tp=4), tv.DataParallel])
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ((W, "x"), "second comes a cluster such as .*, not 'x'"),
+    ((BOX, W), "first comes a workload such as .*, not <Cluster box"),
+    (("x", BOX), "first comes a workload such as .*, not 'x'"),
+])
+def test_what_search_expects(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        tv.search(*arguments)
+
+
+def test_more_ranks_than_may_start_fail_before_simulation(monkeypatch):
+    monkeypatch.setenv("TPVIZ_MAX_RANKS", "2")
+    monkeypatch.setattr("tpviz.verbs.search._simulated", lambda row: pytest.fail("simulated"))
+    for simulate in (True, False):
+        with pytest.raises(ValueError, match="world_size=4 is more than the 2 ranks allowed"):
+            tv.search(W, BOX, tv.Megatron, run=1, simulate=simulate)
+    assert tv.search(W, BOX, tv.Megatron, simulate=False).best.world_size == 4
 
 
 # -- Kendall's tau ----

@@ -9,18 +9,23 @@ Times in seconds, rates per second, sizes in bytes; bandwidths count one directi
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from importlib import import_module
 from math import inf, prod
 
-from tpviz.checks import one_of, whole_number
+from tpviz.checks import number, one_of, whole_number
+from tpviz.mesh import Mesh
 
 from .collectives import ALGORITHMS, choose
 from .parts import Device, Dimension, Level, checked_name, finite, not_negative, positive
 from .routes import family, links_of
 
 __all__ = ["Cluster", "Device", "Dimension", "Level"]
+
+SCALES = (1e-12, 1e12)
+"""The least and most that `Cluster.scale_model` takes: their squares are still numbers."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +75,19 @@ class Cluster:
         finite("hidden_scale", self.hidden_scale)
         finite("slow_motion", self.slow_motion)
         for what, check in (("table", positive), ("latencies", not_negative)):
-            rows = dict(getattr(self, what)).items()
-            rows = {self._check_key(what, k): check(f"{what}[{k}]", v) for k, v in rows}
+            rows = getattr(self, what)
+            if not isinstance(rows, Mapping):
+                raise ValueError(f"{what}={rows!r} must be {{(stride, group size): number}}, "
+                                 "as in {(1, 4): 1e9}")
+            rows = {self._check_key(what, k): check(f"{what}[{k}]", v) for k, v in rows.items()}
             object.__setattr__(self, what, rows)
 
     def _check_parts(self, what, kind):
-        parts = tuple(getattr(self, what))
+        parts = getattr(self, what)
+        if not isinstance(parts, (tuple, list)):
+            raise ValueError(f"{what} of {self.name!r} must be a tuple of tv.{kind.__name__}s, "
+                             f"not {parts!r}")
+        parts = tuple(parts)
         names = [part.name for part in parts if isinstance(part, kind)]
         if len(names) < len(parts):
             raise ValueError(f"{what} of {self.name!r} must be tv.{kind.__name__}s, not {parts!r}")
@@ -108,7 +120,8 @@ class Cluster:
 
     # -- time ------------------------------------------------------------------------------------
     def check_world(self, world_size, what=""):
-        """Raise ``ValueError`` unless that many ranks fit, one on a device."""
+        """Raise ``ValueError`` unless that many ranks, 1 or more, fit, one on a device."""
+        world_size = whole_number("world_size", world_size)
         if world_size > self.size:
             raise ValueError(
                 f"{what}{world_size} ranks do not fit the {self.size} devices of {self.name}: "
@@ -117,6 +130,7 @@ class Cluster:
 
     def check_mesh(self, mesh):
         """Raise ``ValueError`` unless the ranks of the mesh fit."""
+        mesh = _mesh(mesh)
         words = " x ".join(f"{name} {size}" for name, size in mesh.axes.items())
         self.check_world(mesh.size, f"mesh {words}: ")
 
@@ -146,7 +160,11 @@ class Cluster:
             raise ValueError(f"a message by shift={shift} goes between two ranks, not {members}")
 
     def axis_link(self, mesh, axis):
-        """The slowest `routes.Link` among the groups of a mesh axis, all of them active."""
+        """The slowest `routes.Link` among the groups of a mesh axis, all of them active.
+
+        mesh : a `Mesh`, or its axes as {"dp": 2, "tp": 4}.
+        """
+        mesh = _mesh(mesh)
         key = (mesh, axis)
         if key not in self._links:
             self.check_mesh(mesh)
@@ -155,7 +173,10 @@ class Cluster:
         return self._links[key]
 
     def bandwidth(self, mesh, axis):
-        """Bytes/s of one rank's port while all groups of the axis communicate (bus bandwidth)."""
+        """Bytes/s of one rank's port while all groups of the axis communicate (bus bandwidth).
+
+        mesh : a `Mesh`, or its axes as {"dp": 2, "tp": 4}.
+        """
         return self.axis_link(mesh, axis).bandwidth
 
     def collective_cost(self, collective, payload, size, link):
@@ -178,8 +199,8 @@ class Cluster:
         every duration stays. Then all of it runs ``slow_motion`` times slower. Weights and their
         gradients shrink by c^2, so traffic of data parallelism is too light by c in such a model.
         """
-        finite("hidden", hidden)
-        finite("slow_motion", slow_motion)
+        hidden = number("hidden", hidden, *SCALES)
+        slow_motion = number("slow_motion", slow_motion, *SCALES)
         link = hidden * slow_motion
         device = self.device.divided(hidden**2 * slow_motion, hidden**2, link)
         return replace(
@@ -239,10 +260,16 @@ class Cluster:
         return self.to_svg()
 
 
+def _mesh(mesh):
+    """A `Mesh`, of one or of its axes."""
+    return mesh if isinstance(mesh, Mesh) else Mesh(mesh)
+
+
 def _renamed(data, old, new):
-    """The nested data with every value ``old`` replaced: JSON has no infinity."""
+    """The nested data with every number ``old`` replaced: JSON has no infinity. Words stay."""
     if isinstance(data, dict):
-        return {key: _renamed(value, old, new) for key, value in data.items()}
+        return {key: value if key in ("name", "source") else _renamed(value, old, new)
+                for key, value in data.items()}
     if isinstance(data, (list, tuple)):
         return [_renamed(value, old, new) for value in data]
     return new if data == old else data

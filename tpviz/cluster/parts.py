@@ -4,8 +4,9 @@ Times in seconds, rates per second, sizes in bytes; bandwidths count one directi
 """
 
 from dataclasses import dataclass, replace
-from math import inf, isclose, isfinite
+from math import inf, isclose
 from numbers import Real
+from sys import float_info
 
 from tpviz.checks import one_of, whole_number
 
@@ -178,7 +179,7 @@ def positive(name, value):
     """``value`` as a float; ``ValueError`` unless it is above 0. Infinite is a link of no cost."""
     if isinstance(value, bool) or not isinstance(value, Real) or not value > 0:
         raise ValueError(f"{name}={value!r} must be a number above 0")
-    return float(value)
+    return _float(name, value)
 
 
 def finite(name, value):
@@ -190,9 +191,17 @@ def finite(name, value):
 
 def not_negative(name, value):
     """``value`` as a float; ``ValueError`` unless it is a finite number, 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < inf:
         raise ValueError(f"{name}={value!r} must be a number of 0 or more")
-    return float(value)
+    return _float(name, value)
+
+
+def _float(name, value):
+    """A float of a number; ``ValueError`` for a whole number that is none."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is too large: the most is {float_info.max:g}") from None
 
 
 def ceil_div(whole, part):

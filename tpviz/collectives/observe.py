@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ..checks import divides, whole_number
+from ..cluster import Cluster
 from ..runtime.launch import launch
 from ..runtime.recorder import record
 from ..trace import Trace
@@ -54,6 +55,9 @@ def microscope(
     pieces = world_size if collective == "all_to_all" else chunks
     elements = whole_number("elements", pieces if elements is None else elements, 1)
     divides("elements", elements, "chunks", pieces)
+    if not isinstance(cluster, Cluster | None):
+        raise ValueError(f"cluster={cluster!r}; use a cluster such as tv.clusters.nvlink_pairs(), "
+                         "or None for this machine")
     if cluster is not None:
         cluster.check_world(world_size)
     job = collective, algorithm, elements, pieces, cluster

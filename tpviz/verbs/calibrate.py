@@ -4,6 +4,8 @@
     found.cluster, found.residual, found.to_svg()
 """
 
+from collections.abc import Iterable
+
 from tpviz.checks import one_of, whole_number
 from tpviz.mesh import Mesh
 from tpviz.runtime.launch import check_world_size, launch
@@ -40,7 +42,7 @@ def calibrate(world_size=4, axes=None, sizes=SIZES, *, repeats=11, dtypes=DTYPES
     world_size = check_world_size(whole_number("world_size", world_size, 2))
     sizes = _checked_sizes(sizes)
     repeats = whole_number("repeats", repeats)
-    dtypes = [one_of("dtype", dtype, DTYPES) for dtype in dtypes]
+    dtypes = [one_of("dtype", dtype, DTYPES) for dtype in _listed("dtypes", dtypes, DTYPES[:2])]
     if not dtypes:
         raise ValueError(f"give at least one of the dtypes {', '.join(DTYPES)}")
     gemm = gemm if gemm is None else whole_number("gemm", gemm)
@@ -51,11 +53,19 @@ def calibrate(world_size=4, axes=None, sizes=SIZES, *, repeats=11, dtypes=DTYPES
 
 
 def _checked_sizes(sizes):
+    sizes = _listed("sizes", sizes, SIZES[:3])
     sizes = sorted({whole_number("size of a message", size, 4) for size in sizes})
     if len(sizes) < 3:
         raise ValueError(f"{len(sizes)} different sizes are too few for a fit with a residual: "
                          f"use 3 or more, as in {SIZES[:3]}")
     return sizes
+
+
+def _listed(name, values, example):
+    """The values as a list; ``ValueError`` where there is but one, or None."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ValueError(f"{name}={values!r}: give several in a list, as in {list(example)}")
+    return list(values)
 
 
 def _keys(world_size, axes):

@@ -1,0 +1,30 @@
+"""PyTorch's own schemes as strategies: their knobs are checked like those of ours."""
+
+import pytest
+
+from tpviz import GPT, peers
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: peers.FSDP2(0), "dp=0 is too small: the least that works is 1"),
+    (lambda: peers.DDP(dp=-1), "dp=-1 is too small"),
+    (lambda: peers.DTensorTP("2"), "tp must be a whole number, not '2'"),
+    (lambda: peers.DTensorTP(True), "tp must be a whole number, not True"),
+    (lambda: peers.DDP(bucket_mb=0), "bucket_mb=0 is not between"),
+])
+def test_knobs_that_cannot_be(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_their_names_say_how_they_are_set():
+    assert peers.DTensorTP(tp=2).short == "DTensorTP(tp=2)"
+    assert peers.FSDP2().short == "FSDP2(dp=4)" and peers.FSDP2().world_size == 4
+    assert peers.DDP(dp=2, bucket_mb=1).short == "DDP(dp=2, bucket_mb=1.0)"
+
+
+def test_sizes_that_do_not_divide():
+    with pytest.raises(ValueError, match="does not split evenly over tp=3"):
+        peers.DTensorTP(3).check(GPT(heads=4))
+    with pytest.raises(ValueError, match="does not split evenly over dp=3"):
+        peers.FSDP2(3).check(GPT(batch=8))
