@@ -5,6 +5,7 @@ The groups are the recorded backend's own, around an inner group that is always 
 kernels of their own: `FunctionalCollectives` reports them instead.
 """
 
+import gc
 import itertools
 import sys
 from contextlib import contextmanager
@@ -111,6 +112,7 @@ def fake_world(rank, world_size):
             "own, not inside ranks"
         )
     backend.silent, hook = True, sys.excepthook
+    gc.freeze()  # memory is found through the collector: what was there before is none of its
     try:
         dist.init_process_group(
             "tpviz", store=dist.HashStore(), rank=rank, world_size=world_size,
@@ -118,6 +120,7 @@ def fake_world(rank, world_size):
         )
         yield
     finally:
+        gc.unfreeze()
         backend.silent, sys.excepthook = False, hook  # torch's own would name a rank for ever
         if dist.is_initialized():
             dist.destroy_process_group()
