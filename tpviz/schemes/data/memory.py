@@ -14,7 +14,7 @@ their bucket until then.
 
 from itertools import pairwise
 
-from tpviz.schemes.gpt.cost import arrivals
+from tpviz.schemes.gpt.cost import arrivals, completes
 from tpviz.schemes.gpt.memory import memory as whole_model
 
 
@@ -34,7 +34,7 @@ def memory(strategy, workload):
         late = sum(numel for b in buckets if b.late for _, _, numel in b.parts)
         found["gradients"] = share * (dp + strategy.zero) + late * item
     else:
-        order = inner.arrivals(local) if inner else arrivals(local)
+        order = inner.arrivals(local) if inner else arrivals(local, completes())
         found["gradients"] = share + _in_flight(buckets, order) * item
     return found
 

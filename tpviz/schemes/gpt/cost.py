@@ -4,7 +4,7 @@ A scheme gives one `Stretch` per part of the network (`Step`), with its own coll
 `segments` repeats those of a block for every block. One process has no collectives: `reference`.
 
 Backward completes gradients in this order: head and last LayerNorm, then block by block down, up,
-norm2, out, qkv, norm1, then positions and tokens.
+norm2, out, qkv, norm1, then positions and tokens; `completes` has the finer points.
 """
 
 from typing import NamedTuple
@@ -53,8 +53,7 @@ def seconds_of(w, cluster):
 class Step(NamedTuple):
     """The `Stretch` of each part of the network, forward then backward, and what comes after.
 
-    early : the biases of out and down are added after a sum over ranks, not in the GEMM, so their
-    gradients are complete before those GEMMs' backward.
+    ready : which parameters of a block each part of backward completes, from `completes`.
     """
 
     attention: Stretch
@@ -66,10 +65,42 @@ class Step(NamedTuple):
     out_back: Stretch
     qkv_back: Stretch
     update: Stretch
+    core_back: Stretch = Stretch()
+    norm1_back: Stretch = Stretch()
+    norm2_back: Stretch = Stretch()
+    norm_back: Stretch = Stretch()
     embed: Stretch = Stretch()
     embed_back: Stretch = Stretch()
     sync: Stretch = Stretch()
-    early: bool = False
+    ready: dict = {}
+
+
+def completes(first="plain", second="plain"):
+    """{part of backward: names of a block's parameters}, in the order of their gradients.
+
+    What it depends on is where the bias of a pair's first and second layers is added. "plain":
+    torch's own linear layer, which gives the bias's gradient first. "inside": a scheme's layer,
+    which gives the weight's first. "after": outside of the layer, when a sum over ranks is done, so
+    its gradient comes before the layer's backward.
+    """
+    def of_layer(name, kind):
+        weight, bias = f"{name}.weight", f"{name}.bias"
+        return {"plain": (bias, weight), "inside": (weight, bias), "after": (weight,)}[kind]
+
+    def bias(name, kind):
+        return (f"{name}.bias",) if kind == "after" else ()
+
+    qkv, out, up, down = "attention.qkv", "attention.out", "mlp.up", "mlp.down"
+    return {
+        "entering": bias(down, second),  # as soon as a gradient enters the block from above
+        "down_back": of_layer(down, second) + bias(up, first),
+        "up_back": of_layer(up, first),
+        "norm2_back": ("norm2.weight", "norm2.bias", *bias(out, second)),
+        "out_back": of_layer(out, second),
+        "core_back": bias(qkv, first),
+        "qkv_back": of_layer(qkv, first),
+        "norm1_back": ("norm1.weight", "norm1.bias"),
+    }
 
 
 def reference(w, cluster):
@@ -83,8 +114,10 @@ def reference(w, cluster):
         down_back=Stretch().kernel(*t.down[1:]),
         up_back=Stretch().kernel(*t.up[1:]),
         out_back=Stretch().kernel(*t.out[1:]),
-        qkv_back=Stretch().kernel(t.core[1], *t.qkv[1:]),
+        core_back=Stretch().kernel(t.core[1]),
+        qkv_back=Stretch().kernel(*t.qkv[1:]),
         update=update(w, cluster, held(w)),
+        ready=completes(),
     ))
 
 
@@ -93,10 +126,9 @@ def update(w, cluster, numel):
     return Stretch().kernel(seconds_of(w, cluster)(adamw(numel * w.itemsize)))
 
 
-def arrivals(w, early=False):
-    """Parameter names in the order in which backward completes their gradients."""
-    nothing = Stretch()
-    step = Step(*[nothing] * 9, early=early)
+def arrivals(w, ready):
+    """Parameter names in the order in which backward completes their gradients (`completes`)."""
+    step = Step(*[Stretch()] * 9, ready=ready)
     return [name for segment in segments(w, step) for name in segment.ready]
 
 
@@ -107,10 +139,10 @@ def segments(w, step):
         found.append(step.attention.segment("forward", f"blocks.{i}.attention"))
         found.append(step.mlp.segment("forward", f"blocks.{i}.mlp"))
     found.append(step.head.segment("forward", "head"))
-    entering = _entering(w.layers - 1, step.early)
     last = () if w.tied else ("head.weight",)
-    found.append(step.head_back.segment(
-        "backward", "head", (*last, "norm.weight", "norm.bias", *entering)))
+    entering = _entering(w.layers - 1, step.ready)
+    found += [step.head_back.segment("backward", "head", last),
+              step.norm_back.segment("backward", "norm", ("norm.weight", "norm.bias", *entering))]
     for i in reversed(range(w.layers)):
         found += _backward(i, step)
     return found + [
@@ -120,27 +152,24 @@ def segments(w, step):
     ]
 
 
+LAYERS = {"down_back": ".mlp.down", "up_back": ".mlp.up", "norm2_back": ".norm2",
+          "out_back": ".attention.out", "core_back": ".attention", "qkv_back": ".attention.qkv",
+          "norm1_back": ".norm1"}
+
+
 def _backward(i, step):
-    """The four segments of block i, last layer first."""
-    a, m, n, early = f"blocks.{i}.attention", f"blocks.{i}.mlp", f"blocks.{i}.norm", step.early
-    down, up, out, qkv = (f"{layer}." for layer in (f"{m}.down", f"{m}.up", f"{a}.out", f"{a}.qkv"))
-    # autograd's own linear layers give the bias first, those of a scheme the weight
-    first, then = ("weight", "bias") if early else ("bias", "weight")
-    return [
-        step.down_back.segment("backward", down[:-1], (
-            (down + "weight",) if early else (down + "bias", down + "weight"))),
-        step.up_back.segment("backward", up[:-1], (
-            up + first, up + then, f"{n}2.weight", f"{n}2.bias",
-            *((out + "bias",) if early else ()))),
-        step.out_back.segment("backward", out[:-1], (
-            (out + "weight",) if early else (out + "bias", out + "weight"))),
-        step.qkv_back.segment("backward", qkv[:-1], (
-            qkv + first, qkv + then, f"{n}1.weight", f"{n}1.bias", *_entering(i - 1, early))),
-    ]
+    """The segments of block i, last layer first."""
+    block, found = f"blocks.{i}", []
+    for part, layer in LAYERS.items():
+        names = tuple(f"{block}.{name}" for name in step.ready[part])
+        if part == "norm1_back":
+            names += _entering(i - 1, step.ready)
+        found.append(getattr(step, part).segment("backward", block + layer, names))
+    return found
 
 
-def _entering(i, early):
+def _entering(i, ready):
     """Complete as soon as a gradient enters block i from above, or (-1) leaves the first."""
     if i < 0:
         return ("embed.position.weight",)
-    return (f"blocks.{i}.mlp.down.bias",) if early else ()
+    return tuple(f"blocks.{i}.{name}" for name in ready["entering"])

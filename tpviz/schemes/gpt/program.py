@@ -7,6 +7,8 @@ their own; they are for checking, not part of a step.
 import torch
 import torch.distributed as dist
 
+from tpviz.labels import label
+
 from .initial import load_initial
 from .model import ReferenceGPT
 
@@ -21,6 +23,17 @@ def batch_of(workload, step, device="cpu"):
 def adamw(parameters, lr=LEARNING_RATE):
     """The optimizer of all programs: PyTorch's fused AdamW, default betas and weight decay."""
     return torch.optim.AdamW(parameters, lr=lr, fused=True)
+
+
+def load_parts(module, workload, splits, mesh):
+    """Fill each parameter with this rank's part of its initial value; splits: as in `Program`."""
+    def own_part(name, full):
+        for dim, axis in reversed(splits.get(name, ())):
+            ranks = mesh.get_group(axis).size()
+            full = full.chunk(ranks, dim)[mesh.get_local_rank(axis)]
+        return full
+
+    load_initial(module, workload, own_part)
 
 
 def gather(local, splits, mesh):
@@ -38,13 +51,15 @@ class Program:
     """One rank's part of the training of a workload.
 
     module : the rank's network; called with (inputs, targets) it returns the mean loss.
-    splits : {parameter name: [(dim, axis)]}, empty where the rank holds the whole parameter.
-    partial : names of parameters whose gradient is complete only after `synchronise`.
+    splits : {parameter name: [(dim, axis)]}, inner axis first; empty where the rank holds the
+    whole parameter.
+    partial : names of parameters whose gradient is complete only after `synchronise`, which sums
+    them over ``partial_axis``.
     """
 
     output_splits = input_splits = ()
     sequence_first = False
-    partial = ()
+    partial, partial_axis = (), None
 
     def __init__(self, workload, module, mesh=None, splits=None, lr=LEARNING_RATE):
         self.workload, self.module, self.mesh = workload, module, mesh
@@ -70,7 +85,15 @@ class Program:
         return self.module(*batch)
 
     def synchronise(self):
-        """Complete the gradients of the parameters named in ``partial``; nothing in one process."""
+        """Complete the gradients of the parameters named in ``partial``, in one sum."""
+        if not self.partial:
+            return
+        parameters = [self.named[name] for name in self.partial]
+        with label(phase="sync"):
+            flat = torch.cat([p.grad.view(-1) for p in parameters])
+            dist.all_reduce(flat, group=self.mesh.get_group(self.partial_axis))
+        for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
+            p.grad = part.view_as(p)
 
     def optimizer_step(self):
         """Update the parameters from the gradients of the last `step`."""

@@ -16,7 +16,7 @@ from tpviz.schemes.gpt.memory import memory
 from tpviz.strategy import Strategy, knob, register
 from tpviz.workload import GPT
 
-from .cost import cost, ledger
+from .cost import cost, ledger, order
 
 __all__ = ["GPT", "Megatron"]
 
@@ -79,7 +79,7 @@ class Megatron(Strategy):
         return memory(workload, self.tp, self.sp and self.tp > 1)
 
     def arrivals(self, workload):
-        return arrivals(workload, early=self.tp > 1)
+        return arrivals(workload, order(self.tp))
 
     @classmethod
     def space(cls, workload, world_size):

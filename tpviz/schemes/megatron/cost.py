@@ -26,7 +26,7 @@ two numbers a token.
 """
 
 from tpviz.cost import Stretch, Transfer, transfer
-from tpviz.schemes.gpt.cost import Step, seconds_of, segments, times, update
+from tpviz.schemes.gpt.cost import Step, completes, seconds_of, segments, times, update
 from tpviz.schemes.gpt.kernels import gemm
 from tpviz.schemes.gpt.memory import held
 from tpviz.trace import Ledger
@@ -59,6 +59,11 @@ def sizes(w, tp):
     return w.batch * w.seq * w.hidden * w.itemsize, loss, replicated
 
 
+def order(tp):
+    """`completes` of a block: one rank runs torch's own layers."""
+    return completes("inside", "after") if tp > 1 else completes()
+
+
 def cost(strategy, w, cluster, mesh):
     """The segments of one step of one rank; the table above."""
     tp, sp = strategy.tp, strategy.sp and strategy.tp > 1
@@ -89,11 +94,12 @@ def cost(strategy, w, cluster, mesh):
         down_back=row_back(t.down),
         up_back=column_back(Stretch(), t.up),
         out_back=row_back(t.out),
-        qkv_back=column_back(Stretch().kernel(t.core[1]), t.qkv),
+        core_back=Stretch().kernel(t.core[1]),
+        qkv_back=column_back(Stretch(), t.qkv),
         embed_back=Stretch().blocking(gathered),
         sync=Stretch().blocking(synced),
         update=update(w, cluster, held(w, tp)),
-        early=tp > 1,
+        ready=order(tp),
     ))
 
 

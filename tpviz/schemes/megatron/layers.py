@@ -8,6 +8,8 @@ and (S, B, ...) inside, sequence first so that gathering and scattering are cont
 import torch.nn.functional as F
 from torch import nn
 
+from tpviz.schemes.operators import Reduce, ReduceScatter
+
 from . import operators
 
 
@@ -34,7 +36,7 @@ class RowParallelLinear(nn.Linear):
     def __init__(self, features_in, features_out, group, sp, chunks=1, **kw):
         super().__init__(features_in // group.size(), features_out, **kw)
         self.group, self.chunks = group, chunks
-        self.operator = operators.ReduceScatter if sp else operators.Reduce
+        self.operator = ReduceScatter if sp else Reduce
 
     def forward(self, x):
         if self.group.size() == 1:
@@ -43,37 +45,3 @@ class RowParallelLinear(nn.Linear):
             return operators.ChunkedRowLinear.apply(
                 x, self.weight, self.group, self.chunks) + self.bias
         return self.operator.apply(F.linear(x, self.weight), self.group) + self.bias
-
-
-class ParallelEmbedding(nn.Module):
-    """Token table split by vocabulary, position table on every rank: (B, S) -> activations."""
-
-    def __init__(self, w, group, sp, **kw):
-        super().__init__()
-        self.rank, self.size, self.group, self.sp = group.rank(), group.size(), group, sp
-        self.token = nn.Embedding(w.vocab // self.size, w.hidden, **kw)
-        self.position = nn.Embedding(w.seq, w.hidden, **kw)
-
-    def forward(self, tokens_BS):
-        if self.size == 1:
-            return self.token(tokens_BS) + self.position.weight
-        if not self.sp:
-            x_BSH = operators.Reduce.apply(self._own_rows(tokens_BS), self.group)
-            return x_BSH + self.position.weight
-        x_sBH = operators.ReduceScatter.apply(self._own_rows(tokens_BS.t()), self.group)
-        return x_sBH + self.position.weight.chunk(self.size)[self.rank].unsqueeze(1)
-
-    def _own_rows(self, tokens):
-        """This rank's rows; zero where another rank has the token."""
-        rows = self.token.num_embeddings
-        local = tokens - self.rank * rows
-        elsewhere = (local < 0) | (local >= rows)
-        return self.token(local.masked_fill_(elsewhere, 0)).masked_fill(elsewhere.unsqueeze(-1), 0)
-
-
-def cross_entropy(logits, targets, group):
-    """Mean loss of logits (..., V/n) split by vocabulary, against targets (...)."""
-    logits, targets = logits.flatten(0, -2), targets.flatten()
-    if group.size() == 1:
-        return F.cross_entropy(logits, targets)
-    return operators.VocabularyCrossEntropy.apply(logits, targets, group)

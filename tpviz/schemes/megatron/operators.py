@@ -15,12 +15,7 @@ import torch.distributed as dist
 
 from tpviz.labels import label
 from tpviz.schemes.collectives import gather_first, scatter_first
-
-
-def linear_gradients(x, grad, bias):
-    """A linear layer's gradients of weight (out, in) and bias (out,), None if there is none."""
-    grad_2d = grad.view(-1, grad.shape[-1])
-    return grad_2d.t() @ x.reshape(-1, x.shape[-1]), grad_2d.sum(0) if bias else None
+from tpviz.schemes.operators import linear_gradients
 
 
 class ColumnLinear(torch.autograd.Function):
@@ -67,20 +62,6 @@ class SequenceColumnLinear(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias, None
 
 
-class Reduce(torch.autograd.Function):
-    """g: sum the partial results of all ranks; the gradient passes. Works in place."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        dist.all_reduce(x, group=group)
-        ctx.mark_dirty(x)
-        return x
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad, None
-
-
 class ChunkedRowLinear(torch.autograd.Function):
     """y = x W^T, then g, in parts of the batch: a part's sum is under way during the next GEMM.
 
@@ -105,54 +86,3 @@ class ChunkedRowLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         return grad @ weight, linear_gradients(x, grad, bias=False)[0], None, None
-
-
-class ReduceScatter(torch.autograd.Function):
-    """g under sequence parallelism: each rank keeps its part of the sum, gradients are gathered."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        out, work = scatter_first(x, group)
-        work.wait()
-        return out
-
-    @staticmethod
-    def backward(ctx, grad):
-        out, work = gather_first(grad, ctx.group)
-        work.wait()
-        return out, None
-
-
-class VocabularyCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy of logits (T, V/n) split by vocabulary, with one collective.
-
-    Each rank gathers every rank's (log-sum-exp, picked logit) pair, 2 numbers a token, and finishes
-    alone (derived; Megatron-LM sends three all-reduces of one number a token).
-    """
-
-    @staticmethod
-    def forward(ctx, logits, targets, group):
-        size = logits.shape[-1]
-        local = targets - dist.get_rank(group) * size
-        inside = (local >= 0) & (local < size)
-        local = local.clamp(0, size - 1)
-        largest = logits.amax(-1, keepdim=True)
-        exponentials = (logits - largest).exp_()
-        log_sum = exponentials.sum(-1).log_() + largest.squeeze(-1)
-        picked = logits.gather(-1, local.unsqueeze(-1)).squeeze(-1).masked_fill_(~inside, 0)
-        pairs, work = gather_first(torch.stack((log_sum, picked)), group)
-        work.wait()
-        log_sums, picks = pairs.view(-1, 2, targets.numel()).unbind(1)
-        log_total = log_sums.logsumexp(0)
-        probabilities = exponentials.mul_((largest - log_total.unsqueeze(-1)).exp_())
-        ctx.save_for_backward(probabilities, local, inside)
-        return (log_total - picks.sum(0)).mean()
-
-    @staticmethod
-    def backward(ctx, grad):
-        probabilities, local, inside = ctx.saved_tensors
-        scale = grad / local.numel()
-        grad_logits = probabilities * scale
-        grad_logits.scatter_add_(-1, local.unsqueeze(-1), (-scale * inside).unsqueeze(-1))
-        return grad_logits, None, None

@@ -4,15 +4,13 @@ Shapes as in `layers`; N/n heads a rank, D = H/N.
 """
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from tpviz.labels import label
-from tpviz.schemes.gpt.initial import load_initial
-from tpviz.schemes.gpt.program import Program
+from tpviz.schemes.gpt.program import Program, load_parts
+from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
 
-from .layers import ColumnParallelLinear, ParallelEmbedding, RowParallelLinear, cross_entropy
+from .layers import ColumnParallelLinear, RowParallelLinear
 
 
 class ParallelAttention(nn.Module):
@@ -88,35 +86,16 @@ class MegatronGPT(nn.Module):
         return cross_entropy(logits, targets_BS.t() if self.sp else targets_BS, self.group)
 
 
-class MegatronProgram(Program):
-    """A rank's program: its network, and under ``sp`` one sum of the replicated gradients."""
-
-    def synchronise(self):
-        if not self.partial:
-            return
-        parameters = [self.named[name] for name in self.partial]
-        with label(phase="sync"):
-            flat = torch.cat([p.grad.view(-1) for p in parameters])
-            dist.all_reduce(flat, group=self.mesh.get_group("tp"))
-        for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
-            p.grad = part.view_as(p)
-
-
 def build(strategy, workload, mesh, dtype, device, **options):
-    """This rank's `MegatronProgram`, on a ``DeviceMesh`` that has a tp axis."""
+    """This rank's `Program`, on a ``DeviceMesh`` that has a tp axis."""
     group = mesh.get_group("tp")
     sp = strategy.sp and strategy.tp > 1
     dtype = dtype or getattr(torch, workload.dtype)
     module = MegatronGPT(workload, group, sp, strategy.chunks, dtype=dtype, device=device)
     splits = strategy.splits(workload)
-
-    def own_part(name, full):
-        for dim, axis in splits.get(name, ()):
-            full = full.chunk(strategy.axes[axis], dim)[mesh.get_local_rank(axis)]
-        return full
-
-    load_initial(module, workload, own_part)
-    program = MegatronProgram(workload, module, mesh, splits, **options)
-    program.partial, program.sequence_first = strategy.partial(workload), sp
+    load_parts(module, workload, splits, mesh)
+    program = Program(workload, module, mesh, splits, **options)
+    program.partial, program.partial_axis = strategy.partial(workload), "tp"
+    program.sequence_first = sp
     program.output_splits, program.input_splits = [(2, "tp")], [(0, "tp")] if sp else []
     return program

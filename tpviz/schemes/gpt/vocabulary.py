@@ -1,0 +1,48 @@
+"""The two ends of a GPT split by vocabulary: embedding and loss, for every tensor-parallel scheme.
+
+Shapes: B batch, S sequence, V vocabulary, H features of a rank, n ranks of the group. Under
+sequence parallelism activations are (S/n, B, H), sequence first.
+"""
+
+import torch.nn.functional as F
+from torch import nn
+
+from tpviz.schemes.operators import Reduce, ReduceScatter, VocabularyCrossEntropy
+
+
+class ParallelEmbedding(nn.Module):
+    """Token table split by vocabulary, position table on every rank: (B, S) -> activations.
+
+    width : features of this rank's tables, all of them unless said.
+    """
+
+    def __init__(self, w, group, sp, width=None, **kw):
+        super().__init__()
+        width = width or w.hidden
+        self.rank, self.size, self.group, self.sp = group.rank(), group.size(), group, sp
+        self.token = nn.Embedding(w.vocab // self.size, width, **kw)
+        self.position = nn.Embedding(w.seq, width, **kw)
+
+    def forward(self, tokens_BS):
+        if self.size == 1:
+            return self.token(tokens_BS) + self.position.weight
+        if not self.sp:
+            x_BSH = Reduce.apply(self._own_rows(tokens_BS), self.group)
+            return x_BSH + self.position.weight
+        x_sBH = ReduceScatter.apply(self._own_rows(tokens_BS.t()), self.group)
+        return x_sBH + self.position.weight.chunk(self.size)[self.rank].unsqueeze(1)
+
+    def _own_rows(self, tokens):
+        """This rank's rows; zero where another rank has the token."""
+        rows = self.token.num_embeddings
+        local = tokens - self.rank * rows
+        elsewhere = (local < 0) | (local >= rows)
+        return self.token(local.masked_fill_(elsewhere, 0)).masked_fill(elsewhere.unsqueeze(-1), 0)
+
+
+def cross_entropy(logits, targets, group):
+    """Mean loss of logits (..., V/n) split by vocabulary, against targets (...)."""
+    logits, targets = logits.flatten(0, -2), targets.flatten()
+    if group.size() == 1:
+        return F.cross_entropy(logits, targets)
+    return VocabularyCrossEntropy.apply(logits, targets, group)
