@@ -23,38 +23,48 @@ class Peer(Strategy):
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
         from .schemes.gpt.program import Program, reference_program
 
-        program = reference_program(self.local(workload), dtype, device)
-        module = self.wrap(program.module, mesh)
-        part = next(iter(self.axes)) if self.splits_batch else None
-        return _rebuilt(Program, workload, module, mesh, part, options)
-
-    splits_batch = False
+        module = self.wrap(reference_program(self.local(workload), dtype, device).module, mesh)
+        program = Program(workload, module, mesh, **options)
+        program.forward = lambda batch: module(*self.part(batch, mesh))
+        _one_kind_a_call(program, **options)
+        return program
 
     def local(self, workload):
         """The workload one rank sees."""
         return workload
 
+    def part(self, batch, mesh):
+        """What this rank sees of the batch."""
+        return batch
 
-def _rebuilt(base, workload, module, mesh, axis, options):
-    """The program of a wrapped module; with ``axis`` each rank takes its part of the batch."""
 
+class _BatchPeer(Peer):
+    """A peer whose ranks share the batch along their one axis, ``dp``."""
+
+    @property
+    def axes(self):
+        return {"dp": self.dp}
+
+    def check(self, workload):
+        divides("batch", workload.batch, "dp", self.dp)
+
+    def local(self, workload):
+        return replace(workload, batch=workload.batch // self.dp)
+
+    def part(self, batch, mesh):
+        return [rows.chunk(mesh.size())[mesh.get_local_rank()] for rows in batch]
+
+
+def _one_kind_a_call(program, **options):
+    """Let the optimizer take DTensors and others in turn: a fused call takes only one kind."""
     from torch.distributed.tensor import DTensor
 
     from .schemes.gpt.program import adamw
 
-    class PeerProgram(base):
-        def forward(self, batch):
-            if axis is not None:
-                parts, mine = mesh.size(), mesh.get_local_rank()
-                batch = [rows.chunk(parts)[mine] for rows in batch]
-            return self.module(*batch)
-
-    program = PeerProgram(workload, module, mesh, **options)
-    whole = [p for p in module.parameters() if not isinstance(p, DTensor)]
-    split = [p for p in module.parameters() if isinstance(p, DTensor)]
-    if whole and split:  # one fused optimizer call takes only one kind
+    whole = [p for p in program.module.parameters() if not isinstance(p, DTensor)]
+    split = [p for p in program.module.parameters() if isinstance(p, DTensor)]
+    if whole and split:
         program.optimizer = adamw([{"params": whole}, {"params": split}], **options)
-    return program
 
 
 @dataclass(frozen=True)
@@ -87,21 +97,10 @@ class DTensorTP(Peer):
 
 
 @dataclass(frozen=True)
-class FSDP2(Peer):
+class FSDP2(_BatchPeer):
     """`torch.distributed.fsdp.fully_shard` on every block and on the root."""
 
     dp: int = knob(4, help="ranks that share the batch", low=1)
-    splits_batch = True
-
-    @property
-    def axes(self):
-        return {"dp": self.dp}
-
-    def check(self, workload):
-        divides("batch", workload.batch, "dp", self.dp)
-
-    def local(self, workload):
-        return replace(workload, batch=workload.batch // self.dp)
 
     def wrap(self, module, mesh):
         """The module with parameters sharded."""
@@ -113,22 +112,11 @@ class FSDP2(Peer):
 
 
 @dataclass(frozen=True)
-class DDP(Peer):
+class DDP(_BatchPeer):
     """`torch.nn.parallel.DistributedDataParallel`, gradients in buckets of ``bucket_mb``."""
 
     dp: int = knob(4, help="ranks that share the batch", low=1)
     bucket_mb: float = knob(25.0, help="largest gradient bucket, in megabytes", low=1e-6, high=1e6)
-    splits_batch = True
-
-    @property
-    def axes(self):
-        return {"dp": self.dp}
-
-    def check(self, workload):
-        divides("batch", workload.batch, "dp", self.dp)
-
-    def local(self, workload):
-        return replace(workload, batch=workload.batch // self.dp)
 
     def wrap(self, module, mesh):
         """The module inside DDP."""
