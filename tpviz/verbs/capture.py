@@ -17,7 +17,7 @@ from tpviz.schemes.ownership import ownership
 from tpviz.simulation.program import Capture, place
 from tpviz.trace.table import members_list
 
-from .ranks import check_fit
+from .checks import check_fit
 
 _lock = threading.Lock()  # a process has one torch.distributed world
 

@@ -7,10 +7,6 @@ import torch
 from tpviz.mesh import Mesh
 from tpviz.schemes.gpt.program import batch_of
 
-from .checks import check_fit
-
-__all__ = ["check_fit", "mean_losses", "program_here", "train_step"]
-
 
 def program_here(strategy, workload, **options):
     """(this rank's program, its device) for a strategy, on the mesh it asks for."""

@@ -11,7 +11,8 @@ from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import record
 from tpviz.schemes.gpt.program import batch_of, reference_program
 
-from .ranks import check_fit, mean_losses, program_here
+from .checks import check_fit
+from .ranks import mean_losses, program_here
 
 TOLERANCE = 1e-10  # far above the rounding of float64 sums, far below any term left out
 
