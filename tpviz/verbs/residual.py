@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from tpviz.cost import show_seconds
+from tpviz.runtime.faithful import LATE
 from tpviz.simulation.faults import Faults
 from tpviz.trace.steps import median_step
 
@@ -33,8 +34,6 @@ REFINED, CLOSE = 5, 0.01
 """A slow link's factor is corrected by replaying it, at most so often, or until it changes less."""
 ROUNDING = 1e-9
 """Parts below this fraction of the step are what float arithmetic leaves of equal rungs: zero."""
-UNFAITHFUL = 0.02
-"""From this fraction of the step in overruns on, the verdict says that the run is not faithful."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +62,7 @@ class Residual:
         return self._blame() + self._caveat()
 
     def _caveat(self):
-        if not self.late > UNFAITHFUL * self.measured:
+        if not self.late > LATE * self.measured:
             return ""
         return (f" The emulation overran its own clock by {self._of(self.late)} of the step: in "
                 "slower motion this would say more.")
