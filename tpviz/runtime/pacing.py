@@ -43,7 +43,7 @@ class Flight:
 
 
 class Pacer:
-    """Paces one rank; made by all ranks of the world together. ``close`` it the same way."""
+    """Paces one rank; made by all ranks of the world together, closed by each on its own."""
 
     def __init__(self, cluster, faults=None):
         faults = faults or NONE
