@@ -17,6 +17,7 @@ _HOMES = {
     "tpviz.labels": ["label"],
     "tpviz.strategy": ["Strategy", "strategies"],
     "tpviz.schemes.megatron": ["Megatron"],
+    "tpviz.schemes.atp": ["ATP"],
     "tpviz.schemes.data": ["DataParallel"],
     "tpviz.trace": ["Trace", "Event", "Ledger"],
     "tpviz.trace.chrome": ["load_trace"],

@@ -97,6 +97,10 @@ class Stretch:
         ends = max(chunks * seconds + moved.seconds, seconds + whole.seconds)
         return self._add(whole, ends - chunks * seconds)
 
+    def lanes(self):
+        """For what the rules above do not say: kernels and collectives in their order, `Lanes`."""
+        return Lanes(self)
+
     def _add(self, moved, exposed):
         axis, seconds, latency = moved
         if seconds:
@@ -110,6 +114,43 @@ class Stretch:
         return Segment(
             phase, layer, self.compute, self.exposed, self.hidden, self.latency, 0.0, ready
         )
+
+
+class Lanes:
+    """A stretch's kernels and collectives in the order of the program, the axes one queue each.
+
+    What is issued is waited for before `done`.
+    """
+
+    def __init__(self, stretch):
+        self.stretch, self.now = stretch, 0.0
+        self.free, self.moved, self.waited = {}, {}, {}
+
+    def kernel(self, seconds):
+        """A kernel, after what was waited for."""
+        self.stretch.compute += seconds
+        self.now += seconds
+
+    def issue(self, moved):
+        """Queue a collective (None: nothing); what to give to `wait`."""
+        if moved is None:
+            return None
+        axis, seconds, latency = moved
+        self.free[axis] = max(self.now, self.free.get(axis, 0.0)) + seconds
+        total = self.moved.get(axis, (0.0, 0.0))
+        self.moved[axis] = total[0] + seconds, total[1] + latency
+        return axis, self.free[axis]
+
+    def wait(self, issued):
+        """Kernels wait for a collective."""
+        if issued and issued[1] > self.now:
+            self.waited[issued[0]] = self.waited.get(issued[0], 0.0) + issued[1] - self.now
+            self.now = issued[1]
+
+    def done(self):
+        """Add to the stretch how much of each axis was waited for."""
+        for axis, (seconds, latency) in self.moved.items():
+            self.stretch._add(Transfer(axis, seconds, latency), self.waited.get(axis, 0.0))
 
 
 class Beside:

@@ -79,7 +79,7 @@ class Strategy:
                 settle(self, f.name, one_of, (True, False))
             elif isinstance(f.default, int):
                 settle(self, f.name, whole_number, bounds["low"], bounds["high"])
-            else:
+            elif isinstance(f.default, float):
                 settle(self, f.name, number, bounds["low"], bounds["high"])
 
     @property

@@ -31,13 +31,15 @@ class Port(NamedTuple):
 class Link(NamedTuple):
     """What a group's collective meets: bytes/s of a rank's port, seconds of a hop, ports.
 
-    limit : bytes/s if nobody else sent anything.
+    limit : bytes/s if nobody else sent anything. family : the first group of its kind, by which
+    those that are counted in ``ports`` already are known.
     """
 
     bandwidth: float
     latency: float
     limit: float
     ports: tuple
+    family: tuple = ()
 
     def rate(self, others):
         """Bytes/s while flows of other kinds are active: ``others`` {port key: how many}."""
@@ -92,8 +94,9 @@ def links_of(cluster, members, world_size, shift=None):
     loads = Counter()
     for _, _, passes, _ in routes.values():
         loads.update(passes)
-    key = stride_of(members) if shift is None else None
-    return {g: _link(cluster, key, loads, *found) for g, found in routes.items()}
+    key, first = stride_of(members) if shift is None else None, next(iter(routes))
+    return {g: _link(cluster, key, loads, *found)._replace(family=first)
+            for g, found in routes.items()}
 
 
 def _link(cluster, key, loads, limit, latency, passes, capacity):

@@ -20,11 +20,11 @@ SLOTS, RING = 256, 1024  # the file is sparse: only what is used takes memory
 class Slot:
     """One group: its place in the table, members, axis (a hash of its name) and message shift."""
 
-    __slots__ = ("axis", "busy", "index", "kind", "link", "members", "next", "shift")
+    __slots__ = ("axis", "busy", "index", "link", "members", "next", "shift")
 
     def __init__(self, index, members, axis, shift):
         self.index, self.members, self.axis, self.shift = index, members, axis, shift
-        self.next, self.busy, self.link, self.kind = 0, False, None, None
+        self.next, self.busy, self.link = 0, False, None
 
 
 class Arrivals:

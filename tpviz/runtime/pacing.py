@@ -19,7 +19,6 @@ from collections import Counter
 import torch
 import torch.distributed as dist
 
-from tpviz.cluster.routes import family
 from tpviz.simulation.faults import NONE
 from tpviz.simulation.flows import Flows
 
@@ -195,8 +194,6 @@ class Pacer:
     def _link(self, slot):
         if slot.link is None:
             slot.link = self.cluster.link(slot.members, self.world_size, slot.shift)
-            first = family(slot.members, self.world_size, slot.shift)[0]
-            slot.kind = slot.axis, first, slot.shift
         return slot.link
 
     def _advance(self, until):
@@ -226,9 +223,10 @@ class Pacer:
             return
         slot.busy = True
         ready, latency, volume = found
-        link = self._link(slot)  # which also says the slot's kind
+        link = self._link(slot)
+        kind = slot.axis, link.family, slot.shift
         self.under_way[slot.index, slot.next] = self.flows.add(
-            (slot, slot.next), slot.kind, link, latency, volume, max(ready, free)
+            (slot, slot.next), kind, link, latency, volume, max(ready, free)
         )
 
     @staticmethod

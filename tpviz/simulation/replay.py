@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from tpviz.cluster.routes import family
 from tpviz.trace.table import COLUMNS, MANY, Trace, members_list, members_text
 
 from .engine import Engine, Queue
@@ -123,7 +122,7 @@ class Board:
             shift = members[1] - members[0] if peer else None
             link = self.cluster.link(members, self.capture.world_size, shift)
             factor = self.faults.link_factor(members)
-            kind = axis, family(members, self.capture.world_size, shift)[0], shift
+            kind = axis, link.family, shift
             self.queues[key] = Queue(axis, members, kind, link, factor)
         return self.queues[key]
 

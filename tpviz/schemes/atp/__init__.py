@@ -1,0 +1,152 @@
+"""ATP: tensor parallelism on a 2D mesh, column- or row-first (Cheng et al. 2023, arXiv 2301.08658).
+
+A linear layer has its output features over one axis of the mesh and its input features over the
+other, so it ends with a sum over the latter; the next layer has the axes exchanged and needs no
+resharding. Layouts as in the authors' released code; times and volumes are derived.
+
+>>> ATP(mesh=(4, 2)).check(GPT(heads=4))
+Traceback (most recent call last):
+ValueError: heads=4 does not split evenly over d1*d2=8: use d1*d2=4, or heads=8; or attention='A1'
+"""
+
+from dataclasses import replace
+from math import gcd
+
+from tpviz.checks import divides, whole_number
+from tpviz.mesh import Mesh
+from tpviz.schemes.gpt.cost import arrivals
+from tpviz.strategy import Strategy, divisors, knob, register
+from tpviz.workload import GPT
+
+from .cost import cost, ledger, order
+from .layout import Layout
+from .memory import memory
+
+__all__ = ["ATP", "GPT"]
+
+
+@register
+class ATP(Strategy):
+    """Every weight matrix cut along both dims over a (d1, d2) mesh; one sum a layer, on one axis.
+
+    ``order="column"``: first layers (qkv, up) have columns over d1 and rows over d2, second layers
+    (out, down) the other way round; the residual stream is cut over d2. ``order="row"`` exchanges
+    d1 and d2. Ranks along d2 are neighbours.
+    """
+
+    mesh: tuple = knob((2, 2), help="ranks along (d1, d2); neighbouring ranks along d2")
+    order: str = knob("column", help="axis of the first layer's output features: column is d1, "
+                      "row is d2", choices=("column", "row"))
+    chunks: int = knob(1, help="parts of a layer whose sums overlap the next part's GEMM",
+                       low=1, high=64)
+    chunking: str = knob("batch", help="what is cut into chunks: batch as released; tokens; or "
+                         "pipelined, tokens that flow through both layers of the MLP",
+                         choices=("batch", "tokens", "pipelined"))
+    attention: str = knob("A3", help="A3: heads over both axes; A1: over one, computed by every "
+                          "rank of the other", choices=("A3", "A1"))
+    norm: str = knob("L1", help="LayerNorm. L1: of a part of the features, statistics summed; L2: "
+                     "of gathered features, as released", choices=("L1", "L2"))
+    sp: bool = knob(False, help="split the residual stream by sequence over the axis that has "
+                    "copies of it")
+
+    def __post_init__(self):
+        object.__setattr__(self, "mesh", _pair(self.mesh))
+        super().__post_init__()
+
+    @property
+    def axes(self):
+        return {"d1": self.mesh[0], "d2": self.mesh[1]}
+
+    @property
+    def layout(self):
+        """Which axis does what: the `Layout`."""
+        return Layout.of(self)
+
+    def check(self, workload):
+        w, at = workload, self.layout
+        inside, stream = at.inside, at.stream
+        divides("hidden", w.hidden, stream, at.s)
+        both = at.i * at.s if self.attention == "A3" else at.i
+        if w.heads % both:
+            self._refuse_heads(w, both)
+        sizes = {"vocab": w.vocab, "mlp_ratio * hidden": w.mlp_ratio * w.hidden}
+        if self.sp:
+            sizes["seq"] = w.seq
+        for name, size in sizes.items():
+            divides(name, size, inside, at.i, also=gcd(*sizes.values()))
+        if self.sp and self.chunks > 1 and self.chunking != "batch":
+            raise ValueError(f"sp=True and chunking={self.chunking!r} are not possible together: "
+                             "use chunking='batch', or sp=False")
+        if self.chunking == "batch":
+            divides("batch", w.batch, "chunks", self.chunks)
+        else:
+            divides("batch * seq", w.batch * w.seq, "chunks", self.chunks)
+
+    def _refuse_heads(self, w, parts):
+        name = "d1*d2" if self.attention == "A3" else self.layout.inside
+        instead = "; or attention='A1'" * (self.attention == "A3" and not w.heads % self.layout.i)
+        try:
+            divides("heads", w.heads, name, parts)
+        except ValueError as error:
+            raise ValueError(f"{error}{instead}") from None
+
+    def splits(self, workload):
+        return self.layout.splits(workload)
+
+    def partial(self, workload):
+        """Under ``sp``, what is not cut over that axis sees only a part of the sequence."""
+        at = self.layout
+        if not at.sp:
+            return ()
+        splits = self.splits(workload)
+        return tuple(name for name in workload.parameter_shapes()
+                     if all(axis != at.inside for _, axis in splits.get(name, ())))
+
+    def ledger(self, workload):
+        self.check(workload)
+        return ledger(self.layout, workload)
+
+    def cost(self, workload, cluster, mesh=None):
+        return cost(self.layout, workload, cluster, mesh or Mesh(self.axes))
+
+    def memory(self, workload):
+        return memory(self.layout, workload)
+
+    def arrivals(self, workload):
+        return arrivals(workload, order(self.layout))
+
+    @classmethod
+    def space(cls, workload, world_size):
+        """All meshes in both orders, those that come to the same once; of each also 2 and 4 chunks,
+        and sequence parallelism. A1 where the heads ask for it."""
+        for strategy in cls.meshes(workload, world_size):
+            yield strategy
+            if world_size > 1:
+                yield from (replace(strategy, chunks=chunks) for chunks in (2, 4))
+                if strategy.layout.i > 1:
+                    yield replace(strategy, sp=True)
+
+    @classmethod
+    def meshes(cls, workload, world_size):
+        """The search space of the paper as we read it: ordered factorisations x two orders.
+
+        A mesh of one axis in column order is the other one in row order: kept once.
+        """
+        for d1 in reversed(divisors(world_size)):
+            d2 = world_size // d1
+            attention = "A1" if workload.heads % world_size else "A3"
+            for which in ("column", "row") if d1 > 1 < d2 or world_size > 1 == d2 else ("column",):
+                if which == "row" and d2 == 1:
+                    continue
+                yield cls(mesh=(d1, d2), order=which, attention=attention)
+
+    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+        from .program import build
+        self.check(workload)
+        return build(self, workload, mesh, dtype, device, **options)
+
+
+def _pair(mesh):
+    if not isinstance(mesh, (tuple, list)) or len(mesh) != 2:
+        raise ValueError(f"mesh={mesh!r} must be two sizes (d1, d2), as in (2, 2) or (4, 1)")
+    return tuple(whole_number(f"d{k + 1} of mesh", size) for k, size in enumerate(mesh))

@@ -1,0 +1,60 @@
+"""The layers of ATP: each holds its rank's part of the weight, cut along both dims.
+
+Shapes: B batch, S sequence, H hidden; i, s = ranks along the axes *inside* and *stream* of a
+`layout.Layout`. The residual stream is (B, S, H/s), with sequence parallelism (S/i, B, H/s).
+"""
+
+import torch.nn.functional as F
+from torch import nn
+
+from . import operators
+
+
+class ATPLinear(nn.Module):
+    """y = x W^T + b: x cut over ``way.contract``, y over ``way.spread``, by their features."""
+
+    def __init__(self, features_in, features_out, way, bias=True, **kw):
+        super().__init__()
+        self.way = way
+        n, m = way.contract.size(), way.spread.size()
+        own = nn.Linear(features_in // n, features_out // m, bias=bias, **kw)
+        self.weight, self.bias = own.weight, own.bias
+        if bias and way.scatter == -1:
+            self.bias = nn.Parameter(own.bias[:features_out // (n * m)].detach().clone())
+
+    def forward(self, x):
+        way = self.way
+        if way.contract.size() == way.spread.size() == 1:
+            return F.linear(x, self.weight, self.bias)
+        if way.contract.size() == 1 or self.bias is None:
+            return operators.Linear.apply(x, self.weight, self.bias, way)
+        return operators.Linear.apply(x, self.weight, None, way) + self.bias
+
+
+class ATPLayerNorm(nn.LayerNorm):
+    """LayerNorm of this rank's features of the residual stream, over all of them."""
+
+    def __init__(self, hidden, group, **kw):
+        super().__init__(hidden // group.size(), **kw)
+        self.group = group
+
+    def forward(self, x):
+        return operators.SplitLayerNorm.apply(x, self.weight, self.bias, self.eps, self.group)
+
+
+class GatheredLayerNorm(nn.LayerNorm):
+    """LayerNorm of the whole stream, on every rank; of its result each keeps its own features."""
+
+    def __init__(self, hidden, group, **kw):
+        super().__init__(hidden, **kw)
+        self.group = group
+
+    def forward(self, x):
+        return operators.Cut.apply(super().forward(x), self.group)
+
+
+def layer_norm(hidden, layout, group, **kw):
+    """The norm for a stream cut over ``group``: L1, L2, or the plain one where it is not cut."""
+    if layout.l1:
+        return ATPLayerNorm(hidden, group, **kw)
+    return GatheredLayerNorm(hidden, group, **kw) if layout.l2 else nn.LayerNorm(hidden, **kw)

@@ -1,0 +1,47 @@
+"""Bytes of a training step of ATP on one rank (derived; tests compare with tracked allocations).
+
+T tokens, H hidden, F MLP width, i and s the sizes of *inside* and *stream*, in elements. What
+autograd keeps of a block, without sequence parallelism:
+
+    both LayerNorms: input (normalised where the stream is cut) and output, 4 T H / s; L2 keeps the
+    gathered input, 2 T H + 2 T H / s; one or two statistics a token;
+    q, k, v and the output of attention, 4 T H / i; A3: / (i s), and the output gathered, T H / i;
+    before and after GELU, 2 T F / i: the s-fold copies that ATP pays for a thinner stream.
+"""
+
+from tpviz.cost import Memory
+
+from .step import held
+
+
+def memory(at, w):
+    """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps."""
+    size, tensors = held(at, w) * w.itemsize, 12 * w.layers + 5 - w.tied
+    return Memory(parameters=size, gradients=size, optimizer=2 * size + 4 * tensors,
+                  activations=activations(at, w))
+
+
+def activations(at, w):
+    """Bytes at the peak: in the loss, in backward of the head, or entering the last block."""
+    T, H, F, V = w.batch * w.seq, w.hidden, w.mlp_ratio * w.hidden // at.i, w.vocab // at.i
+    item, wide, n = w.itemsize, max(w.itemsize, 4), at.i if at.sp else 1
+    stream = T * H // (n * (1 if at.l2 else at.s)) * item
+    whole, head_weight = T * H // at.s * item, V * H // at.s * item
+    kept = 16 * T + w.layers * block_kept(at, w)  # tokens and targets are int64
+    end = stream + T * H // (n * at.s) * item + 2 * T // n * wide  # the last LayerNorm
+    loss = (3 if at.i == 1 else 2) * T * V * wide + 16 * T
+    head = T * V * item + head_weight + (2 * whole + stream if n > 1 else whole)
+    enters = stream + w.tied * head_weight + (T + H // at.s) * F * item + (whole if n > 1 else 0)
+    return kept + max(end + loss, end + head, enters)
+
+
+def block_kept(at, w):
+    """Bytes that autograd keeps of one block until its backward; the table above."""
+    T, H, F, n = w.batch * w.seq, w.hidden, w.mlp_ratio * w.hidden // at.i, at.i if at.sp else 1
+    item, wide = w.itemsize, max(w.itemsize, 4)
+    heads = at.i * at.s if at.a3 else at.i
+    norms = 2 * (T * H // (1 if at.l2 else at.s) + T * H // at.s) // n
+    core = 4 * T * H // heads + (T * H // at.i if at.a3 else T * H // heads if n > 1 else 0)
+    gelu = (1 if at.pipelined else 2) * T * F
+    rows = (2 if at.l1 else 4) * T // n + T * w.heads // heads
+    return (norms + core + gelu) * item + rows * wide

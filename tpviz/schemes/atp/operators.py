@@ -1,0 +1,228 @@
+"""ATP's layers as autograd functions on plain collectives.
+
+One function serves both layouts: `Linear` contracts over one axis of the mesh and spreads over the
+other. Column-first is (contract d2, spread d1), row-first (contract d1, spread d2): layouts of the
+authors' released code; the attention variants A1 and A3 are those of its examples. Features are the
+last dim. n, m = ranks of the groups.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+from tpviz.labels import label
+from tpviz.schemes.collectives import gather_first, scatter_first
+from tpviz.schemes.operators import linear_gradients
+
+
+class Way(NamedTuple):
+    """How a linear layer's input comes and its output goes.
+
+    contract, spread : groups of the axes with the input's and the output's features.
+    gather : dim (0 or -1) along which the input is cut over ``spread`` too; None where it is not.
+    scatter : likewise for the output and ``contract``.
+    chunks, dim : parts of the input, and along which dim; "tokens" for all but the last.
+    """
+
+    contract: object
+    spread: object
+    gather: int | None = None
+    scatter: int | None = None
+    chunks: int = 1
+    dim: object = 0
+
+
+# -- collectives along any dim, started at once: each gives what to call for the result ------------
+def gathering(x, dim, group):
+    """The whole of x along ``dim`` (0 or -1), from every rank's part."""
+    out, work = gather_first(x if dim == 0 else x.unsqueeze(0), group)
+
+    def finish():
+        work.wait()
+        return out if dim == 0 else out.movedim(0, -2).flatten(-2)
+    return finish
+
+
+def summing(x, dim, group):
+    """The sum of x over the ranks: whole if ``dim`` is None, else this rank's part along it.
+
+    Takes x over.
+    """
+    if dim is None:
+        out, work = x, dist.all_reduce(x, group=group, async_op=True)
+    elif dim == 0:
+        out, work = scatter_first(x, group)
+    else:
+        out, work = scatter_first(x.unflatten(-1, (group.size(), -1)).movedim(-2, 0), group)
+
+    def finish():
+        work.wait()
+        return out.squeeze(0) if dim == -1 else out
+    return finish
+
+
+def parts(x, way):
+    """(parts of x, what joins the parts of a result)."""
+    if way.chunks == 1:
+        return [x], lambda results: results[0]
+    if way.dim == "tokens":
+        shape, rows = x.shape[:-1], x.flatten(0, -2)
+        return rows.chunk(way.chunks), lambda results: torch.cat(results).unflatten(0, shape)
+    return x.chunk(way.chunks, way.dim), lambda results: torch.cat(results, way.dim)
+
+
+# -- the layer -----------------------------------------------------------------------------------
+class Linear(torch.autograd.Function):
+    """y = x W^T, W (out, in) cut both ways: summed over ``contract``; bias only where there is no
+    sum, else the caller adds it once.
+
+    With chunks the sum of one part is under way during the next part's GEMM; all are waited for at
+    the end, and results are those of one piece. Backward: the input's gradient is summed over
+    ``spread`` while the weight's is computed.
+    """
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, way):
+        ctx.way = way
+        whole = gathering(x, way.gather, way.spread)() if way.gather is not None else x
+        ctx.save_for_backward(x if way.gather == 0 else whole, weight)
+        if way.contract.size() == 1:
+            return F.linear(whole, weight, bias)
+        pieces, join = parts(whole, way)
+        sums = []
+        for number, piece in enumerate(pieces):
+            with label(chunk=number if len(pieces) > 1 else -1):
+                sums.append(summing(F.linear(piece, weight), way.scatter, way.contract))
+        return join([finish() for finish in sums])
+
+    @staticmethod
+    def backward(ctx, grad):
+        way, (x, weight) = ctx.way, ctx.saved_tensors
+        if way.scatter is not None:
+            grad = gathering(grad, way.scatter, way.contract)()
+        grad = grad.contiguous()
+        again = gathering(x, 0, way.spread) if way.gather == 0 else None
+        grad_x = grad @ weight
+        x = again() if again else x
+        finish = summing(grad_x, way.gather, way.spread) if way.spread.size() > 1 else None
+        grad_weight, grad_bias = linear_gradients(x, grad, ctx.needs_input_grad[2])
+        return finish() if finish else grad_x, grad_weight, grad_bias, None
+
+
+class PipelinedMLP(torch.autograd.Function):
+    """Up, GELU and down, chunk by chunk: while a chunk of up is summed, the next one's up and the
+    one's before down are computed (our extension; the release stops after each layer).
+
+    Backward is that of the two layers in one piece.
+    """
+
+    @staticmethod
+    def forward(ctx, x, down_weight, up_weight, up_bias, up, down):
+        ctx.ways = up, down
+        pieces, join = parts(x, up)
+        before, after, inner = [], [], []
+
+        def start(number):
+            with label(chunk=number):
+                if up.contract.size() == 1:
+                    y = F.linear(pieces[number], up_weight, up_bias)
+                    return lambda: y
+                finish = summing(F.linear(pieces[number], up_weight), None, up.contract)
+                return lambda: finish() + up_bias
+
+        def end(number):
+            with label(chunk=number):
+                inner.append(before[number]())
+                y = F.linear(F.gelu(inner[-1]), down_weight)
+                after.append(summing(y, None, down.contract) if down.contract.size() > 1
+                             else lambda: y)
+
+        for number in range(len(pieces)):
+            before.append(start(number))
+            if number:
+                end(number - 1)
+        end(len(pieces) - 1)
+        ctx.save_for_backward(x, torch.cat(inner), down_weight, up_weight)
+        return join([finish() for finish in after])
+
+    @staticmethod
+    def backward(ctx, grad):
+        (up, down), (x, inner, down_weight, up_weight) = ctx.ways, ctx.saved_tensors
+        grad = grad.contiguous().flatten(0, -2)
+        grad_inner = grad @ down_weight
+        finish = summing(grad_inner, None, down.spread) if down.spread.size() > 1 else None
+        grad_down, _ = linear_gradients(F.gelu(inner), grad, bias=False)
+        grad_inner = finish() if finish else grad_inner
+        grad_inner = torch.ops.aten.gelu_backward(grad_inner, inner)
+        grad_x = grad_inner @ up_weight
+        finish = summing(grad_x, None, up.spread) if up.spread.size() > 1 else None
+        grad_up, grad_bias = linear_gradients(x, grad_inner, bias=True)
+        grad_x = finish() if finish else grad_x
+        return grad_x.view_as(x), grad_down, grad_up, grad_bias, None, None
+
+
+# -- the residual stream ---------------------------------------------------------------------------
+class SplitLayerNorm(torch.autograd.Function):
+    """LayerNorm of features that lie over a group: two numbers a token are summed, each way.
+
+    Forward sum x and sum x^2, backward those of the scaled gradient, plain and times the normalised
+    input (derived). float32 at least.
+    """
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps, group):
+        ctx.group, ctx.size = group, x.shape[-1] * group.size()
+        wide = x if x.dtype == torch.float64 else x.float()
+        mean, square = _mean(group, ctx.size, wide, wide * wide)
+        ctx.scale = (square - mean * mean).clamp_(min=0).add_(eps).rsqrt_()
+        normal = ((wide - mean) * ctx.scale).to(x.dtype)
+        ctx.save_for_backward(normal, weight)
+        return normal * weight + bias
+
+    @staticmethod
+    def backward(ctx, grad):
+        normal, weight = ctx.saved_tensors
+        scaled = (grad * weight).to(ctx.scale.dtype)
+        plain, along = _mean(ctx.group, ctx.size, scaled, scaled * normal)
+        grad_x = (scaled - plain - normal * along).mul_(ctx.scale).to(grad.dtype)
+        tokens = tuple(range(grad.dim() - 1))
+        return grad_x, (grad * normal).sum(tokens), grad.sum(tokens), None, None
+
+
+def _mean(group, size, *terms):
+    """The means of the terms over all features, in one sum over the group."""
+    sums = torch.stack([term.sum(-1, keepdim=True) for term in terms])
+    dist.all_reduce(sums, group=group)
+    return sums.div_(size).unbind()
+
+
+class Gather(torch.autograd.Function):
+    """All features on every rank of the group; the gradient, which all have, is cut."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return gathering(x, -1, group)()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return _own(grad, ctx.group), None
+
+
+class Cut(torch.autograd.Function):
+    """This rank's part of the features; the gradients of all parts are gathered."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return _own(x, group)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return gathering(grad.contiguous(), -1, ctx.group)(), None
+
+
+def _own(x, group):
+    return x.chunk(group.size(), -1)[group.rank()].contiguous()

@@ -1,0 +1,140 @@
+"""The GPT on ATP's mesh, module by module beside `tpviz.schemes.gpt.model`, and a rank's program.
+
+Shapes as in `layers`; N' heads of a rank (N/i, under A3 N/(i s)), D = H/N.
+"""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tpviz.schemes.gpt.program import Program, load_parts
+from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
+
+from .layers import ATPLinear, layer_norm
+from .operators import Gather, PipelinedMLP, Way
+
+
+class Groups:
+    """The two groups of a rank, and the way of every linear layer."""
+
+    def __init__(self, layout, mesh):
+        at = self.layout = layout
+        self.inside, self.stream = mesh.get_group(at.inside), mesh.get_group(at.stream)
+        sequence, heads = 0 if at.sp else None, -1 if at.a3 else None
+        dim = int(at.sp) if at.chunking == "batch" else "tokens"
+        first = partial(Way, self.stream, self.inside, gather=sequence)
+        second = partial(Way, self.inside, self.stream, scatter=sequence, chunks=at.chunks, dim=dim)
+        self.qkv, self.up = (first(scatter=scatter, chunks=at.chunks, dim=dim)
+                             for scatter in (heads, None))
+        self.out, self.down = second(gather=heads), second()
+        self.head = first()
+
+    def join(self, y):
+        """What a pair of layers adds to the residual stream, in the stream's layout."""
+        return Gather.apply(y, self.stream) if self.layout.l2 else y
+
+
+class ATPAttention(nn.Module):
+    """Causal attention with N' whole heads on each rank."""
+
+    def __init__(self, w, groups, **kw):
+        super().__init__()
+        self.head_size, self.sp = w.hidden // w.heads, groups.layout.sp
+        self.qkv = ATPLinear(w.hidden, 3 * w.hidden, groups.qkv, **kw)
+        self.out = ATPLinear(w.hidden, w.hidden, groups.out, **kw)
+
+    def forward(self, x):
+        qkv = self.qkv(x).unflatten(2, (-1, 3, self.head_size))
+        batch, sequence = (1, 0) if self.sp else (0, 1)
+        q_BNSD, k_BNSD, v_BNSD = qkv.permute(3, batch, 2, sequence, 4)
+        y_BNSD = F.scaled_dot_product_attention(q_BNSD, k_BNSD, v_BNSD, is_causal=True)
+        y = y_BNSD.permute(2, 0, 1, 3) if self.sp else y_BNSD.transpose(1, 2)
+        return self.out(y.flatten(2))
+
+
+class ATPMLP(nn.Module):
+    """Up, exact GELU, down."""
+
+    def __init__(self, w, groups, **kw):
+        super().__init__()
+        self.pipelined = groups.layout.pipelined
+        self.up = ATPLinear(w.hidden, w.mlp_ratio * w.hidden, groups.up, **kw)
+        self.down = ATPLinear(w.mlp_ratio * w.hidden, w.hidden, groups.down, **kw)
+
+    def forward(self, x):
+        up, down = self.up, self.down
+        if self.pipelined:
+            return PipelinedMLP.apply(
+                x, down.weight, up.weight, up.bias, up.way, down.way) + down.bias
+        return down(F.gelu(up(x)))
+
+
+class ATPBlock(nn.Module):
+    """LayerNorm before each part, both parts on the residual stream."""
+
+    def __init__(self, w, groups, **kw):
+        super().__init__()
+        self.join = groups.join
+        self.norm1 = layer_norm(w.hidden, groups.layout, groups.stream, **kw)
+        self.attention = ATPAttention(w, groups, **kw)
+        self.norm2 = layer_norm(w.hidden, groups.layout, groups.stream, **kw)
+        self.mlp = ATPMLP(w, groups, **kw)
+
+    def forward(self, x):
+        x = x + self.join(self.attention(self.norm1(x)))
+        return x + self.join(self.mlp(self.norm2(x)))
+
+
+class ATPEmbedding(ParallelEmbedding):
+    """Tokens by vocabulary over *inside*, features over *stream*."""
+
+    def __init__(self, w, groups, **kw):
+        width = w.hidden // groups.layout.s
+        super().__init__(w, groups.inside, groups.layout.sp, width, **kw)
+        self.join = groups.join
+
+    def forward(self, tokens_BS):
+        return self.join(super().forward(tokens_BS))
+
+
+class ATPGPT(nn.Module):
+    """The reference GPT on the mesh; the same parameter names."""
+
+    def __init__(self, workload, groups, **kw):
+        super().__init__()
+        w = workload
+        self.groups = groups
+        self.embed = ATPEmbedding(w, groups, **kw)
+        self.blocks = nn.ModuleList(ATPBlock(w, groups, **kw) for _ in range(w.layers))
+        self.norm = layer_norm(w.hidden, groups.layout, groups.stream, **kw)
+        self.head = ATPLinear(w.hidden, w.vocab, groups.head, bias=False, **kw)
+        if w.tied:
+            self.head.weight = self.embed.token.weight
+
+    def forward(self, tokens_BS, targets_BS):
+        """The mean cross-entropy of the batch, the same scalar on every rank."""
+        x = self.embed(tokens_BS)
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x))
+        if logits.dtype == torch.bfloat16:
+            logits = logits.float()
+        targets = targets_BS.t() if self.groups.layout.sp else targets_BS
+        return cross_entropy(logits, targets, self.groups.inside)
+
+
+def build(strategy, workload, mesh, dtype, device, **options):
+    """This rank's `Program`, on a ``DeviceMesh`` that has the axes d1 and d2."""
+    at = strategy.layout
+    module = ATPGPT(workload, Groups(at, mesh), device=device,
+                    dtype=dtype or getattr(torch, workload.dtype))
+    splits = strategy.splits(workload)
+    load_parts(module, workload, splits, mesh)
+    program = Program(workload, module, mesh, splits, **options)
+    program.partial, program.partial_axis = strategy.partial(workload), at.inside
+    program.sequence_first = at.sp
+    program.output_splits = [(2, at.inside)]
+    program.input_splits = [(0, at.inside)] * at.sp + [(2, at.stream)] * (not at.l2)
+    return program

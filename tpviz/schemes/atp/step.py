@@ -1,0 +1,230 @@
+"""ATP's training step as data: the kernels and collectives of each layer, in order (derived).
+
+`cost` gives it times and `ledger` counts it, so the two cannot disagree. With A = B s h elements, i
+and s the sizes of *inside* and *stream*, a block sends:
+
+=========  ==============================  =================================================
+layer      forward                         backward
+=========  ==============================  =================================================
+qkv        stream: A1 sum 3A/i, A3 halves  inside: sum A/s; A3: stream, the gradient gathered
+out        inside: sum A/s                 stream: A1 sum A/i, A3 halves (forward gather A/i)
+up         stream: sum 4A/i                inside: sum A/s
+down       inside: sum A/s                 stream: sum 4A/i
+norms      L1: stream, sum of two numbers  L1: as many; L2: stream, A gathered
+           a token; L2: A gathered
+=========  ==============================  =================================================
+
+On a ring that is (8 A / N) ((i - 1) + 3 (s - 1)) elements a rank and block without the norms, N =
+i s. Under ``sp`` the sums over *inside* are halves: a first layer gathers before and scatters its
+gradient, a second one scatters and gathers its gradient, and a first layer gathers its input again
+for the weight's gradient, which keeps activations small.
+"""
+
+from typing import NamedTuple
+
+from tpviz.schemes.gpt.kernels import Kernel, adamw, attention, gemm
+
+BLOCK = ("attention", "mlp", "down_back", "up_back", "norm2_back", "out_back", "core_back",
+         "qkv_back", "norm1_back")
+"""The parts of a step (fields of `tpviz.schemes.gpt.cost.Step`) that every block has."""
+
+
+class Move(NamedTuple):
+    """A collective that the kernels wait for; ``payload`` bytes of the full tensor."""
+
+    axis: str
+    collective: str
+    payload: int
+
+
+class Under(NamedTuple):
+    """A collective with a kernel over it: both start together, then both are waited for."""
+
+    move: Move
+    kernel: Kernel
+
+
+class Chunks(NamedTuple):
+    """``count`` times a kernel and a collective that runs during the next kernels."""
+
+    kernel: Kernel
+    move: Move
+    count: int
+
+
+class Pipeline(NamedTuple):
+    """``count`` chunks through two kernels, each followed by its collective (None: none)."""
+
+    first: Kernel
+    first_move: Move | None
+    second: Kernel
+    second_move: Move | None
+    count: int
+
+
+def step_of(at, w):
+    """{part of a step: its operations in order} for a `layout.Layout`."""
+    return _Step(at, w).parts()
+
+
+def held(at, w):
+    """Number of parameters of a rank."""
+    h, f, n = w.hidden, w.mlp_ratio * w.hidden, at.i * at.s
+    matrices = (2 - w.tied) * w.vocab * h + w.layers * (4 * h * h + 2 * h * f)
+    qkv_bias = 3 * h // (n if at.a3 else at.i)
+    norms = (4 * w.layers + 2) * (h if at.l2 else h // at.s)
+    return (matrices // n + w.seq * h // at.s + norms
+            + w.layers * (qkv_bias + f // at.i + 2 * h // at.s))
+
+
+class _Step:
+    """Collects the operations; tokens, features and bytes are those of one rank."""
+
+    def __init__(self, at, w):
+        self.at, self.w, self.item = at, w, w.itemsize
+        self.tokens = w.batch * w.seq
+        self.h, self.f = w.hidden, w.mlp_ratio * w.hidden
+        self.activation = self.tokens * w.hidden * self.item
+        self.wide = max(w.itemsize, 4)
+
+    def parts(self):
+        """{part: operations}."""
+        w, at = self.w, self.at
+        heads = w.heads // (at.i * at.s if at.a3 else at.i)
+        core = attention(w.batch, heads, w.seq, w.hidden // w.heads, self.item)
+        qkv, out = (self.h, 3 * self.h), (self.h, self.h)
+        up, down, head = (self.h, self.f), (self.f, self.h), (self.h, w.vocab)
+        norm = self.statistics()
+        return {
+            "embed": self.sum_inside("reduce_scatter") + self.join(),
+            "attention": [*norm, *self.first(*qkv, scatter=at.a3), core[0], *self.second(*out),
+                          *self.join()],
+            "mlp": [*norm, *self.mlp(up, down), *self.join()],
+            "head": [*norm, *self.first(*head, chunks=1), *self.loss()],
+            "head_back": self.first_back(*head),
+            "norm_back": self.norm_back(),
+            "down_back": self.second_back(*down),
+            "up_back": self.first_back(*up),
+            "norm2_back": self.norm_back(),
+            "out_back": self.second_back(*out, halves=at.a3),
+            "core_back": [core[1]],
+            "qkv_back": self.first_back(*qkv, scattered=at.a3),
+            "norm1_back": self.norm_back(),
+            "embed_back": self.gather_inside(),
+            "sync": self.replicated(),
+            "update": [adamw(held(at, w) * self.item)],
+        }
+
+    # -- collectives -------------------------------------------------------------------------------
+    def move(self, axis, collective, payload):
+        """[Move], or nothing on an axis of one."""
+        size = self.at.i if axis == self.at.inside else self.at.s
+        return [Move(axis, collective, payload)] if size > 1 else []
+
+    def over_inside(self, collective):
+        return self.move(self.at.inside, collective, self.activation // self.at.s)
+
+    def sum_inside(self, half):
+        """A stream-shaped sum: under sequence parallelism only this half of it."""
+        return self.over_inside(half if self.at.sp else "all_reduce")
+
+    def gather_inside(self):
+        """The sequence of what is shaped like the stream, where it is cut."""
+        return self.over_inside("all_gather") if self.at.sp else []
+
+    def over_stream(self, collective, features):
+        """Of a tensor whose ``features`` are cut over *inside*."""
+        payload = self.tokens * (features // self.at.i) * self.item
+        return self.move(self.at.stream, collective, payload)
+
+    def statistics(self):
+        """Two numbers a token of a cut LayerNorm."""
+        at = self.at
+        tokens = self.tokens // (at.i if at.sp else 1)
+        return self.move(at.stream, "all_reduce", 2 * tokens * self.wide) if at.l1 else []
+
+    def join(self):
+        """The whole stream gathered, for LayerNorm."""
+        at = self.at
+        payload = self.activation // (at.i if at.sp else 1)
+        return self.move(at.stream, "all_gather", payload) if at.l2 else []
+
+    def norm_back(self):
+        return self.join() + self.statistics()
+
+    def loss(self):
+        """Every rank's two numbers a token."""
+        return self.move(self.at.inside, "all_gather", 2 * self.at.i * self.tokens * self.wide)
+
+    def replicated(self):
+        """Gradients of what is not cut over *inside*, summed once under sequence parallelism."""
+        at, w = self.at, self.w
+        norms = (4 * w.layers + 2) * (self.h if at.l2 else self.h // at.s)
+        numel = norms + (w.seq + 2 * w.layers) * self.h // at.s
+        return self.move(at.inside, "all_reduce", numel * self.item) if at.sp else []
+
+    # -- layers ------------------------------------------------------------------------------------
+    def first(self, features_in, features_out, scatter=False, chunks=None):
+        """Contracts over *stream*: qkv, up, head."""
+        k, n = features_in // self.at.s, features_out // self.at.i
+        moved = self.over_stream("reduce_scatter" if scatter else "all_reduce", features_out)
+        bias = n if not moved and chunks is None else 0  # of the head there is none
+        return self.gather_inside() + self.summed(k, n, bias, moved, chunks or self.at.chunks)
+
+    def second(self, features_in, features_out):
+        """Contracts over *inside*: out, down."""
+        k, n = features_in // self.at.i, features_out // self.at.s
+        heads = self.over_stream("all_gather", features_in) if self.at.a3 else []
+        gathered = heads if features_in == features_out else []
+        moved = self.sum_inside("reduce_scatter")
+        bias = 0 if moved else n
+        return gathered + self.summed(k, n, bias, moved, self.at.chunks)
+
+    def summed(self, k, n, bias, moved, chunks):
+        """The GEMM and the sum of its results, in chunks."""
+        if not moved:
+            return [gemm(self.tokens, k, n, self.item, bias)]
+        if chunks == 1:
+            return [gemm(self.tokens, k, n, self.item), *moved]
+        return [Chunks(gemm(self.tokens // chunks, k, n, self.item), part(moved, chunks), chunks)]
+
+    def mlp(self, up, down):
+        """Both layers, one after the other or as a pipeline."""
+        at, count = self.at, self.at.chunks
+        if not at.pipelined:
+            return self.first(*up) + self.second(*down)
+        tokens, inner = self.tokens // count, self.f // at.i
+        summed_up, summed = self.over_stream("all_reduce", self.f), self.sum_inside("")
+        first = gemm(tokens, self.h // at.s, inner, self.item, 0 if summed_up else inner)
+        second = gemm(tokens, inner, self.h // at.s, self.item)
+        return [Pipeline(first, part(summed_up, count), second, part(summed, count), count)]
+
+    def first_back(self, features_in, features_out, scattered=False):
+        """Gradients of qkv, up, head: the input's is summed while the weight's is computed."""
+        k, n = features_in // self.at.s, features_out // self.at.i
+        of_input, of_weight = self.gradients(k, n)
+        gathered = self.over_stream("all_gather", features_out) if scattered else []
+        again = self.gather_inside()  # the input, once more
+        before = [Under(again[0], of_input)] if again else [of_input]
+        return [*gathered, *before, *under(self.sum_inside("reduce_scatter"), of_weight)]
+
+    def second_back(self, features_in, features_out, halves=False):
+        """Gradients of out and down."""
+        k, n = features_in // self.at.i, features_out // self.at.s
+        of_input, of_weight = self.gradients(k, n)
+        moved = self.over_stream("reduce_scatter" if halves else "all_reduce", features_in)
+        return [*self.gather_inside(), of_input, *under(moved, of_weight)]
+
+    def gradients(self, k, n):
+        """The GEMMs of the input's and the weight's gradient."""
+        return gemm(self.tokens, n, k, self.item), gemm(n, self.tokens, k, self.item)
+
+
+def part(moved, count):
+    """One of ``count`` equal parts of a collective, None where there is none."""
+    return moved[0]._replace(payload=moved[0].payload // count) if moved else None
+
+
+def under(moved, kernel):
+    """The kernel, over the collective if there is one."""
+    return [Under(moved[0], kernel)] if moved else [kernel]
