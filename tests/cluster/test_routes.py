@@ -40,6 +40,13 @@ def test_groups_out_of_step_stand_alone():
     assert family((2, 0), 4, shift=-2) == [(2, 0), (3, 1)]
 
 
+@pytest.mark.parametrize("members, shift", [((1, 3), None), ((4, 6), None), ((2, 5), 3),
+                                            ((0, 1, 3), None)])
+def test_a_link_knows_its_family_by_the_first_group(members, shift):
+    groups = family(members, 8, shift)
+    assert {two_nodes(4).link(group, 8, shift).family for group in groups} == {groups[0]}
+
+
 # -- levels: the checks of the rule in the references ----
 def test_sharing_of_a_nodes_way_out():
     one_nic = two_nodes()
