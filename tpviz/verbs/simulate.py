@@ -9,8 +9,8 @@ from tpviz.checks import one_of, whole_number
 from tpviz.simulation.program import Capture
 from tpviz.simulation.replay import BADGE, replay
 
-from .checks import check_cluster, check_faults, check_fit
-from .predict import check_memory
+from .checks import check_faults
+from .predict import check, check_memory
 
 DETAILS = ("kernels", "all")
 
@@ -33,7 +33,6 @@ def simulate(strategy, workload, cluster, *, steps=1, detail="kernels", faults=N
     """
     steps, detail = whole_number("steps", steps), one_of("detail", detail, DETAILS)
     contention = one_of("contention", contention, (True, False))
-    check_fit(strategy, workload)
     check_place(strategy, workload, cluster)
     faults = check_faults(faults)
     if capture is None:
@@ -48,9 +47,8 @@ def simulate(strategy, workload, cluster, *, steps=1, detail="kernels", faults=N
 
 
 def check_place(strategy, workload, cluster):
-    """Raise ``ValueError`` unless this is a cluster with room for the ranks and what they hold."""
-    check_cluster(cluster)
-    cluster.check_world(strategy.world_size)
+    """`predict`'s check, and that of memory, which in a scale model does not scale as one."""
+    check(strategy, workload, cluster)
     if cluster.hidden_scale == 1:
         with suppress(NotImplementedError):  # PyTorch's own have no formula
             check_memory(strategy, workload, cluster)
