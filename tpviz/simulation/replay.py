@@ -1,7 +1,9 @@
 """From a `Capture` and a cluster to a simulated `Trace`: build programs, replay, tabulate."""
 
 import gc
+from collections import Counter
 from contextlib import contextmanager
+from functools import cached_property
 
 import numpy as np
 
@@ -62,15 +64,22 @@ class Template:
         columns = [trace[c].tolist() for c in ("flops", "bytes", "dtype")]
         self.seconds = [device.time(*row) for row in zip(*columns)]
         self.names, self.bytes = trace["name"].tolist(), trace["bytes"].tolist()
-        self.axes, members = trace["axis"].tolist(), trace["members"].tolist()
+        axes, members = trace["axis"].tolist(), trace["members"].tolist()
         self.group = [
             (axis, text, name.removeprefix("wait ") in PEER)
-            for axis, text, name in zip(self.axes, members, self.names)
+            for axis, text, name in zip(axes, members, self.names)
         ]
         comm = {row for row, kind in enumerate(trace["kind"].tolist()) if kind == "comm"}
         self.groups = list(dict.fromkeys(g for row, g in enumerate(self.group) if row in comm))
         self.texts = list(dict.fromkeys(members))
         self.text_index = np.array([self.texts.index(text) for text in members], int)
+
+    @cached_property
+    def per_step(self):
+        """How many collectives each row's group has in one step."""
+        kinds = self.trace["kind"].tolist()
+        counts = Counter(group for group, kind in zip(self.group, kinds) if kind == "comm")
+        return np.array([counts[group] for group in self.group])
 
     def moments(self, times):
         """(captured stamps, seconds) of the operations' starts and ends, both growing."""
@@ -174,7 +183,7 @@ def _trace(capture, templates, texts, times, steps):
                 if step:
                     is_step = columns["kind"] == "step"
                     columns["name"] = np.where(is_step, f"step {step}", columns["name"])
-                    columns["seq"] = columns["seq"] + step * _per_step(template)
+                    columns["seq"] = columns["seq"] + step * template.per_step
             parts.append(columns)
             next_id += rows
     table = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
@@ -196,19 +205,6 @@ def _memory(capture, templates, times):
             at = np.interp(series["time"], stamps, seconds).tolist()
             found[rank] = {**series, "time": at}
     return {"memory": found} if found else {}
-
-
-def _per_step(template):
-    """How many collectives each row's group has in one step."""
-    if not hasattr(template, "per_step"):
-        trace = template.trace
-        counts = {}
-        comm = trace["kind"] == "comm"
-        for group, is_comm in zip(template.group, comm.tolist()):
-            if is_comm:
-                counts[group] = counts.get(group, 0) + 1
-        template.per_step = np.array([counts.get(group, 0) for group in template.group])
-    return template.per_step
 
 
 def _placed(template, found):
