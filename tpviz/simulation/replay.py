@@ -75,6 +75,12 @@ class Template:
         self.text_index = np.array([self.texts.index(text) for text in members], int)
 
     @cached_property
+    def waits_for(self):
+        """The row that each row waits for, -1 for none."""
+        row_of = {i: row for row, i in enumerate(self.trace["id"].tolist())}
+        return np.array([row_of.get(i, -1) for i in self.trace["waits_for"].tolist()], int)
+
+    @cached_property
     def per_step(self):
         """How many collectives each row's group has in one step."""
         kinds = self.trace["kind"].tolist()
@@ -176,7 +182,7 @@ def _trace(capture, templates, texts, times, steps):
                 "start": start,
                 "end": end,
                 "members": np.array(own_texts)[template.text_index],
-                "waits_for": _renumbered(template.trace, next_id),
+                "waits_for": np.where(template.waits_for < 0, -1, template.waits_for + next_id),
             }
             if steps > 1:
                 columns["step"] = np.where(columns["step"] >= 0, step, -1)
@@ -217,9 +223,3 @@ def _placed(template, found):
             start[row] = a
             end[row] = b
     return start, end
-
-
-def _renumbered(trace, offset):
-    """waits_for by row number plus an offset, as the new ids are."""
-    row_of = {i: row for row, i in enumerate(trace["id"].tolist())}
-    return np.array([row_of.get(i, -1 - offset) + offset for i in trace["waits_for"].tolist()], int)
