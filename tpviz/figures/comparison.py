@@ -5,10 +5,9 @@ the simulated and the measured step as bars, all starting at 0; below them the r
 to end, from nothing to the measured step. Badges say which is which and cannot be turned off.
 """
 
-from html import escape
-
 import numpy as np
 
+from tpviz.tables import html_table
 from tpviz.trace.steps import median_step
 
 from .palette import INKS, axis_keys, phase_key
@@ -211,17 +210,12 @@ def describe(scene):
 
 def to_html(scene, to_svg):
     """The picture and its table, for a notebook. to_svg : function (theme=...) -> SVG."""
-    head, *rows = to_table(scene)
+    rows = to_table(scene)
     side = "padding:1px 12px;text-align:"
-    aligned = [side + ("left" if i == 0 else "right") for i in range(len(head))]
-    body = "".join(
-        "<tr>" + "".join(f"<{tag} style='{a}'>{escape(c)}</{tag}>" for a, c in zip(aligned, row))
-        + "</tr>"
-        for tag, row in [("th", head), *(("td", row) for row in rows)]
-    )
+    aligned = [side + ("left" if i == 0 else "right") for i in range(len(rows[0]))]
+    table = html_table(rows, "style='border-collapse:collapse'", aligned)
     return (f"<div class='tpv-comparison'>{to_svg(theme='page')}"
-            f"<details><summary>table</summary>"
-            f"<table style='border-collapse:collapse'>{body}</table></details></div>")
+            f"<details><summary>table</summary>{table}</details></div>")
 
 
 def label_of(key, axes):

@@ -2,6 +2,8 @@
 
 from html import escape
 
+from tpviz.tables import html_table
+
 HEADER = [
     *("axis", "collective", "phase"),
     *("count", "measured", "payload bytes", "measured", "wire bytes", "measured"),
@@ -49,16 +51,11 @@ def ledger_html(expected, measured=None):
         line = "Ledger of one step of rank 0: formula and measurement differ ✗. " + "; ".join(
             expected.diff(measured, ("the formula", "the measurement"))
         )
-    cells = "".join(f"<th style='{_side(i)}'>{c}</th>" for i, c in enumerate(head))
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td style='{_side(i)}'>{escape(_grouped(c))}</td>" for i, c in enumerate(row))
-        + "</tr>"
-        for row in rows
-    )
+    table = html_table([head, *(map(_grouped, row) for row in rows)],
+                       "style='border-collapse:collapse'", map(_side, range(len(head))))
     return (
         f"<div class='tpv-ledger'><p style='margin:6px 0'><b>{escape(line)}</b></p>"
-        f"<table style='border-collapse:collapse'><tr>{cells}</tr>{body}</table></div>"
+        f"{table}</div>"
     )
 
 

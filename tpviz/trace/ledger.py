@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tpviz.tables import html_table
+
 from .table import members_list
 
 
@@ -115,10 +117,7 @@ class Ledger:
         )
 
     def _repr_html_(self):
-        head, *body = self.to_table()
-        cells = "".join(f"<th>{c}</th>" for c in head)
-        rows = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in r) + "</tr>" for r in body)
-        return f"<table class='tpviz-ledger'><tr>{cells}</tr>{rows}</table>"
+        return html_table(self.to_table(), "class='tpviz-ledger'")
 
 
 def _words(values):

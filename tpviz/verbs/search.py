@@ -14,6 +14,7 @@ from tpviz.checks import one_of, whole_number
 from tpviz.cost import show_bytes, show_seconds
 from tpviz.strategy import Strategy, divisors
 from tpviz.strategy import strategies as registered
+from tpviz.tables import html_table
 
 from .checks import check_cluster, check_workload
 from .predict import Prediction, check, check_memory, predict
@@ -106,10 +107,7 @@ class Search:
                 f"{len(self.rows)}, {len(self.rejected)} rejected>")
 
     def _repr_html_(self):
-        head, *body = self.to_table()
-        cells = "".join(f"<th>{c}</th>" for c in head)
-        rows = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in r) + "</tr>" for r in body)
-        return f"<table class='tpviz-search'><tr>{cells}</tr>{rows}</table>"
+        return html_table(self.to_table(), "class='tpviz-search'")
 
 
 def search(workload, cluster, strategies=None, top=5, *, simulate=True, run=0, world_size=None):
