@@ -27,17 +27,13 @@ class Transfer(NamedTuple):
 
 
 def transfer(cluster, mesh, axis, collective, payload):
-    """The `Transfer` of ``payload`` bytes (the full tensor) over a mesh axis, all its groups at it.
-
-    hops * latency + volume / bandwidth: `tpviz.cluster.collectives`.
-    """
+    """The `Transfer` of ``payload`` bytes (the full tensor) over a mesh axis, all groups at it."""
     size = mesh.axes[axis]
     if size == 1:
         return Transfer(axis, 0.0)
     link = cluster.axis_link(mesh, axis)
-    hops, volume = cluster.collective_cost(collective, payload, size, link)
-    latency = hops * link.latency
-    return Transfer(axis, latency + (volume / link.bandwidth if volume else 0.0), latency)
+    latency, sending = cluster.collective_parts(collective, payload, size, link)
+    return Transfer(axis, latency + sending, latency)
 
 
 class Segment(NamedTuple):

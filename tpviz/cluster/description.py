@@ -187,8 +187,12 @@ class Cluster:
 
     def collective_time(self, collective, payload, size, link):
         """Seconds of a collective of ``payload`` bytes (the full tensor), alone on its axis."""
+        return sum(self.collective_parts(collective, payload, size, link))
+
+    def collective_parts(self, collective, payload, size, link):
+        """The same in two: (seconds of its hops, seconds in which its bytes pass)."""
         hops, volume = self.collective_cost(collective, payload, size, link)
-        return hops * link.latency + (volume / link.bandwidth if volume else 0.0)
+        return hops * link.latency, volume / link.bandwidth if volume else 0.0
 
     # -- other clusters ----------------------------------------------------------------------------
     def scale_model(self, hidden=1, slow_motion=1):
