@@ -74,8 +74,9 @@ class Mesh:
         """Global ranks that differ from ``rank`` along ``axis`` only, in order, itself included."""
         if axis not in self.axes:
             raise ValueError(f"no axis {axis!r} in this mesh: use {' or '.join(self.names)}")
-        here = self.coords(rank)
-        return [self.rank(**{**here, axis: i}) for i in range(self.axes[axis])]
+        stride = prod(self.shape[self.names.index(axis) + 1:])
+        first = rank - self.coords(rank)[axis] * stride
+        return list(range(first, first + stride * self.axes[axis], stride))
 
     def groups(self, axis):
         """All groups of an axis, by their first rank."""
