@@ -122,18 +122,3 @@ def test_clusters_need_no_torch():
     code = "import sys, tpviz as tv; tv.clusters.torus(); tv.Level; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-
-
-def test_a_thousand_ranks_ask_each_group_once(monkeypatch):
-    """A family's loads are counted once for all its groups: as many routes as groups."""
-    from tpviz.cluster import routes
-    seen = []
-    route = routes._level_route
-    monkeypatch.setattr(routes, "_level_route", lambda *a: seen.append(a) or route(*a))
-    big, mesh = nvswitch_nodes(nodes=128), Mesh({"dp": 128, "tp": 8})
-    for axis, groups in (("tp", 128), ("dp", 8)):
-        seen.clear()
-        big.axis_link(mesh, axis)
-        for group in mesh.groups(axis)[:5]:
-            big.link(group, mesh.size)
-        assert len(seen) == groups

@@ -20,7 +20,7 @@ from tpviz.mesh import Mesh
 
 from .collectives import ALGORITHMS, choose
 from .parts import Device, Dimension, Level, checked_name, finite, not_negative, positive
-from .routes import family, links_of
+from .traffic import Traffic
 
 __all__ = ["Cluster", "Device", "Dimension", "Level"]
 
@@ -139,15 +139,20 @@ class Cluster:
 
         shift : for a message, receiver minus sender; ``members`` is then (sender, receiver).
         """
-        key = (tuple(members), world_size, shift)
-        if key not in self._links:
+        members = tuple(members)
+        return self._traffic(members, world_size, shift).link(members)
+
+    def _traffic(self, members, world_size, shift=None):
+        """The `Traffic` of the group's kind, the same of all groups of it."""
+        key = members, world_size, shift
+        if key not in self._known:
             self._check_members(*key)
-            found = links_of(self, *key)
-            self._links.update({(group, world_size, shift): found[group] for group in found})
-        return self._links[key]
+            found = Traffic(self, *key)
+            self._known.update({(group, world_size, shift): found for group in found.groups})
+        return self._known[key]
 
     @cached_property
-    def _links(self):
+    def _known(self):
         return {}
 
     def _check_members(self, members, world_size, shift):
@@ -166,11 +171,10 @@ class Cluster:
         """
         mesh = _mesh(mesh)
         key = (mesh, axis)
-        if key not in self._links:
+        if key not in self._known:
             self.check_mesh(mesh)
-            links = [self.link(g, mesh.size) for g in family(mesh.group(0, axis), mesh.size)]
-            self._links[key] = min(links, key=lambda link: (link.bandwidth, -link.latency))
-        return self._links[key]
+            self._known[key] = self._traffic(tuple(mesh.group(0, axis)), mesh.size).slowest()
+        return self._known[key]
 
     def bandwidth(self, mesh, axis):
         """Bytes/s of one rank's port while all groups of the axis communicate (bus bandwidth).

@@ -13,7 +13,6 @@ many hops as pass it.
 share a port only while they are active: `Link.rate` takes how many.
 """
 
-from collections import Counter
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -82,52 +81,44 @@ def stride_of(members):
     return max(step, 0), len(members)
 
 
-def links_of(cluster, members, world_size, shift=None):
-    """{group: its `Link`} of all groups of a kind, by the cluster's rule or its table.
+class Gate(NamedTuple):
+    """A way through one part of a cluster, the same of all units: level or dimension and its way.
 
-    What they load is counted once for all of them, so 1024 ranks cost what one look at each costs.
+    A port's number is ``place * len(gates) + gate's index``; ``place`` is the first device of its
+    unit, or on a torus the device that the link leaves.
     """
-    if len(members) == 1:
-        return {tuple(members): NOWHERE}
-    route = _torus_route if cluster.torus else _level_route
-    routes = {g: route(cluster, g, shift) for g in family(members, world_size, shift)}
-    loads = Counter()
-    for _, _, passes, _ in routes.values():
-        loads.update(passes)
-    key, first = stride_of(members) if shift is None else None, next(iter(routes))
-    return {g: _link(cluster, key, loads, *found)._replace(family=first)
-            for g, found in routes.items()}
+
+    part: int
+    inner: int
+    way: object
+    capacity: float
 
 
-def _link(cluster, key, loads, limit, latency, passes, capacity):
-    ports = [Port(place, capacity[place], loads[place]) for place in passes]
-    shared = min([capacity / load for _, capacity, load in ports])
-    bandwidth = min(limit, shared)
-    if key in cluster.table:  # measured with all of its kind active, so sharing is in it
-        bandwidth, held = cluster.table[key], shared if shared <= limit else 0.0
-        limit, ports = bandwidth, [_as_measured(port, bandwidth, held) for port in ports]
-    return Link(bandwidth, cluster.latencies.get(key, latency), limit, tuple(ports))
+def gates(cluster):
+    """Every `Gate` of a cluster: two for each level or dimension, from the inside out."""
+    found, inner = [], 1
+    for number, part in enumerate(cluster.levels):
+        found += [Gate(number, inner, way, part.group) for way in ("out", "in")]
+        inner *= part.units
+    for number, part in enumerate(cluster.torus):
+        found += [Gate(number, 1, step, part.bandwidth * part.links) for step in (1, -1)]
+    return found
 
 
-def _as_measured(port, bandwidth, held):
-    """A port where by the rule sharing held the group back (to ``held``) carries what was measured,
-    and no port less than that; others keep what the rule says, for the traffic of other axes."""
-    key, capacity, load = port
-    busiest = capacity / load <= held * (1 + 1e-9)
-    return Port(key, bandwidth * load if busiest else max(capacity, bandwidth * load), load)
-
-
-def _level_route(cluster, members, shift):
-    """(limit, latency, {port: flows}, {port: capacity}) on the levels that the group crosses."""
-    limit, latency, capacity = inf, 0.0, {}
+def level_route(cluster, members, shift):
+    """(limit, latency, numbers of the ports passed) on the levels that the group crosses."""
+    limit, latency, passes, count = inf, 0.0, [], 2 * len(cluster.levels)
     for number, inner, units in crossings(cluster, members):
         level = cluster.levels[number]
         limit = min(limit, level.p2p * rings(cluster, level, units))
         latency = max(latency, level.latency)
         for unit in units:
-            for way in _ways(shift, unit == members[0] // inner):
-                capacity[number, unit, way] = level.group
-    return limit, latency, dict.fromkeys(capacity, 1), capacity
+            way_out = unit * inner * count + 2 * number
+            if shift is None:  # a ring goes in and out of each unit
+                passes += (way_out, way_out + 1)
+            else:  # a message out of the sender's, into the receiver's
+                passes.append(way_out + (unit != members[0] // inner))
+    return limit, latency, passes
 
 
 def crossings(cluster, members):
@@ -149,31 +140,26 @@ def rings(cluster, level, units):
     return min(units.values()) * (len(units) - 1 if level.direct else 1)
 
 
-def _ways(shift, is_sender):
-    """A ring goes in and out of each unit; a message out of the sender's, into the receiver's."""
-    if shift is None:
-        return ("out", "in")
-    return ("out",) if is_sender else ("in",)
+def torus_route(cluster, members, shift):
+    """The same on a torus, a port as often as the ring's hops pass it.
 
-
-def _torus_route(cluster, members, shift):
-    """The same on a torus: each hop of the ring goes dimension by dimension, the shorter way."""
+    Each hop is routed dimension by dimension, the shorter way.
+    """
     hops = list(pairwise(members))
     if shift is None:
         hops.append((members[-1], members[0]))
-    passes, latency = {}, 0.0
+    passes, latency, count = [], 0.0, 2 * len(cluster.torus)
     for source, target in hops:
         inner, place, seconds = 1, source, 0.0
         for number, (size, delay) in enumerate((d.size, d.latency) for d in cluster.torus):
             here, ahead = place // inner % size, (target // inner - place // inner) % size
             step = 1 if ahead <= size // 2 else -1
+            gate = 2 * number + (step < 0)
             for _ in range(ahead if step == 1 else size - ahead):
-                passes[number, place, step] = passes.get((number, place, step), 0) + 1
+                passes.append(place * count + gate)
                 seconds += delay
                 there = (here + step) % size
                 place, here = place + (there - here) * inner, there
             inner *= size
         latency = max(latency, seconds)
-    capacity = {key: cluster.torus[key[0]].bandwidth * cluster.torus[key[0]].links
-                for key in passes}
-    return inf, latency, passes, capacity
+    return inf, latency, passes

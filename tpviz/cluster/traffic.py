@@ -1,0 +1,87 @@
+"""What all groups of a kind load together, and so what each gets: the `Link`s of a family.
+
+Groups whose first ranks are whole units of the outermost level apart fall alike: they pass the same
+ports of other units; on a torus, those further along the last dimension. So a route is looked for
+once for each place in such a unit, and moved to the groups that begin there in others (derived).
+"""
+
+import numpy as np
+
+from .routes import NOWHERE, Link, Port, family, gates, level_route, stride_of, torus_route
+
+
+class Traffic:
+    """All ``groups`` of a kind on a cluster at once, by the cluster's rule or its table."""
+
+    def __init__(self, cluster, members, world_size, shift=None):
+        self.cluster, self.shift = cluster, shift
+        self.groups = family(members, world_size, shift)
+        self.key = stride_of(members) if shift is None else None
+        self.gates, self.routes, self.links = gates(cluster), {}, {}
+        if len(members) == 1:
+            self.links[self.groups[0]] = NOWHERE
+            return
+        self.alike = self._alike()
+        self.loads = np.bincount(np.concatenate([ports.ravel() for *_, ports in self.alike]))
+
+    def _alike(self):
+        """For each set of groups that fall alike (their numbers, limit, latency, rows of ports)."""
+        last = (*self.cluster.levels, *self.cluster.torus)[-1]
+        unit = self.cluster.size // (last.size if self.cluster.torus else last.units)
+        count, begin, found = len(self.gates), {}, []
+        for number, group in enumerate(self.groups):
+            begin.setdefault(group[0] % unit, []).append(number)
+        for numbers in begin.values():
+            first = self.groups[numbers[0]]
+            limit, latency, passes = self.routes[first] = self._route(first)
+            moves = np.array([[self.groups[number][0] - first[0]] for number in numbers])
+            ports = (np.array(passes) + moves * count) % (self.cluster.size * count)
+            found.append((numbers, limit, latency, ports))
+        return found
+
+    def _route(self, group):
+        find = torus_route if self.cluster.torus else level_route
+        return find(self.cluster, group, self.shift)
+
+    def slowest(self):
+        """The `Link` of the group that gets least; of equals the first with the slowest hop."""
+        if len(self.groups) == 1:
+            return self.link(self.groups[0])
+        capacity, found = np.array([gate.capacity for gate in self.gates]), []
+        for numbers, limit, latency, ports in self.alike:
+            shared = (capacity[ports % len(capacity)] / self.loads[ports]).min(1)
+            rates = np.minimum(limit, shared)
+            if self.key in self.cluster.table:
+                rates[:] = self.cluster.table[self.key]
+            latency, at = self.cluster.latencies.get(self.key, latency), rates.argmin()
+            found.append((rates[at], -latency, numbers[at]))
+        return self.link(self.groups[min(found)[-1]])
+
+    def link(self, group):
+        """The `Link` of one of the groups."""
+        if group not in self.links:
+            self.links[group] = self._link(*(self.routes.get(group) or self._route(group)))
+        return self.links[group]
+
+    def _link(self, limit, latency, passes):
+        passes, count, ports = list(dict.fromkeys(passes)), len(self.gates), []
+        for number, load in zip(passes, self.loads[passes].tolist()):
+            place, gate = divmod(number, count)
+            part, inner, way, capacity = self.gates[gate]
+            ports.append(Port((part, place // inner, way), capacity, load))
+        shared = min([capacity / load for _, capacity, load in ports])
+        bandwidth = min(limit, shared)
+        if self.key in self.cluster.table:  # with all of its kind active, so sharing is in it
+            bandwidth = self.cluster.table[self.key]
+            held = shared if shared <= limit else 0.0
+            limit, ports = bandwidth, [_as_measured(port, bandwidth, held) for port in ports]
+        latency = self.cluster.latencies.get(self.key, latency)
+        return Link(bandwidth, latency, limit, tuple(ports), self.groups[0])
+
+
+def _as_measured(port, bandwidth, held):
+    """A port where by the rule sharing held the group back (to ``held``) carries what was measured,
+    and no port less than that; others keep what the rule says, for the traffic of other axes."""
+    key, capacity, load = port
+    busiest = capacity / load <= held * (1 + 1e-9)
+    return Port(key, bandwidth * load if busiest else max(capacity, bandwidth * load), load)
