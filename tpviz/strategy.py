@@ -62,6 +62,8 @@ class Strategy:
     cost(workload, cluster, mesh) : the `tpviz.cost.Segment` list of one step of one rank, by
     formula; ``mesh`` is the strategy's own unless another strategy is around it.
     memory(workload) : the `tpviz.cost.Memory` of one rank, by formula.
+    communication(workload, cluster, mesh) : seconds by the scheme's own formula of its blocks'
+    communication alone, which is all that its paper weighs.
     space(workload, world_size) : the strategies of this class that `search` is to try.
     build(workload, mesh, dtype, device, lr) : this rank's `tpviz.schemes.gpt.program.Program`;
     torch's dtype and ``DeviceMesh``, every argument after the workload optional where the strategy
@@ -114,6 +116,17 @@ class Strategy:
     def memory(self, workload):
         """Bytes of a rank. Raises ``NotImplementedError`` where a scheme has no formula."""
         raise NotImplementedError(f"{type(self).__name__} has no formula of its memory")
+
+    def communication(self, workload, cluster, mesh=None):
+        """Seconds of a step's communication in the blocks, by the scheme's own formula: bytes over
+        bandwidth, nothing hidden. Raises ``NotImplementedError`` where a scheme has none."""
+        raise NotImplementedError(f"{type(self).__name__} has no formula of its communication "
+                                  "alone")
+
+    @property
+    def copies(self):
+        """How many ranks hold the same part of the hidden activations between two layers."""
+        return 1
 
     def arrivals(self, workload):
         """Parameter names in the order in which backward completes their gradients."""

@@ -21,6 +21,11 @@ def peaks(strategy, workload):
     *[tv.DataParallel(dp=2, zero=zero, bucket_mb=0.3) for zero in range(4)],
     *[tv.DataParallel(dp=2, zero=zero, bucket_mb=0.07) * tv.Megatron(tp=2, sp=sp)
       for zero, sp in ((0, False), (1, True), (2, False), (3, True), (3, False))],
+    *[tv.ATP(mesh=mesh, order=order, **options)
+      for mesh, order in (((2, 2), "column"), ((2, 1), "row"), ((4, 1), "column"))
+      for options in ({}, {"attention": "A1"}, {"norm": "L2"}, {"sp": True}, {"chunks": 2},
+                      {"chunks": 4, "chunking": "pipelined"})],
+    tv.DataParallel(dp=2, zero=2, bucket_mb=0.07) * tv.ATP(mesh=(2, 2)),
 ], ids=lambda s: s.short)
 def test_equals_what_is_tracked(strategy):
     found, tracked = strategy.memory(W), peaks(strategy, W)

@@ -96,12 +96,21 @@ def test_stage_3_under_much_compute_shows_only_its_ends():
     assert by_axis(segments, "hidden")["dp"] == pytest.approx(hidden)
 
 
-TINY = tv.GPT(layers=3, hidden=16, heads=4, seq=8, batch=8, vocab=32)
+TINY = tv.GPT(layers=3, hidden=16, heads=8, seq=8, batch=8, vocab=32)
 STRATEGIES = [
     tv.Megatron(tp=1), tv.Megatron(tp=4), tv.Megatron(tp=4, sp=True), tv.Megatron(tp=2, chunks=4),
     *[tv.DataParallel(dp=4, zero=zero, bucket_mb=0.01) for zero in range(4)],
     *[tv.DataParallel(dp=2, zero=zero, bucket_mb=0.01) * tv.Megatron(tp=2, **options)
       for zero in range(4) for options in ({"sp": True}, {"chunks": 2})],
+    *[tv.ATP(mesh=mesh, order=order, **options) for mesh, order, options in (
+        ((2, 2), "column", {}), ((2, 2), "row", {"sp": True, "chunks": 2}),
+        ((4, 1), "column", {"chunks": 4, "chunking": "pipelined"}), ((4, 1), "row", {"norm": "L2"}),
+        ((2, 2), "column", {"chunks": 8, "chunking": "pipelined", "attention": "A1"}),
+        ((1, 4), "column", {"chunks": 16, "chunking": "tokens"}))],
+    tv.DataParallel(dp=2, bucket_mb=0.01) * tv.ATP(mesh=(2, 1), order="row"),
+    tv.DataParallel(dp=2, zero=3) * tv.ATP(mesh=(1, 2), norm="L2"),
+    tv.DataParallel(dp=2, zero=2, bucket_mb=0.01) * tv.ATP(mesh=(2, 2), chunks=4,
+                                                           chunking="pipelined"),
 ]
 
 
@@ -118,7 +127,7 @@ def about(middle, decades=1.0):
 clusters = st.builds(
     lambda flops, memory, inner, outer, latency, hop, rings, algorithm: Cluster(
         "any", Device({"float32": flops}, 1e9, memory),
-        (Level("in", 2, inner, 2 * inner, latency), Level("out", 2, outer, 1.5 * outer, hop)),
+        (Level("in", 2, inner, 2 * inner, latency), Level("out", 4, outer, 1.5 * outer, hop)),
         rings=rings, algorithm=algorithm),
     about(1e6), about(1e6, 3), about(1e5), about(1e5), st.floats(0, 1e-2), st.floats(0, 1e-2),
     st.sampled_from(["multi", "single"]), st.sampled_from([*ALGORITHMS, "auto"]))

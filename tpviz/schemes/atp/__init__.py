@@ -21,6 +21,7 @@ from tpviz.workload import GPT
 from .cost import cost, ledger, order
 from .layout import Layout
 from .memory import memory
+from .selection import communication
 
 __all__ = ["ATP", "GPT"]
 
@@ -111,6 +112,14 @@ class ATP(Strategy):
 
     def memory(self, workload):
         return memory(self.layout, workload)
+
+    def communication(self, workload, cluster, mesh=None):
+        """Seconds by `selection.communication`: the paper's estimate as we read it."""
+        return communication(self, workload, cluster, mesh)
+
+    @property
+    def copies(self):
+        return self.layout.s
 
     def arrivals(self, workload):
         return arrivals(workload, order(self.layout))

@@ -1,0 +1,184 @@
+"""ATP on 2D meshes equals one process in float64, sends what the formula says to the byte, and
+refuses what cannot be."""
+
+from dataclasses import replace
+
+import pytest
+from tiny import TINY, UNTIED, assert_equal
+
+import tpviz as tv
+
+MESHES = [(d1, n // d1) for n in (1, 2, 4, 8) for d1 in (1, 2, 4, 8) if n % d1 == 0]
+ORDERS = ("column", "row")
+# The whole product of these is in bench/sweep_atp.py; here every mesh meets a part of the knobs.
+KNOBS = [
+    {}, {"attention": "A1"}, {"sp": True}, {"chunks": 2}, {"chunks": 8, "sp": True},
+    {"norm": "L2"}, {"attention": "A1", "sp": True, "chunks": 4},
+    {"chunks": 4, "chunking": "pipelined"}, {"chunks": 32, "chunking": "tokens"},
+    {"norm": "L2", "sp": True, "attention": "A1"},
+]
+PLACES = [(mesh, order) for mesh in MESHES for order in ORDERS]
+CASES = [(*place, KNOBS[(3 * k + step) % len(KNOBS)], (TINY, UNTIED)[step % 2])
+         for k, place in enumerate(PLACES) for step in range(4)]
+
+
+def atp_id(value):
+    return "-".join(map(str, value.values())) if isinstance(value, dict) else None
+
+
+@pytest.mark.parametrize("mesh, order, knobs, workload", CASES, ids=atp_id)
+def test_equals_one_process(mesh, order, knobs, workload):
+    assert_equal(tv.ATP(mesh=mesh, order=order, **knobs), workload)
+
+
+@pytest.mark.parametrize("chunks", [3, 5, 6, 7])
+def test_any_number_of_chunks(chunks):
+    w = replace(TINY, batch=chunks)
+    assert_equal(tv.ATP(mesh=(2, 2), chunks=chunks, sp=chunks % 2 == 0), w)
+
+
+@pytest.mark.parametrize("knobs", [{}, {"sp": True}, {"chunks": 4}, {"norm": "L2"}], ids=atp_id)
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_inside_data_parallelism(zero, knobs):
+    order = ORDERS[zero % 2]
+    data = tv.DataParallel(dp=2, zero=zero, bucket_mb=0.01)
+    assert_equal(tv.ATP(mesh=(2, 2), order=order, **knobs) * data, [TINY, UNTIED][zero // 2])
+
+
+def test_odd_sizes_and_three_steps():
+    odd = tv.GPT(layers=2, hidden=18, heads=6, seq=6, batch=3, vocab=33, mlp_ratio=3)
+    assert_equal(tv.ATP(mesh=(3, 2), sp=True), odd, steps=3)
+    assert_equal(tv.ATP(mesh=(2, 3), order="row", chunks=3), odd, steps=3)
+
+
+@pytest.mark.parametrize("chunking", ["batch", "tokens", "pipelined"])
+def test_chunks_change_no_number(chunking):
+    """A row of a product is summed in the same order whatever rows are beside it; the pipeline
+    computes GELU a second time."""
+    def losses(**knobs):
+        trace = tv.run(tv.ATP(mesh=(2, 2), **knobs), TINY, steps=2, progress=False)
+        return trace.meta["losses"]
+
+    assert losses(chunks=4, chunking=chunking) == losses()
+
+
+# -- what is sent --------------------------------------------------------------------------------
+TABLE = {(8, 1): (7, 0), (4, 2): (3, 3), (2, 4): (1, 9), (1, 8): (0, 21), (4, 1): (6, 0),
+         (2, 2): (2, 6), (1, 4): (0, 18)}
+"""Elements on the wire per rank and block, in b s h: over d1, over d2 (order column, A1 and A3)."""
+
+
+@pytest.mark.parametrize("attention", ["A3", "A1"])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("mesh", TABLE)
+def test_volumes_of_a_block(mesh, order, attention):
+    """The reference's table: predicted, captured and run."""
+    w = replace(TINY, seq=16)
+    own = mesh if order == "column" else mesh[::-1]
+    strategy = tv.ATP(mesh=own, order=order, attention=attention)
+    deeper = replace(w, layers=3)
+    bsh = w.batch * w.seq * w.hidden * w.itemsize
+    names = ("d1", "d2") if order == "column" else ("d2", "d1")
+    # LayerNorm's two norms a block, two sums of two numbers a token each way, float32
+    statistics = 4 * 2 * w.batch * w.seq * 4 * 2 * (mesh[1] - 1) / mesh[1]
+    for ledger in (strategy.ledger, lambda w: tv.capture(strategy, w).trace(0).ledger(),
+                   lambda w: tv.run(strategy, w, steps=1, progress=False).ledger(step=0)):
+        def block(axis, ledger=ledger):
+            return ledger(deeper).total(axis=axis)[2] - ledger(w).total(axis=axis)[2]
+
+        found = block(names[0]) / bsh, (block(names[1]) - statistics) / bsh
+        assert found == pytest.approx(TABLE[mesh], rel=1e-12)
+
+
+def test_ledgers_of_run_and_capture_are_the_formulas():
+    for knobs in KNOBS:
+        strategy = tv.ATP(mesh=(2, 2), **knobs)
+        expected = strategy.ledger(TINY)
+        assert tv.capture(strategy, TINY).trace(0).ledger() == expected
+        assert tv.run(strategy, TINY, steps=1, progress=False).ledger(step=0) == expected
+
+
+def test_one_axis_is_megatron():
+    for knobs in ({}, {"sp": True}):
+        theirs = tv.Megatron(tp=4, **knobs)
+        for ours in (tv.ATP(mesh=(4, 1), **knobs), tv.ATP(mesh=(1, 4), order="row", **knobs)):
+            rows = [row[1:] for row in ours.ledger(TINY)]
+            assert rows == [row[1:] for row in theirs.ledger(TINY)]
+            assert ours.memory(TINY) == theirs.memory(TINY)
+
+
+def test_released_norm_gathers_four_times_a_block():
+    w = replace(TINY, layers=1)
+    l1, l2 = (tv.ATP(mesh=(2, 2), norm=norm).ledger for norm in ("L1", "L2"))
+    more = [(f(TINY).total(axis="d2")[2] - f(w).total(axis="d2")[2]) for f in (l1, l2)]
+    statistics = 4 * 2 * TINY.batch * TINY.seq * 4
+    bsh = TINY.batch * TINY.seq * TINY.hidden * 4
+    assert more[1] - (more[0] - statistics) == 4 * bsh // 2
+
+
+def test_chunks_are_labelled():
+    trace = tv.capture(tv.ATP(mesh=(2, 2), chunks=4), TINY).trace(0)
+    for layer, axis in (("attention.qkv", "d2"), ("attention.out", "d1"), ("mlp.up", "d2"),
+                        ("mlp.down", "d1")):
+        found = trace.select(kind="comm", layer=f"blocks.0.{layer}", phase="forward", axis=axis)
+        assert [c for c in found["chunk"].tolist() if c >= 0] == [0, 1, 2, 3]
+
+
+# -- the space -----------------------------------------------------------------------------------
+def test_the_papers_space():
+    w = replace(TINY, heads=8)
+    assert [(s.mesh, s.order) for s in tv.ATP.meshes(w, 4)] == [
+        ((4, 1), "column"), ((2, 2), "column"), ((2, 2), "row"), ((1, 4), "column")]
+    assert [s.mesh for s in tv.ATP.meshes(w, 1)] == [(1, 1)]
+    assert {s.attention for s in tv.ATP.meshes(replace(w, heads=4), 8)} == {"A1"}
+    assert len(list(tv.ATP.meshes(w, 1024))) == 2 * 11 - 2
+    space = list(tv.ATP.space(w, 8))
+    assert len(set(space)) == len(space) and {s.world_size for s in space} == {8}
+
+
+# -- bad input -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("knobs, change, message", [
+    ({"mesh": (4, 4)}, {}, "heads=8 does not split evenly over d1*d2=16: use d1*d2=8, or heads=16; "
+     "or attention='A1'"),
+    ({"mesh": (16, 1), "attention": "A1"}, {},
+     "heads=8 does not split evenly over d1=16: use d1=8, or heads=16"),
+    ({"mesh": (3, 1)}, {}, "heads=8 does not split evenly over d1*d2=3: use d1*d2=2 or 4, or "
+     "heads=6 or 9"),
+    ({"mesh": (2, 3), "attention": "A1"}, {},
+     "hidden=16 does not split evenly over d2=3: use d2=2 or 4, or hidden=15 or 18"),
+    ({"mesh": (4, 2), "order": "row"}, {"vocab": 33},
+     "vocab=33 does not split evenly over d2=2: use d2=1, or vocab=32 or 34"),
+    ({"mesh": (2, 2), "sp": True}, {"seq": 9},
+     "seq=9 does not split evenly over d1=2: use d1=1, or seq=8 or 10"),
+    ({"chunks": 3}, {}, "batch=8 does not split evenly over chunks=3: use chunks=2 or 4, or "
+     "batch=6 or 9"),
+    ({"chunks": 16}, {}, "batch=8 does not split evenly over chunks=16: use chunks=8, or batch=16"),
+    ({"chunks": 3, "chunking": "tokens"}, {}, "batch * seq=64 does not split evenly over chunks=3: "
+     "use chunks=2 or 4, or batch * seq=63 or 66"),
+    ({"chunks": 2, "chunking": "tokens", "sp": True}, {}, "sp=True and chunking='tokens' are not "
+     "possible together: use chunking='batch', or sp=False"),
+], ids=str)
+def test_sizes_that_do_not_fit_are_named(knobs, change, message):
+    workload, strategy = replace(TINY, **change), tv.ATP(**knobs)
+    for ask in (strategy.check, strategy.ledger, lambda w: tv.run(strategy, w),
+                lambda w: tv.verify(strategy, w)):
+        with pytest.raises(ValueError) as error:
+            ask(workload)
+        assert str(error.value) == message
+
+
+@pytest.mark.parametrize("mesh", [4, (2, 2, 2), "2x2", None])
+def test_a_mesh_has_two_sizes(mesh):
+    with pytest.raises(ValueError, match=r"must be two sizes \(d1, d2\)"):
+        tv.ATP(mesh=mesh)
+
+
+@pytest.mark.parametrize("mesh", [(0, 2), (2, -1), (2.5, 1), (True, 2)])
+def test_sizes_of_the_mesh_are_whole_numbers(mesh):
+    with pytest.raises(ValueError, match=r"d[12] of mesh"):
+        tv.ATP(mesh=mesh)
+
+
+def test_a_mesh_larger_than_the_cluster():
+    with pytest.raises(ValueError, match="16 ranks do not fit the 8 devices"):
+        tv.predict(tv.ATP(mesh=(8, 2), attention="A1"), TINY, tv.clusters.nvlink_pairs())
