@@ -78,6 +78,17 @@ class Megatron(Strategy):
     def memory(self, workload):
         return memory(workload, self.tp, self.sp and self.tp > 1)
 
+    def communication(self, workload, cluster, mesh=None):
+        """Seconds of four sums of B s h a layer by their bytes alone; under ``sp`` of five.
+
+        Derived: on a ring 8 B s h e (n-1)/n over the bus bandwidth; `tpviz.schemes.atp.selection`.
+        """
+        if self.tp == 1:
+            return 0.0
+        w, sums = workload, 5 if self.sp else 4
+        sent = sums * 2 * (self.tp - 1) * w.batch * w.seq * w.hidden * w.itemsize / self.tp
+        return w.layers * (sent / cluster.bandwidth(mesh or Mesh(self.axes), "tp"))
+
     def arrivals(self, workload):
         return arrivals(workload, order(self.tp))
 

@@ -1,0 +1,157 @@
+"""ATP's estimate of communication alone: what a layer sends, how long it takes, the best mesh.
+
+The text of the paper was not at hand. All of this is our derivation from the layouts of the
+authors' released code, checked against this package's ledger; the numbers of equations are ours.
+A = B s h elements, r the MLP's ratio, e bytes an element, i and s the sizes of *inside* and
+*stream*, N = i s. Per layer, forward and backward:
+
+    V = (2 A / N) (4 (i-1) + (4 + 2r) (s-1))         (1)  elements on the wire of a rank, rings
+    T = sum over the axes of  V_axis e / B           (2)  B: bus bandwidth; column order
+    T = sum over the axes of  payload e / B'         (3)  B': algorithm bandwidth; the same time
+    row order: d1 and d2 exchanged                   (4)
+    forward alone: payloads 2A/s and (2 + r)A/i      (5)  A1: (3 + r)A/i
+
+With r = 4, (1) is (8 A / N) ((i-1) + 3 (s-1)). Statistics of LayerNorm, embedding and head are not
+counted. An axis of one rank sends nothing: its term is 0, whatever its bandwidth.
+
+>>> from tpviz import ATP, GPT
+>>> w = GPT(batch=1, seq=1)
+>>> {axis: n / w.hidden for axis, n in wire_volume(ATP(mesh=(4, 2)), w).items()}
+{'d1': 3.0, 'd2': 3.0}
+"""
+
+from math import sqrt
+
+from tpviz.checks import one_of
+from tpviz.mesh import Mesh
+
+PHASES = ("both", "forward", "backward")
+
+
+# -- what a layer sends ------------------------------------------------------------------------
+def payloads(strategy, w, phase="both"):
+    """{axis: elements} of one layer in all-reduces of the local tensor; two halves are one.
+
+    ``sp`` gathers two inputs again in backward, L2 gathers the whole stream twice each way.
+    """
+    at, phases = strategy.layout, _phases(phase)
+    whole, r, a3 = w.batch * w.seq * w.hidden, w.mlp_ratio, at.a3
+    of_heads = {"forward": 2 if a3 else 3, "backward": 2 if a3 else 1}
+    inside = sum(3 if at.sp and p == "backward" else 2 for p in phases)
+    stream = sum(of_heads[p] + r for p in phases)
+    gathered = len(phases) * at.l2 * whole / (at.i if at.sp else 1)
+    return {at.inside: inside * whole / at.s if at.i > 1 else 0.0,
+            at.stream: stream * whole / at.i + gathered if at.s > 1 else 0.0}
+
+
+def wire_volume(strategy, w, phase="both"):
+    """{axis: elements} that a rank sends for one layer, rings: (1) is their sum."""
+    return {axis: 2 * (strategy.axes[axis] - 1) * payload / strategy.axes[axis]
+            for axis, payload in payloads(strategy, w, phase).items()}
+
+
+# -- how long that takes -----------------------------------------------------------------------
+def bus_time(strategy, w, bandwidths, phase="both", latencies=(0.0, 0.0), statistics=False):
+    """Seconds of one layer by (2) or (4), with ``phase="forward"`` by (5).
+
+    bandwidths : (B1, B2) of d1 and d2, bytes/s that a rank sends. latencies : (s, s) of one hop;
+    4(n-1) hops an axis and phase, as many again over *stream* for the ``statistics`` of L1.
+    """
+    seconds = _seconds(wire_volume(strategy, w, phase), _by_axis(bandwidths), w)
+    delays = _by_axis(latencies)
+    for axis, size in strategy.axes.items():
+        rounds = 2 if statistics and axis == strategy.layout.stream else 1
+        seconds += 4 * len(_phases(phase)) * rounds * (size - 1) * delays[axis] if size > 1 else 0.0
+    return seconds
+
+
+def algorithm_time(strategy, w, bandwidths, phase="both"):
+    """Seconds of one layer by (3): bandwidths are payload over time, B' = B n / (2(n-1))."""
+    return _seconds(payloads(strategy, w, phase), _by_axis(bandwidths), w)
+
+
+def algorithm_bandwidth(bus, size):
+    """B' of an all-reduce over ``size`` ranks, from its bus bandwidth; infinite for one rank."""
+    return bus * size / (2 * (size - 1)) if size > 1 else float("inf")
+
+
+def communication(strategy, w, cluster, mesh=None):
+    """Seconds of all layers by (2) or (4), by the bus bandwidths that the axes have on a cluster.
+
+    mesh : the strategy's own unless another strategy is around it.
+    """
+    mesh = mesh or Mesh(strategy.axes)
+    rates = [cluster.bandwidth(mesh, axis) for axis in ("d1", "d2")]
+    return w.layers * bus_time(strategy, w, rates)
+
+
+# -- special cases, in elements on the wire per layer --------------------------------------------
+def megatron_volume(w, n):
+    """One axis in column order, (n, 1): Megatron-LM's 1D parallelism, 8 A (n-1)/n."""
+    return 8 * w.batch * w.seq * w.hidden * (n - 1) / n
+
+
+def row_parallel_first_volume(w, n):
+    """(1, n) in column order: the first layer's sums are the wide ones, (8 + 4r) A (n-1)/n."""
+    return (8 + 4 * w.mlp_ratio) * w.batch * w.seq * w.hidden * (n - 1) / n
+
+
+def square_volume(w, q):
+    """(q, q) in either order: (16 + 4r) A (q-1)/q^2, with r = 4 32 A (q-1)/q^2."""
+    return (16 + 4 * w.mlp_ratio) * w.batch * w.seq * w.hidden * (q - 1) / q**2
+
+
+def summa_volume(w, q):
+    """What 2D tensor parallelism by SUMMA (Optimus) moves on q x q ranks, ideal broadcasts.
+
+    Three products a linear layer, each with one set of activations, (3 + r) A, and one of weights,
+    (4 + 2r) h^2: each rank receives (q-1)/q^2 of both. Trees take up to log2 q times as much.
+    """
+    r, h = w.mlp_ratio, w.hidden
+    return 3 * ((3 + r) * w.batch * w.seq * h + (4 + 2 * r) * h * h) * (q - 1) / q**2
+
+
+# -- the best mesh -----------------------------------------------------------------------------
+def optimum(w, n, bandwidths, order="column"):
+    """(d1, d2, seconds of a layer) of the best mesh if its sizes could be any numbers.
+
+    With c = 1 + r/2: i = sqrt(c N B_i/B_s), s = sqrt(N B_s/(c B_i)), T = (8 A e/N) (2 sqrt(c N/(B_i
+    B_s)) - 1/B_i - c/B_s), from Lagrange on i/B_i + c s/B_s. So T falls as N^-1/2, while on one
+    axis it tends to 8 A e/B; both only while bandwidths do not fall as N grows.
+    """
+    one_of("order", order, ("column", "row"))
+    first, second = bandwidths if order == "column" else tuple(bandwidths)[::-1]
+    c, unit = 1 + w.mlp_ratio / 2, 8 * w.batch * w.seq * w.hidden * w.itemsize / n
+    inside, stream = sqrt(c * n * first / second), sqrt(n * second / (c * first))
+    seconds = unit * (2 * sqrt(c * n / (first * second)) - 1 / first - c / second)
+    return (*((inside, stream) if order == "column" else (stream, inside)), seconds)
+
+
+def best(strategies, w, bandwidths):
+    """(strategy, seconds of a layer): the least by (2) and (4).
+
+    At equal times the one nearest 1D (fewest copies of the hidden activations), then the first.
+
+    strategies : such as those of `ATP.meshes`. bandwidths : (B1, B2), the same for all of them, or
+    a function of the mesh (d1, d2) such as `tpviz.matrix.CommunicationMatrix.of`.
+    """
+    rates = bandwidths if callable(bandwidths) else lambda mesh: bandwidths
+    timed = [(bus_time(s, w, rates(s.mesh)), s) for s in strategies]
+    if not timed:
+        raise ValueError("no strategies to choose from: give some, as list(tv.ATP.meshes(w, 8))")
+    seconds, chosen = min(timed, key=lambda t: (float(f"{t[0]:.9e}"), t[1].copies))
+    return chosen, seconds
+
+
+def _phases(phase):
+    one_of("phase", phase, PHASES)
+    return PHASES[1:] if phase == "both" else (phase,)
+
+
+def _by_axis(pair):
+    return dict(zip(("d1", "d2"), pair, strict=True))
+
+
+def _seconds(elements, rates, w):
+    """Axes that send nothing cost nothing: their bandwidth may be anything, None included."""
+    return sum(n * w.itemsize / rates[axis] for axis, n in elements.items() if n)
