@@ -1,0 +1,130 @@
+"""How long a linear layer takes whose sum runs in chunks beside its GEMM: T(C), and the best C.
+
+g seconds of GEMM, a seconds in which the bytes of the sum pass, alpha seconds of latency of each
+collective, kappa: a GEMM takes kappa times as long while a collective is in flight (1: no
+contention). C equal chunks, each w = g / C of GEMM, then t = a / C + alpha of collective that the
+next GEMMs do not wait for. The first GEMM runs alone. Later ones are slow where they are under a
+collective: one that outlasts it (t < kappa w) by t (1 - 1/kappa), else all of it. So (derived)
+
+    T(C) = max(g + (C - 1) (1 - 1/kappa) t + t,  w + C t)                             forward
+    T    = g_d + max(a, g_w + (1 - 1/kappa) a)                                        backward
+
+the left side where the GEMMs are the longer lane, the right side where the sums are; a backward
+layer's ``a`` includes its latency. With kappa = 1 that is `tpviz.cost.Stretch.chunked`. The simpler
+g_d + max(a, kappa g_w) is the same for a >= kappa g_w, and too much for sums that end earlier.
+
+The best C, not rounded (derived: both sides are convex in C and meet at C = (kappa g - a)/alpha):
+
+    GEMMs longer, kappa > 1     sqrt(a / ((kappa - 1) alpha)), if that is before they meet
+    sums longer                 sqrt(g / alpha), if that is after they meet
+    otherwise                   where they meet
+
+So without contention chunks are free for as long as the sums stay hidden: only the last is seen.
+
+>>> layer = Layer(gemm=8.0, sending=8.0, latency=0.5)
+>>> [layer.seconds(chunks) for chunks in (1, 2, 4, 8)], layer.optimum, layer.best((1, 2, 4, 8))
+([16.5, 13.0, 12.0, 13.0], 4.0, 4)
+"""
+
+from math import ceil, floor, inf, sqrt
+from typing import NamedTuple
+
+from tpviz.checks import number, whole_number
+
+from .layout import Layout
+from .step import BLOCK, Chunks, Pipeline, Under, step_of
+
+
+class Layer(NamedTuple):
+    """A forward linear layer: seconds of its GEMM and its sum, both whole; kappa of contention."""
+
+    gemm: float
+    sending: float
+    latency: float = 0.0
+    kappa: float = 1.0
+
+    def seconds(self, chunks):
+        """T(C): from the first GEMM's start to the last sum's end."""
+        g, a, alpha, kappa = self
+        whole_number("chunks", chunks)
+        one = a / chunks + alpha
+        slowed = (chunks - 1) * (1 - 1 / kappa) * one
+        return max(g + slowed + one, g / chunks + chunks * one)
+
+    def exposed(self, chunks):
+        """T(C) - g: what the sum adds to the GEMM, by waiting and by slowing it down."""
+        return self.seconds(chunks) - self.gemm
+
+    @property
+    def optimum(self):
+        """The best number of chunks, not rounded, 1 or more; infinite without latency."""
+        g, a, alpha, kappa = self
+        if not a:
+            return 1.0  # nothing to hide
+        if not alpha:
+            return inf
+        meet = (kappa * g - a) / alpha
+        slow = sqrt(a / ((kappa - 1) * alpha)) if kappa > 1 else inf
+        return max(1.0, slow if slow <= meet else max(meet, sqrt(g / alpha)))
+
+    def best(self, counts=None):
+        """The fastest of these numbers of chunks, or of all; of equals the smallest.
+
+        Raises ``ValueError`` without numbers to choose from where more chunks are always better.
+        """
+        if counts is None:
+            if self.optimum == inf:
+                raise ValueError("without latency more chunks are always better: give the counts "
+                                 "to choose from, as in (1, 2, 4, 8)")
+            counts = {floor(self.optimum), ceil(self.optimum)}
+        counts = [whole_number("chunks", count) for count in counts]
+        if not counts:
+            raise ValueError("no counts to choose from: give some, as in (1, 2, 4, 8)")
+        return min(counts, key=lambda count: (self.seconds(count), count))
+
+
+def backward(of_input, of_weight, moved, kappa=1.0):
+    """T of a backward layer: the input gradient's sum runs under the weight gradient's GEMM."""
+    check_kappa(kappa)
+    return of_input + max(moved, of_weight + (1 - 1 / kappa) * moved)
+
+
+def check_kappa(kappa):
+    """``kappa`` as a float; ``ValueError`` below 1: a collective speeds no GEMM up."""
+    return number("kappa", kappa, 1, 1000)
+
+
+def slowdown(strategy, workload, seconds, moved, kappa):
+    """Seconds that contention adds to a step of an `ATP` whose cost is known without it.
+
+    seconds : kernel -> s; moved : `step.Move` -> `tpviz.cost.Transfer`. Raises ``ValueError`` for
+    pipelined chunks, of which this has no formula.
+    """
+    check_kappa(kappa)
+    found = 0.0
+    for part, operations in step_of(Layout.of(strategy), workload).items():
+        times = workload.layers if part in BLOCK else 1
+        found += times * sum(_slowed(o, seconds, moved, kappa) for o in operations)
+    return found
+
+
+def _slowed(operation, seconds, moved, kappa):
+    """What contention adds to one operation of the step."""
+    if isinstance(operation, Pipeline):
+        raise ValueError("there is no formula for contention with chunking='pipelined': use "
+                         "chunking='batch' or 'tokens', or kappa=1")
+    if isinstance(operation, Under):
+        under, sent = seconds(operation.kernel), moved(operation.move).seconds
+        return backward(0.0, under, sent, kappa) - backward(0.0, under, sent)
+    if isinstance(operation, Chunks):
+        layer = layer_of(operation, seconds, moved)
+        slow = layer._replace(kappa=kappa)
+        return slow.seconds(operation.count) - layer.seconds(operation.count)
+    return 0.0
+
+
+def layer_of(operation, seconds, moved):
+    """The `Layer` of a `step.Chunks`: its GEMM and its sum as they are in these chunks."""
+    kernel, move, count = operation
+    one = moved(move)
+    return Layer(count * seconds(kernel), count * (one.seconds - one.latency), one.latency)
