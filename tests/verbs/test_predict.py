@@ -50,7 +50,7 @@ def test_communication_is_all_there(strategy):
 def test_segments_are_in_time_order_and_name_layers():
     p = tv.predict(tv.Megatron(tp=2), W, BOX)
     layers = [s.layer for s in p.segments if s.phase == "backward"]
-    assert layers[:3] == ["head", "blocks.1.mlp.down", "blocks.1.mlp.up"]
+    assert layers[:4] == ["head", "norm", "blocks.1.mlp.down", "blocks.1.mlp.up"]
     phases = list(dict.fromkeys(s.phase for s in p.segments))
     assert phases == ["forward", "backward", "optimizer"]
     names = [name for s in tv.predict(tv.DataParallel(dp=2), W, BOX).segments for name in s.ready]
