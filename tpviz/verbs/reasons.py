@@ -1,5 +1,7 @@
 """Why one strategy is faster than another, in words: the difference of their predicted parts."""
 
+from itertools import islice
+
 from tpviz.cost import show_seconds
 
 
@@ -18,6 +20,23 @@ def why(rows):
         return lines + [f"It spends {shares}; nothing of another kind fits."]
     return lines + [f"Against {row.strategy.short} ({show_seconds(row.step_time)}) "
                     f"{because(p, row.prediction)}." for row in others]
+
+
+def least(rows):
+    """The same where communication alone is the objective: the first, the next, the best step."""
+    best = rows[0]
+    lines = ["Ranked by communication alone, the schemes' own formulas: "
+             f"{best.strategy.short} is the first of {len(rows)} strategies, "
+             f"{show_seconds(best.communication)} a step."]
+    more = (row for row in rows if row.communication > best.communication * (1 + 1e-9))
+    lines += [f"The next that sends longer is {row.strategy.short}, "
+              f"{show_seconds(row.communication)}." for row in islice(more, 1)]
+    fastest = min(rows, key=lambda row: row.predicted)
+    same = fastest.predicted >= best.predicted * (1 - 1e-9)
+    lines.append("Its whole step is predicted to take "
+                 f"{show_seconds(best.predicted)}, " + ("the least of all." if same else
+                 f"that of {fastest.strategy.short} {show_seconds(fastest.predicted)}."))
+    return lines
 
 
 def kind(strategy):

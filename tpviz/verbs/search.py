@@ -7,7 +7,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import pairwise
 from typing import NamedTuple
 
 from tpviz.checks import one_of, whole_number
@@ -16,22 +16,30 @@ from tpviz.strategy import Strategy, divisors
 from tpviz.strategy import strategies as registered
 from tpviz.tables import html_table
 
+from .agreement import agreement, kendall_tau, rounded
 from .checks import check_cluster, check_workload
 from .predict import Prediction, check, check_memory, predict
-from .reasons import rivals, why
+from .reasons import least, rivals, why
 
+__all__ = ["Rejected", "Row", "Search", "kendall_tau", "search", "space"]
+OBJECTIVES = ("step", "communication")
+COLUMNS = ("communication", "predicted", "simulated", "measured")
 GIVE = ("give classes such as tv.Megatron, their names, or strategies such as tv.Megatron(tp=2); "
         "several in a list")
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One strategy and what is known of its step time, in seconds; None where it was not tried."""
+    """One strategy and what is known of its step time, in seconds; None where it was not tried.
+
+    communication : seconds by the scheme's own formula, where that is the search's objective.
+    """
 
     strategy: Strategy
     prediction: Prediction
     simulated: float | None = None
     measured: float | None = None
+    communication: float | None = None
 
     @property
     def predicted(self):
@@ -59,7 +67,8 @@ class Rejected(NamedTuple):
 class Search:
     """The ranking: ``rows`` (`Row`, fastest first) and ``rejected`` (`Rejected`).
 
-    The top rows, which are simulated, come first, in the order of their simulated times.
+    The top rows, which are simulated, come first, in the order of their simulated times; with the
+    objective "communication" nothing but that formula decides the order.
     agreement : {"predicted, simulated": {"tau": Kendall's, "top": whether both have the same first,
     "rows": how many}, "simulated, measured": ...} as far as these were made.
     """
@@ -69,6 +78,7 @@ class Search:
     rows: tuple
     rejected: tuple
     agreement: dict
+    objective: str = "step"
 
     @property
     def best(self):
@@ -76,11 +86,15 @@ class Search:
         return self.rows[0].strategy
 
     def to_table(self, most=20):
-        """Rows of strings, header first."""
-        table = [["strategy", "predicted", "simulated", "measured", "compute", "exposed", "memory"]]
+        """Rows of strings, header first; "ranked" says which column decides the order.
+
+        With the objective "step" that is the simulated time where there is one.
+        """
+        columns = COLUMNS[self.objective == "step":]
+        ranked = [f"{name} (ranked)" if name == columns[0] else name for name in columns]
+        table = [["strategy", *ranked, "compute", "exposed", "memory"]]
         for row in self.rows[:most]:
-            p = row.prediction
-            times = (row.predicted, row.simulated, row.measured)
+            p, times = row.prediction, [getattr(row, name) for name in columns]
             table.append([
                 row.strategy.short, *("" if t is None else show_seconds(t) for t in times),
                 show_seconds(p.parts["compute"]), show_seconds(sum(p.exposed.values())),
@@ -89,7 +103,7 @@ class Search:
 
     def describe(self):
         """Why the winner wins, how far the rankings agree, and what was rejected, in words."""
-        lines = why(self.rows)
+        lines = why(self.rows) if self.objective == "step" else least(self.rows)
         for pair, found in self.agreement.items():
             first, second = pair.split(", ")
             lines.append(
@@ -103,14 +117,16 @@ class Search:
         return " ".join(lines)
 
     def __repr__(self):
+        by = "" if self.objective == "step" else f" by {self.objective}"
         return (f"<Search on {self.cluster.caption}: {self.best.short} is first of "
-                f"{len(self.rows)}, {len(self.rejected)} rejected>")
+                f"{len(self.rows)}{by}, {len(self.rejected)} rejected>")
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-search'")
 
 
-def search(workload, cluster, strategies=None, top=5, *, simulate=True, run=0, world_size=None):
+def search(workload, cluster, strategies=None, top=5, *, objective="step", simulate=None, run=0,
+           world_size=None):
     """Rank strategies for a workload on a cluster: by formula, then the first few by simulation.
 
     Parameters
@@ -119,7 +135,11 @@ def search(workload, cluster, strategies=None, top=5, *, simulate=True, run=0, w
         of classes, or single strategies; one of these, or several in a list; None: every registered
         class.
     top : how many of the fastest predictions are simulated; so is the best of other kinds.
-    simulate : False leaves the ranking to the formulas.
+    objective : "step", the time of a whole step, or "communication", what `Strategy.communication`
+        says and nothing else, as papers choose a mesh (at equal times the strategy with the fewest
+        copies of hidden activations). Strategies without that formula are rejected.
+    simulate : False leaves the ranking to the formulas. By default the top is simulated where the
+        objective is the step; simulations never change a ranking by communication.
     run : how many of the first are run on real ranks, the cluster emulated.
     world_size : ranks to use, all devices unless said; single strategies keep their own.
 
@@ -129,31 +149,37 @@ def search(workload, cluster, strategies=None, top=5, *, simulate=True, run=0, w
     check_cluster(cluster, "second")
     world_size = whole_number("world_size", cluster.size if world_size is None else world_size)
     cluster.check_world(world_size)
+    one_of("objective", objective, OBJECTIVES)
+    simulate = objective == "step" if simulate is None else simulate
     top, simulate = whole_number("top", top), one_of("simulate", simulate, (True, False))
-    run = whole_number("run", run, 0, top)
-    rows, rejected = [], []
+    run, by_step = whole_number("run", run, 0, top), objective == "step"
+    rows, rejected, order = [], [], _order if by_step else _paper_order
     for strategy in space(workload, world_size, strategies):
         cause = "sizes"
         try:
             check(strategy, workload, cluster)
             cause = "memory"
             check_memory(strategy, workload, cluster)
-            rows.append(Row(strategy, predict(strategy, workload, cluster)))
+            row = Row(strategy, predict(strategy, workload, cluster))
+            if not by_step:
+                row = replace(row, communication=strategy.communication(workload, cluster))
+            rows.append(row)
         except ValueError as error:
             rejected.append(Rejected(strategy, str(error), cause))
         except NotImplementedError as error:
             rejected.append(Rejected(strategy, str(error), "no formula"))
     if not rows:
         raise ValueError(_nothing(workload, cluster, world_size, rejected))
-    rows.sort(key=_order)
+    rows.sort(key=order)
     if run:
-        _check_ranks(rows[:top] if simulate else rows[:run])
+        _check_ranks(rows[:top] if simulate and by_step else rows[:run])
     if simulate:
         chosen = set(map(id, (*rows[:top], *rivals(rows))))
         rows = [_simulated(row) if id(row) in chosen else row for row in rows]
-    rows = [*sorted(rows[:top], key=_order), *sorted(rows[top:], key=_order)]
+    rows = [*sorted(rows[:top], key=order), *sorted(rows[top:], key=order)]
     rows = [_measured(row) if i < run else row for i, row in enumerate(rows)]
-    return Search(workload, cluster, tuple(rows), tuple(rejected), _agreement(rows))
+    found = agreement(rows, pairwise(COLUMNS))
+    return Search(workload, cluster, tuple(rows), tuple(rejected), found, objective)
 
 
 def space(workload, world_size, strategies=None):
@@ -191,29 +217,14 @@ def _listed(strategies):
     return list(strategies)
 
 
-def kendall_tau(a, b):
-    """Kendall's tau-b of two sequences of numbers: 1 the same order, -1 the reverse, ties counted.
-
-    Kendall 1945, "The treatment of ties in ranking problems": (concordant - discordant pairs) /
-    sqrt(pairs not tied in a * pairs not tied in b). 1.0 where both are all ties, 0.0 where one is.
-    Raises ``ValueError`` unless both have the same length of 2 or more.
-    """
-    if len(a) != len(b) or len(a) < 2:
-        raise ValueError(f"two rankings of the same 2 or more things, not of {len(a)} and {len(b)}")
-    signs = [(_sign(x - u), _sign(y - v)) for (x, y), (u, v) in combinations(zip(a, b), 2)]
-    in_a, in_b = sum(x != 0 for x, _ in signs), sum(y != 0 for _, y in signs)
-    if not in_a or not in_b:
-        return float(in_a == in_b)
-    return sum(x * y for x, y in signs) / (in_a * in_b) ** 0.5
-
-
-def _sign(value):
-    return (value > 0) - (value < 0)
-
-
 def _order(row):
     """Faster first; of equals (to rounding) the one with less memory, then by name."""
-    return _rounded(row.step_time), row.prediction.memory().total, row.strategy.short
+    return rounded(row.step_time), row.prediction.memory().total, row.strategy.short
+
+
+def _paper_order(row):
+    """Least communication first; of equals the one nearest 1D, then the one with less memory."""
+    return rounded(row.communication), row.strategy.copies, row.prediction.memory().total
 
 
 def _check_ranks(rows):
@@ -237,24 +248,6 @@ def _measured(row):
     p = row.prediction
     trace = run(row.strategy, p.workload, p.cluster, memory=False, progress=False)
     return replace(row, measured=trace.step_time)
-
-
-def _agreement(rows):
-    found = {}
-    for first, second in (("predicted", "simulated"), ("simulated", "measured")):
-        times = [(getattr(row, first), getattr(row, second)) for row in rows]
-        times = [pair for pair in times if None not in pair]
-        if len(times) > 1:
-            a, b = ([_rounded(t) for t in column] for column in zip(*times))
-            top = any(x == min(a) and y == min(b) for x, y in zip(a, b))
-            found[f"{first}, {second}"] = {
-                "tau": kendall_tau(a, b), "top": top, "rows": len(times)}
-    return found
-
-
-def _rounded(seconds):
-    """Times that differ by rounding are one."""
-    return float(f"{seconds:.9e}")
 
 
 def _nothing(workload, cluster, world_size, rejected):
