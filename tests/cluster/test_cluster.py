@@ -228,6 +228,22 @@ def test_a_scale_model_keeps_every_duration_of_a_gemm_and_an_activation():
     assert small.scale_model(hidden=2).hidden_scale == 8
 
 
+def test_float32_can_stand_for_16_bits():
+    c, mesh = cluster(), Mesh({"dp": 2, "tp": 4})
+    small = c.scale_model(hidden=2, dtype="bfloat16")
+    assert small.device.time(1e12 / 4, dtype="float32") == c.device.time(1e12, dtype="bfloat16")
+    assert small.bandwidth(mesh, "tp") == c.bandwidth(mesh, "tp")  # twice the bytes, half of them
+    assert small.device.memory == 2 * c.device.memory / 4
+    assert "hidden sizes 1/2, float32 for bfloat16" in small.caption
+    assert Cluster.from_json(small.to_json()) == small
+    with pytest.raises(ValueError, match="stands for bfloat16 in 'two nodes' already"):
+        small.scale_model(dtype="bfloat16")
+    with pytest.raises(ValueError, match="has no rate for float16: use dtype='bfloat16'"):
+        c.scale_model(dtype="float16")
+    with pytest.raises(ValueError, match="dtype='float64' is not possible"):
+        c.scale_model(dtype="float64")
+
+
 @pytest.mark.parametrize("scale", [{"hidden": 0}, {"slow_motion": -1}, {"hidden": inf},
                                    {"slow_motion": nan}, {"hidden": "8"},
                                    {"hidden": 1e200}, {"hidden": 1e-200}, {"hidden": 10**400},

@@ -10,22 +10,20 @@ Times in seconds, rates per second, sizes in bytes; bandwidths count one directi
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from importlib import import_module
 from math import inf, prod
 
-from tpviz.checks import number, one_of, whole_number
+from tpviz.checks import one_of, whole_number
 from tpviz.mesh import Mesh
 
 from .collectives import ALGORITHMS, choose
 from .parts import Device, Dimension, Level, checked_name, finite, not_negative, positive
+from .scale import HALVES, caption, scaled
 from .traffic import Traffic
 
 __all__ = ["Cluster", "Device", "Dimension", "Level"]
-
-SCALES = (1e-12, 1e12)
-"""The least and most that `Cluster.scale_model` takes: their squares are still numbers."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Cluster:
         rule for groups of ``size`` ranks that lie ``stride`` apart.
     latencies : {(stride, size): seconds of one hop}, likewise.
     source : where the numbers come from.
-    hidden_scale, slow_motion : what `scale_model` has done to it.
+    hidden_scale, slow_motion, float32_for : what `scale_model` has done to it.
 
     Raises ``ValueError`` with the numbers that clash.
     """
@@ -58,6 +56,7 @@ class Cluster:
     source: str = ""
     hidden_scale: float = 1.0
     slow_motion: float = 1.0
+    float32_for: str = ""
 
     def __post_init__(self):
         checked_name(self, "cluster")
@@ -74,6 +73,7 @@ class Cluster:
         one_of("algorithm", self.algorithm, (*ALGORITHMS, "auto"))
         finite("hidden_scale", self.hidden_scale)
         finite("slow_motion", self.slow_motion)
+        one_of("float32_for", self.float32_for, ("", *HALVES))
         for what, check in (("table", positive), ("latencies", not_negative)):
             rows = getattr(self, what)
             if not isinstance(rows, Mapping):
@@ -199,35 +199,19 @@ class Cluster:
         return hops * link.latency, volume / link.bandwidth if volume else 0.0
 
     # -- other clusters ----------------------------------------------------------------------------
-    def scale_model(self, hidden=1, slow_motion=1):
+    def scale_model(self, hidden=1, slow_motion=1, dtype=""):
         """This cluster for a model whose hidden sizes are divided by ``hidden``, in slow motion.
 
-        Dividing all hidden sizes by c divides the FLOPs of GEMMs by c^2 and activation bytes by c;
-        so compute rates are divided by c^2, link rates and memory bandwidth by c, memory by c^2:
-        every duration stays. Then all of it runs ``slow_motion`` times slower. Weights and their
-        gradients shrink by c^2, so traffic of data parallelism is too light by c in such a model.
+        Every ratio of durations stays; see `tpviz.cluster.scale`. With ``dtype`` ("bfloat16" or
+        "float16") the model's float32 stands for that. Raises ``ValueError`` for scales that cannot
+        be and for a dtype that the device has no rate for.
         """
-        hidden = number("hidden", hidden, *SCALES)
-        slow_motion = number("slow_motion", slow_motion, *SCALES)
-        link = hidden * slow_motion
-        device = self.device.divided(hidden**2 * slow_motion, hidden**2, link)
-        return replace(
-            self,
-            device=device,
-            levels=tuple(part.slower(link, slow_motion) for part in self.levels),
-            torus=tuple(part.slower(link, slow_motion) for part in self.torus),
-            table={key: value / link for key, value in self.table.items()},
-            latencies={key: value * slow_motion for key, value in self.latencies.items()},
-            hidden_scale=self.hidden_scale * hidden,
-            slow_motion=self.slow_motion * slow_motion,
-        )
+        return scaled(self, hidden, slow_motion, dtype)
 
     @property
     def caption(self):
         """The name, and what a scale model stands for."""
-        words = [f"hidden sizes 1/{self.hidden_scale:g}"] if self.hidden_scale != 1 else []
-        words += [f"{self.slow_motion:g} x slow motion"] if self.slow_motion != 1 else []
-        return self.name + (f" (scale model: {', '.join(words)})" if words else "")
+        return caption(self)
 
     def __repr__(self):
         return f"<Cluster {self.caption}: {self.size} x {self.device.name}>"

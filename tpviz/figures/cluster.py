@@ -11,6 +11,7 @@ many of its groups share them, since all are active at once; the group of rank 0
 
 from tpviz.cluster import Cluster
 from tpviz.cluster.routes import crossings, rings, stride_of
+from tpviz.cluster.scale import stands_for
 from tpviz.mesh import Mesh
 
 from .palette import INKS, axis_keys
@@ -138,7 +139,7 @@ def _held(cluster, link, members):
 
 def _words(cluster, part):
     """A level or dimension in words, with what a scale model stands for."""
-    scale = cluster.hidden_scale * cluster.slow_motion
+    scale = stands_for(cluster)["link"]
     delay = f"{seconds(part['latency'])} a hop"
     if scale != 1:
         delay += f" (for {seconds(part['latency'] / cluster.slow_motion)})"
@@ -159,17 +160,18 @@ def _rate(value, scale):
 
 def _captions(cluster):
     """Lines under the picture: the device, the scale, where the numbers come from."""
-    scale, device = cluster.hidden_scale**2 * cluster.slow_motion, cluster.device
+    scales, device = stands_for(cluster), cluster.device
+    scale = scales["compute"]
     rates = ", ".join(
         f"{dtype} {amount(rate, 'FLOP/s')}"
         + (f" (for {amount(rate * scale, 'FLOP/s')})" if scale != 1 else "")
         for dtype, rate in device.flops.items()
     )
     memory = amount(device.memory)
-    if cluster.hidden_scale != 1:
-        memory += f" (for {amount(device.memory * cluster.hidden_scale**2)})"
+    if scales["memory"] != 1:
+        memory += f" (for {amount(device.memory * scales['memory'])})"
     lines = [f"{device.name}: {rates}; memory {memory}"]
-    if scale != 1:
+    if cluster.caption != cluster.name:
         lines.append(f"{cluster.caption}: (for ...) is what a number stands for")
     return lines + ([f"source: {cluster.source}"] if cluster.source else [])
 
