@@ -8,10 +8,12 @@ from collections.abc import Iterable
 
 from tpviz.checks import one_of, whole_number
 from tpviz.mesh import Mesh
+from tpviz.runtime.faithful import warn_if_late
 from tpviz.runtime.launch import check_world_size, launch
 
 from .calibration import Calibration, calibration_of
-from .timing import time_rank
+from .checks import check_cluster
+from .timing import time_paced_rank, time_rank
 
 __all__ = ["Calibration", "calibrate"]
 
@@ -20,7 +22,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def calibrate(world_size=4, axes=None, sizes=SIZES, *, repeats=11, dtypes=DTYPES[:3], gemm=None,
-              device=None, timeout=300, progress=None):
+              cluster=None, device=None, timeout=300, progress=None):
     """Measure what groups, devices and memory of this machine do; a `Calibration`.
 
     For every mesh axis, all its groups run all-reduces (and, as a check, all-gathers and
@@ -35,6 +37,8 @@ def calibrate(world_size=4, axes=None, sizes=SIZES, *, repeats=11, dtypes=DTYPES
     sizes : bytes of the full tensor, three or more.
     repeats : of each measurement, after two that do not count.
     dtypes, gemm : of the matrix products, and their size (512, on GPUs 4096, when left out).
+    cluster : a `Cluster` to emulate meanwhile: what is measured is then its links (the shortest of
+        the repeats counts, since nothing ends early), and its device stays as described.
     device, timeout (s), progress : as `tpviz.launch` takes them.
 
     Raises ``ValueError`` before any rank starts if something does not fit.
@@ -47,6 +51,13 @@ def calibrate(world_size=4, axes=None, sizes=SIZES, *, repeats=11, dtypes=DTYPES
         raise ValueError(f"give at least one of the dtypes {', '.join(DTYPES)}")
     gemm = gemm if gemm is None else whole_number("gemm", gemm)
     keys = _keys(world_size, axes)
+    if cluster is not None:
+        check_cluster(cluster, "as cluster=")
+        cluster.check_world(world_size)
+        ranks = launch(time_paced_rank, keys, sizes, repeats, cluster, world_size=world_size,
+                       device=device, timeout=timeout, progress=progress)
+        warn_if_late(max((rank["late"] for rank in ranks), key=lambda late: late["share"]))
+        return calibration_of(ranks, cluster)
     ranks = launch(time_rank, keys, sizes, repeats, dtypes, gemm, world_size=world_size,
                    device=device, timeout=timeout, progress=progress)
     return calibration_of(ranks)

@@ -1,6 +1,6 @@
 """What `calibrate` found: measured points, the fitted lines, and the `Cluster` they describe."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from statistics import median
 
@@ -15,12 +15,14 @@ FITTED = ("all_reduce", "send")
 
 @dataclass(frozen=True, repr=False)
 class Calibration:
-    """A measured machine.
+    """A measured machine, or an emulated one.
 
-    cluster : `Cluster` of one level with a measured row for every kind of group.
+    cluster : `Cluster` of one level, or the emulated one, with a measured row for every kind of
+        group.
     points : a dict each: ``kind`` (the (stride, size) of a mesh axis, or "message"),
         ``collective``, ``bytes`` (of the full tensor), ``hops`` and ``volume`` (bytes) of the ring,
-        ``seconds`` (median) with ``shortest`` and ``longest``, ``fitted`` (s), ``residual``.
+        ``seconds`` (median; emulated: the shortest) with ``shortest`` and ``longest``, ``fitted``
+        (s), ``residual``.
     fits : {kind: (seconds of a hop, bytes/s)}.
     badge : where the numbers come from.
     """
@@ -72,9 +74,11 @@ class Calibration:
                 f"{sizes} sizes: {self.badge}>")
 
 
-def calibration_of(ranks):
-    """The `Calibration` from what `timing.time_rank` gave on each rank."""
-    points, fits = [_point(*key, ranks) for key in ranks[0]["points"]], {}
+def calibration_of(ranks, emulated=None):
+    """The `Calibration` from what `timing.time_rank` gave on each rank, or `time_paced_rank` while
+    a cluster was ``emulated``."""
+    typical = min if emulated else median
+    points, fits = [_point(*key, ranks, typical) for key in ranks[0]["points"]], {}
     for kind in dict.fromkeys(point["kind"] for point in points):
         used = [p for p in points if p["kind"] == kind and p["collective"] in FITTED]
         columns = [[p[what] for p in used] for what in ("hops", "volume", "seconds")]
@@ -83,11 +87,13 @@ def calibration_of(ranks):
         alpha, bandwidth = fits[point["kind"]]
         point["fitted"] = point["hops"] * alpha + point["volume"] / bandwidth
         point["residual"] = point["seconds"] / point["fitted"] - 1
+    if emulated:
+        return Calibration(_emulated(emulated, fits), points, fits, "measured: emulated")
     return Calibration(_cluster(ranks, fits), points, fits, f"measured: {ranks[0]['badge']}")
 
 
-def _point(kind, collective, size, ranks):
-    """One measurement: the median of its repeats, in each of which the slowest group counts."""
+def _point(kind, collective, size, ranks, typical):
+    """One measurement: ``typical`` of its repeats, in each of which the slowest group counts."""
     groups = _groups(kind, len(ranks))
     hops, volume = cost("ring", collective, size, len(groups[0]))
     stamps = [rank["points"][kind, collective, size] for rank in ranks]
@@ -95,7 +101,7 @@ def _point(kind, collective, size, ranks):
     took = [max(_took([stamps[rank][i] for rank in group], one_clock) for group in groups)
             for i in range(len(stamps[0]))]
     return {"kind": kind, "collective": collective, "bytes": size, "hops": hops, "volume": volume,
-            "seconds": median(took), "shortest": min(took), "longest": max(took)}
+            "seconds": typical(took), "shortest": min(took), "longest": max(took)}
 
 
 def _groups(kind, world_size):
@@ -111,6 +117,17 @@ def _took(stamps, one_clock):
     if one_clock:
         return max(end for _, end in stamps) - max(start for start, _ in stamps)
     return min(end - start for start, end in stamps)
+
+
+def _emulated(cluster, fits):
+    """The cluster that was emulated, with measured rows in place of its rule and its own table."""
+    rows = {kind: fit for kind, fit in fits.items() if kind != "message"}
+    return replace(
+        cluster, name=f"{cluster.name}, emulated and measured", algorithm="ring",
+        table={kind: bandwidth for kind, (_, bandwidth) in rows.items()},
+        latencies={kind: alpha for kind, (alpha, _) in rows.items()},
+        source="tv.calibrate of the emulated cluster: all groups of an axis at once",
+    )
 
 
 def _cluster(ranks, fits):

@@ -2,6 +2,7 @@
 
 import os
 import time
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -9,6 +10,7 @@ import torch.distributed as dist
 from tpviz.cluster.routes import family
 from tpviz.runtime.devices import badge, inner_kind
 from tpviz.runtime.launch import progress as report
+from tpviz.runtime.recorder import record
 from tpviz.schemes.collectives import gather_first, scatter_first
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
@@ -22,24 +24,40 @@ def time_rank(axes, sizes, repeats, dtypes, gemm):
     axes : (stride, size) keys of `Cluster.table`; a point's kind is such a key, or "message" for
     pairs of neighbours. bytes : of the full tensor. Times are seconds on this host's clock.
     """
-    device = os.environ.get("TPVIZ_DEVICE", "cpu")
-    points, done, total = {}, 0, len(axes) + 2
-    for key in axes:
-        group = _my_group(*key)
-        for collective in COLLECTIVES:
-            for size in sizes:
-                call, payload = _collective(collective, group, size, device)
-                points[key, collective, payload] = _times(call, repeats, device)
-        done += 1
-        report(done, total, f"groups of {key[1]}, {key[0]} apart")
-    for size in sizes:
-        call, payload = _message(size, device)
-        points["message", "send", payload] = _times(call, repeats, device)
-    report(done + 1, total, "messages")
+    device, total = os.environ.get("TPVIZ_DEVICE", "cpu"), len(axes) + 2
+    points = _points(axes, sizes, total, device, partial(_times, repeats=repeats, device=device))
     compute = {dtype: _gemm(dtype, gemm, repeats, device) for dtype in dtypes}
     copy = _copy(repeats, device)
     report(total, total, "GEMMs and copies")
     return {"points": points, "gemm": compute, "copy": copy, **_machine(device)}
+
+
+def time_paced_rank(axes, sizes, repeats, cluster):
+    """The "points" of an emulated cluster, in times of the lane clock, and how "late" the run was.
+
+    Its device is described, not measured.
+    """
+    device, total = os.environ.get("TPVIZ_DEVICE", "cpu"), len(axes) + 1
+    with record(cluster=cluster) as recorder:
+        points = _points(axes, sizes, total, device, partial(_steps, recorder, repeats=repeats))
+    return {"points": points, "late": recorder.trace.meta["late"], "host": os.uname().nodename}
+
+
+def _points(axes, sizes, total, device, times):
+    """{(kind, collective, bytes): ``times`` of a call} for all kinds and sizes."""
+    points = {}
+    for done, key in enumerate(axes, 1):
+        group = _my_group(*key)
+        for collective in COLLECTIVES:
+            for size in sizes:
+                call, payload = _collective(collective, group, size, device)
+                points[key, collective, payload] = times(call)
+        report(done, total, f"groups of {key[1]}, {key[0]} apart")
+    for size in sizes:
+        call, payload = _message(size, device)
+        points["message", "send", payload] = times(call)
+    report(len(axes) + 1, total, "messages")
+    return points
 
 
 def _my_group(stride, size):
@@ -88,6 +106,14 @@ def _times(call, repeats, device):
         if number >= WARMUP:
             found.append([start, time.perf_counter()])
     return found
+
+
+def _steps(recorder, call, repeats):
+    """The same on the lane clock of an emulated run, which all ranks begin a step on together."""
+    for _ in range(WARMUP + repeats):
+        with recorder.step():
+            call()
+    return [[start, end] for _, start, end in recorder.steps[-repeats:]]
 
 
 def _finish(device):
