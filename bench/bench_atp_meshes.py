@@ -18,26 +18,27 @@ from tpviz.verbs.search import kendall_tau
 
 REPEATS = 5
 WORLD = 8
-HIDDEN = 128  # the emulated model is 128 times as wide: hidden 12288, as the release's benchmark
 WORKLOAD = tv.GPT(layers=2, hidden=96, heads=8, seq=64, batch=8)
 STEP = 6.0  # seconds of the slowest mesh's step, in slow motion
 
 
 def interconnects():
+    """{name: (cluster, how many times as wide the emulated model is)}: 16-bit numbers in all."""
     return {
-        "NVLink pairs, multi-ring": clusters.nvlink_pairs(),
-        "NVLink pairs, 1D held to one PCIe link": clusters.nvlink_pairs(rings="single"),
-        "two NVSwitch nodes behind one NIC": clusters.nvswitch_nodes(2, gpus=4, nics=1),
-        "2D torus 4 x 2": clusters.torus(4, 2),
+        "NVLink pairs, multi-ring": (clusters.nvlink_pairs(), 32),
+        "NVLink pairs, 1D held to one PCIe link": (clusters.nvlink_pairs(rings="single"), 32),
+        "two NVSwitch nodes behind one NIC": (clusters.nvswitch_nodes(2, gpus=4, nics=1), 32),
+        "2D torus 4 x 2": (clusters.torus(4, 2), 16),
     }
 
 
-def ranked(name, cluster):
+def ranked(name, cluster, wider):
     """Rows of one interconnect."""
     meshes = list(tv.ATP.meshes(WORKLOAD, WORLD))
-    plain = cluster.scale_model(hidden=HIDDEN)
+    plain = cluster.scale_model(hidden=wider, dtype="bfloat16")
+    name += f", hidden {WORKLOAD.hidden * wider}"
     longest = max(tv.predict(s, WORKLOAD, plain).step_time for s in meshes)
-    slow = cluster.scale_model(hidden=HIDDEN, slow_motion=STEP / longest)
+    slow = plain.scale_model(slow_motion=STEP / longest)
     picked = tv.search(WORKLOAD, slow, meshes).best
     predicted, measured, rows = {}, {}, []
     for s in meshes:
@@ -77,10 +78,10 @@ def _span(trace, step):
 
 def main():
     rows = []
-    for name, cluster in interconnects().items():
-        rows += ranked(name, cluster)
-    report("atp_meshes", f"ATP on emulated interconnects, {WORLD} ranks, {WORKLOAD}, scale model "
-           f"of hidden {WORKLOAD.hidden * HIDDEN}", rows)
+    for name, (cluster, wider) in interconnects().items():
+        rows += ranked(name, cluster, wider)
+    report("atp_meshes", f"ATP on emulated interconnects, {WORLD} ranks, scale model {WORKLOAD}",
+           rows)
     tv.shutdown()
 
 
