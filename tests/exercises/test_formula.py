@@ -73,4 +73,6 @@ def test_each_axis_is_the_better_one_on_half_of_the_clusters_and_clearly():
 
 def test_all_formula_exercises_are_here():
     assert [task.name for task in FORMULAS] == [
-        "ring_time", "bus_bandwidth", "axis_for_tp", "best_chunks", "scale_rates", "find_straggler"]
+        "ring_time", "bus_bandwidth", "axis_for_tp", "best_chunks", "scale_rates", "find_straggler",
+        "atp_owned", "atp_wire_bytes", "atp_best_mesh", "atp_mesh_for", "atp_chunk_count",
+        "atp_bugs"]

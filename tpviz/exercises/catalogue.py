@@ -1,10 +1,22 @@
 """All exercises by name, in the order of the course."""
 
-from . import costs, costs_runs, meshes, start
+from . import (
+    atp,
+    atp_bugs,
+    atp_choices,
+    atp_layers,
+    atp_overlap,
+    costs,
+    costs_runs,
+    meshes,
+    start,
+)
 
 COURSE = (start.MEAN, start.ROWS, meshes.IN_TWO, meshes.MLP,
           costs.RING_TIME, costs.BUS, costs.AXIS, costs.CHUNKS,
-          costs_runs.RATES, costs_runs.STRAGGLER, costs_runs.RING)
+          costs_runs.RATES, costs_runs.STRAGGLER, costs_runs.RING,
+          atp.OWNED, atp_layers.COLUMN, atp_overlap.BACKWARD, atp.WIRE, atp.BEST_MESH,
+          atp_choices.MESH_FOR, atp_choices.CHUNK_COUNT, atp_overlap.CHUNKED, atp_bugs.BUGS)
 EXERCISES = {exercise.name: exercise for exercise in COURSE}
 
 

@@ -55,7 +55,8 @@ def _in_rank_0(fn, questions):
 
 def _bare(value):
     """Numbers, names, and tuples of numbers as they are; of anything else, a `NoAnswer`."""
-    if isinstance(value, (tuple, list, np.ndarray, torch.Tensor)) and np.ndim(value):
+    array = isinstance(value, (np.ndarray, torch.Tensor)) and np.ndim(value)
+    if array or isinstance(value, (tuple, list)):  # np.ndim refuses a list of unequal parts
         return tuple(map(_bare, value))
     if isinstance(value, (np.generic, torch.Tensor)):
         return value.item()
