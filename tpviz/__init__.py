@@ -15,6 +15,7 @@ _HOMES = {
     "tpviz.mesh": ["Mesh"],
     "tpviz.cluster": ["Cluster", "Device", "Dimension", "Level"],
     "tpviz.labels": ["label"],
+    "tpviz.matrix": ["communication_matrix"],
     "tpviz.strategy": ["Strategy", "strategies"],
     "tpviz.schemes.megatron": ["Megatron"],
     "tpviz.schemes.atp": ["ATP"],
@@ -32,7 +33,8 @@ _HOMES = {
     "tpviz.verbs.capture": ["capture"],
     "tpviz.verbs.simulate": ["simulate"],
     "tpviz.simulation.faults": ["Faults"],
-    "tpviz.widgets": ["explore", "Timeline", "MeshView", "MicroscopeView"],
+    "tpviz.parallel": ["Pair", "parallelize", "verify_parallel"],
+    "tpviz.widgets": ["explore", "BlocksView", "Timeline", "MeshView", "MicroscopeView"],
     "tpviz.collectives.observe": ["microscope"],
     "tpviz.exercises": ["Guess", "check", "exercise", "hint"],
 }

@@ -7,11 +7,13 @@ knobs.values()          # {"tp": 4, "sp": False}
 import ast
 from dataclasses import MISSING, fields
 from html import escape
+from math import prod
 
 import ipywidgets
 
 WIDE = {"description_width": "90px"}
 CONTROL = {"flex": "0 0 290px"}
+WRAPPED = {"display": "flex", "flex_flow": "row wrap"}
 
 
 def knob_fields(cls):
@@ -23,7 +25,8 @@ def control(name, default, help="", low=None, high=None, choices=None, most=None
     """The ipywidgets control of one knob.
 
     choices make a menu, a bool a check box, a bounded int a slider (its upper end at most
-    ``most``), a float a number field, and a tuple or str a text field read as a Python literal.
+    ``most``), a float a number field, a pair of whole numbers a menu of meshes of at most ``most``
+    ranks, and any other tuple or a str a text field read as a Python literal.
     """
     options = {"description": name, "style": WIDE, "tooltip": help, "layout": CONTROL}
     if choices is not None:
@@ -39,7 +42,27 @@ def control(name, default, help="", low=None, high=None, choices=None, most=None
         return ipywidgets.BoundedFloatText(value=default, min=low, max=high, **options)
     if isinstance(default, float):
         return ipywidgets.FloatText(value=default, **options)
+    if most is not None and is_pair(default):
+        shapes = sorted({*pairs(most), default}, key=lambda shape: (prod(shape), -shape[0]))
+        return ipywidgets.Dropdown(options=[(shape_words(s), s) for s in shapes], value=default,
+                                   **options)
     return ipywidgets.Text(value=default if isinstance(default, str) else repr(default), **options)
+
+
+def is_pair(value):
+    """Whether a knob's value is the shape of a mesh of two axes."""
+    return isinstance(value, tuple) and len(value) == 2 and all(type(n) is int for n in value)
+
+
+def pairs(most):
+    """All meshes of two axes with at most so many ranks."""
+    return [(a, b) for a in range(1, most + 1) for b in range(1, most // a + 1)]
+
+
+def shape_words(shape):
+    """"2 x 4, 8 ranks"."""
+    count = prod(shape)
+    return f"{shape[0]} x {shape[1]}, {count} rank{'' if count == 1 else 's'}"
 
 
 def small(text):
@@ -55,10 +78,11 @@ def small_html(text):
 class Knobs(ipywidgets.VBox):
     """One row per knob of ``cls``: the control and its line of help.
 
-    defaults: {name: value} shown at first instead of the class's own; most: end of int sliders.
+    defaults: {name: value} shown at first instead of the class's own; most: end of int sliders, and
+    of the ranks of a mesh; compact: no lines of help (they are tooltips), as many in a row as fit.
     """
 
-    def __init__(self, cls, defaults=None, most=None):
+    def __init__(self, cls, defaults=None, most=None, compact=False):
         self.cls = cls
         self.controls, self._literal = {}, set()
         for f in knob_fields(cls):
@@ -69,12 +93,11 @@ class Knobs(ipywidgets.VBox):
                 f.default, str
             ):
                 self._literal.add(f.name)
-        super().__init__(
-            [
-                ipywidgets.HBox([box, small(box.tooltip or "")], layout={"align_items": "center"})
-                for box in self.controls.values()
-            ]
-        )
+        rows = [ipywidgets.Box(list(self.controls.values()), layout=WRAPPED)] if compact else [
+            ipywidgets.HBox([box, small(box.tooltip or "")], layout={"align_items": "center"})
+            for box in self.controls.values()
+        ]
+        super().__init__(rows)
 
     def values(self):
         """{name: value} as the controls stand. Raises ValueError on a text that is no value."""

@@ -1,92 +1,25 @@
-/**
- * The microscope view. Python has placed everything; `head` is the time in steps: its whole part says which
- * buffers to show, the rest how far the messages are.
- */
-import { View, make } from "./view.js";
+/** The microscope view. Python has placed everything; buffers of the step are shown, messages travel. */
+import { make } from "./view.js";
+import { Player } from "./player.js";
 
-const PACE = 1.6, TRAVEL = 0.8, HALFWAY = 0.36, TOKEN = [38, 20]; // seconds a step; the part of it spent travelling
+const TRAVEL = 0.8, HALFWAY = 0.36, TOKEN = [38, 20]; // the part of a step spent travelling
 
-class MicroscopeView extends View {
-  buildBody() {
-    this.metrics = make("div", { class: "tpv-metrics" }, this.root);
-    const tools = make("div", { class: "tpv-tools", role: "toolbar", "aria-label": "microscope controls" }, this.root);
-    this.playButton = this.button(tools, "▶ Play", "Play", () => this.play(!this.playing));
-    for (const [text, label, by] of [["|◀", "first step (Home)", -Infinity], ["◀", "previous step (Left)", -1],
-      ["▶", "next step (Right)", 1], ["▶|", "the end (End)", Infinity]]) {
-      this.button(tools, text, label, () => this.go(this.step + by));
-    }
-    this.slider = document.createElement("input");
-    Object.assign(this.slider, { type: "range", min: 0, step: 1 });
-    this.slider.setAttribute("aria-label", "step");
-    this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
-    tools.append(this.slider);
-    this.now = make("b", { class: "tpv-now" }, tools);
-    const scroll = make("div", { class: "tpv-scroll" }, this.root);
-    this.svg = make("svg", { tabindex: 0, role: "application", "aria-roledescription": "animation" }, scroll);
-    this.notes = make("div", { class: "tpv-hint" }, this.root);
-    make("div", { class: "tpv-hint" }, this.root, "Space plays, arrows step, Home and End jump. c0: chunk 0; filled: "
-      + "complete; its bar: how many ranks are in a sum. Point at a message for its bytes.");
-    this.svg.addEventListener("keydown", (e) => this.onKey(e));
+class MicroscopeView extends Player {
+  get pace() { return 1.6; } // seconds a step
+
+  get hint() {
+    return "c0: chunk 0; filled: complete; its bar: how many ranks are in a sum. Point at a message for its bytes.";
   }
 
-  load() {
-    this.scene = this.host.get("scene");
-    this.last = this.scene.steps?.length ?? 0;
-    this.slider.max = this.last;
-    this.head = this.host.get("step");
-    this.play(Boolean(this.host.get("autoplay")) && !this.calm && this.last > 0);
-  }
+  lastOf(scene) { return scene.steps?.length ?? 0; }
 
-  get step() { return Math.min(Math.floor(this.head), this.last); }
+  captionOf(step) { return this.scene.steps[step]?.caption ?? `the end, after ${this.last} steps`; }
 
-  tick(now) {
-    if (this.playing) {
-      const before = this.step;
-      this.head += Math.min((now - this.before) / 1000 || 0, 0.1) / PACE;
-      this.before = now;
-      if (this.head >= this.last) { this.head = this.last; this.play(false); }
-      if (this.step !== before) this.publish({ step: this.step });
-    } else if (this.host.get("step") !== this.step) this.head = this.host.get("step");
-    super.tick();
-    this.moveTokens();
-    if (this.playing) this.request();
-  }
-
-  play(on) {
-    this.playing = on;
-    this.before = undefined;
-    if (on && this.head >= this.last) { this.head = 0; this.publish({ step: 0 }); }
-    this.playButton.textContent = on ? "⏸ Pause" : "▶ Play";
-    this.playButton.setAttribute("aria-label", on ? "Pause" : "Play");
-    this.request();
-  }
-
-  go(step) {
-    this.play(false);
-    this.head = Math.min(Math.max(step, 0), this.last);
-    this.publish({ step: this.head });
-    const words = this.scene.steps[this.head]?.messages.map((m) => m.words) ?? [];
-    this.live.textContent = [this.caption, ...words].join("; ");
-  }
-
-  get caption() { return this.scene.steps[this.step]?.caption ?? `the end, after ${this.last} steps`; }
+  wordsOf(step) { return this.scene.steps[step]?.messages.map((m) => m.words) ?? []; }
 
   draw() {
-    const { scene, svg, step } = this, { width, height } = scene;
-    [this.badge.textContent, this.title.textContent] = [scene.badge, scene.title];
-    this.metrics.replaceChildren(...scene.facts.map(([label, value]) => {
-      const node = make("span", {}, null, `${label} `);
-      make("b", {}, node, value);
-      return node;
-    }));
-    this.notes.replaceChildren(...scene.notes.map((note) => make("div", {}, null, note)));
-    this.slider.value = step;
-    this.now.textContent = this.caption;
-    this.root.dataset.step = step;
-    svg.setAttribute("viewBox", `0 44 ${width} ${height - 44}`);
-    svg.setAttribute("style", `width:100%;max-width:${width}px`);
-    svg.setAttribute("aria-label", `${scene.title}, ${this.caption}`);
-    svg.replaceChildren();
+    super.draw(44);
+    const { scene, svg, step } = this;
     this.drawDefs(svg, scene.patterns);
     for (const [a, b, c, d] of scene.edges) this.line(`M${a},${b}L${c},${d}`, "rule");
     const messages = scene.steps[step]?.messages ?? [];
@@ -148,22 +81,13 @@ class MicroscopeView extends View {
     return [group, m];
   }
 
-  moveTokens() {
+  move() {
     const gliding = this.playing && !this.calm, part = Math.min((this.head - this.step) / TRAVEL, 1);
     for (const [group, { path: [x0, y0, cx, cy, x1, y1], lag }] of this.tokens ?? []) {
       const t = Math.max((gliding ? part * part * (3 - 2 * part) : HALFWAY) - lag * (1 - part), 0);
       const at = (a, c, b) => (1 - t) ** 2 * a + 2 * t * (1 - t) * c + t * t * b;
       group.setAttribute("transform", `translate(${at(x0, cx, x1).toFixed(1)},${at(y0, cy, y1).toFixed(1)})`);
     }
-  }
-
-  onKey(event) {
-    const go = { Home: -Infinity, End: Infinity, ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if ((event.key !== " " && !go) || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    event.stopPropagation();
-    if (go) this.go(this.step + go);
-    else this.play(!this.playing);
   }
 }
 

@@ -1,0 +1,206 @@
+"""A transformer block under ATP as a widget: which rank holds which block, step by step, and why.
+
+>>> view = BlocksView(tv.ATP(mesh=(2, 2)), tv.GPT(), rank=1)      # doctest: +SKIP
+"""
+
+import threading
+from dataclasses import fields
+
+import ipywidgets
+import traitlets
+
+from tpviz.figures import blocks as figure
+from tpviz.figures.assets import module, stylesheet
+from tpviz.figures.blocks_svg import blocks_svg
+from tpviz.mesh import Mesh
+from tpviz.schemes.atp import ATP
+from tpviz.schemes.atp.layout import Layout
+from tpviz.schemes.atp.walk import walk
+from tpviz.schemes.megatron import Megatron
+from tpviz.workload import GPT
+
+from .base import View, check_names, shown
+from .job import Latest
+from .knobs import CONTROL, WIDE, Knobs
+
+MOST = 8
+"""Ranks in the menu of meshes; a strategy passed in may have up to 16."""
+
+
+class BlocksView(ipywidgets.VBox):
+    """One block, forward and backward: matrices cut over the mesh, sums, and what they send.
+
+    Every step is a kernel or a collective of the program, with the tensors in it, the blocks of the
+    chosen rank filled, and the groups that communicate. Knobs above it change the strategy.
+
+    Parameters
+    ----------
+    strategy : `tpviz.ATP`, or `tpviz.Megatron` as the mesh of one axis; None is ``ATP()``.
+    workload : `tpviz.GPT`; None is ``GPT()``.
+    rank : from which the blocks are seen.
+    autoplay : start playing (never where the reader prefers reduced motion).
+
+    ``strategy`` is the one shown, ``rank`` and ``step`` (from 0) can be set, ``error`` says why the
+    knobs as they stand cannot be shown, or is "". Raises ValueError on another strategy or
+    workload, on sizes that clash, above 16 ranks, and on a rank that is not there; TypeError on an
+    argument that does not exist.
+    """
+
+    def __init__(self, strategy=None, workload=None, rank=0, *, autoplay=False, **unknown):
+        check_names("BlocksView", unknown, ["strategy", "workload", "rank", "autoplay"])
+        strategy = ATP() if strategy is None else strategy
+        workload = GPT() if workload is None else workload
+        if not isinstance(workload, GPT):
+            raise ValueError(f"BlocksView needs a workload such as tv.GPT(), not {workload!r}")
+        self._lock, self._moved = threading.RLock(), Latest(self._redraw)
+        self.workload, self.strategy = workload, strategy
+        self.picture = BlockSteps(autoplay)
+        self.picture.show(story(strategy, workload), rank)
+        values = {f.name: getattr(strategy, f.name) for f in fields(strategy)}
+        self.knobs = Knobs(type(strategy), values, MOST, compact=True)
+        self._rank = ipywidgets.IntSlider(rank, min=0, max=strategy.world_size - 1, style=WIDE,
+                                          layout=CONTROL, description="rank",
+                                          tooltip="from which the blocks are seen")
+        [row] = self.knobs.children
+        row.children = [*row.children, self._rank]
+        super().__init__([self.knobs, self.picture])
+        self.knobs.on_change(self._moved)
+        self._rank.observe(lambda change: self._moved(), "value")
+        self.picture.observe(lambda change: self._clicked(change.new), "rank")
+
+    # -- what moves ----------------------------------------------------------------------------
+    @shown
+    def _redraw(self):
+        """A knob moved: the new picture, or why there is none; the last good one stays."""
+        with self._lock:
+            try:
+                strategy = self.knobs.cls(**self.knobs.values())
+                found = story(strategy, self.workload)
+                figure.check(found.mesh, 0)
+            except ValueError as error:
+                self.picture.show_error(str(error))
+                return
+            self.strategy = strategy
+            rank = min(self._rank.value, strategy.world_size - 1)
+            self._rank.max = strategy.world_size - 1
+            self.picture.show(found, rank)
+
+    def _clicked(self, rank):
+        """A rank was chosen in the picture."""
+        if rank != self._rank.value and 0 <= rank <= self._rank.max:
+            self._rank.value = rank
+
+    def show_error(self, error):
+        """Show an exception, or a text ("" clears it), in the picture."""
+        self.picture.show_error(error)
+
+    @property
+    def error(self):
+        """Why the knobs as they stand cannot be shown, or ""."""
+        return self.picture.error
+
+    @property
+    def rank(self):
+        """From which rank the blocks are seen."""
+        return self.picture.rank
+
+    @rank.setter
+    def rank(self, rank):
+        figure.check(Mesh(self.strategy.axes), rank)
+        self._rank.value = rank
+
+    @property
+    def step(self):
+        """The step shown, from 0."""
+        return self.picture.step
+
+    @step.setter
+    def step(self, step):
+        figure.check_step(self.picture.scene, step)
+        self.picture.publish(step=step)
+
+    # -- in words, tables, pictures ------------------------------------------------------------
+    def to_svg(self, **options):
+        """The step as one static SVG; options ``step``, and ``theme`` "light", "dark", "auto"."""
+        return self.picture.to_svg(**options)
+
+    def to_table(self):
+        """Rows of strings: every step, its line, FLOPs, payload and bytes sent."""
+        return self.picture.to_table()
+
+    def describe(self):
+        """The block and the step shown, in words."""
+        return self.picture.describe()
+
+    def __repr__(self):
+        return f"<BlocksView {self.picture._words()}>"
+
+    def _repr_mimebundle_(self, **kwargs):
+        data = super()._repr_mimebundle_(**kwargs)
+        return data and {**data, "text/plain": repr(self), "image/svg+xml": self.to_svg()}
+
+
+class BlockSteps(View):
+    """The picture of `BlocksView`: `show` gives it a story; ``step`` is the frame shown."""
+
+    _esm = module("blocks")
+    _css = stylesheet()
+    step = traitlets.Int(0).tag(sync=True)
+    autoplay = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(self, autoplay=False):
+        super().__init__()
+        self.autoplay, self.story = autoplay, None
+
+    def show(self, story, rank):
+        """Draw a `tpviz.figures.blocks.Story` from a rank; stays at the same place in the block."""
+        scene = figure.blocks_scene(story, rank)
+        step = self._same_place(story)
+        self.story = story
+        self.publish(scene=scene, rank=rank, step=step, error="")
+
+    def _same_place(self, story):
+        """The frame of a story that comes nearest to the one shown."""
+        if self.story is None:
+            return 0
+        old = self.story.frames[min(self.step, len(self.story.frames) - 1)]
+        alike = [(f[:2] == old[:2]) * (2 + (bool(f.product) == bool(old.product)))
+                 + (f.part == old.part) for f in story.frames]
+        return alike.index(max(alike))
+
+    def _draw(self, **options):
+        return blocks_svg(self.scene, **{"step": self.step, **options})
+
+    def to_table(self):
+        """Rows of strings, one a step."""
+        return figure.to_table(self.story)
+
+    def describe(self):
+        """The block and the step shown, in words."""
+        return figure.describe(self.story, self.rank, self.step)
+
+    def _words(self):
+        return f"{self.scene['title']}, rank {self.rank}, {self.scene['captions'][self.step]}"
+
+
+def story(strategy, workload):
+    """The `tpviz.figures.blocks.Story` of a strategy.
+
+    Raises ValueError on another strategy than ATP and Megatron, and on sizes that clash.
+    """
+    if not isinstance(strategy, ATP | Megatron):
+        raise ValueError("BlocksView shows tv.ATP, or tv.Megatron as the mesh of one axis, not "
+                         f"{strategy!r}")
+    strategy.check(workload)
+    named = [f"{f.name}={value!r}" for f in fields(strategy)
+             if (value := getattr(strategy, f.name)) != f.default or f.name in ("mesh", "tp")]
+    return figure.Story(f"{type(strategy).__name__}({', '.join(named)})", Mesh(strategy.axes),
+                        workload, tuple(walk(layout_of(strategy), workload)))
+
+
+def layout_of(strategy):
+    """The `Layout` of an ATP; Megatron's is that of one axis, for there is none of the stream."""
+    if isinstance(strategy, ATP):
+        return strategy.layout
+    tp = strategy.tp
+    return Layout("tp", "", tp, 1, strategy.chunks, "batch", False, False, strategy.sp and tp > 1)
