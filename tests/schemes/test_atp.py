@@ -124,6 +124,24 @@ def test_chunks_are_labelled():
         assert [c for c in found["chunk"].tolist() if c >= 0] == [0, 1, 2, 3]
 
 
+def test_ownership_names_what_a_rank_holds():
+    from tpviz.figures.mesh import mesh_scene
+    from tpviz.schemes.ownership import local_shapes, ownership
+    strategy = tv.ATP(mesh=(2, 4))
+    rows = ownership(strategy, TINY)
+    notation = {r["name"].removeprefix("blocks.1."): r["notation"] for r in rows}
+    assert notation["attention.qkv.weight"] == "W[3D_d1, D_d2]"
+    assert notation["attention.out.weight"] == "W[D_d2, D_d1]"
+    assert notation["attention.qkv.bias"] == "b[3D_d1d2]" and notation["norm1.weight"] == "b[D_d2]"
+    held = local_shapes(strategy, TINY)
+    assert held["blocks.0.attention.qkv.weight"] == (24, 4)
+    assert held["blocks.0.attention.qkv.bias"] == (6,) and held["embed.token.weight"] == (16, 4)
+    bias = next(p for p in mesh_scene(tv.Mesh(strategy.axes), rows)["parameters"]
+                if p["name"] == "blocks.0.attention.qkv.bias")
+    places = [bias["blocks"][k]["box"][0] for k in bias["block_of"]]
+    assert places == [rank / 8 for rank in range(8)]  # rank (i, j) has block 4 i + j
+
+
 # -- the space -----------------------------------------------------------------------------------
 def test_the_papers_space():
     w = replace(TINY, heads=8)

@@ -118,7 +118,7 @@ def _block(mesh, row, rank):
     """
     coords = mesh.coords(rank)
     low, high = [0.0, 0.0], [1.0, 1.0]
-    for cut in row["splits"]:
+    for cut in reversed(row["splits"]):  # the outer cut of a dim first
         side = 0 if len(row["shape"]) == 1 else 1 - min(cut["dim"], 1)
         length = (high[side] - low[side]) / mesh.axes[cut["axis"]]
         low[side] += coords[cut["axis"]] * length

@@ -1,7 +1,7 @@
 """Which part of each parameter a rank owns, and how that is written.
 
-W[F_tp, D] has its rows cut over the axis tp. D hidden, F MLP width, V vocabulary, S sequence;
-weights are (out, in).
+W[F_tp, D] has its rows cut over the axis tp, b[3D_d1d2] is cut over d1 and each part over d2. D
+hidden, F MLP width, V vocabulary, S sequence; weights are (out, in).
 """
 
 LETTERS = {"token.weight": "VD", "position.weight": "SD", "head.weight": "VD",
@@ -10,7 +10,7 @@ LETTERS = {"token.weight": "VD", "position.weight": "SD", "head.weight": "VD",
 
 
 def ownership(strategy, workload):
-    """One dict per parameter: name, shape, splits [{"dim", "axis"}], notation.
+    """One dict per parameter: name, shape, splits [{"dim", "axis"}] (inner first), notation.
 
     Under ZeRO 3 a parameter is also a range of a flat buffer: "flat" then gives the axis and, for
     each index on it, the [start, stop) of the parameter's own elements (of a rank's part of it)
@@ -34,7 +34,9 @@ def local_shapes(strategy, workload):
 
 def _row(name, shape, cuts, flat):
     letters = LETTERS.get(name.split(".", name.count(".") - 1)[-1], "D")
-    axes = dict(cuts)
+    axes = {}  # of a dim cut twice the outer axis first
+    for dim, axis in cuts:
+        axes[dim] = axis + axes.get(dim, "")
     parts = [f"{letter}_{axes[dim]}" if dim in axes else letter
              for dim, letter in enumerate(letters)]
     row = {"name": name, "shape": list(shape), "splits": [{"dim": d, "axis": a} for d, a in cuts],
