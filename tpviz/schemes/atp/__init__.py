@@ -144,9 +144,7 @@ class ATP(Strategy):
         for d1 in reversed(divisors(world_size)):
             d2 = world_size // d1
             attention = "A1" if workload.heads % world_size else "A3"
-            for which in ("column", "row") if d1 > 1 < d2 or world_size > 1 == d2 else ("column",):
-                if which == "row" and d2 == 1:
-                    continue
+            for which in ("column", "row") if d1 > 1 and d2 > 1 else ("column",):
                 yield cls(mesh=(d1, d2), order=which, attention=attention)
 
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
