@@ -26,7 +26,7 @@ def interconnects():
     """{name: (cluster, how many times as wide the emulated model is)}: 16-bit numbers in all."""
     return {
         "NVLink pairs, multi-ring": (clusters.nvlink_pairs(), 32),
-        "NVLink pairs, 1D held to one PCIe link": (clusters.nvlink_pairs(rings="single"), 32),
+        "NVLink pairs, 1D held to one PCIe link": (clusters.nvlink_pairs(rings="single"), 128),
         "two NVSwitch nodes behind one NIC": (clusters.nvswitch_nodes(2, gpus=4, nics=1), 32),
         "2D torus 4 x 2": (clusters.torus(4, 2), 16),
     }
