@@ -1,0 +1,323 @@
+"""What `tv.parallelize` says and sends: plans, reasons, errors, ledgers; DDP around it."""
+
+import foreign
+import pytest
+import torch
+from torch import nn
+
+import tpviz as tv
+from tpviz.parallel.rules import RULES, Pair
+
+
+def mlp(width=16, inner=32, **kw):
+    return nn.Sequential(nn.Linear(width, inner, **kw), nn.GELU(), nn.Linear(inner, width, **kw))
+
+
+def launched(fn, *args):
+    return tv.launch(fn, *args, world_size=4, progress=False)
+
+
+# -- plans and reports, outside of any world -------------------------------------------------------
+def test_outside_of_a_world_it_is_a_plan():
+    model, x = mlp(), torch.ones(2, 16)
+    whole = model(x)
+    planned = tv.parallelize(model, tv.ATP(mesh=(2, 2)))
+    assert torch.equal(planned(x), whole) and model[0].weight.shape == (32, 16)
+    assert planned.full_state_dict().keys() == model.state_dict().keys()
+    report = planned.report
+    assert not report.divided and (report.split, report.replicated) == (2 * 512 + 48, 0)
+    assert report.held == 2 * 512 // 4 + 32 // 2 + 16 // 2
+    assert repr(report) == repr(tv.parallelize(mlp(), tv.ATP(mesh=(2, 2))).report)
+    assert "planned only" in repr(report) and "would be split" in report.describe()
+    assert report._repr_html_().startswith("<table")
+
+
+def test_table_of_a_pair():
+    table = tv.parallelize(mlp(), tv.ATP(mesh=(2, 4), chunks=2)).report.to_table()
+    assert table[1:] == [
+        ["0", "0", "mlp", "nn.Sequential", "32 x 16", "16 x 4", "out d1, in d2",
+         "all_reduce d2 (16) in 2 chunks", "all_gather d2 (16), all_reduce d1 (4)"],
+        ["0", "2", "mlp", "nn.Sequential", "16 x 32", "4 x 16", "out d2, in d1",
+         "all_reduce d1 (4) in 2 chunks, all_gather d2 (16)", "all_reduce d2 (16)"]]
+
+
+def reasons(model, strategy=None, inputs=None, rules=None):
+    report = tv.parallelize(model, strategy or tv.ATP(mesh=(2, 2)), inputs, rules).report
+    return {path: why for path, (*_, why) in report.left.items()}
+
+
+def test_what_stays_whole_has_a_reason():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pair = mlp()
+            self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+            self.query = nn.Linear(16, 16)
+            self.key, self.value = nn.Linear(16, 16), nn.Linear(16, 16)
+            self.before, self.norm = nn.Linear(16, 16), nn.LayerNorm(16)
+            self.odd, self.even = nn.Linear(16, 33), nn.Linear(33, 16)
+            self.unused, self.hooked = nn.Linear(16, 16), nn.Linear(16, 16)
+            self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(16, 16))
+            self.raw = nn.Linear(16, 16)
+            self.head, self.embed = nn.Linear(16, 9), nn.Embedding(9, 16)
+            self.head.weight = self.embed.weight
+            self.hooked.register_forward_hook(lambda *_: None)
+
+        def forward(self, x):
+            x = self.pair(x) + self.attention(x, x, x)[0] + self.norm(self.before(x))
+            q, k, v = (layer(x).unflatten(-1, (4, 4)).transpose(1, 2)
+                       for layer in (self.query, self.key, self.value))
+            x = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+            x = x + self.even(self.odd(x).relu()) + self.normed(self.hooked(x))
+            return self.head(nn.functional.linear(x, self.raw.weight))
+
+    why = reasons(Model(), inputs=torch.ones(2, 3, 16))
+    attention = "its output goes to attention: a rule with kind='attention' and heads splits it"
+    assert why == {
+        "attention.out_proj": "nn.MultiheadAttention reads its weight without calling it",
+        "query": attention, "key": attention, "value": attention,
+        "before": "its output goes to layer_norm",
+        **dict.fromkeys(["odd", "even"], "width=33 does not split evenly over d1=2: use d1=1 or 3, "
+                                         "or width=32 or 34"),
+        "unused": "the forward of example_inputs does not use it",
+        "hooked": "it has hooks of its own",
+        "normed": "module type ParametrizedLinear is not known",
+        "raw": "its weight is read without a call of the layer",
+        "head": "its weight is tied to embed.weight"}
+
+
+@pytest.mark.parametrize("forward", [
+    lambda m, x: m.b(m.a(x).relu()) + m.a(x).sum(),      # used twice
+    lambda m, x: m.b(m.a(x).softmax(-1)),                # mixes features
+    lambda m, x: m.b(m.a(x) * m.scale),                  # a parameter would see a part only
+    lambda m, x: m.b(m.a(x) * x[..., :1]),               # so would the input's gradient
+    lambda m, x: m.b(m.a(x).relu()).mean() * m.a(x),
+    lambda m, x: m.b(m.a(x).flip(-1)),
+])
+def test_no_pair_where_features_meet(forward):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+            self.scale = nn.Parameter(torch.ones(8))
+
+        def forward(self, x):
+            return forward(self, x)
+
+    with pytest.raises(ValueError, match="nothing in Model can be split: a: "):
+        tv.parallelize(Model(), tv.ATP(mesh=(2, 2)), torch.ones(2, 8))
+
+
+def test_where_export_fails_rules_remain():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down, self.other = nn.Linear(8, 8), nn.Linear(8, 8), mlp(8)
+
+        def forward(self, x):
+            return self.other(self.down(self.up(x).relu()) if float(x.detach().sum()) > 0 else x)
+
+    planned = tv.parallelize(Model(), tv.ATP(mesh=(2, 2)), torch.ones(2, 8),
+                             rules={"first": "up", "second": "down"})
+    assert [pair.found for pair in planned.report.pairs] == ["your rule", "nn.Sequential"]
+    [note] = planned.report.notes
+    assert note.startswith("torch.export could not follow the model")
+
+
+def test_a_layer_used_in_two_places_may_have_two_partners():
+    a, b = nn.Linear(8, 8), nn.Linear(8, 8)
+    model = nn.Sequential(a, nn.ReLU(), b, nn.LayerNorm(8), a, nn.LayerNorm(8))
+    for inputs, why in ((None, "it is in more places of the model than its partner"),
+                        (torch.ones(2, 8), "its output goes to layer_norm, linear")):
+        with pytest.raises(ValueError, match=f"be split: 0: {why}"):
+            tv.parallelize(model, tv.ATP(), inputs)
+
+
+def test_a_module_used_in_two_places_is_split_in_both():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = self.two = mlp()
+
+        def forward(self, x):
+            return self.two(self.one(x))
+
+    for v in launched(lambda: tv.verify_parallel(Model, tv.ATP(mesh=(2, 2)), torch.ones(2, 16))):
+        assert v.ok and len(v.report.pairs) == 1, v
+
+
+# -- errors ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("strategy, message", [
+    (tv.Megatron(tp=2, sp=True), "sp=True is not possible here: between pairs"),
+    (tv.ATP(sp=True), "sp=True is not possible here: between pairs"),
+    (tv.ATP(chunks=2, chunking="pipelined"), "chunking='pipelined' needs to know"),
+    (tv.DataParallel(dp=2), "wrap the result: torch.nn.parallel.DistributedDataParallel"),
+    (tv.Megatron(tp=2) * tv.DataParallel(dp=2), r"parallelize\(model, Megatron\(tp=2\), mesh=mesh"),
+    ("ATP", r"parallelize works with ATP\(...\) and Megatron\(...\), not 'ATP'"),
+])
+def test_strategies_that_cannot_be(strategy, message):
+    with pytest.raises(ValueError, match=message):
+        tv.parallelize(mlp(), strategy)
+
+
+@pytest.mark.parametrize("rules, message", [
+    ({"first": "*.up"}, "missing 1 required positional argument: 'second'"),
+    ({"first": "*.up", "second": "*.down"}, r"matches nothing; linear layers are 0, 2$"),
+    ({"first": "*.up", "second": "down"}, "with equally many"),
+    ({"first": "0", "second": "2", "sort": 1}, "or a dict with first, second and perhaps kind"),
+    ({"first": "0", "second": "2", "kind": "moe"}, "kind='moe' is not possible: use 'mlp' or"),
+    ({"first": "0", "second": "2", "kind": "attention"}, "needs one of them"),
+    ({"first": "0", "second": "2", "heads": 4}, "'mlp' none"),
+    ({"first": "0", "second": "2", "fused": "yes"}, "fused='yes' is not possible"),
+    ({"first": "0", "second": "1"}, "2: no rule names it.*1: module type GELU is not known"),
+    ({"first": "0", "second": "0"}, "0: it is in two pairs"),
+    ({"first": "0", "second": "2", "kind": "attention", "heads": 3},
+     "in_features=32 does not split evenly over heads=3: use heads=2 or 4"),
+    ({"first": "0", "second": "2", "kind": "attention", "heads": "n"}, "heads='n' gives None"),
+    ({"first": "0", "second": "2", "kind": "attention", "heads": 1},
+     "heads=1 does not split evenly over d1=2: use d1=1, or heads=2"),
+    ({"first": "0", "second": "2", "kind": "attention", "heads": 4, "divide": "n"},
+     "the model has no number 'n' to divide"),
+])
+def test_rules_that_cannot_be(rules, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        tv.parallelize(mlp(), tv.ATP(mesh=(2, 2)), rules=rules)
+
+
+def test_nothing_to_split():
+    with pytest.raises(ValueError, match="nothing in LayerNorm can be split: it has no linear lay"):
+        tv.parallelize(nn.LayerNorm(4), tv.ATP())
+    with pytest.raises(ValueError, match="nothing in Linear can be split: it: it is the whole mod"):
+        tv.parallelize(nn.Linear(4, 4), tv.ATP())
+    with pytest.raises(ValueError, match="in_features=15 does not split evenly over d2=4: "):
+        tv.parallelize(mlp(15), tv.ATP(mesh=(1, 4)))
+
+
+def refused(make, strategy, seed_by_rank=False, broadcast=False):
+    import torch.distributed as dist
+    torch.manual_seed(dist.get_rank() if seed_by_rank else 0)
+    try:
+        return tv.parallelize(make(), strategy, broadcast=broadcast).full_state_dict()
+    except ValueError as error:
+        return str(error)
+
+
+def uneven():
+    import torch.distributed as dist
+    return mlp(inner=32 + 16 * dist.get_rank())
+
+
+def test_ranks_must_agree():
+    for said in launched(refused, mlp, tv.ATP(mesh=(2, 2)), True):
+        assert said.startswith("the ranks start from different numbers: 0.weight differs (4 of 4")
+    for said in launched(refused, uneven, tv.ATP(mesh=(2, 2))):
+        assert said.startswith("the ranks have different models")
+    for said in launched(refused, mlp, tv.ATP(mesh=(2, 1))):
+        assert said == ("ATP(mesh=(2, 1)) is for 2 ranks, this world has 4: change one of them, or "
+                        "give mesh= with more axes")
+
+
+def test_broadcast_makes_ranks_agree():
+    torch.manual_seed(0)
+    first = mlp().state_dict()
+    for full in launched(refused, mlp, tv.ATP(mesh=(2, 2)), True, True):
+        assert all(torch.equal(full[name], first[name]) for name in first)
+
+
+# -- ranks -----------------------------------------------------------------------------------------
+def sent(strategy, make, rules, dtype):
+    torch.manual_seed(0)
+    model = tv.parallelize(make().to(dtype), strategy, rules=rules)
+    width = 16
+    x = torch.ones(4, foreign.TOKENS, width, dtype=dtype, requires_grad=True)
+    with tv.record() as recorder, recorder.step():
+        model(x).sum().backward()
+    return recorder.trace.ledger(), model.report.ledger(4 * foreign.TOKENS, dtype.itemsize)
+
+
+def test_ledger_of_an_mlp_by_hand():
+    B, S, width, inner = 4, foreign.TOKENS, 16, 32
+    expected = tv.Ledger.of([
+        ("d2", "all_reduce", "forward", 2, B * S * inner // 2 * 4 // 2, 2),
+        ("d1", "all_reduce", "forward", 2, B * S * width // 2 * 4 // 2, 2),
+        ("d2", "all_gather", "forward", 1, B * S * width * 4, 2),
+        ("d2", "all_reduce", "backward", 1, B * S * inner // 2 * 4, 2),
+        ("d1", "all_reduce", "backward", 1, B * S * width // 2 * 4, 2),
+        ("d2", "all_gather", "backward", 1, B * S * width * 4, 2)])
+    for measured, formula in launched(sent, tv.ATP(mesh=(2, 2), chunks=2), mlp, None,
+                                      torch.float32):
+        assert measured == formula == expected, measured.diff(expected)
+
+
+@pytest.mark.parametrize("strategy", [
+    tv.ATP(mesh=(2, 2)), tv.ATP(mesh=(4, 1), order="row"), tv.ATP(mesh=(2, 2), attention="A1"),
+    tv.ATP(mesh=(1, 4)), tv.Megatron(tp=4, chunks=2)], ids=lambda s: s.short)
+def test_ledger_of_attention_is_the_reports(strategy):
+    rule = Pair(first="inward", second="outward", kind="attention", heads="count", fused="blocks")
+    for measured, formula in launched(sent, strategy, foreign.Attention, [rule], torch.float64):
+        assert len(formula) and measured == formula, measured.diff(formula)
+
+
+def data_parallel():
+    """Largest difference of the gradients under DDP around a split model from one process's."""
+    mesh = tv.Mesh({"dp": 2, "d1": 2, "d2": 1}).device_mesh()
+    torch.manual_seed(0)
+    whole, model = foreign.Gated().double().eval(), foreign.Gated().double().eval()
+    model.load_state_dict(whole.state_dict())
+    x = foreign.vectors(8)
+    split = tv.parallelize(model, tv.ATP(mesh=(2, 1)), x, mesh=mesh)
+    around = nn.parallel.DistributedDataParallel(split, process_group=mesh.get_group("dp"))
+    around(x.chunk(2)[mesh.get_local_rank("dp")]).square().mean().backward()
+    whole(x).square().mean().backward()
+    found = split.full_gradients()
+    return max(float((found[name] - p.grad).abs().max()) for name, p in whole.named_parameters())
+
+
+def test_ddp_around_a_split_model():
+    assert max(launched(data_parallel)) < 1e-12
+
+
+def small_matters():
+    """(in inference, under autocast, of one vector, frozen, wrong mesh, short state dict)."""
+    torch.manual_seed(0)
+    whole, model = foreign.encoder().eval(), foreign.encoder().eval()
+    model.load_state_dict(whole.state_dict())
+    model.layers[0].linear1.weight.requires_grad_(False)
+    split = tv.parallelize(model, tv.ATP(mesh=(2, 2)))
+    x = foreign.vectors(16).float()
+    padded = torch.zeros(4, foreign.TOKENS, dtype=torch.bool)
+    with torch.no_grad():
+        close = torch.allclose(split(x), whole(x), atol=1e-5)
+        mask = {"src_key_padding_mask": padded}
+        close &= torch.allclose(split(x, **mask), whole(x, **mask), atol=1e-5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y, expected = split(x), whole(x)
+    y.float().sum().backward()
+    rough = torch.allclose(y.float(), expected.float(), atol=0.1)
+    frozen = model.layers[0].linear1.weight.grad is None
+    vector = tv.parallelize(mlp(), tv.ATP(mesh=(2, 2), chunks=2))(torch.ones(16)).shape == (16,)
+    full = split.full_state_dict()
+    same = all(torch.equal(full[name], value) for name, value in whole.state_dict().items())
+    try:
+        mesh = tv.Mesh({"dp": 2, "d1": 2}).device_mesh()
+        tv.parallelize(mlp(), tv.ATP(mesh=(2, 1)), mesh=mesh)
+    except ValueError as error:
+        said = str(error)
+    return close, rough, frozen, vector, same, said
+
+
+def test_small_matters():
+    for *good, said in launched(small_matters):
+        assert all(good), good
+        assert said == "the mesh has {'dp': 2, 'd1': 2}, but ATP(mesh=(2, 1)) needs d2=1"
+
+
+def test_verification_reads_as_a_table():
+    found = tv.verify_parallel(mlp, tv.Megatron(tp=4), torch.ones(2, 16), steps=1)
+    assert found and repr(found).startswith("equal (tolerance 1e-10): Sequential by Megatron(tp=4)")
+    assert [row[0] for row in found.to_table()] == ["compared", "outputs", "4 gradients",
+                                                    "4 parameters"]
+
+
+def test_every_known_rule_has_an_owner():
+    assert all(rule.owner for rule in RULES)

@@ -1,0 +1,112 @@
+"""Which part of a linear layer's weight and bias a rank holds, and what the layer sends.
+
+i, s: sizes of the axes *inside* and *stream* of a `tpviz.schemes.atp.layout.Layout`. Weights in
+formulas are (out, in).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tpviz.schemes.atp.layout import Layout
+
+
+class Move(NamedTuple):
+    """A collective of one layer: elements of the full tensor for each token, sent in ``times``
+    pieces."""
+
+    phase: str
+    collective: str
+    axis: str
+    elements: int
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """One linear layer of a pair and how it is cut.
+
+    out, ins : its features; out_dim : the dim of the weight with ``out``; blocks : of a fused first
+    layer; a3 : heads over both axes.
+    """
+
+    path: str
+    first: bool
+    out: int
+    ins: int
+    out_dim: int
+    bias: bool
+    at: Layout
+    a3: bool = False
+    blocks: int = 1
+
+    def splits(self, name):
+        """[(dim, axis)], inner cut first, of "weight" or "bias"; axes of one rank are left out."""
+        at = self.at
+        spread, contracted = (at.inside, at.stream) if self.first else (at.stream, at.inside)
+        if name == "weight":
+            cuts = [(self.out_dim, spread), (1 - self.out_dim, contracted)]
+        else:
+            cuts = [(0, at.stream)] * (self.first and self.a3) + [(0, spread)]
+        sizes = {at.inside: at.i, at.stream: at.s}
+        return [(dim, axis) for dim, axis in cuts if sizes[axis] > 1]
+
+    @property
+    def parts(self):
+        """Over how many ranks heads or MLP features lie."""
+        return self.at.i * self.at.s if self.a3 else self.at.i
+
+    def to_order(self, name, full):
+        """A full parameter with its output features in the order in which they are cut: of a fused
+        layer [q | k | v] becomes q, k, v of one part after the other."""
+        return self._regrouped(name, full, self.blocks, self.parts)
+
+    def from_order(self, name, full):
+        """What `to_order` did, undone."""
+        return self._regrouped(name, full, self.parts, self.blocks)
+
+    def _regrouped(self, name, full, outer, inner):
+        if self.blocks == 1 or self.parts == 1:
+            return full
+        dim = self.out_dim if name == "weight" else 0
+        grouped = full.unflatten(dim, (outer, inner, -1)).transpose(dim, dim + 1)
+        return grouped.flatten(dim, dim + 2)
+
+    def local(self, name):
+        """Shape of a rank's part."""
+        sizes = {self.at.inside: self.at.i, self.at.stream: self.at.s}
+        shape = [self.out]
+        if name == "weight":
+            shape = [self.out, self.ins] if self.out_dim == 0 else [self.ins, self.out]
+        for dim, axis in self.splits(name):
+            shape[dim] //= sizes[axis]
+        return tuple(shape)
+
+    def moves(self):
+        """Every `Move` of one forward and backward, where the input needs a gradient.
+
+        As in `tpviz.schemes.atp.step`, with the stream gathered after each pair and cut before.
+        """
+        return self._first() if self.first else self._second()
+
+    def _first(self):
+        at, wide, a3 = self.at, self.out // self.at.i, self.a3
+        found = []
+        if at.s > 1:
+            found += [Move("forward", "reduce_scatter" if a3 else "all_reduce", at.stream, wide,
+                           at.chunks)]
+            found += [Move("backward", "all_gather", at.stream, wide)] * a3
+            found += [Move("backward", "all_gather", at.stream, self.ins)]
+        if at.i > 1:
+            found += [Move("backward", "all_reduce", at.inside, self.ins // at.s)]
+        return found
+
+    def _second(self):
+        at, wide, a3 = self.at, self.ins // self.at.i, self.a3
+        found = []
+        if at.i > 1:
+            found += [Move("forward", "all_reduce", at.inside, self.out // at.s, at.chunks)]
+        if at.s > 1:
+            found += [Move("forward", "all_gather", at.stream, wide)] * a3
+            found += [Move("forward", "all_gather", at.stream, self.out),
+                      Move("backward", "reduce_scatter" if a3 else "all_reduce", at.stream, wide)]
+        return found

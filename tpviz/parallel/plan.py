@@ -1,0 +1,235 @@
+"""The plan: which layers of a model are split, how, and why the others are not. Sends nothing."""
+
+from collections import Counter
+from dataclasses import dataclass
+from math import gcd
+
+from tpviz.checks import divides
+from tpviz.schemes.atp import ATP
+from tpviz.schemes.atp.layout import Layout
+from tpviz.schemes.megatron import Megatron
+
+from .cuts import Part
+from .linears import looks_linear, obstacle, out_dim, owners, widths
+from .rules import RULES, pairs_of, places
+from .structure import Flow, in_sequences
+
+GRAPH = "graph"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One pair as it will be split. divided : (path of a module, attribute, whole, a rank's)."""
+
+    kind: str
+    found: str
+    firsts: tuple
+    second: Part
+    divided: tuple = ()
+
+    @property
+    def layers(self):
+        """All its `Part`s, the second last."""
+        return (*self.firsts, self.second)
+
+
+def layout_of(strategy):
+    """The `Layout` of a strategy that can split models it does not know.
+
+    Raises ``ValueError`` for any other, and for knobs that ask for a model of our own.
+    """
+    if hasattr(strategy, "inner"):
+        inner = strategy.inner.short if strategy.inner else "ATP(mesh=(2, 1))"
+        raise ValueError(
+            f"{strategy.short}: parallelize splits layers only; for data parallelism around them "
+            f"use a mesh with an axis more, parallelize(model, {inner}, mesh=mesh), and wrap the "
+            "result: torch.nn.parallel.DistributedDataParallel(result, "
+            "process_group=mesh.get_group('dp'))")
+    if not isinstance(strategy, (ATP, Megatron)):
+        raise ValueError(f"parallelize works with ATP(...) and Megatron(...), not {strategy!r}")
+    if strategy.sp:
+        raise ValueError(f"sp=True is not possible here: between pairs a foreign model needs the "
+                         f"whole sequence: use sp=False, not {strategy.short}")
+    if isinstance(strategy, Megatron):
+        return Layout("tp", "", strategy.tp, 1, strategy.chunks, "batch", False, False, False)
+    if strategy.chunking == "pipelined" and strategy.chunks > 1:
+        raise ValueError("chunking='pipelined' needs to know what is between the two layers: use "
+                         "chunking='batch' or 'tokens'")
+    return strategy.layout
+
+
+class Plan:
+    """Looks for pairs by the user's rules, then the table, then the graph or sequences.
+
+    pairs : `Planned`, in the model's order; left : {path: (type, shape, reason)} of everything
+    linear-like that stays whole; notes : what else should be known.
+    Raises ``ValueError`` where a user's rule matches nothing, or nothing at all can be split.
+    """
+
+    def __init__(self, model, layout, rules=None, inputs=None):
+        self.model, self.at, self.inputs = model, layout, inputs
+        self.modules = dict(model.named_modules())
+        self.tied = owners(model)
+        self.places = Counter(id(m) for _, m in model.named_modules(remove_duplicate=False))
+        self.linears = [path for path, module in self.modules.items() if looks_linear(module)]
+        self.planned, self.reasons, self.notes = [], {}, []
+        self.taken = set()
+        for pair in pairs_of(rules):
+            if not self._by_rule(pair):
+                raise ValueError(f"rule first={list(pair.first)}, second={pair.second!r} matches "
+                                 f"nothing; linear layers are {listed(self.linears)}")
+        for pair in RULES:
+            self._by_rule(pair)
+        self._by_structure()
+        order = list(self.modules).index
+        self.pairs = sorted(self.planned, key=lambda pair: order(pair.firsts[0].path))
+        unnamed = ("no rule names it, and all others are split, tied or unknown" if self.inputs else
+                   "no rule names it; with example_inputs the model's graph is looked at")
+        self.left = {path: (type(self.modules[path]).__name__, self._shape(path),
+                            self.reasons.get(path, unnamed))
+                     for path in dict.fromkeys([*self.linears, *self.reasons])
+                     if path not in self.taken}
+        if not self.pairs:
+            why = [f"{path or 'it'}: {reason}" for path, (*_, reason) in self.left.items()]
+            raise ValueError(f"nothing in {type(model).__name__} can be split: "
+                             + (listed(why, "; ") or "it has no linear layers"))
+
+    def _shape(self, path):
+        weight = getattr(self.modules[path], "weight", None)
+        return tuple(getattr(weight, "shape", ()))
+
+    # -- where pairs come from ---------------------------------------------------------------------
+    def _by_rule(self, pair):
+        found = False
+        for _, firsts, second in places(pair, self.modules):
+            found = True
+            if not {*firsts, second} & (self.taken | self.reasons.keys()):
+                self._take(pair, firsts, second)
+        return found
+
+    def _by_structure(self):
+        free = [path for path in self.linears if not self._obstacle(path)
+                and path not in self.taken | self.reasons.keys()]
+        for path in self.linears:
+            if reason := self._obstacle(path):
+                self.reasons.setdefault(path, reason)
+        flow = self._flow() if len(free) > 1 and self.inputs else None
+        if not self.inputs:
+            self.notes.append("without example_inputs: pairs by rules and nn.Sequential only, and "
+                              "no forward was compared")
+        for firsts, second in flow.pairs() if flow else in_sequences(self.modules):
+            if {*firsts, second} <= set(free) - self.taken:
+                self._take(None, firsts, second, GRAPH if flow else "nn.Sequential")
+        for path in free:
+            if flow and path not in self.taken:
+                self.reasons.setdefault(path, flow.reason(path))
+
+    def _flow(self):
+        try:
+            return Flow(self.model, *self.inputs)
+        except Exception as error:  # whatever stops export, rules remain
+            said = str(error).strip().split("\n")[0][:120]
+            self.notes.append(f"torch.export could not follow the model, so pairs are by rules and "
+                              f"nn.Sequential only ({type(error).__name__}: {said})")
+            return None
+
+    def _obstacle(self, path):
+        parent = self.modules.get(path.rpartition(".")[0])
+        return obstacle(path, self.modules[path], parent, self.tied)
+
+    # -- one pair ----------------------------------------------------------------------------------
+    def _take(self, pair, firsts, second, found=""):
+        """Plan a pair, or note for each of its layers why it cannot be."""
+        paths = (*firsts, second)
+        try:
+            for path in paths:
+                if reason := self._obstacle(path):
+                    raise ValueError(f"{path}: {reason}")
+            if len(set(paths)) < len(paths) or set(paths) & self.taken:
+                raise ValueError("it is in two pairs")
+            if found != GRAPH and len({self.places[id(self.modules[p])] for p in paths}) > 1:
+                raise ValueError("it is in more places of the model than its partner")
+            self.planned.append(self._planned(pair, firsts, second, found))
+            self.taken |= set(paths)
+        except ValueError as error:
+            self.reasons |= {path: str(error).removeprefix(f"{path}: ") for path in paths
+                             if path not in self.taken}
+
+    def _planned(self, pair, firsts, second, found):
+        at = self.at
+        out, inner = widths(self.modules[second])
+        holder = firsts[0].rpartition(".")[0]
+        heads = _head_size(pair, self.modules[holder], inner) if pair else 1
+        units, blocks = {}, {}
+        for path in firsts:
+            wide, ins = widths(self.modules[path])
+            divides(f"{path}: in_features", ins, at.stream, at.s)
+            blocks[path], units[path] = _units(pair, wide, inner, heads)
+        divides("out_features", out, at.stream, at.s)
+        attention = bool(pair) and pair.kind == "attention"
+        counts = [inner // heads, *units.values()]
+        a3 = attention and at.a3 and not any(count % (at.i * at.s) for count in counts)
+        for count in counts:
+            divides("heads" if attention else "width", count, at.inside, at.i, also=gcd(*counts))
+        parts = at.i * at.s if a3 else at.i
+        layer = lambda path, first: Part(
+            path, first, *widths(self.modules[path]), out_dim(self.modules[path]),
+            getattr(self.modules[path], "bias", None) is not None, at, a3, blocks.get(path, 1))
+        return Planned("attention " + ("A3" if a3 else "A1") if attention and at.s > 1
+                       else "attention" if attention else "mlp", found or pair.name,
+                       tuple(layer(path, True) for path in firsts), layer(second, False),
+                       _divided(pair, holder, self.modules[holder], parts) if pair else ())
+
+
+def _head_size(pair, holder, inner):
+    """Features that stay together: of a head; 1 in an MLP."""
+    if pair.kind == "mlp":
+        return 1
+    name, asked = ("heads", pair.heads) if pair.heads is not None else ("head_size", pair.head_size)
+    value = getattr(holder, asked, None) if isinstance(asked, str) else asked
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={asked!r} gives {value!r}, not a number of "
+                         f"{'heads' if name == 'heads' else 'features'}")
+    divides("the second layer's in_features", inner, name, value)
+    return inner // value if name == "heads" else value
+
+
+def _units(pair, wide, inner, size):
+    """(blocks, heads or features of a block) of a first layer with ``wide`` output features."""
+    fused = pair.fused if pair else None
+    if fused == "blocks":
+        if wide % inner:
+            raise ValueError(f"out_features={wide} is no multiple of the second layer's "
+                             f"in_features={inner}: its blocks are not equal")
+        return wide // inner, inner // size
+    if fused == "heads":
+        divides("out_features", wide, "heads", inner // size)
+        return 1, inner // size
+    if pair and pair.kind == "attention":
+        divides("out_features", wide, "head_size", size)
+        return 1, wide // size
+    if wide != inner:
+        raise ValueError(f"out_features={wide} of the first layer and in_features={inner} of the "
+                         "second differ")
+    return 1, inner
+
+
+def _divided(pair, path, holder, parts):
+    """(path, attribute, whole, a rank's) of the attributes that count heads or features."""
+    names = (*pair.divide, *([pair.heads] if isinstance(pair.heads, str) else []))
+    found = []
+    for name in dict.fromkeys(names):
+        value = getattr(holder, name, None)
+        if value is None and pair.owner:
+            continue  # another release of a known family
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"{path or 'the model'} has no number {name!r} to divide")
+        divides(name, value, "parts", parts)
+        found.append((path, name, value, value // parts))
+    return tuple(found)
+
+
+def listed(words, between=", ", most=8):
+    """The first of them, and how many more there are."""
+    more = [f"and {len(words) - most} more"] if len(words) > most else []
+    return between.join([*words[:most], *more])

@@ -1,0 +1,57 @@
+"""Do all ranks start from the same model? Checked by digests, or made so by a broadcast."""
+
+import hashlib
+
+import torch
+import torch.distributed as dist
+
+
+def agree(model, groups, broadcast=False):
+    """Raise ``ValueError`` on every rank if two ranks of the mesh hold other numbers, naming the
+    first parameter or buffer that differs; with ``broadcast`` send those of its first rank instead.
+    """
+    tensors = {name: tensor for kind in (model.named_parameters, model.named_buffers)
+               for name, tensor in kind()}
+    groups = [group for group in groups.by_axis.values() if group.size() > 1]
+    layout = "".join(f"{name}{tuple(t.shape)}{t.dtype}" for name, t in tensors.items())
+    device = next((t.device for t in tensors.values()), torch.device("cpu"))
+    if _differing([_digest(layout.encode())], groups, device):
+        raise ValueError("the ranks have different models: names, shapes or types of parameters "
+                         "differ; build the same model on every rank")
+    if broadcast:
+        for tensor in tensors.values():
+            _send(tensor.detach(), groups)
+        return
+    different = _differing([_digest(_bytes(t)) for t in tensors.values()], groups, device)
+    if different:
+        names = list(tensors)
+        raise ValueError(f"the ranks start from different numbers: {names[different[0]]} differs "
+                         f"({len(different)} of {len(names)} do); seed every rank alike before "
+                         "the model is made, or use parallelize(..., broadcast=True)")
+
+
+def _digest(data):
+    return int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "big")
+
+
+def _bytes(tensor):
+    whole = tensor.detach().cpu().contiguous()
+    return whole.reshape(-1).view(torch.uint8).numpy().data if whole.numel() else b""
+
+
+def _differing(digests, groups, device):
+    """Indices of the digests that are not equal on all ranks."""
+    high = torch.tensor(digests, dtype=torch.int64, device=device)
+    low = high.clone()
+    for group in groups:
+        dist.all_reduce(high, op=dist.ReduceOp.MAX, group=group)
+        dist.all_reduce(low, op=dist.ReduceOp.MIN, group=group)
+    return (high != low).nonzero().flatten().tolist()
+
+
+def _send(tensor, groups):
+    """From the first rank along one axis, then from all these along the other."""
+    for group in groups:
+        whole = tensor.contiguous()
+        dist.broadcast(whole, src=dist.get_process_group_ranks(group)[0], group=group)
+        tensor.copy_(whole)

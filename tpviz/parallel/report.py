@@ -1,0 +1,144 @@
+"""What `parallelize` did, or would do: every pair, and everything that stays whole with its reason.
+
+Layers that differ only in numbers of their path and are split alike share a line in texts and
+pictures; `Report.to_table` has them one by one.
+"""
+
+import re
+from dataclasses import dataclass
+from textwrap import wrap
+
+from tpviz.schemes.atp.layout import Layout
+from tpviz.tables import html_table
+from tpviz.trace import Ledger
+
+
+@dataclass(frozen=True)
+class Report:
+    """pairs : of `tpviz.parallel.plan.Planned`; left : {path: (type, shape, reason)}; notes : texts
+    about what was not looked at or not done.
+
+    split, held, replicated : numbers of parameters: of the layers that are split, of a rank's parts
+    of them, and of all else, which every rank has whole. divided : whether this is done, not only
+    planned.
+    """
+
+    model: str
+    strategy: str
+    at: Layout
+    pairs: tuple
+    left: dict
+    notes: tuple
+    split: int
+    held: int
+    replicated: int
+    divided: bool = False
+
+    def to_table(self):
+        """A list of rows of strings, header first: one row for each layer of a pair."""
+        rows = [["pair", "layer", "kind", "found by", "weight", "a rank's", "axes",
+                 "forward (elements a token)", "backward (elements a token)"]]
+        for number, pair in enumerate(self.pairs):
+            for part in pair.layers:
+                rows.append([str(number), part.path, pair.kind, pair.found, *_shapes(part),
+                             _axes(part), _moves(part, "forward"), _moves(part, "backward")])
+        return rows
+
+    def left_table(self):
+        """A list of rows of strings, header first: what stays whole, and why."""
+        return [["stays whole", "type", "weight", "why"]] + [
+            [path or "(the model)", kind, _shape(shape), why]
+            for path, (kind, shape, why) in self.left.items()]
+
+    def ledger(self, tokens, itemsize=4):
+        """The `Ledger` of one forward and backward with every pair called once on ``tokens`` tokens
+        (batch * sequence) of ``itemsize`` bytes, where the input of each pair needs a gradient
+        (derived). Chunks must divide the batch."""
+        sizes = {self.at.inside: self.at.i, self.at.stream: self.at.s}
+        return Ledger.of(
+            (move.axis, move.collective, move.phase, move.times,
+             move.elements * tokens * itemsize // move.times, sizes[move.axis])
+            for pair in self.pairs for part in pair.layers for move in part.moves())
+
+    def describe(self):
+        """In words, for those who do not see tables."""
+        done = "is split" if self.divided else "would be split"
+        lines = [f"{self.model} {done} by {self.strategy}: {len(self.pairs)} pairs of linear "
+                 f"layers; of {self.split + self.replicated} parameters {self.split} are split, "
+                 f"{self.held} of those on each rank, and {self.replicated} are on every rank."]
+        for count, row in _alike(self.to_table()[1:], 1):
+            _, path, kind, _, whole, own, axes, forward, backward = row
+            lines.append(f"{_times(path, count)}, {kind}: {whole} becomes {own} over {axes}; "
+                         f"forward {forward}, backward {backward}.")
+        for count, row in _alike(self.left_table()[1:], 0):
+            lines.append(f"{_times(row[0], count)} stays whole: {row[3]}.")
+        return "\n".join([*lines, *(f"Note: {note}." for note in self.notes)])
+
+    def _texts(self):
+        """(heading, tables with layers that are alike in one row)."""
+        state = "" if self.divided else ", planned only"
+        heading = (f"{self.model} by {self.strategy}{state}: {self.split} parameters split "
+                   f"({self.held} on a rank), {self.replicated} on every rank")
+        header, *rows = self.to_table()
+        pairs = [[_times(row[1], n), *row[2:]] for n, row in _alike(rows, 1)]
+        left_header, *left = self.left_table()
+        left = [[_times(row[0], n), *row[1:]] for n, row in _alike(left, 0)]
+        return heading, [[header[1:], *pairs]] + [[left_header, *left]] * bool(left)
+
+    def __repr__(self):
+        heading, tables = self._texts()
+        lines = [heading]
+        for table in tables:
+            widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
+            lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)]
+        notes = [line for note in self.notes
+                 for line in wrap(f"note: {note}", 98, subsequent_indent="  ")]
+        return "\n".join([*lines, *[""] * bool(notes), *notes])
+
+    def _repr_html_(self):
+        heading, tables = self._texts()
+        blocks = [html_table([[heading]], "class='tpviz-parallel'")]
+        blocks += [html_table(table, "class='tpviz-parallel'") for table in tables]
+        if self.notes:
+            blocks.append(html_table([["notes"], *([note] for note in self.notes)],
+                                     "class='tpviz-parallel'"))
+        return "".join(blocks)
+
+
+def _shape(shape):
+    return " x ".join(map(str, shape))
+
+
+def _shapes(part):
+    whole = (part.out, part.ins) if part.out_dim == 0 else (part.ins, part.out)
+    return _shape(whole), _shape(part.local("weight"))
+
+
+def _axes(part):
+    """As in "out d1, in d2"."""
+    names = {part.out_dim: "out", 1 - part.out_dim: "in"}
+    words = [f"{names[dim]} {axis}" for dim, axis in part.splits("weight")]
+    return ", ".join(words) or "none"
+
+
+def _moves(part, phase):
+    """As in "all_reduce d2 (128)": elements a token, whole tensor."""
+    words = [f"{move.collective} {move.axis} ({move.elements})"
+             + (f" in {move.times} chunks" if move.times > 1 else "")
+             for move in part.moves() if move.phase == phase]
+    return ", ".join(words) or "nothing"
+
+
+def _alike(rows, column):
+    """(how many, row with * for numbers) of rows that are equal from ``column`` on, numbers in that
+    column's path aside."""
+    found = {}
+    for row in rows:
+        key = (re.sub(r"(^|\.)\d+(?=\.)", r"\1*", row[column]), *row[column + 1:])
+        found.setdefault(key, []).append(row)
+    for key, group in found.items():
+        yield len(group), group[0] if len(group) == 1 else [*group[0][:column], *key]
+
+
+def _times(path, count):
+    return f"{path} ({count} times)" if count > 1 else path

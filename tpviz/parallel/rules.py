@@ -1,0 +1,138 @@
+"""Which linear layers belong together: `Pair`, and the table of those known by name.
+
+A pair is first layers (their input is the same stream, or another) and one second layer, with only
+operations between them that keep features apart: an activation for an MLP, heads for attention. The
+first ones' output features and the second one's input features can then be cut the same way, and
+nothing has to be sent between them but ATP's own sums.
+
+>>> pair = Pair(first=["*.fc_in"], second="*.fc_out")
+>>> list(places(pair, {"a.0.fc_in": 1, "a.0.fc_out": 2, "fc_in": 3, "fc_out": 4}))
+[('a.0', ('a.0.fc_in',), 'a.0.fc_out'), ('', ('fc_in',), 'fc_out')]
+"""
+
+import re
+from dataclasses import dataclass, fields
+
+KINDS = ("mlp", "attention")
+FUSED = (None, "blocks", "heads")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Where first and second layers are, by module path, and how features lie between them.
+
+    first, second : patterns of paths; ``*`` stands for the same text in all of them, ``*.`` at the
+    start also for nothing.
+    kind : "mlp": every feature on its own; "attention": whole heads stay together.
+    heads, head_size : of attention one of the two, a number or the name of an attribute of the
+    module that holds the first layer; a named number of heads is divided there. Key and value
+    layers may be narrower (group-query heads).
+    fused : how one first layer does the work of several: "blocks", as [q | k | v] or [gate | up];
+    "heads", as [q, k, v] of each head.
+    divide : further attributes of the holder of the first layer that count heads or features of a
+    rank, to be divided by the number of parts.
+    owner : names of the classes that the module at ``*`` may have, none for any.
+    name : what reports call it.
+
+    Raises ``ValueError`` for a kind, a way of fusing or a heads argument that cannot be.
+    """
+
+    first: tuple
+    second: str
+    kind: str = "mlp"
+    heads: int | str | None = None
+    head_size: int | str | None = None
+    fused: str | None = None
+    divide: tuple = ()
+    owner: tuple = ()
+    name: str = "your rule"
+
+    def __post_init__(self):
+        for field in ("first", "divide", "owner"):
+            value = getattr(self, field)
+            object.__setattr__(self, field, (value,) if isinstance(value, str) else tuple(value))
+        if not self.first or {p.count("*") for p in self.first} != {self.second.count("*")}:
+            raise ValueError(f"first={list(self.first)} and second={self.second!r} must be paths "
+                             "with equally many *, as in first=['*.up'], second='*.down'")
+        for name, known in (("kind", KINDS), ("fused", FUSED)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r} is not possible: use "
+                                 f"{' or '.join(map(repr, known))}")
+        if (self.kind == "attention") == (self.heads is None and self.head_size is None):
+            raise ValueError(f"kind={self.kind!r} with heads={self.heads!r} and head_size="
+                             f"{self.head_size!r}: kind='attention' needs one of them, 'mlp' none")
+
+
+def pairs_of(rules):
+    """Pairs from `Pair` or dict, one or several; ``ValueError`` for anything else."""
+    rules = [rules] if isinstance(rules, (Pair, dict)) else list(rules or ())
+    known = [field.name for field in fields(Pair)]
+    for rule in rules:
+        unknown = [name for name in rule if name not in known] if isinstance(rule, dict) else []
+        if unknown or not isinstance(rule, (Pair, dict)):
+            raise ValueError(f"rule {rule!r}: use tv.Pair(...), or a dict with first, second and "
+                             f"perhaps {', '.join(known[2:])}")
+    return [rule if isinstance(rule, Pair) else Pair(**rule) for rule in rules]
+
+
+def places(pair, modules):
+    """(what * stands for, paths of the first layers, path of the second) for every place.
+
+    modules : {path: module}.
+    """
+    pattern = _pattern(pair.first[0])
+    for path in modules:
+        match = pattern.fullmatch(path)
+        if not match:
+            continue
+        stars = [text or "" for text in match.groups()]
+        firsts, second = tuple(_fill(p, stars) for p in pair.first), _fill(pair.second, stars)
+        owner = stars[0] if stars else ""
+        if not all(p in modules for p in (*firsts, second)):
+            continue
+        if not pair.owner or type(modules.get(owner)).__name__ in pair.owner:
+            yield owner, firsts, second
+
+
+def _pattern(text):
+    pattern = "(.*?)".join(map(re.escape, text.split("*")))
+    if text.startswith("*."):
+        pattern = r"(?:(.*?)\.)?" + pattern[len(r"(.*?)\."):]
+    return re.compile(pattern)
+
+
+def _fill(text, stars):
+    for star in stars:
+        text = text.replace("*", star, 1)
+    return text.removeprefix(".")
+
+
+# First match wins: cross attention, with one layer more, stands before self attention.
+RULES = (
+    Pair(name="GPT-2 cross attention", owner="GPT2Attention", first=("*.q_attn", "*.c_attn"),
+         second="*.c_proj", kind="attention", head_size="head_dim", fused="blocks",
+         divide=("num_heads", "split_size")),
+    Pair(name="GPT-2 attention", owner="GPT2Attention", first="*.c_attn", second="*.c_proj",
+         kind="attention", head_size="head_dim", fused="blocks",
+         divide=("num_heads", "split_size")),
+    Pair(name="GPT-2 MLP", owner="GPT2MLP", first="*.c_fc", second="*.c_proj"),
+    Pair(name="Llama attention", owner="LlamaAttention", first=("*.q_proj", "*.k_proj", "*.v_proj"),
+         second="*.o_proj", kind="attention", head_size="head_dim",
+         divide=("num_heads", "num_key_value_heads")),
+    Pair(name="Llama MLP", owner="LlamaMLP", first=("*.gate_proj", "*.up_proj"),
+         second="*.down_proj"),
+    Pair(name="OPT attention", owner="OPTAttention", first=("*.q_proj", "*.k_proj", "*.v_proj"),
+         second="*.out_proj", kind="attention", head_size="head_dim", divide=("num_heads",)),
+    Pair(name="OPT MLP", owner="OPTDecoderLayer", first="*.fc1", second="*.fc2"),
+    Pair(name="BERT attention", owner="BertAttention",
+         first=("*.self.query", "*.self.key", "*.self.value"), second="*.output.dense",
+         kind="attention", head_size="attention_head_size",
+         divide=("num_attention_heads", "all_head_size")),
+    Pair(name="BERT MLP", owner="BertLayer", first="*.intermediate.dense",
+         second="*.output.dense"),
+    Pair(name="torch MLP", owner=("TransformerEncoderLayer", "TransformerDecoderLayer"),
+         first="*.linear1", second="*.linear2"),
+)
+
+# Of modules around a split layer: inference paths that read its weight without calling it.
+SHORT_CUTS = {"activation_relu_or_gelu": 0, "use_nested_tensor": False}

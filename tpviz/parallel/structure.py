@@ -1,0 +1,156 @@
+"""Pairs found without names: in an ``nn.Sequential``, and in the graph that ``torch.export`` gives.
+
+In the graph a linear layer is second of a pair if everything that reaches it comes from linear
+layers through operations that treat each feature alone, and nothing on the way is used elsewhere.
+"""
+
+import warnings
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from .linears import known
+
+FEATUREWISE = frozenset(
+    "gelu relu relu6 silu mish tanh sigmoid elu selu celu leaky_relu softplus hardswish "
+    "hardsigmoid hardtanh dropout add sub mul div neg abs square pow exp clamp clamp_min clamp_max "
+    "clone contiguous alias to _to_copy".split())
+_SHAPES = frozenset("view reshape transpose permute unflatten flatten split chunk unbind select "
+                    "slice split_with_sizes getitem unsqueeze squeeze expand contiguous".split())
+_ATTENTION = frozenset("scaled_dot_product_attention matmul bmm softmax _softmax".split())
+_ACTIVATIONS = (nn.GELU, nn.ReLU, nn.ReLU6, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SELU,
+                nn.CELU, nn.LeakyReLU, nn.Softplus, nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh,
+                nn.Dropout, nn.Identity)
+
+
+def in_sequences(modules):
+    """(first layers, second layer), paths, of neighbours in an ``nn.Sequential`` with activations
+    between them."""
+    for path, module in modules.items():
+        if type(module) is not nn.Sequential:
+            continue
+        before = None
+        for name, child in module._modules.items():
+            here = f"{path}.{name}".lstrip(".")
+            if known(child):
+                if before:
+                    yield (before,), here
+                before = here
+            elif type(child) not in _ACTIVATIONS:
+                before = None
+
+
+class _Tensors(nn.Module):
+    """The model with only its output's tensors: export refuses caches and the like."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args, **kwargs):
+        outputs = tree_leaves(self.inner(*args, **kwargs))
+        return [output for output in outputs if isinstance(output, torch.Tensor)]
+
+
+class Flow:
+    """What flows from linear layer to linear layer in one forward of a model.
+
+    Raises whatever ``torch.export`` raises where it cannot follow the model.
+    """
+
+    def __init__(self, model, args, kwargs):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of export's own making
+            program = torch.export.export(_Tensors(model), args, kwargs, strict=False)
+        names = program.graph_signature.inputs_to_parameters
+        first = {module: path for path, module in reversed(list(model.named_modules()))}
+        self.first = {path: first[module] for path, module
+                      in model.named_modules(remove_duplicate=False)}
+        self.paths, self.calls, self.read = {}, {}, set()
+        for node in program.graph.nodes:
+            weight = node.op == "placeholder" and names.get(node.name, "")
+            if weight and weight.endswith(".weight"):
+                self._layer(node, self._path(weight.removesuffix(".weight")))
+        for path in self.read & self.calls.keys():
+            for call in self.calls.pop(path):
+                del self.paths[call]
+
+    def _path(self, name):
+        """A module's first path, whichever the graph calls it by."""
+        return self.first.get(name.removeprefix("inner."))
+
+    def _layer(self, placeholder, path):
+        """The calls of a layer; one whose weight is read in another way cannot be replaced."""
+        for node in placeholder.users:
+            made_by = list(node.meta.get("nn_module_stack", {}).values())
+            if (_name(node) == "linear" and node.args[1] is placeholder and made_by
+                    and self._path(made_by[-1][0]) == path):
+                self.calls.setdefault(path, []).append(node)
+                self.paths[node] = path
+            else:
+                self.read.add(path)
+
+    def pairs(self):
+        """(first layers, second layer), paths, in the order of the graph."""
+        for second, calls in self.calls.items():
+            found = [self._sources(call) for call in calls]
+            firsts = sorted({self.paths[node] for nodes in found for node in nodes},
+                            key=list(self.calls).index)
+            used = sum(map(len, found))
+            if found and all(found) and used == sum(len(self.calls[path]) for path in firsts):
+                yield tuple(firsts), second
+
+    def _sources(self, call):
+        """The calls of linear layers that alone reach this one; empty if there is more to it."""
+        sources, seen, ahead = set(), set(), [call.args[0]]
+        while ahead:
+            node = ahead.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node in self.paths:
+                sources.add(node)
+            elif _name(node) in FEATUREWISE and node.all_input_nodes:
+                ahead += node.all_input_nodes
+            else:
+                return set()
+        kept = seen | {call}
+        return sources if all(user in kept for node in seen for user in node.users) else set()
+
+    def reason(self, path):
+        """Why nothing is the second layer to this one."""
+        if path in self.read:
+            return "its weight is read without a call of the layer"
+        if not self.calls.get(path):
+            return "the forward of example_inputs does not use it"
+        ends = {name for call in self.calls[path] for name in _ends(call, FEATUREWISE)}
+        if _ATTENTION & {name for call in self.calls[path]
+                         for name in _ends(call, FEATUREWISE | _SHAPES)} and ends & _SHAPES:
+            return "its output goes to attention: a rule with kind='attention' and heads splits it"
+        if ends == {"output"}:
+            return "its output is the model's"
+        return f"its output goes to {', '.join(sorted(ends))}"
+
+
+def _ends(call, through):
+    """Names of the first operations after a call that are not among ``through``."""
+    found, seen, ahead = set(), set(), list(call.users)
+    while ahead:
+        node = ahead.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if _name(node) in through:
+            ahead += node.users
+        else:
+            found.add(_name(node))
+    return found
+
+
+def _name(node):
+    """relu of aten.relu_.default; the kind of node where there is no operation."""
+    if node.op != "call_function":
+        return node.op
+    parts = str(node.target).split(".")
+    return parts[1].rstrip("_") if len(parts) > 1 else node.target.__name__

@@ -1,0 +1,161 @@
+"""`verify_parallel`: is a split model the same model? Everything compared with one process.
+
+    tv.verify_parallel(make_model, tv.ATP(mesh=(2, 2)), example_inputs)
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.utils._pytree import tree_leaves, tree_map
+
+from tpviz.checks import whole_number
+from tpviz.runtime.launch import launch
+
+from .module import inputs_of, parallelize
+from .report import Report
+
+TOLERANCE = 1e-10  # as `tpviz.verify`: far above float64's rounding, far below a term left out
+
+
+@dataclass(frozen=True)
+class ParallelVerification:
+    """What `verify_parallel` found; truth is ``ok``.
+
+    errors : {what: error} for "outputs", and "gradient <name>" and "parameter <name>" of every
+    parameter: the largest over the ranks of max |a - b| / max(1, max |b|), b being one process's.
+    report : the `Report` of the split.
+    """
+
+    strategy: object
+    steps: int
+    errors: dict
+    report: Report
+
+    @property
+    def max_error(self):
+        """The largest error; infinite where a value is not a number or a gradient is missing."""
+        return max(self.errors.values())
+
+    @property
+    def worst(self):
+        """What has the largest error."""
+        return max(self.errors, key=self.errors.get)
+
+    @property
+    def ok(self):
+        """All errors at most 1e-10."""
+        return self.max_error <= TOLERANCE
+
+    def __bool__(self):
+        return self.ok
+
+    def to_table(self):
+        """Rows of strings (what, largest error, where), header first."""
+        rows = [["compared", "largest error", "where"],
+                ["outputs", f"{self.errors['outputs']:.1e}", ""]]
+        for kind in ("gradient", "parameter"):
+            of_kind = {k: e for k, e in self.errors.items() if k.startswith(kind + " ")}
+            name = max(of_kind, key=of_kind.get)
+            rows.append([f"{len(of_kind)} {kind}s", f"{of_kind[name]:.1e}",
+                         name.removeprefix(kind + " ")])
+        return rows
+
+    def __repr__(self):
+        table = self.to_table()
+        widths = [max(len(row[k]) for row in table) for k in range(3)]
+        verdict = "equal" if self.ok else "NOT EQUAL"
+        return "\n".join([
+            f"{verdict} (tolerance {TOLERANCE}): {self.report.model} by {self.strategy.short}, "
+            f"{self.steps} AdamW steps, float64",
+            *("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)])
+
+
+def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None, loss=None,
+                    mesh=None, timeout=120, device=None):
+    """Split ``make_model()`` on real ranks in float64; compare every number with one process.
+
+    Compared on every rank: the outputs and every parameter's gradient of the first step, and all
+    parameters after ``steps`` AdamW steps. Evaluation mode, so dropout is off: it would drop other
+    elements.
+
+    make_model : a function of no arguments; called with one seed on each rank.
+    example_inputs, rules, mesh : as `parallelize` takes them; ``mesh`` only within a world.
+    loss : function of the model's output; by default all its floating-point tensors, weighted.
+    timeout, device : as `tpviz.launch` takes them.
+
+    Inside a world the ranks are those of the world, and each returns its own errors. Returns a
+    `ParallelVerification`; raises what `parallelize` raises.
+    """
+    steps = whole_number("steps", steps)
+    job = (make_model, strategy, example_inputs, steps, rules, loss)
+    if dist.is_available() and dist.is_initialized():
+        errors, report = _verify_here(*job, mesh, device)
+    else:
+        parallelize(_made(make_model), strategy, example_inputs, rules)  # errors before any rank
+        found = launch(_verify_here, *job, None, device, world_size=strategy.world_size,
+                       timeout=timeout, device=device)
+        errors = {name: max(errors[name] for errors, _ in found) for name in found[0][0]}
+        report = found[0][1]
+    return ParallelVerification(strategy, steps, errors, report)
+
+
+def _verify_here(make_model, strategy, example_inputs, steps, rules, loss, mesh, device):
+    """One rank: ({what: error}, report)."""
+    device = device or "cpu"
+    inputs = tree_map(lambda x: _wide(x, device), example_inputs)
+    whole, model = (_made(make_model).to(device) for _ in range(2))
+    split = parallelize(model, strategy, inputs, rules, mesh=mesh)
+    args, kwargs = inputs_of(inputs)
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (whole, split)]
+    errors = {}
+    for step in range(steps):
+        outputs = []
+        for module, optimizer in zip((whole, split), optimizers):
+            optimizer.zero_grad()
+            outputs.append(module(*args, **kwargs))
+            (loss or _loss)(outputs[-1]).backward()
+        if step == 0:
+            errors["outputs"] = max(map(_error, _floats(outputs[1]), _floats(outputs[0])))
+            expected = {n: p.grad for n, p in whole.named_parameters() if p.grad is not None}
+            errors |= _errors("gradient", split.full_gradients(), expected)
+        for optimizer in optimizers:
+            optimizer.step()
+    errors |= _errors("parameter", split.full_state_dict(), dict(whole.named_parameters()))
+    return errors, split.report
+
+
+def _made(make_model):
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return make_model().double().eval()
+
+
+def _wide(x, device):
+    if not isinstance(x, torch.Tensor):
+        return x
+    return x.to(device, torch.float64 if x.is_floating_point() else None)
+
+
+def _floats(outputs):
+    return [t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and
+            t.is_floating_point()]
+
+
+def _loss(outputs):
+    """Every element counts, each with another weight, so that no two can be exchanged."""
+    return sum((t * torch.arange(t.numel(), device=t.device, dtype=t.dtype).cos().view_as(t)).mean()
+               for t in _floats(outputs))
+
+
+def _errors(kind, found, expected):
+    return {f"{kind} {name}": _error(found[name], value) if name in found else float("inf")
+            for name, value in expected.items()}
+
+
+def _error(found, expected):
+    if found.shape != expected.shape:
+        return float("inf")
+    found, expected = found.detach(), expected.detach()
+    error = float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
+    return error if error == error else float("inf")
