@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Dimension
 from tpviz.schemes.atp.selection import best, bus_time
+from tpviz.verbs.calibration import calibration_of
 
 DEVICE = Device({"float32": 1e12}, 80e9, 1e12)
 PAIRS = replace(tv.clusters.nvlink_pairs(), table={})
@@ -182,6 +183,20 @@ def test_a_calibration_of_this_machine():
         kind: fit for kind, fit in found.fits.items() if kind != "message"}
     assert {e.source for e in matrix.entries.values()} == {"measured"}
     assert np.isinf(matrix.p2p()).sum() == 4
+
+
+def test_of_an_emulated_cluster_the_shortest_repeat_counts():
+    """Nothing ends before the cluster says, so what took longer was disturbed."""
+    points = {}
+    for kind, name in (((1, 2), "all_reduce"), ("message", "send")):
+        for size in (1000, 2000, 4000):
+            points[kind, name, size] = [[0.0, size * factor] for factor in (1e-3, 1.5e-3, 9e-3)]
+    ranks = [{"points": points, "host": "a"}] * 2
+    pair = tv.clusters.nvlink_pairs(pairs=1)
+    found = calibration_of(ranks, pair)
+    assert [p["seconds"] for p in found.points] == [1.0, 2.0, 4.0] * 2
+    assert found.cluster.table[1, 2] == pytest.approx(1000, rel=1e-3)
+    assert found.cluster.levels == pair.levels and found.badge == "measured: emulated"
 
 
 @pytest.mark.parametrize("arguments, message", [
