@@ -1,0 +1,168 @@
+"""Charts: plain data in, the same data in the figure; colours that read; no network, no theme."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tpviz as tv
+from tpviz.figures.charts import LINES, log_ticks, mixed, unit_of
+from tpviz.figures.charts_scaling import STYLES
+from tpviz.figures.palette import BACKGROUND, TEXT, contrast, tokens
+from tpviz.labs import atp
+from tpviz.labs.atp.chunking import ChunkCurve, Times
+from tpviz.labs.atp.contended import Contention
+
+W = tv.GPT(layers=1, hidden=64, heads=8, seq=32, batch=8, vocab=64)
+NODE = tv.clusters.nvswitch()
+
+
+def chunks():
+    found = atp.chunk_curve(W, NODE, counts=(1, 2, 4, 3), kappa=2, simulate=False)
+    runs = [((3e-3, 2e-3), (1e-3, 5e-4), (2e-3, 1e-3)), ((2e-3, 1e-3),) * 3, ((4e-3, 1e-3),) * 3]
+    times = found.times | {"measured": tuple(Times(2e-3 * (k + 1), 1e-3, r)
+                                             for k, r in enumerate(runs))}
+    return ChunkCurve(W, NODE, found.strategy, found.counts, found.left_out, times, 2.0,
+                      {1: True, 2: True, 4: False})
+
+
+def winners():
+    found = atp.winners(W, [NODE, tv.clusters.torus(4, 2)])
+    for k, strategy in enumerate(found.strategies[:2]):
+        cell = found.cells[NODE.name, strategy]
+        found.cells[NODE.name, strategy] = cell._replace(measured=1.0 - k / 4)
+    return found
+
+
+def contention():
+    return Contention(np.ones((2, 2)), np.array([[1.0, 2], [3, 4]]), 1.0, 64, "float32", 4096, 3,
+                      "2 cores, 2 ranks", "this machine, gloo")
+
+
+MAKERS = {"chunks": chunks, "winners": winners, "contention": contention,
+          "scaling": lambda: atp.scaling(W, (8, 16, 64))}
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def made(request):
+    return MAKERS[request.param]()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_chart_is_a_plain_figure_with_badges_notes_and_alt(made, theme):
+    scene = json.loads(json.dumps(made.scene()))
+    figure = made.figure(theme)
+    assert type(figure).__name__ == "Figure" and "http" not in figure.to_json()
+    assert figure.to_json() == made.figure(theme).to_json()
+    said = [note.text for note in figure.layout.annotations]
+    for badge in scene["badges"]:
+        assert f"<b>{badge}</b>" in said
+    together = " ".join(said).replace("<br>", " ").replace("   ", "")
+    for note in scene["notes"]:
+        assert " ".join(note.split()) in " ".join(together.split())
+    assert figure.layout.meta["alt"] == scene["alt"] == made.describe()
+    assert figure.layout.paper_bgcolor == BACKGROUND[theme] == figure.layout.plot_bgcolor
+    assert figure.layout.font.color == TEXT[theme]
+    assert figure.layout.template.layout.to_plotly_json() == {}
+
+
+def test_a_theme_that_is_none_is_refused(made):
+    with pytest.raises(ValueError, match="theme='auto' is not one of 'light', 'dark'"):
+        made.figure("auto")
+
+
+def traces(figure, **equal):
+    return [t for t in figure.data if all(getattr(t, k) == v for k, v in equal.items())]
+
+
+def test_chunk_lines_are_the_curves():
+    curve = chunks()
+    figure = curve.figure()
+    unit, scale = unit_of([t.step for found in curve.times.values() for t in found])
+    assert [a.text for a in figure.layout.annotations[:2]] == [
+        f"communication that kernels wait for ({unit})", f"time of a step, axis cut ({unit})"]
+    for source, found in curve.times.items():
+        exposed, step = traces(figure, name=source)
+        assert exposed.x == step.x == curve.counts
+        assert np.array(exposed.y) * scale == pytest.approx([t.exposed for t in found])
+        assert np.array(step.y) * scale == pytest.approx([t.step for t in found])
+        assert (step.line.dash, step.marker.symbol) == LINES[source][1:]
+    measured = traces(figure, name="measured")[1]
+    assert np.array(measured.error_y.array) * scale == pytest.approx([1e-3, -2e-3, -2e-3])
+    assert measured.error_y.arrayminus[0] * scale == pytest.approx(1e-3)
+    texts = [a.text for a in figure.layout.annotations]
+    for source in curve.times:
+        assert f"best {curve.best(source)}" in texts
+
+
+def test_winner_cells_are_the_gains_and_the_fastest_has_a_star():
+    found = winners()
+    maps = found.figure().data
+    assert len(maps) == 3
+    for mode, trace in zip(("communication", "predicted", "measured"), maps):
+        for y, strategy in enumerate(found.strategies):
+            for x, name in enumerate(found.clusters):
+                gain, text = found.gain(name, strategy, mode), trace.text[y][x]
+                if gain is None:
+                    assert trace.z[y][x] is None and text == ""
+                    continue
+                assert trace.z[y][x] == pytest.approx(100 * gain)
+                assert text.startswith("★") == (found.winner(name, mode) == strategy)
+                assert int(text.removeprefix("★ ").split()[0]) == round(100 * gain)
+    assert maps[2].text[1][0] == "★ +33" and maps[2].text[0][1] == ""
+    assert maps[0].zmin == -maps[0].zmax == maps[1].zmin
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_reads_on_every_cell(theme):
+    trace = winners().figure(theme).data[0]
+    (_, low), (_, middle), (_, high) = trace.colorscale
+    for part in (0, 0.25, 0.5, 0.75, 1):
+        for end in (low, high):
+            assert contrast(mixed(end, middle, part), trace.textfont.color) >= 4.5
+    assert trace.textfont.color == tokens(theme)["fg"]
+
+
+def test_contention_shows_every_pair_and_the_authors_range():
+    own, median, authors = contention().figure().data
+    assert own.x == (1, 2, 3, 4) and median.x == (2.5,)
+    assert median.error_x.array == (0.75,) and median.error_x.arrayminus == (0.75,)
+    assert authors.x == (1.5, 2.1) and "authors' traces" in authors.name
+
+
+@pytest.mark.parametrize("fabric", ["constant", "shared"])
+def test_scaling_lines_are_the_points(fabric):
+    found = atp.scaling(W, (8, 16, 64))
+    figure = found.figure(fabric=fabric)
+    unit, scale = unit_of([s for ps in found.points.values() for p in ps
+                           for s in (p.seconds, p.seconds_1d)])
+    assert figure.layout.annotations[0].text == f"communication of a layer ({unit})"
+    for name, points in found.points.items():
+        for start, attribute in (("1D", "seconds_1d"), ("best mesh", "seconds")):
+            [trace] = traces(figure, name=f"{start}, {name}")
+            assert trace.x == (8, 16, 64)
+            assert np.array(trace.y) * scale == pytest.approx(
+                [getattr(p, attribute) for p in points])
+    for weak in (False, True):
+        [trace] = traces(figure, name=f"best mesh, {'weak' if weak else 'strong'}")
+        assert trace.y == pytest.approx([100 * p.fraction(weak) for p in found.points[fabric]])
+        assert trace.text[0] == f"{found.points[fabric][0].strategy.mesh} column"
+    assert len(set(STYLES.values())) == len(STYLES)
+    assert len({style[1:] for style in STYLES.values()}) == len(STYLES)  # not by colour alone
+
+
+def test_helpers():
+    assert unit_of([0.0]) == ("s", 1.0) and unit_of([2e-3, None]) == ("ms", 1e-3)
+    assert unit_of([3e-10]) == ("ns", 1e-9)
+    assert mixed("#000000", "#FFFFFF", 0.5) == "#808080" and mixed("#123456", "#FFFFFF", 1) == (
+        "#123456")
+    assert log_ticks([3.0, 40.0]) == [2, 5, 10, 20, 50]
+
+
+def test_charts_load_without_plotly():
+    code = ("import sys, tpviz.figures.charts, tpviz.figures.charts_chunks, "
+            "tpviz.figures.charts_winners; print('plotly' in sys.modules)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,200 @@
+"""``scaling``: what ATP's best mesh sends and how long that takes as ranks grow, against 1D.
+
+Two fabrics. "constant": each axis of the mesh has its bandwidth whatever N is, as on a torus whose
+sides are the mesh, or with full bisection. "shared": a cluster by its own rule, nodes behind one
+NIC unless said, which all rings that leave a node share. All of it is modelled, by
+`tpviz.schemes.atp.selection`: latency, overlap, embedding, head and optimizer are not in it, and
+whether heads and hidden size divide is not asked.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tpviz.checks import one_of, whole_number
+from tpviz.cluster.parts import finite
+from tpviz.clusters import nvswitch, nvswitch_nodes
+from tpviz.cost import show_seconds
+from tpviz.figures.charts_scaling import scaling_figure
+from tpviz.schemes.atp import ATP
+from tpviz.schemes.atp.selection import best, bus_time, wire_volume
+from tpviz.tables import html_table
+from tpviz.workload import GPT
+
+SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
+FABRICS = ("constant", "shared")
+CAVEATS = (
+    "(a) The time falls as N^-1/2 only where the axes keep their bandwidths as N grows: on a 2D "
+    "torus, or with full bisection. Where rings share a NIC the gain shrinks, as on the shared "
+    "fabric; where all d2 rings along d1 share one link as fast as those along d2, it is gone.",
+    "(b) Strong scaling: a rank's compute falls as 1/N, faster than its communication, so "
+    "communication over compute still grows, as N^1/2 (1D: as N).",
+    "(c) Weak scaling, hidden sizes growing as N^1/2: communication over compute tends to a "
+    "constant (1D: grows as N^1/2). So \"overhead decreases with scaling\" holds for the absolute "
+    "time; for the fraction only if hidden sizes grow faster than N^1/2.",
+    "Modelled by formula, never reproduced: no latency, no overlap, blocks only.",
+)
+
+
+class Point(NamedTuple):
+    """The best mesh and 1D on N ranks; of a layer, forward and backward, strong scaling.
+
+    volume, volume_1d : on the wire of a rank, in units of batch x seq x hidden elements.
+    seconds, seconds_1d : of communication. compute : seconds of a rank's kernels. factor : by how
+    much hidden sizes have grown in weak scaling.
+    """
+
+    ranks: int
+    strategy: ATP
+    volume: float
+    volume_1d: float
+    seconds: float
+    seconds_1d: float
+    compute: float
+    compute_weak: float
+    factor: float
+
+    def fraction(self, weak=False, one=False):
+        """Communication over communication and compute; ``one``: of 1D."""
+        seconds = self.seconds_1d if one else self.seconds
+        compute = self.compute_weak if weak else self.compute
+        seconds *= self.factor if weak else 1
+        return seconds / (seconds + compute)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scaling:
+    """``points`` {fabric of FABRICS: `Point` of each size}."""
+
+    workload: GPT
+    sizes: tuple
+    bandwidths: tuple
+    shared: str
+    points: dict
+    badges = ("modelled",)
+
+    def scene(self, fabric="constant"):
+        """The chart as data: see `tpviz.figures.charts_scaling`; fractions are of one fabric."""
+        one_of("fabric", fabric, FABRICS)
+        times = {}
+        for name, points in self.points.items():
+            times[f"1D, {name}"] = [p.seconds_1d for p in points]
+            times[f"best mesh, {name}"] = [p.seconds for p in points]
+        fractions = {
+            f"{'1D' if one else 'best mesh'}, {'weak' if weak else 'strong'}":
+                [p.fraction(weak, one) for p in self.points[fabric]]
+            for weak in (False, True) for one in (True, False)}
+        meshes = {name: [f"{p.strategy.mesh} {p.strategy.order}" for p in points]
+                  for name, points in self.points.items()}
+        return {"title": "Communication of a layer as ranks grow: ATP's best mesh against 1D",
+                "badges": list(self.badges), "sizes": list(self.sizes), "times": times,
+                "fractions": fractions, "fabric": fabric, "meshes": meshes,
+                "notes": [self._fabrics(), *CAVEATS], "alt": self.describe()}
+
+    def figure(self, theme="light", fabric="constant"):
+        """Two panels as a plotly ``Figure``: absolute times, and fractions on one fabric."""
+        return scaling_figure(self.scene(fabric), theme)
+
+    def to_table(self):
+        """Rows of strings, header first; volumes in units of batch x seq x hidden elements."""
+        rows = [["fabric", "ranks", "best mesh", "sends", "1D sends", "ratio", "time", "1D time",
+                 "fraction, strong", "1D", "fraction, weak", "1D"]]
+        for name, points in self.points.items():
+            for p in points:
+                fractions = [p.fraction(weak, one) for weak in (False, True)
+                             for one in (False, True)]
+                rows.append([
+                    name, str(p.ranks), f"{p.strategy.mesh} {p.strategy.order}", f"{p.volume:.3f}",
+                    f"{p.volume_1d:.3f}", f"{p.volume / p.volume_1d:.3f}", show_seconds(p.seconds),
+                    show_seconds(p.seconds_1d), *(f"{100 * f:.1f} %" for f in fractions)])
+        return rows
+
+    def describe(self):
+        """What grows and what falls, in words, with the caveats."""
+        lines = ["Modelled. " + self._fabrics()]
+        for name, points in self.points.items():
+            first, last = points[0], points[-1]
+            lines.append(
+                f"On the {name} fabric a layer's communication goes from "
+                f"{show_seconds(first.seconds)} on {first.ranks} ranks to "
+                f"{show_seconds(last.seconds)} on {last.ranks} (mesh {last.strategy.mesh}); 1D's "
+                f"from {show_seconds(first.seconds_1d)} to {show_seconds(last.seconds_1d)}. Its "
+                f"share of the step goes from {100 * first.fraction():.0f} % to "
+                f"{100 * last.fraction():.0f} % in strong and to "
+                f"{100 * last.fraction(weak=True):.0f} % in weak scaling (1D: "
+                f"{100 * last.fraction(one=True):.0f} % and "
+                f"{100 * last.fraction(weak=True, one=True):.0f} %).")
+        return " ".join([*lines, *CAVEATS])
+
+    def _fabrics(self):
+        first, second = (f"{rate / 1e9:.4g}" for rate in self.bandwidths)
+        return (f"constant: {first} and {second} GB/s along d1 and d2 at any N; shared: "
+                f"{self.shared}.")
+
+    def __repr__(self):
+        last = self.points["constant"][-1]
+        return (f"<Scaling to {last.ranks} ranks: best mesh {last.strategy.mesh} sends "
+                f"{last.volume / last.volume_1d:.3f} of 1D, modelled>")
+
+    def _repr_html_(self):
+        return html_table(self.to_table(), "class='tpviz-lab'")
+
+
+def one_nic(ranks):
+    """Nodes of 8 H100s behind one NIC each (nominal rates), as many as ``ranks`` need."""
+    if ranks > 8 and ranks % 8:
+        raise ValueError(f"{ranks} ranks do not fill nodes of 8: use {ranks // 8 * 8} or "
+                         f"{-(-ranks // 8) * 8}, or give another fabric as shared")
+    return nvswitch(ranks) if ranks <= 8 else nvswitch_nodes(ranks // 8, nics=1)
+
+
+def scaling(workload, sizes=SIZES, bandwidths=(100e9, 100e9), shared=one_nic, flops=250e12):
+    """The `Scaling` of a workload's layers over numbers of ranks.
+
+    Parameters
+    ----------
+    bandwidths : (B1, B2) of the constant fabric, bytes/s that a rank sends along d1 and d2.
+    shared : the other fabric: a function from a number of ranks to a `Cluster` of so many; nodes
+        behind one NIC when left out.
+    flops : FLOP/s of a rank.
+
+    In weak scaling hidden sizes grow as sqrt(N) from the first size on, batch and seq stay. Raises
+    ``ValueError`` where sizes are no whole numbers of 2 or more or rates are not above 0.
+    """
+    if isinstance(sizes, str) or not isinstance(sizes, Iterable):
+        raise ValueError(f"sizes={sizes!r}: give numbers of ranks in a list, as in {SIZES[:3]}")
+    sizes = tuple(sorted({whole_number("size", size, 2) for size in sizes}))
+    if not sizes:
+        raise ValueError(f"no sizes: give numbers of ranks, as in {SIZES[:3]}")
+    if not isinstance(bandwidths, (tuple, list)) or len(bandwidths) != 2:
+        raise ValueError(f"bandwidths={bandwidths!r} must be two rates, of d1 and d2, in bytes/s")
+    bandwidths = tuple(finite(f"bandwidth of d{k}", b) for k, b in enumerate(bandwidths, 1))
+    flops, fabrics = finite("flops", flops), {n: shared(n) for n in sizes}
+    rates = {"constant": lambda n: lambda mesh: bandwidths,
+             "shared": lambda n: _rates_of(fabrics[n])}
+    points = {name: tuple(_point(workload, n, rate(n), flops, sizes[0]) for n in sizes)
+              for name, rate in rates.items()}
+    return Scaling(workload, sizes, bandwidths, fabrics[sizes[-1]].caption, points)
+
+
+def _rates_of(cluster):
+    """A function from a mesh (d1, d2) to the bandwidths of its axes on a cluster."""
+    return lambda mesh: [cluster.bandwidth({"d1": mesh[0], "d2": mesh[1]}, axis)
+                         for axis in ("d1", "d2")]
+
+
+def _point(w, n, rates, flops, smallest):
+    """The `Point` of N ranks."""
+    one = ATP(mesh=(n, 1), attention="A1" if w.heads % n else "A3")
+    strategy, seconds = best(ATP.meshes(w, n), w, rates)
+    unit, factor = w.batch * w.seq * w.hidden, (n / smallest) ** 0.5
+    volumes = (sum(wire_volume(s, w).values()) / unit for s in (strategy, one))
+    return Point(n, strategy, *volumes, seconds, bus_time(one, w, rates(one.mesh)),
+                 layer_flops(w) / n / flops, layer_flops(w, factor) / n / flops, factor)
+
+
+def layer_flops(w, factor=1.0):
+    """FLOPs of a layer forward and backward, hidden sizes times ``factor``: those of
+    `GPT.step_flops`."""
+    h = w.hidden * factor
+    return 3 * w.batch * w.seq * h * ((8 + 4 * w.mlp_ratio) * h + 4 * w.seq)
