@@ -20,7 +20,7 @@ def matrix_svg(scene, theme="auto"):
     right = LEFT + SIDE + GAP
     beside, width, height = (_mesh if scene["mesh"] else _rows)(scene, right, TOP)
     lines, bottom, longest = _lines(scene, TOP + max(SIDE, height) + 28)
-    badge = 6.3 * len(scene["badge"]) + 16
+    badge = 6.8 * len(scene["badge"]) + 18
     body = [pattern_defs(),
             rect(10, 8, badge, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'"),
             text(10 + badge / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600),
@@ -99,28 +99,28 @@ def _mesh(scene, x, y):
     out = [text(x, 46, f"mesh d1 {d1} x d2 {d2}", size=12, weight=700)]
     middle, length = CELL / 2 - 5, STEP - CELL
     for ink, sideways in zip(scene["axes"], (False, True)):
-        out.append(text(x + 20, y - 8, "d2 →", ink["key"], 12, weight=700) if sideways else
+        out.append(text(x + 38, y - 8, "d2 →", ink["key"], 12, weight=700) if sideways else
                    text(x, y + 22, "d1 ↓", ink["key"], 12, "start", 700))
         if ink["size"] == 1:
             continue
         for k in range(rows if sideways else columns):
             far = (columns if sideways else rows) * STEP - length
-            box = (x + 32, y + k * STEP + middle, far, 10) if sideways else (
-                x + 32 + k * STEP + middle, y, 10, far)
+            box = (x + 38, y + k * STEP + middle, far, 10) if sideways else (
+                x + 38 + k * STEP + middle, y, 10, far)
             out.append(swatch(ink, *box))
     for row in range(rows):
         for column in range(columns):
-            place = x + 32 + column * STEP, y + row * STEP, CELL, CELL
+            place = x + 38 + column * STEP, y + row * STEP, CELL, CELL
             out.append(rect(*place, "bg", "rx='6'")
                        + rect(*place, "", "rx='6' fill='none' class='s-fg'")
                        + text(place[0] + CELL / 2, place[1] + 22, row * d2 + column, "fg", 12,
                               "middle", 700))
     height = rows * STEP
     if rows < d1 or columns < d2:
-        out.append(text(x + 32, y + height + 4, f"{rows} x {columns} of {d1} x {d2} drawn", "muted",
+        out.append(text(x + 38, y + height + 4, f"{rows} x {columns} of {d1} x {d2} drawn", "muted",
                         11, extra="font-style='italic'"))
         height += 14
-    return "".join(out), 32 + columns * STEP, height
+    return "".join(out), 38 + columns * STEP, height
 
 
 def _rows(scene, x, y):
