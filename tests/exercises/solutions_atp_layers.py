@@ -65,6 +65,24 @@ def column_transposed(x, w, b, mesh):
     return column(x, w, b, mesh).t()
 
 
+def column_averaged(x, w, b, mesh):
+    return (column(x, w, 0 * b, mesh)) / mesh.size(1) + b
+
+
+def column_through_one_rank(x, w, b, mesh):
+    y, d2 = x @ w.t(), mesh.get_group("d2")
+    dist.reduce(y, group=d2, group_dst=0)
+    dist.broadcast(y, group=d2, group_src=0)
+    return y + b
+
+
+def column_sums_a_copy_too(x, w, b, mesh):
+    y = x @ w.t()
+    both = torch.cat([y, y])
+    dist.all_reduce(both, group=mesh.get_group("d2"))
+    return both[:len(y)] + b
+
+
 # --- atp_column_backward ---
 
 
@@ -116,6 +134,18 @@ def backward_never_waits(x, w, grad, mesh):
     dx = grad @ w
     dist.all_reduce(dx, group=mesh.get_group("d1"), async_op=True)
     return torch.cat([dx, grad.t() @ x])
+
+
+def backward_over_world(x, w, grad, mesh):
+    dx = grad @ w
+    work = dist.all_reduce(dx, async_op=True)
+    dw = grad.t() @ x
+    work.wait()
+    return torch.cat([dx, dw])
+
+
+def backward_without_weights(x, w, grad, mesh):
+    return _backward(x, w, grad, mesh)[:len(x)]
 
 
 def backward_upside_down(x, w, grad, mesh):
@@ -234,6 +264,9 @@ WRONG = {
         (column_gathered_inputs, "numbers are right, but you gathered what could be summed"),
         (column_reduced_twice, "2 all-reduces: after the first one every rank has the whole sum"),
         (column_transposed, "returned shape"),
+        (column_averaged, "the numbers are wrong on every rank"),
+        (column_through_one_rank, "trace shows 1 x broadcast on d2, 1 x reduce on d2, and this"),
+        (column_sums_a_copy_too, "each rank sent 2x the bytes needed"),
     ],
     "atp_column_backward": [
         (backward_blocking, "kernel > issue > wait > kernel: the kernel of dW begins after"),
@@ -244,13 +277,15 @@ WRONG = {
         (backward_all_summed, "only dX is a part of a sum"),
         (backward_never_waits, "started all_reduce without waiting"),
         (backward_upside_down, "the numbers are wrong on every rank|are right, but"),
+        (backward_over_world, r"ran on all ranks \(the default group\), but .* axis d1"),
+        (backward_without_weights, "returned shape"),
     ],
     "atp_chunked_linear": [
         (chunked_blocking, r"kernels would wait 1 of a whole sum; 0.25 is possible"),
         (chunked_products_first, r"kernels would wait 1 of a whole sum.*kernel > kernel > issue"),
         (chunked_unseen, "the trace shows 0 products. Write them as"),
         (chunked_in_two, "2 x all_reduce on d2: each of the 4 chunks needs a sum"),
-        (chunked_last_first, "the rows are all there, in another order|wrong on every rank"),
+        (chunked_last_first, "the rows are all there, in another order: join"),
         (chunked_bias_in_parts, "the bias counts 2 times"),
         (chunked_over_d1, "you summed over d1"),
         (chunked_waits_for_the_last, "started all_reduce without waiting"),

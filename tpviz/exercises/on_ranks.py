@@ -75,6 +75,9 @@ def _in_rank(fn, inputs, axes):
             tensors = [torch.from_numpy(array.copy()) for array in case[rank]]
             with rec.step():
                 outputs.append(_plain(fn(*tensors, *mesh)))
+    for axis in axes if mesh else ():
+        # Ends what was never waited for: its last reference to the group must not be its thread's.
+        dist.barrier(mesh[0].get_group(axis))
     return outputs, rec.trace
 
 

@@ -1,0 +1,83 @@
+"""What ATP's exercises are graded by: against captured programs, simulations, and by hand."""
+
+import pytest
+
+import tpviz as tv
+from tpviz.exercises import atp, atp_bugs, atp_choices, atp_overlap
+from tpviz.exercises import atp_zoo as zoo
+from tpviz.trace import Event, Trace
+
+W = tv.GPT(layers=1, hidden=32, heads=8, seq=16, batch=4, vocab=64)
+
+
+@pytest.mark.parametrize("mesh, order", [
+    ((4, 2), "column"), ((2, 4), "row"), ((2, 2), "row"), ((4, 1), "column"), ((1, 4), "column")])
+def test_bytes_of_a_block_are_those_of_the_captured_layers(mesh, order):
+    strategy = tv.ATP(mesh=mesh, order=order)
+    rows = tv.capture(strategy, W).trace(0).select(kind="comm")
+    sent = sum(e.wire_bytes for e in rows
+               if e.layer.startswith("blocks.0.") and "norm" not in e.layer)
+    assert atp.block_bytes(strategy, W) == pytest.approx(sent, rel=1e-12) and sent > 0
+
+
+def test_the_time_by_which_meshes_are_judged_is_that_of_the_bytes():
+    unit = 8 * W.batch * W.seq * W.hidden * W.itemsize / 8
+    for mesh in ((8, 1), (4, 2), (2, 4), (1, 8)):
+        bytes_sent = atp.block_bytes(atp.strategy_of(mesh), W)
+        assert atp._seconds(*mesh, 1, 1) == pytest.approx(bytes_sent / unit, rel=1e-12)
+
+
+def test_the_best_machines_meshes_differ_and_are_clearly_best():
+    best = {}
+    for cluster, _ in atp_choices._machines():
+        times = atp_choices.mesh_times(cluster, atp_choices._workload())
+        least, second = sorted(times.values())[:2]
+        assert second > 1.5 * (atp_choices.NEAR - 1) * least + least
+        best[cluster.name] = min(times, key=times.get)
+    assert set(best.values()) == {(4, 2, "column"), (2, 4, "column")}
+
+
+def test_predicted_choices_are_those_of_the_simulation():
+    cluster, _ = atp_choices._machines()[1]
+    w = atp_choices._workload()
+    times = atp_choices.mesh_times(cluster, w)
+    for choice in ((2, 4, "column"), (4, 2, "row")):
+        simulated = tv.simulate(atp.strategy_of(choice[:2], choice[2]), w, cluster).step_time
+        assert times[choice] == pytest.approx(simulated, rel=1e-9)
+
+
+def test_few_some_and_many_chunks_are_best_somewhere():
+    import numpy as np
+
+    questions = atp_choices._make_chunk_count(np.random.default_rng(0))
+    near = [{c for c, t in q.known.items() if t <= atp_choices.NEAR * min(q.known.values())}
+            for q in questions]
+    assert sorted(map(min, near)) == [1, 4, 8]
+    assert all(len(choices) < 4 for choices in near)
+
+
+def trace_of(*events):
+    """One event a second: "k" a kernel, a letter's issue, and "-" the letter to wait for it."""
+    rows = []
+    for at, what in enumerate(events):
+        times = {"id": at, "start": float(at), "end": at + 0.5}
+        if what == "k":
+            rows.append(Event(flops=10, **times))
+        elif what[0] == "-":
+            rows.append(Event(kind="wait", waits_for=events.index(what[1:]), **times))
+        else:
+            rows.append(Event(kind="comm", lane="comm/d2", name="all_reduce", bytes=8, **times))
+    return Trace.from_events(rows)
+
+
+@pytest.mark.parametrize("events, waits", [
+    (("k", "a", "-a"), 1), (("k", "a", "k", "-a"), 0.5), (("k", "a", "-a", "k", "b", "-b"), 1),
+    (("k", "a", "k", "b", "-a", "-b"), 0.5), (("k", "k", "a", "b", "-a", "-b"), 1),
+    (("k", "a", "k", "b", "k", "c", "k", "d", "-a", "-b", "-c", "-d"), 0.25),
+    (("a", "k", "-a"), 0)])
+def test_exposed_by_hand(events, waits):
+    assert atp_overlap.exposed(trace_of(*events)) == pytest.approx(waits)
+
+
+def test_every_cause_has_its_evidence():
+    assert list(atp_bugs.SHOWS) == list(zoo.CAUSES)
