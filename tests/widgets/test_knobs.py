@@ -18,6 +18,7 @@ class Every:
     rate: float = knob(0.5, help="a bounded number", low=0.0, high=1.0)
     gain: float = knob(2.0, help="any number")
     mesh: tuple = knob((2, 2), help="two sizes")
+    three: tuple = knob((1, 2, 3), help="no mesh of two axes")
     inner: object = None
 
 
@@ -31,10 +32,29 @@ def test_every_field_gets_the_control_that_fits():
         "order": ipywidgets.Dropdown,
         "rate": ipywidgets.BoundedFloatText,
         "gain": ipywidgets.FloatText,
-        "mesh": ipywidgets.Text,
+        "mesh": ipywidgets.Dropdown,
+        "three": ipywidgets.Text,
     }
     assert (knobs.controls["size"].min, knobs.controls["size"].max) == (1, 8)
     assert Every(**knobs.values()) == Every()
+
+
+def test_a_mesh_is_a_menu_of_the_shapes_that_most_allows():
+    menu = Knobs(Every, most=8).controls["mesh"]
+    shapes = [shape for _, shape in menu.options]
+    assert set(shapes) == {(a, b) for a in range(1, 9) for b in range(1, 9) if a * b <= 8}
+    assert shapes[:3] == [(1, 1), (2, 1), (1, 2)]  # by ranks, and of as many the first axis first
+    assert dict(menu.options)["2 x 4, 8 ranks"] == (2, 4)
+    large = Knobs(Every, {"mesh": (4, 4)}, most=8).controls["mesh"]
+    assert large.value == (4, 4)
+    assert type(Knobs(Every).controls["mesh"]) is ipywidgets.Text  # nothing bounds it
+
+
+def test_compact_knobs_stand_in_one_row_with_their_help_as_tooltips():
+    knobs = Knobs(Every, compact=True)
+    [row] = knobs.children
+    assert list(row.children) == list(knobs.controls.values())
+    assert knobs.controls["mesh"].tooltip == "two sizes"
 
 
 def test_defaults_and_repr():

@@ -10,12 +10,12 @@ from html import escape
 
 from tpviz.figures.ledger import ledger_table
 from tpviz.mesh import Mesh
-from tpviz.strategy import strategies
+from tpviz.strategy import Strategy, strategies
 from tpviz.workload import GPT
 
 from .base import check_names, shown
 from .job import Job, Latest
-from .knobs import Knobs
+from .knobs import Knobs, knob_fields
 from .outcome import Outcome, run
 from .panel import Panel
 from .reading import read
@@ -38,6 +38,8 @@ class Explore(Panel):
     workload : GPT, or None for ``tv.GPT()``. Raises ValueError on anything else.
     cluster : the `Cluster` chosen at first, or None for this machine; the menu has the presets.
         Raises ValueError on anything else.
+    strategy : the `Strategy` that the knobs show at first, alone or inside a `DataParallel`; None
+        is the first of the menu as it is by default. Raises ValueError on anything else.
     runner : function ``(strategy, workload, cluster, steps=, progress=)`` that returns a `Trace` or
         an `outcome.Outcome`; None simulates and measures. cluster None is this machine.
 
@@ -46,24 +48,27 @@ class Explore(Panel):
     its trace; ``error`` the message shown, or "".
     """
 
-    def __init__(self, workload=None, cluster=None, *, runner=None, **unknown):
-        check_names("explore", unknown, ["workload", "cluster", "runner"])
+    def __init__(self, workload=None, cluster=None, *, strategy=None, runner=None, **unknown):
+        check_names("explore", unknown, ["workload", "cluster", "strategy", "runner"])
         check_cluster(cluster)
+        inner, outer = _parts(strategy)
         if not isinstance(workload, GPT | None):
             raise ValueError(f"explore needs a workload such as tv.GPT(), not {workload!r}")
         self._lock, self._moved = threading.RLock(), Latest(self._redraw)
         self._runner, self._workload = runner or run, workload or GPT()
         self.choice = self.prediction = self.outcome = self._ran = self._job = None
         self._expected = self._drawn = None
-        names = sorted(strategies(), key=lambda name: _composes(strategies()[name]))
+        names = sorted(strategies(), key=_place)
         super().__init__(names, cluster, self._lock)
+        if strategy is not None:
+            self.menu.value = type(inner).__name__
         self.menu.observe(lambda change: self._choose(), "value")
         self.axis.observe(lambda change: self._draw_cluster(), "value")
         self.setting.on_change(self._moved)
         self.guesses.on_change(self._moved)
         self.run_button.on_click(lambda button: self.run())
         self.stop_button.on_click(lambda button: self.stop())
-        self._choose()
+        self._choose(inner, outer)
 
     @property
     def strategy(self):
@@ -77,15 +82,19 @@ class Explore(Panel):
 
     # -- while knobs move ------------------------------------------------------------------------
     @shown
-    def _choose(self):
-        """A strategy was chosen: its knobs, and those of data parallelism around it."""
+    def _choose(self, inner=None, around=None):
+        """A strategy was chosen: its knobs, and those of data parallelism around it.
+
+        inner, around : strategies whose values the knobs take, None for the usual ones.
+        """
         with self._lock:
             cls = strategies()[self.menu.value]
             outer = next(
                 (c for c in strategies().values() if _composes(c) and not _composes(cls)), None
             )
-            self._inner = Knobs(cls, most=MOST)
-            self._outer = Knobs(outer, {"dp": 1}, MOST) if outer else None
+            self._inner = Knobs(cls, vars(inner) if inner else None, MOST)
+            usual = vars(around) if around else {"dp": 1}
+            self._outer = Knobs(outer, usual, MOST) if outer else None
             self.show_knobs(self._inner, self._outer)
             for knobs in filter(None, (self._inner, self._outer)):
                 knobs.on_change(self._moved)
@@ -242,6 +251,22 @@ class Explore(Panel):
     def _repr_mimebundle_(self, **kwargs):
         data = super()._repr_mimebundle_(**kwargs)
         return data and {**data, "text/plain": repr(self), "image/svg+xml": self.to_svg()}
+
+
+def _place(name):
+    """A strategy's place in the menu: fewest knobs first, those that hold another one last."""
+    cls = strategies()[name]
+    return _composes(cls), len(knob_fields(cls)), name
+
+
+def _parts(strategy):
+    """(the strategy inside, the one around it or None). Raises ValueError on what is none."""
+    if strategy is None:
+        return None, None
+    if not isinstance(strategy, Strategy):
+        raise ValueError(f"strategy={strategy!r} is no strategy: give one such as tv.ATP()")
+    inner = getattr(strategy, "inner", None)
+    return (inner, strategy) if inner else (strategy, None)
 
 
 def _composes(cls):

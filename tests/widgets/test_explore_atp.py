@@ -1,0 +1,65 @@
+"""``explore`` with ATP: a mesh is a menu, every knob redraws, sizes that clash are said."""
+
+import pytest
+
+import tpviz as tv
+from tpviz.widgets import Explore
+
+CLUSTER = tv.clusters.nvlink_pairs
+
+
+@pytest.fixture
+def view():
+    return Explore(tv.GPT(), CLUSTER(), strategy=tv.ATP(mesh=(2, 2), chunks=2))
+
+
+def test_it_starts_with_the_strategy_given(view):
+    assert view.strategy == tv.ATP(mesh=(2, 2), chunks=2)
+    assert view.menu.value == "ATP"
+    menu = view._inner.controls["mesh"]
+    assert {a * b for _, (a, b) in menu.options} == set(range(1, 9))
+    assert repr(view.mesh) == "<MeshView d1 2 x d2 2, rank 0>"
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("mesh", (4, 1)), ("mesh", (1, 2)), ("order", "row"), ("chunks", 4), ("chunking", "pipelined"),
+    ("attention", "A1"), ("norm", "L2"), ("sp", True)])
+def test_every_knob_predicts_anew(view, name, value):
+    before = view.prediction.step_time
+    view._inner.controls[name].value = value
+    assert view.error == ""
+    assert getattr(view.strategy, name) == value
+    assert view.prediction.strategy == view.strategy
+    same = name == "order"  # on two by two the orders differ in the links alone
+    assert same or view.prediction.step_time != before
+
+
+def test_sizes_that_clash_are_said_and_the_next_ones_work(view):
+    view._inner.controls["chunks"].value = 3
+    assert view.error == ("batch=4 does not split evenly over chunks=3: use chunks=2 or 4, or "
+                          "batch=3 or 6")
+    assert view.run_button.disabled
+    view._inner.controls["chunks"].value = 4
+    assert (view.error, view.strategy.chunks) == ("", 4)
+
+
+def test_data_parallelism_around_it():
+    both = tv.ATP(mesh=(2, 1), order="row") * tv.DataParallel(dp=2, zero=2)
+    view = Explore(tv.GPT(), CLUSTER(), strategy=both)
+    assert view.strategy == both
+    assert repr(view.mesh) == "<MeshView dp 2 x d1 2 x d2 1, rank 0>"
+    assert [row[0] for row in view.to_table()[1:]].count("dp") >= 1
+    view._outer.controls["dp"].value = 1
+    assert view.strategy == tv.ATP(mesh=(2, 1), order="row")
+    view.menu.value = "Megatron"  # another strategy starts from its own defaults
+    assert view.strategy == tv.Megatron()
+
+
+def test_a_large_mesh_given_is_in_the_menu_too():
+    view = Explore(tv.GPT(heads=16), strategy=tv.ATP(mesh=(4, 4)))
+    assert view.strategy.mesh == (4, 4)
+
+
+def test_what_is_no_strategy():
+    with pytest.raises(ValueError, match=r"strategy='ATP' is no strategy: give one such as tv.ATP"):
+        Explore(strategy="ATP")
