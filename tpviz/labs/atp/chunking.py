@@ -119,9 +119,10 @@ class ChunkCurve:
             notes.append("On simulated and emulated clusters a collective slows no GEMM down "
                          "(kappa = 1 by construction: waiting is sleeping).")
         if "measured" in self.times:
-            notes.append(f"Measured on the emulated cluster: median of "
-                         f"{len(self.times['measured'][0].repeats)} steps, bars from the least to "
-                         "the most.")
+            count = len(self.times["measured"][0].repeats)
+            notes.append("Measured on the emulated cluster: " + (
+                f"median of {count} steps, bars from the least to the most." if count > 1 else
+                "one step."))
         late = [str(count) for count, true in (self.faithful or {}).items() if not true]
         if late:
             notes.append(f"Not faithful, events too short for this machine: {', '.join(late)} "
