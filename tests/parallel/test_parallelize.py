@@ -108,7 +108,7 @@ def test_no_pair_where_features_meet(forward):
         tv.parallelize(Model(), tv.ATP(mesh=(2, 2)), torch.ones(2, 8))
 
 
-def test_where_export_fails_rules_remain():
+def test_where_export_fails_rules_remain(capfd):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -120,8 +120,8 @@ def test_where_export_fails_rules_remain():
     planned = tv.parallelize(Model(), tv.ATP(mesh=(2, 2)), torch.ones(2, 8),
                              rules={"first": "up", "second": "down"})
     assert [pair.found for pair in planned.report.pairs] == ["your rule", "nn.Sequential"]
-    [note] = planned.report.notes
-    assert note.startswith("torch.export could not follow the model")
+    assert planned.report.notes[-1].startswith("torch.export could not follow the model")
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_layer_used_in_two_places_may_have_two_partners():
@@ -247,6 +247,52 @@ def test_ledger_of_an_mlp_by_hand():
     for measured, formula in launched(sent, tv.ATP(mesh=(2, 2), chunks=2), mlp, None,
                                       torch.float32):
         assert measured == formula == expected, measured.diff(expected)
+
+
+class GatedOnly(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up, self.down = (nn.Linear(a, b) for a, b in ((16, 32), (16, 32), (32, 16)))
+
+    def forward(self, x):
+        return self.down(self.gate(x).relu() * self.up(x))
+
+
+def test_first_layers_send_together_for_their_input():
+    rule = [Pair(first=["gate", "up"], second="down")]
+    for measured, formula in launched(sent, tv.ATP(mesh=(2, 2)), GatedOnly, rule, torch.float64):
+        assert measured == formula, measured.diff(formula)
+        assert measured.total(phase="backward", axis="d1")[:2] == (1, 24 * 16 // 2 * 8)
+        assert measured.total(phase="forward", axis="d2", collective="all_reduce")[0] == 2
+
+
+class Watched(GatedOnly):
+    """Reads its first layers more often than in turn, without gradients and after a change."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            y = x.clone()
+            constant = self.gate(y) * self.up(y.mul_(2))
+            self.gate(x)
+        first = self.gate(x)
+        return self.down(first * self.up(x) + self.gate(x) + constant) + super().forward(x)
+
+
+def test_first_layers_that_are_not_called_in_turn():
+    for v in launched(lambda: tv.verify_parallel(
+            Watched, tv.ATP(mesh=(2, 2)), foreign.vectors(16),
+            rules={"first": ["gate", "up"], "second": "down"})):
+        assert v.ok, v
+
+
+def test_other_parameters_near_a_users_pair_are_noted():
+    model = foreign.Gated()
+    notes = tv.parallelize(model, tv.ATP(), rules=[
+        {"first": ["gate", "value"], "second": "back"}]).report.notes
+    assert notes[0].startswith("the model has parameters beside those of your rule's layers (last.")
+    one = nn.Sequential(mlp(), nn.LayerNorm(16))
+    assert not [note for note in tv.parallelize(one, tv.ATP(), torch.ones(2, 16), rules=[
+        {"first": "*.0", "second": "*.2"}]).report.notes if "beside" in note]
 
 
 @pytest.mark.parametrize("strategy", [

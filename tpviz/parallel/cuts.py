@@ -26,7 +26,8 @@ class Part:
     """One linear layer of a pair and how it is cut.
 
     out, ins : its features; out_dim : the dim of the weight with ``out``; blocks : of a fused first
-    layer; a3 : heads over both axes.
+    layer; a3 : heads over both axes; sends : whether what a pair sends for its input is counted
+    here, with the first of its first layers.
     """
 
     path: str
@@ -38,6 +39,7 @@ class Part:
     at: Layout
     a3: bool = False
     blocks: int = 1
+    sends: bool = True
 
     def splits(self, name):
         """[(dim, axis)], inner cut first, of "weight" or "bias"; axes of one rank are left out."""
@@ -82,7 +84,8 @@ class Part:
         return tuple(shape)
 
     def moves(self):
-        """Every `Move` of one forward and backward, where the input needs a gradient.
+        """Every `Move` of one forward and backward, where the input needs a gradient and is one
+        for all first layers of the pair.
 
         As in `tpviz.schemes.atp.step`, with the stream gathered after each pair and cut before.
         """
@@ -95,8 +98,8 @@ class Part:
             found += [Move("forward", "reduce_scatter" if a3 else "all_reduce", at.stream, wide,
                            at.chunks)]
             found += [Move("backward", "all_gather", at.stream, wide)] * a3
-            found += [Move("backward", "all_gather", at.stream, self.ins)]
-        if at.i > 1:
+            found += [Move("backward", "all_gather", at.stream, self.ins)] * self.sends
+        if at.i > 1 and self.sends:
             found += [Move("backward", "all_reduce", at.inside, self.ins // at.s)]
         return found
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tpviz.schemes.atp.operators import Cut, Gather, Linear, Way
+from tpviz.schemes.atp.operators import Gather, Linear, Way
 
 
 class Alone:
@@ -52,21 +52,24 @@ def own_part(part, name, full, groups):
 class SplitLinear(nn.Module):
     """One layer of a pair, this rank's part; parameters keep their names and the order of dims.
 
+    entrance : of a first layer, the pair's `Entrance`.
+
     x (..., in) whole -> y (..., out/i), for A3 (..., out/(i s)), of a first layer; the other way
     round of a second. i, s: ranks along *inside* and *stream*.
     """
 
-    def __init__(self, whole, part, groups):
+    def __init__(self, whole, part, groups, entrance=None):
         super().__init__()
         at = part.at
         inside, stream = groups.get_group(at.inside), groups.get_group(at.stream)
         heads = -1 if part.a3 else None
-        dim = "tokens" if at.chunking == "tokens" else 0
-        ways = {True: Way(stream, inside, scatter=heads, chunks=at.chunks, dim=dim),
-                False: Way(inside, stream, gather=heads, chunks=at.chunks, dim=dim)}
-        self.part, self.way = part, ways[part.first]
-        self.enter = stream if part.first and at.s > 1 else None
-        self.leave = stream if not part.first and at.s > 1 else None
+        chunks = {"chunks": at.chunks, "dim": "tokens" if at.chunking == "tokens" else 0}
+        self.part, self.enter, self.leave = part, entrance, None
+        if part.first:
+            self.way = Way(stream, Alone() if entrance.sums else inside, scatter=heads, **chunks)
+        else:
+            self.way = Way(inside, stream, gather=heads, **chunks)
+            self.leave = stream if at.s > 1 else None
         for name in ("weight", "bias"):
             full = getattr(whole, name, None)
             own = None if full is None else nn.Parameter(own_part(part, name, full, groups),
@@ -78,9 +81,9 @@ class SplitLinear(nn.Module):
         """The layer; see the class."""
         if x.dim() == 1:
             return self(x.unsqueeze(0)).squeeze(0)
+        x = self.enter(x) if self.enter else x
         x, weight, bias = _autocast(x, self.weight, self.bias)
         weight = weight.t() if self.part.out_dim else weight
-        x = Cut.apply(x, self.enter) if self.enter else x
         y = self._linear(x, weight, bias)
         return Gather.apply(y, self.leave) if self.leave else y
 

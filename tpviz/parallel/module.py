@@ -12,6 +12,7 @@ from tpviz.mesh import Mesh
 from tpviz.runtime.launch import in_torchrun
 from tpviz.schemes.gpt.program import gather
 
+from .entrance import Entrance
 from .layers import Groups, SplitLinear
 from .plan import Plan, layout_of
 from .replicas import agree
@@ -170,8 +171,13 @@ def _report(model, strategy, layout, plan):
 def _split(model, plan, groups):
     """Put split layers in the places of whole ones, wherever these are registered."""
     modules = dict(model.named_modules())
-    new = {id(modules[part.path]): SplitLinear(modules[part.path], part, groups)
-           for pair in plan.pairs for part in pair.layers}
+    new = {}
+    for pair in plan.pairs:
+        entrance = Entrance(groups.get_group(plan.at.inside), groups.get_group(plan.at.stream),
+                            len(pair.firsts))
+        for part in pair.layers:
+            whole = modules[part.path]
+            new[id(whole)] = SplitLinear(whole, part, groups, entrance if part.first else None)
     for module in modules.values():
         for name, child in module._modules.items():
             module._modules[name] = new.get(id(child), child)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import takewhile
 from math import gcd
 
 from tpviz.checks import divides
@@ -151,9 +152,22 @@ class Plan:
                 raise ValueError("it is in more places of the model than its partner")
             self.planned.append(self._planned(pair, firsts, second, found))
             self.taken |= set(paths)
+            if pair and not pair.owner:
+                self._warn(paths)
         except ValueError as error:
             self.reasons |= {path: str(error).removeprefix(f"{path}: ") for path in paths
                              if path not in self.taken}
+
+    def _warn(self, paths):
+        """Of parameters that may lie between the layers of a user's pair, where no graph says."""
+        around = commonpath(paths)
+        inside = {f"{around}.{name}".lstrip(".")
+                  for name, _ in self.modules[around].named_parameters()}
+        others = sorted(name for name in inside if name.rpartition(".")[0] not in paths)
+        if others:
+            self.notes.append(f"{around or 'the model'} has parameters beside those of your rule's "
+                              f"layers ({listed(others, most=3)}): if they act between them, a "
+                              "rank has only a part of their gradients; tv.verify_parallel shows")
 
     def _planned(self, pair, firsts, second, found):
         at = self.at
@@ -174,7 +188,8 @@ class Plan:
         parts = at.i * at.s if a3 else at.i
         layer = lambda path, first: Part(
             path, first, *widths(self.modules[path]), out_dim(self.modules[path]),
-            getattr(self.modules[path], "bias", None) is not None, at, a3, blocks.get(path, 1))
+            getattr(self.modules[path], "bias", None) is not None, at, a3, blocks.get(path, 1),
+            path in (firsts[0], second))
         return Planned("attention " + ("A3" if a3 else "A1") if attention and at.s > 1
                        else "attention" if attention else "mlp", found or pair.name,
                        tuple(layer(path, True) for path in firsts), layer(second, False),
@@ -227,6 +242,12 @@ def _divided(pair, path, holder, parts):
         divides(name, value, "parts", parts)
         found.append((path, name, value, value // parts))
     return tuple(found)
+
+
+def commonpath(paths):
+    """The path of the module around all of them."""
+    above = zip(*(path.split(".")[:-1] for path in paths))
+    return ".".join(words[0] for words in takewhile(lambda words: len(set(words)) == 1, above))
 
 
 def listed(words, between=", ", most=8):

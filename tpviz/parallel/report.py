@@ -53,7 +53,7 @@ class Report:
     def ledger(self, tokens, itemsize=4):
         """The `Ledger` of one forward and backward with every pair called once on ``tokens`` tokens
         (batch * sequence) of ``itemsize`` bytes, where the input of each pair needs a gradient
-        (derived). Chunks must divide the batch."""
+        and is one for all its first layers (derived). Chunks must divide the batch."""
         sizes = {self.at.inside: self.at.i, self.at.stream: self.at.s}
         return Ledger.of(
             (move.axis, move.collective, move.phase, move.times,

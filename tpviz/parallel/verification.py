@@ -88,6 +88,7 @@ def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None
     `ParallelVerification`; raises what `parallelize` raises.
     """
     steps = whole_number("steps", steps)
+    example_inputs = tree_map(_wide, example_inputs)
     job = (make_model, strategy, example_inputs, steps, rules, loss)
     if dist.is_available() and dist.is_initialized():
         errors, report = _verify_here(*job, mesh, device)
@@ -103,7 +104,8 @@ def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None
 def _verify_here(make_model, strategy, example_inputs, steps, rules, loss, mesh, device):
     """One rank: ({what: error}, report)."""
     device = device or "cpu"
-    inputs = tree_map(lambda x: _wide(x, device), example_inputs)
+    inputs = tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x,
+                      example_inputs)
     whole, model = (_made(make_model).to(device) for _ in range(2))
     split = parallelize(model, strategy, inputs, rules, mesh=mesh)
     args, kwargs = inputs_of(inputs)
@@ -131,10 +133,8 @@ def _made(make_model):
         return make_model().double().eval()
 
 
-def _wide(x, device):
-    if not isinstance(x, torch.Tensor):
-        return x
-    return x.to(device, torch.float64 if x.is_floating_point() else None)
+def _wide(x):
+    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
 
 def _floats(outputs):
