@@ -134,8 +134,8 @@ def facts(story):
     """(label, text) pairs for the line above the picture."""
     total = running(story)[-1]
     return [["mesh", " x ".join(f"{a} {n}" for a, n in story.mesh.axes.items())],
-            *([f"sent over {axis}", amount(total[axis])] for axis in total),
-            ["per", "rank and block, forward and backward"]]
+            ["a rank sends, in a block", ", ".join(f"{amount(n)} over {axis}"
+                                                   for axis, n in total.items())]]
 
 
 def to_table(story):

@@ -6,7 +6,7 @@ from .blocks_matrix import size, small
 from .svg import rect, text
 
 GAP, PAD = 18, 6  # between cells, for the ring of a group; from a cell to its ring
-ROOM = 600, 330  # for the cells, in px
+ROOM = 596, 280  # for the cells, in px
 SCALE = 0.36
 
 
@@ -41,10 +41,14 @@ def ranks(frame, grid, eyes):
 
 
 def _names(grid, eyes):
-    *down, across = eyes.mesh.names
-    out = text(grid.x, grid.y - 14, f"{across} →", eyes.keys[across], 12, weight=700)
+    axes, keys = eyes.mesh.axes, eyes.keys
+    *down, across = axes
+    x, y = grid.x, grid.y - 14
+    out = text(x, y, f"{across} = {axes[across]} →", keys[across], 12, weight=700)
+    out += text(x + 70, y, "what each rank holds of the matrices above", "muted", 11)
     if down:
-        out += text(grid.x - 14, grid.y + 22, f"{down[0]} ↓", eyes.keys[down[0]], 12, "end", 700)
+        words = f"{down[0]} = {axes[down[0]]} ↓"
+        out += text(x - 12, grid.y + 20, words, keys[down[0]], 12, "end", 700)
     return out
 
 

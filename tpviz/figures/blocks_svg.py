@@ -7,8 +7,8 @@ from .microscope_svg import wrapped
 from .palette import INKS, axis_keys, svg_style
 from .svg import amount, document, pattern_defs, rect, text
 
-WIDTH, STRIP, LINE, WORDS, MIDDLE = 980, 60, 130, 152, 300
-GRID, PANEL = (48, 446), 690
+WIDTH, STRIP, LINE, WORDS, MIDDLE = 980, 60, 130, 152, 304
+GRID, PANEL, ENLARGED = (78, 462), 692, 1.2
 SHORT = {"norm1": "LN 1", "norm2": "LN 2"}
 LEGEND = (
     ("parameters", "weights"), ("activations", "activations"), ("gradients", "gradients"))
@@ -56,7 +56,7 @@ def _strip(story, keys):
         if not last or last.phase != frame.phase:
             x += wide if last else 0
             words = "forward →" if frame.phase == "forward" else "backward, last layer first →"
-            out.append(text(x, STRIP - 14, words, frame.phase, 12, weight=700))
+            out.append(text(x, STRIP - 14, words, size=12, weight=700))
         if not last or last[:2] != frame[:2]:
             run = next((k for k, f in enumerate(frames[i:]) if f[:2] != frame[:2]), len(frames) - i)
             name = SHORT.get(frame.layer, frame.layer)
@@ -125,7 +125,10 @@ def _matrices(frame, eyes):
             x += 18
         more, x = _row([(t, frame.moved_chunk, False) for t in frame.moving], ("→",), x, eyes)
         out += more
-    return out
+    if frame.product and frame.moving:
+        return out
+    place = f"translate(24 {MIDDLE})scale({ENLARGED})translate(-24 {-MIDDLE})"
+    return f"<g transform='{place}'>{out}</g>"  # where there is room
 
 
 def _marks(place, chunks):

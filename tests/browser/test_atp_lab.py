@@ -1,0 +1,137 @@
+"""ATP's block, step by step, and ``explore`` with ATP, in a real JupyterLab.
+
+Screenshots of both themes go to out/screenshots, for a person to look at.
+"""
+
+import nbformat
+import pytest
+from lab_page import lab_page
+
+pytestmark = pytest.mark.browser
+
+BLOCKS = "import tpviz as tv\ntv.BlocksView(tv.ATP(mesh=(2, 2)), tv.GPT(), rank=1)"
+EXPLORE = """
+view = tv.explore(tv.GPT(), tv.clusters.nvlink_pairs(), strategy=tv.ATP(mesh=(2, 2)))
+view
+"""
+VIEW = ".tpv-blocks[data-ready]"
+DRAWN_ANEW = "([picture, old]) => picture.innerHTML !== old"
+THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})"
+
+
+def test_block_and_explore(chromium, lab):
+    """Keys step and play; knobs redraw or say why not; a click looks from another rank."""
+    cells = [nbformat.v4.new_code_cell(text) for text in (BLOCKS, EXPLORE)]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, lab.folder / "atp.ipynb")
+    with lab_page(chromium, lab.url, "atp.ipynb") as page:
+        block = page.view(VIEW)
+        box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-blocks")).first
+        keys_step(page, block, lab)
+        click_chooses(block)
+        plays(page, block)
+        knobs(page, block, box, lab)
+        explore(page, lab)
+        in_the_dark(page, block, box, lab)
+
+
+def knob(box, name):
+    """The menu or slider of a knob."""
+    row = box.locator(f".widget-inline-hbox:has(> .widget-label:text-is('{name}'))")
+    return row.locator("select, .noUi-handle").first
+
+
+def keys_step(page, block, lab):
+    """Arrows step: product, sum; the picture and what is said change."""
+    svg = block.locator("svg[role=application]")
+    svg.focus()
+    before, seen = block.generation(), svg.inner_html()
+    svg.press("ArrowRight")
+    before = block.wait_past(before)
+    assert block.root.get_attribute("data-step") == "1"
+    assert svg.inner_html() != seen
+    assert svg.locator("[data-rank]").count() == 4
+    assert svg.locator(".tpv-flow").count() == 0
+    page.screenshot(f"blocks-product-{lab.comms}.png", block)
+    svg.press("ArrowRight")
+    block.wait_past(before)
+    assert svg.locator(".tpv-flow").count() == 2  # the groups of d2
+    assert "reduce-scatter of QKV over d2" in block.locator(".tpv-live").text_content()
+    page.screenshot(f"blocks-sum-{lab.comms}.png", block)
+
+
+def click_chooses(block):
+    """A rank to look from, through the kernel; a step of the strip, in the page."""
+    svg, before = block.locator("svg[role=application]"), block.generation()
+    seen = svg.inner_html()
+    svg.locator("[data-rank='2']").click()
+    block.root.page.wait_for_function(DRAWN_ANEW, arg=[svg.element_handle(), seen])
+    assert block.wait_past(before + 1) > before  # the click, and the kernel's picture
+    assert "pale: not on rank 2" in svg.text_content()
+    svg.locator("[data-step='8']").click()
+    block.root.page.wait_for_selector(f"{VIEW}[data-step='8']")
+
+
+def plays(page, block):
+    """Space plays, what communicates flows, and Space pauses."""
+    svg = block.locator("svg[role=application]")
+    svg.focus()
+    svg.press("Space")
+    page.page.wait_for_selector(f"{VIEW}.tpv-playing")
+    page.page.wait_for_selector(f"{VIEW}[data-step='10']", timeout=15_000)
+    svg.press("Space")
+    block.locator("button", has_text="Play").wait_for()
+    assert "tpv-playing" not in block.root.get_attribute("class")
+
+
+def knobs(page, block, box, lab):
+    """Another mesh, one that does not fit, and chunks that the slider drags."""
+    before = block.generation()
+    knob(box, "mesh").select_option(label="4 x 1, 4 ranks")
+    before = block.wait_past(before)
+    assert "ATP(mesh=(4, 1))" in block.locator(".tpv-title").inner_text()
+    knob(box, "mesh").select_option(label="4 x 2, 8 ranks")
+    before = block.wait_past(before)
+    block.locator(".tpv-error").get_by_text("heads=4 does not split evenly over d1*d2=8").wait_for()
+    page.screenshot(f"blocks-refused-{lab.comms}.png", box)
+    knob(box, "mesh").select_option(label="2 x 2, 4 ranks")
+    before = block.wait_past(before)
+    assert block.locator(".tpv-error").is_hidden()
+    knob(box, "chunks").focus()
+    knob(box, "chunks").press("ArrowRight")
+    block.wait_past(before)
+    assert "chunks=2" in block.locator(".tpv-title").inner_text()
+    tick = block.locator("[data-step='2']")
+    tick.click()
+    page.page.wait_for_selector(f"{VIEW}[data-step='2']")
+    page.screenshot(f"blocks-chunks-{lab.comms}.png", block)
+
+
+def explore(page, lab):
+    """The mesh's menu and the slider of chunks predict anew; sizes that clash are said."""
+    box = page.locator(".jp-OutputArea-output", has=page.locator(".tpviz-predicted"))
+    picture = box.locator(".tpviz-predicted")
+    picture.locator("svg").first.wait_for()
+    mesh = page.view(".tpv-mesh[data-ready]", box)
+    for change in (lambda: knob(box, "mesh").select_option(label="4 x 1, 4 ranks"),
+                   lambda: knob(box, "chunks").press("ArrowRight")):
+        old = picture.inner_html()
+        change()
+        page.page.wait_for_function(DRAWN_ANEW, arg=[picture.element_handle(), old])
+    knob(box, "chunks").press("ArrowRight")
+    alert = box.get_by_text("batch=4 does not split evenly over chunks=3")
+    alert.and_(box.get_by_role("alert")).wait_for()
+    old = picture.inner_html()
+    knob(box, "chunks").press("ArrowRight")
+    page.page.wait_for_function(DRAWN_ANEW, arg=[picture.element_handle(), old])
+    assert mesh.locator("[data-rank]").count() == 4
+    page.screenshot(f"explore-atp-{lab.comms}.png", picture)
+
+
+def in_the_dark(page, block, box, lab):
+    page.page.evaluate(THEME, "JupyterLab Dark")
+    page.page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
+    page.page.wait_for_selector("#jupyterlab-splash", state="detached")
+    page.screenshot(f"blocks-dark-{lab.comms}.png", block)
+    page.screenshot(f"blocks-dark-knobs-{lab.comms}.png", box)
