@@ -96,3 +96,18 @@ def _reduced_by_hand():
         y.sum().backward()
         torch.distributed.all_reduce(layer.weight.grad)
     return rec.trace.select(kind="comm")["phase"].tolist()
+
+
+def test_collectives_that_nobody_waits_for_harm_no_later_job():
+    """Their rows must not be what keeps a group alive: it would end on a thread of gloo's."""
+    for _ in range(15):
+        assert tv.launch(_never_waits, world_size=4) == [6] * 4
+
+
+def _never_waits():
+    import torch.distributed as dist
+    mesh = tv.Mesh({"d1": 2, "d2": 2}).device_mesh()
+    with tv.record() as rec:
+        for axis in ("d1", "d2") * 3:
+            dist.all_reduce(torch.ones(200_000), group=mesh.get_group(axis), async_op=True)
+    return len(rec.trace)

@@ -81,6 +81,27 @@ class OneCollectiveTooMany(Broken):
         program.synchronise = synchronise
 
 
+class NeverWaited(Broken):
+    """Right numbers whenever the sum is quick enough, as it is here."""
+
+    def spoil(self, program):
+        import time
+
+        import torch.distributed as dist
+        down, group = program.module.blocks[0].mlp.down, program.mesh.get_group("tp")
+        plain = dist.all_reduce
+
+        def forward(x):
+            dist.all_reduce = lambda y, group=group: plain(y, group=group, async_op=True)
+            try:
+                return type(down).forward(down, x)
+            finally:
+                dist.all_reduce = plain
+                time.sleep(0.05)
+
+        down.forward = forward
+
+
 class BrokenData(tv.DataParallel):
     def build(self, *args, **options):
         program = super().build(*args, **options)
@@ -142,6 +163,15 @@ def test_a_missing_sum_backward_shows_before_it_only():
     assert "blocks.0.norm2.weight" in wrong(found, "gradient")
     assert any("tp/all_reduce/backward: run has 4 x" in line and "formula has 5 x" in line
                for line in found.ledger_diff)
+
+
+def test_a_result_used_before_it_was_there_is_no_luck():
+    found = flagged(NeverWaited(tp=2), steps=1)
+    assert found.ledger_ok
+    assert found.unwaited == tuple(
+        f"rank {rank}: never waited for all_reduce over tp in blocks.0.mlp.down" for rank in (0, 1))
+    assert found.unwaited[0] in repr(found)
+    assert tv.verify(tv.Megatron(tp=2), W, steps=1, progress=False).unwaited == ()
 
 
 def test_one_doubled_gradient_is_named():

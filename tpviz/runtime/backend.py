@@ -163,7 +163,7 @@ class TracedGroup(dist.ProcessGroup):
         listener, row = recorder, None
         if listener is not None:
             begun = time.perf_counter()
-            row = listener.issued(collective, payload, self, members, self.axis, seq)
+            row = listener.issued(collective, payload, members, self.axis, seq)
             listener.own_seconds += time.perf_counter() - begun
         flight = pacer.issue(collective, payload, members, self.axis) if pacer else None
         work = self._call(method, args, kwargs)

@@ -106,7 +106,7 @@ class Recorder:
             self.phases.set_step(-1)
 
     # -- what the hooks call ---------------------------------------------------------------------
-    def issued(self, collective, payload, group, members, axis, seq):
+    def issued(self, collective, payload, members, axis, seq):
         """A collective was handed to the group: returns the row whose end `completed` fills in."""
         row = [
             collective,
@@ -114,11 +114,10 @@ class Recorder:
             None,
             self.phases.where(collective),
             payload,
-            group,
             members,
             axis,
             seq,
-        ]
+        ]  # not the group: a row lives as long as its operation, and may end on gloo's own thread
         self.comms.append(row)
         return row
 
@@ -182,7 +181,7 @@ class Recorder:
         return Trace.from_events(events, self._meta(rank))
 
     def _comm_event(self, row, rank):
-        collective, start, end, where, payload, _, members, axis, seq = row
+        collective, start, end, where, payload, members, axis, seq = row
         start = self.clock.resolve(start)
         end = self.clock.resolve(self.clock.now() if end is None else end)
         return Event(

@@ -25,6 +25,8 @@ class Verification:
     "parameter <name>" of every parameter. An error is the largest over the ranks of
     max |a - b| / max(1, max |b|), b being the reference's.
     ledger_diff : one line for each difference of a rank's measured ledger from the formula.
+    unwaited : one line for each rank that used the result of a collective without waiting for it:
+    its numbers may be right by luck.
     """
 
     strategy: object
@@ -32,6 +34,7 @@ class Verification:
     steps: int
     errors: dict
     ledger_diff: tuple = ()
+    unwaited: tuple = ()
 
     @property
     def max_error(self):
@@ -51,8 +54,8 @@ class Verification:
 
     @property
     def ok(self):
-        """All errors at most 1e-10, and the ledger exact."""
-        return self.max_error <= TOLERANCE and self.ledger_ok
+        """All errors at most 1e-10, the ledger exact, and every collective waited for."""
+        return self.max_error <= TOLERANCE and self.ledger_ok and not self.unwaited
 
     def __bool__(self):
         return self.ok
@@ -77,7 +80,7 @@ class Verification:
         lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
         lines.append("ledger: equal to the formula on every rank" if self.ledger_ok else
                      "ledger: differs from the formula")
-        return "\n".join(lines + [f"  {line}" for line in self.ledger_diff])
+        return "\n".join(lines + [f"  {line}" for line in (*self.ledger_diff, *self.unwaited)])
 
 
 def verify(strategy, workload, steps=3, *, device=None, timeout=120, progress=None):
@@ -98,12 +101,14 @@ def verify(strategy, workload, steps=3, *, device=None, timeout=120, progress=No
     reference = ranks[0][2]
     errors["losses"] = max(_scaled(abs(a - b), abs(b)) for a, b in
                            zip(mean_losses([losses for _, losses, *_ in ranks]), reference))
-    differences = _ledger_diff([ledgers for *_, ledgers in ranks], strategy.ledger(workload))
-    return Verification(strategy, workload, steps, errors, tuple(differences))
+    differences = _ledger_diff([found[3] for found in ranks], strategy.ledger(workload))
+    unwaited = tuple(f"rank {rank}: never waited for {found[4]}"
+                     for rank, found in enumerate(ranks) if found[4])
+    return Verification(strategy, workload, steps, errors, tuple(differences), unwaited)
 
 
 def _compare(strategy, workload, steps):
-    """One rank: (errors, its losses, the reference's losses, its ledger of each step)."""
+    """One rank: (errors, losses, the reference's losses, ledger of each step, `_unwaited`)."""
     program, device = program_here(strategy, workload)
     reference = reference_program(workload, device=device)
     program.watch()
@@ -121,7 +126,18 @@ def _compare(strategy, workload, steps):
                 errors |= _first_step_errors(program, reference)
             report(step + 1, steps, "verifying")
     errors |= _errors("parameter", program.parameters(), reference.parameters())
-    return errors, losses, expected, [recorder.trace.ledger(step=step) for step in range(steps)]
+    ledgers = [recorder.trace.ledger(step=step) for step in range(steps)]
+    return errors, losses, expected, ledgers, _unwaited(recorder.trace)
+
+
+def _unwaited(trace, most=3):
+    """The collectives that no wait belongs to, in words; "" if there is none."""
+    waited = set(trace["waits_for"].tolist())
+    found = [event for number, event in enumerate(trace)
+             if event.kind == "comm" and number not in waited]
+    words = [f"{e.name} over {e.axis} in {e.layer or e.phase or 'the step'}" for e in found]
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
 
 
 def _first_step_errors(program, reference):
