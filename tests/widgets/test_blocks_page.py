@@ -1,0 +1,70 @@
+"""The script of the blocks view in a plain page: it shows Python's pictures, and keeps still."""
+
+import json
+
+import pytest
+
+import tpviz as tv
+from tpviz.figures.assets import FOLDER, module, stylesheet
+from tpviz.widgets.blocks import BlockSteps, story
+
+pytestmark = pytest.mark.browser
+PLACE = """<div class='tpv-place' data-view='blocks'>
+<script type='application/json'>{state}</script></div>"""
+PAGE = """<!doctype html><meta charset=utf-8><link rel=icon href='data:,'><style>{style}</style>
+{places}<script type='text/plain' id='tpv-module-blocks'>{module}</script>
+<script type='module'>{host}</script>"""
+FLOWS = "ring => getComputedStyle(ring).animationName"
+
+
+@pytest.fixture(params=["no-preference", "reduce"])
+def opened(request, chromium, tmp_path):
+    """(two views of which the first is hidden, reduced motion?); they shall play by themselves."""
+    view = BlockSteps()
+    view.show(story(tv.ATP(), tv.GPT()), 0)
+    state = {"scene": view.scene, "step": 0, "rank": 0, "error": "", "generation": 0,
+             "autoplay": True}
+    place = PLACE.format(state=json.dumps(state).replace("<", "\\u003c"))
+    file = tmp_path / "page.html"
+    file.write_text(PAGE.format(
+        style=stylesheet(), places=f"<div style='display:none'>{place}</div>{place}",
+        module=module("blocks"), host=(FOLDER / "host.js").read_text()))
+    context = chromium.new_context(reduced_motion=request.param, offline=True)
+    tab, problems = context.new_page(), []
+    tab.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.goto(file.as_uri())
+    tab.wait_for_selector(".tpv-blocks[data-ready]:visible")
+    yield tab.locator(".tpv-blocks:visible"), request.param == "reduce"
+    context.close()
+    assert problems == []
+
+
+def test_it_plays_unless_motion_is_to_be_reduced(opened):
+    view, reduced = opened
+    svg, ring = view.locator("svg[role=application]"), view.locator(".tpv-flow").first
+    assert view.locator("button", has_text="Play" if reduced else "Pause").count() == 1
+    assert ring.evaluate(FLOWS) == ("none" if reduced else "tpv-flow")
+    if reduced:
+        svg.press("Space")
+        view.locator("button", has_text="Pause").wait_for()
+        assert ring.evaluate(FLOWS) == "none"
+    svg.press("Space")
+    view.locator("button", has_text="Play").wait_for()
+    assert ring.evaluate(FLOWS) == "none"
+
+
+def test_keys_and_clicks_step_and_patterns_are_the_views_own(opened):
+    view, _ = opened
+    svg = view.locator("svg[role=application]")
+    svg.press("End")
+    assert view.get_attribute("data-step") in ("23", "0")  # drawn with the next frame
+    view.page.wait_for_selector(".tpv-blocks:visible[data-step='23']")
+    view.locator("[data-step='1'] rect").first.click()
+    view.page.wait_for_selector(".tpv-blocks:visible[data-step='1']")
+    assert "QKV[T, 3H_d1] partial over d2" in view.locator(".tpv-live").text_content()
+    drawn, both = svg.inner_html(), view.page.locator(".tpv-blocks svg[role=application]")
+    own = {html.split("id=\"")[1].split("-")[0] for html in both.evaluate_all(
+        "all => all.map(svg => svg.innerHTML)")}
+    assert len(own) == 2  # a hidden view's patterns are not drawn: each has its own
+    assert "url(#tpv-" not in drawn
