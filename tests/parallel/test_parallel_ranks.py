@@ -54,10 +54,16 @@ def test_ranks_must_agree():
                         "give mesh= with more axes")
 
 
+def transposed():
+    model = mlp()
+    model[0].weight.data = model[0].weight.data.t().contiguous().t()
+    return model
+
+
 def test_broadcast_makes_ranks_agree():
     torch.manual_seed(0)
-    first = mlp().state_dict()
-    for full in launched(refused, mlp, tv.ATP(mesh=(2, 2)), True, True):
+    first = transposed().state_dict()
+    for full in launched(refused, transposed, tv.ATP(mesh=(2, 2)), True, True):
         assert all(torch.equal(full[name], first[name]) for name in first)
 
 
@@ -105,7 +111,12 @@ def test_first_layers_send_together_for_their_input():
 class Watched(GatedOnly):
     """Reads its first layers more often than in turn, without gradients and after a change."""
 
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(16))
+
     def forward(self, x):
+        x = x * self.scale
         with torch.no_grad():
             y = x.clone()
             constant = self.gate(y) * self.up(y.mul_(2))

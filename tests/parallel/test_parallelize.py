@@ -84,6 +84,8 @@ def test_what_stays_whole_has_a_reason():
 
 @pytest.mark.parametrize("forward", [
     lambda m, x: m.b(m.a(x).relu()) + m.a(x).sum(),      # used twice
+    lambda m, x: (lambda h: m.b(h.relu()) + h)(m.a(x)),  # seen from outside
+    lambda m, x: (lambda h: m.b(h) + h)(m.a(x).relu()),
     lambda m, x: m.b(m.a(x).softmax(-1)),                # mixes features
     lambda m, x: m.b(m.a(x) * m.scale),                  # a parameter would see a part only
     lambda m, x: m.b(m.a(x) * x[..., :1]),               # so would the input's gradient
@@ -122,11 +124,13 @@ def test_where_export_fails_rules_remain(capfd):
 
 def test_a_layer_used_in_two_places_may_have_two_partners():
     a, b = nn.Linear(8, 8), nn.Linear(8, 8)
-    model = nn.Sequential(a, nn.ReLU(), b, nn.LayerNorm(8), a, nn.LayerNorm(8))
-    for inputs, why in ((None, "it is in more places of the model than its partner"),
-                        (torch.ones(2, 8), "its output goes to layer_norm, linear")):
-        with pytest.raises(ValueError, match=f"be split: 0: {why}"):
-            tv.parallelize(model, tv.ATP(), inputs)
+    for model, why in (
+            (nn.Sequential(a, nn.ReLU(), b, nn.LayerNorm(8), a, nn.LayerNorm(8)), "layer_norm, l"),
+            (nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), b, nn.ReLU(), a), "linear, output")):
+        for inputs, said in ((None, "it or its partner is in several places of the model"),
+                             (torch.ones(2, 8), f"its output goes to {why}")):
+            with pytest.raises(ValueError, match=f"be split: 0: {said}"):
+                tv.parallelize(model, tv.ATP(), inputs)
 
 
 # -- errors ----------------------------------------------------------------------------------------

@@ -148,8 +148,8 @@ class Plan:
                     raise ValueError(f"{path}: {reason}")
             if len(set(paths)) < len(paths) or set(paths) & self.taken:
                 raise ValueError("it is in two pairs")
-            if found != GRAPH and len({self.places[id(self.modules[p])] for p in paths}) > 1:
-                raise ValueError("it is in more places of the model than its partner")
+            if found != GRAPH:
+                self._refuse_shared(paths)
             self.planned.append(self._planned(pair, firsts, second, found))
             self.taken |= set(paths)
             if pair and not pair.owner:
@@ -157,6 +157,14 @@ class Plan:
         except ValueError as error:
             self.reasons |= {path: str(error).removeprefix(f"{path}: ") for path in paths
                              if path not in self.taken}
+
+    def _refuse_shared(self, paths):
+        """Raise unless layers are shared only with all that is around them: no graph says how they
+        are used."""
+        places = [self.places[id(self.modules[path])] for path in paths]
+        around = [self.places[id(self.modules[path.rpartition(".")[0]])] for path in paths]
+        if places != around or len(set(places)) > 1:
+            raise ValueError("it or its partner is in several places of the model")
 
     def _warn(self, paths):
         """Of parameters that may lie between the layers of a user's pair, where no graph says."""
