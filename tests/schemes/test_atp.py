@@ -98,6 +98,16 @@ def test_ledgers_of_run_and_capture_are_the_formulas():
         assert tv.run(strategy, TINY, steps=1, progress=False).ledger(step=0) == expected
 
 
+@pytest.mark.parametrize("ratio", [1, 3])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_ledger_of_one_layer_and_any_ratio(ratio, dtype):
+    """With an MLP as wide as the stream, down has the sizes of out, but gathers nothing."""
+    w = replace(UNTIED, layers=1, mlp_ratio=ratio, dtype=dtype)
+    for strategy in (tv.ATP(mesh=(2, 2)), tv.ATP(mesh=(2, 4), order="row", norm="L2"),
+                     tv.ATP(mesh=(1, 4), chunks=4, chunking="pipelined")):
+        assert tv.capture(strategy, w).trace(0).ledger() == strategy.ledger(w)
+
+
 def test_one_axis_is_megatron():
     for knobs in ({}, {"sp": True}):
         theirs = tv.Megatron(tp=4, **knobs)

@@ -97,8 +97,8 @@ class _Step:
         norm = self.statistics()
         return {
             "embed": self.sum_inside("reduce_scatter") + self.join(),
-            "attention": [*norm, *self.first(*qkv, scatter=at.a3), core[0], *self.second(*out),
-                          *self.join()],
+            "attention": [*norm, *self.first(*qkv, scatter=at.a3), core[0],
+                          *self.second(*out, gather=at.a3), *self.join()],
             "mlp": [*norm, *self.mlp(up, down), *self.join()],
             "head": [*norm, *self.first(*head, chunks=1), *self.loss()],
             "head_back": self.first_back(*head),
@@ -171,11 +171,10 @@ class _Step:
         bias = n if not moved and chunks is None else 0  # of the head there is none
         return self.gather_inside() + self.summed(k, n, bias, moved, chunks or self.at.chunks)
 
-    def second(self, features_in, features_out):
-        """Contracts over *inside*: out, down."""
+    def second(self, features_in, features_out, gather=False):
+        """Contracts over *inside*: out, down. ``gather``: its input is cut over *stream* too."""
         k, n = features_in // self.at.i, features_out // self.at.s
-        heads = self.over_stream("all_gather", features_in) if self.at.a3 else []
-        gathered = heads if features_in == features_out else []
+        gathered = self.over_stream("all_gather", features_in) if gather else []
         moved = self.sum_inside("reduce_scatter")
         bias = 0 if moved else n
         return gathered + self.summed(k, n, bias, moved, self.at.chunks)
