@@ -5,25 +5,29 @@ Traceback (most recent call last):
 ValueError: heads=6 does not split evenly over tp=4: use tp=3 or 6, or heads=4 or 8
 """
 
-from math import gcd
+from math import gcd, lcm
 from numbers import Real
 from operator import index
 
 import numpy as np
 
 
-def divides(size_name, size, parts_name, parts, also=0):
+def divides(size_name, size, parts_name, parts, also=0, step=1, within=0):
     """Raise ``ValueError`` unless ``parts`` divides ``size``; says which values near by do.
 
-    Of ``parts`` only those are offered that divide ``also`` too, as the caller needs.
+    Offered is only what the caller can use: ``parts`` that divide ``also`` too; sizes that are
+    multiples of ``step`` and divide ``within``, any if that is 0. There may be no such size.
     """
     if size % parts == 0:
         return
-    common = gcd(size, also)
+    common, step = gcd(size, also), lcm(parts, step)
     parts_near = _around(parts, [d for d in range(1, common + 1) if common % d == 0])
-    sizes_near = [s for s in (size // parts * parts, -(-size // parts) * parts) if s > 0]
+    sizes_near = [s for s in (size // step * step, -(-size // step) * step) if s > 0]
+    if within:
+        sizes_near = _around(size, [s for s in range(step, within + 1, step) if within % s == 0])
+    instead = f", or {size_name}={_either(sizes_near)}" if sizes_near else ""
     raise ValueError(f"{size_name}={size} does not split evenly over {parts_name}={parts}: use "
-                     f"{parts_name}={_either(parts_near)}, or {size_name}={_either(sizes_near)}")
+                     f"{parts_name}={_either(parts_near)}{instead}")
 
 
 def whole_number(name, value, low=1, high=None):

@@ -1,9 +1,12 @@
 """ATP on 2D meshes equals one process in float64, sends what the formula says to the byte, and
 refuses what cannot be."""
 
+import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny import TINY, UNTIED, assert_equal
 
 import tpviz as tv
@@ -170,10 +173,9 @@ def test_the_papers_space():
      "or attention='A1'"),
     ({"mesh": (16, 1), "attention": "A1"}, {},
      "heads=8 does not split evenly over d1=16: use d1=8, or heads=16"),
-    ({"mesh": (3, 1)}, {}, "heads=8 does not split evenly over d1*d2=3: use d1*d2=2 or 4, or "
-     "heads=6 or 9"),
+    ({"mesh": (3, 1)}, {}, "heads=8 does not split evenly over d1*d2=3: use d1*d2=2 or 4"),
     ({"mesh": (2, 3), "attention": "A1"}, {},
-     "hidden=16 does not split evenly over d2=3: use d2=2 or 4, or hidden=15 or 18"),
+     "hidden=16 does not split evenly over d2=3: use d2=2 or 4, or hidden=24"),
     ({"mesh": (4, 2), "order": "row"}, {"vocab": 33},
      "vocab=33 does not split evenly over d2=2: use d2=1, or vocab=32 or 34"),
     ({"mesh": (2, 2), "sp": True}, {"seq": 9},
@@ -193,6 +195,58 @@ def test_sizes_that_do_not_fit_are_named(knobs, change, message):
         with pytest.raises(ValueError) as error:
             ask(workload)
         assert str(error.value) == message
+
+
+@given(
+    st.sampled_from([1, 2, 3, 4, 6, 8]), st.sampled_from([1, 2, 3, 5, 8]),
+    st.sampled_from([4, 6, 9]), st.sampled_from([1, 3, 8]), st.sampled_from([30, 32, 33]),
+    st.tuples(*[st.integers(1, 8)] * 2), st.sampled_from(ORDERS), st.sampled_from(["A3", "A1"]),
+    st.booleans(), st.integers(1, 8))
+def test_what_an_error_offers_is_possible(heads, size, seq, batch, vocab, mesh, order, attention,
+                                          sp, chunks):
+    """Whatever value is taken, what follows is no error, or one that another knob is to blame for:
+    no error about the value itself."""
+    w = tv.GPT(hidden=heads * size, heads=heads, seq=seq, batch=batch, vocab=vocab)
+    strategy = tv.ATP(mesh=mesh, order=order, attention=attention, sp=sp, chunks=chunks)
+    before = _clashes(strategy, w)
+    for name, value in _offers(strategy, w):
+        if name == "d1*d2":  # of the meshes with so many ranks one at least
+            tries = [(replace(strategy, mesh=(d, value // d)), w) for d in _divisors(value)]
+        elif name in ("d1", "d2"):
+            other = (value, mesh[1]) if name == "d1" else (mesh[0], value)
+            tries = [(replace(strategy, mesh=other), w)]
+        elif name in ("attention", "chunks"):
+            tries = [(replace(strategy, **{name: value}), w)]
+        else:
+            tries = [(strategy, replace(w, **{name: value}))]
+        assert any(_clashes(*one) < before for one in tries), (name, value)
+
+
+def _offers(strategy, w):
+    """[(knob, value)] of the message, if there is one."""
+    try:
+        strategy.check(w)
+    except ValueError as error:
+        head, _, offers = str(error).partition(": use ")
+        assert "does not split" in head and offers
+        found = [("attention", "A1")] if offers.endswith("; or attention='A1'") else []
+        for name, values in re.findall(r"([a-z][a-z0-9*]*)=(\d+(?: or \d+)?)", offers):
+            found += [(name, int(value)) for value in values.split(" or ")]
+        return found
+    return []
+
+
+def _clashes(strategy, w):
+    """What does not divide, said once more by hand."""
+    at = strategy.layout
+    parts = at.i * at.s if strategy.attention == "A3" else at.i
+    bad = {"heads": w.heads % parts, "hidden": w.hidden % at.s, "vocab": w.vocab % at.i,
+           "seq": strategy.sp and w.seq % at.i, "batch": w.batch % strategy.chunks}
+    return {name for name, rest in bad.items() if rest}
+
+
+def _divisors(number):
+    return [d for d in range(1, number + 1) if number % d == 0]
 
 
 @pytest.mark.parametrize("mesh", [4, (2, 2, 2), "2x2", None])

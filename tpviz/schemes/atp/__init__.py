@@ -65,16 +65,12 @@ class ATP(Strategy):
 
     def check(self, workload):
         w, at = workload, self.layout
-        inside, stream = at.inside, at.stream
-        divides("hidden", w.hidden, stream, at.s)
-        both = at.i * at.s if self.attention == "A3" else at.i
-        if w.heads % both:
-            self._refuse_heads(w, both)
-        sizes = {"vocab": w.vocab, "mlp_ratio * hidden": w.mlp_ratio * w.hidden}
-        if self.sp:
-            sizes["seq"] = w.seq
+        sizes = {"vocab": w.vocab} | ({"seq": w.seq} if self.sp else {})
+        self._check_heads(w, sizes)
+        divides("hidden", w.hidden, at.stream, at.s, step=w.heads)  # under A3 heads have said so
+        heads = w.heads // at.s if at.a3 else w.heads
         for name, size in sizes.items():
-            divides(name, size, inside, at.i, also=gcd(*sizes.values()))
+            divides(name, size, at.inside, at.i, also=gcd(heads, *sizes.values()))
         if self.sp and self.chunks > 1 and self.chunking != "batch":
             raise ValueError(f"sp=True and chunking={self.chunking!r} are not possible together: "
                              "use chunking='batch', or sp=False")
@@ -83,12 +79,15 @@ class ATP(Strategy):
         else:
             divides("batch * seq", w.batch * w.seq, "chunks", self.chunks)
 
-    def _refuse_heads(self, w, parts):
-        name = "d1*d2" if self.attention == "A3" else self.layout.inside
-        instead = "; or attention='A1'" * (self.attention == "A3" and not w.heads % self.layout.i)
+    def _check_heads(self, w, sizes):
+        at = self.layout
+        if self.attention == "A1":
+            divides("heads", w.heads, at.inside, at.i, gcd(*sizes.values()), within=w.hidden)
+            return
         try:
-            divides("heads", w.heads, name, parts)
+            divides("heads", w.heads, "d1*d2", at.i * at.s, within=w.hidden)
         except ValueError as error:
+            instead = "" if w.heads % at.i or w.hidden % at.s else "; or attention='A1'"
             raise ValueError(f"{error}{instead}") from None
 
     def splits(self, workload):

@@ -4,7 +4,7 @@ Shoeybi et al. 2019 (arXiv 1909.08053); Korthikanti et al. 2022 (arXiv 2205.0519
 
 >>> Megatron(tp=3).check(GPT(heads=4))
 Traceback (most recent call last):
-ValueError: heads=4 does not split evenly over tp=3: use tp=2 or 4, or heads=3 or 6
+ValueError: heads=4 does not split evenly over tp=3: use tp=2 or 4
 """
 
 from math import gcd
@@ -45,11 +45,11 @@ class Megatron(Strategy):
 
     def check(self, workload):
         w = workload
-        sizes = {"heads": w.heads, "vocab": w.vocab, "mlp_ratio * hidden": w.mlp_ratio * w.hidden}
+        sizes, within = {"heads": w.heads, "vocab": w.vocab}, {"heads": w.hidden}
         if self.sp:
             sizes["seq"] = w.seq
         for name, size in sizes.items():
-            divides(name, size, "tp", self.tp, also=gcd(*sizes.values()))
+            divides(name, size, "tp", self.tp, gcd(*sizes.values()), within=within.get(name, 0))
         if self.sp and self.chunks > 1:
             raise ValueError(f"sp=True and chunks={self.chunks} are not possible together: "
                              "use chunks=1, or sp=False")
