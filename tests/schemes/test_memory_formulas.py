@@ -33,6 +33,13 @@ def test_equals_what_is_tracked(strategy):
     assert found["activations"] == pytest.approx(tracked["activations"], rel=0.12)
 
 
+def test_a_verified_program_is_gone_afterwards():
+    """What stays in the rank's process would be counted in the next run."""
+    strategy = tv.DataParallel(dp=2, zero=3) * tv.ATP(mesh=(2, 1))
+    tv.verify(strategy, W, steps=1, progress=False)
+    assert peaks(strategy, W)["parameters"] == strategy.memory(W)["parameters"]
+
+
 def test_small_buckets_are_never_undercounted():
     """A bucket of one parameter is tracked as activation until the one before is gone."""
     strategy = tv.DataParallel(dp=2, zero=2, bucket_mb=0.02)

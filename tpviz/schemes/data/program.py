@@ -126,6 +126,7 @@ class DataParallelProgram(Program):
 
     def _used(self, bucket, out, number):
         bucket.free()
+        self = proxy(self)  # a graph that is kept, as by `watch`, must not keep the program
         out.register_hook(lambda grad: self._use(bucket, number - 1, "backward"))
 
     # -- for checking -----------------------------------------------------------------------------
