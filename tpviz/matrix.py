@@ -84,16 +84,17 @@ class CommunicationMatrix:
 
     def check_mesh(self, mesh):
         """(d1, d2), if the mesh is two sizes that make up all ranks; else ``ValueError``."""
-        sizes = tuple(mesh.shape if isinstance(mesh, Mesh) else mesh)
-        if len(sizes) != 2:
+        sizes = mesh.shape if isinstance(mesh, Mesh) else mesh
+        if not isinstance(sizes, (tuple, list)) or len(sizes) != 2:
             raise ValueError(f"mesh={mesh!r} must be two sizes (d1, d2), as in "
                              f"({self.world_size}, 1)")
         d1, d2 = (whole_number(f"d{k + 1} of mesh", size) for k, size in enumerate(sizes))
         if d1 * d2 != self.world_size:
             fits = [d for d in divisors(self.world_size) if d <= d2][-1]
+            other = f", or communication_matrix(cluster, {d1 * d2})"
             raise ValueError(f"mesh=({d1}, {d2}) has {d1 * d2} ranks, but this matrix is of "
-                             f"{self.world_size}: use ({self.world_size // fits}, {fits}), or "
-                             f"communication_matrix(cluster, {d1 * d2})")
+                             f"{self.world_size}: use ({self.world_size // fits}, {fits})"
+                             + other * (d1 * d2 <= self.cluster.size))
         return d1, d2
 
     @property

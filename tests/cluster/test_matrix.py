@@ -132,7 +132,10 @@ def test_words():
     (lambda: tv.communication_matrix(PAIRS).of((3, 2)),
      r"mesh=\(3, 2\) has 6 ranks, but this matrix is of 8: use \(4, 2\), or "
      r"communication_matrix\(cluster, 6\)"),
+    (lambda: tv.communication_matrix(PAIRS).of((4, 4)),  # more ranks than devices: no such matrix
+     r"mesh=\(4, 4\) has 16 ranks, but this matrix is of 8: use \(2, 4\)$"),
     (lambda: tv.communication_matrix(PAIRS).of((8,)), r"must be two sizes \(d1, d2\)"),
+    (lambda: tv.communication_matrix(PAIRS).of(8), r"mesh=8 must be two sizes \(d1, d2\)"),
     (lambda: tv.communication_matrix(PAIRS).of((8, 0)), "d2 of mesh=0 is too small"),
 ])
 def test_bad_input(call, message):

@@ -150,3 +150,8 @@ def test_bad_input():
         PAIRS.to_svg((3, 2))
     with pytest.raises(ValueError, match="theme='sepia'"):
         PAIRS.to_svg(theme="sepia")
+
+
+def test_links_without_limit_are_drawn():
+    free = Cluster("free", PAIRS.cluster.device, (Level("wire", 4, float("inf")),))
+    assert any("no limit" in (word or "") for word in words(tv.communication_matrix(free).to_svg()))

@@ -72,7 +72,7 @@ def _ranks(scene, cell):
 
 def _unit(scene):
     """(bytes/s, name) in which the rates of pairs are given."""
-    most = max(tier["pair"] for tier in scene["tiers"] if tier["pair"] < float("inf"))
+    most = max((t["pair"] for t in scene["tiers"] if t["pair"] < float("inf")), default=1e9)
     _, name = amount(most, "B/s").split()
     return {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}.get(name[0], 1.0), name
 
