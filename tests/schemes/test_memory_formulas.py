@@ -33,6 +33,16 @@ def test_equals_what_is_tracked(strategy):
     assert found["activations"] == pytest.approx(tracked["activations"], rel=0.12)
 
 
+@pytest.mark.parametrize("mesh", [(2, 2), (1, 2), (4, 1)])
+@pytest.mark.parametrize("chunking", ["tokens", "pipelined"])
+def test_the_peak_may_be_in_the_last_block(mesh, chunking):
+    """A small vocabulary: neither loss nor head, but the MLP's backward has most."""
+    w = tv.GPT(layers=1, hidden=64, heads=4, seq=32, batch=4, vocab=64)
+    strategy = tv.ATP(mesh=mesh, chunks=4, chunking=chunking)
+    assert strategy.memory(w)["activations"] == pytest.approx(
+        peaks(strategy, w)["activations"], rel=0.12)
+
+
 def test_a_verified_program_is_gone_afterwards():
     """What stays in the rank's process would be counted in the next run."""
     strategy = tv.DataParallel(dp=2, zero=3) * tv.ATP(mesh=(2, 1))

@@ -6,7 +6,8 @@ autograd keeps of a block, without sequence parallelism:
     both LayerNorms: input (normalised where the stream is cut) and output, 4 T H / s; L2 keeps the
     gathered input, 2 T H + 2 T H / s; one or two statistics a token;
     q, k, v and the output of attention, 4 T H / i; A3: / (i s), and the output gathered, T H / i;
-    before and after GELU, 2 T F / i: the s-fold copies that ATP pays for a thinner stream.
+    before and after GELU, 2 T F / i: the s-fold copies that ATP pays for a thinner stream; of a
+    pipeline's only those before, those after are computed once more in backward.
 """
 
 from tpviz.cost import Memory
@@ -31,7 +32,9 @@ def activations(at, w):
     end = stream + T * H // (n * at.s) * item + 2 * T // n * wide  # the last LayerNorm
     loss = (3 if at.i == 1 else 2) * T * V * wide + 16 * T
     head = T * V * item + head_weight + (2 * whole + stream if n > 1 else whole)
-    enters = stream + w.tied * head_weight + (T + H // at.s) * F * item + (whole if n > 1 else 0)
+    wide_rows = 2 * T if at.pipelined else T  # the gradient, and GELU once more
+    enters = stream + w.tied * head_weight + (wide_rows + H // at.s) * F * item
+    enters += whole if n > 1 else 0
     return kept + max(end + loss, end + head, enters)
 
 
