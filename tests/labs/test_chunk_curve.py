@@ -112,6 +112,7 @@ def test_runs_that_were_not_faithful_are_said(curve):
     ({"mesh": (3, 1)}, r"heads=4 does not split evenly over d1\*d2=3"),
     ({"counts": (3,)}, r"no count of chunks is left of counts=\(3,\): batch=4 does not split"),
     ({"counts": ()}, "no count of chunks is left .* none was given"),
+    ({"counts": 4}, "counts=4: give numbers of chunks in a list"),
     ({"counts": (0,)}, "count of chunks=0 is too small"),
     ({"kappa": 0.5}, "kappa=0.5 is not between 1 and 1000"),
     ({"repeats": 0}, "repeats=0 is too small"),

@@ -97,6 +97,7 @@ def test_words(found):
     ({"bandwidths": 1e9}, "must be two rates"),
     ({"bandwidths": (1e9, 0)}, "bandwidth of d2=0 must be a number above 0"),
     ({"flops": -1}, "flops=-1 must be a number above 0"),
+    ({"shared": 8}, "shared=8: give a function"),
 ])
 def test_refused(arguments, message):
     with pytest.raises(ValueError, match=message):

@@ -6,7 +6,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.labs import atp
-from tpviz.labs.atp.winning import CLAIM, Winners
+from tpviz.labs.atp.winning import CLAIM, MODES, Winners
 
 CLAIMED = tv.GPT(layers=1, hidden=12288, heads=48, seq=2048, batch=4, vocab=51200,
                  dtype="bfloat16")
@@ -63,7 +63,14 @@ def test_memory_decides_before_speed(found):
     cells["single", at(4, 2)] = cells["single", at(4, 2)]._replace(fits=False)
     short = replace(found, cells=cells)
     assert short.winner("single") == at(2, 4, "row") and short.ranking("single")[-1][1] == at(4, 2)
-    assert "Memory does not fit (shown, never first): (4, 2) column on single" in short.describe()
+    assert "Memory does not fit (shown, never marked): (4, 2) column on single" in short.describe()
+
+
+def test_where_no_memory_fits_nothing_is_marked(found):
+    none = replace(found, cells={k: cell._replace(fits=False) for k, cell in found.cells.items()})
+    assert none.scene()["winners"] == {m: [None] * len(RINGS) for m in MODES[:2]}
+    assert "(best)" not in str(none.to_table()) and "(best)" in str(found.to_table())
+    assert "single: no memory fits; (4, 2) column has the shortest" in none.describe()
 
 
 def test_words(found):
@@ -120,6 +127,8 @@ def test_kendalls_tau_by_hand(found):
     (lambda: atp.winners(replace(TINY, heads=16), RINGS, world_size=16),
      "16 ranks do not fit the 8 devices"),
     (lambda: atp.winners(TINY, RINGS, run=-1), "run=-1 is too small"),
+    (lambda: atp.winners(TINY, RINGS, mesh=(2, 2)), r"mesh=\(2, 2\): winners tries all meshes"),
+    (lambda: atp.winners(RINGS, TINY), "first comes a workload"),
 ])
 def test_refused(call, message):
     with pytest.raises(ValueError, match=message):

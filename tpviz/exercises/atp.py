@@ -234,7 +234,7 @@ BEST_MESH = Formula(
         "`meshes = [(world_size >> k, 1 << k) for k in range(world_size.bit_length())]`, then "
         "`return min(meshes, key=lambda m: (m[0] - 1) / b1 + 3 * (m[1] - 1) / b2)`.",
     ),
-    success="That is the paper's search, as far as one order goes: for every mesh two bandwidths "
+    success="That is the search in one order, as we read the paper: for every mesh two bandwidths "
             "and a sum. What b1 and b2 are on a real machine depends on the mesh; the "
             "communication matrix says it.",
     make=_make_best,

@@ -1,5 +1,6 @@
 """``chunk_curve``: exposed communication and step time against the number of chunks."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -177,7 +178,9 @@ def chunk_curve(workload, cluster, mesh=(2, 2), order="column", counts=(1, 2, 4,
 
 def _split(plain, workload, counts):
     """(strategies that are possible, {count: why the others are not})."""
-    chosen, left_out = [], {}
+    if isinstance(counts, str) or not isinstance(counts, Iterable):
+        raise ValueError(f"counts={counts!r}: give numbers of chunks in a list, as in (1, 2, 4, 8)")
+    counts, chosen, left_out = tuple(counts), [], {}
     for count in sorted({whole_number("count of chunks", count) for count in counts}):
         try:
             strategy = replace(plain, chunks=count)
@@ -187,7 +190,7 @@ def _split(plain, workload, counts):
             left_out[count] = str(error)
     if not chosen:
         reasons = "; ".join(left_out.values()) or "none was given"
-        raise ValueError(f"no count of chunks is left of counts={tuple(counts)}: {reasons}")
+        raise ValueError(f"no count of chunks is left of counts={counts}: {reasons}")
     return chosen, left_out
 
 

@@ -19,6 +19,7 @@ from tpviz.figures.charts_scaling import scaling_figure
 from tpviz.schemes.atp import ATP
 from tpviz.schemes.atp.selection import best, bus_time, wire_volume
 from tpviz.tables import html_table
+from tpviz.verbs.checks import check_workload
 from tpviz.workload import GPT
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -161,6 +162,10 @@ def scaling(workload, sizes=SIZES, bandwidths=(100e9, 100e9), shared=one_nic, fl
     In weak scaling hidden sizes grow as sqrt(N) from the first size on, batch and seq stay. Raises
     ``ValueError`` where sizes are no whole numbers of 2 or more or rates are not above 0.
     """
+    check_workload(workload)
+    if not callable(shared):
+        raise ValueError(f"shared={shared!r}: give a function from a number of ranks to a cluster "
+                         "of so many, such as tv.clusters.nvswitch")
     if isinstance(sizes, str) or not isinstance(sizes, Iterable):
         raise ValueError(f"sizes={sizes!r}: give numbers of ranks in a list, as in {SIZES[:3]}")
     sizes = tuple(sorted({whole_number("size", size, 2) for size in sizes}))

@@ -13,6 +13,7 @@ from tpviz.runtime.faithful import is_faithful
 from tpviz.runtime.launch import check_world_size
 from tpviz.schemes.atp import ATP
 from tpviz.tables import html_table
+from tpviz.verbs.checks import check_workload
 from tpviz.verbs.predict import predict
 from tpviz.verbs.search import kendall_tau
 from tpviz.workload import GPT
@@ -68,8 +69,14 @@ class Winners:
         return [(seconds, strategy) for _, seconds, _, strategy in sorted(found)]
 
     def winner(self, cluster, mode="predicted"):
-        """The fastest strategy of a cluster whose memory fits."""
+        """The fastest strategy of a cluster whose memory fits; of all where none fits."""
         return self.ranking(cluster, mode)[0][1]
+
+    def _star(self, cluster, mode):
+        """The number of the strategy that is marked as the fastest: None where none fits or ran."""
+        ranked = self.ranking(cluster, mode)
+        first = ranked[0][1] if ranked else None
+        return self.strategies.index(first) if ranked and self.cells[cluster, first].fits else None
 
     def gain(self, cluster, strategy, mode="predicted"):
         """How much faster than 1D: its time over this one's, less 1; None where not measured."""
@@ -105,8 +112,7 @@ class Winners:
             "gains": {m: [[self.gain(c, s, m) for c in self.clusters] for s in self.strategies]
                       for m in modes},
             "fits": [[self.cells[c, s].fits for c in self.clusters] for s in self.strategies],
-            "winners": {m: [self.strategies.index(self.winner(c, m)) if self.ranking(c, m) else None
-                            for c in self.clusters] for m in modes},
+            "winners": {m: [self._star(c, m) for c in self.clusters] for m in modes},
             "notes": self._notes(),
         }
 
@@ -120,7 +126,7 @@ class Winners:
         for name in self.clusters:
             for s in self.strategies:
                 cell = self.cells[name, s]
-                best = " (best)" if s == self.winner(name) else ""
+                best = " (best)" if s == self.winner(name) and cell.fits else ""
                 memory = "" if cell.fits else ", memory does not fit"
                 rows.append([name, _row(s) + best, show_seconds(cell.communication),
                              show_seconds(cell.predicted),
@@ -134,7 +140,8 @@ class Winners:
         for name in self.clusters:
             paper, step = (self.winner(name, mode) for mode in MODES[:2])
             lines.append(
-                f"{name}: {_row(step)} has the shortest predicted step, "
+                f"{name}: {'' if self.cells[name, step].fits else 'no memory fits; '}"
+                f"{_row(step)} has the shortest predicted step, "
                 f"{100 * self.gain(name, step):+.0f} % to 1D; by communication alone "
                 + ("it is first too." if paper == step else f"{_row(paper)} is first."))
         return " ".join(lines + self._notes())
@@ -150,7 +157,7 @@ class Winners:
         notes += [f"Not faithful, events too short for this machine: {', '.join(late)}."] * bool(
             late)
         full = [f"{_row(s)} on {c}" for (c, s), cell in self.cells.items() if not cell.fits]
-        notes += [f"Memory does not fit (shown, never first): {', '.join(full)}."] * bool(full)
+        notes += [f"Memory does not fit (shown, never marked): {', '.join(full)}."] * bool(full)
         return notes
 
     def __repr__(self):
@@ -171,8 +178,14 @@ def winners(workload, clusters, world_size=8, run=0, *, steps=3, progress=None, 
         them. Take scale models in slow motion then, and a small workload.
     steps, progress : of these runs. knobs : the other knobs of `ATP`.
 
-    Raises ``ValueError`` where 1D does not fit the workload or a cluster is too small.
+    Raises ``ValueError`` where 1D does not fit the workload or a cluster is too small, and for a
+    mesh or an order: all of them are tried.
     """
+    check_workload(workload)
+    taken = next((name for name in ("mesh", "order") if name in knobs), None)
+    if taken:
+        raise ValueError(f"{taken}={knobs[taken]!r}: winners tries all meshes in both orders; leave "
+                         f"{taken} out, or use tv.predict for one")
     world_size = whole_number("world_size", world_size, 2)
     run, steps = whole_number("run", run, 0), whole_number("steps", steps)
     clusters = _named(clusters)
