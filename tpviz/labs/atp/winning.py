@@ -184,8 +184,8 @@ def winners(workload, clusters, world_size=8, run=0, *, steps=3, progress=None, 
     check_workload(workload)
     taken = next((name for name in ("mesh", "order") if name in knobs), None)
     if taken:
-        raise ValueError(f"{taken}={knobs[taken]!r}: winners tries all meshes in both orders; leave "
-                         f"{taken} out, or use tv.predict for one")
+        raise ValueError(f"{taken}={knobs[taken]!r}: winners tries all meshes in both orders; "
+                         f"leave {taken} out, or use tv.predict for one")
     world_size = whole_number("world_size", world_size, 2)
     run, steps = whole_number("run", run, 0), whole_number("steps", steps)
     clusters = _named(clusters)
