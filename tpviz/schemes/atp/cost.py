@@ -81,6 +81,9 @@ def timed(operations, seconds, moved):
 
 def _pipeline(stretch, operation, seconds, moved):
     """up 1, up 2, down 1, up 3, down 2, ...: down waits for its chunk's sum; each sum for its axis.
+
+    Here alone the sums of both axes are under way at once. Links that they share count as free, as
+    they do beside data parallelism; `tpviz.simulate` shares them.
     """
     first, first_move, second, second_move, count = operation
     up, down = seconds(first), seconds(second)
