@@ -234,6 +234,8 @@ def test_float32_can_stand_for_16_bits():
     assert small.device.time(1e12 / 4, dtype="float32") == c.device.time(1e12, dtype="bfloat16")
     assert small.bandwidth(mesh, "tp") == c.bandwidth(mesh, "tp")  # twice the bytes, half of them
     assert small.device.memory == 2 * c.device.memory / 4
+    # half the width in numbers of twice the bytes: the same traffic of the same kernels
+    assert small.device.time(0, 1e9) == c.device.time(0, 1e9)
     assert "hidden sizes 1/2, float32 for bfloat16" in small.caption
     assert Cluster.from_json(small.to_json()) == small
     with pytest.raises(ValueError, match="stands for bfloat16 in 'two nodes' already"):

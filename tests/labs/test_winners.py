@@ -66,6 +66,15 @@ def test_memory_decides_before_speed(found):
     assert "Memory does not fit (shown, never marked): (4, 2) column on single" in short.describe()
 
 
+def test_a_scale_model_is_not_asked_whether_memory_fits():
+    """Weights shrink by the square of what activations shrink by: neither has the right share."""
+    box = RINGS["single"]
+    small = replace(box, device=replace(box.device, memory=1e5))
+    for cluster, fits in ((small, False), (replace(small, hidden_scale=2.0), True)):
+        cells = atp.winners(TINY, cluster, world_size=2).cells.values()
+        assert {cell.fits for cell in cells} == {fits}
+
+
 def test_where_no_memory_fits_nothing_is_marked(found):
     none = replace(found, cells={k: cell._replace(fits=False) for k, cell in found.cells.items()})
     assert none.scene()["winners"] == {m: [None] * len(RINGS) for m in MODES[:2]}

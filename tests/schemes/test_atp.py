@@ -120,6 +120,15 @@ def test_one_axis_is_megatron():
             assert ours.memory(TINY) == theirs.memory(TINY)
 
 
+@pytest.mark.parametrize("workload", [TINY, UNTIED], ids=["tied", "untied"])
+def test_gradients_arrive_as_in_one_process_where_there_is_one(workload):
+    one = tv.DataParallel(dp=2, zero=0, bucket_mb=0.001)
+    for knobs in ({}, {"sp": True, "norm": "L2"}, {"chunks": 4, "chunking": "pipelined"}):
+        strategy = tv.ATP(mesh=(1, 1), **knobs)
+        assert strategy.arrivals(workload) == tv.Megatron(tp=1).arrivals(workload)
+        assert (strategy * one).ledger(workload) == one.ledger(workload)
+
+
 def test_released_norm_gathers_four_times_a_block():
     w = replace(TINY, layers=1)
     l1, l2 = (tv.ATP(mesh=(2, 2), norm=norm).ledger for norm in ("L1", "L2"))
