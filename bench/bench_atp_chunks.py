@@ -8,7 +8,7 @@ import sys
 import warnings
 from statistics import median
 
-from harness import report, row
+from harness import report, row, step_seconds
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
@@ -36,7 +36,7 @@ def curve(cluster, chunking):
             warnings.simplefilter("always")
             trace = tv.run(s, WORKLOAD, cluster, steps=REPEATS, memory=False, timeout=400)
         warned = any("not faithful" in str(w.message) for w in said)
-        steps = [_span(trace, step) for step in trace.steps]
+        steps = [step_seconds(trace, step) for step in trace.steps]
         exposed = trace.exposed_communication() / len(trace.steps)
         found[count] = predicted.step_time, median(steps), exposed
         what = f"chunking={chunking!r}, {count} chunks" + " (WARNED)" * warned
@@ -57,11 +57,6 @@ def curve(cluster, chunking):
     rows.append(row("  exposed communication left of that without chunks", 1 - fall, "", 0.4))
     print(f"best {model} {measured}, exposed falls {100 * fall:.0f} %", flush=True)
     return rows
-
-
-def _span(trace, step):
-    marks = trace.select(kind="step", step=step)
-    return float(marks["end"].max() - marks["start"].min())
 
 
 def main():

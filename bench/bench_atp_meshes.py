@@ -9,8 +9,7 @@ import sys
 import warnings
 from statistics import median
 
-import numpy as np
-from harness import report, row
+from harness import report, row, step_seconds
 
 import tpviz as tv
 from tpviz import clusters
@@ -48,7 +47,7 @@ def ranked(name, cluster, wider):
             warnings.simplefilter("always")
             trace = tv.run(s, WORKLOAD, slow, steps=REPEATS, memory=False, timeout=400)
         warned = any("not faithful" in str(w.message) for w in said)
-        steps = [_span(trace, step) for step in trace.steps]
+        steps = [step_seconds(trace, step) for step in trace.steps]
         measured[s] = median(steps)
         what = f"{name}: {s.mesh} {s.order}{' (picked)' if s == picked else ''}"
         rows.append(row(f"{what}, seconds measured", measured[s], "s", None, steps))
@@ -69,11 +68,6 @@ def ranked(name, cluster, wider):
     print(f"{name}: tau {tau:.3f}, picked {picked.short}, fastest {fastest.short}, "
           f"gain {100 * gain:.1f} %", flush=True)
     return rows
-
-
-def _span(trace, step):
-    marks = trace.select(kind="step", step=step)
-    return float(np.max(marks["end"]) - np.min(marks["start"]))
 
 
 def main():

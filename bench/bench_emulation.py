@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 import torch
 import torch.distributed as dist
-from harness import report, row
+from harness import report, row, step_seconds
 
 import tpviz as tv
 from tpviz import clusters, peers
@@ -95,7 +95,7 @@ def steps(world):
                 warnings.simplefilter("always")
                 run = tv.run(strategy, WORKLOAD, slow, steps=REPEATS, memory=False, timeout=400)
             warned = any("not faithful" in str(w.message) for w in said)
-            each = [_span(run, step) / simulated.step_time for step in run.steps]
+            each = [step_seconds(run, step) / simulated.step_time for step in run.steps]
             apart = abs(run.overlap() - simulated.overlap())
             found.append((simulated.step_time, run.step_time, warned))
             what = f"{cluster.name}, {world} ranks, {_short(strategy)}"
@@ -121,11 +121,6 @@ def steps(world):
                         "", 0))
         print(rows[-2]["what"], rows[-2]["value"], "swapped", swapped, flush=True)
     return rows
-
-
-def _span(trace, step):
-    marks = trace.select(kind="step", step=step)
-    return float(marks["end"].max() - marks["start"].min())
 
 
 def _short(strategy):

@@ -63,6 +63,12 @@ def ratio(times, this, other):
     return median(a / b for a, b in zip(times[this], times[other]))
 
 
+def step_seconds(trace, step):
+    """Seconds of a recorded step, from the first rank's start to the last one's end."""
+    marks = trace.select(kind="step", step=step)
+    return float(marks["end"].max() - marks["start"].min())
+
+
 def row(what, value, unit="", bound=None, samples=()):
     """One line of a report; bound is the most that ``value`` may be, where that was promised."""
     spread = quantiles(samples, n=4)[::2] if len(samples) > 3 else None

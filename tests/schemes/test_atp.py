@@ -172,6 +172,7 @@ def test_the_papers_space():
     assert [s.mesh for s in tv.ATP.meshes(w, 1)] == [(1, 1)]
     assert {s.attention for s in tv.ATP.meshes(replace(w, heads=4), 8)} == {"A1"}
     assert len(list(tv.ATP.meshes(w, 1024))) == 2 * 11 - 2
+    assert {s.chunking for s in tv.ATP.space(replace(w, batch=3), 8) if s.chunks > 1} == {"tokens"}
     space = list(tv.ATP.space(w, 8))
     assert len(set(space)) == len(space) and {s.world_size for s in space} == {8}
 

@@ -125,12 +125,15 @@ class ATP(Strategy):
 
     @classmethod
     def space(cls, workload, world_size):
-        """All meshes in both orders, those that come to the same once; of each also 2 and 4 chunks,
-        and sequence parallelism. A1 where the heads ask for it."""
+        """All meshes in both orders, those that come to the same once; A1 where the heads ask for
+        it. Of each also 2 and 4 chunks (of the batch where it divides, else of its tokens), and
+        sequence parallelism."""
         for strategy in cls.meshes(workload, world_size):
             yield strategy
             if world_size > 1:
-                yield from (replace(strategy, chunks=chunks) for chunks in (2, 4))
+                for chunks in (2, 4):
+                    cut = "batch" if workload.batch % chunks == 0 else "tokens"
+                    yield replace(strategy, chunks=chunks, chunking=cut)
                 if strategy.layout.i > 1:
                     yield replace(strategy, sp=True)
 

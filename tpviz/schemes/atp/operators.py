@@ -168,7 +168,8 @@ class SplitLayerNorm(torch.autograd.Function):
     """LayerNorm of features that lie over a group: two numbers a token are summed, each way.
 
     Forward sum x and sum x^2, backward those of the scaled gradient, plain and times the normalised
-    input (derived). float32 at least.
+    input (derived). float32 at least; the variance is E[x^2] - E[x]^2, which loses digits where a
+    token's mean is much larger than its deviation.
     """
 
     @staticmethod
