@@ -19,6 +19,7 @@ _HOMES = {
     "tpviz.strategy": ["Strategy", "strategies"],
     "tpviz.schemes.megatron": ["Megatron"],
     "tpviz.schemes.atp": ["ATP"],
+    "tpviz.schemes.axonn": ["AxoNN"],
     "tpviz.schemes.data": ["DataParallel"],
     "tpviz.trace": ["Trace", "Event", "Ledger"],
     "tpviz.trace.chrome": ["load_trace"],

@@ -98,6 +98,21 @@ class Mesh:
             groups, mesh = _made[self, device_type] = self._make(device_type)
         return mesh
 
+    def second_group(self, axis, name, device_type="cpu"):
+        """This rank's group of an axis once more, with a queue of its own, seen as axis ``name``.
+
+        To be called on every rank of the world, after `device_mesh`.
+        """
+        import torch.distributed as dist
+        key = (self, device_type, axis, name)
+        group = _made.get(key)
+        if group is None or not _exists(group):
+            made = [(members, dist.new_group(members, group_desc=f"mesh_{name}"))
+                    for members in self.groups(axis)]
+            group = next(group for members, group in made if dist.get_rank() in members)
+            _made[key] = group
+        return group
+
     def _make(self, device_type):
         import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh

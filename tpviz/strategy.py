@@ -68,7 +68,10 @@ class Strategy:
     build(workload, mesh, dtype, device, lr) : this rank's `tpviz.schemes.gpt.program.Program`;
     torch's dtype and ``DeviceMesh``, every argument after the workload optional where the strategy
     needs no group.
+    shares_batch : whether it cuts the batch itself, so that no `DataParallel` goes around it.
     """
+
+    shares_batch = False
 
     def __post_init__(self):
         for f in fields(self):

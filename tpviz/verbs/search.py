@@ -202,7 +202,8 @@ def space(workload, world_size, strategies=None):
     outer = [c for c in classes if "inner" in c.__dataclass_fields__]
     for ranks in divisors(world_size)[1:-1]:
         for around in (s for c in outer for s in c.space(workload, ranks)):
-            found += (replace(around, inner=inner) for c in classes if c not in outer
+            found += (replace(around, inner=inner) for c in classes
+                      if c not in outer and not c.shares_batch
                       for inner in c.space(workload, world_size // ranks)
                       if inner.axes.keys().isdisjoint(around.axes))
     return list(dict.fromkeys(found))

@@ -23,12 +23,16 @@ class ATPLinear(nn.Module):
             self.bias = nn.Parameter(own.bias[:features_out // (n * m)].detach().clone())
 
     def forward(self, x):
+        return self.through(x, self.weight)
+
+    def through(self, x, weight, again=None):
+        """The layer with this weight; ``again`` makes it anew for backward, so it is not kept."""
         way = self.way
-        if way.contract.size() == way.spread.size() == 1:
-            return F.linear(x, self.weight, self.bias)
+        if way.contract.size() == way.spread.size() == 1 and again is None:
+            return F.linear(x, weight, self.bias)
         if way.contract.size() == 1 or self.bias is None:
-            return operators.Linear.apply(x, self.weight, self.bias, way)
-        return operators.Linear.apply(x, self.weight, None, way) + self.bias
+            return operators.Linear.apply(x, weight, self.bias, way, again)
+        return operators.Linear.apply(x, weight, None, way, again) + self.bias
 
 
 class ATPLayerNorm(nn.LayerNorm):

@@ -24,6 +24,7 @@ class Way(NamedTuple):
     gather : dim (0 or -1) along which the input is cut over ``spread`` too; None where it is not.
     scatter : likewise for the output and ``contract``.
     chunks, dim : parts of the input, and along which dim; "tokens" for all but the last.
+    hidden : whether the sum of the input's gradient runs under the weight's gradient.
     """
 
     contract: object
@@ -32,6 +33,7 @@ class Way(NamedTuple):
     scatter: int | None = None
     chunks: int = 1
     dim: object = 0
+    hidden: bool = True
 
 
 # -- collectives along any dim, started at once: each gives what to call for the result ------------
@@ -80,14 +82,15 @@ class Linear(torch.autograd.Function):
 
     With chunks the sum of one part is under way during the next part's GEMM; all are waited for at
     the end, and results are those of one piece. Backward: the input's gradient is summed over
-    ``spread`` while the weight's is computed.
+    ``spread`` while the weight's is computed. ``again`` gives the weight anew for that, else it is
+    kept.
     """
 
     @staticmethod
-    def forward(ctx, x, weight, bias, way):
-        ctx.way = way
+    def forward(ctx, x, weight, bias, way, again=None):
+        ctx.way, ctx.again = way, again
         whole = gathering(x, way.gather, way.spread)() if way.gather is not None else x
-        ctx.save_for_backward(x if way.gather == 0 else whole, weight)
+        ctx.save_for_backward(x if way.gather == 0 else whole, None if again else weight)
         if way.contract.size() == 1:
             return F.linear(whole, weight, bias)
         pieces, join = parts(whole, way)
@@ -100,6 +103,7 @@ class Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         way, (x, weight) = ctx.way, ctx.saved_tensors
+        weight = ctx.again() if ctx.again else weight
         if way.scatter is not None:
             grad = gathering(grad, way.scatter, way.contract)()
         grad = grad.contiguous()
@@ -107,8 +111,10 @@ class Linear(torch.autograd.Function):
         grad_x = grad @ weight
         x = again() if again else x
         finish = summing(grad_x, way.gather, way.spread) if way.spread.size() > 1 else None
+        if finish and not way.hidden:
+            grad_x, finish = finish(), None
         grad_weight, grad_bias = linear_gradients(x, grad, ctx.needs_input_grad[2])
-        return finish() if finish else grad_x, grad_weight, grad_bias, None
+        return finish() if finish else grad_x, grad_weight, grad_bias, None, None
 
 
 class PipelinedMLP(torch.autograd.Function):

@@ -17,7 +17,12 @@ from .operators import Gather, PipelinedMLP, Way
 
 
 class Groups:
-    """The two groups of a rank, and the way of every linear layer."""
+    """The two groups of a rank, the way of every linear layer, and what the layers are made of.
+
+    A scheme on more axes than these two makes its own of ``linear``, ``embedding`` and `through`.
+    """
+
+    linear = ATPLinear
 
     def __init__(self, layout, mesh):
         at = self.layout = layout
@@ -35,6 +40,14 @@ class Groups:
         """What a pair of layers adds to the residual stream, in the stream's layout."""
         return Gather.apply(y, self.stream) if self.layout.l2 else y
 
+    def embedding(self, w, **kw):
+        """The module of tokens and positions."""
+        return ATPEmbedding(w, self, **kw)
+
+    def through(self, block, x):
+        """A block's output."""
+        return block(x)
+
 
 class ATPAttention(nn.Module):
     """Causal attention with N' whole heads on each rank."""
@@ -42,8 +55,8 @@ class ATPAttention(nn.Module):
     def __init__(self, w, groups, **kw):
         super().__init__()
         self.head_size, self.sp = w.hidden // w.heads, groups.layout.sp
-        self.qkv = ATPLinear(w.hidden, 3 * w.hidden, groups.qkv, **kw)
-        self.out = ATPLinear(w.hidden, w.hidden, groups.out, **kw)
+        self.qkv = groups.linear(w.hidden, 3 * w.hidden, groups.qkv, **kw)
+        self.out = groups.linear(w.hidden, w.hidden, groups.out, **kw)
 
     def forward(self, x):
         qkv = self.qkv(x).unflatten(2, (-1, 3, self.head_size))
@@ -60,8 +73,8 @@ class ATPMLP(nn.Module):
     def __init__(self, w, groups, **kw):
         super().__init__()
         self.pipelined = groups.layout.pipelined
-        self.up = ATPLinear(w.hidden, w.mlp_ratio * w.hidden, groups.up, **kw)
-        self.down = ATPLinear(w.mlp_ratio * w.hidden, w.hidden, groups.down, **kw)
+        self.up = groups.linear(w.hidden, w.mlp_ratio * w.hidden, groups.up, **kw)
+        self.down = groups.linear(w.mlp_ratio * w.hidden, w.hidden, groups.down, **kw)
 
     def forward(self, x):
         up, down = self.up, self.down
@@ -106,10 +119,10 @@ class ATPGPT(nn.Module):
         super().__init__()
         w = workload
         self.groups = groups
-        self.embed = ATPEmbedding(w, groups, **kw)
+        self.embed = groups.embedding(w, **kw)
         self.blocks = nn.ModuleList(ATPBlock(w, groups, **kw) for _ in range(w.layers))
         self.norm = layer_norm(w.hidden, groups.layout, groups.stream, **kw)
-        self.head = ATPLinear(w.hidden, w.vocab, groups.head, bias=False, **kw)
+        self.head = groups.linear(w.hidden, w.vocab, groups.head, bias=False, **kw)
         if w.tied:
             self.head.weight = self.embed.token.weight
 
@@ -117,7 +130,7 @@ class ATPGPT(nn.Module):
         """The mean cross-entropy of the batch, the same scalar on every rank."""
         x = self.embed(tokens_BS)
         for block in self.blocks:
-            x = block(x)
+            x = self.groups.through(block, x)
         logits = self.head(self.norm(x))
         if logits.dtype == torch.bfloat16:
             logits = logits.float()

@@ -27,13 +27,14 @@ def adamw(parameters, lr=LEARNING_RATE):
 
 def load_parts(module, workload, splits, mesh):
     """Fill each parameter with this rank's part of its initial value; splits: as in `Program`."""
-    def own_part(name, full):
-        for dim, axis in reversed(splits.get(name, ())):
-            ranks = mesh.get_group(axis).size()
-            full = full.chunk(ranks, dim)[mesh.get_local_rank(axis)]
-        return full
+    load_initial(module, workload, lambda name, full: own_part(name, full, splits, mesh))
 
-    load_initial(module, workload, own_part)
+
+def own_part(name, full, splits, mesh):
+    """This rank's part of a parameter."""
+    for dim, axis in reversed(splits.get(name, ())):
+        full = full.chunk(mesh.get_group(axis).size(), dim)[mesh.get_local_rank(axis)]
+    return full
 
 
 def gather(local, splits, mesh):

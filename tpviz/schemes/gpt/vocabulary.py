@@ -25,19 +25,23 @@ class ParallelEmbedding(nn.Module):
 
     def forward(self, tokens_BS):
         if self.size == 1:
-            return self.token(tokens_BS) + self.position.weight
+            return self.lookup(tokens_BS) + self.position.weight
         if not self.sp:
             x_BSH = Reduce.apply(self._own_rows(tokens_BS), self.group)
             return x_BSH + self.position.weight
         x_sBH = ReduceScatter.apply(self._own_rows(tokens_BS.t()), self.group)
         return x_sBH + self.position.weight.chunk(self.size)[self.rank].unsqueeze(1)
 
+    def lookup(self, rows):
+        """Rows of this rank's part of the table of tokens."""
+        return self.token(rows)
+
     def _own_rows(self, tokens):
         """This rank's rows; zero where another rank has the token."""
         rows = self.token.num_embeddings
         local = tokens - self.rank * rows
         elsewhere = (local < 0) | (local >= rows)
-        return self.token(local.masked_fill_(elsewhere, 0)).masked_fill(elsewhere.unsqueeze(-1), 0)
+        return self.lookup(local.masked_fill_(elsewhere, 0)).masked_fill(elsewhere.unsqueeze(-1), 0)
 
 
 def cross_entropy(logits, targets, group):

@@ -1,0 +1,163 @@
+"""AxoNN's 4D algorithm equals one process in float64 on every grid, sends what the formula says to
+the byte, takes what simulation says, and refuses what cannot be."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from tiny import TINY, UNTIED, assert_equal
+
+import tpviz as tv
+from tpviz.cluster import Cluster, Device, Level
+
+GRIDS = [(x, y, z, n // (x * y * z)) for n in (1, 2, 4, 8)
+         for x, y, z in product((1, 2, 4, 8), repeat=3) if n % (x * y * z) == 0]
+OVERLAPS = [(), ("oar",), ("ors",), ("oag",), ("oar", "ors", "oag")]
+# The whole product of these is in bench/sweep_axonn.py; here every grid meets a part.
+KNOBS = [{}, {"order": "yxz"}, {"keep": False}, {"recompute": True}, {"accumulation": 4},
+         {"overlap": ()}, {"overlap": ("oag",), "keep": False, "recompute": True},
+         {"overlap": ("ors",), "accumulation": 4, "order": "yxz"}, {"overlap": ("oar",)}]
+WIDE = replace(TINY, batch=32)  # 8 ranks along z or data, 4 microbatches
+
+
+def axonn(grid, **knobs):
+    return tv.AxoNN(**dict(zip(("x", "y", "z", "data"), grid)), **knobs)
+
+
+CASES = [(grid, KNOBS[(2 * k + step) % len(KNOBS)]) for k, grid in enumerate(GRIDS)
+         for step in range(2)]
+
+
+@pytest.mark.parametrize("grid, knobs", CASES, ids=str)
+def test_equals_one_process(grid, knobs):
+    untied = sum(grid) % 2
+    assert_equal(axonn(grid, **knobs), replace(WIDE, tied=not untied))
+
+
+@pytest.mark.parametrize("keep, recompute", product((True, False), repeat=2))
+def test_overlaps_change_no_number(keep, recompute):
+    """Every rank adds in the same order, whenever it waits."""
+    def losses(overlap):
+        strategy = axonn((2, 1, 2, 1), overlap=overlap, keep=keep, recompute=recompute)
+        return tv.run(strategy, TINY, steps=3, progress=False).meta["losses"]
+
+    assert len({tuple(losses(overlap)) for overlap in OVERLAPS}) == 1
+
+
+def test_three_steps_on_odd_sizes():
+    odd = tv.GPT(layers=2, hidden=18, heads=3, seq=5, batch=4, vocab=33, mlp_ratio=3, tied=False)
+    assert_equal(axonn((3, 1, 2, 1)), odd, steps=3)
+    assert_equal(axonn((1, 3, 2, 1), keep=False), odd, steps=3)
+
+
+# -- ledgers ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+def test_ledgers_of_run_and_capture_are_the_formulas(knobs):
+    strategy = axonn((2, 1, 2, 1), **knobs)
+    expected = strategy.ledger(WIDE)
+    assert tv.capture(strategy, WIDE).trace(0).ledger() == expected
+    for step in (0, 1):  # the first step does not know yet what will be asked for next
+        trace = tv.run(strategy, WIDE, steps=2, warmup=0, progress=False)
+        assert trace.ledger(step=step) == expected
+
+
+@pytest.mark.parametrize("grid", [(2, 2, 2, 1), (2, 1, 2, 2), (4, 2, 1, 1), (1, 1, 4, 2)])
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("recompute, keep, passes", [
+    (False, True, 2), (False, False, 3), (True, True, 3), (True, False, 4)])
+def test_closed_forms_of_a_block(grid, accumulation, recompute, keep, passes):
+    """V_x, V_y, V_z of one block, elements on the wire of a rank, R forward passes (derived):
+    2 (x-1)/x m h/(z y) (2R + 2), 2 (y-1)/y m h/(z x) (7R + 5), a (z-1)/z 12 h^2/(x y)."""
+    w = replace(WIDE, dtype="float64")
+    deeper = replace(w, layers=3)
+    x, y, z, data = grid
+    strategy = axonn(grid, recompute=recompute, keep=keep, accumulation=accumulation)
+    rows, runs = w.batch * w.seq // data // z, 1 + recompute
+
+    def block(axis):
+        ledgers = (strategy.ledger(v) for v in (deeper, w))
+        sent = [sum(r.wire_bytes for r in ledger if r.axis == axis and r.phase != "sync")
+                for ledger in ledgers]
+        return (sent[0] - sent[1]) / 8
+
+    statistics = 2 * (runs + 1) * 2 * rows * 2 * (y - 1) / y
+    h = w.hidden
+    assert block("x") == pytest.approx(2 * (x - 1) / x * rows * h / y * (2 * runs + 2), rel=1e-12)
+    assert block("y") - statistics == pytest.approx(
+        2 * (y - 1) / y * rows * h / x * (7 * runs + 5), rel=1e-12)
+    assert block("z") + block("z_ahead") == pytest.approx(
+        accumulation * passes * (z - 1) / z * 12 * h * h / (x * y), rel=1e-12)
+
+
+def test_special_cases():
+    """x alone sends what Megatron-LM does, data alone what one bucket of DDP does."""
+    mine = [row[1:] for row in axonn((4, 1, 1, 1)).ledger(TINY)]
+    assert mine == [row[1:] for row in tv.Megatron(tp=4).ledger(TINY)]
+    ddp = tv.DataParallel(dp=4, bucket_mb=25.0)
+    assert [row[1:] for row in axonn((1, 1, 1, 4)).ledger(TINY)] == [
+        row[1:] for row in ddp.ledger(TINY)]
+
+
+# -- time ------------------------------------------------------------------------------------------
+CLUSTERS = [
+    Cluster("slow links", Device({"float32": 1e6}, 1e9, 1e6),
+            (Level("in", 2, 1e5, 2e5, 1e-3), Level("out", 4, 5e4, 1e5, 2e-3))),
+    Cluster("slow devices", Device({"float32": 1e5}, 1e9, 1e8),
+            (Level("in", 4, 1e6, 2e6, 1e-4), Level("out", 2, 2e5, 3e5, 2e-4)), rings="single")]
+
+
+@pytest.mark.parametrize("knobs", KNOBS, ids=str)
+@pytest.mark.parametrize("grid", [(2, 1, 2, 1), (1, 2, 2, 2), (1, 1, 4, 1), (2, 2, 1, 2)])
+def test_equals_the_simulation(grid, knobs):
+    strategy = axonn(grid, **knobs)
+    program = tv.capture(strategy, WIDE)
+    for cluster in CLUSTERS:
+        trace = tv.simulate(strategy, WIDE, cluster, capture=program, contention=False)
+        assert tv.predict(strategy, WIDE, cluster).step_time == pytest.approx(
+            trace.step_time, rel=1e-9)
+
+
+# -- order of gathers ---------------------------------------------------------------------------
+@pytest.mark.parametrize("knobs", [{}, {"keep": False}, {"recompute": True, "accumulation": 2}],
+                         ids=str)
+def test_no_gather_comes_unforeseen(knobs):
+    found = tv.launch(_misses, axonn((1, 1, 2, 1), **knobs), WIDE, world_size=2)
+    assert found == [(0, True)] * 2
+
+
+def _misses(strategy, workload):
+    import torch
+
+    from tpviz.schemes.gpt.program import batch_of
+    mesh = tv.Mesh(strategy.axes).device_mesh()
+    program = strategy.build(workload, mesh, torch.float64)
+    for step in range(3):
+        program.step(batch_of(workload, step))
+        program.optimizer_step()
+    return program.depth.misses, len(program.depth.order) > 0
+
+
+# -- bad input -------------------------------------------------------------------------------------
+@pytest.mark.parametrize("knobs, change, message", [
+    ({"x": 3}, {}, "heads=8 does not split evenly over x=3: use x=2 or 4, or heads="),
+    ({"y": 3}, {}, "hidden=16 does not split evenly over y=3: use y=2 or 4, or hidden="),
+    ({"x": 1, "z": 3}, {}, "batch=8 does not split evenly over data * z * accumulation=3: use"),
+    ({"x": 1, "z": 2, "accumulation": 8}, {}, "batch=8 does not split evenly"),
+    ({"x": 8, "z": 32}, {"batch": 32, "vocab": 8}, "does not split evenly over z=32"),
+], ids=str)
+def test_sizes_that_do_not_fit_are_named(knobs, change, message):
+    strategy, workload = tv.AxoNN(**knobs), replace(UNTIED, **change)
+    for ask in (strategy.check, strategy.ledger, lambda w: tv.run(strategy, w)):
+        with pytest.raises(ValueError) as error:
+            ask(workload)
+        assert message in str(error.value)
+
+
+def test_overlaps_that_are_none():
+    with pytest.raises(ValueError, match="overlap='oax' is not possible"):
+        tv.AxoNN(overlap=("oar", "oax"))
+
+
+def test_no_data_parallelism_around_it():
+    with pytest.raises(ValueError, match=r"shares the batch itself: use AxoNN\(data=2\)"):
+        tv.AxoNN() * tv.DataParallel(dp=2)

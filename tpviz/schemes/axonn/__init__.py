@@ -1,0 +1,110 @@
+"""AxoNN's 4D algorithm: a 3D grid x, y, z for every matrix product, times data parallelism.
+
+Singh et al., arXiv 2305.13525 (4D), arXiv 2502.08145 (SC24). A weight's output features lie over
+x, its input features over y, and the block that this leaves is cut into flat pieces over z, which
+also shares the batch: z gathers weights and scatters their gradients, y adds up forward, x adds up
+backward; in every second layer x and y are exchanged. Layouts as in the authors' code, equations
+derived.
+
+>>> AxoNN(x=2, z=2, data=2).axes
+{'data': 2, 'z': 2, 'y': 1, 'x': 2}
+"""
+
+from dataclasses import replace
+from itertools import product
+
+from tpviz.checks import divides, one_of
+from tpviz.mesh import Mesh
+from tpviz.schemes.atp.layout import Layout
+from tpviz.strategy import Strategy, divisors, knob, register
+from tpviz.workload import GPT
+
+__all__ = ["GPT", "AxoNN"]
+
+OVERLAPS = ("oar", "ors", "oag")
+
+
+@register
+class AxoNN(Strategy):
+    """Every product on a grid of x, y and z ranks; ``data`` replicas of the grid.
+
+    x alone is Megatron-LM, z alone shards all weights as FSDP does, data alone is DDP.
+    """
+
+    x: int = knob(2, help="ranks over a first layer's output features (heads, MLP width)", low=1,
+                  high=1024)
+    y: int = knob(1, help="ranks over its input features (the residual stream)", low=1, high=1024)
+    z: int = knob(2, help="ranks over the pieces of a weight's block, and over the batch", low=1,
+                  high=65536)
+    data: int = knob(1, help="replicas of the grid, which share the batch", low=1, high=65536)
+    overlap: tuple = knob(OVERLAPS, help="hide all-reduces (oar) and reduce-scatters (ors), "
+                          "send for weights ahead (oag)")
+    order: str = knob("xyz", help="rank order, neighbours first: the paper's xyz, the code's yxz",
+                      choices=("xyz", "yxz"))
+    keep: bool = knob(True, help="keep gathered weights until backward, else gather them again")
+    recompute: bool = knob(False, help="keep a block's input only, compute its activations again")
+    accumulation: int = knob(1, help="microbatches whose gradients are added up", low=1, high=1024)
+
+    shares_batch = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        given = (self.overlap,) if isinstance(self.overlap, str) else tuple(self.overlap)
+        chosen = [one_of("overlap", name, OVERLAPS) for name in given]
+        object.__setattr__(self, "overlap", tuple(n for n in OVERLAPS if n in chosen))
+
+    @property
+    def axes(self):
+        plane = {"y": self.y, "x": self.x} if self.order == "xyz" else {"x": self.x, "y": self.y}
+        return {"data": self.data, "z": self.z} | plane
+
+    @property
+    def layout(self):
+        """The plane of x and y, as the `Layout` of ATP: heads over x alone."""
+        return Layout("x", "y", self.x, self.y, 1, "batch", a3=False, l2=False, sp=False)
+
+    def check(self, workload):
+        w = workload
+        divides("hidden", w.hidden, "y", self.y)
+        for name, size in (("heads", w.heads), ("vocab", w.vocab)):
+            divides(name, size, "x", self.x)
+        divides("batch", w.batch, "data * z * accumulation",
+                self.data * self.z * self.accumulation)
+        for name, shape in self.blocks(w).items():
+            divides(f"block of {name}", shape[0] * shape[1], "z", self.z)
+
+    def local(self, workload):
+        """The workload of one microbatch of one rank."""
+        return replace(workload, batch=workload.batch // (self.data * self.z * self.accumulation))
+
+    def splits(self, workload):
+        return self.layout.splits(workload)
+
+    def blocks(self, workload):
+        """{weight: shape of the block that is cut over z}."""
+        splits, shapes = self.splits(workload), workload.parameter_shapes()
+        return {name: tuple(size // self.axes[dict(splits[name])[dim]]
+                            for dim, size in enumerate(shapes[name]))
+                for name in shapes if name.endswith(("qkv.weight", "out.weight", "up.weight",
+                                                     "down.weight", "token.weight", "head.weight"))}
+
+    def ledger(self, workload):
+        from .step import ledger
+        self.check(workload)
+        return ledger(self, workload)
+
+    def cost(self, workload, cluster, mesh=None):
+        from .step import cost
+        return cost(self, workload, cluster, mesh or Mesh(self.axes))
+
+    @classmethod
+    def space(cls, workload, world_size):
+        """Every grid (x, y, z, data) of all ranks, with all overlaps."""
+        for x, y, z in product(divisors(world_size), repeat=3):
+            if world_size % (x * y * z) == 0:
+                yield cls(x=x, y=y, z=z, data=world_size // (x * y * z))
+
+    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+        from .program import build
+        self.check(workload)
+        return build(self, workload, mesh, dtype, device, **options)

@@ -1,0 +1,105 @@
+"""An AxoNN rank's step on a clock: its kernels in order, and a queue for every group (derived).
+
+What the knobs say about gathers and scatters is here: with OAG the next gather is sent for when the
+present one is there, before the kernels that use it; with ORS scatters are waited for where the
+next microbatch goes backward, or at the end.
+"""
+
+from typing import NamedTuple
+
+from tpviz.cost import Segment
+from tpviz.schemes.atp.step import Move, Under
+
+AHEAD = "z_ahead"
+"""The axis of gathers that are sent for ahead: a group, and so a queue, of their own."""
+
+
+class Ask(NamedTuple):
+    """The block of a weight is needed: ``payload`` bytes of all its pieces."""
+
+    payload: int
+
+
+class Scatter(NamedTuple):
+    """The block's gradient is summed, and each rank keeps its piece."""
+
+    payload: int
+
+
+class Clock:
+    """Turns `step.Part`s into `Segment`s. seconds: kernel -> s; moved(axis, collective, bytes)."""
+
+    def __init__(self, strategy, seconds, moved):
+        self.seconds, self.moved = seconds, moved
+        self.ahead, self.later = "oag" in strategy.overlap, "ors" in strategy.overlap
+        self.now, self.free, self.scattering = 0.0, {}, []
+        self.sent, self.place = None, 0
+        self.segment = None
+
+    def run(self, parts):
+        """All parts, one after another."""
+        self.asks = [o.payload for part in parts for o in part.operations if isinstance(o, Ask)]
+        found, before = [], ""
+        for part in parts:
+            self.segment = Segment(part.phase, part.layer, 0.0, {}, {})
+            if part.phase != before and part.phase in ("backward", "sync"):
+                self._collect()
+            before = part.phase if part.phase != "recompute" else before
+            for operation in part.operations:
+                self._do(operation)
+            found.append(self.segment)
+        return found
+
+    def _do(self, operation):
+        if isinstance(operation, Move):
+            self._wait(self._issue(*operation))
+        elif isinstance(operation, Under):
+            sent = self._issue(*operation.move)
+            self._kernel(operation.kernel)
+            self._wait(sent)
+        elif isinstance(operation, Ask):
+            self._gather(operation.payload)
+        elif isinstance(operation, Scatter):
+            sent = self._issue("z", "reduce_scatter", operation.payload)
+            if self.later:
+                self.scattering.append(sent)
+            else:
+                self._wait(sent)
+        else:
+            self._kernel(operation)
+
+    def _gather(self, payload):
+        axis = AHEAD if self.ahead else "z"
+        sent, self.sent = self.sent or self._issue(axis, "all_gather", payload), None
+        self._wait(sent)
+        self.place += 1
+        if self.ahead and self.place < len(self.asks):
+            self.sent = self._issue(axis, "all_gather", self.asks[self.place])
+
+    def _collect(self):
+        for sent in self.scattering:
+            self._wait(sent)
+        self.scattering = []
+
+    def _kernel(self, kernel):
+        took = self.seconds(kernel)
+        self.now += took
+        self.segment = self.segment._replace(compute=self.segment.compute + took)
+
+    def _issue(self, axis, collective, payload):
+        found = self.moved(axis, collective, payload)
+        if found.seconds:
+            self.free[axis] = max(self.now, self.free.get(axis, 0.0)) + found.seconds
+        return found, self.free.get(axis, 0.0)
+
+    def _wait(self, sent):
+        found, end = sent
+        if not found.seconds:
+            return
+        waited = max(0.0, end - self.now)
+        self.now += waited
+        s, axis = self.segment, found.axis
+        exposed = {**s.exposed, axis: s.exposed.get(axis, 0.0) + waited}
+        hidden = {**s.hidden, axis: s.hidden.get(axis, 0.0) + max(0.0, found.seconds - waited)}
+        latency = s.latency + found.latency * min(1.0, waited / found.seconds)
+        self.segment = s._replace(exposed=exposed, hidden=hidden, latency=latency)

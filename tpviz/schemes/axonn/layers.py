@@ -1,0 +1,30 @@
+"""The layers of AxoNN: those of ATP on the plane of x and y, their weights in pieces over z."""
+
+import torch.nn.functional as F
+
+from tpviz.schemes.atp.layers import ATPLinear
+from tpviz.schemes.atp.program import ATPEmbedding
+
+from .weights import Weight
+
+
+class GridLinear(ATPLinear):
+    """An `ATPLinear` whose weight is gathered over z when used."""
+
+    def __init__(self, features_in, features_out, way, depth, **kw):
+        super().__init__(features_in, features_out, way, **kw)
+        self.pieces = Weight(self, depth)
+
+    def forward(self, x):
+        return self.through(x, self.pieces.whole(), self.pieces.again)
+
+
+class GridEmbedding(ATPEmbedding):
+    """An `ATPEmbedding` whose table of tokens is gathered over z when used."""
+
+    def __init__(self, w, groups, **kw):
+        super().__init__(w, groups, **kw)
+        self.pieces = Weight(self.token, groups.depth)
+
+    def lookup(self, rows):
+        return F.embedding(rows, self.pieces.whole())

@@ -1,0 +1,153 @@
+"""A rank's AxoNN program: the GPT of `tpviz.schemes.atp` on the plane of x and y, on its own rows
+of the batch, its weights in pieces over z.
+
+What is not cut into pieces (biases, LayerNorm, positions) is the same along z and data, so its
+gradients are summed over both; the pieces' gradients over data.
+"""
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
+
+from tpviz.labels import label
+from tpviz.mesh import Mesh
+from tpviz.schemes.atp.program import ATPGPT, Groups
+from tpviz.schemes.gpt.initial import load_initial
+from tpviz.schemes.gpt.program import LEARNING_RATE, Program, gather, own_part
+
+from .layers import GridEmbedding, GridLinear
+from .weights import Depth
+
+
+class GridGroups(Groups):
+    """The groups of the plane, and the depth axis that weights lie along."""
+
+    def __init__(self, strategy, mesh, prefetch):
+        super().__init__(strategy.layout, mesh)
+        self.depth = Depth(mesh.get_group("z"), prefetch, "ors" in strategy.overlap, strategy.keep)
+        self.linear = partial(GridLinear, depth=self.depth)
+        self.recompute = strategy.recompute
+
+        if "oar" not in strategy.overlap:
+            for name in ("qkv", "out", "up", "down", "head"):
+                setattr(self, name, getattr(self, name)._replace(hidden=False))
+
+    def embedding(self, w, **kw):
+        return GridEmbedding(w, self, **kw)
+
+    def through(self, block, x):
+        """A block; with recomputation it keeps its input only."""
+        if not self.recompute:
+            return block(x)
+        return checkpoint(block, x, use_reentrant=False, context_fn=_contexts)
+
+
+def _contexts():
+    return label(), label(phase="recompute")
+
+
+class GridProgram(Program):
+    """One rank's step: microbatches, then the sums over z and data."""
+
+    def __init__(self, strategy, workload, module, mesh, depth, pieces, lr=LEARNING_RATE):
+        super().__init__(workload, module, mesh, strategy.splits(workload), lr=lr)
+        self.strategy, self.depth, self.pieces = strategy, depth, pieces
+
+    def step(self, batch):
+        self.optimizer.zero_grad()
+        self.depth.begin()
+        rows = self._rows(batch)
+        losses = []
+        for number, part in enumerate(zip(*(r.chunk(self.strategy.accumulation) for r in rows))):
+            with label(microbatch=number):
+                losses.append(self.forward(part))
+                self.depth.collect()  # those of the microbatch before have had a forward's time
+                share = 1 / (self.strategy.accumulation * self.strategy.data * self.strategy.z)
+                losses[-1].backward(torch.full_like(losses[-1], share))
+        with label(phase="sync"):
+            self.depth.collect()
+        self.synchronise()
+        return torch.stack([loss.detach() for loss in losses]).mean()
+
+    def watch(self):
+        """Of every microbatch, as `Program.watch` of the last."""
+        self.seen = []
+
+        def keep_input(module, args, x):
+            x.retain_grad()
+            self.seen.append({"input": x})
+
+        self.module.embed.register_forward_hook(keep_input)
+        self.module.head.register_forward_hook(
+            lambda module, args, out: self.seen[-1].update(logits=out))
+
+    def outputs(self):
+        return self._watched(lambda kept: kept["logits"], self.output_splits)
+
+    def input_gradient(self):
+        return self._watched(lambda kept: kept["input"].grad, self.input_splits)
+
+    def _watched(self, part, splits):
+        last = self.seen[-self.strategy.accumulation:]
+        return gather(torch.cat([part(kept) for kept in last]), splits, self.mesh)
+
+    def _rows(self, batch):
+        """This rank's: the batch is cut over data, then over z."""
+        s, mesh = self.strategy, self.mesh
+        mine = mesh.get_local_rank("data") * s.z + mesh.get_local_rank("z")
+        return [whole.chunk(s.data * s.z)[mine] for whole in batch]
+
+    def synchronise(self):
+        whole = [p for name, p in self.named.items() if name not in self.pieces]
+        with label(phase="sync"):
+            self._sum("z", whole)
+            self._sum("data", list(self.named.values()))
+
+    def _sum(self, axis, parameters):
+        group = self.mesh.get_group(axis)
+        if group.size() == 1:
+            return
+        flat = torch.cat([p.grad.flatten() for p in parameters])
+        dist.all_reduce(flat, group=group)
+        for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
+            p.grad = part.view_as(p)
+
+    def full(self, locals_by_name):
+        found = {}
+        for name, part in locals_by_name.items():
+            if name in self.pieces:
+                part = gather(part, [(0, "z")], self.mesh).view(self.pieces[name])
+            found[name] = gather(part, self.splits.get(name, ()), self.mesh)
+        return found
+
+
+def build(strategy, workload, mesh, dtype, device, **options):
+    """This rank's `GridProgram`, on a ``DeviceMesh`` with the axes x, y, z and data."""
+    prefetch = None
+    if "oag" in strategy.overlap and strategy.z > 1:
+        prefetch = Mesh(strategy.axes).second_group("z", "z_ahead")
+    groups = GridGroups(strategy, mesh, prefetch)
+    module = ATPGPT(strategy.local(workload), groups, device=device,
+                    dtype=dtype or getattr(torch, workload.dtype))
+    for name, layer in module.named_modules():
+        if hasattr(layer, "pieces"):
+            layer.pieces.layer = name
+    blocks = strategy.blocks(workload)
+    _load(module, workload, strategy.splits(workload), blocks, mesh)
+    program = GridProgram(strategy, workload, module, mesh, groups.depth, blocks, **options)
+    rows = [(0, "z"), (0, "data")]
+    program.output_splits, program.input_splits = [(2, "x"), *rows], [(2, "y"), *rows]
+    return program
+
+
+def _load(module, workload, splits, blocks, mesh):
+    """Each parameter's part of its initial value; of a block the piece on this rank."""
+    def own(name, full):
+        part = own_part(name, full, splits, mesh)
+        if name not in blocks:
+            return part
+        return part.flatten().chunk(mesh.get_group("z").size())[mesh.get_local_rank("z")]
+
+    load_initial(module, workload, own)

@@ -1,0 +1,165 @@
+"""One training step of AxoNN in the order of its program: what it sends, and how long it takes.
+
+The plane's part is ATP's list of kernels and collectives (`tpviz.schemes.atp.step`) for the rows of
+one microbatch; here the weights come in between. With A = m h elements of a rank's rows, per block
+and microbatch, derived; of `recompute` the forward column once more:
+
+======  =========================  ==================================================
+layer   forward                    backward
+======  =========================  ==================================================
+qkv     z: gather; y: sum 3A/x     x: sum A/y; z: scatter, without ``keep`` gather
+out     z: gather; x: sum A/y      y: sum A/x; z: the same
+up      z: gather; y: sum 4A/x     x: sum A/y; z: the same
+down    z: gather; x: sum A/y      y: sum 4A/x; z: the same
+norms   y: two numbers a token     y: as many
+======  =========================  ==================================================
+
+A gather and a scatter are of the block k n/(x y). At the end what is not in pieces is summed over
+z, and everything over data.
+"""
+
+from math import prod
+from typing import NamedTuple
+
+from tpviz.cost import transfer
+from tpviz.schemes.atp.step import Move, Under, step_of
+from tpviz.schemes.gpt.cost import seconds_of
+from tpviz.schemes.gpt.kernels import adamw
+from tpviz.trace import Ledger
+
+from .clock import AHEAD, Ask, Clock, Scatter
+
+
+class Part(NamedTuple):
+    """A stretch of the step: its operations, each a kernel, `Move`, `Under`, `Ask` or `Scatter`."""
+
+    phase: str
+    layer: str
+    operations: tuple
+
+
+def parts(s, w):
+    """The `Part` list of a step of `AxoNN` s, in order, the update last."""
+    return _Parts(s, w).all()
+
+
+class _Parts:
+    def __init__(self, s, w):
+        self.s, self.w, self.local = s, w, s.local(w)
+        self.plane = step_of(s.layout, self.local)
+        sizes = {name: prod(shape) * w.itemsize for name, shape in s.blocks(w).items()}
+        one = {name.removeprefix("blocks.0."): size for name, size in sizes.items()}
+        self.of = {"embed": one["embed.token.weight"],
+                   "head": one["embed.token.weight" if w.tied else "head.weight"],
+                   "qkv": one["attention.qkv.weight"], "out": one["attention.out.weight"],
+                   "up": one["mlp.up.weight"], "down": one["mlp.down.weight"]}
+
+    def all(self):
+        found = []
+        for _ in range(self.s.accumulation):
+            found += self.forward() + self.backward()
+        return found + self.end()
+
+    def forward(self):
+        found = [Part("forward", "embed", (Ask(self.of["embed"]), *self.plane["embed"]))]
+        for k in range(self.w.layers):
+            found += self.block("forward", k)
+        return [*found, Part("forward", "head", self.asked("head", ("head",)))]
+
+    def block(self, phase, k):
+        """Forward of a block, or its repetition."""
+        return [Part(phase, f"blocks.{k}.attention", self.asked("attention", ("qkv", "out"))),
+                Part(phase, f"blocks.{k}.mlp", self.asked("mlp", ("up", "down")))]
+
+    def asked(self, part, layers):
+        """A part's operations, each GEMM behind the gather of its weight.
+
+        A layer's GEMM is the kernel before a sum, or (attention's core apart) any other.
+        """
+        found, layers = [], list(layers)
+        gemms = self._gemms(part)
+        for number, operation in enumerate(self.plane[part]):
+            if number in gemms:
+                found.append(Ask(self.of[layers.pop(0)]))
+            found.append(operation)
+        return tuple(found)
+
+    def _gemms(self, part):
+        """Places of the layers' GEMMs among the operations of a part of forward."""
+        kernels = [n for n, o in enumerate(self.plane[part]) if not isinstance(o, Move)]
+        return [kernels[0], kernels[2]] if part == "attention" else kernels
+
+    def backward(self):
+        found = [Part("backward", "head", self.back("head_back", "head")),
+                 Part("backward", "norm", tuple(self.plane["norm_back"]))]
+        for k in reversed(range(self.w.layers)):
+            if self.s.recompute:
+                found += self.block("recompute", k)
+            names = {"down": "mlp.down", "up": "mlp.up", "norm2": "norm2", "out": "attention.out",
+                     "core": "attention", "qkv": "attention.qkv", "norm1": "norm1"}
+            for part, layer in names.items():
+                operations = (self.back(f"{part}_back", part) if part in self.of
+                              else tuple(self.plane[f"{part}_back"]))
+                found.append(Part("backward", f"blocks.{k}.{layer}", operations))
+        operations = (*self.plane["embed_back"], Scatter(self.of["embed"]))
+        return [*found, Part("backward", "embed", operations)]
+
+    def back(self, part, layer):
+        """Backward of a layer: the input's gradient, the weight's, its scatter."""
+        operations = list(self.plane[part])
+        if "oar" not in self.s.overlap:
+            operations = [o for operation in operations for o in (
+                operation if isinstance(operation, Under) else (operation,))]
+        again = () if self.s.keep else (Ask(self.of[layer]),)
+        return (*again, *operations, Scatter(self.of[layer]))
+
+    def end(self):
+        """The sums over z and data, and the optimizer."""
+        pieces, whole = held(self.s, self.w)
+        item = self.w.itemsize
+        return [Part("sync", "", (Move("z", "all_reduce", whole * item),
+                                  Move("data", "all_reduce", (pieces + whole) * item))),
+                Part("optimizer", "", (adamw((pieces + whole) * item),))]
+
+
+def held(s, w):
+    """(numbers in pieces, others) that a rank has."""
+    blocks, splits = s.blocks(w), s.splits(w)
+    pieces = sum(map(prod, blocks.values())) // s.z
+    whole = sum(prod(shape) // prod(s.axes[axis] for _, axis in splits.get(name, ()))
+                for name, shape in w.parameter_shapes().items() if name not in blocks)
+    return pieces, whole
+
+
+def ledger(s, w):
+    """The `Ledger` of one step of one rank."""
+    rows, axes = [], s.axes
+    ahead = AHEAD if "oag" in s.overlap else "z"
+    for part in parts(s, w):
+        for o in part.operations:
+            move = o.move if isinstance(o, Under) else o
+            if isinstance(o, Ask):
+                move = Move(ahead, "all_gather", o.payload)
+            elif isinstance(o, Scatter):
+                move = Move("z", "reduce_scatter", o.payload)
+            if isinstance(move, Move):
+                size = axes["z" if move.axis == AHEAD else move.axis]
+                rows.append((move.axis, move.collective, part.phase, int(size > 1), move.payload,
+                             size))
+    return Ledger.of(rows)
+
+
+def cost(s, w, cluster, mesh):
+    """The segments of one step of one rank."""
+    seconds, known = seconds_of(w, cluster), {}
+
+    def moved(axis, collective, payload):
+        key = axis, collective, payload
+        if key not in known:
+            real = "z" if axis == AHEAD else axis
+            known[key] = transfer(cluster, mesh, real, collective, payload)._replace(axis=axis)
+        return known[key]
+
+    clock = Clock(s, seconds, moved)
+    return clock.run(parts(s, w))
+

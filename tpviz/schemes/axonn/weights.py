@@ -1,0 +1,113 @@
+"""Weights that lie in pieces over the depth axis z, gathered where they are used.
+
+A rank's block of a weight is flattened and cut into z equal pieces, its parameter. Forward gathers
+the block; backward adds up the ranks' gradients and leaves each its piece. Three knobs of AxoNN are
+here (its paper's OAG and ORS, and whether the gathered block is kept for backward), none of which
+changes a number.
+"""
+
+import torch
+
+from tpviz.labels import current, label
+from tpviz.schemes.collectives import gather_first, scatter_first
+
+
+class Depth:
+    """The gathers and scatters of one rank, in the order in which its program asks for them.
+
+    prefetch : a group of its own for gathers: the next one is sent for before the present block is
+    used, by the order of the step before. ``misses`` counts gathers that the order did not foresee.
+    """
+
+    def __init__(self, group, prefetch=None, later=False, keep=True):
+        self.group, self.prefetch, self.later, self.keep = group, prefetch, later, keep
+        self.order, self.asked, self.ahead = [], [], None
+        self.scattering, self.misses = [], 0
+
+    @property
+    def size(self):
+        return self.group.size()
+
+    def begin(self):
+        """A step begins: the order that the last one took is what this one is to take."""
+        self.order, self.asked, self.ahead = self.asked, [], None
+
+    def whole(self, weight, phase):
+        """The block of a `Weight`, flat: sent for now, unless that was done in time."""
+        if self.size == 1:
+            return weight.shard.detach()
+        sent, self.ahead = self.ahead, None
+        ask, place = (weight, phase), len(self.asked)
+        self.asked.append(ask)
+        if sent and sent[0] == ask:
+            out, work = sent[1:]
+        else:
+            self.misses += bool(self.order) and place > 0
+            out, work = self._send(ask)
+        work.wait()
+        if self.prefetch is not None and place + 1 < len(self.order):
+            following = self.order[place + 1]
+            self.ahead = (following, *self._send(following))
+        return out
+
+    def _send(self, ask):
+        weight, phase = ask
+        with label(phase=phase, layer=weight.layer):  # of its use, whenever it is sent for
+            return gather_first(weight.shard.detach(), self.prefetch or self.group)
+
+    def scatter(self, weight, grad):
+        """This rank's piece of the summed gradient, or None if it is to come with `collect`."""
+        if self.size == 1:
+            return grad.flatten()
+        out, work = scatter_first(grad.flatten(), self.group)
+        if self.later:
+            self.scattering.append((weight.shard, out, work))
+            return None
+        work.wait()
+        return out
+
+    def collect(self):
+        """Wait for the gradients that are under way, and give them to their parameters."""
+        for shard, out, work in self.scattering:
+            work.wait()
+            shard.grad = out if shard.grad is None else shard.grad.add_(out)
+        self.scattering = []
+
+
+class Weight:
+    """One use of a parameter ``shard`` (flat) as a weight of ``shape``, a rank's block."""
+
+    def __init__(self, module, depth):
+        self.module, self.depth, self.shape = module, depth, module.weight.shape
+        self.layer = ""
+        pieces = module.weight.detach().flatten().chunk(depth.size)
+        module.weight = torch.nn.Parameter(pieces[depth.group.rank()].clone())
+
+    @property
+    def shard(self):
+        return self.module.weight
+
+    def whole(self):
+        """The block, for the graph."""
+        return Whole.apply(self.shard, self)
+
+    @property
+    def again(self):
+        """What gathers the block once more in backward, or None where it is kept."""
+        if self.depth.keep or self.depth.size == 1:
+            return None
+        return lambda: self.depth.whole(self, "backward").view(self.shape)
+
+
+class Whole(torch.autograd.Function):
+    """The gathered block of a `Weight`; its gradient is scattered."""
+
+    @staticmethod
+    def forward(ctx, shard, weight):
+        ctx.weight = weight
+        phase = current().phase or "forward"
+        return weight.depth.whole(weight, phase).view(weight.shape)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.weight.depth.scatter(ctx.weight, grad), None
