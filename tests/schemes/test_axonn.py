@@ -34,7 +34,7 @@ def test_equals_one_process(grid, knobs):
     assert_equal(axonn(grid, **knobs), replace(WIDE, tied=not untied))
 
 
-@pytest.mark.parametrize("keep, recompute", product((True, False), repeat=2))
+@pytest.mark.parametrize("keep, recompute", list(product((True, False), repeat=2)))
 def test_overlaps_change_no_number(keep, recompute):
     """Every rank adds in the same order, whenever it waits."""
     def losses(overlap):
