@@ -97,6 +97,10 @@ class AxoNN(Strategy):
         from .step import cost
         return cost(self, workload, cluster, mesh or Mesh(self.axes))
 
+    def memory(self, workload):
+        from .memory import memory
+        return memory(self, workload)
+
     @classmethod
     def space(cls, workload, world_size):
         """Every grid (x, y, z, data) of all ranks, with all overlaps."""

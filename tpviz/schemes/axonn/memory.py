@@ -1,0 +1,106 @@
+"""Bytes of a training step of AxoNN on one rank (derived; tests compare with tracked allocations).
+
+What autograd keeps of a microbatch is ATP's for the plane of x and y (`tpviz.schemes.atp.memory`),
+of its own rows; with ``recompute`` the input of every block, and all of the one in backward. Where
+z > 1, blocks of weights and of their gradients come on top, G = 12 H^2/(x y) a transformer block:
+
+    gathered: with ``keep`` the G of every block and the head's, until their backward
+    (``recompute``: of the block in backward), else the one in use; OAG: one more, sent for ahead;
+    gradients: the one that is scattered, and its piece; ORS: of all blocks where backward ends, and
+    while the next microbatch goes forward, since a scatter under way holds what it sends.
+
+All of that are buffers and counted as activations; gradients are the pieces that have come.
+"""
+
+from math import prod
+
+from tpviz.cost import Memory
+from tpviz.schemes.atp.memory import block_kept
+
+from .step import held
+
+
+def memory(s, w):
+    """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps."""
+    size, tensors = sum(held(s, w)) * w.itemsize, 12 * w.layers + 5 - w.tied
+    return Memory(parameters=size, gradients=size, optimizer=2 * size + 4 * tensors,
+                  activations=activations(s, w))
+
+
+def activations(s, w):
+    """Bytes at the peak, beside all tokens and targets, which are int64."""
+    return 16 * w.batch * w.seq + max(_Moments(s, w).all())
+
+
+class _Moments:
+    """Bytes at each moment of the step that may be the peak."""
+
+    def __init__(self, s, w):
+        local, self.item, self.wide = s.local(w), w.itemsize, max(w.itemsize, 4)
+        self.s, self.w, self.rows = s, w, local.batch * local.seq
+        self.stream = self.rows * w.hidden // s.y * self.item
+        size = {name: prod(shape) * self.item for name, shape in s.blocks(w).items()}
+        self.table = size["embed.token.weight"]  # as large as the head
+        self.qkv, self.up = (size[f"blocks.0.{n}.weight"] for n in ("attention.qkv", "mlp.up"))
+        self.block = sum(n for name, n in size.items() if name.startswith("blocks.0."))
+        self.cut, self.later = s.z > 1, s.z > 1 and "ors" in s.overlap
+        self.keep, self.again = self.cut and s.keep, self.cut and not s.keep
+        self.kept = block_kept(s.layout, local) + self.keep * self.block
+        self.stays = self.stream if s.recompute else self.kept  # of a block until its backward
+
+    def all(self):
+        """In the order of the step."""
+        layers, scattered = self.w.layers, self._scattered
+        blocks, microbatches = layers * self.stays, self.s.accumulation
+        under_way = scattered(layers * self.block + 2 * self.table)
+        yield blocks + self._loss(last=microbatches == 1)
+        if microbatches > 1:
+            yield blocks + self._loss(last=microbatches == 2) + under_way
+        yield blocks + self._head()
+        for after in (0, layers - 1):  # from the last block to the first what grows grows evenly
+            yield (layers - after) * self.stays + self._block() + scattered(after * self.block)
+        yield self.stream + self.table + under_way
+        pieces, whole = held(self.s, self.w)
+        yield (self.cut * whole + (self.s.data > 1) * (pieces + whole)) * self.item
+
+    def _loss(self, last):
+        """The last LayerNorm, the head's weight, and logits: 2 or 3 of their size."""
+        V = self.w.vocab // self.s.x
+        logits = (3 if self.s.x == 1 else 2) * self.rows * V * self.wide + 16 * self.rows
+        return self._end() + logits + self.keep * self.table + (
+            self._ahead(self.table) if self.again else self._ahead(last=last))
+
+    def _head(self):
+        """Gradients of the logits, of the head's weight with its piece, and of its input."""
+        logits = self.rows * self.w.vocab // self.s.x * self.item
+        piece = self.table // self.s.z if self.cut else 0
+        return (self._end() + logits + self.stream + self.table + piece + self.cut * self.table
+                + self._ahead())
+
+    def _block(self):
+        """Backward of a down projection: gradients of its input, its output and its weight."""
+        wide = self.rows * self.w.mlp_ratio * self.w.hidden // self.s.x * self.item
+        again = self.kept - self.stream if self.s.recompute else 0
+        waits = self._scattered(self.table)
+        if self.w.tied and not self.later:
+            waits = self.table // self.s.z
+        piece = self.up // self.s.z if self.cut else 0
+        return (again + self.stream + wide + self.up + piece + waits + self.again * self.up
+                + (self._ahead(self.up) if self.again else self._ahead()))
+
+    def _end(self):
+        return 2 * self.stream + 2 * self.rows * self.wide
+
+    def _scattered(self, size):
+        """Gradients of so many bytes with their pieces, if nobody has waited for them."""
+        return size + size // self.s.z if self.later else 0
+
+    def _ahead(self, size=None, last=False):
+        """What is sent for ahead; unless said: a weight of the next block, or, but for the last
+        microbatch, of the next one the first."""
+        if not self.cut or "oag" not in self.s.overlap:
+            return 0
+        if size is None:
+            size = (self.qkv if self.s.recompute else self.up if self.again
+                    else 0 if last or self.s.accumulation == 1 else self.table)
+        return size
