@@ -68,10 +68,12 @@ class Strategy:
     build(workload, mesh, dtype, device, lr) : this rank's `tpviz.schemes.gpt.program.Program`;
     torch's dtype and ``DeviceMesh``, every argument after the workload optional where the strategy
     needs no group.
+    clip : largest norm of the gradient, larger ones are scaled down to it; 0 for any.
     shares_batch : whether it cuts the batch itself, so that no `DataParallel` goes around it.
     """
 
     shares_batch = False
+    clip = 0.0
 
     def __post_init__(self):
         for f in fields(self):

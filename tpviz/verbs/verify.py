@@ -110,7 +110,7 @@ def verify(strategy, workload, steps=3, *, device=None, timeout=120, progress=No
 def _compare(strategy, workload, steps):
     """One rank: (errors, losses, the reference's losses, ledger of each step, `_unwaited`)."""
     program, device = program_here(strategy, workload)
-    reference = reference_program(workload, device=device)
+    reference = reference_program(workload, device=device, clip=strategy.clip)
     program.watch()
     reference.watch()
     errors, losses, expected = {}, [], []

@@ -44,6 +44,8 @@ class AxoNN(Strategy):
     keep: bool = knob(True, help="keep gathered weights until backward, else gather them again")
     recompute: bool = knob(False, help="keep a block's input only, compute its activations again")
     accumulation: int = knob(1, help="microbatches whose gradients are added up", low=1, high=1024)
+    tune: bool = knob(False, help="time the layouts of each product first, take the fastest")
+    clip: float = knob(0.0, help="largest norm of the gradient (0: any)", low=0.0, high=1e6)
 
     shares_batch = True
 
@@ -101,12 +103,23 @@ class AxoNN(Strategy):
         from .memory import memory
         return memory(self, workload)
 
+    def communication(self, workload, cluster, mesh=None):
+        """Seconds by `model.communication`: the papers' model as we read it."""
+        from .model import communication
+        return communication(self, workload, cluster, mesh)
+
+    @property
+    def copies(self):
+        return self.y
+
     @classmethod
     def space(cls, workload, world_size):
-        """Every grid (x, y, z, data) of all ranks, with all overlaps."""
+        """Every grid (x, y, z, data) of all ranks, with all overlaps and weights kept."""
         for x, y, z in product(divisors(world_size), repeat=3):
             if world_size % (x * y * z) == 0:
-                yield cls(x=x, y=y, z=z, data=world_size // (x * y * z))
+                grid = {"x": x, "y": y, "z": z, "data": world_size // (x * y * z)}
+                if all(cls.allows(*size) for size in grid.items()):
+                    yield cls(**grid)
 
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
         from .program import build

@@ -17,7 +17,9 @@ from tpviz.schemes.atp.program import ATPGPT, Groups
 from tpviz.schemes.gpt.initial import load_initial
 from tpviz.schemes.gpt.program import LEARNING_RATE, Program, gather, own_part
 
+from .clip import GRID, copies, norm_of, shrink
 from .layers import GridEmbedding, GridLinear
+from .tuner import Tuner
 from .weights import Depth
 
 
@@ -27,7 +29,9 @@ class GridGroups(Groups):
     def __init__(self, strategy, mesh, prefetch):
         super().__init__(strategy.layout, mesh)
         self.depth = Depth(mesh.get_group("z"), prefetch, "ors" in strategy.overlap, strategy.keep)
-        self.linear = partial(GridLinear, depth=self.depth)
+        axes = ("x", "y", "z", "data")
+        self.tuner = Tuner([mesh.get_group(a) for a in axes]) if strategy.tune else None
+        self.linear = partial(GridLinear, depth=self.depth, tuner=self.tuner)
         self.recompute = strategy.recompute
 
         if "oar" not in strategy.overlap:
@@ -104,6 +108,15 @@ class GridProgram(Program):
         with label(phase="sync"):
             self._sum("z", whole)
             self._sum("data", list(self.named.values()))
+            if self.strategy.clip:
+                self._clip()
+
+    def _clip(self):
+        axes, gradients = self.strategy.axes, [p.grad for p in self.named.values()]
+        shares = [copies(axes, self.splits.get(name, ()), name in self.pieces)
+                  for name in self.named]
+        self.norm = norm_of(gradients, shares, [self.mesh.get_group(axis) for axis in GRID])
+        shrink(gradients, self.norm, self.strategy.clip)
 
     def _sum(self, axis, parameters):
         group = self.mesh.get_group(axis)
@@ -136,6 +149,10 @@ def build(strategy, workload, mesh, dtype, device, **options):
             layer.pieces.layer = name
     blocks = strategy.blocks(workload)
     _load(module, workload, strategy.splits(workload), blocks, mesh)
+    if groups.tuner:
+        local = strategy.local(workload)
+        layers = [layer for layer in module.modules() if isinstance(layer, GridLinear)]
+        groups.tuner.prepare(layers, local.batch * local.seq)
     program = GridProgram(strategy, workload, module, mesh, groups.depth, blocks, **options)
     rows = [(0, "z"), (0, "data")]
     program.output_splits, program.input_splits = [(2, "x"), *rows], [(2, "y"), *rows]

@@ -15,7 +15,7 @@ norms   y: two numbers a token     y: as many
 ======  =========================  ==================================================
 
 A gather and a scatter are of the block k n/(x y). At the end what is not in pieces is summed over
-z, and everything over data.
+z, and everything over data; to clip, one number over z, y and x.
 """
 
 from math import prod
@@ -114,11 +114,12 @@ class _Parts:
         return (*again, *operations, Scatter(self.of[layer]))
 
     def end(self):
-        """The sums over z and data, and the optimizer."""
+        """The sums over z and data, of squares over the grid to clip by, and the optimizer."""
         pieces, whole = held(self.s, self.w)
         item = self.w.itemsize
+        norm = [Move(axis, "all_reduce", max(4, item)) for axis in ("z", "y", "x") if self.s.clip]
         return [Part("sync", "", (Move("z", "all_reduce", whole * item),
-                                  Move("data", "all_reduce", (pieces + whole) * item))),
+                                  Move("data", "all_reduce", (pieces + whole) * item), *norm)),
                 Part("optimizer", "", (adamw((pieces + whole) * item),))]
 
 

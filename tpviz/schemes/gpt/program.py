@@ -56,9 +56,11 @@ class Program:
     whole parameter.
     partial : names of parameters whose gradient is complete only after `synchronise`, which sums
     them over ``partial_axis``.
+    clip : largest norm of the gradient, 0 for any; for a module that is whole on this rank.
     """
 
     output_splits = input_splits = ()
+    clip = 0.0
     sequence_first = False
     partial, partial_axis = (), None
 
@@ -79,6 +81,8 @@ class Program:
         loss = self.forward(batch)
         loss.backward()
         self.synchronise()
+        if self.clip:
+            torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.clip)
         return loss.detach()
 
     def forward(self, batch):
@@ -134,8 +138,10 @@ class Program:
         return self.full(self.named)
 
 
-def reference_program(workload, dtype=None, device="cpu", lr=LEARNING_RATE):
-    """The whole model in one process, on one device."""
+def reference_program(workload, dtype=None, device="cpu", lr=LEARNING_RATE, clip=0.0):
+    """The whole model in one process, on one device; ``clip``: as of a `Strategy`."""
     module = ReferenceGPT(workload, dtype=dtype or getattr(torch, workload.dtype), device=device)
     load_initial(module, workload)
-    return Program(workload, module, lr=lr)
+    program = Program(workload, module, lr=lr)
+    program.clip = clip
+    return program

@@ -1,0 +1,138 @@
+"""Which way to lay out the operands of a matrix product: tried once, decided by all ranks together.
+
+C (m, n) = A (m, k) B (k, n) in three forms. Operands are row-major (the last dim is contiguous; the
+authors' labels are those of column-major libraries, in which A and B trade places):
+
+====  ==========  ==========  =============================================
+form  A lies as   B lies as   as torch lays it out without any copy in
+====  ==========  ==========  =============================================
+NN    (m, k)      (k, n)      the input's gradient, dY W
+NT    (m, k)      (n, k)      forward, X W^T with W (out, in)
+TN    (k, m)      (k, n)      the weight's gradient, dY^T X
+====  ==========  ==========  =============================================
+
+An operand that lies the other way is copied first, and the copy is timed too. The numbers are those
+of one product; only rounding can differ from form to form.
+"""
+
+from statistics import median
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
+
+from tpviz.schemes.atp.operators import summing
+
+FORMS = ("NN", "NT", "TN")
+NATURAL = {"forward": "NT", "input": "NN", "weight": "TN"}
+"""{pass: form without a copy}; what is taken for a signature that was not timed."""
+
+
+class Signature(NamedTuple):
+    """A product: its sizes, and which of a layer's three it is (a key of `NATURAL`)."""
+
+    m: int
+    n: int
+    k: int
+    pass_: str
+
+
+def product(a, b, form, bias=None):
+    """a b (+ bias), with both operands laid out as ``form`` says."""
+    a, b = _laid(a, form[0] == "T"), _laid(b, form[1] == "T")
+    return a @ b if bias is None else torch.addmm(bias, a, b)
+
+
+def _laid(matrix, transposed):
+    return matrix.t().contiguous().t() if transposed else matrix.contiguous()
+
+
+class Tuner:
+    """The form of every product of a model, one for each `Signature`, the same on all ranks.
+
+    groups : those whose members must agree; the slowest rank's median decides.
+    repeats : how often a form is timed, after one run that is not. clock : seconds, host's.
+    """
+
+    def __init__(self, groups, repeats=5, clock=perf_counter):
+        self.groups, self.repeats, self.clock = groups, repeats, clock
+        self.chosen, self.seconds = {}, {}
+
+    def prepare(self, layers, rows):
+        """Time the products of linear ``layers`` (out, in) on ``rows`` tokens, on every rank at
+        once; nothing where tensors have no numbers."""
+        for layer in layers:
+            out, into = layer.pieces.shape
+            for signature in (Signature(rows, out, into, "forward"),
+                              Signature(rows, into, out, "input"),
+                              Signature(out, into, rows, "weight")):
+                if signature not in self.chosen and not isinstance(layer.weight, FakeTensor):
+                    self._decide(signature, layer.weight.detach())
+
+    def product(self, a, b, pass_, bias=None):
+        """a b (+ bias) in the form chosen for it."""
+        signature = Signature(a.shape[0], b.shape[1], a.shape[1], pass_)
+        return product(a, b, self.chosen.get(signature, NATURAL[pass_]), bias)
+
+    def _decide(self, signature, like):
+        m, n, k, pass_ = signature
+        natural = NATURAL[pass_]
+        a = like.new_ones(k, m).t() if natural[0] == "T" else like.new_ones(m, k)
+        b = like.new_ones(n, k).t() if natural[1] == "T" else like.new_ones(k, n)
+        seconds = torch.tensor([self._median(a, b, form) for form in FORMS], dtype=torch.float64,
+                               device=like.device)
+        for group in self.groups:
+            if group.size() > 1:
+                dist.all_reduce(seconds, op=dist.ReduceOp.MAX, group=group)
+        self.seconds[signature] = dict(zip(FORMS, seconds.tolist()))
+        self.chosen[signature] = min(FORMS, key=self.seconds[signature].get)
+
+    def _median(self, a, b, form):
+        product(a, b, form)
+        found = []
+        for _ in range(self.repeats):
+            _finish(a)
+            start = self.clock()
+            product(a, b, form)
+            _finish(a)
+            found.append(self.clock() - start)
+        return median(found)
+
+
+def _finish(tensor):
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)
+
+
+class TunedLinear(torch.autograd.Function):
+    """`tpviz.schemes.atp.operators.Linear` for what AxoNN uses of it, its products by a `Tuner`."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, way, again, tuner):
+        ctx.way, ctx.again, ctx.tuner = way, again, tuner
+        ctx.save_for_backward(x, None if again else weight)
+        y = tuner.product(x.flatten(0, -2), weight.t(), "forward", bias)
+        y = y.unflatten(0, x.shape[:-1])
+        return summing(y, None, way.contract)() if way.contract.size() > 1 else y
+
+    @staticmethod
+    def backward(ctx, grad):
+        way, tuner, (x, weight) = ctx.way, ctx.tuner, ctx.saved_tensors
+        weight = ctx.again() if ctx.again else weight
+        rows = grad.flatten(0, -2).contiguous()
+        grad_x = tuner.product(rows, weight, "input").unflatten(0, grad.shape[:-1])
+        finish = summing(grad_x, None, way.spread) if way.spread.size() > 1 else None
+        if finish and not way.hidden:
+            grad_x, finish = finish(), None
+        grad_weight = tuner.product(rows.t(), x.flatten(0, -2), "weight")
+        grad_bias = rows.sum(0) if ctx.needs_input_grad[2] else None
+        return finish() if finish else grad_x, grad_weight, grad_bias, None, None, None
+
+
+def linear(x, weight, bias, way, again, tuner):
+    """A linear layer; its bias is added after the sum over ``way.contract`` where there is one."""
+    if way.contract.size() == 1 or bias is None:
+        return TunedLinear.apply(x, weight, bias, way, again, tuner)
+    return TunedLinear.apply(x, weight, None, way, again, tuner) + bias
