@@ -26,7 +26,8 @@ def test_space_has_every_class_and_product():
                      tv.DataParallel(dp=4, zero=3), tv.DataParallel(dp=4, bucket_mb=25.0),
                      tv.Megatron(tp=2, sp=True) * tv.DataParallel(dp=2, zero=1)):
         assert strategy in found
-    assert set(space(W, 1)) == {tv.ATP(mesh=(1, 1)), tv.DataParallel(dp=1), tv.Megatron(tp=1)}
+    assert set(space(W, 1)) == {tv.ATP(mesh=(1, 1)), tv.AxoNN(x=1, z=1), tv.DataParallel(dp=1),
+                                tv.Megatron(tp=1)}
     assert {s.axes["tp"] for s in space(W, 1024) if "tp" in s.axes} <= {2, 4, 8, 16, 32, 64}
 
 
