@@ -1,0 +1,359 @@
+"""AxoNN's communication model: by hand, by the ledger, by closed forms, by the authors' script; its
+bandwidths, its ranking, the models and FLOPs of its papers."""
+
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tpviz as tv
+from tpviz.schemes.axonn import model, model_released, models, rates
+from tpviz.schemes.axonn.model import FC, volume
+
+GRIDS = [(x, y, z, 8 // (x * y * z)) for x, y, z in product((1, 2, 4, 8), repeat=3)
+         if 8 % (x * y * z) == 0]
+AXES = ("x", "y", "z", "data")
+W = tv.GPT(layers=2, hidden=32, heads=8, seq=8, batch=32, vocab=32)
+
+
+def FLAT(inside, size):
+    return 1e9
+
+
+def axonn(grid, **knobs):
+    return tv.AxoNN(**dict(zip(AXES, grid)), **knobs)
+
+
+# -- volumes ---------------------------------------------------------------------------------------
+def mlp_bytes(x, y, z, data):
+    """Bytes that a rank of an MLP 16 -> 64 -> 16 sends for 32 tokens in float64, weights kept."""
+    first, second = (volume(fc, 32 / data, x, y, z, data)
+                     for fc in (FC(16, 64), FC(64, 16, True)))
+    return {"gather": 8 * (first.gather + second.gather),
+            "scatter": 8 * (first.scatter + second.scatter),
+            "y": 8 * (first.forward + second.backward), "x": 8 * (first.backward + second.forward),
+            "data": 8 * (first.data + second.data)}
+
+
+@pytest.mark.parametrize("grid, expected", [
+    ((2, 2, 2, 1), {"gather": 2048, "scatter": 2048, "y": 8192, "x": 2048, "data": 0}),
+    ((4, 1, 1, 1), {"gather": 0, "scatter": 0, "y": 0, "x": 12288, "data": 0}),
+    ((1, 4, 1, 1), {"gather": 0, "scatter": 0, "y": 49152, "x": 0, "data": 0}),
+    ((1, 1, 4, 1), {"gather": 12288, "scatter": 12288, "y": 0, "x": 0, "data": 0}),
+    ((1, 1, 1, 4), {"gather": 0, "scatter": 0, "y": 0, "x": 0, "data": 24576}),
+    ((2, 1, 2, 2), {"gather": 4096, "scatter": 4096, "y": 0, "x": 2048, "data": 4096})])
+def test_an_mlp_by_hand(grid, expected):
+    """The first four were counted on an independent implementation of eight processes."""
+    assert mlp_bytes(*grid) == expected
+
+
+def test_a_layer_of_unlike_sizes_by_hand():
+    """k = 6, n = 20, m = 12 on x = 2, y = 3, z = 4, data = 5."""
+    assert volume(FC(6, 20), 12, 2, 3, 4, 5) == pytest.approx((
+        3 * 5, 3 * 5, 4 / 3 * 12 * 20 / 8, 12 * 6 / 12, 8 / 5 * 5))
+    assert volume(FC(6, 20, True), 12, 2, 3, 4, 5) == pytest.approx((
+        3 * 5, 3 * 5, 12 * 20 / 12, 4 / 3 * 12 * 6 / 8, 8 / 5 * 5))
+
+
+@pytest.mark.parametrize("recompute, keep", list(product((False, True), repeat=2)))
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("grid", [(2, 2, 2, 1), (4, 2, 1, 1), (1, 2, 2, 2), (2, 1, 2, 2)])
+def test_the_ledger_of_a_block(grid, recompute, keep, accumulation):
+    """Beside the layers the program sends statistics of LayerNorm over y, and at the end the
+    gradients of what is not in pieces."""
+    s = axonn(grid, recompute=recompute, keep=keep, accumulation=accumulation)
+    x, y, _, data = grid
+    w, expected = replace(W, dtype="float64"), model.elements(s, W)
+    (one, one_end), (two, two_end) = (sent(s, replace(w, layers=k)) for k in (1, 2))
+    rows = W.batch * W.seq / data / s.z
+    statistics = 2 * (2 + recompute) * 2 * rows * 2 * (y - 1) / y
+    whole = (3 / x + 1 / y + 4 / x + 1 / y + 4 / y) * W.hidden  # biases, norms
+    for axis in ("x", "y", "z"):
+        more = statistics if axis == "y" else 0
+        assert two[axis] - one[axis] - more == pytest.approx(expected[axis], rel=1e-12)
+    assert two_end["data"] - one_end["data"] - 2 * (data - 1) / data * whole == pytest.approx(
+        expected["data"], rel=1e-12)
+
+
+def sent(strategy, w):
+    """({axis: elements before the end of the step}, {axis: elements at its end})."""
+    before, end = dict.fromkeys(AXES, 0.0), dict.fromkeys(AXES, 0.0)
+    for row in strategy.ledger(w):
+        where = end if row.phase == "sync" else before
+        where[row.axis.removesuffix("_ahead")] += row.wire_bytes / w.itemsize
+    return before, end
+
+
+SIZES = st.sampled_from([1, 2, 3, 4, 8])
+
+
+@given(st.tuples(SIZES, SIZES, SIZES, SIZES), st.booleans(), st.booleans(),
+       st.sampled_from([1, 4]), st.sampled_from([1, 2, 4]))
+@settings(max_examples=80, deadline=None)
+def test_closed_forms_are_the_sum_over_layers(grid, recompute, keep, accumulation, ratio):
+    w = replace(W, mlp_ratio=ratio)
+    s = axonn(grid, recompute=recompute, keep=keep, accumulation=accumulation)
+    assert model.closed_forms(s, w) == pytest.approx(model.elements(s, w), rel=1e-12)
+
+
+@pytest.mark.parametrize("recompute, keep, of_y, of_x, of_z", [
+    (False, True, 12, 4, 2), (False, False, 12, 4, 3), (True, True, 19, 6, 3),
+    (True, False, 19, 6, 4)])
+def test_a_gpt_block_by_hand(recompute, keep, of_y, of_x, of_z):
+    """7R + 5, 2R + 2 and a, on (2, 2, 2, 2): m h = 4096, h^2 = 1024."""
+    s = axonn((2, 2, 2, 2), recompute=recompute, keep=keep)
+    assert model.elements(s, W) == {"y": of_y * 4096 / 4, "x": of_x * 4096 / 4,
+                                    "z": of_z * 1536, "data": 1536}
+
+
+# -- times -----------------------------------------------------------------------------------------
+def test_seconds_by_hand():
+    """(2, 2, 2, 2), both layers, elements of 4 bytes, one bandwidth an axis; gradients of 8."""
+    asked = {}
+
+    def rate(inside, size):
+        asked[inside, size] = True
+        return {1: 1e3, 2: 2e3, 4: 4e3, 8: 8e3}[inside]
+
+    s = axonn((2, 2, 2, 2))
+    assert model.seconds_by_axis(s, W, rate) == {
+        "x": 2 * 4096 * 4 / 1e3, "y": 2 * 12288 * 4 / 2e3, "z": 2 * 3072 * 4 / 4e3,
+        "data": 2 * 1536 * 4 / 8e3}
+    assert model.seconds_by_axis(s, W, rate, gradient_bytes=8)["data"] == 2 * 1536 * 8 / 8e3
+    other = model.seconds_by_axis(replace(s, order="yxz"), W, rate)
+    assert (other["x"], other["y"]) == (2 * 4096 * 4 / 2e3, 2 * 12288 * 4 / 1e3)
+    assert asked.keys() == {(1, 2), (2, 2), (4, 2), (8, 2)}
+
+
+def test_an_axis_of_one_rank_asks_for_no_bandwidth():
+    def rate(inside, size):
+        assert size > 1
+        return 1e9
+    assert model.seconds(axonn((1, 1, 1, 1)), W, rate) == 0
+    assert model.seconds(axonn((1, 1, 4, 1)), W, rate) > 0
+
+
+@given(st.sampled_from(GRIDS), st.booleans(), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_more_work_takes_longer(grid, recompute, keep):
+    s = axonn(grid, recompute=recompute, keep=keep)
+    base = model.seconds(s, W, FLAT)
+    plane, weights = s.x * s.y > 1, s.z > 1
+    assert (model.seconds(s, replace(W, batch=64), FLAT) > base) is plane
+    assert (model.seconds(replace(s, accumulation=2), W, FLAT) > base) is weights
+    assert (model.seconds(s, W, FLAT, gradient_bytes=8) > base) is (s.data > 1)
+    if keep:
+        assert (model.seconds(replace(s, keep=False), W, FLAT) > base) is weights
+    if not recompute:
+        more = model.seconds(replace(s, recompute=True), W, FLAT)
+        assert (more > base) is (plane or weights)
+    assert model.seconds(s, replace(W, layers=6), FLAT) == pytest.approx(3 * base)
+    assert model.seconds(s, W, lambda inside, size: 5e8) == pytest.approx(2 * base)
+
+
+@pytest.mark.parametrize("ours, theirs, world", [
+    (tv.clusters.perlmutter(16), rates.PERLMUTTER, 64),
+    (tv.clusters.frontier(8), rates.FRONTIER, 64)], ids=["Perlmutter", "Frontier"])
+def test_our_clusters_have_the_bandwidths_of_the_model(ours, theirs, world):
+    mine, sizes = rates.of_cluster(ours, world), [2**k for k in range(7)]
+    keys = [(inside, size) for inside, size in product(sizes, sizes[1:]) if inside * size <= world]
+    assert len(keys) == 21
+    for key in keys:
+        assert mine(*key) == pytest.approx(theirs(*key), rel=1e-12), key
+    for grid in [(4, 2, 2, 4), (1, 2, 8, 4), (1, 1, 64, 1), (2, 1, 2, 16)]:
+        s = axonn(grid)
+        assert s.communication(W, ours) == pytest.approx(model.seconds(s, W, theirs), rel=1e-12)
+
+
+def test_bandwidths_by_hand():
+    p, f = rates.PERLMUTTER, rates.FRONTIER
+    assert [p(inside, 16) / 1e9 for inside in (1, 2, 4, 16)] == [80, 40, 20, 20]
+    assert [f(inside, 16) / 1e9 for inside in (1, 2, 4, 8, 64)] == [40, 20, 10, 5, 5]
+    assert p(2, 2) == 76e9 and p(1, 4) == 225e9 and f(2, 4) == 72e9 and f(1, 4) == 52e9
+    assert p(4, 2) == 20e9 and p(2, 4) == 40e9
+    with pytest.raises(ValueError, match=r"groups of 3 ranks 1 apart .* use \(inside, size\) = "
+                                         r"\(1, 2\) or \(1, 4\) or \(2, 2\)"):
+        p(1, 3)
+    finer = rates.of_cluster(tv.clusters.perlmutter(3), 12)
+    assert (p(2, 3), finer(2, 3)) == (40e9, 20e9)  # 0 2 | 4: one member in the second node
+
+
+def test_the_mesh_around_it_decides_where_axes_lie():
+    cluster, s = tv.clusters.perlmutter(4), axonn((2, 1, 2, 1))
+    inner = tv.Mesh({"data": 1, "z": 2, "y": 1, "x": 2, "other": 4})
+    at = model.seconds_by_axis(s, W, rates.PERLMUTTER, inner.axes)
+    assert s.communication(W, cluster, inner) == sum(at.values())
+    assert at["x"] == 2 * 4 * model.elements(s, W)["x"] / 20e9
+    assert s.communication(W, cluster) < s.communication(W, cluster, inner)
+
+
+def test_special_cases():
+    """x alone is Megatron; y alone sends three times as much."""
+    box = tv.clusters.nvswitch()
+    alone = axonn((8, 1, 1, 1)).communication(W, box)
+    assert alone == pytest.approx(tv.Megatron(tp=8).communication(W, box), rel=1e-12)
+    assert axonn((1, 8, 1, 1)).communication(W, box) == pytest.approx(3 * alone, rel=1e-12)
+    atp = tv.ATP(mesh=(4, 2), attention="A1").communication(W, box)
+    assert axonn((4, 2, 1, 1)).communication(W, box) == pytest.approx(atp, rel=1e-12)
+
+
+# -- the authors' script ---------------------------------------------------------------------------
+PAPER = models.paper_models(batch=1024)["20B"]
+GOLDEN = {
+    ("Perlmutter", False): [((1, 1, 32, 1), 1.3351), ((1, 1, 16, 2), 1.5217),
+                            ((1, 2, 16, 1), 10.1341), ((1, 4, 8, 1), 10.1659)],
+    ("Perlmutter", True): [((1, 1, 32, 1), 1.3351), ((1, 1, 16, 2), 1.5217),
+                           ((1, 4, 8, 1), 5.6859), ((1, 2, 16, 1), 5.7130)],
+    ("Frontier", False): [((1, 1, 32, 1), 2.6701), ((1, 1, 16, 2), 3.5027),
+                          ((1, 2, 16, 1), 7.7933), ((1, 2, 8, 2), 8.5398)],
+    ("Frontier", True): [((1, 1, 32, 1), 2.6701), ((1, 1, 16, 2), 3.5027),
+                         ((1, 2, 16, 1), 5.1886), ((1, 2, 8, 2), 5.9351)]}
+
+
+@pytest.mark.parametrize("name, corrected", list(GOLDEN))
+def test_the_script_to_every_printed_digit(name, corrected):
+    """20B on 32 GPUs: what the authors' script gave when it was run for our references, as it is
+    and with its MLP put right."""
+    theirs = {"Perlmutter": rates.PERLMUTTER, "Frontier": rates.FRONTIER}[name]
+    found = model_released.script_ranking(PAPER, 32, theirs, models.LEAST_RANKS["20B"],
+                                          corrected=corrected)
+    assert len(found) == 36
+    assert [(tuple(g), round(s, 4)) for g, s in found[:4]] == GOLDEN[name, corrected]
+
+
+@pytest.mark.parametrize("grid, seconds", [((1, 1, 1024, 1), 5.31), ((1, 1, 64, 16), 5.65)])
+def test_the_script_for_80b(grid, seconds):
+    w = models.paper_models()["80B"]
+    assert model_released.script_seconds(grid, w, rates.PERLMUTTER) == pytest.approx(
+        seconds, abs=0.005)
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("theirs", [rates.PERLMUTTER, rates.FRONTIER], ids=lambda r: r.name)
+def test_the_slips_are_all_that_differs(theirs, accumulation):
+    """Put right, the script is our model with recomputation, gradients of 4 bytes and the order
+    yxz, its unit apart."""
+    grids = list(model_released.script_grids(PAPER, 32))
+    assert len(grids) == 56
+    for grid in grids:
+        c, r, d, data = grid
+        ours = model.seconds(axonn((r, c, d, data), order="yxz", recompute=True,
+                                   accumulation=accumulation), PAPER, theirs, gradient_bytes=4)
+        right, slipped = (model_released.script_seconds(grid, PAPER, theirs, accumulation, fixed)
+                          for fixed in (True, False))
+        assert right * 1024**3 / 1e9 == pytest.approx(ours, rel=1e-12)
+        assert (slipped == pytest.approx(right, rel=1e-9)) is (c * r == 1)
+
+
+# -- the best grid ---------------------------------------------------------------------------------
+def test_ranking_is_brute_force():
+    """All grids of 32 ranks that fit, each by its own bandwidths; the rest left out."""
+    w, cluster = replace(W, batch=16), tv.clusters.perlmutter(8)
+    found = model.ranking(tv.AxoNN.space(w, 32), w, rates.of_cluster(cluster, 32))
+    fit = {}
+    for x, y, z in product((1, 2, 4, 8, 16, 32), repeat=3):
+        if 32 % (x * y * z) == 0:
+            data = 32 // (x * y * z)
+            if x <= 8 and z * data <= 16:  # heads; batch; 32 hidden features take any y
+                fit[x, y, z, data] = axonn((x, y, z, data)).communication(w, cluster)
+    grids = {(s.x, s.y, s.z, s.data): seconds for s, seconds in found}
+    assert grids == pytest.approx(fit) and len(found) == len(fit) < 56
+    assert [t for _, t in found] == pytest.approx(sorted(fit.values()))
+    enough = model.ranking(tv.AxoNN.space(w, 32), w, rates.of_cluster(cluster, 32), least=16)
+    assert enough == [(s, t) for s, t in found if s.data <= 2]
+
+
+def test_equal_times_go_to_the_fewest_copies():
+    """3 x 2 sends 2 x 4 sixths over x and 12 over y, 6 x 1 5 x 4 sixths over x."""
+    tie = [axonn((3, 2, 1, 1)), axonn((6, 1, 1, 1))]
+    found = model.ranking(tie, replace(W, hidden=24, heads=6, vocab=24), FLAT)
+    assert [s.copies for s, _ in found] == [1, 2] and found[0][1] == pytest.approx(found[1][1])
+
+
+def test_the_space_stays_within_the_knobs():
+    """Some 4096 ranks along x are no knob's value; all others come once."""
+    w = models.paper_models()["80B"]
+    found = list(tv.AxoNN.space(w, 4096))
+    grids = {(s.x, s.y, s.z, s.data) for s in found}
+    assert len(grids) == len(found) and all(prod(grid) == 4096 for grid in grids)
+    powers = [2**k for k in range(13)]
+    assert len(found) == sum(4096 % (x * y * z) == 0 for x, y in product(powers[:11], repeat=2)
+                             for z in powers)
+    assert all(s.keep and s.overlap == ("oar", "ors", "oag") for s in found)
+    assert {(s.x, s.y, s.z, s.data) for s in tv.AxoNN.space(W, 6)} >= {(3, 2, 1, 1), (1, 1, 6, 1)}
+
+
+def test_search_by_communication():
+    cluster = tv.clusters.perlmutter(2)
+    found = tv.search(W, cluster, tv.AxoNN, objective="communication")
+    times = model.ranking(tv.AxoNN.space(W, 8), W, rates.of_cluster(cluster, 8))
+    assert len(found.rows) == len(times) == len(GRIDS)
+    assert [row.communication for row in found.rows] == pytest.approx([t for _, t in times])
+    assert found.best == times[0][0]
+
+
+@given(st.sampled_from([16, 64, 256, 1024]), st.floats(1e6, 1e12), st.floats(1e6, 1e12),
+       st.booleans(), st.sampled_from([2, 4]))
+@settings(max_examples=60, deadline=None)
+def test_the_continuous_optimum(plane, of_x, of_y, recompute, ratio):
+    """Its sizes multiply to the plane's, and neither neighbours nor whole grids beat it."""
+    w = replace(W, mlp_ratio=ratio)
+    x, y = model.optimum(w, plane, (of_x, of_y), recompute)
+    assert x * y == pytest.approx(plane)
+    passes = 1 + recompute
+
+    def cost(x, y):  # of the planes of as many ranks, in units of 2 m h / plane
+        return ((2 * passes + 2) * (x - 1) / of_x
+                + ((3 + ratio) * passes + 1 + ratio) * (y - 1) / of_y)
+
+    least, size = cost(x, y), plane / min(of_x, of_y)
+    for other in (0.5 * x, 0.9 * x, 1.1 * x, 2 * x, *(2**k for k in range(11))):
+        assert cost(other, plane / other) >= least - 1e-9 * size
+    assert cost(1.5 * x, y / 1.5) > least
+
+
+def test_three_columns_to_a_row():
+    """The v1 paper's rule as recalled, x = 3 y; 19/6 with recomputation (derived)."""
+    for recompute, ratio in ((False, 3), (True, 19 / 6)):
+        x, y = model.optimum(W, 48, recompute=recompute)
+        assert x / y == pytest.approx(ratio)
+    assert model.optimum(W, 48) == pytest.approx((12, 4))
+
+
+# -- the papers' models ----------------------------------------------------------------------------
+def test_sizes_of_the_models():
+    """Parameters in 10^9 by the authors' formula, from the table of our references."""
+    listed = {"5B": 5.05, "10B": 10.3, "20B": 20.1, "40B": 39.2, "50B": 49.4, "60B": 57.6,
+              "80B": 76.8, "100B": 96.7, "160B": 152.9, "175B": 174.6, "320B": 310, "640B": 619}
+    found = models.paper_models()
+    assert found.keys() == listed.keys()
+    for name, w in found.items():
+        digits = len(str(listed[name]).partition(".")[2])
+        assert round(w.num_parameters / 1e9, digits) == listed[name], name
+        assert (w.seq, w.vocab, w.dtype, w.batch) == (2048, 51200, "bfloat16", 8192)
+    heads = [32, 40, 56, 72, 72, 72, 96, 96, 96, 96, 128, 128]
+    assert [w.heads for w in found.values()] == heads
+    assert models.paper_models(batch=8)["5B"].batch == 8
+    assert models.LEAST_RANKS["80B"] == 64 and "320B" not in models.LEAST_RANKS
+
+
+@pytest.mark.parametrize("name", ["5B", "80B", "640B"])
+def test_flops_are_the_formula_of_the_papers(name):
+    w = models.paper_models()[name]
+    b, s, v, h, layers = w.batch, w.seq, w.vocab, w.hidden, w.layers
+    formula = 96 * b * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
+    assert models.hardware_flops(w) == pytest.approx(formula, rel=1e-12)
+    model_flops = 72 * b * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * layers * h))
+    assert w.step_flops == pytest.approx(model_flops, rel=1e-12)
+
+
+def test_hfu_and_mfu():
+    """57 % counted with recomputation is some 43 % without (derived for 80B)."""
+    w = models.paper_models()["80B"]
+    seconds = models.hardware_flops(w) / (0.57 * 1024 * models.NOMINAL["A100"])
+    found = models.utilisation(w, seconds, 1024, models.NOMINAL["A100"])
+    assert found.hfu == pytest.approx(0.57) and found.mfu == pytest.approx(0.43, abs=0.005)
+    assert models.utilisation(w, 2 * seconds, 1024, 312e12).mfu == pytest.approx(found.mfu / 2)
