@@ -10,6 +10,14 @@ from tpviz.schemes.ownership import local_shapes
 
 W = tv.GPT(layers=3, hidden=64, heads=4, seq=32, batch=4, vocab=512, tied=False)
 EXACT = ("parameters", "gradients", "optimizer")
+AXONN = [
+    ((2, 1, 1, 1), {}), ((1, 2, 1, 1), {"recompute": True}), ((1, 1, 1, 2), {}),
+    *[((1, 1, 2, 1), {"keep": keep, "recompute": recompute, "overlap": overlap})
+      for keep in (True, False) for recompute in (False, True) for overlap in ((), ("oag",))],
+    *[((1, 1, 2, 1), {"accumulation": 2, "overlap": overlap}) for overlap in ((), ("oar",))],
+    ((2, 1, 2, 1), {}), ((1, 2, 2, 1), {"keep": False, "overlap": ("oar", "oag")}),
+    ((2, 2, 1, 1), {"accumulation": 4}),
+]
 
 
 def peaks(strategy, workload, tries=3):
@@ -33,6 +41,7 @@ def peaks(strategy, workload, tries=3):
       for options in ({}, {"attention": "A1"}, {"norm": "L2"}, {"sp": True}, {"chunks": 2},
                       {"chunks": 4, "chunking": "pipelined"})],
     tv.DataParallel(dp=2, zero=2, bucket_mb=0.07) * tv.ATP(mesh=(2, 2)),
+    *[tv.AxoNN(**dict(zip(("x", "y", "z", "data"), grid)), **knobs) for grid, knobs in AXONN],
 ], ids=lambda s: s.short)
 def test_equals_what_is_tracked(strategy):
     found, tracked = strategy.memory(W), peaks(strategy, W)

@@ -7,7 +7,8 @@ z > 1, blocks of weights and of their gradients come on top, G = 12 H^2/(x y) a 
     gathered: with ``keep`` the G of every block and the head's, until their backward
     (``recompute``: of the block in backward), else the one in use; OAG: one more, sent for ahead;
     gradients: the one that is scattered, and its piece; ORS: of all blocks where backward ends, and
-    while the next microbatch goes forward, since a scatter under way holds what it sends.
+    while the next microbatch goes forward, as if a scatter under way held what it sends: with ORS
+    an upper bound (tracked is up to a third less, where weights are most of the memory).
 
 All of that are buffers and counted as activations; gradients are the pieces that have come.
 """
