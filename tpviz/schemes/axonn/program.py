@@ -45,7 +45,7 @@ class GridGroups(Groups):
         """A block; with recomputation it keeps its input only."""
         if not self.recompute:
             return block(x)
-        return checkpoint(block, x, use_reentrant=False, context_fn=_contexts)
+        return checkpoint(block, x, use_reentrant=False, context_fn=_contexts, early_stop=False)
 
 
 def _contexts():
