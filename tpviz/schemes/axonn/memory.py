@@ -13,6 +13,7 @@ z > 1, blocks of weights and of their gradients come on top, G = 12 H^2/(x y) a 
 All of that are buffers and counted as activations; gradients are the pieces that have come.
 """
 
+from dataclasses import replace
 from math import prod
 
 from tpviz.cost import Memory
@@ -40,7 +41,8 @@ class _Moments:
         local, self.item, self.wide = s.local(w), w.itemsize, max(w.itemsize, 4)
         self.s, self.w, self.rows = s, w, local.batch * local.seq
         self.stream = self.rows * w.hidden // s.y * self.item
-        size = {name: prod(shape) * self.item for name, shape in s.blocks(w).items()}
+        blocks = s.blocks(replace(w, layers=1))  # all are alike
+        size = {name: prod(shape) * self.item for name, shape in blocks.items()}
         self.table = size["embed.token.weight"]  # as large as the head
         self.qkv, self.up = (size[f"blocks.0.{n}.weight"] for n in ("attention.qkv", "mlp.up"))
         self.block = sum(n for name, n in size.items() if name.startswith("blocks.0."))

@@ -18,6 +18,7 @@ A gather and a scatter are of the block k n/(x y). At the end what is not in pie
 z, and everything over data; to clip, one number over z, y and x.
 """
 
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -47,7 +48,8 @@ class _Parts:
     def __init__(self, s, w):
         self.s, self.w, self.local = s, w, s.local(w)
         self.plane = step_of(s.layout, self.local)
-        sizes = {name: prod(shape) * w.itemsize for name, shape in s.blocks(w).items()}
+        blocks = s.blocks(replace(w, layers=1))  # all are alike
+        sizes = {name: prod(shape) * w.itemsize for name, shape in blocks.items()}
         one = {name.removeprefix("blocks.0."): size for name, size in sizes.items()}
         self.of = {"embed": one["embed.token.weight"],
                    "head": one["embed.token.weight" if w.tied else "head.weight"],
@@ -55,10 +57,10 @@ class _Parts:
                    "up": one["mlp.up.weight"], "down": one["mlp.down.weight"]}
 
     def all(self):
-        found = []
-        for _ in range(self.s.accumulation):
-            found += self.forward() + self.backward()
-        return found + self.end()
+        return self.microbatch() * self.s.accumulation + self.end()
+
+    def microbatch(self):
+        return self.forward() + self.backward()
 
     def forward(self):
         found = [Part("forward", "embed", (Ask(self.of["embed"]), *self.plane["embed"]))]
@@ -124,12 +126,16 @@ class _Parts:
 
 
 def held(s, w):
-    """(numbers in pieces, others) that a rank has."""
-    blocks, splits = s.blocks(w), s.splits(w)
-    pieces = sum(map(prod, blocks.values())) // s.z
-    whole = sum(prod(shape) // prod(s.axes[axis] for _, axis in splits.get(name, ()))
-                for name, shape in w.parameter_shapes().items() if name not in blocks)
-    return pieces, whole
+    """(numbers in pieces, others) that a rank has: one block says for all."""
+    one, pieces, whole = replace(w, layers=1), 0, 0
+    blocks, splits = s.blocks(one), s.splits(one)
+    for name, shape in one.parameter_shapes().items():
+        times = w.layers if name.startswith("blocks.") else 1
+        if name in blocks:
+            pieces += times * prod(blocks[name])
+        else:
+            whole += times * (prod(shape) // prod(s.axes[axis] for _, axis in splits.get(name, ())))
+    return pieces // s.z, whole
 
 
 def ledger(s, w):
@@ -161,6 +167,6 @@ def cost(s, w, cluster, mesh):
             known[key] = transfer(cluster, mesh, real, collective, payload)._replace(axis=axis)
         return known[key]
 
-    clock = Clock(s, seconds, moved)
-    return clock.run(parts(s, w))
+    made = _Parts(s, w)
+    return Clock(s, seconds, moved).run(made.microbatch(), s.accumulation, made.end())
 
