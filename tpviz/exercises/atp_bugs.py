@@ -4,7 +4,9 @@
 by layer, on the same ranks. (A one-process model would do as well, cut as the ranks hold it.)
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -47,8 +49,9 @@ class Evidence:
         return "\n".join(lines)
 
 
+@lru_cache(maxsize=64)
 def examine(broken, timeout=60):
-    """The `Evidence` on an `atp_zoo.Broken`, from real ranks."""
+    """The `Evidence` on an `atp_zoo.Broken`, from real ranks; known after the first time."""
     from ..runtime.launch import launch
 
     ranks = launch(_look, broken, world_size=broken.world_size, timeout=timeout, progress=False)
@@ -144,7 +147,14 @@ SHOWS = {
 
 @dataclass(frozen=True)
 class Diagnosis(Formula):
-    """An exercise whose answers are (layer, cause)."""
+    """An exercise whose answers are (layer, cause).
+
+    shows : {cause: what it leaves in the evidence}. astray : called with (question, layer), says
+    why the fault is not in that layer.
+    """
+
+    shows: dict = field(default_factory=dict, repr=False)
+    astray: Callable = field(default=None, repr=False)
 
     def judge(self, question, got):
         """What is wrong with a diagnosis, or None where it is right."""
@@ -155,12 +165,12 @@ class Diagnosis(Formula):
             return f"for {question} you returned {got}, not (layer, cause), two strings."
         layer, cause = got
         if layer != question.answer[0]:
-            return f"for {question}: {_not_there(question, layer)}"
+            return f"for {question}: {self.astray(question, layer)}"
         if cause not in causes:
             return f"for {question}: {cause!r} is none of the causes: {'; '.join(causes)}."
         if cause != question.answer[1]:
             return (f"for {question}: the layer is right, but it is not {cause!r}: "
-                    f"{SHOWS[question.answer[1]]}.")
+                    f"{self.shows[question.answer[1]]}.")
         return None
 
 
@@ -175,6 +185,11 @@ def _not_there(question, layer):
                 + ("nothing is wrong in any layer, forward or backward. What comes after backward?"
                    if place == "sync" else "forward is right, and in backward even the first layer "
                    "already gets a wrong gradient. What comes before it?"))
+    return not_first(evidence, layer, place)
+
+
+def not_first(evidence, layer, place):
+    """Why the first error is not in ``layer`` but in ``place``, both layers."""
     forward = _first(evidence.forward) is not None
     order = list(evidence.forward if forward else evidence.backward)
     way, what = ("forward", "output") if forward else ("backward", "gradient of the input")
@@ -220,4 +235,6 @@ BUGS = Diagnosis(
     make=_make_bugs,
     needs=None,
     checks=(),
+    shows=SHOWS,
+    astray=_not_there,
 )

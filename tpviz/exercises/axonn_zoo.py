@@ -98,20 +98,20 @@ def _other_block(program, layer):
 
 def _bias_in_pieces(program, layer):
     """The bias is left out of the sum over z, as if it were in pieces like the weight."""
-    plain, bias = program._sum, layer.bias
-    program._sum = lambda axis, parameters: plain(
+    plain, bias = program.sum_gradients, layer.bias
+    program.sum_gradients = lambda axis, parameters: plain(
         axis, [p for p in parameters if axis != "z" or p is not bias])
 
 
 def _bias_twice(program, layer):
     """The bias is summed over z by the layer, and by the program again."""
-    plain = program._sum
+    plain = program.sum_gradients
 
     def twice(axis, parameters):
         plain(axis, parameters)
         if axis == "z":
             plain(axis, [layer.bias])
-    program._sum = twice
+    program.sum_gradients = twice
 
 
 def _scattered(program, layer, change):

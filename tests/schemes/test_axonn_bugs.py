@@ -1,0 +1,120 @@
+"""AxoNN's bug zoo: each fault trains, and `verify` flags it wherever it is seeded; what moves other
+bytes is in the ledger too, and the evidence leads back to the place."""
+
+from dataclasses import replace
+
+import pytest
+
+import tpviz as tv
+from tpviz.exercises import axonn_bugs
+from tpviz.exercises import axonn_zoo as zoo
+
+OTHER_BYTES = {"statistics of own features", "axes not exchanged", "bias not summed over z",
+               "bias summed over z twice", "sent for in the order of modules"}
+FORWARD_IS_WRONG = {"statistics of own features", "axes not exchanged", "block of another layer",
+                    "same rows along z", "other rows along x"}
+UNWAITED = {"scatter not waited for", "sent for in the order of modules"}
+ONE_GRADIENT = {"bias not summed over z", "bias summed over z twice", "gradient divided by z",
+                "scatter not waited for", "microbatch overwritten"}
+
+
+def seeded(cause, number=0):
+    """The fault in a layer, block and grid that change from one to the next."""
+    fault, number = zoo.CAUSES[cause], number + list(zoo.CAUSES).index(cause)
+    return zoo.seed(cause, fault.layers[number % len(fault.layers)], number % 2,
+                    fault.grids[number % len(fault.grids)])
+
+
+def verified(strategy):
+    return tv.verify(strategy, zoo.WORKLOAD, steps=1, progress=False)
+
+
+def wrong(errors):
+    return [name for name, error in errors.items() if error > 1e-10]
+
+
+@pytest.mark.parametrize("cause", zoo.CAUSES)
+def test_verify_flags_every_fault(cause):
+    found = verified(seeded(cause))
+    assert not found.ok and "NOT EQUAL" in repr(found)
+    assert (found.errors["outputs"] > 1e-10) == (cause in FORWARD_IS_WRONG)
+    assert found.ledger_ok == (cause not in OTHER_BYTES), found
+    assert bool(found.unwaited) == (cause in UNWAITED), found
+    gradients = [name for name in wrong(found.errors) if name.startswith("gradient ")]
+    least = 1 if cause in ONE_GRADIENT else 0 if cause.startswith("sent") else 28
+    assert len(gradients) == least
+
+
+@pytest.mark.parametrize("cause", zoo.CAUSES)
+def test_evidence_begins_in_the_seeded_place(cause):
+    broken = seeded(cause, number=1)
+    evidence = axonn_bugs.examine(broken)
+    forward, gradients = wrong(evidence.forward), wrong(evidence.gradients)
+    if cause in ONE_GRADIENT:
+        kind = "bias" if cause.startswith("bias") else "weight"
+        assert gradients == [f"{broken.place}.{kind}"]
+        assert not forward and not wrong(evidence.backward)
+        assert evidence.want.shape == zoo.WORKLOAD.parameter_shapes()[gradients[0]]
+    else:
+        place = {"rows": "embed", "clip": None, "order": None}.get(broken.place, broken.place)
+        assert next(iter(forward), None) == place
+    assert (evidence.misses > 0) == (cause == "sent for in the order of modules")
+    assert bool(evidence.unwaited) == (cause in UNWAITED)
+
+
+def test_where_the_ranks_tell():
+    """Those of z = 0 have the right rows by luck."""
+    evidence = axonn_bugs.examine(zoo.seed("same rows along z", grid=(2, 1, 2)))
+    assert [at["z"] for at in evidence.ranks.values()] == [1, 1]
+    evidence = axonn_bugs.examine(zoo.seed("other rows along x"))
+    assert list(evidence.ranks) == [0, 1, 2, 3]
+
+
+def test_what_each_gradient_is():
+    """Divided by z, or what was in the buffer before."""
+    divided, stale = (axonn_bugs.examine(zoo.seed(cause, grid=(1, 1, 4))) for cause in (
+        "gradient divided by z", "scatter not waited for"))
+    assert abs(4 * divided.got - divided.want).max() < 1e-15
+    assert stale.got.any() == 0 != abs(stale.want).max()
+
+
+def test_a_norm_too_large_shrinks_every_gradient_alike():
+    evidence = axonn_bugs.examine(zoo.seed("copies counted in the norm"))
+    factor = abs(evidence.got).max() / abs(evidence.want).max()
+    assert 0.3 < factor < 0.99
+    assert abs(evidence.got - factor * evidence.want).max() < 1e-12
+
+
+@pytest.mark.parametrize("knobs", [{}, {"accumulation": 2}, {"clip": 0.05}, {"keep": False}],
+                         ids=str)
+def test_without_the_fault_it_is_equal(knobs):
+    """With the knobs that some faults need, and all their healthy strategies are these."""
+    assert verified(tv.AxoNN(x=1, y=2, z=2, **knobs)).ok
+    faults = [cause for cause, fault in zoo.CAUSES.items() if fault.knobs == knobs]
+    assert [zoo.seed(cause).healthy for cause in faults] == [
+        replace(tv.AxoNN(**knobs), **dict(zip("xyz", zoo.CAUSES[cause].grids[0])))
+        for cause in faults] != []
+
+
+def test_evidence_of_a_right_program_is_all_right():
+    class Right(zoo.Broken):
+        def build(self, *args, **options):
+            return tv.AxoNN.build(self, *args, **options)
+
+    evidence = axonn_bugs.examine(Right(x=1, y=2, z=2))
+    assert "forward: 0 of 15 wrong\nbackward: 0 of 14 wrong\ngradients: 0 of 28" in repr(evidence)
+    assert repr(evidence).endswith("as the formula says\nfirst error on ranks none; never waited "
+                                   "for: nothing; 0 gathers not foreseen")
+    assert evidence.got is evidence.want is None
+
+
+def test_every_cause_has_its_evidence_and_every_place_a_word():
+    assert list(axonn_bugs.SHOWS) == list(zoo.CAUSES)
+    assert tuple(axonn_bugs.OUTSIDE) == zoo.NO_LAYER
+
+
+@pytest.mark.parametrize("cause, layer, words", [
+    ("gremlins", None, "gremlins"), ("axes not exchanged", "mlp.up", "mlp.up")])
+def test_unknown_faults_and_places_are_refused(cause, layer, words):
+    with pytest.raises(ValueError, match=words):
+        zoo.seed(cause, layer)
