@@ -35,7 +35,8 @@ _HOMES = {
     "tpviz.verbs.simulate": ["simulate"],
     "tpviz.simulation.faults": ["Faults"],
     "tpviz.parallel": ["Pair", "parallelize", "verify_parallel"],
-    "tpviz.widgets": ["explore", "BlocksView", "Timeline", "MeshView", "MicroscopeView"],
+    "tpviz.widgets": ["explore", "BlocksView", "GridView", "Timeline", "MeshView",
+                      "MicroscopeView"],
     "tpviz.collectives.observe": ["microscope"],
     "tpviz.exercises": ["Guess", "check", "exercise", "hint"],
 }

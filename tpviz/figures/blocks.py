@@ -17,6 +17,8 @@ from .svg import amount
 
 MAX_RANKS = 16
 BADGE = "counted, not run"
+NAMED = {"T": "bs", "n": "n"}
+"""Letters of a dim that is no multiple of the hidden size -> what it is in a payload."""
 
 
 class Story(NamedTuple):
@@ -84,10 +86,12 @@ def payload_of(frame):
 
 
 def symbols(frame):
-    """"3bsh/d1": the payload of the frame's collective, in the sizes of the workload."""
+    """"3bsh/d1", "4h²/(x y)": the payload of the frame's collective, in sizes of the workload."""
     tensor = payload_of(frame)
-    letters = tensor.cols.letters
-    factor = letters.rstrip("H") + "bs" + "h" * letters.endswith("H")
+    letters = [dim.letters for dim in (tensor.rows, tensor.cols)]
+    count = prod(int(name.rstrip("H") or 1) for name in letters if name not in NAMED)
+    names = [NAMED.get(name, "h" * name.endswith("H")) for name in letters]
+    factor = f"{count if count > 1 else ''}{''.join(sorted(names))}".replace("hh", "h²")
     under = [*(str(n) for n in frame.moved_chunk[1:2]), *tensor.axes]
     below = under[0] if len(under) == 1 else f"({' '.join(under)})"
     return f"{factor}/{below}" if under else factor

@@ -10,7 +10,7 @@ from math import prod
 
 from .svg import rect, text
 
-PIXELS = {"T": 104.0, "2": 18.0}
+PIXELS = {"T": 104.0, "2": 18.0, "1": 18.0, "n": 190.0}
 HIDDEN = 76.0
 SHEET, SHEETS = 5, 3  # how far the sheets of a sum stand apart, and how many are drawn behind
 HATCH = (
@@ -54,7 +54,7 @@ def parts(dim, mesh):
 
 def owner(tensor, held, eyes):
     """"0,1", "*,1": the coordinates of who holds a block; of a partial sum, of the front sheet."""
-    front = {tensor.partial: eyes.coords[tensor.partial]} if tensor.partial else {}
+    front = {axis: eyes.coords[axis] for axis in (tensor.partial, *tensor.later) if axis}
     where = {**held, **front}
     return ",".join(str(where.get(axis, "*")) for axis in eyes.mesh.names)
 
@@ -110,7 +110,7 @@ def _letters(words, box, ink):
     x, y, width, height = box
     for fits, turn in ((width, 0), (height, -90)):
         across = height if not turn else width
-        points = min(12.0, (fits - 2) / (0.56 * len(words)), across - 1)
+        points = min(12.0, (fits - 4) / (0.56 * len(words)), across - 1)
         if points >= 7:
             cx, cy = x + width / 2, y + height / 2
             spin = "stroke-width='3' paint-order='stroke' "
@@ -172,15 +172,23 @@ def small(tensor, x, y, eyes, scale):
     """A rank's own block in a small outline of the matrix."""
     width, height = (scale * s for s in size(tensor))
     out = rect(x, y, width, height, "", "fill='none' class='s-muted' stroke-width='.8'")
-    box = [x, y, width, height]
-    for index, dim in ((0, tensor.cols), (1, tensor.rows)):
-        held = parts(dim, eyes.mesh)
-        number = next(i for i, part in enumerate(held) if _mine(part, eyes))
-        box[2 + index] /= len(held)
-        box[index] += number * box[2 + index]
-        box[2 + index] = max(box[2 + index], 2)  # never a hairline
+    box = own(tensor, x, y, eyes, scale)
     out += rect(*box, tensor.kind)
     return out + (rect(*box, "", "fill='url(#tpv-partial)'") if tensor.partial else "")
+
+
+def own(tensor, x, y, eyes, scale):
+    """[x, y, width, height] of a rank's own block of a matrix whose top left corner is (x, y)."""
+    box = [x, y, *(scale * s for s in size(tensor))]
+    for index, dim in ((0, tensor.cols), (1, tensor.rows)):
+        number, count = 0, 1
+        for axis in dim.axes:
+            size_of = eyes.mesh.axes[axis]
+            number, count = number * size_of + eyes.coords[axis], count * size_of
+        box[2 + index] /= count
+        box[index] += number * box[2 + index]
+        box[2 + index] = max(box[2 + index], 2)  # never a hairline
+    return box
 
 
 # -- notation --------------------------------------------------------------------------------------
@@ -189,16 +197,23 @@ def notation(tensor, keys, name=True):
     dims = ", ".join(_dim(dim, keys) for dim in (tensor.rows, tensor.cols))
     words = f"{escape(tensor.name) if name else ''}[{dims}]"
     if tensor.partial:
-        words += " partial over " + _axis(tensor.partial, keys)
+        axes = (_axis(axis, keys) for axis in (tensor.partial, *tensor.later))
+        words += " partial over " + " and ".join(axes)
     return words
 
 
 def plain(tensor):
     """X[T, H_d2] as text."""
-    dims = ", ".join(d.letters + (f"_{''.join(d.axes)}" if d.axes else "")
+    dims = ", ".join(d.letters + (f"_{joined(d.axes, d.axes)}" if d.axes else "")
                      for d in (tensor.rows, tensor.cols))
-    partial = f" partial over {tensor.partial}" if tensor.partial else ""
+    axes = " and ".join((tensor.partial, *tensor.later))
+    partial = f" partial over {axes}" if tensor.partial else ""
     return f"{tensor.name}[{dims}]{partial}"
+
+
+def joined(words, axes):
+    """The axes of a dim side by side, with a dot between names that would run together."""
+    return ("·" if max(map(len, axes)) > 2 else "").join(words)
 
 
 def _axis(axis, keys):
@@ -208,6 +223,6 @@ def _axis(axis, keys):
 def _dim(dim, keys):
     if not dim.axes:
         return dim.letters
-    axes = "".join(_axis(axis, keys) for axis in dim.axes)
+    axes = joined([_axis(axis, keys) for axis in dim.axes], dim.axes)
     low = f"<tspan dy='3' font-size='80%'>{axes}</tspan>"
     return f"{dim.letters}{low}<tspan dy='-3'>&#8203;</tspan>"  # a letter that takes no room

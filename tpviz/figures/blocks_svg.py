@@ -1,5 +1,7 @@
 """The pictures of the blocks view: strip, sentence, matrices, ranks, numbers; one a frame."""
 
+from math import prod
+
 from . import blocks as figure
 from .blocks_matrix import HATCH, Eyes, matrix, notation, size
 from .blocks_mesh import Grid, ranks
@@ -10,6 +12,8 @@ from .svg import amount, document, pattern_defs, rect, text
 WIDTH, STRIP, LINE, WORDS, MIDDLE = 980, 60, 130, 152, 304
 GRID, PANEL, ENLARGED = (78, 462), 692, 1.2
 SHORT = {"norm1": "LN 1", "norm2": "LN 2"}
+PHASES = {"forward": "forward →", "backward": "backward, last layer first →",
+          "recompute": "forward once more →", "sync": "end"}
 LEGEND = (
     ("parameters", "weights"), ("activations", "activations"), ("gradients", "gradients"))
 
@@ -21,10 +25,10 @@ def pictures(story, rank):
     grid = Grid(story.mesh, *GRID)
     totals = figure.running(story)
     bottom = max(grid.bottom, GRID[1] + 160) + 14
-    ticks, places = _strip(story, keys)
+    ticks, places = strip(story, keys)
     frames = ["".join([
-        _now(story, number, *places[number]), _sentence(frame, keys), _matrices(frame, eyes),
-        ranks(frame, grid, eyes), _panel(story, number, eyes, totals)])
+        now(story, number, *places[number]), sentence(frame, keys), matrices(frame, eyes),
+        ranks(frame, grid, eyes), panel(story, number, eyes, totals)])
         for number, frame in enumerate(story.frames)]
     return {"width": WIDTH, "height": round(bottom + 48), "frames": frames,
             "common": f"{pattern_defs()}<defs>{HATCH}</defs>{ticks}{_legend(eyes, bottom)}"}
@@ -46,17 +50,16 @@ def blocks_svg(scene, step=0, theme="auto"):
 
 
 # -- the way through the block ---------------------------------------------------------------------
-def _strip(story, keys):
+def strip(story, keys):
     """(a tick for each frame, forward then backward, with the layers under them; their places)."""
     frames = story.frames
-    wide = min(30.0, (WIDTH - 24) / (len(frames) + 1))
+    wide = min(30.0, (WIDTH - 24) / (len(frames) + len({f.phase for f in frames}) - 1))
     out, places, x = [], [], 12.0
     for i, frame in enumerate(frames):
         last = frames[i - 1] if i else None
         if not last or last.phase != frame.phase:
             x += wide if last else 0
-            words = "forward →" if frame.phase == "forward" else "backward, last layer first →"
-            out.append(text(x, STRIP - 14, words, size=12, weight=700))
+            out.append(text(x, STRIP - 14, PHASES[frame.phase], size=12, weight=700))
         if not last or last[:2] != frame[:2]:
             run = next((k for k, f in enumerate(frames[i:]) if f[:2] != frame[:2]), len(frames) - i)
             name = SHORT.get(frame.layer, frame.layer)
@@ -83,7 +86,7 @@ def _tick(i, frame, x, wide, keys):
             f"{figure.does(frame)}</title>{out}</g>")
 
 
-def _now(story, number, x, wide):
+def now(story, number, x, wide):
     """A border and a pointer at the tick of the frame shown, and what it does."""
     out = rect(x, STRIP - 2, wide, 22, "", "rx='2' fill='none' class='s-fg' stroke-width='2.6'")
     out += f"<path d='M{x + wide / 2:.1f},{STRIP - 3}l-5,-8h10z' class='f-fg'/>"
@@ -91,7 +94,7 @@ def _now(story, number, x, wide):
 
 
 # -- the sentence ----------------------------------------------------------------------------------
-def _sentence(frame, keys):
+def sentence(frame, keys):
     """The layer's line with this frame's part of it in bold, and what it means."""
     spans, (first, last) = [], frame.active
     for i, part in enumerate(frame.line):
@@ -106,8 +109,9 @@ def _sentence(frame, keys):
 
 
 # -- matrices --------------------------------------------------------------------------------------
-def _matrices(frame, eyes):
-    """The product, and beside it what a collective does meanwhile; or the collective alone."""
+def matrices(frame, eyes, enlarged=ENLARGED):
+    """The product, and beside it what a collective does meanwhile; or the collective alone, as
+    large as said."""
     signs = {3: ("·", "="), 2: ("→",)}
     out, x = "", 24.0
     if frame.product:
@@ -127,7 +131,7 @@ def _matrices(frame, eyes):
         out += more
     if frame.product and frame.moving:
         return out
-    place = f"translate(24 {MIDDLE})scale({ENLARGED})translate(-24 {-MIDDLE})"
+    place = f"translate(24 {MIDDLE})scale({enlarged})translate(-24 {-MIDDLE})"
     return f"<g transform='{place}'>{out}</g>"  # where there is room
 
 
@@ -144,14 +148,15 @@ def _row(shown, signs, x, eyes):
             out += text(x + 9, MIDDLE + 7, signs[i - 1], size=22, anchor="middle")
             x += 26
         width, height = size(tensor)
-        room = max(width, 6.1 * _letters(tensor))
+        below = _below(tensor, eyes)
+        room = max(width, 6.1 * _letters(tensor), 5.2 * max(map(len, below)))
         left, top = x + (room - width) / 2, MIDDLE - height / 2
         middle = x + room / 2
         lift = 15 if tensor.partial else 0
         out += (f"<text x='{middle:.1f}' y='{top - 8 - lift:.1f}' class='f-fg' font-size='12' "
                 f"text-anchor='middle' font-weight='600'>{_title(tensor, eyes.keys)}</text>")
         out += matrix(tensor, left, top, eyes, chunk, future)
-        for k, words in enumerate(_below(tensor, eyes)):
+        for k, words in enumerate(below):
             out += text(middle, top + height + 14 + 13 * k, words, "muted", 10.5, "middle")
         x += room + 8 + lift
     return out, x
@@ -169,9 +174,11 @@ def _letters(tensor):
 def _below(tensor, eyes):
     """What a rank has of it, and who else has the same."""
     rows, cols = tensor.local(eyes.mesh.axes)
-    found = [f"each rank: {rows} x {cols}"]
-    same = [axis for axis, n in eyes.mesh.axes.items()
-            if n > 1 and axis not in tensor.axes and axis != tensor.partial]
+    numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
+    even = rows * cols == numbers  # a flat piece of a weight may end within a feature
+    found = [f"each rank: {rows} x {cols}" if even else f"each rank: {numbers:,} numbers"]
+    same = [axis for axis, n in eyes.mesh.axes.items() if n > 1
+            and axis not in (*tensor.axes, tensor.partial, *tensor.later)]
     if tensor.partial:
         found.append(f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}")
     if same and eyes.mesh.size > 1:
@@ -180,9 +187,12 @@ def _below(tensor, eyes):
 
 
 # -- numbers ---------------------------------------------------------------------------------------
-def _panel(story, number, eyes, totals):
-    """FLOPs and bytes of the frame, its payload in words, and the running total of every axis."""
-    frame, x, y = story.frames[number], PANEL, GRID[1] - 20
+def panel(story, number, eyes, totals, x=PANEL, y=GRID[1] - 20, width=130):
+    """FLOPs and bytes of the frame, its payload in words, and the running total of every axis.
+
+    x, y : of the first line; width : of the bars.
+    """
+    frame = story.frames[number]
     lines = [("every rank, in this step", "fg", 700)]
     if frame.kernels:
         flops, moved = figure.work(frame)
@@ -198,7 +208,7 @@ def _panel(story, number, eyes, totals):
     out += text(x, y, "sent so far, of what a block sends", "fg", 12, weight=700)
     for axis, total in totals[-1].items():
         y += 22
-        out += _bar(axis, totals[number][axis], total, x, y, eyes.keys[axis])
+        out += _bar(axis, totals[number][axis], total, x, y, eyes.keys[axis], width)
     return out
 
 
@@ -210,20 +220,21 @@ def _payload(story, frame):
     times = f" (one of {count} here)" if count > 1 else ""
     ring = "all of them send" if count > 1 else f"a ring sends {factor} of it:"
     sent = sum(figure.sent(story, story.frames.index(frame)).values())
+    payload = f"{move.payload:,} bytes" if move.payload < 1e7 else amount(move.payload)
     return [(f"{move.collective.replace('_', '-')} over {move.axis}, n = {n}{times}", "fg", ""),
-            (f"payload {figure.symbols(frame)} = {numbers:,} numbers", "fg", 700),
-            (f"of {move.payload // numbers} bytes = {move.payload:,} bytes", "fg", ""),
+            (f"payload {figure.symbols(frame)} numbers", "fg", 700),
+            (f"= {numbers:,} x {move.payload // numbers} bytes = {payload}", "fg", ""),
             (f"{ring} {amount(sent)}", "muted", "")]
 
 
-def _bar(axis, so_far, total, x, y, key):
-    width = 130
+def _bar(axis, so_far, total, x, y, key, width):
+    left = x + max(26, 9 * len(axis))
     out = text(x, y, axis, key, 12, weight=700)
-    out += rect(x + 26, y - 10, width, 12, "", "rx='2' fill='none' class='s-muted'")
+    out += rect(left, y - 10, width, 12, "", "rx='2' fill='none' class='s-muted'")
     if total:
-        out += rect(x + 26, y - 10, width * so_far / total, 12, key, "rx='2'")
+        out += rect(left, y - 10, width * so_far / total, 12, key, "rx='2'")
     words = f"{amount(so_far)} of {amount(total)}" if total else "nothing"
-    return out + text(x + 34 + width, y, words, size=11)
+    return out + text(left + 8 + width, y, words, size=11)
 
 
 def _legend(eyes, y):

@@ -2,8 +2,10 @@
 
 from .blocks import BlocksView
 from .explore import Explore, explore
+from .grid import GridView
 from .mesh import MeshView
 from .microscope import MicroscopeView
 from .timeline import Timeline
 
-__all__ = ["BlocksView", "Explore", "MeshView", "MicroscopeView", "Timeline", "explore"]
+__all__ = ["BlocksView", "Explore", "GridView", "MeshView", "MicroscopeView", "Timeline",
+           "explore"]

@@ -47,17 +47,17 @@ class BlocksView(ipywidgets.VBox):
     """
 
     def __init__(self, strategy=None, workload=None, rank=0, *, autoplay=False, **unknown):
-        check_names("BlocksView", unknown, ["strategy", "workload", "rank", "autoplay"])
-        strategy = ATP() if strategy is None else strategy
+        name = type(self).__name__
+        check_names(name, unknown, ["strategy", "workload", "rank", "autoplay"])
+        strategy = self._default() if strategy is None else strategy
         workload = GPT() if workload is None else workload
         if not isinstance(workload, GPT):
-            raise ValueError(f"BlocksView needs a workload such as tv.GPT(), not {workload!r}")
+            raise ValueError(f"{name} needs a workload such as tv.GPT(), not {workload!r}")
         self._lock, self._moved = threading.RLock(), Latest(self._redraw)
         self.workload, self.strategy = workload, strategy
-        self.picture = BlockSteps(autoplay)
-        self.picture.show(story(strategy, workload), rank)
-        values = {f.name: getattr(strategy, f.name) for f in fields(strategy)}
-        self.knobs = Knobs(type(strategy), values, MOST, compact=True)
+        self.picture = self._steps(autoplay)
+        self.picture.show(self._story(strategy), rank)
+        self.knobs = self._knobs(strategy)
         self._rank = ipywidgets.IntSlider(rank, min=0, max=strategy.world_size - 1, style=WIDE,
                                           layout=CONTROL, description="rank",
                                           tooltip="from which the blocks are seen")
@@ -68,6 +68,19 @@ class BlocksView(ipywidgets.VBox):
         self._rank.observe(lambda change: self._moved(), "value")
         self.picture.observe(lambda change: self._clicked(change.new), "rank")
 
+    # -- what another view of a block has instead ----------------------------------------------
+    _default = ATP
+
+    def _steps(self, autoplay):
+        return BlockSteps(autoplay)
+
+    def _story(self, strategy):
+        return story(strategy, self.workload)
+
+    def _knobs(self, strategy):
+        values = {f.name: getattr(strategy, f.name) for f in fields(strategy)}
+        return Knobs(type(strategy), values, MOST, compact=True)
+
     # -- what moves ----------------------------------------------------------------------------
     @shown
     def _redraw(self):
@@ -75,7 +88,7 @@ class BlocksView(ipywidgets.VBox):
         with self._lock:
             try:
                 strategy = self.knobs.cls(**self.knobs.values())
-                found = story(strategy, self.workload)
+                found = self._story(strategy)
                 figure.check(found.mesh, 0)
             except ValueError as error:
                 self.picture.show_error(str(error))
@@ -133,7 +146,7 @@ class BlocksView(ipywidgets.VBox):
         return self.picture.describe()
 
     def __repr__(self):
-        return f"<BlocksView {self.picture._words()}>"
+        return f"<{type(self).__name__} {self.picture._words()}>"
 
     def _repr_mimebundle_(self, **kwargs):
         data = super()._repr_mimebundle_(**kwargs)
@@ -143,6 +156,7 @@ class BlocksView(ipywidgets.VBox):
 class BlockSteps(View):
     """The picture of `BlocksView`: `show` gives it a story; ``step`` is the frame shown."""
 
+    _figure, _scene_of = figure, staticmethod(figure.blocks_scene)
     _esm = module("blocks")
     _css = stylesheet()
     step = traitlets.Int(0).tag(sync=True)
@@ -154,7 +168,7 @@ class BlockSteps(View):
 
     def show(self, story, rank):
         """Draw a `tpviz.figures.blocks.Story` from a rank; stays at the same place in the block."""
-        scene = figure.blocks_scene(story, rank)
+        scene = self._scene_of(story, rank)
         step = self._same_place(story)
         self.story = story
         self.publish(scene=scene, rank=rank, step=step, error="")
@@ -173,11 +187,11 @@ class BlockSteps(View):
 
     def to_table(self):
         """Rows of strings, one a step."""
-        return figure.to_table(self.story)
+        return self._figure.to_table(self.story)
 
     def describe(self):
         """The block and the step shown, in words."""
-        return figure.describe(self.story, self.rank, self.step)
+        return self._figure.describe(self.story, self.rank, self.step)
 
     def _words(self):
         return f"{self.scene['title']}, rank {self.rank}, {self.scene['captions'][self.step]}"

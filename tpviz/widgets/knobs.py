@@ -88,7 +88,7 @@ class Knobs(ipywidgets.VBox):
         for f in knob_fields(cls):
             bounds = {k: f.metadata.get(k) for k in ("help", "low", "high", "choices")}
             value = (defaults or {}).get(f.name, f.default)
-            self.controls[f.name] = control(f.name, value, most=most, **bounds)
+            self.controls[f.name] = self._control(f.name, value, most=most, **bounds)
             if isinstance(self.controls[f.name], ipywidgets.Text) and not isinstance(
                 f.default, str
             ):
@@ -98,6 +98,9 @@ class Knobs(ipywidgets.VBox):
             for box in self.controls.values()
         ]
         super().__init__(rows)
+
+    def _control(self, name, value, **bounds):
+        return control(name, value, **bounds)
 
     def values(self):
         """{name: value} as the controls stand. Raises ValueError on a text that is no value."""

@@ -19,7 +19,8 @@ class Dim(NamedTuple):
 class Tensor(NamedTuple):
     """A matrix and where its parts are; ``partial``: the axis whose ranks hold terms of a sum.
 
-    kind : "activations", "parameters" or "gradients".
+    kind : "activations", "parameters" or "gradients". later : axes over which that sum in turn is
+    but a term.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Tensor(NamedTuple):
     cols: Dim
     kind: str
     partial: str = ""
+    later: tuple = ()
 
     @property
     def axes(self):

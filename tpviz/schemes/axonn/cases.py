@@ -1,0 +1,74 @@
+"""Which known schemes a grid of AxoNN is: one axis alone, or two, and the volumes are theirs.
+
+What a case sends is the same as the scheme's; names of groups, and what is fused into one message,
+are not. Not among them: SUMMA, Colossal-AI's 2D and 2.5D, CAGNET, which move data otherwise (by
+broadcasts and shifts), whatever the grid.
+
+>>> from tpviz import AxoNN
+>>> [case.name for case in cases(AxoNN(x=4, z=1))]
+['Megatron-LM']
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Case(NamedTuple):
+    """A scheme that a grid may be.
+
+    is_reached : whether an `AxoNN` is it; what : one sentence; source : how that is known:
+    "derived" (here, from the volumes), "code" (the authors'), "authors" (they say so), "measured"
+    (by tests of the ledgers).
+    """
+
+    name: str
+    is_reached: Callable
+    what: str
+    source: tuple
+
+
+def cases(strategy):
+    """The `Case`s that an `AxoNN` is; none on most grids."""
+    return tuple(case for case in KNOWN if case.is_reached(strategy))
+
+
+def larger(strategy):
+    """The axes of more than one rank, as a string in the order x, y, z, d (data)."""
+    s = strategy
+    return "".join(a for a, n in zip("xyzd", (s.x, s.y, s.z, s.data)) if n > 1)
+
+
+def kept(strategy):
+    """Whether gathered weights of the blocks stay from forward to backward."""
+    return strategy.keep and not strategy.recompute
+
+
+KNOWN = (
+    Case("one device", lambda s: larger(s) == "",
+         "no axis has more than one rank: nothing is sent.", ("derived",)),
+    Case("Megatron-LM", lambda s: larger(s) == "x",
+         "x alone is 1D tensor parallelism: four all-reduces of m h numbers a block.",
+         ("derived", "measured")),
+    Case("reversed Megatron-LM", lambda s: larger(s) == "y",
+         "y alone cuts first layers by rows: sums are 3h and 4h wide, three times what x alone "
+         "sends.", ("derived", "measured")),
+    Case("FSDP (ZeRO-3)", lambda s: larger(s) == "z" and not kept(s),
+         "z alone shards all weights; blocks are gathered for forward and again for backward: "
+         "three passes over them.", ("code", "authors", "measured")),
+    Case("ZeRO-2-like", lambda s: larger(s) == "z" and kept(s),
+         "z alone, gathered weights kept until backward: two passes over them, but the memory of "
+         "whole weights.", ("code", "authors", "measured")),
+    Case("HSDP", lambda s: larger(s) == "zd",
+         "weights sharded over z, gradients of the shards summed over data (as MiCS and ZeRO++ "
+         "hpZ do).", ("derived",)),
+    Case("DDP", lambda s: larger(s) == "d",
+         "data alone: every rank has the whole model, gradients are summed at the end.",
+         ("derived", "measured")),
+    Case("Tensor3D (2D)", lambda s: s.z == 1 and s.x > 1 and s.y > 1,
+         "without z this is 2D tensor parallelism, the authors' first scheme (Tensor3D: that and "
+         "data).", ("authors", "derived")),
+    Case("near Colossal-AI 3D", lambda s: s.x == s.y == s.z > 1,
+         "a cube of q³: forward sends (q-1)/q³ (kn + 2mn) a layer, Colossal-AI (q-1)/q³ (mk + kn + "
+         "mn); here activations lie q-fold.", ("derived",)),
+)
+"""In the order in which views list them; of each axis alone, then of several."""

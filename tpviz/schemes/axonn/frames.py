@@ -1,0 +1,104 @@
+"""What the walk through a block on the grid is made of: ATP's tensors, and what weights do besides.
+
+A weight lies as ``W[in_y, out_x]`` on the plane; its block is flattened output feature by output
+feature, so that a piece over z is a run of output features: ``W[in_y, out_xz]``.
+"""
+
+from math import prod
+from typing import NamedTuple
+
+from tpviz.schemes.atp.frames import HERE, OVER, SAID, Dim, Tensor
+
+LAYERS = ("qkv", "out", "up", "down")
+"""A block's weights."""
+
+
+class Flight(NamedTuple):
+    """A collective over z that is under way during a frame; ``block`` is that of its weight, from
+    the one shown: 0, 1 for the next, -1 for the one before; None for embedding and head."""
+
+    collective: str
+    layer: str
+    block: int | None = 0
+
+
+class GridFrame(NamedTuple):
+    """One picture of the walk: one operation of the program.
+
+    phase : "forward", "recompute", "backward" or "sync"; layer, product, moving, kernels, moves,
+    line, active, words : as in `tpviz.schemes.atp.frames.Frame`; under_way : the `Flight`s that go
+    on during it; weights : {layer: "piece" or "block"}, what the rank holds of each weight after
+    it; gradients : {layer: "", "block", "leaving" or "piece"}.
+    """
+
+    phase: str
+    layer: str
+    product: tuple = ()
+    moving: tuple = ()
+    kernels: tuple = ()
+    moves: tuple = ()
+    line: tuple = ()
+    active: tuple = (0, 0)
+    words: str = ""
+    under_way: tuple = ()
+    weights: dict = {}
+    gradients: dict = {}
+    chunk: tuple = ()
+    moved_chunk: tuple = ()
+
+    @property
+    def part(self):
+        """What `tpviz.figures.blocks` calls the stretch that a frame is in."""
+        return self.phase
+
+    @property
+    def move(self):
+        """The collective shown, or None."""
+        return self.moves[0] if self.moves else None
+
+
+def pieces(tensor):
+    """A weight, or its gradient, of which every rank along z holds a piece."""
+    return tensor.cut("z", "cols")
+
+
+def flat(name, numbers, axes):
+    """A buffer of ``numbers`` on every rank: what several parameters' gradients are summed in.
+
+    axes : {axis: ranks} of those along which ranks have buffers of their own.
+    """
+    cols = Dim("n", numbers * prod(axes.values()), tuple(a for a, n in axes.items() if n > 1))
+    return Tensor(name, Dim("1", 1), cols, "gradients")
+
+
+def words_of_gradient(axes, dx, hidden):
+    """Of the GEMM of a weight's gradient; dx : what is summed meanwhile if ``hidden``."""
+    words = HERE
+    if axes:
+        words = ("Both factors are on the rank already, but of its own rows alone: the result is "
+                 f"one term of a sum over {' and '.join(axes)}.")
+    return f"{words} {OVER.format(dx)}" if hidden else words
+
+
+GATHER = ("The ranks of each z group send each other their pieces of W: then all of them hold the "
+          "block of their x and y, for this GEMM.")
+KEPT = "It stays until backward."
+DROPPED = "It is let go after this layer."
+AGAIN = "It had been let go, so it is gathered once more."
+LAST = ("It was sent for ahead (OAG), in the order of the step before: only what is left of it is "
+        "waited for.")
+AHEAD = LAST + " Now {} is sent for."
+WAITED = "The kernels wait for it."
+SCATTER = ("The ranks of each z group add their terms of dW, and each keeps the sum of its own "
+           "piece.")
+LATER = "It is waited for at the end (ORS): the next kernels start at once."
+NOW = "The kernels wait for it."
+ENDS = {
+    "z": "What is not in pieces (biases, LayerNorm) is the same along z, but each rank's gradient "
+         "is of its own rows: one sum, in a buffer with those of all other blocks; shown is the "
+         "share of this one.",
+    "data": "Each replica has gradients of its own rows: one sum of all that a rank holds, in a "
+            "buffer with those of all other blocks; shown is the share of this one.",
+}
+COLLECTED = "Before that all scatters under way are waited for."
+SUM = SAID["all_reduce"]

@@ -1,0 +1,110 @@
+"""AxoNN's cube of ranks as a widget: weights flow step by step through a transformer block.
+
+>>> view = GridView(tv.AxoNN(x=2, y=2, z=2), tv.GPT(), rank=5)      # doctest: +SKIP
+"""
+
+from dataclasses import fields
+
+import ipywidgets
+import traitlets
+
+from tpviz.figures import grid as figure
+from tpviz.schemes.axonn import OVERLAPS, AxoNN
+from tpviz.schemes.axonn.cases import KNOWN
+from tpviz.schemes.axonn.walk import walk
+
+from .blocks import MOST, BlockSteps, BlocksView
+from .knobs import CONTROL, Knobs
+
+UNSEEN = ("tune", "clip")
+"""Knobs that change nothing in a block."""
+
+
+class GridView(BlocksView):
+    """One block on AxoNN's grid: the cube of ranks, pieces of weights on their way, and sums.
+
+    Every step is an operation of the program, with the matrices in it, the parts of the chosen rank
+    filled, the groups that communicate, what is under way meanwhile, and bytes. The schemes that
+    the grid happens to be (Megatron-LM, FSDP, ...) are lit. Knobs above it change the grid.
+
+    Parameters
+    ----------
+    strategy : `tpviz.AxoNN`; None is ``AxoNN()``.
+    workload : `tpviz.GPT`; None is ``GPT()``.
+    rank : from which the matrices are seen.
+    autoplay : start playing (never where the reader prefers reduced motion).
+
+    ``strategy``, ``rank``, ``step``, ``error`` and what is raised: as of `BlocksView`.
+    """
+
+    _default = AxoNN
+
+    def _steps(self, autoplay):
+        return GridSteps(autoplay)
+
+    def _story(self, strategy):
+        return story(strategy, self.workload)
+
+    def _knobs(self, strategy):
+        return GridKnobs(strategy)
+
+
+class GridSteps(BlockSteps):
+    """The picture of `GridView`."""
+
+    _figure, _scene_of = figure, staticmethod(figure.grid_scene)
+
+
+class GridKnobs(Knobs):
+    """The knobs that show in a block; the others stay as the strategy has them."""
+
+    def __init__(self, strategy):
+        values = {f.name: getattr(strategy, f.name) for f in fields(strategy)}
+        super().__init__(type(strategy), values, MOST, compact=True)
+        [row] = self.children
+        row.children = [box for name, box in self.controls.items() if name not in UNSEEN]
+
+    def _control(self, name, value, **bounds):
+        if name == "overlap":
+            return Several(name, OVERLAPS, value, bounds["help"])
+        return super()._control(name, value, **bounds)
+
+
+class Several(ipywidgets.HBox):
+    """A check box for each of ``names``; ``value`` is the tuple of those that are checked."""
+
+    value = traitlets.Tuple()
+
+    def __init__(self, description, names, value, tooltip):
+        self.boxes = {name: ipywidgets.Checkbox(name in value, description=name, indent=False,
+                                                layout={"width": "60px"}) for name in names}
+        label = ipywidgets.Label(description, tooltip=tooltip, layout={
+            "width": "90px", "justify_content": "flex-end", "margin": "2px 8px 2px 2px"})
+        super().__init__([label, *self.boxes.values()], layout=CONTROL)
+        self.value = tuple(value)
+        for box in self.boxes.values():
+            box.observe(lambda change: self._checked(), "value")
+        self.observe(lambda change: self._set(), "value")
+
+    def _checked(self):
+        self.value = tuple(name for name, box in self.boxes.items() if box.value)
+
+    def _set(self):
+        with self.hold_trait_notifications():
+            for name, box in self.boxes.items():
+                box.value = name in self.value
+
+
+def story(strategy, workload):
+    """The `tpviz.figures.grid.GridStory` of an `AxoNN`.
+
+    Raises ValueError on another strategy, and on sizes that clash.
+    """
+    if not isinstance(strategy, AxoNN):
+        raise ValueError(f"GridView shows tv.AxoNN, not {strategy!r}")
+    mesh = figure.mesh_of(strategy)
+    figure.check(mesh, 0)  # a grid beyond what can be shown is not walked
+    strategy.check(workload)
+    cases = tuple((case, case.is_reached(strategy)) for case in KNOWN)
+    return figure.GridStory(strategy.short, mesh, workload, tuple(walk(strategy, workload)),
+                            strategy, cases)
