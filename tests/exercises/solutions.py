@@ -6,7 +6,9 @@ Kept out of the package, so that a learner does not meet them by accident.
 import solutions_atp
 import solutions_atp_bugs
 import solutions_atp_layers
+import solutions_axonn
 import solutions_axonn_bugs
+import solutions_axonn_layers
 import solutions_costs
 import solutions_costs_runs
 import solutions_meshes
@@ -14,6 +16,6 @@ import solutions_start
 
 _MODULES = (solutions_start, solutions_meshes, solutions_costs, solutions_costs_runs,
             solutions_atp, solutions_atp_layers, solutions_atp_bugs,
-            solutions_axonn_bugs)
+            solutions_axonn, solutions_axonn_layers, solutions_axonn_bugs)
 RIGHT = {name: fns for module in _MODULES for name, fns in module.RIGHT.items()}
 WRONG = {name: cases for module in _MODULES for name, cases in module.WRONG.items()}

@@ -6,7 +6,11 @@ from . import (
     atp_choices,
     atp_layers,
     atp_overlap,
+    axonn,
     axonn_bugs,
+    axonn_choices,
+    axonn_layers,
+    axonn_step,
     costs,
     costs_runs,
     meshes,
@@ -18,7 +22,9 @@ COURSE = (start.MEAN, start.ROWS, meshes.IN_TWO, meshes.MLP,
           costs_runs.RATES, costs_runs.STRAGGLER, costs_runs.RING,
           atp.OWNED, atp_layers.COLUMN, atp_overlap.BACKWARD, atp.WIRE, atp.BEST_MESH,
           atp_choices.MESH_FOR, atp_choices.CHUNK_COUNT, atp_overlap.CHUNKED, atp_bugs.BUGS,
-          axonn_bugs.BUGS)
+          axonn.COORDS, axonn_choices.SPECIAL, axonn.PIECE, axonn_layers.LINEAR,
+          axonn_layers.BACKWARD, axonn.WIRE, axonn_choices.GRID_FOR, axonn_step.GATHERS,
+          axonn_step.NORM, axonn_bugs.BUGS)
 EXERCISES = {exercise.name: exercise for exercise in COURSE}
 
 
