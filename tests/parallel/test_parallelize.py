@@ -140,7 +140,7 @@ def test_a_layer_used_in_two_places_may_have_two_partners():
     (tv.ATP(chunks=2, chunking="pipelined"), "chunking='pipelined' needs to know"),
     (tv.DataParallel(dp=2), "wrap the result: torch.nn.parallel.DistributedDataParallel"),
     (tv.Megatron(tp=2) * tv.DataParallel(dp=2), r"parallelize\(model, Megatron\(tp=2\), mesh=mesh"),
-    ("ATP", r"parallelize works with ATP\(...\) and Megatron\(...\), not 'ATP'"),
+    ("ATP", r"parallelize works with ATP\(...\), Megatron\(...\) and AxoNN\(...\), not 'ATP'"),
 ])
 def test_strategies_that_cannot_be(strategy, message):
     with pytest.raises(ValueError, match=message):

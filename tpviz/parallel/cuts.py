@@ -5,6 +5,7 @@ formulas are (out, in).
 """
 
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 from tpviz.schemes.atp.layout import Layout
@@ -27,7 +28,7 @@ class Part:
 
     out, ins : its features; out_dim : the dim of the weight with ``out``; blocks : of a fused first
     layer; a3 : heads over both axes; sends : whether what a pair sends for its input is counted
-    here, with the first of its first layers.
+    here, with the first of its first layers; z : pieces of the weight's block, over the axis z.
     """
 
     path: str
@@ -40,6 +41,12 @@ class Part:
     a3: bool = False
     blocks: int = 1
     sends: bool = True
+    z: int = 1
+
+    @property
+    def role(self):
+        """What it is in its pair."""
+        return "first" if self.first else "second"
 
     def splits(self, name):
         """[(dim, axis)], inner cut first, of "weight" or "bias"; axes of one rank are left out."""
@@ -82,6 +89,16 @@ class Part:
         for dim, axis in self.splits(name):
             shape[dim] //= sizes[axis]
         return tuple(shape)
+
+    @property
+    def block(self):
+        """Elements of the block that lies in pieces over z."""
+        return prod(self.local("weight"))
+
+    @property
+    def held(self):
+        """Elements of its parameters on a rank."""
+        return self.block // self.z + (prod(self.local("bias")) if self.bias else 0)
 
     def moves(self):
         """Every `Move` of one forward and backward, where the input needs a gradient and is one

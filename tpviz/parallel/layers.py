@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from tpviz.schemes.atp.operators import Gather, Linear, Way
+from tpviz.schemes.axonn.weights import Weight
+from tpviz.schemes.collectives import own_of
 
 
 class Alone:
@@ -33,11 +35,10 @@ class Groups(NamedTuple):
         return self.by_axis[axis]
 
     @classmethod
-    def of(cls, layout, mesh):
-        """Of a ``DeviceMesh`` that has the layout's axes, perhaps with others around them."""
-        sizes = {layout.inside: layout.i, layout.stream: layout.s}
+    def of(cls, axes, mesh):
+        """Of a ``DeviceMesh`` that has the axes {name: ranks}, perhaps with others around them."""
         return cls({axis: mesh.get_group(axis) if size > 1 else Alone()
-                    for axis, size in sizes.items()})
+                    for axis, size in axes.items()})
 
 
 def own_part(part, name, full, groups):
@@ -45,12 +46,58 @@ def own_part(part, name, full, groups):
     local = part.to_order(name, full.detach())
     for dim, axis in reversed(part.splits(name)):
         group = groups.get_group(axis)
-        local = local.chunk(group.size(), dim)[group.rank()]
+        local = own_of(local, group, dim)
     return local.clone(memory_format=torch.contiguous_format)
 
 
-class SplitLinear(nn.Module):
-    """One layer of a pair, this rank's part; parameters keep their names and the order of dims.
+class Held(nn.Module):
+    """This rank's part of a linear layer's parameters, under their old names, dims in their order.
+
+    grid : a `tpviz.parallel.grid.Grid` if the weight's block lies in flat pieces over z, else None.
+    """
+
+    def __init__(self, whole, part, groups, grid=None):
+        super().__init__()
+        self.part, self.pieces = part, None
+        for name in ("weight", "bias"):
+            full = getattr(whole, name, None)
+            own = None if full is None else nn.Parameter(own_part(part, name, full, groups),
+                                                         requires_grad=full.requires_grad)
+            self.register_parameter(name, own)
+        if grid:
+            self.pieces = Weight(self, grid.depth)
+            self.pieces.layer = part.path
+        self.train(whole.training)
+
+    def ready(self, x):
+        """(x, block of the weight (out, in), what makes it anew for backward or None, bias), as
+        autocast would have them for a linear layer: an autograd function is not asked."""
+        kind, dtype = x.device.type, None
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+
+        def cast(tensor):
+            return tensor.to(dtype) if dtype and tensor is not None else tensor
+
+        def turned(weight):
+            return cast(weight).t() if self.part.out_dim else cast(weight)
+
+        if self.pieces is None:
+            return cast(x), turned(self.weight), None, cast(self.bias)
+        again = self.pieces.again
+        return (cast(x), turned(self.pieces.whole()), again and (lambda: turned(again())),
+                cast(self.bias))
+
+    def extra_repr(self):
+        """Features, whole and of this rank."""
+        part = self.part
+        whole = (part.out, part.ins) if part.out_dim == 0 else (part.ins, part.out)
+        return (f"{part.role}, weight {whole} -> {tuple(self.weight.shape)}, "
+                f"bias={self.bias is not None}")
+
+
+class SplitLinear(Held):
+    """One layer of a pair, this rank's part.
 
     entrance : of a first layer, the pair's `Entrance`.
 
@@ -58,55 +105,31 @@ class SplitLinear(nn.Module):
     round of a second. i, s: ranks along *inside* and *stream*.
     """
 
-    def __init__(self, whole, part, groups, entrance=None):
-        super().__init__()
+    def __init__(self, whole, part, groups, entrance=None, grid=None):
+        super().__init__(whole, part, groups, grid)
         at = part.at
         inside, stream = groups.get_group(at.inside), groups.get_group(at.stream)
         heads = -1 if part.a3 else None
-        chunks = {"chunks": at.chunks, "dim": "tokens" if at.chunking == "tokens" else 0}
-        self.part, self.enter, self.leave = part, entrance, None
+        how = {"chunks": at.chunks, "dim": "tokens" if at.chunking == "tokens" else 0,
+               "hidden": grid is None or grid.hidden}
+        self.enter, self.leave = entrance, None
         if part.first:
-            self.way = Way(stream, Alone() if entrance.sums else inside, scatter=heads, **chunks)
+            self.way = Way(stream, Alone() if entrance.sums else inside, scatter=heads, **how)
         else:
-            self.way = Way(inside, stream, gather=heads, **chunks)
+            self.way = Way(inside, stream, gather=heads, **how)
             self.leave = stream if at.s > 1 else None
-        for name in ("weight", "bias"):
-            full = getattr(whole, name, None)
-            own = None if full is None else nn.Parameter(own_part(part, name, full, groups),
-                                                         requires_grad=full.requires_grad)
-            self.register_parameter(name, own)
-        self.train(whole.training)
 
     def forward(self, x):
         """The layer; see the class."""
         if x.dim() == 1:
             return self(x.unsqueeze(0)).squeeze(0)
-        x = self.enter(x) if self.enter else x
-        x, weight, bias = _autocast(x, self.weight, self.bias)
-        weight = weight.t() if self.part.out_dim else weight
-        y = self._linear(x, weight, bias)
+        y = self._linear(*self.ready(self.enter(x) if self.enter else x))
         return Gather.apply(y, self.leave) if self.leave else y
 
-    def _linear(self, x, weight, bias):
+    def _linear(self, x, weight, again, bias):
         way = self.way
-        if way.contract.size() == way.spread.size() == 1:
+        if way.contract.size() == way.spread.size() == 1 and again is None:
             return F.linear(x, weight, bias)
         if way.contract.size() == 1 or bias is None:
-            return Linear.apply(x, weight, bias, way)
-        return Linear.apply(x, weight, None, way) + bias
-
-    def extra_repr(self):
-        """Features, whole and of this rank."""
-        part = self.part
-        whole = (part.out, part.ins) if part.out_dim == 0 else (part.ins, part.out)
-        return (f"{'first' if part.first else 'second'}, weight {whole} -> "
-                f"{tuple(self.weight.shape)}, bias={self.bias is not None}")
-
-
-def _autocast(*tensors):
-    """As autocast would have them for a linear layer: an autograd function is not asked."""
-    kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind):
-        return tensors
-    dtype = torch.get_autocast_dtype(kind)
-    return [t if t is None else t.to(dtype) for t in tensors]
+            return Linear.apply(x, weight, bias, way, again)
+        return Linear.apply(x, weight, None, way, again) + bias

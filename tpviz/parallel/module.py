@@ -1,77 +1,32 @@
-"""`parallelize`: a user's own module on a mesh, its pairs of linear layers split."""
+"""`parallelize`: a user's own module on a mesh, its linear layers split."""
 
 from dataclasses import replace
 from itertools import chain
 
-import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from tpviz.mesh import Mesh
 from tpviz.runtime.launch import in_torchrun
-from tpviz.schemes.gpt.program import gather
+from tpviz.schemes.axonn import AxoNN
 
+from .easy import EasyLinear
 from .entrance import Entrance
+from .grid import Grid
 from .layers import Groups, SplitLinear
-from .plan import Plan, layout_of
+from .outputs import compare, outputs_of
+from .parallelized import Parallelized
+from .plan import Plan
 from .replicas import agree
 from .report import Report
 from .rules import SHORT_CUTS
-
-CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
-"""Largest difference of outputs that rounding explains, beside their largest value (derived: some
-thousands of units in the last place, for sums in another order); else 5e-2, for 16 bits."""
-
-
-class Parallelized(nn.Module):
-    """A model of which every rank holds its part; called as the model was.
-
-    module : the model itself, split in place; report : the `Report`. Parameters of split layers
-    have their old names and a rank's shapes: make optimizers after `parallelize`.
-    """
-
-    def __init__(self, module, report, groups=None):
-        super().__init__()
-        self.module, self.report, self._groups = module, report, groups
-
-    def forward(self, *args, **kwargs):
-        """What the model gives: whole outputs, the same on every rank."""
-        return self.module(*args, **kwargs)
-
-    def full_state_dict(self):
-        """{original name: whole tensor} on every rank, to load into the model as it was.
-
-        Collective: call it on all ranks of the mesh. What is not split is not copied.
-        """
-        return self._whole(self.module.state_dict())
-
-    def full_gradients(self):
-        """{original name: whole gradient} of the parameters that have one. Collective."""
-        return self._whole({name: p.grad for name, p in self.module.named_parameters()
-                            if p.grad is not None})
-
-    def _whole(self, tensors):
-        parts = self._parts()
-        found = {}
-        for name, tensor in tensors.items():
-            path, _, kind = name.rpartition(".")
-            part = parts.get(path)
-            if part is None or kind not in ("weight", "bias"):
-                found[name] = tensor
-                continue
-            whole = gather(tensor, part.splits(kind), self._groups)
-            found[name] = part.from_order(kind, whole)
-        return found
-
-    def _parts(self):
-        """{path: `Part`} of every place where a split layer is."""
-        return {path: module.part for path, module
-                in self.module.named_modules(remove_duplicate=False)
-                if isinstance(module, SplitLinear)}
+from .singles import Singles
+from .strategies import layout_of
+from .totals import Totals
 
 
-def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=False, mesh=None):
+def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=False, mesh=None,
+                easy=False, equal_rows=False):
     """Split the linear layers of ``model`` over the ranks of a world, as ``strategy`` says.
 
     Pairs of linear layers with only activations or attention heads between them are found by your
@@ -81,10 +36,17 @@ def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=F
     ``norm`` is not asked. Heads are split over both axes (A3) where they divide, else over the one
     of *inside*.
 
+    With `tpviz.AxoNN` the plane of x and y is such a mesh (heads over x alone), blocks of weights
+    lie in flat pieces over z, and every index of (data, z) is to be given its own rows of the batch
+    (`Parallelized.rows`). A rank's loss is the mean over its rows; right after
+    ``loss.backward()`` every gradient is the mean over all shares, as DDP's are. With unequal
+    shares it is the mean of their means.
+
     Parameters
     ----------
     model : any ``nn.Module``; inside a rank it is split in place.
-    strategy : `tpviz.ATP` or `tpviz.Megatron`, without ``sp``.
+    strategy : `tpviz.ATP`, `tpviz.Megatron` or `tpviz.AxoNN`, without ``sp``, and without those
+        knobs of AxoNN that need our own step (``recompute``, ``accumulation``, ``tune``, ``clip``).
     example_inputs : a tensor, a tuple of arguments or a dict of named ones. With them
         ``torch.export`` shows which layers belong together, and on the ranks the outputs before and
         after are compared (in evaluation mode).
@@ -92,30 +54,49 @@ def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=F
     broadcast : send the first rank's parameters and buffers to all; else ranks that differ raise.
     mesh : a ``DeviceMesh`` that has the strategy's axes, and others around them; by default the
         strategy's own over the whole world.
+    easy : AxoNN's easy mode: no pairs are needed, every linear layer goes on the grid by itself,
+        and every rank of x * y * z * data is to be given its own rows, as under DDP. For that two
+        more exchanges a layer are paid: all-to-all of the input over y and of the output over x
+        (and back), besides the input's rows gathered over x. `Report.ledger` has them all.
+    equal_rows : promise, in easy mode, that all ranks of a plane come to each layer with equally
+        many rows. Without it each call of a layer asks for the largest number, which makes the host
+        wait, and fewer rows are filled up with zeros.
 
     Returns a `Parallelized`. Outside of any world (`tpviz.launch`, ``torch.distributed``) nothing
     is split: its ``report`` is the plan, and it computes what the model computes.
 
     Raises ``ValueError`` for strategies and sizes that do not fit, for rules that match nothing,
     for a model of which nothing can be split, for ranks with different numbers, and where outputs
-    change. Dropout: seed all ranks alike, or copies of the stream drift apart.
+    change. Dropout: seed ranks with the same rows alike, or copies of the stream drift apart.
     """
-    layout, inputs = layout_of(strategy), inputs_of(example_inputs)
+    layout, inputs = layout_of(strategy, easy), inputs_of(example_inputs)
+    if equal_rows and not easy:
+        raise ValueError("equal_rows=True is a promise about easy mode: use it with easy=True")
+    if rules and easy:
+        raise ValueError("rules say which layers are pairs; easy=True splits each by itself: use "
+                         "one of the two")
     mesh = _mesh(strategy, mesh, model)
-    groups = Groups.of(layout, mesh) if mesh is not None else None
-    if groups:
+    groups = grid = None
+    if mesh is not None:
+        groups = Groups.of(_axes(strategy, layout), mesh)
         agree(model, groups, broadcast)
-    plan = Plan(model, layout, rules, inputs)
-    report = _report(model, strategy, layout, plan)
+        grid = Grid(strategy, mesh, groups, easy) if isinstance(strategy, AxoNN) else None
+    z = getattr(strategy, "z", 1)
+    plan = Singles(model, layout, z) if easy else Plan(model, layout, rules, inputs, z)
+    report = _report(model, strategy, layout, plan, easy, equal_rows)
     if not groups:
         return Parallelized(model, report)
-    before = _outputs(model, inputs) if inputs else None
-    _split(model, plan, groups)
+    before = outputs_of(model, inputs) if inputs else None
+    if easy:
+        _replace(model, {part.path: EasyLinear(whole, part, groups, grid, equal_rows)
+                         for part, whole in _parts(model, plan)})
+    else:
+        _split(model, plan, groups, grid)
     if inputs:
-        _compare(before, _outputs(model, inputs))
+        compare(before, outputs_of(model, inputs))
         report = replace(report, notes=(*report.notes, "outputs for example_inputs are those of "
                                         "the whole model, up to rounding"))
-    return Parallelized(model, replace(report, divided=True), groups)
+    return Parallelized(model, replace(report, divided=True), groups, grid)
 
 
 def inputs_of(example):
@@ -151,43 +132,71 @@ def _mesh(strategy, mesh, model):
     return Mesh(strategy.axes).device_mesh(device)
 
 
-def _report(model, strategy, layout, plan):
-    parts = [part for pair in plan.pairs for part in pair.layers]
+def _axes(strategy, layout):
+    """{axis: ranks} of all groups; a layout may have an axis of one rank that no mesh has."""
+    return {layout.inside: layout.i, layout.stream: layout.s} | strategy.axes
+
+
+def _parts(model, plan):
+    """(part, whole layer) of everything that is split."""
     modules = dict(model.named_modules())
-    split = sum(p.numel() for part in parts for p in modules[part.path].parameters())
-    held = sum(torch.Size(part.local(name)).numel() for part in parts
-               for name in ("weight", "bias")[:1 + part.bias])
+    return [(part, modules[part.path]) for pair in plan.pairs for part in pair.layers]
+
+
+def _report(model, strategy, layout, plan, easy, equal):
+    parts = _parts(model, plan)
+    split = sum(p.numel() for _, layer in parts for p in layer.parameters())
     whole = sum(p.numel() for p in model.parameters())
-    notes = list(plan.notes)
-    if any(isinstance(m, nn.Dropout) and m.p for m in modules.values()):
-        notes.append("the model has dropout: seed all ranks alike (torch.manual_seed), or their "
-                     "copies of the stream drift apart; inside pairs other elements are dropped "
-                     "than in one process")
+    totals = None
+    if isinstance(strategy, AxoNN):
+        totals = Totals.of(model, strategy, [part for part, _ in parts], easy, equal)
     axes = ", ".join(f"{axis}={size}" for axis, size in strategy.axes.items())
     return Report(type(model).__name__, f"{strategy.short} on {axes}", layout, tuple(plan.pairs),
-                  plan.left, tuple(notes), split, held, whole - split)
+                  plan.left, (*plan.notes, *_notes(model, totals)), split,
+                  sum(part.held for part, _ in parts), whole - split, totals=totals)
 
 
-def _split(model, plan, groups):
+def _notes(model, totals):
+    modules = list(model.modules())
+    if totals:
+        yield (f"the batch is cut into {totals.shares} shares: give each rank model.rows(batch) "
+               "and let its loss be the mean over its rows")
+        yield "weights of split layers are flat pieces: choose weight decay by name, not by dims"
+    if totals and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in modules):
+        yield "BatchNorm sees a rank's rows only: nn.SyncBatchNorm has the statistics of all"
+    if any(isinstance(m, nn.Dropout) and m.p for m in modules) and not (totals and totals.easy):
+        alike = "the ranks of each plane" if totals else "all ranks"
+        yield (f"the model has dropout: seed {alike} alike (torch.manual_seed), or their "
+               "copies of the stream drift apart; inside pairs other elements are dropped "
+               "than in one process")
+
+
+def _split(model, plan, groups, grid):
     """Put split layers in the places of whole ones, wherever these are registered."""
-    modules = dict(model.named_modules())
-    new = {}
+    modules, new = dict(model.named_modules()), {}
     for pair in plan.pairs:
         entrance = Entrance(groups.get_group(plan.at.inside), groups.get_group(plan.at.stream),
                             len(pair.firsts))
         for part in pair.layers:
-            whole = modules[part.path]
-            new[id(whole)] = SplitLinear(whole, part, groups, entrance if part.first else None)
+            new[part.path] = SplitLinear(modules[part.path], part, groups,
+                                         entrance if part.first else None, grid)
+    _replace(model, new)
+    for path, name, _, own in chain.from_iterable(pair.divided for pair in plan.pairs):
+        setattr(modules[path], name, own)
+
+
+def _replace(model, new):
+    """Layers by path, in all places of those that were there; inference paths around them that read
+    weights without calling the layer are closed."""
+    modules = dict(model.named_modules())
+    of = {id(modules[path]): layer for path, layer in new.items()}
     for module in modules.values():
         for name, child in module._modules.items():
-            module._modules[name] = new.get(id(child), child)
-    for pair in plan.pairs:
-        for path, name, _, own in pair.divided:
-            setattr(modules[path], name, own)
-        for path in _above(chain.from_iterable([[part.path] for part in pair.layers])):
-            for name, value in SHORT_CUTS.items():
-                if hasattr(modules[path], name):
-                    setattr(modules[path], name, value)
+            module._modules[name] = of.get(id(child), child)
+    for path in _above(new):
+        for name, value in SHORT_CUTS.items():
+            if hasattr(modules[path], name):
+                setattr(modules[path], name, value)
 
 
 def _above(paths):
@@ -198,33 +207,3 @@ def _above(paths):
             path = path.rpartition(".")[0]
             found.add(path)
     return found
-
-
-def _outputs(model, inputs):
-    """The output's tensors in evaluation mode; random numbers, if any, are the same each time."""
-    training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            outputs = tree_leaves(model(*inputs[0], **inputs[1]))
-    finally:
-        for module, mode in training.items():
-            module.training = mode
-    return [t for t in outputs if isinstance(t, torch.Tensor) and t.is_floating_point()]
-
-
-def _compare(before, after):
-    for number, (a, b) in enumerate(zip(before, after)):
-        if a.shape != b.shape:
-            raise ValueError(f"output {number} has shape {tuple(b.shape)} after the split, "
-                             f"{tuple(a.shape)} before: {WRONG}")
-        close = CLOSE.get(a.dtype, 5e-2)
-        a, b = a.double(), b.double()
-        error = float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) if a.numel() else 0.0
-        if not error <= close:
-            raise ValueError(f"output {number} changed by {error:.1e} when the model was split: "
-                             f"{WRONG}")
-
-
-WRONG = "a rule does not say how this model uses its layers; the model is no longer usable"

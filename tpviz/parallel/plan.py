@@ -6,9 +6,6 @@ from itertools import takewhile
 from math import gcd
 
 from tpviz.checks import divides
-from tpviz.schemes.atp import ATP
-from tpviz.schemes.atp.layout import Layout
-from tpviz.schemes.megatron import Megatron
 
 from .cuts import Part
 from .linears import looks_linear, obstacle, out_dim, owners, widths
@@ -34,41 +31,16 @@ class Planned:
         return (*self.firsts, self.second)
 
 
-def layout_of(strategy):
-    """The `Layout` of a strategy that can split models it does not know.
-
-    Raises ``ValueError`` for any other, and for knobs that ask for a model of our own.
-    """
-    if hasattr(strategy, "inner"):
-        inner = strategy.inner.short if strategy.inner else "ATP(mesh=(2, 1))"
-        raise ValueError(
-            f"{strategy.short}: parallelize splits layers only; for data parallelism around them "
-            f"use a mesh with an axis more, parallelize(model, {inner}, mesh=mesh), and wrap the "
-            "result: torch.nn.parallel.DistributedDataParallel(result, "
-            "process_group=mesh.get_group('dp'))")
-    if not isinstance(strategy, (ATP, Megatron)):
-        raise ValueError(f"parallelize works with ATP(...) and Megatron(...), not {strategy!r}")
-    if strategy.sp:
-        raise ValueError(f"sp=True is not possible here: between pairs a foreign model needs the "
-                         f"whole sequence: use sp=False, not {strategy.short}")
-    if isinstance(strategy, Megatron):
-        return Layout("tp", "", strategy.tp, 1, strategy.chunks, "batch", False, False, False)
-    if strategy.chunking == "pipelined" and strategy.chunks > 1:
-        raise ValueError("chunking='pipelined' needs to know what is between the two layers: use "
-                         "chunking='batch' or 'tokens'")
-    return strategy.layout
-
-
 class Plan:
     """Looks for pairs by the user's rules, then the table, then the graph or sequences.
 
     pairs : `Planned`, in the model's order; left : {path: (type, shape, reason)} of everything
-    linear-like that stays whole; notes : what else should be known.
+    linear-like that stays whole; notes : what else should be known. z : pieces of each block.
     Raises ``ValueError`` where a user's rule matches nothing, or nothing at all can be split.
     """
 
-    def __init__(self, model, layout, rules=None, inputs=None):
-        self.model, self.at, self.inputs = model, layout, inputs
+    def __init__(self, model, layout, rules=None, inputs=None, z=1):
+        self.model, self.at, self.inputs, self.z = model, layout, inputs, z
         self.modules = dict(model.named_modules())
         self.tied = owners(model)
         self.places = Counter(id(m) for _, m in model.named_modules(remove_duplicate=False))
@@ -197,10 +169,13 @@ class Plan:
         layer = lambda path, first: Part(
             path, first, *widths(self.modules[path]), out_dim(self.modules[path]),
             getattr(self.modules[path], "bias", None) is not None, at, a3, blocks.get(path, 1),
-            path in (firsts[0], second))
+            path in (firsts[0], second), self.z)
+        layers = tuple(layer(path, True) for path in firsts), layer(second, False)
+        for part in (*layers[0], layers[1]):
+            divides(f"{part.path}: block", part.block, "z", self.z)
         return Planned("attention " + ("A3" if a3 else "A1") if attention and at.s > 1
                        else "attention" if attention else "mlp", found or pair.name,
-                       tuple(layer(path, True) for path in firsts), layer(second, False),
+                       *layers,
                        _divided(pair, holder, self.modules[holder], parts) if pair else ())
 
 

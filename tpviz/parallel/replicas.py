@@ -5,6 +5,10 @@ import hashlib
 import torch
 import torch.distributed as dist
 
+from tpviz.schemes.collectives import gather_first
+
+from .plan import listed
+
 
 def agree(model, groups, broadcast=False):
     """Raise ``ValueError`` on every rank if two ranks of the mesh hold other numbers, naming the
@@ -22,12 +26,14 @@ def agree(model, groups, broadcast=False):
         for tensor in tensors.values():
             _send(tensor.detach(), groups)
         return
-    different = _differing([_digest(_bytes(t)) for t in tensors.values()], groups, device)
+    digests = [_digest(_bytes(t)) for t in tensors.values()]
+    different = _differing(digests, groups, device)
     if different:
-        names = list(tensors)
-        raise ValueError(f"the ranks start from different numbers: {names[different[0]]} differs "
-                         f"({len(different)} of {len(names)} do); seed every rank alike before "
-                         "the model is made, or use parallelize(..., broadcast=True)")
+        names, first = list(tensors), different[0]
+        raise ValueError(
+            f"the ranks start from different numbers: {names[first]} differs ({len(different)} of "
+            f"{len(names)} do): {_camps(digests[first], groups, device)}; seed every rank alike "
+            "before the model is made, or use parallelize(..., broadcast=True)")
 
 
 def _digest(data):
@@ -40,13 +46,27 @@ def _bytes(tensor):
 
 
 def _differing(digests, groups, device):
-    """Indices of the digests that are not equal on all ranks."""
+    """Indices of the digests that are not equal on all ranks: one reduce along each axis, of the
+    largest and, by their opposites, the smallest."""
     high = torch.tensor(digests, dtype=torch.int64, device=device)
-    low = high.clone()
+    both = torch.stack([high, -high])
     for group in groups:
-        dist.all_reduce(high, op=dist.ReduceOp.MAX, group=group)
-        dist.all_reduce(low, op=dist.ReduceOp.MIN, group=group)
-    return (high != low).nonzero().flatten().tolist()
+        dist.all_reduce(both, op=dist.ReduceOp.MAX, group=group)
+    return both.sum(0).nonzero().flatten().tolist()
+
+
+def _camps(digest, groups, device):
+    """Which ranks have the same, as in "ranks 0, 2 have one value, rank 1 has another"."""
+    table = torch.tensor([[dist.get_rank(), digest]], dtype=torch.int64, device=device)
+    for group in groups:
+        table, work = gather_first(table, group)
+        work.wait()
+    camps = {}
+    for rank, value in sorted(table.tolist()):
+        camps.setdefault(value, []).append(str(rank))
+    words = [f"ranks {listed(ranks)} have" if len(ranks) > 1 else f"rank {ranks[0]} has"
+             for ranks in camps.values()]
+    return listed([f"{words[0]} one value", *(f"{word} another" for word in words[1:])])
 
 
 def _send(tensor, groups):

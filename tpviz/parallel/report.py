@@ -20,7 +20,7 @@ class Report:
 
     split, held, replicated : numbers of parameters: of the layers that are split, of a rank's parts
     of them, and of all else, which every rank has whole. divided : whether this is done, not only
-    planned.
+    planned. totals : of AxoNN, `tpviz.parallel.totals.Totals`.
     """
 
     model: str
@@ -33,6 +33,7 @@ class Report:
     held: int
     replicated: int
     divided: bool = False
+    totals: object = None
 
     def to_table(self):
         """A list of rows of strings, header first: one row for each layer of a pair."""
@@ -53,18 +54,24 @@ class Report:
     def ledger(self, tokens, itemsize=4):
         """The `Ledger` of one forward and backward with every pair called once on ``tokens`` tokens
         (batch * sequence) of ``itemsize`` bytes, where the input of each pair needs a gradient
-        and is one for all its first layers (derived). Chunks must divide the batch."""
+        and is one for all its first layers (derived). Chunks must divide the batch.
+
+        Of AxoNN: tokens of a rank's share, the same on all; with the means of all gradients, where
+        every parameter is of ``itemsize``.
+        """
         sizes = {self.at.inside: self.at.i, self.at.stream: self.at.s}
-        return Ledger.of(
-            (move.axis, move.collective, move.phase, move.times,
-             move.elements * tokens * itemsize // move.times, sizes[move.axis])
-            for pair in self.pairs for part in pair.layers for move in part.moves())
+        parts = [part for pair in self.pairs for part in pair.layers]
+        entries = [(move.axis, move.collective, move.phase, move.times,
+                    move.elements * tokens * itemsize // move.times, sizes[move.axis])
+                   for part in parts for move in part.moves()]
+        return Ledger.of([*entries, *(self.totals.entries(parts, itemsize) if self.totals else ())])
 
     def describe(self):
         """In words, for those who do not see tables."""
         done = "is split" if self.divided else "would be split"
-        lines = [f"{self.model} {done} by {self.strategy}: {len(self.pairs)} pairs of linear "
-                 f"layers; of {self.split + self.replicated} parameters {self.split} are split, "
+        what = "linear layers" if self.totals and self.totals.easy else "pairs of linear layers"
+        lines = [f"{self.model} {done} by {self.strategy}: {len(self.pairs)} {what}; "
+                 f"of {self.split + self.replicated} parameters {self.split} are split, "
                  f"{self.held} of those on each rank, and {self.replicated} are on every rank."]
         for count, row in _alike(self.to_table()[1:], 1):
             _, path, kind, _, whole, own, axes, forward, backward = row
@@ -111,13 +118,15 @@ def _shape(shape):
 
 def _shapes(part):
     whole = (part.out, part.ins) if part.out_dim == 0 else (part.ins, part.out)
-    return _shape(whole), _shape(part.local("weight"))
+    pieces = f" in {part.z} pieces" if part.z > 1 else ""
+    return _shape(whole), _shape(part.local("weight")) + pieces
 
 
 def _axes(part):
     """As in "out d1, in d2"."""
     names = {part.out_dim: "out", 1 - part.out_dim: "in"}
     words = [f"{names[dim]} {axis}" for dim, axis in part.splits("weight")]
+    words += ["block z"] * (part.z > 1)
     return ", ".join(words) or "none"
 
 

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from tpviz.checks import whole_number
 from tpviz.runtime.launch import launch
 
+from .grid import rows_of
 from .module import inputs_of, parallelize
 from .report import Report
 
@@ -72,7 +73,7 @@ class ParallelVerification:
 
 
 def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None, loss=None,
-                    mesh=None, timeout=120, device=None):
+                    mesh=None, easy=False, equal_rows=False, timeout=120, device=None):
     """Split ``make_model()`` on real ranks in float64; compare every number with one process.
 
     Compared on every rank: the outputs and every parameter's gradient of the first step, and all
@@ -80,8 +81,10 @@ def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None
     elements.
 
     make_model : a function of no arguments; called with one seed on each rank.
-    example_inputs, rules, mesh : as `parallelize` takes them; ``mesh`` only within a world.
-    loss : function of the model's output; by default all its floating-point tensors, weighted.
+    example_inputs, rules, mesh, easy, equal_rows : as `parallelize` takes them; ``mesh`` only
+        within a world. With AxoNN they are the whole batch, of which each rank takes its rows.
+    loss : function of the model's output; by default all its floating-point tensors, weighted. With
+        AxoNN it must be a mean over rows, and first dims of outputs must be rows.
     timeout, device : as `tpviz.launch` takes them.
 
     Inside a world the ranks are those of the world, and each returns its own errors. Returns a
@@ -89,11 +92,14 @@ def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None
     """
     steps = whole_number("steps", steps)
     example_inputs = tree_map(_wide, example_inputs)
-    job = (make_model, strategy, example_inputs, steps, rules, loss)
+    how = {"rules": rules, "easy": easy, "equal_rows": equal_rows}
+    job = (make_model, strategy, example_inputs, steps, loss, how)
     if dist.is_available() and dist.is_initialized():
         errors, report = _verify_here(*job, mesh, device)
     else:
-        parallelize(_made(make_model), strategy, example_inputs, rules)  # errors before any rank
+        plan = parallelize(_made(make_model), strategy, example_inputs, **how)  # errors now
+        if totals := plan.report.totals:
+            rows_of(example_inputs, 0, totals.shares, " * ".join(totals.axes))
         found = launch(_verify_here, *job, None, device, world_size=strategy.world_size,
                        timeout=timeout, device=device)
         errors = {name: max(errors[name] for errors, _ in found) for name in found[0][0]}
@@ -101,24 +107,28 @@ def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None
     return ParallelVerification(strategy, steps, errors, report)
 
 
-def _verify_here(make_model, strategy, example_inputs, steps, rules, loss, mesh, device):
+def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, device):
     """One rank: ({what: error}, report)."""
     device = device or "cpu"
     inputs = tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x,
                       example_inputs)
     whole, model = (_made(make_model).to(device) for _ in range(2))
-    split = parallelize(model, strategy, inputs, rules, mesh=mesh)
-    args, kwargs = inputs_of(inputs)
+    split = parallelize(model, strategy, inputs, mesh=mesh, **how)
+    given = inputs_of(inputs), inputs_of(split.rows(inputs))
+    of_rows = split.share, split.shares
     optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (whole, split)]
     errors = {}
     for step in range(steps):
         outputs = []
-        for module, optimizer in zip((whole, split), optimizers):
+        for module, optimizer, (args, kwargs), share in zip(
+                (whole, split), optimizers, given, ((0, 1), of_rows)):
             optimizer.zero_grad()
             outputs.append(module(*args, **kwargs))
-            (loss or _loss)(outputs[-1]).backward()
+            (loss(outputs[-1]) if loss else _loss(outputs[-1], *share)).backward()
         if step == 0:
-            errors["outputs"] = max(map(_error, _floats(outputs[1]), _floats(outputs[0])))
+            found = _floats(outputs[1])
+            found = map(split.grid.joined, found) if split.grid else found
+            errors["outputs"] = max(map(_error, found, _floats(outputs[0])))
             expected = {n: p.grad for n, p in whole.named_parameters() if p.grad is not None}
             errors |= _errors("gradient", split.full_gradients(), expected)
         for optimizer in optimizers:
@@ -142,10 +152,15 @@ def _floats(outputs):
             t.is_floating_point()]
 
 
-def _loss(outputs):
-    """Every element counts, each with another weight, so that no two can be exchanged."""
-    return sum((t * torch.arange(t.numel(), device=t.device, dtype=t.dtype).cos().view_as(t)).mean()
-               for t in _floats(outputs))
+def _loss(outputs, share, shares):
+    """Every element counts, each with another weight, so that no two can be exchanged; a share has
+    the weights of its rows, and the mean over shares is the whole's."""
+    total = 0
+    for t in _floats(outputs):
+        count = t.numel() if t.dim() else 0
+        place = torch.arange(share * count, share * count + t.numel(), device=t.device)
+        total = total + (t * place.to(t.dtype).cos().view_as(t)).mean()
+    return total
 
 
 def _errors(kind, found, expected):

@@ -9,7 +9,7 @@ changes a number.
 import torch
 
 from tpviz.labels import current, label
-from tpviz.schemes.collectives import gather_first, scatter_first
+from tpviz.schemes.collectives import gather_first, own_of, scatter_first
 
 
 class Depth:
@@ -17,10 +17,12 @@ class Depth:
 
     prefetch : a group of its own for gathers: the next one is sent for before the present block is
     used, by the order of the step before. ``misses`` counts gathers that the order did not foresee.
+    share : what the ranks' gradients are multiplied by after they are added up.
     """
 
-    def __init__(self, group, prefetch=None, later=False, keep=True):
+    def __init__(self, group, prefetch=None, later=False, keep=True, share=1):
         self.group, self.prefetch, self.later, self.keep = group, prefetch, later, keep
+        self.share = share
         self.order, self.asked, self.ahead = [], [], None
         self.scattering, self.misses = [], 0
 
@@ -39,15 +41,15 @@ class Depth:
         sent, self.ahead = self.ahead, None
         ask, place = (weight, phase), len(self.asked)
         self.asked.append(ask)
-        if sent and sent[0] == ask:
-            out, work = sent[1:]
+        if sent and sent[0] == ask and sent[1] == weight.shard._version:  # not updated since
+            out, work = sent[2:]
         else:
             self.misses += bool(self.order) and place > 0
             out, work = self._send(ask)
         work.wait()
         if self.prefetch is not None and place + 1 < len(self.order):
             following = self.order[place + 1]
-            self.ahead = (following, *self._send(following))
+            self.ahead = (following, following[0].shard._version, *self._send(following))
         return out
 
     def _send(self, ask):
@@ -58,18 +60,22 @@ class Depth:
     def scatter(self, weight, grad):
         """This rank's piece of the summed gradient, or None if it is to come with `collect`."""
         if self.size == 1:
-            return grad.flatten()
+            return self._shared(grad.flatten())
         out, work = scatter_first(grad.flatten(), self.group)
         if self.later:
             self.scattering.append((weight.shard, out, work))
             return None
         work.wait()
-        return out
+        return self._shared(out)
+
+    def _shared(self, out):
+        return out if self.share == 1 else out * self.share
 
     def collect(self):
         """Wait for the gradients that are under way, and give them to their parameters."""
         for shard, out, work in self.scattering:
             work.wait()
+            out = self._shared(out)
             shard.grad = out if shard.grad is None else shard.grad.add_(out)
         self.scattering = []
 
@@ -80,16 +86,22 @@ class Weight:
     def __init__(self, module, depth):
         self.module, self.depth, self.shape = module, depth, module.weight.shape
         self.layer = ""
-        pieces = module.weight.detach().flatten().chunk(depth.size)
-        module.weight = torch.nn.Parameter(pieces[depth.group.rank()].clone())
+        piece = own_of(module.weight.detach().flatten(), depth.group)
+        module.weight = torch.nn.Parameter(piece.clone(),
+                                           requires_grad=module.weight.requires_grad)
 
     @property
     def shard(self):
         return self.module.weight
 
     def whole(self):
-        """The block, for the graph."""
-        return Whole.apply(self.shard, self)
+        """The block, for the graph; without gradients gathered at once and not noted in the order,
+        which is that of training."""
+        if torch.is_grad_enabled() or self.depth.size == 1:
+            return Whole.apply(self.shard, self)
+        out, work = gather_first(self.shard.detach(), self.depth.group)
+        work.wait()
+        return out.view(self.shape)
 
     @property
     def again(self):
@@ -105,7 +117,8 @@ class Whole(torch.autograd.Function):
     @staticmethod
     def forward(ctx, shard, weight):
         ctx.weight = weight
-        phase = current().phase or "forward"
+        again = torch._C._current_graph_task_id() >= 0  # in a backward that computes forward anew
+        phase = current().phase or ("recompute" if again else "forward")
         return weight.depth.whole(weight, phase).view(weight.shape)
 
     @staticmethod

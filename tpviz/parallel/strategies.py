@@ -1,0 +1,60 @@
+"""What `parallelize` takes of a strategy: its layout on the plane, and which knobs it refuses."""
+
+from tpviz.schemes.atp import ATP
+from tpviz.schemes.atp.layout import Layout
+from tpviz.schemes.axonn import AxoNN
+from tpviz.schemes.megatron import Megatron
+
+REFUSED = {
+    "recompute": "recompute with the model's own means (torch.utils.checkpoint, or a Hugging Face "
+                 "model's gradient_checkpointing_enable()), which gathers weights once more",
+    "accumulation": "run the microbatches yourself, all but the last within model.no_sync()",
+    "tune": "products of a model that is not ours are not timed",
+    "clip": "call model.clip_grad_norm_(most) after backward"}
+"""Knobs of `AxoNN` that belong to a step of our own program, and what does it instead."""
+
+
+def layout_of(strategy, easy=False):
+    """The `Layout` of a strategy that can split models it does not know.
+
+    Raises ``ValueError`` for any other, and for knobs that ask for a model of our own.
+    """
+    if hasattr(strategy, "inner"):
+        raise ValueError(_around(strategy))
+    if not isinstance(strategy, (ATP, Megatron, AxoNN)):
+        raise ValueError(f"parallelize works with ATP(...), Megatron(...) and AxoNN(...), not "
+                         f"{strategy!r}")
+    if easy and not isinstance(strategy, AxoNN):
+        raise ValueError(f"easy=True is a mode of AxoNN: use AxoNN(x=..., y=..., z=..., data=...), "
+                         f"not {strategy.short}")
+    if isinstance(strategy, AxoNN):
+        return _grid(strategy)
+    if strategy.sp:
+        raise ValueError(f"sp=True is not possible here: between pairs a foreign model needs the "
+                         f"whole sequence: use sp=False, not {strategy.short}")
+    if isinstance(strategy, Megatron):
+        return Layout("tp", "", strategy.tp, 1, strategy.chunks, "batch", False, False, False)
+    if strategy.chunking == "pipelined" and strategy.chunks > 1:
+        raise ValueError("chunking='pipelined' needs to know what is between the two layers: use "
+                         "chunking='batch' or 'tokens'")
+    return strategy.layout
+
+
+def _grid(strategy):
+    for name, instead in REFUSED.items():
+        value, default = getattr(strategy, name), type(strategy).__dataclass_fields__[name].default
+        if value != default:
+            raise ValueError(f"{name}={value!r} is not possible here: {instead}; use "
+                             f"{name}={default!r}")
+    return strategy.layout
+
+
+def _around(strategy):
+    inner = strategy.inner
+    if isinstance(inner, AxoNN):
+        return f"{strategy.short}: AxoNN shares the batch itself: use its own data={strategy.dp}"
+    inner = inner.short if inner else "ATP(mesh=(2, 1))"
+    return (f"{strategy.short}: parallelize splits layers only; for data parallelism around them "
+            f"use a mesh with an axis more, parallelize(model, {inner}, mesh=mesh), and wrap the "
+            "result: torch.nn.parallel.DistributedDataParallel(result, "
+            "process_group=mesh.get_group('dp'))")
