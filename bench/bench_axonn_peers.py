@@ -6,10 +6,14 @@ biases and norms too, in one gather a block; AxoNN gathers each of the four weig
 gradients of the rest. x alone against DTensor's tensor parallelism, once with vocabulary-parallel
 ends as AxoNN has (bench_megatron's plan) and once as `tpviz.peers` has it, ends whole on each rank.
 
+The z race is run at two widths: AxoNN sends four times as many collectives, each a fourth as
+large, so what one costs beside its bytes weighs more in a narrow model.
+
 A step is forward and backward. The losses must agree. Both ledgers are printed.
 """
 
 import sys
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -25,21 +29,23 @@ WORKLOAD = tv.GPT(layers=4, hidden=256, heads=8, seq=64, batch=8, tied=False)
 PAIRS = 30
 Z = {"x": 1, "y": 1, "z": 4}
 X = {"x": 4, "y": 1, "z": 1}
+OVER_Z = {"FSDP2": peers.FSDP2(dp=4), "AxoNN, keep=False": tv.AxoNN(**Z, keep=False),
+          "AxoNN, keep=True": tv.AxoNN(**Z)}
+OVER_X = {"DTensor": "parallel ends", "DTensorTP": peers.DTensorTP(tp=4), "AxoNN": tv.AxoNN(**X)}
 RACES = {
-    "z only": {"FSDP2": peers.FSDP2(dp=4), "AxoNN, keep=False": tv.AxoNN(**Z, keep=False),
-               "AxoNN, keep=True": tv.AxoNN(**Z)},
-    "x only": {"DTensor": "parallel ends", "DTensorTP": peers.DTensorTP(tp=4),
-               "AxoNN": tv.AxoNN(**X)},
+    "z only, hidden 256": (WORKLOAD, OVER_Z),
+    "z only, hidden 512": (replace(WORKLOAD, hidden=512), OVER_Z),
+    "x only": (WORKLOAD, OVER_X),
 }
 BOUNDED = {("AxoNN, keep=False", "FSDP2"), ("AxoNN", "DTensor")}
 """What promises the same work; the other ratios are for information."""
 
 
-def step_of(strategy):
+def step_of(strategy, workload):
     """On a rank: what makes one step and gives this rank's loss."""
-    batch = batch_of(WORKLOAD, 0)
+    batch = batch_of(workload, 0)
     if isinstance(strategy, str):
-        model = with_dtensor(WORKLOAD, tv.Mesh({"tp": 4}).device_mesh())
+        model = with_dtensor(workload, tv.Mesh({"tp": 4}).device_mesh())
 
         def step():
             model.zero_grad()
@@ -48,13 +54,14 @@ def step_of(strategy):
                 loss.backward()
             return loss.full_tensor().detach()
         return step
-    program = strategy.build(WORKLOAD, tv.Mesh(strategy.axes).device_mesh(), torch.float32, "cpu")
+    program = strategy.build(workload, tv.Mesh(strategy.axes).device_mesh(), torch.float32, "cpu")
     return lambda: program.step(batch)
 
 
 def race(name, recorded):
     """On a rank: {contestant: seconds of each step}, {contestant: loss}, {contestant: ledger}."""
-    steps = {who: step_of(strategy) for who, strategy in RACES[name].items()}
+    workload, contestants = RACES[name]
+    steps = {who: step_of(strategy, workload) for who, strategy in contestants.items()}
     losses, ledgers = {}, {}
 
     def run(who):

@@ -25,14 +25,15 @@ class ATPLinear(nn.Module):
     def forward(self, x):
         return self.through(x, self.weight)
 
-    def through(self, x, weight, again=None):
+    def through(self, x, weight, again=None, products=operators.Products):
         """The layer with this weight; ``again`` makes it anew for backward, so it is not kept."""
-        way = self.way
-        if way.contract.size() == way.spread.size() == 1 and again is None:
+        way, rest = self.way, (self.way, again, products)
+        plain = again is None and products is operators.Products
+        if way.contract.size() == way.spread.size() == 1 and plain:
             return F.linear(x, weight, self.bias)
         if way.contract.size() == 1 or self.bias is None:
-            return operators.Linear.apply(x, weight, self.bias, way, again)
-        return operators.Linear.apply(x, weight, None, way, again) + self.bias
+            return operators.Linear.apply(x, weight, self.bias, *rest)
+        return operators.Linear.apply(x, weight, None, *rest) + self.bias
 
 
 class ATPLayerNorm(nn.LayerNorm):

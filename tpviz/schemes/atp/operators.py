@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from tpviz.labels import label
-from tpviz.schemes.collectives import gather_first, scatter_first
+from tpviz.schemes.collectives import gather_first, own_of, scatter_first
 from tpviz.schemes.operators import linear_gradients
 
 
@@ -76,9 +76,30 @@ def parts(x, way):
 
 
 # -- the layer -----------------------------------------------------------------------------------
+class Products:
+    """The three products of a linear layer; others may be laid out in other ways."""
+
+    forward = staticmethod(F.linear)
+    input = staticmethod(torch.matmul)
+    weight = staticmethod(linear_gradients)
+
+
+def both_gradients(way, of_input, of_weight):
+    """(the input's gradient, what ``of_weight`` gives): the first is summed over ``way.spread``,
+    under the second if ``way.hidden``. None for ``of_input`` where nobody wants it."""
+    grad_x = of_input() if of_input else None
+    if not of_input or way.spread.size() == 1:
+        return grad_x, of_weight()
+    finish = summing(grad_x, way.gather, way.spread)
+    if way.hidden:
+        found = of_weight()
+        return finish(), found
+    return finish(), of_weight()
+
+
 class Linear(torch.autograd.Function):
     """y = x W^T, W (out, in) cut both ways: summed over ``contract``; bias only where there is no
-    sum, else the caller adds it once.
+    sum, else the caller adds it once. ``products`` makes the three products.
 
     With chunks the sum of one part is under way during the next part's GEMM; all are waited for at
     the end, and results are those of one piece. Backward: the input's gradient is summed over
@@ -87,34 +108,38 @@ class Linear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, weight, bias, way, again=None):
-        ctx.way, ctx.again = way, again
+    def forward(ctx, x, weight, bias, way, again=None, products=Products):
+        ctx.way, ctx.again, ctx.products = way, again, products
         whole = gathering(x, way.gather, way.spread)() if way.gather is not None else x
         ctx.save_for_backward(x if way.gather == 0 else whole, None if again else weight)
         if way.contract.size() == 1:
-            return F.linear(whole, weight, bias)
+            return products.forward(whole, weight, bias)
         pieces, join = parts(whole, way)
         sums = []
         for number, piece in enumerate(pieces):
             with label(chunk=number if len(pieces) > 1 else -1):
-                sums.append(summing(F.linear(piece, weight), way.scatter, way.contract))
+                y = products.forward(piece, weight)
+                sums.append(summing(y, way.scatter, way.contract))
         return join([finish() for finish in sums])
 
     @staticmethod
     def backward(ctx, grad):
-        way, (x, weight) = ctx.way, ctx.saved_tensors
+        way, products, (x, weight) = ctx.way, ctx.products, ctx.saved_tensors
         weight = ctx.again() if ctx.again else weight
         if way.scatter is not None:
             grad = gathering(grad, way.scatter, way.contract)()
         grad = grad.contiguous()
         again = gathering(x, 0, way.spread) if way.gather == 0 else None
-        grad_x = grad @ weight
-        x = again() if again else x
-        finish = summing(grad_x, way.gather, way.spread) if way.spread.size() > 1 else None
-        if finish and not way.hidden:
-            grad_x, finish = finish(), None
-        grad_weight, grad_bias = linear_gradients(x, grad, ctx.needs_input_grad[2])
-        return finish() if finish else grad_x, grad_weight, grad_bias, None, None
+
+        def of_input():
+            nonlocal x
+            grad_x = products.input(grad, weight)
+            x = again() if again else x
+            return grad_x
+
+        grad_x, (grad_weight, grad_bias) = both_gradients(
+            way, of_input, lambda: products.weight(x, grad, ctx.needs_input_grad[2]))
+        return grad_x, grad_weight, grad_bias, None, None, None
 
 
 class PipelinedMLP(torch.autograd.Function):
@@ -232,4 +257,4 @@ class Cut(torch.autograd.Function):
 
 
 def _own(x, group):
-    return x.chunk(group.size(), -1)[group.rank()].contiguous()
+    return own_of(x, group, -1).contiguous()

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from tpviz.checks import divides
-from tpviz.schemes.atp.operators import summing
+from tpviz.schemes.atp.operators import both_gradients, summing
+from tpviz.schemes.collectives import own_of
 
 from .weights import Weight
 
@@ -38,15 +39,10 @@ class Conv(torch.autograd.Function):
         def gradient(*wanted):
             return _backward(grad, x, weight, None, *ctx.steps, False, [0, 0], 1, wanted)
 
-        finish = grad_x = None
-        if ctx.needs_input_grad[0]:
-            grad_x = gradient(True, False, False)[0]
-            finish = summing(grad_x, None, way.spread) if way.spread.size() > 1 else None
-        if finish and not way.hidden:
-            grad_x, finish = finish(), None
-        grad_weight = gradient(False, True, False)[1]
+        of_input = (lambda: gradient(True, False, False)[0]) if ctx.needs_input_grad[0] else None
+        grad_x, grad_weight = both_gradients(way, of_input, lambda: gradient(False, True, False)[1])
         grad_bias = grad.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
-        return finish() if finish else grad_x, grad_weight, grad_bias, None, None, None
+        return grad_x, grad_weight, grad_bias, None, None, None
 
 
 class GridConv2d(nn.Module):
@@ -84,11 +80,7 @@ class GridConv2d(nn.Module):
     def load(self, weight, bias=None):
         """Take this rank's parts of a whole layer's parameters, (K, C, kh, kw) and (K,)."""
         way, z = self.way, self.pieces.depth
-        own = _own(_own(weight, way.spread, 0), way.contract, 1)
-        self.weight.copy_(_own(own.flatten(), z.group, 0))
+        own = own_of(own_of(weight, way.spread), way.contract, 1)
+        self.weight.copy_(own_of(own.flatten(), z.group))
         if self.bias is not None:
-            self.bias.copy_(_own(bias, way.spread, 0))
-
-
-def _own(whole, group, dim):
-    return whole.chunk(group.size(), dim)[group.rank()]
+            self.bias.copy_(own_of(bias, way.spread))

@@ -3,9 +3,9 @@
 import torch.nn.functional as F
 
 from tpviz.schemes.atp.layers import ATPLinear
+from tpviz.schemes.atp.operators import Products
 from tpviz.schemes.atp.program import ATPEmbedding
 
-from .tuner import linear
 from .weights import Weight
 
 
@@ -14,13 +14,10 @@ class GridLinear(ATPLinear):
 
     def __init__(self, features_in, features_out, way, depth, tuner=None, **kw):
         super().__init__(features_in, features_out, way, **kw)
-        self.pieces, self.tuner = Weight(self, depth), tuner
+        self.pieces, self.products = Weight(self, depth), tuner or Products
 
     def forward(self, x):
-        if self.tuner:
-            weight, again = self.pieces.whole(), self.pieces.again
-            return linear(x, weight, self.bias, self.way, again, self.tuner)
-        return self.through(x, self.pieces.whole(), self.pieces.again)
+        return self.through(x, self.pieces.whole(), self.pieces.again, self.products)
 
 
 class GridEmbedding(ATPEmbedding):

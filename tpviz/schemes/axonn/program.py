@@ -8,12 +8,12 @@ gradients are summed over both; the pieces' gradients over data.
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
 from tpviz.labels import label
 from tpviz.mesh import Mesh
 from tpviz.schemes.atp.program import ATPGPT, Groups
+from tpviz.schemes.collectives import own_of, part_of
 from tpviz.schemes.gpt.initial import load_initial
 from tpviz.schemes.gpt.program import LEARNING_RATE, Program, gather, own_part
 
@@ -61,6 +61,7 @@ class GridProgram(Program):
 
     def step(self, batch):
         self.optimizer.zero_grad()
+        self.watched.clear()
         self.depth.begin()
         rows = self._rows(batch)
         losses = []
@@ -75,39 +76,29 @@ class GridProgram(Program):
         self.synchronise()
         return torch.stack([loss.detach() for loss in losses]).mean()
 
-    def watch(self):
-        """Of every microbatch, as `Program.watch` of the last."""
-        self.seen = []
-
-        def keep_input(module, args, x):
-            x.retain_grad()
-            self.seen.append({"input": x})
-
-        self.module.embed.register_forward_hook(keep_input)
-        self.module.head.register_forward_hook(
-            lambda module, args, out: self.seen[-1].update(logits=out))
+    def keep(self, **tensors):
+        """Of every microbatch of a step, not only of the last."""
+        for name, tensor in tensors.items():
+            self.watched.setdefault(name, []).append(tensor)
 
     def outputs(self):
-        return self._watched(lambda kept: kept["logits"], self.output_splits)
+        return gather(torch.cat(self.watched["logits"]), self.output_splits, self.mesh)
 
     def input_gradient(self):
-        return self._watched(lambda kept: kept["input"].grad, self.input_splits)
-
-    def _watched(self, part, splits):
-        last = self.seen[-self.strategy.accumulation:]
-        return gather(torch.cat([part(kept) for kept in last]), splits, self.mesh)
+        grads = [x.grad for x in self.watched["input"]]
+        return gather(torch.cat(grads), self.input_splits, self.mesh)
 
     def _rows(self, batch):
         """This rank's: the batch is cut over data, then over z."""
         s, mesh = self.strategy, self.mesh
         mine = mesh.get_local_rank("data") * s.z + mesh.get_local_rank("z")
-        return [whole.chunk(s.data * s.z)[mine] for whole in batch]
+        return [part_of(whole, mine, s.data * s.z) for whole in batch]
 
     def synchronise(self):
         whole = [p for name, p in self.named.items() if name not in self.pieces]
         with label(phase="sync"):
-            self._sum("z", whole)
-            self._sum("data", list(self.named.values()))
+            self.sum_gradients("z", whole)
+            self.sum_gradients("data", list(self.named.values()))
             if self.strategy.clip:
                 self._clip()
 
@@ -117,15 +108,6 @@ class GridProgram(Program):
                   for name in self.named]
         self.norm = norm_of(gradients, shares, [self.mesh.get_group(axis) for axis in GRID])
         shrink(gradients, self.norm, self.strategy.clip)
-
-    def _sum(self, axis, parameters):
-        group = self.mesh.get_group(axis)
-        if group.size() == 1:
-            return
-        flat = torch.cat([p.grad.flatten() for p in parameters])
-        dist.all_reduce(flat, group=group)
-        for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
-            p.grad = part.view_as(p)
 
     def full(self, locals_by_name):
         found = {}
@@ -165,6 +147,6 @@ def _load(module, workload, splits, blocks, mesh):
         part = own_part(name, full, splits, mesh)
         if name not in blocks:
             return part
-        return part.flatten().chunk(mesh.get_group("z").size())[mesh.get_local_rank("z")]
+        return own_of(part.flatten(), mesh.get_group("z"))
 
     load_initial(module, workload, own)

@@ -23,8 +23,6 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
-from tpviz.schemes.atp.operators import summing
-
 FORMS = ("NN", "NT", "TN")
 NATURAL = {"forward": "NT", "input": "NN", "weight": "TN"}
 """{pass: form without a copy}; what is taken for a signature that was not timed."""
@@ -71,8 +69,23 @@ class Tuner:
                 if signature not in self.chosen and not isinstance(layer.weight, FakeTensor):
                     self._decide(signature, layer.weight.detach())
 
-    def product(self, a, b, pass_, bias=None):
-        """a b (+ bias) in the form chosen for it."""
+    # -- the products, as `tpviz.schemes.atp.operators.Products` ----------------------------------
+    def forward(self, x, weight, bias=None):
+        """x W^T (+ b)."""
+        return self._product(x.flatten(0, -2), weight.t(), "forward", bias).unflatten(
+            0, x.shape[:-1])
+
+    def input(self, grad, weight):
+        """The input's gradient."""
+        return self._product(grad.flatten(0, -2), weight, "input").unflatten(0, grad.shape[:-1])
+
+    def weight(self, x, grad, bias):
+        """The weight's gradient, and the bias's if there is one."""
+        rows = grad.flatten(0, -2)
+        return (self._product(rows.t(), x.flatten(0, -2), "weight"),
+                rows.sum(0) if bias else None)
+
+    def _product(self, a, b, pass_, bias=None):
         signature = Signature(a.shape[0], b.shape[1], a.shape[1], pass_)
         return product(a, b, self.chosen.get(signature, NATURAL[pass_]), bias)
 
@@ -104,35 +117,3 @@ class Tuner:
 def _finish(tensor):
     if tensor.is_cuda:
         torch.cuda.synchronize(tensor.device)
-
-
-class TunedLinear(torch.autograd.Function):
-    """`tpviz.schemes.atp.operators.Linear` for what AxoNN uses of it, its products by a `Tuner`."""
-
-    @staticmethod
-    def forward(ctx, x, weight, bias, way, again, tuner):
-        ctx.way, ctx.again, ctx.tuner = way, again, tuner
-        ctx.save_for_backward(x, None if again else weight)
-        y = tuner.product(x.flatten(0, -2), weight.t(), "forward", bias)
-        y = y.unflatten(0, x.shape[:-1])
-        return summing(y, None, way.contract)() if way.contract.size() > 1 else y
-
-    @staticmethod
-    def backward(ctx, grad):
-        way, tuner, (x, weight) = ctx.way, ctx.tuner, ctx.saved_tensors
-        weight = ctx.again() if ctx.again else weight
-        rows = grad.flatten(0, -2).contiguous()
-        grad_x = tuner.product(rows, weight, "input").unflatten(0, grad.shape[:-1])
-        finish = summing(grad_x, None, way.spread) if way.spread.size() > 1 else None
-        if finish and not way.hidden:
-            grad_x, finish = finish(), None
-        grad_weight = tuner.product(rows.t(), x.flatten(0, -2), "weight")
-        grad_bias = rows.sum(0) if ctx.needs_input_grad[2] else None
-        return finish() if finish else grad_x, grad_weight, grad_bias, None, None, None
-
-
-def linear(x, weight, bias, way, again, tuner):
-    """A linear layer; its bias is added after the sum over ``way.contract`` where there is one."""
-    if way.contract.size() == 1 or bias is None:
-        return TunedLinear.apply(x, weight, bias, way, again, tuner)
-    return TunedLinear.apply(x, weight, None, way, again, tuner) + bias

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from tpviz.labels import label
-from tpviz.schemes.collectives import gather_first, scatter_first
+from tpviz.schemes.collectives import gather_first, own_of, scatter_first
 
 
 class FlatBucket:
@@ -42,7 +42,7 @@ class FlatBucket:
             view = self.whole[slot].view_as(parameter)
             view.copy_(parameter)
             parameter.data = view
-        share = self.whole.chunk(self.group.size())[self.group.rank()]
+        share = own_of(self.whole, self.group)
         self.shard = torch.nn.Parameter(share.clone() if self.zero == 3 else share)
         self.shard.grad = torch.zeros_like(self.shard)
         if self.zero == 3:

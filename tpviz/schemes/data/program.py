@@ -10,6 +10,7 @@ from weakref import proxy
 import torch
 
 from tpviz.labels import label
+from tpviz.schemes.collectives import own_of
 from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather, reference_program
 
 from .flat import FlatBucket
@@ -39,8 +40,8 @@ class DataParallelProgram(Program):
         self.launched = 0
         for bucket in self.buckets:
             bucket.reset()
-        parts, mine = self.group.size(), self.group.rank()
-        loss = self.forward([rows.chunk(parts)[mine] for rows in batch])
+        parts = self.group.size()
+        loss = self.forward([own_of(rows, self.group) for rows in batch])
         if self.zero == 3:
             self._last_block_before_backward()
         loss.backward(torch.full_like(loss, 1 / parts))  # the mean over ranks, by adding

@@ -4,10 +4,13 @@ The gather methods give full tensors under the reference's names on every rank, 
 their own; they are for checking, not part of a step.
 """
 
+from weakref import proxy
+
 import torch
 import torch.distributed as dist
 
 from tpviz.labels import label
+from tpviz.schemes.collectives import own_of, sum_together
 
 from .initial import load_initial
 from .model import ReferenceGPT
@@ -33,7 +36,7 @@ def load_parts(module, workload, splits, mesh):
 def own_part(name, full, splits, mesh):
     """This rank's part of a parameter."""
     for dim, axis in reversed(splits.get(name, ())):
-        full = full.chunk(mesh.get_group(axis).size(), dim)[mesh.get_local_rank(axis)]
+        full = own_of(full, mesh.get_group(axis), dim)
     return full
 
 
@@ -91,14 +94,16 @@ class Program:
 
     def synchronise(self):
         """Complete the gradients of the parameters named in ``partial``, in one sum."""
-        if not self.partial:
-            return
-        parameters = [self.named[name] for name in self.partial]
-        with label(phase="sync"):
-            flat = torch.cat([p.grad.view(-1) for p in parameters])
-            dist.all_reduce(flat, group=self.mesh.get_group(self.partial_axis))
-        for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
-            p.grad = part.view_as(p)
+        if self.partial:
+            with label(phase="sync"):
+                self.sum_gradients(self.partial_axis, [self.named[name] for name in self.partial])
+
+    def sum_gradients(self, axis, parameters):
+        """Add up the gradients of all ranks along an axis, in one message."""
+        group = self.mesh.get_group(axis)
+        if group.size() > 1:
+            for p, total in zip(parameters, sum_together([p.grad for p in parameters], group)):
+                p.grad = total
 
     def optimizer_step(self):
         """Update the parameters from the gradients of the last `step`."""
@@ -106,12 +111,19 @@ class Program:
 
     def watch(self):
         """From now on keep what `outputs` and `input_gradient` give."""
+        program = proxy(self)  # the graph of what is kept may lead to the head: a circle no
+        #                        collector sees, with the program and its groups in it
+
         def keep_input(module, args, x):
             x.retain_grad()
-            self.watched["input"] = x
+            program.keep(input=x)
 
         self.module.embed.register_forward_hook(keep_input)
-        self.module.head.register_forward_hook(lambda m, args, out: self.watched.update(logits=out))
+        self.module.head.register_forward_hook(lambda m, args, out: program.keep(logits=out))
+
+    def keep(self, **tensors):
+        """What `watch` has seen of a forward: first ``input``, then ``logits``."""
+        self.watched.update(tensors)
 
     def outputs(self):
         """The logits (batch, seq, vocab) of the last step."""

@@ -7,6 +7,7 @@ sequence parallelism activations are (S/n, B, H), sequence first.
 import torch.nn.functional as F
 from torch import nn
 
+from tpviz.schemes.collectives import own_of
 from tpviz.schemes.operators import Reduce, ReduceScatter, VocabularyCrossEntropy
 
 
@@ -30,7 +31,7 @@ class ParallelEmbedding(nn.Module):
             x_BSH = Reduce.apply(self._own_rows(tokens_BS), self.group)
             return x_BSH + self.position.weight
         x_sBH = ReduceScatter.apply(self._own_rows(tokens_BS.t()), self.group)
-        return x_sBH + self.position.weight.chunk(self.size)[self.rank].unsqueeze(1)
+        return x_sBH + own_of(self.position.weight, self.group).unsqueeze(1)
 
     def lookup(self, rows):
         """Rows of this rank's part of the table of tokens."""
