@@ -131,6 +131,11 @@ class Mesh:
 _made = {}
 
 
+def forget():
+    """Let go of the meshes made so far, and so of their groups' threads, once these have ended."""
+    _made.clear()
+
+
 def _exists(group):
     """Whether a group is still there: ranks of the pool leave those of earlier jobs."""
     import torch.distributed as dist

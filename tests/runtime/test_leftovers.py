@@ -6,6 +6,8 @@ import signal
 import pytest
 from process_watch import Script
 
+import tpviz as tv
+
 HANG = """
 import os, signal, subprocess, sys, time
 import tpviz as tv
@@ -105,3 +107,16 @@ def test_a_caller_that_ends_normally(run):
     script = run("import os, tpviz as tv\ntv.launch(os.getpid)\nprint('done')")
     assert script.finish() == "done\n"
     assert script.left() == []
+
+
+def test_programs_that_have_ended_leave_no_threads_in_the_ranks():
+    w = tv.GPT(layers=1, hidden=16, heads=4, seq=8, batch=8, vocab=32)
+    threads = lambda: max(tv.launch(_threads, world_size=4))
+    before = threads()
+    for grid in ({"x": 2, "z": 2}, {"x": 1, "z": 4}, {"x": 2, "y": 2, "z": 1}):
+        tv.verify(tv.AxoNN(**grid), w, steps=1)  # keeps outputs, which a graph leads from
+    assert threads() <= before
+
+
+def _threads():
+    return len(os.listdir("/proc/self/task"))

@@ -10,6 +10,8 @@ import sys
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from tpviz.mesh import forget
+
 
 def _naming_axes(make):
     """A one-axis mesh over all ranks shares the world's group, unnamed: remember the axis."""
@@ -35,7 +37,9 @@ def forget_axes():
 
 
 def forget_meshes():
-    """DTensor remembers its meshes beyond the life of their groups, and would use the dead ones."""
+    """Meshes are remembered beyond the life of their groups, here and by DTensor, which would use
+    the dead ones."""
+    forget()
     if "torch.distributed.tensor" not in sys.modules:
         return
     from torch.distributed.tensor import _redistribute, debug

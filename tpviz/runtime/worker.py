@@ -104,9 +104,13 @@ def _leave_groups_of_earlier_jobs():
     # several threads and sockets, so a long session would run out of them.
     meshes.forget_axes()
     world = dist.group.WORLD
-    for group in [group for group in dist.distributed_c10d._world.pg_map if group is not world]:
+    groups = [group for group in dist.distributed_c10d._world.pg_map if group is not world]
+    for group in groups:
         dist.destroy_process_group(group)
     meshes.forget_meshes()
+    if groups:
+        del group, groups
+        gc.collect()  # a program that has ended may hold its groups in a circle
 
 
 def _apply(context):
