@@ -84,8 +84,8 @@ class AxoNN(Strategy):
 
     def blocks(self, workload):
         """{weight: shape of the block that is cut over z}."""
-        splits, shapes = self.splits(workload), workload.parameter_shapes()
-        return {name: tuple(size // self.axes[dict(splits[name])[dim]]
+        axes, splits, shapes = self.axes, self.splits(workload), workload.parameter_shapes()
+        return {name: tuple(size // axes[dict(splits[name])[dim]]
                             for dim, size in enumerate(shapes[name]))
                 for name in shapes if name.endswith(("qkv.weight", "out.weight", "up.weight",
                                                      "down.weight", "token.weight", "head.weight"))}

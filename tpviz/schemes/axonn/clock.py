@@ -35,7 +35,7 @@ class Clock:
         self.ahead, self.later = "oag" in strategy.overlap, "ors" in strategy.overlap
         self.now, self.free, self.scattering = 0.0, {}, []
         self.sent, self.place, self.left = None, 0, 0
-        self.segment, self.before = None, ""
+        self.segment, self.compute, self.latency, self.before = None, 0.0, 0.0, ""
 
     def run(self, microbatch, count, end):
         """``count`` times the parts of a microbatch, then those of the end.
@@ -69,12 +69,13 @@ class Clock:
         found = []
         for part in parts:
             self.segment = Segment(part.phase, part.layer, 0.0, {}, {})
+            self.compute = self.latency = 0.0
             if part.phase != self.before and part.phase in ("backward", "sync"):
                 self._collect()
             self.before = part.phase if part.phase != "recompute" else self.before
             for operation in part.operations:
                 self._do(operation)
-            found.append(self.segment)
+            found.append(self.segment._replace(compute=self.compute, latency=self.latency))
         return found
 
     def _do(self, operation):
@@ -111,7 +112,7 @@ class Clock:
     def _kernel(self, kernel):
         took = self.seconds(kernel)
         self.now += took
-        self.segment = self.segment._replace(compute=self.segment.compute + took)
+        self.compute += took
 
     def _issue(self, axis, collective, payload):
         found = self.moved(axis, collective, payload)
@@ -125,8 +126,7 @@ class Clock:
             return
         waited = max(0.0, end - self.now)
         self.now += waited
-        s, axis = self.segment, found.axis
-        exposed = {**s.exposed, axis: s.exposed.get(axis, 0.0) + waited}
-        hidden = {**s.hidden, axis: s.hidden.get(axis, 0.0) + max(0.0, found.seconds - waited)}
-        latency = s.latency + found.latency * min(1.0, waited / found.seconds)
-        self.segment = s._replace(exposed=exposed, hidden=hidden, latency=latency)
+        exposed, hidden, axis = self.segment.exposed, self.segment.hidden, found.axis
+        exposed[axis] = exposed.get(axis, 0.0) + waited
+        hidden[axis] = hidden.get(axis, 0.0) + max(0.0, found.seconds - waited)
+        self.latency += found.latency * min(1.0, waited / found.seconds)

@@ -24,20 +24,17 @@ from .step import held
 
 def memory(s, w):
     """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps."""
-    size, tensors = sum(held(s, w)) * w.itemsize, 12 * w.layers + 5 - w.tied
+    moments = _Moments(s, w)
+    size, tensors = sum(moments.held) * w.itemsize, 12 * w.layers + 5 - w.tied
     return Memory(parameters=size, gradients=size, optimizer=2 * size + 4 * tensors,
-                  activations=activations(s, w))
-
-
-def activations(s, w):
-    """Bytes at the peak, beside all tokens and targets, which are int64."""
-    return 16 * w.batch * w.seq + max(_Moments(s, w).all())
+                  activations=moments.peak())
 
 
 class _Moments:
     """Bytes at each moment of the step that may be the peak."""
 
     def __init__(self, s, w):
+        self.held = held(s, w)
         local, self.item, self.wide = s.local(w), w.itemsize, max(w.itemsize, 4)
         self.s, self.w, self.rows = s, w, local.batch * local.seq
         self.stream = self.rows * w.hidden // s.y * self.item
@@ -51,6 +48,10 @@ class _Moments:
         self.kept = block_kept(s.layout, local) + self.keep * self.block
         self.stays = self.stream if s.recompute else self.kept  # of a block until its backward
 
+    def peak(self):
+        """Bytes at the peak, beside all tokens and targets, which are int64."""
+        return 16 * self.w.batch * self.w.seq + max(self.all())
+
     def all(self):
         """In the order of the step."""
         layers, scattered = self.w.layers, self._scattered
@@ -63,7 +64,7 @@ class _Moments:
         for after in (0, layers - 1):  # from the last block to the first what grows grows evenly
             yield (layers - after) * self.stays + self._block() + scattered(after * self.block)
         yield self.stream + self.table + under_way
-        pieces, whole = held(self.s, self.w)
+        pieces, whole = self.held
         yield (self.cut * whole + (self.s.data > 1) * (pieces + whole)) * self.item
 
     def _loss(self, last):

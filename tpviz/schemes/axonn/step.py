@@ -19,6 +19,7 @@ z, and everything over data; to clip, one number over z, y and x.
 """
 
 from dataclasses import replace
+from functools import cache
 from math import prod
 from typing import NamedTuple
 
@@ -127,14 +128,14 @@ class _Parts:
 
 def held(s, w):
     """(numbers in pieces, others) that a rank has: one block says for all."""
-    one, pieces, whole = replace(w, layers=1), 0, 0
+    one, axes, pieces, whole = replace(w, layers=1), s.axes, 0, 0
     blocks, splits = s.blocks(one), s.splits(one)
     for name, shape in one.parameter_shapes().items():
         times = w.layers if name.startswith("blocks.") else 1
         if name in blocks:
             pieces += times * prod(blocks[name])
         else:
-            whole += times * (prod(shape) // prod(s.axes[axis] for _, axis in splits.get(name, ())))
+            whole += times * (prod(shape) // prod(axes[axis] for _, axis in splits.get(name, ())))
     return pieces // s.z, whole
 
 
@@ -158,7 +159,7 @@ def ledger(s, w):
 
 def cost(s, w, cluster, mesh):
     """The segments of one step of one rank."""
-    seconds, known = seconds_of(w, cluster), {}
+    seconds, known = cache(seconds_of(w, cluster)), {}
 
     def moved(axis, collective, payload):
         key = axis, collective, payload
