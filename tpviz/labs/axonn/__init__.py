@@ -1,4 +1,4 @@
-"""The experiments of the AxoNN lab: overlaps, the communication model tested, scaling.
+"""The experiments of the AxoNN lab: its model against real steps, overlaps, scaling.
 
     from tpviz.labs import axonn
     found = axonn.overlaps(workload, cluster, grid=(2, 1, 2, 1))
@@ -6,5 +6,7 @@
 """
 
 from .overlapping import Overlaps, overlaps
+from .scaled import Scaling, scaling
+from .validated import Validation, validation
 
-__all__ = ["Overlaps", "overlaps"]
+__all__ = ["Overlaps", "Scaling", "Validation", "overlaps", "scaling", "validation"]

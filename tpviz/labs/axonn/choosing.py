@@ -1,0 +1,94 @@
+"""The best grid of thousands of ranks without asking the slow formula about every one.
+
+Whatever an estimate may leave out, it never says more than the next finer one (`cheapest`), so the
+winner is that of all grids, as if all had gone through the finest.
+"""
+
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+
+from tpviz.schemes.axonn import AxoNN
+from tpviz.schemes.axonn.model import block, passes, volume
+from tpviz.schemes.axonn.models import hardware_flops
+from tpviz.schemes.axonn.rates import insides
+from tpviz.strategy import divisors
+from tpviz.verbs.predict import predict
+
+FEW = 4
+"""Microbatches that are predicted one by one; more of them take as long each as the last of these
+(derived: from the second on each finds the queues as the one before)."""
+
+
+def cheapest(items, *stages):
+    """The item of least cost, as the last stage gave it.
+
+    stages : item -> (cost, item), each slower than the one before it and its cost no lower. An item
+    goes to the next stage only when no other has a lower cost.
+    """
+    first, *finer = stages
+    queue = [(cost, number, 0, item) for number, (cost, item) in enumerate(map(first, items))]
+    heapify(queue)
+    while True:
+        _, number, stage, item = heappop(queue)
+        if stage == len(finer):
+            return item
+        cost, item = finer[stage](item)
+        heappush(queue, (cost, number, stage + 1, item))
+
+
+# -- memory ----------------------------------------------------------------------------------------
+def microbatches(grid, w):
+    """Numbers of microbatches that divide what a rank has of the batch."""
+    return [n for n in divisors(w.batch // (grid.data * grid.z)) if AxoNN.allows("accumulation", n)]
+
+
+def needs(grid, w):
+    """Bytes of a rank, lazily: with most microbatches, then with one, when no scatter of another is
+    under way. No other number needs less than both."""
+    for count in dict.fromkeys((microbatches(grid, w)[-1], 1)):
+        yield replace(grid, accumulation=count).memory(w).total
+
+
+def fewest(grid, w, memory):
+    """A grid that fits by its `needs`, with the fewest microbatches with which it does."""
+    cut = (replace(grid, accumulation=count) for count in microbatches(grid, w))
+    return next(s for s in cut if s.memory(w).total <= memory)
+
+
+# -- seconds of a step -----------------------------------------------------------------------------
+def least_step(s, w, rates, flops):
+    """Seconds that a step with recomputation takes at least (derived).
+
+    Sums in forward wait for kernels and kernels for them; gathers, and scatters, go one by one; the
+    sum over data comes after all of them. No latency, no LayerNorm, embedding or head. rates : as
+    for `tpviz.schemes.axonn.model.seconds`. flops : of a device, per second.
+    """
+    place, (forward, weights) = insides(s.axes), passes(s)
+    rows, kernels = w.batch * w.seq / s.data, hardware_flops(w) / s.world_size / flops
+    found = dict.fromkeys(("forward", "gather", "scatter", "data"), 0.0)
+
+    def seconds(axis, count):
+        return w.layers * count * w.itemsize / rates(place[axis], s.axes[axis]) if count else 0.0
+
+    for fc in block(w):
+        v = volume(fc, rows, s.x, s.y, s.z, s.data)
+        found["forward"] += forward * seconds("x" if fc.transposed else "y", v.forward)
+        found["gather"] += s.accumulation * (weights - 1) * seconds("z", v.gather)
+        found["scatter"] += s.accumulation * seconds("z", v.scatter)
+        found["data"] += seconds("data", v.data)
+    return max(kernels + found["forward"], found["gather"], found["scatter"]) + found["data"]
+
+
+def predicted(s, w, cluster):
+    """(seconds of a step, of communication in it that kernels wait for), as `tpviz.predict` says.
+
+    Of many microbatches `FEW` are predicted and the rest added.
+    """
+    def times(count):
+        short = replace(w, batch=w.batch // s.accumulation * count)
+        found = predict(replace(s, accumulation=count), short, cluster)
+        return found.step_time, sum(found.exposed.values())
+
+    if s.accumulation <= FEW:
+        return times(s.accumulation)
+    return tuple(b + (s.accumulation - FEW) * (b - a) for a, b in zip(times(FEW - 1), times(FEW)))
