@@ -8,6 +8,7 @@ benchmarks alone on the machine.
 import json
 import os
 import platform
+import sys
 import time
 from pathlib import Path
 from statistics import median, quantiles
@@ -67,6 +68,23 @@ def step_seconds(trace, step):
     """Seconds of a recorded step, from the first rank's start to the last one's end."""
     marks = trace.select(kind="step", step=step)
     return float(marks["end"].max() - marks["start"].min())
+
+
+def sweep(cases, steps):
+    """Verify every (strategy, workload) against one process; exits with 1 at the first that is not
+    equal."""
+    import tpviz as tv
+    worst, count, start = 0.0, 0, time.perf_counter()
+    for strategy, workload in cases:
+        found = tv.verify(strategy, workload, steps=steps, progress=False)
+        if not found:
+            sys.exit(f"{strategy}, {workload}: {found}")
+        worst, count = max(worst, found.max_error), count + 1
+        if count % 50 == 0:
+            print(f"{count} equal, largest error {worst:.1e}, "
+                  f"{time.perf_counter() - start:.0f} s", flush=True)
+    print(f"{count} strategies equal one process, ledgers exact; largest error {worst:.1e}")
+    tv.shutdown()
 
 
 def row(what, value, unit="", bound=None, samples=()):

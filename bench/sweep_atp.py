@@ -4,9 +4,10 @@ Meshes x orders x A1, A3 x sequence parallelism x 1 to 8 chunks, and (2, 2) x dp
 in float64, three AdamW steps each. About ten minutes. Exits with 1 at the first that is not equal.
 """
 
-import sys
 from dataclasses import replace
 from itertools import product
+
+from harness import sweep
 
 import tpviz as tv
 
@@ -26,18 +27,5 @@ def cases():
         yield inner * data, replace(WORKLOAD, batch=2 * (12 if chunks == 3 else 4))
 
 
-def main():
-    worst, count = 0.0, 0
-    for strategy, workload in cases():
-        found = tv.verify(strategy, workload, steps=3, progress=False)
-        if not found:
-            sys.exit(f"{found}")
-        worst, count = max(worst, found.max_error), count + 1
-        if count % 50 == 0:
-            print(f"{count} equal, largest error {worst:.1e}", flush=True)
-    print(f"{count} strategies equal one process, ledgers exact; largest error {worst:.1e}")
-    tv.shutdown()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sweep(cases(), steps=3)

@@ -11,6 +11,8 @@ import sys
 from dataclasses import replace
 from itertools import combinations, product
 
+from harness import sweep
+
 import tpviz as tv
 
 WORKLOAD = tv.GPT(layers=2, hidden=16, heads=8, seq=8, batch=32, vocab=32)
@@ -47,20 +49,5 @@ def cases(every):
         yield tv.AxoNN(**axes, **knobs), replace(WORKLOAD, tied=bool(number % 2))
 
 
-def main(every=False):
-    """All cases; says how many."""
-    worst, count = 0.0, 0
-    for strategy, workload in cases(every):
-        found = tv.verify(strategy, workload, steps=2, progress=False)
-        if not found:
-            sys.exit(f"{strategy}: {found}")
-        worst, count = max(worst, found.max_error), count + 1
-        if count % 50 == 0:
-            print(f"{count} equal, largest error {worst:.1e}", flush=True)
-    print(f"{count} strategies on {len(GRIDS)} grids equal one process, ledgers exact; "
-          f"largest error {worst:.1e}")
-    tv.shutdown()
-
-
 if __name__ == "__main__":
-    sys.exit(main("all" in sys.argv[1:]))
+    sweep(cases("all" in sys.argv[1:]), steps=2)
