@@ -98,9 +98,8 @@ def test_gradients_are_terms_of_sums_over_all_who_share_the_batch(some):
         for frame in found.frames:
             for tensor in frame.product + frame.moving:
                 open_sums = [a for a in (tensor.partial, *tensor.later) if a in ("z", "data")]
-                name = tensor.name
-                if name == "dW" and "z" not in tensor.axes or name == "db" and (
-                        tensor == frame.moving[0]):
+                fresh = {"dW": "z" not in tensor.axes, "db": tensor == (frame.moving or [0])[0]}
+                if fresh.get(tensor.name):
                     assert open_sums == shares
         ends = [f for f in found.frames if f.phase == "sync"]
         assert [f.move.axis for f in ends] == shares

@@ -11,7 +11,8 @@ from .svg import rect, text
 
 DEEP = 0.56  # of a cell's width, from a plane to the next: lines down pass beside its cells
 AISLE = 18  # between two rows of cells
-CELL, ROW, SCALE = 104, 96, 0.4  # largest width, and largest height with the aisle, in px
+CELL, ROW = 104, 96  # largest width, and largest height with the aisle, in px
+SCALE, LEAST = 0.4, 0.06  # of the matrices in a cell
 ARROWS = {"x": "→", "y": "↓", "z": "↗", "data": "side by side"}
 
 
@@ -34,7 +35,8 @@ class Cube:
         steps = nd * (nx - 1 + (nz - 1) / 2)
         more = min(60, left / steps) if steps else 0  # apart as far as there is room
         self.gap, self.deep = gap + more, DEEP * self.width + more / 2
-        self.down = max(27, min(ROW, room[1] / (ny * nz)))
+        rows = ny * nz
+        self.down = max(27, min(ROW, room[1] / rows), min(40, 320 / rows))
         self.height = self.down - AISLE * min(1, self.down / 40)
         self.replica = (nx * self.width + (nx - 1) * self.gap + (nz - 1) * self.deep
                         + self.between)
@@ -70,8 +72,7 @@ def cube(place, eyes):
 
 
 def moment(frame, place, eyes):
-    """What a frame adds: the groups that communicate, gathers and scatters under way, and what
-    every rank holds of the matrices in the picture."""
+    """What a frame adds: the groups that communicate, and gathers and scatters under way."""
     out, moved = "", frame.move.axis if frame.move else ""
     if frame.under_way and moved != "z":
         mine = next(group for group in place.groups["z"] if eyes.rank in group)
@@ -80,41 +81,58 @@ def moment(frame, place, eyes):
         mine = eyes.rank in group
         out += _flow(group, moved, place, eyes, f"stroke-width='{6 if mine else 3}' "
                                                 f"stroke-dasharray='9 5' data-group='{moved}'")
-        for rank in group:
-            box = *place.corners[rank], place.width, place.height
-            key = eyes.keys[moved]
-            out += rect(*box, key, "rx='5' fill-opacity='.2'") if mine else ""
-            if rank != eyes.rank:
-                out += rect(*box, "", f"rx='5' fill='none' class='s-{key}' "
-                                      f"stroke-width='{2.6 if mine else 1.2}'")
-    return f"<g pointer-events='none'>{out}{_holdings(frame, place)}</g>"
+        rings = "".join(_ring(rank, place) for rank in group if rank != eyes.rank)
+        key = eyes.keys[moved]
+        out += (f"<path d='{rings}' fill='none' class='s-{key}' "
+                f"stroke-width='{2.6 if mine else 1.2}'/>")
+        if mine:
+            out += f"<path d='{rings}{_ring(eyes.rank, place)}' class='f-{key}' fill-opacity='.2'/>"
+    return f"<g pointer-events='none'>{out}</g>"
 
 
-def _holdings(frame, place):
-    """Every rank's own blocks of the tensors in the picture, in small outlines side by side; one
-    path a kind, for there are many."""
-    left, top, width, height = place.inside
-    if width < 26:
-        return ""
-    tensors = frame.product or frame.moving
-    sizes = [size(tensor) for tensor in tensors]
-    gaps = 6 * (len(sizes) - 1)
-    scale = min(SCALE, (width - gaps) / sum(w for w, _ in sizes), height / max(h for _, h in sizes))
-    left += (width - gaps - scale * sum(w for w, _ in sizes)) / 2
+def holdings(frame, place):
+    """Every rank's own blocks of the tensors in the picture, in small outlines; one path a kind,
+    for there are many."""
     outlines, filled = "", {}
-    for tensor, (w, h) in zip(tensors, sizes):
-        dy = top + (height - scale * h) / 2
-        for (x, y), eyes in zip(place.corners, place.eyes):
-            outlines += _box(x + left, y + dy, scale * w, scale * h)
-            block = _box(*own(tensor, x + left, y + dy, eyes, scale))
+    for tensor, x, y, scale in _spread(frame.product or frame.moving, *place.inside):
+        width, height = (scale * side for side in size(tensor))
+        for (left, top), eyes in zip(place.corners, place.eyes):
+            outlines += _box(left + x, top + y, width, height)
+            block = _box(*own(tensor, left + x, top + y, eyes, scale))
             for key in (tensor.kind, "partial" if tensor.partial else ""):
                 filled[key] = filled.get(key, "") + block
-        left += scale * w + 6
     filled.pop("", None)
     looks = {key: f"class='f-{key}'" for key in filled} | {"partial": "fill='url(#tpv-partial)'"}
     # kinds first, hatching over them
-    return f"<path d='{outlines}' fill='none' class='s-muted' stroke-width='.8'/>" + "".join(
-        f"<path d='{filled[key]}' {looks[key]}/>" for key in sorted(filled, key="partial".__eq__))
+    blocks = "".join(f"<path d='{filled[key]}' {looks[key]}/>"
+                     for key in sorted(filled, key="partial".__eq__))
+    return (f"<g pointer-events='none'><path d='{outlines}' fill='none' class='s-muted' "
+            f"stroke-width='.8'/>{blocks}</g>")
+
+
+def _spread(tensors, x, y, width, height):
+    """[(tensor, x, y, scale)] side by side, or one below the other, in a field of a cell; nothing
+    where there is no room."""
+    along = 1 if width < 40 < height else 0
+    room, across = ((width, height), (height, width))[along]
+    sizes = [size(tensor) for tensor in tensors]
+    total = sum(pair[along] for pair in sizes)
+    gap = 6 if not along else 4
+    scale = min(SCALE, (room - gap * (len(sizes) - 1)) / total,
+                across / max(pair[1 - along] for pair in sizes))
+    found, at = [], (room - gap * (len(sizes) - 1) - scale * total) / 2
+    for tensor, pair in zip(tensors, sizes):
+        beside = (across - scale * pair[1 - along]) / 2
+        found.append((tensor, *((x + beside, y + at) if along else (x + at, y + beside)), scale))
+        at += scale * pair[along] + gap
+    return found if scale > LEAST else []
+
+
+def _ring(rank, place):
+    """The outline of a rank's cell."""
+    (x, y), wide, high = place.corners[rank], place.width - 10, place.height - 10
+    return (f"M{x + 5:.1f},{y:.1f}h{wide:.1f}a5,5 0 0 1 5,5v{high:.1f}a5,5 0 0 1 -5,5"
+            f"h{-wide:.1f}a5,5 0 0 1 -5,-5v{-high:.1f}a5,5 0 0 1 5,-5z")
 
 
 def _box(x, y, width, height):
@@ -127,7 +145,7 @@ def _names(place, eyes):
     for axis, n in place.sizes.items():
         words = f"{axis} = {n} {ARROWS[axis]}" if n > 1 else f"{axis} = 1"
         key, weight = (eyes.keys[axis], 700) if n > 1 else ("muted", "")
-        out += text(x, place.y - 20, words, key, 12, weight=weight)
+        out += text(x, place.y - 23, words, key, 12, weight=weight)
         x += 7 * len(words) + 16
     return out
 
@@ -145,7 +163,7 @@ def _road(here, there, axis, place):
     if axis == "x":
         return f"M{x0 + width:.1f},{y0 + height / 2:.1f}H{x1:.1f}"
     if axis == "y":
-        return f"M{x0 + width / 2:.1f},{y0 + height:.1f}V{y1:.1f}"
+        return _behind(x0 + width / 2, y0 + height, y1, place)
     if axis == "z":
         return (f"M{x0 + 0.72 * width:.1f},{y0:.1f}"
                 f"L{x1 + 0.28 * width:.1f},{y1 + height:.1f}")
@@ -153,6 +171,14 @@ def _road(here, there, axis, place):
     aisle = place.down - height
     lift = 3 + (aisle - 5) * (lane + 0.5) / lanes
     return f"M{x0 + 0.4 * width:.1f},{y0:.1f}v{-lift:.1f}H{x1 + 0.4 * width:.1f}v{lift:.1f}"
+
+
+def _behind(x, top, bottom, place):
+    """A line down, interrupted by the cells that it passes behind."""
+    hidden = sorted(y for left, y in place.corners
+                    if left < x < left + place.width and top < y < bottom)
+    ends = [top, *(edge for y in hidden for edge in (y, y + place.height)), bottom]
+    return "".join(f"M{x:.1f},{a:.1f}V{b:.1f}" for a, b in zip(ends[::2], ends[1::2]))
 
 
 def _cell(rank, place, eyes):

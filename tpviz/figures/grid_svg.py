@@ -3,7 +3,7 @@
 from . import blocks, grid
 from .blocks_matrix import HATCH, Eyes, own, size
 from .blocks_svg import LEGEND, WIDTH, matrices, now, panel, sentence, strip
-from .grid_cube import Cube, cube, moment
+from .grid_cube import Cube, cube, holdings, moment
 from .microscope_svg import wrapped
 from .palette import axis_keys
 from .svg import pattern_defs, rect, text
@@ -23,10 +23,14 @@ def pictures(story, rank):
     bottom = max(place.bottom, CUBE[1] + 226) + 8
     ticks, places = strip(story, keys)
     states = _States(weights_of(story.frames), eyes)
+    shown = {}  # forward comes twice where it is recomputed
+    for frame in story.frames:
+        if frame.tensors not in shown:
+            shown[frame.tensors] = matrices(frame, eyes, 1.0), holdings(frame, place)
     frames = ["".join([
         f"<g transform='translate(0 {TOP})'>", now(story, number, *places[number]),
-        sentence(frame, keys), matrices(frame, eyes, 1.0), "</g>",
-        moment(frame, place, eyes), _weights(frame, states),
+        sentence(frame, keys), shown[frame.tensors][0], "</g>",
+        moment(frame, place, eyes), shown[frame.tensors][1], _weights(frame, states),
         panel(story, number, eyes, totals, NUMBERS, CUBE[1] - 20, 70)])
         for number, frame in enumerate(story.frames)]
     common = "".join([
@@ -50,7 +54,7 @@ def _cases(story):
                 f"{text(x + width / 2, 53.5, words, 'bg' if lit else 'muted', 11, 'middle')}</g>")
         x += width + 5
     said = [f"{case.name}: {case.what} ({', '.join(case.source)})" for case in grid.reached(story)]
-    said = said or ["none of these, a grid of its own"]
+    said = said or ["none of these alone"]
     return out + "".join(text(12, 75 + 14 * i, line, "muted", 11)
                          for i, line in enumerate(wrapped("  ".join(said), 175)))
 

@@ -81,18 +81,20 @@ class Several(ipywidgets.HBox):
         label = ipywidgets.Label(description, tooltip=tooltip, layout={
             "width": "90px", "justify_content": "flex-end", "margin": "2px 8px 2px 2px"})
         super().__init__([label, *self.boxes.values()], layout=CONTROL)
-        self.value = tuple(value)
+        self.value, self._setting = tuple(value), False
         for box in self.boxes.values():
             box.observe(lambda change: self._checked(), "value")
         self.observe(lambda change: self._set(), "value")
 
     def _checked(self):
-        self.value = tuple(name for name, box in self.boxes.items() if box.value)
+        if not self._setting:
+            self.value = tuple(name for name, box in self.boxes.items() if box.value)
 
     def _set(self):
-        with self.hold_trait_notifications():
-            for name, box in self.boxes.items():
-                box.value = name in self.value
+        self._setting = True
+        for name, box in self.boxes.items():
+            box.value = name in self.value
+        self._setting = False
 
 
 def story(strategy, workload):

@@ -52,6 +52,11 @@ class GridFrame(NamedTuple):
         return self.phase
 
     @property
+    def tensors(self):
+        """All that is in the picture."""
+        return self.product, self.moving
+
+    @property
     def move(self):
         """The collective shown, or None."""
         return self.moves[0] if self.moves else None
