@@ -5,23 +5,19 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from grids import axonn, grids
 from tiny import TINY, UNTIED, assert_equal
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
 
-GRIDS = [(x, y, z, n // (x * y * z)) for n in (1, 2, 4, 8)
-         for x, y, z in product((1, 2, 4, 8), repeat=3) if n % (x * y * z) == 0]
+GRIDS = grids(1, 2, 4, 8)
 OVERLAPS = [(), ("oar",), ("ors",), ("oag",), ("oar", "ors", "oag")]
 # The whole product of these is in bench/sweep_axonn.py; here every grid meets a part.
 KNOBS = [{}, {"order": "yxz"}, {"keep": False}, {"recompute": True}, {"accumulation": 4},
          {"overlap": ()}, {"overlap": ("oag",), "keep": False, "recompute": True},
          {"overlap": ("ors",), "accumulation": 4, "order": "yxz"}, {"overlap": ("oar",)}]
 WIDE = replace(TINY, batch=32)  # 8 ranks along z or data, 4 microbatches
-
-
-def axonn(grid, **knobs):
-    return tv.AxoNN(**dict(zip(("x", "y", "z", "data"), grid)), **knobs)
 
 
 CASES = [(grid, KNOBS[k % len(KNOBS)]) for k, grid in enumerate(GRIDS)]

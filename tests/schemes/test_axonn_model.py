@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from grids import AXES, SMALL, axonn, flat, grids
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,18 +13,7 @@ import tpviz as tv
 from tpviz.schemes.axonn import model, model_released, models, rates
 from tpviz.schemes.axonn.model import FC, volume
 
-GRIDS = [(x, y, z, 8 // (x * y * z)) for x, y, z in product((1, 2, 4, 8), repeat=3)
-         if 8 % (x * y * z) == 0]
-AXES = ("x", "y", "z", "data")
-W = tv.GPT(layers=2, hidden=32, heads=8, seq=8, batch=32, vocab=32)
-
-
-def FLAT(inside, size):
-    return 1e9
-
-
-def axonn(grid, **knobs):
-    return tv.AxoNN(**dict(zip(AXES, grid)), **knobs)
+GRIDS = grids(8)
 
 
 # -- volumes ---------------------------------------------------------------------------------------
@@ -65,11 +55,11 @@ def test_the_ledger_of_a_block(grid, recompute, keep, accumulation):
     gradients of what is not in pieces."""
     s = axonn(grid, recompute=recompute, keep=keep, accumulation=accumulation)
     x, y, _, data = grid
-    w, expected = replace(W, dtype="float64"), model.elements(s, W)
+    w, expected = replace(SMALL, dtype="float64"), model.elements(s, SMALL)
     (one, one_end), (two, two_end) = (sent(s, replace(w, layers=k)) for k in (1, 2))
-    rows = W.batch * W.seq / data / s.z
+    rows = SMALL.batch * SMALL.seq / data / s.z
     statistics = 2 * (2 + recompute) * 2 * rows * 2 * (y - 1) / y
-    whole = (3 / x + 1 / y + 4 / x + 1 / y + 4 / y) * W.hidden  # biases, norms
+    whole = (3 / x + 1 / y + 4 / x + 1 / y + 4 / y) * SMALL.hidden  # biases, norms
     for axis in ("x", "y", "z"):
         more = statistics if axis == "y" else 0
         assert two[axis] - one[axis] - more == pytest.approx(expected[axis], rel=1e-12)
@@ -93,7 +83,7 @@ SIZES = st.sampled_from([1, 2, 3, 4, 8])
        st.sampled_from([1, 4]), st.sampled_from([1, 2, 4]))
 @settings(max_examples=80, deadline=None)
 def test_closed_forms_are_the_sum_over_layers(grid, recompute, keep, accumulation, ratio):
-    w = replace(W, mlp_ratio=ratio)
+    w = replace(SMALL, mlp_ratio=ratio)
     s = axonn(grid, recompute=recompute, keep=keep, accumulation=accumulation)
     assert model.closed_forms(s, w) == pytest.approx(model.elements(s, w), rel=1e-12)
 
@@ -104,7 +94,7 @@ def test_closed_forms_are_the_sum_over_layers(grid, recompute, keep, accumulatio
 def test_a_gpt_block_by_hand(recompute, keep, of_y, of_x, of_z):
     """7R + 5, 2R + 2 and a, on (2, 2, 2, 2): m h = 4096, h^2 = 1024."""
     s = axonn((2, 2, 2, 2), recompute=recompute, keep=keep)
-    assert model.elements(s, W) == {"y": of_y * 4096 / 4, "x": of_x * 4096 / 4,
+    assert model.elements(s, SMALL) == {"y": of_y * 4096 / 4, "x": of_x * 4096 / 4,
                                     "z": of_z * 1536, "data": 1536}
 
 
@@ -118,11 +108,11 @@ def test_seconds_by_hand():
         return {1: 1e3, 2: 2e3, 4: 4e3, 8: 8e3}[inside]
 
     s = axonn((2, 2, 2, 2))
-    assert model.seconds_by_axis(s, W, rate) == {
+    assert model.seconds_by_axis(s, SMALL, rate) == {
         "x": 2 * 4096 * 4 / 1e3, "y": 2 * 12288 * 4 / 2e3, "z": 2 * 3072 * 4 / 4e3,
         "data": 2 * 1536 * 4 / 8e3}
-    assert model.seconds_by_axis(s, W, rate, gradient_bytes=8)["data"] == 2 * 1536 * 8 / 8e3
-    other = model.seconds_by_axis(replace(s, order="yxz"), W, rate)
+    assert model.seconds_by_axis(s, SMALL, rate, gradient_bytes=8)["data"] == 2 * 1536 * 8 / 8e3
+    other = model.seconds_by_axis(replace(s, order="yxz"), SMALL, rate)
     assert (other["x"], other["y"]) == (2 * 4096 * 4 / 2e3, 2 * 12288 * 4 / 1e3)
     assert asked.keys() == {(1, 2), (2, 2), (4, 2), (8, 2)}
 
@@ -131,26 +121,26 @@ def test_an_axis_of_one_rank_asks_for_no_bandwidth():
     def rate(inside, size):
         assert size > 1
         return 1e9
-    assert model.seconds(axonn((1, 1, 1, 1)), W, rate) == 0
-    assert model.seconds(axonn((1, 1, 4, 1)), W, rate) > 0
+    assert model.seconds(axonn((1, 1, 1, 1)), SMALL, rate) == 0
+    assert model.seconds(axonn((1, 1, 4, 1)), SMALL, rate) > 0
 
 
 @given(st.sampled_from(GRIDS), st.booleans(), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_more_work_takes_longer(grid, recompute, keep):
     s = axonn(grid, recompute=recompute, keep=keep)
-    base = model.seconds(s, W, FLAT)
+    base = model.seconds(s, SMALL, flat)
     plane, weights = s.x * s.y > 1, s.z > 1
-    assert (model.seconds(s, replace(W, batch=64), FLAT) > base) is plane
-    assert (model.seconds(replace(s, accumulation=2), W, FLAT) > base) is weights
-    assert (model.seconds(s, W, FLAT, gradient_bytes=8) > base) is (s.data > 1)
+    assert (model.seconds(s, replace(SMALL, batch=64), flat) > base) is plane
+    assert (model.seconds(replace(s, accumulation=2), SMALL, flat) > base) is weights
+    assert (model.seconds(s, SMALL, flat, gradient_bytes=8) > base) is (s.data > 1)
     if keep:
-        assert (model.seconds(replace(s, keep=False), W, FLAT) > base) is weights
+        assert (model.seconds(replace(s, keep=False), SMALL, flat) > base) is weights
     if not recompute:
-        more = model.seconds(replace(s, recompute=True), W, FLAT)
+        more = model.seconds(replace(s, recompute=True), SMALL, flat)
         assert (more > base) is (plane or weights)
-    assert model.seconds(s, replace(W, layers=6), FLAT) == pytest.approx(3 * base)
-    assert model.seconds(s, W, lambda inside, size: 5e8) == pytest.approx(2 * base)
+    assert model.seconds(s, replace(SMALL, layers=6), flat) == pytest.approx(3 * base)
+    assert model.seconds(s, SMALL, lambda inside, size: 5e8) == pytest.approx(2 * base)
 
 
 @pytest.mark.parametrize("ours, theirs, world", [
@@ -164,7 +154,8 @@ def test_our_clusters_have_the_bandwidths_of_the_model(ours, theirs, world):
         assert mine(*key) == pytest.approx(theirs(*key), rel=1e-12), key
     for grid in [(4, 2, 2, 4), (1, 2, 8, 4), (1, 1, 64, 1), (2, 1, 2, 16)]:
         s = axonn(grid)
-        assert s.communication(W, ours) == pytest.approx(model.seconds(s, W, theirs), rel=1e-12)
+        by_theirs = model.seconds(s, SMALL, theirs)
+        assert s.communication(SMALL, ours) == pytest.approx(by_theirs, rel=1e-12)
 
 
 def test_bandwidths_by_hand():
@@ -183,20 +174,20 @@ def test_bandwidths_by_hand():
 def test_the_mesh_around_it_decides_where_axes_lie():
     cluster, s = tv.clusters.perlmutter(4), axonn((2, 1, 2, 1))
     inner = tv.Mesh({"data": 1, "z": 2, "y": 1, "x": 2, "other": 4})
-    at = model.seconds_by_axis(s, W, rates.PERLMUTTER, inner.axes)
-    assert s.communication(W, cluster, inner) == sum(at.values())
-    assert at["x"] == 2 * 4 * model.elements(s, W)["x"] / 20e9
-    assert s.communication(W, cluster) < s.communication(W, cluster, inner)
+    at = model.seconds_by_axis(s, SMALL, rates.PERLMUTTER, inner.axes)
+    assert s.communication(SMALL, cluster, inner) == sum(at.values())
+    assert at["x"] == 2 * 4 * model.elements(s, SMALL)["x"] / 20e9
+    assert s.communication(SMALL, cluster) < s.communication(SMALL, cluster, inner)
 
 
 def test_special_cases():
     """x alone is Megatron; y alone sends three times as much."""
     box = tv.clusters.nvswitch()
-    alone = axonn((8, 1, 1, 1)).communication(W, box)
-    assert alone == pytest.approx(tv.Megatron(tp=8).communication(W, box), rel=1e-12)
-    assert axonn((1, 8, 1, 1)).communication(W, box) == pytest.approx(3 * alone, rel=1e-12)
-    atp = tv.ATP(mesh=(4, 2), attention="A1").communication(W, box)
-    assert axonn((4, 2, 1, 1)).communication(W, box) == pytest.approx(atp, rel=1e-12)
+    alone = axonn((8, 1, 1, 1)).communication(SMALL, box)
+    assert alone == pytest.approx(tv.Megatron(tp=8).communication(SMALL, box), rel=1e-12)
+    assert axonn((1, 8, 1, 1)).communication(SMALL, box) == pytest.approx(3 * alone, rel=1e-12)
+    atp = tv.ATP(mesh=(4, 2), attention="A1").communication(SMALL, box)
+    assert axonn((4, 2, 1, 1)).communication(SMALL, box) == pytest.approx(atp, rel=1e-12)
 
 
 # -- the authors' script ---------------------------------------------------------------------------

@@ -5,30 +5,20 @@ from itertools import product
 from math import prod
 
 import pytest
+from grids import SMALL, axonn, flat, grids
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tpviz as tv
 from tpviz.schemes.axonn import model, models, rates
 
-GRIDS = [(x, y, z, 8 // (x * y * z)) for x, y, z in product((1, 2, 4, 8), repeat=3)
-         if 8 % (x * y * z) == 0]
-AXES = ("x", "y", "z", "data")
-W = tv.GPT(layers=2, hidden=32, heads=8, seq=8, batch=32, vocab=32)
-
-
-def FLAT(inside, size):
-    return 1e9
-
-
-def axonn(grid, **knobs):
-    return tv.AxoNN(**dict(zip(AXES, grid)), **knobs)
+GRIDS = grids(8)
 
 
 # -- the best grid ---------------------------------------------------------------------------------
 def test_ranking_is_brute_force():
     """All grids of 32 ranks that fit, each by its own bandwidths; the rest left out."""
-    w, cluster = replace(W, batch=16), tv.clusters.perlmutter(8)
+    w, cluster = replace(SMALL, batch=16), tv.clusters.perlmutter(8)
     found = model.ranking(tv.AxoNN.space(w, 32), w, rates.of_cluster(cluster, 32))
     fit = {}
     for x, y, z in product((1, 2, 4, 8, 16, 32), repeat=3):
@@ -46,7 +36,7 @@ def test_ranking_is_brute_force():
 def test_equal_times_go_to_the_fewest_copies():
     """3 x 2 sends 2 x 4 sixths over x and 12 over y, 6 x 1 5 x 4 sixths over x."""
     tie = [axonn((3, 2, 1, 1)), axonn((6, 1, 1, 1))]
-    found = model.ranking(tie, replace(W, hidden=24, heads=6, vocab=24), FLAT)
+    found = model.ranking(tie, replace(SMALL, hidden=24, heads=6, vocab=24), flat)
     assert [s.copies for s, _ in found] == [1, 2] and found[0][1] == pytest.approx(found[1][1])
 
 
@@ -60,13 +50,14 @@ def test_the_space_stays_within_the_knobs():
     assert len(found) == sum(4096 % (x * y * z) == 0 for x, y in product(powers[:11], repeat=2)
                              for z in powers)
     assert all(s.keep and s.overlap == ("oar", "ors", "oag") for s in found)
-    assert {(s.x, s.y, s.z, s.data) for s in tv.AxoNN.space(W, 6)} >= {(3, 2, 1, 1), (1, 1, 6, 1)}
+    found = {(s.x, s.y, s.z, s.data) for s in tv.AxoNN.space(SMALL, 6)}
+    assert found >= {(3, 2, 1, 1), (1, 1, 6, 1)}
 
 
 def test_search_by_communication():
     cluster = tv.clusters.perlmutter(2)
-    found = tv.search(W, cluster, tv.AxoNN, objective="communication")
-    times = model.ranking(tv.AxoNN.space(W, 8), W, rates.of_cluster(cluster, 8))
+    found = tv.search(SMALL, cluster, tv.AxoNN, objective="communication")
+    times = model.ranking(tv.AxoNN.space(SMALL, 8), SMALL, rates.of_cluster(cluster, 8))
     assert len(found.rows) == len(times) == len(GRIDS)
     assert [row.communication for row in found.rows] == pytest.approx([t for _, t in times])
     assert found.best == times[0][0]
@@ -77,7 +68,7 @@ def test_search_by_communication():
 @settings(max_examples=60, deadline=None)
 def test_the_continuous_optimum(plane, of_x, of_y, recompute, ratio):
     """Its sizes multiply to the plane's, and neither neighbours nor whole grids beat it."""
-    w = replace(W, mlp_ratio=ratio)
+    w = replace(SMALL, mlp_ratio=ratio)
     x, y = model.optimum(w, plane, (of_x, of_y), recompute)
     assert x * y == pytest.approx(plane)
     passes = 1 + recompute
@@ -95,9 +86,9 @@ def test_the_continuous_optimum(plane, of_x, of_y, recompute, ratio):
 def test_three_columns_to_a_row():
     """The v1 paper's rule as recalled, x = 3 y; 19/6 with recomputation (derived)."""
     for recompute, ratio in ((False, 3), (True, 19 / 6)):
-        x, y = model.optimum(W, 48, recompute=recompute)
+        x, y = model.optimum(SMALL, 48, recompute=recompute)
         assert x / y == pytest.approx(ratio)
-    assert model.optimum(W, 48) == pytest.approx((12, 4))
+    assert model.optimum(SMALL, 48) == pytest.approx((12, 4))
 
 
 # -- the papers' models ----------------------------------------------------------------------------
