@@ -17,6 +17,7 @@ from tpviz.schemes.axonn.weights import Depth
 from tpviz.schemes.collectives import gather_first, part_of
 
 from .gradients import AfterBackward, average
+from .replicas import differ
 
 PLANE = ("y", "x")
 
@@ -41,6 +42,18 @@ class Grid:
         """Watch backward through ``module``; ``pieces``: its parameters that lie over z."""
         self.module, self.pieces = module, {id(p) for p in pieces}
         self.after = AfterBackward(module, self._finish, self._abandon)
+        if "x" not in self.axes:
+            self.first = module.register_forward_pre_hook(self._same_rows, with_kwargs=True)
+
+    def _same_rows(self, module, args, kwargs):
+        """Once: do all ranks of the plane come with the same rows?"""
+        self.first.remove()
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        plane = [self.groups.get_group(axis) for axis in PLANE]
+        if tensors and differ(tensors, [group for group in plane if group.size() > 1]):
+            raise ValueError("the ranks of a plane (same index on data and z) were given different "
+                             f"inputs: give each model.rows(batch), or a sampler num_replicas="
+                             f"model.shares={self.shares} and rank=model.share")
 
     def _abandon(self):
         """A backward raised: what it had sent is nobody's."""

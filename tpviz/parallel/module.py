@@ -21,7 +21,7 @@ from .replicas import agree
 from .report import Report
 from .rules import SHORT_CUTS
 from .singles import Singles
-from .strategies import layout_of
+from .strategies import layout_of, refuse_sparse
 from .totals import Totals
 
 
@@ -39,8 +39,9 @@ def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=F
     With `tpviz.AxoNN` the plane of x and y is such a mesh (heads over x alone), blocks of weights
     lie in flat pieces over z, and every index of (data, z) is to be given its own rows of the batch
     (`Parallelized.rows`). A rank's loss is the mean over its rows; right after
-    ``loss.backward()`` every gradient is the mean over all shares, as DDP's are. With unequal
-    shares it is the mean of their means.
+    ``loss.backward()`` every gradient is the mean over all shares, as DDP's are (of unequal shares
+    the mean of their means). Forward and backward are collective: all ranks run as many of them.
+    ``DistributedDataParallel`` is not to go around it, nor any hook on weights' gradients.
 
     Parameters
     ----------
@@ -75,6 +76,8 @@ def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=F
     if rules and easy:
         raise ValueError("rules say which layers are pairs; easy=True splits each by itself: use "
                          "one of the two")
+    if isinstance(strategy, AxoNN):
+        refuse_sparse(model)
     mesh = _mesh(strategy, mesh, model)
     groups = grid = None
     if mesh is not None:

@@ -36,6 +36,13 @@ def agree(model, groups, broadcast=False):
             "before the model is made, or use parallelize(..., broadcast=True)")
 
 
+def differ(tensors, groups):
+    """Whether any of them is not the same on all ranks of the groups, size included; collective."""
+    digests = [_digest(_bytes(t)) ^ _digest(str(t.shape).encode()) for t in tensors]
+    together = _digest(str(digests).encode())  # ranks may come with more or fewer
+    return bool(_differing([together], groups, tensors[0].device))
+
+
 def _digest(data):
     return int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "big")
 

@@ -57,7 +57,7 @@ class Report:
         and is one for all its first layers (derived). Chunks must divide the batch.
 
         Of AxoNN: tokens of a rank's share, the same on all; with the means of all gradients, where
-        every parameter is of ``itemsize``.
+        every parameter is of ``itemsize``. The very first forward asks more (`Grid`).
         """
         sizes = {self.at.inside: self.at.i, self.at.stream: self.at.s}
         parts = [part for pair in self.pairs for part in pair.layers]

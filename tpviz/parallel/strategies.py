@@ -1,13 +1,15 @@
 """What `parallelize` takes of a strategy: its layout on the plane, and which knobs it refuses."""
 
+from torch import nn
+
 from tpviz.schemes.atp import ATP
 from tpviz.schemes.atp.layout import Layout
 from tpviz.schemes.axonn import AxoNN
 from tpviz.schemes.megatron import Megatron
 
 REFUSED = {
-    "recompute": "recompute with the model's own means (torch.utils.checkpoint, or a Hugging Face "
-                 "model's gradient_checkpointing_enable()), which gathers weights once more",
+    "recompute": "recompute with the model's own means (torch.utils.checkpoint, for which Hugging "
+                 "Face's have a switch): it gathers weights once more",
     "accumulation": "run the microbatches yourself, all but the last within model.no_sync()",
     "tune": "products of a model that is not ours are not timed",
     "clip": "call model.clip_grad_norm_(most) after backward"}
@@ -49,11 +51,17 @@ def _grid(strategy):
     return strategy.layout
 
 
+def refuse_sparse(model):
+    """Raise ``ValueError`` for layers with sparse gradients, which `gradients.average` cannot add.
+    """
+    for path, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+            raise ValueError(f"{path or 'the model'} has sparse gradients, which AxoNN's means "
+                             "over shares cannot take: use sparse=False")
+
+
 def _around(strategy):
-    inner = strategy.inner
-    if isinstance(inner, AxoNN):
-        return f"{strategy.short}: AxoNN shares the batch itself: use its own data={strategy.dp}"
-    inner = inner.short if inner else "ATP(mesh=(2, 1))"
+    inner = strategy.inner.short if strategy.inner else "ATP(mesh=(2, 1))"
     return (f"{strategy.short}: parallelize splits layers only; for data parallelism around them "
             f"use a mesh with an axis more, parallelize(model, {inner}, mesh=mesh), and wrap the "
             "result: torch.nn.parallel.DistributedDataParallel(result, "
