@@ -218,12 +218,12 @@ WRONG = {
     ],
     "axonn_special": [
         (special_reversed, "with y alone every first layer has a sum .*: 2.5 times the bytes"),
-        (special_fsdp_by_node, "It gathers every weight .* on your grid sends 1 x all_reduce on data"),
+        (special_fsdp_by_node, "All ranks share one copy of the weights.* sends 1 x all_reduce on data"),
         (special_hsdp_turned, "Weights are in pieces within a node.* A step on your grid sends "),
         (special_two_d_deep, r"a grid is four sizes \(x, y, z, data\)"),
         (special_too_many, r"the grid \(1, 1, 4, 4\) does not have 4 ranks"),
         (special_too_flat, "Every weight is cut along both dims.* sends 17 x all_reduce on x"),
-        (special_too_deep, "It gathers every weight .* sends 28 x all_reduce on y"),
+        (special_too_deep, "All ranks share one copy of the weights.* sends 28 x all_reduce on y"),
     ],
     "axonn_grid_for": [
         (grid_all_z, "takes 452 ms a step, 346 ms is possible. 370 ms of it go over z, for we"),

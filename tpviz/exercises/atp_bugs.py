@@ -145,7 +145,7 @@ SHOWS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis(Formula):
     """An exercise whose answers are (layer, cause).
 

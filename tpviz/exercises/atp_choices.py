@@ -15,7 +15,7 @@ NEAR = 1.01
 """A choice is right if its step takes at most this many times as long as the best one's."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Choice(Formula):
     """Asked for one of ``question.known``, {choice: seconds}; near ties are right as well.
 

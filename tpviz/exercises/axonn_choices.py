@@ -50,7 +50,7 @@ def _make_special(rng):
 
 WHY = {
     "Megatron-LM": "It gathers no weights, and every rank has the whole batch.",
-    "FSDP": "It gathers every weight where it is used, and scatters its gradient.",
+    "FSDP": "All ranks share one copy of the weights: nothing is left to be data's.",
     "DDP": "Each rank has a whole model, and only gradients are summed.",
     "HSDP": "Weights are in pieces within a node, and nodes are copies of each other.",
     "2D": "Every weight is cut along both dims, nothing is in pieces.",
@@ -135,7 +135,7 @@ def _make_grid_for(rng):
     return questions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GridChoice(Choice):
     """A `Choice` that names no list of grids: there are many."""
 

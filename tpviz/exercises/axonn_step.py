@@ -69,7 +69,7 @@ def _make_gathers(rng):
     return questions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Order(Formula):
     """Asked for the order of gathers; what is close is tried on the real program."""
 

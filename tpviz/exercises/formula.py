@@ -34,7 +34,7 @@ class Question(NamedTuple):
         return self.words or ", ".join(f"{k}={_show(v)}" for k, v in self.arguments.items())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Formula(Exercise):
     """An exercise asked on numbers. ``make``: random generator -> list of `Question`.
 
