@@ -17,7 +17,7 @@ def models_figure(scene, theme="light"):
 
     scene : ``devices``; ``steps`` {line of STYLES: [s]}; ``grids`` {line: [words]} for the labels
     that a pointer brings up; ``shares`` {line: [0..1]}; ``theirs`` [{"devices", "fraction",
-    "words", "named"}], hollow where the model is not ``named``.
+    "words", "sure"}].
     """
     from plotly.graph_objects import Scatter
 
@@ -33,10 +33,11 @@ def models_figure(scene, theme="light"):
                             text=scene["grids"]["fastest predicted"]), row=1, col=2)
     if theirs:
         made.add_trace(Scatter(
-            name="theirs, of peak, recomputation counted", mode="markers",
+            name="theirs, of peak, recomputation counted (hollow: not confirmed for this model)",
+            mode="markers",
             x=[run["devices"] for run in theirs], y=[100 * run["fraction"] for run in theirs],
             text=[run["words"] for run in theirs], hovertemplate="%{text}<extra>theirs</extra>",
-            marker={"symbol": ["star" if run["named"] else "star-open" for run in theirs],
+            marker={"symbol": ["star" if run["sure"] else "star-open" for run in theirs],
                     "size": 13, "color": getattr(INKS["axis4"], theme)}),
             row=1, col=2)
     ticks = sorted({*devices, *(run["devices"] for run in theirs)})

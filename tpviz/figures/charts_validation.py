@@ -1,6 +1,8 @@
 """Models of a step against what was measured: a point for each grid, on the diagonal if right."""
 
-from .charts import log_ticks, panels, unit_of
+from math import log10
+
+from .charts import log_ticks, panels, pointer, unit_of
 from .palette import INKS
 
 KINDS = {"z and data alone": ("axis3", "circle"), "x": ("axis0", "square"),
@@ -8,10 +10,12 @@ KINDS = {"z and data alone": ("axis3", "circle"), "x": ("axis0", "square"),
 """Which axes of the plane a grid has -> (ink, marker)."""
 TITLES = {"communication": "communication model", "predicted": "predicted step",
           "measured": "measured step"}
+FAR = 5
+"""From this ratio of the largest and the least on an axis is logarithmic."""
 
 
 def validation_figure(scene, theme="light"):
-    """A panel for each model, logarithmic; the diagonal where both axes are steps.
+    """A panel for each model; the diagonal where both axes are steps; who is first by which.
 
     scene : ``against`` (what is upward) and ``models`` (to the right, one panel each), modes of
     TITLES; ``seconds`` {mode: [s]}, ``names`` and ``kinds`` (of KINDS) of the points.
@@ -41,13 +45,35 @@ def validation_figure(scene, theme="light"):
                 hovertemplate=f"x y z data = %{{text}}<br>{TITLES[mode]} %{{x:.4g}} {its}<br>"
                               f"{TITLES[upward]} %{{y:.4g}} {unit}<extra></extra>"),
                 row=1, col=column)
-        shown = [s / of for s in x if s > 0]
-        _log(made.update_xaxes, shown, column, f"{TITLES[mode]} ({its})")
-        _log(made.update_yaxes, [s / scale for s in y], column, f"{TITLES[upward]} ({unit})")
+        for number, words in _pointed(x, y).items():
+            at = [_place(values, number, unit) for values, unit in ((x, of), (y, scale))]
+            pointer(made, f"{words} {scene['names'][number]}", *at, "other", theme, col=column,
+                    ax=80, ay=0 if "fastest" in words else -40)
+        _axis(made.update_xaxes, [s / of for s in x], column, f"{TITLES[mode]} ({its})")
+        _axis(made.update_yaxes, [s / scale for s in y], column, f"{TITLES[upward]} ({unit})")
     return made
 
 
-def _log(update, values, column, title):
-    ticks = log_ticks(values)
-    update(type="log", tickvals=ticks, ticktext=[f"{t:g}" for t in ticks], col=column,
-           title={"text": title, "standoff": 6})
+def _pointed(x, y):
+    """{number of a point: words}: the model's first, and the fastest."""
+    first, fastest = (min(range(len(values)), key=values.__getitem__) for values in (x, y))
+    return {first: "its first, the fastest:"} if first == fastest else {
+        first: "its first:", fastest: "fastest:"}
+
+
+def _far(values):
+    return min(values) > 0 and max(values) / min(values) > FAR
+
+
+def _place(values, number, scale):
+    """Where an annotation stands: plotly wants the logarithm where the axis has them."""
+    value = values[number] / scale
+    return log10(value) if _far(values) else value
+
+
+def _axis(update, values, column, title):
+    more = {}
+    if _far(values):
+        ticks = log_ticks(values)
+        more = {"type": "log", "tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
+    update(col=column, title={"text": title, "standoff": 6}, **more)

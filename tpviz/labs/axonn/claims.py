@@ -32,6 +32,11 @@ class Run(NamedTuple):
         return self.flops / self.devices / NOMINAL[self.device]
 
     @property
+    def sure(self):
+        """Whether an abstract says it of this model."""
+        return self.model is not None and self.source != RECALLED
+
+    @property
     def words(self):
         """The run in words."""
         what = self.model or "a model that the abstract does not name"

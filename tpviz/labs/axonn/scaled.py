@@ -107,7 +107,7 @@ class Scaling:
                        "MFU, predicted": [c.used.mfu for c in fastest],
                        "exposed communication, predicted": [c.exposed / c.step for c in fastest]},
             "theirs": [{"devices": run.devices, "fraction": run.fraction, "words": run.words,
-                        "named": run.model is not None}
+                        "sure": run.sure}
                        for run in self.claims],
             "notes": self._notes(), "alt": self.describe()}
 
@@ -192,7 +192,7 @@ def scaling(model="80B", cluster="perlmutter", devices=DEVICES, batch=8192, **kn
     if not any(p.first for p in points):
         raise ValueError(f"{model} fits none of these: " + "; ".join(
             f"{p.devices} devices, {p.reason}" for p in points))
-    return Scaling(model, workload, clusters[0].name, device.name, peak, points)
+    return Scaling(model, workload, clusters[-1].name, device.name, peak, points)
 
 
 def _sizes(devices):
