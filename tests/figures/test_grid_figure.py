@@ -158,7 +158,7 @@ def test_what_is_under_way_is_the_next_gather_and_scatters_not_waited_for(some):
 
 def test_gathers_ahead_reach_into_the_blocks_around():
     frames = story(axonn((1, 1, 2, 1), keep=False), W).frames
-    seen = [(f.phase, grid.weight(f.under_way[0])) for f in frames
+    seen = [(f.phase, f.under_way[0].name) for f in frames
             if f.under_way and f.under_way[0].block]
     assert set(seen) == {("forward", "W of qkv, next block"),
                          ("backward", "W of down, block before")}

@@ -69,14 +69,8 @@ def under_way(frame):
     """What is on its way over z during a frame, a line for each kind."""
     ahead = [f for f in frame.under_way if f.collective == "all_gather"]
     leaving = [f.layer for f in frame.under_way if f.collective == "reduce_scatter"]
-    return ([f"Sent for ahead: {weight(f)}." for f in ahead]
+    return ([f"Sent for ahead: {f.name}." for f in ahead]
             + ([f"Not waited for yet: dW of {', '.join(leaving)}."] if leaving else []))
-
-
-def weight(flight):
-    """"W of out", "W of qkv, next block"."""
-    where = {1: ", next block", -1: ", block before"}.get(flight.block, "")
-    return f"W of {flight.layer}{where}"
 
 
 def reached(story):
@@ -88,7 +82,7 @@ def facts(story):
     """(label, text) pairs for the line above the picture."""
     s, total = story.strategy, blocks.running(story)[-1]
     sends = ", ".join(f"{amount(n)} over {axis}" for axis, n in total.items() if n) or "nothing"
-    found = [["grid", " x ".join(f"{a} {n}" for a, n in grid(s).items())],
+    found = [["grid", ", ".join(f"{a} = {n}" for a, n in grid(s).items())],
              ["a rank sends, in a block", sends]]
     if s.accumulation > 1:
         found.append(["microbatches", f"{s.accumulation}, the last is shown, each sends as much "

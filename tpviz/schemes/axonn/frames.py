@@ -21,6 +21,12 @@ class Flight(NamedTuple):
     layer: str
     block: int | None = 0
 
+    @property
+    def name(self):
+        """"W of out", "W of qkv, next block"."""
+        where = {1: ", next block", -1: ", block before"}.get(self.block, "")
+        return f"{'W' if self.collective == 'all_gather' else 'dW'} of {self.layer}{where}"
+
 
 class GridFrame(NamedTuple):
     """One picture of the walk: one operation of the program.

@@ -136,14 +136,12 @@ class _Walk:
         layer = self.todo[phase][0].layer
         weight = self.weight(layer)
         self.hold(layer, "block")
-        said = [say.GATHER, say.WAITED]
-        if self.asks:
-            self.asks = self.asks[1:]
-            said[1] = say.AHEAD.format(named(self.asks[0])) if self.asks else say.LAST
-        if phase != "forward":
-            said.insert(1, say.AGAIN)
-        else:
+        said = [say.GATHER] + [say.AGAIN] * (phase != "forward")
+        if phase != "backward":
             said.append(say.KEPT if self.stays(phase) else say.DROPPED)
+        ahead, self.asks = self.asks[:1], self.asks[1:]
+        said.append(say.WAITED if not ahead else
+                    say.AHEAD.format(self.asks[0].name) if self.asks else say.LAST)
         move = Move("z", "all_gather", payload)
         self.add(phase, layer, " ".join(said), moving=(say.pieces(weight), weight), moves=(move,),
                  line=(say.pieces(weight), verb(move), "→", weight), active=(0, 4))
@@ -194,16 +192,15 @@ class _Walk:
                      line=(before, verb(move), "→", after), active=(0, 4))
 
     def add(self, phase, layer, words, **fields):
-        ahead = [Flight("all_gather", *self.asks[0])] if self.asks else []
         leaving = [Flight("reduce_scatter", name) for name in LAYERS
                    if self.gradients[name] == "leaving"]
         self.frames.append(GridFrame(
-            phase, layer, words=words, under_way=(*ahead, *leaving), weights=self.weights,
+            phase, layer, words=words, under_way=(*self.asks[:1], *leaving), weights=self.weights,
             gradients=self.gradients, **fields))
 
 
 def asks(program, number):
-    """(layer, block from block ``number`` on or None) of every gather of a program, in order."""
+    """The `Flight` of every gather of a program, in order; blocks are counted from ``number``."""
     found = []
     for part in program:
         names = {"attention": ["qkv", "out"], "mlp": ["up", "down"]}.get(
@@ -211,12 +208,6 @@ def asks(program, number):
         for _ in filter(lambda o: isinstance(o, Ask), part.operations):
             name = names.pop(0) if names else part.layer.rpartition(".")[2]
             block = part.layer.startswith("blocks.")
-            found.append((name, int(part.layer.split(".")[1]) - number if block else None))
+            found.append(Flight("all_gather", name,
+                                int(part.layer.split(".")[1]) - number if block else None))
     return found
-
-
-def named(ask):
-    """"W of out", "W of qkv, next block"."""
-    layer, block = ask
-    where = {0: "", 1: ", next block", -1: ", block before"}.get(block, "")
-    return f"W of {layer}{where}"
