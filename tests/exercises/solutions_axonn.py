@@ -218,7 +218,7 @@ WRONG = {
     ],
     "axonn_special": [
         (special_reversed, "with y alone every first layer has a sum .*: 2.5 times the bytes"),
-        (special_fsdp_by_node, "All ranks share one copy of the weights.* sends 1 x all_reduce on data"),
+        (special_fsdp_by_node, "All ranks share one copy .* sends 1 x all_reduce on data"),
         (special_hsdp_turned, "Weights are in pieces within a node.* A step on your grid sends "),
         (special_two_d_deep, r"a grid is four sizes \(x, y, z, data\)"),
         (special_too_many, r"the grid \(1, 1, 4, 4\) does not have 4 ranks"),
