@@ -243,6 +243,15 @@ def test_groups_flow_and_partial_sums_are_hatched():
         assert ("tpv-partial" in picture) == any(t.partial for t in frame.product + frame.moving)
 
 
+def test_terms_of_two_sums_are_said():
+    found = story(axonn((1, 1, 4, 2)), W)
+    number = next(n for n, f in enumerate(found.frames) if f.product[2:]
+                  and f.product[2].name == "dW")
+    picture = grid.grid_scene(found)["frames"][number]
+    assert "4 terms, over z, 2 over data<" in picture
+    assert "the same along data" not in picture
+
+
 def test_known_schemes_are_lit():
     def lit(*sizes, **knobs):
         scene = grid.grid_scene(story(axonn(sizes, **knobs), W))

@@ -180,7 +180,8 @@ def _below(tensor, eyes):
     same = [axis for axis, n in eyes.mesh.axes.items() if n > 1
             and axis not in (*tensor.axes, tensor.partial, *tensor.later)]
     if tensor.partial:
-        found.append(f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}")
+        found.append(f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}" + "".join(
+            f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later))
     if same and eyes.mesh.size > 1:
         found.append(f"the same along {' and '.join(same)}")
     return found
