@@ -70,9 +70,11 @@ class Strategy:
     needs no group.
     clip : largest norm of the gradient, larger ones are scaled down to it; 0 for any.
     shares_batch : whether it cuts the batch itself, so that no `DataParallel` goes around it.
+    alike : whether all ranks run the same program but for their place in the mesh, so that
+    `tpviz.capture` needs to see one of them.
     """
 
-    shares_batch = False
+    shares_batch = alike = False
     clip = 0.0
 
     def __post_init__(self):

@@ -20,6 +20,8 @@ PROGRAMS = [
     tv.Megatron(tp=2, chunks=2),
     *(tv.DataParallel(dp=2, zero=zero) for zero in range(4)),
     tv.Megatron(tp=2, sp=True) * tv.DataParallel(dp=2, zero=3),
+    tv.ATP(mesh=(2, 2), order="row"),
+    tv.AxoNN(x=1, y=2, z=2, keep=False),
     peers.DTensorTP(tp=2),
     peers.FSDP2(dp=2),
 ]

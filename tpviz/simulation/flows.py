@@ -6,19 +6,29 @@ simulator and the pacer both keep their clock here, so they agree by constructio
 """
 
 import heapq
-from collections import defaultdict
+from collections import Counter
 from itertools import count
 
 
 class Flow:
     """One transfer: seconds of latency, bytes of volume, its link and the kind it belongs to."""
 
-    __slots__ = ("end", "kind", "left", "link", "owner", "rate", "start", "updated", "version")
+    __slots__ = ("end", "kind", "left", "link", "owner", "ports", "rate", "start", "updated",
+                 "version")
 
-    def __init__(self, owner, kind, link, latency, volume, start):
-        self.owner, self.kind, self.link = owner, kind, link
+    def __init__(self, owner, kind, link, ports, latency, volume, start):
+        self.owner, self.kind, self.link, self.ports = owner, kind, link, ports
         self.left, self.start, self.end = volume, start + latency, None
         self.rate, self.updated, self.version = 0.0, self.start, 0
+
+
+class Port:
+    """Who sends through a port: {flow: None}, and how many of each kind."""
+
+    __slots__ = ("flows", "key", "kinds")
+
+    def __init__(self, key):
+        self.key, self.flows, self.kinds = key, {}, Counter()
 
 
 class Flows:
@@ -27,17 +37,23 @@ class Flows:
     def __init__(self, contention=True):
         self.contention = contention
         self.heap, self.number = [], count()
-        self.on_port = defaultdict(dict)  # port key -> {flow: None}, those sending now
+        self.ports, self.of_link = {}, {}  # key -> Port; of a link once, for it has many
 
     def add(self, owner, kind, link, latency, volume, start):
         """A transfer begins at ``start`` (s); `next_end` will give it back when it is done."""
-        flow = Flow(owner, kind, link, latency, volume, start)
+        flow = Flow(owner, kind, link, self._ports(link), latency, volume, start)
         if not self.contention or not link.ports:
             end = flow.start + (volume / link.bandwidth if volume else 0.0)
             heapq.heappush(self.heap, (end, next(self.number), flow, -1))
         else:
             heapq.heappush(self.heap, (flow.start, next(self.number), flow, 0))
         return flow
+
+    def _ports(self, link):
+        if id(link) not in self.of_link:  # a link's hash would be that of all its ports
+            ports = [self.ports.setdefault(port.key, Port(port.key)) for port in link.ports]
+            self.of_link[id(link)] = link, ports
+        return self.of_link[id(link)][1]
 
     def next_time(self):
         """When something happens next (s), or None."""
@@ -59,37 +75,38 @@ class Flows:
 
     def _begin(self, flow, time):
         touched = self._others(flow)
-        for port in flow.link.ports:
-            self.on_port[port.key][flow] = None
+        for port in flow.ports:
+            port.flows[flow] = None
+            port.kinds[flow.kind] += 1
         self._set_rate(flow, time)
         for other in touched:
             self._set_rate(other, time)
 
     def _finish(self, flow, time):
         flow.end = time
-        for port in flow.link.ports:
-            del self.on_port[port.key][flow]
+        for port in flow.ports:
+            del port.flows[flow]
+            port.kinds[flow.kind] -= 1
         for other in self._others(flow):
             self._set_rate(other, time)
 
     def _others(self, flow):
         """Flows of other kinds that share a port with this one."""
+        kind = flow.kind
         return {
             other: None
-            for port in flow.link.ports
-            for other in self.on_port[port.key]
-            if other.kind != flow.kind
+            for port in flow.ports
+            if len(port.flows) > port.kinds[kind]
+            for other in port.flows
+            if other.kind != kind
         }
 
     def _set_rate(self, flow, time):
         flow.left -= flow.rate * max(0.0, time - flow.updated)
-        others = {}
-        for port in flow.link.ports:
-            sharing = self.on_port[port.key]
-            if len(sharing) > 1:
-                n = sum(other.kind != flow.kind for other in sharing)
-                if n:
-                    others[port.key] = n
+        kind = flow.kind
+        others = {
+            port.key: n for port in flow.ports if (n := len(port.flows) - port.kinds[kind])
+        }
         flow.rate = flow.link.rate(others) if others else flow.link.bandwidth
         flow.updated = max(flow.updated, time)
         flow.version += 1

@@ -25,11 +25,12 @@ _lock = threading.Lock()  # a process has one torch.distributed world
 def capture(strategy, workload, *, detail="kernels"):
     """The `Capture` of one training step under ``strategy``: no process, no bytes, no numbers.
 
-    Recorded are the first rank, the last along each mesh axis and the last of all. Where these do
-    the same but for their place in the mesh, they stand for all (what lies between is not looked
-    at); along an axis where they differ (a pipeline) every index is recorded, each with its own
-    ends along the other axes. detail: as `tpviz.record` takes it. Raises ``ValueError``
-    where sizes do not fit, ``RuntimeError`` inside a rank.
+    Where the strategy says that all ranks are ``alike``, one is recorded. Otherwise the first, the
+    last along each mesh axis and the last of all. Where these do the same but for their place in
+    the mesh, they stand for all (what lies between is not looked at); along an axis where they
+    differ (a pipeline) every index is recorded, each with its own ends along the other axes.
+    detail: as `tpviz.record` takes it. Raises ``ValueError`` where sizes do not fit,
+    ``RuntimeError`` inside a rank.
     """
     check_fit(strategy, workload)
     mesh = Mesh(strategy.axes)
@@ -41,7 +42,7 @@ def capture(strategy, workload, *, detail="kernels"):
                 traces[rank] = _record(strategy, workload, rank, mesh.size, detail)
             return traces[rank]
 
-        distinct = _distinct_axes(mesh, record)
+        distinct = () if strategy.alike else _distinct_axes(mesh, record)
         recorded = {rank: record(rank) for rank in _ranks(mesh, distinct)}
     model = {}
     for rank in range(mesh.size):

@@ -50,6 +50,8 @@ class ATP(Strategy):
     sp: bool = knob(False, help="split the residual stream by sequence over the axis that has "
                     "copies of it")
 
+    alike = True
+
     def __post_init__(self):
         object.__setattr__(self, "mesh", _pair(self.mesh))
         super().__post_init__()

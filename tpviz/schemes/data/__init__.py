@@ -51,6 +51,11 @@ class DataParallel(Strategy):
                          "use a strategy without a dp axis, or None")
 
     @property
+    def alike(self):
+        """As the strategy inside."""
+        return self.inner is None or self.inner.alike
+
+    @property
     def axes(self):
         return {"dp": self.dp} | (self.inner.axes if self.inner else {})
 

@@ -39,6 +39,8 @@ class Megatron(Strategy):
     chunks: int = knob(1, help="parts of the batch whose sums overlap the next part's GEMM",
                        low=1, high=64)
 
+    alike = True
+
     @property
     def axes(self):
         return {"tp": self.tp}
