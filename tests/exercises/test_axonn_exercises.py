@@ -88,6 +88,7 @@ def test_small_batches_take_x_and_y_and_large_ones_z_and_data():
     for question in axonn_choices._make_grid_for(np.random.default_rng(0)):
         x, y, _, _ = question.answer
         assert (x * y > 4) == (question.arguments["workload"].batch < 100)
+        assert min(x * y * z for x, y, z, _ in question.known) == axonn_choices.LEAST
         times = sorted(question.known.values())
         distinct = [t for t in times if t > 1.001 * times[0]]
         assert distinct[0] > 1.5 * (NEAR - 1) * times[0] + times[0]
