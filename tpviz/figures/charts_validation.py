@@ -1,6 +1,7 @@
 """Models of a step against what was measured: a point for each grid, on the diagonal if right."""
 
 from math import log10
+from typing import NamedTuple
 
 from .charts import log_ticks, panels, pointer, unit_of
 from .palette import INKS
@@ -22,15 +23,16 @@ def validation_figure(scene, theme="light"):
     """
     from plotly.graph_objects import Scatter
 
-    upward, y = scene["against"], scene["seconds"][scene["against"]]
-    unit, scale = unit_of(y)
-    titles = [f"{TITLES[m]} against {TITLES[upward]}" for m in scene["models"]]
-    made = panels(scene, titles, theme, height=380)
-    for column, mode in enumerate(scene["models"], 1):
-        x = scene["seconds"][mode]
-        its, of = (unit, scale) if mode != "communication" else unit_of(x)
-        if mode != "communication":
-            ends = [min(x + y) / scale, max(x + y) / scale]
+    models, upward, seconds = scene["models"], scene["against"], scene["seconds"]
+    made = panels(scene, [f"{TITLES[m]} against {TITLES[upward]}" for m in models], theme,
+                  height=380)
+    for column, mode in enumerate(models, 1):
+        same = mode != "communication"  # steps on both axes, which are the same then
+        both = seconds[mode] + seconds[upward]
+        x = _axis(mode, seconds[mode], both if same else seconds[mode])
+        y = _axis(upward, seconds[upward], both if same else seconds[upward])
+        if same:
+            ends = [min(x.values + y.values), max(x.values + y.values)]
             made.add_trace(Scatter(
                 name="both the same", x=ends, y=ends, mode="lines", hoverinfo="skip",
                 line={"color": getattr(INKS["other"], theme), "dash": "dot", "width": 1.5}),
@@ -39,19 +41,41 @@ def validation_figure(scene, theme="light"):
             own = [n for n, k in enumerate(scene["kinds"]) if k == kind]
             made.add_trace(Scatter(
                 name=kind, legendgroup=kind, showlegend=column == 1 and bool(own), mode="markers",
-                x=[x[n] / of for n in own], y=[y[n] / scale for n in own],
+                x=[x.values[n] for n in own], y=[y.values[n] for n in own],
                 text=[scene["names"][n] for n in own],
                 marker={"symbol": marker, "size": 10, "color": getattr(INKS[ink], theme)},
-                hovertemplate=f"x y z data = %{{text}}<br>{TITLES[mode]} %{{x:.4g}} {its}<br>"
-                              f"{TITLES[upward]} %{{y:.4g}} {unit}<extra></extra>"),
-                row=1, col=column)
-        for number, words in _pointed(x, y).items():
-            at = [_place(values, number, unit) for values, unit in ((x, of), (y, scale))]
-            pointer(made, f"{words} {scene['names'][number]}", *at, "other", theme, col=column,
-                    ax=80, ay=0 if "fastest" in words else -40)
-        _axis(made.update_xaxes, [s / of for s in x], column, f"{TITLES[mode]} ({its})")
-        _axis(made.update_yaxes, [s / scale for s in y], column, f"{TITLES[upward]} ({unit})")
+                hovertemplate=f"x y z data = %{{text}}<br>{x.title}: %{{x:.4g}}<br>"
+                              f"{y.title}: %{{y:.4g}}<extra></extra>"), row=1, col=column)
+        for number, words in _pointed(x.values, y.values).items():
+            pointer(made, f"{words} {scene['names'][number]}", x.place(number), y.place(number),
+                    "other", theme, col=column, ax=80, ay=0 if "fastest" in words else -40)
+        made.update_xaxes(col=column, **x.layout())
+        made.update_yaxes(col=column, **y.layout())
     return made
+
+
+class _Axis(NamedTuple):
+    """Values in a unit, and whether their axis is logarithmic."""
+
+    values: list
+    log: bool
+    title: str
+
+    def place(self, number):
+        """Where an annotation stands: plotly wants the logarithm where the axis has them."""
+        return log10(self.values[number]) if self.log else self.values[number]
+
+    def layout(self):
+        ticks = log_ticks(self.values) if self.log else []
+        more = {"type": "log", "tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
+        return {"title": {"text": self.title, "standoff": 6}, **(more if self.log else {})}
+
+
+def _axis(mode, seconds, reach):
+    """The `_Axis` of these seconds if it also has to hold those of ``reach``."""
+    unit, scale = unit_of(reach)
+    far = min(reach) > 0 and max(reach) / min(reach) > FAR
+    return _Axis([s / scale for s in seconds], far, f"{TITLES[mode]} ({unit})")
 
 
 def _pointed(x, y):
@@ -59,21 +83,3 @@ def _pointed(x, y):
     first, fastest = (min(range(len(values)), key=values.__getitem__) for values in (x, y))
     return {first: "its first, the fastest:"} if first == fastest else {
         first: "its first:", fastest: "fastest:"}
-
-
-def _far(values):
-    return min(values) > 0 and max(values) / min(values) > FAR
-
-
-def _place(values, number, scale):
-    """Where an annotation stands: plotly wants the logarithm where the axis has them."""
-    value = values[number] / scale
-    return log10(value) if _far(values) else value
-
-
-def _axis(update, values, column, title):
-    more = {}
-    if _far(values):
-        ticks = log_ticks(values)
-        more = {"type": "log", "tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
-    update(col=column, title={"text": title, "standoff": 6}, **more)
