@@ -18,6 +18,7 @@ from harness import report, row, step_seconds
 
 import tpviz as tv
 from tpviz import clusters
+from tpviz.trace.analyses import breakdown
 from tpviz.verbs.search import kendall_tau
 
 REPEATS = 5
@@ -55,7 +56,7 @@ def measured(strategy, cluster, repeats):
         trace = tv.run(strategy, WORKLOAD, cluster, steps=repeats, memory=False, timeout=600,
                        progress=False)
     warned = any("not faithful" in str(w.message) for w in said)
-    exposed = max(rank.exposed for rank in trace.breakdown().values()) / repeats
+    exposed = max(rank.exposed for rank in breakdown(trace).values()) / repeats
     return [step_seconds(trace, step) for step in trace.steps], exposed, warned
 
 
