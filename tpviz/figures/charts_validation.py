@@ -47,8 +47,9 @@ def validation_figure(scene, theme="light"):
                 hovertemplate=f"x y z data = %{{text}}<br>{x.title}: %{{x:.4g}}<br>"
                               f"{y.title}: %{{y:.4g}}<extra></extra>"), row=1, col=column)
         for number, words in _pointed(x.values, y.values).items():
+            side = (130, 0) if "fastest" in words else (30, -150)  # where points are few
             pointer(made, f"{words} {scene['names'][number]}", x.place(number), y.place(number),
-                    "other", theme, col=column, ax=80, ay=0 if "fastest" in words else -40)
+                    "other", theme, col=column, ax=side[0], ay=side[1])
         made.update_xaxes(col=column, **x.layout())
         made.update_yaxes(col=column, **y.layout())
     return made
