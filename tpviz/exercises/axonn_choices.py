@@ -4,13 +4,13 @@ Known schemes are told apart by what a step of each grid sends; grids for a batc
 model of communication.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from .. import clusters
 from ..cost import show_seconds
 from .atp_choices import Choice
-from .attempt import in_words
 from .axonn import GRID, NOTEBOOK, strategy_of
 from .formula import Formula, NoAnswer, Question, same
 
@@ -71,9 +71,17 @@ def _special_wrong(question, got):
                 "first layers.")
     words = f"for {question}: {WHY[scheme]}"
     try:
-        return f"{words} A step on your grid sends {in_words(sent(got))}."
+        return f"{words} A step on your grid sends {_words(sent(got))}."
     except ValueError as error:
         return f"{words} And {error}."
+
+
+def _words(ledger):
+    """All phases together: "10 x all_reduce on x"."""
+    counts = Counter()
+    for row in ledger:
+        counts[f"{row.collective} on {row.axis.removesuffix('_ahead')}"] += row.count
+    return ", ".join(f"{count} x {what}" for what, count in counts.items())
 
 
 SPECIAL = Formula(
