@@ -49,17 +49,22 @@ def test_rankings_by_hand(found):
     assert other.tau("communication", "measured") == pytest.approx(-1)
     assert other.hits("communication", 2).found == 0
     words = other.describe()
-    assert "Of the first 3 by communication, 1 are among the 3 fastest of 5 measured" in words
+    assert "Of the first 3 by communication, 1 are among the 3 fastest measured of 5 (by" in words
     assert "Kendall's tau of communication and measured: -1.00." in words
     assert "Only the first 5 of 20 grids by the communication model were run." in words
-    assert "of 5 measured (by chance 1.8)" in words and "first 10 by" not in words
+    assert "measured of 5 (by chance 1.8)" in words and "first 10 by" not in words
 
 
 def test_words_without_runs(found):
     words = found.describe()
     assert VALIDATION in words and "recalled, medium sure; not confirmed" in VALIDATION
     assert found.badges == ["predicted"] and found.tau("communication", "measured") is None
-    assert "measured" not in words.replace(VALIDATION, "") and found.hits() is None
+    assert "measured" not in words.replace(VALIDATION, "")
+    first, fastest = ({r.strategy for r in found.order(m)[:10]} for m in ("communication",
+                                                                         "predicted"))
+    assert found.hits(top=10) == Hits(10, len(first & fastest), 20)
+    assert f"{len(first & fastest)} are among the 10 fastest predicted of 20 (by" in words
+    assert found.hits("predicted", 10).found == 10 and "first 10 by predicted" not in words
     assert repr(found).endswith(f"{found.tau():.2f}; predicted>")
     table = found.to_table()
     assert len(table) == 21 and table[1][2] == "1" and table[1][-2:] == ["", ""]
@@ -71,6 +76,8 @@ def test_knobs_are_those_of_all():
     rows = axonn.validation(W, NODES, world_size=4, overlap=(), recompute=True).rows
     assert len(rows) == 10 and {(r.strategy.overlap, r.strategy.recompute) for r in rows} == {
         ((), True)}
+    least = axonn.validation(W, NODES, least=4).rows
+    assert 0 < len(least) < 20 and {r.strategy.data for r in least} == {1, 2}
 
 
 def test_runs_that_were_not_faithful_are_said(found):
@@ -98,6 +105,7 @@ def test_the_first_are_run_on_real_ranks():
     (lambda: axonn.validation(W, NODES, x=2), "x=2: all grids are tried"),
     (lambda: axonn.validation(replace(W, hidden=64, batch=1, heads=1, vocab=3), NODES,
                               world_size=7), "0 of 4 grids of 7 ranks divide the sizes"),
+    (lambda: axonn.validation(W, NODES, least=9), "least=9 is too large"),
 ])
 def test_refused(call, message):
     with pytest.raises(ValueError, match=message):

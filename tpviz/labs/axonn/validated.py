@@ -38,8 +38,8 @@ class Row(NamedTuple):
 
 
 class Hits(NamedTuple):
-    """Of ``top`` grids that a model puts first, ``found`` are among the ``top`` fastest of ``of``
-    measured ones; by ``chance`` it would be top^2/of."""
+    """Of ``top`` grids that a model puts first, ``found`` are among the ``top`` fastest of ``of``;
+    by ``chance`` it would be top^2/of."""
 
     top: int
     found: int
@@ -77,12 +77,17 @@ class Validation:
                  for r in self.rows if None not in (getattr(r, first), getattr(r, second))]
         return kendall_tau(*zip(*pairs)) if len(pairs) > 1 else None
 
-    def hits(self, mode="predicted", top=3):
-        """The `Hits` of a model; None unless more than ``top`` grids were measured."""
-        run, top = self.measured, whole_number("top", top)
+    @property
+    def against(self):
+        """What models are held against: "measured" steps, or "predicted" where nothing was run."""
+        return "measured" if self.measured else "predicted"
+
+    def hits(self, mode="communication", top=3):
+        """The `Hits` of a model; None unless there are more than ``top`` grids to find them in."""
+        run, top = self.measured or self.rows, whole_number("top", top)
         if len(run) <= top:
             return None
-        fastest = {r.strategy for r in self.order("measured", run)[:top]}
+        fastest = {r.strategy for r in self.order(self.against, run)[:top]}
         first = [r.strategy for r in self.order(mode, run)[:top]]
         return Hits(top, sum(s in fastest for s in first), len(run))
 
@@ -93,8 +98,7 @@ class Validation:
 
     def scene(self):
         """The chart as data: see `tpviz.figures.charts_validation`."""
-        against = "measured" if self.measured else "predicted"
-        rows = self.measured or self.rows
+        against, rows = self.against, self.measured or self.rows
         return {"title": f"AxoNN's grids of {self.rows[0].strategy.world_size} ranks on "
                          f"{self.cluster.caption}",
                 "badges": self.badges, "against": against,
@@ -135,19 +139,19 @@ class Validation:
 
     def _agreement(self):
         """Kendall's taus and hits in words."""
-        lines, wanted = [], TOPS if self.measured else ()
+        lines, against = [], self.against
         for first, second in combinations(MODES, 2):
             if (tau := self.tau(first, second)) is not None:
                 lines.append(f"Kendall's tau of {first} and {second}: {tau:.2f}.")
-        for top, mode in product(wanted, MODES[:2]):
+        for top, mode in product(TOPS, MODES[:1 + bool(self.measured)]):
             if hits := self.hits(mode, top):
                 lines.append(f"Of the first {top} by {mode}, {hits.found} are among the {top} "
-                             f"fastest of {hits.of} measured (by chance {hits.chance:.1f}).")
+                             f"fastest {against} of {hits.of} (by chance {hits.chance:.1f}).")
         return lines
 
     def _notes(self):
         notes = ["communication: bytes over bandwidth, nothing hidden, no compute, as the papers "
-                 "rank. predicted: the whole step, overlaps in it." + (
+                 "rank. predicted: the whole step, overlaps in it. Memory is not asked for." + (
                      " measured: median step on the emulated cluster." if self.measured else "")]
         if self.measured and len(self.measured) < len(self.rows):
             notes.append(f"Only the first {len(self.measured)} of {len(self.rows)} grids by the "
@@ -158,8 +162,7 @@ class Validation:
         return [*notes, " ".join(self._agreement()), CLAIM]
 
     def __repr__(self):
-        against = "measured" if self.measured else "predicted"
-        tau = self.tau("communication", against)
+        against, tau = self.against, self.tau("communication", self.against)
         return (f"<Validation of {len(self.rows)} grids on {self.cluster.caption}: Kendall's tau "
                 f"of communication and {against} {tau:.2f}; {', '.join(self.badges)}>")
 
@@ -173,7 +176,8 @@ def kind_of(strategy):
     return " and ".join(plane) or "z and data alone"
 
 
-def validation(workload, cluster, run=None, *, world_size=None, steps=3, progress=None, **knobs):
+def validation(workload, cluster, run=None, *, world_size=None, least=1, steps=3, progress=None,
+               **knobs):
     """The `Validation` of all grids of `AxoNN` whose sizes divide.
 
     Parameters
@@ -181,9 +185,11 @@ def validation(workload, cluster, run=None, *, world_size=None, steps=3, progres
     run : how many of the first by the communication model are also run on the emulated cluster;
         "all" of them; None: none. Take a scale model in slow motion then, and a small workload.
     world_size : ranks, all devices of the cluster unless said.
+    least : leave out grids whose x y z is less: nobody asks whether memory fits, and so the authors'
+        script keeps out what does not (`tpviz.schemes.axonn.models.LEAST_RANKS`).
     steps, progress : of these runs. knobs : knobs of all grids, such as overlap or recompute.
 
-    Memory is not asked for. Raises ``ValueError`` where fewer than two grids divide the sizes.
+    Raises ``ValueError`` where fewer than two grids divide the sizes.
     """
     check_workload(workload)
     check_cluster(cluster, "second")
@@ -193,11 +199,13 @@ def validation(workload, cluster, run=None, *, world_size=None, steps=3, progres
     if taken:
         raise ValueError(f"{taken}={knobs[taken]!r}: all grids are tried; leave {taken} out, or "
                          "use tv.predict for one")
+    least = whole_number("least", least, 1, world_size)
     grids = [replace(s, **knobs) for s in AxoNN.space(workload, world_size)]
-    ranked = ranking(grids, workload, of_cluster(cluster, world_size))
+    ranked = ranking(grids, workload, of_cluster(cluster, world_size), least)
     if len(ranked) < 2:
         raise ValueError(f"{len(ranked)} of {len(grids)} grids of {world_size} ranks divide the "
-                         "sizes, and to rank takes two: use another world_size or batch")
+                         f"sizes with x y z >= {least}, and to rank takes two: use another "
+                         "world_size, batch or least")
     count = 0 if run is None else len(ranked) if run == "all" else whole_number("run", run, 2)
     steps = whole_number("steps", steps)
     if count:
