@@ -185,8 +185,8 @@ def validation(workload, cluster, run=None, *, world_size=None, least=1, steps=3
     run : how many of the first by the communication model are also run on the emulated cluster;
         "all" of them; None: none. Take a scale model in slow motion then, and a small workload.
     world_size : ranks, all devices of the cluster unless said.
-    least : leave out grids whose x y z is less: nobody asks whether memory fits, and so the authors'
-        script keeps out what does not (`tpviz.schemes.axonn.models.LEAST_RANKS`).
+    least : leave out grids whose x y z is less. Nobody asks whether memory fits; this is how the
+        authors' script keeps out what does not (`tpviz.schemes.axonn.models.LEAST_RANKS`).
     steps, progress : of these runs. knobs : knobs of all grids, such as overlap or recompute.
 
     Raises ``ValueError`` where fewer than two grids divide the sizes.
