@@ -41,7 +41,7 @@ def test_ledger_by_hand():
 
 
 @pytest.mark.parametrize("strategy", [
-    tv.AxoNN(2, 2, 1, 1), tv.AxoNN(2, 1, 1, 2), tv.AxoNN(1, 1, 2, 2, overlap=("ors",)),
+    tv.AxoNN(2, 2, 1, 1), tv.AxoNN(2, 1, 1, 2), tv.AxoNN(1, 1, 2, 2, keep=False, overlap=("ors",)),
     tv.AxoNN(2, 1, 2, 1, keep=False, overlap=())], ids=lambda s: s.short)
 def test_ledger_is_the_reports(strategy):
     rule = tv.Pair(first="inward", second="outward", kind="attention", heads="count",

@@ -60,10 +60,12 @@ def transposed():
     return model
 
 
-def test_broadcast_makes_ranks_agree():
+@pytest.mark.parametrize("strategy", [tv.ATP(mesh=(2, 2)), tv.AxoNN(2, 1, 1, 2)],
+                         ids=lambda s: s.short)
+def test_broadcast_makes_ranks_agree(strategy):
     torch.manual_seed(0)
     first = transposed().state_dict()
-    for full in launched(refused, transposed, tv.ATP(mesh=(2, 2)), True, True):
+    for full in launched(refused, transposed, strategy, True, True):
         assert all(torch.equal(full[name], first[name]) for name in first)
 
 
