@@ -159,15 +159,11 @@ def ledger(s, w):
 
 def cost(s, w, cluster, mesh):
     """The segments of one step of one rank."""
-    seconds, known = cache(seconds_of(w, cluster)), {}
-
+    @cache
     def moved(axis, collective, payload):
-        key = axis, collective, payload
-        if key not in known:
-            real = "z" if axis == AHEAD else axis
-            known[key] = transfer(cluster, mesh, real, collective, payload)._replace(axis=axis)
-        return known[key]
+        real = "z" if axis == AHEAD else axis
+        return transfer(cluster, mesh, real, collective, payload)._replace(axis=axis)
 
-    made = _Parts(s, w)
-    return Clock(s, seconds, moved).run(made.microbatch(), s.accumulation, made.end())
+    made, clock = _Parts(s, w), Clock(s, cache(seconds_of(w, cluster)), moved)
+    return clock.run(made.microbatch(), s.accumulation, made.end())
 
