@@ -132,6 +132,40 @@ def _misses(strategy, workload):
     return program.depth.misses, len(program.depth.order) > 0
 
 
+def test_a_step_after_one_that_failed():
+    """Gradients that were under way when it failed are in no later step."""
+    for strategy in (axonn((1, 1, 2, 1)), axonn((1, 1, 2, 1), accumulation=2, keep=False)):
+        found = tv.launch(_after_failures, strategy, TINY, world_size=2, progress=False)
+        assert max(map(max, found)) < 1e-14, found
+
+
+def _after_failures(strategy, workload):
+    """Errors of the gradients after a step that failed in its last microbatch's backward."""
+    import torch
+
+    from tpviz.schemes.gpt.program import batch_of, reference_program
+    program = strategy.build(workload, tv.Mesh(strategy.axes).device_mesh(), torch.float64)
+    reference, errors = reference_program(workload, torch.float64), []
+    seen = []
+
+    def fail(module, args, y):
+        seen.append(y)
+        if len(seen) % strategy.accumulation == 0:
+            y.register_hook(lambda grad: 1 / 0)
+
+    for step in range(2):
+        batch = batch_of(workload, step)
+        failing = program.module.blocks[0].register_forward_hook(fail)
+        with pytest.raises(ZeroDivisionError):
+            program.step(batch)
+        failing.remove()
+        program.step(batch), reference.step(batch)
+        found = program.gradients()
+        errors += [float((found[name] - expected).abs().max())
+                   for name, expected in reference.gradients().items()]
+    return errors
+
+
 # -- bad input -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("knobs, change, message", [
     ({"x": 3}, {}, "heads=8 does not split evenly over x=3: use x=2 or 4, or heads="),

@@ -41,7 +41,7 @@ class Grid:
     def attach(self, module, pieces):
         """Watch backward through ``module``; ``pieces``: its parameters that lie over z."""
         self.module, self.pieces = module, {id(p) for p in pieces}
-        self.after = AfterBackward(module, self._finish, self._abandon)
+        self.after = AfterBackward(module, self._finish, self.depth.begin)
         if "x" not in self.axes:
             self.first = module.register_forward_pre_hook(self._same_rows, with_kwargs=True)
 
@@ -54,11 +54,6 @@ class Grid:
             raise ValueError("the ranks of a plane (same index on data and z) were given different "
                              f"inputs: give each model.rows(batch), or a sampler num_replicas="
                              f"model.shares={self.shares} and rank=model.share")
-
-    def _abandon(self):
-        """A backward raised: what it had sent is nobody's."""
-        self.depth.scattering = []
-        self.depth.begin()
 
     def _finish(self):
         """Backward is over."""
@@ -86,7 +81,6 @@ class Grid:
             group = self.groups.get_group(axis)
             number = number * group.size() + group.rank()
         return number
-
 
     def rows(self, batch):
         """As `rows_of`, of this rank's share."""

@@ -23,16 +23,19 @@ class Depth:
     def __init__(self, group, prefetch=None, later=False, keep=True, share=1):
         self.group, self.prefetch, self.later, self.keep = group, prefetch, later, keep
         self.share = share
-        self.order, self.asked, self.ahead = [], [], None
-        self.scattering, self.misses = [], 0
+        self.order, self.asked, self.ahead, self.scattering = [], [], None, []
+        self.misses = 0
 
     @property
     def size(self):
         return self.group.size()
 
     def begin(self):
-        """A step begins: the order that the last one took is what this one is to take."""
-        self.order, self.asked, self.ahead = self.asked, [], None
+        """A step begins: the order that the last one took is what this one is to take.
+
+        What a step that failed left under way is nobody's.
+        """
+        self.order, self.asked, self.ahead, self.scattering = self.asked, [], None, []
 
     def whole(self, weight, phase):
         """The block of a `Weight`, flat: sent for now, unless that was done in time."""
