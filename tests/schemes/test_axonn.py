@@ -183,6 +183,9 @@ def test_sizes_that_do_not_fit_are_named(knobs, change, message):
 
 
 def test_overlaps_that_are_none():
+    for wrong in (3, None, ("oar", 1)):
+        with pytest.raises(ValueError, match=r"overlap=\w+ is not possible: use 'oar', 'ors' or"):
+            tv.AxoNN(overlap=wrong)
     with pytest.raises(ValueError, match="overlap='oax' is not possible"):
         tv.AxoNN(overlap=("oar", "oax"))
 
@@ -190,3 +193,23 @@ def test_overlaps_that_are_none():
 def test_no_data_parallelism_around_it():
     with pytest.raises(ValueError, match=r"shares the batch itself: use AxoNN\(data=2\)"):
         tv.AxoNN() * tv.DataParallel(dp=2)
+
+
+@pytest.mark.parametrize("grid", [(2, 2, 2, 1), (1, 1, 4, 2)])
+def test_ownership_is_of_pieces(grid):
+    """What a mesh shows as a rank's own is what its program holds: pieces cover a weight once."""
+    from tpviz.figures.mesh import mesh_scene, share
+    from tpviz.schemes.axonn.step import held
+    from tpviz.schemes.ownership import ownership
+    strategy = axonn(grid)
+    rows = ownership(strategy, TINY)
+    notation = {r["name"].removeprefix("blocks.1."): r["notation"] for r in rows}
+    assert notation["mlp.up.weight"].startswith("flat(W[") and "flat" not in notation["mlp.up.bias"]
+    parts = mesh_scene(tv.Mesh(strategy.axes), rows)["parameters"]
+    assert sum(round(share(p, 3) * p["elements"]) for p in parts) == sum(held(strategy, TINY))
+    x, y, z, _ = grid
+    for p in parts:
+        if "flat" in p["notation"]:
+            assert len(p["blocks"]) == x * y * z
+            assert sum(b["box"][2] * b["box"][3] for b in p["blocks"]) == pytest.approx(1)
+    assert not any("flat" in row for row in ownership(axonn((2, 2, 1, 2)), TINY))

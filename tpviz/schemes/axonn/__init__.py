@@ -12,6 +12,7 @@ derived.
 
 from dataclasses import replace
 from itertools import product
+from math import prod
 
 from tpviz.checks import divides, one_of
 from tpviz.mesh import Mesh
@@ -51,7 +52,8 @@ class AxoNN(Strategy):
 
     def __post_init__(self):
         super().__post_init__()
-        given = (self.overlap,) if isinstance(self.overlap, str) else tuple(self.overlap)
+        several = isinstance(self.overlap, (tuple, list, set, frozenset))
+        given = self.overlap if several else (self.overlap,)
         chosen = [one_of("overlap", name, OVERLAPS) for name in given]
         object.__setattr__(self, "overlap", tuple(n for n in OVERLAPS if n in chosen))
 
@@ -89,6 +91,14 @@ class AxoNN(Strategy):
                             for dim, size in enumerate(shapes[name]))
                 for name in shapes if name.endswith(("qkv.weight", "out.weight", "up.weight",
                                                      "down.weight", "token.weight", "head.weight"))}
+
+    def flat_ranges(self, workload):
+        """{weight: {"axis", "ranges": what each z index keeps of the flat block}}."""
+        if self.z == 1:
+            return {}
+        sizes = {name: prod(shape) // self.z for name, shape in self.blocks(workload).items()}
+        return {name: {"axis": "z", "ranges": [[k * n, (k + 1) * n] for k in range(self.z)]}
+                for name, n in sizes.items()}
 
     def ledger(self, workload):
         from .step import ledger
