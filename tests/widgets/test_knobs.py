@@ -70,6 +70,9 @@ def test_texts_are_read_as_values_and_help_is_escaped():
     knobs.controls["mesh"].value = "4 x"
     with pytest.raises(ValueError, match=r"mesh: '4 x' is not a value; write for example \(2, 2\)"):
         knobs.values()
+    knobs.controls["mesh"].value, knobs.controls["three"].value = "(4, 1)", "1 2"
+    with pytest.raises(ValueError, match=r"three: '1 2' is not a value; .* example \(1, 2, 3\)"):
+        knobs.values()
     assert "a &lt;number&gt;" in knobs.children[0].children[1].value
 
 

@@ -104,8 +104,9 @@ class Knobs(ipywidgets.VBox):
 
     def values(self):
         """{name: value} as the controls stand. Raises ValueError on a text that is no value."""
+        usual = {f.name: f.default for f in knob_fields(self.cls)}
         return {
-            name: _parsed(name, box.value) if name in self._literal else box.value
+            name: _parsed(name, box.value, usual[name]) if name in self._literal else box.value
             for name, box in self.controls.items()
         }
 
@@ -119,8 +120,8 @@ class Knobs(ipywidgets.VBox):
         return f"<Knobs {self.cls.__name__}({words})>"
 
 
-def _parsed(name, text):
+def _parsed(name, text, usual):
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError) as error:
-        raise ValueError(f"{name}: {text!r} is not a value; write for example (2, 2)") from error
+        raise ValueError(f"{name}: {text!r} is not a value; write for example {usual!r}") from error
