@@ -144,6 +144,27 @@ def test_an_update_between_and_a_backward_from_within():
     assert all(good and error < 1e-14 for good, error in found), found
 
 
+def twice(strategy, easy):
+    """What a gradient penalty says, whose second derivatives would miss what ranks send."""
+    torch.manual_seed(0)
+    split = tv.parallelize(Model().double(), strategy, easy=easy)
+    x = split.rows(BATCH).clone().requires_grad_()
+    grad, = torch.autograd.grad(split(x).square().sum(), x, create_graph=True)
+    try:
+        grad.square().sum().backward()
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("strategy, easy", [
+    (tv.AxoNN(2, 1, 1, 1), False), (tv.AxoNN(1, 2, 1, 1), False), (tv.AxoNN(2, 1, 1, 1), True),
+    (tv.AxoNN(1, 2, 1, 1), True), (tv.AxoNN(1, 1, 2, 1, keep=False), False),
+    (tv.ATP(mesh=(1, 2)), False)], ids=str)
+def test_second_derivatives_are_refused(strategy, easy):
+    for said in tv.launch(twice, strategy, easy, world_size=2, progress=False):
+        assert said and "once_differentiable" in said
+
+
 def partly(strategy):
     """Error where only the first share's rows use a parameter, and none uses another."""
     whole, split = both(strategy)

@@ -15,6 +15,7 @@ gradient is a mean over all ranks like that of any whole parameter.
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 
 from tpviz.schemes.atp.operators import Linear, Way
 from tpviz.schemes.operators import ReduceScatter
@@ -33,6 +34,7 @@ class Exchange(torch.autograd.Function):
         return _exchanged(x, group)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         """Back to where they came from."""
         return _exchanged(grad, ctx.group), None

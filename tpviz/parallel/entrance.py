@@ -6,6 +6,7 @@ one sum over *inside* and one gather over *stream*, as if the layers were one.
 
 import torch
 import torch.distributed as dist
+from torch.autograd.function import once_differentiable
 
 from tpviz.schemes.atp.operators import Cut
 
@@ -20,6 +21,7 @@ class SumBack(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         """The sum of all ranks' gradients."""
         grad = grad.clone(memory_format=torch.contiguous_format)  # others may hold it

@@ -43,6 +43,8 @@ def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=F
     the mean of their means). Forward and backward are collective: all ranks run as many of them.
     ``DistributedDataParallel`` is not to go around it, nor any hook on weights' gradients.
 
+    Split layers have first derivatives only: a second one (``create_graph=True``) raises.
+
     Parameters
     ----------
     model : any ``nn.Module``; inside a rank it is split in place.

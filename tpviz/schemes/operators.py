@@ -6,6 +6,7 @@ ranks of the group.
 
 import torch
 import torch.distributed as dist
+from torch.autograd.function import once_differentiable
 
 from tpviz.schemes.collectives import gather_first, scatter_first
 
@@ -47,6 +48,7 @@ class ReduceScatter(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         out, work = gather_first(grad, ctx.group)
         work.wait()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 
 from tpviz.labels import label
 from tpviz.schemes.collectives import gather_first, own_of, scatter_first
@@ -123,6 +124,7 @@ class Linear(torch.autograd.Function):
         return join([finish() for finish in sums])
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         way, products, (x, weight) = ctx.way, ctx.products, ctx.saved_tensors
         weight = ctx.again() if ctx.again else weight
@@ -239,6 +241,7 @@ class Gather(torch.autograd.Function):
         return gathering(x, -1, group)()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         return _own(grad, ctx.group), None
 
@@ -252,6 +255,7 @@ class Cut(torch.autograd.Function):
         return _own(x, group)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         return gathering(grad.contiguous(), -1, ctx.group)(), None
 

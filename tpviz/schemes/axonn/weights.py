@@ -7,6 +7,7 @@ changes a number.
 """
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from tpviz.labels import current, label
 from tpviz.schemes.collectives import gather_first, own_of, scatter_first
@@ -125,5 +126,6 @@ class Whole(torch.autograd.Function):
         return weight.depth.whole(weight, phase).view(weight.shape)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         return ctx.weight.depth.scatter(ctx.weight, grad), None
