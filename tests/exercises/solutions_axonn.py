@@ -114,6 +114,20 @@ def wire_data_of_blocks(k, n, tokens, grid, transposed, itemsize):
     return x, y, z, data * grid[2]
 
 
+def wire_exchanged(*sizes):
+    x, y, z, data = wire(*sizes)
+    return y, x, z, data
+
+
+def wire_not_exchanged_back(*sizes):
+    x, y, z, data = wire(*sizes)
+    return (y, x, z, data) if sizes[4] else (x, y, z, data)
+
+
+def wire_in_numbers(*sizes):
+    return tuple(part / sizes[-1] for part in wire(*sizes))
+
+
 def wire_summed(*sizes):
     return sum(wire(*sizes))
 
@@ -134,7 +148,9 @@ def _but(wrong, scheme, ranks, node):
 
 special_reversed = partial(_but, {"Megatron-LM": lambda s, n, node: (1, n, 1, 1)})
 special_fsdp_by_node = partial(_but, {"FSDP": lambda s, n, node: (1, 1, node, n // node)})
-special_hsdp_turned = partial(_but, {"HSDP": lambda s, n, node: (1, 1, 2, n // 2)})
+special_hsdp_turned = partial(_but, {"HSDP": lambda s, n, node: (1, 1, n // node, node)})
+special_two_d_by_node = partial(_but, {"2D": lambda s, n, node: (node, n // node, 1, 1)})
+special_ddp_of_a_node = partial(_but, {"DDP": lambda s, n, node: (1, 1, 1, node)})
 special_two_d_deep = partial(_but, {"2D": lambda s, n, node: (1, 32, 1, 0.5)})
 special_too_many = partial(_but, {"DDP": lambda s, n, node: (1, 1, n, n)})
 special_too_flat = partial(_but, {"2D": lambda s, n, node: (n, 1, 1, 1)})
@@ -213,6 +229,9 @@ WRONG = {
         (wire_gather_alone, "over z there are two messages: the gather"),
         (wire_all_tokens, "are shared by the z = 2 ranks along z: each sums only its own"),
         (wire_of_payloads, r"these are payloads. A ring of m ranks sends 2 \(m-1\)/m"),
+        (wire_exchanged, "each other's bytes. The inputs lie over y here: forward sums over y, "),
+        (wire_not_exchanged_back, "The inputs lie over x here: forward sums over x, and backward"),
+        (wire_in_numbers, "these are counts of numbers, each of which has 4 bytes"),
         (wire_data_of_blocks, r"over data it is [\d,.]+ bytes, you returned"),
         (wire_summed, "returned (float|int), not a tuple of 4 numbers"),
     ],
@@ -221,7 +240,9 @@ WRONG = {
         (special_fsdp_by_node, "All ranks share one copy .* sends 1 x all_reduce on data"),
         (special_hsdp_turned, "Weights are in pieces within a node.* A step on your grid sends "),
         (special_two_d_deep, r"a grid is four sizes \(x, y, z, data\)"),
-        (special_too_many, r"the grid \(1, 1, 4, 4\) does not have 4 ranks"),
+        (special_too_many, r"the grid \(1, 1, 8, 8\) does not have 8 ranks"),
+        (special_ddp_of_a_node, r"the grid \(1, 1, 1, 4\) does not have 8 ranks"),
+        (special_two_d_by_node, "2D on 16 ranks, 8 a node: Every weight is cut along both dims"),
         (special_too_flat, "Every weight is cut along both dims.* sends .*, 10 x all_reduce on x"),
         (special_too_deep, "All ranks share one copy of the weights.* sends 19 x all_reduce on y"),
     ],

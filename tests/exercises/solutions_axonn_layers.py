@@ -105,6 +105,12 @@ def backward_averaged(x, block, grad, mesh):
                       _scatter(grad.t() @ x, mesh) / mesh.get_group("z").size()])
 
 
+def backward_unscattered(x, block, grad, mesh):
+    dx = grad @ block
+    dist.all_reduce(dx, group=mesh.get_group("x"))
+    return torch.cat([dx.flatten(), _pieces(grad.t() @ x, mesh)[mesh.get_local_rank("z")]])
+
+
 def backward_sums_block(x, block, grad, mesh):
     dx = grad @ block
     work = dist.all_reduce(dx, group=mesh.get_group("x"), async_op=True)
@@ -238,7 +244,8 @@ WRONG = {
         (linear_over_x, "you summed over x, as backward does"),
         (linear_gathers_over_y, "you gathered over y. The pieces of one block lie along z"),
         (linear_gathers_x, r"returned shape \[.*\]; it should be"),
-        (linear_sums_over_all, "ran on all ranks .the default group."),
+        (linear_sums_over_all, "only ranks along axis y hold parts of the same result. Give it "
+                               "the group: `group=mesh.get_group.\"y\".`"),
     ],
     "axonn_backward": [
         (backward_blocking, "no product runs between the start of dX's sum and the wait"),
@@ -246,6 +253,7 @@ WRONG = {
         (backward_over_y, "you summed over y, as forward does"),
         (backward_averaged, "your piece is 1/2 of what it should be"),
         (backward_sums_block, "you summed the whole block over z, .* a rank keeps its piece only"),
+        (backward_unscattered, "nothing was sent over z. A rank's dW is of its own rows alone"),
         (backward_sends_nothing, "the trace shows no collective. Other ranks had other output"),
     ],
     "axonn_gathers": [

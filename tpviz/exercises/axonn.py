@@ -217,6 +217,12 @@ def _wire_wrong(question, got):
     if all(same(mine * ring, want) for mine, ring, want in zip(got, rings, right)):
         return (f"for {question}: these are payloads. A ring of m ranks sends 2 (m-1)/m of what it "
                 "sums, and (m-1)/m of what it gathers or scatters.")
+    if same((got[1], got[0], *got[2:]), right):
+        inner, outer = ("x", "y") if transposed else ("y", "x")
+        return (f"for {question}: over x and y you have each other's bytes. The inputs lie over "
+                f"{inner} here: forward sums over {inner}, and backward over {outer}.")
+    if all(same(itemsize * mine, want) for mine, want in zip(got, right)):
+        return f"for {question}: these are counts of numbers, each of which has {itemsize} bytes."
     axis = wrong[0]
     mine, want = (found[GRID.index(axis)] for found in (got, right))
     return f"for {question}: over {axis} it is {want:,.6g} bytes, you returned {mine:,.6g}."

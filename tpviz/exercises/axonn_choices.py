@@ -38,8 +38,8 @@ def sent(grid):
 
 
 def _make_special(rng):
-    schemes = (("Megatron-LM", 8, 4), ("FSDP", 8, 4), ("HSDP", 16, 4), ("2D", 16, 4),
-               ("DDP", 4, 4), ("Megatron-LM + DDP", 8, 2))
+    schemes = (("Megatron-LM", 8, 4), ("FSDP", 8, 4), ("HSDP", 16, 8), ("2D", 16, 8),
+               ("DDP", 8, 4), ("Megatron-LM + DDP", 8, 2))  # no two of these sizes are alike
     questions = []
     for number in rng.permutation(len(schemes)).tolist():
         asked = dict(zip(("scheme", "ranks", "node"), schemes[number]))

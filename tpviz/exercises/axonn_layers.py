@@ -158,6 +158,12 @@ def _sum_over_y(attempt):
                 "lie over x.")
 
 
+def _own_rows(attempt):
+    if "z" not in {row.axis for row in attempt.ledger} and not attempt.right:
+        return ("nothing was sent over z. A rank's dW is of its own rows alone: the other terms of "
+                "that sum are on the ranks along z, and each keeps its piece of the sum.")
+
+
 def _block_summed(attempt):
     if ("z", "all_reduce") in {row[:2] for row in attempt.ledger}:
         (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
@@ -212,7 +218,8 @@ BACKWARD = Exercise(
     success="With ORS the scatter is not waited for here either, but after the last layer.",
     make=_make_backward,
     needs=_sum_and_scatter,
-    checks=(*FIRST, _nothing_sent, _sum_over_y, right_axes, right_shape, _averaged, right_numbers,
-            _block_summed, fewest_bytes, own_share_of_work, same_ledger, _under_weight),
+    checks=(*FIRST, _nothing_sent, _sum_over_y, right_axes, right_shape, _averaged, _own_rows,
+            right_numbers, _block_summed, fewest_bytes, own_share_of_work, same_ledger,
+            _under_weight),
     worlds=BACK_WORLDS,
 )

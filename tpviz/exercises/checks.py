@@ -52,6 +52,8 @@ def right_axes(attempt):
     needed = {row.axis for row in attempt.needed}
     for row in attempt.ledger:
         if row.axis not in needed:
+            alike = {n.axis for n in attempt.needed if n.collective == row.collective}
+            needed = alike or needed  # those that need this collective, if any does
             where = "all ranks (the default group)" if row.axis == "world" else f"axis {row.axis}"
             return (f"your {row.collective} ran on {where}, but only ranks along axis "
                     f"{' and '.join(sorted(needed))} hold parts of the same result. "
