@@ -12,7 +12,7 @@ derived.
 
 from dataclasses import replace
 from itertools import product
-from math import prod
+from math import gcd, prod
 
 from tpviz.checks import divides, one_of
 from tpviz.mesh import Mesh
@@ -69,13 +69,15 @@ class AxoNN(Strategy):
 
     def check(self, workload):
         w = workload
-        divides("hidden", w.hidden, "y", self.y)
-        for name, size in (("heads", w.heads), ("vocab", w.vocab)):
-            divides(name, size, "x", self.x)
+        divides("hidden", w.hidden, "y", self.y, step=w.heads)
+        for name, size, within in (("heads", w.heads, w.hidden), ("vocab", w.vocab, 0)):
+            divides(name, size, "x", self.x, also=gcd(w.heads, w.vocab), within=within)
         divides("batch", w.batch, "data * z * accumulation",
                 self.data * self.z * self.accumulation)
-        for name, shape in self.blocks(w).items():
-            divides(f"block of {name}", shape[0] * shape[1], "z", self.z)
+        blocks = {name: prod(shape) for name, shape in self.blocks(replace(w, layers=1)).items()}
+        common = gcd(w.batch // (self.data * self.accumulation), *blocks.values())
+        for name, size in blocks.items():  # within: nobody can choose a block's size
+            divides(f"block of {name}", size, "z", self.z, also=common, within=size)
 
     def local(self, workload):
         """The workload of one microbatch of one rank."""
