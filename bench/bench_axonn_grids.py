@@ -6,7 +6,10 @@ overlaps against the same without: the gain and the communication that nothing h
 says that of all grids its model's top ten have nine efficient ones, and that overlaps gain up to
 53 % for 20 billion parameters; everything here is emulated.
 
-    python bench/bench_axonn_grids.py [repeats] [name of an interconnect ...]
+Last a case in which a third of the step without overlaps is communication: each overlap alone, and
+all of them.
+
+    python bench/bench_axonn_grids.py [repeats] [name of an interconnect, or "balanced" ...]
 """
 
 import sys
@@ -17,7 +20,9 @@ from statistics import median
 from harness import report, row, step_seconds
 
 import tpviz as tv
-from tpviz import clusters
+from tpviz import Cluster, Device, Level, clusters
+from tpviz.labs import axonn
+from tpviz.schemes.axonn import OVERLAPS
 from tpviz.trace.analyses import breakdown
 from tpviz.verbs.search import kendall_tau
 
@@ -105,10 +110,25 @@ def summary(name, predicted, found):
                 100 * (found[one] / found[by_formula[0]] - 1), "%")]
 
 
+def balanced(repeats):
+    """Rows of one grid whose kernels last about as long as what it sends."""
+    workload = tv.GPT(layers=4, hidden=128, heads=8, seq=32, batch=16, vocab=64)
+    link = Level("link", WORLD, p2p=1e7, group=4e7, latency=1e-3)
+    cluster = Cluster("balanced", Device({"float32": 4e8}, 1e9, 1e12), (link,), rings="single")
+    found = axonn.overlaps(workload, cluster.scale_model(slow_motion=3), (2, 1, 4, 1), "alone",
+                           run=True, steps=repeats, progress=False)
+    print(found.describe(), flush=True)
+    for source, times in found.times.items():
+        before, after = times[()], times[OVERLAPS]
+        yield row(f"balanced: gain of all overlaps, {source}", 100 * found.gain(source=source), "%")
+        yield row(f"  exposed communication with them / without, {source}",
+                  after.waits / before.waits, "x", 0.5)
+
+
 def main(repeats=REPEATS, *names):
-    rows, every = [], interconnects()
-    for name in names or every:
-        rows += ranked(name, every[name], int(repeats))
+    rows, every, repeats = [], interconnects(), int(repeats)
+    for name in names or (*every, "balanced"):
+        rows += balanced(repeats) if name == "balanced" else ranked(name, every[name], repeats)
     report("axonn_grids", f"AxoNN's grids of {WORLD} ranks on emulated interconnects, {WORKLOAD}, "
            f"hidden, batch and vocabulary {WIDER} times as large", rows)
     tv.shutdown()
