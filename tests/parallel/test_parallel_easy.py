@@ -73,6 +73,25 @@ def test_unequal_batches(grid):
     assert max(found) < 1e-12, found
 
 
+def few_rows(strategy, counts):
+    """Largest difference of gradients of a sum over rows, where some ranks or all have none."""
+    torch.manual_seed(0)
+    whole, model = Small().double(), Small().double()
+    model.load_state_dict(whole.state_dict())
+    split = tv.parallelize(model, strategy, easy=True)
+    shares = torch.ones(sum(counts), 8, dtype=torch.float64).cumsum(0).split(counts)
+    (sum(whole(rows).square().sum() for rows in shares) / len(counts)).backward()
+    split(shares[split.share]).square().sum().backward()
+    found = split.full_gradients()
+    return max(float((found[name] - p.grad).abs().max()) for name, p in whole.named_parameters())
+
+
+@pytest.mark.parametrize("counts", [[3, 0, 0, 1], [0, 0, 0, 0]], ids=str)
+def test_no_rows(counts):
+    found = tv.launch(few_rows, tv.AxoNN(2, 2, 1, 1), counts, world_size=4, progress=False)
+    assert max(found) < 1e-12, found
+
+
 def sent(strategy, equal_rows):
     torch.manual_seed(0)
     model = tv.parallelize(Pair(), strategy, easy=True, equal_rows=equal_rows)

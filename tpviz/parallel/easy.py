@@ -76,10 +76,10 @@ class EasyLinear(Held):
             rows = Exchange.apply(rows.unflatten(1, (ys, -1)).movedim(1, 0), self.y).flatten(0, 1)
         out = Linear.apply(rows, weight, None, self.way, again)
         if ys > 1:
-            out = out.view(xs, ys, most, -1).transpose(0, 1).flatten(0, 2)
+            out = out.unflatten(0, (xs, ys, most)).transpose(0, 1).flatten(0, 2)
             out = ReduceScatter.apply(out, self.y)
         if xs > 1:
-            out = Exchange.apply(out.view(xs, most, -1), self.x).movedim(0, 1).flatten(1)
+            out = Exchange.apply(out.unflatten(0, (xs, most)), self.x).movedim(0, 1).flatten(1)
         return out
 
     def _most(self, rows):
