@@ -101,6 +101,13 @@ def test_refused(arguments, message):
         axonn.overlaps(TINY, NODES, **{"simulate": False, **arguments})
 
 
+def test_gains_by_name_and_in_any_order(found):
+    assert found.gain("oar") == found.gain(("oar",)) != found.gain(())
+    assert found.gain(("ors", "oar")) == found.gain(("oar", "ors"))
+    with pytest.raises(ValueError, match="overlap='oax' is not possible: use 'oar', 'ors' or"):
+        found.gain("oax")
+
+
 def test_what_was_not_tried_is_refused(replayed):
     with pytest.raises(ValueError, match="oar \\+ ors was not tried: use one of"):
         replayed.gain(("oar", "ors"))

@@ -180,6 +180,10 @@ def test_other_machines_and_knobs():
 @pytest.mark.parametrize("arguments, message", [
     ({"model": "81B"}, "model='81B' is not possible: use '5B', "),
     ({"cluster": "alps"}, "cluster='alps' is not possible: use 'perlmutter' or 'frontier'"),
+    ({"cluster": tv.clusters.perlmutter(2)}, "has 8 devices, and .* give a function from a number"),
+    ({"cluster": lambda n: "perlmutter"}, "for 8 devices the function gave 'perlmutter', not a cl"),
+    ({"cluster": lambda n: tv.clusters.perlmutter(2), "devices": (8, 16)},
+     "for 16 devices the function gave .*, which has 8: as in lambda n: "),
     ({"devices": 8}, "devices=8: give numbers of devices in a list"),
     ({"devices": ()}, "no devices"), ({"devices": (1,)}, "devices=1 is too small"),
     ({"batch": 0}, "batch=0 is too small"), ({"x": 2}, "x=2 cannot be set here"),

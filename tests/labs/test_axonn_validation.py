@@ -55,6 +55,11 @@ def test_rankings_by_hand(found):
     assert "measured of 5 (by chance 1.8)" in words and "first 10 by" not in words
 
 
+def test_a_model_that_is_none_is_refused(found):
+    with pytest.raises(ValueError, match="mode='steps' is not possible: use 'communication', 'pr"):
+        found.tau("communication", "steps")
+
+
 def test_words_without_runs(found):
     words = found.describe()
     assert VALIDATION in words and "recalled, medium sure; not confirmed" in VALIDATION

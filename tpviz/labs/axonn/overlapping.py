@@ -60,7 +60,11 @@ class Overlaps:
         return tuple(self.times["predicted"])
 
     def gain(self, subset=OVERLAPS, source="predicted"):
-        """How much faster than without any overlap: the time without over its own, less 1."""
+        """How much faster than without any overlap: the time without over its own, less 1.
+
+        subset : overlaps in any order, or the name of one.
+        """
+        subset = replace(self.strategy, overlap=subset).overlap
         times = self.times[one_of("source", source, tuple(self.times))]
         if subset not in times:
             raise ValueError(f"{name_of(subset)} was not tried: use one of "

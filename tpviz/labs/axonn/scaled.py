@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tpviz.checks import one_of, whole_number
+from tpviz.cluster import Cluster
 from tpviz.clusters import frontier, perlmutter
 from tpviz.cost import show_bytes, show_seconds
 from tpviz.figures.charts_models import models_figure
@@ -178,13 +179,17 @@ def scaling(model="80B", cluster="perlmutter", devices=DEVICES, batch=8192, **kn
     one_of("model", model, tuple(SIZES))
     workload = paper_models(whole_number("batch", batch))[model]
     if not callable(cluster):
+        if isinstance(cluster, Cluster):
+            raise ValueError(f"cluster={cluster!r} has {cluster.size} devices, and scaling takes "
+                             "growing ones: give a function from a number of devices to a cluster, "
+                             f"or {' or '.join(map(repr, NODES))}")
         cluster = _preset(one_of("cluster", cluster, tuple(NODES)))
     other = next((name for name in knobs if name not in ("order", "overlap", "keep")), None)
     if other:
         raise ValueError(f"{other}={knobs[other]!r} cannot be set here: all grids are tried, with "
                          "recomputation and the microbatches that fit; use order, overlap or keep")
     sizes = _sizes(devices)
-    clusters = [cluster(n) for n in sizes]
+    clusters = [_checked(cluster(n), n) for n in sizes]
     device = clusters[0].device
     peak = next((peak for name, peak in NOMINAL.items() if device.name.startswith(name)),
                 device.flops[workload.dtype])
@@ -203,6 +208,17 @@ def _sizes(devices):
     if not sizes:
         raise ValueError("no devices: give numbers of them in a list, as in (64, 512)")
     return sizes
+
+
+def _checked(cluster, devices):
+    """What the caller's function gave, if it is a cluster of that many devices."""
+    if not isinstance(cluster, Cluster):
+        raise ValueError(f"for {devices} devices the function gave {cluster!r}, not a cluster such "
+                         "as tv.clusters.perlmutter()")
+    if cluster.size < devices:
+        raise ValueError(f"for {devices} devices the function gave {cluster!r}, which has "
+                         f"{cluster.size}: as in lambda n: tv.clusters.perlmutter(-(-n // 4))")
+    return cluster
 
 
 @lru_cache(None)

@@ -73,6 +73,7 @@ class Validation:
 
     def tau(self, first="communication", second="predicted"):
         """Kendall's tau of two MODES, over the grids that have both; None for fewer than two."""
+        first, second = (one_of("mode", mode, MODES) for mode in (first, second))
         pairs = [(rounded(getattr(r, first)), rounded(getattr(r, second)))
                  for r in self.rows if None not in (getattr(r, first), getattr(r, second))]
         return kendall_tau(*zip(*pairs)) if len(pairs) > 1 else None
