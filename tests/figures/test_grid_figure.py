@@ -234,6 +234,14 @@ def test_ranks_stand_by_their_coordinates_in_either_order(order, neighbour):
     assert rank(**(origin | {neighbour: 1})) == 1
 
 
+@pytest.mark.parametrize("sizes", [(2, 2, 2, 1), (1, 1, 1, 1)])
+def test_the_legend_says_how_cuts_are_written(sizes):
+    scene = grid.grid_scene(story(axonn(sizes), W))
+    legend = ElementTree.fromstring(f"<svg>{scene['common']}</svg>")
+    words = ["".join(line.itertext()) for line in legend.iter("text")]
+    assert "A[Iz, Jx]: rows of A cut over z, columns over x" in words
+
+
 def test_groups_flow_and_partial_sums_are_hatched():
     found = story(axonn((2, 2, 2, 1)), W)
     scene = grid.grid_scene(found, 3)

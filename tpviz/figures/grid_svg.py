@@ -134,6 +134,10 @@ def _legend(story, eyes, y):
         out += rect(x, y, 14, 12, "", "class='s-fg' fill='none' stroke-width='.8'")
         out += text(x + 19, y + 10, words, size=11)
         x += 34 + 6.2 * len(words)
+    low = "<tspan dy='3' font-size='80%' font-weight='700' class='f-{}'>{}</tspan><tspan dy='-3'>"
+    over_z, over_x = (low.format(eyes.keys[axis], axis) for axis in "zx")
+    out += (f"<text x='{x:.1f}' y='{y + 10:.1f}' class='f-fg' font-size='11'>A[I{over_z}, J</tspan>"
+            f"{over_x}]: rows of A cut over z, columns over x</tspan></text>")
     names = ",".join(eyes.mesh.names)
     micro = " of a microbatch" if story.strategy.accumulation > 1 else ""
     return out + text(12, y + 28, f"{names}: coordinates of who holds a block, * for every rank "
