@@ -112,6 +112,24 @@ def accumulated(strategy):
     return [*errors, off(split, whole)], between
 
 
+def swapped():
+    """Error of a forward after one without a backward, and weights changed behind every counter."""
+    whole, split = both(tv.AxoNN(x=1, y=1, z=2, data=2))
+    own = split.rows(BATCH)
+    with split.no_sync():
+        loss(split(own)).backward()
+    loss(split(own)).backward()  # the order goes on after the first microbatch
+    split(own)
+    for model in (whole, split.module):
+        for parameter in model.parameters():
+            parameter.data.mul_(0.5)
+    return float((split(own) - split.rows(whole(BATCH))).abs().max())
+
+
+def test_weights_changed_after_a_forward_for_nothing():
+    assert max(on_ranks(swapped)) < 1e-12
+
+
 @pytest.mark.parametrize("strategy", [tv.AxoNN(1, 1, 2, 2), tv.AxoNN(2, 1, 2, 1, overlap=())],
                          ids=lambda s: s.short)
 def test_accumulation_and_a_backward_that_failed(strategy):

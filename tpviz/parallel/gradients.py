@@ -10,7 +10,10 @@ from torch.utils._pytree import tree_leaves
 
 from tpviz.schemes.collectives import sum_together
 
-_task = torch._C._current_graph_task_id  # -1 outside of any backward
+
+def in_backward():
+    """Whether autograd is at work."""
+    return torch._C._current_graph_task_id() >= 0
 
 
 class AfterBackward:
@@ -31,7 +34,7 @@ class AfterBackward:
                 parameter.register_post_accumulate_grad_hook(self.ask)
 
     def _before(self, module, args):
-        if self.asked and _task() < 0:
+        if self.asked and not in_backward():
             self.asked = False
             self.abandon()
 

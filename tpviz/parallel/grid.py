@@ -16,7 +16,7 @@ from tpviz.mesh import Mesh
 from tpviz.schemes.axonn.weights import Depth
 from tpviz.schemes.collectives import gather_first, part_of
 
-from .gradients import AfterBackward, average
+from .gradients import AfterBackward, average, in_backward
 from .replicas import differ
 
 PLANE = ("y", "x")
@@ -42,8 +42,18 @@ class Grid:
         """Watch backward through ``module``; ``pieces``: its parameters that lie over z."""
         self.module, self.pieces = module, {id(p) for p in pieces}
         self.after = AfterBackward(module, self._finish, self.depth.begin)
+        self.forwards = 0  # with gradients, since the last backward
+        module.register_forward_pre_hook(self._forward)
         if "x" not in self.axes:
             self.first = module.register_forward_pre_hook(self._same_rows, with_kwargs=True)
+
+    def _forward(self, module, args):
+        """A second forward without a backward between: by then weights may be others, changed in
+        ways that no version counts (``.data``), so nothing sent for ahead is used."""
+        if torch.is_grad_enabled() and not in_backward():
+            self.forwards += 1
+            if self.forwards > 1:
+                self.depth.forget()
 
     def _same_rows(self, module, args, kwargs):
         """Once: do all ranks of the plane come with the same rows?"""
@@ -57,6 +67,7 @@ class Grid:
 
     def _finish(self):
         """Backward is over."""
+        self.forwards = 0
         with label(phase="sync"), torch.no_grad():
             self.depth.collect()
             if self.quiet:

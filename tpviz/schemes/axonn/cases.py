@@ -50,11 +50,13 @@ KNOWN = (
          "x alone is 1D tensor parallelism: four all-reduces of m h numbers a block.",
          ("derived", "measured")),
     Case("reversed Megatron-LM", lambda s: larger(s) == "y",
-         "y alone cuts first layers by rows: sums are 3h and 4h wide, three times what x alone "
-         "sends.", ("derived", "measured")),
+         "y alone cuts first layers by rows: wide sums (3h, MLP), some three times what x alone "
+         "sends.",
+         ("derived", "measured")),
     Case("FSDP (ZeRO-3)", lambda s: larger(s) == "z" and not kept(s),
-         "z alone shards all weights; blocks are gathered for forward and again for backward: "
-         "three passes over them.", ("code", "authors", "measured")),
+         "z alone shards all weights; blocks are gathered for forward and again for what follows: "
+         "three passes or more.",
+         ("code", "authors", "measured")),
     Case("ZeRO-2-like", lambda s: larger(s) == "z" and kept(s),
          "z alone, gathered weights kept until backward: two passes over them, but the memory of "
          "whole weights.", ("code", "authors", "measured")),

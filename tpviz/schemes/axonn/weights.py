@@ -38,6 +38,12 @@ class Depth:
         """
         self.order, self.asked, self.ahead, self.scattering = self.asked, [], None, []
 
+    def forget(self):
+        """What was sent for ahead is not used: it is gathered again when needed."""
+        if self.ahead:
+            self.ahead[-1].wait()
+            self.ahead = None
+
     def whole(self, weight, phase):
         """The block of a `Weight`, flat: sent for now, unless that was done in time."""
         if self.size == 1:
