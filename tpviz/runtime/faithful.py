@@ -22,6 +22,6 @@ def warn_if_late(late):
     warnings.warn(
         f"this emulated run is not faithful: {100 * share:.0f} % of the {of} is overrun of events "
         f"too short for this machine: {', '.join(late['events'])}. Slower motion helps: {times} x "
-        f"slower, by cluster.scale_model(slow_motion={times})",
+        f"slower than now, by cluster.scale_model(slow_motion={times}) of this same cluster",
         stacklevel=3,
     )

@@ -86,7 +86,7 @@ export class Player extends View {
     this.now.textContent = caption;
     this.root.dataset.step = step;
     svg.setAttribute("viewBox", `0 ${skip} ${scene.width} ${scene.height - skip}`);
-    svg.setAttribute("style", `width:100%;max-width:${scene.width}px`);
+    svg.setAttribute("style", `width:100%;min-width:${Math.min(scene.width, 700)}px;max-width:${scene.width}px`);
     svg.setAttribute("aria-label", `${scene.title}, ${caption}`);
     svg.replaceChildren();
   }
