@@ -61,6 +61,13 @@ def one_of(name, value, choices):
     return value
 
 
+def some_of(name, value, choices):
+    """The tuple of those ``choices`` that are in ``value``, a list of them or one alone."""
+    several = isinstance(value, (tuple, list, set, frozenset))
+    chosen = [one_of(name, v, choices) for v in (value if several else (value,))]
+    return tuple(choice for choice in choices if choice in chosen)
+
+
 def settle(owner, name, check, *bounds):
     """Check a field of a frozen dataclass, and keep it as a plain Python value."""
     object.__setattr__(owner, name, check(name, getattr(owner, name), *bounds))

@@ -14,7 +14,7 @@ from importlib import import_module
 from itertools import product
 from math import prod
 
-from .checks import number, one_of, settle, whole_number
+from .checks import number, one_of, settle, some_of, whole_number
 
 _REGISTERED = {}
 
@@ -22,7 +22,8 @@ _REGISTERED = {}
 def knob(default, *, help, low=None, high=None, choices=None):
     """A field of a strategy that people turn: default, one line of help, and bounds or choices.
 
-    ints with ``low``/``high`` become sliders, ``choices`` become menus, bools check boxes.
+    ints with ``low``/``high`` become sliders, ``choices`` become menus, bools check boxes. Where
+    the default is a tuple, any number of ``choices`` may be chosen.
     """
     bounds = {"help": help, "low": low, "high": high, "choices": choices}
     return field(default=default, metadata=bounds)
@@ -83,7 +84,8 @@ class Strategy:
             if not bounds or f.default is MISSING:
                 continue
             if bounds["choices"] is not None:
-                settle(self, f.name, one_of, bounds["choices"])
+                check = some_of if isinstance(f.default, tuple) else one_of
+                settle(self, f.name, check, bounds["choices"])
             elif isinstance(f.default, bool):
                 settle(self, f.name, one_of, (True, False))
             elif isinstance(f.default, int):
@@ -172,7 +174,7 @@ class Strategy:
 def _values(f, world_size):
     """What `Strategy.space` tries for one knob."""
     bounds, default = f.metadata, f.default
-    if bounds["choices"] is not None:
+    if bounds["choices"] is not None and not isinstance(f.default, tuple):
         return bounds["choices"]
     if isinstance(default, bool):
         return (False, True)

@@ -6,7 +6,8 @@ import tpviz as tv
 from tpviz.figures.assets import module
 from tpviz.widgets import GridView
 from tpviz.widgets.base import View
-from tpviz.widgets.grid import GridSteps, Several
+from tpviz.widgets.grid import GridSteps
+from tpviz.widgets.several import Several
 
 W = tv.GPT(batch=16)
 

@@ -90,3 +90,14 @@ def test_every_strategy_can_be_made_from_its_knobs(name):
     knobs = Knobs(cls)
     assert set(knobs.controls) == {f.name for f in knob_fields(cls)}
     assert cls(**knobs.values()) == cls()
+
+
+def test_some_of_several_names_are_check_boxes():
+    knobs, moves = Knobs(tv.AxoNN, {"overlap": ("ors",)}), []
+    knobs.on_change(lambda: moves.append(knobs.values()["overlap"]))
+    boxes = knobs.controls["overlap"].boxes
+    assert {name: box.value for name, box in boxes.items()} == {
+        "oar": False, "ors": True, "oag": False}
+    boxes["oag"].value = True
+    assert moves == [("ors", "oag")]
+    assert tv.AxoNN(**knobs.values()).overlap == ("ors", "oag")

@@ -5,16 +5,13 @@
 
 from dataclasses import fields
 
-import ipywidgets
-import traitlets
-
 from tpviz.figures import grid as figure
-from tpviz.schemes.axonn import OVERLAPS, AxoNN
+from tpviz.schemes.axonn import AxoNN
 from tpviz.schemes.axonn.cases import KNOWN
 from tpviz.schemes.axonn.walk import walk
 
 from .blocks import MOST, BlockSteps, BlocksView
-from .knobs import CONTROL, Knobs
+from .knobs import Knobs
 
 UNSEEN = ("tune", "clip")
 """Knobs that change nothing in a block."""
@@ -63,38 +60,6 @@ class GridKnobs(Knobs):
         super().__init__(type(strategy), values, MOST, compact=True)
         [row] = self.children
         row.children = [box for name, box in self.controls.items() if name not in UNSEEN]
-
-    def _control(self, name, value, **bounds):
-        if name == "overlap":
-            return Several(name, OVERLAPS, value, bounds["help"])
-        return super()._control(name, value, **bounds)
-
-
-class Several(ipywidgets.HBox):
-    """A check box for each of ``names``; ``value`` is the tuple of those that are checked."""
-
-    value = traitlets.Tuple()
-
-    def __init__(self, description, names, value, tooltip):
-        self.boxes = {name: ipywidgets.Checkbox(name in value, description=name, indent=False,
-                                                layout={"width": "60px"}) for name in names}
-        label = ipywidgets.Label(description, tooltip=tooltip, layout={
-            "width": "90px", "justify_content": "flex-end", "margin": "2px 8px 2px 2px"})
-        super().__init__([label, *self.boxes.values()], layout=CONTROL)
-        self.value, self._setting = tuple(value), False
-        for box in self.boxes.values():
-            box.observe(lambda change: self._checked(), "value")
-        self.observe(lambda change: self._set(), "value")
-
-    def _checked(self):
-        if not self._setting:
-            self.value = tuple(name for name, box in self.boxes.items() if box.value)
-
-    def _set(self):
-        self._setting = True
-        for name, box in self.boxes.items():
-            box.value = name in self.value
-        self._setting = False
 
 
 def story(strategy, workload):

@@ -11,6 +11,8 @@ from math import prod
 
 import ipywidgets
 
+from .several import Several
+
 WIDE = {"description_width": "90px"}
 CONTROL = {"flex": "0 0 290px"}
 WRAPPED = {"display": "flex", "flex_flow": "row wrap"}
@@ -24,11 +26,14 @@ def knob_fields(cls):
 def control(name, default, help="", low=None, high=None, choices=None, most=None):
     """The ipywidgets control of one knob.
 
-    choices make a menu, a bool a check box, a bounded int a slider (its upper end at most
-    ``most``), a float a number field, a pair of whole numbers a menu of meshes of at most ``most``
-    ranks, and any other tuple or a str a text field read as a Python literal.
+    choices make a menu, or check boxes where the default is a tuple of some of them; a bool a check
+    box, a bounded int a slider (its upper end at most ``most``), a float a number field, a pair of
+    whole numbers a menu of meshes of at most ``most`` ranks, and any other tuple or a str a text
+    field read as a Python literal.
     """
     options = {"description": name, "style": WIDE, "tooltip": help, "layout": CONTROL}
+    if choices is not None and isinstance(default, tuple):
+        return Several(choices, default, name, help, CONTROL)
     if choices is not None:
         return ipywidgets.Dropdown(options=[(str(c), c) for c in choices], value=default, **options)
     if isinstance(default, bool):
@@ -88,7 +93,7 @@ class Knobs(ipywidgets.VBox):
         for f in knob_fields(cls):
             bounds = {k: f.metadata.get(k) for k in ("help", "low", "high", "choices")}
             value = (defaults or {}).get(f.name, f.default)
-            self.controls[f.name] = self._control(f.name, value, most=most, **bounds)
+            self.controls[f.name] = control(f.name, value, most=most, **bounds)
             if isinstance(self.controls[f.name], ipywidgets.Text) and not isinstance(
                 f.default, str
             ):
@@ -98,9 +103,6 @@ class Knobs(ipywidgets.VBox):
             for box in self.controls.values()
         ]
         super().__init__(rows)
-
-    def _control(self, name, value, **bounds):
-        return control(name, value, **bounds)
 
     def values(self):
         """{name: value} as the controls stand. Raises ValueError on a text that is no value."""

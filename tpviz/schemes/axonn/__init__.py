@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import product
 from math import gcd, prod
 
-from tpviz.checks import divides, one_of
+from tpviz.checks import divides
 from tpviz.mesh import Mesh
 from tpviz.schemes.atp.layout import Layout
 from tpviz.strategy import Strategy, divisors, knob, register
@@ -39,7 +39,7 @@ class AxoNN(Strategy):
                   high=65536)
     data: int = knob(1, help="replicas of the grid, which share the batch", low=1, high=65536)
     overlap: tuple = knob(OVERLAPS, help="hide all-reduces (oar) and reduce-scatters (ors), "
-                          "send for weights ahead (oag)")
+                          "send for weights ahead (oag)", choices=OVERLAPS)
     order: str = knob("xyz", help="rank order, neighbours first: the paper's xyz, the code's yxz",
                       choices=("xyz", "yxz"))
     keep: bool = knob(True, help="keep gathered weights until backward, else gather them again")
@@ -49,13 +49,6 @@ class AxoNN(Strategy):
     clip: float = knob(0.0, help="largest norm of the gradient (0: any)", low=0.0, high=1e6)
 
     shares_batch = alike = True
-
-    def __post_init__(self):
-        super().__post_init__()
-        several = isinstance(self.overlap, (tuple, list, set, frozenset))
-        given = self.overlap if several else (self.overlap,)
-        chosen = [one_of("overlap", name, OVERLAPS) for name in given]
-        object.__setattr__(self, "overlap", tuple(n for n in OVERLAPS if n in chosen))
 
     @property
     def axes(self):
