@@ -3,6 +3,7 @@ from dataclasses import dataclass
 import ipywidgets
 import pytest
 
+import tpviz as tv
 from tpviz.strategy import knob, strategies
 from tpviz.widgets.knobs import Knobs, knob_fields
 
