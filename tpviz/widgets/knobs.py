@@ -99,8 +99,9 @@ class Knobs(ipywidgets.VBox):
             ):
                 self._literal.add(f.name)
         rows = [ipywidgets.Box(list(self.controls.values()), layout=WRAPPED)] if compact else [
-            ipywidgets.HBox([box, small(box.tooltip or "")], layout={"align_items": "center"})
-            for box in self.controls.values()
+            ipywidgets.HBox([self.controls[f.name], small(f.metadata["help"])],
+                            layout={"align_items": "center"})
+            for f in knob_fields(cls)
         ]
         super().__init__(rows)
 

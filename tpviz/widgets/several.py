@@ -14,7 +14,7 @@ class Several(ipywidgets.HBox):
                                                 layout={"width": "60px"}) for name in names}
         label = ipywidgets.Label(description, tooltip=tooltip, layout={
             "width": "90px", "justify_content": "flex-end", "margin": "2px 8px 2px 2px"})
-        super().__init__([label, *self.boxes.values()], tooltip=tooltip, layout=layout)
+        super().__init__([label, *self.boxes.values()], layout=layout)  # its view has no tooltip
         self.value, self._setting = tuple(value), False
         for box in self.boxes.values():
             box.observe(lambda change: self._checked(), "value")
