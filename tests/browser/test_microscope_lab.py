@@ -1,4 +1,5 @@
-"""Notebook 02 in a real JupyterLab: all cells run, and the microscope answers to keys."""
+"""Notebook 02 in a real JupyterLab, under Lab's default setting: all cells run, and the microscope
+answers to keys."""
 
 import pytest
 from lab_page import lab_page
@@ -7,6 +8,7 @@ pytestmark = pytest.mark.browser
 MICROSCOPE = ".tpv-microscope[data-ready]"
 
 
+@pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
 def test_cost_models(chromium, lab):
     with lab_page(chromium, lab.url, "02_cost_models.ipynb", timeout_s=150) as page:
         assert page.locator(MICROSCOPE).count() == 2

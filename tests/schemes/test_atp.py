@@ -75,7 +75,7 @@ TABLE = {(8, 1): (7, 0), (4, 2): (3, 3), (2, 4): (1, 9), (1, 8): (0, 21), (4, 1)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("mesh", TABLE)
 def test_volumes_of_a_block(mesh, order, attention):
-    """The reference's table: predicted, captured and run."""
+    """The table: predicted and captured; of every mesh one case, in turn, is run too."""
     w = replace(TINY, seq=16)
     own = mesh if order == "column" else mesh[::-1]
     strategy = tv.ATP(mesh=own, order=order, attention=attention)
@@ -84,10 +84,14 @@ def test_volumes_of_a_block(mesh, order, attention):
     names = ("d1", "d2") if order == "column" else ("d2", "d1")
     # LayerNorm's two norms a block, two sums of two numbers a token each way, float32
     statistics = 4 * 2 * w.batch * w.seq * 4 * 2 * (mesh[1] - 1) / mesh[1]
-    for ledger in (strategy.ledger, lambda w: tv.capture(strategy, w).trace(0).ledger(),
-                   lambda w: tv.run(strategy, w, steps=1, progress=False).ledger(step=0)):
-        def block(axis, ledger=ledger):
-            return ledger(deeper).total(axis=axis)[2] - ledger(w).total(axis=axis)[2]
+    ways = [strategy.ledger, lambda w: tv.capture(strategy, w).trace(0).ledger()]
+    if list(TABLE).index(mesh) % 4 == 2 * (order == "row") + (attention == "A1"):
+        ways.append(lambda w: tv.run(strategy, w, steps=1, progress=False).ledger(step=0))
+    for way in ways:
+        whole, more = way(w), way(deeper)
+
+        def block(axis, whole=whole, more=more):
+            return more.total(axis=axis)[2] - whole.total(axis=axis)[2]
 
         found = block(names[0]) / bsh, (block(names[1]) - statistics) / bsh
         assert found == pytest.approx(TABLE[mesh], rel=1e-12)
