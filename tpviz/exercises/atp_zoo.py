@@ -8,7 +8,7 @@ A fault is put into the program after it was built, on every rank; the program i
 `tpviz.schemes.atp`. Its own formula (ledger, cost) is that of the right program.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -17,35 +17,22 @@ from tpviz.schemes.atp import ATP
 from tpviz.schemes.atp.operators import Linear
 from tpviz.workload import GPT
 
+from .seeded import Seeded
+
 WORKLOAD = GPT(layers=2, hidden=16, heads=8, seq=8, batch=8, vocab=32, dtype="float64")
 NO_LAYER = ("sync", "loss")
 """Places outside of the layers: the sum of copies' gradients after backward, and the loss."""
 
 
 @dataclass(frozen=True)
-class Broken(ATP):
+class Broken(Seeded, ATP):
     """An `ATP` with the fault ``cause`` (a key of `CAUSES`) in ``layer`` of a block."""
 
     cause: str = ""
     block: int = 0
     layer: str = ""
 
-    @property
-    def place(self):
-        """The name of the layer that is wrong."""
-        return self.layer if self.layer in NO_LAYER else f"blocks.{self.block}.{self.layer}"
-
-    @property
-    def healthy(self):
-        """The same strategy without the fault."""
-        return ATP(**{f.name: getattr(self, f.name) for f in fields(ATP)})
-
-    def build(self, *args, **options):
-        """The rank's program, with the fault in it."""
-        program = super().build(*args, **options)
-        modules = dict(program.module.named_modules())
-        CAUSES[self.cause].spoil(program, modules.get(self.place))
-        return program
+    sound, no_layer = ATP, NO_LAYER
 
 
 class Fault:
@@ -152,3 +139,4 @@ CAUSES = {
     "copies not summed": Fault(_copies_not_summed, ("sync",), sp=True),
     "loss scaled twice": Fault(_loss_scaled_twice, ("loss",)),
 }
+Broken.causes = CAUSES

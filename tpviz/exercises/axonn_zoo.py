@@ -9,7 +9,7 @@ A fault is put into the program after it was built, on every rank; the program i
 faults that users or authors of 3D schemes have reported, put into our program in our own way.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,8 @@ from tpviz.schemes.axonn import AxoNN
 from tpviz.schemes.collectives import scatter_first
 from tpviz.workload import GPT
 
+from .seeded import Seeded
+
 WORKLOAD = GPT(layers=2, hidden=16, heads=8, seq=8, batch=8, vocab=32, dtype="float64")
 NO_LAYER = ("rows", "clip", "order")
 """Places outside of the layers: which rows a rank takes, clipping, and what is sent for ahead."""
@@ -25,29 +27,14 @@ FIRST, SECOND = ("attention.qkv", "mlp.up"), ("attention.out", "mlp.down")
 
 
 @dataclass(frozen=True)
-class Broken(AxoNN):
+class Broken(Seeded, AxoNN):
     """An `AxoNN` with the fault ``cause`` (a key of `CAUSES`) in ``layer`` of a block."""
 
     cause: str = ""
     block: int = 0
     layer: str = ""
 
-    @property
-    def place(self):
-        """The name of the layer that is wrong, or one of `NO_LAYER`."""
-        return self.layer if self.layer in NO_LAYER else f"blocks.{self.block}.{self.layer}"
-
-    @property
-    def healthy(self):
-        """The same strategy without the fault."""
-        return AxoNN(**{f.name: getattr(self, f.name) for f in fields(AxoNN)})
-
-    def build(self, *args, **options):
-        """The rank's program, with the fault in it."""
-        program = super().build(*args, **options)
-        modules = dict(program.module.named_modules())
-        CAUSES[self.cause].spoil(program, modules.get(self.place))
-        return program
+    sound, no_layer = AxoNN, NO_LAYER
 
 
 class Fault:
@@ -211,3 +198,4 @@ CAUSES = {
     "copies counted in the norm": Fault(_copies_counted, ("clip",), _ANY, clip=0.05),
     "sent for in the order of modules": Fault(_order_of_modules, ("order",), _ANY, keep=False),
 }
+Broken.causes = CAUSES
