@@ -3,6 +3,8 @@
 from contextlib import contextmanager
 from pathlib import Path
 
+import nbformat
+
 SCREENSHOTS = Path(__file__).parents[2] / "out" / "screenshots"
 
 CODE_CELL = ".jp-Notebook .jp-CodeCell"
@@ -12,6 +14,8 @@ KERNEL_READY = """() => {
     return kernel?.connectionStatus === "connected" && kernel.status === "idle";
 }"""
 RUN_ALL = "() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }"
+DRAWN_ANEW = "([picture, old]) => picture.innerHTML !== old"
+THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})"
 ERROR = ".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.error']"
 ALL_DONE = """([prompts, error]) => {
     const texts = [...document.querySelectorAll(prompts)].map(p => p.textContent);
@@ -47,6 +51,22 @@ class LabPage:
         found.wait_for()
         return View(found)
 
+    def plots(self, words, name):
+        """The page's plots are these and are drawn: {what: a word of its text}, in their order."""
+        plots = self.locator(".js-plotly-plot")
+        assert plots.count() == len(words)
+        for number, (what, word) in enumerate(words.items()):
+            plot = plots.nth(number)
+            assert plot.locator(".main-svg").first.is_visible()
+            assert word in plot.text_content()
+            self.screenshot(f"{name}-{what.replace(' ', '-')}.png", plot)
+
+    def darken(self):
+        """Lab's dark theme."""
+        self.page.evaluate(THEME, "JupyterLab Dark")
+        self.page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
+        self.page.wait_for_selector("#jupyterlab-splash", state="detached")
+
     def screenshot(self, name, around=None):
         """A picture of the window, with ``around`` (a view or a locator) scrolled into it."""
         if around is not None:
@@ -71,6 +91,47 @@ class View:
             "([view, old]) => Number(view.dataset.generation) > old", polling="raf",
             arg=[self.root.element_handle(), generation], timeout=timeout_s * 1000)
         return self.generation()
+
+    # what blocks and the cube have in common: ranks to click, a strip of steps to play
+    def look_from(self, rank, says):
+        """A click on a rank, through the kernel, and the picture says so."""
+        svg, before = self.locator("svg[role=application]"), self.generation()
+        seen = svg.inner_html()
+        svg.locator(f"[data-rank='{rank}']").click()
+        self.root.page.wait_for_function(DRAWN_ANEW, arg=[svg.element_handle(), seen])
+        assert self.wait_past(before + 1) > before  # the click, and the kernel's picture
+        assert says in svg.text_content()
+
+    def click_step(self, step):
+        """A click on a step of the strip, in the page alone."""
+        self.locator(f"[data-step='{step}']").first.click()
+        self._at(step).wait_for()
+
+    def plays(self, until, meanwhile=lambda: None):
+        """Space plays until a step is reached, and pauses."""
+        svg = self.locator("svg[role=application]")
+        svg.focus()
+        svg.press("Space")
+        self.root.page.wait_for_selector(".tpv-blocks.tpv-playing")
+        self._at(until).wait_for(timeout=15_000)
+        meanwhile()
+        svg.press("Space")
+        self.locator("button", has_text="Play").wait_for()
+        assert "tpv-playing" not in self.root.get_attribute("class")
+
+    def _at(self, step):
+        return self.root.page.locator(f".tpv-blocks[data-step='{step}']").first
+
+
+def without_ranks(lab, notebook, words=("run=", "tv.run(", "tv.verify(", "tv.check(")):
+    """The name of a copy of a notebook without the cells that start ranks: those have any of the
+    ``words``. Where all notebooks run, they run too; here it is about what is drawn."""
+    whole = nbformat.read(lab.folder / notebook, as_version=4)
+    whole.cells = [cell for cell in whole.cells if cell.cell_type != "code"
+                   or not any(word in cell.source for word in words)]
+    copy = notebook.replace(".ipynb", "_pictures.ipynb")
+    nbformat.write(whole, lab.folder / copy)
+    return copy
 
 
 @contextmanager

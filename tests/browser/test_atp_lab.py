@@ -5,7 +5,7 @@ Screenshots of both themes go to out/screenshots, for a person to look at.
 
 import nbformat
 import pytest
-from lab_page import lab_page
+from lab_page import DRAWN_ANEW, lab_page
 
 pytestmark = pytest.mark.browser
 
@@ -15,8 +15,6 @@ view = tv.explore(tv.GPT(), tv.clusters.nvlink_pairs(), strategy=tv.ATP(mesh=(2,
 view
 """
 VIEW = ".tpv-blocks[data-ready]"
-DRAWN_ANEW = "([picture, old]) => picture.innerHTML !== old"
-THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})"
 
 
 def test_block_and_explore(chromium, lab):
@@ -29,11 +27,14 @@ def test_block_and_explore(chromium, lab):
         block = page.view(VIEW)
         box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-blocks")).first
         keys_step(page, block, lab)
-        click_chooses(block)
-        plays(page, block)
+        block.look_from(2, "pale: not on rank 2")
+        block.click_step(8)
+        block.plays(until=10)
         knobs(page, block, box, lab)
         explore(page, lab)
-        in_the_dark(page, block, box, lab)
+        page.darken()
+        page.screenshot(f"blocks-dark-{lab.comms}.png", block)
+        page.screenshot(f"blocks-dark-knobs-{lab.comms}.png", box)
 
 
 def knob(box, name):
@@ -59,30 +60,6 @@ def keys_step(page, block, lab):
     assert svg.locator(".tpv-flow").count() == 2  # the groups of d2
     assert "reduce-scatter of QKV over d2" in block.locator(".tpv-live").text_content()
     page.screenshot(f"blocks-sum-{lab.comms}.png", block)
-
-
-def click_chooses(block):
-    """A rank to look from, through the kernel; a step of the strip, in the page."""
-    svg, before = block.locator("svg[role=application]"), block.generation()
-    seen = svg.inner_html()
-    svg.locator("[data-rank='2']").click()
-    block.root.page.wait_for_function(DRAWN_ANEW, arg=[svg.element_handle(), seen])
-    assert block.wait_past(before + 1) > before  # the click, and the kernel's picture
-    assert "pale: not on rank 2" in svg.text_content()
-    svg.locator("[data-step='8']").click()
-    block.root.page.wait_for_selector(f"{VIEW}[data-step='8']")
-
-
-def plays(page, block):
-    """Space plays, what communicates flows, and Space pauses."""
-    svg = block.locator("svg[role=application]")
-    svg.focus()
-    svg.press("Space")
-    page.page.wait_for_selector(f"{VIEW}.tpv-playing")
-    page.page.wait_for_selector(f"{VIEW}[data-step='10']", timeout=15_000)
-    svg.press("Space")
-    block.locator("button", has_text="Play").wait_for()
-    assert "tpv-playing" not in block.root.get_attribute("class")
 
 
 def knobs(page, block, box, lab):
@@ -127,11 +104,3 @@ def explore(page, lab):
     page.page.wait_for_function(DRAWN_ANEW, arg=[picture.element_handle(), old])
     assert mesh.locator("[data-rank]").count() == 4
     page.screenshot(f"explore-atp-{lab.comms}.png", picture)
-
-
-def in_the_dark(page, block, box, lab):
-    page.page.evaluate(THEME, "JupyterLab Dark")
-    page.page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
-    page.page.wait_for_selector("#jupyterlab-splash", state="detached")
-    page.screenshot(f"blocks-dark-{lab.comms}.png", block)
-    page.screenshot(f"blocks-dark-knobs-{lab.comms}.png", box)
