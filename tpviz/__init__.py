@@ -20,6 +20,7 @@ _HOMES = {
     "tpviz.schemes.megatron": ["Megatron"],
     "tpviz.schemes.atp": ["ATP"],
     "tpviz.schemes.axonn": ["AxoNN"],
+    "tpviz.schemes.merak": ["Merak"],
     "tpviz.schemes.data": ["DataParallel"],
     "tpviz.trace": ["Trace", "Event", "Ledger"],
     "tpviz.trace.chrome": ["load_trace"],

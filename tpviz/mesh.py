@@ -98,20 +98,22 @@ class Mesh:
             groups, mesh = _made[self, device_type] = self._make(device_type)
         return mesh
 
-    def second_group(self, axis, name, device_type="cpu"):
+    def second_group(self, axis, name, places=None, device_type="cpu"):
         """This rank's group of an axis once more, with a queue of its own, seen as axis ``name``.
 
+        With ``places`` of those ranks alone that have these indices along the axis; None on others.
         To be called on every rank of the world, after `device_mesh`.
         """
         import torch.distributed as dist
-        key = (self, device_type, axis, name)
-        group = _made.get(key)
-        if group is None or not _exists(group):
-            made = [(members, dist.new_group(members, group_desc=f"mesh_{name}"))
-                    for members in self.groups(axis)]
-            group = next(group for members, group in made if dist.get_rank() in members)
-            _made[key] = group
-        return group
+        key = (self, device_type, axis, name, places)
+        made = _made.get(key)
+        if made is None or not all(map(_exists, made)):
+            several = [members if places is None else [members[i] for i in places]
+                       for members in self.groups(axis)]
+            groups = [(members, dist.new_group(members, group_desc=f"mesh_{name}"))
+                      for members in several]
+            made = _made[key] = [group for members, group in groups if dist.get_rank() in members]
+        return made[0] if made else None
 
     def _make(self, device_type):
         import torch.distributed as dist

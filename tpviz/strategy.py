@@ -59,7 +59,8 @@ class Strategy:
 
     axes : {"dp": 2, "tp": 2}, outer first.
     check(workload) : raises ``ValueError`` with the sizes that clash and the nearest that work.
-    ledger(workload) : the `Ledger` of one step of one rank, by formula; every rank's is the same.
+    ledger(workload) : the `Ledger` of one step of rank 0, by formula. ledger_of(workload, rank) :
+    of any rank, the same unless said.
     cost(workload, cluster, mesh) : the `tpviz.cost.Segment` list of one step of one rank, by
     formula; ``mesh`` is the strategy's own unless another strategy is around it.
     memory(workload) : the `tpviz.cost.Memory` of one rank, by formula.
@@ -117,6 +118,10 @@ class Strategy:
     def partial(self, workload):
         """Names of parameters whose gradient is not whole when backward ends; none unless said."""
         return ()
+
+    def ledger_of(self, workload, rank):
+        """The `Ledger` of one step of a rank; a scheme whose ranks differ says how."""
+        return self.ledger(workload)
 
     def cost(self, workload, cluster, mesh=None):
         """Segments of one step. Raises ``NotImplementedError`` where a scheme has no formula."""

@@ -130,4 +130,4 @@ def _ahead(strategy, mesh):
     if ranks != list(range(torch.distributed.get_world_size())):
         return mesh.get_group("z")
     axes = dict(zip(mesh.mesh_dim_names, mesh.mesh.shape))
-    return Mesh(axes).second_group("z", "z_ahead", mesh.device_type)
+    return Mesh(axes).second_group("z", "z_ahead", device_type=mesh.device_type)

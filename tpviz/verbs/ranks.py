@@ -16,12 +16,19 @@ def program_here(strategy, workload, **options):
 
 
 def train_step(program, workload, step, device):
-    """One whole step, update included; its loss, a tensor: the mean over what this rank saw."""
+    """One whole step, update included; its loss, a tensor: the mean over what this rank saw, or
+    None where another stage of a pipeline has it."""
     loss = program.step(batch_of(workload, step, device))
     program.optimizer_step()
     return loss
 
 
+def number_of(loss):
+    """A step's loss as a number, None where this rank has none."""
+    return None if loss is None else float(loss)
+
+
 def mean_losses(losses_by_rank):
-    """The loss of the batch at each step: every rank saw equally many tokens of it."""
-    return [sum(losses) / len(losses) for losses in zip(*losses_by_rank)]
+    """The loss of the batch at each step: every rank that has one saw equally many tokens of it."""
+    known = [losses for losses in losses_by_rank if None not in losses]
+    return [sum(losses) / len(losses) for losses in zip(*known)]

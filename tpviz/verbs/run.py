@@ -17,7 +17,7 @@ from tpviz.simulation.faults import NONE
 from tpviz.trace import Trace
 
 from .checks import check_faults, check_fit
-from .ranks import mean_losses, program_here, train_step
+from .ranks import mean_losses, number_of, program_here, train_step
 from .simulate import check_place
 
 
@@ -87,7 +87,8 @@ def _train(strategy, workload, steps, warmup, lr, memory, detail, pace):
         return loss
 
     def say():
-        report(len(losses), total, f"loss {float(losses[-1]):.4f}")
+        loss = number_of(losses[-1])
+        report(len(losses), total, "training" if loss is None else f"loss {loss:.4f}")
 
     for _ in range(warmup):
         train()
@@ -104,4 +105,4 @@ def _train(strategy, workload, steps, warmup, lr, memory, detail, pace):
             train()
         trace = Trace(trace.columns, {**trace.meta, "memory": allocations.trace.meta["memory"]})
         report(total, total, "memory seen")
-    return trace, [float(loss) for loss in losses[:warmup + steps]]
+    return trace, [number_of(loss) for loss in losses[:warmup + steps]]

@@ -12,7 +12,7 @@ from tpviz.runtime.recorder import record
 from tpviz.schemes.gpt.program import batch_of, reference_program
 
 from .checks import check_fit
-from .ranks import mean_losses, program_here
+from .ranks import mean_losses, number_of, program_here
 
 TOLERANCE = 1e-10  # far above the rounding of float64 sums, far below any term left out
 
@@ -101,7 +101,8 @@ def verify(strategy, workload, steps=3, *, device=None, timeout=120, progress=No
     reference = ranks[0][2]
     errors["losses"] = max(_scaled(abs(a - b), abs(b)) for a, b in
                            zip(mean_losses([losses for _, losses, *_ in ranks]), reference))
-    differences = _ledger_diff([found[3] for found in ranks], strategy.ledger(workload))
+    differences = _ledger_diff([found[3] for found in ranks],
+                               [strategy.ledger_of(workload, rank) for rank in range(len(ranks))])
     unwaited = tuple(f"rank {rank}: never waited for {found[4]}"
                      for rank, found in enumerate(ranks) if found[4])
     return Verification(strategy, workload, steps, errors, tuple(differences), unwaited)
@@ -118,7 +119,7 @@ def _compare(strategy, workload, steps):
         for step in range(steps):
             batch = batch_of(workload, step, device)
             with recorder.step():
-                losses.append(float(program.step(batch)))
+                losses.append(number_of(program.step(batch)))
                 program.optimizer_step()
             expected.append(float(reference.step(batch)))
             reference.optimizer_step()
@@ -161,9 +162,9 @@ def _scaled(difference, size):
     return error if error == error else float("inf")
 
 
-def _ledger_diff(ledgers_by_rank, formula, most=12):
+def _ledger_diff(ledgers_by_rank, formulas, most=12):
     lines = [f"rank {rank}, step {step}: {line}"
-             for rank, ledgers in enumerate(ledgers_by_rank)
+             for rank, (ledgers, formula) in enumerate(zip(ledgers_by_rank, formulas))
              for step, measured in enumerate(ledgers)
              for line in measured.diff(formula, ("run", "formula"))]
     return lines[:most] + ([f"and {len(lines) - most} more"] if len(lines) > most else [])

@@ -29,9 +29,13 @@ def initial(workload, name, dtype=torch.float64):
 
 
 @torch.no_grad()
-def load_initial(module, workload, take=lambda name, full: full):
-    """Fill each parameter of ``module`` with ``take(name, full value)``, this rank's part."""
+def load_initial(module, workload, take=lambda name, full: full, copies=()):
+    """Fill each parameter of ``module`` with ``take(name, full value)``, this rank's part.
+
+    copies : {name: the parameter of the model that it is a copy of}.
+    """
     for name, parameter in module.named_parameters():
         if isinstance(parameter, FakeTensor):
             continue  # a program that is captured, not run, has no numbers
+        name = dict(copies).get(name, name)
         parameter.copy_(take(name, initial(workload, name)))

@@ -28,9 +28,10 @@ def adamw(parameters, lr=LEARNING_RATE):
     return torch.optim.AdamW(parameters, lr=lr, fused=True)
 
 
-def load_parts(module, workload, splits, mesh):
-    """Fill each parameter with this rank's part of its initial value; splits: as in `Program`."""
-    load_initial(module, workload, lambda name, full: own_part(name, full, splits, mesh))
+def load_parts(module, workload, splits, mesh, copies=()):
+    """Fill each parameter with this rank's part of its initial value; splits: as in `Program`,
+    copies: as `load_initial` takes them."""
+    load_initial(module, workload, lambda name, full: own_part(name, full, splits, mesh), copies)
 
 
 def own_part(name, full, splits, mesh):

@@ -1,0 +1,151 @@
+"""Merak: 3D parallelism, a pipeline of stages whose schedule knows of recomputation.
+
+Lai et al. 2023 (IEEE TPDS 34(5), arXiv 2206.04959; its abstract, and its released code). A stage's
+layers are split as Megatron-LM's, the batch over replicas, and each replica's part into
+microbatches that go through the stages.
+
+>>> Merak(pp=2, microbatches=8).check(GPT(batch=4))
+Traceback (most recent call last):
+ValueError: batch=4 does not split evenly over dp*microbatches=8: use dp*microbatches=4, or batch=8
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+from math import floor
+
+from tpviz.checks import divides
+from tpviz.mesh import Mesh
+from tpviz.schemes.megatron import Megatron
+from tpviz.strategy import Strategy, divisors, knob, register
+from tpviz.workload import GPT
+
+from .schedules import SCHEDULES, schedule
+from .split import layers_of, stage_of
+
+__all__ = ["GPT", "Merak"]
+
+V_SHAPED = ("zb_v", "dualpipe_v")
+
+
+@register
+class Merak(Strategy):
+    """``pp`` stages, each split over ``tp`` ranks, ``dp`` replicas; the batch in ``microbatches``.
+
+    ``recompute``: every layer keeps only its input ("full"), as many layers of each stage as its
+    memory allows keep everything ("stage_aware": a part ``keep`` of the first stage's, more of later
+    ones, which have fewer microbatches under way), or all ("none"). Which stages recompute at all,
+    and when, the ``schedule`` says.
+    """
+
+    pp: int = knob(2, help="ranks that the layers are spread over, a stage or more each", low=1,
+                   high=64)
+    tp: int = knob(1, help="ranks that share every weight matrix of a stage", low=1, high=64)
+    dp: int = knob(1, help="replicas that share the batch", low=1, high=65536)
+    microbatches: int = knob(4, help="parts that a replica's share of the batch is cut into", low=1,
+                             high=1024)
+    schedule: str = knob("shifted_critical_path", help="order of each stage's forward and backward "
+                         "passes", choices=tuple(SCHEDULES))
+    chunks: int = knob(2, help="stages of a rank under interleaved_1f1b", low=2, high=8)
+    recompute: str = knob("full", help="which layers keep only their input until backward",
+                          choices=("none", "full", "stage_aware"))
+    keep: float = knob(0.25, help="part of the first stage's layers that keep everything under "
+                       "stage_aware recomputation", low=0.0, high=1.0)
+
+    shares_batch = True
+
+    @property
+    def axes(self):
+        return {"pp": self.pp, "dp": self.dp, "tp": self.tp}
+
+    @property
+    def stages(self):
+        """Stages of the whole pipeline: one a rank, or several."""
+        each = {"interleaved_1f1b": self.chunks, **dict.fromkeys(V_SHAPED, 2)}
+        return self.pp * each.get(self.schedule, 1)
+
+    @property
+    def inside(self):
+        """How one stage is split."""
+        return Megatron(tp=self.tp)
+
+    def local(self, workload):
+        """The workload of one microbatch of one replica."""
+        return replace(workload, batch=workload.batch // (self.dp * self.microbatches))
+
+    def check(self, workload):
+        w, stages = workload, self.stages
+        divides("batch", w.batch, "dp*microbatches", self.dp * self.microbatches)
+        self.inside.check(self.local(w))
+        if w.layers < stages:
+            works = [d for d in divisors(stages) if d <= w.layers]
+            raise ValueError(f"layers={w.layers} are fewer than the {stages} stages of pp={self.pp} "
+                             f"with schedule={self.schedule!r}: use {works[-1]} stages, or "
+                             f"layers={stages}")
+        self.schedule_of(w)
+
+    def schedule_of(self, workload):
+        """The `schedules.Schedule` of this workload: stages that drop no layer do not recompute."""
+        wished = tuple(count > 0 for count in self._wished(workload))
+        return _schedule(self.schedule, self.pp, self.microbatches,
+                         self.stages // self.pp, wished)
+
+    def kept(self):
+        """{stage: k_s}, the part of its layers that keeps everything under "stage_aware".
+
+        k_s = k_0 (p - 1)/(p - 1 - s), all of the last stage; under the shifted critical path, where
+        stage p-2 has one microbatch more under way, its k is that of p-3 (the released code's rule;
+        it makes (n_s - 1) k_s equal where n_s microbatches are under way, derived).
+        """
+        p, k0 = self.stages, self.keep
+        found = [1.0 if s == p - 1 else min(1.0, k0 * (p - 1) / (p - 1 - s)) for s in range(p)]
+        if self.schedule == "shifted_critical_path" and p > 2:
+            found[p - 2] = found[p - 3]
+        return found
+
+    def _wished(self, workload):
+        """How many layers of each stage the knobs would have recomputed."""
+        counts = [len(blocks) for blocks in layers_of(workload.layers, self.stages)]
+        if self.recompute == "none":
+            return [0] * len(counts)
+        if self.recompute == "full":
+            return counts
+        return [floor(n * (1 - k) + 1e-9) for n, k in zip(counts, self.kept())]
+
+    def drops(self, workload):
+        """How many layers of each stage are recomputed, its first ones; none where the schedule
+        says so."""
+        recomputes = self.schedule_of(workload).recomputes
+        return [n * on for n, on in zip(self._wished(workload), recomputes)]
+
+    def splits(self, workload):
+        return self.inside.splits(workload)
+
+    def stage_of(self, name, workload):
+        """The stage that a parameter is on."""
+        return stage_of(name, workload, self.stages)
+
+    def ledger(self, workload):
+        return self.ledger_of(workload, 0)
+
+    def ledger_of(self, workload, rank):
+        from .step import ledger
+        self.check(workload)
+        return ledger(self, workload, Mesh(self.axes).coords(rank)["pp"])
+
+    def cost(self, workload, cluster, mesh=None):
+        from .step import cost
+        return cost(self, workload, cluster, mesh or Mesh(self.axes))
+
+    def memory(self, workload):
+        from .memory import memory
+        return memory(self, workload)
+
+    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+        from .program import build
+        self.check(workload)
+        return build(self, workload, mesh, dtype, device, **options)
+
+
+@lru_cache(maxsize=256)
+def _schedule(name, ranks, microbatches, chunks, recompute):
+    return schedule(name, ranks, microbatches, chunks=chunks, recompute=recompute)

@@ -1,0 +1,78 @@
+"""Carries out a schedule on one rank: each action with real tensors, messages in between.
+
+The executor knows nothing of any schedule: it does what the list of this rank's actions says, one
+after another. Gradients of a stage's parameters are added up in the order of its backward actions,
+which in every schedule is that of the microbatches, so all schedules give the same numbers.
+"""
+
+from tpviz.labels import label
+
+from .messages import made, needed
+
+PHASES = {"F": "forward", "B": "backward", "RB": "backward", "R": "recompute", "I": "backward",
+          "W": "backward"}
+
+
+class Executor:
+    """One rank's part of a pipeline.
+
+    schedule : a `schedules.Schedule`. runners : {stage: `Runner`} of this rank's stages. messages :
+    `Messages`. share : what the gradient of a microbatch's loss begins with.
+    """
+
+    def __init__(self, schedule, rank, runners, messages, share=1.0):
+        self.actions, self.stages = schedule.of(rank), schedule.stages
+        self.runners, self.messages, self.share = runners, messages, share
+
+    def step(self, inputs):
+        """Forward and backward of all microbatches; ``inputs``: what each one gives the stages.
+
+        Returns {microbatch: loss} where the last stage is on this rank, else {}.
+        """
+        self.losses = {}
+        self.messages.begin()
+        for action in self.actions:
+            with label(phase=PHASES[action.kind], microbatch=action.microbatch):
+                getattr(self, f"_{action.kind}")(action, self.runners[action.stage], inputs)
+        self.messages.finish()
+        return self.losses
+
+    def _F(self, action, runner, inputs):
+        message = needed(action, self.stages)
+        received = self.messages.take(message) if message else ()
+        sent = runner.forward(action.microbatch, received, inputs[action.microbatch])
+        if action.stage == self.stages - 1:
+            self.losses[action.microbatch] = sent[0]
+        else:
+            self.messages.put(made(action, self.stages), sent)
+
+    def _R(self, action, runner, inputs):
+        runner.recompute(action.microbatch)
+
+    def _RB(self, action, runner, inputs):
+        gradients = self._gradients(action)
+        with label(phase="recompute"):
+            runner.recompute(action.microbatch)
+        self._give(action, runner.backward(action.microbatch, gradients))
+
+    def _B(self, action, runner, inputs):
+        self._give(action, runner.backward(action.microbatch, self._gradients(action)))
+
+    def _I(self, action, runner, inputs):
+        self._give(action, runner.backward_input(action.microbatch, self._gradients(action)))
+
+    def _W(self, action, runner, inputs):
+        runner.backward_weights(action.microbatch)
+
+    def _gradients(self, action):
+        """Of what the stage gave: received, or the beginning of all."""
+        message = needed(action, self.stages)
+        if message:
+            return self.messages.take(message)
+        loss = self.losses[action.microbatch]
+        return (loss.new_full(loss.shape, self.share),)
+
+    def _give(self, action, gradients):
+        message = made(action, self.stages)
+        if message:
+            self.messages.put(message, gradients)

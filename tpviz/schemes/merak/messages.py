@@ -1,0 +1,143 @@
+"""Messages between the ranks of a pipeline: sent when made, received in the order they are made.
+
+What goes from one rank to another is a queue, in the order of the sender's schedule. The receiver
+asks for the next few before it needs them, so that they travel while it computes; tags are not
+needed, and each direction has a group of its own, so that two ranks that send to each other do not
+wait for each other (NCCL runs the messages of a group one after another).
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+import torch.distributed as dist
+
+from tpviz.labels import label
+
+AHEAD = 2
+"""How many messages of a queue are asked for before they are needed."""
+
+
+class Message(NamedTuple):
+    """An activation for ``stage`` ("forward"), or a gradient for it ("backward")."""
+
+    phase: str
+    stage: int
+    microbatch: int
+
+
+def needed(action, stages):
+    """The `Message` that an action waits for, or None."""
+    kind, stage, microbatch = action
+    if kind == "F":
+        return Message("forward", stage, microbatch) if stage else None
+    if kind in BACKWARD:
+        return Message("backward", stage, microbatch) if stage < stages - 1 else None
+    return None
+
+
+def made(action, stages):
+    """The `Message` that an action makes, or None."""
+    kind, stage, microbatch = action
+    if kind == "F":
+        return Message("forward", stage + 1, microbatch) if stage < stages - 1 else None
+    if kind in BACKWARD:
+        return Message("backward", stage - 1, microbatch) if stage else None
+    return None
+
+
+BACKWARD = ("B", "RB", "I")
+"""Kinds of actions that take the gradient of a stage's output and give that of its input."""
+
+
+class Routes:
+    """Who makes and who needs each message that travels, and the queues of one rank."""
+
+    def __init__(self, schedule, rank):
+        self.made_at, self.needed_at, self.source = {}, {}, {}
+        for r in range(schedule.ranks):
+            for place, action in enumerate(schedule.of(r)):
+                if message := made(action, schedule.stages):
+                    self.made_at[message], self.source[message] = place, r
+                if message := needed(action, schedule.stages):
+                    self.needed_at[message] = place
+        self.target = {m: schedule.rank_of[m.stage] for m in self.made_at}
+        self.incoming, self.rank = {}, rank
+        for r in range(schedule.ranks):
+            for action in schedule.of(r):
+                message = made(action, schedule.stages)
+                if message and r != rank and self.target[message] == rank:
+                    self.incoming.setdefault(r, []).append(message)
+
+    def travels(self, message):
+        """Whether it goes to another rank."""
+        return self.source[message] != self.target[message]
+
+
+class Messages:
+    """One rank's messages. down, up: groups of all ranks of the pipeline, for messages to higher
+    and to lower ranks; empty(message): tensors to receive one into."""
+
+    def __init__(self, routes, down, up, empty):
+        self.routes, self.groups, self.empty = routes, (up, down), empty
+
+    def begin(self):
+        """A step begins: nothing is under way."""
+        self.asked = dict.fromkeys(self.routes.incoming, 0)
+        self.receiving, self.here = {}, {}
+        self.sent = {r: deque() for r in range(self.groups[0].size())}
+        for source in self.routes.incoming:
+            self._ask(source, AHEAD)
+
+    def _group(self, source, target):
+        return self.groups[target > source]
+
+    def put(self, message, tensors):
+        """Give a message away: to the other rank, or to this rank's own later action."""
+        if not self.routes.travels(message):
+            self.here[message] = tensors
+            return
+        target = self.routes.target[message]
+        group = self._group(self.routes.rank, target)
+        with label(phase=message.phase, microbatch=message.microbatch, layer=""):
+            for tensor in tensors:
+                tensor = tensor.contiguous()
+                work = dist.isend(tensor, group=group, group_dst=target)
+                self.sent[target].append((message, tensor, work))
+
+    def take(self, message):
+        """The tensors of a message, as soon as they are there."""
+        if not self.routes.travels(message):
+            return self.here.pop(message)
+        source = self.routes.source[message]
+        self._ask(source, self.routes.incoming[source].index(message) + 1)
+        tensors, works = self.receiving.pop(message)
+        for work in works:
+            work.wait()
+        self._let_go(source, self.routes.made_at[message])
+        under_way = sum(self.routes.source[m] == source for m in self.receiving)
+        self._ask(source, self.asked[source] + AHEAD - under_way)
+        return tensors
+
+    def _ask(self, source, count):
+        """Have the first ``count`` messages of a queue on their way."""
+        for message in self.routes.incoming[source][self.asked[source]:count]:
+            tensors = self.empty(message)
+            with label(phase=message.phase, microbatch=message.microbatch, layer=""):
+                works = [dist.irecv(t, group=self._group(source, self.routes.rank),
+                                    group_src=source) for t in tensors]
+            self.receiving[message] = tensors, works
+            self.asked[source] += 1
+
+    def _let_go(self, rank, place):
+        """Of what was sent to a rank, what it had used before it made its action ``place`` has
+        arrived."""
+        sent = self.sent[rank]
+        while sent and self.routes.needed_at[sent[0][0]] < place:
+            sent.popleft()[2].wait()
+
+    def finish(self):
+        """A step ends: wait until all that was sent has arrived."""
+        for sent in self.sent.values():
+            while sent:
+                sent.popleft()[2].wait()
+

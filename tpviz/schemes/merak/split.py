@@ -1,0 +1,20 @@
+"""Which part of a GPT is on which stage of the pipeline (no torch)."""
+
+
+def layers_of(layers, stages):
+    """The blocks of each stage: contiguous ranges, as equal as can be, the later ones larger.
+
+    Stage 0 has the embedding besides, the last one the head.
+    """
+    cuts = [layers * s // stages for s in range(stages + 1)]
+    return [range(a, b) for a, b in zip(cuts, cuts[1:])]
+
+
+def stage_of(name, workload, stages):
+    """The stage that has the parameter or module ``name``."""
+    part, _, rest = name.partition(".")
+    if part != "blocks":
+        return 0 if part == "embed" else stages - 1
+    block = int(rest.split(".")[0])
+    owned = layers_of(workload.layers, stages)
+    return next(s for s, blocks in enumerate(owned) if block in blocks)

@@ -1,0 +1,146 @@
+"""One stage of a pipeline: forward, backward and recomputation of each microbatch, with real tensors.
+
+A stage is cut in three: `begin` (an embedding), layers, `finish` (a head, a loss). Of the layers the
+first few may be *dropped*: their forward keeps no graph, only the input, and they are run once more
+before backward, with the random numbers of the first time. The graph is cut before and behind them.
+"""
+
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+
+class Stage(nn.Module):
+    """What a stage computes. Override these; values and received are tuples of tensors.
+
+    number : of the stage in the whole pipeline. receives : [(shape, dtype)] of one microbatch.
+    """
+
+    number, receives = 0, ()
+
+    def begin(self, received, inputs):
+        """The values that the first layer takes; ``inputs`` are this microbatch's of the model."""
+        return received
+
+    @property
+    def layers(self):
+        """Callables, values -> values."""
+        return ()
+
+    def finish(self, values, inputs):
+        """What the next stage receives; of the last stage a tuple of the loss alone."""
+        return values
+
+    def forward(self, run, *args):
+        """Run one of the above as this module, so that its parts are known by their names."""
+        return run(*args)
+
+
+class Kept:
+    """What a stage keeps of a microbatch between forward and backward."""
+
+    __slots__ = ("again", "before", "behind", "leaves", "random", "sent")
+
+
+class Runner:
+    """Runs a `Stage`, microbatch by microbatch. drop : how many of its layers are recomputed.
+
+    lean(layer) : a context in which a layer leaves out what only its output needs.
+    """
+
+    def __init__(self, stage, drop=0, lean=None):
+        self.stage, self.drop, self.lean, self.kept = stage, drop, lean, {}
+
+    # -- forward ---------------------------------------------------------------------------------
+    def forward(self, microbatch, received, inputs):
+        """What is sent on, or the loss in a tuple."""
+        kept = self.kept[microbatch] = Kept()
+        kept.leaves = _leaves(received)
+        values = self.stage(self.stage.begin, kept.leaves, inputs)
+        if self.drop:
+            kept.before, kept.again, kept.random = values, None, random_state(values)
+            with torch.no_grad():
+                values = self._run(values, 0, self.drop)
+            values = kept.behind = _leaves(values)
+        values = self._run(values, self.drop)
+        kept.sent = self.stage(self.stage.finish, values, inputs)
+        return tuple(t.detach() for t in kept.sent)
+
+    def _run(self, values, start, stop=None):
+        for layer in self.stage.layers[start:stop]:
+            values = self.stage(layer, values)
+        return values
+
+    # -- recomputation ---------------------------------------------------------------------------
+    def recompute(self, microbatch):
+        """Run the dropped layers once more, now with a graph."""
+        kept = self.kept[microbatch]
+        leaves = _leaves(kept.before)
+        with with_random_state(kept.random):
+            values = self._run(leaves, 0, self.drop - 1)
+            last = self.stage.layers[self.drop - 1]
+            if self.lean:
+                with self.lean(last):
+                    values = self.stage(last, values)
+            else:
+                values = self.stage(last, values)
+        kept.again = leaves, values
+
+    # -- backward --------------------------------------------------------------------------------
+    def backward(self, microbatch, gradients):
+        """The gradients of what was received; those of the parameters are added to ``.grad``."""
+        kept = self.kept.pop(microbatch)
+        _backward(kept.sent, gradients)
+        if self.drop:
+            leaves, values = kept.again
+            _backward(values, _gradients(kept.behind))
+            _backward(kept.before, _gradients(leaves))
+        return _gradients(kept.leaves)
+
+
+def _leaves(tensors):
+    """The same numbers, without their past; gradients are kept of those that can have one."""
+    return tuple(t.detach().requires_grad_(t.is_floating_point()) for t in tensors)
+
+
+def _gradients(leaves):
+    return tuple(t.grad if t.grad is not None else torch.zeros_like(t)
+                 for t in leaves if t.is_floating_point())
+
+
+def _backward(tensors, gradients):
+    """Backward of the floating-point ``tensors``, those that have a graph."""
+    floating = [t for t in tensors if t.is_floating_point()]
+    pairs = [(t, g) for t, g in zip(floating, gradients, strict=True) if t.requires_grad]
+    if pairs:
+        torch.autograd.backward(*zip(*pairs))
+
+
+def random_state(values):
+    """Of the generators that dropout draws from, where ``values`` are."""
+    if any(isinstance(t, FakeTensor) for t in values):
+        return None
+    devices = {t.device for t in values if t.is_cuda}
+    return torch.get_rng_state(), {d: torch.cuda.get_rng_state(d) for d in devices}
+
+
+def set_random_state(state):
+    """Set what `random_state` gave."""
+    if state is not None:
+        torch.set_rng_state(state[0])
+        for device, value in state[1].items():
+            torch.cuda.set_rng_state(value, device)
+
+
+@contextmanager
+def with_random_state(state):
+    """Inside, random numbers are those drawn after ``state`` was; outside nothing has changed."""
+    present = state and (torch.get_rng_state(),
+                         {d: torch.cuda.get_rng_state(d) for d in state[1]})
+    set_random_state(state)
+    try:
+        yield
+    finally:
+        set_random_state(present)

@@ -1,0 +1,148 @@
+"""What a rank of Merak's sends in a step, and how long the step takes (derived).
+
+Inside a stage a microbatch is Megatron-LM's: of A = B s h elements, a block has two sums over tp
+forward and two backward, the embedding one forward, the head one backward, the loss gathers two
+numbers a token. Between ranks goes A forward and A backward for each cut; at the end the gradients
+of the weight that both ends share are added up over the two ("ends"), then all over dp.
+
+The step's time is that of the schedule (`schedules.timeline`) with each stage's own seconds, and a
+message's latency between ranks; then the sums at the end and the update, stage by stage.
+"""
+
+from collections import defaultdict
+from math import prod
+
+from tpviz.cost import Segment, transfer
+from tpviz.schemes.gpt.cost import seconds_of
+from tpviz.schemes.gpt.kernels import adamw
+from tpviz.schemes.megatron.cost import sizes
+from tpviz.schemes.ownership import local_shapes
+from tpviz.trace import Ledger
+
+from .messages import Routes
+from .schedules import timeline
+from .split import layers_of, stage_of
+
+TOKENS = "embed.token.weight"
+
+
+def ledger(s, w, place):
+    """The `Ledger` of one step of a rank whose index along pp is ``place``."""
+    schedule, local, tp, m = s.schedule_of(w), s.local(w), s.tp, s.microbatches
+    activation, loss, _ = sizes(local, tp)
+    drops, blocks = s.drops(w), layers_of(w.layers, schedule.stages)
+    rows = []
+    for stage in schedule.stages_of(place):
+        first, last = stage == 0, stage == schedule.stages - 1
+        sums = {"forward": 2 * len(blocks[stage]) + first, "recompute": 2 * drops[stage],
+                "backward": 2 * len(blocks[stage]) + last}
+        rows += [("tp", "all_reduce", phase, m * count, activation, tp)
+                 for phase, count in sums.items()]
+        rows += [("tp", "all_gather", "forward", m * last, loss, tp)]
+    routes = Routes(schedule, place)
+    for message, source in routes.source.items():
+        for collective, rank in (("send", source), ("recv", routes.target[message])):
+            if rank == place and routes.travels(message):
+                rows.append(("pp", collective, message.phase, 1, activation, 2))
+    shapes = held(s, w)
+    if w.tied and shares_ends(schedule, place):
+        ends = prod(local_shapes(s, w)[TOKENS]) * w.itemsize
+        rows.append(("ends", "all_reduce", "sync", 1, ends, 2))
+    total = sum(shapes[stage] for stage in schedule.stages_of(place)) * w.itemsize
+    return Ledger.of([*rows, ("dp", "all_reduce", "sync", 1, total, s.dp)])
+
+
+def shares_ends(schedule, place):
+    """Whether the first and the last stage are on two ranks, one of them this."""
+    ends = {schedule.rank_of[0], schedule.rank_of[-1]}
+    return len(ends) == 2 and place in ends
+
+
+def held(s, w):
+    """[numbers of a rank's parameters] by stage; of a shared weight both ends have a copy."""
+    found = [0] * s.stages
+    for name, shape in local_shapes(s, w).items():
+        found[stage_of(name, w, s.stages)] += prod(shape)
+        if name == TOKENS and w.tied:
+            found[-1] += prod(shape)
+    return found
+
+
+def stage_segments(s, w, cluster, mesh):
+    """{(phase, stage): `Segment`s} of one microbatch, phases forward, recompute and backward."""
+    found = defaultdict(list)
+    drops, blocks = s.drops(w), layers_of(w.layers, s.stages)
+    for segment in s.inside.cost(s.local(w), cluster, mesh):
+        if segment.phase not in ("forward", "backward"):
+            continue
+        stage = stage_of(segment.layer, w, s.stages)
+        found[segment.phase, stage].append(segment)
+        part, _, rest = segment.layer.partition(".")
+        dropped = blocks[stage][:drops[stage]]
+        if segment.phase == "forward" and part == "blocks" and int(rest.split(".")[0]) in dropped:
+            found["recompute", stage].append(segment._replace(phase="recompute"))
+    return found
+
+
+PHASE = {"F": ("forward",), "B": ("backward",), "RB": ("recompute", "backward"),
+         "R": ("recompute",)}
+
+
+def clock(s, w, cluster, mesh):
+    """The `schedules.Timeline` of a step, and the segments of each stage's microbatch."""
+    parts = stage_segments(s, w, cluster, mesh)
+
+    def seconds(phase):
+        return [sum(segment.seconds for segment in parts[phase, stage])
+                for stage in range(s.stages)]
+
+    return timeline(s.schedule_of(w), seconds("forward"), seconds("backward"),
+                    recompute=seconds("recompute"), latency=message_seconds(s, w, cluster, mesh)
+                    ), parts
+
+
+def message_seconds(s, w, cluster, mesh):
+    """Seconds of an activation, or its gradient, from one rank of the pipeline to the next."""
+    if s.pp == 1:
+        return 0.0
+    payload, members = sizes(s.local(w), s.tp)[0], mesh.group(0, "pp")[:2]
+    link = cluster.link(tuple(members), mesh.size, members[1] - members[0])
+    return sum(cluster.collective_parts("send", payload, 2, link))
+
+
+def cost(s, w, cluster, mesh):
+    """The segments of one step of rank 0, the first of the pipeline: what it does and waits for."""
+    schedule = s.schedule_of(w)
+    line, parts = clock(s, w, cluster, mesh)
+    found, now = [], 0.0
+    for place, action in enumerate(schedule.of(0)):
+        start = line.start[0][place]
+        if start > now:
+            found.append(Segment("", "", bubble=start - now))
+        for phase in PHASE[action.kind]:
+            found += parts[phase, action.stage]
+        now = line.end[0][place]
+    return [*found, *_end(s, w, cluster, mesh, line, now)]
+
+
+def _end(s, w, cluster, mesh, line, now):
+    """Rank 0 from the end of its own backward: it waits for the last stage, if they share a weight,
+    and sums its gradients."""
+    schedule, item = s.schedule_of(w), w.itemsize
+    numbers = sum(held(s, w)[stage] for stage in schedule.stages_of(0))
+    found = []
+    if w.tied and shares_ends(schedule, 0):
+        late = max(line.end[schedule.rank_of[-1]])
+        if late > now:
+            found.append(Segment("sync", "", bubble=late - now))
+        members = mesh.group(0, "pp")
+        members = members[schedule.rank_of[0]], members[schedule.rank_of[-1]]
+        link = cluster.link(tuple(sorted(members)), mesh.size)
+        latency, sending = cluster.collective_parts(
+            "all_reduce", prod(local_shapes(s, w)[TOKENS]) * item, 2, link)
+        found.append(Segment("sync", "", exposed={"ends": latency + sending}, latency=latency))
+    moved = transfer(cluster, mesh, "dp", "all_reduce", numbers * item)
+    if moved.seconds:
+        found.append(Segment("sync", "", exposed={"dp": moved.seconds}, latency=moved.latency))
+    update = seconds_of(w, cluster)(adamw(numbers * item))
+    return [*found, Segment("optimizer", "", compute=update)]
