@@ -1,0 +1,70 @@
+"""Pipeline schedules as short printable actions: generators, a validator, a parser and a clock.
+
+>>> print(schedule("shifted_critical_path", ranks=4, microbatches=4))
+s0: F0 F1 F2 F3 RB0 R1 B1 R2 B2 R3 B3
+s1: F0 F1 F2 R0 B0 F3 RB1 R2 B2 R3 B3
+s2: F0 F1 F2 R0 B0 R1 B1 F3 RB2 RB3
+s3: F0 B0 F1 B1 F2 B2 F3 B3
+>>> timeline(schedule("1f1b", 4, 4)).makespan
+28.0
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tpviz.checks import one_of, whole_number
+
+from . import one_f_one_b
+from .actions import KINDS, Action, Schedule
+from .clock import Timeline, timeline
+from .plan import finish
+from .validity import faults, validate
+
+__all__ = ["KINDS", "SCHEDULES", "Action", "Schedule", "Timeline", "faults", "schedule",
+           "timeline", "validate"]
+
+
+class Known(NamedTuple):
+    """A schedule by name: make(ranks, microbatches[, chunks]) -> `plan.Plan`; a line of help.
+
+    chunks : the least, the usual and the most stages that a rank has; None: any number.
+    """
+
+    make: Callable
+    help: str
+    chunks: tuple = (1, 1, 1)
+
+
+SCHEDULES = {
+    "gpipe": Known(one_f_one_b.gpipe, "all forwards, then all backwards"),
+    "1f1b": Known(one_f_one_b.one_f_one_b, "a forward and a backward in turn"),
+    "early_recompute": Known(
+        one_f_one_b.early_recompute, "1F1B; the last backwards recompute while they wait"),
+    "last_no_recompute": Known(
+        one_f_one_b.last_no_recompute, "early recompute, and none on the last rank"),
+    "shifted_critical_path": Known(
+        one_f_one_b.shifted_critical_path, "Merak's: and one more forward before it"),
+}
+"""{name: how it is made}, in the order in which views list them."""
+
+
+def schedule(name, ranks, microbatches, chunks=None, recompute=True):
+    """The `Schedule` of a name in `SCHEDULES`.
+
+    ranks : p, pipeline ranks. microbatches : m. chunks : stages on each rank; None: the usual
+    number. recompute : False: no stage recomputes; True: as the schedule says; a tuple of bool, one
+    for each stage: where False that stage does not. The order does not depend on it.
+    Raises ``ValueError`` where there is no such schedule, with the nearest sizes that have one.
+    """
+    one_of("schedule", name, SCHEDULES)
+    known = SCHEDULES[name]
+    whole_number("ranks", ranks)
+    whole_number("microbatches", microbatches)
+    least, usual, most = known.chunks
+    chunks = usual if chunks is None else chunks
+    try:
+        whole_number("chunks", chunks, least, most)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    plan = known.make(ranks, microbatches, *([chunks] if most is None else []))
+    return finish(name, plan, microbatches, recompute)

@@ -1,0 +1,130 @@
+"""Schedules as data: what every rank of a pipeline does, and in which order.
+
+A virtual stage is a contiguous piece of the model; a rank has one (1F1B) or several (interleaved,
+V-shaped). Activations go from stage s to s + 1, gradients back. An `Action` is one thing done for
+one microbatch on one stage; messages are not written down, they follow from the actions.
+
+====  ==============================================  ==========================================
+kind  what it does                                    when it may
+====  ==============================================  ==========================================
+F     forward                                         the activation is there
+R     recompute early: the forward again              after its own F
+B     backward, whole                                 the gradient is there, and activations are
+RB    backward that recomputes first                  the gradient is there
+I     gradient of the input alone                     as B
+W     gradient of the weights alone                   after its own I
+====  ==============================================  ==========================================
+
+The kinds F, RB, R and B are those of Merak's released code (derived: read there); I and W are the
+split of the zero-bubble paper (arXiv 2401.10241), which writes them B and W.
+
+>>> mine = Schedule.parse("s0: F0 F1 B0 B1  \\n s1: F0 B0 F1 B1", name="mine")
+>>> mine.of(1)[1], mine
+(Action(kind='B', stage=1, microbatch=0), <Schedule mine: 2 ranks, 2 stages, 2 microbatches>)
+>>> print(mine)
+s0: F0 F1 B0 B1
+s1: F0 B0 F1 B1
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from .text import parse
+
+KINDS = {"F": "forward", "B": "backward", "RB": "backward that recomputes first",
+         "R": "recompute early", "I": "gradient of the input", "W": "gradient of the weights"}
+"""{kind: what it does}."""
+BACKWARDS = ("B", "RB", "I")
+"""The kinds that make the gradient that the stage before waits for."""
+
+
+class Action(NamedTuple):
+    """One thing that a rank does: a kind of `KINDS`, for one microbatch on one virtual stage."""
+
+    kind: str
+    stage: int
+    microbatch: int
+
+    def __str__(self):
+        """Stage, kind, microbatch: "2F0". `Schedule.word` leaves out a stage that is plain."""
+        return f"{self.stage}{self.kind}{self.microbatch}"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Every rank's actions, in order. Nothing is checked here: see `faults` and `validate`.
+
+    rank_of : stage -> rank. actions : per rank a tuple of `Action`. recomputes : per stage, whether
+    its forward keeps checkpoints only. pairs : (rank, index) of a forward that runs overlapped with
+    the backward after it (DualPipeV); both stay actions of their own.
+    """
+
+    name: str
+    ranks: int
+    stages: int
+    microbatches: int
+    rank_of: tuple
+    actions: tuple
+    recomputes: tuple
+    pairs: frozenset = frozenset()
+
+    @classmethod
+    def parse(cls, text, name="own", rank_of=None, recomputes=None, microbatches=None):
+        """A schedule from lines as `str` prints them, one for each rank.
+
+        Where ranks have several stages the stage goes before each action ("2F0"); "2F1+5B0" is an
+        overlapped pair. rank_of : without it a stage is where it is first seen. recomputes :
+        without it those stages that have an R or RB. microbatches : without it as many as are seen.
+        Raises ``ValueError`` with the line and the word that cannot be read, and what can.
+        """
+        return cls(name, **parse(text, Action, rank_of, recomputes, microbatches))
+
+    def of(self, rank):
+        """The actions of a rank, in order."""
+        return self.actions[rank]
+
+    def stages_of(self, rank):
+        """The virtual stages on a rank, first to last."""
+        return tuple(s for s, r in enumerate(self.rank_of) if r == rank)
+
+    @property
+    def is_plain(self):
+        """Whether rank r has stage r and no other, so that actions need not name it."""
+        return self.rank_of == tuple(range(self.ranks))
+
+    def word(self, action):
+        """An action as it is printed here: "F0", or "2F0" where ranks have several stages."""
+        return f"{action.kind}{action.microbatch}" if self.is_plain else str(action)
+
+    def words(self, rank):
+        """The rank's line as a list of words; overlapped pairs are one: "2F1+5B0"."""
+        found = []
+        for index, action in enumerate(self.actions[rank]):
+            if (rank, index - 1) in self.pairs:
+                found[-1] += f"+{self.word(action)}"
+            else:
+                found.append(self.word(action))
+        return found
+
+    def to_table(self):
+        """Rows of strings, header first: each rank, its stages and its actions."""
+        return [["rank", "stages", "actions"]] + [
+            [str(r), ", ".join(map(str, self.stages_of(r))), " ".join(self.words(r))]
+            for r in range(self.ranks)]
+
+    @cached_property
+    def order(self):
+        """An order in which one process could do all of it (`order.walk`); ``ValueError`` with
+        all `faults` if there is none."""
+        from .validity import validate
+
+        return validate(self)
+
+    def __str__(self):
+        letter = "s" if self.is_plain else "r"
+        return "\n".join(f"{letter}{r}: {' '.join(self.words(r))}" for r in range(self.ranks))
+
+    def __repr__(self):
+        return (f"<Schedule {self.name}: {self.ranks} ranks, {self.stages} stages, "
+                f"{self.microbatches} microbatches>")

@@ -1,0 +1,93 @@
+"""Who waits for whom in a schedule: the order in which it can be done, or the ring that hangs.
+
+A forward on stage s needs the activation of stage s - 1, a backward (B, RB, I) the gradient of
+stage s + 1; all else an action needs is on its own stage, and so before it on its own rank.
+"""
+
+from typing import NamedTuple
+
+MAKES = {"F": "activation", "B": "gradient", "RB": "gradient", "I": "gradient"}
+"""What an action of a kind hands to the next stage, or to the one before."""
+
+
+class Step(NamedTuple):
+    """An action in `walk`'s order: where it is, and what is before it.
+
+    needs : place in the order of the action whose result it waits for, or -1; is_message : whether
+    that result comes from another rank.
+    """
+
+    rank: int
+    index: int
+    needs: int
+    is_message: bool
+
+
+class Wait(NamedTuple):
+    """A rank that can do no more: the index it stands at, and the result that is missing."""
+
+    rank: int
+    index: int
+    what: str
+    stage: int
+    microbatch: int
+
+
+def needs(action, stages):
+    """(what, stage, microbatch) that the action waits for from another stage, or None."""
+    what, stage = MAKES.get(action.kind), action.stage
+    if what == "activation" and stage > 0:
+        return what, stage - 1, action.microbatch
+    if what == "gradient" and stage < stages - 1:
+        return what, stage + 1, action.microbatch
+    return None
+
+
+def walk(schedule):
+    """(steps, waits): `Step`s, each after all that it waits for, and the `Wait`s that are left.
+
+    Each rank does its actions in their order and goes on as soon as it can; messages take no room
+    and nobody waits to be rid of one (non-blocking sends). Without a deadlock no wait is left.
+    """
+    steps, made = [], {}
+    at = [0] * schedule.ranks
+    moved = True
+    while moved:
+        moved = False
+        for rank, row in enumerate(schedule.actions):
+            while at[rank] < len(row):
+                action = row[at[rank]]
+                wanted = needs(action, schedule.stages)
+                if wanted is not None and wanted not in made:
+                    break
+                place, sender = made[wanted] if wanted else (-1, rank)
+                what = MAKES.get(action.kind)
+                if what:
+                    made[what, action.stage, action.microbatch] = len(steps), rank
+                steps.append(Step(rank, at[rank], place, sender != rank))
+                at[rank] += 1
+                moved = True
+    return tuple(steps), [
+        Wait(rank, at[rank], *needs(row[at[rank]], schedule.stages))
+        for rank, row in enumerate(schedule.actions) if at[rank] < len(row)]
+
+
+def rings(schedule, waits):
+    """The rings among ``waits``: lists of `Wait`, each waiting for the rank of the next.
+
+    Where a result is missing because nobody makes it there is no ring.
+    """
+    standing = {wait.rank: wait for wait in waits}
+    maker = {(MAKES[a.kind], a.stage, a.microbatch): rank
+             for rank, row in enumerate(schedule.actions) for a in row if a.kind in MAKES}
+    found, seen = [], set()
+    for rank in standing:
+        path = []
+        while rank in standing and rank not in seen:
+            seen.add(rank)
+            path.append(rank)
+            wait = standing[rank]
+            rank = maker.get((wait.what, wait.stage, wait.microbatch))
+        if rank in path:
+            found.append([standing[r] for r in path[path.index(rank):]])
+    return found
