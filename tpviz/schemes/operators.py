@@ -4,6 +4,8 @@ Shapes: first dim of an activation = tokens, or sequence where it is gathered or
 ranks of the group.
 """
 
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
@@ -15,6 +17,65 @@ def linear_gradients(x, grad, bias):
     """A linear layer's gradients of weight (out, in) and bias (out,), None if there is none."""
     grad_2d = grad.view(-1, grad.shape[-1])
     return grad_2d.t() @ x.reshape(-1, x.shape[-1]), grad_2d.sum(0) if bias else None
+
+
+_later = None  # where layers that run now are to note their weights' gradients, if they are
+
+
+@contextmanager
+def deferring(later):
+    """Of layers that run inside, backward computes the gradients of inputs, and notes in the list
+    ``later`` what `make_gradients` needs for those of weights (Qi et al. 2023, arXiv 2401.10241)."""
+    global _later
+    before, _later = _later, later
+    try:
+        yield
+    finally:
+        _later = before
+
+
+def later():
+    """The list of `deferring` in force, or None."""
+    return _later
+
+
+def make_gradients(later):
+    """Add the gradients noted to ``.grad``, in their order; the list is empty afterwards."""
+    for x, grad, weight, bias in later:
+        for parameter, found in zip((weight, bias), linear_gradients(x, grad, bias is not None)):
+            if found is not None:
+                parameter.grad = found if parameter.grad is None else parameter.grad.add_(found)
+    later.clear()
+
+
+def linear(x, weight, bias=None):
+    """y = x W^T + b; torch's own, unless a pipeline says by `deferring` what is to come later."""
+    if _later is None:
+        return torch.nn.functional.linear(x, weight, bias)
+    return Linear.apply(x, weight, bias)
+
+
+class Linear(torch.autograd.Function):
+    """y = x W^T + b, whose weights' gradients may come later; see `deferring`."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        ctx.bias, ctx.later = bias, later()
+        return torch.nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad @ weight, *weight_gradients(ctx, x, grad, weight)
+
+
+def weight_gradients(ctx, x, grad, weight):
+    """(weight's, bias's) gradient of a linear layer, or (None, None) and a note for later."""
+    if ctx.later is None:
+        return linear_gradients(x, grad, ctx.bias is not None)
+    ctx.later.append((x, grad, weight, ctx.bias))
+    return None, None
 
 
 class Reduce(torch.autograd.Function):

@@ -5,10 +5,9 @@ activations are (B, S, H) on every rank; with it they are (S/n, B, H) between th
 and (S, B, ...) inside, sequence first so that gathering and scattering are contiguous.
 """
 
-import torch.nn.functional as F
 from torch import nn
 
-from tpviz.schemes.operators import Reduce, ReduceScatter
+from tpviz.schemes.operators import Reduce, ReduceScatter, linear
 
 from . import operators
 
@@ -23,7 +22,7 @@ class ColumnParallelLinear(nn.Linear):
 
     def forward(self, x):
         if self.group.size() == 1:
-            return F.linear(x, self.weight, self.bias)
+            return linear(x, self.weight, self.bias)
         return self.operator.apply(x, self.weight, self.bias, self.group)
 
 
@@ -40,8 +39,8 @@ class RowParallelLinear(nn.Linear):
 
     def forward(self, x):
         if self.group.size() == 1:
-            return F.linear(x, self.weight, self.bias)
+            return linear(x, self.weight, self.bias)
         if self.chunks > 1:
             return operators.ChunkedRowLinear.apply(
                 x, self.weight, self.group, self.chunks) + self.bias
-        return self.operator.apply(F.linear(x, self.weight), self.group) + self.bias
+        return self.operator.apply(linear(x, self.weight), self.group) + self.bias

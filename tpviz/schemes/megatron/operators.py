@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from tpviz.labels import label
 from tpviz.schemes.collectives import gather_first, scatter_first
+from tpviz.schemes import operators
 from tpviz.schemes.operators import linear_gradients
 
 
@@ -24,7 +25,7 @@ class ColumnLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, group):
         ctx.save_for_backward(x, weight)
-        ctx.group = group
+        ctx.group, ctx.bias, ctx.later = group, bias, operators.later()
         return torch.nn.functional.linear(x, weight, bias)
 
     @staticmethod
@@ -33,7 +34,7 @@ class ColumnLinear(torch.autograd.Function):
         grad = grad.contiguous()
         grad_x = grad @ weight
         work = dist.all_reduce(grad_x, group=ctx.group, async_op=True)
-        grad_weight, grad_bias = linear_gradients(x, grad, ctx.needs_input_grad[2])
+        grad_weight, grad_bias = operators.weight_gradients(ctx, x, grad, weight)
         work.wait()
         return grad_x, grad_weight, grad_bias, None
 

@@ -32,9 +32,9 @@ class Merak(Strategy):
     """``pp`` stages, each split over ``tp`` ranks, ``dp`` replicas; the batch in ``microbatches``.
 
     ``recompute``: every layer keeps only its input ("full"), as many layers of each stage as its
-    memory allows keep everything ("stage_aware": a part ``keep`` of the first stage's, more of later
-    ones, which have fewer microbatches under way), or all ("none"). Which stages recompute at all,
-    and when, the ``schedule`` says.
+    memory allows keep everything ("stage_aware": a part ``keep`` of the first stage's, more of
+    later ones, which have fewer microbatches under way), or all ("none"). Which stages recompute at
+    all, and when, the ``schedule`` says.
     """
 
     pp: int = knob(2, help="ranks that the layers are spread over, a stage or more each", low=1,
@@ -78,9 +78,9 @@ class Merak(Strategy):
         self.inside.check(self.local(w))
         if w.layers < stages:
             works = [d for d in divisors(stages) if d <= w.layers]
-            raise ValueError(f"layers={w.layers} are fewer than the {stages} stages of pp={self.pp} "
-                             f"with schedule={self.schedule!r}: use {works[-1]} stages, or "
-                             f"layers={stages}")
+            raise ValueError(f"layers={w.layers} are fewer than the {stages} stages of "
+                             f"pp={self.pp} with schedule={self.schedule!r}: use {works[-1]} "
+                             f"stages, or layers={stages}")
         self.schedule_of(w)
 
     def schedule_of(self, workload):

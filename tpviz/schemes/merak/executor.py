@@ -53,16 +53,21 @@ class Executor:
         gradients = self._gradients(action)
         with label(phase="recompute"):
             runner.recompute(action.microbatch)
-        self._give(action, runner.backward(action.microbatch, gradients))
+        self._backward(action, runner, gradients)
 
     def _B(self, action, runner, inputs):
-        self._give(action, runner.backward(action.microbatch, self._gradients(action)))
+        self._backward(action, runner, self._gradients(action))
+
+    def _backward(self, action, runner, gradients):
+        gradients = runner.backward(action.microbatch, gradients)
+        runner.weights(action.microbatch)
+        self._give(action, gradients)
 
     def _I(self, action, runner, inputs):
-        self._give(action, runner.backward_input(action.microbatch, self._gradients(action)))
+        self._give(action, runner.backward(action.microbatch, self._gradients(action)))
 
     def _W(self, action, runner, inputs):
-        runner.backward_weights(action.microbatch)
+        runner.weights(action.microbatch)
 
     def _gradients(self, action):
         """Of what the stage gave: received, or the beginning of all."""

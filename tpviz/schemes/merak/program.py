@@ -71,7 +71,8 @@ class MerakProgram(Program):
         down = mesh.get_group("pp")
         up = Mesh(strategy.axes).second_group("pp", "pp")
         drops = strategy.drops(workload)
-        runners = {s: Runner(stage, drops[s]) for s, stage in stages.items()}
+        split = any(action.kind == "W" for action in schedule.of(self.place))
+        runners = {s: Runner(stage, drops[s], split) for s, stage in stages.items()}
         messages = Messages(Routes(schedule, self.place), down, up, self._empty)
         share = 1 / (strategy.microbatches * strategy.dp)
         self.executor = Executor(schedule, self.place, runners, messages, share)
@@ -97,7 +98,7 @@ class MerakProgram(Program):
         self._sum_ends()
         self.sum_gradients("dp", list(self.named.values()))
 
-    # -- the weight that both ends share -----------------------------------------------------------
+    # -- the weight that both ends share ----------------------------------------------------------
     def _sum_ends(self):
         ends = [self.named[name] for name in (TOKENS, HEAD) if name in self.named]
         if not self.workload.tied or not ends:
@@ -108,7 +109,7 @@ class MerakProgram(Program):
         elif self.ends:
             (ends[0].grad,) = sum_together([ends[0].grad], self.ends)
 
-    # -- for checking --------------------------------------------------------------------------------
+    # -- for checking -----------------------------------------------------------------------------
     def watch(self):
         for stage in self.stages.values():
             for name, layer in (("input", "embed"), ("logits", "head")):

@@ -1,5 +1,7 @@
 """Which part of a GPT is on which stage of the pipeline (no torch)."""
 
+from itertools import pairwise
+
 
 def layers_of(layers, stages):
     """The blocks of each stage: contiguous ranges, as equal as can be, the later ones larger.
@@ -7,7 +9,7 @@ def layers_of(layers, stages):
     Stage 0 has the embedding besides, the last one the head.
     """
     cuts = [layers * s // stages for s in range(stages + 1)]
-    return [range(a, b) for a, b in zip(cuts, cuts[1:])]
+    return [range(a, b) for a, b in pairwise(cuts)]
 
 
 def stage_of(name, workload, stages):

@@ -1,8 +1,9 @@
-"""One stage of a pipeline: forward, backward and recomputation of each microbatch, with real tensors.
+"""One stage of a pipeline: forward, backward and recomputation of microbatches, with real tensors.
 
-A stage is cut in three: `begin` (an embedding), layers, `finish` (a head, a loss). Of the layers the
-first few may be *dropped*: their forward keeps no graph, only the input, and they are run once more
-before backward, with the random numbers of the first time. The graph is cut before and behind them.
+A stage is cut in three: `begin` (an embedding), layers, `finish` (a head, a loss). Of the layers
+the first few may be *dropped*: their forward keeps no graph, only the input, and they are run once
+more before backward, with the random numbers of the first time. The graph is cut before and behind
+them.
 """
 
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+
+from tpviz.schemes.operators import deferring, make_gradients
 
 
 class Stage(nn.Module):
@@ -41,23 +44,29 @@ class Stage(nn.Module):
 class Kept:
     """What a stage keeps of a microbatch between forward and backward."""
 
-    __slots__ = ("again", "before", "behind", "leaves", "random", "sent")
+    __slots__ = ("again", "before", "behind", "later", "leaves", "random", "sent")
 
 
 class Runner:
     """Runs a `Stage`, microbatch by microbatch. drop : how many of its layers are recomputed.
 
-    lean(layer) : a context in which a layer leaves out what only its output needs.
+    split : whether backward is in two, the input's gradient and later the weights'.
     """
 
-    def __init__(self, stage, drop=0, lean=None):
-        self.stage, self.drop, self.lean, self.kept = stage, drop, lean, {}
+    def __init__(self, stage, drop=0, split=False):
+        self.stage, self.drop, self.split = stage, drop, split
+        self.kept, self.later = {}, {}
 
     # -- forward ---------------------------------------------------------------------------------
     def forward(self, microbatch, received, inputs):
         """What is sent on, or the loss in a tuple."""
         kept = self.kept[microbatch] = Kept()
-        kept.leaves = _leaves(received)
+        kept.leaves, kept.later = _leaves(received), [] if self.split else None
+        with deferring(kept.later):
+            kept.sent = self._forward(kept, inputs)
+        return tuple(t.detach() for t in kept.sent)
+
+    def _forward(self, kept, inputs):
         values = self.stage(self.stage.begin, kept.leaves, inputs)
         if self.drop:
             kept.before, kept.again, kept.random = values, None, random_state(values)
@@ -65,8 +74,7 @@ class Runner:
                 values = self._run(values, 0, self.drop)
             values = kept.behind = _leaves(values)
         values = self._run(values, self.drop)
-        kept.sent = self.stage(self.stage.finish, values, inputs)
-        return tuple(t.detach() for t in kept.sent)
+        return self.stage(self.stage.finish, values, inputs)
 
     def _run(self, values, start, stop=None):
         for layer in self.stage.layers[start:stop]:
@@ -78,26 +86,26 @@ class Runner:
         """Run the dropped layers once more, now with a graph."""
         kept = self.kept[microbatch]
         leaves = _leaves(kept.before)
-        with with_random_state(kept.random):
-            values = self._run(leaves, 0, self.drop - 1)
-            last = self.stage.layers[self.drop - 1]
-            if self.lean:
-                with self.lean(last):
-                    values = self.stage(last, values)
-            else:
-                values = self.stage(last, values)
-        kept.again = leaves, values
+        with with_random_state(kept.random), deferring(kept.later):
+            kept.again = leaves, self._run(leaves, 0, self.drop)
 
     # -- backward --------------------------------------------------------------------------------
     def backward(self, microbatch, gradients):
-        """The gradients of what was received; those of the parameters are added to ``.grad``."""
+        """The gradients of what was received; those of the parameters are added to ``.grad``,
+        those of linear layers, with ``split``, not before `weights`."""
         kept = self.kept.pop(microbatch)
         _backward(kept.sent, gradients)
         if self.drop:
             leaves, values = kept.again
             _backward(values, _gradients(kept.behind))
             _backward(kept.before, _gradients(leaves))
+        if self.split:
+            self.later[microbatch] = kept.later
         return _gradients(kept.leaves)
+
+    def weights(self, microbatch):
+        """The gradients that `backward` left for later."""
+        make_gradients(self.later.pop(microbatch, []))
 
 
 def _leaves(tensors):

@@ -1,0 +1,80 @@
+"""Bytes of a training step of Merak on one rank (derived; tests compare with tracked allocations).
+
+What backward needs of a microbatch on a stage: its blocks' activations
+(`tpviz.schemes.gpt.memory`), of dropped blocks only the input of the first, of the last stage the
+head's and the loss's besides.
+The rank's row of the schedule says how many microbatches are held when; at the peak one of them is
+all there, and of the others what is kept:
+
+    M_s = A (1 + (n_s - 1) k_s) + C n_s (1 - k_s)
+
+with A the activations of a microbatch on a stage, C the input, n_s microbatches under way and k_s
+the part of the layers that keep everything. Here the same is counted action by action.
+"""
+
+from tpviz.cost import Memory
+from tpviz.schemes.gpt.memory import block_kept
+
+from .split import layers_of
+from .step import held
+
+
+def memory(s, w):
+    """The `Memory` of the rank that needs most, under AdamW: two moments, and 4 bytes a tensor to
+    count steps."""
+    return max((memory_of(s, w, place) for place in range(s.pp)), key=lambda m: m.total)
+
+
+def memory_of(s, w, place):
+    """The `Memory` of the ranks whose index along pp is ``place``."""
+    stages = s.schedule_of(w).stages_of(place)
+    size = sum(held(s, w)[stage] for stage in stages) * w.itemsize
+    blocks = layers_of(w.layers, s.stages)
+    tensors = sum(12 * len(blocks[stage]) + 2 * (stage == 0) + 3 * (stage == s.stages - 1)
+                  for stage in stages)
+    return Memory(parameters=size, gradients=size, optimizer=2 * size + 4 * tensors,
+                  activations=activations(s, w, place))
+
+
+def activations(s, w, place):
+    """Bytes at the peak: beside all tokens and targets, which are int64."""
+    schedule = s.schedule_of(w)
+    kept = {stage: _Kept(s, w, stage) for stage in schedule.stages_of(place)}
+    now = peak = 0
+    for action in schedule.of(place):
+        parts = kept[action.stage]
+        if action.kind == "F":
+            now += parts.after_forward
+            peak = max(peak, now + parts.in_forward)
+        if action.kind in ("R", "RB"):
+            now += parts.dropped
+        if action.kind in ("B", "RB", "I"):
+            peak = max(peak, now + parts.in_backward)
+        if action.kind in ("B", "RB", "W"):
+            now -= parts.after_forward + parts.dropped
+    return 16 * w.batch * w.seq // s.dp + peak
+
+
+class _Kept:
+    """Bytes that a stage holds of one microbatch.
+
+    after_forward : from forward to backward. dropped : more, once it is recomputed. in_forward,
+    in_backward : for a moment besides.
+    """
+
+    def __init__(self, s, w, stage):
+        local, item, wide = s.local(w), w.itemsize, max(w.itemsize, 4)
+        tokens = local.batch * local.seq
+        stream = tokens * w.hidden * item
+        block = block_kept(local, s.tp)
+        count, drop = len(layers_of(w.layers, s.stages)[stage]), s.drops(w)[stage]
+        logits = tokens * w.vocab // s.tp
+        self.dropped = drop * block
+        self.after_forward = (count - drop) * block + stream * (1 + (drop > 0))
+        self.in_forward = 0
+        self.in_backward = stream + (tokens + w.hidden) * w.mlp_ratio * w.hidden // s.tp * item
+        if stage == s.stages - 1:
+            self.after_forward += 2 * stream + 2 * tokens * wide + logits * wide
+            self.in_forward = (2 if s.tp == 1 else 1) * logits * wide
+            self.in_backward = max(self.in_backward, logits * item + stream
+                                   + w.vocab // s.tp * w.hidden * item)
