@@ -25,7 +25,10 @@ _later = None  # where layers that run now are to note their weights' gradients,
 @contextmanager
 def deferring(later):
     """Of layers that run inside, backward computes the gradients of inputs, and notes in the list
-    ``later`` what `make_gradients` needs for those of weights (Qi et al. 2023, arXiv 2401.10241)."""
+    ``later`` what `make_gradients` needs for those of weights.
+
+    Qi et al. 2023 (zero bubble, arXiv 2401.10241).
+    """
     global _later
     before, _later = _later, later
     try:

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from tpviz.labels import label
-from tpviz.schemes.collectives import gather_first, scatter_first
 from tpviz.schemes import operators
+from tpviz.schemes.collectives import gather_first, scatter_first
 from tpviz.schemes.operators import linear_gradients
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tpviz.checks import one_of, whole_number
 
-from . import one_f_one_b
+from . import interleaved, one_f_one_b, v_shaped
 from .actions import KINDS, Action, Schedule
 from .clock import Timeline, timeline
 from .plan import finish
@@ -44,6 +44,13 @@ SCHEDULES = {
         one_f_one_b.last_no_recompute, "early recompute, and none on the last rank"),
     "shifted_critical_path": Known(
         one_f_one_b.shifted_critical_path, "Merak's: and one more forward before it"),
+    "interleaved_1f1b": Known(
+        interleaved.interleaved_1f1b, "1F1B with several stages on each rank", (2, 2, None)),
+    "zb_h1": Known(
+        interleaved.zb_h1, "1F1B; gradients of weights fill the bubbles", (1, 1, None)),
+    "zb_v": Known(v_shaped.zb_v, "two stages a rank in a V; bubbles filled", (2, 2, 2)),
+    "dualpipe_v": Known(
+        v_shaped.dualpipe_v, "the V; forwards beside backwards, in pairs", (2, 2, 2)),
 }
 """{name: how it is made}, in the order in which views list them."""
 

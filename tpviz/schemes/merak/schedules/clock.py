@@ -21,13 +21,16 @@ from .actions import Schedule
 FOREVER = float("inf")
 
 
-def timeline(schedule, forward=1.0, backward=2.0, recompute=None, weight=None, latency=0.0):
+def timeline(schedule, forward=1.0, backward=2.0, recompute=None, weight=None, latency=0.0,
+             overlapped=False):
     """A schedule on a clock: a `Timeline`.
 
     forward, backward, recompute, weight : seconds of a microbatch on a (virtual) stage, a number or
     one for each stage. backward is that of the input and of the weights, without recompute;
     recompute is by default ``forward``, weight (W) half of ``backward``, and I is the rest.
-    latency : seconds of a message from rank to rank; 0 inside a rank.
+    latency : seconds of a message from rank to rank; 0 inside a rank. overlapped : whether the two
+    actions of a pair (DualPipeV) run side by side: from when both can, for as long as both take,
+    and what they send goes at the end; else one after the other, as the executor does them.
     Raises ``ValueError`` if the schedule cannot run, or a duration cannot be.
     """
     stages = schedule.stages
@@ -40,7 +43,8 @@ def timeline(schedule, forward=1.0, backward=2.0, recompute=None, weight=None, l
                              f"which it is a part")
     lasts = {"F": f, "R": r, "B": b, "RB": tuple(x + y for x, y in zip(r, b)), "W": w,
              "I": tuple(x - y for x, y in zip(b, w))}
-    return _run(schedule, lasts, number("latency", latency, 0.0, FOREVER))
+    return _run(schedule, lasts, number("latency", latency, 0.0, FOREVER),
+                schedule.pairs if overlapped else ())
 
 
 def _each(name, value, stages):
@@ -52,22 +56,35 @@ def _each(name, value, stages):
     return tuple(number(name, v, 0.0, FOREVER) for v in values)
 
 
-def _run(schedule, lasts, latency):
+def _run(schedule, lasts, latency, pairs):
     start, end, causes = ([[] for _ in range(schedule.ranks)] for _ in range(3))
-    steps = schedule.order
-    arrives, rows = [], schedule.actions  # arrives: when an action's result is there, by place
-    for rank, index, needs, is_message in steps:
-        begins, cause = (end[rank][-1], (rank, index - 1)) if index else (0.0, None)
-        if needs >= 0:
-            there = arrives[needs] + latency if is_message else arrives[needs]
-            if there > begins:
-                begins, cause = there, steps[needs][:2]
+    steps, rows = schedule.order, schedule.actions
+    arrives = []  # when the result of a step is made
+
+    def enter(step, begins, cause):
+        """When a step can begin at the earliest, and why."""
+        if step.needs < 0:
+            return begins, cause
+        there = arrives[step.needs] + (latency if step.is_message else 0.0)
+        return (there, steps[step.needs][:2]) if there > begins else (begins, cause)
+
+    for place, step in enumerate(steps):
+        rank, index = step[:2]
         kind, stage, _ = rows[rank][index]
-        ends = begins + lasts[kind][stage]
-        arrives.append(ends)
-        start[rank].append(begins)
-        end[rank].append(ends)
-        causes[rank].append(cause)
+        if (rank, index - 1) in pairs:  # the second of a pair: all as for the first
+            begins, ends, cause = start[rank][-1], end[rank][-1], causes[rank][-1]
+        else:
+            begins, cause = enter(step, *((end[rank][-1], (rank, index - 1)) if index
+                                          else (0.0, None)))
+            ends = lasts[kind][stage]
+            if (rank, index) in pairs:
+                begins, cause = enter(steps[place + 1], begins, cause)
+                other, stage, _ = rows[rank][index + 1]
+                ends += lasts[other][stage]
+            ends += begins
+        for found, value in ((arrives, ends), (start[rank], begins), (end[rank], ends),
+                             (causes[rank], cause)):
+            found.append(value)
     return Timeline(schedule, *(tuple(map(tuple, found)) for found in (start, end, causes)),
                     latency)
 
@@ -94,7 +111,8 @@ class Timeline:
     @cached_property
     def busy(self):
         """Per rank, the time in which it computes."""
-        return tuple(sum(e - s for s, e in zip(*rows)) for rows in zip(self.start, self.end))
+        return tuple(sum(e - max(s, before) for s, e, before in zip(starts, ends, (0.0, *ends)))
+                     for starts, ends in zip(self.start, self.end))
 
     @property
     def bubble(self):

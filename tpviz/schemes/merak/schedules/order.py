@@ -47,10 +47,18 @@ def walk(schedule):
     """(steps, waits): `Step`s, each after all that it waits for, and the `Wait`s that are left.
 
     Each rank does its actions in their order and goes on as soon as it can; messages take no room
-    and nobody waits to be rid of one (non-blocking sends). Without a deadlock no wait is left.
+    and nobody waits to be rid of one (non-blocking sends). An overlapped pair begins when both its
+    actions can. Without a deadlock no wait is left.
     """
     steps, made = [], {}
     at = [0] * schedule.ranks
+
+    def missing(rank):
+        row, index = schedule.actions[rank], at[rank]
+        both = row[index:index + 1 + ((rank, index) in schedule.pairs)]
+        wanted = (needs(action, schedule.stages) for action in both)
+        return next((w for w in wanted if w is not None and w not in made), None)
+
     moved = True
     while moved:
         moved = False
@@ -58,7 +66,7 @@ def walk(schedule):
             while at[rank] < len(row):
                 action = row[at[rank]]
                 wanted = needs(action, schedule.stages)
-                if wanted is not None and wanted not in made:
+                if missing(rank):
                     break
                 place, sender = made[wanted] if wanted else (-1, rank)
                 what = MAKES.get(action.kind)
@@ -67,9 +75,8 @@ def walk(schedule):
                 steps.append(Step(rank, at[rank], place, sender != rank))
                 at[rank] += 1
                 moved = True
-    return tuple(steps), [
-        Wait(rank, at[rank], *needs(row[at[rank]], schedule.stages))
-        for rank, row in enumerate(schedule.actions) if at[rank] < len(row)]
+    return tuple(steps), [Wait(rank, at[rank], *missing(rank))
+                          for rank, row in enumerate(schedule.actions) if at[rank] < len(row)]
 
 
 def rings(schedule, waits):

@@ -3,13 +3,20 @@
 >>> from .actions import Schedule
 >>> print(*faults(Schedule.parse("s0: F0 F1 B1 B0 \\n s1: F0 B0 F1")), sep="\\n")
 stage 0 goes backward in the order 1, 0: gradients are summed in the order 0 to 1
-stage 1 has no backward of microbatch 1: add B1 (or I1 and W1)
+stage 1 has no backward of microbatch 1: add B1
 """
 
 from collections import Counter, defaultdict
 
-from .actions import BACKWARDS, KINDS
+from .actions import BACKWARDS, KINDS, Action
 from .order import rings, walk
+
+BEFORE = {"R": "F", "B": "FR", "RB": "F", "I": "FR", "W": "I"}
+"""{kind: the kinds that come before it on its own stage, if they are there}."""
+
+COMPLETE = {False: ({"F", "B"}, {"F", "I", "W"}),
+            True: ({"F", "RB"}, {"F", "R", "B"}, {"F", "R", "I", "W"})}
+"""{whether a stage recomputes: the kinds of actions that it may have for one microbatch}."""
 
 
 def validate(schedule):
@@ -17,13 +24,14 @@ def validate(schedule):
 
     Raises ``ValueError`` with all `faults`, if there are any.
     """
-    wrong = faults(schedule)
+    steps, waits = walk(schedule)
+    wrong = _faults(schedule, waits)
     if wrong:
         most = 12
         more = [f"and {len(wrong) - most} more"] if len(wrong) > most else []
         raise ValueError(f"{schedule!r} cannot run:\n" + "\n".join(
             f"- {line}" for line in wrong[:most] + more))
-    return walk(schedule)[0]
+    return steps
 
 
 def faults(schedule):
@@ -34,6 +42,10 @@ def faults(schedule):
     in another order than 0..m-1 (every schedule must give the same bits); and ranks that wait for
     each other in a ring.
     """
+    return _faults(schedule, walk(schedule)[1])
+
+
+def _faults(schedule, waits):
     found = [line for rank in range(schedule.ranks) for line in _strangers(schedule, rank)]
     if found:
         return found
@@ -44,7 +56,7 @@ def faults(schedule):
     for stage in range(schedule.stages):
         found += _missing(schedule, stage, stages[stage])
         found += _disordered(schedule, stage, stages[stage])
-    return found + [_hang(schedule, ring) for ring in rings(schedule, walk(schedule)[1])]
+    return found + [_hang(schedule, ring) for ring in rings(schedule, waits)]
 
 
 def _strangers(schedule, rank):
@@ -61,6 +73,11 @@ def _strangers(schedule, rank):
         elif schedule.rank_of[action.stage] != rank:
             yield (f"rank {rank}: {action} is of stage {action.stage}, which is on rank "
                    f"{schedule.rank_of[action.stage]}")
+    for index in (k for r, k in sorted(schedule.pairs) if r == rank):
+        kinds = [action.kind for action in schedule.of(rank)[index:index + 2]]
+        if kinds not in [["F", kind] for kind in BACKWARDS]:
+            yield (f"rank {rank}: only a forward and the backward after it can be a pair, not "
+                   f"{'+'.join(schedule.word(a) for a in schedule.of(rank)[index:index + 2])}")
 
 
 def _missing(schedule, stage, actions):
@@ -73,46 +90,48 @@ def _missing(schedule, stage, actions):
     for action in actions:
         has[action.microbatch].add(action.kind)
     for i in range(schedule.microbatches):
+        if has[i] in COMPLETE[schedule.recomputes[stage]]:
+            continue
+        words = {kind: schedule.word(Action(kind, stage, i)) for kind in KINDS}
         yield from (f"stage {stage} {line}" for line in _unmatched(
-            has[i], i, schedule.recomputes[stage]))
+            has[i], words, f"microbatch {i}", schedule.recomputes[stage]))
 
 
-def _unmatched(kinds, i, recomputes):
-    """What is wrong with the kinds of actions that a stage has for microbatch ``i``."""
-    backwards = [kind for kind in BACKWARDS if kind in kinds]
-    if "F" not in kinds:
-        yield f"has no forward of microbatch {i}: add F{i}"
+def _unmatched(has, words, which, recomputes):
+    """What is wrong with the kinds of actions that a stage ``has`` for one microbatch."""
+    f, b, rb, r, i, w = (words[kind] for kind in ("F", "B", "RB", "R", "I", "W"))
+    backwards = [words[kind] for kind in BACKWARDS if kind in has]
+    if "F" not in has:
+        yield f"has no forward of {which}: add {f}"
     if not backwards:
-        yield f"has no backward of microbatch {i}: add {'RB' if recomputes else 'B'}{i} " \
-              f"(or {f'R{i}, ' if recomputes else ''}I{i} and W{i})"
+        yield f"has no backward of {which}: add {rb if recomputes else b}"
     elif len(backwards) > 1:
-        yield f"goes backward more than once for microbatch {i}: " \
-              f"keep one of {', '.join(f'{kind}{i}' for kind in backwards)}"
-    if "I" in kinds and "W" not in kinds:
-        yield f"does I{i} and never W{i}: the weights get no gradient of it"
-    if "W" in kinds and "I" not in kinds:
-        yield f"does W{i} without I{i}" + (f": {backwards[0]}{i} is whole, leave W{i} out"
-                                           if backwards else "")
+        yield f"goes backward more than once for {which}: keep one of {', '.join(backwards)}"
+    if "I" in has and "W" not in has:
+        yield f"does {i} and never {w}: its weights get no gradient of {which}"
+    if "W" in has and "I" not in has:
+        yield f"does {w} without {i}" + (f": {backwards[0]} is whole, leave {w} out"
+                                         if backwards else "")
     if not recomputes:
-        for kind in ("R", "RB"):
-            if kind in kinds:
-                yield f"keeps its activations, so {kind}{i} has nothing to recompute: " \
-                      + (f"leave {kind}{i} out" if kind == "R" else f"use B{i}")
-    elif "R" in kinds and "RB" in kinds:
-        yield f"recomputes microbatch {i} twice: use R{i} and B{i}, or RB{i} alone"
-    elif backwards and not {"R", "RB"} & kinds:
-        yield f"keeps only checkpoints, so {backwards[0]}{i} has nothing to go backward through: " \
-              f"use RB{i}, or R{i} before it"
+        if "R" in has:
+            yield f"keeps its activations, so there is nothing to recompute: leave {r} out"
+        if "RB" in has:
+            yield f"keeps its activations, so there is nothing to recompute: use {b} for {rb}"
+    elif {"R", "RB"} <= has:
+        yield f"recomputes {which} twice: use {r} and {b}, or {rb} alone"
+    elif backwards and not {"R", "RB"} & has:
+        yield (f"keeps only checkpoints, so {backwards[0]} has nothing to go backward through: "
+               f"put {r} before it" + (f", or use {rb}" if "B" in has else ""))
 
 
 def _disordered(schedule, stage, actions):
     """Actions of a stage that come before what they need, and sums in another order."""
     place = {(a.kind, a.microbatch): k for k, a in reversed(list(enumerate(actions)))}
-    for early, late in [("F", "R"), *(("F", b) for b in BACKWARDS),
-                        *(("R", b) for b in BACKWARDS), ("I", "W")]:
-        for i in range(schedule.microbatches):
-            if place.get((early, i), -1) > place.get((late, i), len(actions)):
-                yield f"stage {stage} does {late}{i} before {early}{i}, which it needs"
+    for (late, i), k in place.items():
+        for early in BEFORE.get(late, ()):
+            if place.get((early, i), -1) > k:
+                word, needed = (schedule.word(Action(x, stage, i)) for x in (late, early))
+                yield f"stage {stage} does {word} before {needed}, which it needs"
     for kinds, what in ((BACKWARDS, "goes backward"), (("B", "RB", "W"), "sums gradients")):
         order = [a.microbatch for a in actions if a.kind in kinds]
         if order != sorted(order):
