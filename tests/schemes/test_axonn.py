@@ -2,7 +2,6 @@
 the byte, takes what simulation says, and refuses what cannot be."""
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 from grids import axonn, grids
@@ -29,12 +28,12 @@ def test_equals_one_process(grid, knobs):
     assert_equal(axonn(grid, **knobs), replace(WIDE, tied=not untied))
 
 
-@pytest.mark.parametrize("keep, recompute", list(product((True, False), repeat=2)))
+@pytest.mark.parametrize("keep, recompute", [(True, False), (False, True)])
 def test_overlaps_change_no_number(keep, recompute):
     """Every rank adds in the same order, whenever it waits."""
     def losses(overlap):
         strategy = axonn((2, 1, 2, 1), overlap=overlap, keep=keep, recompute=recompute)
-        return tv.run(strategy, TINY, steps=3, progress=False).meta["losses"]
+        return tv.run(strategy, TINY, steps=3, memory=False, progress=False).meta["losses"]
 
     assert len({tuple(losses(overlap)) for overlap in OVERLAPS}) == 1
 
@@ -51,8 +50,8 @@ def test_ledgers_of_run_and_capture_are_the_formulas(knobs):
     strategy = axonn((2, 1, 2, 1), **knobs)
     expected = strategy.ledger(WIDE)
     assert tv.capture(strategy, WIDE).trace(0).ledger() == expected
+    trace = tv.run(strategy, WIDE, steps=2, warmup=0, memory=False, progress=False)
     for step in (0, 1):  # the first step does not know yet what will be asked for next
-        trace = tv.run(strategy, WIDE, steps=2, warmup=0, progress=False)
         assert trace.ledger(step=step) == expected
 
 
