@@ -13,7 +13,13 @@ from . import operators
 
 
 class ColumnParallelLinear(nn.Linear):
-    """y = x W^T + b, W (out, in) split by rows: x whole (or by sequence), y by its last dim."""
+    """y = x W^T + b, W (out, in) split by rows: x whole (or by sequence), y by its last dim.
+
+    bare : the gradient of x is not summed; that is somebody else's. chunks : parts of the batch in
+    which it is, each under the next part's GEMM, without sequence parallelism.
+    """
+
+    bare, chunks = False, 1
 
     def __init__(self, features_in, features_out, group, sp, bias=True, **kw):
         super().__init__(features_in, features_out // group.size(), bias=bias, **kw)
@@ -21,16 +27,21 @@ class ColumnParallelLinear(nn.Linear):
         self.operator = operators.SequenceColumnLinear if sp else operators.ColumnLinear
 
     def forward(self, x):
-        if self.group.size() == 1:
+        if self.group.size() == 1 or self.bare:
             return linear(x, self.weight, self.bias)
-        return self.operator.apply(x, self.weight, self.bias, self.group)
+        more = (self.chunks,) if self.chunks > 1 else ()
+        return self.operator.apply(x, self.weight, self.bias, self.group, *more)
 
 
 class RowParallelLinear(nn.Linear):
     """y = sum over ranks of x_r W_r^T, plus b once; W (out, in) split by columns, x by last dim.
 
     With ``chunks`` (B divisible by it) the sum of one part of the batch overlaps the next GEMM.
+    bare : nothing is summed and no bias added; that is somebody else's. unsummed : what depends on
+    the sum is not needed, so it is left out.
     """
+
+    bare = unsummed = False
 
     def __init__(self, features_in, features_out, group, sp, chunks=1, **kw):
         super().__init__(features_in // group.size(), features_out, **kw)
@@ -38,7 +49,9 @@ class RowParallelLinear(nn.Linear):
         self.operator = ReduceScatter if sp else Reduce
 
     def forward(self, x):
-        if self.group.size() == 1:
+        if self.bare:
+            return linear(x, self.weight)
+        if self.group.size() == 1 or self.unsummed:
             return linear(x, self.weight, self.bias)
         if self.chunks > 1:
             return operators.ChunkedRowLinear.apply(

@@ -20,23 +20,30 @@ from tpviz.schemes.operators import linear_gradients
 
 
 class ColumnLinear(torch.autograd.Function):
-    """f, then y = x W^T + b with W split by rows: x is whole on every rank."""
+    """f, then y = x W^T + b with W split by rows: x is whole on every rank.
+
+    With ``chunks`` the sum of a part of the batch is under way during the next part's GEMM.
+    """
 
     @staticmethod
-    def forward(ctx, x, weight, bias, group):
+    def forward(ctx, x, weight, bias, group, chunks=1):
         ctx.save_for_backward(x, weight)
-        ctx.group, ctx.bias, ctx.later = group, bias, operators.later()
+        ctx.group, ctx.chunks, ctx.bias, ctx.later = group, chunks, bias, operators.later()
         return torch.nn.functional.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
-        grad_x = grad @ weight
-        work = dist.all_reduce(grad_x, group=ctx.group, async_op=True)
+        parts, works = [], []
+        for rows in grad.chunk(ctx.chunks):
+            parts.append(rows @ weight)
+            works.append(dist.all_reduce(parts[-1], group=ctx.group, async_op=True))
         grad_weight, grad_bias = operators.weight_gradients(ctx, x, grad, weight)
-        work.wait()
-        return grad_x, grad_weight, grad_bias, None
+        for work in works:
+            work.wait()
+        grad_x = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return grad_x, grad_weight, grad_bias, None, None
 
 
 class SequenceColumnLinear(torch.autograd.Function):
@@ -73,6 +80,7 @@ class ChunkedRowLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, group, chunks):
         ctx.save_for_backward(x, weight)
+        ctx.bias, ctx.later = None, operators.later()
         parts, works = [], []
         for number, rows in enumerate(x.chunk(chunks)):
             with label(chunk=number):
@@ -86,4 +94,4 @@ class ChunkedRowLinear(torch.autograd.Function):
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
-        return grad @ weight, linear_gradients(x, grad, bias=False)[0], None, None
+        return grad @ weight, operators.weight_gradients(ctx, x, grad, weight)[0], None, None

@@ -51,6 +51,11 @@ class Merak(Strategy):
     keep: float = knob(0.25, help="part of the first stage's layers that keep everything under "
                        "stage_aware recomputation", low=0.0, high=1.0)
 
+    lean: bool = knob(True, help="recomputation leaves out its last sum over tp, which nothing "
+                       "needs")
+    subpipeline: int = knob(0, help="sums over tp under the other half's kernels: 1 in a layer, 2 "
+                            "in a block, 3 across blocks", choices=(0, 1, 2, 3))
+
     shares_batch = True
 
     @property

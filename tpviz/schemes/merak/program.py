@@ -4,6 +4,8 @@ Where the embedding and the head share their weight, first and last stage have a
 their gradients are added up before those of all replicas are.
 """
 
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -13,9 +15,10 @@ from tpviz.mesh import Mesh
 from tpviz.schemes.collectives import part_of, sum_together
 from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather, load_parts
 from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
-from tpviz.schemes.megatron.layers import ColumnParallelLinear
+from tpviz.schemes.megatron.layers import ColumnParallelLinear, RowParallelLinear
 from tpviz.schemes.megatron.program import ParallelBlock
 
+from . import subpipeline
 from .executor import Executor
 from .messages import Messages, Routes
 from .split import layers_of, stage_of
@@ -28,14 +31,21 @@ class GPTStage(Stage):
     """Some blocks of a GPT, with the reference's names; the first stage embeds, the last one has
     the loss."""
 
-    def __init__(self, w, number, stages, group, **kw):
+    def __init__(self, w, number, stages, group, level=0, **kw):
         super().__init__()
         self.number, self.group = number, group
+        self.level = level if group.size() > 1 else 0
         self.receives = [((w.batch, w.seq, w.hidden), kw["dtype"])] if number else []
         if number == 0:
             self.embed = ParallelEmbedding(w, group, False, **kw)
-        self.blocks = nn.ModuleDict({str(i): ParallelBlock(w, group, False, 1, **kw)
+        halves = 2 if level == 1 and w.batch > 1 else 1
+        self.blocks = nn.ModuleDict({str(i): ParallelBlock(w, group, False, halves, **kw)
                                      for i in layers_of(w.layers, stages)[number]})
+        for layer in self.blocks.modules():
+            if isinstance(layer, ColumnParallelLinear):
+                layer.bare, layer.chunks = self.level > 1, halves
+            elif isinstance(layer, RowParallelLinear):
+                layer.bare = self.level > 1
         if number == stages - 1:
             self.norm = nn.LayerNorm(w.hidden, **kw)
             self.head = ColumnParallelLinear(w.hidden, w.vocab, group, False, bias=False, **kw)
@@ -43,9 +53,22 @@ class GPTStage(Stage):
     def begin(self, received, inputs):
         return received if self.number else (self.embed(inputs[0]),)
 
-    @property
-    def layers(self):
-        return [lambda values, block=block: (block(*values),) for block in self.blocks.values()]
+    def run(self, values, start, stop):
+        (x,), blocks = values, list(self.blocks.values())[start:stop]
+        if self.level == 3 and blocks:
+            return (subpipeline.run(blocks, x),)
+        for block in blocks:
+            x = subpipeline.run([block], x) if self.level == 2 else block(x)
+        return (x,)
+
+    @contextmanager
+    def lean(self, layer):
+        last = list(self.blocks.values())[layer].mlp.down
+        last.unsummed = True
+        try:
+            yield
+        finally:
+            last.unsummed = False
 
     def finish(self, values, inputs):
         if not hasattr(self, "head"):
@@ -72,7 +95,7 @@ class MerakProgram(Program):
         up = Mesh(strategy.axes).second_group("pp", "pp")
         drops = strategy.drops(workload)
         split = any(action.kind == "W" for action in schedule.of(self.place))
-        runners = {s: Runner(stage, drops[s], split) for s, stage in stages.items()}
+        runners = {s: Runner(stage, drops[s], split, strategy.lean) for s, stage in stages.items()}
         messages = Messages(Routes(schedule, self.place), down, up, self._empty)
         share = 1 / (strategy.microbatches * strategy.dp)
         self.executor = Executor(schedule, self.place, runners, messages, share)
@@ -171,7 +194,7 @@ def build(strategy, workload, mesh, dtype, device, **options):
     kw = {"dtype": dtype or getattr(torch, workload.dtype), "device": device}
     local, splits = strategy.local(workload), strategy.splits(workload)
     place = mesh.get_local_rank("pp")
-    stages = {s: GPTStage(local, s, schedule.stages, group, **kw)
+    stages = {s: GPTStage(local, s, schedule.stages, group, strategy.subpipeline, **kw)
               for s in range(schedule.stages) if schedule.rank_of[s] == place}
     for stage in stages.values():
         load_parts(stage, workload, splits, mesh, {HEAD: TOKENS} if workload.tied else {})

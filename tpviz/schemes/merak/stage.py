@@ -6,7 +6,8 @@ more before backward, with the random numbers of the first time. The graph is cu
 them.
 """
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import nn
@@ -32,6 +33,16 @@ class Stage(nn.Module):
         """Callables, values -> values."""
         return ()
 
+    def run(self, values, start, stop):
+        """Values through the layers from ``start`` to ``stop``, None for the last."""
+        for layer in self.layers[start:stop]:
+            values = layer(values)
+        return values
+
+    def lean(self, layer):
+        """Inside, layer ``layer`` leaves out what only its output needs."""
+        return nullcontext()
+
     def finish(self, values, inputs):
         """What the next stage receives; of the last stage a tuple of the loss alone."""
         return values
@@ -50,11 +61,13 @@ class Kept:
 class Runner:
     """Runs a `Stage`, microbatch by microbatch. drop : how many of its layers are recomputed.
 
-    split : whether backward is in two, the input's gradient and later the weights'.
+    split : whether backward is in two, the input's gradient and later the weights'. lean : whether
+    recomputation leaves out what backward does not need, the last sum of what is recomputed.
     """
 
-    def __init__(self, stage, drop=0, split=False):
+    def __init__(self, stage, drop=0, split=False, lean=False):
         self.stage, self.drop, self.split = stage, drop, split
+        self.lean = partial(stage.lean, drop - 1) if lean else nullcontext
         self.kept, self.later = {}, {}
 
     # -- forward ---------------------------------------------------------------------------------
@@ -73,20 +86,18 @@ class Runner:
             with torch.no_grad():
                 values = self._run(values, 0, self.drop)
             values = kept.behind = _leaves(values)
-        values = self._run(values, self.drop)
+        values = self._run(values, self.drop, None)
         return self.stage(self.stage.finish, values, inputs)
 
-    def _run(self, values, start, stop=None):
-        for layer in self.stage.layers[start:stop]:
-            values = self.stage(layer, values)
-        return values
+    def _run(self, values, start, stop):
+        return self.stage(self.stage.run, values, start, stop)
 
     # -- recomputation ---------------------------------------------------------------------------
     def recompute(self, microbatch):
         """Run the dropped layers once more, now with a graph."""
         kept = self.kept[microbatch]
         leaves = _leaves(kept.before)
-        with with_random_state(kept.random), deferring(kept.later):
+        with with_random_state(kept.random), deferring(kept.later), self.lean():
             kept.again = leaves, self._run(leaves, 0, self.drop)
 
     # -- backward --------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ The step's time is that of the schedule (`schedules.timeline`) with each stage's
 message's latency between ranks; then the sums at the end and the update, stage by stage.
 """
 
-from collections import defaultdict
 from math import prod
 
 from tpviz.cost import Segment, transfer
@@ -22,6 +21,7 @@ from tpviz.trace import Ledger
 from .messages import Routes
 from .schedules import timeline
 from .split import layers_of, stage_of
+from .stretches import Stretches, halves
 
 TOKENS = "embed.token.weight"
 
@@ -34,10 +34,14 @@ def ledger(s, w, place):
     rows = []
     for stage in schedule.stages_of(place):
         first, last = stage == 0, stage == schedule.stages - 1
-        sums = {"forward": 2 * len(blocks[stage]) + first, "recompute": 2 * drops[stage],
-                "backward": 2 * len(blocks[stage]) + last}
-        rows += [("tp", "all_reduce", phase, m * count, activation, tp)
-                 for phase, count in sums.items()]
+        rows += [("tp", "all_reduce", "forward", m * first, activation, tp),
+                 ("tp", "all_reduce", "backward", m * last, activation, tp)]
+        again = 2 * drops[stage] - (s.lean and drops[stage] > 0)
+        counts = {"forward": 2 * len(blocks[stage]), "recompute": again,
+                  "backward": 2 * len(blocks[stage])}
+        rows += [("tp", "all_reduce", phase, m * count, activation * part // local.batch, tp)
+                 for phase, count in counts.items()
+                 for part in (halves(local.batch) if s.subpipeline else [local.batch])]
         rows += [("tp", "all_gather", "forward", m * last, loss, tp)]
     routes = Routes(schedule, place)
     for message, source in routes.source.items():
@@ -69,36 +73,35 @@ def held(s, w):
 
 
 def stage_segments(s, w, cluster, mesh):
-    """{(phase, stage): `Segment`s} of one microbatch, phases forward, recompute and backward."""
-    found = defaultdict(list)
+    """{(kind of action, stage): `Segment`s} of one microbatch."""
+    found, schedule = {}, s.schedule_of(w)
     drops, blocks = s.drops(w), layers_of(w.layers, s.stages)
-    for segment in s.inside.cost(s.local(w), cluster, mesh):
-        if segment.phase not in ("forward", "backward"):
-            continue
-        stage = stage_of(segment.layer, w, s.stages)
-        found[segment.phase, stage].append(segment)
-        part, _, rest = segment.layer.partition(".")
-        dropped = blocks[stage][:drops[stage]]
-        if segment.phase == "forward" and part == "blocks" and int(rest.split(".")[0]) in dropped:
-            found["recompute", stage].append(segment._replace(phase="recompute"))
+    for stage in range(s.stages):
+        last, mine = stage == s.stages - 1, list(blocks[stage])
+        split = any(a.kind == "W" for a in schedule.of(schedule.rank_of[stage]))
+        made = Stretches(s.local(w), cluster, mesh, s.subpipeline, split)
+        dropped, kept = mine[:drops[stage]], mine[drops[stage]:]
+        found["F", stage] = [*(made.embed() if stage == 0 else ()), *made.forward(dropped),
+                             *made.forward(kept), *(made.head() if last else ())]
+        found["R", stage] = made.forward(dropped, "recompute", s.lean)
+        found["I", stage] = [*(made.head_back() if last else ()), *made.backward(kept),
+                             *made.backward(dropped)]
+        found["W", stage] = made.weights(mine, last) if split else []
+        found["B", stage] = found["I", stage] + found["W", stage]
+        found["RB", stage] = found["R", stage] + found["B", stage]
     return found
 
 
-PHASE = {"F": ("forward",), "B": ("backward",), "RB": ("recompute", "backward"),
-         "R": ("recompute",)}
-
-
 def clock(s, w, cluster, mesh):
-    """The `schedules.Timeline` of a step, and the segments of each stage's microbatch."""
+    """The `schedules.Timeline` of a step, and the segments of each stage's actions."""
     parts = stage_segments(s, w, cluster, mesh)
 
-    def seconds(phase):
-        return [sum(segment.seconds for segment in parts[phase, stage])
+    def seconds(kind):
+        return [sum(segment.seconds for segment in parts[kind, stage])
                 for stage in range(s.stages)]
 
-    return timeline(s.schedule_of(w), seconds("forward"), seconds("backward"),
-                    recompute=seconds("recompute"), latency=message_seconds(s, w, cluster, mesh)
-                    ), parts
+    return timeline(s.schedule_of(w), seconds("F"), seconds("B"), recompute=seconds("R"),
+                    weight=seconds("W"), latency=message_seconds(s, w, cluster, mesh)), parts
 
 
 def message_seconds(s, w, cluster, mesh):
@@ -119,8 +122,7 @@ def cost(s, w, cluster, mesh):
         start = line.start[0][place]
         if start > now:
             found.append(Segment("", "", bubble=start - now))
-        for phase in PHASE[action.kind]:
-            found += parts[phase, action.stage]
+        found += parts[action.kind, action.stage]
         now = line.end[0][place]
     return [*found, *_end(s, w, cluster, mesh, line, now)]
 
