@@ -1,0 +1,109 @@
+"""A model's call: its arguments by name, its output from tensors. Both are trees of values."""
+
+import inspect
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+
+def inputs_of(example):
+    """(args, kwargs) of a tensor, a tuple of arguments, a dict of named ones, or (args, kwargs)."""
+    if isinstance(example, dict):
+        return (), dict(example)
+    if isinstance(example, (tuple, list)):
+        if len(example) == 2 and isinstance(example[0], (tuple, list)) \
+                and isinstance(example[1], dict):
+            return tuple(example[0]), dict(example[1])
+        return tuple(example), {}
+    return (example,), {}
+
+
+class Call:
+    """How a model was called when it was traced.
+
+    Arguments have their names in ``forward``; one that is a list or a dict has its tensors as
+    "name_0" and so on. names : of the tensors, in order, once `name` has told them.
+    """
+
+    def __init__(self, model, args, kwargs):
+        self.model, self.signature = type(model).__name__, inspect.signature(model.forward)
+        self.args, self.kwargs = self._bound(args, kwargs)
+        self.leaves, self.spec = tree_flatten((self.args, self.kwargs))
+        self.fixed = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in self.leaves]
+        if all(self.fixed):
+            raise ValueError(f"example_inputs have no tensor; {self.model}.forward takes "
+                             f"{self.signature}")
+
+    def _bound(self, args, kwargs):
+        """Every argument by its name, where ``forward`` lets it have one."""
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ValueError(f"inputs do not fit {self.model}.forward{self.signature}: "
+                             f"{error}") from None
+        kinds = {name: p.kind for name, p in self.signature.parameters.items()}
+        if any(kinds[name] in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
+               for name in bound.arguments):
+            return args, kwargs
+        named = {}
+        for name, value in bound.arguments.items():
+            named |= value if kinds[name] is inspect.Parameter.VAR_KEYWORD else {name: value}
+        return (), named
+
+    def named(self, args, kwargs, inputs):
+        """{name: tensor} of a later call. inputs : {name: `Spec`} of the traced one."""
+        args, kwargs = self._bound(args, kwargs)
+        if kwargs.keys() == self.kwargs.keys():
+            kwargs = {name: kwargs[name] for name in self.kwargs}
+        leaves, spec = tree_flatten((args, kwargs))
+        if spec != self.spec:
+            raise ValueError(f"{self.model} was traced with the arguments "
+                             f"{_words(self.args, self.kwargs)}, not {_words(args, kwargs)}: trace "
+                             "it with example inputs like these")
+        for leaf, fixed in zip(leaves, self.fixed):
+            if fixed and (isinstance(leaf, torch.Tensor) or leaf != fixed[0]):
+                raise ValueError(f"{self.model} was traced with {fixed[0]!r} where now "
+                                 f"{leaf!r} is given: trace it with that value")
+        tensors = [leaf for leaf, fixed in zip(leaves, self.fixed) if not fixed]
+        found = dict(zip(inputs, tensors))
+        for name, tensor in found.items():
+            check(name, tensor, inputs[name])
+        return found
+
+    def flat(self, model):
+        """The model with only its output's tensors: export refuses caches and the like."""
+        return _Flat(model, self)
+
+    def joined(self, tensors):
+        """The output, of its tensors."""
+        ahead = iter(tensors)
+        return tree_unflatten([next(ahead) if fixed is None else fixed[0]
+                               for fixed in self.given], self.out_spec)
+
+
+class _Flat(nn.Module):
+    def __init__(self, inner, call):
+        super().__init__()
+        self.inner, self.call = inner, call
+        self.training = inner.training
+
+    def forward(self, *args, **kwargs):
+        leaves, self.call.out_spec = tree_flatten(self.inner(*args, **kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        self.call.given = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves]
+        return tensors
+
+
+def check(name, tensor, spec):
+    """Raise ``ValueError`` unless a tensor is as it was when the model was traced."""
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{name} has to be a tensor, not {type(tensor).__name__}")
+    if tuple(tensor.shape) != spec.shape or tensor.dtype != spec.dtype:
+        raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}, but the model was "
+                         f"traced with {spec.dtype} {spec.shape}: microbatches have that size, or "
+                         "trace it with this one")
+
+
+def _words(args, kwargs):
+    return ", ".join([f"#{k}" for k in range(len(args))] + list(kwargs)) or "none"

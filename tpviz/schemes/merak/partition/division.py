@@ -1,0 +1,97 @@
+"""`partition_of`: shards to stages, and what follows from it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tpviz.checks import one_of, whole_number
+
+from .balance import smallest_largest, uniform, uniform_floor
+from .emit import Stage
+from .sharding import shard
+from .stages import stage_parts
+
+BALANCES = ("uniform", "uniform_floor", "parameters", "flops")
+
+
+def partition_of(graph, stages, shards=None, balance="uniform"):
+    """A `ModelGraph` in ``stages`` contiguous stages: a `Partition`.
+
+    shards : of `shard`; by default its own default, and the finest where those are too few.
+    balance : "uniform", "uniform_floor" (how many shards a stage has), "parameters" or "flops" (the
+    largest stage is as small as can be, exact), or a list of seconds, one a shard, of which the
+    slowest stage has as few as can be.
+
+    Raises ``ValueError`` for more stages than shards, and for seconds that are not one a shard.
+    """
+    stages = whole_number("stages", stages)
+    if shards is None:
+        shards = shard(graph)
+        shards = shards if len(shards) >= stages else shard(graph, "finest")
+    shards = tuple(shards)
+    if stages > len(shards):
+        finest = len(shard(graph, "finest"))
+        more = f"; shard(graph, 'finest') gives {finest}" if finest > len(shards) else ""
+        raise ValueError(f"{graph.model} has {len(shards)} shards, {stages} stages are too many: "
+                         f"use at most {len(shards)}{more}")
+    ranges = _ranges(shards, stages, balance)
+    return Partition(graph, shards, tuple(ranges), balance if isinstance(balance, str) else
+                     "seconds")
+
+
+def _ranges(shards, stages, balance):
+    if isinstance(balance, str):
+        one_of("balance", balance, BALANCES)
+        if balance in ("uniform", "uniform_floor"):
+            return {"uniform": uniform, "uniform_floor": uniform_floor}[balance](len(shards),
+                                                                                 stages)
+        return smallest_largest([s.numel if balance == "parameters" else s.flops for s in shards],
+                                stages)
+    seconds = np.asarray(balance, dtype=float)
+    if seconds.shape != (len(shards),) or not (np.isfinite(seconds) & (seconds >= 0)).all():
+        raise ValueError(f"balance by seconds needs {len(shards)} numbers >= 0, one a shard, not "
+                         f"{balance!r}: use those, or one of {', '.join(BALANCES)}")
+    return smallest_largest(seconds, stages)
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Which operations of a traced model are on which stage. Made by `partition_of`.
+
+    ranges : (first, behind last) shard of each stage. balance : what was made even.
+    """
+
+    graph: object
+    shards: tuple
+    ranges: tuple
+    balance: str
+
+    @cached_property
+    def stages(self):
+        """The `StagePart` of every stage."""
+        return stage_parts(self.graph, self.shards, self.ranges)
+
+    @cached_property
+    def ties(self):
+        """[{"names": (...), "stages": (...)}] of parameters that several stages hold: their copies
+        start equal, and their gradients are to be summed. A name belongs to the stage beside it."""
+        groups = [set(group) for group in self.graph.ties]
+        tied = set().union(*groups)
+        groups += [{name} for name in self.graph.parameters if name not in tied]
+        found = []
+        for group in groups:
+            held = [(next((n for n in part.parameters if n in group), None), part.index)
+                    for part in self.stages]
+            held = [(name, stage) for name, stage in held if name]
+            if len(held) > 1:
+                found.append({"names": tuple(n for n, _ in held),
+                              "stages": tuple(s for _, s in held)})
+        return found
+
+    def module(self, stage, model, device=None):
+        """Stage number ``stage`` as a `Stage` module with the tensors of ``model``: the traced one
+        or one like it, on the meta device too. device : where it will run, by default where its
+        tensors are."""
+        stage = whole_number("stage", stage, 0, len(self.stages) - 1)
+        return Stage(self.graph, self.stages[stage], model, device)

@@ -1,0 +1,118 @@
+"""Modules that stay one node: export sees an operator of ours in their place.
+
+Needed where tracing through would lose something: an autograd function's backward (tensor-parallel
+layers have one), or code that export cannot follow. Stages call the real module. Its output is as
+``module.shape(*args, **kwargs)`` says if there is such a method (a ``torch.Size``, or tensors), else
+as its forward on fake tensors, where collectives move nothing.
+"""
+
+from contextlib import contextmanager
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+
+_calls = []  # of the trace under way
+_depth = 0  # whether a leaf's forward runs
+
+
+def inside():
+    """Whether a leaf's forward runs."""
+    return _depth > 0
+
+
+class Place:
+    """Where a tensor stands among a call's arguments."""
+
+    def __init__(self, number):
+        self.number = number
+
+
+class LeafCall:
+    """One call of a leaf module. path : where it is in the model."""
+
+    def __init__(self, path, module, forward, args, kwargs):
+        self.path, self.module, self.forward = path, module, forward
+        self.tensors = []
+
+        def place(tensor):
+            self.tensors.append(tensor)
+            return Place(len(self.tensors) - 1)
+        self.frame = tree_map_only(torch.Tensor, place, (args, kwargs))
+
+    def arguments(self, values):
+        """(args, kwargs) with these values in the places of tensors."""
+        return tree_map_only(Place, lambda place: values[place.number], self.frame)
+
+    def like(self, tensors):
+        """Tensors like its output's."""
+        global _depth
+        args, kwargs = self.arguments(tensors)
+        shape = getattr(self.module, "shape", None)
+        _depth += 1
+        try:
+            given = shape(*args, **kwargs) if callable(shape) else self.forward(*args, **kwargs)
+        finally:
+            _depth -= 1
+        if isinstance(given, torch.Size):
+            given = tensors[0].new_empty(given)
+        found, self.spec = tree_flatten(given)
+        self.fixed = [None if isinstance(value, torch.Tensor) else (value,) for value in found]
+        return tensors_of(found)
+
+    def joined(self, tensors):
+        """The output, of its tensors."""
+        ahead = iter(tensors)
+        return tree_unflatten([next(ahead) if fixed is None else fixed[0]
+                               for fixed in self.fixed], self.spec)
+
+
+def tensors_of(tree):
+    """The tensors in a value, in order."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+@torch.library.custom_op("tpviz::leaf", mutates_args=())
+def leaf(tensors: list[torch.Tensor], call: int) -> list[torch.Tensor]:
+    """Call number ``call`` of a leaf, as export sees it."""
+    raise RuntimeError("tpviz::leaf has no numbers: it is for tracing alone")
+
+
+@leaf.register_fake
+def _(tensors, call):
+    return _calls[call].like(tensors)
+
+
+@contextmanager
+def leaves_of(model, leaves):
+    """While inside, calls of leaf modules are single operators. Gives the list of `LeafCall`s.
+
+    leaves : types, or a function module -> bool.
+    """
+    chosen = leaves
+    if isinstance(leaves, (type, tuple, list, set, frozenset)):
+        types = leaves if isinstance(leaves, type) else tuple(leaves)
+        chosen = lambda module: isinstance(module, types)  # noqa: E731
+    found = {}
+    for path, module in model.named_modules():
+        if path and chosen(module) and not any(path.startswith(f"{p}.") for p in found):
+            found[path] = module
+    _calls[:] = []
+    before = {path: module.__dict__.get("forward") for path, module in found.items()}
+    for path, module in found.items():
+        module.forward = _stub(path, module, module.forward)
+    try:
+        yield _calls
+    finally:
+        for path, module in found.items():
+            del module.forward
+            if before[path] is not None:
+                module.forward = before[path]
+
+
+def _stub(path, module, forward):
+    def call(*args, **kwargs):
+        made = LeafCall(path, module, forward, args, kwargs)
+        _calls.append(made)
+        tensors, made.tensors = made.tensors, None
+        return made.joined(torch.ops.tpviz.leaf(tensors, len(_calls) - 1))
+    return call

@@ -1,0 +1,152 @@
+"""One run of a traced graph on fake tensors, with gradients: what each operation costs and keeps.
+
+FLOPs are the counter's, operator by operator below the traced one (a linear layer is its GEMM).
+What is kept for backward is asked of autograd, for the kernels of the traced device; it is called
+an estimate because another device may choose other kernels, and allocators round up.
+"""
+
+import torch
+from torch import fx
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from .graph import Node, Spec
+from .leaves import tensors_of
+
+INPUT = ("input", None)
+LEAF = torch.ops.tpviz.leaf.default
+_EMBEDDINGS = (torch.ops.aten.embedding.default, torch.ops.aten.embedding_bag.default,
+               torch.ops.aten.embedding_bag.padding_idx)
+_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+# The counter knows no attention of the CPU; its arithmetic is the GPU's.
+_MORE = {_CPU: flop_registry[torch.ops.aten._scaled_dot_product_flash_attention]}
+
+
+class Measure(fx.Interpreter):
+    """Runs a graph module once; then `nodes` has its `Node` objects.
+
+    kinds : {placeholder's name: ("parameter", "buffer", "constant" or "input", its own name)}.
+    calls : of leaves. owned : {path of a leaf: (names of parameters, of buffers)}.
+    """
+
+    def __init__(self, program, kinds, calls, owned):
+        super().__init__(program, garbage_collect_values=False)  # storages keep their ids
+        self.kinds, self.calls, self.owned = kinds, calls, owned
+        self.facts = {}
+
+    def run(self, *tensors):
+        """Forward on these tensors, one a placeholder."""
+        names = [n.name for n in self.module.graph.nodes if n.op == "placeholder"]
+        self.outer = {_storage(t): self.kinds[name][1] for t, name in zip(tensors, names)}
+        self.counter = FlopCounterMode(display=False, custom_mapping=_MORE)
+        with torch.enable_grad(), self.counter:
+            super().run(*tensors)
+        self.written = set().union(*(writes for *_, writes in self.facts.values()))
+        return self
+
+    def run_node(self, n):
+        """One operation; what it does is noted."""
+        if n.op in ("placeholder", "output"):
+            return super().run_node(n)
+        args = tensors_of([self.env[node] for node in n.all_input_nodes])
+        versions, flops, saves = [t._version for t in args], self.counter.get_total_flops(), {}
+
+        def keep(tensor):
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self.outer:
+                saves[storage._cdata] = storage.nbytes()
+            return tensor
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            value = super().run_node(n)
+        writes = {self._place(t) for t, version in zip(args, versions) if t._version != version}
+        self.facts[n] = value, self.counter.get_total_flops() - flops, saves, writes
+        return value
+
+    def _place(self, tensor):
+        """What a tensor lies in: a parameter, buffer or input by name, else a storage's number."""
+        storage = _storage(tensor)
+        return self.outer.get(storage, storage)
+
+    def call_function(self, target, args, kwargs):
+        """Leaves run their real forward: the operator in their place has no numbers."""
+        if target is LEAF:
+            return self.calls[args[1]].like(args[0])
+        return super().call_function(target, args, kwargs)
+
+    # -- what follows ------------------------------------------------------------------------------
+    def nodes(self):
+        """The `Node` objects, in order.
+
+        Raises ``ValueError`` where the model writes into one of its inputs.
+        """
+        self.learned, self.free, found = set(), set(), []
+        for node in self.module.graph.nodes:
+            if node.op == "placeholder":
+                kind, name = self.kinds[node.name]
+                if kind == "parameter":
+                    self.learned.add(node)
+                elif name not in self.written:
+                    self.free.add(node)
+                elif kind == "input":
+                    raise ValueError(f"the model writes into its input {name}, which every stage "
+                                     "would load anew: let it write into a clone")
+            elif node.op != "output":
+                found.append(self._node(node))
+        return tuple(found)
+
+    def _node(self, node):
+        value, flops, saves, writes = self.facts[node]
+        takes, call = node.all_input_nodes, None
+        kinds = [self.kinds[n.name] for n in takes if n.op == "placeholder"]
+        used = {kind: tuple(name for k, name in kinds if k == kind)
+                for kind in ("parameter", "buffer", "constant")}
+        if node.target is LEAF:
+            call = self.calls[node.args[1]]
+            used["parameter"], used["buffer"] = self.owned[call.path]
+        tensors = tensors_of(value)
+        if call or not self.learned.isdisjoint(takes):
+            self.learned.add(node)
+        elif self.free.issuperset(takes) and not (writes or _random(node, self.module)) and \
+                self.written.isdisjoint(map(self._place, tensors)):
+            self.free.add(node)
+        one = isinstance(value, torch.Tensor)
+        return Node(
+            node.name, type(call.module).__name__ if call else _op(node),
+            call.path if call else _path(node), used["parameter"],
+            used["buffer"] + used["constant"],
+            tuple(n.name for n in takes if self.kinds.get(n.name, INPUT)[0] == "input"),
+            Spec(node.name, tuple(value.shape), value.dtype) if one else None, flops, saves,
+            frozenset(map(self._place, [*tensors, *tensors_of([self.env[n] for n in takes])])),
+            frozenset(writes), any(t.requires_grad for t in tensors), node in self.learned, node in self.free,
+            type(call.module).__name__.endswith("Embedding") if call else
+            node.target in _EMBEDDINGS and node.args[0] in self.learned)
+
+
+def _storage(tensor):
+    return tensor.untyped_storage()._cdata
+
+
+def _random(node, module):
+    """Whether the operation, or one inside it, draws random numbers."""
+    tags = getattr(node.target, "tags", ())
+    if torch.Tag.nondeterministic_seeded in tags:
+        return True
+    if node.op != "get_attr":
+        return any(n.op == "get_attr" and _random(n, module) for n in node.all_input_nodes)
+    region = getattr(module, node.target, None)
+    return isinstance(region, fx.GraphModule) and any(_random(n, region)
+                                                      for n in region.graph.nodes)
+
+
+def _op(node):
+    """aten.linear of aten.linear.default; get_attr of a part that runs in another mode."""
+    if node.op != "call_function":
+        return node.op
+    if isinstance(node.target, torch._ops.OpOverload):
+        return str(node.target.overloadpacket)
+    return getattr(node.target, "__name__", str(node.target))
+
+
+def _path(node):
+    """The innermost module's, without export's own around the model."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    return stack[-1][0].removeprefix("inner").removeprefix(".") if stack else ""

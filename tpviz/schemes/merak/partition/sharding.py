@@ -1,0 +1,106 @@
+"""Shards: the parts that a graph is cut into before stages are made of them.
+
+The rule is that of the authors' release (graph sharding, adapted there from fairscale; written here
+as one walk over legal cuts, derived): a cut is *legal* where a single value crosses it, besides
+*hot* ones, see `crossing`. A shard is closed at the first legal cut at which it has more
+parameters than a share of all; an embedding, which does not count in the total, closes its own.
+"""
+
+from dataclasses import dataclass
+
+from tpviz.checks import whole_number
+
+from .crossing import Crossing, layer_of
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Operations ``start`` to ``stop`` (excluded) of a graph's body.
+
+    numel : elements of the parameters that it uses first, tied ones once. flops : of its forward.
+    """
+
+    start: int
+    stop: int
+    numel: int
+    flops: int
+
+
+def shard(graph, count=None):
+    """The shards of a `ModelGraph`, in order, a tuple of `Shard`.
+
+    count : roughly how many, as ``shard_count`` of the release: a shard is closed once it has more
+    than 1/count of the parameters that are in no embedding. Layers are not torn finer than is legal,
+    so there may be fewer or, with embeddings, a few more. By default 2 L + 4 for a model of L
+    repeated layers, else "finest": a cut at every legal place since which there are parameters.
+
+    Raises ``ValueError`` for a count below 1.
+    """
+    if count is None:
+        layers = num_layers(graph)
+        count = 2 * layers + 4 if layers else "finest"
+    embeddings = {name for node in graph.body if node.embedding for name in node.parameters}
+    embeddings = {graph.first_names.get(name, name) for name in embeddings}
+    first_use = _first_uses(graph)
+    share = 0
+    if count != "finest":
+        total = sum(numel for use in first_use for name, numel in use.items()
+                    if name not in embeddings)
+        share = total // whole_number("count", count)
+    legal, starts, found = legal_cuts(graph), [0], 0
+    for place, (node, use) in enumerate(zip(graph.body, first_use), 1):
+        found += share + 1 if node.embedding else sum(use.values())
+        if found > share and place in legal:
+            starts.append(place)
+            found = 0
+    ends = [*starts[1:], len(graph.body)]
+    return tuple(Shard(a, b, sum(sum(use.values()) for use in first_use[a:b]),
+                       sum(node.flops for node in graph.body[a:b])) for a, b in zip(starts, ends))
+
+
+def legal_cuts(graph):
+    """Places 1 .. n-1 in the body of a graph where it may be cut: before operation number ``place``.
+
+    There one tensor crosses, hot ones aside; parameters follow; and no tensor or buffer that is
+    written into is torn from what else lies in its storage.
+    """
+    crossing, torn = Crossing(graph), _torn(graph.body)
+    last = max((k for k, node in enumerate(graph.body) if node.parameters), default=0)
+    places = range(1, last + 1)
+    return {place for place, names in zip(places, crossing.at(places))
+            if place not in torn and crossing.legal(names)}
+
+
+def _torn(body):
+    """Places inside of what has to be one stage's: from where a storage comes up to the last write
+    into it; of a buffer up to its last use, since another stage would have another copy."""
+    written = set().union(*(node.writes for node in body))
+    spans = {}
+    for k, node in enumerate(body):
+        for storage in node.touches & written:
+            start, stop = spans.get(storage, (k, k))
+            spans[storage] = start, k if isinstance(storage, str) or storage in node.writes else stop
+    return {place for start, stop in spans.values() for place in range(start + 1, stop + 1)}
+
+
+def _first_uses(graph):
+    """Of each operation {first name: elements} of the parameters that none before it uses."""
+    seen, found = set(), []
+    for node in graph.body:
+        new = {graph.first_names.get(name, name) for name in node.parameters} - seen
+        seen |= new
+        found.append({name: graph.parameters[name].numel for name in new})
+    return found
+
+
+def num_layers(graph):
+    """Repeated layers: numbered places with parameters, of stacks all of whose places are of one
+    type; 0 if there are none."""
+    found = {}
+    for node in graph.body:
+        if node.parameters and (layer := layer_of(node.path)):
+            found.setdefault(layer, graph.types.get(".".join(filter(None, map(str, layer)))))
+    stacks = {}
+    for (container, _), kind in found.items():
+        stacks.setdefault(container, []).append(kind)
+    return sum(len(kinds) for kinds in stacks.values() if len(set(kinds)) == 1 and len(kinds) > 1)

@@ -1,0 +1,96 @@
+"""A model made ready for export, and put back after: stand-ins for its tensors, no caches, and no
+autograd function that export would take for what its forward does.
+"""
+
+import io
+import logging
+import warnings
+from contextlib import contextmanager, redirect_stderr
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from . import leaves
+
+
+def device_of(model, inputs):
+    """Where the model is traced to run: its inputs' device, else its own, meta ones aside."""
+    tensors = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor)]
+    tensors += [*model.parameters(), *model.buffers()]
+    return next((t.device for t in tensors if t.device.type != "meta"), torch.device("cpu"))
+
+
+def stand_in(value, mode, device):
+    """A fake tensor like this one (a parameter for a parameter); anything else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    with mode:
+        fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+    if isinstance(value, nn.Parameter):
+        return nn.Parameter(fake, value.requires_grad)
+    return fake
+
+
+@contextmanager
+def stand_ins(model, mode, device):
+    """While inside, every parameter and buffer is a fake of its own: tied ones are apart.
+
+    Gives {id of a fake: its name}.
+    """
+    before = [(of, dict(of)) for module in model.modules()
+              for of in (module._parameters, module._buffers)]
+    try:
+        for of, tensors in before:
+            of.update({name: stand_in(t, mode, device) for name, t in tensors.items()})
+        yield
+    finally:
+        for of, tensors in before:
+            of.update(tensors)
+
+
+@contextmanager
+def no_caches(model):
+    """While inside, Hugging Face models keep no keys and values for generation."""
+    configs = {id(c): c for module in model.modules()
+               if getattr(c := getattr(module, "config", None), "use_cache", None) is True}
+    try:
+        for config in configs.values():
+            config.use_cache = False
+        yield
+    finally:
+        for config in configs.values():
+            config.use_cache = True
+
+
+class OwnBackward(Exception):
+    """An autograd function is about to be traced through."""
+
+
+@contextmanager
+def no_own_backward():
+    """While inside, `OwnBackward` is raised by autograd functions, those of leaves aside."""
+    apply = torch.autograd.Function.__dict__["apply"]
+
+    def refuse(cls, *args, **kwargs):
+        if leaves.inside():
+            return apply.__get__(None, cls)(*args, **kwargs)
+        raise OwnBackward(cls.__name__)
+    torch.autograd.Function.apply = classmethod(refuse)
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = apply
+
+
+@contextmanager
+def quiet():
+    """Nothing of export's own on the screen: what stops it is raised."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

@@ -1,0 +1,145 @@
+"""`trace`: from a module to a `ModelGraph`, by ``torch.export`` on tensors without numbers.
+
+Nothing of the model's own is computed or copied: parameters and buffers are put aside and fake ones
+(shapes alone) take their places, so a model on the meta device, larger than any memory, is traced
+like any other. It is the part of the paper's proxy representation (its authors patch
+``torch.nn.Linear`` for it; the way here is ours).
+"""
+
+from contextlib import ExitStack
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._pytree import tree_map
+
+from .calls import Call, inputs_of
+from .graph import ModelGraph, Spec
+from .leaves import leaves_of
+from .measure import LEAF, Measure
+from .reasons import reason
+from .standins import device_of, no_caches, no_own_backward, quiet, stand_in, stand_ins
+
+
+def trace(model, example_inputs, leaves=()):
+    """The operations of one forward of ``model``, and what each costs: a `ModelGraph`.
+
+    Parameters
+    ----------
+    model : any ``nn.Module``, on any device, meta too. It is left as it is. Its mode, training or
+        evaluation, will be that of the stages; caches of Hugging Face's models are off.
+    example_inputs : a tensor, a tuple of arguments, a dict of named ones, or (args, kwargs), of one
+        microbatch: every later one has these sizes.
+    leaves : types of modules that stay one node, or a function module -> bool. Modules with
+        autograd functions of their own (tensor-parallel layers) have to: export would lose their
+        backward. See `leaves`.
+
+    Raises ``ValueError`` for inputs that do not fit, and for a model that cannot be traced, with
+    the module and the line at fault, and what to do.
+    """
+    args, kwargs = inputs_of(example_inputs)
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    device = device_of(model, (args, kwargs))
+    args, kwargs = tree_map(lambda value: stand_in(value, mode, device), (args, kwargs))
+    call, shared = Call(model, args, kwargs), _shared(model)
+    with ExitStack() as stack:
+        stack.enter_context(quiet())
+        stack.enter_context(stand_ins(model, mode, device))
+        stack.enter_context(no_caches(model))
+        calls = stack.enter_context(leaves_of(model, leaves))
+        try:
+            with no_own_backward():
+                program = torch.export.export(call.flat(model), call.args, call.kwargs,
+                                              strict=False)
+        except Exception as error:
+            raise ValueError(reason(model, error)) from error
+        module, kinds = _cleaned(program.graph_module), _kinds(program)
+        tensors = _tensors(model, module, kinds, program.constants, call, mode)
+        with mode:
+            nodes = Measure(module, kinds, calls, _owned(model, calls)).run(*tensors).nodes()
+    return _graph(model, module, nodes, kinds, shared, call, calls, program.constants, device)
+
+
+def _shared(model):
+    """[names] of each parameter and buffer, in order, a shared one's all."""
+    found = {}
+    for named in (model.named_parameters, model.named_buffers):
+        for name, tensor in named(remove_duplicate=False):
+            found.setdefault(id(tensor), []).append(name)
+    return list(found.values())
+
+
+def _cleaned(module):
+    """The graph without checks of what a trace assumed, and without what nothing uses."""
+    for part in module.modules():
+        if isinstance(part, fx.GraphModule):
+            for node in reversed(part.graph.nodes):
+                if node.target is torch.ops.aten.detach_.default:
+                    node.target = torch.ops.aten.detach.default
+                if not node.users and "assert" in str(node.target):
+                    part.graph.erase_node(node)
+            part.graph.eliminate_dead_code()
+            part.recompile()
+    return module
+
+
+def _kinds(program):
+    """{placeholder: (kind, name)}; names as the model has them."""
+    signature, found = program.graph_signature, {}
+    for kind, names in (("parameter", signature.inputs_to_parameters),
+                        ("buffer", signature.inputs_to_buffers),
+                        ("constant", signature.inputs_to_lifted_tensor_constants)):
+        found |= {node: (kind, name.removeprefix("inner.")) for node, name in names.items()}
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name not in found:
+            found[node.name] = "input", node.name
+    return found
+
+
+def _tensors(model, module, kinds, constants, call, mode):
+    """What each placeholder is, in the run that measures."""
+    named = dict(model.named_parameters(remove_duplicate=False))
+    named |= dict(model.named_buffers(remove_duplicate=False))
+    inputs, found = iter(call.leaves), []
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            kind, name = kinds[node.name]
+            if kind == "constant":
+                found.append(mode.from_tensor(constants[f"inner.{name}"]))
+            else:
+                found.append(next(inputs) if kind == "input" else named[name])
+    return found
+
+
+def _owned(model, calls):
+    """{path of a leaf: (names of its parameters, of its buffers)}."""
+    modules = dict(model.named_modules())
+    return {path: tuple(tuple(f"{path}.{name}" for name, _ in named())
+                        for named in (modules[path].named_parameters, modules[path].named_buffers))
+            for path in {call.path for call in calls}}
+
+
+def _graph(model, module, nodes, kinds, shared, call, calls, constants, device):
+    used = {name for node in nodes for name in (*node.parameters, *node.buffers)}
+    groups = [([n for n in names if n in used], [n for n in names if n not in used])
+              for names in shared]
+    inputs = {}
+    for node in module.graph.nodes:
+        if node.op == "placeholder" and kinds[node.name][0] == "input":
+            value = node.meta["val"]
+            if isinstance(value, torch.Tensor):
+                inputs[node.name] = Spec(node.name, tuple(value.shape), value.dtype)
+    [results] = [node.args[0] for node in module.graph.nodes if node.op == "output"]
+    specs = [{name: Spec(name, tuple(t.shape), t.dtype) for name, t in named}
+             for named in (model.named_parameters(remove_duplicate=False),
+                           model.named_buffers(remove_duplicate=False))]
+    return ModelGraph(
+        type(model).__name__, nodes, inputs, *specs,
+        tuple(tuple(names) for names, _ in groups if len(names) > 1),
+        {names[0]: tuple(others) for names, others in groups if names and others},
+        {name.removeprefix("inner."): t for name, t in constants.items()},
+        tuple(node.name for node in results),
+        {path: type(m).__name__ for path, m in model.named_modules()}, model.training, device, call, module,
+        {node: name for node, (kind, name) in kinds.items() if kind != "input"},
+        {node.name: calls[node.args[1]] for node in module.graph.nodes if node.target is LEAF})
