@@ -121,6 +121,11 @@ class Schedule:
 
         return validate(self)
 
+    @cached_property
+    def step_of(self):
+        """{(rank, index): its `order.Step`}."""
+        return {step[:2]: step for step in self.order}
+
     def __str__(self):
         letter = "s" if self.is_plain else "r"
         return "\n".join(f"{letter}{r}: {' '.join(self.words(r))}" for r in range(self.ranks))

@@ -16,6 +16,7 @@ from numbers import Real
 
 from tpviz.checks import number
 
+from . import critical
 from .actions import Schedule
 
 FOREVER = float("inf")
@@ -44,7 +45,7 @@ def timeline(schedule, forward=1.0, backward=2.0, recompute=None, weight=None, l
     lasts = {"F": f, "R": r, "B": b, "RB": tuple(x + y for x, y in zip(r, b)), "W": w,
              "I": tuple(x - y for x, y in zip(b, w))}
     return _run(schedule, lasts, number("latency", latency, 0.0, FOREVER),
-                schedule.pairs if overlapped else ())
+                bool(overlapped))
 
 
 def _each(name, value, stages):
@@ -56,52 +57,50 @@ def _each(name, value, stages):
     return tuple(number(name, v, 0.0, FOREVER) for v in values)
 
 
-def _run(schedule, lasts, latency, pairs):
-    start, end, causes = ([[] for _ in range(schedule.ranks)] for _ in range(3))
+def _run(schedule, lasts, latency, overlapped):
+    start, end = ([[] for _ in range(schedule.ranks)] for _ in range(2))
+    pairs = schedule.pairs if overlapped else ()
     steps, rows = schedule.order, schedule.actions
-    arrives = []  # when the result of a step is made
+    arrives = []  # when the result of each step is made
 
-    def enter(step, begins, cause):
-        """When a step can begin at the earliest, and why."""
+    def there(step):
+        """When what an action waits for is there."""
         if step.needs < 0:
-            return begins, cause
-        there = arrives[step.needs] + (latency if step.is_message else 0.0)
-        return (there, steps[step.needs][:2]) if there > begins else (begins, cause)
+            return 0.0
+        return arrives[step.needs] + (latency if step.is_message else 0.0)
 
     for place, step in enumerate(steps):
         rank, index = step[:2]
-        kind, stage, _ = rows[rank][index]
-        if (rank, index - 1) in pairs:  # the second of a pair: all as for the first
-            begins, ends, cause = start[rank][-1], end[rank][-1], causes[rank][-1]
+        if (rank, index - 1) in pairs:  # the second of a pair: as the first
+            begins, ends = start[rank][-1], end[rank][-1]
         else:
-            begins, cause = enter(step, *((end[rank][-1], (rank, index - 1)) if index
-                                          else (0.0, None)))
-            ends = lasts[kind][stage]
+            kind, stage, _ = rows[rank][index]
+            begins = max(end[rank][-1] if index else 0.0, there(step))
+            lasting = lasts[kind][stage]
             if (rank, index) in pairs:
-                begins, cause = enter(steps[place + 1], begins, cause)
-                other, stage, _ = rows[rank][index + 1]
-                ends += lasts[other][stage]
-            ends += begins
-        for found, value in ((arrives, ends), (start[rank], begins), (end[rank], ends),
-                             (causes[rank], cause)):
-            found.append(value)
-    return Timeline(schedule, *(tuple(map(tuple, found)) for found in (start, end, causes)),
-                    latency)
+                begins = max(begins, there(steps[place + 1]))
+                kind, stage, _ = rows[rank][index + 1]
+                lasting += lasts[kind][stage]
+            ends = begins + lasting
+        arrives.append(ends)
+        start[rank].append(begins)
+        end[rank].append(ends)
+    return Timeline(schedule, tuple(map(tuple, start)), tuple(map(tuple, end)), latency,
+                    overlapped)
 
 
 @dataclass(frozen=True, repr=False)
 class Timeline:
     """Start and end of every action, as per rank a tuple in the order of the schedule.
 
-    causes : (rank, index) of the action whose end, or whose message, let an action start; None at
-    the very beginning. The rank's own action before it counts first.
+    overlapped : whether both actions of a pair have the same start and end.
     """
 
     schedule: Schedule
     start: tuple
     end: tuple
-    causes: tuple
-    latency: float
+    latency: float = 0.0
+    overlapped: bool = False
 
     @cached_property
     def makespan(self):
@@ -162,19 +161,15 @@ class Timeline:
         if action.kind in ("B", "RB", "W"):
             yield end, -1, 0
 
+    @cached_property
+    def slack(self):
+        """Per rank, how much later each action could end without a longer makespan."""
+        return critical.slack(self)
+
     def critical_path(self):
-        """[(rank, index)] of actions without slack, from the first to the one that ends last: make
-        one of them longer, and the makespan grows by as much. Where the rank changes there is a
-        message. Of several such paths the one that stays on its rank for longest, going back."""
-        ends = [(row[-1], -rank) for rank, row in enumerate(self.end) if row]
-        if not ends:
-            return []
-        rank = -max(ends)[1]
-        here, path = (rank, len(self.end[rank]) - 1), []
-        while here is not None:
-            path.append(here)
-            here = self.causes[here[0]][here[1]]
-        return path[::-1]
+        """[(rank, index)] of actions without slack, from the first to the one that ends last; where
+        the rank changes there is a message. Of several such paths that of the fewest messages."""
+        return critical.critical_path(self)
 
     def critical_messages(self):
         """[((rank, index), (rank, index))]: from and to, of the messages on `critical_path`."""

@@ -26,17 +26,17 @@ from .plan import Plan, finish, v_shape  # noqa: F401  (finish: for the example)
 def zb_v(p, m):
     """Zero bubble between a rank's own first and last action, if F = I = W and m >= 2p - 1.
 
-    With fewer microbatches the ones that are not there are left out of the row of 2p - 1.
+    With fewer microbatches those that are not there are left out of the row of 2p - 1.
     """
     whole = max(m, 2 * p - 1)
     rows = []
     for s in range(p):
         steady = whole - (2 * p - 1 - s)  # forwards of chunk 0 that are left after warm-up
-        row = _play(s, p, [
+        row = _play(s, p, m, [
             (2 * (p - s) - 1, "F0"), (s, "F1 F0"), (p - s, "F1 I1 W"),
             (steady, "F0 I0 W F1 I1 W"), (p - 1 - s, "I0 W F1 I1 W"),
             (s, "I0 I1"), (p - s, "I0 W"), (2 * s, "W")])
-        rows.append([action for action in row if action.microbatch < m])
+        rows.append(row)
     return Plan(v_shape(p), rows, (True,) * 2 * p)
 
 
@@ -57,26 +57,28 @@ def dualpipe_v(p, m):
             (middle, "F0+B1 F1+B0"), (p - 1 - s, "B1 F1+B0"),
             (1, " ".join(turns[:s + 1])), (1, " ".join(turns[s + 1:]).replace("B", "I")),
             (p - 1 - s, "W I0"), (s + 1, "W")]
-        rows.append(_play(s, p, phases))
+        rows.append(_play(s, p, m, phases))
     return Plan(v_shape(p), rows, (True,) * 2 * p)
 
 
-def _play(rank, p, phases):
-    """A rank's row from its phases, [(how often, words)]."""
+def _play(rank, p, m, phases):
+    """A rank's row from its phases, [(how often, words)]; microbatches from m on are left out."""
     stages, done, waiting, row = (rank, 2 * p - 1 - rank), {}, [], []
 
     def act(word):
         if word == "W":
-            return waiting.pop(0)
+            return waiting.pop(0) if waiting else None
         way, stage = word[0] == "F", stages[int(word[1])]
         action = Action(word[0], stage, done.get((way, stage), 0))
         done[way, stage] = action.microbatch + 1
+        if action.microbatch >= m:
+            return None
         if action.kind == "I":
             waiting.append(action._replace(kind="W"))
         return action
 
     for times, words in phases:
         for word in words.split() * times:
-            both = tuple(act(part) for part in word.split("+"))
-            row.append(both if len(both) == 2 else both[0])
+            both = tuple(filter(None, map(act, word.split("+"))))
+            row += [both] if len(both) == 2 else both
     return row
