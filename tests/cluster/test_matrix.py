@@ -3,6 +3,7 @@
 
 from dataclasses import replace
 from math import inf
+from operator import itemgetter
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Dimension
+from tpviz.cluster.fit import fit_line
 from tpviz.schemes.atp.selection import best, bus_time
 from tpviz.verbs.calibration import calibration_of
 
@@ -156,6 +158,12 @@ def emulated(cluster, world_size):
     return found, slow
 
 
+def fitted(points, kind):
+    """Bytes/s of a kind of group, by the line through its all-reduces."""
+    used = [p for p in points if (p["kind"], p["collective"]) == (kind, "all_reduce")]
+    return fit_line(*([p[what] for p in used] for what in ("hops", "volume", "seconds")))[1]
+
+
 @pytest.mark.filterwarnings("ignore:this emulated run")
 @pytest.mark.parametrize("cluster, world_size", [
     (tv.clusters.nvlink_pairs(pairs=2), 4),
@@ -165,22 +173,25 @@ def emulated(cluster, world_size):
 def test_the_rule_is_what_emulated_ranks_measure(cluster, world_size):
     """Every kind of group of a 2D mesh at once, on real ranks paced to the cluster: within 5 %.
 
-    Something else may disturb a calibration, so there are up to four: each kind of group is to be
-    right in one of them.
+    Something else may disturb a calibration, so there are up to four. Nothing ends before the
+    cluster says, so of each point the shortest time of all of them counts.
     """
-    right = set()
+    shortest = {}
     for _ in range(4):
         found, slow = emulated(cluster, world_size)
         measured, derived = (tv.communication_matrix(c, world_size) for c in (found, slow))
-        right |= {key for key, entry in derived.entries.items()
-                  if measured.entries[key].bandwidth == pytest.approx(entry.bandwidth, rel=0.05)}
-        if len(right) == len(derived.entries):
+        for point in found.points:
+            key = point["kind"], point["collective"], point["bytes"]
+            shortest[key] = min(point, shortest.get(key, point), key=itemgetter("seconds"))
+        bandwidths = {kind: fitted(shortest.values(), kind) for kind in derived.entries}
+        expected = {kind: entry.bandwidth for kind, entry in derived.entries.items()}
+        if bandwidths == pytest.approx(expected, rel=0.05):
             break
     assert measured.badge == found.badge == "measured: emulated"
     assert {entry.source for entry in measured.entries.values()} == {"measured"}
     assert {entry.source for entry in derived.entries.values()} == {"derived"}
     assert measured.entries.keys() == derived.entries.keys()
-    assert right == set(derived.entries), (measured.entries, derived.entries)
+    assert bandwidths == pytest.approx(expected, rel=0.05)
     assert (measured.p2p() == derived.p2p()).all()
     assert found.cluster.device == slow.device and "emulated and measured" in repr(measured)
     assert found.cluster.slow_motion == 5

@@ -1,6 +1,8 @@
 """Schedules as data: Merak's orders, what exists for which sizes, reading what is printed."""
 
+import doctest
 import re
+from importlib import import_module
 from itertools import pairwise
 from random import Random
 
@@ -29,6 +31,13 @@ s0: F0 F1 F2 F3 RB0 F4 RB1 F5 RB2 R3 B3 R4 B4 R5 B5
 s1: F0 F1 F2 RB0 F3 RB1 F4 RB2 F5 RB3 R4 B4 R5 B5
 s2: F0 F1 R0 B0 F2 RB1 F3 RB2 F4 RB3 F5 RB4 RB5
 s3: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5"""
+
+
+@pytest.mark.parametrize("module", ["", ".actions", ".clock", ".formulas", ".interleaved",
+                                    ".one_f_one_b", ".v_shaped", ".validity"])
+def test_examples_in_docstrings(module):
+    done = doctest.testmod(import_module(f"tpviz.schemes.merak.schedules{module}"))
+    assert done.attempted and not done.failed
 
 
 @pytest.mark.parametrize("name, text", [

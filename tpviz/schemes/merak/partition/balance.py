@@ -1,8 +1,8 @@
 """Which shards go to which stage: contiguous ranges of a list of weights, none of them empty."""
 
-import numpy as np
+from itertools import pairwise
 
-from tpviz.checks import whole_number
+import numpy as np
 
 
 def uniform(count, stages):
@@ -10,13 +10,13 @@ def uniform(count, stages):
     have one more. (The release's rule, ceil(n/p) each, can leave last stages empty.)"""
     each, more = divmod(count, stages)
     ends = [each * k + min(k, more) for k in range(stages + 1)]
-    return list(zip(ends, ends[1:]))
+    return list(pairwise(ends))
 
 
 def uniform_floor(count, stages):
     """floor(n/p) shards a stage, the last one has all that are left over (as in the release)."""
     ends = [*(count // stages * k for k in range(stages)), count]
-    return list(zip(ends, ends[1:]))
+    return list(pairwise(ends))
 
 
 def smallest_largest(weights, stages):
@@ -28,7 +28,7 @@ def smallest_largest(weights, stages):
     limit = worst * (1 + 1e-12)
     _, ends = _best(before, stages, np.add,
                     lambda load: np.where(load <= limit, load ** 2, np.inf))
-    return list(zip(ends, ends[1:]))
+    return list(pairwise(ends))
 
 
 def _best(before, stages, join, cost):

@@ -6,7 +6,9 @@ from functools import cached_property
 import numpy as np
 
 from tpviz.checks import one_of, whole_number
+from tpviz.tables import html_table
 
+from . import report
 from .balance import smallest_largest, uniform, uniform_floor
 from .emit import Stage
 from .sharding import shard
@@ -88,6 +90,30 @@ class Partition:
                 found.append({"names": tuple(n for n, _ in held),
                               "stages": tuple(s for _, s in held)})
         return found
+
+    def report(self):
+        """What is on which stage, text of several lines each."""
+        return report.text(self)
+
+    def to_table(self):
+        """Rows of strings, header first: one a stage."""
+        return report.rows(self)
+
+    def describe(self):
+        """What matters most, in words."""
+        return report.sentence(self)
+
+    def scene(self):
+        """A plain dict for views: stages, shards and ties, with all numbers."""
+        return report.scene(self)
+
+    def __repr__(self):
+        held = ", ".join(f"{part.numel:,}" for part in self.stages)
+        return (f"Partition({self.graph.model} in {len(self.stages)} stages of "
+                f"{len(self.shards)} shards, even by {self.balance}; parameters {held})")
+
+    def _repr_html_(self):
+        return html_table(self.to_table(), "class='tpviz-partition'")
 
     def module(self, stage, model, device=None):
         """Stage number ``stage`` as a `Stage` module with the tensors of ``model``: the traced one

@@ -2,8 +2,8 @@
 
 Needed where tracing through would lose something: an autograd function's backward (tensor-parallel
 layers have one), or code that export cannot follow. Stages call the real module. Its output is as
-``module.shape(*args, **kwargs)`` says if there is such a method (a ``torch.Size``, or tensors), else
-as its forward on fake tensors, where collectives move nothing.
+``module.shape(*args, **kwargs)`` says if there is such a method (a ``torch.Size``, or tensors),
+else as its forward on fake tensors, where collectives move nothing.
 """
 
 from contextlib import contextmanager
@@ -91,7 +91,7 @@ def leaves_of(model, leaves):
     chosen = leaves
     if isinstance(leaves, (type, tuple, list, set, frozenset)):
         types = leaves if isinstance(leaves, type) else tuple(leaves)
-        chosen = lambda module: isinstance(module, types)  # noqa: E731
+        chosen = lambda module: isinstance(module, types)
     found = {}
     for path, module in model.named_modules():
         if path and chosen(module) and not any(path.startswith(f"{p}.") for p in found):

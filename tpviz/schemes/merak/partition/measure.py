@@ -16,9 +16,15 @@ INPUT = ("input", None)
 LEAF = torch.ops.tpviz.leaf.default
 _EMBEDDINGS = (torch.ops.aten.embedding.default, torch.ops.aten.embedding_bag.default,
                torch.ops.aten.embedding_bag.padding_idx)
-_CPU = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-# The counter knows no attention of the CPU; its arithmetic is the GPU's.
-_MORE = {_CPU: flop_registry[torch.ops.aten._scaled_dot_product_flash_attention]}
+
+
+def _attention(*args, out_shape=None, **kwargs):
+    """FLOPs of attention on the CPU, of which the counter has no formula: those of the GPU's."""
+    formula = flop_registry[torch.ops.aten._scaled_dot_product_flash_attention]
+    return formula(*args, out_val=out_shape, **kwargs)
+
+
+_MORE = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
 
 
 class Measure(fx.Interpreter):
@@ -115,8 +121,9 @@ class Measure(fx.Interpreter):
             used["buffer"] + used["constant"],
             tuple(n.name for n in takes if self.kinds.get(n.name, INPUT)[0] == "input"),
             Spec(node.name, tuple(value.shape), value.dtype) if one else None, flops, saves,
-            frozenset(map(self._place, [*tensors, *tensors_of([self.env[n] for n in takes])])),
-            frozenset(writes), any(t.requires_grad for t in tensors), node in self.learned, node in self.free,
+            frozenset(map(self._place, tensors + tensors_of([self.env[n] for n in takes]))),
+            frozenset(writes),
+            any(t.requires_grad for t in tensors), node in self.learned, node in self.free,
             type(call.module).__name__.endswith("Embedding") if call else
             node.target in _EMBEDDINGS and node.args[0] in self.learned)
 

@@ -7,6 +7,7 @@ parameters than a share of all; an embedding, which does not count in the total,
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tpviz.checks import whole_number
 
@@ -18,21 +19,23 @@ class Shard:
     """Operations ``start`` to ``stop`` (excluded) of a graph's body.
 
     numel : elements of the parameters that it uses first, tied ones once. flops : of its forward.
+    paths : of the modules with parameters that it calls.
     """
 
     start: int
     stop: int
     numel: int
     flops: int
+    paths: tuple
 
 
 def shard(graph, count=None):
     """The shards of a `ModelGraph`, in order, a tuple of `Shard`.
 
     count : roughly how many, as ``shard_count`` of the release: a shard is closed once it has more
-    than 1/count of the parameters that are in no embedding. Layers are not torn finer than is legal,
-    so there may be fewer or, with embeddings, a few more. By default 2 L + 4 for a model of L
-    repeated layers, else "finest": a cut at every legal place since which there are parameters.
+    than 1/count of the parameters that are in no embedding. Nothing is torn finer than is legal, so
+    there may be fewer or, with embeddings, a few more. By default 2 L + 4 for a model of L repeated
+    layers, else "finest": a cut at every legal place since which there are parameters.
 
     Raises ``ValueError`` for a count below 1.
     """
@@ -51,15 +54,17 @@ def shard(graph, count=None):
     for place, (node, use) in enumerate(zip(graph.body, first_use), 1):
         found += share + 1 if node.embedding else sum(use.values())
         if found > share and place in legal:
-            starts.append(place)
+            starts.append(_best(place, legal, graph.body))
             found = 0
-    ends = [*starts[1:], len(graph.body)]
     return tuple(Shard(a, b, sum(sum(use.values()) for use in first_use[a:b]),
-                       sum(node.flops for node in graph.body[a:b])) for a, b in zip(starts, ends))
+                       sum(node.flops for node in graph.body[a:b]),
+                       tuple(dict.fromkeys(node.path for node in graph.body[a:b]
+                                           if node.parameters)))
+                 for a, b in pairwise([*starts, len(graph.body)]))
 
 
 def legal_cuts(graph):
-    """Places 1 .. n-1 in the body of a graph where it may be cut: before operation number ``place``.
+    """{place: bytes that cross} where the body of a graph may be cut, before operation ``place``.
 
     There one tensor crosses, hot ones aside; parameters follow; and no tensor or buffer that is
     written into is torn from what else lies in its storage.
@@ -67,8 +72,16 @@ def legal_cuts(graph):
     crossing, torn = Crossing(graph), _torn(graph.body)
     last = max((k for k, node in enumerate(graph.body) if node.parameters), default=0)
     places = range(1, last + 1)
-    return {place for place, names in zip(places, crossing.at(places))
+    return {place: sum(crossing.nodes[name].value.bytes for name in names)
+            for place, names in zip(places, crossing.at(places))
             if place not in torn and crossing.legal(names)}
+
+
+def _best(place, legal, body):
+    """Of the legal places up to the next parameters the one where the fewest bytes cross, the last
+    of them: a dropout or a view stays with what it follows."""
+    stop = next(k for k in range(place, len(body)) if body[k].parameters)
+    return min(range(stop, place - 1, -1), key=lambda k: legal.get(k, float("inf")))
 
 
 def _torn(body):
@@ -79,7 +92,8 @@ def _torn(body):
     for k, node in enumerate(body):
         for storage in node.touches & written:
             start, stop = spans.get(storage, (k, k))
-            spans[storage] = start, k if isinstance(storage, str) or storage in node.writes else stop
+            held = isinstance(storage, str) or storage in node.writes
+            spans[storage] = start, k if held else stop
     return {place for start, stop in spans.values() for place in range(start + 1, stop + 1)}
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from .crossing import Crossing
@@ -10,8 +11,8 @@ from .crossing import Crossing
 class Message(NamedTuple):
     """A tensor that goes from one stage to the next, once each microbatch.
 
-    from_stage : where it was made; stages between that one and its users hand it on.
-    trained : whether its gradient comes back.
+    from_stage, path : the stage and the module that made it; stages between that one and its users
+    hand it on. trained : whether its gradient comes back.
     """
 
     name: str
@@ -20,6 +21,7 @@ class Message(NamedTuple):
     bytes: int
     from_stage: int
     trained: bool
+    path: str
 
 
 class Piece(NamedTuple):
@@ -64,8 +66,8 @@ def stage_parts(graph, shards, ranges):
     """The `StagePart` of each range of shards."""
     bounds = [shards[a].start for a, _ in ranges] + [len(graph.body)]
     crossing = Crossing(graph)
-    cuts = [[]] + crossing.at(bounds[1:-1]) + [list(graph.results)]
-    home = {node.name: k for k, (a, b) in enumerate(zip(bounds, bounds[1:]))
+    cuts = [[], *crossing.at(bounds[1:-1]), list(graph.results)]
+    home = {node.name: k for k, (a, b) in enumerate(pairwise(bounds))
             for node in graph.body[a:b]}
     whole = _whole_paths(graph, home)
     left = _left_over(graph, home)
@@ -92,7 +94,7 @@ def stage_parts(graph, shards, ranges):
 def _messages(crossing, names, home):
     nodes = [crossing.nodes[name] for name in names]
     return tuple(Message(node.name, node.value.shape, node.value.dtype, node.value.bytes,
-                         home[node.name], node.trained) for node in nodes)
+                         home[node.name], node.trained, node.path) for node in nodes)
 
 
 def _needs(graph, body, results):
@@ -117,7 +119,7 @@ def _pieces(graph, shards, inside, first, last, free, inputs):
     values = [(*names, *need) for names, need in zip([first, *inside], reversed(needs))]
     values.append(tuple(dict.fromkeys(last)))
     return tuple(Piece(graph.body[s.start:s.stop], takes, gives)
-                 for s, takes, gives in zip(shards, values, values[1:]))
+                 for s, takes, gives in zip(shards, values[:-1], values[1:]))
 
 
 def _whole_paths(graph, home):

@@ -138,8 +138,9 @@ def _graph(model, module, nodes, kinds, shared, call, calls, constants, device):
         type(model).__name__, nodes, inputs, *specs,
         tuple(tuple(names) for names, _ in groups if len(names) > 1),
         {names[0]: tuple(others) for names, others in groups if names and others},
-        {name.removeprefix("inner."): t for name, t in constants.items()},
+        {name: constants[f"inner.{name}"] for kind, name in kinds.values() if kind == "constant"},
         tuple(node.name for node in results),
-        {path: type(m).__name__ for path, m in model.named_modules()}, model.training, device, call, module,
+        {path: type(m).__name__ for path, m in model.named_modules()},
+        model.training, device, call, module,
         {node: name for node, (kind, name) in kinds.items() if kind != "input"},
         {node.name: calls[node.args[1]] for node in module.graph.nodes if node.target is LEAF})

@@ -32,26 +32,24 @@ def zb_v(p, m):
     rows = []
     for s in range(p):
         steady = whole - (2 * p - 1 - s)  # forwards of chunk 0 that are left after warm-up
-        row = _play(s, p, m, [
+        rows.append(_play(s, p, m, [
             (2 * (p - s) - 1, "F0"), (s, "F1 F0"), (p - s, "F1 I1 W"),
             (steady, "F0 I0 W F1 I1 W"), (p - 1 - s, "I0 W F1 I1 W"),
-            (s, "I0 I1"), (p - s, "I0 W"), (2 * s, "W")])
-        rows.append(row)
+            (s, "I0 I1"), (p - s, "I0 W"), (2 * s, "W")]))
     return Plan(v_shape(p), rows, (True,) * 2 * p)
 
 
 def dualpipe_v(p, m):
-    """Forwards beside backwards; of the last 2 (s + 1) backwards before the end half are split."""
+    """Forwards beside backwards, in pairs; only backwards near the ends are split."""
     if m < 2 * p:
         raise ValueError(f"dualpipe_v with {p} ranks has {2 * p} stages and needs as many "
                          f"microbatches, not {m}: use microbatches={2 * p} or more, or zb_v, which "
                          f"takes any number")
     rows = []
     for s in range(p):
-        middle, last = m - 2 * p + s + 1, ["B1 B0"] * (s + 1)
-        turns = " ".join(last).split()
+        middle, turns = m - 2 * p + s + 1, ["B1", "B0"] * (s + 1)
         phases = [(2 * (p - 1 - s), "F0"), (s + 1, "F0 F1"), (p - 1 - s, "I1 W F1")]
-        if s == p - 1:  # the first pair there would make the stage's own gradient wait
+        if s == p - 1:  # the first two are no pair: both next stages wait for what they make
             phases, middle = [*phases, (1, "F0 B1 F1+B0")], middle - 1
         phases += [
             (middle, "F0+B1 F1+B0"), (p - 1 - s, "B1 F1+B0"),
