@@ -4,7 +4,7 @@ import inspect
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 
 def inputs_of(example):
@@ -52,8 +52,11 @@ class Call:
         return (), named
 
     def named(self, args, kwargs, inputs):
-        """{name: tensor} of a later call. inputs : {name: `Spec`} of the traced one."""
+        """{name: tensor} of a later call, where arguments that are no tensors may be left out.
+        inputs : {name: `Spec`} of the traced one."""
         args, kwargs = self._bound(args, kwargs)
+        kwargs = {name: value for name, value in self.kwargs.items()
+                  if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value))} | kwargs
         if kwargs.keys() == self.kwargs.keys():
             kwargs = {name: kwargs[name] for name in self.kwargs}
         leaves, spec = tree_flatten((args, kwargs))

@@ -90,9 +90,9 @@ class Stage(nn.Module):
 
     def _start(self, received, inputs):
         if len(received) != len(self._part.receives):
-            raise ValueError(f"stage {self._part.index} receives {len(self._part.receives)} tensors"
-                             f" ({', '.join(m.name for m in self._part.receives)}), not "
-                             f"{len(received)}")
+            names = ", ".join(message.name for message in self._part.receives)
+            raise ValueError(f"stage {self._part.index} receives ({names}), "
+                             f"{len(self._part.receives)} in number, not {len(received)}")
         missing = [name for name in self._part.inputs if name not in inputs]
         if missing:
             raise ValueError(f"stage {self._part.index} needs the inputs "

@@ -20,6 +20,13 @@ def inside():
     return _depth > 0
 
 
+class NoShape(Exception):
+    """What a leaf gives cannot be told."""
+
+    def __init__(self, call):
+        super().__init__(f"{call.path} ({type(call.module).__name__})")
+
+
 class Place:
     """Where a tensor stands among a call's arguments."""
 
@@ -32,6 +39,7 @@ class LeafCall:
 
     def __init__(self, path, module, forward, args, kwargs):
         self.path, self.module, self.forward = path, module, forward
+        self.shape = getattr(module, "shape", None)
         self.tensors = []
 
         def place(tensor):
@@ -44,13 +52,14 @@ class LeafCall:
         return tree_map_only(Place, lambda place: values[place.number], self.frame)
 
     def like(self, tensors):
-        """Tensors like its output's."""
+        """Tensors like its output's. Raises `NoShape` where its forward cannot run on fakes."""
         global _depth
         args, kwargs = self.arguments(tensors)
-        shape = getattr(self.module, "shape", None)
         _depth += 1
         try:
-            given = shape(*args, **kwargs) if callable(shape) else self.forward(*args, **kwargs)
+            given = (self.shape or self.forward)(*args, **kwargs)
+        except Exception as error:
+            raise NoShape(self) from error
         finally:
             _depth -= 1
         if isinstance(given, torch.Size):

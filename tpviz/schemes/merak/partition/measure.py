@@ -53,6 +53,8 @@ class Measure(fx.Interpreter):
         """One operation; what it does is noted."""
         if n.op in ("placeholder", "output"):
             return super().run_node(n)
+        if n.target is LEAF and self.calls[n.args[1]].shape:
+            return self._told(n, self.calls[n.args[1]])
         args = tensors_of([self.env[node] for node in n.all_input_nodes])
         versions, flops, saves = [t._version for t in args], self.counter.get_total_flops(), {}
 
@@ -78,11 +80,24 @@ class Measure(fx.Interpreter):
             return self.calls[args[1]].like(args[0])
         return super().call_function(target, args, kwargs)
 
+    def _told(self, n, call):
+        """A leaf that only tells its shape: the FLOPs of its matrices as linear layers on its first
+        input, and its inputs kept (both estimates)."""
+        args = [self.env[node] for node in n.args[0]]
+        value = [t.requires_grad_(t.is_floating_point()) for t in call.like(args)]
+        rows = args[0].shape[:-1].numel()
+        flops = sum(2 * rows * p.numel() for p in call.module.parameters() if p.dim() > 1)
+        self.facts[n] = value, flops, {
+            _storage(t): t.untyped_storage().nbytes() for t in args
+            if _storage(t) not in self.outer}, set()
+        return value
+
     # -- what follows ------------------------------------------------------------------------------
     def nodes(self):
         """The `Node` objects, in order.
 
-        Raises ``ValueError`` where the model writes into one of its inputs.
+        Raises ``ValueError`` where the model writes into one of its inputs, or makes tensors whose
+        sizes depend on values.
         """
         self.learned, self.free, found = set(), set(), []
         for node in self.module.graph.nodes:
@@ -109,6 +124,10 @@ class Measure(fx.Interpreter):
             call = self.calls[node.args[1]]
             used["parameter"], used["buffer"] = self.owned[call.path]
         tensors = tensors_of(value)
+        if any(not isinstance(size, int) for t in tensors for size in t.shape):
+            raise ValueError(f"{call.path if call else _path(node) or 'the model'} makes a tensor "
+                             f"whose size depends on values ({_op(node)}): stages pass tensors of"
+                             " fixed sizes; use masks, or a leaf that has a method shape")
         if call or not self.learned.isdisjoint(takes):
             self.learned.add(node)
         elif self.free.issuperset(takes) and not (writes or _random(node, self.module)) and \

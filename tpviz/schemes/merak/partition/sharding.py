@@ -46,6 +46,8 @@ def shard(graph, count=None):
     embeddings = {graph.first_names.get(name, name) for name in embeddings}
     first_use = _first_uses(graph)
     share = 0
+    if isinstance(count, str) and count != "finest":
+        raise ValueError(f"count={count!r} is not possible: use a whole number or 'finest'")
     if count != "finest":
         total = sum(numel for use in first_use for name, numel in use.items()
                     if name not in embeddings)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from .calls import Call, inputs_of
 from .graph import ModelGraph, Spec
-from .leaves import leaves_of
+from .leaves import leaves_of, tensors_of
 from .measure import LEAF, Measure
 from .reasons import reason
 from .standins import device_of, no_caches, no_own_backward, quiet, stand_in, stand_ins
@@ -49,7 +49,7 @@ def trace(model, example_inputs, leaves=()):
         stack.enter_context(no_caches(model))
         calls = stack.enter_context(leaves_of(model, leaves))
         try:
-            with no_own_backward():
+            with torch.enable_grad(), no_own_backward():
                 program = torch.export.export(call.flat(model), call.args, call.kwargs,
                                               strict=False)
         except Exception as error:
@@ -71,13 +71,15 @@ def _shared(model):
 
 
 def _cleaned(module):
-    """The graph without checks of what a trace assumed, and without what nothing uses."""
+    """The graph without checks of what a trace assumed, arguments that are no tensors (their values
+    are in it), and what nothing uses."""
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
             for node in reversed(part.graph.nodes):
                 if node.target is torch.ops.aten.detach_.default:
                     node.target = torch.ops.aten.detach.default
-                if not node.users and "assert" in str(node.target):
+                fixed = node.op == "placeholder" and not isinstance(node.meta["val"], torch.Tensor)
+                if not node.users and (fixed or "assert" in str(node.target)):
                     part.graph.erase_node(node)
             part.graph.eliminate_dead_code()
             part.recompile()
@@ -101,7 +103,7 @@ def _tensors(model, module, kinds, constants, call, mode):
     """What each placeholder is, in the run that measures."""
     named = dict(model.named_parameters(remove_duplicate=False))
     named |= dict(model.named_buffers(remove_duplicate=False))
-    inputs, found = iter(call.leaves), []
+    inputs, found = iter(tensors_of(call.leaves)), []
     for node in module.graph.nodes:
         if node.op == "placeholder":
             kind, name = kinds[node.name]
@@ -128,8 +130,7 @@ def _graph(model, module, nodes, kinds, shared, call, calls, constants, device):
     for node in module.graph.nodes:
         if node.op == "placeholder" and kinds[node.name][0] == "input":
             value = node.meta["val"]
-            if isinstance(value, torch.Tensor):
-                inputs[node.name] = Spec(node.name, tuple(value.shape), value.dtype)
+            inputs[node.name] = Spec(node.name, tuple(value.shape), value.dtype)
     [results] = [node.args[0] for node in module.graph.nodes if node.op == "output"]
     specs = [{name: Spec(name, tuple(t.shape), t.dtype) for name, t in named}
              for named in (model.named_parameters(remove_duplicate=False),
