@@ -8,6 +8,7 @@ them.
 
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -19,10 +20,15 @@ from tpviz.schemes.operators import deferring, make_gradients
 class Stage(nn.Module):
     """What a stage computes. Override these; values and received are tuples of tensors.
 
-    number : of the stage in the whole pipeline. receives : [(shape, dtype)] of one microbatch.
+    number : of the stage in the whole pipeline. receives, sends : `Spec` of each tensor of one
+    microbatch.
     """
 
-    number, receives = 0, ()
+    number, receives, sends = 0, (), ()
+
+    def trained(self, layer):
+        """Whether a gradient comes back through each of the values before layer number ``layer``;
+        None: through all that are floating-point."""
 
     def begin(self, received, inputs):
         """The values that the first layer takes; ``inputs`` are this microbatch's of the model."""
@@ -52,6 +58,14 @@ class Stage(nn.Module):
         return run(*args)
 
 
+class Spec(NamedTuple):
+    """A tensor between two stages, and whether its gradient goes back."""
+
+    shape: tuple
+    dtype: torch.dtype
+    trained: bool = True
+
+
 class Kept:
     """What a stage keeps of a microbatch between forward and backward."""
 
@@ -74,7 +88,8 @@ class Runner:
     def forward(self, microbatch, received, inputs):
         """What is sent on, or the loss in a tuple."""
         kept = self.kept[microbatch] = Kept()
-        kept.leaves, kept.later = _leaves(received), [] if self.split else None
+        flags = [spec.trained for spec in self.stage.receives]
+        kept.leaves, kept.later = _leaves(received, flags), [] if self.split else None
         with deferring(kept.later):
             kept.sent = self._forward(kept, inputs)
         return tuple(t.detach() for t in kept.sent)
@@ -85,7 +100,7 @@ class Runner:
             kept.before, kept.again, kept.random = values, None, random_state(values)
             with torch.no_grad():
                 values = self._run(values, 0, self.drop)
-            values = kept.behind = _leaves(values)
+            values = kept.behind = _leaves(values, self.stage.trained(self.drop))
         values = self._run(values, self.drop, None)
         return self.stage(self.stage.finish, values, inputs)
 
@@ -96,7 +111,7 @@ class Runner:
     def recompute(self, microbatch):
         """Run the dropped layers once more, now with a graph."""
         kept = self.kept[microbatch]
-        leaves = _leaves(kept.before)
+        leaves = _leaves(kept.before, self.stage.trained(0))
         with with_random_state(kept.random), deferring(kept.later), self.lean():
             kept.again = leaves, self._run(leaves, 0, self.drop)
 
@@ -105,11 +120,13 @@ class Runner:
         """The gradients of what was received; those of the parameters are added to ``.grad``,
         those of linear layers, with ``split``, not before `weights`."""
         kept = self.kept.pop(microbatch)
-        _backward(kept.sent, gradients)
+        sends = self.stage.sends
+        _backward([t for t, spec in zip(kept.sent, sends) if spec.trained] if sends else kept.sent,
+                  gradients)
         if self.drop:
             leaves, values = kept.again
-            _backward(values, _gradients(kept.behind))
-            _backward(kept.before, _gradients(leaves))
+            _backward_through(values, kept.behind)
+            _backward_through(kept.before, leaves)
         if self.split:
             self.later[microbatch] = kept.later
         return _gradients(kept.leaves)
@@ -119,22 +136,29 @@ class Runner:
         make_gradients(self.later.pop(microbatch, []))
 
 
-def _leaves(tensors):
-    """The same numbers, without their past; gradients are kept of those that can have one."""
-    return tuple(t.detach().requires_grad_(t.is_floating_point()) for t in tensors)
+def _leaves(tensors, trained=None):
+    """The same numbers, without their past, with a gradient where ``trained`` says so."""
+    trained = trained or [True] * len(tensors)
+    return tuple(t.detach().requires_grad_(t.is_floating_point() and flag)
+                 for t, flag in zip(tensors, trained, strict=True))
 
 
 def _gradients(leaves):
+    """Of those that were to have one; zeros where none came."""
     return tuple(t.grad if t.grad is not None else torch.zeros_like(t)
-                 for t in leaves if t.is_floating_point())
+                 for t in leaves if t.requires_grad)
 
 
 def _backward(tensors, gradients):
-    """Backward of the floating-point ``tensors``, those that have a graph."""
-    floating = [t for t in tensors if t.is_floating_point()]
-    pairs = [(t, g) for t, g in zip(floating, gradients, strict=True) if t.requires_grad]
+    """Backward of those tensors that have a graph."""
+    pairs = [(t, g) for t, g in zip(tensors, gradients, strict=True) if t.requires_grad]
     if pairs:
         torch.autograd.backward(*zip(*pairs))
+
+
+def _backward_through(tensors, leaves):
+    """Backward of tensors by the gradients of what was cut off behind them."""
+    _backward([t for t, leaf in zip(tensors, leaves) if leaf.requires_grad], _gradients(leaves))
 
 
 def random_state(values):

@@ -1,0 +1,84 @@
+"""One rank's pipeline: its stages, the schedule that moves microbatches through them, and the sums
+that come after.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tpviz.labels import label
+from tpviz.mesh import Mesh
+from tpviz.schemes.collectives import sum_together
+
+from .executor import Executor
+from .messages import Messages, Routes
+from .stage import Runner
+from .ties import Ties
+
+
+class Pipeline:
+    """What a rank does in a step, but for the optimizer's update.
+
+    strategy : a `Merak`. schedule : whose stages these are. stages : {number: `Stage`} of this
+    rank. drops : layers of each stage of the pipeline that are recomputed. ties : `Tie`s of all
+    stages. mesh : a ``DeviceMesh`` with the axes pp, dp and tp.
+    """
+
+    def __init__(self, strategy, schedule, stages, drops, ties, mesh):
+        self.strategy, self.schedule, self.stages, self.mesh = strategy, schedule, stages, mesh
+        self.place = mesh.get_local_rank("pp")
+        self.module = nn.ModuleList(stages.values())
+        self.named = {name: p for stage in stages.values() for name, p in stage.named_parameters()}
+        whole = Mesh(strategy.axes)
+        kind = mesh.device_type
+        down = mesh.get_group("pp")
+        up = whole.second_group("pp", "pp", device_type=kind)
+        split = any(action.kind == "W" for action in schedule.of(self.place))
+        runners = {s: Runner(stage, drops[s], split, strategy.lean) for s, stage in stages.items()}
+        messages = Messages(Routes(schedule, self.place), down, up, self._empty)
+        self.share = 1 / (strategy.microbatches * strategy.dp)
+        self.executor = Executor(schedule, self.place, runners, messages, self.share)
+        self.ties = Ties(ties, stages, schedule.rank_of,
+                         lambda places: whole.second_group("pp", "ends", places, kind))
+
+    def _empty(self, message):
+        """Tensors to receive a message into: what a stage receives, or the gradients of what it
+        sends."""
+        stage, back = self.stages[message.stage], message.phase == "backward"
+        specs = [spec for spec in stage.sends if spec.trained] if back else stage.receives
+        device = next(iter(self.named.values())).device
+        return [torch.empty(spec.shape, dtype=spec.dtype, device=device) for spec in specs]
+
+    def step(self, microbatches):
+        """Forward and backward of all microbatches and the sums of gradients; the mean loss where
+        the last stage is on this rank, else None."""
+        losses = self.executor.step(microbatches)
+        with label(phase="sync"):
+            self.ties.sum()
+            self._sum_replicas()
+        return torch.stack([losses[m] for m in sorted(losses)]).mean() if losses else None
+
+    def _sum_replicas(self):
+        """Over dp, in one message of each dtype; a gradient that no replica has stays none."""
+        group = self.mesh.get_group("dp")
+        if group.size() == 1:
+            return
+        learned = [p for p in self.parameters() if p.grad is not None]
+        for dtype in dict.fromkeys(p.dtype for p in learned):
+            alike = [p for p in learned if p.dtype == dtype]
+            for p, total in zip(alike, sum_together([p.grad for p in alike], group)):
+                p.grad = total
+
+    def parameters(self):
+        """This rank's, each once."""
+        return list({id(p): p for p in self.named.values()}.values())
+
+    def everywhere(self, tensor, like, owner):
+        """A tensor of the rank at index ``owner`` of the pipeline, on all of its ranks. like: one
+        of its shape, dtype and device, which is overwritten on the others."""
+        group = self.mesh.get_group("pp")
+        if group.size() == 1:
+            return tensor
+        tensor = tensor.detach().contiguous() if self.place == owner else like
+        dist.broadcast(tensor, group=group, group_src=owner)
+        return tensor

@@ -1,0 +1,44 @@
+"""Parameters that several stages hold: copies that start equal and get the same gradient."""
+
+from typing import NamedTuple
+
+from tpviz.schemes.collectives import sum_together
+
+
+class Tie(NamedTuple):
+    """One parameter's copies: a name and a stage of each."""
+
+    names: tuple
+    stages: tuple
+
+
+class Ties:
+    """The gradients of one rank's copies are added up with those of others.
+
+    stages : {stage: module} of this rank. rank_of : stage -> index along the pipeline. group_of :
+    the group of several such indices of this rank's pipeline, None where this rank is not in it;
+    called on every rank for every tie, in order.
+    """
+
+    def __init__(self, ties, stages, rank_of, group_of):
+        self.ties = []
+        for tie in ties:
+            own = [stages[stage].get_parameter(name) for name, stage in zip(*tie)
+                   if stage in stages]
+            places = tuple(sorted({rank_of[stage] for stage in tie.stages}))
+            group = group_of(places) if len(places) > 1 else None
+            own = list({id(p): p for p in own}.values())  # a rank may have one for two stages
+            if own:
+                self.ties.append((own, group))
+
+    def sum(self):
+        """Add up what backward has left in each copy."""
+        for own, group in self.ties:
+            found = [p.grad for p in own if p.grad is not None]
+            if not found and group is None:
+                continue
+            total = sum(found[1:], found[0]) if found else own[0].new_zeros(own[0].shape)
+            if group is not None:
+                (total,) = sum_together([total], group)
+            for number, p in enumerate(own):
+                p.grad = total.clone() if number else total
