@@ -71,12 +71,13 @@ class Strategy:
     torch's dtype and ``DeviceMesh``, every argument after the workload optional where the strategy
     needs no group.
     clip : largest norm of the gradient, larger ones are scaled down to it; 0 for any.
-    shares_batch : whether it cuts the batch itself, so that no `DataParallel` goes around it.
+    shares_batch : the knob by which it cuts the batch itself, so that no `DataParallel` goes around
+    it; "" if it does not.
     alike : whether all ranks run the same program but for their place in the mesh, so that
     `tpviz.capture` needs to see one of them.
     """
 
-    shares_batch = alike = False
+    shares_batch, alike = "", False
     clip = 0.0
 
     def __post_init__(self):

@@ -48,7 +48,7 @@ class AxoNN(Strategy):
     tune: bool = knob(False, help="time the layouts of each product first, take the fastest")
     clip: float = knob(0.0, help="largest norm of the gradient (0: any)", low=0.0, high=1e6)
 
-    shares_batch = alike = True
+    shares_batch, alike = "data", True
 
     @property
     def axes(self):

@@ -41,10 +41,10 @@ class DataParallel(Strategy):
 
     def __post_init__(self):
         super().__post_init__()
-        if getattr(self.inner, "shares_batch", False):
+        if knob_of := getattr(self.inner, "shares_batch", ""):
             name = type(self.inner).__name__
-            raise ValueError(f"{name} shares the batch itself: use {name}(data={self.dp}) and no "
-                             "DataParallel around it")
+            raise ValueError(f"{name} shares the batch itself: use {name}({knob_of}={self.dp}) and "
+                             "no DataParallel around it")
         if self.inner is None or (isinstance(self.inner, Strategy) and "dp" not in self.inner.axes):
             return
         raise ValueError(f"inner={self.inner!r} is not possible: "

@@ -56,7 +56,7 @@ class Merak(Strategy):
     subpipeline: int = knob(0, help="sums over tp under the other half's kernels: 1 in a layer, 2 "
                             "in a block, 3 across blocks", choices=(0, 1, 2, 3))
 
-    shares_batch = True
+    shares_batch = "dp"
 
     @property
     def axes(self):

@@ -55,8 +55,9 @@ class Call:
         """{name: tensor} of a later call, where arguments that are no tensors may be left out.
         inputs : {name: `Spec`} of the traced one."""
         args, kwargs = self._bound(args, kwargs)
-        kwargs = {name: value for name, value in self.kwargs.items()
-                  if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value))} | kwargs
+        fixed = {name: value for name, value in self.kwargs.items()
+                 if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value))}
+        kwargs = fixed | kwargs
         if kwargs.keys() == self.kwargs.keys():
             kwargs = {name: kwargs[name] for name in self.kwargs}
         leaves, spec = tree_flatten((args, kwargs))

@@ -45,9 +45,9 @@ class Crossing:
             found.append(list(alive))
         return found
 
-    def legal(self, names):
-        """Whether a cut may be where these cross."""
-        return (bool(names) and sum(name not in self.hot for name in names) <= 1
+    def legal(self, names, most):
+        """Whether a cut may be where these cross: ``most`` of them, hot ones aside."""
+        return (bool(names) and sum(name not in self.hot for name in names) <= most
                 and all(self.nodes[name].value for name in names))
 
 

@@ -33,13 +33,20 @@ def partition_of(graph, stages, shards=None, balance="uniform"):
         shards = shards if len(shards) >= stages else shard(graph, "finest")
     shards = tuple(shards)
     if stages > len(shards):
-        finest = len(shard(graph, "finest"))
-        more = f"; shard(graph, 'finest') gives {finest}" if finest > len(shards) else ""
         raise ValueError(f"{graph.model} has {len(shards)} shards, {stages} stages are too many: "
-                         f"use at most {len(shards)}{more}")
+                         f"use at most {len(shards)}{_finer(graph, len(shards))}")
     ranges = _ranges(shards, stages, balance)
     return Partition(graph, shards, tuple(ranges), balance if isinstance(balance, str) else
                      "seconds")
+
+
+def _finer(graph, have):
+    """What gives more shards, if anything does."""
+    for cross in (1, 2, 3, 4):
+        if (found := len(shard(graph, "finest", cross))) > have:
+            more = f", cross={cross}" if cross > 1 else ""
+            return f", or shards=shard(graph, 'finest'{more}), which gives {found}"
+    return ""
 
 
 def _ranges(shards, stages, balance):

@@ -152,15 +152,12 @@ def _storage(tensor):
 
 
 def _random(node, module):
-    """Whether the operation, or one inside it, draws random numbers."""
-    tags = getattr(node.target, "tags", ())
-    if torch.Tag.nondeterministic_seeded in tags:
+    """Whether the operation, or one in a part that it runs in another mode, draws random numbers."""
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
         return True
-    if node.op != "get_attr":
-        return any(n.op == "get_attr" and _random(n, module) for n in node.all_input_nodes)
-    region = getattr(module, node.target, None)
-    return isinstance(region, fx.GraphModule) and any(_random(n, region)
-                                                      for n in region.graph.nodes)
+    regions = [getattr(module, n.target, None) for n in node.all_input_nodes if n.op == "get_attr"]
+    return any(_random(n, region) for region in regions if isinstance(region, fx.GraphModule)
+               for n in region.graph.nodes)
 
 
 def _op(node):

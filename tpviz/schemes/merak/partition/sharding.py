@@ -7,7 +7,7 @@ parameters than a share of all; an embedding, which does not count in the total,
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from tpviz.checks import whole_number
 
@@ -29,15 +29,17 @@ class Shard:
     paths: tuple
 
 
-def shard(graph, count=None):
+def shard(graph, count=None, cross=1):
     """The shards of a `ModelGraph`, in order, a tuple of `Shard`.
 
     count : roughly how many, as ``shard_count`` of the release: a shard is closed once it has more
     than 1/count of the parameters that are in no embedding. Nothing is torn finer than is legal, so
     there may be fewer or, with embeddings, a few more. By default 2 L + 4 for a model of L repeated
     layers, else "finest": a cut at every legal place since which there are parameters.
+    cross : how many tensors may cross a cut, hot ones aside; with 2 or more, models with long skips
+    can be cut inside of them, and stages between hand on what is not theirs.
 
-    Raises ``ValueError`` for a count below 1.
+    Raises ``ValueError`` for a count or ``cross`` below 1.
     """
     if count is None:
         layers = num_layers(graph)
@@ -52,7 +54,7 @@ def shard(graph, count=None):
         total = sum(numel for use in first_use for name, numel in use.items()
                     if name not in embeddings)
         share = total // whole_number("count", count)
-    legal, starts, found = legal_cuts(graph), [0], 0
+    legal, starts, found = legal_cuts(graph, whole_number("cross", cross)), [0], 0
     for place, (node, use) in enumerate(zip(graph.body, first_use), 1):
         found += share + 1 if node.embedding else sum(use.values())
         if found > share and place in legal:
@@ -65,10 +67,10 @@ def shard(graph, count=None):
                  for a, b in pairwise([*starts, len(graph.body)]))
 
 
-def legal_cuts(graph):
+def legal_cuts(graph, cross=1):
     """{place: bytes that cross} where the body of a graph may be cut, before operation ``place``.
 
-    There one tensor crosses, hot ones aside; parameters follow; and no tensor or buffer that is
+    There ``cross`` tensors cross at most, hot ones aside; parameters follow; and no tensor or buffer that is
     written into is torn from what else lies in its storage.
     """
     crossing, torn = Crossing(graph), _torn(graph.body)
@@ -76,14 +78,25 @@ def legal_cuts(graph):
     places = range(1, last + 1)
     return {place: sum(crossing.nodes[name].value.bytes for name in names)
             for place, names in zip(places, crossing.at(places))
-            if place not in torn and crossing.legal(names)}
+            if place not in torn and crossing.legal(names, cross)}
 
 
 def _best(place, legal, body):
     """Of the legal places up to the next parameters the one where the fewest bytes cross, the last
-    of them: a dropout or a view stays with what it follows."""
+    of them: a dropout or a view stays with what it follows. The module that has those parameters is
+    not entered."""
     stop = next(k for k in range(place, len(body)) if body[k].parameters)
+    before, behind = (body[k].path.split(".") for k in (place - 1, stop))
+    for k in range(place, stop):
+        if _common(body[k].path.split("."), behind) > _common(before, behind):
+            stop = k
+            break
     return min(range(stop, place - 1, -1), key=lambda k: legal.get(k, float("inf")))
+
+
+def _common(path, other):
+    """How many modules around one place are around the other, too."""
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(path, other))))
 
 
 def _torn(body):

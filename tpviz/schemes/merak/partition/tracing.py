@@ -55,7 +55,7 @@ def trace(model, example_inputs, leaves=()):
         except Exception as error:
             raise ValueError(reason(model, error)) from error
         module, kinds = _cleaned(program.graph_module), _kinds(program)
-        tensors = _tensors(model, module, kinds, program.constants, call, mode)
+        tensors = _tensors(model, module, kinds, program.constants, call, mode, device)
         with mode:
             nodes = Measure(module, kinds, calls, _owned(model, calls)).run(*tensors).nodes()
     return _graph(model, module, nodes, kinds, shared, call, calls, program.constants, device)
@@ -99,7 +99,7 @@ def _kinds(program):
     return found
 
 
-def _tensors(model, module, kinds, constants, call, mode):
+def _tensors(model, module, kinds, constants, call, mode, device):
     """What each placeholder is, in the run that measures."""
     named = dict(model.named_parameters(remove_duplicate=False))
     named |= dict(model.named_buffers(remove_duplicate=False))
@@ -108,7 +108,7 @@ def _tensors(model, module, kinds, constants, call, mode):
         if node.op == "placeholder":
             kind, name = kinds[node.name]
             if kind == "constant":
-                found.append(mode.from_tensor(constants[f"inner.{name}"]))
+                found.append(stand_in(constants[f"inner.{name}"], mode, device))
             else:
                 found.append(next(inputs) if kind == "input" else named[name])
     return found

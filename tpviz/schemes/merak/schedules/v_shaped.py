@@ -49,7 +49,7 @@ def dualpipe_v(p, m):
     for s in range(p):
         middle, turns = m - 2 * p + s + 1, ["B1", "B0"] * (s + 1)
         phases = [(2 * (p - 1 - s), "F0"), (s + 1, "F0 F1"), (p - 1 - s, "I1 W F1")]
-        if s == p - 1:  # the first two are no pair: both next stages wait for what they make
+        if s == p - 1:  # no pair at first: F0 runs while the first gradient is on its way
             phases, middle = [*phases, (1, "F0 B1 F1+B0")], middle - 1
         phases += [
             (middle, "F0+B1 F1+B0"), (p - 1 - s, "B1 F1+B0"),
