@@ -27,7 +27,9 @@ def test_space_has_every_class_and_product():
                      tv.Megatron(tp=2, sp=True) * tv.DataParallel(dp=2, zero=1)):
         assert strategy in found
     assert set(space(W, 1)) == {tv.ATP(mesh=(1, 1)), tv.AxoNN(x=1, z=1), tv.DataParallel(dp=1),
-                                tv.Megatron(tp=1)}
+                                tv.Megatron(tp=1),
+                                tv.Merak(pp=1, microbatches=1, schedule="1f1b",
+                                         recompute="none")}
     assert {s.axes["tp"] for s in space(W, 1024) if "tp" in s.axes} <= {2, 4, 8, 16, 32, 64}
 
 
@@ -180,7 +182,7 @@ def test_rejected_say_why():
 def test_nothing_fits():
     tiny = replace(BOX, device=replace(BOX.device, memory=1000.0))
     with pytest.raises(ValueError, match=r"none of \d+ strategies fits 4 ranks of box: \d+ of them "
-                                         r"for want of memory, of which .* needs least, .* MB, and "
+                                         r"for want of memory, of which .* needs least, .* kB, and "
                                          "a device has 1 kB"):
         tv.search(W, tiny, simulate=False)
     with pytest.raises(ValueError, match=r"sizes do not divide, as in .*: batch=7 does not"):

@@ -9,8 +9,10 @@ Traceback (most recent call last):
 ValueError: batch=4 does not split evenly over dp*microbatches=8: use dp*microbatches=4, or batch=8
 """
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from math import floor
 
 from tpviz.checks import divides
@@ -25,6 +27,11 @@ from .split import layers_of, stage_of
 __all__ = ["GPT", "Merak"]
 
 V_SHAPED = ("zb_v", "dualpipe_v")
+ORDERS = [{"schedule": "1f1b", "recompute": "none"}, {"schedule": "1f1b"},
+          {"schedule": "shifted_critical_path"},
+          {"schedule": "interleaved_1f1b", "recompute": "none"},
+          {"schedule": "zb_h1", "recompute": "none"}]
+"""What `Merak.space` tries of schedules and recomputation."""
 
 
 @register
@@ -144,6 +151,25 @@ class Merak(Strategy):
     def memory(self, workload):
         from .memory import memory
         return memory(self, workload)
+
+    @classmethod
+    def space(cls, workload, world_size):
+        """Every (pp, tp, dp) that has a pipeline; one, two and four microbatches a stage; 1F1B
+        without and with recomputation, Merak's schedule, interleaved stages and zero bubble; with
+        tp also sums under the other half's kernels."""
+        if world_size == 1:
+            yield cls(pp=1, microbatches=1, **ORDERS[0])
+        for pp, tp in product(divisors(world_size), repeat=2):
+            dp, rest = divmod(world_size, pp * tp)
+            if rest or pp == 1 or not (cls.allows("pp", pp) and cls.allows("tp", tp)):
+                continue
+            rows = workload.batch // dp
+            counts = [n for n in (pp, 2 * pp, 4 * pp) if rows >= n and rows % n == 0]
+            for count, order, level in product(counts, ORDERS, (0, 2) if tp > 1 else (0,)):
+                made = cls(pp=pp, tp=tp, dp=dp, microbatches=count, subpipeline=level, **order)
+                with suppress(ValueError):  # the schedule may ask for more microbatches
+                    made.check(workload)
+                    yield made
 
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
         from .program import build
