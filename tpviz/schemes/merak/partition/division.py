@@ -86,8 +86,8 @@ class Partition:
         """[{"names": (...), "stages": (...)}] of parameters that several stages hold: their copies
         start equal, and their gradients are to be summed. A name belongs to the stage beside it."""
         groups = [set(group) for group in self.graph.ties]
-        tied = set().union(*groups)
-        groups += [{name} for name in self.graph.parameters if name not in tied]
+        others = set().union(*groups, *self.graph.aliases.values())
+        groups += [{name} for name in self.graph.parameters if name not in others]
         found = []
         for group in groups:
             held = [(next((n for n in part.parameters if n in group), None), part.index)

@@ -14,6 +14,8 @@ from .leaves import tensors_of
 
 INPUT = ("input", None)
 LEAF = torch.ops.tpviz.leaf.default
+# They write their running mean and variance, though their schema does not say so.
+_STATISTICS = (torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default)
 _EMBEDDINGS = (torch.ops.aten.embedding.default, torch.ops.aten.embedding_bag.default,
                torch.ops.aten.embedding_bag.padding_idx)
 
@@ -66,6 +68,8 @@ class Measure(fx.Interpreter):
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             value = super().run_node(n)
         writes = {self._place(t) for t, version in zip(args, versions) if t._version != version}
+        if n.target in _STATISTICS and n.args[5]:
+            writes |= {self._place(self.env[node]) for node in n.args[3:5] if node is not None}
         self.facts[n] = value, self.counter.get_total_flops() - flops, saves, writes
         return value
 
@@ -152,7 +156,7 @@ def _storage(tensor):
 
 
 def _random(node, module):
-    """Whether the operation, or one in a part that it runs in another mode, draws random numbers."""
+    """Whether the operation, or one in a part that runs in another mode, draws random numbers."""
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
         return True
     regions = [getattr(module, n.target, None) for n in node.all_input_nodes if n.op == "get_attr"]

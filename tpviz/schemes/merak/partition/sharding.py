@@ -70,8 +70,8 @@ def shard(graph, count=None, cross=1):
 def legal_cuts(graph, cross=1):
     """{place: bytes that cross} where the body of a graph may be cut, before operation ``place``.
 
-    There ``cross`` tensors cross at most, hot ones aside; parameters follow; and no tensor or buffer that is
-    written into is torn from what else lies in its storage.
+    There ``cross`` tensors cross at most, hot ones aside; parameters follow; and what is written
+    into is not torn from what else lies in its storage.
     """
     crossing, torn = Crossing(graph), _torn(graph.body)
     last = max((k for k, node in enumerate(graph.body) if node.parameters), default=0)
