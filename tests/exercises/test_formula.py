@@ -76,4 +76,6 @@ def test_all_formula_exercises_are_here():
         "ring_time", "bus_bandwidth", "axis_for_tp", "best_chunks", "scale_rates", "find_straggler",
         "atp_owned", "atp_wire_bytes", "atp_best_mesh", "atp_mesh_for", "atp_chunk_count",
         "atp_bugs", "axonn_coords", "axonn_special", "axonn_piece", "axonn_wire_bytes",
-        "axonn_grid_for", "axonn_gathers", "axonn_bugs"]
+        "axonn_grid_for", "axonn_gathers", "axonn_bugs",
+        "merak_schedule", "merak_in_flight", "merak_bubble", "merak_early", "merak_keep",
+        "merak_memory"]

@@ -13,6 +13,9 @@ from . import (
     axonn_step,
     costs,
     costs_runs,
+    merak,
+    merak_memory,
+    merak_orders,
     meshes,
     start,
 )
@@ -24,7 +27,9 @@ COURSE = (start.MEAN, start.ROWS, meshes.IN_TWO, meshes.MLP,
           atp_choices.MESH_FOR, atp_choices.CHUNK_COUNT, atp_overlap.CHUNKED, atp_bugs.BUGS,
           axonn.COORDS, axonn_choices.SPECIAL, axonn.PIECE, axonn_layers.LINEAR,
           axonn_layers.BACKWARD, axonn.WIRE, axonn_choices.GRID_FOR, axonn_step.GATHERS,
-          axonn_step.NORM, axonn_bugs.BUGS)
+          axonn_step.NORM, axonn_bugs.BUGS,
+          merak_orders.SCHEDULE, merak.IN_FLIGHT, merak.BUBBLE, merak_orders.EARLY,
+          merak_memory.KEEP, merak_memory.MEMORY)
 EXERCISES = {exercise.name: exercise for exercise in COURSE}
 
 

@@ -17,6 +17,9 @@ class NoAnswer(NamedTuple):
 
     type: str
 
+    def __repr__(self):
+        return self.type
+
 
 class Question(NamedTuple):
     """Arguments by name, in the order of the function's parameters, and the right answer.
@@ -50,6 +53,10 @@ class Formula(Exercise):
         judges = (judge(question, got) for judge in self.checks if problem is None)
         return problem or next(filter(None, judges), None) or (
             f"for {question} the answer is {_show(question.answer)}; you returned {_show(got)}.")
+
+    def praise(self, answers):
+        """What a learner whose answers are all right is told."""
+        return f"Right on {len(answers)} questions. {self.success}"
 
 
 def same(got, want):

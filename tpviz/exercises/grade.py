@@ -98,8 +98,7 @@ def _on_questions(exercise, fn, timeout, seed):
         message = exercise.judge(question, got)
         if message:
             return Result(exercise.name, False, message[0].upper() + message[1:], seed=seed)
-    praise = f"Right on {len(questions)} questions. {exercise.success}"
-    return Result(exercise.name, True, praise, seed=seed)
+    return Result(exercise.name, True, exercise.praise(answers), seed=seed)
 
 
 def _on_one_world(exercise, fn, axes, timeout, seed, passed):

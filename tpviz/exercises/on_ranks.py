@@ -56,7 +56,7 @@ def _in_rank_0(fn, questions):
 def _bare(value):
     """Numbers, names, and tuples of numbers as they are; of anything else, a `NoAnswer`."""
     array = isinstance(value, (np.ndarray, torch.Tensor)) and np.ndim(value)
-    if array or isinstance(value, (tuple, list)):  # np.ndim refuses a list of unequal parts
+    if array or isinstance(value, (tuple, list, range, set)):  # np.ndim refuses unequal parts
         return tuple(map(_bare, value))
     if isinstance(value, (np.generic, torch.Tensor)):
         return value.item()
