@@ -58,10 +58,10 @@ def random_sizes(rng):
     p, m = rng.randint(1, 8), rng.randint(1, 24)
     chunks = rng.randint(2, 3) if name in ("zb_h1", "interleaved_1f1b") else None
     f, r, i, w = (rng.randint(1, 8) / 2 for _ in range(4))
-    kind = rng.randrange(5)
-    r = (r, f, 0.0, min(r, f), 0.0)[kind]
-    i = (i, f, f, r + f, f)[kind]
-    w = (w, f, f, w, min(w, f))[kind]
+    kind = rng.randrange(6)
+    r = (r, f, 0.0, min(r, f), 0.0, 0.0)[kind]
+    i = (i, f, f, r + f, f, i)[kind]
+    w = (w, f, f, w, min(w, f), w)[kind]
     return name, p, m if chunks is None else p * max(1, m // p), chunks, f, i + w, r, w
 
 
@@ -87,13 +87,20 @@ def test_closed_forms_are_exact_in_their_range():
 
 
 @pytest.mark.parametrize("name, sizes", [
-    ("early_recompute", (4, 3)), ("early_recompute", (4, 8, 1, 2, 3)),
-    ("shifted_critical_path", (4, 8, 2, 2.5, 1)), ("zb_h1", (4, 3)), ("zb_h1", (4, 8, 1, 4, 0, 3)),
+    ("last_no_recompute", (4, 2)), ("early_recompute", (4, 8, 1, 2, 3)),
+    ("shifted_critical_path", (4, 8, 2, 2.5, 1)),
+    ("shifted_critical_path", (4, 8, 3, 2, 3)), ("zb_h1", (4, 3)), ("zb_h1", (4, 8, 1, 4, 0, 3)),
     ("zb_v", (4, 8, 1, 3, 0, 1)), ("zb_v", (4, 6)), ("dualpipe_v", (4, 8, 1, 4, 0, 2)),
-    ("zb_h1", (4, 8, 1, 2, 1))])
+    ("zb_h1", (4, 8, 1, 2, 1)), ("zb_h1", (4, 8, 3, 3, 0, 2)), ("dualpipe_v", (4, 8, 1, 4, 0, 3))])
 def test_outside_its_range_a_formula_says_nothing(name, sizes):
     assert makespan(name, *sizes) is None
     assert bubble(name, *sizes) is None
+
+
+def test_formulas_of_schedules_that_do_not_exist():
+    for formula in (makespan, bubble, in_flight):
+        with pytest.raises(ValueError, match="schedule='2f2b' is not possible: use 'gpipe'"):
+            formula("2f2b", 4, 8)
 
 
 def kept(p, k0, shifted):
@@ -199,11 +206,27 @@ def random_timeline(rng):
     return found, timeline(found, f, b, **more)
 
 
+def fewest_messages(clock, rank, index):
+    """On any way without gaps to an action from one that begins at 0 (pairs in turn)."""
+    steps, begins = clock.schedule.step_of, clock.start[rank][index]
+    found = [] if begins else [0]
+    if index and clock.end[rank][index - 1] == begins:
+        found.append(fewest_messages(clock, rank, index - 1))
+    if steps[rank, index].needs >= 0:
+        maker = clock.schedule.order[steps[rank, index].needs]
+        crosses = maker.rank != rank
+        if clock.end[maker.rank][maker.index] + clock.latency * crosses == begins:
+            found.append(fewest_messages(clock, maker.rank, maker.index) + crosses)
+    return min(found)
+
+
 def test_the_critical_path_is_without_gap_and_without_slack():
     rng = Random(2)
     for _ in range(40):
         _, clock = random_timeline(rng)
         path = clock.critical_path()
+        assert clock.overlapped or (
+            len(clock.critical_messages()) == fewest_messages(clock, *path[-1]))
         (rank, index), (last, end) = path[0], path[-1]
         assert clock.start[rank][index] == 0 and clock.end[last][end] == clock.makespan
         for (rank, index), (other, after) in pairwise(path):

@@ -168,7 +168,7 @@ class Timeline:
 
     def critical_path(self):
         """[(rank, index)] of actions without slack, from the first to the one that ends last; where
-        the rank changes there is a message. Of several such paths that of the fewest messages."""
+        the rank changes there is a message; see `critical` for which, where there are several."""
         return critical.critical_path(self)
 
     def critical_messages(self):

@@ -9,8 +9,8 @@ schedule               makespan                                                 
 =====================  ==============================================================  ============
 gpipe, 1f1b            (m + p - 1) f'                                                  always
 early_recompute        m f' + (p - 1)(f + b)                                           A
-last_no_recompute      m f' + (p - 2)(f + b) + max(0, b - r) + max(0, f - r)           A
-shifted_critical_path  m f' + (p - 2)(f + b) + max(0, b - f - r)                       A and B
+last_no_recompute      m f' + (p - 2)(f + b) + max(0, b - r) + max(0, f - r)           m >= 3, A
+shifted_critical_path  m f' + (p - 2)(f + b) + max(0, b - f - r)                       B
                        + max(0, min(b - 2r, f - r)) + max(0, f - r)
 interleaved_1f1b       v m f' + (p - 1) f'                                             always
 zb_h1                  v m f' + (p - 1)(f' - 2w)                                       r = 0, C
@@ -19,7 +19,7 @@ dualpipe_v             2 m f' + (p - 1)(f' - 2w), pairs in turn                 
                        2 m f' + (p - 1)(f' + b - 3w), overlapped                       r = 0, E
 =====================  ==============================================================  ============
 
-A: m >= max(p, 4), r <= f <= b. B: r = f or f + r <= b. C: m >= p, w <= f, w <= b - w.
+A: r <= f. B: r = f <= b or f + r <= b. C: m >= p, w <= f, w <= b - w.
 D: m >= 2p - 1, f = w = b - w. E: f = b - w >= w. With recompute the last three are left to the
 clock: some of it hides in their bubbles.
 
@@ -35,6 +35,8 @@ pairs in turn, zb_v's fill and all ranges are derived: exact on the clock over r
 """
 
 from math import isclose
+
+from tpviz.checks import one_of
 
 
 def makespan(name, ranks, microbatches, forward=1.0, backward=2.0, recompute=0.0, weight=None,
@@ -55,14 +57,14 @@ def makespan(name, ranks, microbatches, forward=1.0, backward=2.0, recompute=0.0
         return None if extra is None else v * m * each + (p - 1) * extra
     if p == 1:
         return m * (each if name == "early_recompute" else f + b)
-    if not (m >= max(p, 4) and r <= f <= b):
+    if r > f:
         return None
     if name == "early_recompute":
         return m * each + (p - 1) * (f + b)
     common = m * each + (p - 2) * (f + b) + max(0.0, f - r)
     if name == "last_no_recompute":
-        return common + max(0.0, b - r)
-    if isclose(r, f) or f + r <= b:
+        return common + max(0.0, b - r) if m >= 3 else None
+    if (isclose(r, f) and f <= b) or f + r <= b:
         return common + max(0.0, b - f - r) + max(0.0, min(b - 2 * r, f - r))
     return None
 
@@ -127,4 +129,5 @@ SPLIT = {"zb_h1": _zb_h1, "zb_v": _zb_v, "dualpipe_v": _dualpipe_v}
 def _chunks(name, chunks):
     from . import SCHEDULES
 
+    one_of("schedule", name, SCHEDULES)
     return SCHEDULES[name].chunks[1] if chunks is None else chunks
