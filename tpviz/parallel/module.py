@@ -9,6 +9,7 @@ from torch import nn
 from tpviz.mesh import Mesh
 from tpviz.runtime.launch import in_torchrun
 from tpviz.schemes.axonn import AxoNN
+from tpviz.schemes.merak import Merak
 
 from .easy import EasyLinear
 from .entrance import Entrance
@@ -16,6 +17,7 @@ from .grid import Grid
 from .layers import Groups, SplitLinear
 from .outputs import compare, outputs_of
 from .parallelized import Parallelized
+from .pipelined import pipelined
 from .plan import Plan
 from .replicas import agree
 from .report import Report
@@ -26,7 +28,7 @@ from .totals import Totals
 
 
 def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=False, mesh=None,
-                easy=False, equal_rows=False):
+                easy=False, equal_rows=False, **pipeline):
     """Split the linear layers of ``model`` over the ranks of a world, as ``strategy`` says.
 
     Pairs of linear layers with only activations or attention heads between them are found by your
@@ -48,7 +50,7 @@ def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=F
     Parameters
     ----------
     model : any ``nn.Module``; inside a rank it is split in place.
-    strategy : `tpviz.ATP`, `tpviz.Megatron` or `tpviz.AxoNN`, without ``sp``, and without those
+    strategy : `tpviz.Merak`, or `tpviz.ATP`, `tpviz.Megatron` or `tpviz.AxoNN`, without ``sp``, and without those
         knobs of AxoNN that need our own step (``recompute``, ``accumulation``, ``tune``, ``clip``).
     example_inputs : a tensor, a tuple of arguments or a dict of named ones. With them
         ``torch.export`` shows which layers belong together, and on the ranks the outputs before and
@@ -57,6 +59,11 @@ def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=F
     broadcast : send the first rank's parameters and buffers to all; else ranks that differ raise.
     mesh : a ``DeviceMesh`` that has the strategy's axes, and others around them; by default the
         strategy's own over the whole world.
+    pipeline : of Merak, which cuts the model into stages and returns a `Pipelined`: ``loss``,
+        function (output) or (output, targets) -> a mean over rows, where the model does not give
+        its own; ``batch_dim``, along which ``example_inputs``, a whole batch, are cut into
+        microbatches; ``balance``, as `tpviz.schemes.merak.partition.partition_of` takes it
+        ("flops" by default).
     easy : AxoNN's easy mode: no pairs are needed, every linear layer goes on the grid by itself,
         and every rank of x * y * z * data is to be given its own rows, as under DDP. For that two
         more exchanges a layer are paid: all-to-all of the input over y and of the output over x
@@ -72,6 +79,11 @@ def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=F
     for a model of which nothing can be split, for ranks with different numbers, and where outputs
     change. Dropout: seed ranks with the same rows alike, or copies of the stream drift apart.
     """
+    if isinstance(strategy, Merak):
+        return _pipelined(model, strategy, example_inputs, rules, broadcast, mesh, pipeline)
+    if pipeline:
+        raise ValueError(f"{', '.join(pipeline)} are about pipelines: use tpviz.Merak(...), not "
+                         f"{strategy.short}")
     layout, inputs = layout_of(strategy, easy), inputs_of(example_inputs)
     if equal_rows and not easy:
         raise ValueError("equal_rows=True is a promise about easy mode: use it with easy=True")
@@ -102,6 +114,16 @@ def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=F
         report = replace(report, notes=(*report.notes, "outputs for example_inputs are those of "
                                         "the whole model, up to rounding"))
     return Parallelized(model, replace(report, divided=True), groups, grid)
+
+
+def _pipelined(model, strategy, example_inputs, rules, broadcast, mesh, options):
+    mesh = _mesh(strategy, mesh, model)
+
+    def split(inside):
+        return parallelize(model, inside, example_inputs, rules, mesh=mesh)
+
+    return pipelined(model, strategy, inputs_of(example_inputs), mesh, split, broadcast=broadcast,
+                     **options)
 
 
 def inputs_of(example):

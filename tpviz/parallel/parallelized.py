@@ -105,21 +105,31 @@ class Parallelized(nn.Module):
                             if p.grad is not None})
 
     def _whole(self, tensors):
-        held, found = self._held(), {}
-        for name, tensor in tensors.items():
-            path, _, kind = name.rpartition(".")
-            if path not in held or kind not in ("weight", "bias"):
-                found[name] = tensor
-                continue
-            part = held[path].part
-            if held[path].pieces and kind == "weight":
-                over = [(0, "z")] if part.z > 1 else []
-                tensor = gather(tensor, over, self._groups).view(part.local(kind))
-            whole = gather(tensor, part.splits(kind), self._groups)
-            found[name] = part.from_order(kind, whole)
-        return found
+        return whole_of(tensors, self._held(), self._groups)
 
     def _held(self):
-        """{path: `Held`} of every place where a split layer is."""
-        return {path: module for path, module
-                in self.module.named_modules(remove_duplicate=False) if isinstance(module, Held)}
+        return held_in(self.module)
+
+
+def held_in(module):
+    """{path: `Held`} of every place where a split layer is."""
+    return {path: part for path, part in module.named_modules(remove_duplicate=False)
+            if isinstance(part, Held)}
+
+
+def whole_of(tensors, held, groups):
+    """{name: whole tensor} of {name: this rank's}; those of the layers ``held`` are split.
+    Collective."""
+    found = {}
+    for name, tensor in tensors.items():
+        path, _, kind = name.rpartition(".")
+        if path not in held or kind not in ("weight", "bias"):
+            found[name] = tensor
+            continue
+        part = held[path].part
+        if held[path].pieces and kind == "weight":
+            over = [(0, "z")] if part.z > 1 else []
+            tensor = gather(tensor, over, groups).view(part.local(kind))
+        whole = gather(tensor, part.splits(kind), groups)
+        found[name] = part.from_order(kind, whole)
+    return found

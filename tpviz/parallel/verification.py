@@ -11,10 +11,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from tpviz.checks import whole_number
 from tpviz.runtime.launch import launch
+from tpviz.schemes.merak import Merak
 
 from .grid import rows_of
 from .module import inputs_of, parallelize
 from .report import Report
+from .stages import loss_of
 
 TOLERANCE = 1e-10  # as `tpviz.verify`: far above float64's rounding, far below a term left out
 
@@ -23,8 +25,9 @@ TOLERANCE = 1e-10  # as `tpviz.verify`: far above float64's rounding, far below 
 class ParallelVerification:
     """What `verify_parallel` found; truth is ``ok``.
 
-    errors : {what: error} for "outputs", and "gradient <name>" and "parameter <name>" of every
-    parameter: the largest over the ranks of max |a - b| / max(1, max |b|), b being one process's.
+    errors : {what: error} for "outputs" (of a pipeline "losses"), and "gradient <name>" and
+    "parameter <name>" of every parameter: the largest over the ranks of
+    max |a - b| / max(1, max |b|), b being one process's.
     report : the `Report` of the split.
     """
 
@@ -53,8 +56,9 @@ class ParallelVerification:
 
     def to_table(self):
         """Rows of strings (what, largest error, where), header first."""
-        rows = [["compared", "largest error", "where"],
-                ["outputs", f"{self.errors['outputs']:.1e}", ""]]
+        rows = [["compared", "largest error", "where"]]
+        rows += [[name, f"{error:.1e}", ""] for name, error in self.errors.items()
+                 if name in ("outputs", "losses")]
         for kind in ("gradient", "parameter"):
             of_kind = {k: e for k, e in self.errors.items() if k.startswith(kind + " ")}
             name = max(of_kind, key=of_kind.get)
@@ -73,7 +77,7 @@ class ParallelVerification:
 
 
 def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None, loss=None,
-                    mesh=None, easy=False, equal_rows=False, timeout=120, device=None):
+                    mesh=None, easy=False, equal_rows=False, timeout=120, device=None, **pipeline):
     """Split ``make_model()`` on real ranks in float64; compare every number with one process.
 
     Compared on every rank: the outputs and every parameter's gradient of the first step, and all
@@ -81,10 +85,11 @@ def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None
     elements.
 
     make_model : a function of no arguments; called with one seed on each rank.
-    example_inputs, rules, mesh, easy, equal_rows : as `parallelize` takes them; ``mesh`` only
-        within a world. With AxoNN they are the whole batch, of which each rank takes its rows.
+    example_inputs, rules, mesh, easy, equal_rows, pipeline : as `parallelize` takes them; ``mesh``
+        only within a world. With AxoNN they are the whole batch, of which each rank takes its rows.
     loss : function of the model's output; by default all its floating-point tensors, weighted. With
-        AxoNN it must be a mean over rows, and first dims of outputs must be rows.
+        AxoNN it must be a mean over rows, and first dims of outputs must be rows; with Merak a mean
+        over rows, by default the model's own.
     timeout, device : as `tpviz.launch` takes them.
 
     Inside a world the ranks are those of the world, and each returns its own errors. Returns a
@@ -92,13 +97,13 @@ def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None
     """
     steps = whole_number("steps", steps)
     example_inputs = tree_map(_wide, example_inputs)
-    how = {"rules": rules, "easy": easy, "equal_rows": equal_rows}
+    how = {"rules": rules, "easy": easy, "equal_rows": equal_rows, **pipeline}
     job = (make_model, strategy, example_inputs, steps, loss, how)
     if dist.is_available() and dist.is_initialized():
         errors, report = _verify_here(*job, mesh, device)
     else:
         plan = parallelize(_made(make_model), strategy, example_inputs, **how)  # errors now
-        if totals := plan.report.totals:
+        if totals := getattr(plan.report, "totals", None):
             rows_of(example_inputs, 0, totals.shares, " * ".join(totals.axes))
         found = launch(_verify_here, *job, None, device, world_size=strategy.world_size,
                        timeout=timeout, device=device)
@@ -113,6 +118,8 @@ def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, d
     inputs = tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x,
                       example_inputs)
     whole, model = (_made(make_model).to(device) for _ in range(2))
+    if isinstance(strategy, Merak):
+        return _verify_pipeline(whole, model, strategy, inputs, steps, loss, mesh, how)
     split = parallelize(model, strategy, inputs, mesh=mesh, **how)
     given = inputs_of(inputs), inputs_of(split.rows(inputs))
     of_rows = split.share, split.shares
@@ -131,6 +138,30 @@ def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, d
             errors["outputs"] = max(map(_error, found, _floats(outputs[0])))
             expected = {n: p.grad for n, p in whole.named_parameters() if p.grad is not None}
             errors |= _errors("gradient", split.full_gradients(), expected)
+        for optimizer in optimizers:
+            optimizer.step()
+    errors |= _errors("parameter", split.full_state_dict(), dict(whole.named_parameters()))
+    return errors, split.report
+
+
+def _verify_pipeline(whole, model, strategy, inputs, steps, loss, mesh, how):
+    """The same of a pipeline: losses in place of outputs."""
+    split = parallelize(model, strategy, inputs, mesh=mesh, loss=loss, **how)
+    args, kwargs = inputs_of(inputs)
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (whole, split)]
+    errors = {"losses": 0.0}
+    for step in range(steps):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        expected = loss_of(whole(*args, **kwargs), loss, None)
+        expected.backward()
+        found = split.step(*args, **kwargs)
+        if found is not None:
+            mean = split.mean_over_replicas(found)
+            errors["losses"] = max(errors["losses"], _error(mean, expected))
+        if step == 0:
+            gradients = {n: p.grad for n, p in whole.named_parameters() if p.grad is not None}
+            errors |= _errors("gradient", split.full_gradients(), gradients)
         for optimizer in optimizers:
             optimizer.step()
     errors |= _errors("parameter", split.full_state_dict(), dict(whole.named_parameters()))

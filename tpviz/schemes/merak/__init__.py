@@ -97,7 +97,11 @@ class Merak(Strategy):
 
     def schedule_of(self, workload):
         """The `schedules.Schedule` of this workload: stages that drop no layer do not recompute."""
-        wished = tuple(count > 0 for count in self._wished(workload))
+        return self.schedule_for(_counts(workload, self.stages))
+
+    def schedule_for(self, counts):
+        """The schedule where ``counts`` layers of each stage could be recomputed."""
+        wished = tuple(count > 0 for count in self._wished(counts))
         return _schedule(self.schedule, self.pp, self.microbatches,
                          self.stages // self.pp, wished)
 
@@ -114,20 +118,23 @@ class Merak(Strategy):
             found[p - 2] = found[p - 3]
         return found
 
-    def _wished(self, workload):
+    def _wished(self, counts):
         """How many layers of each stage the knobs would have recomputed."""
-        counts = [len(blocks) for blocks in layers_of(workload.layers, self.stages)]
         if self.recompute == "none":
             return [0] * len(counts)
         if self.recompute == "full":
-            return counts
+            return list(counts)
         return [floor(n * (1 - k) + 1e-9) for n, k in zip(counts, self.kept())]
 
     def drops(self, workload):
         """How many layers of each stage are recomputed, its first ones; none where the schedule
         says so."""
-        recomputes = self.schedule_of(workload).recomputes
-        return [n * on for n, on in zip(self._wished(workload), recomputes)]
+        return self.drops_for(_counts(workload, self.stages))
+
+    def drops_for(self, counts):
+        """The same where stages have ``counts`` layers."""
+        recomputes = self.schedule_for(counts).recomputes
+        return [n * on for n, on in zip(self._wished(counts), recomputes)]
 
     def splits(self, workload):
         return self.inside.splits(workload)
@@ -175,6 +182,10 @@ class Merak(Strategy):
         from .program import build
         self.check(workload)
         return build(self, workload, mesh, dtype, device, **options)
+
+
+def _counts(workload, stages):
+    return [len(blocks) for blocks in layers_of(workload.layers, stages)]
 
 
 @lru_cache(maxsize=256)

@@ -21,15 +21,16 @@ class Pipeline:
 
     strategy : a `Merak`. schedule : whose stages these are. stages : {number: `Stage`} of this
     rank. drops : layers of each stage of the pipeline that are recomputed. ties : `Tie`s of all
-    stages. mesh : a ``DeviceMesh`` with the axes pp, dp and tp.
+    stages. mesh : a ``DeviceMesh`` over all ranks with the axes pp, dp and tp, perhaps with others
+    around them.
     """
 
     def __init__(self, strategy, schedule, stages, drops, ties, mesh):
         self.strategy, self.schedule, self.stages, self.mesh = strategy, schedule, stages, mesh
         self.place = mesh.get_local_rank("pp")
         self.module = nn.ModuleList(stages.values())
-        self.named = {name: p for stage in stages.values() for name, p in stage.named_parameters()}
-        whole = Mesh(strategy.axes)
+        self.named = {name: p for stage in stages.values() for name, p in stage.own().items()}
+        whole = Mesh(dict(zip(mesh.mesh_dim_names, mesh.mesh.shape)))
         kind = mesh.device_type
         down = mesh.get_group("pp")
         up = whole.second_group("pp", "pp", device_type=kind)

@@ -30,6 +30,10 @@ class Stage(nn.Module):
         """Whether a gradient comes back through each of the values before layer number ``layer``;
         None: through all that are floating-point."""
 
+    def own(self):
+        """{name: parameter} of what this stage trains."""
+        return dict(self.named_parameters())
+
     def begin(self, received, inputs):
         """The values that the first layer takes; ``inputs`` are this microbatch's of the model."""
         return received

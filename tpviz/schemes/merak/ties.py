@@ -23,7 +23,7 @@ class Ties:
     def __init__(self, ties, stages, rank_of, group_of):
         self.ties = []
         for tie in ties:
-            own = [stages[stage].get_parameter(name) for name, stage in zip(*tie)
+            own = [stages[stage].own()[name] for name, stage in zip(*tie)
                    if stage in stages]
             places = tuple(sorted({rank_of[stage] for stage in tie.stages}))
             group = group_of(places) if len(places) > 1 else None

@@ -1,0 +1,114 @@
+"""Models that tpviz did not write, unmodified, as pipelines: the same losses, gradients and
+parameters as in one process, in float64. One world of eight ranks; smaller meshes lie in it."""
+
+import foreign
+import pytest
+import torch
+from torch import nn
+
+import tpviz as tv
+
+MERAK = [tv.Merak(pp=2, tp=2, dp=2, microbatches=4), tv.Merak(pp=4, dp=2, schedule="zb_h1"),
+         tv.Merak(pp=2, recompute="stage_aware", keep=0.5, schedule="interleaved_1f1b")]
+
+
+def weighted(output):
+    """A mean over rows in which no element's part is another's."""
+    x = getattr(output, "logits", output)
+    return (x * torch.arange(x[0].numel(), dtype=x.dtype).cos().view_as(x[0])).mean()
+
+
+def every_pipeline(make, inputs, strategies, loss):
+    """[(strategy, error, where)] of one rank."""
+    found = []
+    for strategy in strategies:
+        mesh = None
+        if strategy.world_size < 8:
+            copies = {"copies": 8 // strategy.world_size}
+            mesh = tv.Mesh({**copies, **strategy.axes}).device_mesh()
+        v = tv.verify_parallel(make, strategy, inputs, 2, mesh=mesh, loss=loss)
+        found.append((strategy.short, v.max_error, v.worst))
+    return found
+
+
+def check(make, inputs, strategies=MERAK[:1], loss=weighted):
+    for found in tv.launch(every_pipeline, make, inputs, strategies, loss, world_size=8,
+                           progress=False, timeout=150):
+        assert max(error for _, error, _ in found) < 1e-10, found
+
+
+def test_gpt2():
+    check(foreign.gpt2, foreign.tokens(8), MERAK)
+
+
+@pytest.mark.parametrize("make", [foreign.llama, foreign.opt, foreign.bert])
+def test_hugging_face(make):
+    check(make, foreign.tokens(8))
+
+
+def test_torchs_own():
+    check(foreign.encoder, foreign.vectors(foreign.WIDTH, 8))
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(8, 8) for _ in range(5))
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+
+    def forward(self, x, scale):
+        x = self.frozen(x)
+        for part in self.parts:
+            x = x + torch.tanh(part(x)) * scale
+        return x
+
+
+def test_own_modules_with_an_input_that_all_share():
+    inputs = foreign.vectors(8, 16), torch.linspace(0.5, 1.5, 8, dtype=torch.float64)
+    check(Residual, inputs, [tv.Merak(pp=4, dp=2), tv.Merak(pp=2, schedule="dualpipe_v")])
+
+
+def labelled(strategy):
+    """(loss of the pipeline, of one process) of a model that computes its own, in float32."""
+    ids = foreign.tokens(8)
+    ids["labels"] = ids["input_ids"]
+    make = torch.random.fork_rng()
+    with make:
+        torch.manual_seed(0)
+        whole = foreign.gpt2().eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = tv.parallelize(foreign.gpt2().eval(), strategy, ids)
+    loss = model.step(**ids)
+    return (None if loss is None else float(loss)), float(whole(**ids).loss.detach())
+
+
+def test_labels_and_dropout_of_replicas():
+    found = tv.launch(labelled, tv.Merak(pp=2, microbatches=4), world_size=2, progress=False)
+    assert found[0][0] is None
+    assert found[1][0] == pytest.approx(found[1][1], rel=1e-6)
+
+
+# -- outside of ranks ----------------------------------------------------------------------------
+def test_the_plan():
+    model = tv.parallelize(foreign.gpt2(), tv.Merak(pp=2, tp=2), foreign.tokens(4))
+    words = model.report.describe()
+    assert "would run" in words and "transformer.h.0" in words
+    assert len(model.report.to_table()) == 3
+    assert not list(model.parameters())
+    with pytest.raises(ValueError, match="this is a plan: inside ranks"):
+        model.step(**foreign.tokens(4))
+    with pytest.raises(TypeError, match=r"use loss = model.step"):
+        model(**foreign.tokens(4))
+
+
+@pytest.mark.parametrize("strategy, inputs, more, message", [
+    (tv.Merak(microbatches=3), foreign.tokens(8), {}, r"batch=8 does not split .*microbatches=3"),
+    (tv.Merak(), None, {}, "give example_inputs, a whole batch"),
+    (tv.Merak(pp=64, microbatches=64), foreign.tokens(64), {}, "64 stages are too many"),
+    (tv.Merak(), foreign.tokens(8), {"batch_dim": 5}, "no tensor with a dim 5"),
+    (tv.Megatron(tp=2), foreign.tokens(8), {"batch_dim": 0}, "batch_dim are about pipelines"),
+])
+def test_bad_input(strategy, inputs, more, message):
+    with pytest.raises(ValueError, match=message):
+        tv.parallelize(foreign.gpt2(), strategy, inputs, **more)

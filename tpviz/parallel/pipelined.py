@@ -1,0 +1,199 @@
+"""`parallelize` with Merak: a module traced, cut into stages and trained in microbatches."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from tpviz.checks import divides, whole_number
+from tpviz.schemes.collectives import part_of
+from tpviz.schemes.megatron import Megatron
+from tpviz.schemes.merak.partition import Partition, partition_of, shard, trace
+from tpviz.schemes.merak.pipeline import Pipeline
+from tpviz.schemes.merak.ties import Tie
+from tpviz.tables import html_table
+
+from .layers import Groups, Held
+from .parallelized import whole_of
+from .replicas import agree
+from .stages import ModuleStage
+
+
+@dataclass(frozen=True, repr=False)
+class PipelineReport:
+    """partition : which operations are on which stage. schedule : what each rank does, in order.
+    plan : the `Report` of what is split over tp, None at tp=1. divided : whether it is done."""
+
+    strategy: object
+    partition: Partition
+    schedule: object
+    drops: tuple
+    plan: object = None
+    divided: bool = False
+
+    def to_table(self):
+        """Rows of strings, header first: one a stage."""
+        header, *rows = self.partition.to_table()
+        return [["rank", *header, "layers run again"]] + [
+            [str(self.schedule.rank_of[stage]), *row, str(self.drops[stage])]
+            for stage, row in enumerate(rows)]
+
+    def describe(self):
+        """In words: the stages, then what is split within them."""
+        done = "runs" if self.divided else "would run"
+        lines = [f"{self.strategy.short} {done} {self.partition.describe()}",
+                 self.partition.report()]
+        return "\n".join([*lines, *([self.plan.describe()] if self.plan else [])])
+
+    def __repr__(self):
+        state = "" if self.divided else " (planned only)"
+        return f"{self.strategy.short}{state}\n{self.partition.report()}"
+
+    def _repr_html_(self):
+        table = html_table(self.to_table(), "class='tpviz-partition'")
+        return table + (self.plan._repr_html_() if self.plan else "")
+
+
+class Pipelined(nn.Module):
+    """What a rank has of a pipelined model; made by `tpviz.parallelize` with `tpviz.Merak`.
+
+    ``step(*inputs, targets=None)`` is forward and backward of a whole batch; ``parameters()`` are
+    this rank's, for an optimizer. report : `PipelineReport`.
+    """
+
+    def __init__(self, report, batch, pipeline=None, groups=None):
+        super().__init__()
+        self.report, self.batch, self.pipeline, self.groups = report, batch, pipeline, groups
+        if pipeline:  # under their own names, which stages that share a parameter may share
+            self.__dict__["stages"] = pipeline.stages
+
+    def named_parameters(self, prefix="", recurse=True, remove_duplicate=True):
+        """This rank's parameters, by their names in the model."""
+        seen = set()
+        for name, parameter in (self.pipeline.named if self.pipeline else {}).items():
+            if not remove_duplicate or id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield prefix + name, parameter
+
+    def forward(self, *args, **kwargs):
+        """Stages cannot be called one by one: raises ``TypeError`` and says what to call."""
+        raise TypeError("a pipelined model runs forward and backward together: use "
+                        "loss = model.step(*inputs)")
+
+    def step(self, *args, targets=None, **kwargs):
+        """Forward and backward of a batch, all replicas' rows; gradients are complete afterwards.
+
+        ``targets`` go to the loss function. Returns the mean loss of this replica's rows on the
+        ranks that have the last stage, None on others.
+        Raises ``ValueError`` where inputs are not like the examples, and outside of ranks.
+        """
+        if self.pipeline is None:
+            raise ValueError("this is a plan: inside ranks (tpviz.launch, torchrun) it can step")
+        inputs = self.batch.microbatches((args, kwargs))
+        targets = self.batch.microbatches(targets) if targets is not None else None
+        graph = self.report.partition.graph
+        given = [(graph.named(*a, **k), targets[m] if targets else None)
+                 for m, (a, k) in enumerate(inputs)]
+        return self.pipeline.step(given)
+
+    def mean_over_replicas(self, loss):
+        """The mean of the losses of all replicas, of one that `step` gave. Collective over dp, on
+        the ranks that have the last stage."""
+        group, loss = self.pipeline.mesh.get_group("dp"), loss.detach().clone()
+        if group.size() > 1:
+            dist.all_reduce(loss, group=group)
+        return loss / group.size()
+
+    # -- the whole ---------------------------------------------------------------------------------
+    def full_state_dict(self):
+        """{original name: whole parameter} on every rank. Collective."""
+        return self._whole({name: p.detach() for name, p in self.pipeline.named.items()})
+
+    def full_gradients(self):
+        """{original name: whole gradient}, zeros where there is none. Collective."""
+        return self._whole({name: torch.zeros_like(p) if p.grad is None else p.grad
+                            for name, p in self.pipeline.named.items()})
+
+    def _whole(self, own):
+        if self.groups:
+            held = {path: layer for stage in self.pipeline.stages.values()
+                    for path, layer in stage.held().items()}
+            own = whole_of(own, held, self.groups)
+        graph, schedule = self.report.partition.graph, self.pipeline.schedule
+        found, device = {}, next(iter(self.pipeline.named.values())).device
+        for part in self.report.partition.stages:
+            for name in part.parameters:
+                shape, dtype = self.batch.shapes[name]
+                like = torch.empty(shape, dtype=dtype, device=device)
+                owner = schedule.rank_of[part.index]
+                found[name] = self.pipeline.everywhere(own.get(name), like, owner)
+        return {name: found[graph.first_names.get(name, name)] if name not in found else
+                found[name] for name in graph.parameters}
+
+
+class Batch:
+    """How a batch is cut: over replicas, then into microbatches, along one dim of every tensor that
+    is as long there as the first one. shapes : {name: (shape, dtype)} of the whole model's
+    parameters."""
+
+    def __init__(self, strategy, example, dim, shapes, replica=0):
+        self.strategy, self.dim, self.shapes, self.replica = strategy, dim, shapes, replica
+        tensors = [t for t in tree_leaves(example) if isinstance(t, torch.Tensor) and t.dim() > dim]
+        if not tensors:
+            raise ValueError(f"example_inputs have no tensor with a dim {dim} to cut into "
+                             "microbatches: say which by batch_dim=")
+        self.rows = tensors[0].shape[dim]
+        divides("batch", self.rows, "dp*microbatches", strategy.dp * strategy.microbatches)
+
+    def microbatches(self, batch):
+        """This replica's microbatches of a whole batch, in order."""
+        m, shares = self.strategy.microbatches, self.strategy.dp * self.strategy.microbatches
+        tensors = [t for t in tree_leaves(batch) if isinstance(t, torch.Tensor)]
+        if tensors and not any(self._has_rows(t) for t in tensors):
+            raise ValueError(f"no tensor of this batch has {self.rows} rows along dim {self.dim}, "
+                             "as the example inputs had")
+        return [tree_map(lambda t, n=self.replica * m + k: part_of(t, n, shares, self.dim)
+                         if self._has_rows(t) else t, batch) for k in range(m)]
+
+    def _has_rows(self, t):
+        return (isinstance(t, torch.Tensor) and t.dim() > self.dim
+                and t.shape[self.dim] == self.rows)
+
+
+def pipelined(model, strategy, inputs, mesh, split, *, broadcast=False, loss=None, batch_dim=0,
+              balance="flops"):
+    """A `Pipelined`; see `tpviz.parallelize`. split(strategy) splits the model's layers over tp."""
+    if inputs is None:
+        raise ValueError(f"{strategy.short} traces the model: give example_inputs, a whole batch")
+    strategy.schedule_for([1] * strategy.stages)  # errors now, not after the trace
+    dim = whole_number("batch_dim", batch_dim, 0)
+    shapes = {name: (p.shape, p.dtype)
+              for name, p in model.named_parameters(remove_duplicate=False)}
+    batch = Batch(strategy, inputs, dim, shapes, mesh.get_local_rank("dp") if mesh else 0)
+    if mesh is not None:
+        agree(model, Groups.of(strategy.axes, mesh), broadcast)
+    plan = None
+    if strategy.tp > 1:
+        plan = split(Megatron(tp=strategy.tp)).report
+    graph = trace(model, batch.microbatches(inputs)[0], leaves=Held)
+    shards = shard(graph)
+    if len(shards) < 2 * strategy.stages:
+        shards = shard(graph, "finest")
+    partition = partition_of(graph, strategy.stages, shards, balance)
+    counts = [len(part.pieces) for part in partition.stages]
+    counts[-1] -= 1  # the head's backward follows at once
+    schedule, drops = strategy.schedule_for(counts), strategy.drops_for(counts)
+    report = PipelineReport(strategy, partition, schedule, tuple(drops), plan, mesh is not None)
+    if mesh is None:
+        return Pipelined(report, batch)
+    place = mesh.get_local_rank("pp")
+    stages = {s: ModuleStage(partition.stages[s], partition.module(s, model), loss)
+              for s in schedule.stages_of(place)}
+    ties = [Tie(tie["names"], tie["stages"]) for tie in partition.ties]
+    pipeline = Pipeline(strategy, schedule, stages, drops, ties, mesh)
+    split_here = any(stage.held() for stage in stages.values())
+    groups = Groups.of({"tp": strategy.tp}, mesh) if split_here else None
+    return Pipelined(report, batch, pipeline, groups)
+

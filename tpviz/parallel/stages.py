@@ -1,0 +1,93 @@
+"""A stage of a traced module as Merak's pipeline runs it, with the loss behind the last one."""
+
+import torch
+
+from tpviz.labels import label
+from tpviz.schemes.merak.stage import Spec, Stage
+
+from .parallelized import held_in
+
+
+class ModuleStage(Stage):
+    """One stage of a `Partition`. loss : function (output, targets) -> a mean over rows, or None
+    where the model gives its own. keep : whether outputs are kept, in ``outputs``."""
+
+    def __init__(self, part, module, loss=None):
+        super().__init__()
+        self.number, self.last, self.loss = part.index, part.sends is None, loss
+        self.__dict__["module"] = module  # its parameters keep the names they have there
+        self.parts = module.in_parts()
+        self.receives, self.sends = (
+            [Spec(m.shape, m.dtype, m.trained) for m in side or ()]
+            for side in (part.receives, part.sends))
+        self.paths = [_path(piece) for piece in part.pieces]
+        self.keep, self.outputs = False, []
+
+    def own(self):
+        return dict(self.module.named_parameters(remove_duplicate=False))
+
+    def held(self):
+        """{path: `Held`} of the layers that are split over tp."""
+        return held_in(self.module)
+
+    @property
+    def layers(self):
+        return self.parts.layers
+
+    def trained(self, layer):
+        if layer < len(self.parts.trained):
+            return list(self.parts.trained[layer])
+        return [spec.trained for spec in self.sends] or None
+
+    def begin(self, received, inputs):
+        return self.parts.begin(received, inputs[0])
+
+    def run(self, values, start, stop):
+        for layer, path in list(zip(self.layers, self.paths))[start:stop]:
+            with label(layer=path):
+                values = layer(values)
+        return values
+
+    def finish(self, values, inputs):
+        output = self.parts.finish(values)
+        if not self.last:
+            return output
+        if self.keep:
+            self.outputs.append(output)
+        return (loss_of(output, self.loss, inputs[1]),)
+
+
+def loss_of(output, loss, targets):
+    """The loss of a microbatch: by the function given, or what the model says it is.
+
+    Raises ``ValueError`` where there is none.
+    """
+    if loss is not None:
+        found = loss(output) if targets is None else loss(output, targets)
+    elif isinstance(output, dict):
+        found = output.get("loss")
+    else:
+        found = getattr(output, "loss", output)
+    if not isinstance(found, torch.Tensor) or found.dim() or not found.is_floating_point():
+        what = "gives" if loss is not None else "has"
+        raise ValueError(f"the {'loss' if loss is not None else 'output'} of the last stage {what} "
+                         f"{_kind(found)} where a number is needed: use loss=function(output) or "
+                         "function(output, targets), or, with Hugging Face's models, give labels")
+    return found
+
+
+def _kind(found):
+    if isinstance(found, torch.Tensor):
+        return f"a tensor of shape {tuple(found.shape)}"
+    return "nothing" if found is None else type(found).__name__
+
+
+def _path(piece):
+    """The innermost module around all of a piece's operations that have one."""
+    paths = [node.path.split(".") for node in piece.nodes if node.path and node.parameters]
+    common = []
+    for names in zip(*paths):
+        if len(set(names)) > 1:
+            break
+        common.append(names[0])
+    return ".".join(common)
