@@ -37,7 +37,7 @@ _HOMES = {
     "tpviz.simulation.faults": ["Faults"],
     "tpviz.parallel": ["Pair", "parallelize", "verify_parallel"],
     "tpviz.widgets": ["explore", "BlocksView", "GridView", "Timeline", "MeshView",
-                      "MicroscopeView"],
+                      "MicroscopeView", "ScheduleView"],
     "tpviz.collectives.observe": ["microscope"],
     "tpviz.exercises": ["Guess", "check", "exercise", "hint"],
 }

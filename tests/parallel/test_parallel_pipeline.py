@@ -103,7 +103,8 @@ def test_the_plan():
 
 
 @pytest.mark.parametrize("strategy, inputs, more, message", [
-    (tv.Merak(microbatches=3), foreign.tokens(8), {}, r"batch=8 does not split .*microbatches=3"),
+    (tv.Merak(microbatches=3, schedule="gpipe"), foreign.tokens(8), {},
+     r"batch=8 does not split .*microbatches=3"),
     (tv.Merak(), None, {}, "give example_inputs, a whole batch"),
     (tv.Merak(pp=64, microbatches=64), foreign.tokens(64), {}, "64 stages are too many"),
     (tv.Merak(), foreign.tokens(8), {"batch_dim": 5}, "no tensor with a dim 5"),

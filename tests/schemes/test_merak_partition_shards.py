@@ -6,7 +6,7 @@ from itertools import combinations, pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from partitioned import Toy, cut, traced
+from partitioned import Toy, chained, cut, traced, whole
 from torch import nn
 
 from tpviz.schemes.merak.partition import partition_of, shard, trace
@@ -148,6 +148,36 @@ def test_a_buffer_that_is_updated_is_on_one_stage():
     assert [s.paths for s in shard(shared, "finest")] == [("a",), ("norm", "b"), ("c",)]
     free = trace(Twice().eval(), torch.ones(3, 4))  # in evaluation it is only read
     assert [s.paths for s in shard(free, "finest")] == [("a",), ("norm",), ("b",), ("norm", "c")]
+
+
+class Counts(nn.Module):
+    """Makes a mask by writing, and counts its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(4, 4).double() for _ in range(4))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x):
+        mask = torch.ones_like(x)
+        mask[:, 1] = 0
+        y = self.b(self.a(x) * mask)
+        self.calls += 1
+        y = self.c(y) / self.calls
+        return self.d(y) * mask
+
+
+def test_a_mask_made_by_writing_crosses_without_gradient_and_a_count_is_not_torn():
+    model, x = Counts(), torch.ones(2, 4, dtype=torch.float64)
+    graph = trace(model, x)
+    assert [s.paths for s in shard(graph, "finest")] == [("a",), ("b", "c"), ("d",)]
+    partition = partition_of(graph, 3)
+    assert [[m.trained for m in part.receives] for part in partition.stages[1:]] == [[False, True]
+                                                                                     ] * 2
+    output, gradients, _ = whole(model, (x,))
+    mine, summed, *_ = chained(partition, model, (x,))
+    assert torch.equal(output, mine)
+    assert all(torch.equal(gradient, summed[name]) for name, gradient in gradients.items())
 
 
 # -- balance ---------------------------------------------------------------------------------------

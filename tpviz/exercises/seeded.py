@@ -22,9 +22,14 @@ class Seeded:
         """The same strategy without the fault."""
         return self.sound(**{f.name: getattr(self, f.name) for f in fields(self.sound)})
 
+    def find(self, program):
+        """The module that is wrong, None on a rank that does not have it."""
+        return dict(program.module.named_modules()).get(self.place)
+
     def build(self, *args, **options):
         """The rank's program, with the fault in it."""
         program = super().build(*args, **options)
-        modules = dict(program.module.named_modules())
-        self.causes[self.cause].spoil(program, modules.get(self.place))
+        layer = self.find(program)
+        if layer is not None or self.place in self.no_layer:
+            self.causes[self.cause].spoil(program, layer)
         return program

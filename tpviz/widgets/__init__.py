@@ -5,7 +5,8 @@ from .explore import Explore, explore
 from .grid import GridView
 from .mesh import MeshView
 from .microscope import MicroscopeView
+from .schedule import ScheduleView
 from .timeline import Timeline
 
-__all__ = ["BlocksView", "Explore", "GridView", "MeshView", "MicroscopeView", "Timeline",
-           "explore"]
+__all__ = ["BlocksView", "Explore", "GridView", "MeshView", "MicroscopeView",
+           "ScheduleView", "Timeline", "explore"]
