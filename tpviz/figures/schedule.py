@@ -1,0 +1,225 @@
+"""Pipeline schedules on the clock -> scene: lanes of ranks, what they hold, and why they wait.
+
+Works on the `Timeline`s of `tpviz.schemes.merak.schedules`, of which it needs the attributes alone.
+All times are simulated, in the unit of the durations given; the closed form stands beside them as
+"formula", a run as "measured".
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from .palette import INKS, svg_style
+from .schedule_words import compared, say, share, spans
+from .svg import amount
+
+BADGE = "simulated"
+WIDTH, LEFT, RIGHT, TOP = 1060, 74, 196, 74
+MAX_RANKS, MAX_ACTIONS = 16, 8192
+INK = {"F": "forward", "R": "recompute", "RB": "backward", "B": "backward", "I": "backward",
+       "W": "gradients"}
+"""{kind of action: its ink}; RB begins with a part in that of R."""
+
+
+@dataclass(frozen=True)
+class Act:
+    """One schedule on the clock, and what is known beside it.
+
+    timeline : its `Timeline`. recompute : seconds of each stage, the first part of RB. formula :
+    (makespan, idle time of each rank) by closed form, or None. memory : for each rank
+    {kind: bytes}, or (). measured : `schedule_measured.Measured`, or None.
+    """
+
+    timeline: Any
+    recompute: tuple
+    formula: Any = None
+    memory: tuple = ()
+    measured: Any = None
+
+    @property
+    def name(self):
+        """The schedule's."""
+        return self.timeline.schedule.name
+
+    @property
+    def ranks(self):
+        """How many lanes it takes."""
+        return self.timeline.schedule.ranks
+
+    @property
+    def ends(self):
+        """When the last bar ends, simulated or measured."""
+        return max(self.timeline.makespan, self.measured.makespan if self.measured else 0.0)
+
+    @cached_property
+    def path(self):
+        """The critical path."""
+        return self.timeline.critical_path()
+
+    @cached_property
+    def held(self):
+        """Per rank what `Timeline.held` gives."""
+        return [self.timeline.held(rank) for rank in range(self.ranks)]
+
+    @cached_property
+    def peaks(self):
+        """Per rank the most microbatches, times stages, that it holds."""
+        return [max((full + kept for _, full, kept in held), default=0) for held in self.held]
+
+
+class Row(NamedTuple):
+    """A rank's place in the picture: which act, which rank, where its lane begins."""
+
+    act: int
+    rank: int
+    y: float
+
+
+class Layout(NamedTuple):
+    """Where everything is, in px. heads : y of each act's heading; lane, ran, strip, gap, font :
+    heights of a simulated lane, a measured one, the strip of what is held, the room between, and
+    letters; scale : px of a unit of time; most : held at once by any rank;
+    edge : px between bars."""
+
+    rows: tuple
+    heads: tuple
+    lane: int
+    ran: int
+    strip: int
+    gap: int
+    font: int
+    scale: float
+    duration: float
+    bottom: float
+    most: int
+    edge: float
+
+    def x(self, time):
+        """Of a time."""
+        return LEFT + time * self.scale
+
+    def instant(self, time):
+        """A whole number, the same for times that differ by rounding alone."""
+        return round(time / (self.duration or 1.0) * 1e9)
+
+    def of(self, act):
+        """The rows of an act, rank by rank."""
+        return [row for row in self.rows if row.act == act]
+
+
+def schedule_scene(acts, title, unit="", device=None):
+    """The scene of one or two `Act`s on the same time axis, ready for JSON.
+
+    unit : "s" where times are seconds, "" where they are in the unit of what was given. device :
+    bytes that a device has, where the acts have memory. Returns ``title``, ``badge``, ``width``,
+    ``height``, ``top`` (px of head that a page shows itself), ``style``, ``common`` (SVG),
+    ``facts``, ``says`` (the acts in words), ``stops`` (px of every end of an action or a wait),
+    ``captions`` (of each stop), ``rows`` ([act, rank, y]), ``lane`` and ``foot`` (px: height, and
+    the end of all lanes). What is said of a row: `schedule_look.look`.
+    Raises ``ValueError`` above 16 ranks or 8192 actions.
+    """
+    from .schedule_svg import picture
+
+    for act in acts:
+        check(act.timeline.schedule)
+    layout = lay_out(acts)
+    times = list(stops(acts, layout).values())
+    return {
+        "title": title, "badge": BADGE, "width": WIDTH, "top": TOP, "style": svg_style("page"),
+        **picture(acts, layout, unit, device),
+        "facts": facts(acts, unit), "says": " ".join(compared(acts, unit)),
+        "stops": [round(layout.x(t), 1) for t in times],
+        "captions": [f"at {say(t, unit)} of {say(layout.duration, unit)}" for t in times],
+        "rows": [[*row] for row in layout.rows], "lane": layout.lane, "foot": layout.bottom,
+    }
+
+
+def check(schedule):
+    """Raise ``ValueError`` where the picture would not be legible."""
+    if schedule.ranks > MAX_RANKS:
+        raise ValueError(f"{schedule.name} has {schedule.ranks} ranks: this view shows at most "
+                         f"{MAX_RANKS}")
+    count = sum(map(len, schedule.actions))
+    if count > MAX_ACTIONS:
+        raise ValueError(f"{schedule.name} has {count} actions: this view shows at most "
+                         f"{MAX_ACTIONS}; use fewer microbatches")
+
+
+def lay_out(acts):
+    """The `Layout` of acts; smaller where there are many lanes."""
+    lanes = sum(act.ranks for act in acts)
+    lane, strip, gap, font = (28, 16, 10, 11) if lanes <= 8 else (20, 10, 6, 10)
+    strip += 8 * (lanes <= 4)
+    ran = lane - 10 if any(act.measured for act in acts) else 0
+    strip = max(strip, 38 - lane - ran) if any(act.memory for act in acts) else strip
+    rows, heads, y = [], [], TOP
+    for number, act in enumerate(acts):
+        heads.append(y + 14)
+        y += 26
+        for rank in range(act.ranks):
+            rows.append(Row(number, rank, y))
+            y += lane + ran + strip + gap
+        y += 6
+    duration = max(act.ends for act in acts)
+    most = max((n for act in acts for n in act.peaks), default=0) or 1
+    scale = (WIDTH - LEFT - RIGHT) / (duration or 1.0)
+    shortest = min((end - start for act in acts for rows_of in zip(
+        act.timeline.start, act.timeline.end) for start, end in zip(*rows_of) if end > start),
+        default=0.0)
+    return Layout(tuple(rows), tuple(heads), lane, ran, strip, gap, font, scale, duration, y, most,
+                  min(0.8, shortest * scale / 10))
+
+
+def stops(acts, layout):
+    """{`instant`: time} of 0 and of all ends of actions and of idle time, in order."""
+    found = {0: 0.0} | {layout.instant(end): end for row in layout.rows
+                        for _, end, _, _ in spans(acts[row.act].timeline, row.rank)}
+    return dict(sorted(found.items()))
+
+
+def halves(timeline, rank):
+    """{index: 1 or 2} of actions drawn as the upper or lower half of a lane."""
+    pairs = sorted(timeline.schedule.pairs) if timeline.overlapped else ()
+    return {index + i: i + 1 for r, index in pairs if r == rank for i in (0, 1)}
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+def facts(acts, unit):
+    """(label, text) pairs for the line above the picture."""
+    lengths, idles, peaks = [], [], []
+    for act in acts:
+        line = act.timeline
+        lengths.append(say(line.makespan, unit))
+        idles.append(share(line.bubble, line.makespan))
+        if act.formula:
+            lengths[-1] += f" (formula {say(act.formula[0], unit)})"
+            idles[-1] += f" (formula {share(act.formula[1], act.formula[0])})"
+        if act.measured:
+            ran = act.measured
+            lengths[-1] += f" ({ran.badge} {say(ran.makespan, unit)})"
+            idles[-1] += f" ({ran.badge} {share(ran.idle, ran.makespan)})"
+        peaks.append(", ".join(map(str, act.peaks)))
+    return [[label, " against ".join(words)] for label, words in
+            (("makespan", lengths), ("idle", idles), ("most in flight", peaks))]
+
+
+def to_table(acts, unit):
+    """Rows of strings, header first: one rank of one schedule each."""
+    kinds = list(acts[0].memory[0]) if acts[0].memory else []
+    table = [["schedule", "rank", "stages", "busy", "idle", "idle inside", "idle, formula",
+              "idle, measured", "most in flight", *(INKS[MEMORY.get(k, k)].label for k in kinds)]]
+    for act in acts:
+        line = act.timeline
+        for r in range(act.ranks):
+            table.append([
+                act.name, str(r), ", ".join(map(str, line.schedule.stages_of(r))),
+                say(line.busy[r], unit), say(line.bubble[r], unit),
+                say(max(line.bubble_inside[r], 0.0), unit),
+                say(act.formula[1][r], unit) if act.formula else "",
+                say(act.measured.idle[r], unit) if act.measured else "",
+                str(act.peaks[r]), *(amount(act.memory[r][k]) for k in kinds)])
+    return table
+
+
+MEMORY = {"optimizer": "optimizer_state"}
+"""{kind of memory: its ink}, where it has another name."""

@@ -1,0 +1,62 @@
+"""What the ranks of a pipeline did in a run, as bars like those of its schedule."""
+
+from typing import NamedTuple
+
+from tpviz.mesh import Mesh
+from tpviz.trace.steps import median_step
+
+PHASES = ("forward", "recompute", "backward")
+
+
+class Measured(NamedTuple):
+    """A run's step, from its first forward to its last backward.
+
+    badge : where the times come from. bars : per place along pp a list of (phase, start, end), in
+    seconds. makespan : seconds. idle : per place, seconds in which nothing is computed.
+    """
+
+    badge: str
+    bars: tuple
+    makespan: float
+    idle: tuple
+
+
+def measured(trace):
+    """The `Measured` of a trace of a pipeline, of its median step: of each place along pp the rank
+    with the lowest number.
+
+    A bar is one phase of one microbatch, from its first kernel to its last, and ends where the rank
+    waits for a message of the pipeline. Raises ``ValueError`` where the trace has no axis pp, or no
+    microbatches.
+    """
+    axes = trace.meta.get("mesh", {}).get("axes", {})
+    if "pp" not in axes:
+        raise ValueError(f"this trace has no axis pp but {', '.join(axes) or 'no axes at all'}: "
+                         "measured lanes need a run of tv.Merak, or of another pipeline over pp")
+    step, mesh = median_step(trace), Mesh(axes)
+    found = [_bars(step.select(rank=rank, lane="compute")) for rank in mesh.group(0, "pp")]
+    if not all(found):
+        raise ValueError("this trace has ranks without a microbatch: measured lanes need events "
+                         "labelled with phase and microbatch")
+    zero = min(row[0][1] for row in found)
+    bars = tuple([(phase, start - zero, end - zero) for phase, start, end in row] for row in found)
+    makespan = max(row[-1][2] for row in bars)
+    idle = tuple(makespan - sum(end - start for _, start, end in row) for row in bars)
+    return Measured(str(trace.meta.get("badge") or "origin unknown"), bars, makespan, idle)
+
+
+def _bars(events):
+    """[(phase, start, end)] of one rank's compute lane, in order."""
+    columns = [events[name].tolist() for name in ("start", "end", "kind", "phase", "microbatch",
+                                                  "axis")]
+    bars, before = [], None
+    for start, end, kind, phase, microbatch, axis in sorted(zip(*columns)):
+        if kind == "wait" and axis == "pp":
+            before = None if end > start else before
+        elif phase in PHASES and microbatch >= 0:
+            if (phase, microbatch) == before:
+                bars[-1] = (phase, bars[-1][1], max(end, bars[-1][2]))
+            else:
+                bars.append((phase, start, end))
+            before = phase, microbatch
+    return bars

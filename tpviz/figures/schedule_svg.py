@@ -1,0 +1,128 @@
+"""The picture of schedules: lanes, axis and legend; and what moves: play-head and chosen action."""
+
+from . import schedule as figure
+from . import schedule_lanes as lanes
+from .microscope_svg import wrapped
+from .palette import INKS, MEMORY_KINDS, PATTERNS, svg_style
+from .schedule_lanes import MESSAGE, NUMBERS
+from .schedule_words import say
+from .svg import document, pattern_defs, rect, text, ticks
+
+
+def picture(acts, layout, unit, device):
+    """{"height", "common"}: the whole picture but for what is chosen and the play-head, as SVG."""
+    out = [pattern_defs()]
+    for number, act in enumerate(acts):
+        out += lanes.drawn(act, number, layout, unit)
+        out += lanes.numbers(act, number, layout, unit, device, acts)
+    axis, legend = _axis(layout, unit), _legend(acts, layout.bottom + 44, unit)
+    return {"height": round(legend[1]), "common": "".join([*out, axis, legend[0]])}
+
+
+def schedule_svg(scene, step=0, look=None, theme="auto"):
+    """The picture with the play-head at a stop, and what a row does there, as a whole SVG.
+
+    look : of the row, as `schedule_look.look` gives it; None for no row. theme "light", "dark" or
+    "auto". Raises ValueError on a step that is not there.
+    """
+    check_place(scene, step)
+    width = 6.3 * len(scene["badge"]) + 16
+    head = (rect(10, 8, width, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
+            + text(10 + width / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
+            + text(width + 20, 22, scene["title"], "muted"))
+    said = words_of(scene, step, look)
+    lines = wrapped(said, 165)[:3]
+    head += "".join(text(12, 43 + 15 * i, line, size=12) for i, line in enumerate(lines))
+    x = scene["stops"][step]
+    if step:
+        head += (f"<path d='M{x},{figure.TOP + 20}V{scene['foot']}' class='s-fg' "
+                 f"stroke-width='1.4'/><path d='M{x},{figure.TOP + 21}l-5,-8h10z' class='f-fg'/>")
+    mark = look["marks"][moment_of(look, step)] if look and look["marks"] else ""
+    body = scene["common"] + head + mark
+    return document(scene["width"], scene["height"], body, f"{scene['title']}, {said}",
+                    svg_style(theme), theme)
+
+
+def check_place(scene, step=0, row=-1):
+    """Raise ``ValueError`` unless the scene has this stop and this row."""
+    last = len(scene["stops"]) - 1
+    if not 0 <= step <= last:
+        raise ValueError(f"step={step} is not in this view of a schedule: use 0 to {last}")
+    if not -1 <= row < len(scene["rows"]):
+        raise ValueError(f"row={row} is not in this view of a schedule: use 0 to "
+                         f"{len(scene['rows']) - 1}, or -1 for none")
+
+
+def moment_of(look, step):
+    """The place, among a row's moments, of the one up to a stop: at its end the last."""
+    return next((i for i, stop in enumerate(look["stops"]) if stop >= step), -1)
+
+
+def words_of(scene, step, look):
+    """What is said of a row at a stop; without a row, of the schedules."""
+    if not look or not look["words"]:
+        return scene["says"]
+    return f"{scene['captions'][step]}, {look['words'][moment_of(look, step)]}"
+
+
+# -- axis and legend -------------------------------------------------------------------------------
+def _axis(layout, unit):
+    y, out = layout.bottom, []
+    for tick in ticks(0, layout.duration, 10):
+        x = layout.x(tick)
+        out.append(f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
+                   + text(x, y + 17, say(tick, unit), "muted", 10, "middle"))
+    end = layout.x(layout.duration)
+    words = "time" if unit else "time, in the unit of f"
+    return (f"<path d='M{figure.LEFT},{y:g}H{end:.1f}' class='s-muted'/>{''.join(out)}"
+            + text(NUMBERS, y + 17, words, "muted", 10))
+
+
+def _legend(acts, y, unit):
+    """(what means what, in lines; y of their end)."""
+    kinds = {a.kind for act in acts for row in act.timeline.schedule.actions for a in row}
+    items = [("forward", "F forward")]
+    if kinds & {"B", "RB", "I"}:
+        items.append(("backward", "B backward" + ", I of the input alone" * ("I" in kinds)))
+    if "W" in kinds:
+        items.append(("gradients", "W gradient of the weights"))
+    if kinds & {"R", "RB"}:
+        items.append(("recompute", "R recompute, RB before its backward"))
+    items += [("rule", "idle"), ("critical", "critical path"), ("message", "message"),
+              ("activations", "held, whole")]
+    if any(act.timeline.schedule.pairs for act in acts):
+        items.append(("pair", "pair of forward and backward"))
+    if any(any(act.timeline.schedule.recomputes) for act in acts):
+        items.append(("checkpoints", "held as checkpoints"))
+    if any(act.memory for act in acts):
+        items += [(ink, f"memory: {INKS[ink].label}") for ink in MEMORY_KINDS.values()]
+    out, x = [], 12.0
+    for key, words in items:
+        wide = 24 + 5.9 * len(words) + 16
+        if x + wide > figure.WIDTH:
+            x, y = 12.0, y + 18
+        out.append(_swatch(key, x, y) + text(x + 22, y, words, "muted", 11))
+        x += wide
+    if any(act.formula for act in acts):
+        y += 18
+        out.append(text(12, y, "Formula: closed form" + (
+            " with the times of the mean stage, without messages." if unit else
+            " for equal stages, where it is exact."), "muted", 11))
+    return "".join(out), y + 14
+
+
+def _swatch(key, x, y):
+    if key == "critical":
+        return rect(x + 1, y - 8, 14, 9, "", "fill='none' class='s-fg' stroke-width='1.8'")
+    if key == "message":
+        return f"<path d='M{x},{y - 4}h16' class='s-{MESSAGE}' stroke-width='1.8'/>"
+    if key == "pair":
+        return f"<path d='M{x},{y}v-5h16v5' class='s-fg' fill='none' stroke-width='1.3'/>"
+    if key == "checkpoints":
+        return rect(x, y - 9, 16, 11, "activations", "fill-opacity='.38'")
+    if key == "rule":
+        return rect(x, y - 9, 16, 11, "rule", "fill-opacity='.45'")
+    pattern = INKS[key].pattern if key != "activations" else "solid"
+    out = rect(x, y - 9, 16, 11, key)
+    return out + (rect(x, y - 9, 16, 11, "", f"fill='url(#tpv-{pattern})'")
+                  if PATTERNS[pattern] else "")
