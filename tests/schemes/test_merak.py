@@ -102,7 +102,8 @@ def test_dropped_layers():
 
 # -- bad input -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("knobs, workload, message", [
-    ({"pp": 4}, {"layers": 3}, "layers=3 are fewer than the 4 stages .*: use 2 stages, or layers=4"),
+    ({"pp": 4}, {"layers": 3}, "layers=3 are fewer than the 4 stages .*: use 2 stages, or layers=4"
+     ),
     ({"microbatches": 3}, {}, r"batch=8 does not split evenly over dp\*microbatches=3"),
     ({"tp": 3}, {}, "heads=8 does not split evenly over tp=3"),
     ({"schedule": "2f2b"}, {}, "schedule='2f2b' is not possible: use 'gpipe'"),

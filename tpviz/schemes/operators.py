@@ -77,7 +77,9 @@ def weight_gradients(ctx, x, grad, weight):
     """(weight's, bias's) gradient of a linear layer, or (None, None) and a note for later."""
     if ctx.later is None:
         return linear_gradients(x, grad, ctx.bias is not None)
-    ctx.later.append((x, grad, weight, ctx.bias))
+    # x without its graph: that has this layer's node, which has the list: a circle of which the
+    # collector sees one half
+    ctx.later.append((x.detach(), grad, weight, ctx.bias))
     return None, None
 
 

@@ -178,6 +178,13 @@ class Merak(Strategy):
                     made.check(workload)
                     yield made
 
+    def within(self, workload, budget, need=None):
+        """This strategy with as little recomputation as ``budget`` bytes a rank allow: see
+        `budget.within`."""
+        from .budget import within
+        self.check(workload)
+        return within(self, workload, budget, need)
+
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
         from .program import build
         self.check(workload)

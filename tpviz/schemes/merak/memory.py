@@ -15,6 +15,7 @@ the part of the layers that keep everything. Here the same is counted action by 
 from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import block_kept
 
+from .messages import AHEAD
 from .split import layers_of
 from .step import held
 
@@ -52,7 +53,14 @@ def activations(s, w, place):
             peak = max(peak, now + parts.in_backward)
         if action.kind in ("B", "RB", "W"):
             now -= parts.after_forward + parts.dropped
-    return 16 * w.batch * w.seq // s.dp + peak
+    sources = (place > 0) + (place < s.pp - 1)
+    return 16 * w.batch * w.seq // s.dp + peak + AHEAD * sources * _stream(s, w)
+
+
+def _stream(s, w):
+    """Bytes of a microbatch's activations between two layers."""
+    local = s.local(w)
+    return local.batch * local.seq * local.hidden * local.itemsize
 
 
 class _Kept:
@@ -65,7 +73,7 @@ class _Kept:
     def __init__(self, s, w, stage):
         local, item, wide = s.local(w), w.itemsize, max(w.itemsize, 4)
         tokens = local.batch * local.seq
-        stream = tokens * w.hidden * item
+        stream = _stream(s, w)
         block = block_kept(local, s.tp)
         count, drop = len(layers_of(w.layers, s.stages)[stage]), s.drops(w)[stage]
         logits = tokens * w.vocab // s.tp

@@ -4,12 +4,12 @@ Merak's sub-pipelined tensor parallelism (Lai et al. 2023; its released code's l
 order). A transformer block is two parts, attention and MLP, each behind a LayerNorm and before a
 sum over tp. Of every half-microbatch ("sub") a part is cut where something is sent:
 
-    base -> + bias of the part before -> x, kept for the residual -> norm -> n | part -> p
+    x -> norm -> n | n -> part -> p
 
-Forward: p is summed over tp while the other sub computes; x plus the sum is the next part's base.
-Backward visits the subs the other way round: the part's gives n's gradient, which is summed over tp
-while the other sub computes; the norm's and the residual's then give that of base. At level 2 a
-block is such a run of two parts, and is over when its sums are; at level 3 all blocks that follow
+Forward: p is summed over tp while the other sub computes; x, the sum and the part's bias are the
+next part's x. Backward visits the subs the other way round: the part's gives n's gradient, which is
+summed over tp while the other sub computes; the norm's and the residual's then give x's. At level 2
+a block is such a run of two parts, and is over when its sums are; at level 3 all blocks that follow
 each other are one run.
 
 A sum's handle and its tensor are kept together, and the tensor is used after the wait: autograd
@@ -18,6 +18,7 @@ must not be asked for a ``.grad`` that is being summed.
 
 import torch
 import torch.distributed as dist
+from torch.autograd.graph import get_gradient_edge
 
 SUBS = 2
 """Halves: more are not in Merak."""
@@ -36,16 +37,14 @@ def parts(blocks):
 
 
 class Cut:
-    """A sub in one part: tensors with a graph of their own before and behind its norm's output."""
+    """A sub in one part: the leaves before its norm and behind it, and where the graphs that begin
+    there end. Only the leaves' numbers are kept, and those that autograd keeps."""
 
-    __slots__ = ("base", "leaf", "n", "p", "x")
+    __slots__ = ("leaf", "normed", "result", "x")
 
-    def __init__(self, base, bias, norm, part):
-        self.base = base.requires_grad_()
-        self.x = self.base if bias is None else self.base + bias
-        self.n = norm(self.x) if norm else None
-        self.leaf = self.n.detach().requires_grad_() if norm else None
-        self.p = part(self.leaf) if norm else None
+    def __init__(self, x, normed, leaf, result):
+        self.x, self.leaf = x, leaf
+        self.normed, self.result = get_gradient_edge(normed), get_gradient_edge(result)
 
 
 class Sum:
@@ -66,46 +65,53 @@ class Run(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, blocks, graph):
-        ctx.parts = list(parts(blocks))
-        bases, sums, cuts = [half.detach() for half in x.chunk(SUBS)], {}, []
-        bias = None
-        with torch.set_grad_enabled(graph):
-            for norm, part, last in ctx.parts:
-                for sub, base in enumerate(bases):
-                    if sub in sums:  # of the part before; the other sub's is still under way
-                        base = base + sums.pop(sub).wait()
-                    cut = Cut(base.detach(), bias, norm, part)
-                    bases[sub] = cut.x.detach()
-                    sums[sub] = Sum(cut.p.detach(), None if last.unsummed else last.group)
-                    cuts.append(cut if graph else None)
-                bias = last.bias
-            ends = [Cut((base + sums[sub].wait()).detach(), bias, None, None)
-                    for sub, base in enumerate(bases)]
-        if graph:
-            ctx.cuts, ctx.ends = cuts, ends
-        return torch.cat([end.x.detach() for end in ends])
+        ctx.parts, ctx.cuts = list(parts(blocks)), []
+        xs, sums, bias = list(x.detach().chunk(SUBS)), {}, None
+        for norm, part, last in ctx.parts:
+            for sub in range(len(xs)):
+                if sub in sums:  # of the part before; the other sub's is still under way
+                    xs[sub] = _added(xs[sub], sums.pop(sub), bias)
+                with torch.set_grad_enabled(graph):
+                    leaf_x = xs[sub].detach().requires_grad_()
+                    normed = norm(leaf_x)
+                    leaf = normed.detach().requires_grad_()
+                    result = part(leaf)
+                if graph:
+                    ctx.cuts.append(Cut(leaf_x, normed, leaf, result))
+                sums[sub] = Sum(result.detach(), None if last.unsummed else last.group)
+            bias = last.bias
+        ctx.subs = len(xs)
+        return torch.cat([_added(x, sums[sub], bias) for sub, x in enumerate(xs)])
 
     @staticmethod
     def backward(ctx, grad):
-        subs = len(ctx.ends)
         grads, sums = list(grad.contiguous().chunk(SUBS)), {}
-        for sub, end in enumerate(ctx.ends):
-            torch.autograd.backward(end.x, grads[sub])
-            grads[sub] = end.base.grad
         for number in reversed(range(len(ctx.parts))):
-            group = ctx.parts[number][2].group
-            for sub in reversed(range(subs)):
+            last = ctx.parts[number][2]
+            for sub in reversed(range(ctx.subs)):
                 if sub in sums:
                     grads[sub] = _through_norm(*sums.pop(sub), grads[sub])
-                cut = ctx.cuts[number * subs + sub]
-                torch.autograd.backward(cut.p, grads[sub])
-                sums[sub] = cut, Sum(cut.leaf.grad, group)
-        for sub in reversed(range(subs)):
+                _add_gradient(last.bias, grads[sub])
+                cut = ctx.cuts[number * ctx.subs + sub]
+                torch.autograd.backward(cut.result, grads[sub])
+                sums[sub] = cut, Sum(cut.leaf.grad, last.group)
+        for sub in reversed(range(ctx.subs)):
             grads[sub] = _through_norm(*sums.pop(sub), grads[sub])
         return torch.cat(grads), None, None
 
 
+def _added(x, total, bias):
+    """The residual stream behind a part: x, its sum and its bias."""
+    return (x + total.wait()).add_(bias)
+
+
 def _through_norm(cut, total, residual):
-    """The gradient of a part's base, from that of its norm's output and what goes around it."""
-    torch.autograd.backward([cut.x, cut.n], [residual, total.wait()])
-    return cut.base.grad
+    """The gradient of a part's x, from that of its norm's output and what goes around it."""
+    torch.autograd.backward(cut.normed, total.wait())
+    return cut.x.grad.add_(residual)
+
+
+def _add_gradient(bias, grad):
+    """Of what was added to the stream once for each row."""
+    found = grad.flatten(0, -2).sum(0)
+    bias.grad = found if bias.grad is None else bias.grad.add_(found)

@@ -1,0 +1,63 @@
+"""Merak's memory by formula against tracked allocations, stage by stage, and what follows."""
+
+from dataclasses import replace
+
+import pytest
+
+import tpviz as tv
+from tpviz.mesh import Mesh
+from tpviz.schemes.merak.budget import keeps
+from tpviz.schemes.merak.memory import memory_of
+
+W = tv.GPT(layers=8, hidden=64, heads=4, seq=64, batch=16, vocab=256)
+WIDE = tv.GPT(layers=4, hidden=128, heads=4, seq=32, batch=16, vocab=64, tied=False)
+EXACT = ("parameters", "gradients", "optimizer")
+
+
+def ratios(strategy, w):
+    """{stage: derived / tracked activations}; a rank's states must be as derived."""
+    trace, found = tv.run(strategy, w, steps=1, progress=False), {}
+    for rank in range(strategy.world_size):
+        coords = Mesh(strategy.axes).coords(rank)
+        derived, tracked = memory_of(strategy, w, coords["pp"]), trace.memory(rank).peaks
+        if coords["dp"] == coords["tp"] == 0:
+            assert {k: derived[k] for k in EXACT} == {k: tracked[k] for k in EXACT}
+            found[coords["pp"]] = derived["activations"] / tracked["activations"]
+    return found
+
+
+@pytest.mark.parametrize("workload, knobs", [
+    (W, {"schedule": "1f1b", "recompute": "none"}), (WIDE, {"schedule": "1f1b"}),
+    (W, {"pp": 4, "microbatches": 8, "recompute": "stage_aware"}),
+    (WIDE, {"pp": 4, "microbatches": 8}), (W, {"dp": 2, "schedule": "gpipe"}),
+    (W, {"tp": 2, "schedule": "1f1b", "recompute": "none", "subpipeline": 2}),
+], ids=str)
+def test_equals_what_is_tracked(workload, knobs):
+    assert ratios(tv.Merak(**knobs), workload) == pytest.approx(
+        dict.fromkeys(range(knobs.get("pp", 2)), 1.0), abs=0.12)
+
+
+@pytest.mark.parametrize("schedule", ["zb_h1", "zb_v"])
+def test_of_a_split_backward_a_lower_bound(schedule):
+    """What is noted for the weights' gradients and what autograd keeps overlap for a while."""
+    found = ratios(tv.Merak(schedule=schedule, recompute="none"), W)
+    assert all(0.8 < ratio < 1.02 for ratio in found.values())
+
+
+DEEP = replace(W, layers=32)
+
+
+def test_least_recomputation_within_a_budget():
+    s = tv.Merak(pp=4, microbatches=8, schedule="1f1b")
+    assert keeps(s, DEEP)[0] == 1.0 and keeps(s, DEEP)[-1] == 0.0
+    most, least = (tv.Merak(pp=4, microbatches=8, schedule="1f1b", recompute=r).memory(DEEP).total
+                   for r in ("none", "full"))
+    assert s.within(DEEP, most).keep == 1.0
+    assert s.within(DEEP, least).keep == 0.0
+    between = s.within(DEEP, (most + least) // 2)
+    assert 0 < between.keep < 1 and between.memory(DEEP).total <= (most + least) // 2
+    higher = [k for k in keeps(s, DEEP) if k > between.keep][-1]
+    assert s.within(DEEP, most, need=lambda made: made.keep).keep == 1.0  # a profile's own bytes
+    assert replace(between, keep=higher).memory(DEEP).total > (most + least) // 2
+    with pytest.raises(ValueError, match=r"needs .* even where it recomputes every layer"):
+        s.within(DEEP, least // 2)

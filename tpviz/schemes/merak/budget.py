@@ -1,0 +1,37 @@
+"""The largest part of its layers that the first stage can keep, for a memory budget.
+
+The released code takes this number from its user; here it follows from the bytes of a microbatch
+(`memory`, derived, or what a profile of one says).
+"""
+
+from dataclasses import replace
+
+from tpviz.cost import show_bytes
+
+from .memory import memory
+from .split import layers_of
+
+
+def keeps(s, w):
+    """Every ``keep`` from 1 down to 0 at which some stage keeps a layer more than just below it."""
+    found, p = {0.0, 1.0}, s.stages
+    for stage, blocks in enumerate(layers_of(w.layers, p)):
+        share = 1.0 if stage == p - 1 else (p - 1) / (p - 1 - stage)
+        found |= {kept / len(blocks) / share for kept in range(len(blocks) + 1)}
+    return sorted((keep for keep in found if keep <= 1), reverse=True)
+
+
+def within(s, w, budget, need=None):
+    """``s`` with stage-aware recomputation that recomputes as little as fits in ``budget`` bytes of
+    a rank. need(strategy) : bytes of the rank that needs most, `memory`'s total unless given.
+
+    Raises ``ValueError`` where not even recomputing everything fits, with the bytes that it takes.
+    """
+    need = need or (lambda strategy: memory(strategy, w).total)
+    for keep in keeps(s, w):
+        made = replace(s, recompute="stage_aware", keep=keep)
+        if need(made) <= budget:
+            return made
+    raise ValueError(f"{s.short} needs {show_bytes(need(made))} of a rank even where it recomputes "
+                     f"every layer, more than {show_bytes(budget)}: use more ranks, more "
+                     "microbatches, or a larger budget")
