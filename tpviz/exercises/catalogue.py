@@ -14,6 +14,7 @@ from . import (
     costs,
     costs_runs,
     merak,
+    merak_bugs,
     merak_memory,
     merak_orders,
     meshes,
@@ -29,7 +30,7 @@ COURSE = (start.MEAN, start.ROWS, meshes.IN_TWO, meshes.MLP,
           axonn_layers.BACKWARD, axonn.WIRE, axonn_choices.GRID_FOR, axonn_step.GATHERS,
           axonn_step.NORM, axonn_bugs.BUGS,
           merak_orders.SCHEDULE, merak.IN_FLIGHT, merak.BUBBLE, merak_orders.EARLY,
-          merak_memory.KEEP, merak_memory.MEMORY)
+          merak_memory.KEEP, merak_memory.MEMORY, merak_bugs.BUGS)
 EXERCISES = {exercise.name: exercise for exercise in COURSE}
 
 
