@@ -110,6 +110,17 @@ def test_stages_hold_the_models_own_tensors_and_no_others():
         assert part.numel == sum({id(p): p.numel() for p in held.values()}.values())
 
 
+def test_a_copied_stage_has_parameters_of_its_own():
+    model, inputs, graph = traced("bert")
+    stage = partition_of(graph, 1).module(0, model)
+    copied = copy.deepcopy(stage)
+    with torch.no_grad():
+        for p in copied.parameters():
+            p.zero_()
+    assert copied((), inputs).logits.abs().max() == 0 < stage((), inputs).logits.abs().max()
+    assert set(copied.state_dict()) == set(stage.state_dict())
+
+
 def test_tracing_leaves_the_model_as_it_was():
     model, inputs, _ = traced("llama")
     before = {name: id(p) for name, p in [*model.named_parameters(), *model.named_buffers()]}

@@ -90,8 +90,17 @@ def test_a_leaf_runs_as_it_is_with_its_own_backward(model, leaves):
     for name, gradient in gradients.items():
         assert torch.equal(gradient, summed[name]), name
     assert [len(part.parameters) for part in partition.stages] == [2, 2, 2]
+    assert not any("forward" in vars(module) for module in model.modules())
     [leaf] = [node for node in graph.body if node.op in ("Own", "Told")]
     assert leaf.flops == 2 * 3 * 16 and leaf.trained and leaf.saves
+
+
+def test_a_leaf_whose_forward_was_set_keeps_it():
+    model, x = sequence(Told()), vectors(3, 4)
+    model[1].forward = own = lambda x: 3 * x
+    graph = trace(model, x, Told)
+    assert model[1].forward is own
+    assert torch.equal(partition_of(graph, 1).module(0, model)((), {"input": x}), model(x))
 
 
 def test_tensor_parallel_layers_are_leaves_on_ranks():

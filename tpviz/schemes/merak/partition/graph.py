@@ -122,6 +122,9 @@ class ModelGraph:
         """
         return self.call.named(args, kwargs, self.inputs)
 
+    def __deepcopy__(self, memo):
+        return self  # nothing of it changes, and a copied stage needs no other
+
     def __repr__(self):
         numel = self.numel(self.parameters)
         return (f"ModelGraph({self.model}: {len(self.body)} operations, {numel:,} parameters, "

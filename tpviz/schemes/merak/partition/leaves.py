@@ -74,6 +74,10 @@ class LeafCall:
         return tree_unflatten([next(ahead) if fixed is None else fixed[0]
                                for fixed in self.fixed], self.spec)
 
+    def forget(self):
+        """Keep no hold on the model: stages ask theirs for the module at ``path``."""
+        self.module = self.forward = self.shape = None
+
 
 def tensors_of(tree):
     """The tensors in a value, in order."""

@@ -58,6 +58,8 @@ def trace(model, example_inputs, leaves=()):
         tensors = _tensors(model, module, kinds, program.constants, call, mode, device)
         with mode:
             nodes = Measure(module, kinds, calls, _owned(model, calls)).run(*tensors).nodes()
+        for leaf in calls:
+            leaf.forget()
     return _graph(model, module, nodes, kinds, shared, call, calls, program.constants, device)
 
 
