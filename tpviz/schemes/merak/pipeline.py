@@ -30,7 +30,7 @@ class Pipeline:
         self.place = mesh.get_local_rank("pp")
         self.module = nn.ModuleList(stages.values())
         self.named = {name: p for stage in stages.values() for name, p in stage.own().items()}
-        whole = Mesh(dict(zip(mesh.mesh_dim_names, mesh.mesh.shape)))
+        whole = Mesh({axis: mesh.get_group(axis).size() for axis in mesh.mesh_dim_names})
         kind = mesh.device_type
         down = mesh.get_group("pp")
         up = whole.second_group("pp", "pp", device_type=kind)
