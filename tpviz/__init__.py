@@ -35,7 +35,7 @@ _HOMES = {
     "tpviz.verbs.capture": ["capture"],
     "tpviz.verbs.simulate": ["simulate"],
     "tpviz.simulation.faults": ["Faults"],
-    "tpviz.parallel": ["Pair", "parallelize", "verify_parallel"],
+    "tpviz.parallel": ["Pair", "Trainer", "parallelize", "verify_parallel"],
     "tpviz.widgets": ["explore", "BlocksView", "GridView", "Timeline", "MeshView",
                       "MicroscopeView", "ScheduleView"],
     "tpviz.collectives.observe": ["microscope"],

@@ -6,6 +6,7 @@ by the order of imports.
 
 from .module import Parallelized, parallelize
 from .rules import Pair
+from .trainer import Arguments, Trainer
 from .verification import verify_parallel
 
-__all__ = ["Pair", "Parallelized", "parallelize", "verify_parallel"]
+__all__ = ["Arguments", "Pair", "Parallelized", "Trainer", "parallelize", "verify_parallel"]

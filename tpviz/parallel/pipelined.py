@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tpviz.checks import divides, whole_number
+from tpviz.schemes.axonn.clip import norm_of, shrink
 from tpviz.schemes.collectives import part_of
 from tpviz.schemes.megatron import Megatron
 from tpviz.schemes.merak.partition import Partition, partition_of, shard, trace
@@ -106,6 +107,42 @@ class Pipelined(nn.Module):
             dist.all_reduce(loss, group=group)
         return loss / group.size()
 
+    def mean_loss(self, loss):
+        """The batch's mean loss as a number, on every rank, from what `step` gave. Collective."""
+        schedule = self.pipeline.schedule
+        if loss is not None:
+            loss = self.mean_over_replicas(loss)
+        like = torch.empty((), dtype=torch.float64, device=self._device)
+        loss = None if loss is None else loss.to(torch.float64)
+        return float(self.pipeline.everywhere(loss, like, schedule.rank_of[-1]))
+
+    def clip_grad_norm_(self, most):
+        """Scale the gradients so that the norm of the whole model's is at most ``most``; the norm.
+
+        Each number counts once: of parameters that stages share the first stage's, of those that
+        are whole on all ranks of tp one rank's. Collective; after `step`.
+        """
+        mesh, named = self.pipeline.mesh, self.pipeline.named
+        divided = {f"{path}.{name}" for stage in self.pipeline.stages.values()
+                   for path in stage.held() for name in ("weight", "bias")}
+        groups = [mesh.get_group(axis) for axis in ("tp", "pp")]
+        copies = {name: 1 if name in divided else groups[0].size() for name in named}
+        again = {name for tie in self.report.partition.ties
+                 for name, stage in list(zip(tie["names"], tie["stages"]))[1:]
+                 if stage in self.pipeline.stages and tie["stages"][0] != stage}
+        gradients = {name: p.grad for name, p in named.items() if p.grad is not None}
+        counted = [name for name in gradients if name not in again]
+        if not counted:  # a rank may have nothing of its own
+            counted, gradients[""], copies[""] = [""], torch.zeros((), device=self._device), 1
+        norm = norm_of([gradients[name] for name in counted], [copies[name] for name in counted],
+                       groups)
+        shrink(list({id(g): g for g in gradients.values()}.values()), norm, most)
+        return norm
+
+    @property
+    def _device(self):
+        return next(iter(self.pipeline.named.values())).device
+
     # -- the whole ---------------------------------------------------------------------------------
     def full_state_dict(self):
         """{original name: whole parameter} on every rank. Collective."""
@@ -122,7 +159,7 @@ class Pipelined(nn.Module):
                     for path, layer in stage.held().items()}
             own = whole_of(own, held, self.groups)
         graph, schedule = self.report.partition.graph, self.pipeline.schedule
-        found, device = {}, next(iter(self.pipeline.named.values())).device
+        found, device = {}, self._device
         for part in self.report.partition.stages:
             for name in part.parameters:
                 shape, dtype = self.batch.shapes[name]

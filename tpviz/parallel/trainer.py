@@ -1,0 +1,167 @@
+"""`Trainer`: an ordinary model, data and arguments in, trained on pp x tp x dp ranks.
+
+The face is that of Hugging Face's ``Trainer`` (names of arguments, `train`, what it returns), so
+that a script changes one name, as Merak's ``MerakTrainer``; transformers is not needed.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import default_collate
+
+from tpviz.checks import whole_number
+from tpviz.runtime.launch import launch
+from tpviz.runtime.launch import progress as report
+
+from .module import parallelize
+
+
+@dataclass
+class Arguments:
+    """What `Trainer` reads of ``args``: a ``transformers.TrainingArguments``, or one of these.
+
+    per_device_train_batch_size : examples of a microbatch. max_steps : training steps; -1 for
+    ``num_train_epochs`` through the data. The rest is AdamW's, and the largest gradient norm (0 for
+    any); seed : of the order of the examples. The learning rate falls linearly to 0 after
+    ``warmup_steps``, or stays ("constant").
+    """
+
+    per_device_train_batch_size: int = 1
+    max_steps: int = -1
+    num_train_epochs: float = 1.0
+    learning_rate: float = 5e-5
+    weight_decay: float = 0.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-8
+    max_grad_norm: float = 1.0
+    lr_scheduler_type: str = "linear"
+    warmup_steps: int = 0
+    seed: int = 42
+
+
+class TrainOutput(NamedTuple):
+    """global_step : steps done. training_loss : their mean. metrics : dict with ``losses``, one a
+    step, and ``report``, the `PipelineReport`."""
+
+    global_step: int
+    training_loss: float
+    metrics: dict
+
+
+class Trainer:
+    """Trains ``model`` under a `tpviz.Merak`.
+
+    model : a module, which is left with the trained parameters. args : see `Arguments`.
+    train_dataset : examples by index. data_collator : examples -> the model's inputs, a dict or a
+    tuple; torch's ``default_collate`` by default. loss, batch_dim, balance : as `tpviz.parallelize`
+    takes them. A step takes per_device_train_batch_size * microbatches * dp examples.
+
+    Raises ``ValueError`` where the data are fewer than that, or arguments are not understood.
+    """
+
+    def __init__(self, model, strategy, args=None, train_dataset=None, data_collator=None,
+                 **pipeline):
+        self.model, self.strategy, self.args = model, strategy, args or Arguments()
+        self.dataset, self.collate = train_dataset, data_collator or default_collate
+        self.pipeline = pipeline
+        each = whole_number("per_device_train_batch_size", self.args.per_device_train_batch_size)
+        self.batch = each * strategy.microbatches * strategy.dp
+        if train_dataset is None or len(train_dataset) < self.batch:
+            count = 0 if train_dataset is None else len(train_dataset)
+            raise ValueError(f"a step takes {self.batch} examples ({each} a microbatch, "
+                             f"{strategy.microbatches} microbatches, {strategy.dp} replicas), and "
+                             f"train_dataset has {count}")
+        if self.schedule not in ("linear", "constant"):
+            raise ValueError(f"lr_scheduler_type={self.schedule!r} is not possible: use 'linear' "
+                             "or 'constant'")
+
+    @property
+    def schedule(self):
+        """Name of the learning rate's course."""
+        name = self.args.lr_scheduler_type
+        return getattr(name, "value", name)
+
+    @property
+    def steps(self):
+        """Training steps in all."""
+        if self.args.max_steps > 0:
+            return self.args.max_steps
+        return max(1, int(self.args.num_train_epochs * (len(self.dataset) // self.batch)))
+
+    def train(self, timeout=None):
+        """Train: a `TrainOutput`. Outside of ranks they are started (``timeout``: seconds of the
+        whole call, None for any); within a world of them this is to be called on each."""
+        if dist.is_available() and dist.is_initialized():
+            losses, plan, state = self._train_here()
+        else:
+            found = launch(self._train_here, world_size=self.strategy.world_size, timeout=timeout)
+            losses, plan, state = found[0]
+        self._load(state)
+        return TrainOutput(len(losses), sum(losses) / len(losses),
+                           {"losses": losses, "report": plan})
+
+    @torch.no_grad()
+    def _load(self, state):
+        for name, parameter in self.model.named_parameters():
+            if parameter.shape == state[name].shape:  # on a rank the layers may be split by now
+                parameter.copy_(state[name])
+
+    def _train_here(self):
+        """One rank: (losses of all steps, report, the trained parameters)."""
+        args, steps = self.args, self.steps
+        order = self._order()
+        first = self._batch(next(order))
+        model = parallelize(self.model, self.strategy, _example(first), **self.pipeline)
+        optimizer = torch.optim.AdamW(
+            _decayed(model, args.weight_decay), lr=args.learning_rate,
+            betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon)
+        rate = torch.optim.lr_scheduler.LambdaLR(optimizer, self._rate)
+        losses = []
+        for step in range(steps):
+            batch = first if step == 0 else self._batch(next(order))
+            optimizer.zero_grad()
+            given = ((), batch) if isinstance(batch, dict) else (tuple(batch), {})
+            losses.append(model.mean_loss(model.step(*given[0], **given[1])))
+            if args.max_grad_norm:
+                model.clip_grad_norm_(args.max_grad_norm)
+            optimizer.step()
+            rate.step()
+            report(step + 1, steps, f"loss {losses[-1]:.4f}")
+        return losses, repr(model.report), model.full_state_dict()
+
+    def _rate(self, step):
+        warm, steps = self.args.warmup_steps, self.steps
+        if step < warm:
+            return step / max(1, warm)
+        return 1.0 if self.schedule == "constant" else (steps - step) / max(1, steps - warm)
+
+    def _order(self):
+        """Indices of each step's examples: every epoch in an order of its own, what is left over
+        at its end left out."""
+        generator = torch.Generator().manual_seed(self.args.seed)
+        while True:
+            order = torch.randperm(len(self.dataset), generator=generator).tolist()
+            for start in range(0, len(order) - self.batch + 1, self.batch):
+                yield order[start:start + self.batch]
+
+    def _batch(self, indices):
+        batch = self.collate([self.dataset[i] for i in indices])
+        if isinstance(batch, torch.Tensor):
+            return (batch,)
+        return dict(batch) if hasattr(batch, "keys") else tuple(batch)
+
+
+def _example(batch):
+    return batch if isinstance(batch, dict) else tuple(batch)
+
+
+def _decayed(model, decay):
+    """As Hugging Face's: biases and norms do not decay."""
+    named = dict(model.named_parameters())
+    flat = [p for name, p in named.items() if p.dim() < 2]
+    return [{"params": [p for p in named.values() if p.dim() >= 2], "weight_decay": decay},
+            {"params": flat, "weight_decay": 0.0}]
+
