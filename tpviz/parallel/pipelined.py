@@ -124,7 +124,8 @@ class Pipelined(nn.Module):
         """
         mesh, named = self.pipeline.mesh, self.pipeline.named
         divided = {f"{path}.{name}" for stage in self.pipeline.stages.values()
-                   for path in stage.held() for name in ("weight", "bias")}
+                   for path, layer in stage.held().items() for name in ("weight", "bias")
+                   if layer.part.splits(name)}
         groups = [mesh.get_group(axis) for axis in ("tp", "pp")]
         copies = {name: 1 if name in divided else groups[0].size() for name in named}
         again = {name for tie in self.report.partition.ties
