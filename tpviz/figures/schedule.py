@@ -14,7 +14,7 @@ from .schedule_words import compared, say, share, spans
 from .svg import amount
 
 BADGE = "simulated"
-WIDTH, LEFT, RIGHT, TOP = 1060, 74, 196, 74
+WIDTH, LEFT, RIGHT, TOP = 1060, 74, 196, 84
 MAX_RANKS, MAX_ACTIONS = 16, 8192
 INK = {"F": "forward", "R": "recompute", "RB": "backward", "B": "backward", "I": "backward",
        "W": "gradients"}
@@ -45,6 +45,12 @@ class Act:
     def ranks(self):
         """How many lanes it takes."""
         return self.timeline.schedule.ranks
+
+    @cached_property
+    def each(self):
+        """Stages on a rank: each holds its share of the rank's activations."""
+        schedule = self.timeline.schedule
+        return max(len(schedule.stages_of(rank)) for rank in range(schedule.ranks)) or 1
 
     @property
     def ends(self):
@@ -78,7 +84,8 @@ class Row(NamedTuple):
 class Layout(NamedTuple):
     """Where everything is, in px. heads : y of each act's heading; lane, ran, strip, gap, font :
     heights of a simulated lane, a measured one, the strip of what is held, the room between, and
-    letters; scale : px of a unit of time; most : held at once by any rank;
+    letters; scale : px of a unit of time; most : microbatches
+    of all its layers that any rank holds at once;
     edge : px between bars."""
 
     rows: tuple
@@ -91,7 +98,7 @@ class Layout(NamedTuple):
     scale: float
     duration: float
     bottom: float
-    most: int
+    most: float
     edge: float
 
     def x(self, time):
@@ -161,7 +168,7 @@ def lay_out(acts):
             y += lane + ran + strip + gap
         y += 6
     duration = max(act.ends for act in acts)
-    most = max((n for act in acts for n in act.peaks), default=0) or 1
+    most = max((n / act.each for act in acts for n in act.peaks), default=0) or 1
     scale = (WIDTH - LEFT - RIGHT) / (duration or 1.0)
     shortest = min((end - start for act in acts for rows_of in zip(
         act.timeline.start, act.timeline.end) for start, end in zip(*rows_of) if end > start),

@@ -155,14 +155,14 @@ def _strips(act, number, layout):
     end = act.timeline.makespan
     for row in layout.of(number):
         base = row.y + layout.lane + layout.ran + layout.strip
-        high = (layout.strip - 3) / layout.most
+        high = (layout.strip - 3) / layout.most / act.each
         held = act.held[row.rank]
         for (start, full, kept), (stop, *_) in zip(held, [*held[1:], (end, 0, 0)]):
             x, wide = layout.x(start), (stop - start) * layout.scale
             for path, low, count in ((whole, 0, full), (checkpoints, full, kept)):
                 if count and wide > 0:
-                    path.append(f"M{x:.1f},{base - (low + count) * high:.1f}h{wide:.1f}"
-                                f"v{count * high:.1f}h-{wide:.1f}z")
+                    path.append(f"M{x:.1f},{base - (low + count) * high:.2f}h{wide:.1f}"
+                                f"v{count * high:.2f}h-{wide:.1f}z")
     return (f"<path d='{''.join(whole)}' class='f-activations' data-held='whole'/>"
             f"<path d='{''.join(checkpoints)}' class='f-activations' fill-opacity='.38' "
             "data-held='checkpoints'/>")

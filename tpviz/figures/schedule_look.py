@@ -2,7 +2,7 @@
 
 from . import schedule as figure
 from .schedule_lanes import MESSAGE
-from .schedule_words import spans, words
+from .schedule_words import awaited, spans, words
 from .svg import rect
 
 
@@ -26,12 +26,12 @@ def look(acts, row, unit=""):
 
 
 def _mark(act, rows, layout, rank, index, busy):
-    schedule, out = act.timeline.schedule, ""
-    if index == len(schedule.of(rank)):
-        return out
-    box, step = _box(act, rows, layout, rank, index), schedule.step_of[rank, index]
-    if step.needs >= 0:
-        x, y, width, high = maker = _box(act, rows, layout, *schedule.order[step.needs][:2])
+    if index == len(act.timeline.schedule.of(rank)):
+        return ""
+    box, out = _box(act, rows, layout, rank, index), ""
+    step = awaited(act.timeline, rank, index)[1]
+    if step:
+        x, y, width, high = maker = _box(act, rows, layout, step.rank, step.index)
         out += (f"<path d='M{x + width:.1f},{y + high / 2:g}L{box[0]:.1f},{box[1] + box[3] / 2:g}' "
                 f"class='s-{MESSAGE}' stroke-width='3'/>"
                 + _ring(maker, " stroke-dasharray='4 3' data-needed=''"))

@@ -8,6 +8,8 @@ from .schedule_lanes import MESSAGE, NUMBERS
 from .schedule_words import say
 from .svg import document, pattern_defs, rect, text, ticks
 
+LETTERS, LINE = 165, 15  # of what is said above the picture
+
 
 def picture(acts, layout, unit, device):
     """{"height", "common"}: the whole picture but for what is chosen and the play-head, as SVG."""
@@ -31,8 +33,8 @@ def schedule_svg(scene, step=0, look=None, theme="auto"):
             + text(10 + width / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
             + text(width + 20, 22, scene["title"], "muted"))
     said = words_of(scene, step, look)
-    lines = wrapped(said, 165)[:3]
-    head += "".join(text(12, 43 + 15 * i, line, size=12) for i, line in enumerate(lines))
+    lines = [part for line in said.splitlines() for part in wrapped(line, LETTERS)]
+    head += "".join(text(12, 43 + LINE * i, line, size=12) for i, line in enumerate(lines))
     x = scene["stops"][step]
     if step:
         head += (f"<path d='M{x},{figure.TOP + 20}V{scene['foot']}' class='s-fg' "

@@ -85,7 +85,7 @@ def _word(timeline, rank, index):
 def _reason(timeline, rank, index, before, unit):
     """(why an action, or a pair, starts when it does; what it waits for from elsewhere)."""
     schedule = timeline.schedule
-    there, step, made = max(_arrival(timeline, rank, i) for i in together(timeline, rank, index))
+    there, step, made = awaited(timeline, rank, index)
     own = schedule.word(schedule.of(rank)[index - 1]) if index else ""
     after = f"starts when {own} ends" if index else "starts at once"
     if step is None:
@@ -97,6 +97,12 @@ def _reason(timeline, rank, index, before, unit):
         sent = f", sent at {say(made, unit)}" if there > made else ""
         return f"starts when {what} is there{sent}", what
     return f"{after}; {what} is there since {say(there, unit)}", what
+
+
+def awaited(timeline, rank, index):
+    """(when the last of what an action, or a pair, waits for is there, the `Step` that made it,
+    when it was made); the step is None where it waits for nothing."""
+    return max(_arrival(timeline, rank, i) for i in together(timeline, rank, index))
 
 
 def _arrival(timeline, rank, index):
@@ -122,17 +128,12 @@ def compared(acts, unit):
     """Sentences: each act's own, then what sets the second apart from the first."""
     for act in acts:
         line = act.timeline
-        each = _chunks(line)
-        of = f" of one of their {each} stages" if each > 1 else ""
+        of = f" of one of their {act.each} stages" if act.each > 1 else ""
         yield (f"{act.name} takes {say(line.makespan, unit)}; ranks are idle "
                f"{share(line.bubble, line.makespan)} of it and hold at most "
                f"{max(act.peaks)} microbatches{of}.")
     if len(acts) == 2:
         yield _difference(*acts, unit)
-
-
-def _chunks(timeline):
-    return max(len(timeline.schedule.stages_of(r)) for r in range(timeline.schedule.ranks))
 
 
 def _difference(one, two, unit):
@@ -145,9 +146,9 @@ def _difference(one, two, unit):
         first = (f"{two.name} is {say(abs(more), unit)} {'longer' if more > 0 else 'shorter'} "
                  f"than {one.name}" + f" ({100 * abs(more) / (a.makespan or b.makespan):.1f} %)")
     idle = [sum(line.bubble) / line.schedule.ranks for line in (a, b)]
-    counts = [max(act.peaks) / _chunks(act.timeline) for act in (one, two)]  # of all its layers
+    counts = [max(act.peaks) / act.each for act in (one, two)]  # of all its layers
     held = (f"{counts[1]:g} against {counts[0]:g} microbatches" if counts[0] != counts[1] else
             "as many microbatches")
-    whole = " of all its layers" if max(map(_chunks, (a, b))) > 1 else ""
+    whole = " of all its layers" if max(one.each, two.each) > 1 else ""
     return (f"{first}; a rank idles {say(idle[1], unit)} against {say(idle[0], unit)} on average "
             f"and holds at most {held}{whole}.")

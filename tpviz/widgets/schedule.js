@@ -12,24 +12,24 @@ class ScheduleView extends Player {
 
   buildBody() {
     super.buildBody();
-    this.says = make("div", { style: "min-height:3em" });
+    this.says = make("div", { style: "min-height:3em;white-space:pre-line" });
     this.svg.parentNode.before(this.says);
     this.svg.addEventListener("click", (event) => this.onClick(event));
   }
 
-  get row() { return Math.min(this.host.get("row"), this.scene.rows.length - 1); }
+  get row() { return this.host.get("row"); }
 
   lastOf(scene) { return (scene.stops?.length ?? 1) - 1; }
 
   captionOf(step) { return this.scene.captions[step]; }
 
   /** Of the row's moment up to a stop; nothing until Python has looked at that row. */
-  of_row(what, step) {
+  mine(what, step) {
     const { row, stops, [what]: list } = this.host.get("look");
     return row === this.row ? list[stops.findIndex((stop) => stop >= step)] ?? list.at(-1) ?? "" : "";
   }
 
-  wordsOf(step) { return [this.row < 0 ? this.scene.says : this.of_row("words", step)]; }
+  wordsOf(step) { return [this.row < 0 ? this.scene.says : this.mine("words", step)]; }
 
   draw() {
     const { scene, svg, step, uid } = this; // ids of its own: another view may be hidden
@@ -37,14 +37,14 @@ class ScheduleView extends Player {
     svg.setAttribute("class", "tpv-page");
     if (this.drawn !== scene) {
       this.base = make("g");
-      this.base.innerHTML = scene.style + scene.common.replaceAll("#tpv-", `#${uid}-`).replaceAll("id='tpv-", `id='${uid}-`);
+      this.base.innerHTML = scene.style + scene.common.replace(/(#|id=')tpv-/g, `$1${uid}-`);
       this.drawn = scene;
     }
     svg.append(this.base);
     [this.says.textContent] = this.wordsOf(step);
     this.root.dataset.row = this.row;
     if (!this.playing) this.live.textContent = `${this.captionOf(step)}; ${this.says.textContent}`;
-    make("g", {}, svg).innerHTML = this.of_row("marks", step);
+    make("g", {}, svg).innerHTML = this.mine("marks", step);
     this.line = make("path", { class: "s-fg f-fg", "stroke-width": 1.4,
       d: `M0,${scene.top + 20}V${scene.foot}V${scene.top + 20}l-5,-8h10z` }, svg);
   }
@@ -56,15 +56,14 @@ class ScheduleView extends Player {
   }
 
   look(row, step) {
-    this.host.set("row", Math.min(row, this.scene.rows.length - 1));
+    if (this.scene.rows[row]) this.host.set("row", row);
     this.go(step);
   }
 
   onClick({ clientX, clientY }) {
     const { x, y } = new DOMPoint(clientX, clientY).matrixTransform(this.svg.getScreenCTM().inverse());
-    const { rows, lane, stops } = this.scene, row = rows.findIndex(([, , top]) => y >= top && y <= top + lane);
-    const stop = stops.findIndex((end) => end >= x);
-    if (row >= 0) this.look(row, stop < 0 ? this.last : stop);
+    const { rows, lane, stops } = this.scene, stop = stops.findIndex((end) => end >= x);
+    this.look(rows.findIndex(([, , top]) => y >= top && y <= top + lane), stop < 0 ? this.last : stop);
   }
 
   onKey(event) {
@@ -72,7 +71,7 @@ class ScheduleView extends Player {
     if (!by) { super.onKey(event); return; }
     event.preventDefault();
     event.stopPropagation();
-    this.look(Math.max(this.row + by, 0), this.step);
+    this.look(this.row + by, this.step);
   }
 }
 

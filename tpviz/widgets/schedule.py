@@ -188,12 +188,13 @@ class ScheduleSteps(View):
 
     def describe(self):
         """The schedules, and what is looked at, in words."""
-        if self.row < 0:
+        if not self.look["words"]:
             return f"{self.scene['badge'].capitalize()}: {self.scene['says']}"
         return (f"{self.scene['badge'].capitalize()}: {self.scene['says']} Shown: "
                 f"{words_of(self.scene, self.step, self.look)}")
 
     def _words(self):
         acts = getattr(self.programme, "acts", ())
-        names = " against ".join(act.name for act in acts) or f"{self.programme.name}, cannot run"
-        return f"{names}: {self.scene['title']}, {self.scene['captions'][self.step]}"
+        names = " against ".join(act.name for act in acts)
+        title = f"{names}: {self.scene['title']}" if names else self.scene["title"]
+        return f"{title}, {self.scene['captions'][self.step]}"

@@ -22,7 +22,8 @@ LONGEST = 1e6
 class Sizes:
     """A schedule by name and numbers, and a second one to compare it with.
 
-    All times are of one microbatch on one stage, in one unit.
+    f, b, r, w are times of one microbatch on all layers of a rank, so that schedules with several
+    stages on a rank, each with its share of them, are compared on the same model.
     """
 
     schedule: str = knob("shifted_critical_path", help="the order of each rank's actions",
@@ -31,7 +32,8 @@ class Sizes:
                         choices=(NONE, *SCHEDULES))
     p: int = knob(4, help="ranks of the pipeline", low=2, high=8)
     m: int = knob(8, help="microbatches", low=1, high=32)
-    f: float = knob(1.0, help="time of a forward", low=0.0, high=LONGEST)
+    f: float = knob(1.0, help="time of a forward of a microbatch on all layers of a rank", low=0.0,
+                    high=LONGEST)
     b: float = knob(2.0, help="time of a backward, of input and weights", low=0.0, high=LONGEST)
     r: float = knob(1.0, help="time of a recomputation", low=0.0, high=LONGEST)
     w: float = knob(1.0, help="the part of b that is the weights' gradient, where a schedule does "
@@ -55,23 +57,30 @@ class Sizes:
                 check = whole_number if isinstance(f.default, int) else number
                 settle(self, f.name, check, bounds["low"], bounds["high"])
 
-    def act(self, name):
-        """The `Act` of a schedule by name."""
+    def act(self, name, like=None):
+        """The `Act` of a schedule by name; with its closed form, where there is one that is exact.
+        like : a `Schedule` that has the ranks and the microbatches."""
         least, _, most = SCHEDULES[name].chunks
         chunks = None if least == most or self.chunks == USUAL else self.chunks
-        return self.on_the_clock(_schedule(name, self.p, self.m, chunks, self.recompute), chunks)
+        p, m = (self.p, self.m) if like is None else (like.ranks, like.microbatches)
+        made = _schedule(name, p, m, chunks, self.recompute)
+        formula = None if self.latency else closed_form(name, p, m, *self.times(made), chunks,
+                                                        self.overlapped)
+        return self.on_the_clock(made, formula)
 
-    def on_the_clock(self, made, chunks=None):
-        """The `Act` of a `Schedule`; with a closed form where there is one of its name."""
-        r = self.r if any(made.recomputes) else 0.0
+    def on_the_clock(self, made, formula=None):
+        """The `Act` of a `Schedule`."""
+        times = self.times(made)
+        line = timeline(made, *times, self.latency, self.overlapped)
+        return Act(line, (times[2],) * made.stages, formula)
+
+    def times(self, made):
+        """[f, b, r, w] of a microbatch on one stage of a `Schedule`; r and w do not count where
+        nothing is recomputed, or no weights' gradient is apart."""
         parts = any(a.kind == "W" for row in made.actions for a in row)
-        w = self.w if parts else None
-        line = timeline(made, self.f, self.b, r, w, self.latency, self.overlapped)
-        sizes = made.name, made.ranks, made.microbatches, self.f, self.b, r, w, chunks
-        formula = None
-        if made.name in SCHEDULES and not self.latency:
-            formula = closed_form(*sizes, self.overlapped)
-        return Act(line, (r,) * made.stages, formula)
+        whole = (self.f, self.b, self.r if any(made.recomputes) else 0.0,
+                 self.w if parts else self.b / 2)
+        return [time * made.ranks / made.stages for time in whole]
 
 
 class Programme(NamedTuple):
@@ -86,7 +95,7 @@ class Programme(NamedTuple):
 def of_sizes(sizes, own=None):
     """The `Programme` of `Sizes`; own : a `Schedule` in the place of the first."""
     first = sizes.act(sizes.schedule) if own is None else sizes.on_the_clock(own)
-    acts = [first] if sizes.against == NONE else [first, sizes.act(sizes.against)]
+    acts = [first] if sizes.against == NONE else [first, sizes.act(sizes.against, own)]
     p, m = (first.timeline.schedule.ranks, first.timeline.schedule.microbatches)
     title = f"p={p}, m={m}, f={sizes.f:g}, b={sizes.b:g}"
     if any(any(act.timeline.schedule.recomputes) for act in acts):

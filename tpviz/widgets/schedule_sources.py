@@ -66,8 +66,7 @@ class Own(ByName):
         given = [name for name in self.hidden if name in sizes]
         if given:
             raise ValueError(f"{given[0]} is the schedule's own: leave it out")
-        return Sizes(against=against, p=min(max(schedule.ranks, 2), 8),
-                     m=min(max(schedule.microbatches, 1), 32), **sizes)
+        return Sizes(against=against, recompute=any(schedule.recomputes), **sizes)
 
     def programme(self, trace):
         """What the knobs say; the schedule itself where it has faults."""
@@ -98,7 +97,7 @@ class ByStrategy:
     def check(self, trace):
         """Refuse the run of another strategy, workload or cluster."""
         for name, mine in (("strategy", repr(self.strategy)), ("workload", repr(self.workload)),
-                           ("cluster", self.cluster.name)):
+                           ("cluster", self.cluster.caption)):
             its = trace.meta.get(name, mine if name == "cluster" else None)
             if its != mine:
                 raise ValueError(f"the trace is of another {name}: {its}, and this view shows "

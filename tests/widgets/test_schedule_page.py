@@ -1,0 +1,70 @@
+"""The script of the schedule theatre in a plain page: it plays evenly, and keeps still if asked."""
+
+import json
+
+import pytest
+
+from tpviz.figures.assets import FOLDER, module, stylesheet
+from tpviz.widgets import ScheduleView
+
+pytestmark = pytest.mark.browser
+PAGE = """<!doctype html><meta charset=utf-8><link rel=icon href='data:,'><style>{style}</style>
+<div class='tpv-place' data-view='schedule'><script type='application/json'>{state}</script></div>
+<script type='text/plain' id='tpv-module-schedule'>{module}</script>
+<script type='module'>{host}</script>"""
+
+
+@pytest.fixture(params=["no-preference", "reduce"])
+def opened(request, chromium, tmp_path):
+    """(the view, reduced motion?) of a page without Python, with row 1 looked at; it shall play."""
+    steps = ScheduleView("1f1b", p=2, m=4, latency=1.0).picture
+    steps.row = 1
+    state = {name: getattr(steps, name) for name in ("scene", "look", "row", "step")}
+    state |= {"error": "", "generation": 0, "autoplay": True}
+    file = tmp_path / "page.html"
+    file.write_text(PAGE.format(
+        style=stylesheet(), state=json.dumps(state).replace("<", "\\u003c"),
+        module=module("schedule"), host=(FOLDER / "host.js").read_text()))
+    context = chromium.new_context(reduced_motion=request.param, offline=True)
+    tab, problems = context.new_page(), []
+    tab.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.goto(file.as_uri())
+    tab.wait_for_selector(".tpv-schedule[data-ready]")
+    yield tab.locator(".tpv-schedule"), request.param == "reduce"
+    context.close()
+    assert problems == []
+
+
+def test_it_plays_unless_motion_is_to_be_reduced(opened):
+    view, reduced = opened
+    svg = view.locator("svg[role=application]")
+    assert view.locator("button", has_text="Play" if reduced else "Pause").count() == 1
+    if not reduced:
+        view.page.wait_for_selector(".tpv-schedule[data-step='2']")
+        svg.press("Space")
+    view.locator("button", has_text="Play").wait_for()
+
+
+def test_keys_go_from_end_to_end_and_say_what_the_rank_does(opened):
+    view, _ = opened
+    svg, says = view.locator("svg[role=application]"), view.locator(".tpv-live")
+    svg.press("Home")
+    for step in (1, 2):
+        svg.press("ArrowRight")
+        view.page.wait_for_selector(f".tpv-schedule[data-step='{step}']")
+    assert says.text_content().startswith(
+        "at 2 of 24; rank 1 is idle for 2, from 0: F0 waits for the activation of F0 from rank 0.")
+    assert svg.locator("[data-chosen]").count() == 0
+    assert svg.locator("[data-needed]").count() == 1
+    svg.press("ArrowRight")
+    view.page.wait_for_selector(".tpv-schedule[data-step='3']")
+    assert "rank 1: F0, forward, 2 to 3: starts when" in says.text_content()
+    assert svg.locator("[data-chosen]").count() == 1
+    svg.press("End")
+    view.page.wait_for_selector(".tpv-schedule[data-row='1']")
+    view.locator(".tpv-now", has_text="at 24 of 24").wait_for()
+    assert "url(#tpv-" not in svg.inner_html()
+    svg.press("ArrowUp")  # nobody there who could look at another row
+    view.page.wait_for_selector(".tpv-schedule[data-row='0']")
+    assert svg.locator("[data-chosen], [data-needed]").count() == 0
