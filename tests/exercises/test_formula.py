@@ -78,4 +78,4 @@ def test_all_formula_exercises_are_here():
         "atp_bugs", "axonn_coords", "axonn_special", "axonn_piece", "axonn_wire_bytes",
         "axonn_grid_for", "axonn_gathers", "axonn_bugs",
         "merak_schedule", "merak_in_flight", "merak_bubble", "merak_early", "merak_keep",
-        "merak_memory", "merak_bugs"]
+        "merak_memory", "merak_cuts", "merak_bugs"]

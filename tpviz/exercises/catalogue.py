@@ -15,8 +15,10 @@ from . import (
     costs_runs,
     merak,
     merak_bugs,
+    merak_cuts,
     merak_memory,
     merak_orders,
+    merak_ranks,
     meshes,
     start,
 )
@@ -30,7 +32,8 @@ COURSE = (start.MEAN, start.ROWS, meshes.IN_TWO, meshes.MLP,
           axonn_layers.BACKWARD, axonn.WIRE, axonn_choices.GRID_FOR, axonn_step.GATHERS,
           axonn_step.NORM, axonn_bugs.BUGS,
           merak_orders.SCHEDULE, merak.IN_FLIGHT, merak.BUBBLE, merak_orders.EARLY,
-          merak_memory.KEEP, merak_memory.MEMORY, merak_bugs.BUGS)
+          merak_memory.KEEP, merak_memory.MEMORY, merak_cuts.CUTS, merak_ranks.TIES,
+          merak_ranks.HALVES, merak_bugs.BUGS)
 EXERCISES = {exercise.name: exercise for exercise in COURSE}
 
 

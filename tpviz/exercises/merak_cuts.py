@@ -1,0 +1,172 @@
+"""The exercise of notebook 05 on the partitioner: where may a graph be cut? Graphs are traced from
+modules by `tpviz.schemes.merak.partition`, whose own legal cuts are the answer."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .formula import Formula, NoAnswer, Question
+from .merak import NOTEBOOK
+
+
+def transformer():
+    """One pre-norm layer, between an embedding and a head."""
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(8), nn.LayerNorm(8)
+            self.q, self.k, self.v, self.out = (nn.Linear(8, 8) for _ in range(4))
+            self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+        def forward(self, x):
+            n = self.norm1(x)
+            x = x + self.out(F.scaled_dot_product_attention(self.q(n), self.k(n), self.v(n)))
+            return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+    parts = nn.Embedding(16, 8), Layer(), nn.LayerNorm(8), nn.Linear(8, 16)
+    return nn.Sequential(*parts), torch.zeros(2, 4, dtype=torch.long)
+
+
+def with_skip(start, stop, length=6):
+    """Linear layers in a chain, with one connection from layer ``start`` around all to ``stop``."""
+    import torch
+    from torch import nn
+
+    class Skip(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(length))
+
+        def forward(self, x):
+            for number, layer in enumerate(self.layers):
+                if number == start:
+                    kept = x = layer(x).relu()
+                else:
+                    x = layer(x + kept if number == stop else x).tanh()
+            return x
+
+    return Skip(), torch.zeros(2, 4)
+
+
+def two_streams():
+    """Two residual streams that each take from the other, and become one at the end."""
+    import torch
+    from torch import nn
+
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.left, self.right, self.last = (nn.Linear(4, 4) for _ in range(4))
+
+        def forward(self, x):
+            a = b = self.first(x)
+            a = a + self.left(b).relu()
+            b = b + self.right(a).relu()
+            return self.last((a * b).tanh())
+
+    return Two(), torch.zeros(2, 4)
+
+
+def _graph(module, example):
+    """(operations as (name, takes) up to the last with parameters, {name: what crosses after it},
+    names after which a cut is legal)."""
+    from ..schemes.merak.partition import trace
+    from ..schemes.merak.partition.crossing import Crossing
+    from ..schemes.merak.partition.sharding import legal_cuts
+
+    graph = trace(module, example)
+    names = [node.name for node in graph.body]
+    stop = max(k for k, node in enumerate(graph.body) if node.parameters) + 1
+    operations = tuple((node.name, tuple(node.takes)) for node in graph.body[:stop])
+    crossing = Crossing(graph)
+    assert not crossing.hot, "what may cross in any number is no part of the exercise"
+    crosses = dict(zip(names, map(tuple, crossing.at(range(1, stop)))))
+    return operations, crosses, frozenset(names[place - 1] for place in legal_cuts(graph))
+
+
+@lru_cache(maxsize=16)
+def graph_of(kind, *sizes):
+    """The `_graph` of a model above; known after the first time."""
+    return _graph(*kind(*sizes))
+
+
+def _make_cuts(rng):
+    start = int(rng.integers(0, 3))
+    stop = int(rng.integers(start + 2, 6))
+    asked = ((with_skip, start, stop), (transformer,), (two_streams,))
+    words = (f"a chain with a skip from layer {start} to {stop}", "a transformer layer",
+             "two streams")
+    questions = []
+    for what, called in zip(asked, words):
+        operations, crosses, legal = graph_of(*what)
+        questions.append(Question({"operations": operations}, tuple(sorted(legal)), called,
+                                  {"crosses": crosses, "legal": legal}))
+    return questions
+
+
+@dataclass(frozen=True, repr=False)
+class Cuts(Formula):
+    """Asked for the operations after which a graph may be cut."""
+
+    def judge(self, question, got):
+        """What is wrong with some cuts, or None."""
+        crosses, legal = question.known["crosses"], question.known["legal"]
+        if isinstance(got, NoAnswer) or not (isinstance(got, tuple)
+                                             and all(isinstance(name, str) for name in got)):
+            return f"for {question} your function returned {got!r}, not a list of names."
+        last = question.arguments["operations"][-1][0]
+        for name in got:
+            if name == last:
+                return f"for {question}: behind the last operation, {name}, there is nothing."
+            if name not in crosses:
+                return f"for {question}: no operation is called {name!r}."
+            if name not in legal:
+                made = [f"{n}, used by {_user(question, n, name)}" for n in crosses[name]]
+                return (f"for {question}: behind {name} {len(made)} tensors cross: "
+                        f"{'; '.join(made)}.")
+        missing = [name for name in crosses if name in legal and name not in got]
+        if missing:
+            [crossing] = crosses[missing[0]]
+            return (f"for {question}: a cut behind {missing[0]} is missing. There only {crossing} "
+                    "crosses.")
+        return None
+
+
+def _user(question, name, cut):
+    """The first operation behind the cut that takes a tensor."""
+    operations = question.arguments["operations"]
+    behind = [op for op, _ in operations].index(cut) + 1
+    return next(op for op, takes in operations[behind:] if name in takes)
+
+
+CUTS = Cuts(
+    name="merak_cuts",
+    title="Where may the graph be cut?",
+    notebook=NOTEBOOK,
+    prompt="The partitioner traces a model to a list of operations, and cuts it only where a "
+           "single tensor crosses. `operations` is such a list, (name, takes) in the order they "
+           "run; takes are the names of the operations whose results it uses (a name that is none "
+           "of them is an input of the model, which each stage can load itself). Return the names "
+           "of all operations right behind which a cut is legal: one result of those before is "
+           "used by those after. You are asked for three traced modules: a chain with a skip, a "
+           "transformer layer, and two streams.",
+    starter='''def merak_cuts(operations):
+    return [name for name, takes in operations[:-1]]  # everywhere?''',
+    hints=(
+        "Draw the list as a line, with an arc from each result to its last use. How many arcs pass "
+        "over a place?",
+        "Note for each name the place of the last operation that takes it. Behind operation k "
+        "those names cross that are made at k or before and used last behind it.",
+        "`last = {t: k for k, (_, takes) in enumerate(operations) for t in takes}`; for each k but "
+        "the last count `[n for n, _ in operations[:k + 1] if last.get(n, 0) > k]`, and take those "
+        "with one.",
+    ),
+    success="In a transformer these are the places behind each residual add: as many stages as you "
+            "like, and one hidden state over each cut, without a rule for any model.",
+    make=_make_cuts,
+    needs=None,
+    checks=(),
+)
