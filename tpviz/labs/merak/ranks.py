@@ -1,0 +1,97 @@
+"""Where the ranks of a pipeline spend a step, place by place: by formula, or in a trace.
+
+A place is an index along pp; its ranks do the same. By formula (derived): a rank's actions as the
+schedule's clock has them, its sums and its update behind; what is left of the step is bubble. In
+front of an action a rank waits for as long as its message is under way, the rest it idles, as
+`tpviz.trace.analyses.bubble` counts it.
+"""
+
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+from tpviz.cost import parts, transfer
+from tpviz.mesh import Mesh
+from tpviz.schemes.gpt.cost import update
+from tpviz.schemes.merak.step import TOKENS, clock, held, shares_ends
+from tpviz.schemes.ownership import local_shapes
+from tpviz.trace.analyses import breakdown
+
+PARTS = ("kernels", "recompute", "exposed", "bubble")
+
+
+class Parts(NamedTuple):
+    """Seconds of a step of one place's ranks: of ``kernels``, of kernels that ``recompute``, of
+    communication that they wait for, and of nothing to do."""
+
+    kernels: float
+    recompute: float
+    exposed: float
+    bubble: float
+
+
+class Clocked(NamedTuple):
+    """A step by formula. line : its `schedules.Timeline`. places : `Parts` of each, of ``step``
+    seconds. pieces : {(kind of action, stage): its `tpviz.cost.Segment`s}. segments : per place
+    those of all its actions."""
+
+    step: float
+    line: object
+    places: tuple
+    pieces: dict
+    segments: tuple
+
+
+def clocked(s, w, cluster, step):
+    """The `Clocked` step of a `Merak` that takes ``step`` seconds, sums and update included."""
+    mesh = Mesh(s.axes)
+    line, pieces = clock(s, w, cluster, mesh)
+    segments = tuple([segment for a in row for segment in pieces[a.kind, a.stage]]
+                     for row in line.schedule.actions)
+    places = tuple(_parts(s, w, cluster, mesh, line, place, found, step)
+                   for place, found in enumerate(segments))
+    return Clocked(step, line, places, pieces, segments)
+
+
+def _parts(s, w, cluster, mesh, line, place, segments, step):
+    numbers = sum(held(s, w)[stage] for stage in line.schedule.stages_of(place))
+    again = sum(x.compute for x in segments if x.phase == "recompute")
+    kernels = parts(segments)["compute"] - again + update(w, cluster, numbers).compute
+    waits = sum(sum(x.exposed.values()) for x in segments) + _travel(line, place)
+    waits += transfer(cluster, mesh, "dp", "all_reduce", numbers * w.itemsize).seconds
+    if w.tied and shares_ends(line.schedule, place):
+        waits += _ends(s, w, cluster, mesh, line.schedule)
+    return Parts(kernels, again, waits, max(0.0, step - kernels - again - waits))
+
+
+def _travel(line, place):
+    """Seconds in which a rank has nothing to do because its next message is under way."""
+    starts, ends = line.start[place], line.end[place]
+    gaps = [starts[0], *(start - end for (_, end), (start, _) in pairwise(zip(starts, ends)))]
+    return sum(min(gap, line.latency) for gap in gaps if gap > 0)
+
+
+def _ends(s, w, cluster, mesh, schedule):
+    """Seconds of the sum over both copies of the embedding."""
+    members = mesh.group(0, "pp")
+    both = tuple(sorted({members[schedule.rank_of[0]], members[schedule.rank_of[-1]]}))
+    payload = prod(local_shapes(s, w)[TOKENS]) * w.itemsize
+    return sum(cluster.collective_parts("all_reduce", payload, 2, cluster.link(both, mesh.size)))
+
+
+def read(trace, s):
+    """Per place along pp its `Parts` in a trace of this `Merak`, averaged over steps and ranks."""
+    mesh, steps, found = Mesh(s.axes), len(trace.steps), {}
+    for rank, spent in breakdown(trace).items():
+        mine = trace.select(rank=rank, kind="compute", phase="recompute")
+        again = float((mine["end"] - mine["start"]).sum())
+        found.setdefault(mesh.coords(rank)["pp"], []).append((
+            spent.compute + spent.overlapped - again, again, spent.exposed - spent.waiting,
+            spent.idle + spent.waiting))
+    return tuple(Parts(*(sum(x) / len(found[p]) / steps for x in zip(*found[p])))
+                 for p in sorted(found))
+
+
+def mean(places):
+    """The `Parts` of the average rank."""
+    return Parts(*(sum(x) / len(places) for x in zip(*places)))
