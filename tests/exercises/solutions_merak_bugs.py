@@ -31,7 +31,7 @@ def _backward(layer, evidence):
 def _gradients(names, evidence):
     if len(names) == len(evidence.gradients):
         return "replicas", "replicas not summed"
-    if names == ["embed.token.weight"]:
+    if names == ["embed.token.weight", "head.weight"]:
         return "ends", "copies not summed" if evidence.ledger else "copies averaged"
     if len(names) == 1:
         return names[0].removesuffix(".weight"), "microbatch overwritten"

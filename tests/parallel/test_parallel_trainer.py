@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tpviz as tv
-from tpviz.parallel import Arguments
+from tpviz.parallel import TrainingArguments
 
 MEAN = 0.05  # of the gradient's norm: clipped in every step
 
@@ -53,7 +53,7 @@ def made():
                                       tv.Merak(pp=2, dp=2, microbatches=4, schedule="zb_v")],
                          ids=lambda s: s.short)
 def test_equals_one_process(strategy):
-    args = Arguments(max_steps=3, learning_rate=1e-2, max_grad_norm=MEAN, weight_decay=0.1)
+    args = TrainingArguments(max_steps=3, learning_rate=1e-2, max_grad_norm=MEAN, weight_decay=0.1)
     model, whole, dataset = made(), made(), data()
     found = tv.Trainer(model, strategy, args, dataset, loss=squared).train(timeout=120)
     losses = expected(whole, args, dataset, 4 * strategy.dp, 3)
@@ -64,16 +64,16 @@ def test_equals_one_process(strategy):
 
 
 def test_arguments_like_those_of_hugging_face():
-    args = SimpleNamespace(**{**vars(Arguments()), "per_device_train_batch_size": 2,
+    args = SimpleNamespace(**{**vars(TrainingArguments()), "per_device_train_batch_size": 2,
                               "lr_scheduler_type": SimpleNamespace(value="constant")})
     trainer = tv.Trainer(made(), tv.Merak(pp=2, microbatches=4), args, data())
     assert trainer.batch == 8 and trainer.steps == 3 and trainer.schedule == "constant"
 
 
 @pytest.mark.parametrize("args, count, message", [
-    (Arguments(), 3, "a step takes 4 examples .* and train_dataset has 3"),
-    (Arguments(lr_scheduler_type="cosine"), 24, "lr_scheduler_type='cosine' is not possible"),
-    (Arguments(per_device_train_batch_size=0), 24, "per_device_train_batch_size=0 is too small"),
+    (TrainingArguments(), 3, "a step takes 4 examples .* and train_dataset has 3"),
+    (TrainingArguments(lr_scheduler_type="cosine"), 24, "lr_scheduler_type='cosine' is not"),
+    (TrainingArguments(per_device_train_batch_size=0), 24, "train_batch_size=0 is too small"),
 ])
 def test_bad_input(args, count, message):
     with pytest.raises(ValueError, match=message):

@@ -119,3 +119,15 @@ def test_bad_input(knobs, workload, message):
 def test_no_data_parallelism_around_it():
     with pytest.raises(ValueError, match=r"Merak shares the batch itself: use Merak\(dp=2\)"):
         tv.Merak() * tv.DataParallel(dp=2)
+
+
+def test_what_is_drawn_of_who_owns_what():
+    """A parameter is where its stage is; both ends have the shared one."""
+    from tpviz.figures.mesh import mesh_scene, share
+    from tpviz.schemes.ownership import ownership
+    strategy = tv.Merak(pp=2, tp=2, dp=1, schedule="1f1b")
+    scene = mesh_scene(tv.Mesh(strategy.axes), ownership(strategy, DEEP))
+    owned = {p["name"]: [share(p, rank) for rank in range(4)] for p in scene["parameters"]}
+    assert owned["embed.token.weight"] == [0.5] * 4
+    assert owned["blocks.0.mlp.up.weight"] == [0.5, 0.5, 0, 0]
+    assert owned["blocks.3.norm1.weight"] == owned["norm.bias"] == [0, 0, 1, 1]

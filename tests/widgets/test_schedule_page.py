@@ -68,3 +68,6 @@ def test_keys_go_from_end_to_end_and_say_what_the_rank_does(opened):
     svg.press("ArrowUp")  # nobody there who could look at another row
     view.page.wait_for_selector(".tpv-schedule[data-row='0']")
     assert svg.locator("[data-chosen], [data-needed]").count() == 0
+    svg.press("ArrowUp")
+    view.page.wait_for_selector(".tpv-schedule[data-row='-1']")
+    assert says.text_content().startswith("at 24 of 24; 1f1b takes 24; ranks are idle")

@@ -25,9 +25,9 @@ class PipelineEvidence(Evidence):
 
     recomputed : {layer: error of its output when it was recomputed}, of layers that are.
     microbatches : those in which the first error is; none of a gradient of a parameter, which is of
-    all. ``got`` and ``want`` are of the first of them, the first rank that is wrong; of a
-    parameter's gradient they are the whole one. unwaited : whether a collective was never waited
-    for.
+    all. ``got`` and ``want`` are of the first of them, on the first rank that is wrong. gradients
+    has the last stage's copy of the shared weight by its own name. unwaited : whether a collective
+    was never waited for.
     """
 
     recomputed: dict = None
@@ -105,8 +105,8 @@ def _look(broken):
         found = {key: np.concatenate(parts) for key, parts in outputs.items()}
         found |= {key: np.concatenate([x.grad.numpy() for x in parts])
                   for key, parts in inputs.items()}
-        seen.append(found | {("gradients", name, -1): gradient.numpy()
-                             for name, gradient in program.gradients().items()})
+        seen.append(found | {("gradients", name, -1): p.grad.numpy()
+                             for name, p in program.named.items()})
     got, want = seen
     errors = {key: _error(got[key], want[key]) for key in want}
     arrays = {key: (got[key], want[key]) for key, error in errors.items() if error > WRONG}
@@ -176,9 +176,9 @@ SHOWS = {
     "same rows for all replicas": "what comes out of embed is wrong already",
     "share of a microbatch left out": "backward is wrong from head on: got is a multiple of want",
     "targets of another microbatch": "backward is wrong from head on; got is no multiple of want",
-    "copies not summed": "only the shared weight's gradient is wrong, and the ledger misses the "
+    "copies not summed": "only the shared weight's gradients are wrong, and the ledger misses the "
                          "sum over the ends",
-    "copies averaged": "only the shared weight's gradient is wrong: half of what it should be",
+    "copies averaged": "only the shared weight's gradients are wrong: half of what they should be",
     "replicas not summed": "backward is right, every gradient is wrong, and the ledger misses the "
                            "sum over dp",
 }
@@ -186,8 +186,8 @@ OUTSIDE = {
     "rows": "what comes out of embed is wrong already, and no fault is in embed: what goes in?",
     "loss": "forward is right to the end, and backward is wrong from its beginning. What is "
             "between them?",
-    "ends": "forward and backward are right in all layers; one weight has a wrong gradient, and "
-            "two stages hold it.",
+    "ends": "forward and backward are right in all layers. The gradients of two parameters are "
+            "wrong, which are one weight, on two stages.",
     "replicas": "forward and backward are right in all layers, and yet every gradient is wrong. "
                 "What comes after backward?",
 }
@@ -242,7 +242,7 @@ BUGS = Diagnosis(
         "embed > same rows; norm1 > residual; head > start apart; out or down: ledger > left out, "
         "else bias. Backward at head: `np.allclose(got, 4 * want)` > share, else "
         "targets; at qkv or up: unwaited > not waited for, else not summed. Gradients: "
-        "`embed.token.weight` alone: ledger > not summed, else averaged; one weight > overwritten; "
+        "`embed.token.weight` and `head.weight`: ledger > not summed, else averaged; one weight > overwritten; "
         "all of the linear layers of one block > left out; everything > replicas.",
     ),
     success="Not one of them keeps the loss from going down. A test that compares a step with one "

@@ -32,9 +32,17 @@ def _make_keep(rng):
     questions = []
     for name, p, layers in (("1f1b", 4, 12), (SCP, 4, 12), (SCP, 8, 10), (SCP, 2, 16)):
         keep = int(rng.integers(8, 20)) / 100
+        while not _clear(p, layers, keep):
+            keep = int(rng.integers(8, 20)) / 100
         asked = dict(zip(("name", "p", "layers", "keep"), (name, p, layers, keep)))
         questions.append(Question(asked, dropped(*asked.values())))
     return questions
+
+
+def _clear(p, layers, keep):
+    """Whether no stage is so near a whole number of layers that it hangs on rounding."""
+    kept = (layers * keep * (p - 1) / (p - 1 - s) for s in range(p - 1))
+    return all(abs(count - round(count)) > 0.01 for count in kept)
 
 
 def _keep_wrong(question, got):

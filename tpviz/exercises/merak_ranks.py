@@ -249,11 +249,12 @@ def merak_halves(x, up1, down1, up2, down2, grad, mesh):
     y = x + a
     b, h2 = part(y, up2, down2)
     total(b)
-    dy = part_back(h2, up2, down2, grad)
-    total(dy)
-    dx = part_back(h1, up1, down1, dy)
-    total(dx)
-    return torch.cat([y + b, dx])''',
+    dn = part_back(h2, up2, down2, grad)
+    total(dn)
+    dy = grad + dn
+    dn = part_back(h1, up1, down1, dy)
+    total(dn)
+    return torch.cat([y + b, dy + dn])''',
     hints=(
         "Write down eight lines: part 1 of half 1, part 1 of half 2, part 2 of half 1, part 2 of "
         "half 2, and backward. Which sum does each line need, and when was it started?",

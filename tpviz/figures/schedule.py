@@ -132,7 +132,7 @@ def schedule_scene(acts, title, unit="", device=None):
     layout = lay_out(acts)
     times = list(stops(acts, layout).values())
     return {
-        "title": title, "badge": BADGE, "width": WIDTH, "top": TOP, "style": svg_style("page"),
+        "title": title, "badge": BADGE, "width": WIDTH, "top": TOP - 6, "style": svg_style("page"),
         **picture(acts, layout, unit, device),
         "facts": facts(acts, unit), "says": " ".join(compared(acts, unit)),
         "stops": [round(layout.x(t), 1) for t in times],

@@ -6,7 +6,7 @@ by the order of imports.
 
 from .module import Parallelized, parallelize
 from .rules import Pair
-from .trainer import Arguments, Trainer
+from .trainer import Trainer, TrainingArguments
 from .verification import verify_parallel
 
-__all__ = ["Arguments", "Pair", "Parallelized", "Trainer", "parallelize", "verify_parallel"]
+__all__ = ["Pair", "Parallelized", "Trainer", "TrainingArguments", "parallelize", "verify_parallel"]

@@ -19,8 +19,8 @@ from .module import parallelize
 
 
 @dataclass
-class Arguments:
-    """What `Trainer` reads of ``args``: a ``transformers.TrainingArguments``, or one of these.
+class TrainingArguments:
+    """What `Trainer` reads of ``args``: a ``transformers.TrainingArguments`` or one of these.
 
     per_device_train_batch_size : examples of a microbatch. max_steps : training steps; -1 for
     ``num_train_epochs`` through the data. The rest is AdamW's, and the largest gradient norm (0 for
@@ -54,7 +54,7 @@ class TrainOutput(NamedTuple):
 class Trainer:
     """Trains ``model`` under a `tpviz.Merak`.
 
-    model : a module, which is left with the trained parameters. args : see `Arguments`.
+    model : a module, which is left with the trained parameters. args : see `TrainingArguments`.
     train_dataset : examples by index. data_collator : examples -> the model's inputs, a dict or a
     tuple; torch's ``default_collate`` by default. loss, batch_dim, balance : as `tpviz.parallelize`
     takes them. A step takes per_device_train_batch_size * microbatches * dp examples.
@@ -64,7 +64,7 @@ class Trainer:
 
     def __init__(self, model, strategy, args=None, train_dataset=None, data_collator=None,
                  **pipeline):
-        self.model, self.strategy, self.args = model, strategy, args or Arguments()
+        self.model, self.strategy, self.args = model, strategy, args or TrainingArguments()
         self.dataset, self.collate = train_dataset, data_collator or default_collate
         self.pipeline = pipeline
         each = whole_number("per_device_train_batch_size", self.args.per_device_train_batch_size)

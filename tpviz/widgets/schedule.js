@@ -8,7 +8,7 @@ class ScheduleView extends Player {
     return 14 * (stops[this.step + 1] - stops[this.step]) / (stops.at(-1) - stops[0]) || 1;
   }
 
-  get hint() { return "Click a lane, or press Up or Down, to see what its rank waits for."; }
+  get hint() { return "Click a lane, or press Up or Down: what its rank waits for."; }
 
   buildBody() {
     super.buildBody();
@@ -26,7 +26,7 @@ class ScheduleView extends Player {
   /** Of the row's moment up to a stop; nothing until Python has looked at that row. */
   mine(what, step) {
     const { row, stops, [what]: list } = this.host.get("look");
-    return row === this.row ? list[stops.findIndex((stop) => stop >= step)] ?? list.at(-1) ?? "" : "";
+    return row === this.row ? list[stops.findIndex((stop) => stop >= step)] ?? list.at(-1) ?? "" : list[0];
   }
 
   wordsOf(step) { return [this.row < 0 ? this.scene.says : this.mine("words", step)]; }
@@ -46,7 +46,7 @@ class ScheduleView extends Player {
     if (!this.playing) this.live.textContent = `${this.captionOf(step)}; ${this.says.textContent}`;
     make("g", {}, svg).innerHTML = this.mine("marks", step);
     this.line = make("path", { class: "s-fg f-fg", "stroke-width": 1.4,
-      d: `M0,${scene.top + 20}V${scene.foot}V${scene.top + 20}l-5,-8h10z` }, svg);
+      d: `M0,${scene.top + 26}V${scene.foot}V${scene.top + 26}l-5,-8h10z` }, svg);
   }
 
   move() {
@@ -56,7 +56,7 @@ class ScheduleView extends Player {
   }
 
   look(row, step) {
-    if (this.scene.rows[row]) this.host.set("row", row);
+    if (row < this.scene.rows.length) this.host.set("row", Math.max(row, -1));
     this.go(step);
   }
 

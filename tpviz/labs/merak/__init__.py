@@ -1,10 +1,12 @@
-"""The experiments of the Merak lab: schedules, recomputation against memory, halves of microbatches.
+"""The experiments of the Merak lab: schedules, recomputation against memory, sub-pipelined sums.
 
     from tpviz.labs import merak
     found = merak.schedules(workload, cluster, pp=4, microbatches=8)
     found.gain(), found.figure()
 """
 
-from .scheduling import Schedules, schedules
 
-__all__ = ["Schedules", "schedules"]
+from .scheduling import Schedules, schedules
+from .trading import Tradeoff, tradeoff
+
+__all__ = ["Halves", "Schedules", "Tradeoff", "halves", "schedules", "tradeoff"]

@@ -43,13 +43,15 @@ class Times(NamedTuple):
 class Row(NamedTuple):
     """One schedule. times : {"predicted", perhaps "simulated" and "measured": `Times`}.
 
-    form : its makespan by the closed form with the seconds of one stage, None where that has no
-    say. flight : per place the most microbatches, times stages, that are held at once.
+    form : its makespan by the closed form with the middle stage's seconds, None where that has no
+    say; uneven : how much longer a microbatch takes on the slowest stage than on that one (1: as
+    long). flight : per place the most microbatches, times stages, that are held at once.
     """
 
     strategy: Merak
     times: dict
     form: float | None
+    uneven: float
     flight: tuple
 
     @property
@@ -62,16 +64,12 @@ class Row(NamedTuple):
 class Schedules:
     """``rows`` (`Row`), in the order asked for; ``refused`` {schedule: why it is left out}.
 
-    stage : whose seconds the closed forms take. uneven : how much longer a microbatch takes on the
-    slowest stage than on that one (1: as long), under the first row's schedule.
     """
 
     workload: GPT
     cluster: Cluster
     rows: tuple
     refused: dict
-    stage: int
-    uneven: float
 
     def at(self, name):
         """The `Row` of a schedule."""
@@ -141,12 +139,12 @@ class Schedules:
 
     def _notes(self):
         notes = ["Bars: the average of the ranks; bubble: neither kernels nor bytes under way."]
-        forms = [f"{r.name} {100 * (r.form / r.times['predicted'].makespan - 1):+.1f} %"
-                 for r in self.rows if r.form]
-        notes += [f"Closed forms are of equal stages and free messages; with the seconds of stage "
-                  f"{self.stage} for all, where the slowest takes {self.uneven:.2f} times as long "
-                  f"(embedding, head, layers), they are off the predicted makespan by: "
-                  f"{', '.join(forms)}."] * bool(forms)
+        forms = [f"{r.name} {100 * (r.form / r.times['predicted'].makespan - 1):+.1f} % "
+                 f"({r.uneven:.2f})" for r in self.rows if r.form]
+        notes += [f"Closed forms are of equal stages and free messages: with the seconds of the "
+                  f"middle stage for all they are off the predicted makespan, {', '.join(forms)}. "
+                  "In brackets the slowest stage's seconds over the middle one's: not all have as "
+                  "many layers, and two have embedding and head."] * bool(forms)
         if {"shifted_critical_path", "early_recompute"} <= {r.name for r in self.rows}:
             notes.append(f"Here the shifted critical path's step is {100 * self.gain():+.1f} % "
                          "faster than early recomputation's, predicted.")
@@ -202,15 +200,13 @@ def schedules(workload, cluster, names=tuple(SCHEDULES), pp=4, microbatches=8, t
             f"{name}: {why}" for name, why in refused.items()))
     rows = []
     for number, s in enumerate(made):
-        row, stage, uneven = _row(s, workload, cluster)
-        if not rows:
-            first = stage, uneven
+        row = _row(s, workload, cluster)
         if simulate:
             row.times["simulated"] = _replayed(s, workload, cluster)
         if number < run:
             row.times["measured"] = _trained(s, workload, cluster, steps, progress)
         rows.append(row)
-    return Schedules(workload, cluster, tuple(rows), refused, *first)
+    return Schedules(workload, cluster, tuple(rows), refused)
 
 
 def _list(names):
@@ -224,19 +220,19 @@ def _list(names):
 
 def _row(s, w, cluster):
     found = clocked(s, w, cluster, predict(s, w, cluster).step_time)
-    stage = (s.stages - 1) // 2
+    middle = (s.stages - 1) // 2
     each = [{kind: sum(x.seconds for x in found.pieces[kind, n]) for kind in ("F", "B", "R", "W")}
             for n in range(s.stages)]
     again = [one["R"] * on for one, on in zip(each, found.line.schedule.recomputes)]
     whole = [one["F"] + one["B"] + r for one, r in zip(each, again)]
-    one, form = each[stage], None
+    one, form = each[middle], None
     if s.recompute != "stage_aware":  # its stages recompute unequal parts
-        form = makespan(s.schedule, s.pp, s.microbatches, one["F"], one["B"], again[stage],
+        form = makespan(s.schedule, s.pp, s.microbatches, one["F"], one["B"], again[middle],
                         one["W"], s.stages // s.pp)
     peaks = tuple(memory_of(s, w, place).total for place in range(s.pp))
     times = Times(found.step, found.line.makespan, found.places, peaks)
-    row = Row(s, {"predicted": times}, form, found.line.peak_in_flight)
-    return row, stage, max(whole) / whole[stage]
+    return Row(s, {"predicted": times}, form, max(whole) / whole[middle],
+               found.line.peak_in_flight)
 
 
 def _replayed(s, w, cluster):
