@@ -22,8 +22,8 @@ def mesh_scene(mesh, ownership=(), title="", badge=""):
     """The scene of a mesh, ready for JSON.
 
     ownership: rows {"name", "shape", "notation", "splits": [{"dim", "axis"}]} and, for a flat
-    shard, "flat": {"axis", "ranges": [[start, stop] per index]}. Returns a dict: ``axes`` (name,
-    size, key), ``ranks`` (rank, coords, slice, row, column, groups), ``slices`` (captions),
+    shard, "flat": {"axis", "ranges": [[start, stop] per index]}, of a pipeline "at": {"axis",
+    "indices" that have it}. Returns a dict: ``axes`` (name, size, key), ``ranks`` (rank, coords, slice, row, column, groups), ``slices`` (captions),
     ``rows``, ``columns``, ``parameters`` (blocks in units of the matrix, and the block of each
     rank). Raises ValueError above 256 ranks or where a parameter names an axis that the mesh
     does not have.
@@ -82,7 +82,8 @@ def _captions(mesh):
 
 def _parameter(mesh, row):
     """A parameter as blocks [x, y, width, height] of a unit matrix, and every rank's block."""
-    axes = [cut["axis"] for cut in row["splits"]] + ([row["flat"]["axis"]] if "flat" in row else [])
+    axes = [cut["axis"] for cut in row["splits"]]
+    axes += [row[what]["axis"] for what in ("flat", "at") if what in row]
     for axis in axes:
         if axis not in mesh.axes:
             raise ValueError(
@@ -117,6 +118,8 @@ def _block(mesh, row, rank):
     A flat shard is drawn as a band of rows: exact in area, and in place up to part of a row.
     """
     coords = mesh.coords(rank)
+    if "at" in row and coords[row["at"]["axis"]] not in row["at"]["indices"]:
+        return [0.0, 0.0, 0.0, 0.0]
     low, high = [0.0, 0.0], [1.0, 1.0]
     for cut in reversed(row["splits"]):  # the outer cut of a dim first
         side = 0 if len(row["shape"]) == 1 else 1 - min(cut["dim"], 1)

@@ -14,11 +14,12 @@ def ownership(strategy, workload):
 
     Under ZeRO 3 a parameter is also a range of a flat buffer: "flat" then gives the axis and, for
     each index on it, the [start, stop) of the parameter's own elements (of a rank's part of it)
-    that this index keeps.
+    that this index keeps. In a pipeline "at" gives the axis and the indices on it that have it at all.
     """
     splits = strategy.splits(workload)
     flat = getattr(strategy, "flat_ranges", lambda workload: {})(workload)
-    return [_row(name, shape, splits.get(name, ()), flat.get(name))
+    homes = getattr(strategy, "homes", lambda workload: {})(workload)
+    return [_row(name, shape, splits.get(name, ()), flat.get(name), homes.get(name))
             for name, shape in workload.parameter_shapes().items()]
 
 
@@ -32,7 +33,7 @@ def local_shapes(strategy, workload):
     return shapes
 
 
-def _row(name, shape, cuts, flat):
+def _row(name, shape, cuts, flat, home):
     letters = LETTERS.get(name.split(".", name.count(".") - 1)[-1], "D")
     axes = {}  # of a dim cut twice the outer axis first
     for dim, axis in cuts:
@@ -43,4 +44,4 @@ def _row(name, shape, cuts, flat):
            "notation": f"{'W' if len(shape) > 1 else 'b'}[{', '.join(parts)}]"}
     if flat:
         row |= {"flat": flat, "notation": f"flat({row['notation']})_{flat['axis']}"}
-    return row
+    return row | {"at": home} if home else row

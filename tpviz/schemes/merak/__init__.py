@@ -143,6 +143,16 @@ class Merak(Strategy):
         """The stage that a parameter is on."""
         return stage_of(name, workload, self.stages)
 
+    def homes(self, workload):
+        """{parameter: {"axis", "indices"}}: where along pp it is; a shared one at both ends."""
+        rank_of, found = self.schedule_of(workload).rank_of, {}
+        for name in workload.parameter_shapes():
+            places = {rank_of[self.stage_of(name, workload)]}
+            if workload.tied and name == "embed.token.weight":
+                places.add(rank_of[-1])
+            found[name] = {"axis": "pp", "indices": sorted(places)}
+        return found if self.pp > 1 else {}
+
     def ledger(self, workload):
         return self.ledger_of(workload, 0)
 
