@@ -240,10 +240,10 @@ BUGS = Diagnosis(
         "wrong: the first layer. Backward wrong: head means the loss, norm1 the buffer, another "
         "layer its sum. Only gradients: which parameters, and what does the ledger miss?",
         "embed > same rows; norm1 > residual; head > start apart; out or down: ledger > left out, "
-        "else bias. Backward at head: `np.allclose(got, 4 * want)` > share, else "
-        "targets; at qkv or up: unwaited > not waited for, else not summed. Gradients: "
-        "`embed.token.weight` and `head.weight`: ledger > not summed, else averaged; one weight > overwritten; "
-        "all of the linear layers of one block > left out; everything > replicas.",
+        "else bias. Backward at head: `np.allclose(got, 4 * want)` > share, else targets; at qkv "
+        "or up: unwaited > not waited for, else not summed. Gradients: `embed.token.weight` and "
+        "`head.weight`: ledger > not summed, else averaged; one weight > overwritten; all of the "
+        "linear layers of one block > left out; everything > replicas.",
     ),
     success="Not one of them keeps the loss from going down. A test that compares a step with one "
             "process, layer by layer and microbatch by microbatch, sees them all.",
