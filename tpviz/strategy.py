@@ -13,6 +13,7 @@ from functools import wraps
 from importlib import import_module
 from itertools import product
 from math import prod
+from types import MappingProxyType
 
 from .checks import number, one_of, settle, some_of, whole_number
 
@@ -73,11 +74,13 @@ class Strategy:
     clip : largest norm of the gradient, larger ones are scaled down to it; 0 for any.
     shares_batch : the knob by which it cuts the batch itself, so that no `DataParallel` goes around
     it; "" if it does not.
+    lies_on : {axis of the ledger that is none of the mesh: the mesh's axis it is a part of}.
     alike : whether all ranks run the same program but for their place in the mesh, so that
     `tpviz.capture` needs to see one of them.
     """
 
     shares_batch, alike = "", False
+    lies_on = MappingProxyType({})
     clip = 0.0
 
     def __post_init__(self):

@@ -68,6 +68,10 @@ def test_keys_go_from_end_to_end_and_say_what_the_rank_does(opened):
     svg.press("ArrowUp")  # nobody there who could look at another row
     view.page.wait_for_selector(".tpv-schedule[data-row='0']")
     assert svg.locator("[data-chosen], [data-needed]").count() == 0
-    svg.press("ArrowUp")
-    view.page.wait_for_selector(".tpv-schedule[data-row='-1']")
+    svg.press("ArrowDown")
+    view.page.wait_for_selector(".tpv-schedule[data-row='1']")
+    svg.press("ArrowDown")  # there is no further row
+    for row in (0, -1):
+        svg.press("ArrowUp")
+        view.page.wait_for_selector(f".tpv-schedule[data-row='{row}']")
     assert says.text_content().startswith("at 24 of 24; 1f1b takes 24; ranks are idle")

@@ -23,10 +23,10 @@ def mesh_scene(mesh, ownership=(), title="", badge=""):
 
     ownership: rows {"name", "shape", "notation", "splits": [{"dim", "axis"}]} and, for a flat
     shard, "flat": {"axis", "ranges": [[start, stop] per index]}, of a pipeline "at": {"axis",
-    "indices" that have it}. Returns a dict: ``axes`` (name, size, key), ``ranks`` (rank, coords, slice, row, column, groups), ``slices`` (captions),
-    ``rows``, ``columns``, ``parameters`` (blocks in units of the matrix, and the block of each
-    rank). Raises ValueError above 256 ranks or where a parameter names an axis that the mesh
-    does not have.
+    "indices" that have it}. Returns a dict: ``axes`` (name, size, key), ``ranks`` (rank, coords,
+    slice, row, column, groups), ``slices`` (captions), ``rows``, ``columns``, ``parameters``
+    (blocks in units of the matrix, and the block of each rank). Raises ValueError above 256 ranks
+    or where a parameter names an axis that the mesh does not have.
     """
     if not isinstance(mesh, Mesh):
         raise ValueError(f'a mesh view needs a Mesh such as Mesh({{"tp": 4}}), not {mesh!r}')

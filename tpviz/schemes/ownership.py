@@ -14,7 +14,8 @@ def ownership(strategy, workload):
 
     Under ZeRO 3 a parameter is also a range of a flat buffer: "flat" then gives the axis and, for
     each index on it, the [start, stop) of the parameter's own elements (of a rank's part of it)
-    that this index keeps. In a pipeline "at" gives the axis and the indices on it that have it at all.
+    that this index keeps. In a pipeline "at" gives the axis and the indices on it that have the
+    parameter at all.
     """
     splits = strategy.splits(workload)
     flat = getattr(strategy, "flat_ranges", lambda workload: {})(workload)

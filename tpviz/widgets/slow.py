@@ -74,13 +74,18 @@ def _stretches(prediction):
 
 def _collectives(prediction):
     """(seconds, count, name) of the collectives of each row of the ledger, at their mean size."""
-    cluster, mesh = prediction.cluster, Mesh(prediction.strategy.axes)
+    strategy, cluster = prediction.strategy, prediction.cluster
+    mesh = Mesh(strategy.axes)
     for row in prediction.ledger():
-        if mesh.axes[row.axis] > 1 and row.count:
-            link, size = cluster.axis_link(mesh, row.axis), mesh.axes[row.axis]
-            payload = row.payload_bytes / row.count
-            time = cluster.collective_time(row.collective, payload, size, link)
-            yield time, row.count, f"{row.collective} on {row.axis}"
+        if row.collective == "recv":  # its send's other end
+            continue
+        axis = strategy.lies_on.get(row.axis, row.axis)
+        members, link = mesh.group(0, axis), cluster.axis_link(mesh, axis)
+        if row.collective == "send":
+            link = cluster.link(tuple(members[:2]), mesh.size, members[1] - members[0])
+        payload = row.payload_bytes / row.count
+        time = cluster.collective_time(row.collective, payload, len(members), link)
+        yield time, row.count, f"{row.collective} on {row.axis}"
 
 
 def _digits(value, rounding):

@@ -13,6 +13,7 @@ derived.
 from dataclasses import replace
 from itertools import product
 from math import gcd, prod
+from types import MappingProxyType
 
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
@@ -49,6 +50,7 @@ class AxoNN(Strategy):
     clip: float = knob(0.0, help="largest norm of the gradient (0: any)", low=0.0, high=1e6)
 
     shares_batch, alike = "data", True
+    lies_on = MappingProxyType({"z_ahead": "z"})
 
     @property
     def axes(self):

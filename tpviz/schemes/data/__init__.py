@@ -56,6 +56,11 @@ class DataParallel(Strategy):
         return self.inner is None or self.inner.alike
 
     @property
+    def lies_on(self):
+        """As the strategy inside."""
+        return self.inner.lies_on if self.inner else {}
+
+    @property
     def axes(self):
         return {"dp": self.dp} | (self.inner.axes if self.inner else {})
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import floor
+from types import MappingProxyType
 
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
@@ -64,6 +65,7 @@ class Merak(Strategy):
                             "in a block, 3 across blocks", choices=(0, 1, 2, 3))
 
     shares_batch = "dp"
+    lies_on = MappingProxyType({"ends": "pp"})
 
     @property
     def axes(self):
