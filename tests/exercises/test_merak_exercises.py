@@ -89,6 +89,13 @@ def test_written_lines_are_run_as_they_are():
     assert own.schedule_of(None).actions == schedule("1f1b", 3, 4, recompute=False).actions
 
 
+def test_who_writes_a_schedule_is_told_what_was_measured():
+    said = tv.check("merak_schedule", solutions_merak.order).message
+    assert said.startswith("Simulated: 18, and 3, 2, 1 microbatches in flight. Run on 3 real ranks "
+                           "it differs from one process by at most ")
+    assert merak_orders.run_of(tuple(solutions_merak.ONE_F_ONE_B)).ledger_ok
+
+
 def test_lines_that_come_out_wrong_are_not_passed(monkeypatch):
     """What no schedule of ours does."""
     wrong = Verification(tv.Merak(pp=3), tv.GPT(), 1, dict.fromkeys(
