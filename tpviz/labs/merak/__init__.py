@@ -1,11 +1,11 @@
-"""The experiments of the Merak lab: schedules, recomputation against memory, sub-pipelined sums.
+"""The experiments of the Merak lab: schedules, memory against recomputation, sub-pipelining.
 
     from tpviz.labs import merak
     found = merak.schedules(workload, cluster, pp=4, microbatches=8)
     found.gain(), found.figure()
 """
 
-
+from .halving import Halves, halves
 from .scheduling import Schedules, schedules
 from .trading import Tradeoff, tradeoff
 

@@ -17,8 +17,6 @@ from tpviz.schemes.merak.step import TOKENS, clock, held, shares_ends
 from tpviz.schemes.ownership import local_shapes
 from tpviz.trace.analyses import breakdown
 
-PARTS = ("kernels", "recompute", "exposed", "bubble")
-
 
 class Parts(NamedTuple):
     """Seconds of a step of one place's ranks: of ``kernels``, of kernels that ``recompute``, of
@@ -95,3 +93,9 @@ def read(trace, s):
 def mean(places):
     """The `Parts` of the average rank."""
     return Parts(*(sum(x) / len(places) for x in zip(*places)))
+
+
+def words_of(s):
+    """The sizes of a `Merak` in words: "Merak, pp 4, tp 2, 8 microbatches"."""
+    sizes = ", ".join(f"{axis} {size}" for axis, size in s.axes.items() if size > 1)
+    return f"Merak, {sizes or 'one rank'}, {s.microbatches} microbatches"

@@ -18,7 +18,7 @@ from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
 from .claims import told
-from .ranks import Parts, clocked, mean, read
+from .ranks import Parts, clocked, mean, read, words_of
 
 BADGES = {"measured": "emulated"}
 
@@ -102,7 +102,7 @@ class Schedules:
                             "step": [row.times[source].step for row in rows],
                             "parts": {part: [getattr(x, part) for x in average]
                                       for part in Parts._fields}}
-        return {"title": f"{_place(self.rows[0].strategy)} on {self.cluster.caption}, by schedule",
+        return {"title": f"{_words(self.rows[0].strategy)} on {self.cluster.caption}, by schedule",
                 "badges": self.badges, "sources": bars, "notes": self._notes(),
                 "alt": self.describe()}
 
@@ -126,7 +126,7 @@ class Schedules:
 
     def describe(self):
         """Which schedule is fastest and where its ranks idle, in words."""
-        lines = [f"{_place(self.rows[0].strategy)} on {self.cluster.caption}."]
+        lines = [f"{_words(self.rows[0].strategy)} on {self.cluster.caption}."]
         for source in self.sources:
             found = sorted((r for r in self.rows if source in r.times),
                            key=lambda r: r.times[source].step)
@@ -156,7 +156,7 @@ class Schedules:
 
     def __repr__(self):
         best = min(self.rows, key=lambda r: r.times["predicted"].step)
-        return (f"<Schedules of {_place(best.strategy)} on {self.cluster.caption}: {best.name} "
+        return (f"<Schedules of {_words(best.strategy)} on {self.cluster.caption}: {best.name} "
                 f"fastest of {len(self.rows)}, "
                 f"{show_seconds(best.times['predicted'].step)} a step, predicted>")
 
@@ -259,6 +259,5 @@ def _times(row, source):
     return row.times[source]
 
 
-def _place(s):
-    sizes = ", ".join(f"{axis} {size}" for axis, size in s.axes.items() if size > 1)
-    return f"Merak, {sizes or 'one rank'}, {s.microbatches} microbatches, recompute {s.recompute}"
+def _words(s):
+    return f"{words_of(s)}, recompute {s.recompute}"
