@@ -7,7 +7,7 @@ which in every schedule is that of the microbatches, so all schedules give the s
 
 from tpviz.labels import label
 
-from .messages import made, needed
+from .routes import made, needed
 
 PHASES = {"F": "forward", "B": "backward", "RB": "backward", "R": "recompute", "I": "backward",
           "W": "backward"}

@@ -15,7 +15,7 @@ the part of the layers that keep everything. Here the same is counted action by 
 from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import block_kept
 
-from .messages import AHEAD
+from .routes import AHEAD
 from .split import layers_of
 from .step import held
 

@@ -11,7 +11,8 @@ from tpviz.mesh import Mesh
 from tpviz.schemes.collectives import sum_together
 
 from .executor import Executor
-from .messages import Messages, Routes
+from .messages import Messages
+from .routes import Routes
 from .stage import Runner
 from .ties import Ties
 

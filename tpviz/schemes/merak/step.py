@@ -18,7 +18,7 @@ from tpviz.schemes.megatron.cost import sizes
 from tpviz.schemes.ownership import local_shapes
 from tpviz.trace import Ledger
 
-from .messages import Routes
+from .routes import Routes
 from .schedules import timeline
 from .split import layers_of, stage_of
 from .stretches import Stretches, halves
