@@ -8,6 +8,7 @@ from math import isclose
 from random import Random
 
 import pytest
+from schedule_runs import act, trace_of
 
 from tpviz.figures import schedule as figure
 from tpviz.figures.schedule import Act, lay_out, schedule_scene
@@ -16,21 +17,10 @@ from tpviz.figures.schedule_look import look
 from tpviz.figures.schedule_measured import measured
 from tpviz.figures.schedule_svg import check_place, schedule_svg
 from tpviz.figures.schedule_words import compared, spans, words
-from tpviz.schemes.merak.schedules import SCHEDULES, Schedule, faults, schedule, timeline
-from tpviz.trace import Event, Trace
+from tpviz.schemes.merak.schedules import SCHEDULES, Schedule, faults
 
 SVG = "{http://www.w3.org/2000/svg}"
 BAR = re.compile(r"M([\d.]+),([\d.]+)h([\d.]+)v([\d.]+)")
-PHASE = {"F": ["forward"], "R": ["recompute"], "B": ["backward"], "RB": ["recompute", "backward"],
-         "I": ["backward"], "W": ["backward"]}
-
-
-def act(name="shifted_critical_path", p=4, m=6, r=1.0, latency=0.0, overlapped=False,
-        recompute=True, b=2.0, **more):
-    """An `Act` of equal stages."""
-    made = schedule(name, p, m, recompute=recompute)
-    return Act(timeline(made, 1.0, b, r, latency=latency, overlapped=overlapped),
-               (r,) * made.stages, **more)
 
 
 @pytest.fixture(params=SCHEDULES)
@@ -268,66 +258,6 @@ def test_a_schedule_with_faults_is_told_not_drawn():
     assert (scene["badge"], scene["rows"]) == ("cannot run", [])
 
 
-# -- a run -----------------------------------------------------------------------------------------
-def trace_of(line, badge="emulated", late=0.0, kernels=3):
-    """A made-up run that keeps to a clock: kernels of every action, waits for what comes late."""
-    events = []
-    for rank in range(line.schedule.ranks):
-        now = 0.0
-        for action, start, end in zip(line.schedule.of(rank), line.start[rank], line.end[rank]):
-            if start > now:
-                events.append(Event(id=len(events), rank=rank, kind="wait", lane="compute",
-                                    phase="forward", axis="pp", start=now + late, end=start + late,
-                                    microbatch=action.microbatch, name="wait recv"))
-            parts = PHASE[action.kind]
-            long = (end - start) / len(parts) / kernels
-            for i in range(kernels * len(parts)):
-                events.append(Event(id=len(events), rank=rank, kind="compute", lane="compute",
-                                    phase=parts[i // kernels], microbatch=action.microbatch,
-                                    name="mm", start=start + i * long + late,
-                                    end=start + (i + 1) * long + late))
-            now = end
-        events.append(Event(id=len(events), rank=rank, kind="compute", lane="compute", name="adam",
-                            phase="optimizer", start=line.makespan + late,
-                            end=line.makespan + late + 5.0))
-    return Trace.from_events(events, {"badge": badge, "mesh": {"axes": {
-        "pp": line.schedule.ranks, "dp": 1, "tp": 1}}})
-
-
-def test_measured_lanes_are_the_runs(some):
-    for one in some:
-        if one.timeline.overlapped and one.timeline.schedule.pairs:
-            continue  # the executor does them in turn
-        ran = measured(trace_of(one.timeline, late=3.0))
-        assert ran.makespan == pytest.approx(one.timeline.makespan)
-        assert ran.idle == pytest.approx(one.timeline.bubble)
-        assert ran.badge == "emulated"
-
-
-def test_a_wait_parts_two_bars_of_the_same_microbatch():
-    def event(start, end, kind="compute"):
-        return Event(id=start, kind=kind, lane="compute", phase="backward", microbatch=0, axis=(
-            "pp" if kind == "wait" else ""), start=float(start), end=float(end))
-
-    meta = {"mesh": {"axes": {"pp": 1}}}
-    ran = measured(Trace.from_events([event(0, 1), event(2, 3)], meta))
-    assert ran.bars == ([("backward", 0.0, 3.0)],)
-    ran = measured(Trace.from_events([event(0, 1), event(1, 2, "wait"), event(2, 3)], meta))
-    assert (ran.bars[0], ran.idle) == ([("backward", 0.0, 1.0), ("backward", 2.0, 3.0)], (1.0,))
-
-
-def test_a_run_is_drawn_under_the_simulated_lanes():
-    line = act().timeline
-    one = Act(line, (1.0,) * 4, None, (), measured(trace_of(line)))
-    scene, layout = schedule_scene([one], "t"), lay_out([one])
-    [drawn] = re.findall(r"<g data-source='emulated'>(.*?)</g>", scene["common"])
-    for row in layout.rows:
-        long = sum(float(bar[2]) for path in re.findall(r"d='([^']*)'[^>]*data-key", drawn)
-                   for bar in BAR.findall(path) if float(bar[1]) == row.y + layout.lane + 2)
-        assert long / layout.scale == pytest.approx(line.busy[row.rank], rel=0.01)
-    assert "emulated 6" in scene["common"]
-
-
 # -- what cannot be shown --------------------------------------------------------------------------
 def test_what_cannot_be_shown():
     with pytest.raises(ValueError, match=r"1f1b has 17 ranks: this view shows at most 16"):
@@ -339,8 +269,3 @@ def test_what_cannot_be_shown():
         schedule_svg(scene, 99)
     with pytest.raises(ValueError, match=r"row=4 is not .*: use 0 to 3, or -1 for none"):
         check_place(scene, 0, 4)
-    with pytest.raises(ValueError, match=r"this trace has no axis pp but tp"):
-        measured(Trace.from_events([Event()], {"mesh": {"axes": {"tp": 1}}}))
-    with pytest.raises(ValueError, match=r"this trace has ranks without a microbatch"):
-        measured(Trace.from_events([Event(kind="compute", lane="compute")],
-                                   {"mesh": {"axes": {"pp": 1}}}))

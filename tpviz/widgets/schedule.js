@@ -26,7 +26,7 @@ class ScheduleView extends Player {
   /** Of the row's moment up to a stop; nothing until Python has looked at that row. */
   mine(what, step) {
     const { row, stops, [what]: list } = this.host.get("look");
-    return row === this.row ? list[stops.findIndex((stop) => stop >= step)] ?? list.at(-1) ?? "" : list[0];
+    return row === this.row ? list[stops.findIndex((stop) => stop >= step)] ?? list.at(-1) ?? "" : "";
   }
 
   wordsOf(step) { return [this.row < 0 ? this.scene.says : this.mine("words", step)]; }

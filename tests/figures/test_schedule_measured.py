@@ -1,0 +1,54 @@
+"""What ranks did in a run of a pipeline, as bars under those of its schedule."""
+
+import re
+
+import pytest
+from schedule_runs import act, trace_of
+
+from tpviz.figures.schedule import Act, lay_out, schedule_scene
+from tpviz.figures.schedule_measured import measured
+from tpviz.schemes.merak.schedules import SCHEDULES
+from tpviz.trace import Event, Trace
+
+BAR = re.compile(r"M([\d.]+),([\d.]+)h([\d.]+)")
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_measured_lanes_are_the_runs(name):
+    for one in (act(name, 4, 8, latency=0.3), act(name, 2, 4, recompute=False)):
+        ran = measured(trace_of(one.timeline, late=3.0))
+        assert ran.makespan == pytest.approx(one.timeline.makespan)
+        assert ran.idle == pytest.approx(one.timeline.bubble)
+        assert ran.badge == "emulated"
+
+
+def test_a_wait_parts_two_bars_of_the_same_microbatch():
+    def event(start, end, kind="compute"):
+        return Event(id=start, kind=kind, lane="compute", phase="backward", microbatch=0, axis=(
+            "pp" if kind == "wait" else ""), start=float(start), end=float(end))
+
+    meta = {"mesh": {"axes": {"pp": 1}}}
+    ran = measured(Trace.from_events([event(0, 1), event(2, 3)], meta))
+    assert ran.bars == ([("backward", 0.0, 3.0)],)
+    ran = measured(Trace.from_events([event(0, 1), event(1, 2, "wait"), event(2, 3)], meta))
+    assert (ran.bars[0], ran.idle) == ([("backward", 0.0, 1.0), ("backward", 2.0, 3.0)], (1.0,))
+
+
+def test_a_run_is_drawn_under_the_simulated_lanes():
+    line = act().timeline
+    one = Act(line, (1.0,) * 4, None, (), measured(trace_of(line)))
+    scene, layout = schedule_scene([one], "t"), lay_out([one])
+    [drawn] = re.findall(r"<g data-source='emulated'>(.*?)</g>", scene["common"])
+    for row in layout.rows:
+        long = sum(float(bar[2]) for path in re.findall(r"d='([^']*)'[^>]*data-key", drawn)
+                   for bar in BAR.findall(path) if float(bar[1]) == row.y + layout.lane + 2)
+        assert long / layout.scale == pytest.approx(line.busy[row.rank], rel=0.01)
+    assert "emulated 6" in scene["common"]
+
+
+def test_what_is_no_run_of_a_pipeline():
+    with pytest.raises(ValueError, match=r"this trace has no axis pp but tp"):
+        measured(Trace.from_events([Event()], {"mesh": {"axes": {"tp": 1}}}))
+    with pytest.raises(ValueError, match=r"this trace has ranks without a microbatch"):
+        measured(Trace.from_events([Event(kind="compute", lane="compute")],
+                                   {"mesh": {"axes": {"pp": 1}}}))
