@@ -43,7 +43,8 @@ def test_a_run_is_drawn_under_the_simulated_lanes():
         long = sum(float(bar[2]) for path in re.findall(r"d='([^']*)'[^>]*data-key", drawn)
                    for bar in BAR.findall(path) if float(bar[1]) == row.y + layout.lane + 2)
         assert long / layout.scale == pytest.approx(line.busy[row.rank], rel=0.01)
-    assert "emulated 6" in scene["common"]
+    assert "measured 6<" in scene["common"]
+    assert "Measured: emulated." in scene["common"]
 
 
 def test_what_is_no_run_of_a_pipeline():

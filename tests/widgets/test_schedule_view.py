@@ -214,7 +214,7 @@ def run_of(strategy, workload=W, cluster="laptop, gloo"):
 def test_a_run_is_drawn_until_a_knob_makes_it_another_strategy(merak):
     merak.measured(run_of(MERAK))
     assert acts(merak)[0].measured.idle == pytest.approx((0.001, 0.001))
-    assert "emulated 3 ms" in merak.picture.scene["common"]
+    assert "measured 3 ms" in merak.picture.scene["common"]
     assert acts(merak)[1].measured is None
     set_knobs(merak, microbatches=8)
     assert acts(merak)[0].measured is None

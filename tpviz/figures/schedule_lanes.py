@@ -28,7 +28,7 @@ def _head(act, number, layout, unit):
     if act.formula:
         more += f", formula {say(act.formula[0], unit)}"
     if act.measured:
-        more += f", {act.measured.badge} {say(act.measured.makespan, unit)}"
+        more += f", measured {say(act.measured.makespan, unit)}"
     x = min(layout.x(line.makespan), figure.WIDTH - figure.RIGHT)
     return label + text(x, layout.heads[number], more, size=12, anchor="end", weight=600)
 
@@ -181,7 +181,7 @@ def _ran(act, number, layout):
         out.append(rect(figure.LEFT, y, layout.duration * layout.scale, high, "rule",
                         "fill-opacity='.45'"))
         out += [_inked(ink, "".join(path), .2) for ink, path in paths.items()]
-        out.append(text(figure.LEFT - 10, y + high - 2, act.measured.badge, "muted", 9.5, "end"))
+        out.append(text(figure.LEFT - 10, y + high - 2, "measured", "muted", 9.5, "end"))
     return f"<g data-source='{escape(act.measured.badge)}'>{''.join(out)}</g>"
 
 
@@ -198,7 +198,7 @@ def numbers(act, number, layout, unit, device, acts):
         if act.formula:
             also.append(f"formula {say(act.formula[1][rank], unit)}")
         if act.measured:
-            also.append(f"{act.measured.badge} {say(act.measured.idle[rank], unit)}")
+            also.append(f"measured {say(act.measured.idle[rank], unit)}")
         words += [", ".join(also)] if also else []
         for i, line_of in enumerate(words):
             yield text(NUMBERS, y + 10 + 12 * i, line_of, "muted" if i else "fg", 10.5)

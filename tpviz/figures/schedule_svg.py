@@ -105,11 +105,14 @@ def _legend(acts, y, unit):
             x, y = 12.0, y + 18
         out.append(_swatch(key, x, y) + text(x + 22, y, words, "muted", 11))
         x += wide
+    notes = [f"Measured: {act.measured.badge}." for act in acts if act.measured]
     if any(act.formula for act in acts):
+        notes.append("Formula: closed form " + (
+            "with the times of the mean stage, without messages." if unit else
+            "for equal stages, where it is exact."))
+    if notes:
         y += 18
-        out.append(text(12, y, "Formula: closed form" + (
-            " with the times of the mean stage, without messages." if unit else
-            " for equal stages, where it is exact."), "muted", 11))
+        out.append(text(12, y, " ".join(notes), "muted", 11))
     return "".join(out), y + 14
 
 
