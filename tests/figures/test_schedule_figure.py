@@ -206,7 +206,8 @@ def test_a_look_rings_the_action_and_what_it_waited_for(some):
 @pytest.mark.parametrize("acts", [
     [act(formula=(30.0, (0.0,) * 4)), act("1f1b")], [act("zb_h1", 3, 5, r=0.0, b=0.0)],
     [act("zb_v", 8, 32), act("dualpipe_v", 8, 32, overlapped=True)],
-    [act("interleaved_1f1b", 4, 8, latency=0.4)], [act("1f1b", 2, 1)]], ids=lambda acts: acts[0].name)
+    [act("interleaved_1f1b", 4, 8, latency=0.4)], [act("1f1b", 2, 1)]],
+    ids=lambda acts: acts[0].name)
 def test_pictures_are_well_formed_and_inside(acts):
     scene = schedule_scene(acts, "title <&>")
     assert json.loads(json.dumps(scene)) == scene
