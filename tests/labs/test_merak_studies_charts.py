@@ -1,0 +1,126 @@
+"""Charts of Merak's lab: the data in the figure, badges, notes and words; no network, no theme."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tpviz as tv
+from tpviz.figures.charts import unit_of
+from tpviz.figures.palette import BACKGROUND, TEXT
+from tpviz.labs import merak
+
+W = tv.GPT(layers=8, hidden=256, heads=8, seq=512, batch=16, vocab=64)
+NODES = tv.clusters.perlmutter(1)
+S = tv.Merak(pp=4, microbatches=8)
+
+
+def schedules():
+    """As if the first had been run."""
+    found = merak.schedules(W, NODES)
+    predicted = found.rows[0].times["predicted"]
+    slower = predicted._replace(step=2 * predicted.step, places=tuple(
+        type(p)(*(2 * x for x in p)) for p in predicted.places))
+    first = found.rows[0]._replace(times={"predicted": predicted, "measured": slower})
+    return replace(found, rows=(first, *found.rows[1:]))
+
+
+def tradeoff():
+    most = replace(S, recompute="none").memory(W).total
+    return merak.tradeoff(W, NODES, S, 0.9 * most)
+
+
+def halves():
+    return merak.halves(W, NODES, pp=2)
+
+
+MAKERS = {"schedules": schedules, "tradeoff": tradeoff, "halves": halves}
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def made(request):
+    return MAKERS[request.param]()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_chart_is_a_plain_figure_with_badges_notes_and_alt(made, theme):
+    scene = json.loads(json.dumps(made.scene()))
+    figure = made.figure(theme)
+    assert type(figure).__name__ == "Figure" and "http" not in figure.to_json()
+    said = [note.text for note in figure.layout.annotations]
+    for badge in made.badges:
+        assert f"<b>{badge}</b>" in said
+    together = " ".join(" ".join(said).replace("<br>", " ").split())
+    for note in scene["notes"]:
+        assert " ".join(note.split()) in together
+    assert figure.layout.meta["alt"] == made.describe()
+    assert figure.layout.paper_bgcolor == BACKGROUND[theme]
+    assert figure.layout.font.color == TEXT[theme]
+
+
+def test_a_theme_that_is_none_is_refused(made):
+    with pytest.raises(ValueError, match="theme='auto' is not one of 'light', 'dark'"):
+        made.figure("auto")
+
+
+def test_bars_are_the_parts_of_the_average_rank():
+    found = schedules()
+    figure, times = found.figure(), [r.times["predicted"] for r in found.rows]
+    unit, scale = unit_of([2 * times[0].step, *(t.step for t in times)])
+    assert [a.text for a in figure.layout.annotations[:2]] == [
+        f"predicted step ({unit})", f"emulated step ({unit})"]
+    stacks = [np.array(trace.y) * scale for trace in figure.data]
+    assert [trace.name for trace in figure.data] == 2 * [
+        "kernels", "recomputation", "waiting for bytes", "bubble"]
+    assert sum(stacks[:4]) == pytest.approx([t.step for t in times])
+    assert sum(stacks[4:]) == pytest.approx([2 * times[0].step])
+    for name, part in zip(("kernels", "recompute", "exposed", "bubble"), stacks):
+        assert part == pytest.approx(
+            [sum(getattr(p, name) for p in t.places) / 4 for t in times])
+    shapes = [trace.marker.pattern.shape for trace in figure.data[:4]]
+    assert len(set(shapes)) == 4 and figure.layout.barmode == "stack"
+    said = [a.text for a in figure.layout.annotations]
+    for t in times[1:]:
+        assert f"{100 * (t.step / times[0].step - 1):+.0f} %" in said
+
+
+def test_lines_are_the_points_of_both_rules_and_the_budget():
+    found = tradeoff()
+    figure = found.figure()
+    lines = {}
+    for trace in figure.data:
+        lines.setdefault(trace.name, []).append(trace)
+    assert list(lines) == list(found.points)
+    for rule, (steps, sizes) in lines.items():
+        points = found.points[rule]
+        assert list(steps.x) == list(sizes.x) == [p.keep for p in points]
+        assert np.array(steps.y) / steps.y[0] == pytest.approx(
+            [p.step / points[0].step for p in points])
+        assert np.array(sizes.y) * found.points[rule][0].most == pytest.approx(
+            [p.most * sizes.y[0] for p in points])
+        assert list(steps.text) == [" ".join(map(str, p.drops)) for p in points]
+    budget = [shape for shape in figure.layout.shapes if shape.y0 == shape.y1]
+    assert budget[0].y0 / sizes.y[0] == pytest.approx(found.budget / points[0].most)
+    arrows = {a.text: a.x for a in figure.layout.annotations if a.text.endswith(": fits")}
+    assert arrows == {f"{rule}: fits": p.keep for rule, p in found.picked.items()}
+    assert 0 < arrows["uniform: fits"] < 1
+    far = replace(found, budget=1e15).figure()
+    assert not far.layout.shapes  # a budget far above would flatten the lines
+
+
+def test_levels_are_lines_of_steps_waits_and_blocks():
+    found = halves()
+    figure = found.figure()
+    traces = {(t.name, t.xaxis): t for t in figure.data}
+    times = [r.times["predicted"] for r in found.rows]
+    for axis, what in (("x", "step"), ("x2", "waits")):
+        values = [getattr(t, what) for t in times]
+        unit, scale = unit_of(values)
+        line = traces["predicted", axis]
+        assert np.array(line.y) * scale == pytest.approx(values)
+        assert list(line.x) == ["0", "1", "2", "3"]
+        assert any(f"({unit})" in a.text for a in figure.layout.annotations)
+    for phase in ("forward", "backward"):
+        assert list(traces[f"{phase}, predicted", "x3"].y) == [r.blocks[phase] for r in found.rows]
+    assert list(traces["expected, kernels long enough (derived)", "x3"].y) == [2, 1, 0.5, 0.125]
