@@ -161,7 +161,7 @@ def lay_out(acts):
     strip = max(strip, 38 - lane - ran) if any(act.memory for act in acts) else strip
     rows, heads, y = [], [], TOP
     for number, act in enumerate(acts):
-        heads.append(y + 14)
+        heads.append(y + 11)
         y += 26
         for rank in range(act.ranks):
             rows.append(Row(number, rank, y))

@@ -3,7 +3,7 @@ import { make } from "./view.js";
 import { Player } from "./player.js";
 
 class ScheduleView extends Player {
-  get pace() { // 14 s in all, evenly
+  get pace() { // 14 s in all
     const { stops } = this.scene;
     return 14 * (stops[this.step + 1] - stops[this.step]) / (stops.at(-1) - stops[0]) || 1;
   }
@@ -46,7 +46,7 @@ class ScheduleView extends Player {
     if (!this.playing) this.live.textContent = `${this.captionOf(step)}; ${this.says.textContent}`;
     make("g", {}, svg).innerHTML = this.mine("marks", step);
     this.line = make("path", { class: "s-fg f-fg", "stroke-width": 1.4,
-      d: `M0,${scene.top + 26}V${scene.foot}V${scene.top + 26}l-5,-8h10z` }, svg);
+      d: `M0,${scene.top + 28}V${scene.foot}V${scene.top + 28}l-5,-6h10z` }, svg);
   }
 
   move() {
@@ -77,7 +77,7 @@ class ScheduleView extends Player {
 
 export default {
   render({ model, el }) {
-    const view = new ScheduleView(model, el, "schedule", ["step", "row"]);
+    const view = new ScheduleView(model, el, "schedule", ["row", "look", "step"]);
     return () => view.destroy();
   },
 };
