@@ -105,11 +105,17 @@ def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None
         plan = parallelize(_made(make_model), strategy, example_inputs, **how)  # errors now
         if totals := getattr(plan.report, "totals", None):
             rows_of(example_inputs, 0, totals.shares, " * ".join(totals.axes))
-        found = launch(_verify_here, *job, None, device, world_size=strategy.world_size,
+        found = launch(_sent_here, *job, None, device, world_size=strategy.world_size,
                        timeout=timeout, device=device)
         errors = {name: max(errors[name] for errors, _ in found) for name in found[0][0]}
-        report = found[0][1]
+        report = found[0][1] or plan.report
     return ParallelVerification(strategy, steps, errors, report)
+
+
+def _sent_here(*job):
+    """One rank's errors and report; that of a pipeline holds a graph, which cannot be sent."""
+    errors, report = _verify_here(*job)
+    return errors, report if isinstance(report, Report) else None
 
 
 def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, device):
