@@ -11,7 +11,7 @@ BLOCKS = {"forward": ("forward", "solid", "triangle-right"),
 
 def halves_figure(scene, theme="light"):
     """Seconds of a step; seconds that kernels wait for tp in it; the same of a block, in sums of a
-    whole microbatch, beside what is expected.
+    whole microbatch (c), beside what is expected.
 
     scene : ``levels``; ``sources`` {source: {"levels", "step": [s], "waits": [s]}}; ``blocks``
     {phase: [c]}; ``expected`` [c].
@@ -21,7 +21,7 @@ def halves_figure(scene, theme="light"):
               for what in ("step", "waits")}
     made = panels(scene, [f"a step ({scales['step'][0]})",
                           f"waits for tp ({scales['waits'][0]})",
-                          "waits of a block (sums of a whole microbatch)"], theme, legend=2)
+                          "waits of a block (in c)"], theme, legend=2)
     for source, found in sources.items():
         for column, what in enumerate(("step", "waits"), 1):
             made.add_trace(line(TITLES[source], map(str, found["levels"]),
@@ -33,5 +33,6 @@ def halves_figure(scene, theme="light"):
         made.add_trace(line(words, map(str, scene["levels"]), values, *BLOCKS[name], theme),
                        row=1, col=3)
     made.update_xaxes(type="category", title={"text": "level", "standoff": 6})
-    made.update_yaxes(rangemode="tozero")
+    for column in (2, 3):
+        made.update_yaxes(rangemode="tozero", row=1, col=column)
     return made

@@ -138,7 +138,8 @@ class Schedules:
         return " ".join(lines + self._notes())
 
     def _notes(self):
-        notes = ["Bars: the average of the ranks; bubble: neither kernels nor bytes under way."]
+        notes = ["Bars: the average of the ranks, and the step beside the first's; bubble: neither "
+                 "kernels nor bytes under way."]
         forms = [f"{r.name} {100 * (r.form / r.times['predicted'].makespan - 1):+.1f} % "
                  f"({r.uneven:.2f})" for r in self.rows if r.form]
         notes += [f"Closed forms are of equal stages and free messages: with the seconds of the "

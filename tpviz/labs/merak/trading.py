@@ -79,6 +79,7 @@ class Tradeoff:
                 "badges": list(self.badges), "budget": self.budget,
                 "lines": {rule: {"keep": [p.keep for p in found], "step": [p.step for p in found],
                                  "bytes": [p.most for p in found],
+                                 "average": [sum(p.needs) / len(p.needs) for p in found],
                                  "drops": [" ".join(map(str, p.drops)) for p in found]}
                           for rule, found in self.points.items()},
                 "picked": {rule: p.keep for rule, p in self.picked.items() if p},
