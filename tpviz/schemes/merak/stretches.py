@@ -7,7 +7,8 @@ level 1   g' (g" under r') r"                     d' (d" under r') (v under r");
 level 2   A' (A" under r') (M' under r") ..       the parts the other way round, subs too
 level 3   the same through all blocks that follow each other
 
-A is attention's kernels, M the MLP's. What a part waits for is the sum of its own sub.
+A is attention's kernels, M the MLP's. What a part waits for is the sum of its own sub. Backward of
+a part is the inputs' gradients, then the weights' under the sum.
 """
 
 from dataclasses import replace
@@ -164,11 +165,12 @@ class Stretches:
             for sub in reversed(range(len(self.halves))):
                 t = self.halves[sub]
                 lanes.wait(sent.pop(sub, None))
-                for kernel in (t.down, t.up) if part % 2 else (t.out, t.core, t.qkv):
+                kernels = (t.down, t.up) if part % 2 else (t.out, t.core, t.qkv)
+                for kernel in kernels:
                     lanes.kernel(kernel[1])
-                    if not self.split and len(kernel) > 2:
-                        lanes.kernel(kernel[2])
                 sent[sub] = lanes.issue(self.sums[sub])
+                for kernel in kernels if not self.split else ():
+                    lanes.kernel(sum(kernel[2:]))
         for sub in sorted(sent, reverse=True):
             lanes.wait(sent[sub])
         lanes.done()

@@ -8,9 +8,9 @@ sum over tp. Of every half-microbatch ("sub") a part is cut where something is s
 
 Forward: p is summed over tp while the other sub computes; x, the sum and the part's bias are the
 next part's x. Backward visits the subs the other way round: the part's gives n's gradient, which is
-summed over tp while the other sub computes; the norm's and the residual's then give x's. At level 2
-a block is such a run of two parts, and is over when its sums are; at level 3 all blocks that follow
-each other are one run.
+summed over tp while its weights' gradients are computed (that is ours) and the other sub goes on;
+the norm's and the residual's then give x's. At level 2 a block is such a run of two parts, and is
+over when its sums are; at level 3 all blocks that follow each other are one run.
 
 A sum's handle and its tensor are kept together, and the tensor is used after the wait: autograd
 must not be asked for a ``.grad`` that is being summed.
@@ -19,6 +19,8 @@ must not be asked for a ``.grad`` that is being summed.
 import torch
 import torch.distributed as dist
 from torch.autograd.graph import get_gradient_edge
+
+from tpviz.schemes.operators import deferring, later, make_gradients
 
 SUBS = 2
 """Halves: more are not in Merak."""
@@ -38,12 +40,13 @@ def parts(blocks):
 
 class Cut:
     """A sub in one part: the leaves before its norm and behind it, and where the graphs that begin
-    there end. Only the leaves' numbers are kept, and those that autograd keeps."""
+    there end. Only the leaves' numbers are kept, and those that autograd keeps. notes : what the
+    part's backward leaves for its weights' gradients."""
 
-    __slots__ = ("leaf", "normed", "result", "x")
+    __slots__ = ("leaf", "normed", "notes", "result", "x")
 
-    def __init__(self, x, normed, leaf, result):
-        self.x, self.leaf = x, leaf
+    def __init__(self, x, normed, leaf, result, notes):
+        self.x, self.leaf, self.notes = x, leaf, notes
         self.normed, self.result = get_gradient_edge(normed), get_gradient_edge(result)
 
 
@@ -67,6 +70,7 @@ class Run(torch.autograd.Function):
     def forward(ctx, x, blocks, graph):
         ctx.parts, ctx.cuts = list(parts(blocks)), []
         xs, sums, bias = list(x.detach().chunk(SUBS)), {}, None
+        ctx.later = later()
         for norm, part, last in ctx.parts:
             for sub in range(len(xs)):
                 if sub in sums:  # of the part before; the other sub's is still under way
@@ -74,10 +78,11 @@ class Run(torch.autograd.Function):
                 with torch.set_grad_enabled(graph):
                     leaf_x = xs[sub].detach().requires_grad_()
                     normed = norm(leaf_x)
-                    leaf = normed.detach().requires_grad_()
-                    result = part(leaf)
+                    leaf, notes = normed.detach().requires_grad_(), []
+                    with deferring(notes):
+                        result = part(leaf)
                 if graph:
-                    ctx.cuts.append(Cut(leaf_x, normed, leaf, result))
+                    ctx.cuts.append(Cut(leaf_x, normed, leaf, result, notes))
                 sums[sub] = Sum(result.detach(), None if last.unsummed else last.group)
             bias = last.bias
         ctx.subs = len(xs)
@@ -95,9 +100,18 @@ class Run(torch.autograd.Function):
                 cut = ctx.cuts[number * ctx.subs + sub]
                 torch.autograd.backward(cut.result, grads[sub])
                 sums[sub] = cut, Sum(cut.leaf.grad, last.group)
+                _weights(cut.notes, ctx.later)  # while the sum is under way
         for sub in reversed(range(ctx.subs)):
             grads[sub] = _through_norm(*sums.pop(sub), grads[sub])
         return torch.cat(grads), None, None
+
+
+def _weights(notes, later):
+    """The weights' gradients of a part, now, or in the pipeline's own time."""
+    if later is None:
+        make_gradients(notes)
+    else:
+        later.extend(notes)
 
 
 def _added(x, total, bias):
