@@ -72,21 +72,47 @@ def labelled(strategy):
     """(loss of the pipeline, of one process) of a model that computes its own, in float32."""
     ids = foreign.tokens(8)
     ids["labels"] = ids["input_ids"]
-    make = torch.random.fork_rng()
-    with make:
-        torch.manual_seed(0)
-        whole = foreign.gpt2().eval()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = tv.parallelize(foreign.gpt2().eval(), strategy, ids)
+    torch.manual_seed(0)
+    whole = foreign.gpt2().eval()
+    torch.manual_seed(0)
+    model = tv.parallelize(foreign.gpt2().eval(), strategy, ids)
     loss = model.step(**ids)
     return (None if loss is None else float(loss)), float(whole(**ids).loss.detach())
 
 
-def test_labels_and_dropout_of_replicas():
+def test_a_model_with_a_loss_of_its_own():
     found = tv.launch(labelled, tv.Merak(pp=2, microbatches=4), world_size=2, progress=False)
     assert found[0][0] is None
     assert found[1][0] == pytest.approx(found[1][1], rel=1e-6)
+
+
+class Dropping(nn.Module):
+    """Half of everything is dropped, layer by layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + nn.functional.dropout(layer(x), 0.5, self.training)
+        return x.square().mean()
+
+
+def dropped(recompute):
+    """The gradients of a step with dropout; recomputation must drop the same."""
+    torch.manual_seed(0)
+    strategy = tv.Merak(pp=2, schedule="1f1b", recompute=recompute)
+    model = tv.parallelize(Dropping(), strategy, torch.ones(8, 8))
+    torch.manual_seed(5)
+    model.step(torch.ones(8, 8))
+    return model.full_gradients()
+
+
+def test_recomputation_draws_the_same_random_numbers():
+    none, full = (tv.launch(dropped, recompute, world_size=2, progress=False)[0]
+                  for recompute in ("none", "full"))
+    assert all(torch.equal(none[name], full[name]) for name in none)
 
 
 # -- outside of ranks ----------------------------------------------------------------------------
