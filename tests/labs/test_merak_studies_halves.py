@@ -19,13 +19,13 @@ def found(request):
 
 
 def test_blocks_wait_for_what_the_phases_say(found):
-    """Kernels are long here: 2c, c, c/2 a block, c/2 a stage; only latency comes on top."""
+    """Kernels are long here: 2c, c, c/2 a block, c/2 a stage, only latency comes on top; backward
+    all sums are under weights' gradients."""
     layers = 4 // found.rows[0].strategy.pp
     for row, c in zip(found.rows, (2, 1, 0.5, 0.5 / layers)):
         assert row.expected == c
         assert row.blocks["forward"] == pytest.approx(c, rel=0.02)
-    assert [row.blocks["backward"] for row in found.rows] == pytest.approx(
-        [0, 0, 0.5, 0.5 / layers], rel=0.02)  # levels 0 and 1: under weights' gradients
+        assert row.blocks["backward"] == pytest.approx(0, abs=1e-6)
 
 
 def test_numbers_are_those_of_predict(found):
@@ -56,6 +56,7 @@ def test_words_table_and_badges(found):
     assert "Predicted: level 0 " in words and found.badges == ["predicted"]
     assert len(table) == 5 and table[4][:2] == ["3, across blocks", "predicted"]
     assert table[2][3] == f"{100 * found.gain(1):+.1f} %" and "level 3 fastest" in repr(found)
+    assert "are not equal" not in words and "cannot be halved" not in words
     assert "predicted" in repr(found) and table[4][0] in found._repr_html_()
 
 
@@ -78,7 +79,7 @@ def test_run_measures_the_first_levels():
     predicted, measured = second.times.values()
     assert tuple(none.times) == ("predicted",) and found.to_table()[2][1:4:2] == ["emulated", ""]
     assert measured.step >= 0.98 * predicted.step
-    assert measured.sums >= 0.98 * predicted.sums and 0 < measured.waits < measured.step
+    assert measured.sums >= 0.98 * predicted.sums and 0 < measured.waits < measured.sums
     other = none._replace(times={**none.times, "measured": measured._replace(
         step=2 * measured.step, faithful=False)})
     second = second._replace(times={**second.times, "measured": measured._replace(faithful=True)})

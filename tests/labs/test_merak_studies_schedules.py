@@ -55,6 +55,17 @@ def test_parts_sum_to_the_step_and_the_rest_is_the_clocks_bubble(found):
         assert sum(mean(t.places)) == pytest.approx(t.step)
 
 
+def test_parts_are_those_of_the_simulation():
+    """Place by place, of the shared weight's sum and messages too: what moves is no bubble."""
+    small = tv.GPT(layers=2, hidden=256, heads=4, seq=256, batch=2, vocab=512)
+    found = merak.schedules(small, NODES, "1f1b", pp=2, microbatches=2, simulate=True)
+    predicted, simulated = found.rows[0].times.values()
+    assert found.badges == ["predicted", "simulated"]
+    assert simulated.step == pytest.approx(predicted.step, rel=1e-9)
+    for one, other in zip(predicted.places, simulated.places):
+        assert other == pytest.approx(one, abs=1e-6 * predicted.step)
+
+
 def test_only_what_the_schedule_recomputes_is_recomputation(found):
     again = {r.name: [p.recompute > 0 for p in r.times["predicted"].places] for r in found.rows}
     assert again["1f1b"] == [True] * 4

@@ -151,10 +151,10 @@ class Halves:
         rows = self.rows[0].strategy.local(self.workload).batch
         notes = [f"c is a sum over tp of a whole microbatch, {show_seconds(self.one_sum)}. "
                  "Expected, where kernels are as long as the sums that they hide: 2c, c and c/2 a "
-                 "block, c/2 a stage at level 3 (derived). Backward at levels 0 and 1 may wait "
-                 "for less: here a weight's gradient is computed under the sum of the input's, "
-                 "and at levels 2 and 3 before it. Halves are smaller kernels and shorter "
-                 "messages, whose latency stays: a level may lose."]
+                 "block, c/2 a stage at level 3 (derived). Backward may wait for less at "
+                 "every level: here weights' gradients are computed under the sums of the input's "
+                 "(where the schedule does not leave them for later). Halves are smaller kernels "
+                 "and shorter messages, whose latency stays: a level may lose."]
         notes += ["A microbatch has one row and cannot be halved: every level does the same."] * (
             rows == 1)
         notes += [f"Halves of {rows} rows are not equal."] * (rows > 1 and rows % 2)

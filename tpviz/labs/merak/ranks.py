@@ -1,13 +1,12 @@
 """Where the ranks of a pipeline spend a step, place by place: by formula, or in a trace.
 
 A place is an index along pp; its ranks do the same. By formula (derived): a rank's actions as the
-schedule's clock has them, its sums and its update behind; what is left of the step is bubble. In
-front of an action a rank waits for as long as its message is under way, the rest it idles, as
+schedule's clock has them, its sums and its update behind; what is left of the step is bubble. While
+a message of its own is under way a rank without work waits for bytes, else it idles, as
 `tpviz.trace.analyses.bubble` counts it.
 """
 
-from itertools import pairwise
-from math import prod
+from math import inf, prod
 from typing import NamedTuple
 
 from tpviz.cost import parts, transfer
@@ -15,7 +14,7 @@ from tpviz.mesh import Mesh
 from tpviz.schemes.gpt.cost import update
 from tpviz.schemes.merak.step import TOKENS, clock, held, shares_ends
 from tpviz.schemes.ownership import local_shapes
-from tpviz.trace.analyses import breakdown
+from tpviz.trace.analyses import breakdown, intersect, length, merge
 
 
 class Parts(NamedTuple):
@@ -63,10 +62,13 @@ def _parts(s, w, cluster, mesh, line, place, segments, step):
 
 
 def _travel(line, place):
-    """Seconds in which a rank has nothing to do because its next message is under way."""
-    starts, ends = line.start[place], line.end[place]
-    gaps = [starts[0], *(start - end for (_, end), (start, _) in pairwise(zip(starts, ends)))]
-    return sum(min(gap, line.latency) for gap in gaps if gap > 0)
+    """Seconds in which a rank has nothing to do while a message of its own is under way."""
+    steps, ends = line.schedule.order, line.end[place]
+    sent = [line.end[sender.rank][sender.index]
+            for sender, step in ((steps[s.needs], s) for s in steps if s.is_message)
+            if place in (sender.rank, step.rank)]
+    gaps = merge((0.0, *ends), (*line.start[place], inf))
+    return length(intersect(gaps, merge(sent, [time + line.latency for time in sent])))
 
 
 def _ends(s, w, cluster, mesh, schedule):
