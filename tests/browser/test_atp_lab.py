@@ -17,6 +17,7 @@ view
 VIEW = ".tpv-blocks[data-ready]"
 
 
+@pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
 def test_block_and_explore(chromium, lab):
     """Keys step and play; knobs redraw or say why not; a click looks from another rank."""
     cells = [nbformat.v4.new_code_cell(text) for text in (BLOCKS, EXPLORE)]
@@ -26,15 +27,15 @@ def test_block_and_explore(chromium, lab):
     with lab_page(chromium, lab.url, "atp.ipynb") as page:
         block = page.view(VIEW)
         box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-blocks")).first
-        keys_step(page, block, lab)
+        keys_step(page, block)
         block.look_from(2, "pale: not on rank 2")
         block.click_step(8)
         block.plays(until=10)
-        knobs(page, block, box, lab)
-        explore(page, lab)
+        knobs(page, block, box)
+        explore(page)
         page.darken()
-        page.screenshot(f"blocks-dark-{lab.comms}.png", block)
-        page.screenshot(f"blocks-dark-knobs-{lab.comms}.png", box)
+        page.screenshot("blocks-dark.png", block)
+        page.screenshot("blocks-dark-knobs.png", box)
 
 
 def knob(box, name):
@@ -43,7 +44,7 @@ def knob(box, name):
     return row.locator("select, .noUi-handle").first
 
 
-def keys_step(page, block, lab):
+def keys_step(page, block):
     """Arrows step: product, sum; the picture and what is said change."""
     svg = block.locator("svg[role=application]")
     svg.focus()
@@ -54,15 +55,15 @@ def keys_step(page, block, lab):
     assert svg.inner_html() != seen
     assert svg.locator("[data-rank]").count() == 4
     assert svg.locator(".tpv-flow").count() == 0
-    page.screenshot(f"blocks-product-{lab.comms}.png", block)
+    page.screenshot("blocks-product.png", block)
     svg.press("ArrowRight")
     block.wait_past(before)
     assert svg.locator(".tpv-flow").count() == 2  # the groups of d2
     assert "reduce-scatter of QKV over d2" in block.locator(".tpv-live").text_content()
-    page.screenshot(f"blocks-sum-{lab.comms}.png", block)
+    page.screenshot("blocks-sum.png", block)
 
 
-def knobs(page, block, box, lab):
+def knobs(page, block, box):
     """Another mesh, one that does not fit, and chunks that the slider drags."""
     before = block.generation()
     knob(box, "mesh").select_option(label="4 x 1, 4 ranks")
@@ -71,7 +72,7 @@ def knobs(page, block, box, lab):
     knob(box, "mesh").select_option(label="4 x 2, 8 ranks")
     before = block.wait_past(before)
     block.locator(".tpv-error").get_by_text("heads=4 does not split evenly over d1*d2=8").wait_for()
-    page.screenshot(f"blocks-refused-{lab.comms}.png", box)
+    page.screenshot("blocks-refused.png", box)
     knob(box, "mesh").select_option(label="2 x 2, 4 ranks")
     before = block.wait_past(before)
     assert block.locator(".tpv-error").is_hidden()
@@ -82,10 +83,10 @@ def knobs(page, block, box, lab):
     tick = block.locator("[data-step='2']")
     tick.click()
     page.page.wait_for_selector(f"{VIEW}[data-step='2']")
-    page.screenshot(f"blocks-chunks-{lab.comms}.png", block)
+    page.screenshot("blocks-chunks.png", block)
 
 
-def explore(page, lab):
+def explore(page):
     """The mesh's menu and the slider of chunks predict anew; sizes that clash are said."""
     box = page.locator(".jp-OutputArea-output", has=page.locator(".tpviz-predicted"))
     picture = box.locator(".tpviz-predicted")
@@ -103,4 +104,4 @@ def explore(page, lab):
     knob(box, "chunks").press("ArrowRight")
     page.page.wait_for_function(DRAWN_ANEW, arg=[picture.element_handle(), old])
     assert mesh.locator("[data-rank]").count() == 4
-    page.screenshot(f"explore-atp-{lab.comms}.png", picture)
+    page.screenshot("explore-atp.png", picture)

@@ -1,6 +1,6 @@
 """The first notebooks in a real JupyterLab: all cells run, views draw and answer, no console error.
 
-Under Lab's default setting; what the other one changes is tried with ``explore`` and the blocks.
+Under Lab's default setting; what the other one changes is tried with ``explore``.
 
 Screenshots go to out/screenshots, for a person to look at.
 """
