@@ -19,7 +19,7 @@ KNOBS = [{}, {"order": "yxz"}, {"keep": False}, {"recompute": True}, {"accumulat
 WIDE = replace(TINY, batch=32)  # 8 ranks along z or data, 4 microbatches
 
 
-CASES = [(grid, KNOBS[k % len(KNOBS)]) for k, grid in enumerate(GRIDS)]
+CASES = [(grid, KNOBS[k % len(KNOBS)]) for k, grid in enumerate(GRIDS)]  # each grid once
 
 
 @pytest.mark.parametrize("grid, knobs", CASES, ids=str)

@@ -20,7 +20,7 @@ AXONN = [
 ]
 
 
-def peaks(strategy, workload, tries=3):
+def peaks(strategy, workload, tries=8):
     """What is tracked. A thread of gloo's may hold a tensor that it has summed for a moment longer,
     which only adds: above the formula's tolerance the least of several tries counts."""
     most = 1.12 * strategy.memory(workload)["activations"]
