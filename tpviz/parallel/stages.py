@@ -10,7 +10,7 @@ from .parallelized import held_in
 
 class ModuleStage(Stage):
     """One stage of a `Partition`. loss : function (output, targets) -> a mean over rows, or None
-    where the model gives its own. keep : whether outputs are kept, in ``outputs``."""
+    where the model gives its own."""
 
     def __init__(self, part, module, loss=None):
         super().__init__()
@@ -21,7 +21,6 @@ class ModuleStage(Stage):
             [Spec(m.shape, m.dtype, m.trained) for m in side or ()]
             for side in (part.receives, part.sends))
         self.paths = [_path(piece) for piece in part.pieces]
-        self.keep, self.outputs = False, []
 
     def own(self):
         return dict(self.module.named_parameters(remove_duplicate=False))
@@ -52,8 +51,6 @@ class ModuleStage(Stage):
         output = self.parts.finish(values)
         if not self.last:
             return output
-        if self.keep:
-            self.outputs.append(output)
         return (loss_of(output, self.loss, inputs[1]),)
 
 

@@ -4,14 +4,11 @@ In the graph a linear layer is second of a pair if everything that reaches it co
 layers through operations that treat each feature alone, and nothing on the way is used elsewhere.
 """
 
-import io
-import logging
-import warnings
-from contextlib import contextmanager, redirect_stderr
-
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
+
+from tpviz.schemes.merak.partition.standins import quiet
 
 from .linears import known
 
@@ -63,7 +60,7 @@ class Flow:
     """
 
     def __init__(self, model, args, kwargs):
-        with _quiet():
+        with quiet():
             program = torch.export.export(_Tensors(model), args, kwargs, strict=False)
         names = program.graph_signature.inputs_to_parameters
         first = {module: path for path, module in reversed(list(model.named_modules()))}
@@ -133,19 +130,6 @@ class Flow:
         if ends == {"output"}:
             return "its output is the model's"
         return f"its output goes to {', '.join(sorted(ends))}"
-
-
-@contextmanager
-def _quiet():
-    """Nothing of export's own on the screen: what stops it is raised."""
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)
 
 
 def _ends(call, through):

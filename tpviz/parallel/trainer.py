@@ -114,7 +114,7 @@ class Trainer:
         args, steps = self.args, self.steps
         order = self._order()
         first = self._batch(next(order))
-        model = parallelize(self.model, self.strategy, _example(first), **self.pipeline)
+        model = parallelize(self.model, self.strategy, first, **self.pipeline)
         optimizer = torch.optim.AdamW(
             _decayed(model, args.weight_decay), lr=args.learning_rate,
             betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon)
@@ -123,8 +123,8 @@ class Trainer:
         for step in range(steps):
             batch = first if step == 0 else self._batch(next(order))
             optimizer.zero_grad()
-            given = ((), batch) if isinstance(batch, dict) else (tuple(batch), {})
-            losses.append(model.mean_loss(model.step(*given[0], **given[1])))
+            given, named = ((), batch) if isinstance(batch, dict) else (batch, {})
+            losses.append(model.mean_loss(model.step(*given, **named)))
             if args.max_grad_norm:
                 model.clip_grad_norm_(args.max_grad_norm)
             optimizer.step()
@@ -152,10 +152,6 @@ class Trainer:
         if isinstance(batch, torch.Tensor):
             return (batch,)
         return dict(batch) if hasattr(batch, "keys") else tuple(batch)
-
-
-def _example(batch):
-    return batch if isinstance(batch, dict) else tuple(batch)
 
 
 def _decayed(model, decay):

@@ -10,6 +10,7 @@ import threading
 from functools import wraps
 
 import anywidget
+import ipywidgets
 import traitlets
 
 _log = logging.getLogger(__name__)
@@ -82,3 +83,36 @@ class View(anywidget.AnyWidget):
             return None
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
         return {**data, "text/plain": repr(self), "image/svg+xml": self.to_svg()}, metadata
+
+
+class Framed(ipywidgets.VBox):
+    """Knobs around a `View`, its ``picture``, in whose name it speaks."""
+
+    def show_error(self, error):
+        """Show an exception, or a text ("" clears it), in the picture."""
+        self.picture.show_error(error)
+
+    @property
+    def error(self):
+        """Why the knobs as they stand cannot be shown, or ""."""
+        return self.picture.error
+
+    def to_svg(self, **options):
+        """What is shown as one static SVG; options ``step``, ``theme`` "light", "dark", "auto", and
+        what else the picture has."""
+        return self.picture.to_svg(**options)
+
+    def to_table(self):
+        """Rows of strings, header first."""
+        return self.picture.to_table()
+
+    def describe(self):
+        """What is shown, in words."""
+        return self.picture.describe()
+
+    def __repr__(self):
+        return f"<{type(self).__name__} {self.picture._words()}>"
+
+    def _repr_mimebundle_(self, **kwargs):
+        data = super()._repr_mimebundle_(**kwargs)
+        return data and {**data, "text/plain": repr(self), "image/svg+xml": self.to_svg()}

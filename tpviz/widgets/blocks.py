@@ -19,7 +19,7 @@ from tpviz.schemes.atp.walk import walk
 from tpviz.schemes.megatron import Megatron
 from tpviz.workload import GPT
 
-from .base import View, check_names, shown
+from .base import Framed, View, check_names, shown
 from .job import Latest
 from .knobs import CONTROL, WIDE, Knobs
 
@@ -27,7 +27,7 @@ MOST = 8
 """Ranks in the menu of meshes; a strategy passed in may have up to 16."""
 
 
-class BlocksView(ipywidgets.VBox):
+class BlocksView(Framed):
     """One block, forward and backward: matrices cut over the mesh, sums, and what they send.
 
     Every step is a kernel or a collective of the program, with the tensors in it, the blocks of the
@@ -103,15 +103,6 @@ class BlocksView(ipywidgets.VBox):
         if rank != self._rank.value and 0 <= rank <= self._rank.max:
             self._rank.value = rank
 
-    def show_error(self, error):
-        """Show an exception, or a text ("" clears it), in the picture."""
-        self.picture.show_error(error)
-
-    @property
-    def error(self):
-        """Why the knobs as they stand cannot be shown, or ""."""
-        return self.picture.error
-
     @property
     def rank(self):
         """From which rank the blocks are seen."""
@@ -131,26 +122,6 @@ class BlocksView(ipywidgets.VBox):
     def step(self, step):
         figure.check_step(self.picture.scene, step)
         self.picture.publish(step=step)
-
-    # -- in words, tables, pictures ------------------------------------------------------------
-    def to_svg(self, **options):
-        """The step as one static SVG; options ``step``, and ``theme`` "light", "dark", "auto"."""
-        return self.picture.to_svg(**options)
-
-    def to_table(self):
-        """Rows of strings: every step, its line, FLOPs, payload and bytes sent."""
-        return self.picture.to_table()
-
-    def describe(self):
-        """The block and the step shown, in words."""
-        return self.picture.describe()
-
-    def __repr__(self):
-        return f"<{type(self).__name__} {self.picture._words()}>"
-
-    def _repr_mimebundle_(self, **kwargs):
-        data = super()._repr_mimebundle_(**kwargs)
-        return data and {**data, "text/plain": repr(self), "image/svg+xml": self.to_svg()}
 
 
 class BlockSteps(View):

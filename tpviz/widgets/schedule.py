@@ -8,7 +8,6 @@ import threading
 from bisect import bisect_left
 from dataclasses import fields
 
-import ipywidgets
 import traitlets
 
 from tpviz.figures import schedule as figure
@@ -18,13 +17,13 @@ from tpviz.figures.schedule_look import look
 from tpviz.figures.schedule_svg import check_place, schedule_svg, words_of
 from tpviz.schemes.merak.schedules import faults
 
-from .base import View, check_names, shown
+from .base import Framed, View, check_names, shown
 from .job import Latest
 from .schedule_acts import NONE, Programme, Sizes
 from .schedule_sources import source_of
 
 
-class ScheduleView(ipywidgets.VBox):
+class ScheduleView(Framed):
     """Lanes of ranks over time: every action, what it waits for, what is held, the critical path.
 
     Parameters
@@ -82,15 +81,6 @@ class ScheduleView(ipywidgets.VBox):
         self._trace = trace
         self._redraw()
 
-    def show_error(self, error):
-        """Show an exception, or a text ("" clears it), in the picture."""
-        self.picture.show_error(error)
-
-    @property
-    def error(self):
-        """Why the knobs as they stand cannot be shown, or ""."""
-        return self.picture.error
-
     @property
     def step(self):
         """The stop of the play-head, from 0."""
@@ -110,26 +100,6 @@ class ScheduleView(ipywidgets.VBox):
     def row(self, row):
         check_place(self.picture.scene, 0, row)
         self.picture.publish(row=row)
-
-    # -- in words, tables, pictures ------------------------------------------------------------
-    def to_svg(self, **options):
-        """One static SVG; options ``step``, ``row``, and ``theme`` "light", "dark", "auto"."""
-        return self.picture.to_svg(**options)
-
-    def to_table(self):
-        """Rows of strings: every rank's busy and idle time, what it holds, and its memory."""
-        return self.picture.to_table()
-
-    def describe(self):
-        """The schedules, and what is looked at, in words."""
-        return self.picture.describe()
-
-    def __repr__(self):
-        return f"<ScheduleView {self.picture._words()}>"
-
-    def _repr_mimebundle_(self, **kwargs):
-        data = super()._repr_mimebundle_(**kwargs)
-        return data and {**data, "text/plain": repr(self), "image/svg+xml": self.to_svg()}
 
 
 class ScheduleSteps(View):

@@ -25,10 +25,9 @@ from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
 from .claims import told
-from .ranks import clocked, words_of
+from .ranks import BADGES, BySource, clocked, words_of
 
 LEVELS = {0: "none", 1: "in a layer", 2: "in a block", 3: "across blocks"}
-BADGES = {"measured": "emulated"}
 PHASES = ("forward", "backward")
 
 
@@ -60,7 +59,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Halves:
+class Halves(BySource):
     """``rows`` (`Row`), one a level. one_sum : c, seconds of the sum of a whole microbatch."""
 
     workload: GPT
@@ -82,16 +81,6 @@ class Halves:
                                  f"{' or '.join(map(repr, row.times))}, or run more levels")
         none, this = (row.times[source].step for row in rows)
         return none / this - 1
-
-    @property
-    def sources(self):
-        """Where numbers come from: "predicted", and "measured" where something was run."""
-        return tuple(dict.fromkeys(source for row in self.rows for source in row.times))
-
-    @property
-    def badges(self):
-        """The sources as the figure names them."""
-        return [BADGES.get(source, source) for source in self.sources]
 
     def scene(self):
         """The chart as data: see `tpviz.figures.charts_halves`."""

@@ -16,6 +16,9 @@ from tpviz.schemes.merak.step import TOKENS, clock, held, shares_ends
 from tpviz.schemes.ownership import local_shapes
 from tpviz.trace.analyses import breakdown, intersect, length, merge
 
+BADGES = {"measured": "emulated"}
+"""{source: its badge}, where that is another word."""
+
 
 class Parts(NamedTuple):
     """Seconds of a step of one place's ranks: of ``kernels``, of kernels that ``recompute``, of
@@ -101,3 +104,18 @@ def words_of(s):
     """The sizes of a `Merak` in words: "Merak, pp 4, tp 2, 8 microbatches"."""
     sizes = ", ".join(f"{axis} {size}" for axis, size in s.axes.items() if size > 1)
     return f"Merak, {sizes or 'one rank'}, {s.microbatches} microbatches"
+
+
+class BySource:
+    """A study whose ``rows`` have ``times`` {source: ..}: "predicted", and what else was asked for.
+    """
+
+    @property
+    def sources(self):
+        """Where numbers come from."""
+        return tuple(dict.fromkeys(source for row in self.rows for source in row.times))
+
+    @property
+    def badges(self):
+        """The sources as the figure names them."""
+        return [BADGES.get(source, source) for source in self.sources]

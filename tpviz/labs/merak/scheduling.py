@@ -18,9 +18,7 @@ from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
 from .claims import told
-from .ranks import Parts, clocked, mean, read, words_of
-
-BADGES = {"measured": "emulated"}
+from .ranks import BADGES, BySource, Parts, clocked, mean, read, words_of
 
 
 class Times(NamedTuple):
@@ -61,7 +59,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Schedules:
+class Schedules(BySource):
     """``rows`` (`Row`), in the order asked for; ``refused`` {schedule: why it is left out}.
 
     """
@@ -81,16 +79,6 @@ class Schedules:
         """
         first, other = (_times(self.at(n), source) for n in (over, name))
         return first.step / other.step - 1
-
-    @property
-    def sources(self):
-        """Where numbers come from: "predicted", and what was asked for besides."""
-        return tuple(dict.fromkeys(source for row in self.rows for source in row.times))
-
-    @property
-    def badges(self):
-        """The sources as the figure names them."""
-        return [BADGES.get(source, source) for source in self.sources]
 
     def scene(self):
         """The chart as data: see `tpviz.figures.charts_schedules`."""

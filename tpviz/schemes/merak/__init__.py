@@ -23,7 +23,7 @@ from tpviz.strategy import Strategy, divisors, knob, register
 from tpviz.workload import GPT
 
 from .schedules import SCHEDULES, schedule
-from .split import layers_of, stage_of
+from .split import TOKENS, layers_of, stage_of
 
 __all__ = ["GPT", "Merak"]
 
@@ -108,7 +108,7 @@ class Merak(Strategy):
                          self.stages // self.pp, wished)
 
     def kept(self):
-        """{stage: k_s}, the part of its layers that keeps everything under "stage_aware".
+        """[k_s] by stage, the part of its layers that keeps everything under "stage_aware".
 
         k_s = k_0 (p - 1)/(p - 1 - s), all of the last stage; under the shifted critical path, where
         stage p-2 has one microbatch more under way, its k is that of p-3 (the released code's rule;
@@ -150,7 +150,7 @@ class Merak(Strategy):
         rank_of, found = self.schedule_of(workload).rank_of, {}
         for name in workload.parameter_shapes():
             places = {rank_of[self.stage_of(name, workload)]}
-            if workload.tied and name == "embed.token.weight":
+            if workload.tied and name == TOKENS:
                 places.add(rank_of[-1])
             found[name] = {"axis": "pp", "indices": sorted(places)}
         return found if self.pp > 1 else {}

@@ -35,7 +35,7 @@ class Pipeline:
         kind = mesh.device_type
         down = mesh.get_group("pp")
         up = whole.second_group("pp", "pp", device_type=kind)
-        split = any(action.kind == "W" for action in schedule.of(self.place))
+        split = schedule.splits(self.place)
         runners = {s: Runner(stage, drops[s], split, strategy.lean) for s, stage in stages.items()}
         messages = Messages(Routes(schedule, self.place), down, up, self._empty)
         self.share = 1 / (strategy.microbatches * strategy.dp)

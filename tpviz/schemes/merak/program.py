@@ -17,11 +17,9 @@ from tpviz.schemes.megatron.program import ParallelBlock
 
 from . import subpipeline
 from .pipeline import Pipeline
-from .split import layers_of, stage_of
+from .split import HEAD, TOKENS, layers_of, stage_of
 from .stage import Spec, Stage
 from .ties import Tie
-
-TOKENS, HEAD = "embed.token.weight", "head.weight"
 
 
 class GPTStage(Stage):

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from .schedules.actions import BACKWARDS
+
 AHEAD = 2
 """How many messages of a queue are asked for before they are needed."""
 
@@ -19,7 +21,7 @@ def needed(action, stages):
     kind, stage, microbatch = action
     if kind == "F":
         return Message("forward", stage, microbatch) if stage else None
-    if kind in BACKWARD:
+    if kind in BACKWARDS:
         return Message("backward", stage, microbatch) if stage < stages - 1 else None
     return None
 
@@ -29,13 +31,9 @@ def made(action, stages):
     kind, stage, microbatch = action
     if kind == "F":
         return Message("forward", stage + 1, microbatch) if stage < stages - 1 else None
-    if kind in BACKWARD:
+    if kind in BACKWARDS:
         return Message("backward", stage - 1, microbatch) if stage else None
     return None
-
-
-BACKWARD = ("B", "RB", "I")
-"""Kinds of actions that take the gradient of a stage's output and give that of its input."""
 
 
 class Routes:

@@ -1,15 +1,20 @@
 """Which part of a GPT is on which stage of the pipeline (no torch)."""
 
+from functools import lru_cache
 from itertools import pairwise
 
+TOKENS, HEAD = "embed.token.weight", "head.weight"
+"""The two ends' weights; where they are one, the last stage has a copy under the second name."""
 
+
+@lru_cache(maxsize=256)
 def layers_of(layers, stages):
     """The blocks of each stage: contiguous ranges, as equal as can be, the later ones larger.
 
     Stage 0 has the embedding besides, the last one the head.
     """
     cuts = [layers * s // stages for s in range(stages + 1)]
-    return [range(a, b) for a, b in pairwise(cuts)]
+    return tuple(range(a, b) for a, b in pairwise(cuts))
 
 
 def stage_of(name, workload, stages):

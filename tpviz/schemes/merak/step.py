@@ -9,6 +9,7 @@ The step's time is that of the schedule (`schedules.timeline`) with each stage's
 message's latency between ranks; then the sums at the end and the update, stage by stage.
 """
 
+from functools import lru_cache
 from math import prod
 
 from tpviz.cost import Segment, transfer
@@ -20,10 +21,8 @@ from tpviz.trace import Ledger
 
 from .routes import Routes
 from .schedules import timeline
-from .split import layers_of, stage_of
+from .split import TOKENS, layers_of, stage_of
 from .stretches import Stretches, halves
-
-TOKENS = "embed.token.weight"
 
 
 def ledger(s, w, place):
@@ -62,14 +61,15 @@ def shares_ends(schedule, place):
     return len(ends) == 2 and place in ends
 
 
+@lru_cache(maxsize=256)
 def held(s, w):
-    """[numbers of a rank's parameters] by stage; of a shared weight both ends have a copy."""
+    """(numbers of a rank's parameters) by stage; of a shared weight both ends have a copy."""
     found = [0] * s.stages
     for name, shape in local_shapes(s, w).items():
         found[stage_of(name, w, s.stages)] += prod(shape)
         if name == TOKENS and w.tied:
             found[-1] += prod(shape)
-    return found
+    return tuple(found)
 
 
 def stage_segments(s, w, cluster, mesh):
@@ -78,7 +78,7 @@ def stage_segments(s, w, cluster, mesh):
     drops, blocks = s.drops(w), layers_of(w.layers, s.stages)
     for stage in range(s.stages):
         last, mine = stage == s.stages - 1, list(blocks[stage])
-        split = any(a.kind == "W" for a in schedule.of(schedule.rank_of[stage]))
+        split = schedule.splits(schedule.rank_of[stage])
         made = Stretches(s.local(w), cluster, mesh, s.subpipeline, split)
         dropped, kept = mine[:drops[stage]], mine[drops[stage]:]
         found["F", stage] = [*(made.embed() if stage == 0 else ()), *made.forward(dropped),

@@ -72,8 +72,12 @@ class Stretches:
             if lean and found:
                 found[-1] = self._mlp(phase, blocks[-1], lean=True)
             return found
-        runs = [[number] for number in blocks] if self.level == 2 else [list(blocks)]
-        return [self._run(run, phase, lean and run == runs[-1]) for run in runs if run]
+        runs = self._runs(blocks)
+        return [self._run(run, phase, lean and run == runs[-1]) for run in runs]
+
+    def _runs(self, blocks):
+        """Which blocks are one run: each by itself, or at level 3 all that follow each other."""
+        return [[number] for number in blocks] if self.level == 2 else [list(blocks)] * bool(blocks)
 
     def _block(self, number, phase):
         t = self.whole
@@ -123,8 +127,7 @@ class Stretches:
         """Backward of blocks that follow each other, the last one first."""
         if self.level < 2:
             return [segment for number in reversed(blocks) for segment in self._back(number)]
-        runs = [[number] for number in blocks] if self.level == 2 else [list(blocks)]
-        return [self._run_back(run) for run in reversed(runs) if run]
+        return [self._run_back(run) for run in reversed(self._runs(blocks))]
 
     def _back(self, number):
         t, found = self.whole, []

@@ -84,6 +84,10 @@ class Schedule:
         """The actions of a rank, in order."""
         return self.actions[rank]
 
+    def splits(self, rank):
+        """Whether a rank leaves gradients of weights for later, in actions of their own."""
+        return any(action.kind == "W" for action in self.actions[rank])
+
     def stages_of(self, rank):
         """The virtual stages on a rank, first to last."""
         return tuple(s for s, r in enumerate(self.rank_of) if r == rank)
