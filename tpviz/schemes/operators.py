@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
+from tpviz.labels import label
 from tpviz.schemes.collectives import gather_first, scatter_first
 
 
@@ -42,10 +43,15 @@ def later():
     return _later
 
 
-def make_gradients(later):
-    """Add the gradients noted to ``.grad``, in their order; the list is empty afterwards."""
+def make_gradients(later, paths):
+    """Add the gradients noted to ``.grad``, in their order; the list is empty afterwards.
+
+    paths : {id of a weight: its layer's name}, for the label, which nothing else tells here.
+    """
     for x, grad, weight, bias in later:
-        for parameter, found in zip((weight, bias), linear_gradients(x, grad, bias is not None)):
+        with label(layer=paths.get(id(weight), "")):
+            gradients = linear_gradients(x, grad, bias is not None)
+        for parameter, found in zip((weight, bias), gradients):
             if found is not None:
                 parameter.grad = found if parameter.grad is None else parameter.grad.add_(found)
     later.clear()

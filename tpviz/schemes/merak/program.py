@@ -53,9 +53,9 @@ class GPTStage(Stage):
     def run(self, values, start, stop):
         (x,), blocks = values, list(self.blocks.values())[start:stop]
         if self.level == 3 and blocks:
-            return (subpipeline.run(blocks, x),)
+            return (subpipeline.run(blocks, x, self.paths_of),)
         for block in blocks:
-            x = subpipeline.run([block], x) if self.level == 2 else block(x)
+            x = subpipeline.run([block], x, self.paths_of) if self.level == 2 else block(x)
         return (x,)
 
     @contextmanager

@@ -7,7 +7,7 @@ them.
 """
 
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -37,6 +37,11 @@ class Stage(nn.Module):
     def begin(self, received, inputs):
         """The values that the first layer takes; ``inputs`` are this microbatch's of the model."""
         return received
+
+    @cached_property
+    def paths_of(self):
+        """{id of a parameter: its layer's name}."""
+        return {id(p): name.rpartition(".")[0] for name, p in self.own().items()}
 
     @property
     def layers(self):
@@ -137,7 +142,7 @@ class Runner:
 
     def weights(self, microbatch):
         """The gradients that `backward` left for later."""
-        make_gradients(self.later.pop(microbatch, []))
+        make_gradients(self.later.pop(microbatch, []), self.stage.paths_of)
 
 
 def _leaves(tensors, trained=None):

@@ -26,9 +26,10 @@ SUBS = 2
 """Halves: more are not in Merak."""
 
 
-def run(blocks, x):
-    """x (B, S, H) through transformer blocks whose tensor-parallel layers are bare."""
-    return Run.apply(x, blocks, torch.is_grad_enabled())
+def run(blocks, x, paths):
+    """x (B, S, H) through transformer blocks whose tensor-parallel layers are bare. paths : {id of
+    a weight: its layer's name}."""
+    return Run.apply(x, blocks, torch.is_grad_enabled(), paths)
 
 
 def parts(blocks):
@@ -67,10 +68,10 @@ class Run(torch.autograd.Function):
     """The forward and backward of `run`; parameters' gradients are added to ``.grad``."""
 
     @staticmethod
-    def forward(ctx, x, blocks, graph):
+    def forward(ctx, x, blocks, graph, paths):
         ctx.parts, ctx.cuts = list(parts(blocks)), []
         xs, sums, bias = list(x.detach().chunk(SUBS)), {}, None
-        ctx.later = later()
+        ctx.later, ctx.paths = later(), paths
         for norm, part, last in ctx.parts:
             for sub in range(len(xs)):
                 if sub in sums:  # of the part before; the other sub's is still under way
@@ -100,16 +101,16 @@ class Run(torch.autograd.Function):
                 cut = ctx.cuts[number * ctx.subs + sub]
                 torch.autograd.backward(cut.result, grads[sub])
                 sums[sub] = cut, Sum(cut.leaf.grad, last.group)
-                _weights(cut.notes, ctx.later)  # while the sum is under way
+                _weights(cut.notes, ctx.later, ctx.paths)  # while the sum is under way
         for sub in reversed(range(ctx.subs)):
             grads[sub] = _through_norm(*sums.pop(sub), grads[sub])
-        return torch.cat(grads), None, None
+        return torch.cat(grads), None, None, None
 
 
-def _weights(notes, later):
+def _weights(notes, later, paths):
     """The weights' gradients of a part, now, or in the pipeline's own time."""
     if later is None:
-        make_gradients(notes)
+        make_gradients(notes, paths)
     else:
         later.extend(notes)
 
