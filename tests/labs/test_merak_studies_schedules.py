@@ -30,7 +30,7 @@ def test_numbers_are_those_of_predict_the_clock_and_memory(found):
         s, t = row.strategy, row.times["predicted"]
         line, _ = clock(s, W, NODES, Mesh(s.axes))
         p = tv.predict(s, W, NODES)
-        assert (t.step, t.makespan, row.flight) == (
+        assert (t.step, t.makespan, t.flight) == (
             p.step_time, line.makespan, line.peak_in_flight)
         assert t.peaks == tuple(memory_of(s, W, place).total for place in range(4))
         assert max(t.peaks) == p.memory().total
@@ -62,6 +62,7 @@ def test_parts_are_those_of_the_simulation():
     predicted, simulated = found.rows[0].times.values()
     assert found.badges == ["predicted", "simulated"]
     assert simulated.step == pytest.approx(predicted.step, rel=1e-9)
+    assert simulated.flight == predicted.flight == (2, 1)
     for one, other in zip(predicted.places, simulated.places):
         assert other == pytest.approx(one, abs=1e-6 * predicted.step)
 
@@ -145,6 +146,8 @@ def test_run_measures_the_first_ones_on_real_ranks():
     assert "measured" not in found.at("shifted_critical_path").times
     assert len(measured.places) == len(measured.peaks) == 2
     assert measured.peaks == pytest.approx(predicted.peaks, rel=0.15)
+    assert measured.activations == pytest.approx(predicted.activations, rel=0.15)
+    assert measured.flight == predicted.flight == (2, 1)
     for one, other in zip(predicted.places, measured.places):
         assert other.kernels + other.recompute >= 0.98 * (one.kernels + one.recompute)
         assert other.recompute >= 0.98 * one.recompute > 0

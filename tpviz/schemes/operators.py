@@ -50,11 +50,14 @@ def make_gradients(later, paths):
     """
     for x, grad, weight, bias in later:
         with label(layer=paths.get(id(weight), "")):
-            gradients = linear_gradients(x, grad, bias is not None)
-        for parameter, found in zip((weight, bias), gradients):
-            if found is not None:
-                parameter.grad = found if parameter.grad is None else parameter.grad.add_(found)
+            _add_gradients((weight, bias), linear_gradients(x, grad, bias is not None))
     later.clear()
+
+
+def _add_gradients(parameters, gradients):
+    for parameter, found in zip(parameters, gradients):
+        if found is not None:
+            parameter.grad = found if parameter.grad is None else parameter.grad.add_(found)
 
 
 def linear(x, weight, bias=None):

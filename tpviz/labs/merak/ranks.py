@@ -12,6 +12,8 @@ from typing import NamedTuple
 from tpviz.cost import parts, transfer
 from tpviz.mesh import Mesh
 from tpviz.schemes.gpt.cost import update
+from tpviz.schemes.merak.schedules.measured import peaks_in_flight
+from tpviz.schemes.merak.split import stage_of
 from tpviz.schemes.merak.step import TOKENS, clock, held, shares_ends
 from tpviz.schemes.ownership import local_shapes
 from tpviz.trace.analyses import breakdown, intersect, length, merge
@@ -93,6 +95,12 @@ def read(trace, s):
             spent.idle + spent.waiting))
     return tuple(Parts(*(sum(x) / len(found[p]) / steps for x in zip(*found[p])))
                  for p in sorted(found))
+
+
+def flight(trace, s, w):
+    """Per place along pp the most microbatches, times stages, that a trace of this `Merak` has in
+    flight at once."""
+    return peaks_in_flight(trace, lambda layer: stage_of(layer, w, s.stages))
 
 
 def mean(places):

@@ -18,18 +18,22 @@ from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
 from .claims import told
-from .ranks import BADGES, BySource, Parts, clocked, mean, read, words_of
+from .ranks import BADGES, BySource, Parts, clocked, flight, mean, read, words_of
 
 
 class Times(NamedTuple):
     """A step of one schedule. Seconds: the ``step``; its ``makespan``, from the first forward to
-    the last backward. places : per place along pp its `Parts`. peaks : per place its bytes at the
-    peak. faithful : whether an emulated run was as the model says."""
+    the last backward. places : per place along pp its `Parts`. flight : per place the most
+    microbatches, times stages, that are held at once. peaks, activations : per place its bytes at
+    the peak, of all and of activations alone; none of a simulation. faithful : whether an emulated
+    run was as the model says."""
 
     step: float
     makespan: float
     places: tuple
-    peaks: tuple
+    flight: tuple
+    peaks: tuple = ()
+    activations: tuple = ()
     faithful: bool = True
 
     @property
@@ -43,14 +47,13 @@ class Row(NamedTuple):
 
     form : its makespan by the closed form with the middle stage's seconds, None where that has no
     say; uneven : how much longer a microbatch takes on the slowest stage than on that one (1: as
-    long). flight : per place the most microbatches, times stages, that are held at once.
+    long).
     """
 
     strategy: Merak
     times: dict
     form: float | None
     uneven: float
-    flight: tuple
 
     @property
     def name(self):
@@ -108,7 +111,7 @@ class Schedules(BySource):
                     row.name, BADGES.get(source, source), show_seconds(t.step),
                     show_seconds(t.makespan), show_seconds(row.form) if row.form else "none",
                     " ".join(f"{100 * b:.1f}" for b in t.bubbles) + " %",
-                    " ".join(map(str, row.flight)),
+                    " ".join(map(str, t.flight)),
                     show_bytes(max(t.peaks)) if t.peaks else ""])
         return table + [[name, "refused", why, *[""] * 5] for name, why in self.refused.items()]
 
@@ -218,17 +221,17 @@ def _row(s, w, cluster):
     if s.recompute != "stage_aware":  # its stages recompute unequal parts
         form = makespan(s.schedule, s.pp, s.microbatches, one["F"], one["B"], again[middle],
                         one["W"], s.stages // s.pp)
-    peaks = tuple(memory_of(s, w, place).total for place in range(s.pp))
-    times = Times(found.step, found.line.makespan, found.places, peaks)
-    return Row(s, {"predicted": times}, form, max(whole) / whole[middle],
-               found.line.peak_in_flight)
+    peaks = [memory_of(s, w, place) for place in range(s.pp)]
+    times = Times(found.step, found.line.makespan, found.places, found.line.peak_in_flight,
+                  tuple(m.total for m in peaks), tuple(m["activations"] for m in peaks))
+    return Row(s, {"predicted": times}, form, max(whole) / whole[middle])
 
 
 def _replayed(s, w, cluster):
     from tpviz.verbs.simulate import simulate
 
     trace = simulate(s, w, cluster)
-    return Times(trace.step_time, bars_of(trace).makespan, read(trace, s), ())
+    return Times(trace.step_time, bars_of(trace).makespan, read(trace, s), flight(trace, s, w))
 
 
 def _trained(s, w, cluster, steps, progress):
@@ -236,8 +239,9 @@ def _trained(s, w, cluster, steps, progress):
     from tpviz.verbs.run import run
 
     trace = run(s, w, cluster, steps=steps, progress=progress)
-    peaks = [trace.memory(rank).peak for rank in Mesh(s.axes).group(0, "pp")]
-    return Times(trace.step_time, bars_of(trace).makespan, read(trace, s), tuple(peaks),
+    used = [trace.memory(rank) for rank in Mesh(s.axes).group(0, "pp")]
+    return Times(trace.step_time, bars_of(trace).makespan, read(trace, s), flight(trace, s, w),
+                 tuple(m.peak for m in used), tuple(m.peaks["activations"] for m in used),
                  is_faithful(trace.meta["late"]))
 
 
