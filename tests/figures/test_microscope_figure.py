@@ -5,7 +5,7 @@ import pytest
 
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.collectives import Message, Microscope
-from tpviz.figures.microscope import microscope_scene
+from tpviz.figures.microscope import frames, microscope_scene
 from tpviz.figures.microscope_layout import arrange, path
 from tpviz.figures.microscope_svg import microscope_svg, wrapped
 from tpviz.trace import Event, Trace
@@ -33,8 +33,8 @@ def test_the_scene_is_json_and_has_a_frame_more_than_steps():
 
 
 def test_cells_show_numbers_terms_and_how_full_they_are():
-    scene = microscope_scene(swap())
-    [first], [last] = scene["frames"][0][1], scene["frames"][1][1]
+    found = frames(swap())
+    [first], [last] = found[0][1], found[1][1]
     assert (first["value"], first["terms"], first["full"], first["new"]) == ("5", "", 0.5, False)
     assert (last["value"], last["terms"], last["full"], last["new"]) == ("8", "3+5", 1, True)
     assert last["ranks"] == [0, 1]
@@ -43,8 +43,8 @@ def test_cells_show_numbers_terms_and_how_full_they_are():
 def test_long_sums_say_how_many_ranks_are_in_them():
     m = swap(values=(300.0, 500.0))
     wide = Microscope(**{**vars(m), "values": [[[30000.0], [50000.0]], [[80000.0]] * 2]})
-    assert microscope_scene(m)["frames"][1][0][0]["terms"] == "300+500"
-    assert microscope_scene(wide)["frames"][1][0][0]["terms"] == ""  # complete: no need to say
+    assert frames(m)[1][0][0]["terms"] == "300+500"
+    assert frames(wide)[1][0][0]["terms"] == ""  # complete: no need to say
 
 
 def test_svg_before_and_after_the_step():
@@ -126,6 +126,6 @@ def test_a_late_message_of_the_same_pair_keeps_its_distance():
     twice = Microscope(**{**vars(m), "steps": ((m.steps[0][0], m.steps[0][0]),),
                           "collective": "all_to_all", "values": [[[3.0, 0.0]] * 2] * 2,
                           "layout": "circle"})
-    assert [x["lag"] for x in microscope_scene(twice)["steps"][0]["messages"]] == [0, 0.14]
+    assert [x["lag"] for x in microscope_scene(twice)["steps"][0]] == [0, 0.14]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.figures.assets import FOLDER, module, stylesheet
-from tpviz.figures.microscope import microscope_scene
+from tpviz.figures.microscope import frames, microscope_scene
 
 pytestmark = pytest.mark.browser
 PAGE = """<!doctype html><meta charset=utf-8><link rel=icon href='data:,'><style>{style}</style>
@@ -16,8 +16,13 @@ PAGE = """<!doctype html><meta charset=utf-8><link rel=icon href='data:,'><style
 
 
 @pytest.fixture(scope="module")
-def scene():
-    return microscope_scene(tv.microscope("all_reduce", "double_tree", world_size=3))
+def microscope():
+    return tv.microscope("all_reduce", "double_tree", world_size=3)
+
+
+@pytest.fixture(scope="module")
+def scene(microscope):
+    return microscope_scene(microscope)
 
 
 @pytest.fixture(params=["no-preference", "reduce"])
@@ -25,7 +30,7 @@ def opened(request, chromium, scene, tmp_path):
     """(root, reduced motion?) of a view that shall play by itself."""
     state = {"scene": scene, "step": 0, "rank": 0, "error": "", "generation": 0, "autoplay": True}
     file = tmp_path / "page.html"
-    file.write_text(PAGE.format(style=stylesheet(), state=json.dumps(state),
+    file.write_text(PAGE.format(style=stylesheet(), state=json.dumps(state).replace("<", "\\u003c"),
                                 module=module("microscope"), host=(FOLDER / "host.js").read_text()))
     context = chromium.new_context(reduced_motion=request.param, offline=True)
     tab, problems = context.new_page(), []
@@ -52,13 +57,13 @@ def test_it_plays_unless_motion_is_to_be_reduced(opened, scene):
     view.locator("button", has_text="Play").wait_for()
 
 
-def test_each_step_shows_its_messages_and_its_numbers(opened, scene):
+def test_each_step_shows_its_messages_and_its_numbers(opened, microscope, scene):
     view, _ = opened
     svg = view.locator("svg[role=application]")
     svg.press("Home")
-    for number, frame in enumerate(scene["frames"]):
+    for number, frame in enumerate(frames(microscope)):
         shows(view, number)
-        messages = scene["steps"][number]["messages"] if number < len(scene["steps"]) else []
+        messages = scene["steps"][number] if number < len(scene["steps"]) else []
         tokens = view.locator("[data-message]")
         drawn = tokens.evaluate_all("all => all.map(token => token.dataset.message)")
         assert drawn == [f"{m['sender']}-{m['receiver']}-{m['chunk']}" for m in messages]

@@ -30,7 +30,7 @@ def test_the_animation_has_the_recorded_sends(ring, view):
     for number, step in enumerate(view.scene["steps"]):
         sent = ring.trace.select(kind="comm", name="send", step=number)
         shown = sorted((f"{m['sender']},{m['receiver']}", m["place"], m["bytes"])
-                       for m in step["messages"])
+                       for m in step)
         assert shown == sorted(zip(*(sent[c].tolist() for c in ("members", "chunk", "bytes"))))
 
 

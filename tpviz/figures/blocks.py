@@ -12,7 +12,6 @@ from tpviz.mesh import Mesh
 from tpviz.trace.ledger import wire_bytes
 
 from .blocks_matrix import plain
-from .palette import svg_style
 from .svg import amount
 
 MAX_RANKS = 16
@@ -44,7 +43,7 @@ def blocks_scene(story, rank=0):
         "captions": [caption(story, i) for i in range(len(story.frames))],
         "words": [f"{sentence(frame)}. {frame.words}" for frame in story.frames],
         "facts": facts(story),
-        "style": svg_style("page"),
+        "top": 34,
         **pictures(story, rank),
     }
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from tpviz.mesh import Mesh
 
 from . import blocks
-from .palette import svg_style
 from .svg import amount
 
 
@@ -39,7 +38,7 @@ def grid_scene(story, rank=0):
         "captions": [caption(story, i) for i in range(len(story.frames))],
         "words": [words(story, i) for i in range(len(story.frames))],
         "facts": facts(story),
-        "style": svg_style("page"),
+        "top": 34,
         **pictures(story, rank),
     }
 

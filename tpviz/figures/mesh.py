@@ -12,7 +12,7 @@ drawn as its matrix, cut as ``W[F_tp, D]`` says; the block of the chosen rank is
 
 from tpviz.mesh import Mesh
 
-from .palette import INKS, PATTERNS, axis_keys
+from .palette import INKS, axis_keys
 
 WRAP = 16
 MAX_RANKS = 256
@@ -25,16 +25,19 @@ def mesh_scene(mesh, ownership=(), title="", badge=""):
     shard, "flat": {"axis", "ranges": [[start, stop] per index]}, of a pipeline "at": {"axis",
     "indices" that have it}. Returns a dict: ``axes`` (name, size, key), ``ranks`` (rank, coords,
     slice, row, column, groups), ``slices`` (captions), ``rows``, ``columns``, ``parameters``
-    (blocks in units of the matrix, and the block of each rank). Raises ValueError above 256 ranks
-    or where a parameter names an axis that the mesh does not have.
+    (blocks in units of the matrix, and the block of each rank), and what `mesh_svg.arranged` gives.
+    Raises ValueError above 256 ranks or where a parameter names an axis that the mesh does not
+    have.
     """
+    from .mesh_svg import arranged
+
     if not isinstance(mesh, Mesh):
         raise ValueError(f'a mesh view needs a Mesh such as Mesh({{"tp": 4}}), not {mesh!r}')
     if mesh.size > MAX_RANKS:
         raise ValueError(f"a mesh view shows at most {MAX_RANKS} ranks, this mesh has {mesh.size}")
     keys = axis_keys(mesh.names)
     places = [_place(mesh, rank) for rank in range(mesh.size)]
-    return {
+    scene = {
         "title": title or " x ".join(f"{name} {size}" for name, size in mesh.axes.items()),
         "badge": badge or f"{mesh.size} ranks",
         "axes": [
@@ -56,8 +59,8 @@ def mesh_scene(mesh, ownership=(), title="", badge=""):
         "rows": 1 + max(p[1] for p in places),
         "columns": 1 + max(p[2] for p in places),
         "parameters": [_parameter(mesh, row) for row in ownership],
-        "patterns": {name: tile for name, tile in PATTERNS.items() if tile},
     }
+    return scene | arranged(scene)
 
 
 def _place(mesh, rank):

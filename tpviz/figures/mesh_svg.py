@@ -4,7 +4,8 @@ from .mesh import check_rank
 from .palette import svg_style
 from .svg import document, pattern_defs, rect, text
 
-LEFT, TOP, CELL, STEP, SLICE_GAP = 60, 78, 46, 58, 40
+LEFT, TOP, GAP, SLICE_GAP = 60, 78, 12, 40
+MANY = 32  # ranks that are drawn smaller, without their coordinates
 MATRIX = 200
 
 
@@ -15,14 +16,8 @@ def mesh_svg(scene, rank=0, parameter=None, theme="auto"):
     or "auto". Raises ValueError on a rank or parameter that is not there.
     """
     check_rank(scene, rank)
-    width, height = grid_size(scene)
-    body = [pattern_defs(), _header(scene)]
-    body += [
-        text(*slice_origin(scene, i, -10), caption, "muted", 11)
-        for i, caption in enumerate(scene["slices"])
-        if caption
-    ]
-    body += [_axis_names(scene), *(_rank(scene, r, rank) for r in scene["ranks"])]
+    width, height = scene["width"], scene["height"]
+    body = [scene["common"], _header(scene), *(_rank(scene, r, rank) for r in scene["ranks"])]
     if scene["parameters"] or parameter is not None:
         chosen = find_parameter(scene, parameter)
         body.append(_matrix(chosen, rank, scene["axes"], width + 30, TOP - 16))
@@ -47,18 +42,23 @@ def find_parameter(scene, name=None):
     )
 
 
-def slice_origin(scene, index, dy=0):
-    """Top left corner of a slice: slices stand side by side, four in a row."""
-    wide, high = scene["columns"] * STEP + SLICE_GAP, scene["rows"] * STEP + SLICE_GAP
-    return LEFT + (index % 4) * wide, TOP + (index // 4) * high + dy
-
-
-def grid_size(scene):
-    """(width, height) in px of the grid with its margins."""
-    last = len(scene["slices"]) - 1
-    x, _ = slice_origin(scene, min(last, 3))
-    _, y = slice_origin(scene, last)
-    return x + scene["columns"] * STEP, y + scene["rows"] * STEP
+def arranged(scene):
+    """{"cell", "places", "width", "height", "top", "common"}: px of a rank's square, the corner of
+    each, the size of the grid with its margins, px of head that a page shows itself, and the SVG
+    that is there whatever is chosen. Slices stand side by side, four in a row."""
+    cell = 30 if len(scene["ranks"]) > MANY else 46
+    step, last = cell + GAP, len(scene["slices"]) - 1
+    wide, high = (scene[many] * step + SLICE_GAP for many in ("columns", "rows"))
+    corner = lambda i: (LEFT + i % 4 * wide, TOP + i // 4 * high)  # of a slice
+    places = []
+    for here in scene["ranks"]:
+        x, y = corner(here["slice"])
+        places.append([x + here["column"] * step, y + here["row"] * step])
+    captions = "".join(text(x, y - 10, caption, "muted", 11)
+                       for (x, y), caption in zip(map(corner, range(last + 1)), scene["slices"]))
+    return {"cell": cell, "places": places, "top": TOP - 42,
+            "width": max(x for x, _ in places) + step, "height": max(y for _, y in places) + step,
+            "common": pattern_defs() + captions + _axis_names(scene, cell)}
 
 
 def _header(scene):
@@ -70,13 +70,13 @@ def _header(scene):
     )
 
 
-def _axis_names(scene):
+def _axis_names(scene, cell):
     """Arrows along the last axis (across) and the one before it (down)."""
     across = scene["axes"][-1]
     out = text(LEFT, TOP - 26, f"{across['name']} →", across["key"], 12, weight=700)
     if len(scene["axes"]) > 1:
         down = scene["axes"][-2]
-        out += text(LEFT - 12, TOP + CELL / 2 + 4, f"{down['name']} ↓", down["key"], 12, "end", 700)
+        out += text(LEFT - 12, TOP + cell / 2 + 4, f"{down['name']} ↓", down["key"], 12, "end", 700)
     return out
 
 
@@ -90,28 +90,27 @@ def lit_axis(scene, rank, chosen):
 
 
 def _rank(scene, here, chosen):
-    x, y = slice_origin(scene, here["slice"])
-    x, y, axis = (
-        x + here["column"] * STEP,
-        y + here["row"] * STEP,
-        lit_axis(scene, here["rank"], chosen),
-    )
+    (x, y), cell = scene["places"][here["rank"]], scene["cell"]
+    axis = lit_axis(scene, here["rank"], chosen)
     if here["rank"] == chosen:
-        face = rect(x, y, CELL, CELL, "fg", "rx='7'")
+        face = rect(x, y, cell, cell, "fg", "rx='7'")
         ink, under = "bg", "bg"
     elif axis:
-        face = rect(x, y, CELL, CELL, axis["key"], "rx='7'")
+        face = rect(x, y, cell, cell, axis["key"], "rx='7'")
         if axis["pattern"] != "solid":
-            face += rect(x, y, CELL, CELL, "", f"rx='7' fill='url(#tpv-{axis['pattern']})'")
+            face += rect(x, y, cell, cell, "", f"rx='7' fill='url(#tpv-{axis['pattern']})'")
         ink = under = f"halo-{axis['key']}"
     else:
-        face = rect(x, y, CELL, CELL, "", "rx='7' fill='none' class='s-muted'")
+        face = rect(x, y, cell, cell, "", "rx='7' fill='none' class='s-muted'")
         ink, under = "fg", "muted"
+    x += cell / 2
+    if len(scene["ranks"]) > MANY:
+        return face + text(x, y + cell / 2 + 4, here["rank"], ink, 12, "middle", 700)
     where = ",".join(str(i) for i in here["coords"].values())
     return (
         face
-        + text(x + CELL / 2, y + 21, here["rank"], ink, 14, "middle", 700)
-        + text(x + CELL / 2, y + 36, axis["name"] if axis else where, under, 10, "middle")
+        + text(x, y + 21, here["rank"], ink, 14, "middle", 700)
+        + text(x, y + 36, axis["name"] if axis else where, under, 10, "middle")
     )
 
 

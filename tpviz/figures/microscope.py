@@ -1,12 +1,11 @@
 """Microscope -> scene: every rank's buffer before each step, and the messages of the step.
 
-The scene has all places worked out, so that the SVG and the browser only draw. A cell that holds
+A cell that holds
 all it will hold is filled with the colour of its chunk; a partial sum shows its terms, and a bar
 of how many ranks are in it.
 """
 
 from . import microscope_layout as layout
-from .palette import PATTERNS
 from .svg import amount, seconds
 
 CHUNK_INKS = ("axis0", "forward", "backward", "axis2", "axis1", "optimizer_state", "parameters",
@@ -18,25 +17,33 @@ TERMS = 7  # letters that fit under the number of a cell
 def microscope_scene(microscope):
     """The scene of a `Microscope`, ready for JSON.
 
-    A dict: ``ranks`` (rank, x, y of the box), ``box`` (sizes in px), ``places`` (corner of each
-    cell in its box), ``edges`` (lines of the tree), ``frames`` (per step and rank the
-    cells; 0 where empty; "new" where a message has just arrived), ``steps`` (caption, messages with
-    their path [x0, y0, control x, y, x1, y1]), ``facts``, ``notes``.
+    A dict: ``steps`` (the messages of each, with their path [x0, y0, control x, y, x1, y1]),
+    ``captions`` and ``words`` (of each step, and of the end), ``facts``, ``notes``, and the picture
+    as SVG: ``common``, and for each step, and the end, ``frames``, its places in ``pieces``.
     """
+    from .microscope_svg import pictures
+
     m = microscope
     n, places = m.world_size, len(m.values[0][0])
     drawing = layout.arrange(m.layout, n, places, 2 if m.collective == "all_to_all" else 1)
-    cells = m.cells
+    steps = [_messages(m, number, drawing) for number in range(len(m.steps))]
     return {
         "title": f"{m.algorithm} {m.collective} on {n} ranks",
         "badge": m.trace.meta.get("badge", "origin unknown"),
-        **drawing,
-        "frames": [_frame(m, number, cells[number]) for number in range(len(cells))],
-        "steps": [_step(m, number, cells[number], drawing) for number in range(len(m.steps))],
+        "steps": steps,
+        "captions": [*(caption(m, number) for number in range(len(steps))),
+                     f"the end, after {len(steps)} steps"],
+        "words": ["; ".join(message["words"] for message in step) for step in steps] + [""],
         "facts": facts(m),
         "notes": arithmetic(m),
-        "patterns": {name: tile for name, tile in PATTERNS.items() if tile},
+        **pictures(drawing, frames(m), steps),
     }
+
+
+def frames(m):
+    """Before each step, and at the end, the cells of every rank; 0 where empty, "new" where a
+    message has just arrived."""
+    return [_frame(m, number, cells) for number, cells in enumerate(m.cells)]
 
 
 def _ink(chunk):
@@ -81,10 +88,10 @@ def _terms(m, cell):
     return f"{count} of {m.world_size}" if count < m.world_size else ""
 
 
-def _step(m, number, cells, drawing):
-    """The messages of one step, with their paths, and a caption."""
-    step, seen, messages = m.steps[number], {}, []
-    for message in step:
+def _messages(m, number, drawing):
+    """The messages of one step, with their paths."""
+    cells, seen, messages = m.cells[number], {}, []
+    for message in m.steps[number]:
         pair = message.sender, message.receiver
         seen[pair] = seen.get(pair, -1) + 1
         chunk = cells[message.sender][message.chunk].chunk
@@ -99,7 +106,7 @@ def _step(m, number, cells, drawing):
                      f"{'added' if message.phase == 'reduce' else 'copied'}, "
                      f"{seconds(message.end - message.start)}",
         })
-    return {"caption": caption(m, number), "messages": messages}
+    return messages
 
 
 def caption(m, number):

@@ -1,5 +1,6 @@
-"""The microscope scene as one static SVG: buffers before a step, its messages on their way."""
+"""The pictures of the microscope: buffers before each step, its messages on their way."""
 
+from html import escape
 from math import atan2, degrees
 
 from .microscope import check_step
@@ -19,23 +20,37 @@ def microscope_svg(scene, step=0, theme="auto"):
     """
     check_step(scene, step)
     width, low = max(scene["width"], 560), scene["height"]
-    messages = scene["steps"][step]["messages"] if step < len(scene["steps"]) else []
     notes = [line for note in scene["notes"] for line in wrapped(note, int(width / 5.6))]
-    body = [pattern_defs(), _header(scene, step)]
-    body += [_edge(*edge) for edge in scene["edges"]]
-    body += [_arrow(message) for message in messages]
-    body += [_rank(scene, here, scene["frames"][step][here["rank"]]) for here in scene["ranks"]]
-    body += [_token(message) for message in messages]
+    body = [scene["common"], _header(scene, step)]
+    body += [scene["pieces"][place] for place in scene["frames"][step]]
     body += [text(12, low + 14 + LINE * i, line, "muted") for i, line in enumerate(notes)]
-    label = f"{scene['title']}, {headline(scene, step)}"
+    label = f"{scene['title']}, {scene['captions'][step]}"
     height = low + 12 + LINE * len(notes)
     return document(width, height, "".join(body), label, svg_style(theme), theme)
 
 
-def headline(scene, step):
-    """What the picture shows, in words."""
-    steps = scene["steps"]
-    return steps[step]["caption"] if step < len(steps) else f"the end, after {len(steps)} steps"
+def pictures(drawing, frames, steps):
+    """{"width", "height", "top", "common", "pieces", "frames"}: what all steps share, and each of
+    them as places in the pieces, for most cells of a step stay what they were.
+
+    drawing : of `microscope_layout.arrange`. frames : `microscope.frames`. steps : messages.
+    """
+    pieces = {}
+    found = [[pieces.setdefault(piece, len(pieces)) for piece in _pieces(drawing, frame, messages)]
+             for frame, messages in zip(frames, [*steps, []])]
+    return {"width": drawing["width"], "height": drawing["height"], "top": 44,
+            "common": pattern_defs() + "".join(_edge(*edge) for edge in drawing["edges"]),
+            "pieces": list(pieces), "frames": found}
+
+
+def _pieces(drawing, frame, messages):
+    yield from map(_arrow, messages)
+    for here, cells in zip(drawing["ranks"], frame):
+        yield f"<g data-rank='{here['rank']}'>{_box(drawing['box'], here)}"
+        for (dx, dy), cell in zip(drawing["places"], cells):
+            yield _cell(here["x"] + dx, here["y"] + dy, *drawing["box"]["cell"], cell)
+        yield "</g>"
+    yield from map(_token, messages)
 
 
 def wrapped(words, letters):
@@ -54,12 +69,13 @@ def _header(scene, step):
         rect(10, 8, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
         + text(10 + size / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
         + text(size + 20, 22, scene["title"], "muted")
-        + text(12, 46, headline(scene, step), size=12, weight=600)
+        + text(12, 46, scene["captions"][step], size=12, weight=600)
     )
 
 
-def _rank(scene, here, cells):
-    box, x, y = scene["box"], here["x"], here["y"]
+def _box(box, here):
+    """A rank's frame and its name."""
+    x, y = here["x"], here["y"]
     out = [rect(x, y, box["width"], box["height"], "bg", "rx='7'"),
            rect(x, y, box["width"], box["height"], "",
                 "rx='7' fill='none' class='s-muted' stroke-width='1.2'"),
@@ -67,8 +83,6 @@ def _rank(scene, here, cells):
     if box["parting"]:
         out.append(text(x + box["width"] - 6, y + 14, "to send", "muted", 9, "end"))
         out.append(text(x + 7, y + box["parting"], "received", "muted", 9))
-    out += [_cell(x + dx, y + dy, *box["cell"], cell)
-            for (dx, dy), cell in zip(scene["places"], cells)]
     return "".join(out)
 
 
@@ -106,15 +120,19 @@ def _edge(x0, y0, x1, y1):
             "stroke-width='2'/>")
 
 
-def _token(message, at=HALFWAY):
+def _token(message):
+    """Drawn around (0, 0) and put on its way, along which a page moves it."""
     x0, y0, cx, cy, x1, y1 = message["path"]
-    at = max(at - message["lag"], 0)
+    at = max(HALFWAY - message["lag"], 0)
     x, y = ((1 - at) ** 2 * a + 2 * at * (1 - at) * c + at * at * b
             for a, c, b in ((x0, cx, x1), (y0, cy, y1)))
     width, height = TOKEN
-    token = rect(x - width / 2, y - height / 2, width, height, message["key"], "rx='10'")
-    outline = rect(x - width / 2, y - height / 2, width, height, "",
+    token = rect(-width / 2, -height / 2, width, height, message["key"], "rx='10'")
+    outline = rect(-width / 2, -height / 2, width, height, "",
                    "rx='10' fill='none' class='s-bg' stroke-width='1.5'")
     sign = "+" if message["phase"] == "reduce" else ""
-    return token + outline + text(x, y + 4, sign + message["value"], f"halo-{message['key']}", 11,
-                                  "middle", 700)
+    name = "-".join(str(message[what]) for what in ("sender", "receiver", "chunk"))
+    return (f"<g data-message='{name}' data-path='{message['path']}' data-lag='{message['lag']}' "
+            f"transform='translate({x:.1f},{y:.1f})'><title>{escape(message['words'])}</title>"
+            + token + outline + text(0, 4, sign + message["value"], f"halo-{message['key']}", 11,
+                                     "middle", 700) + "</g>")

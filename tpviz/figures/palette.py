@@ -151,6 +151,11 @@ def css_variables(selector=".tpv"):
     )
 
 
+def css_rules(selector=".tpv"):
+    """The classes of `svg_style`, within ``selector``, in the colours of `css_variables`."""
+    return _rules(selector, {token: f"var(--tpv-{token})" for token in tokens("light")})
+
+
 def svg_style(theme="auto"):
     """A ``<style>`` for an SVG: classes ``f-<token>`` (fill), ``s-<token>`` (stroke) and
     ``f-halo-<ink>`` (text on a mark, outlined in the mark's colour so that patterns do not cut it).
@@ -162,8 +167,7 @@ def svg_style(theme="auto"):
         raise ValueError(f"theme={theme!r} is not one of {', '.join(map(repr, THEMES))}")
     scope = f".tpv-{theme}"
     if theme == "page":
-        variables = {token: f"var(--tpv-{token})" for token in tokens("light")}
-        return f"<style>{css_variables(scope)}{_rules(scope, variables)}</style>"
+        return f"<style>{css_variables(scope)}{css_rules(scope)}</style>"
     body = _rules(scope, tokens("light" if theme == "auto" else theme))
     if theme == "auto":
         body += f"@media (prefers-color-scheme:dark){{{_rules(scope, tokens('dark'))}}}"

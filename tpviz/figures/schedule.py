@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from .palette import INKS, svg_style
+from .palette import INKS
 from .schedule_words import compared, say, share, spans
 from .svg import amount
 
@@ -119,11 +119,11 @@ def schedule_scene(acts, title, unit="", device=None):
 
     unit : "s" where times are seconds, "" where they are in the unit of what was given. device :
     bytes that a device has, where the acts have memory. Returns ``title``, ``badge``, ``width``,
-    ``height``, ``top`` (px of head that a page shows itself), ``style``, ``common`` (SVG),
+    ``height``, ``top`` (px of head that a page shows itself), ``common`` (SVG),
     ``facts``, ``says`` (the acts in words), ``stops`` (px of every end of an action or a wait),
-    ``captions`` (of each stop), ``rows`` ([act, rank, y]), ``lane`` and ``foot`` (px: height, and
-    the end of all lanes). What is said of a row: `schedule_look.look`.
-    Raises ``ValueError`` above 16 ranks or 8192 actions.
+    ``captions`` (of each stop), ``rows`` ([act, rank, y]), ``lane`` (px: height), ``head`` and
+    ``foot`` (px: from where to where a play-head stands). What is said of a row:
+    `schedule_look.look`. Raises ``ValueError`` above 16 ranks or 8192 actions.
     """
     from .schedule_svg import picture
 
@@ -132,12 +132,13 @@ def schedule_scene(acts, title, unit="", device=None):
     layout = lay_out(acts)
     times = list(stops(acts, layout).values())
     return {
-        "title": title, "badge": BADGE, "width": WIDTH, "top": TOP - 6, "style": svg_style("page"),
+        "title": title, "badge": BADGE, "width": WIDTH, "top": TOP - 6,
         **picture(acts, layout, unit, device),
         "facts": facts(acts, unit), "says": " ".join(compared(acts, unit)),
         "stops": [round(layout.x(t), 1) for t in times],
         "captions": [f"at {say(t, unit)} of {say(layout.duration, unit)}" for t in times],
-        "rows": [[*row] for row in layout.rows], "lane": layout.lane, "foot": layout.bottom,
+        "rows": [[*row] for row in layout.rows], "lane": layout.lane,
+        "head": TOP + 22, "foot": layout.bottom,
     }
 
 

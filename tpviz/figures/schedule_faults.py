@@ -2,7 +2,6 @@
 
 from . import schedule as figure
 from .microscope_svg import wrapped
-from .palette import svg_style
 from .schedule_svg import LETTERS, LINE
 from .svg import text
 
@@ -21,6 +20,6 @@ def faults_scene(schedule, faults):
             out.append(text(12 if i == 0 else 40, y, part, "muted", 13))
     return {
         "title": repr(schedule).strip("<>"), "badge": "cannot run", "width": figure.WIDTH,
-        "top": top, "height": y + 16, "style": svg_style("page"), "common": "".join(out),
+        "top": top, "height": y + 16, "common": "".join(out),
         "facts": [["faults", str(len(faults))]], "says": says, "stops": [float(figure.LEFT)],
-        "captions": ["cannot run"], "rows": [], "lane": 0, "foot": top}
+        "captions": ["cannot run"], "rows": [], "lane": 0, "head": top, "foot": top}

@@ -37,8 +37,8 @@ def schedule_svg(scene, step=0, look=None, theme="auto"):
     head += "".join(text(12, 43 + LINE * i, line, size=12) for i, line in enumerate(lines))
     x = scene["stops"][step]
     if step:
-        head += (f"<path d='M{x},{figure.TOP + 22}V{scene['foot']}' class='s-fg' "
-                 f"stroke-width='1.4'/><path d='M{x},{figure.TOP + 22}l-5,-6h10z' class='f-fg'/>")
+        head += (f"<path d='M{x},{scene['head']}V{scene['foot']}' class='s-fg' "
+                 f"stroke-width='1.4'/><path d='M{x},{scene['head']}l-5,-6h10z' class='f-fg'/>")
     mark = look["marks"][moment_of(look, step)] if look and look["marks"] else ""
     body = scene["common"] + head + mark
     return document(scene["width"], scene["height"], body, f"{scene['title']}, {said}",

@@ -15,8 +15,8 @@ import numpy as np
 from tpviz.trace import Trace
 from tpviz.trace.analyses import merge
 
-from .palette import INKS, MEMORY_KINDS, PATTERNS, axis_keys, phase_key
-from .svg import amount, seconds
+from .palette import INKS, MEMORY_KINDS, axis_keys, phase_key
+from .svg import amount, pattern_defs, seconds
 
 TEXT_COLUMNS = ("name", "phase", "layer", "members")
 INT_COLUMNS = ("id", "flops", "bytes", "microbatch", "chunk", "step", "waits_for")
@@ -63,7 +63,7 @@ def timeline_scene(trace, critical=False):
             for c, k in MEMORY_KINDS.items()
         ],
         "metrics": _metrics(trace),
-        "patterns": {name: tile for name, tile in PATTERNS.items() if tile},
+        "defs": pattern_defs(),
     }
 
 

@@ -85,6 +85,32 @@ class View(anywidget.AnyWidget):
         return {**data, "text/plain": repr(self), "image/svg+xml": self.to_svg()}, metadata
 
 
+class Film(View):
+    """A view whose pictures are made in Python, played by ``film.js``.
+
+    Its scene has ``badge``, ``title``, ``facts`` ([label, value]), ``notes`` (lines; may lack);
+    ``width``, ``height`` and ``top``, px of head that the page shows itself; ``common``, the SVG of
+    all steps; for each step its ``captions`` and ``words`` (may lack). Then either, or both, of
+
+    * ``frames``, for each step its SVG, or a list of places in ``pieces``, where much of it comes
+      again. What has ``data-path`` [x0, y0, control x, y, x1, y1] travels along it while the step
+      is played, ``data-lag`` (0..1 of the way) behind.
+    * ``stops``, for each step the px on a time axis at which it ends, from ``head`` to ``foot``
+      (px): there stands a play-head, which moves evenly in time.
+
+    A click on what has ``data-step`` goes to that step, one on ``data-rank`` chooses the rank. Ids
+    and references in the SVG begin with ``tpv-``. ``step`` is the step shown, from 0; ``autoplay``
+    starts playing, never where the reader prefers reduced motion.
+    """
+
+    step = traitlets.Int(0).tag(sync=True)
+    autoplay = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(self, autoplay=False):
+        super().__init__()
+        self.autoplay = autoplay
+
+
 class Framed(ipywidgets.VBox):
     """Knobs around a `View`, its ``picture``, in whose name it speaks."""
 

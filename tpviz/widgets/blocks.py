@@ -7,7 +7,6 @@ import threading
 from dataclasses import fields
 
 import ipywidgets
-import traitlets
 
 from tpviz.figures import blocks as figure
 from tpviz.figures.assets import module, stylesheet
@@ -19,7 +18,7 @@ from tpviz.schemes.atp.walk import walk
 from tpviz.schemes.megatron import Megatron
 from tpviz.workload import GPT
 
-from .base import Framed, View, check_names, shown
+from .base import Film, Framed, check_names, shown
 from .job import Latest
 from .knobs import CONTROL, WIDE, Knobs
 
@@ -124,18 +123,16 @@ class BlocksView(Framed):
         self.picture.publish(step=step)
 
 
-class BlockSteps(View):
+class BlockSteps(Film):
     """The picture of `BlocksView`: `show` gives it a story; ``step`` is the frame shown."""
 
     _figure, _scene_of = figure, staticmethod(figure.blocks_scene)
     _esm = module("blocks")
     _css = stylesheet()
-    step = traitlets.Int(0).tag(sync=True)
-    autoplay = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, autoplay=False):
-        super().__init__()
-        self.autoplay, self.story = autoplay, None
+        super().__init__(autoplay)
+        self.story = None
 
     def show(self, story, rank):
         """Draw a `tpviz.figures.blocks.Story` from a rank; stays at the same place in the block."""

@@ -2,9 +2,9 @@
  * The mesh view: the scene made by figures/mesh.py as a grid of ranks and the blocks of one parameter.
  * The reader chooses a rank (click, arrow keys) and a parameter; the kernel hears of both.
  */
-import { View, amount, make } from "./view.js";
+import { View, amount, make, rendered } from "./view.js";
 
-const LEFT = 64, TOP = 40, MATRIX = 220, GAP = 36, SLICES = 4;
+const MATRIX = 220; // px of a parameter's longer side
 
 class MeshView extends View {
   buildBody() {
@@ -24,88 +24,53 @@ class MeshView extends View {
   load() {
     this.scene = this.host.get("scene");
     this.menu.replaceChildren(...(this.scene.parameters ?? []).map((p) => make("option", { value: p.name }, null, p.name)));
-    this.cell = this.scene.ranks?.length > 32 ? 30 : 46;
+    this.common = this.group(this.scene.common ?? "");
   }
 
   get chosen() { return this.scene.ranks[Math.min(this.host.get("rank"), this.scene.ranks.length - 1)]; }
 
-  place({ slice, row, column }) {
-    const step = this.cell + 12, { columns, rows } = this.scene;
-    return [LEFT + (slice % SLICES) * (columns * step + GAP) + column * step,
-      TOP + Math.floor(slice / SLICES) * (rows * step + GAP) + row * step];
-  }
-
   draw() {
     const { scene, svg } = this, { chosen } = this;
-    [this.badge.textContent, this.title.textContent] = [scene.badge, scene.title];
+    this.drawHead(scene);
     this.root.setAttribute("aria-label", `Mesh ${scene.title}`);
-    const corners = scene.ranks.map((r) => this.place(r));
-    svg.setAttribute("width", Math.max(...corners.map((c) => c[0])) + this.cell + 12);
-    svg.setAttribute("height", Math.max(...corners.map((c) => c[1])) + this.cell + 12);
+    this.resize(svg, scene.width, scene.height, scene.top);
     svg.setAttribute("aria-activedescendant", `${this.uid}-${chosen.rank}`);
-    svg.replaceChildren();
-    this.drawDefs(svg, scene.patterns);
-    this.drawCaptions();
+    svg.replaceChildren(this.common);
     for (const axis of scene.axes) this.drawGroup(axis, chosen);
     for (const here of scene.ranks) this.drawRank(here, chosen);
-    this.drawLegend(chosen);
+    this.drawLegend(scene.axes.map((axis) => [axis, `${axis.name}: ranks ${chosen.groups[axis.name].join(", ")}`]),
+      `rank ${chosen.rank} and its groups:`);
     this.side.hidden = !scene.parameters.length;
     if (scene.parameters.length) this.drawMatrix(chosen.rank);
   }
 
-  drawCaptions() {
-    const { scene, svg } = this, text = (x, y, style, words, anchor = "start") => make("text", { x, y,
-      "text-anchor": anchor, "font-size": 12, style }, svg, words);
-    const bold = (axis) => `fill:var(--tpv-${axis.key});font-weight:700`;
-    text(LEFT, 14, bold(scene.axes.at(-1)), `${scene.axes.at(-1).name} →`);
-    if (scene.axes.length > 1) text(LEFT - 10, TOP + this.cell / 2 + 4, bold(scene.axes.at(-2)),
-      `${scene.axes.at(-2).name} ↓`, "end");
-    scene.slices.forEach((caption, slice) => {
-      const [x, y] = this.place({ slice, row: 0, column: 0 });
-      text(x, y - 8, "fill:var(--tpv-muted)", caption);
-    });
-  }
-
   /** A line through the members of the chosen rank's group: communication goes along it. */
   drawGroup(axis, chosen) {
-    const middle = this.cell / 2;
-    const points = chosen.groups[axis.name].map((r) => this.place(this.scene.ranks[r]).map((v) => v + middle));
+    const { cell, places } = this.scene, points = chosen.groups[axis.name].map((r) => places[r].map((v) => v + cell / 2));
     make("path", { d: `M${points.map((p) => p.join(",")).join("L")}`,
-      style: `fill:none;stroke:var(--tpv-${axis.key});stroke-width:5;stroke-opacity:.8` }, this.svg);
+      class: `s-${axis.key}`, fill: "none", "stroke-width": 5, "stroke-opacity": .8 }, this.svg);
   }
 
   drawRank(here, chosen) {
-    const [x, y] = this.place(here), size = this.cell, mine = here.rank === chosen.rank;
+    const { places, cell: size, top } = this.scene, [x, y] = places[here.rank], mine = here.rank === chosen.rank;
     const axis = mine ? undefined : this.scene.axes.find((a) => chosen.groups[a.name].includes(here.rank));
     const where = Object.entries(here.coords).map(([name, i]) => `${name} ${i}`).join(", ");
     const group = make("g", { id: `${this.uid}-${here.rank}`, role: "option", "aria-selected": mine,
       "aria-label": `rank ${here.rank}: ${where}${axis ? `, in the ${axis.name} group of rank ${chosen.rank}` : ""}`,
       "data-rank": here.rank, style: "cursor:pointer" }, this.svg);
-    const box = (style) => make("rect", { x, y, width: size, height: size, rx: 7, style }, group);
-    box(mine ? "fill:var(--tpv-fg)" : axis ? `fill:var(--tpv-${axis.key})` : "fill:var(--tpv-bg);stroke:var(--tpv-muted)");
-    if (axis && axis.pattern !== "solid") box(`fill:url(#${this.uid}-${axis.pattern})`);
-    if (mine) make("rect", { x: x - 3.5, y: y - 3.5, width: size + 7, height: size + 7, rx: 10,
-      style: "fill:none;stroke:var(--tpv-fg);stroke-width:2" }, group);
-    const ink = mine ? "fill:var(--tpv-bg)" : axis ? `fill:var(--tpv-on-${axis.key});stroke:var(--tpv-${axis.key});`
-      + "stroke-width:3;paint-order:stroke" : "fill:var(--tpv-fg)";
-    const small = size > 40;
-    make("text", { x: x + size / 2, y: y + size / 2 + (small ? -1 : 4), "text-anchor": "middle",
-      "font-size": small ? 14 : 12, "font-weight": 700, style: ink }, group, here.rank);
-    if (small) make("text", { x: x + size / 2, y: y + size - 9, "text-anchor": "middle", "font-size": 10, style: ink },
-      group, axis ? axis.name : Object.values(here.coords).join(","));
+    const box = (look) => make("rect", { x, y, width: size, height: size, rx: 7, ...look }, group);
+    box({ class: mine ? "f-fg" : axis ? `f-${axis.key}` : "f-bg s-muted" });
+    if (axis && axis.pattern !== "solid") box({ fill: this.tile(axis.pattern) });
+    if (mine) make("rect", { x: x - 3.5, y: y - 3.5, width: size + 7, height: size + 7, rx: 10, class: "s-fg",
+      fill: "none", "stroke-width": 2 }, group);
+    const roomy = size > 40, text = (up, look, words) => make("text", { x: x + size / 2, y: y + up, ...look,
+      "text-anchor": "middle", class: mine ? "f-bg" : axis ? `f-halo-${axis.key}` : "f-fg" }, group, words);
+    text(size / 2 + (roomy ? -1 : 4), { "font-size": roomy ? 14 : 12, "font-weight": 700 }, here.rank);
+    if (roomy) text(size - 9, { "font-size": 10 }, axis ? axis.name : Object.values(here.coords).join(","));
     group.addEventListener("click", () => { this.svg.focus({ preventScroll: true }); this.choose(here.rank); });
     group.addEventListener("pointerenter", () => this.showTip(`rank ${here.rank}`, [where,
-      ...Object.entries(here.groups).map(([name, ranks]) => `${name} group: ranks ${ranks.join(", ")}`)], x + size, y + size));
+      ...Object.entries(here.groups).map(([name, ranks]) => `${name} group: ranks ${ranks.join(", ")}`)], x + size, y + size - top));
     group.addEventListener("pointerleave", () => { this.tip.hidden = true; });
-  }
-
-  drawLegend(chosen) {
-    this.legend.replaceChildren(make("span", {}, null, `rank ${chosen.rank} and its groups:`));
-    for (const axis of this.scene.axes) {
-      const item = make("span", {}, this.legend), chip = make("svg", { width: 14, height: 13, "aria-hidden": "true" }, item);
-      this.drawRun([[0, 14]], 1, 10, { ...axis, kind: "axis" }, chip);
-      item.append(`${axis.name}: ranks ${chosen.groups[axis.name].join(", ")}`);
-    }
   }
 
   drawMatrix(rank) {
@@ -114,20 +79,17 @@ class MeshView extends View {
     this.menu.value = parameter.name;
     const { shape, blocks } = parameter, [across, down] = shape.length === 1 ? [shape[0], 1] : [shape[1], shape[0]];
     const scale = MATRIX / Math.max(across, down), width = Math.max(across * scale, 36);
-    const height = Math.max(down * scale, 30), box = blocks[parameter.block_of[rank]].box;
-    const share = box[2] * box[3];
+    const height = Math.max(down * scale, 30), own = blocks[parameter.block_of[rank]];
+    const share = own.box[2] * own.box[3];
     this.facts.replaceChildren();
     make("b", {}, this.facts, parameter.notation);
     this.facts.append(`   ${shape.join(" × ")}`);
     make("div", {}, this.facts, `rank ${rank} owns ${+(100 * share).toPrecision(4)} %: `
       + amount(Math.round(share * parameter.elements), "").trim() + " elements");
-    matrix.setAttribute("width", width + 4);
-    matrix.setAttribute("height", height + 4);
+    this.resize(matrix, width + 4, height + 4);
     matrix.setAttribute("aria-label", `${parameter.name} ${parameter.notation}: the block of rank ${rank}`);
     matrix.replaceChildren();
-    this.drawDefs(matrix, scene.patterns);
-    const own = blocks[parameter.block_of[rank]]; // drawn last, so that no neighbour's edge hides it
-    for (const block of [...blocks.filter((b) => b !== own), own]) {
+    for (const block of [...blocks.filter((b) => b !== own), own]) { // own last: no neighbour's edge hides it
       if (block.box[2] * block.box[3] > 0) this.drawBlock(block, block === own, width, height, parameter.axes);
     }
   }
@@ -136,12 +98,12 @@ class MeshView extends View {
     const least = mine ? 3 : 0, [x, y] = [2 + box[0] * width, 2 + box[1] * height];
     const [w, h] = [Math.max(box[2] * width, least), Math.max(box[3] * height, least)];
     const key = this.scene.axes.find((a) => a.name === axes.at(-1))?.key;
-    const fill = !mine ? "fill:none" : key ? `fill:var(--tpv-${key})` : "fill:var(--tpv-muted)";
-    make("rect", { x, y, width: w, height: h, "data-owners": ranks.join(","), style: `${fill};stroke:var(--tpv-fg)` }, this.matrix);
+    make("rect", { x, y, width: w, height: h, "data-owners": ranks.join(","), fill: "none",
+      class: `s-fg ${mine ? `f-${key ?? "muted"}` : ""}` }, this.matrix);
     const words = ranks.join(",");
     if (h < 12 || w < 6.5 * words.length) return;
-    make("text", { x: x + w / 2, y: y + h / 2 + 4, "text-anchor": "middle", "font-size": 10, style:
-      `fill:var(--tpv-${mine ? (key ? `on-${key}` : "bg") : "muted"})` }, this.matrix, words);
+    make("text", { x: x + w / 2, y: y + h / 2 + 4, "text-anchor": "middle", "font-size": 10,
+      class: `f-${mine ? (key ? `on-${key}` : "bg") : "muted"}` }, this.matrix, words);
   }
 
   choose(rank) {
@@ -151,28 +113,23 @@ class MeshView extends View {
     this.live.textContent = `rank ${rank}: ` + Object.entries(groups).map(([a, g]) => `${a} with ${g.join(", ")}`).join("; ");
   }
 
-  /** Arrows move to the nearest rank in that direction on the picture. */
-  onKey(event) {
-    const move = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
-    const jump = { Home: 0, End: this.scene.ranks.length - 1 }[event.key];
-    if (!move && jump === undefined) return;
-    event.preventDefault();
-    event.stopPropagation();
-    if (jump !== undefined) { this.choose(jump); return; }
-    const [x, y] = this.place(this.chosen);
+  keys() {
+    return { Home: () => this.choose(0), End: () => this.choose(this.scene.ranks.length - 1),
+      ArrowRight: () => this.walk(1, 0), ArrowLeft: () => this.walk(-1, 0),
+      ArrowDown: () => this.walk(0, 1), ArrowUp: () => this.walk(0, -1) };
+  }
+
+  /** To the nearest rank in a direction on the picture. */
+  walk(right, down) {
+    const { places } = this.scene, here = places[this.chosen.rank];
     let best = null;
-    for (const here of this.scene.ranks) {
-      const [dx, dy] = this.place(here).map((v, i) => v - [x, y][i]);
-      const ahead = dx * move[0] + dy * move[1], aside = Math.abs(dx * move[1]) + Math.abs(dy * move[0]);
-      if (ahead > 0 && (!best || ahead + 3 * aside < best[0])) best = [ahead + 3 * aside, here.rank];
-    }
+    places.forEach((place, rank) => {
+      const [dx, dy] = place.map((v, i) => v - here[i]);
+      const ahead = dx * right + dy * down, aside = Math.abs(dx * down) + Math.abs(dy * right);
+      if (ahead > 0 && (!best || ahead + 3 * aside < best[0])) best = [ahead + 3 * aside, rank];
+    });
     if (best) this.choose(best[1]);
   }
 }
 
-export default {
-  render({ model, el }) {
-    const view = new MeshView(model, el, "mesh", ["rank", "parameter"]);
-    return () => view.destroy();
-  },
-};
+export default rendered(MeshView, "mesh", ["rank", "parameter"]);

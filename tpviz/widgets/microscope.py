@@ -3,17 +3,15 @@
 >>> view = MicroscopeView(tv.microscope(algorithm="ring"))      # doctest: +SKIP
 """
 
-import traitlets
-
 from tpviz.collectives import Microscope
 from tpviz.figures import microscope as figure
 from tpviz.figures.assets import module, stylesheet
 from tpviz.figures.microscope_svg import microscope_svg
 
-from .base import View, check_names
+from .base import Film, check_names
 
 
-class MicroscopeView(View):
+class MicroscopeView(Film):
     """Buffers of all ranks, with their numbers, and the messages that were really sent.
 
     Parameters
@@ -28,13 +26,10 @@ class MicroscopeView(View):
 
     _esm = module("microscope")
     _css = stylesheet()
-    step = traitlets.Int(0).tag(sync=True)
-    autoplay = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, microscope=None, *, autoplay=False, **unknown):
         check_names("MicroscopeView", unknown, ["microscope", "autoplay"])
-        super().__init__()
-        self.autoplay = autoplay
+        super().__init__(autoplay)
         self.microscope = None
         if microscope is not None:
             self.show(microscope)

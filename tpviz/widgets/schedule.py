@@ -17,7 +17,7 @@ from tpviz.figures.schedule_look import look
 from tpviz.figures.schedule_svg import check_place, schedule_svg, words_of
 from tpviz.schemes.merak.schedules import faults
 
-from .base import Framed, View, check_names, shown
+from .base import Film, Framed, check_names, shown
 from .job import Latest
 from .schedule_acts import NONE, Programme, Sizes
 from .schedule_sources import source_of
@@ -102,19 +102,17 @@ class ScheduleView(Framed):
         self.picture.publish(row=row)
 
 
-class ScheduleSteps(View):
+class ScheduleSteps(Film):
     """The picture of `ScheduleView`: `show` gives it a `Programme`, or a `Schedule` with faults."""
 
     _esm = module("schedule")
     _css = stylesheet()
-    step = traitlets.Int(0).tag(sync=True)
     row = traitlets.Int(-1).tag(sync=True)
     look = traitlets.Dict().tag(sync=True)  # of the row alone: those of all would be much
-    autoplay = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, autoplay=False):
-        super().__init__()
-        self.autoplay, self.programme = autoplay, None
+        super().__init__(autoplay)
+        self.programme = None
 
     def show(self, programme):
         """Draw it; the play-head stays where it is."""

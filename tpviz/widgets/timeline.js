@@ -5,29 +5,24 @@
  * chosen. The pointer finds its bar by searching the lane's own list.
  */
 import { GUTTER, HINT, TimelineDrawing } from "./timeline_draw.js";
-import { amount, make, seconds } from "./view.js";
+import { amount, make, rendered, seconds } from "./view.js";
 
 const SWEEP = 12; // seconds the play-head takes to cross the window
 
 class TimelineView extends TimelineDrawing {
-  buildBody() {
-    this.metrics = make("div", { class: "tpv-metrics" }, this.root);
-    const tools = make("div", { class: "tpv-tools", role: "toolbar", "aria-label": "timeline controls" }, this.root);
-    this.playButton = this.button(tools, "▶ Play", "Play", () => this.play(!this.playing));
-    this.button(tools, "|◀", "first event (Home)", () => this.step(-Infinity));
-    this.button(tools, "◀", "previous event (Left)", () => this.step(-1));
-    this.button(tools, "▶", "next event (Right)", () => this.step(1));
-    this.button(tools, "▶|", "last event (End)", () => this.step(Infinity));
+  get unit() { return "event"; }
+
+  buildTools(tools) {
     this.button(tools, "+", "zoom in (+)", () => this.zoom(0.6));
     this.button(tools, "−", "zoom out (-)", () => this.zoom(1 / 0.6));
     this.button(tools, "step", "show one step (s)", () => this.showStep());
     this.button(tools, "all", "show everything (0)", () => this.setWindow(0, this.scene.duration));
-    this.now = make("span", { class: "tpv-now" }, tools);
-    const scroll = make("div", { class: "tpv-scroll" }, this.root);
-    this.svg = make("svg", { tabindex: 0, role: "application", "aria-roledescription": "timeline" }, scroll);
+  }
+
+  buildBody() {
+    super.buildBody();
     this.legend = make("div", { class: "tpv-legend" }, this.root);
     make("div", { class: "tpv-hint" }, this.root, HINT);
-    this.svg.addEventListener("keydown", (e) => this.onKey(e));
     this.svg.addEventListener("wheel", (e) => this.onWheel(e), { passive: false });
     this.svg.addEventListener("pointerdown", (e) => this.onDown(e));
     this.svg.addEventListener("pointermove", (e) => this.onMove(e));
@@ -36,16 +31,8 @@ class TimelineView extends TimelineDrawing {
     }
   }
 
-  tick(now) {
-    if (this.playing) {
-      this.head += (this.high - this.low) / SWEEP * Math.min((now - this.before) / 1000 || 0, 0.1);
-      this.before = now;
-      if (this.head >= this.high) { this.head = this.high; this.play(false); }
-    }
-    super.tick();
-    if (this.overlay) this.drawOverlay();
-    if (this.playing) this.request();
-  }
+  get span() { return [this.low, this.high]; }
+  get speed() { return (this.high - this.low) / SWEEP; }
 
   facts(i) {
     const { bars, strings, keys } = this.scene, lane = this.lanes[bars.lane[i]], key = keys[bars.key[i]];
@@ -60,15 +47,6 @@ class TimelineView extends TimelineDrawing {
       number("microbatch") >= 0 ? `microbatch ${number("microbatch")}` : "",
       number("chunk") >= 0 ? `chunk ${number("chunk")}` : "",
       source === undefined ? "" : `waits for ${strings[bars.name[source]]} on ${this.lanes[bars.lane[source]].name}`]];
-  }
-
-  play(on) {
-    this.playing = on;
-    this.before = undefined;
-    if (on && this.head >= this.high * 0.999) this.head = this.low;
-    this.playButton.textContent = on ? "⏸ Pause" : "▶ Play";
-    this.playButton.setAttribute("aria-label", on ? "Pause" : "Play");
-    this.request();
   }
 
   select(rank) {
@@ -86,7 +64,7 @@ class TimelineView extends TimelineDrawing {
     this.live.textContent = [title, ...lines.filter(Boolean)].join(", ");
   }
 
-  step(by) {
+  jump(by) {
     const list = this.lanes[this.lane].bars, at = list.indexOf(this.focus);
     if (!list.length) return;
     this.play(false);
@@ -116,17 +94,12 @@ class TimelineView extends TimelineDrawing {
     this.setWindow(center - (center - this.low) * factor, center + (this.high - center) * factor);
   }
 
-  onKey(event) {
+  keys({ shiftKey }) {
     const span = this.high - this.low, pan = (by) => this.setWindow(this.low + by * span, this.high + by * span);
-    const actions = { " ": () => this.play(!this.playing), Home: () => this.step(-Infinity), End: () => this.step(Infinity),
-      ArrowRight: () => event.shiftKey ? pan(0.2) : this.step(1), ArrowLeft: () => event.shiftKey ? pan(-0.2) : this.step(-1),
+    return { ...super.keys(), ...shiftKey && { ArrowRight: () => pan(0.2), ArrowLeft: () => pan(-0.2) },
       ArrowDown: () => this.changeLane(1), ArrowUp: () => this.changeLane(-1), "+": () => this.zoom(0.6),
       "=": () => this.zoom(0.6), "-": () => this.zoom(1 / 0.6), 0: () => this.setWindow(0, this.scene.duration),
       s: () => this.showStep(), Escape: () => { this.tip.hidden = true; } };
-    if (!actions[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    event.stopPropagation();
-    actions[event.key]();
   }
 
   onWheel(event) {
@@ -150,8 +123,9 @@ class TimelineView extends TimelineDrawing {
     let moved = false;
     const scale = (high - low) / (this.right - GUTTER);
     const move = (e) => {
-      moved ||= Math.abs(e.clientX - event.clientX) > 4;
-      if (moved) this.setWindow(low - (e.clientX - event.clientX) * scale, high - (e.clientX - event.clientX) * scale);
+      const by = e.clientX - event.clientX;
+      moved ||= Math.abs(by) > 4;
+      if (moved) this.setWindow(low - by * scale, high - by * scale);
     };
     const up = () => {
       removeEventListener("pointermove", move);
@@ -171,9 +145,4 @@ class TimelineView extends TimelineDrawing {
   }
 }
 
-export default {
-  render({ model, el }) {
-    const view = new TimelineView(model, el, "timeline", ["rank"]);
-    return () => view.destroy();
-  },
-};
+export default rendered(TimelineView, "timeline", ["rank"]);

@@ -2,13 +2,14 @@
  * Drawing the timeline: the scene made by figures/timeline.py becomes SVG. All bars of one kind on one
  * lane are one path, so thousands of events stay a few dozen elements. What the reader does is in timeline.js.
  */
-import { View, addRun, amount, make, seconds, ticks } from "./view.js";
+import { Player } from "./player.js";
+import { addRun, amount, make, seconds, ticks } from "./view.js";
 
 export const GUTTER = 112, RIGHT = 14, TOP = 24, COMPUTE = 20, COMM = 13, GAP = 8, MEMORY = 54;
 export const HINT = "Space plays, ←/→ step through events, ↑/↓ change lane, +/− zoom, s shows one step, 0 all, drag pans. "
   + "The wheel zooms once the picture has the focus.";
 
-export class TimelineDrawing extends View {
+export class TimelineDrawing extends Player {
   load() {
     const scene = this.scene = this.host.get("scene");
     this.lanes = (scene.lanes ?? []).map((lane) => ({ ...lane, bars: [], height: lane.axis ? COMM : COMPUTE }));
@@ -21,7 +22,7 @@ export class TimelineDrawing extends View {
     scene.bars?.lane.forEach((lane, i) => this.lanes[lane].bars.push(i));
     this.place = new Map((scene.bars?.id ?? []).map((id, i) => [id, i]));
     [this.low, this.high, this.head, this.focus, this.lane] = [0, scene.duration, 0, -1, 0];
-    this.play(Boolean(this.host.get("autoplay")) && !this.calm && Boolean(scene.lanes));
+    this.autoplay();
   }
 
   get rank() { return this.host.get("rank"); }
@@ -40,31 +41,28 @@ export class TimelineDrawing extends View {
     const label = `Timeline, ${scene.badge}: ${scene.ranks.length} ranks, ${scene.bars.id.length} events`;
     this.root.setAttribute("aria-label", label);
     svg.setAttribute("aria-label", `${label}. ${HINT}`);
-    svg.setAttribute("width", this.width);
-    svg.setAttribute("height", height);
+    this.resize(svg, this.width, height);
     svg.replaceChildren();
     make("rect", { x: GUTTER, y: 0, width: this.right - GUTTER, height },
-      make("clipPath", { id: `${this.uid}-clip` }, this.drawDefs(svg, scene.patterns)));
+      make("clipPath", { id: `${this.uid}-clip` }, this.group(scene.defs, svg)));
     this.drawAxis();
-    this.plot = make("g", { "clip-path": `url(#${this.uid}-clip)` }, svg);
+    this.plot = make("g", { "clip-path": this.tile("clip") }, svg);
     this.lanes.forEach((lane, i) => this.drawLane(lane, i));
     const critical = scene.critical.map((i) => this.outline(i)).join("");
-    if (critical) make("path", { d: critical, class: "tpv-critical",
-      style: "fill:none;stroke:var(--tpv-fg);stroke-width:1.8" }, this.plot);
+    if (critical) make("path", { d: critical, class: "s-fg tpv-critical", fill: "none", "stroke-width": 1.8 }, this.plot);
     if (this.memory) this.drawMemory(this.memory);
-    this.overlay = make("g", { "clip-path": `url(#${this.uid}-clip)`, "pointer-events": "none" }, svg);
+    this.overlay = make("g", { "clip-path": this.tile("clip"), "pointer-events": "none" }, svg);
     this.drawWords();
   }
 
   drawAxis() {
-    const line = (t, style) => make("path", { d: `M${this.x(t)},${TOP - 6}V${this.bottom}`, style }, this.svg);
+    const line = (t, look) => make("path", { d: `M${this.x(t)},${TOP - 6}V${this.bottom}`, ...look }, this.svg);
     for (const t of ticks(this.low, this.high, Math.max(this.width / 130, 2))) {
-      line(t, "stroke:var(--tpv-rule)");
-      make("text", { x: this.x(t), y: 12, "text-anchor": "middle", "font-size": 10,
-        style: "fill:var(--tpv-muted)" }, this.svg, seconds(t));
+      line(t, { class: "s-rule" });
+      make("text", { x: this.x(t), y: 12, "text-anchor": "middle", "font-size": 10, class: "f-muted" }, this.svg, seconds(t));
     }
     for (const t of this.scene.steps.flat()) {
-      if (t >= this.low && t <= this.high) line(t, "stroke:var(--tpv-muted);stroke-dasharray:2 3");
+      if (t >= this.low && t <= this.high) line(t, { class: "s-muted", "stroke-dasharray": "2 3" });
     }
   }
 
@@ -72,12 +70,12 @@ export class TimelineDrawing extends View {
     const { svg, scene: { bars, keys, strings, exposed } } = this, chosen = lane.rank === this.rank;
     if (!lane.axis) {
       make("text", { x: 4, y: lane.y + 14, "font-size": 11, "data-rank": lane.rank,
-        "font-weight": chosen ? 800 : 500, style: "fill:var(--tpv-fg);cursor:pointer" }, svg,
+        "font-weight": chosen ? 800 : 500, class: "f-fg", style: "cursor:pointer" }, svg,
       `${chosen ? "▸ " : ""}rank ${lane.rank}`).addEventListener("click", () => this.select(lane.rank));
     }
     make("text", { x: GUTTER - 6, y: lane.y + lane.height - 3.5, "text-anchor": "end", "font-size": 10,
-      style: "fill:var(--tpv-muted)" }, svg, lane.name);
-    make("path", { d: `M${GUTTER},${lane.y + lane.height + 1}H${this.right}`, style: "stroke:var(--tpv-rule)" }, svg);
+      class: "f-muted" }, svg, lane.name);
+    make("path", { d: `M${GUTTER},${lane.y + lane.height + 1}H${this.right}`, class: "s-rule" }, svg);
     const runs = keys.map(() => []), names = [], bare = [];
     for (const i of lane.bars) {
       if (bars.end[i] < this.low || bars.start[i] > this.high) continue;
@@ -88,8 +86,8 @@ export class TimelineDrawing extends View {
     }
     runs.forEach((run, k) => this.drawRun(run, lane.y, lane.height, keys[k], this.plot));
     for (const [x, name, key] of names) {
-      make("text", { x, y: lane.y + lane.height / 2 + 3.5, "text-anchor": "middle", "font-size": 10, style:
-        `fill:var(--tpv-on-${key});stroke:var(--tpv-${key});stroke-width:3;paint-order:stroke` }, this.plot, name);
+      make("text", { x, y: lane.y + lane.height / 2 + 3.5, "text-anchor": "middle", "font-size": 10,
+        class: `f-halo-${key}` }, this.plot, name);
     }
     exposed.lane.forEach((l, i) => {
       if (l === index) addRun(bare, this.x(exposed.start[i]), this.x(exposed.end[i]));
@@ -99,7 +97,7 @@ export class TimelineDrawing extends View {
 
   drawMemory(memory) {
     const top = this.bottom + 22;
-    make("text", { x: 4, y: top - 6, "font-size": 11, "font-weight": 600, style: "fill:var(--tpv-fg)" }, this.svg,
+    make("text", { x: 4, y: top - 6, "font-size": 11, "font-weight": 600, class: "f-fg" }, this.svg,
       `memory of rank ${this.rank}: peak ${amount(memory.peak, "B")}${memory.note}`);
     const x = [...memory.time, Math.max(this.scene.duration, memory.time.at(-1))].map((t) => this.x(t).toFixed(1));
     const y = (v) => (top + MEMORY * (1 - v / Math.max(memory.peak, 1))).toFixed(1);
@@ -108,9 +106,9 @@ export class TimelineDrawing extends View {
       const upper = base.map((v, i) => v + memory[column][i]);
       const there = upper.map((v, i) => `${x[i]},${y(v)}H${x[i + 1]}`).join("L");
       const back = base.map((v, i) => `L${x[i + 1]},${y(v)}H${x[i]}`).reverse().join("");
-      make("path", { d: `M${there}${back}z`, style: `fill:var(--tpv-${key})`, "data-memory": column }, this.plot);
-      make("path", { d: `M${there}${back}z`, style: pattern === "solid" ? "fill:none"
-        : `fill:url(#${this.uid}-${pattern})` }, this.plot);
+      const paint = (look) => make("path", { d: `M${there}${back}z`, ...look }, this.plot);
+      paint({ class: `f-${key}`, "data-memory": column });
+      if (pattern !== "solid") paint({ fill: this.tile(pattern) });
       base = upper;
     }
   }
@@ -118,21 +116,11 @@ export class TimelineDrawing extends View {
   /** Badge, metrics and legend: HTML around the picture. */
   drawWords() {
     const { scene } = this;
-    [this.badge.textContent, this.title.textContent] = [scene.badge, scene.title];
-    this.metrics.replaceChildren(...scene.metrics.map(([label, value]) => {
-      const node = make("span", {}, null, `${label} `);
-      make("b", {}, node, value);
-      return node;
-    }));
+    this.drawHead(scene, scene.metrics);
     const items = scene.keys.map((k) => [k, k.kind === "comm" ? `communication ${k.label}` : k.label]);
     if (scene.exposed.lane.length) items.push([{ key: "exposed", kind: "exposed" }, "exposed communication"]);
     if (this.memory) items.push(...scene.memory_keys.map((k) => [{ ...k, kind: "memory" }, k.label]));
-    this.legend.replaceChildren(...items.map(([key, label]) => {
-      const node = make("span");
-      this.drawRun([[0, 14]], 1, 10, key, make("svg", { width: 14, height: 13, "aria-hidden": "true" }, node));
-      node.append(label);
-      return node;
-    }));
+    this.drawLegend(items);
   }
 
   outline(i) {
@@ -142,24 +130,26 @@ export class TimelineDrawing extends View {
   }
 
   /** What moves: the play-head, the bars under it, the chosen event and what it waited for. */
-  drawOverlay() {
-    const { overlay, scene: { bars } } = this, x = this.x(this.head);
-    const path = (d, style) => make("path", { d, style: `fill:none;${style}` }, overlay);
+  move() {
+    const { overlay } = this;
+    if (!overlay) return;
+    const { bars } = this.scene, x = this.x(this.head);
+    const path = (d, ink, width) => make("path", { d, fill: "none", class: `s-${ink}`, "stroke-width": width }, overlay);
     overlay.replaceChildren();
     const under = this.lanes.map((lane) => this.barAt(lane, this.head, 0)).filter((i) => i >= 0);
-    path(under.map((i) => this.outline(i)).join("") || "M0,0", "stroke:var(--tpv-fg);stroke-width:1.4");
-    path(`M${x},${TOP - 8}V${this.bottom + (this.memory ? MEMORY + 26 : 0)}`, "stroke:var(--tpv-fg);stroke-width:1.6");
-    path(`M${x - 5},${TOP - 13}h10l-5,7z`, "fill:var(--tpv-fg)");
+    path(under.map((i) => this.outline(i)).join("") || "M0,0", "fg", 1.4);
+    path(`M${x},${TOP - 8}V${this.bottom + (this.memory ? MEMORY + 26 : 0)}`, "fg", 1.6);
+    make("path", { d: `M${x - 5},${TOP - 13}h10l-5,7z`, class: "f-fg" }, overlay);
     this.now.textContent = `${seconds(this.head)} of ${seconds(this.scene.duration)}`;
     if (this.focus < 0) return;
-    path(this.outline(this.focus), "stroke:var(--tpv-bg);stroke-width:5");
-    path(this.outline(this.focus), "stroke:var(--tpv-fg);stroke-width:2.6");
+    path(this.outline(this.focus), "bg", 5);
+    path(this.outline(this.focus), "fg", 2.6);
     const source = this.place.get(bars.waits_for[this.focus]);
     if (source === undefined) return;
     const [from, to] = [source, this.focus].map((i) => this.lanes[bars.lane[i]]);
     path(`M${this.x(bars.start[source])},${from.y + 6}C${x},${from.y + 30} ${x - 30},${to.y - 12} ${x},${to.y + 6}`,
-      "stroke:var(--tpv-exposed);stroke-width:2");
-    path(this.outline(source), "stroke:var(--tpv-exposed);stroke-width:2.2");
+      "exposed", 2);
+    path(this.outline(source), "exposed", 2.2);
   }
 
   /** The bar of a lane at a time (within `slack` seconds), the latest started; -1 for none. */

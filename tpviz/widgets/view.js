@@ -4,7 +4,7 @@
  * `host` is anywidget's model in Jupyter, and a small stand-in with the same get/set/on in a plain page.
  */
 export function make(tag, attrs = {}, parent = null, text = null) {
-  const html = /^(div|span|b|button|select|option|label)$/.test(tag);
+  const html = /^(div|span|b|button|select|option|label|input)$/.test(tag);
   const node = html ? document.createElement(tag) : document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attrs)) node.setAttribute(name, value);
   if (text !== null) node.textContent = text;
@@ -28,6 +28,14 @@ export function ticks(low, high, count) {
   return out;
 }
 
+/** What a module gives: `render` shows a view of this kind in Jupyter, or in a page. */
+export const rendered = (Kind, name, traits) => ({
+  render({ model, el }) {
+    const view = new Kind(model, el, name, traits);
+    return () => view.destroy();
+  },
+});
+
 /** Bars closer than this many px are drawn as one. */
 const SUBPIXEL = 0.35;
 export function addRun(run, from, to) {
@@ -47,6 +55,7 @@ export class View {
     this.badge = make("span", { class: "tpv-badge" }, head);
     this.title = make("span", { class: "tpv-title" }, head);
     this.error = make("div", { class: "tpv-error", role: "alert", hidden: "" }, this.root);
+    this.metrics = make("div", { class: "tpv-metrics" }, this.root);
     this.buildBody();
     this.tip = make("div", { class: "tpv-tip", hidden: "" }, this.root);
     this.live = make("div", { class: "tpv-live", "aria-live": "polite" }, this.root);
@@ -107,35 +116,67 @@ export class View {
     return node;
   }
 
-  /** The patterns of the palette as SVG definitions of this view; returns the <defs>. */
-  drawDefs(svg, patterns) {
-    const defs = make("defs", {}, svg);
-    const pattern = (name, [size, d], stroke, width) => make("path", { d, style: `stroke:${stroke};fill:none`,
-      "stroke-width": width }, make("pattern", { id: `${this.uid}-${name}`, width: size, height: size,
-      patternUnits: "userSpaceOnUse" }, defs));
-    for (const [name, tile] of Object.entries(patterns)) {
-      pattern(name, tile, "color-mix(in srgb, var(--tpv-bg) 55%, transparent)", 1);
-    }
-    pattern("exposed", patterns.hatch, "var(--tpv-exposed)", 1.4);
-    return defs;
+  /** A group of SVG made in Python, its ids this view's own: another view's may be hidden, and not drawn. */
+  group(drawn, parent = null) {
+    const group = make("g", {}, parent);
+    group.innerHTML = drawn.replace(/(#|id=')tpv-/g, `$1${this.uid}-`);
+    return group;
   }
+
+  /** An SVG's size in px, without its top. */
+  resize(svg, width, height, top = 0) {
+    svg.setAttribute("viewBox", `0 ${top} ${width} ${height - top}`);
+    svg.setAttribute("width", width);
+    svg.setAttribute("height", height - top);
+  }
+
+  /** What colours mean: a chip and words of each [key as in drawRun, words]. */
+  drawLegend(items, first = "") {
+    this.legend.replaceChildren(first, ...items.map(([key, words]) => {
+      const node = make("span");
+      this.drawRun([[0, 14]], 1, 10, key, make("svg", { width: 14, height: 13, "aria-hidden": "true" }, node));
+      node.append(words);
+      return node;
+    }));
+  }
+
+  /** Badge, title, and facts as [label, value]. */
+  drawHead({ badge, title }, facts = []) {
+    [this.badge.textContent, this.title.textContent] = [badge, title];
+    this.metrics.replaceChildren(...facts.map(([label, value]) => {
+      const node = make("span", {}, null, `${label} `);
+      make("b", {}, node, value);
+      return node;
+    }));
+  }
+
+  /** A key that `keys` has does what it says there, and the page does not hear of it. */
+  onKey(event) {
+    const act = this.keys(event)[event.key];
+    if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    act();
+  }
+
+  tile(pattern) { return `url(#${this.uid}-${pattern})`; }
 
   /** Bars of one kind as one path (and one more for its pattern): `run` is [[x0, x1], ...] in px. */
   drawRun(run, y, height, { key, kind, pattern }, parent) {
     if (!run.length) return;
     const path = run.map(([a, b]) => [a.toFixed(2), Math.max(b - a, 0.5).toFixed(2)])
       .map(([x, w]) => `M${x},${y}h${w}v${height}h-${w}z`).join("");
-    const paint = (style, extra = {}) => make("path", { d: path, style, ...extra }, parent);
+    const paint = (look) => make("path", { d: path, ...look }, parent), tile = (name) => paint({ fill: this.tile(name) });
     if (kind === "exposed") {
-      paint("fill:var(--tpv-exposed);fill-opacity:.3", { class: "tpv-exposed" });
-      paint(`fill:url(#${this.uid}-exposed)`);
+      paint({ class: "f-exposed tpv-exposed", "fill-opacity": .3 });
+      tile("exposed");
       make("path", { d: run.map(([a, b]) => `M${a.toFixed(2)},${y + height}H${b.toFixed(2)}`).join(""),
-        style: "stroke:var(--tpv-exposed);stroke-width:2" }, parent);
+        class: "s-exposed", "stroke-width": 2 }, parent);
       return;
     }
-    paint(`fill:var(--tpv-${kind === "wait" ? "rule" : key})`, { "data-key": key });
-    if (pattern && pattern !== "solid") paint(`fill:url(#${this.uid}-${pattern})`);
-    if (kind === "wait") paint("fill:none;stroke:var(--tpv-wait);stroke-width:.8");
+    paint({ class: `f-${kind === "wait" ? "rule" : key}`, "data-key": key });
+    if (pattern && pattern !== "solid") tile(pattern);
+    if (kind === "wait") paint({ fill: "none", class: "s-wait", "stroke-width": .8 });
   }
 
   showTip(title, lines, x, y) {
