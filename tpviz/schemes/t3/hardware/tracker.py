@@ -1,0 +1,53 @@
+"""The tracker: counts the updates of each part of a tile, and says when the last one is there.
+
+A table of sets, found by the low bits of the tile's number; a record lives from a part's first
+update to its last. Where a set has no record free, the update waits until one is (a stall); what
+the paper does then is not known.
+
+>>> table = Table(sets=1, records=1)
+>>> table.admit(0, "a", 2, now=0.0), table.admit(0, "b", 2, now=1.0)
+(True, False)
+>>> table.count(0, "a"), table.count(0, "a"), table.peak
+(False, True, 1)
+"""
+
+from collections import defaultdict
+
+
+class Table:
+    """sets x records of update counters. peak : most records that were live at once. stalls : how
+    many updates had to wait. counts : per part the updates that it got. changes : (seconds, +1 or
+    -1) of records."""
+
+    def __init__(self, sets, records):
+        self.sets, self.records = sets, records
+        self.used = defaultdict(int)
+        self.left, self.counts = {}, defaultdict(int)
+        self.live = self.peak = self.stalls = 0
+        self.changes = []
+
+    def admit(self, tile, part, threshold, now):
+        """Whether the part has a record for an update; makes one if its set has room."""
+        if part in self.left:
+            return True
+        place = tile % self.sets
+        if self.used[place] == self.records:
+            return False
+        self.used[place] += 1
+        self.left[part] = threshold
+        self.live += 1
+        self.peak = max(self.peak, self.live)
+        self.changes.append((now, 1))
+        return True
+
+    def count(self, tile, part, now=0.0):
+        """One update is in memory; True if it is the last, which frees the record."""
+        self.counts[part] += 1
+        self.left[part] -= 1
+        if self.left[part]:
+            return False
+        del self.left[part]
+        self.used[tile % self.sets] -= 1
+        self.live -= 1
+        self.changes.append((now, -1))
+        return True
