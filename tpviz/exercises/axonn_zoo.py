@@ -132,9 +132,9 @@ def _overwritten(program, layer):
     depth, plain = program.depth, program.depth.collect
 
     def collect():
-        for shard, *_ in depth.scattering:
-            if shard is layer.pieces.shard:
-                shard.grad = None
+        for weight, *_ in depth.scattering:
+            if weight is layer.pieces:
+                weight.shard.grad = None
         plain()
     depth.collect = collect
 

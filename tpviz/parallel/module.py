@@ -51,8 +51,8 @@ def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=F
     ----------
     model : any ``nn.Module``; inside a rank it is split in place.
     strategy : `tpviz.Merak`, or `tpviz.ATP`, `tpviz.Megatron` or `tpviz.AxoNN`, without ``sp``, and
-        without those knobs of AxoNN that need our own step (``recompute``, ``accumulation``,
-        ``tune``, ``clip``).
+        without those knobs of AxoNN that need our own step (``gather``, ``recompute``,
+        ``accumulation``, ``tune``, ``clip``).
     example_inputs : a tensor, a tuple of arguments or a dict of named ones. With them
         ``torch.export`` shows which layers belong together, and on the ranks the outputs before and
         after are compared (in evaluation mode).

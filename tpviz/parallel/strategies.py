@@ -8,6 +8,7 @@ from tpviz.schemes.axonn import AxoNN
 from tpviz.schemes.megatron import Megatron
 
 REFUSED = {
+    "gather": "a model that is not ours is not made of blocks, each weight is gathered by itself",
     "recompute": "recompute with the model's own means (torch.utils.checkpoint, for which Hugging "
                  "Face's have a switch): it gathers weights once more",
     "accumulation": "run the microbatches yourself, all but the last within model.no_sync()",

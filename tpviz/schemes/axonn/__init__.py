@@ -44,6 +44,8 @@ class AxoNN(Strategy):
     order: str = knob("xyz", help="rank order, neighbours first: the paper's xyz, the code's yxz",
                       choices=("xyz", "yxz"))
     keep: bool = knob(True, help="keep gathered weights until backward, else gather them again")
+    gather: str = knob("weight", help="what one message carries: a weight (the paper's), or all of "
+                       "a block's, as FSDP does", choices=("weight", "block"))
     recompute: bool = knob(False, help="keep a block's input only, compute its activations again")
     accumulation: int = knob(1, help="microbatches whose gradients are added up", low=1, high=1024)
     tune: bool = knob(False, help="time the layouts of each product first, take the fastest")

@@ -10,6 +10,11 @@ z > 1, blocks of weights and of their gradients come on top, G = 12 H^2/(x y) a 
     while the next microbatch goes forward, as if a scatter under way held what it sends: with ORS
     an upper bound (tracked is up to a third less, where weights are most of the memory).
 
+``gather="block"``: a gathered message, G, is there until the last of its weights is copied out of
+it; sent for ahead is all of the next one, beside a copy of this rank's part of it; the gradients of
+a block come into a buffer, G. (What gloo copies to add it up, another G where ORS is off, is not
+counted; it shows where weights are most of the memory.)
+
 All of that are buffers and counted as activations; gradients are the pieces that have come.
 """
 
@@ -45,6 +50,9 @@ class _Moments:
         self.block = sum(n for name, n in size.items() if name.startswith("blocks.0."))
         self.cut, self.later = s.z > 1, s.z > 1 and "ors" in s.overlap
         self.keep, self.again = self.cut and s.keep, self.cut and not s.keep
+        self.bundled = self.cut and s.gather == "block"
+        self.next_qkv, self.next_up = (self.block + self.block // s.z if self.bundled else size
+                                       for size in (self.qkv, self.up))
         self.kept = block_kept(s.layout, local) + self.keep * self.block
         self.stays = self.stream if s.recompute else self.kept  # of a block until its backward
 
@@ -60,6 +68,8 @@ class _Moments:
         yield blocks + self._loss(last=microbatches == 1)
         if microbatches > 1:
             yield blocks + self._loss(last=microbatches == 2) + under_way
+        if self.bundled:  # forward, where the last block's last weight is copied out
+            yield blocks + self.block + self.again * self.up + self._ahead(self.table)
         yield blocks + self._head()
         for after in (0, layers - 1):  # from the last block to the first what grows grows evenly
             yield (layers - after) * self.stays + self._block() + scattered(after * self.block)
@@ -83,14 +93,23 @@ class _Moments:
 
     def _block(self):
         """Backward of a down projection: gradients of its input, its output and its weight."""
-        wide = self.rows * self.w.mlp_ratio * self.w.hidden // self.s.x * self.item
         again = self.kept - self.stream if self.s.recompute else 0
         waits = self._scattered(self.table)
         if self.w.tied and not self.later:
             waits = self.table // self.s.z
-        piece = self.up // self.s.z if self.cut else 0
-        return (again + self.stream + wide + self.up + piece + waits + self.again * self.up
-                + (self._ahead(self.up) if self.again else self._ahead()))
+        return (again + self.stream + waits + self._layer()
+                + (self._ahead(self.next_up) if self.again else self._ahead()))
+
+    def _layer(self):
+        """Of that layer: its input's gradient, its weight's, what was gathered again for it."""
+        wide = self.rows * self.w.mlp_ratio * self.w.hidden // self.s.x * self.item
+        if not self.bundled:
+            return wide + self.up + self.again * self.up + self.cut * self.up // self.s.z
+        message = self.again * self.block
+        into_buffer = self.block - self.keep * self.up  # the layer's input and weight are gone
+        up = self.stream - wide + self.up + self.again * self.up  # backward of the up projection
+        return message + max(wide + self.up + self.again * self.up,
+                             into_buffer + max(wide, self.up, up))
 
     def _end(self):
         return 2 * self.stream + 2 * self.rows * self.wide
@@ -105,6 +124,6 @@ class _Moments:
         if not self.cut or "oag" not in self.s.overlap:
             return 0
         if size is None:
-            size = (self.qkv if self.s.recompute else self.up if self.again
+            size = (self.next_qkv if self.s.recompute else self.next_up if self.again
                     else 0 if last or self.s.accumulation == 1 else self.table)
         return size

@@ -17,6 +17,7 @@ from tpviz.schemes.collectives import own_of, part_of
 from tpviz.schemes.gpt.initial import load_initial
 from tpviz.schemes.gpt.program import LEARNING_RATE, Program, gather, own_part
 
+from .bundle import Bundle
 from .clip import GRID, copies, norm_of, shrink
 from .layers import GridEmbedding, GridLinear
 from .tuner import Tuner
@@ -129,6 +130,10 @@ def build(strategy, workload, mesh, dtype, device, **options):
     for name, layer in module.named_modules():
         if hasattr(layer, "pieces"):
             layer.pieces.layer = name
+    if strategy.gather == "block" and strategy.z > 1:
+        for number, block in enumerate(module.blocks):
+            weights = [layer.pieces for layer in block.modules() if hasattr(layer, "pieces")]
+            Bundle(weights, f"blocks.{number}")
     blocks = strategy.blocks(workload)
     _load(module, workload, strategy.splits(workload), blocks, mesh)
     if groups.tuner:

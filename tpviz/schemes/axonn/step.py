@@ -14,8 +14,9 @@ down    z: gather; x: sum A/y      y: sum 4A/x; z: the same
 norms   y: two numbers a token     y: as many
 ======  =========================  ==================================================
 
-A gather and a scatter are of the block k n/(x y). At the end what is not in pieces is summed over
-z, and everything over data; to clip, one number over z, y and x.
+A gather and a scatter are of the block k n/(x y). With ``gather="block"`` those of all four layers
+are one: qkv gathers in forward, without ``keep`` down in backward; qkv scatters. At the end what is
+not in pieces is summed over z, and everything over data; to clip, one number over z, y and x.
 """
 
 from dataclasses import replace
@@ -56,6 +57,14 @@ class _Parts:
                    "head": one["embed.token.weight" if w.tied else "head.weight"],
                    "qkv": one["attention.qkv.weight"], "out": one["attention.out.weight"],
                    "up": one["mlp.up.weight"], "down": one["mlp.down.weight"]}
+        self.first, self.last = self._messages("qkv"), self._messages("down")
+
+    def _messages(self, layer):
+        """{layer: bytes of its message}; if those of a block are one, ``layer`` has it."""
+        if self.s.gather == "weight":
+            return self.of
+        rest = {name: self.of[name] for name in ("embed", "head")}
+        return rest | {layer: sum(self.of[n] for n in ("qkv", "out", "up", "down"))}
 
     def all(self):
         return self.microbatch() * self.s.accumulation + self.end()
@@ -75,15 +84,16 @@ class _Parts:
                 Part(phase, f"blocks.{k}.mlp", self.asked("mlp", ("up", "down")))]
 
     def asked(self, part, layers):
-        """A part's operations, each GEMM behind the gather of its weight.
+        """A part's operations, each GEMM behind the gather of its weight, if it has its own.
 
         A layer's GEMM is the kernel before a sum, or (attention's core apart) any other.
         """
         found, layers = [], list(layers)
         gemms = self._gemms(part)
         for number, operation in enumerate(self.plane[part]):
-            if number in gemms:
-                found.append(Ask(self.of[layers.pop(0)]))
+            layer = layers.pop(0) if number in gemms else None
+            if layer in self.first:
+                found.append(Ask(self.first[layer]))
             found.append(operation)
         return tuple(found)
 
@@ -113,8 +123,9 @@ class _Parts:
         if "oar" not in self.s.overlap:
             operations = [o for operation in operations for o in (
                 operation if isinstance(operation, Under) else (operation,))]
-        again = () if self.s.keep else (Ask(self.of[layer]),)
-        return (*again, *operations, Scatter(self.of[layer]))
+        again = [Ask(self.last[layer])] if layer in self.last and not self.s.keep else []
+        scatter = [Scatter(self.first[layer])] if layer in self.first else []
+        return (*again, *operations, *scatter)
 
     def end(self):
         """The sums over z and data, of squares over the grid to clip by, and the optimizer."""

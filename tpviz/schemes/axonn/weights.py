@@ -18,14 +18,15 @@ class Depth:
 
     prefetch : a group of its own for gathers: the next one is sent for before the present block is
     used, by the order of the step before. ``misses`` counts gathers that the order did not foresee.
-    share : what the ranks' gradients are multiplied by after they are added up.
+    share : what the ranks' gradients are multiplied by after they are added up. ``begun`` is what
+    `bundle.Bundle`s hold between two of their weights.
     """
 
     def __init__(self, group, prefetch=None, later=False, keep=True, share=1):
         self.group, self.prefetch, self.later, self.keep = group, prefetch, later, keep
         self.share = share
         self.order, self.asked, self.ahead, self.scattering = [], [], None, []
-        self.misses = 0
+        self.misses, self.begun = 0, {}
 
     @property
     def size(self):
@@ -37,6 +38,7 @@ class Depth:
         What a step that failed left under way is nobody's.
         """
         self.order, self.asked, self.ahead, self.scattering = self.asked, [], None, []
+        self.begun = {}
 
     def forget(self):
         """What was sent for ahead is not used: it is gathered again when needed."""
@@ -51,7 +53,7 @@ class Depth:
         sent, self.ahead = self.ahead, None
         ask, place = (weight, phase), len(self.asked)
         self.asked.append(ask)
-        if sent and sent[0] == ask and sent[1] == weight.shard._version:  # not updated since
+        if sent and sent[0] == ask and sent[1] == weight.version:  # not updated since
             out, work = sent[2:]
         else:
             self.misses += bool(self.order) and place > 0
@@ -59,7 +61,7 @@ class Depth:
         work.wait()
         if self.prefetch is not None and place + 1 < len(self.order):
             following = self.order[place + 1]
-            self.ahead = (following, following[0].shard._version, *self._send(following))
+            self.ahead = (following, following[0].version, *self._send(following))
         return out
 
     def _send(self, ask):
@@ -73,7 +75,7 @@ class Depth:
             return self._shared(grad.flatten())
         out, work = scatter_first(grad.flatten(), self.group)
         if self.later:
-            self.scattering.append((weight.shard, out, work))
+            self.scattering.append((weight, out, work))
             return None
         work.wait()
         return self._shared(out)
@@ -83,18 +85,21 @@ class Depth:
 
     def collect(self):
         """Wait for the gradients that are under way, and give them to their parameters."""
-        for shard, out, work in self.scattering:
+        for weight, out, work in self.scattering:
             work.wait()
-            out = self._shared(out)
-            shard.grad = out if shard.grad is None else shard.grad.add_(out)
+            weight.add(self._shared(out))
         self.scattering = []
 
 
 class Weight:
-    """One use of a parameter ``shard`` (flat) as a weight of ``shape``, a rank's block."""
+    """One use of a parameter ``shard`` (flat) as a weight of ``shape``, a rank's block.
+
+    source : what hands out its block and takes its gradient: ``depth``, or a `bundle.Bundle`.
+    """
 
     def __init__(self, module, depth):
         self.module, self.depth, self.shape = module, depth, module.weight.shape
+        self.source = depth
         self.layer = ""
         piece = own_of(module.weight.detach().flatten(), depth.group)
         module.weight = torch.nn.Parameter(piece.clone(),
@@ -103,6 +108,16 @@ class Weight:
     @property
     def shard(self):
         return self.module.weight
+
+    @property
+    def version(self):
+        """Changes whenever the parameter was changed in place."""
+        return self.shard._version
+
+    def add(self, gradient):
+        """Add to the parameter's gradient, which may take ``gradient`` for its own."""
+        shard = self.shard
+        shard.grad = gradient if shard.grad is None else shard.grad.add_(gradient)
 
     def whole(self):
         """The block, for the graph; without gradients gathered at once and not noted in the order,
@@ -118,7 +133,7 @@ class Weight:
         """What gathers the block once more in backward, or None where it is kept."""
         if self.depth.keep or self.depth.size == 1:
             return None
-        return lambda: self.depth.whole(self, "backward").view(self.shape)
+        return lambda: self.source.whole(self, "backward").view(self.shape)
 
 
 class Whole(torch.autograd.Function):
@@ -129,9 +144,9 @@ class Whole(torch.autograd.Function):
         ctx.weight = weight
         again = torch._C._current_graph_task_id() >= 0  # in a backward that computes forward anew
         phase = current().phase or ("recompute" if again else "forward")
-        return weight.depth.whole(weight, phase).view(weight.shape)
+        return weight.source.whole(weight, phase).view(weight.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        return ctx.weight.depth.scatter(ctx.weight, grad), None
+        return ctx.weight.source.scatter(ctx.weight, grad), None
