@@ -83,6 +83,7 @@ def test_closed_forms_take_the_middle_stage():
         _, pieces = clock(row.strategy, small, NODES, Mesh(row.strategy.axes))
         f, b, r = (sum(x.seconds for x in pieces[kind, 1]) for kind in "FBR")
         assert row.form == formulas.makespan(name, 4, 8, f, b, r)
+        assert row.idle == pytest.approx(row.times["predicted"].bubbles, abs=0.02)
         assert 1 <= row.uneven < 1.1
     assert found.at("zb_h1").form is None and found.to_table()[3][4] == "none"
     aware = merak.schedules(W, NODES, "1f1b", microbatches=8, recompute="stage_aware", keep=0.5)

@@ -11,7 +11,7 @@ from tpviz.figures.schedule_measured import measured as bars_of
 from tpviz.runtime.faithful import is_faithful
 from tpviz.schemes.merak import SCHEDULES, Merak
 from tpviz.schemes.merak.memory import memory_of
-from tpviz.schemes.merak.schedules.formulas import makespan
+from tpviz.schemes.merak.schedules.formulas import bubble, makespan
 from tpviz.tables import html_table
 from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.predict import predict
@@ -46,13 +46,14 @@ class Row(NamedTuple):
     """One schedule. times : {"predicted", perhaps "simulated" and "measured": `Times`}.
 
     form : its makespan by the closed form with the middle stage's seconds, None where that has no
-    say; uneven : how much longer a microbatch takes on the slowest stage than on that one (1: as
-    long).
+    say; idle : per place the share (0..1) of it without work, by the same; uneven : how much longer
+    a microbatch takes on the slowest stage than on that one (1: as long).
     """
 
     strategy: Merak
     times: dict
     form: float | None
+    idle: tuple | None
     uneven: float
 
     @property
@@ -217,14 +218,16 @@ def _row(s, w, cluster):
             for n in range(s.stages)]
     again = [one["R"] * on for one, on in zip(each, found.line.schedule.recomputes)]
     whole = [one["F"] + one["B"] + r for one, r in zip(each, again)]
-    one, form = each[middle], None
+    one, form, idle = each[middle], None, None
     if s.recompute != "stage_aware":  # its stages recompute unequal parts
-        form = makespan(s.schedule, s.pp, s.microbatches, one["F"], one["B"], again[middle],
-                        one["W"], s.stages // s.pp)
+        sizes = (s.schedule, s.pp, s.microbatches, one["F"], one["B"], again[middle], one["W"],
+                 s.stages // s.pp)
+        form = makespan(*sizes)
+        idle = form and tuple(seconds / form for seconds in bubble(*sizes))
     peaks = [memory_of(s, w, place) for place in range(s.pp)]
     times = Times(found.step, found.line.makespan, found.places, found.line.peak_in_flight,
                   tuple(m.total for m in peaks), tuple(m["activations"] for m in peaks))
-    return Row(s, {"predicted": times}, form, max(whole) / whole[middle])
+    return Row(s, {"predicted": times}, form, idle, max(whole) / whole[middle])
 
 
 def _replayed(s, w, cluster):

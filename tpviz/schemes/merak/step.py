@@ -114,7 +114,8 @@ def message_seconds(s, w, cluster, mesh):
 
 
 def cost(s, w, cluster, mesh):
-    """The segments of one step of rank 0, the first of the pipeline: what it does and waits for."""
+    """The segments of one step of rank 0, the first of the pipeline: what it does and waits for,
+    until the last rank is done."""
     schedule = s.schedule_of(w)
     line, parts = clock(s, w, cluster, mesh)
     found, now = [], 0.0
@@ -124,22 +125,26 @@ def cost(s, w, cluster, mesh):
             found.append(Segment("", "", bubble=start - now))
         found += parts[action.kind, action.stage]
         now = line.end[0][place]
-    return [*found, *_end(s, w, cluster, mesh, line, now)]
+    ends = [_end(s, w, cluster, mesh, line, place) for place in range(s.pp)]
+    done = [line.end[place][-1] + sum(segment.seconds for segment in end)
+            for place, end in enumerate(ends)]
+    late = max(done) - done[0]  # in a V the last place may have more to do at the end
+    return [*found, *ends[0], *([Segment("", "", bubble=late)] if late > 0 else [])]
 
 
-def _end(s, w, cluster, mesh, line, now):
-    """Rank 0 from the end of its own backward: it waits for the last stage, if they share a weight,
+def _end(s, w, cluster, mesh, line, place):
+    """A rank from the end of its own backward: it waits for the other end, if they share a weight,
     and sums its gradients."""
     schedule, item = s.schedule_of(w), w.itemsize
-    numbers = sum(held(s, w)[stage] for stage in schedule.stages_of(0))
+    numbers = sum(held(s, w)[stage] for stage in schedule.stages_of(place))
     found = []
-    if w.tied and shares_ends(schedule, 0):
-        late = max(line.end[schedule.rank_of[-1]])
-        if late > now:
-            found.append(Segment("sync", "", bubble=late - now))
+    if w.tied and shares_ends(schedule, place):
+        ends = schedule.rank_of[0], schedule.rank_of[-1]
+        late = max(line.end[end][-1] for end in ends) - line.end[place][-1]
+        if late > 0:
+            found.append(Segment("sync", "", bubble=late))
         members = mesh.group(0, "pp")
-        members = members[schedule.rank_of[0]], members[schedule.rank_of[-1]]
-        link = cluster.link(tuple(sorted(members)), mesh.size)
+        link = cluster.link(tuple(sorted(members[end] for end in ends)), mesh.size)
         latency, sending = cluster.collective_parts(
             "all_reduce", prod(local_shapes(s, w)[TOKENS]) * item, 2, link)
         found.append(Segment("sync", "", exposed={"ends": latency + sending}, latency=latency))
