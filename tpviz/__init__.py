@@ -21,6 +21,7 @@ _HOMES = {
     "tpviz.schemes.atp": ["ATP"],
     "tpviz.schemes.axonn": ["AxoNN"],
     "tpviz.schemes.merak": ["Merak"],
+    "tpviz.schemes.t3": ["T3"],
     "tpviz.schemes.data": ["DataParallel"],
     "tpviz.trace": ["Trace", "Event", "Ledger"],
     "tpviz.trace.chrome": ["load_trace"],

@@ -4,6 +4,6 @@ A scheme's package holds the strategy (its knobs, its formula; no torch), and lo
 when built.
 """
 
-from . import atp, axonn, data, megatron, merak
+from . import atp, axonn, data, megatron, merak, t3
 
-__all__ = ["atp", "axonn", "data", "megatron", "merak"]
+__all__ = ["atp", "axonn", "data", "megatron", "merak", "t3"]

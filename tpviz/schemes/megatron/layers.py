@@ -16,10 +16,11 @@ class ColumnParallelLinear(nn.Linear):
     """y = x W^T + b, W (out, in) split by rows: x whole (or by sequence), y by its last dim.
 
     bare : the gradient of x is not summed; that is somebody else's. chunks : parts of the batch in
-    which it is, each under the next part's GEMM, without sequence parallelism.
+    which it is, each under the next part's GEMM, without sequence parallelism. fused : another
+    scheme's (x, weight, bias) -> y, whose backward sums as part of its GEMM.
     """
 
-    bare, chunks = False, 1
+    bare, chunks, fused = False, 1, None
 
     def __init__(self, features_in, features_out, group, sp, bias=True, **kw):
         super().__init__(features_in, features_out // group.size(), bias=bias, **kw)
@@ -29,6 +30,8 @@ class ColumnParallelLinear(nn.Linear):
     def forward(self, x):
         if self.group.size() == 1 or self.bare:
             return linear(x, self.weight, self.bias)
+        if self.fused:
+            return self.fused(x, self.weight, self.bias)
         more = (self.chunks,) if self.chunks > 1 else ()
         return self.operator.apply(x, self.weight, self.bias, self.group, *more)
 
@@ -38,10 +41,11 @@ class RowParallelLinear(nn.Linear):
 
     With ``chunks`` (B divisible by it) the sum of one part of the batch overlaps the next GEMM.
     bare : nothing is summed and no bias added; that is somebody else's. unsummed : what depends on
-    the sum is not needed, so it is left out.
+    the sum is not needed, so it is left out. fused : another scheme's (x, weight) -> the sum, as
+    one operator.
     """
 
-    bare = unsummed = False
+    bare, unsummed, fused = False, False, None
 
     def __init__(self, features_in, features_out, group, sp, chunks=1, **kw):
         super().__init__(features_in // group.size(), features_out, **kw)
@@ -53,6 +57,8 @@ class RowParallelLinear(nn.Linear):
             return linear(x, self.weight)
         if self.group.size() == 1 or self.unsummed:
             return linear(x, self.weight, self.bias)
+        if self.fused:
+            return self.fused(x, self.weight) + self.bias
         if self.chunks > 1:
             return operators.ChunkedRowLinear.apply(
                 x, self.weight, self.group, self.chunks) + self.bias

@@ -1,0 +1,108 @@
+"""Linear layers whose sums and gathers are fused with their GEMMs, as autograd functions.
+
+T3 fuses the four sums of a block: after the second layer of a pair forward, after the gradient of
+the first layer's input backward (Pati et al. 2024: OP, FC-2; FC-1, IP). The first two classes are
+the paper's: the sum's parts are gathered at once and activations are the same on every rank. The
+other two are our extension: activations stay split by sequence (Korthikanti et al. 2022), and the
+gather feeds the GEMM that needs it.
+
+Shapes: x (..., in), weight (out, in), first dims of activations tokens, or sequence where they are
+split; n = ranks.
+"""
+
+import torch
+from torch.nn.functional import linear
+
+from tpviz.schemes.collectives import gather_first
+from tpviz.schemes.operators import linear_gradients
+
+
+class Row(torch.autograd.Function):
+    """y = sum over ranks of x W^T, whole on every rank; ``ring``: `ring.Ring`."""
+
+    @staticmethod
+    def forward(ctx, x, weight, ring):
+        ctx.save_for_backward(x, weight)
+        whole, work = gather_first(ring.reduce_scatter(x.flatten(0, -2), weight.t()), ring.group)
+        work.wait()
+        return whole.view(*x.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        grad = grad.contiguous()
+        return grad @ weight, linear_gradients(x, grad, False)[0], None
+
+
+class Column(torch.autograd.Function):
+    """y = x W^T + b, x the same on all ranks: backward sums its gradient.
+
+    The gather of the sum's parts runs under the weight's gradient.
+    """
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, ring):
+        ctx.save_for_backward(x, weight)
+        ctx.ring = ring
+        return linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        grad = grad.contiguous()
+        own = ctx.ring.reduce_scatter(grad.flatten(0, -2), weight)
+        whole, work = gather_first(own, ctx.ring.group)
+        of_weight, of_bias = linear_gradients(x, grad, ctx.needs_input_grad[2])
+        work.wait()
+        return whole.view_as(x), of_weight, of_bias, None
+
+
+class SplitRow(torch.autograd.Function):
+    """y = the rank's part of the sum of x W^T; backward gathers its gradient into the GEMM."""
+
+    @staticmethod
+    def forward(ctx, x, weight, ring):
+        ctx.save_for_backward(x, weight)
+        ctx.ring = ring
+        own = ring.reduce_scatter(x.flatten(0, -2), weight.t())
+        return own.view(-1, *x.shape[1:-1], weight.shape[0])
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        of_x, whole = x.new_empty(x.shape), grad.new_empty(*x.shape[:-1], weight.shape[0])
+        for rows, piece in ctx.ring.gathered(grad.flatten(0, -2)):
+            whole.flatten(0, -2)[rows] = piece
+            of_x.flatten(0, -2)[rows] = piece @ weight
+        return of_x, linear_gradients(x, whole, False)[0], None
+
+
+class SplitColumn(torch.autograd.Function):
+    """y = x W^T + b, x split by sequence: gathered into the GEMM, and again into the weight's
+    gradient, not kept."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, ring):
+        ctx.save_for_backward(x, weight)
+        ctx.ring = ring
+        y = x.new_empty(ring.size * x.shape[0], *x.shape[1:-1], weight.shape[0])
+        for rows, piece in ring.gathered(x.flatten(0, -2)):
+            y.flatten(0, -2)[rows] = linear(piece, weight, bias)
+        return y
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        grad_2d, of_weight = grad.flatten(0, -2), None
+        own = ctx.ring.reduce_scatter(grad_2d, weight)
+        # By whole chunks: every piece adds to all of the weight's gradient.
+        for rows, piece in ctx.ring.gathered(x.flatten(0, -2), whole_chunk):
+            part = grad_2d[rows].t()
+            of_weight = part @ piece if of_weight is None else of_weight.addmm(part, piece)
+        of_bias = grad_2d.sum(0) if ctx.needs_input_grad[2] else None
+        return own.view_as(x), of_weight, of_bias, None
+
+
+def whole_chunk(rows, cols):
+    """A chunk as one tile."""
+    return [(slice(0, rows), slice(0, cols))]

@@ -1,0 +1,47 @@
+"""A rank's T3 program: Megatron-LM's network with other linear layers in it."""
+
+import torch
+
+from tpviz.mesh import Mesh
+from tpviz.schemes.gpt.program import Program, load_parts
+from tpviz.schemes.megatron.layers import ColumnParallelLinear, RowParallelLinear
+from tpviz.schemes.megatron.program import MegatronGPT
+
+from .operators import Column, Row, SplitColumn, SplitRow
+from .ring import Ring
+
+
+def build(strategy, workload, mesh, dtype, device, **options):
+    """This rank's `Program`, on a ``DeviceMesh`` that has a tp axis."""
+    group, split = mesh.get_group("tp"), strategy.split
+    dtype = dtype or getattr(torch, workload.dtype)
+    module = MegatronGPT(workload, group, split, dtype=dtype, device=device)
+    fuse(module, ring_of(strategy, mesh), split)
+    splits = strategy.splits(workload)
+    load_parts(module, workload, splits, mesh)
+    program = Program(workload, module, mesh, splits, **options)
+    program.partial, program.partial_axis = strategy.partial(workload), "tp"
+    program.sequence_first = split
+    program.output_splits, program.input_splits = [(2, "tp")], [(0, "tp")] if split else []
+    return program
+
+
+def fuse(module, ring, split):
+    """Give every parallel linear layer of Megatron-LM's its fused operator."""
+    column, row = (SplitColumn, SplitRow) if split else (Column, Row)
+    for layer in module.modules():
+        if isinstance(layer, (ColumnParallelLinear, RowParallelLinear)):
+            operator = column if isinstance(layer, ColumnParallelLinear) else row
+            layer.fused = lambda *tensors, operator=operator: operator.apply(*tensors, ring)
+
+
+def ring_of(strategy, mesh):
+    """This rank's `Ring`. Two ranks send to each other: with NCCL, which runs the messages of a
+    pair one after another, each would wait for the other in one group, so there are two."""
+    group, back = mesh.get_group("tp"), None
+    if strategy.mode == "sequential":
+        return Ring(group, None)
+    if group.size() == 2:
+        whole = Mesh({axis: mesh.get_group(axis).size() for axis in mesh.mesh_dim_names})
+        back = whole.second_group("tp", "tp", device_type=mesh.device_type)
+    return Ring(group, strategy.tiles, back)

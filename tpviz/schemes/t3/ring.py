@@ -1,0 +1,113 @@
+"""GEMMs fused with the collective before or after them, on a ring of ranks.
+
+A rank sends to the one below and receives from the one above. The order is fixed, so that it can be
+captured and replayed: the GEMM of a tile, then the wait for its partial sum, then the trigger. The
+GEMM needs nothing from the ring, so it covers the wait; and the wait never starves the link, which
+has the chunk before still to send. For equal tiles this is the best there is: the longer of all
+GEMMs, and of the first tile's with all messages after it (derived; tested). A message is asked for
+when the one of its number is sent, one chunk ahead, so that a rank holds at most a chunk of what
+others sent, and all ranks send and receive in step.
+
+Shapes: T tokens, n ranks, k and h features.
+"""
+
+from collections import deque
+
+import torch.distributed as dist
+
+from tpviz.labels import label
+from tpviz.schemes.collectives import gather_first, scatter_first
+
+from .tiles import bands, gathering_order, order
+from .tracker import Tracker
+
+
+class Ring:
+    """One rank's place in the ring.
+
+    group : of the ranks. tiles : (rows, columns) of a chunk -> its tiles, as `tiles.cut` makes
+    them; None does without fusion: whole GEMMs, collectives before or after. back : the group in
+    which rank 0 of two receives, see `program.ring_of`.
+    """
+
+    def __init__(self, group, tiles, back=None):
+        self.group, self.tiles = group, tiles
+        self.rank, self.size = group.rank(), group.size()
+        ways = group, back or group
+        self.down, self.up = ways if self.rank == 0 else ways[::-1]
+
+    def reduce_scatter(self, a, b):
+        """a (T, k) @ b (k, h), summed over the ranks: this rank's rows (T/n, h).
+
+        Each sum is ((p_{c-1} + p_{c-2}) + ...) + p_c, p_r the product on rank r mod n, bit for bit.
+        """
+        if self.tiles is None:
+            own, work = scatter_first(a @ b, self.group)
+            work.wait()
+            return own
+        rows, last = a.shape[0] // self.size, self.size - 1
+        own = a.new_empty(rows, b.shape[1])
+        tiles, messages, tracker = self.tiles(*own.shape), Messages(self), Tracker()
+        for position in range(self.size):
+            for down, across in tiles:
+                done = messages.pass_on if position < last else own[down, across].copy_
+                tracker.map_tile((position, down.start, across.start), 1 + (position > 0), done)
+        for position, chunk in enumerate(order(self.rank, self.size)):
+            part = a.narrow(0, chunk * rows, rows)
+            for down, across in tiles:
+                tile = position, down.start, across.start
+                with label(chunk=chunk):
+                    tracker.update(tile, part[down] @ b[:, across])
+                    if position:
+                        tracker.update(tile, messages.take())
+        tracker.finish()
+        messages.finish()
+        return own
+
+    def gathered(self, x, pieces=None):
+        """Yield (rows, piece) of the x (t, h) of all ranks, rows of (n t, h), as they come.
+
+        pieces : as ``tiles``, of which only the rows count; by default the ring's own.
+        """
+        x = x.contiguous()
+        if self.tiles is None:
+            whole, work = gather_first(x, self.group)
+            work.wait()
+            yield slice(0, whole.shape[0]), whole
+            return
+        rows, messages = x.shape[0], Messages(self)
+        parts = bands((pieces or self.tiles)(*x.shape))
+        for position, chunk in enumerate(gathering_order(self.rank, self.size)):
+            for down in parts:
+                with label(chunk=chunk):
+                    piece = messages.take() if position else x[down]
+                    if position < self.size - 1:
+                        messages.pass_on(piece)
+                    yield slice(chunk * rows + down.start, chunk * rows + down.stop), piece
+        messages.finish()
+
+
+class Messages:
+    """What goes round the ring during one GEMM: first in, first out."""
+
+    def __init__(self, ring):
+        self.ring, self.coming, self.sent = ring, deque(), []
+
+    def pass_on(self, tensor):
+        """Send to the rank below, and ask the one above for the message of the same number."""
+        ring = self.ring
+        above, below = (ring.rank + 1) % ring.size, (ring.rank - 1) % ring.size
+        room = tensor.new_empty(tensor.shape)
+        self.coming.append((room, dist.irecv(room, group=ring.up, group_src=above)))
+        self.sent.append((tensor, dist.isend(tensor, group=ring.down, group_dst=below)))
+
+    def take(self):
+        """The next message from the rank above, as soon as it is here."""
+        tensor, work = self.coming.popleft()
+        work.wait()
+        return tensor
+
+    def finish(self):
+        """Wait until all that was sent has arrived; its memory is needed until then."""
+        for _, work in self.sent:
+            work.wait()

@@ -1,0 +1,45 @@
+"""Which rank computes which part of a sum of partial products, and in what order (no torch).
+
+The tokens of an output (T, H) are cut into n chunks; chunk c ends as rank c's. Rank r computes
+r+1, r+2, ..., r and sends each on to r-1: what is at position j of rank r is at position j+1 of
+rank r-1, so a partial sum arrives while, or before, the receiver computes its own share (derived;
+references: T3's staggered order). An all-gather goes round the same way from r itself.
+
+>>> order(1, 4), gathering_order(1, 4)
+([2, 3, 0, 1], [1, 2, 3, 0])
+>>> cut(10, 8, 4)
+[(slice(0, 4, None), slice(0, 8, None)), (slice(4, 8, None), slice(0, 8, None)), \
+(slice(8, 10, None), slice(0, 8, None))]
+"""
+
+
+def order(rank, size):
+    """The chunks in the order in which a rank computes them; its own comes last."""
+    return [(rank + 1 + position) % size for position in range(size)]
+
+
+def gathering_order(rank, size):
+    """The chunks in the order in which a rank has them when they are passed round; own first."""
+    return [(rank + position) % size for position in range(size)]
+
+
+def cut(rows, cols, height, width=0):
+    """[(rows, columns)] slices of the tiles of a chunk, row by row; the last may be smaller.
+
+    height, width : of a tile; 0 is all of the chunk.
+    """
+    return [(down, across) for down in _slices(rows, height) for across in _slices(cols, width)]
+
+
+def bands(tiles):
+    """The rows of tiles, each once: what a gather sends, which has whole rows."""
+    return list({down.start: down for down, _ in tiles}.values())
+
+
+def sizes(tiles):
+    """[(height, width)] of tiles."""
+    return [tuple(side.stop - side.start for side in tile) for tile in tiles]
+
+
+def _slices(size, step):
+    return [slice(i, min(i + (step or size), size)) for i in range(0, size, step or size)]
