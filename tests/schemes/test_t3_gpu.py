@@ -1,0 +1,302 @@
+"""T3 on a GPU. With CUDA the kernels run there; without, in Triton's interpreter where there is a
+Triton (torch for the CPU brings none): the same tests on small sizes, and real processes that wait
+for each other. What needs neither runs everywhere.
+"""
+
+import importlib.util
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import tpviz as tv
+from tpviz.schemes.t3.gpu import Settings, machine_fields, matmul_reduce_scatter, ring_sum
+
+ROOT = Path(__file__).parents[2]
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+SMALL = Settings(tile=(16, 16, 16), warps=4)
+TRITON = importlib.util.find_spec("triton") is not None
+needs_triton = pytest.mark.skipif(not TRITON, reason="no Triton: it comes with torch for CUDA")
+needs_cuda = [pytest.mark.gpu, pytest.mark.skipif(not CUDA, reason="needs a CUDA device")]
+without_cuda = pytest.mark.skipif(CUDA, reason="the interpreter stands in where there is no GPU")
+
+
+@pytest.fixture
+def gpu():
+    """The package, its kernels interpreted where there is no GPU."""
+    import tpviz.schemes.t3.gpu as package
+    from tpviz.schemes.t3.gpu import ring
+    if not CUDA:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TRITON_INTERPRET", "1")
+            if not ring.kernels().INTERPRETED:
+                pytest.skip("another test has loaded Triton's compiler in this process")
+    return package
+
+
+def inputs(ranks, m, k, n, dtype=torch.float16, seed=0):
+    made = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(shape, generator=made).to(DEVICE, dtype)
+    return draw(ranks, m, k), draw(ranks, k, n)
+
+
+def exact(a, b):
+    """(ranks, m / ranks, n) in float64."""
+    total = torch.einsum("rmk,rkn->mn", a.double(), b.double())
+    return total.view(len(a), -1, b.shape[2])
+
+
+@needs_triton
+@pytest.mark.parametrize("reduce, ranks, m, k, n, dtype", [
+    ("atomic", 2, 32, 16, 16, torch.float16), ("turn", 3, 51, 17, 19, torch.float32),
+    ("atomic", 4, 68, 33, 18, torch.float16)])
+def test_every_mode_gives_the_bits_of_the_ring(gpu, reduce, ranks, m, k, n, dtype):
+    a, b = inputs(ranks, m, k, n, dtype)
+    settings = Settings(tile=(16, 16, 16), warps=4, reduce=reduce)
+    ring = gpu.VirtualRing(a, b, settings)
+    want = ring_sum(ring.partials().clone())
+    assert (want - exact(a, b)).abs().max() < 1e-4
+    for mode in ("sequential", "chunk", "tile"):
+        assert torch.equal(ring.run(mode), want), mode
+    # What a run leaves behind does not leak into the next one.
+    assert torch.equal(ring.run("tile"), want)
+
+
+@needs_triton
+@pytest.mark.parametrize("reduce", ["atomic", "turn"])
+def test_any_order_of_arrival_gives_the_same_bits_and_counts(gpu, reduce):
+    ranks = 4
+    a, b = inputs(ranks, 64, 16, 32)
+    settings = Settings(tile=(16, 16, 16), warps=4, reduce=reduce)
+    ring = gpu.VirtualRing(a, b, settings)
+    want = ring.run().clone()
+    inbox = ring.sums if reduce == "atomic" else ring.inbox
+    from tpviz.schemes.t3.gpu.ring import Ring, addresses
+    tables = [addresses(x) for x in (ring.sums, inbox, ring.counts)]
+    singles = [Ring(a[r:r + 1], b[r:r + 1], *tables, first=r, settings=settings)
+               for r in range(ranks)]
+    for seed in range(2):
+        ring.clear()
+        order = [(rank, t) for rank in range(ranks) for t in range(ranks * ring.tiles)]
+        random.Random(seed).shuffle(order)
+        for rank, t in order:  # any tile of any rank may be the next to be done
+            singles[rank].launch(t, t + 1)
+        rows = ring.sums.view(ranks, ranks, ring.chunk, ring.n)
+        assert torch.equal(torch.stack([rows[r, r] for r in range(ranks)]), want)
+        counts = ring.counts.view(ranks, ranks, ring.tiles)
+        for rank in range(ranks):
+            for chunk in range(ranks):
+                # A rank's first chunk goes to the neighbour; every other tile has two updates.
+                assert (counts[rank, chunk] == (0 if chunk == (rank + 1) % ranks else 2)).all()
+
+
+def _waiting_rank(path, reduce, tile):
+    """On a rank: its programs and movers, on buffers in a file that all ranks map."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    from tpviz.schemes.t3.gpu.ring import Ring
+    rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    a, b = inputs(ranks, 48, 16, 32)
+    part = 48 * 32
+    shared = torch.from_file(path, shared=True, size=3 * ranks * part, dtype=torch.float32)
+    shared = shared.view(3, ranks, part)
+    sums, inbox, counts = ([x.data_ptr() for x in rows] for rows in shared)
+    settings = Settings(tile=tile, reduce=reduce, movers=2)
+    ring = Ring(a[rank:rank + 1], b[rank:rank + 1], sums, sums if reduce == "atomic" else inbox,
+                counts, first=rank, settings=settings)
+    torch.distributed.barrier()
+    ring.launch()  # returns when this rank's movers have had all their tiles
+    result = shared[0, rank].view(ranks, -1, 32)[rank].clone()
+    return result, ring_sum(torch.stack([x.float() @ y.float() for x, y in zip(a, b)]))[rank]
+
+
+@needs_triton
+@without_cuda
+@pytest.mark.parametrize("reduce", ["atomic", "turn"])
+def test_processes_whose_movers_wait_for_each_other(tmp_path, reduce):
+    path = tmp_path / "buffers"
+    path.write_bytes(bytes(3 * 3 * 48 * 32 * 4))
+    for got, want in tv.launch(_waiting_rank, str(path), reduce, (16, 16, 16), world_size=3,
+                               backend="gloo", device="cpu"):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+@needs_triton
+@pytest.mark.parametrize("kind", ["copy", "update"])
+def test_movers_beside_a_gemm_change_nothing_in_it(gpu, kind):
+    from tpviz.schemes.t3.gpu.traffic import BLOCK, Beside
+    bench = Beside(24, 20, 40, movers=2, kind=kind, buffer=8 * 4 * BLOCK, device=DEVICE,
+                   settings=SMALL)
+    bench.source.normal_()
+    bench.target.fill_(1)
+    for pause, least in [(-1, 0), (0, 1), (3, 1)]:
+        bench.done.zero_()
+        bench.launch(pause)
+        torch.testing.assert_close(bench.out, (bench.a.float() @ bench.b.float()).half())
+        assert int(bench.done) == bench.workers
+        moved = bench.moved.tolist()
+        assert all(n >= least for n in moved) and (pause >= 0 or moved == [0, 0])
+        if not CUDA and pause == 0:  # interpreted movers find the GEMM done after one block
+            assert moved == [1, 1]
+            want = bench.source[:2 * BLOCK] + (kind == "update")
+            assert torch.equal(bench.target[:2 * BLOCK], want)
+            assert bench.target[2 * BLOCK:].eq(1).all()
+
+
+@needs_triton
+def test_streams_pass_every_block_once(gpu):
+    from tpviz.schemes.t3.gpu.traffic import BLOCK
+    from tpviz.schemes.t3.gpu.traffic_kernels import stream
+    source = torch.randn(5 * BLOCK, device=DEVICE)
+    for kind in ("read", "write", "copy", "update"):
+        target = torch.ones(5 * BLOCK, device=DEVICE)
+        stream[(2,)](source, target, 5, BLOCK=BLOCK, KIND=kind)
+        if kind == "read":
+            torch.testing.assert_close(target[:2].sum(), source.sum(), rtol=1e-3, atol=1e-2)
+        else:
+            want = {"write": 0 * source, "copy": source, "update": source + 1}[kind]
+            assert torch.equal(target, want)
+
+
+COMPILE = """
+import re, sys
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from tpviz.schemes.t3.gpu.kernels import ring
+const = dict(HERE=4, MOVERS=2, FUSED=True, ATOMIC=True, SCOPE=sys.argv[2], BM=64, BN=64, BK=32,
+             PRECISION="ieee")
+types = dict(a="*fp16", b="*fp16", sums="*i64", inbox="*i64", counts="*i64")
+types |= {name: "constexpr" if name in const else "i32" for name in ring.arg_names[5:]}
+source = ASTSource(fn=ring, signature=types, constexprs=const)
+made = compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32),
+               options=dict(num_warps=4, launch_cooperative_grid=True, enable_fp_fusion=True))
+what = r"bar\\.sync|atom\\.[\\w.]*add[\\w.]*|red\\.global[\\w.]*|mma|acquire"
+print(*re.findall(what, made.asm["ptx"]))
+"""
+
+
+@needs_triton
+@pytest.mark.parametrize("capability, scope", [("80", "sys"), ("90", "gpu")])
+def test_compiled_counters_release_after_a_barrier(capability, scope):
+    """Without a GPU: the code for one has the fences that `kernels` argues with."""
+    done = subprocess.run([sys.executable, "-c", COMPILE, capability, scope], cwd=ROOT,
+                          env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stderr
+    found = done.stdout.split()
+    counters = [i for i, what in enumerate(found) if what.startswith("atom.") and "acq_rel" in what]
+    assert len(counters) == 2 and all(scope in found[i] for i in counters)
+    assert all(found[i - 1] == found[i + 1] == "bar.sync" for i in counters)
+    assert "mma" in found and "acquire" in found
+    assert any("relaxed" in what for what in found)
+
+
+def test_the_ring_adds_in_its_order():
+    partials = torch.tensor([1e8, 1.0, -1e8]).reshape(3, 1, 1).expand(3, 3, 1).contiguous()
+    # chunk 0: (p2 + p1) + p0; chunk 1: (p0 + p2) + p1; chunk 2: (p1 + p0) + p2
+    assert ring_sum(partials).flatten().tolist() == [0.0, 1.0, 0.0]
+
+
+def test_bad_settings_and_sizes_are_refused_with_what_works():
+    for error, make in [
+            ("power of two: use 32 or 64", lambda: Settings(tile=(48, 16, 16))),
+            ("tile columns=8 is too small", lambda: Settings(tile=(16, 8, 16))),
+            ("reduce='sum'", lambda: Settings(reduce="sum")),
+            ("warps=3", lambda: Settings(warps=3)),
+            ("use at most 66 ranks", lambda: Settings(movers=1).workers(100, 132)),
+            ("use movers=3", lambda: Settings(movers=4).workers(1, 4)),
+            ("must be \\(2, 8, n\\)", lambda: matmul_reduce_scatter(torch.ones(2, 4, 8),
+                                                                    torch.ones(2, 6, 4))),
+            ("both are one matrix a rank", lambda: matmul_reduce_scatter(torch.ones(4, 8),
+                                                                         torch.ones(8, 4))),
+            ("ranks=1 is too small", lambda: matmul_reduce_scatter(torch.ones(1, 4, 8),
+                                                                   torch.ones(1, 8, 4))),
+            ("m=7 does not split", lambda: matmul_reduce_scatter(torch.ones(2, 7, 8),
+                                                                 torch.ones(2, 8, 4))),
+            ("nominal rate is at least 1.2e\\+12", lambda: machine_fields(
+                {"read": 9e11, "copy": 6e11, "update": 3e11}, dram=1e12))]:
+        with pytest.raises(ValueError, match=error):
+            make()
+
+
+@needs_triton
+@without_cuda
+def test_interpreted_movers_of_one_process_are_refused(gpu):
+    with pytest.raises(ValueError, match="movers=1 wait"):
+        gpu.VirtualRing(*inputs(2, 32, 16, 16), Settings(tile=(16, 16, 16), movers=1))
+
+
+def test_without_triton_the_error_says_where_it_comes_from(monkeypatch):
+    from tpviz.schemes.t3 import gpu
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "tpviz.schemes.t3.gpu.kernels", raising=False)
+    monkeypatch.delattr(gpu, "kernels", raising=False)
+    with pytest.raises(RuntimeError, match="comes with torch for CUDA"):
+        matmul_reduce_scatter(torch.ones(2, 4, 8), torch.ones(2, 8, 4))
+
+
+def test_measured_bandwidths_become_fields_of_the_simulated_machine():
+    from tpviz.schemes.t3.hardware.machine import Machine
+    fields = machine_fields({"read": 9e11, "copy": 4e11, "update": 8e11 / 3}, dram=1e12)
+    machine = Machine(dram=1e12, **fields)
+    assert (machine.efficiency, machine.mixed) == (0.9, 0.8)
+    # A read and an update take (1 + update) bytes' time at the mixed rate.
+    assert machine.update == pytest.approx(2) and 8e11 / (1 + machine.update) == pytest.approx(
+        8e11 / 3)
+
+
+@pytest.mark.skipif(CUDA, reason="here it measures")
+def test_the_bench_says_that_there_is_no_gpu():
+    done = subprocess.run([sys.executable, ROOT / "bench/bench_t3_gpu.py"], capture_output=True,
+                          text=True)
+    assert (done.returncode, done.stdout) == (0, "no CUDA device: nothing to measure\n")
+
+
+def test_cpu_paths_load_nothing_of_it():
+    code = "import sys, tpviz; tpviz.T3; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    modules = loaded.stdout.split()
+    assert "tpviz.schemes.t3" in modules
+    assert not [m for m in modules if m == "triton" or m.startswith("tpviz.schemes.t3.gpu")]
+
+
+class TestCuda:
+    """What only a GPU can show: programs that run at once, streams, symmetric memory."""
+
+    pytestmark = needs_cuda
+
+    @pytest.mark.parametrize("movers", [0, 2])
+    @pytest.mark.parametrize("reduce", ["atomic", "turn"])
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_tiles_that_leave_while_the_gemm_runs(self, movers, reduce, dtype):
+        from tpviz.schemes.t3.gpu import VirtualRing
+        a, b = inputs(4, 2048, 520, 1000, dtype)
+        ring = VirtualRing(a, b, Settings(movers=movers, reduce=reduce))
+        want = ring_sum(ring.partials().clone())
+        torch.testing.assert_close(want.double(), exact(a, b), rtol=1e-3, atol=1e-2)
+        for _ in range(20):  # another interleaving each time
+            for mode in ("chunk", "tile"):
+                assert torch.equal(ring.run(mode), want)
+
+    def test_contention_is_plain_numbers(self):
+        from tpviz.schemes.t3.gpu import bandwidths, contention
+        rows = contention(2048, 2048, 1024, movers=8, pauses=(300, 0), repeats=5, buffer=256 << 20)
+        assert 0 < rows[0].rate < rows[1].rate < sum(bandwidths(256 << 20, 3).values())
+        assert all(row.slowdown > 0.8 for row in rows)
+
+    def test_two_processes_over_symmetric_memory(self):
+        for got, want in tv.launch(_symmetric_rank, world_size=2, backend="gloo", device="cuda"):
+            torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-2)
+
+
+def _symmetric_rank():
+    os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+    from tpviz.schemes.t3.gpu import SymmetricRing
+    rank = torch.distributed.get_rank()
+    a, b = inputs(2, 512, 256, 384)
+    got = SymmetricRing(a[rank], b[rank], Settings(movers=0)).run()
+    return got.cpu(), exact(a, b)[rank].float().cpu()

@@ -1,0 +1,25 @@
+"""T3 on a GPU: a GEMM whose tiles are sent on, and summed, while it still runs.
+
+`ring`: N virtual ranks on one GPU, modes sequential, chunk and tile. `symmetric`: the same kernel,
+a process for each rank. `traffic`: what copies beside a GEMM cost it (`contention`), as numbers
+that the simulator's `Machine` takes. `kernels`: Triton.
+
+    from tpviz.schemes.t3.gpu import Settings, contention, matmul_reduce_scatter
+
+Nothing here is imported by the rest of tpviz. It needs CUDA and Triton, which comes with torch for
+CUDA. The kernels are tested in Triton's interpreter on the CPU and compiled for sm_80 and sm_90;
+they have not run on a GPU yet, and no figure in this package was measured on one.
+"""
+
+import importlib
+
+_HOME = {"Settings": "settings", "VirtualRing": "ring", "matmul_reduce_scatter": "ring",
+         "ring_sum": "ring", "SymmetricRing": "symmetric", "contention": "traffic",
+         "bandwidths": "traffic", "machine_fields": "traffic"}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"{__name__} has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,75 @@
+"""The same ring with a process for each rank, over torch's symmetric memory.
+
+    def work():                                    # on each rank of tv.launch(..., device="cuda")
+        ring = SymmetricRing(a, b)                 # this rank's (m, k) and (k, n)
+        return ring.run()                          # its (m / ranks, n) chunk of the sum
+
+Every rank maps the others' buffers, so the kernel's puts go to the neighbour's memory and its
+counter, over NVLink between GPUs. A neighbour is one GPU away, so counters are released at system
+scope. Two processes on one GPU (for tests) need TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1 and
+take turns on it: their default is ``movers=0``, in which nobody waits. Between GPUs movers keep
+each rank on its own link; without them a rank may send on a tile of its neighbour.
+
+Torch calls its module alpha. Not run yet: it needs a GPU.
+"""
+
+import torch
+import torch.distributed as dist
+
+from .ring import Ring
+from .settings import Settings, ring_of, sizes
+
+
+class SymmetricRing(Ring):
+    """This process's rank of a ring over a group; every rank of the group makes one.
+
+    Parameters
+    ----------
+    a, b : (m, k) and (k, n) of this rank, CUDA, of one 16-bit or 32-bit float type.
+    settings : `Settings`; None: one mover where each rank has a GPU, else none.
+    group : of torch.distributed; None is the world.
+
+    Raises ``ValueError`` for sizes that do not fit; ``RuntimeError`` without CUDA, Triton, or
+    memory that the ranks can map (torch's own words).
+    """
+
+    def __init__(self, a, b, settings=None, group=None):
+        import torch.distributed._symmetric_memory as symmetric
+
+        group = group or dist.group.WORLD
+        ranks = group.size()
+        if not a.is_cuda:
+            raise RuntimeError(f"a is on {a.device}: torch's symmetric memory needs CUDA")
+        settings = settings or Settings(movers=int(torch.cuda.device_count() >= ranks))
+        _, m, _, n = sizes((1, *a.shape), (1, *b.shape))
+        tiles = settings.tiles(ring_of(ranks, m), n)
+        atomic = settings.reduce == "atomic"
+        make = lambda shape, dtype: symmetric.empty(shape, dtype=dtype, device=a.device)
+        self.sums = make((m, n), torch.float32)
+        self.inbox = self.sums if atomic else make((m, n), torch.float32)
+        self.counts = make((ranks * tiles,), torch.int32)
+        buffers = self.sums, self.inbox, self.counts
+        self.handles = [symmetric.rendezvous(buffer, group) for buffer in buffers]
+        tables = [mapped(*pair, group.rank(), ranks) for pair in zip(buffers, self.handles)]
+        super().__init__(a[None], b[None], *tables, first=group.rank(), settings=settings,
+                         scope="sys")
+
+    def run(self):
+        """Compute and reduce-scatter; this rank's (m / ranks, n) float32, a view until the next.
+
+        Barriers on the stream: nobody may send before all have cleared, and without movers a
+        rank's kernel can end before its last tile has come.
+        """
+        self.counts.zero_()
+        if self.settings.reduce == "atomic":
+            self.sums.zero_()
+        self.handles[0].barrier()
+        self.launch()
+        self.handles[0].barrier()
+        return self.sums[self.first * self.chunk:(self.first + 1) * self.chunk]
+
+
+def mapped(buffer, handle, me, ranks):
+    """Where each rank's buffer is in this process's addresses."""
+    remote = lambda rank: handle.get_remote_tensor(rank, buffer.shape, buffer.dtype)
+    return [(buffer if rank == me else remote(rank)).data_ptr() for rank in range(ranks)]
