@@ -2,7 +2,8 @@
 
 A capture records a few ranks. Ranks that differ only in where they sit share a capture; `place`
 says which members a collective has on another rank: on axes along which the group's members vary
-they stay, on the others they follow the rank.
+they stay, on the others they follow the rank. A message follows the rank on all axes, round the end
+as on a ring.
 """
 
 from dataclasses import dataclass, field
@@ -46,11 +47,11 @@ class Capture:
         trace = self.traces[source]
         if rank == source:
             return trace
-        texts = dict.fromkeys(trace["members"].tolist())
-        for text in texts:
-            texts[text] = members_text(place(self.mesh, source, rank, members_list(text)))
-        members = [texts[text] for text in trace["members"].tolist()]
-        events = (e._replace(rank=rank, members=m) for e, m in zip(trace, members))
+        keys = [(e.members, is_message(e.name)) for e in trace]
+        placed = {(text, peer): place(self.mesh, source, rank, members_list(text), peer)
+                  for text, peer in dict.fromkeys(keys)}
+        events = (e._replace(rank=rank, members=members_text(placed[key]))
+                  for e, key in zip(trace, keys))
         return Trace.from_events(events, trace.meta)
 
     def __repr__(self):
@@ -61,12 +62,20 @@ class Capture:
         )
 
 
-def place(mesh, source, rank, members):
-    """The members that a group of rank ``source`` has where ``rank`` sits."""
+def is_message(name):
+    """Whether an event is a message's, or the wait for one."""
+    return name.removeprefix("wait ") in PEER
+
+
+def place(mesh, source, rank, members, peer=False):
+    """The members that a group of rank ``source`` has where ``rank`` sits; peer: of a message."""
     if source == rank or not members:
         return tuple(members)
     places = [mesh.coords(m) for m in members]
     here, there = mesh.coords(source), mesh.coords(rank)
+    if peer:
+        return tuple(mesh.rank(**{a: (p[a] - here[a] + there[a]) % n for a, n in mesh.axes.items()})
+                     for p in places)
     fixed = [a for a in mesh.names if any(p[a] != here[a] for p in places)]
     return tuple(mesh.rank(**{a: p[a] if a in fixed else there[a] for a in mesh.names})
                  for p in places)

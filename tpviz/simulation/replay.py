@@ -11,7 +11,7 @@ from tpviz.trace.table import COLUMNS, MANY, Trace, members_list, members_text
 
 from .engine import Engine, Queue
 from .faults import NONE
-from .program import PEER, operations, place
+from .program import is_message, operations, place
 
 BADGE = "simulated"
 
@@ -66,13 +66,13 @@ class Template:
         self.names, self.bytes = trace["name"].tolist(), trace["bytes"].tolist()
         axes, members = trace["axis"].tolist(), trace["members"].tolist()
         self.group = [
-            (axis, text, name.removeprefix("wait ") in PEER)
+            (axis, text, is_message(name))
             for axis, text, name in zip(axes, members, self.names)
         ]
         comm = {row for row, kind in enumerate(trace["kind"].tolist()) if kind == "comm"}
         self.groups = list(dict.fromkeys(g for row, g in enumerate(self.group) if row in comm))
-        self.texts = list(dict.fromkeys(members))
-        self.text_index = np.array([self.texts.index(text) for text in members], int)
+        self.texts = list(dict.fromkeys(group[1:] for group in self.group))
+        self.text_index = np.array([self.texts.index(group[1:]) for group in self.group], int)
 
     @cached_property
     def waits_for(self):
@@ -109,17 +109,19 @@ class Board:
 
     def of(self, template, rank):
         """({(axis, text, peer): queue}, [members text of each of the template's texts])."""
-        placed = {text: self._place(template.rank, rank, text) for text in template.texts}
+        placed = {text: self._place(template.rank, rank, *text) for text in template.texts}
         queues = {
-            group: self._queue(group[0], placed[group[1]], group[2]) for group in template.groups
+            group: self._queue(group[0], placed[group[1:]], group[2]) for group in template.groups
         }
         return queues, [members_text(placed[text]) for text in template.texts]
 
-    def _place(self, source, rank, text):
+    def _place(self, source, rank, text, peer):
         members = members_list(text)
         if not members:
             return ()
         mesh = self.capture.mesh
+        if peer:
+            return place(mesh, source, rank, members, peer)
         if (source, text) not in self.placed:
             here, places = mesh.coords(source), [mesh.coords(m) for m in members]
             free = [a for a in mesh.names if all(p[a] == here[a] for p in places)]

@@ -46,6 +46,8 @@ class T3(Strategy):
     gather: str = knob("after", help="where sums are gathered: after them, or (consumer) into the "
                        "GEMM that needs them", choices=("after", "consumer"))
 
+    alike = True
+
     def __post_init__(self):
         tile = self.tile
         if isinstance(tile, (tuple, list)):
@@ -57,11 +59,6 @@ class T3(Strategy):
     @property
     def axes(self):
         return {"tp": self.tp}
-
-    @property
-    def alike(self):
-        """Messages of a ring go from each rank to another place than from the one beside it."""
-        return self.tp == 1 or self.mode == "sequential"
 
     @property
     def split(self):
