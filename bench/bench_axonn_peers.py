@@ -1,13 +1,15 @@
 """AxoNN's special cases beside PyTorch's own parallelism: same ranks, same backend, steps in turn.
 
 z alone against FSDP2 (`fully_shard` on every block): FSDP2 gathers a block's weights again for
-backward, so ``keep=False`` is what sends as much; ``keep=True`` is AxoNN's default. FSDP2 shards
-biases and norms too, in one gather a block; AxoNN gathers each of the four weights, and sums the
-gradients of the rest. x alone against DTensor's tensor parallelism, once with vocabulary-parallel
-ends as AxoNN has (bench_megatron's plan) and once as `tpviz.peers` has it, ends whole on each rank.
+backward, in one message, so ``keep=False, gather="block"`` is what sends as much in as few. With
+``gather="weight"`` as much is sent in four times as many messages (no promise: it shows what a
+message costs); ``keep=True`` is AxoNN's default. FSDP2 shards biases and norms too; AxoNN sums
+their gradients at the end. x alone against DTensor's tensor parallelism, once with
+vocabulary-parallel ends as AxoNN has (bench_megatron's plan) and once as `tpviz.peers` has it, ends
+whole on each rank.
 
-The z race is run at two widths: AxoNN sends four times as many collectives, each a fourth as
-large, so what one costs beside its bytes weighs more in a narrow model.
+The z race is run at two widths: what a collective costs beside its bytes weighs more in a narrow
+model.
 
 A step is forward and backward. The losses must agree. Both ledgers are printed.
 """
@@ -29,16 +31,18 @@ WORKLOAD = tv.GPT(layers=4, hidden=256, heads=8, seq=64, batch=8, tied=False)
 PAIRS = 30
 Z = {"x": 1, "y": 1, "z": 4}
 X = {"x": 4, "y": 1, "z": 1}
-OVER_Z = {"FSDP2": peers.FSDP2(dp=4), "AxoNN, keep=False": tv.AxoNN(**Z, keep=False),
-          "AxoNN, keep=True": tv.AxoNN(**Z)}
+OVER_Z = {"FSDP2": peers.FSDP2(dp=4), "AxoNN, keep=True": tv.AxoNN(**Z),
+          **{f"AxoNN, keep=False, gather={gather}": tv.AxoNN(**Z, keep=False, gather=gather)
+             for gather in ("block", "weight")}}
 OVER_X = {"DTensor": "parallel ends", "DTensorTP": peers.DTensorTP(tp=4), "AxoNN": tv.AxoNN(**X)}
 RACES = {
     "z only, hidden 256": (WORKLOAD, OVER_Z),
     "z only, hidden 512": (replace(WORKLOAD, hidden=512), OVER_Z),
     "x only": (WORKLOAD, OVER_X),
 }
-BOUNDED = {("AxoNN, keep=False", "FSDP2"), ("AxoNN", "DTensor")}
-"""What promises the same work; the other ratios are for information."""
+BOUNDED = {("AxoNN, keep=False, gather=block", "FSDP2"), ("AxoNN, keep=True", "FSDP2"),
+           ("AxoNN", "DTensor")}
+"""What promises the same work, or less of it; the other ratios are for information."""
 
 
 def step_of(strategy, workload):

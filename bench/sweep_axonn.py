@@ -2,7 +2,8 @@
 
 Grids (x, y, z, data) by their factors; the other knobs are both orders, keep, recompute,
 accumulation 1 and 4, and overlaps none, each alone, all. Every grid meets a set of combinations in
-which each pair of values of two knobs occurs; ``all`` runs every combination, eight times as many.
+which each pair of values of two knobs occurs; ``all`` runs every combination, eight times as many,
+where only what a message carries is taken in turn.
 By `tv.verify` in float64, two AdamW steps each, tied and untied in turn. Exits with 1 at the first
 that is not equal.
 """
@@ -20,7 +21,8 @@ GRIDS = [(x, y, z, n // (x * y * z)) for n in (1, 2, 4, 8)
          for x, y, z in product((1, 2, 4, 8), repeat=3) if n % (x * y * z) == 0]
 KNOBS = {"order": ("xyz", "yxz"), "keep": (True, False), "recompute": (False, True),
          "accumulation": (1, 4), "overlap": ((), ("oar",), ("ors",), ("oag",),
-                                             ("oar", "ors", "oag"))}
+                                             ("oar", "ors", "oag")),
+         "gather": ("weight", "block")}
 
 
 def pairwise(knobs):
@@ -43,7 +45,11 @@ def pairs(choice):
 
 def cases(every):
     """(strategy, workload) in turn."""
-    choices = [dict(zip(KNOBS, v)) for v in product(*KNOBS.values())] if every else pairwise(KNOBS)
+    choices = pairwise(KNOBS)
+    if every:
+        *others, gathers = KNOBS.values()
+        choices = [dict(zip(KNOBS, (*v, gathers[number // 2 % 2])))
+                   for number, v in enumerate(product(*others))]
     for number, (grid, knobs) in enumerate(product(GRIDS, choices)):
         axes = dict(zip(("x", "y", "z", "data"), grid))
         yield tv.AxoNN(**axes, **knobs), replace(WORKLOAD, tied=bool(number % 2))

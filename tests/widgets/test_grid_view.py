@@ -49,17 +49,18 @@ def test_it_shows_a_static_picture_of_the_step_where_no_kernel_runs(view):
 def test_every_knob_that_shows_is_there_and_redraws(view):
     [row] = view.knobs.children
     shown = [name for name, box in view.knobs.controls.items() if box in row.children]
-    assert shown == ["x", "y", "z", "data", "overlap", "order", "keep", "recompute", "accumulation"]
+    assert shown == ["x", "y", "z", "data", "overlap", "order", "keep", "gather", "recompute",
+                     "accumulation"]
     for name, value in {"x": 1, "y": 1, "data": 2, "order": "yxz", "keep": False, "y ": 2,
-                        "recompute": True, "accumulation": 2, "overlap": ("oar",)}.items():
+                        "gather": "block", "recompute": True, "accumulation": 2, "overlap": ("oar",)}.items():
         before, picture = view.picture.generation, view.picture.scene
         view.knobs.controls[name.strip()].value = value
         assert view.error == ""
         assert view.picture.generation > before
         assert getattr(view.strategy, name.strip()) == value
         assert view.picture.scene != picture or name == "order"  # of y = 1 without effect
-    assert view.strategy == tv.AxoNN(x=1, y=2, z=2, data=2, order="yxz", keep=False, recompute=True,
-                                     accumulation=2, overlap=("oar",))
+    assert view.strategy == tv.AxoNN(x=1, y=2, z=2, data=2, order="yxz", keep=False, gather="block",
+                                     recompute=True, accumulation=2, overlap=("oar",))
 
 
 def test_knobs_that_do_not_show_stay_as_they_were():

@@ -104,7 +104,8 @@ def _weights(frame, states):
     x, y = HOLDS, CUBE[1] - 20
     out = text(x, y, f"weights of rank {states.eyes.rank}", size=12, weight=700)
     out += text(x, y + 54, "W", size=11, weight=600) + text(x, y + 112, "dW", size=11, weight=600)
-    coming = {f.layer for f in frame.under_way if f.collective == "all_gather" and f.block == 0}
+    coming = {layer for f in frame.under_way if f.collective == "all_gather" and f.block == 0
+              for layer in f.layers}
     x += 24
     for layer in LAYERS:
         width, _ = states.size(states.weights[layer])

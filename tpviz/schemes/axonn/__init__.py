@@ -123,7 +123,8 @@ class AxoNN(Strategy):
 
     @classmethod
     def space(cls, workload, world_size):
-        """Every grid (x, y, z, data) of all ranks, with all overlaps and weights kept."""
+        """Every grid (x, y, z, data) of all ranks, with all overlaps and weights kept, each
+        gathered by itself: messages of a block are no other grid, and the bytes are the same."""
         for x, y, z in product(divisors(world_size), repeat=3):
             if world_size % (x * y * z) == 0:
                 grid = {"x": x, "y": y, "z": z, "data": world_size // (x * y * z)}

@@ -1,8 +1,9 @@
 """Which known schemes a grid of AxoNN is: one axis alone, or two, and the volumes are theirs.
 
 What a case sends is the same as the scheme's; names of groups, and what is fused into one message,
-are not. Not among them: SUMMA, Colossal-AI's 2D and 2.5D, CAGNET, which move data otherwise (by
-broadcasts and shifts), whatever the grid.
+are not, but that ``gather="block"`` fuses a block's weights as FSDP does. Not among them: SUMMA,
+Colossal-AI's 2D and 2.5D, CAGNET, which move data otherwise (by broadcasts and shifts), whatever
+the grid.
 
 >>> from tpviz import AxoNN
 >>> [case.name for case in cases(AxoNN(x=4, z=1))]
@@ -54,8 +55,8 @@ KNOWN = (
          "sends.",
          ("derived", "measured")),
     Case("FSDP (ZeRO-3)", lambda s: larger(s) == "z" and not kept(s),
-         "z alone shards all weights; blocks are gathered for forward and again for what follows: "
-         "three passes or more.",
+         "z alone shards all weights, gathered for forward and for what follows: three passes or "
+         "more; gather='block' in FSDP's messages.",
          ("code", "authors", "measured")),
     Case("ZeRO-2-like", lambda s: larger(s) == "z" and kept(s),
          "z alone, gathered weights kept until backward: two passes over them, but the memory of "

@@ -11,11 +11,14 @@ from tpviz.schemes.atp.frames import HERE, OVER, SAID, Dim, Tensor
 
 LAYERS = ("qkv", "out", "up", "down")
 """A block's weights."""
+ALL = "all four"
+"""What a message of all of them is of."""
 
 
 class Flight(NamedTuple):
-    """A collective over z that is under way during a frame; ``block`` is that of its weight, from
-    the one shown: 0, 1 for the next, -1 for the one before; None for embedding and head."""
+    """A collective over z that is under way during a frame; ``layer`` may be `ALL`; ``block`` is
+    that of its weight, from the one shown: 0, 1 for the next, -1 for the one before; None for
+    embedding and head."""
 
     collective: str
     layer: str
@@ -26,6 +29,11 @@ class Flight(NamedTuple):
         """"W of out", "W of qkv, next block"."""
         where = {1: ", next block", -1: ", block before"}.get(self.block, "")
         return f"{'W' if self.collective == 'all_gather' else 'dW'} of {self.layer}{where}"
+
+    @property
+    def layers(self):
+        """Whose weights are in the message."""
+        return LAYERS if self.layer == ALL else (self.layer,)
 
 
 class GridFrame(NamedTuple):
@@ -73,6 +81,16 @@ def pieces(tensor):
     return tensor.cut("z", "cols")
 
 
+def all_four(tensor, ratio):
+    """qkv's weight, or its gradient -> those of all four layers, side by side as one matrix.
+
+    ratio : of the MLP. Each is cut over both axes of the plane, this one over qkv's.
+    """
+    count = 4 + 2 * ratio
+    return tensor._replace(cols=tensor.cols._replace(letters=f"{count}H",
+                                                     size=count * tensor.rows.size))
+
+
 def flat(name, numbers, axes):
     """A buffer of ``numbers`` on every rank: what several parameters' gradients are summed in.
 
@@ -93,15 +111,20 @@ def words_of_gradient(axes, dx, hidden):
 
 GATHER = ("The ranks of each z group send each other their pieces of W: then all of them hold the "
           "block of their x and y, for this GEMM.")
-KEPT = "It stays until backward."
-DROPPED = "It is let go after this layer."
-AGAIN = "It had been let go, so it is gathered once more."
+GATHER_ALL = ("The ranks of each z group send each other their pieces of all four weights of the "
+              "block, in one message (here one matrix): then all of them hold the blocks of their "
+              "x and y, for this GEMM and the three to come.")
+KEPT = "{} stays until backward."
+DROPPED = "{} is let go after {}."
+AGAIN = "What had been let go is gathered once more."
 LAST = ("It was sent for ahead (OAG), in the order of the step before: only what is left of it is "
         "waited for.")
 AHEAD = LAST + " Now {} is sent for."
 WAITED = "The kernels wait for it."
 SCATTER = ("The ranks of each z group add their terms of dW, and each keeps the sum of its own "
            "piece.")
+SCATTER_ALL = ("The ranks of each z group add their terms of all four dW, in one message (here one "
+               "matrix), and each keeps the sums of its own pieces.")
 LATER = "It is waited for at the end (ORS): the next kernels start at once."
 NOW = "The kernels wait for it."
 ENDS = {

@@ -13,7 +13,7 @@ from tpviz.schemes.atp.walk import walk as walk_of_plane
 
 from . import frames as say
 from .clock import Ask, Scatter
-from .frames import LAYERS, Flight, GridFrame
+from .frames import ALL, LAYERS, Flight, GridFrame
 from .step import held, parts
 
 
@@ -48,7 +48,9 @@ class _Walk:
         later = cut and "ors" in s.overlap
         self.gradients = dict.fromkeys(
             LAYERS, ("leaving" if later else "piece" if cut else "block") if again else "")
-        self.asks = asks(self.program, self.number) if cut and "oag" in s.overlap else []
+        self.together = cut and s.gather == "block"
+        self.asks = asks(self.program, self.number, self.together) if (
+            cut and "oag" in s.overlap) else []
 
     def all(self):
         """Every operation of the block, and the sums at the end."""
@@ -117,28 +119,46 @@ class _Walk:
         self.add(phase, frame.layer, words, product=frame.product, moving=frame.moving,
                  kernels=frame.kernels, moves=frame.moves, line=frame.line, active=frame.active)
         following = self.todo[phase][0].layer if self.todo[phase] else ""
-        if frame.layer in LAYERS and following != frame.layer and not self.stays(phase):
-            self.hold(frame.layer, "piece")
+        if frame.layer in LAYERS and following != frame.layer:
+            self.hold(self.let_go(phase, frame.layer), "piece")
+
+    def let_go(self, phase, layer):
+        """The layers whose gathered blocks end with the kernels of this one."""
+        if phase == "backward":  # else a scatter ends them
+            return [layer] if self.together and self.s.keep else []
+        if "z" not in self.sizes or self.stays(phase):
+            return []
+        if self.together:
+            return LAYERS if layer == "down" else []
+        return [layer]
 
     def stays(self, phase):
-        """Whether a gathered block outlives the layer it was gathered for."""
-        if "z" not in self.sizes or phase == "backward":
-            return True  # its layer's scatter ends it
+        """Whether what is gathered in this phase outlives it."""
         return self.s.keep and not (phase == "forward" and self.s.recompute)
 
-    def hold(self, layer, what):
-        self.weights = {**self.weights, layer: what}
+    def hold(self, layers, what):
+        self.weights = {**self.weights, **dict.fromkeys(layers, what)}
+
+    def fellows(self, layer):
+        """The layers whose weights are in one message with that of ``layer``."""
+        return LAYERS if self.together else [layer]
+
+    def message(self, tensor):
+        """A weight, or its gradient, with what is in one message with it."""
+        return say.all_four(tensor, self.w.mlp_ratio) if self.together else tensor
 
     def gather(self, phase, payload):
-        """The pieces of a weight come together; with OAG the next ones are sent for."""
+        """The pieces of a message come together; with OAG the next ones are sent for."""
         if "z" not in self.sizes:
             return
         layer = self.todo[phase][0].layer
-        weight = self.weight(layer)
-        self.hold(layer, "block")
-        said = [say.GATHER] + [say.AGAIN] * (phase != "forward")
+        weight = self.message(self.weight("qkv" if self.together else layer))
+        self.hold(self.fellows(layer), "block")
+        said = [say.GATHER_ALL if self.together else say.GATHER]
+        said += [say.AGAIN] * (phase != "forward")
         if phase != "backward":
-            said.append(say.KEPT if self.stays(phase) else say.DROPPED)
+            it = ("All of it", "the last of them") if self.together else ("It", "this layer")
+            said.append((say.KEPT if self.stays(phase) else say.DROPPED).format(*it))
         ahead, self.asks = self.asks[:1], self.asks[1:]
         said.append(say.WAITED if not ahead else
                     say.AHEAD.format(self.asks[0].name) if self.asks else say.LAST)
@@ -155,13 +175,15 @@ class _Walk:
         if "z" not in self.sizes:
             return
         last = self.frames[-1]
-        before = last.product[-1]
+        before, fellows = self.message(last.product[-1]), self.fellows(last.layer)
         after = self.to_sum(say.pieces(before), ["data"])
         later = "ors" in self.s.overlap
-        self.gradients = {**self.gradients, last.layer: "leaving" if later else "piece"}
-        self.hold(last.layer, "piece")
+        self.gradients = {**self.gradients,
+                          **dict.fromkeys(fellows, "leaving" if later else "piece")}
+        self.hold(fellows, "piece")
         move = Move("z", "reduce_scatter", payload)
-        self.add("backward", last.layer, f"{say.SCATTER} {say.LATER if later else say.NOW}",
+        words = say.SCATTER_ALL if self.together else say.SCATTER
+        self.add("backward", last.layer, f"{words} {say.LATER if later else say.NOW}",
                  moving=(before, after), moves=(move,), line=(before, verb(move), "→", after),
                  active=(0, 4))
 
@@ -199,8 +221,11 @@ class _Walk:
             gradients=self.gradients, **fields))
 
 
-def asks(program, number):
-    """The `Flight` of every gather of a program, in order; blocks are counted from ``number``."""
+def asks(program, number, together):
+    """The `Flight` of every gather of a program, in order; blocks are counted from ``number``.
+
+    together : whether the weights of a block are gathered in one message.
+    """
     found = []
     for part in program:
         names = {"attention": ["qkv", "out"], "mlp": ["up", "down"]}.get(
@@ -208,6 +233,7 @@ def asks(program, number):
         for _ in filter(lambda o: isinstance(o, Ask), part.operations):
             name = names.pop(0) if names else part.layer.rpartition(".")[2]
             block = part.layer.startswith("blocks.")
+            name = ALL if block and together else name
             found.append(Flight("all_gather", name,
                                 int(part.layer.split(".")[1]) - number if block else None))
     return found
