@@ -116,6 +116,21 @@ def test_messages_are_lines_where_they_are_few():
     assert "tpv-messages" not in schedule_scene([act(p=8, m=16)], "t")["common"]
 
 
+def test_strips_in_bytes_weigh_what_is_held():
+    for name in ("shifted_critical_path", "zb_v", "interleaved_1f1b"):
+        plain = act(name, 4, 8)
+        stages = plain.timeline.schedule.stages
+        one = act(name, 4, 8, sizes=((7, 2),) * stages)
+        for held, strip in zip(plain.held, one.strips):
+            assert strip == [(time, 7 * full, 2 * kept) for time, full, kept in held]
+        layout = lay_out([one])
+        assert layout.most == max(map(figure.peak, one.strips))
+    uneven = act("1f1b", 2, 4, sizes=((7, 2), (5, 1)))
+    assert [figure.peak(strip) for strip in uneven.strips] == [7 + 2, 5]
+    assert "of activations between actions" in schedule_scene([uneven], "t")["common"]
+    assert "Holds 2 microbatches in 9 B, 1 as checkpoints." in "".join(words(uneven, 0, ""))
+
+
 # -- words -----------------------------------------------------------------------------------------
 def test_words_say_what_an_action_waited_for():
     one = act()

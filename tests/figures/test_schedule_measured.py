@@ -34,6 +34,25 @@ def test_a_wait_parts_two_bars_of_the_same_microbatch():
     assert (ran.bars[0], ran.idle) == ([("backward", 0.0, 1.0), ("backward", 2.0, 3.0)], (1.0,))
 
 
+def test_what_a_run_had_in_flight_is_a_line_over_what_the_clock_says():
+    line = act(latency=0.3).timeline
+    one = Act(line, (1.0,) * 4, measured=measured(trace_of(line, late=3.0), lambda rank: [
+        (time + 3.0, count) for time, count in line.in_flight(rank)]))
+    for ran, clock in zip(one.measured.held[1], line.in_flight(1), strict=True):
+        assert ran == pytest.approx(clock)
+    scene, layout = schedule_scene([one], "t"), lay_out([one])
+    drawn = re.findall(r"d='([^']*)'[^>]*data-flown", scene["common"])
+    for row, path in zip(layout.rows, drawn, strict=True):
+        heights = [float(v) for v in re.findall(r"V([\d.]+)", path)]
+        assert len(heights) == len(line.in_flight(row.rank))
+        base = row.y + layout.lane + layout.ran + layout.strip + layout.flown - 1
+        most = max(line.peak_in_flight)
+        assert base - min(heights) == pytest.approx(
+            (layout.flown - 3) * line.peak_in_flight[row.rank] / most, abs=0.01)
+        assert heights[-1] == base
+    assert "data-flown" not in schedule_scene([act()], "t")["common"]
+
+
 def test_a_run_is_drawn_under_the_simulated_lanes():
     line = act().timeline
     one = Act(line, (1.0,) * 4, None, (), measured(trace_of(line)))

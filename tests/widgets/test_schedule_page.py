@@ -64,6 +64,11 @@ def test_keys_go_from_end_to_end_and_say_what_the_rank_does(opened):
     svg.press("End")
     view.page.wait_for_selector(".tpv-schedule[data-row='1']")
     view.locator(".tpv-now", has_text="at 24 of 24").wait_for()
+    last = view.get_attribute("data-step")
+    for key in ("ArrowLeft", "Space"):  # it plays to the end, and stays there
+        svg.press(key)
+        view.page.wait_for_selector(f".tpv-schedule:not([data-step='{last}'])")
+    view.page.wait_for_selector(f".tpv-schedule[data-step='{last}']:not(.tpv-playing)")
     assert "url(#tpv-" not in svg.inner_html()
     svg.press("ArrowUp")  # nobody there who could look at another row
     view.page.wait_for_selector(".tpv-schedule[data-row='0']")

@@ -3,7 +3,8 @@ import json
 import pytest
 
 import tpviz as tv
-from tpviz.schemes.merak.memory import memory_of
+from tpviz.figures import schedule as figure
+from tpviz.schemes.merak.memory import memory_of, of_microbatch
 from tpviz.schemes.merak.schedules import SCHEDULES, Schedule, formulas
 from tpviz.schemes.merak.step import clock
 from tpviz.trace import Event, Trace
@@ -182,6 +183,11 @@ def test_a_strategy_has_its_stages_own_times_and_memory(merak):
                                   "tp=1, dp=1) on laptop, gloo, at 0 s of ")
     assert list(acts(merak)[0].memory) == [memory_of(MERAK, W, place) for place in (0, 1)]
     assert "of 2 GB" in merak.picture.scene["common"]
+    [(whole, kept), _] = of_microbatch(MERAK, W)  # the last stage recomputes nothing
+    assert kept < whole < max(figure.peak(strip) for strip in acts(merak)[0].strips)
+    for act in acts(merak):  # between actions: less than at the worst moment of one
+        for strip, memory in zip(act.strips, act.memory):
+            assert 0.5 < figure.peak(strip) / memory["activations"] < 1
     assert "without messages" in merak.picture.scene["common"]
     f, b, r = (sum(sum(s.seconds for s in clock(MERAK, W, cluster, tv.Mesh(MERAK.axes))[1][kind, i])
                    for i in places) / len(places) for kind, places in
@@ -203,9 +209,10 @@ def test_knobs_of_a_strategy(merak):
 
 def run_of(strategy, workload=W, cluster="laptop, gloo"):
     """A made-up trace of a run."""
-    events = [Event(id=rank, rank=rank, kind="compute", lane="compute", phase="forward",
-                    microbatch=0, start=0.001 * rank, end=0.002 + 0.001 * rank)
-              for rank in range(strategy.world_size)]
+    events = [Event(id=2 * rank + i, rank=rank, kind="compute", lane="compute", phase=phase,
+                    microbatch=0, start=0.001 * (rank + i), end=0.001 * (rank + i + 1))
+              for rank in range(strategy.world_size)
+              for i, phase in enumerate(("forward", "backward"))]
     return Trace.from_events(events, {
         "badge": "emulated", "strategy": repr(strategy), "workload": repr(workload),
         "cluster": cluster, "mesh": {"axes": strategy.axes}})
@@ -215,6 +222,8 @@ def test_a_run_is_drawn_until_a_knob_makes_it_another_strategy(merak):
     merak.measured(run_of(MERAK))
     assert acts(merak)[0].measured.idle == pytest.approx((0.001, 0.001))
     assert "measured 3 ms" in merak.picture.scene["common"]
+    assert [[count for _, count in held] for held in acts(merak)[0].measured.held] == [[1, 0]] * 2
+    assert "measured 1 ms, 1 in flight" in merak.picture.scene["common"]
     assert acts(merak)[1].measured is None
     set_knobs(merak, microbatches=8)
     assert acts(merak)[0].measured is None

@@ -27,7 +27,9 @@ class Act:
 
     timeline : its `Timeline`. recompute : seconds of each stage, the first part of RB. formula :
     (makespan, idle time of each rank) by closed form, or None. memory : for each rank
-    {kind: bytes}, or (). measured : `schedule_measured.Measured`, or None.
+    {kind: bytes}, or (). measured : `schedule_measured.Measured`, or None. sizes : for each stage
+    (bytes of a microbatch as backward needs it, those that are kept where the rest is recomputed),
+    or () where bytes are not known.
     """
 
     timeline: Any
@@ -35,6 +37,7 @@ class Act:
     formula: Any = None
     memory: tuple = ()
     measured: Any = None
+    sizes: tuple = ()
 
     @property
     def name(self):
@@ -68,9 +71,20 @@ class Act:
         return [self.timeline.held(rank) for rank in range(self.ranks)]
 
     @cached_property
+    def strips(self):
+        """As `held`, in bytes where these are known."""
+        return [weighed(self.timeline, rank, self.sizes) for rank in range(self.ranks)
+                ] if self.sizes else self.held
+
+    @property
+    def unit(self):
+        """What `strips` have of a microbatch of all layers of a rank."""
+        return 1 if self.sizes else self.each
+
+    @cached_property
     def peaks(self):
         """Per rank the most microbatches, times stages, that it holds."""
-        return [max((full + kept for _, full, kept in held), default=0) for held in self.held]
+        return [peak(held) for held in self.held]
 
 
 class Row(NamedTuple):
@@ -84,15 +98,16 @@ class Row(NamedTuple):
 class Layout(NamedTuple):
     """Where everything is, in px. heads : y of each act's heading; lane, ran, strip, gap, font :
     heights of a simulated lane, a measured one, the strip of what is held, the room between, and
-    letters; scale : px of a unit of time; most : microbatches
-    of all its layers that any rank holds at once;
-    edge : px between bars."""
+    letters; flown : height of the strip of what a run had in flight; scale : px of a unit of time;
+    most : what any rank holds at once, bytes or microbatches of all its layers; edge : px between
+    bars."""
 
     rows: tuple
     heads: tuple
     lane: int
     ran: int
     strip: int
+    flown: int
     gap: int
     font: int
     scale: float
@@ -158,7 +173,7 @@ def lay_out(acts):
     lanes = sum(act.ranks for act in acts)
     lane, strip, gap, font = (28, 16, 10, 11) if lanes <= 8 else (20, 10, 6, 10)
     strip += 8 * (lanes <= 4)
-    ran = lane - 10 if any(act.measured for act in acts) else 0
+    ran, flown = (lane - 10, 14) if any(act.measured for act in acts) else (0, 0)
     strip = max(strip, 38 - lane - ran) if any(act.memory for act in acts) else strip
     rows, heads, y = [], [], TOP
     for number, act in enumerate(acts):
@@ -166,16 +181,41 @@ def lay_out(acts):
         y += 26
         for rank in range(act.ranks):
             rows.append(Row(number, rank, y))
-            y += lane + ran + strip + gap
+            y += lane + ran + strip + flown + gap
         y += 6
     duration = max(act.ends for act in acts)
-    most = max((n / act.each for act in acts for n in act.peaks), default=0) or 1
+    most = max((peak(strip) / act.unit for act in acts for strip in act.strips), default=0) or 1
     scale = (WIDTH - LEFT - RIGHT) / (duration or 1.0)
     shortest = min((end - start for act in acts for rows_of in zip(
         act.timeline.start, act.timeline.end) for start, end in zip(*rows_of) if end > start),
         default=0.0)
-    return Layout(tuple(rows), tuple(heads), lane, ran, strip, gap, font, scale, duration, y, most,
-                  min(0.8, shortest * scale / 10))
+    return Layout(tuple(rows), tuple(heads), lane, ran, strip, flown, gap, font, scale, duration, y,
+                  most, min(0.8, shortest * scale / 10))
+
+
+def weighed(timeline, rank, sizes):
+    """`Timeline.held` in bytes; sizes : as those of an `Act`."""
+    changes = {}
+    for action, start, end in zip(timeline.schedule.of(rank), timeline.start[rank],
+                                  timeline.end[rank]):
+        whole, kept = sizes[action.stage]
+        again = timeline.schedule.recomputes[action.stage]
+        for kinds, time, more in (("F", start, (0, kept) if again else (whole, 0)),
+                                  (("R", "RB"), start, (whole, -kept)),
+                                  (("B", "RB", "W"), end, (-whole, 0))):
+            if action.kind in kinds:
+                was = changes.get(time, (0, 0))
+                changes[time] = was[0] + more[0], was[1] + more[1]
+    series, now = [], (0, 0)
+    for time in sorted(changes):
+        now = now[0] + changes[time][0], now[1] + changes[time][1]
+        series.append((time, *now))
+    return series
+
+
+def peak(strip):
+    """The most that is held, whole and as checkpoints."""
+    return max((whole + kept for _, whole, kept in strip), default=0)
 
 
 def stops(acts, layout):

@@ -150,13 +150,17 @@ def _messages(act, number, layout):
 
 # -- what ranks hold -------------------------------------------------------------------------------
 def _strips(act, number, layout):
-    """Under each lane what is held over time: whole microbatches, on top of them checkpoints."""
-    whole, checkpoints = [], []
+    """Under each lane what is held over time: whole microbatches, on top of them checkpoints, and
+    a line where the rank holds most."""
+    whole, checkpoints, most, labels = [], [], [], []
     end = act.timeline.makespan
     for row in layout.of(number):
         base = row.y + layout.lane + layout.ran + layout.strip
-        high = (layout.strip - 3) / layout.most / act.each
-        held = act.held[row.rank]
+        high = (layout.strip - 3) / layout.most / act.unit
+        held = act.strips[row.rank]
+        labels.append(text(figure.LEFT - 10, base - layout.strip / 2 + 3, "held", "muted", 9.5,
+                           "end"))
+        most.append(f"M{layout.x(0):.1f},{base - figure.peak(held) * high:.2f}H{layout.x(end):.1f}")
         for (start, full, kept), (stop, *_) in zip(held, [*held[1:], (end, 0, 0)]):
             x, wide = layout.x(start), (stop - start) * layout.scale
             for path, low, count in ((whole, 0, full), (checkpoints, full, kept)):
@@ -165,7 +169,8 @@ def _strips(act, number, layout):
                                 f"v{count * high:.2f}h-{wide:.1f}z")
     return (f"<path d='{''.join(whole)}' class='f-activations' data-held='whole'/>"
             f"<path d='{''.join(checkpoints)}' class='f-activations' fill-opacity='.38' "
-            "data-held='checkpoints'/>")
+            f"data-held='checkpoints'/><path d='{''.join(most)}' class='s-activations' "
+            f"stroke-dasharray='2 3' data-held='most'/>{''.join(labels)}")
 
 
 # -- a run -----------------------------------------------------------------------------------------
@@ -182,7 +187,25 @@ def _ran(act, number, layout):
                         "fill-opacity='.45'"))
         out += [_inked(ink, "".join(path), .2) for ink, path in paths.items()]
         out.append(text(figure.LEFT - 10, y + high - 2, "measured", "muted", 9.5, "end"))
+        out.append(_flown(act, row, layout) if act.measured.held else "")
     return f"<g data-source='{escape(act.measured.badge)}'>{''.join(out)}</g>"
+
+
+def _flown(act, row, layout):
+    """Microbatches in flight: simulated as an area, measured as a line over it."""
+    base, rank = row.y + layout.lane + layout.ran + layout.strip + layout.flown - 1, row.rank
+    most = max(*act.peaks, *(count for held in act.measured.held for _, count in held))
+    high = (layout.flown - 3) / most
+
+    def steps(series):
+        return "".join(f"H{layout.x(time):.1f}V{base - count * high:.2f}" for time, count in series)
+
+    ahead = steps([(time, full + kept) for time, full, kept in act.held[rank]])
+    start = f"M{layout.x(0):.1f},{base:g}"
+    return (f"<path d='{start}{ahead}' class='f-recompute' fill-opacity='.35'/>"
+            f"<path d='{start}{steps(act.measured.held[rank])}' class='s-fg' fill='none' "
+            "stroke-width='1.3' data-flown=''/>"
+            + text(figure.LEFT - 10, base - 1, "in flight", "muted", 9.5, "end"))
 
 
 # -- numbers at the right --------------------------------------------------------------------------
@@ -194,12 +217,12 @@ def numbers(act, number, layout, unit, device, acts):
         part = 100 * line.bubble[rank] / (line.makespan or 1.0)
         words = [f"idle {say(line.bubble[rank], unit)} ({part:.3g} %), "
                  f"{act.peaks[rank]} in flight"]
-        also = []
         if act.formula:
-            also.append(f"formula {say(act.formula[1][rank], unit)}")
+            words.append(f"formula {say(act.formula[1][rank], unit)}")
         if act.measured:
-            also.append(f"measured {say(act.measured.idle[rank], unit)}")
-        words += [", ".join(also)] if also else []
+            held = act.measured.held
+            words.append(f"measured {say(act.measured.idle[rank], unit)}" + (
+                f", {max(count for _, count in held[rank])} in flight" if held else ""))
         for i, line_of in enumerate(words):
             yield text(NUMBERS, y + 10 + 12 * i, line_of, "muted" if i else "fg", 10.5)
         if act.memory:

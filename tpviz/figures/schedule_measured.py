@@ -12,21 +12,24 @@ class Measured(NamedTuple):
     """A run's step, from its first forward to its last backward.
 
     badge : where the times come from. bars : per place along pp a list of (phase, start, end), in
-    seconds. makespan : seconds. idle : per place, seconds in which nothing is computed.
+    seconds. makespan : seconds. idle : per place, seconds in which nothing is computed. held : per
+    place [(second, microbatches in flight from then on)], or () where they were not counted.
     """
 
     badge: str
     bars: tuple
     makespan: float
     idle: tuple
+    held: tuple = ()
 
 
-def measured(trace):
+def measured(trace, count=None):
     """The `Measured` of a trace of a pipeline, of its median step: of each place along pp the rank
     with the lowest number.
 
     A bar is one phase of one microbatch, from its first kernel to its last, and ends where the rank
-    waits for a message of the pipeline. Raises ``ValueError`` where the trace has no axis pp, or no
+    waits for a message of the pipeline. count : gives of a rank [(time of the trace, microbatches
+    in flight)]. Raises ``ValueError`` where the trace has no axis pp, or no
     microbatches.
     """
     axes = trace.meta.get("mesh", {}).get("axes", {})
@@ -34,7 +37,8 @@ def measured(trace):
         raise ValueError(f"this trace has no axis pp but {', '.join(axes) or 'no axes at all'}: "
                          "measured lanes need a run of tv.Merak, or of another pipeline over pp")
     step, mesh = median_step(trace), Mesh(axes)
-    found = [_bars(step.select(rank=rank, lane="compute")) for rank in mesh.group(0, "pp")]
+    ranks = mesh.group(0, "pp")
+    found = [_bars(step.select(rank=rank, lane="compute")) for rank in ranks]
     if not all(found):
         raise ValueError("this trace has ranks without a microbatch: measured lanes need events "
                          "labelled with phase and microbatch")
@@ -42,7 +46,9 @@ def measured(trace):
     bars = tuple([(phase, start - zero, end - zero) for phase, start, end in row] for row in found)
     makespan = max(row[-1][2] for row in bars)
     idle = tuple(makespan - sum(end - start for _, start, end in row) for row in bars)
-    return Measured(str(trace.meta.get("badge") or "origin unknown"), bars, makespan, idle)
+    held = tuple([(time - zero, number) for time, number in count(rank)] for rank in ranks
+                 ) if count else ()
+    return Measured(str(trace.meta.get("badge") or "origin unknown"), bars, makespan, idle, held)
 
 
 def _bars(events):

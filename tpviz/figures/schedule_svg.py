@@ -6,7 +6,7 @@ from .microscope_svg import wrapped
 from .palette import INKS, MEMORY_KINDS, PATTERNS, svg_style
 from .schedule_lanes import MESSAGE, NUMBERS
 from .schedule_words import say
-from .svg import document, pattern_defs, rect, text, ticks
+from .svg import amount, document, pattern_defs, rect, text, ticks
 
 LETTERS, LINE = 165, 15  # of what is said above the picture
 
@@ -91,11 +91,13 @@ def _legend(acts, y, unit):
     if kinds & {"R", "RB"}:
         items.append(("recompute", "R recompute, RB before its backward"))
     items += [("rule", "idle"), ("critical", "critical path"), ("message", "message"),
-              ("activations", "held, whole")]
+              ("activations", "held, whole"), ("most", "most that is held")]
     if any(act.timeline.schedule.pairs for act in acts):
         items.append(("pair", "pair of forward and backward"))
     if any(any(act.timeline.schedule.recomputes) for act in acts):
         items.append(("checkpoints", "held as checkpoints"))
+    if any(act.measured and act.measured.held for act in acts):
+        items.append(("flown", "in flight, and as measured"))
     if any(act.memory for act in acts):
         items += [(ink, f"memory: {INKS[ink].label}") for ink in MEMORY_KINDS.values()]
     out, x = [], 12.0
@@ -110,10 +112,11 @@ def _legend(acts, y, unit):
         notes.append("Formula: closed form " + (
             "with the times of the mean stage, without messages." if unit else
             "for equal stages, where it is exact."))
-    if notes:
-        y += 18
-        out.append(text(12, y, " ".join(notes), "muted", 11))
-    return "".join(out), y + 14
+    most = max(figure.peak(strip) / act.unit for act in acts for strip in act.strips)
+    notes.append(f"A strip's height: {amount(most)} of activations between actions." if any(
+        act.sizes for act in acts) else f"A strip's height: {most:g} microbatches of all layers.")
+    out.append(text(12, y + 18, " ".join(notes), "muted", 11))
+    return "".join(out), y + 32
 
 
 def _swatch(key, x, y):
@@ -121,6 +124,12 @@ def _swatch(key, x, y):
         return rect(x + 1, y - 8, 14, 9, "", "fill='none' class='s-fg' stroke-width='1.8'")
     if key == "message":
         return f"<path d='M{x},{y - 4}h16' class='s-{MESSAGE}' stroke-width='1.8'/>"
+    if key == "most":
+        return (f"<path d='M{x},{y - 4}h16' class='s-activations' stroke-width='1.4' "
+                "stroke-dasharray='2 3'/>")
+    if key == "flown":
+        return (rect(x, y - 7, 16, 9, "recompute", "fill-opacity='.35'")
+                + f"<path d='M{x},{y - 7}h16' class='s-fg' stroke-width='1.3'/>")
     if key == "pair":
         return f"<path d='M{x},{y}v-5h16v5' class='s-fg' fill='none' stroke-width='1.3'/>"
     if key == "checkpoints":

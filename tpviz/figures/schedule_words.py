@@ -3,7 +3,7 @@
 Works on the attributes of a `tpviz.schemes.merak.schedules.Timeline`.
 """
 
-from .svg import seconds
+from .svg import amount, seconds
 
 DOES = {"F": "forward", "B": "backward", "RB": "recompute and backward", "R": "early recompute",
         "I": "gradient of the input", "W": "gradient of the weights"}
@@ -49,7 +49,8 @@ def words(act, rank, unit):
     for start, end, index, busy in spans(timeline, rank):
         while at < len(held) and held[at][0] - start <= least:
             at += 1
-        holds = _holds(*held[at - 1][1:]) if at else "Holds nothing."
+        size = sum(act.strips[rank][at - 1][1:]) if act.sizes and at else 0
+        holds = _holds(*held[at - 1][1:], size) if at else "Holds nothing."
         if index == len(row):
             found.append(f"rank {rank} is done at {say(start, unit)} and idle for the last "
                          f"{say(end - start, unit)}.")
@@ -116,10 +117,11 @@ def _arrival(timeline, rank, index):
     return made + timeline.latency * step.is_message, maker, made
 
 
-def _holds(full, kept):
+def _holds(full, kept, size):
     if not full + kept:
         return "Holds nothing."
     much = f"Holds {full + kept} microbatch{'es' * (full + kept > 1)}"
+    much += f" in {amount(size)}" * (size > 0)
     return f"{much}, {kept if full else 'all'} as checkpoints." if kept else f"{much}."
 
 

@@ -42,9 +42,10 @@ export class Film extends Player {
   }
 
   tick(now) {
-    if (!this.playing && this.host.get("step") !== this.step) this.head = this.host.get("step");
+    const { playing } = this;
+    if (!playing && this.host.get("step") !== this.step) this.head = this.host.get("step");
     super.tick(now);
-    if (this.playing && this.host.get("step") !== this.step) this.publish({ step: this.step });
+    if (playing && this.host.get("step") !== this.step) this.publish({ step: this.step });
   }
 
   go(step) {

@@ -8,8 +8,10 @@ from tpviz.checks import number, one_of, settle, whole_number
 from tpviz.figures.schedule import Act
 from tpviz.figures.schedule_measured import measured
 from tpviz.mesh import Mesh
-from tpviz.schemes.merak.memory import memory_of
+from tpviz.schemes.merak.memory import memory_of, of_microbatch
 from tpviz.schemes.merak.schedules import SCHEDULES, formulas, schedule, timeline
+from tpviz.schemes.merak.schedules.measured import in_flight
+from tpviz.schemes.merak.split import stage_of
 from tpviz.schemes.merak.step import clock
 from tpviz.strategy import knob
 from tpviz.verbs.predict import check
@@ -130,7 +132,14 @@ def _of_merak(s, workload, cluster, trace=None):
     formula = closed_form(s.schedule, s.pp, s.microbatches, f, b, r, w, s.stages // s.pp, False)
     return Act(line, tuple(times["R"]), formula,
                tuple(memory_of(s, workload, place) for place in range(made.ranks)),
-               None if trace is None else measured(trace))
+               None if trace is None else measured(trace, _counter(trace, s, workload)),
+               of_microbatch(s, workload))
+
+
+def _counter(trace, s, w):
+    """rank -> [(time, microbatches in flight)] of a run."""
+    several = None if s.stages == s.pp else lambda layer: stage_of(layer, w, s.stages)
+    return lambda rank: in_flight(trace, rank, several)
 
 
 def closed_form(*sizes):

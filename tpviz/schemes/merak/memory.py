@@ -37,6 +37,13 @@ def memory_of(s, w, place):
                   activations=activations(s, w, place))
 
 
+def of_microbatch(s, w):
+    """Per stage (all bytes that backward needs of a microbatch, those that are kept from its
+    forward on): the rest is dropped and recomputed."""
+    parts = [_Kept(s, w, stage) for stage in range(s.stages)]
+    return tuple((part.after_forward + part.dropped, part.after_forward) for part in parts)
+
+
 def activations(s, w, place):
     """Bytes at the peak: beside all tokens and targets, which are int64."""
     schedule = s.schedule_of(w)
