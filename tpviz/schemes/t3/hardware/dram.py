@@ -90,7 +90,7 @@ class Dram:
                 return STORE
             return gemm
         if self.policy == "mca":
-            starved = now - max(self.let_in, comm[0][0]) >= self.starvation
+            starved = now - comm[0][0] >= self.starvation
             if gemm is not None and not starved:
                 return gemm
             return COMM if starved or self.queued < self.limit * self.entry else None

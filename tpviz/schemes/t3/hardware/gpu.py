@@ -39,7 +39,7 @@ class Gpu:
         self.position = {chunk: j for j, (chunk, _) in enumerate(rules)}
         computed = [c for c, _ in rules if goal is None or goal.computes == "all" or c == rank]
         self.order = [t for c in computed for t in tiling.chunks[c]]
-        self.cache = Cache(machine.llc, machine.replacement == "random")
+        self.cache = Cache(machine.llc, machine.replacement)
         self.bypass = bypass
         self.memory = Dram(clock, machine, policy)
         # without contention each stream has a memory of its own, and an update costs as a write
@@ -65,10 +65,13 @@ class Gpu:
 
     def begin(self):
         """The first stage: a workgroup in every slot."""
-        for _ in range(min(self.machine.slots, len(self.order))):
-            self._launch(0.0)
+        self._stage(0.0)
 
     # -- the GEMM
+
+    def _stage(self, now):
+        for _ in range(self.machine.slots):
+            self._launch(now)
 
     def _launch(self, now):
         if self.next < len(self.order):
@@ -118,7 +121,10 @@ class Gpu:
             self.memory.limit = self.machine.threshold(self.memory.busy / now)
         self.finished = max(self.finished, now)
         self._store(now, tile)
-        self._launch(now)
+        if not self.machine.lockstep:
+            self._launch(now)
+        elif self.left == self.next:
+            self._stage(now)
 
     def _store(self, now, tile):
         rule = self.rules[self.tiling.chunk_of[tile]]

@@ -5,6 +5,7 @@ fits; outputs that are stored through it push panels out, T3's go around it (so 
 """
 
 from collections import OrderedDict
+from itertools import islice
 from random import Random
 
 
@@ -18,13 +19,17 @@ class Panel:
 
 
 class Cache:
-    """Panels by key, ``capacity`` bytes in all. random : drop any (seeded), else the least recent.
+    """Panels by key, ``capacity`` bytes in all.
+
+    policy : "lru" drops the panel used longest ago, and so loses all of a working set that is gone
+    through in turn and is a little too large; "nru" any of the older half (from a fixed seed), as
+    caches do that only know what was not used recently.
     """
 
-    def __init__(self, capacity, random=False):
+    def __init__(self, capacity, policy="nru"):
         self.capacity, self.used = capacity, 0
-        self.held = OrderedDict()
-        self.random = Random(0) if random else None
+        self.held = OrderedDict()  # oldest use first
+        self.random = Random(0) if policy == "nru" else None
 
     def get(self, key):
         """The `Panel` of a key, or None."""
@@ -39,17 +44,8 @@ class Cache:
         if bytes > self.capacity:
             return panel
         while self.used + bytes > self.capacity:
-            self.used -= self._drop().bytes
+            older = self.random.randrange((len(self.held) + 1) // 2) if self.random else 0
+            self.used -= self.held.pop(next(islice(self.held, older, None))).bytes
         self.held[key] = panel
         self.used += bytes
         return panel
-
-    def _drop(self):
-        if self.random is None:
-            return self.held.popitem(last=False)[1]
-        # near the old end, so that finding it is quick: any of the older half
-        steps = self.random.randrange(max(len(self.held) // 2, 1))
-        for place, key in enumerate(self.held):
-            if place == steps:
-                return self.held.pop(key)
-        raise AssertionError("an empty cache has nothing to drop")

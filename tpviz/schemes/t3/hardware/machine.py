@@ -40,28 +40,30 @@ class Machine:
     flops: float | None = _knob(None, "derived", "GEMM rate; None: cus x clock x 1024, 114.7e12",
                                 1e6, 1e18)
     wgs_per_cu: int = _knob(2, "chosen", "workgroups that fit a compute unit at once", 1, 16)
-    slices: int = _knob(4, "chosen", "steps in which a workgroup reads its panels along k: it "
+    lockstep: bool = _knob(True, "note", "whether a stage begins when the one before is computed",
+                           choices=(True, False))
+    slices: int = _knob(4, "fitted", "steps in which a workgroup reads its panels along k: it "
                         "computes one while it reads the next", 1, 64)
     llc: int = _knob(16 << 20, "note", "last-level cache", 0, 1 << 40)
-    replacement: str = _knob("lru", "chosen", "what the cache drops: the panel used longest ago, "
-                             "or any", choices=("lru", "random"))
+    replacement: str = _knob("nru", "fitted", "what the cache drops: a panel not recently used, or "
+                             "the least recently used", choices=("nru", "lru"))
     dram: float = _knob(1e12, "note", "peak of the memory", 1e9, 1e15)
     efficiency: float = _knob(0.92, "derived", "of it, while one stream is served", 0.05, 1.0)
-    mixed: float = _knob(0.75, "chosen", "of it, while both streams are queued", 0.05, 1.0)
+    mixed: float = _knob(0.6, "fitted", "of it, while both streams are queued", 0.05, 1.0)
     update: float = _knob(2.0, "recalled", "cost of an update in memory, in plain writes", 1.0, 8.0)
     queue: int = _knob(64, "chosen", "entries of the memory's queue", 1, 4096)
     entry: int = _knob(2048, "derived", "bytes of an entry: 64 on each of 32 channels", 64, 1 << 20)
-    policy: str = _knob("round_robin", "recalled", "whom the memory serves in plain T3",
+    policy: str = _knob("fifo", "fitted", "whom the memory serves in plain T3",
                         choices=tuple(POLICIES))
     thresholds: tuple = _knob((5, 10, 30, inf), "recalled", "MCA: entries queued below which "
                               "communication is let in, most memory-bound GEMM first")
     intensities: tuple = _knob((0.5, 0.25, 0.1), "chosen", "MCA: busy share of the memory in the "
                                "first stage from which each threshold but the last holds")
-    starvation: float = _knob(5e-6, "chosen", "MCA: seconds after which communication is let in",
+    starvation: float = _knob(1e-5, "fitted", "MCA: seconds after which a request goes first",
                               0.0, 1.0)
     link: float = _knob(150e9, "note", "link, in each direction", 1e6, 1e15)
     latency: float = _knob(500e-9, "note", "of the link", 0.0, 1.0)
-    dma_buffer: int = _knob(64 << 20, "chosen", "bytes that the DMA engine reads ahead of the link",
+    dma_buffer: int = _knob(1 << 20, "fitted", "bytes that the DMA engine reads ahead of the link",
                             1, 1 << 40)
     tracker_sets: int = _knob(256, "note", "sets of the tracker's table", 1, 1 << 20)
     tracker_records: int = _knob(8, "derived", "records of a set: 76 bytes hold about 8", 1, 1024)

@@ -4,6 +4,7 @@ Tiles are numbered along the shorter side of the output first, so that a stage o
 few panels; a chunk is an equal run of that order. All ranks number alike; what differs is the chunk
 they begin with.
 
+>>> from .machine import Gemm
 >>> grid = Tiling(Gemm(256, 384, 64), 3)
 >>> grid.chunks, grid.rows[:4], grid.columns[:4]
 ((range(0, 2), range(2, 4), range(4, 6)), (0, 1, 0, 1), (0, 0, 1, 1))
