@@ -80,12 +80,13 @@ class Ring:
         movers = s.movers if fused else 0
         end = self.ranks * self.tiles if end is None else end
         cooperative = {"launch_cooperative_grid": True} if movers else {}
-        kernels().ring[(self.here * (self.workers + movers),)](
-            self.a, self.b, *self.tables, self.first, self.ranks, self.workers, begin, end,
-            self.m, self.n, self.k, HERE=self.here, MOVERS=movers, FUSED=fused,
-            ATOMIC=s.reduce == "atomic", SCOPE=self.scope, BM=s.tile[0], BN=s.tile[1],
-            BK=s.tile[2], PRECISION="ieee", num_warps=s.warps, num_stages=s.stages,
-            enable_fp_fusion=True, **cooperative)
+        with torch.cuda.device_of(self.a):
+            kernels().ring[(self.here * (self.workers + movers),)](
+                self.a, self.b, *self.tables, self.first, self.ranks, self.workers, begin, end,
+                self.m, self.n, self.k, HERE=self.here, MOVERS=movers, FUSED=fused,
+                ATOMIC=s.reduce == "atomic", SCOPE=self.scope, BM=s.tile[0], BN=s.tile[1],
+                BK=s.tile[2], PRECISION="ieee", num_warps=s.warps, num_stages=s.stages,
+                enable_fp_fusion=True, **cooperative)
 
 
 class VirtualRing(Ring):

@@ -49,6 +49,7 @@ class Beside:
     movers : programs that move, on an SM each. Each moves at most some 10 to 20 GB/s (estimated).
     kind : "copy", or "update" as T3's DMA does at the receiver.
     buffer : bytes of the source and of the target; many times the cache (512 MiB).
+    device : "cuda", the current one; "cpu" in the interpreter.
     """
 
     def __init__(self, m, n, k, movers=16, kind="update", dtype=torch.float16, buffer=512 << 20,
@@ -69,7 +70,8 @@ class Beside:
         self.a = torch.randn(m, k, device=device).to(dtype)
         self.b = torch.randn(k, n, device=device).to(dtype)
         self.out = torch.empty(m, n, dtype=dtype, device=device)
-        self.source, self.target = torch.zeros(2, self.blocks * BLOCK, device=device)
+        self.source = torch.randn(self.blocks * BLOCK, device=device)
+        self.target = torch.zeros_like(self.source)
         self.done = torch.zeros(1, dtype=torch.int32, device=device)
         self.moved = torch.zeros(movers, dtype=torch.int32, device=device)
 
@@ -121,7 +123,7 @@ def bandwidths(buffer=1 << 30, repeats=20, device="cuda"):
 
     blocks = whole_number("buffer", buffer, 4 * BLOCK) // (4 * BLOCK)
     check_device(torch.empty(0, device=device))
-    source, target = torch.zeros(2, blocks * BLOCK, device=device)
+    source, target = torch.randn(2, blocks * BLOCK, device=device)
     grid = (min(blocks, 4 * processors(device)),)
     found = {}
     for kind in KINDS:

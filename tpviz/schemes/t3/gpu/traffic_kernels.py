@@ -15,7 +15,7 @@ def move(source, target, block, BLOCK: tl.constexpr, KIND: tl.constexpr):
 
     Returns what was read (zeros for "write"), so that a caller can keep a read from being dropped.
     """
-    at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.full((), BLOCK, tl.int64) * block + tl.arange(0, BLOCK)
     value = tl.zeros((BLOCK,), tl.float32)
     if KIND != "write":
         value = tl.load(source + at, cache_modifier=".cg")
