@@ -6,7 +6,8 @@ from .grid import GridView
 from .mesh import MeshView
 from .microscope import MicroscopeView
 from .schedule import ScheduleView
+from .tiles import TileView
 from .timeline import Timeline
 
 __all__ = ["BlocksView", "Explore", "GridView", "MeshView", "MicroscopeView",
-           "ScheduleView", "Timeline", "explore"]
+           "ScheduleView", "TileView", "Timeline", "explore"]

@@ -1,0 +1,200 @@
+"""The picture of the tile theatre: each GPU's tiles, chunks and their order, lanes, legend."""
+
+import re
+
+import numpy as np
+
+from . import tiles as figure
+from .microscope_svg import wrapped
+from .palette import INKS, svg_style
+from .svg import document, pattern_defs, rect, seconds, text, ticks
+from .tiles_lanes import lanes
+from .tiles_states import BY_KEY, EARLY, STATES, state_at
+from .tiles_words import ordinal, rule_of, story_of
+
+LETTERS, LINE, SIGN = 165, 15, 9.5
+PART = re.compile(r"(<g data-at='([^']*)' data-is='(\w+)'[^>]*>)</g>")
+
+
+def picture(acts, layout):
+    """{"height", "common", "parts"}: the whole picture but for the play-head and the tile looked
+    at, as SVG; and what its parts, which are empty, look like: {key of a state: SVG}."""
+    out = [pattern_defs()]
+    for number, act in enumerate(acts):
+        x, y = layout.heads[number]
+        out.append(text(x, y + 11, f"{act.name}: {seconds(act.run.seconds)}", size=14, weight=700))
+    for place, map in enumerate(layout.maps):
+        out += _map(acts, layout, place)
+    for number in range(len(acts)):
+        out += lanes(acts, number, layout)
+    legend = _legend(layout.bottom + 44)
+    return {"height": round(legend[1]), "common": "".join([*out, _axis(layout), legend[0]]),
+            "parts": _parts(acts, layout)}
+
+
+# -- tiles -----------------------------------------------------------------------------------------
+def _parts(acts, layout):
+    cell, waves = layout.maps[0].cell, acts[0].run.gemm.wavefronts
+    return {key: _part(key, cell, cell / waves) for key in [*BY_KEY, *EARLY.upper()]}
+
+
+def _part(key, width, height):
+    state = BY_KEY[key.lower()]
+    gap = min(1.0, height / 5)
+    size = width - gap, height - gap
+    faint = "fill-opacity='.5'" if key.lower() == "w" else ""
+    out = rect(0, 0, *size, state.ink, faint)
+    pattern = INKS[state.ink].pattern if state.ink in INKS else "solid"
+    if pattern != "solid":
+        out += rect(0, 0, *size, "", f"fill='url(#tpv-{pattern})'")
+    if state.sign and min(size) >= SIGN:
+        high = min(size) * .85
+        out += (f"<text x='{size[0] / 2:.1f}' y='{size[1] / 2 + high * .36:.1f}' "
+                f"class='f-halo-{state.ink}' font-size='{high:.1f}' font-weight='700' "
+                f"text-anchor='middle'>{state.sign}</text>")
+    if key.isupper():
+        side = min(size) * .62
+        out += f"<path d='M0,0h{side:.1f}l-{side:.1f},{side:.1f}z' class='f-fg'/>"
+    return out
+
+
+def boxes(act, map):
+    """(x, y) px of each part in a map, in the order of its tiles."""
+    tiles, waves = act.run.tiles, act.run.gemm.wavefronts
+    return (map.x + tiles.column * map.cell,
+            map.y + tiles.row * map.cell + tiles.wave * map.cell / waves)
+
+
+def _map(acts, layout, place):
+    map = layout.maps[place]
+    act = acts[map.act]
+    index = act.gpus.index(map.gpu)
+    for (at, told), x, y in zip(act.stories[index], *boxes(act, map)):
+        when = ",".join(f"{layout.x(t):.1f}" for t in at)
+        yield (f"<g data-at='{when}' data-is='{told}' transform='translate({x:.1f},{y:.1f})'>"
+               "</g>")
+    yield _borders(act, map)
+    yield from _chunks(act, map, act.moments[index]["position"])
+
+
+def _borders(act, map):
+    """Lines between tiles of different chunks, and around all."""
+    tiles, (down, across) = act.run.tiles, act.run.gemm.tiles
+    chunk = np.full((down + 2, across + 2), -1)
+    chunk[tiles.row + 1, tiles.column + 1] = tiles.chunk
+    lines = []
+    for (r, c) in np.argwhere(chunk[:-1, 1:-1] != chunk[1:, 1:-1]).tolist():
+        lines.append(f"M{map.x + c * map.cell:.1f},{map.y + r * map.cell:.1f}h{map.cell:.1f}")
+    for (r, c) in np.argwhere(chunk[1:-1, :-1] != chunk[1:-1, 1:]).tolist():
+        lines.append(f"M{map.x + c * map.cell:.1f},{map.y + r * map.cell:.1f}v{map.cell:.1f}")
+    return f"<path d='{''.join(lines)}' class='s-fg' fill='none' stroke-width='1.4'/>"
+
+
+def _chunks(act, map, position):
+    """Which chunk is where, and what becomes of it; on a small map only the GPU's number."""
+    if not map.named:
+        yield text(map.x, map.y - 4, f"GPU {map.gpu}", size=11)
+        return
+    tiles, run = act.run.tiles, act.run
+    down, across = run.gemm.tiles
+    rows = down >= across  # chunks lie one below the other
+    x, y = (values + map.cell / 2 for values in boxes(act, map))
+    right = map.x + across * map.cell
+    for chunk in range(run.ranks):
+        mine = tiles.chunk == chunk
+        j = int(position[mine][0])
+        if rows:
+            middle = float(y[mine].mean()) + 2
+            yield text(map.x - 6, middle, f"chunk {chunk}", "muted", 10.5, "end")
+            yield text(right + 6, middle, f"{ordinal(j)}: {rule_of(run, j)}", "muted", 10.5)
+        else:
+            yield text(float(x[mine].mean()), map.y - 3, f"{chunk}", "muted", 10.5, "middle")
+    if not rows:
+        yield text(map.x - 6, map.y - 3, "chunk", "muted", 10.5, "end")
+
+
+# -- axis and legend -------------------------------------------------------------------------------
+def _axis(layout):
+    y, out = layout.bottom, []
+    for tick in ticks(0, layout.duration, 10):
+        x = layout.x(tick)
+        out.append(f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
+                   + text(x, y + 17, seconds(tick), "muted", 10, "middle"))
+    return (f"<path d='M{figure.LEFT},{y:g}H{layout.x(layout.duration):.1f}' class='s-muted'/>"
+            + "".join(out) + text(figure.WIDTH - figure.RIGHT + 24, y + 17, "time", "muted", 10))
+
+
+def _legend(y):
+    """(what means what, in lines; y of their end)."""
+    out, x = [], 12.0
+    items = [(s.key, s.label) for s in STATES]
+    items.append(("W", "marked: the neighbour's sum came first"))
+    for key, words in items:
+        wide = 22 + 5.9 * len(words) + 16
+        if x + wide > figure.WIDTH:
+            x, y = 12.0, y + 18
+        out.append(f"<g transform='translate({x:g},{y - 9:g})'>{_part(key, 14, 11)}</g>"
+                   + text(x + 20, y, words, "muted", 11))
+        x += wide
+    return "".join(out), y + 14
+
+
+# -- what is looked at, and the whole --------------------------------------------------------------
+def look(acts, part):
+    """{"part", "words", "mark"} of a part, counted over all maps, ready for JSON; -1: of none."""
+    if part < 0:
+        return {"part": -1, "words": "", "mark": ""}
+    layout, rest = figure.lay_out(acts), part
+    for map in layout.maps:
+        act = acts[map.act]
+        count = len(act.run.tiles.tile)
+        if rest < count:
+            x, y = (float(values[rest]) for values in boxes(act, map))
+            size = map.cell + 1, map.cell / act.run.gemm.wavefronts + 1
+            ring = "".join(rect(x - 1.5, y - 1.5, size[0] + 1, size[1] + 1, "",
+                                f"rx='2' fill='none' {line}")
+                           for line in ("class='s-bg' stroke-width='5'",
+                                        "class='s-fg' stroke-width='2.4' data-chosen=''"))
+            return {"part": part, "words": story_of(act, act.gpus.index(map.gpu), rest),
+                    "mark": ring}
+        rest -= count
+    raise ValueError(f"tile={part} is not in this view: use 0 to {part - rest - 1}, or -1 for none")
+
+
+def tiles_svg(scene, step=0, looked=None, theme="auto"):
+    """The picture at a step as a whole SVG. looked : what `look` gives, None for no part. theme
+    "light", "dark" or "auto". Raises ``ValueError`` on a step that is not there."""
+    check_step(scene, step)
+    at = scene["stops"][step]
+    width = 6.3 * len(scene["badge"]) + 16
+    head = (rect(10, 8, width, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
+            + text(10 + width / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
+            + text(width + 20, 22, f"{scene['title']}, {scene['captions'][step]}", "muted"))
+    said = words_of(scene, step, looked)
+    lines = [part for line in said.splitlines() for part in wrapped(line, LETTERS)]
+    head += "".join(text(12, 43 + LINE * i, line, size=12) for i, line in enumerate(lines))
+    head += (f"<path d='M{at},{scene['head']}V{scene['foot']}' class='s-fg' stroke-width='1.4'/>"
+             f"<path d='M{at},{scene['head']}l-5,-6h10z' class='f-fg'/>")
+    body = placed(scene, at) + head + (looked["mark"] if looked else "")
+    return document(scene["width"], scene["height"], body, f"{scene['title']}, {said}",
+                    svg_style(theme), theme)
+
+
+def placed(scene, at):
+    """``common`` with every part in its state at ``at`` px of the time axis."""
+    def now(found):
+        key = state_at(map(float, filter(None, found[2].split(","))), found[3], at)
+        return f"{found[1]}{scene['parts'][key]}</g>"
+    return PART.sub(now, scene["common"])
+
+
+def check_step(scene, step):
+    """Raise ``ValueError`` unless the scene has this step."""
+    last = len(scene["stops"]) - 1
+    if not 0 <= step <= last:
+        raise ValueError(f"step={step} is not in this view of tiles: use 0 to {last}")
+
+
+def words_of(scene, step, looked):
+    """What is said at a step: of the part looked at, or how many parts are in which state."""
+    return looked["words"] if looked and looked["words"] else scene["words"][step]

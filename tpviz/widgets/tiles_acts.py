@@ -1,0 +1,144 @@
+"""What the tile theatre plays: a GEMM and its reduce-scatter on simulated GPUs, from a few numbers.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+import ipywidgets
+
+from tpviz.checks import number, one_of, settle, whole_number
+from tpviz.figures.tiles import NAMES, Act, check
+from tpviz.schemes.t3.hardware import Gemm, Machine, play
+from tpviz.strategy import knob
+
+from .knobs import CONTROL, WIDE, Knobs
+
+NONE, AUTO = "none", "auto"
+FULL = Machine()
+THEATRE = replace(FULL, cus=FULL.cus // 10, llc=FULL.llc // 10, dram=FULL.dram / 10,
+                  link=FULL.link / 10, dma_buffer=FULL.dma_buffer // 10,
+                  tracker_sets=FULL.tracker_sets // 10)
+"""A tenth of the paper's GPU in every amount, so that few tiles make many stages, and compute,
+memory and link stand to each other as there."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The knobs: output m x n, summed over ``ranks``, each with k of the inner dim.
+
+    link in GB/s in each direction. "ideal" configurations have no tiles that wait for each other,
+    so they are not here.
+    """
+
+    config: str = knob("t3_mca", help="sequential: GEMM, then reduce-scatter by compute units; t3: "
+                       "tracked and triggered; t3_mca: its memory serves the GEMM first",
+                       choices=tuple(NAMES))
+    against: str = knob("sequential", help="a second configuration, on the same clock",
+                        choices=(NONE, *NAMES))
+    ranks: int = knob(8, help="GPUs; the output is cut into as many chunks", low=2, high=8)
+    m: int = knob(2048, help="rows of the output: tokens", low=1, high=65536)
+    n: int = knob(1024, help="columns of the output: hidden size", low=1, high=65536)
+    k: int = knob(1024, help="inner dim on each GPU: how long a tile computes", low=1, high=65536)
+    tile: int = knob(128, help="rows and columns of a tile, which a workgroup computes",
+                     choices=(32, 64, 128, 256))
+    wavefronts: int = knob(1, help="parts of a tile that are stored, tracked and sent by themselves",
+                           choices=(1, 2, 4))
+    link: float = knob(15.0, help="GB/s of the link in each direction", low=0.001, high=1e6)
+    policy: str = knob("round_robin", help="whom the memory serves in plain T3 (MCA: t3_mca)",
+                       choices=("round_robin", "fifo"))
+    records: int = knob(THEATRE.tracker_sets, help="sets of the tracker's table, of 8 records each",
+                        low=1, high=1 << 20)
+    mode: str = knob(AUTO, help="mirror: one GPU stands for all; full: each is simulated; auto: "
+                     "mirror where chunks are alike", choices=(AUTO, "mirror", "full"))
+    shown: str = knob("one", help="GPU 0, or all", choices=("one", "all"))
+
+    def __post_init__(self):
+        for f in fields(self):
+            bounds = f.metadata
+            if bounds["choices"] is not None:
+                settle(self, f.name, one_of, bounds["choices"])
+            else:
+                kind = whole_number if isinstance(f.default, int) else number
+                settle(self, f.name, kind, bounds["low"], bounds["high"])
+
+    @property
+    def gemm(self):
+        """The `Gemm` of each GPU."""
+        return Gemm(self.m, self.n, self.k, tile=(self.tile, self.tile),
+                    wavefronts=self.wavefronts)
+
+    @property
+    def title(self):
+        """In one line."""
+        return (f"GEMM {self.m} x {self.n} x {self.k} on {self.ranks} GPUs, link "
+                f"{self.link:g} GB/s, tiles of {self.tile} x {self.tile}")
+
+    def acts(self, machine=THEATRE):
+        """One or two `Act`s. machine : what the knobs do not say.
+
+        Raises ``ValueError`` on sizes that clash, and where tiles would not be legible.
+        """
+        machine = replace(machine, link=self.link * 1e9, policy=self.policy,
+                          tracker_sets=self.records)
+        gpus = range(self.ranks) if self.shown == "all" else (0,)
+        names = [self.config] if self.against == NONE else [self.config, self.against]
+        check(len(names) * len(gpus), self.gemm)
+        return tuple(Act(self._play(name, machine), gpus) for name in names)
+
+    def _play(self, name, machine):
+        if self.mode != AUTO:
+            return play(self.gemm, self.ranks, machine, name, mode=self.mode)
+        down, across = self.gemm.tiles
+        alike = max(down, across) % self.ranks == 0 and (
+            self.m if down >= across else self.n) % self.tile == 0
+        return play(self.gemm, self.ranks, machine, name, mode="mirror" if alike else "full")
+
+
+def sizes_of(gemm, ranks, machine, sizes):
+    """`Sizes` of what a `TileView` is given: a `Gemm` or (m, n, k) or None, a `Machine`, knobs.
+
+    Raises ``ValueError`` on something else, and on a knob that is given twice.
+    """
+    if not isinstance(machine, Machine):
+        raise ValueError(f"TileView runs on a Machine, not {machine!r}")
+    given = {"link": machine.link / 1e9, "policy": machine.policy,
+             "records": machine.tracker_sets, "ranks": ranks}
+    if machine.policy == "mca":
+        del given["policy"]  # t3_mca has it; plain T3's is one of the others
+    if gemm is None:
+        return Sizes(**{**given, **sizes})
+    if not isinstance(gemm, tuple) or len(gemm) not in (3, len(Gemm._fields)):
+        raise ValueError(f"gemm={gemm!r} must be a Gemm, or (m, n, k) as in (2048, 1024, 1024)")
+    whole = gemm if isinstance(gemm, Gemm) else Gemm(*gemm)
+    own = {"m": whole.m, "n": whole.n, "k": whole.k}
+    if isinstance(gemm, Gemm):
+        own |= {"tile": whole.tile[0], "wavefronts": whole.wavefronts}
+    for name in own:
+        if name in sizes:
+            raise ValueError(f"{name} is the gemm's own, {own[name]}: give it once")
+    found = Sizes(**{**given, **own, **sizes})
+    if isinstance(gemm, Gemm) and found.gemm != whole:
+        raise ValueError(f"tile={whole.tile}, itemsize={whole.itemsize}: this view shows square "
+                         f"tiles of 2-byte numbers, as in {found.gemm}")
+    return found
+
+
+class TileKnobs(Knobs):
+    """The knobs of `Sizes`, in as few lines as they fit; sizes are sliders with round steps."""
+
+    def __init__(self, sizes):
+        values = {f.name: getattr(sizes, f.name) for f in fields(sizes)}
+        super().__init__(Sizes, values, compact=True)
+        for name, (least, most, step) in SLIDERS.items():
+            slider = ipywidgets.FloatSlider if name == "link" else ipywidgets.IntSlider
+            value = values[name]
+            self.controls[name] = slider(
+                value, min=min(least, value), max=max(most, value),
+                step=step if value % step == 0 else 1, description=name, style=WIDE,
+                layout=CONTROL, tooltip=self.controls[name].tooltip)
+        [row] = self.children
+        row.children = list(self.controls.values())
+
+
+SLIDERS = {"m": (256, 4096, 256), "n": (128, 2048, 128), "k": (128, 4096, 128),
+           "link": (1.0, 60.0, 0.5), "records": (1, 64, 1)}
+"""{knob: ends and step of its slider}."""
