@@ -8,6 +8,7 @@ import torch
 
 import tpviz as tv
 from tpviz.parallel import TrainingArguments
+from tpviz.parallel.evaluation import Evaluation
 
 MEAN = 0.05  # of the gradient's norm: clipped in every step
 
@@ -78,3 +79,81 @@ def test_arguments_like_those_of_hugging_face():
 def test_bad_input(args, count, message):
     with pytest.raises(ValueError, match=message):
         tv.Trainer(made(), tv.Merak(pp=2, microbatches=4), args, data(count))
+
+
+# -- evaluation ----------------------------------------------------------------------------------
+def dropping():
+    """In training mode a fifth of everything is dropped, in evaluation mode nothing is."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return foreign.gpt2(resid_pdrop=0.2, embd_pdrop=0.2, attn_pdrop=0.2).double().train()
+
+
+def mean_loss(model, dataset):
+    was = model.training
+    with torch.no_grad():
+        ids = torch.stack([row["input_ids"] for row in dataset])
+        found = float(squared(model.eval()(input_ids=ids, labels=ids)))
+    model.train(was)
+    return found
+
+
+def test_evaluates_what_it_was_given_and_what_it_has_trained():
+    args, dataset, model = TrainingArguments(max_steps=2, learning_rate=1e-2), data(), dropping()
+    strategy = tv.Merak(pp=2, dp=2, microbatches=2, schedule="gpipe")
+    trainer = tv.Trainer(model, strategy, args, dataset, loss=squared, eval_dataset=dataset[:10])
+    before = trainer.evaluate(timeout=120)
+    assert before["eval_samples"] == 8 and model.training
+    assert before["eval_loss"] == pytest.approx(mean_loss(model, dataset[:8]), rel=1e-10)
+    trainer.train(timeout=120)
+    after = trainer.evaluate(dataset[8:])
+    assert after["eval_samples"] == 16
+    assert after["eval_loss"] == pytest.approx(mean_loss(model, dataset[8:]), rel=1e-10)
+    assert abs(after["eval_loss"] / before["eval_loss"] - 1) > 1e-3
+
+
+def in_a_world(strategy, args):
+    """Evaluated, trained, evaluated on the same ranks: losses, gradients that evaluation left,
+    and what the trained model has as one process."""
+    dataset, model, whole = data(), dropping(), dropping()
+    trainer = tv.Trainer(model, strategy, args, dataset, loss=squared, eval_dataset=dataset)
+    first, left = trainer.evaluate(), [p.grad for p in trainer.parallel.parameters()]
+    trainer.train()
+    whole.load_state_dict(trainer.parallel.full_state_dict(), strict=False)
+    modes = {module.training for module in model.modules()}
+    return (first["eval_loss"], trainer.evaluate()["eval_loss"], mean_loss(dropping(), dataset),
+            mean_loss(whole, dataset), left, modes)
+
+
+@pytest.mark.parametrize("schedule", ["shifted_critical_path", "zb_v"])
+def test_evaluation_within_a_world_trains_on(schedule):
+    """Two programs over the same parameters: the one without dropout sees what the other learns."""
+    strategy = tv.Merak(pp=2, tp=2, microbatches=4, schedule=schedule)
+    args = TrainingArguments(max_steps=2, learning_rate=1e-2)
+    for first, second, before, after, left, modes in tv.launch(
+            in_a_world, strategy, args, world_size=4, progress=False, timeout=120):
+        assert first == pytest.approx(before, rel=1e-10)
+        assert second == pytest.approx(after, rel=1e-10) and abs(second / first - 1) > 1e-3
+        assert left == [None] * len(left) and modes == {True}
+
+
+def test_evaluation_needs_a_batch():
+    trainer = tv.Trainer(made(), tv.Merak(pp=2, microbatches=4), eval_dataset=data(6))
+    with pytest.raises(ValueError, match="eval_dataset has 2"):
+        trainer.evaluate(data(2))
+    with pytest.raises(ValueError, match="train_dataset has 0"):
+        trainer.train()
+
+
+def test_evaluation_without_ranks_or_its_model():
+    plan = tv.parallelize(made(), tv.Merak(pp=2), foreign.tokens(4))
+    with pytest.raises(ValueError, match="this is a plan: inside ranks"):
+        plan.evaluate(**foreign.tokens(4))
+    partition = SimpleNamespace(graph=SimpleNamespace(training=True, model="GPT2LMHeadModel"),
+                                stages=[SimpleNamespace(index=0, parameters=["a"])])
+    other = SimpleNamespace(stages=[SimpleNamespace(index=0, parameters=["a", "b"])])
+    kept = made()
+    with pytest.raises(ValueError, match="stages 0 would hold other parameters than in training"):
+        Evaluation(kept, lambda *_: other, None).program(partition, {}, ())
+    with pytest.raises(ValueError, match="it is gone: keep the model that parallelize was given"):
+        Evaluation(made(), None, None).program(partition, {}, ())

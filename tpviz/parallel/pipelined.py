@@ -16,6 +16,7 @@ from tpviz.schemes.merak.pipeline import Pipeline
 from tpviz.schemes.merak.ties import Tie
 from tpviz.tables import html_table
 
+from .evaluation import Evaluation
 from .layers import Groups, Held
 from .parallelized import whole_of
 from .replicas import agree
@@ -61,12 +62,13 @@ class Pipelined(nn.Module):
     """What a rank has of a pipelined model; made by `tpviz.parallelize` with `tpviz.Merak`.
 
     ``step(*inputs, targets=None)`` is forward and backward of a whole batch; ``parameters()`` are
-    this rank's, for an optimizer. report : `PipelineReport`.
+    this rank's, for an optimizer. report : `PipelineReport`. evaluation : `Evaluation`.
     """
 
-    def __init__(self, report, batch, pipeline=None, groups=None):
+    def __init__(self, report, batch, pipeline=None, groups=None, evaluation=None):
         super().__init__()
         self.report, self.batch, self.pipeline, self.groups = report, batch, pipeline, groups
+        self.evaluation = evaluation
         if pipeline:  # under their own names, which stages that share a parameter may share
             self.__dict__["stages"] = pipeline.stages
 
@@ -90,14 +92,30 @@ class Pipelined(nn.Module):
         ranks that have the last stage, None on others.
         Raises ``ValueError`` where inputs are not like the examples, and outside of ranks.
         """
+        self._needs_ranks()
+        return self.pipeline.step(self._given(self.report.partition.graph, args, kwargs, targets))
+
+    def evaluate(self, *args, targets=None, **kwargs):
+        """Forward of a batch in evaluation mode: the loss, as of `step`, and no gradients.
+
+        A model that was in training mode is traced once more for this, with the first batch.
+        Raises ``ValueError`` as `step`, and where that model is gone by then.
+        """
+        self._needs_ranks()
+        graph, stages = self.evaluation.program(self.report.partition, self.pipeline.stages,
+                                                (args, kwargs))
+        return self.pipeline.evaluate(self._given(graph, args, kwargs, targets), stages)
+
+    def _needs_ranks(self):
         if self.pipeline is None:
             raise ValueError("this is a plan: inside ranks (tpviz.launch, torchrun) it can step")
+
+    def _given(self, graph, args, kwargs, targets):
+        """(named inputs, targets) of each of this replica's microbatches."""
         inputs = self.batch.microbatches((args, kwargs))
         targets = self.batch.microbatches(targets) if targets is not None else None
-        graph = self.report.partition.graph
-        given = [(graph.named(*a, **k), targets[m] if targets else None)
-                 for m, (a, k) in enumerate(inputs)]
-        return self.pipeline.step(given)
+        return [(graph.named(*a, **k), targets[m] if targets else None)
+                for m, (a, k) in enumerate(inputs)]
 
     def mean_over_replicas(self, loss):
         """The mean of the losses of all replicas, of one that `step` gave. Collective over dp, on
@@ -215,11 +233,11 @@ def pipelined(model, strategy, inputs, mesh, split, *, broadcast=False, loss=Non
     plan = None
     if strategy.tp > 1:
         plan = split(Megatron(tp=strategy.tp)).report
-    graph = trace(model, batch.microbatches(inputs)[0], leaves=Held)
-    shards = shard(graph)
-    if len(shards) < 2 * strategy.stages:
-        shards = shard(graph, "finest")
-    partition = partition_of(graph, strategy.stages, shards, balance)
+
+    def cut(model, inputs):
+        return _cut(model, batch.microbatches(inputs)[0], strategy.stages, balance)
+
+    partition = cut(model, inputs)
     counts = [len(part.pieces) for part in partition.stages]
     counts[-1] -= 1  # the head's backward follows at once
     schedule, drops = strategy.schedule_for(counts), strategy.drops_for(counts)
@@ -233,5 +251,14 @@ def pipelined(model, strategy, inputs, mesh, split, *, broadcast=False, loss=Non
     pipeline = Pipeline(strategy, schedule, stages, drops, ties, mesh)
     split_here = any(stage.held() for stage in stages.values())
     groups = Groups.of({"tp": strategy.tp}, mesh) if split_here else None
-    return Pipelined(report, batch, pipeline, groups)
+    return Pipelined(report, batch, pipeline, groups, Evaluation(model, cut, loss))
+
+
+def _cut(model, inputs, stages, balance):
+    """The `Partition` of a model traced with one microbatch."""
+    graph = trace(model, inputs, leaves=Held)
+    shards = shard(graph)
+    if len(shards) < 2 * stages:
+        shards = shard(graph, "finest")
+    return partition_of(graph, stages, shards, balance)
 

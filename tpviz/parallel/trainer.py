@@ -1,7 +1,8 @@
 """`Trainer`: an ordinary model, data and arguments in, trained on pp x tp x dp ranks.
 
-The face is that of Hugging Face's ``Trainer`` (names of arguments, `train`, what it returns), so
-that a script changes one name, as Merak's ``MerakTrainer``; transformers is not needed.
+The face is that of Hugging Face's ``Trainer`` (names of arguments, `train` and `evaluate`, what
+they return), so that a script changes one name, as Merak's ``MerakTrainer``; transformers is not
+needed.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from .module import parallelize
 class TrainingArguments:
     """What `Trainer` reads of ``args``: a ``transformers.TrainingArguments`` or one of these.
 
-    per_device_train_batch_size : examples of a microbatch. max_steps : training steps; -1 for
+    per_device_train_batch_size : examples of a microbatch, in evaluation too: a program is traced
+    for one size. max_steps : training steps; -1 for
     ``num_train_epochs`` through the data. The rest is AdamW's, and the largest gradient norm (0 for
     any); seed : of the order of the examples. The learning rate falls linearly to 0 after
     ``warmup_steps``, or stays ("constant").
@@ -52,28 +54,28 @@ class TrainOutput(NamedTuple):
 
 
 class Trainer:
-    """Trains ``model`` under a `tpviz.Merak`.
+    """Trains and evaluates ``model`` under a `tpviz.Merak`.
 
     model : a module, which is left with the trained parameters. args : see `TrainingArguments`.
-    train_dataset : examples by index. data_collator : examples -> the model's inputs, a dict or a
-    tuple; torch's ``default_collate`` by default. loss, batch_dim, balance : as `tpviz.parallelize`
-    takes them. A step takes per_device_train_batch_size * microbatches * dp examples.
+    train_dataset, eval_dataset : examples by index. data_collator : examples -> the model's inputs,
+    a dict or a tuple; torch's ``default_collate`` by default. loss, batch_dim, balance : as
+    `tpviz.parallelize` takes them. A step takes per_device_train_batch_size * microbatches * dp
+    examples.
 
     Raises ``ValueError`` where the data are fewer than that, or arguments are not understood.
     """
 
     def __init__(self, model, strategy, args=None, train_dataset=None, data_collator=None,
-                 **pipeline):
+                 eval_dataset=None, **pipeline):
         self.model, self.strategy, self.args = model, strategy, args or TrainingArguments()
         self.dataset, self.collate = train_dataset, data_collator or default_collate
-        self.pipeline = pipeline
-        each = whole_number("per_device_train_batch_size", self.args.per_device_train_batch_size)
-        self.batch = each * strategy.microbatches * strategy.dp
-        if train_dataset is None or len(train_dataset) < self.batch:
-            count = 0 if train_dataset is None else len(train_dataset)
-            raise ValueError(f"a step takes {self.batch} examples ({each} a microbatch, "
-                             f"{strategy.microbatches} microbatches, {strategy.dp} replicas), and "
-                             f"train_dataset has {count}")
+        self.eval_dataset, self.pipeline = eval_dataset, pipeline
+        self.each = whole_number("per_device_train_batch_size",
+                                 self.args.per_device_train_batch_size)
+        self.batch = self.each * strategy.microbatches * strategy.dp
+        self.parallel = None  # the `Pipelined` of this world
+        if train_dataset is not None or eval_dataset is None:
+            self._enough("train_dataset", train_dataset)
         if self.schedule not in ("linear", "constant"):
             raise ValueError(f"lr_scheduler_type={self.schedule!r} is not possible: use 'linear' "
                              "or 'constant'")
@@ -91,17 +93,41 @@ class Trainer:
             return self.args.max_steps
         return max(1, int(self.args.num_train_epochs * (len(self.dataset) // self.batch)))
 
+    def _enough(self, name, dataset):
+        """Raise ``ValueError`` unless there is a batch of them."""
+        count = 0 if dataset is None else len(dataset)
+        if count < self.batch:
+            raise ValueError(f"a step takes {self.batch} examples ({self.each} a microbatch, "
+                             f"{self.strategy.microbatches} microbatches, {self.strategy.dp} "
+                             f"replicas), and {name} has {count}")
+
     def train(self, timeout=None):
         """Train: a `TrainOutput`. Outside of ranks they are started (``timeout``: seconds of the
         whole call, None for any); within a world of them this is to be called on each."""
-        if dist.is_available() and dist.is_initialized():
-            losses, plan, state = self._train_here()
-        else:
-            found = launch(self._train_here, world_size=self.strategy.world_size, timeout=timeout)
-            losses, plan, state = found[0]
+        self._enough("train_dataset", self.dataset)
+        losses, plan, state = self._on_ranks(self._train_here, timeout)
         self._load(state)
         return TrainOutput(len(losses), sum(losses) / len(losses),
                            {"losses": losses, "report": plan})
+
+    def evaluate(self, eval_dataset=None, timeout=None):
+        """The mean loss over an evaluation set, in evaluation mode and without gradients:
+        {"eval_loss": its mean over all batches, "eval_samples": examples that it is of}.
+
+        eval_dataset : other than the trainer's own. Batches are as large as in training, and what
+        is left over at the end is left out. timeout, and ranks, as for `train`.
+        Raises ``ValueError`` where there is not one batch.
+        """
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        self._enough("eval_dataset", dataset)
+        losses = self._on_ranks(self._evaluate_here, timeout, dataset)
+        return {"eval_loss": sum(losses) / len(losses), "eval_samples": self.batch * len(losses)}
+
+    def _on_ranks(self, function, timeout, *args):
+        """What the function gives, here or on the first of ranks that are started for it."""
+        if dist.is_available() and dist.is_initialized():
+            return function(*args)
+        return launch(function, *args, world_size=self.strategy.world_size, timeout=timeout)[0]
 
     @torch.no_grad()
     def _load(self, state):
@@ -114,7 +140,7 @@ class Trainer:
         args, steps = self.args, self.steps
         order = self._order()
         first = self._batch(next(order))
-        model = parallelize(self.model, self.strategy, first, **self.pipeline)
+        model = self._parallel(first)
         optimizer = torch.optim.AdamW(
             _decayed(model, args.weight_decay), lr=args.learning_rate,
             betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon)
@@ -123,14 +149,29 @@ class Trainer:
         for step in range(steps):
             batch = first if step == 0 else self._batch(next(order))
             optimizer.zero_grad()
-            given, named = ((), batch) if isinstance(batch, dict) else (batch, {})
-            losses.append(model.mean_loss(model.step(*given, **named)))
+            losses.append(_mean_loss(model, model.step, batch))
             if args.max_grad_norm:
                 model.clip_grad_norm_(args.max_grad_norm)
             optimizer.step()
             rate.step()
             report(step + 1, steps, f"loss {losses[-1]:.4f}")
         return losses, repr(model.report), model.full_state_dict()
+
+    def _evaluate_here(self, dataset):
+        """One rank: the losses of all batches."""
+        losses, count = [], len(dataset) // self.batch
+        for number in range(count):
+            batch = self._batch(range(number * self.batch, (number + 1) * self.batch), dataset)
+            model = self._parallel(batch)
+            losses.append(_mean_loss(model, model.evaluate, batch))
+            report(number + 1, count, f"loss {losses[-1]:.4f}")
+        return losses
+
+    def _parallel(self, batch):
+        """The model on this world's ranks: made once, since it is split in place."""
+        if self.parallel is None:
+            self.parallel = parallelize(self.model, self.strategy, batch, **self.pipeline)
+        return self.parallel
 
     def _rate(self, step):
         warm, steps = self.args.warmup_steps, self.steps
@@ -147,11 +188,18 @@ class Trainer:
             for start in range(0, len(order) - self.batch + 1, self.batch):
                 yield order[start:start + self.batch]
 
-    def _batch(self, indices):
-        batch = self.collate([self.dataset[i] for i in indices])
+    def _batch(self, indices, dataset=None):
+        dataset = self.dataset if dataset is None else dataset
+        batch = self.collate([dataset[i] for i in indices])
         if isinstance(batch, torch.Tensor):
             return (batch,)
         return dict(batch) if hasattr(batch, "keys") else tuple(batch)
+
+
+def _mean_loss(model, function, batch):
+    """Of a batch, by ``model.step`` or ``model.evaluate``."""
+    given, named = ((), batch) if isinstance(batch, dict) else (batch, {})
+    return model.mean_loss(function(*given, **named))
 
 
 def _decayed(model, decay):

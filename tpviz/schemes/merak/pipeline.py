@@ -13,7 +13,7 @@ from tpviz.schemes.collectives import sum_together
 from .executor import Executor
 from .messages import Messages
 from .routes import Routes
-from .stage import Runner
+from .stage import Forward, Runner
 from .ties import Ties
 
 
@@ -33,23 +33,26 @@ class Pipeline:
         self.named = {name: p for stage in stages.values() for name, p in stage.own().items()}
         whole = Mesh({axis: mesh.get_group(axis).size() for axis in mesh.mesh_dim_names})
         kind = mesh.device_type
-        down = mesh.get_group("pp")
-        up = whole.second_group("pp", "pp", device_type=kind)
+        self.down = mesh.get_group("pp")
+        self.up = whole.second_group("pp", "pp", device_type=kind)
         split = schedule.splits(self.place)
         runners = {s: Runner(stage, drops[s], split, strategy.lean) for s, stage in stages.items()}
-        messages = Messages(Routes(schedule, self.place), down, up, self._empty)
         self.share = 1 / (strategy.microbatches * strategy.dp)
-        self.executor = Executor(schedule, self.place, runners, messages, self.share)
+        self.executor = self._executor(schedule, stages, runners)
         self.ties = Ties(ties, stages, schedule.rank_of,
                          lambda places: whole.second_group("pp", "ends", places, kind))
 
-    def _empty(self, message):
-        """Tensors to receive a message into: what a stage receives, or the gradients of what it
-        sends."""
-        stage, back = self.stages[message.stage], message.phase == "backward"
-        specs = [spec for spec in stage.sends if spec.trained] if back else stage.receives
-        device = next(iter(self.named.values())).device
-        return [torch.empty(spec.shape, dtype=spec.dtype, device=device) for spec in specs]
+    def _executor(self, schedule, stages, runners):
+        def empty(message):
+            """Tensors to receive a message into: what a stage receives, or the gradients of what it
+            sends."""
+            stage, back = stages[message.stage], message.phase == "backward"
+            specs = [spec for spec in stage.sends if spec.trained] if back else stage.receives
+            device = next(iter(self.named.values())).device
+            return [torch.empty(spec.shape, dtype=spec.dtype, device=device) for spec in specs]
+
+        messages = Messages(Routes(schedule, self.place), self.down, self.up, empty)
+        return Executor(schedule, self.place, runners, messages, self.share)
 
     def step(self, microbatches):
         """Forward and backward of all microbatches and the sums of gradients; the mean loss where
@@ -58,7 +61,14 @@ class Pipeline:
         with label(phase="sync"):
             self.ties.sum()
             self._sum_replicas()
-        return torch.stack([losses[m] for m in sorted(losses)]).mean() if losses else None
+        return _mean(losses)
+
+    def evaluate(self, microbatches, stages=None):
+        """The mean loss of all microbatches, forward alone, where the last stage is, else None.
+        stages : others with the same parameters, as of a program in evaluation mode."""
+        stages = stages or self.stages
+        runners = {number: Forward(stage) for number, stage in stages.items()}
+        return _mean(self._executor(self.schedule.forwards(), stages, runners).step(microbatches))
 
     def _sum_replicas(self):
         """Over dp, in one message of each dtype; a gradient that no replica has stays none."""
@@ -84,3 +94,7 @@ class Pipeline:
         tensor = tensor.detach().contiguous() if self.place == owner else like
         dist.broadcast(tensor, group=group, group_src=owner)
         return tensor
+
+
+def _mean(losses):
+    return torch.stack([losses[m] for m in sorted(losses)]).mean() if losses else None

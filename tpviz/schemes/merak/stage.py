@@ -145,6 +145,20 @@ class Runner:
         make_gradients(self.later.pop(microbatch, []), self.stage.paths_of)
 
 
+class Forward:
+    """Runs a `Stage` forward, and keeps nothing: a `Runner` for evaluation."""
+
+    def __init__(self, stage):
+        self.stage = stage
+
+    @torch.no_grad()
+    def forward(self, microbatch, received, inputs):
+        """What is sent on, or the loss in a tuple."""
+        stage = self.stage
+        values = stage(stage.run, stage(stage.begin, received, inputs), 0, None)
+        return stage(stage.finish, values, inputs)
+
+
 def _leaves(tensors, trained=None):
     """The same numbers, without their past, with a gradient where ``trained`` says so."""
     trained = trained or [True] * len(tensors)

@@ -26,7 +26,7 @@ s0: F0 F1 B0 B1
 s1: F0 B0 F1 B1
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -83,6 +83,11 @@ class Schedule:
     def of(self, rank):
         """The actions of a rank, in order."""
         return self.actions[rank]
+
+    def forwards(self):
+        """The same with its forward passes alone, in their order: for evaluation."""
+        rows = tuple(tuple(a for a in row if a.kind == "F") for row in self.actions)
+        return replace(self, actions=rows, recomputes=(False,) * self.stages, pairs=frozenset())
 
     def splits(self, rank):
         """Whether a rank leaves gradients of weights for later, in actions of their own."""
