@@ -26,7 +26,7 @@ def every_pipeline(make, inputs, strategies, loss):
         if strategy.world_size < 8:
             copies = {"copies": 8 // strategy.world_size}
             mesh = tv.Mesh({**copies, **strategy.axes}).device_mesh()
-        v = tv.verify_parallel(make, strategy, inputs, 2, mesh=mesh, loss=loss)
+        v = tv.verify_parallel(make, strategy, inputs, 3, mesh=mesh, loss=loss)
         found.append((strategy.short, v.max_error, v.worst))
     return found
 

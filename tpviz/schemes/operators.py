@@ -5,6 +5,7 @@ ranks of the group.
 """
 
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,10 +15,12 @@ from tpviz.labels import label
 from tpviz.schemes.collectives import gather_first, scatter_first
 
 
-def linear_gradients(x, grad, bias):
-    """A linear layer's gradients of weight (out, in) and bias (out,), None if there is none."""
-    grad_2d = grad.view(-1, grad.shape[-1])
-    return grad_2d.t() @ x.reshape(-1, x.shape[-1]), grad_2d.sum(0) if bias else None
+def linear_gradients(x, grad, bias, turned=False):
+    """A linear layer's gradients of weight (out, in), or (in, out) if it is ``turned``, and bias
+    (out,), None if there is none."""
+    x_2d, grad_2d = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
+    found = x_2d.t() @ grad_2d if turned else grad_2d.t() @ x_2d
+    return found, grad_2d.sum(0) if bias else None
 
 
 _later = None  # where layers that run now are to note their weights' gradients, if they are
@@ -43,14 +46,26 @@ def later():
     return _later
 
 
+class Note(NamedTuple):
+    """What a linear layer's weights' gradients need: its input, its output's gradient, its
+    parameters. turned : whether the weight is (in, out) and not (out, in)."""
+
+    x: torch.Tensor
+    grad: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    turned: bool = False
+
+
 def make_gradients(later, paths):
     """Add the gradients noted to ``.grad``, in their order; the list is empty afterwards.
 
-    paths : {id of a weight: its layer's name}, for the label, which nothing else tells here.
+    later : `Note`s. paths : {id of a weight: its layer's name}, for the label, which nothing else
+    tells here.
     """
-    for x, grad, weight, bias in later:
+    for x, grad, weight, bias, turned in later:
         with label(layer=paths.get(id(weight), "")):
-            _add_gradients((weight, bias), linear_gradients(x, grad, bias is not None))
+            _add_gradients((weight, bias), linear_gradients(x, grad, bias is not None, turned))
     later.clear()
 
 
@@ -62,33 +77,48 @@ def _add_gradients(parameters, gradients):
 
 def linear(x, weight, bias=None):
     """y = x W^T + b; torch's own, unless a pipeline says by `deferring` what is to come later."""
-    if _later is None:
-        return torch.nn.functional.linear(x, weight, bias)
-    return Linear.apply(x, weight, bias)
+    if _may_wait(weight, bias):
+        return Linear.apply(x, weight, bias)
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+def addmm(bias, x, weight):
+    """b + x W, as ``torch.addmm``, for layers whose weight is (in, out); as `linear` else."""
+    if bias.dim() == 1 and _may_wait(weight, bias):
+        return Linear.apply(x, weight, bias, True)
+    return torch.addmm(bias, x, weight)
+
+
+def _may_wait(*parameters):
+    """Whether gradients of these are to come later: of what is computed, or frozen, they cannot."""
+    return _later is not None and all(
+        p is None or (p.is_leaf and p.requires_grad) for p in parameters)
 
 
 class Linear(torch.autograd.Function):
-    """y = x W^T + b, whose weights' gradients may come later; see `deferring`."""
+    """y = x W^T + b, whose weights' gradients come later; see `deferring`. turned : of a weight
+    (in, out), y = x W + b."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias):
+    def forward(ctx, x, weight, bias, turned=False):
         ctx.save_for_backward(x, weight)
-        ctx.bias, ctx.later = bias, later()
-        return torch.nn.functional.linear(x, weight, bias)
+        ctx.bias, ctx.later, ctx.turned = bias, later(), turned
+        return torch.nn.functional.linear(x, weight.t() if turned else weight, bias)
 
     @staticmethod
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
-        return grad @ weight, *weight_gradients(ctx, x, grad, weight)
+        weight_gradients(ctx, x, grad, weight, ctx.turned)
+        return grad @ (weight.t() if ctx.turned else weight), None, None, None
 
 
-def weight_gradients(ctx, x, grad, weight):
+def weight_gradients(ctx, x, grad, weight, turned=False):
     """(weight's, bias's) gradient of a linear layer, or (None, None) and a note for later."""
     if ctx.later is None:
         return linear_gradients(x, grad, ctx.bias is not None)
     # x without its graph: that has this layer's node, which has the list: a circle of which the
     # collector sees one half
-    ctx.later.append((x.detach(), grad, weight, ctx.bias))
+    ctx.later.append(Note(x.detach(), grad, weight, ctx.bias, turned))
     return None, None
 
 

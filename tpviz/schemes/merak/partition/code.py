@@ -5,10 +5,13 @@ import operator
 import torch
 from torch import fx
 
-from tpviz.schemes.operators import linear
+from tpviz.schemes.operators import addmm, linear
 
 from .leaves import tensors_of
 from .measure import LEAF
+
+DEFERRABLE = {torch.ops.aten.linear.default: linear, torch.ops.aten.addmm.default: addmm}
+"""{operator: the same, whose weights' gradients may come later}; Hugging Face's GPT-2 has both."""
 
 
 def function(stage, program, graph, nodes, takes, gives):
@@ -36,8 +39,8 @@ def function(stage, program, graph, nodes, takes, gives):
                 tensors_of, (made.call_module(call.path, tuple(args), kwargs),))
         else:
             known[name] = made.node_copy(node, value)
-            if node.target is torch.ops.aten.linear.default:
-                known[name].target = linear  # whose weights' gradients may come later
+            if not node.kwargs:
+                known[name].target = DEFERRABLE.get(node.target, node.target)
     made.output(tuple(known[name] for name in gives))
     # fx writes the code with our names; only its function is kept
     return type(fx.GraphModule(stage, made)).forward

@@ -1,0 +1,70 @@
+"""Weights' gradients that come later: of every linear layer of a traced model, of nothing else."""
+
+import foreign
+import torch
+from torch import nn
+
+from tpviz.parallel.stages import ModuleStage
+from tpviz.schemes.merak.partition import partition_of, trace
+from tpviz.schemes.merak.stage import Runner
+
+
+def ran(model, named, loss, stop):
+    """{name: gradient} after forward and backward on one stage, before or after what comes later.
+    """
+    graph = trace(model, named)
+    partition = partition_of(graph, 1)
+    stage = ModuleStage(partition.stages[0], partition.module(0, model), loss)
+    runner = Runner(stage, split=True)
+    (found,) = runner.forward(0, (), (graph.named(**named), None))
+    runner.backward(0, (torch.ones_like(found),))
+    if not stop:
+        runner.weights(0)
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def checked(model, named, loss):
+    """The names of those that come later; in the end all are autograd's own."""
+    model = model.double().eval()
+    loss(model(**named)).backward()
+    own = {name: p.grad for name, p in model.named_parameters()}
+    model.zero_grad()
+    late = {name for name, g in ran(model, named, loss, True).items() if g is None}
+    model.zero_grad()
+    for name, gradient in ran(model, named, loss, False).items():
+        if own[name] is None:
+            assert gradient is None, name
+        else:
+            assert torch.allclose(gradient, own[name], rtol=0, atol=1e-12), name
+    return late
+
+
+def test_gpt2_s_conv1d():
+    """Its head is the embedding, whose gradient comes in both ways."""
+    late = checked(foreign.gpt2(), foreign.tokens(2), lambda out: out.logits.square().mean())
+    layers = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    assert late == {f"transformer.h.{i}.{layer}.{name}" for i in range(2) for layer in layers
+                    for name in ("weight", "bias")}
+
+
+class Odd(nn.Module):
+    """A frozen layer, a weight that is computed, a sum that is no bias, an output turned round."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.plain = nn.Linear(4, 4, bias=False)
+        self.fixed = nn.Linear(4, 4)
+        self.fixed.bias.requires_grad_(False)
+        self.scaled = nn.Parameter(torch.linspace(-1, 1, 16).view(4, 4))
+        self.table = nn.Parameter(torch.ones(12, 4))
+
+    def forward(self, x):
+        x = self.plain(x).transpose(1, 2).reshape(2, 24).tanh().view(2, 4, 6).transpose(1, 2)
+        x = torch.nn.functional.linear(self.fixed(self.frozen(x)), self.scaled * 2)
+        return torch.addmm(self.table, x.flatten(0, 1), self.scaled).sin()
+
+
+def test_only_learned_weights_of_linear_layers_wait():
+    late = checked(Odd(), {"x": foreign.vectors(4, 2)}, lambda out: out.square().mean())
+    assert late == {"plain.weight", "frozen.weight", "frozen.bias", "fixed.bias"}
