@@ -134,13 +134,8 @@ class Layers:
         if not self.s.split:
             return stretch.covered(self._whole("all_gather") if self.s.tp > 1 else
                                    Transfer("tp", 0.0), layer[2])
-        h, first = self.w.hidden, [0]
-
-        def kernel(rows):  # all but the first add to what is there
-            first.append(h)
-            return self._gemm(features, rows, h, first[-2])
-
-        return self._gathered(stretch, layer[2], self.s.chunk, kernel)
+        return self._gathered(stretch, layer[2], self.s.chunk, lambda rows: self._gemm(
+            features, rows, self.w.hidden))
 
     def row(self, stretch, layer, features):
         """A pair's second layer: (features, h) of weight."""

@@ -97,8 +97,8 @@ class SplitColumn(torch.autograd.Function):
         own = ctx.ring.reduce_scatter(grad_2d, weight)
         # By whole chunks: every piece adds to all of the weight's gradient.
         for rows, piece in ctx.ring.gathered(x.flatten(0, -2), whole_chunk):
-            part = grad_2d[rows].t()
-            of_weight = part @ piece if of_weight is None else of_weight.addmm(part, piece)
+            part = grad_2d[rows].t() @ piece
+            of_weight = part if of_weight is None else of_weight.add_(part)
         of_bias = grad_2d.sum(0) if ctx.needs_input_grad[2] else None
         return own.view_as(x), of_weight, of_bias, None
 

@@ -6,7 +6,8 @@ GEMM needs nothing from the ring, so it covers the wait; and the wait never star
 has the chunk before still to send. For equal tiles this is the best there is: the longer of all
 GEMMs, and of the first tile's with all messages after it (derived; tested). A message is asked for
 when the one of its number is sent, one chunk ahead, so that a rank holds at most a chunk of what
-others sent, and all ranks send and receive in step.
+others sent, and all ranks send and receive in step. Events are labelled with the position of their
+chunk in the rank's order (``chunk``), the same on all ranks.
 
 Shapes: T tokens, n ranks, k and h features.
 """
@@ -56,7 +57,7 @@ class Ring:
             part = a.narrow(0, chunk * rows, rows)
             for down, across in tiles:
                 tile = position, down.start, across.start
-                with label(chunk=chunk):
+                with label(chunk=position):
                     tracker.update(tile, part[down] @ b[:, across])
                     if position:
                         tracker.update(tile, messages.take())
@@ -79,7 +80,7 @@ class Ring:
         parts = bands((pieces or self.tiles)(*x.shape))
         for position, chunk in enumerate(gathering_order(self.rank, self.size)):
             for down in parts:
-                with label(chunk=chunk):
+                with label(chunk=position):
                     piece = messages.take() if position else x[down]
                     if position < self.size - 1:
                         messages.pass_on(piece)
