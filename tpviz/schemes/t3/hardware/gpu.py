@@ -41,9 +41,9 @@ class Gpu:
         self.order = [t for c in computed for t in tiling.chunks[c]]
         self.cache = Cache(machine.llc, machine.replacement)
         self.bypass = bypass
-        self.memory = Dram(clock, machine, policy)
+        self.memory = Dram(clock, machine, policy if contention else "round_robin")
         # without contention each stream has a memory of its own, and an update costs as a write
-        self.other = self.memory if contention else Dram(clock, machine, policy)
+        self.other = self.memory if contention else Dram(clock, machine, "fifo")
         self.update = machine.update if contention else 1.0
         sums = goal is not None and goal.sums
         self.local = ("update_local", self.update) if sums else ("gemm_write", 1.0)

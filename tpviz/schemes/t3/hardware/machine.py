@@ -80,9 +80,16 @@ class Machine:
                 check = whole_number if bounds["whole"] else number
                 value = check(f.name, value, bounds["low"], bounds["high"])
             object.__setattr__(self, f.name, value)
-        if len(self.thresholds) != len(self.intensities) + 1:
-            raise ValueError(f"{len(self.thresholds)} thresholds need one intensity less, not "
-                             f"{len(self.intensities)}")
+        self._check_levels()
+
+    def _check_levels(self):
+        levels, entries = tuple(self.intensities), tuple(self.thresholds)
+        if len(entries) != len(levels) + 1:
+            raise ValueError(f"{len(entries)} thresholds need {len(entries) - 1} intensities "
+                             f"between them, not {len(levels)}")
+        if sorted(levels, reverse=True) != list(levels) or min(entries) <= 0:
+            raise ValueError(f"intensities={levels} must fall and thresholds={entries} be above "
+                             "0: use (0.5, 0.25, 0.1) and (5, 10, 30, inf)")
 
     @property
     def rate(self):

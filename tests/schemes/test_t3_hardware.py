@@ -1,0 +1,214 @@
+"""T3's simulated hardware: what it moves, what it computes, how long it takes."""
+
+import doctest
+import time
+from importlib import import_module
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tpviz.schemes.t3.hardware import COLLECTIVES, CONFIGS, Dma, Gemm, Machine, Remote, maps, play
+from tpviz.schemes.t3.hardware.closed import closed
+from tpviz.schemes.t3.hardware.dram import Clock
+from tpviz.schemes.t3.hardware.payload import ring_sum
+from tpviz.schemes.t3.hardware.ring import all_gather, reduce_scatter
+from tpviz.schemes.t3.hardware.tiling import Tiling
+
+SMALL = Machine(cus=2, llc=64 << 10)
+RAGGED = Gemm(90, 76, 24, itemsize=4, tile=(16, 16))
+
+
+def partials(gemm, ranks, seed):
+    """Numbers of very different sizes, so that any other order of sums gives other bits."""
+    rng = np.random.default_rng(seed)
+    shape = ranks, gemm.m, gemm.n
+    return (rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 4, shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("module", ["closed", "faults", "machine", "maps", "run", "tiling",
+                                    "tracker"])
+def test_examples_in_docstrings(module):
+    done = doctest.testmod(import_module(f"tpviz.schemes.t3.hardware.{module}"))
+    assert done.attempted and not done.failed
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+def test_memory_traffic_is_the_paper_s_to_the_byte(ranks):
+    """2 N - 1 reads become N - 2; the writes 2 N of GEMM and reduce-scatter 2 N - 2."""
+    gemm = Gemm(16 * ranks, 64, 32, tile=(16, 16))
+    c = gemm.bytes // ranks
+    before, after = (play(gemm, ranks, SMALL, config).dram for config in ("sequential", "t3"))
+    n = ranks
+    assert (before["rs_read"], before["rs_write"], before["gemm_write"]) == (
+        (2 * n - 1) * c, n * c, n * c)
+    assert (after["dma_read"], after["update_local"], after["update_incoming"]) == (
+        (n - 2) * c, (n - 1) * c, (n - 1) * c)
+    for found in before, after:
+        assert (found["ag_read"], found["ag_write"]) == ((n - 1) * c, (n - 1) * c)
+    if n in (8, 16):
+        moved = [sum(found.values()) - found["gemm_read"] for found in (before, after)]
+        assert moved == {8: [45 * c, 34 * c], 16: [93 * c, 74 * c]}[n]  # 5.625 S and 4.25 S, ...
+
+
+def test_the_traffic_of_unequal_chunks():
+    """Each rank reads for its DMA what is in positions 1 to N - 2 of its own order."""
+    done = play(RAGGED, 4, SMALL, mode="full")
+    sizes = Tiling(RAGGED, 4).chunk_bytes
+    assert len(set(sizes)) > 1
+    for rank, found in enumerate(done.drams):
+        assert found["dma_read"] == sum(sizes[(rank + j) % 4] for j in (2, 3))
+        assert found["update_local"] == found["update_incoming"] == sum(
+            sizes[(rank + j) % 4] for j in (2, 3, 4))
+    assert done.link_bytes == sum(sizes[1:]) + 3 * max(sizes)
+
+
+@pytest.mark.parametrize("ranks, policy, jitter", [
+    (2, "fifo", 0.0), (3, "round_robin", 2e-6), (4, "mca", 2e-6), (5, "fifo", 2e-6)])
+def test_result_is_the_ring_s_sum_to_the_bit(ranks, policy, jitter):
+    values = partials(RAGGED, ranks, ranks)
+    expected = ring_sum(values, Tiling(RAGGED, ranks))
+    other = [values[(r + 1) % ranks] for r in range(ranks)]
+    assert ranks == 2 or (ring_sum(other, Tiling(RAGGED, ranks)) != expected).any()
+    for seed in range(3):
+        machine = Machine(cus=2, policy=policy, jitter=jitter, seed=seed)
+        done = play(RAGGED, ranks, machine, "t3", mode="full", values=values)
+        assert (done.values == expected).all()
+
+
+def test_values_may_be_the_two_factors():
+    a, b = (np.random.default_rng(1).standard_normal((3, *shape)) for shape in ((90, 24), (24, 76)))
+    done = play(RAGGED, 3, SMALL, mode="full", values=list(zip(a, b)))
+    assert (done.values == ring_sum(list(a @ b), Tiling(RAGGED, 3))).all()
+
+
+def test_other_collectives_carry_what_they_should():
+    values, tiling = partials(RAGGED, 4, 0), Tiling(RAGGED, 4)
+    machine = Machine(cus=2, jitter=1e-6)
+    whole = values.astype(float)  # sums of 4 in any order, to float32's rounding
+    direct = play(RAGGED, 4, machine, collective="direct_rs", mode="full", values=values)
+    np.testing.assert_allclose(direct.values, whole.sum(0), rtol=0, atol=1e-6 * np.abs(whole).max())
+    assert direct.dram["dma_read"] == 0
+    exchanged = play(RAGGED, 4, machine, collective="all_to_all", mode="full", values=values)
+    assert (exchanged.values == values).all()
+    assert exchanged.rs_end == exchanged.ag_end > 0
+    gathered = play(RAGGED, 4, machine, collective="ring_ag", mode="full", values=values).values
+    for chunk, tiles in enumerate(tiling.chunks):
+        for place in (p for t in tiles for p in tiling.parts(t)):
+            assert (gathered[:, *place] == values[chunk][place]).all()
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_mirror_and_full_agree(collective):
+    gemm = Gemm(256, 128, 64, tile=(32, 32), wavefronts=2)
+    one = play(gemm, 4, SMALL, collective=collective)
+    all_of = play(gemm, 4, SMALL, collective=collective, mode="full")
+    assert one.seconds == pytest.approx(all_of.seconds, rel=1e-9)
+    assert one.dram == all_of.dram and len({str(d) for d in all_of.drams}) == 1
+    assert one.link_bytes == all_of.link_bytes
+    np.testing.assert_allclose(one.tiles.second[0], all_of.tiles.second[0])
+
+
+def test_mirror_and_full_agree_where_chunks_begin_within_a_column():
+    gemm = Gemm(128, 18 * 32, 64, tile=(32, 32))  # 4 x 18 tiles, 9 a chunk: caches differ a little
+    one, all_of = (play(gemm, 8, SMALL, mode=mode).seconds for mode in ("mirror", "full"))
+    assert one == pytest.approx(all_of, rel=0.02)
+
+
+@pytest.mark.parametrize("m, n, k, ranks", [
+    (16384, 3072, 1536, 8), (8192, 4256, 266, 16), (8192, 4256, 1596, 8), (2048, 18432, 2304, 32)])
+def test_without_contention_only_the_longer_counts(m, n, k, ranks):
+    """max(GEMM, reduce-scatter summed in memory) + all-gather; the first stage sends nothing yet.
+
+    The cache holds everything, since T3's stores leave more of it to the GEMM.
+    """
+    gemm, machine = Gemm(m, n, k, wavefronts=1), Machine(llc=1 << 32)
+    plain = play(gemm, ranks, machine, "sequential")
+    fused = play(gemm, ranks, machine, "t3", contention=False)
+    scatter, gather = closed(gemm, ranks, machine).rs_nmc, plain.ag_end - plain.rs_end
+    lead = np.nanmin(fused.tiles.computed)
+    least = max(plain.gemm_end, scatter) + gather
+    most = max(plain.gemm_end, lead + scatter) + gather
+    assert 0.98 * least <= fused.seconds <= 1.02 * most
+    assert play(gemm, ranks, machine, "t3").seconds > fused.seconds
+
+
+@pytest.mark.parametrize("megabytes, ranks", list(product((6, 48, 192), (2, 4, 8, 16))))
+def test_rings_alone_are_the_formula_s(megabytes, ranks):
+    machine, chunk = Machine(), megabytes * 1e6 / ranks
+    step = chunk / 150e9 + 500e-9
+    for ring, last in ((reduce_scatter, 3 * chunk / 0.92e12), (all_gather, 0.0)):
+        clock = Clock()
+        done = ring(clock, machine, chunk, ranks)
+        clock.run()
+        assert done.ended == pytest.approx((ranks - 1) * step + last, rel=0.01)
+
+
+def test_configurations_stand_in_the_order_that_they_must():
+    gemm = Gemm(2048, 1024, 512, wavefronts=1)
+    done = {config: play(gemm, 8, Machine(cus=16), config) for config in CONFIGS}
+    seconds = {config: d.seconds for config, d in done.items()}
+    assert seconds["ideal_nmc"] <= seconds["ideal"] < seconds["sequential"]
+    assert seconds["t3"] < seconds["sequential"]
+    assert done["sequential"].gemm_end == done["ideal"].gemm_end
+    plain = done["sequential"]
+    assert plain.gemm_end < plain.rs_end < plain.ag_end == plain.seconds
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_part_gets_exactly_its_updates(seed):
+    """Conservation, for sizes, policies, collectives and tables of the tracker at random."""
+    rng = np.random.default_rng(seed)
+    ranks, collective = int(rng.integers(2, 6)), list(COLLECTIVES)[seed % len(COLLECTIVES)]
+    m, n, k = rng.integers(60, 200, 3).tolist()
+    machine = Machine(cus=int(rng.integers(1, 8)), jitter=1e-6, seed=seed, tracker_sets=2,
+                      tracker_records=int(rng.integers(2, 6)), policy="round_robin")
+    done = play(Gemm(m, n, k, tile=(16, 16)), ranks, machine, "t3", collective, "full")
+    tracked = done.tracker
+    assert tracked.peak <= tracked.capacity == 2 * machine.tracker_records
+    for rank, row in enumerate(maps(collective, ranks)):
+        for chunk, rule in row:
+            mine = tracked.updates[rank][done.tiles.chunk == chunk]
+            sources = ranks if collective == "all_to_all" else 1  # a buffer for each
+            expected = 0 if isinstance(rule, Remote) else rule.updates * sources
+            assert (mine == expected).all()
+
+
+def test_a_small_tracker_stalls_and_changes_nothing_else():
+    values = partials(RAGGED, 4, 3)
+    tiny, large = (play(RAGGED, 4, Machine(cus=2, tracker_sets=s, tracker_records=r), mode="full",
+                        values=values) for s, r in ((1, 2), (256, 8)))
+    assert tiny.tracker.stalls > 0 and tiny.tracker.stalled > 0 and tiny.tracker.peak == 2
+    assert large.tracker.stalls == 0 and large.tracker.stalled == 0
+    assert (tiny.values == large.values).all()
+    assert tiny.drams == large.drams
+    assert tiny.seconds > large.seconds
+
+
+def test_a_part_s_times_follow_each_other():
+    done = play(Gemm(256, 128, 64, tile=(32, 32)), 4, SMALL, mode="full")
+    t, latency = done.tiles, SMALL.latency
+    assert (t.start < t.computed).all()
+    for rank, row in enumerate(maps("ring_rs", 4)):
+        for position, (chunk, rule) in enumerate(row):
+            mine = t.chunk == chunk
+            assert (t.position[rank][mine] == position).all()
+            at = {name: getattr(t, name)[rank][mine] for name in t._fields[7:]}
+            if isinstance(rule, Remote):
+                assert np.isnan(at["stored"]).all() and (at["sent"] > at["computed"]).all()
+            else:
+                assert (at["second"] >= np.maximum(at["stored"], at["arrived"])).all()
+                assert (at["stored"] > at["computed"]).all()
+            if isinstance(rule, Dma):
+                assert (at["triggered"] == at["second"]).all()
+                assert (at["sent"] > at["triggered"]).all()
+            if position < 3:
+                there = t.arrived[rule.to][mine]
+                np.testing.assert_allclose(there, at["sent"] + latency, rtol=1e-12)
+
+
+def test_a_paper_s_sublayer_takes_far_less_than_two_seconds():
+    """0.2 s on a quiet machine; processor time, so that others do not decide."""
+    started = time.process_time()
+    play(Gemm(8192, 4256, 2128), 8)
+    assert time.process_time() - started < 2.0
