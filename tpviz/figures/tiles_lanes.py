@@ -16,7 +16,8 @@ NEAR = 135
 def lanes(acts, number, layout):
     """An act's lanes and what ends when, as pieces of SVG. Acts share each lane's scale."""
     act, y = acts[number], layout.lanes[number]
-    out = [text(12, y - 7, f"{act.name}, GPU 0", size=12, weight=700), *_ends(act, layout, y)]
+    out = [text(12, y - 7, f"{act.name}, GPU 0 ({act.run.mode})", size=12, weight=700),
+           *_ends(act, layout, y)]
     for what in figure.LANES:
         out.append(rect(figure.LEFT, y, layout.duration * layout.scale, figure.LANE, "rule",
                         "fill-opacity='.35'"))
@@ -86,5 +87,5 @@ def _ends(act, layout, y):
         time = max(run.gemm_end, run.rs_end)
         ends[:2] = [(time, f"{ends[0][1]}, {ends[1][1]}")]
     for time, words in ends:
-        x = max(layout.x(time) - 3, 150 + 5.6 * len(words))
+        x = max(layout.x(time) - 3, 200 + 5.4 * len(words))
         yield text(x, y - 7, words, "muted", 10.5, "end")

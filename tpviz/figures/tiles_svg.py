@@ -23,8 +23,8 @@ def picture(acts, layout):
     for number, act in enumerate(acts):
         x, y = layout.heads[number]
         out.append(text(x, y + 11, f"{act.name}: {seconds(act.run.seconds)}", size=14, weight=700))
-    for place, map in enumerate(layout.maps):
-        out += _map(acts, layout, place)
+    for map in layout.maps:
+        out += _map(acts[map.act], layout, map)
     for number in range(len(acts)):
         out += lanes(acts, number, layout)
     legend = _legend(layout.bottom + 44)
@@ -65,9 +65,7 @@ def boxes(act, map):
             map.y + tiles.row * map.cell + tiles.wave * map.cell / waves)
 
 
-def _map(acts, layout, place):
-    map = layout.maps[place]
-    act = acts[map.act]
+def _map(act, layout, map):
     index = act.gpus.index(map.gpu)
     for (at, told), x, y in zip(act.stories[index], *boxes(act, map)):
         when = ",".join(f"{layout.x(t):.1f}" for t in at)

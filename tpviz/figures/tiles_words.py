@@ -81,9 +81,10 @@ def story_of(act, place, part):
     said = [f"{act.name}, GPU {gpu}, tile ({tiles.row[part]}, {tiles.column[part]}){wave}, "
             f"chunk {tiles.chunk[part]}, {ordinal(int(t['position']))} in its order: computed "
             f"{seconds(t['start'])} to {seconds(t['computed'])}"]
-    words = (("stored", "own store in memory at {}"), ("arrived", "the neighbour's sum comes at {}"),
-             ("second", "updated twice at {}"), ("link", "on the link from {}"),
-             ("sent", "sent at {}"), ("done", "whole sum here at {}"))
+    words = (("stored", "own store in memory at {}"),
+             ("arrived", "the neighbour's sum comes at {}"), ("second", "updated twice at {}"),
+             ("link", "on the link from {}"), ("sent", "sent at {}"),
+             ("done", "whole sum here at {}"))
     for what, text in sorted(words, key=lambda pair: t[pair[0]]):
         if t[what] == t[what]:
             also = ", which triggers the DMA" * (what == "second" and t["triggered"] == t[what])

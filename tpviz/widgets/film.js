@@ -85,9 +85,16 @@ export class Film extends Player {
       d: `M0,${scene.head}V${scene.foot}V${scene.head}l-5,-6h10z` }, svg);
   }
 
+  /** How far into the step shown it is, and where on a time axis, in px. */
+  get part() { return this.playing ? this.head - this.step : 0; }
+  get x() {
+    const [from, to = from] = this.scene.stops.slice(this.step);
+    return from + (to - from) * this.part;
+  }
+
   move() {
-    const part = this.playing ? this.head - this.step : 0, [from, to = from] = this.scene.stops?.slice(this.step) ?? [];
-    this.line?.setAttribute("transform", `translate(${from + (to - from) * part},0)`);
+    const { part } = this;
+    this.line?.setAttribute("transform", `translate(${this.x},0)`);
     const gone = Math.min(part / TRAVEL, 1), eased = gone * gone * (3 - 2 * gone);
     for (const [node, [x0, y0, cx, cy, x1, y1], lag, rest] of this.travelling ?? []) {
       const t = Math.max(eased - lag * (1 - part), 0);

@@ -36,13 +36,12 @@ class TileView extends Film {
     this.line.before(this.group(this.looked.mark ?? ""));
   }
 
-  /** Steps are equal in time, so that the whole and the rest of `head` say where it is. */
   move() {
     super.move();
-    const [first, second] = this.scene.stops, x = first + (this.playing ? this.head : this.step) * (second - first);
-    for (const part of this.parts) {
-      const key = part.is[part.at.filter((at) => at <= x).length];
-      if (part.key !== key) part.node.innerHTML = this.looks[part.key = key];
+    const { x } = this;
+    for (const tile of this.parts) {
+      const key = tile.is[tile.at.filter((at) => at <= x).length];
+      if (tile.key !== key) tile.node.innerHTML = this.looks[tile.key = key];
     }
   }
 

@@ -28,8 +28,8 @@ class TileView(Framed):
     machine : `Machine`; None is a tenth of the paper's GPU, so that few tiles make many stages.
     autoplay : start playing (never where the reader prefers reduced motion).
     sizes : the other knobs. config and against ("none" for one alone) of "sequential", "t3",
-        "t3_mca"; m, n, k; tile, wavefronts; link (GB/s), policy, records (of the tracker); mode
-        "auto", "mirror" or "full"; shown "one" or "all" GPUs: see `tiles_acts.Sizes`.
+        "t3_mca"; m, n, k; tile, wavefronts; link (GB/s), policy, tracker_sets; mode "auto",
+        "mirror" or "full"; shown "one" or "all" GPUs: see `tiles_acts.Sizes`.
 
     ``step`` is the place of the play-head (from 0) and ``part`` the part of a tile that is looked
     at (-1: none); both can be set. ``error`` says why the knobs as they stand cannot be shown, or

@@ -8,6 +8,8 @@ import ipywidgets
 from tpviz.checks import number, one_of, settle, whole_number
 from tpviz.figures.tiles import NAMES, Act, check
 from tpviz.schemes.t3.hardware import Gemm, Machine, play
+from tpviz.schemes.t3.hardware.machine import POLICIES
+from tpviz.schemes.t3.hardware.tiling import Tiling
 from tpviz.strategy import knob
 
 from .knobs import CONTROL, WIDE, Knobs
@@ -40,13 +42,13 @@ class Sizes:
     k: int = knob(1024, help="inner dim on each GPU: how long a tile computes", low=1, high=65536)
     tile: int = knob(128, help="rows and columns of a tile, which a workgroup computes",
                      choices=(32, 64, 128, 256))
-    wavefronts: int = knob(1, help="parts of a tile that are stored, tracked and sent by themselves",
+    wavefronts: int = knob(1, help="parts of a tile, each stored, tracked and sent by itself",
                            choices=(1, 2, 4))
     link: float = knob(15.0, help="GB/s of the link in each direction", low=0.001, high=1e6)
-    policy: str = knob("round_robin", help="whom the memory serves in plain T3 (MCA: t3_mca)",
-                       choices=("round_robin", "fifo"))
-    records: int = knob(THEATRE.tracker_sets, help="sets of the tracker's table, of 8 records each",
-                        low=1, high=1 << 20)
+    policy: str = knob(FULL.policy, help="whom the memory serves in plain T3 (MCA: t3_mca)",
+                       choices=tuple(name for name in POLICIES if name != "mca"))
+    tracker_sets: int = knob(THEATRE.tracker_sets, help="sets of the tracker's table; where all "
+                             "records of a set are used, updates wait", low=1, high=1 << 20)
     mode: str = knob(AUTO, help="mirror: one GPU stands for all; full: each is simulated; auto: "
                      "mirror where chunks are alike", choices=(AUTO, "mirror", "full"))
     shown: str = knob("one", help="GPU 0, or all", choices=("one", "all"))
@@ -78,19 +80,17 @@ class Sizes:
         Raises ``ValueError`` on sizes that clash, and where tiles would not be legible.
         """
         machine = replace(machine, link=self.link * 1e9, policy=self.policy,
-                          tracker_sets=self.records)
+                          tracker_sets=self.tracker_sets)
         gpus = range(self.ranks) if self.shown == "all" else (0,)
         names = [self.config] if self.against == NONE else [self.config, self.against]
         check(len(names) * len(gpus), self.gemm)
         return tuple(Act(self._play(name, machine), gpus) for name in names)
 
     def _play(self, name, machine):
-        if self.mode != AUTO:
-            return play(self.gemm, self.ranks, machine, name, mode=self.mode)
-        down, across = self.gemm.tiles
-        alike = max(down, across) % self.ranks == 0 and (
-            self.m if down >= across else self.n) % self.tile == 0
-        return play(self.gemm, self.ranks, machine, name, mode="mirror" if alike else "full")
+        mode = self.mode
+        if mode == AUTO:
+            mode = "mirror" if Tiling(self.gemm, self.ranks).alike else "full"
+        return play(self.gemm, self.ranks, machine, name, mode=mode)
 
 
 def sizes_of(gemm, ranks, machine, sizes):
@@ -101,7 +101,7 @@ def sizes_of(gemm, ranks, machine, sizes):
     if not isinstance(machine, Machine):
         raise ValueError(f"TileView runs on a Machine, not {machine!r}")
     given = {"link": machine.link / 1e9, "policy": machine.policy,
-             "records": machine.tracker_sets, "ranks": ranks}
+             "tracker_sets": machine.tracker_sets, "ranks": ranks}
     if machine.policy == "mca":
         del given["policy"]  # t3_mca has it; plain T3's is one of the others
     if gemm is None:
@@ -140,5 +140,5 @@ class TileKnobs(Knobs):
 
 
 SLIDERS = {"m": (256, 4096, 256), "n": (128, 2048, 128), "k": (128, 4096, 128),
-           "link": (1.0, 60.0, 0.5), "records": (1, 64, 1)}
+           "link": (1.0, 60.0, 0.5), "tracker_sets": (1, 64, 1)}
 """{knob: ends and step of its slider}."""

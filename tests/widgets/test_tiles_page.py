@@ -1,0 +1,86 @@
+"""The script of the tile theatre in a plain page: parts change as the play-head passes."""
+
+import json
+
+import pytest
+
+from tpviz.figures.assets import FOLDER, module, stylesheet
+from tpviz.figures.tiles_states import state_at
+from tpviz.widgets import TileView
+
+pytestmark = pytest.mark.browser
+PAGE = """<!doctype html><meta charset=utf-8><link rel=icon href='data:,'><style>{style}</style>
+<div class='tpv-place' data-view='tiles'><script type='application/json'>{state}</script></div>
+<script type='text/plain' id='tpv-module-tiles'>{module}</script>
+<script type='module'>{host}</script>"""
+FAR = "view => Number(view.dataset.step) >= 6"
+INNER = "node => [node.dataset.at, node.dataset.is, node.innerHTML]"
+
+
+@pytest.fixture(params=["no-preference", "reduce"])
+def opened(request, chromium, tmp_path):
+    """(the view, reduced motion?) of a page without Python, with part 9 looked at; it shall play.
+    """
+    tiles = TileView((512, 512, 256), 4, tile=128).picture
+    tiles.part = 9
+    state = {name: getattr(tiles, name) for name in ("scene", "look", "part", "step")}
+    state |= {"error": "", "generation": 0, "autoplay": True}
+    file = tmp_path / "page.html"
+    file.write_text(PAGE.format(
+        style=stylesheet(), state=json.dumps(state).replace("<", "\\u003c"),
+        module=module("tiles"), host=(FOLDER / "host.js").read_text()))
+    context = chromium.new_context(reduced_motion=request.param, offline=True)
+    tab, problems = context.new_page(), []
+    tab.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.goto(file.as_uri())
+    tab.wait_for_selector(".tpv-tiles[data-ready]")
+    yield tab.locator(".tpv-tiles"), request.param == "reduce", tiles.scene
+    context.close()
+    assert problems == []
+
+
+def test_it_plays_unless_motion_is_to_be_reduced(opened):
+    view, reduced, scene = opened
+    svg = view.locator("svg[role=application]")
+    assert view.locator("button", has_text="Play" if reduced else "Pause").count() == 1
+    if not reduced:
+        view.page.wait_for_function(FAR, arg=view.element_handle())
+        svg.press("Space")
+    view.locator("button", has_text="Play").wait_for()
+    step = int(view.get_attribute("data-step"))
+    assert (step == 0) == reduced
+    drawn_at(view, scene, step)
+
+
+def test_keys_and_clicks(opened):
+    view, _, scene = opened
+    svg, says = view.locator("svg[role=application]"), view.locator(".tpv-live")
+    for key, step in (("Home", 0), ("ArrowRight", 1), ("ArrowRight", 2), ("End", 120)):
+        svg.press(key)
+        view.page.wait_for_selector(f".tpv-tiles[data-step='{step}']")
+        drawn_at(view, scene, step)
+    assert "tile (2, 1), chunk 2, 2nd in its order: computed" in says.text_content()
+    assert svg.locator("[data-chosen]").count() == 1
+    assert "url(#tpv-" not in svg.inner_html()
+    svg.press("ArrowDown")  # nobody there who could look at another part
+    view.page.wait_for_selector(".tpv-tiles[data-part='10']")
+    assert svg.locator("[data-chosen]").count() == 0
+    assert says.text_content().endswith("sequential, GPU 0: 16 done.")
+    svg.locator("[data-at]").nth(9).click()
+    view.page.wait_for_selector(".tpv-tiles[data-part='9']")
+    assert svg.locator("[data-chosen]").count() == 1
+    svg.press("Escape")
+    view.page.wait_for_selector(".tpv-tiles[data-part='-1']")
+    svg.press("ArrowUp")  # there is none before the first
+    assert view.get_attribute("data-part") == "-1"
+
+
+def drawn_at(view, scene, step):
+    """Every part is in the state of that step; what the page says of itself is its own pattern."""
+    x, looks = scene["stops"][step], {}
+    for at, told, inner in view.locator("[data-at]").evaluate_all(
+            f"nodes => nodes.map({INNER})"):
+        key = state_at(map(float, at.split(",")), told, x)
+        assert looks.setdefault(key, inner) == inner
+    assert len(set(looks.values())) == len(looks)
