@@ -14,12 +14,14 @@ from test_axonn import CLUSTERS, WIDE
 from tiny import TINY, assert_equal
 
 import tpviz as tv
+from tpviz.cluster import Cluster, Device, Level
 from tpviz.figures import blocks, grid
 from tpviz.schemes.axonn.frames import LAYERS
 from tpviz.schemes.axonn.step import Ask, Scatter, parts
 from tpviz.widgets.grid import story
 
-ALL = ("oar", "ors", "oag")
+THIN = Cluster("thin wires", Device({"float32": 1e8}, 1e9, 1e9), (Level("all", 8, 1e5, 1e5, 1e-3),))
+"""Kernels wait for gathers, so that it matters where one is asked for."""
 CASES = [((1, 1, 2, 1), {"keep": False}), ((2, 1, 2, 1), {"accumulation": 4}),
          ((1, 1, 4, 1), {"keep": False, "recompute": True, "overlap": ("oag",)}),
          ((1, 2, 2, 1), {"recompute": True, "order": "yxz", "clip": 0.05}),
@@ -107,19 +109,18 @@ def test_z_alone_sends_the_messages_of_fsdp():
 def test_on_one_rank_along_z_it_is_the_same():
     assert block((2, 2, 1, 1)).ledger(TINY) == axonn((2, 2, 1, 1)).ledger(TINY)
     assert block((2, 2, 1, 1)).memory(TINY) == axonn((2, 2, 1, 1)).memory(TINY)
-    assert tv.verify(block((2, 1, 1, 1)), TINY, steps=1, progress=False).ok
 
 
 # -- ledger, time, order ---------------------------------------------------------------------------
 @pytest.mark.parametrize("sizes, knobs", [
-    ((1, 1, 2, 1), {"keep": False, "overlap": overlap}) for overlap in ((), ALL)] + [
+    ((1, 1, 2, 1), {"keep": False, "overlap": overlap}) for overlap in ((), ("oag",))] + [
     ((2, 1, 2, 1), {"accumulation": 4}), ((1, 2, 2, 2), {"recompute": True}),
     ((1, 1, 4, 1), {"recompute": True, "keep": False, "accumulation": 2, "order": "yxz"})], ids=str)
 def test_capture_is_the_formula_and_prediction_the_simulation(sizes, knobs):
     strategy = block(sizes, **knobs)
     program = tv.capture(strategy, WIDE)
     assert program.trace(0).ledger() == strategy.ledger(WIDE)
-    for cluster in CLUSTERS:
+    for cluster in (CLUSTERS[0], THIN):
         trace = tv.simulate(strategy, WIDE, cluster, capture=program, contention=False)
         assert tv.predict(strategy, WIDE, cluster).step_time == pytest.approx(
             trace.step_time, rel=1e-9)
@@ -238,6 +239,7 @@ def test_the_walk_is_the_program(sizes, knobs):
             assert frame.weights[frame.layer] == "block"
         if frame.phase == "forward" and after.phase == "recompute":
             assert set(frame.weights.values()) == {"block"}  # the last layer ends them all
+            assert after in moved or set(after.weights.values()) == {"piece"}
     assert set(frames[-1].weights.values()) == set(frames[-1].gradients.values()) == {"piece"}
     ahead = {f.name for frame in frames for f in frame.under_way if f.collective == "all_gather"}
     assert ahead <= {f"W of {what}" for what in (
