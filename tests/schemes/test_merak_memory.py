@@ -38,17 +38,11 @@ def ratios(strategy, w, least=0.88, tries=8):
     (W, {"pp": 4, "microbatches": 8, "recompute": "stage_aware"}),
     (WIDE, {"pp": 4, "microbatches": 8}), (W, {"dp": 2, "schedule": "gpipe"}),
     (W, {"tp": 2, "schedule": "1f1b", "recompute": "none", "subpipeline": 2}),
+    (W, {"schedule": "zb_h1", "recompute": "none"}), (W, {"schedule": "zb_v", "recompute": "none"}),
 ], ids=str)
 def test_equals_what_is_tracked(workload, knobs):
     assert ratios(tv.Merak(**knobs), workload) == pytest.approx(
         dict.fromkeys(range(knobs.get("pp", 2)), 1.0), abs=0.12)
-
-
-@pytest.mark.parametrize("schedule", ["zb_h1", "zb_v"])
-def test_of_a_split_backward_a_lower_bound(schedule):
-    """What is noted for the weights' gradients and what autograd keeps overlap for a while."""
-    found = ratios(tv.Merak(schedule=schedule, recompute="none"), W, least=0.8)
-    assert all(0.8 < ratio < 1.02 for ratio in found.values())
 
 
 DEEP = replace(W, layers=32)

@@ -70,9 +70,8 @@ def make_gradients(later, paths):
 
 
 def _add_gradients(parameters, gradients):
-    for parameter, found in zip(parameters, gradients):
-        if found is not None:
-            parameter.grad = found if parameter.grad is None else parameter.grad.add_(found)
+    """By autograd, so that whoever watches gradients (hooks, what follows memory) sees them."""
+    torch.autograd.backward(*zip(*((p, g) for p, g in zip(parameters, gradients) if g is not None)))
 
 
 def linear(x, weight, bias=None):
