@@ -130,6 +130,7 @@ def test_without_contention_only_the_longer_counts(m, n, k, ranks):
     least = max(plain.gemm_end, scatter) + gather
     most = max(plain.gemm_end, lead + scatter) + gather
     assert 0.98 * least <= fused.seconds <= 1.02 * most
+    assert fused.gemm_end == pytest.approx(plain.gemm_end, rel=2e-3)
     assert play(gemm, ranks, machine, "t3").seconds > fused.seconds
 
 
@@ -142,6 +143,29 @@ def test_rings_alone_are_the_formula_s(megabytes, ranks):
         done = ring(clock, machine, chunk, ranks)
         clock.run()
         assert done.ended == pytest.approx((ranks - 1) * step + last, rel=0.01)
+
+
+@pytest.mark.parametrize("update", [1.0, 4.0])
+def test_memory_is_no_faster_than_its_rate(update):
+    """With everything else for nothing the memory's work is what the time is spent on."""
+    machine = Machine(cus=64, dram=1e9, mixed=0.92, update=update, link=1e12, latency=0.0, llc=0)
+    done = play(Gemm(256, 256, 8, tile=(32, 32)), 4, machine, "t3")
+    d = done.dram
+    work = d["gemm_read"] + d["dma_read"] + update * (d["update_local"] + d["update_incoming"])
+    least = work / 0.92e9
+    assert least <= max(done.rs_end, done.gemm_end) <= 1.1 * least
+
+
+def test_knobs_of_communication_matter():
+    gemm = Gemm(2048, 1024, 512, wavefronts=1)
+
+    def run(config="t3_mca", **knobs):
+        return play(gemm, 8, Machine(cus=16, **knobs), config)
+
+    assert run("t3", dma_buffer=1).rs_end > 1.05 * run("t3").rs_end
+    slow = {"dram": 1e11, "starvation": 1.0}
+    none, all_of = (run(thresholds=(entries,) * 4, **slow).gemm_end for entries in (1, 64))
+    assert none < 0.99 * all_of  # few entries ahead of the GEMM's reads
 
 
 def test_configurations_stand_in_the_order_that_they_must():

@@ -138,7 +138,7 @@ def test_sizes_that_clash(make, expected):
         make()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(12))
 def test_tiles_cover_the_output_once(seed):
     rng = np.random.default_rng(seed)
     m, n, tile, other, waves = rng.integers([20, 20, 3, 3, 1], [90, 90, 17, 17, 4]).tolist()

@@ -30,8 +30,8 @@ class Payload:
         return rank, self.partials[rank][self.tiling.parts(tile)[wave]]
 
     def read(self, rank, tile, wave):
-        """(rank, a copy of what its memory holds there now)."""
-        return rank, self.memory[rank][0][self.tiling.parts(tile)[wave]].copy()
+        """(rank, what its memory holds there): complete, so nobody writes it any more."""
+        return rank, self.memory[rank][0][self.tiling.parts(tile)[wave]]
 
     def write(self, rank, tile, wave, op, message):
         """Add or write what came in; ``op`` None: what this rank computed itself."""
