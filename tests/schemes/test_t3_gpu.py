@@ -1,6 +1,6 @@
 """T3 on a GPU. With CUDA the kernels run there; without, in Triton's interpreter where there is a
 Triton (torch for the CPU brings none): the same tests on small sizes, and real processes that wait
-for each other. What needs neither runs everywhere.
+for each other.
 """
 
 import importlib.util
@@ -8,19 +8,14 @@ import os
 import random
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import torch
 
 import tpviz as tv
-from tpviz.schemes.t3.gpu import (
-    Settings,
-    VirtualRing,
-    machine_fields,
-    matmul_reduce_scatter,
-    ring_sum,
-)
+from tpviz.schemes.t3.gpu import Settings, VirtualRing, ring_sum
 
 ROOT = Path(__file__).parents[2]
 CUDA = torch.cuda.is_available()
@@ -31,19 +26,21 @@ SMALL = Settings(tile=(16, 16, 16), warps=4)
 needs_triton = pytest.mark.skipif(not HAVE_TRITON, reason="no Triton: it comes with torch for CUDA")
 runs_kernels = pytest.mark.skipif(not HAVE_TRITON or CUDA == INTERPRETED, reason=(
     "needs a CUDA device, or TRITON_INTERPRET=1 without one; test_in_the_interpreter sets that"))
+OLD = HAVE_TRITON and tuple(map(int, metadata.version("triton").split(".")[:2])) < (3, 7)
 interpreted = pytest.mark.skipif(CUDA, reason="the interpreter stands in where there is no GPU")
 
 
 @needs_triton
 @interpreted
 @pytest.mark.skipif(INTERPRETED, reason="runs itself")
+@pytest.mark.skipif(OLD, reason="the interpreter of Triton before 3.7 does not take NumPy 2.4")
 def test_in_the_interpreter(tmp_path):
     """This file again, in a process and ranks that load Triton anew: it reads the switch then."""
     done = subprocess.run([sys.executable, "-m", "pytest", __file__, "-q", "-o", "addopts=",
                            "-k", "kernels", "-o", f"cache_dir={tmp_path}"], cwd=ROOT,
                           env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True,
                           text=True)
-    assert done.returncode == 0 and "11 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "12 passed" in done.stdout, done.stdout + done.stderr
 
 
 def inputs(ranks, m, k, n, dtype=torch.float16, seed=0):
@@ -149,6 +146,17 @@ class TestKernels:
         with pytest.raises(ValueError, match="movers=1 wait"):
             VirtualRing(*inputs(2, 32, 16, 16), Settings(tile=(16, 16, 16), movers=1))
 
+    @interpreted
+    def test_what_the_kernels_would_take_wrongly_is_refused(self):
+        from tpviz.schemes.t3.gpu.ring import Ring
+        a, b = inputs(2, 32, 16, 16)
+        with pytest.raises(ValueError, match="bits of bfloat16"):
+            VirtualRing(a.bfloat16(), b.bfloat16())
+        with pytest.raises(ValueError, match="both must be one of"):
+            VirtualRing(a, b.float())
+        with pytest.raises(ValueError, match="multiple of 16 bytes"):
+            Ring(a, b, [0, 8], [0, 8], [0, 16])
+
 
 def _waiting_rank(path, reduce, tile):
     """On a rank: its programs and movers, on buffers in a file that all ranks map."""
@@ -197,70 +205,8 @@ def test_compiled_counters_release_after_a_barrier(capability, scope):
     counters = [i for i, what in enumerate(found) if what.startswith("atom.") and "acq_rel" in what]
     assert len(counters) == 2 and all(scope in found[i] for i in counters)
     assert all(found[i - 1] == found[i + 1] == "bar.sync" for i in counters)
-    assert "mma" in found and "acquire" in found
-    assert any("relaxed" in what for what in found)
-
-
-def test_the_ring_adds_in_its_order():
-    partials = torch.tensor([1e8, 1.0, -1e8]).reshape(3, 1, 1).expand(3, 3, 1).contiguous()
-    # chunk 0: (p2 + p1) + p0; chunk 1: (p0 + p2) + p1; chunk 2: (p1 + p0) + p2
-    assert ring_sum(partials).flatten().tolist() == [0.0, 1.0, 0.0]
-
-
-def test_bad_settings_and_sizes_are_refused_with_what_works():
-    for error, make in [
-            ("power of two: use 32 or 64", lambda: Settings(tile=(48, 16, 16))),
-            ("tile columns=8 is too small", lambda: Settings(tile=(16, 8, 16))),
-            ("reduce='sum'", lambda: Settings(reduce="sum")),
-            ("warps=3", lambda: Settings(warps=3)),
-            ("use at most 66 ranks", lambda: Settings(movers=1).workers(100, 132)),
-            ("use movers=3", lambda: Settings(movers=4).workers(1, 4)),
-            ("must be \\(2, 8, n\\)", lambda: matmul_reduce_scatter(torch.ones(2, 4, 8),
-                                                                    torch.ones(2, 6, 4))),
-            ("both are one matrix a rank", lambda: matmul_reduce_scatter(torch.ones(4, 8),
-                                                                         torch.ones(8, 4))),
-            ("ranks=1 is too small", lambda: matmul_reduce_scatter(torch.ones(1, 4, 8),
-                                                                   torch.ones(1, 8, 4))),
-            ("m=7 does not split", lambda: matmul_reduce_scatter(torch.ones(2, 7, 8),
-                                                                 torch.ones(2, 8, 4))),
-            ("nominal rate is at least 1.2e\\+12", lambda: machine_fields(
-                {"read": 9e11, "copy": 6e11, "update": 3e11}, dram=1e12))]:
-        with pytest.raises(ValueError, match=error):
-            make()
-
-
-def test_without_triton_the_error_says_where_it_comes_from(monkeypatch):
-    from tpviz.schemes.t3 import gpu
-    monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "tpviz.schemes.t3.gpu.kernels", raising=False)
-    monkeypatch.delattr(gpu, "kernels", raising=False)
-    with pytest.raises(RuntimeError, match="comes with torch for CUDA"):
-        matmul_reduce_scatter(torch.ones(2, 4, 8), torch.ones(2, 8, 4))
-
-
-def test_measured_bandwidths_become_fields_of_the_simulated_machine():
-    from tpviz.schemes.t3.hardware.machine import Machine
-    fields = machine_fields({"read": 9e11, "copy": 4e11, "update": 8e11 / 3}, dram=1e12)
-    machine = Machine(dram=1e12, **fields)
-    assert (machine.efficiency, machine.mixed) == (0.9, 0.8)
-    # A read and an update take (1 + update) bytes' time at the mixed rate.
-    assert machine.update == pytest.approx(2) and 8e11 / (1 + machine.update) == pytest.approx(
-        8e11 / 3)
-
-
-@pytest.mark.skipif(CUDA, reason="here it measures")
-def test_the_bench_says_that_there_is_no_gpu():
-    done = subprocess.run([sys.executable, ROOT / "bench/bench_t3_gpu.py"], capture_output=True,
-                          text=True)
-    assert (done.returncode, done.stdout) == (0, "no CUDA device: nothing to measure\n")
-
-
-def test_cpu_paths_load_nothing_of_it():
-    code = "import sys, tpviz; tpviz.T3; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    modules = loaded.stdout.split()
-    assert "tpviz.schemes.t3" in modules
-    assert not [m for m in modules if m == "triton" or m.startswith("tpviz.schemes.t3.gpu")]
+    for needed in ("mma", "acquire", "relaxed"):
+        assert any(needed in what for what in found), needed
 
 
 class TestCuda:

@@ -1,6 +1,8 @@
-"""T3 as Triton kernels: a persistent GEMM whose tiles leave, summed, while it still runs (2.2-2.6).
+"""T3 as Triton kernels: a persistent GEMM whose tiles leave, summed, while it still runs.
 
-A program plays one of two parts for one rank of the ring (rank r sends to r - 1):
+After Pati et al. 2024 (arXiv 2401.16677): their order of chunks, tracker, trigger and reduction in
+memory, by programs of the GPU instead of hardware. A program plays one of two parts for one rank of
+the ring (rank r sends to r - 1):
 
 * a *worker* computes output tiles of its rank in the staggered order, chunk r + 1 first and the
   rank's own chunk last, puts each into memory and counts it (the tracker);
@@ -18,10 +20,10 @@ SCOPE ("gpu", or "sys" between GPUs); the add also acquires, so whoever reads 2 
 ``wait_for`` polls with acquire. The barrier after either keeps the other threads' loads behind it.
 Tiles are read past the L1 cache, which no release of another program reaches.
 
-Progress. Workers never wait. A mover waits at position p for its own worker and for the neighbour's
-mover at p - 1 alone, so the graph of waits has no cycle; and it can only starve them if they are
-not on the GPU, so with movers the whole grid must be resident: at most one program an SM, launched
-cooperatively (the launch fails rather than hangs).
+Progress. Workers never wait. A mover waits at position p for its own worker and for what the
+neighbour sent at position p - 1 (a worker's for p = 1, else a mover's), so the graph of waits has
+no cycle; and it can only starve them if they are not on the GPU, so with movers the whole grid must
+be resident: at most one program an SM, launched cooperatively (it fails rather than hangs).
 
 Shapes: rank's A (m, k), B (k, n), sums (m, n) float32; a chunk is m / ranks rows, its tiles are
 numbered down the rows first. Tables hold each rank's address, so that a rank may be a buffer of
@@ -36,7 +38,7 @@ import triton.language as tl
 
 @triton.jit
 def address(table, rank, TYPE: tl.constexpr):
-    """Where a rank's buffer starts; what allocates tensors aligns them to 16 bytes and more."""
+    """Where a rank's buffer starts; `Ring` has checked that 16 bytes divide it."""
     return tl.multiple_of(tl.load(table + rank).to(tl.pointer_type(TYPE)), 16)
 
 

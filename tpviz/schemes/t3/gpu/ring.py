@@ -61,6 +61,11 @@ class Ring:
         if a.dtype != b.dtype or a.dtype not in DTYPES:
             raise ValueError(f"a is {a.dtype} and b is {b.dtype}: both must be one of "
                              f"{', '.join(map(str, DTYPES))}")
+        if a.dtype == torch.bfloat16 and not a.is_cuda:
+            raise ValueError("Triton's interpreter takes the bits of bfloat16 for whole numbers: "
+                             "use torch.float16 or torch.float32")
+        if any(start % 16 for table in (sums, inbox, counts) for start in table):
+            raise ValueError("a rank's buffer starts at no multiple of 16 bytes; see `aligned`")
         self.ranks, self.first, self.scope = len(sums), first, scope
         self.chunk = ring_of(self.ranks, self.m)
         self.a, self.b = a.contiguous(), b.contiguous()

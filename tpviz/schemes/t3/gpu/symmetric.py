@@ -26,7 +26,7 @@ class SymmetricRing(Ring):
     Parameters
     ----------
     a, b : (m, k) and (k, n) of this rank, CUDA, of one 16-bit or 32-bit float type.
-    settings : `Settings`; None: one mover where each rank has a GPU, else none.
+    settings : `Settings`; None: 8 movers where each rank has a GPU, else none.
     group : of torch.distributed; None is the world.
 
     Raises ``ValueError`` for sizes that do not fit; ``RuntimeError`` without CUDA, Triton, or
@@ -40,7 +40,7 @@ class SymmetricRing(Ring):
         ranks = group.size()
         if not a.is_cuda:
             raise RuntimeError(f"a is on {a.device}: torch's symmetric memory needs CUDA")
-        settings = settings or Settings(movers=int(torch.cuda.device_count() >= ranks))
+        settings = settings or Settings(movers=8 if torch.cuda.device_count() >= ranks else 0)
         _, m, _, n = sizes((1, *a.shape), (1, *b.shape))
         tiles = settings.tiles(ring_of(ranks, m), n)
         atomic = settings.reduce == "atomic"
