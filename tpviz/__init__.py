@@ -39,7 +39,7 @@ _HOMES = {
     "tpviz.parallel": ["Pair", "Trainer", "TrainingArguments", "parallelize",
                        "verify_parallel"],
     "tpviz.widgets": ["explore", "BlocksView", "GridView", "Timeline", "MeshView",
-                      "MicroscopeView", "ScheduleView", "TileView"],
+                      "MicroscopeView", "PartitionView", "ScheduleView", "TileView"],
     "tpviz.collectives.observe": ["microscope"],
     "tpviz.exercises": ["Guess", "check", "exercise", "hint"],
 }

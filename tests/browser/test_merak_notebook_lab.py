@@ -16,5 +16,26 @@ def test_merak(chromium, lab):
         theatre = page.view(".tpv-schedule[data-ready]")
         page.screenshot("merak-theatre.png", theatre)
         page.plots(PLOTS, "merak")
-        report = page.locator(".jp-OutputArea-output", has_text="receives").last
-        page.screenshot("merak-report.png", report)
+        partition_is_cut_anew(page)
+
+
+def partition_is_cut_anew(page):
+    """A slider cuts the traced model again, a click looks at a stage, bad wishes are refused."""
+    view = page.view(".tpv-partition[data-ready]")
+    box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-partition")).first
+    svg, handle = view.locator("svg[role=application]"), box.locator(".noUi-handle").first
+    assert svg.locator("[data-cut]").count() == 1
+    before = view.generation()
+    handle.focus()
+    handle.press("ArrowRight")
+    view.wait_past(before)
+    assert svg.locator("[data-cut]").count() == 2
+    svg.locator("g[data-step='2'] text").first.click()
+    view.locator(".tpv-live", has_text="stage 2 of 3").wait_for(state="attached")
+    page.screenshot("merak-partition.png", box)
+    box.get_by_label("finer cuts").check()
+    handle.focus()
+    handle.press("End")
+    box.get_by_label("finer cuts").uncheck()
+    page.darken()
+    page.screenshot("merak-partition-dark.png", box)

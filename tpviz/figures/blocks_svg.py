@@ -7,7 +7,7 @@ from .blocks_matrix import HATCH, Eyes, matrix, notation, size
 from .blocks_mesh import Grid, ranks
 from .microscope_svg import wrapped
 from .palette import INKS, axis_keys, svg_style
-from .svg import amount, document, pattern_defs, rect, text
+from .svg import amount, document, head, pattern_defs, rect, text
 
 WIDTH, STRIP, LINE, WORDS, MIDDLE = 980, 60, 130, 152, 304
 GRID, PANEL, ENLARGED = (78, 462), 692, 1.2
@@ -40,11 +40,7 @@ def blocks_svg(scene, step=0, theme="auto"):
     Raises ValueError on a step that is not there.
     """
     figure.check_step(scene, step)
-    width = 6.3 * len(scene["badge"]) + 16
-    head = (rect(10, 8, width, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
-            + text(10 + width / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
-            + text(width + 20, 22, scene["title"], "muted"))
-    body = f"{scene['common']}{head}{scene['frames'][step]}"
+    body = f"{scene['common']}{head(scene)}{scene['frames'][step]}"
     label = f"{scene['title']}, {scene['captions'][step]}"
     return document(scene["width"], scene["height"], body, label, svg_style(theme), theme)
 

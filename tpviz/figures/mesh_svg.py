@@ -2,7 +2,7 @@
 
 from .mesh import check_rank
 from .palette import svg_style
-from .svg import document, pattern_defs, rect, text
+from .svg import document, head, pattern_defs, rect, text
 
 LEFT, TOP, GAP, SLICE_GAP = 60, 78, 12, 40
 MANY = 32  # ranks that are drawn smaller, without their coordinates
@@ -17,7 +17,7 @@ def mesh_svg(scene, rank=0, parameter=None, theme="auto"):
     """
     check_rank(scene, rank)
     width, height = scene["width"], scene["height"]
-    body = [scene["common"], _header(scene), *(_rank(scene, r, rank) for r in scene["ranks"])]
+    body = [scene["common"], head(scene), *(_rank(scene, r, rank) for r in scene["ranks"])]
     if scene["parameters"] or parameter is not None:
         chosen = find_parameter(scene, parameter)
         body.append(_matrix(chosen, rank, scene["axes"], width + 30, TOP - 16))
@@ -59,15 +59,6 @@ def arranged(scene):
     return {"cell": cell, "places": places, "top": TOP - 42,
             "width": max(x for x, _ in places) + step, "height": max(y for _, y in places) + step,
             "common": pattern_defs() + captions + _axis_names(scene, cell)}
-
-
-def _header(scene):
-    size = 6.3 * len(scene["badge"]) + 16
-    return (
-        rect(10, 8, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
-        + text(10 + size / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
-        + text(size + 20, 22, scene["title"], "muted")
-    )
 
 
 def _axis_names(scene, cell):

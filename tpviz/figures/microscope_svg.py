@@ -5,7 +5,7 @@ from math import atan2, degrees
 
 from .microscope import check_step
 from .palette import svg_style
-from .svg import document, pattern_defs, rect, text
+from .svg import document, head, pattern_defs, rect, text
 
 TOKEN = (38, 20)
 LINE = 16
@@ -21,7 +21,8 @@ def microscope_svg(scene, step=0, theme="auto"):
     check_step(scene, step)
     width, low = max(scene["width"], 560), scene["height"]
     notes = [line for note in scene["notes"] for line in wrapped(note, int(width / 5.6))]
-    body = [scene["common"], _header(scene, step)]
+    body = [scene["common"], head(scene),
+            text(12, 46, scene["captions"][step], size=12, weight=600)]
     body += [scene["pieces"][place] for place in scene["frames"][step]]
     body += [text(12, low + 14 + LINE * i, line, "muted") for i, line in enumerate(notes)]
     label = f"{scene['title']}, {scene['captions'][step]}"
@@ -61,16 +62,6 @@ def wrapped(words, letters):
             lines.append("")
         lines[-1] += (" " if lines[-1] else "") + word
     return lines
-
-
-def _header(scene, step):
-    size = 6.3 * len(scene["badge"]) + 16
-    return (
-        rect(10, 8, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
-        + text(10 + size / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
-        + text(size + 20, 22, scene["title"], "muted")
-        + text(12, 46, scene["captions"][step], size=12, weight=600)
-    )
 
 
 def _box(box, here):

@@ -6,7 +6,7 @@ from .microscope_svg import wrapped
 from .palette import INKS, MEMORY_KINDS, PATTERNS, svg_style
 from .schedule_lanes import MESSAGE, NUMBERS
 from .schedule_words import say
-from .svg import amount, document, pattern_defs, rect, text, ticks
+from .svg import amount, document, head, pattern_defs, rect, text, ticks
 
 LETTERS, LINE = 165, 15  # of what is said above the picture
 
@@ -28,19 +28,16 @@ def schedule_svg(scene, step=0, look=None, theme="auto"):
     "auto". Raises ValueError on a step that is not there.
     """
     check_place(scene, step)
-    width = 6.3 * len(scene["badge"]) + 16
-    head = (rect(10, 8, width, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
-            + text(10 + width / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
-            + text(width + 20, 22, scene["title"], "muted"))
     said = words_of(scene, step, look)
     lines = [part for line in said.splitlines() for part in wrapped(line, LETTERS)]
-    head += "".join(text(12, 43 + LINE * i, line, size=12) for i, line in enumerate(lines))
+    top = head(scene) + "".join(text(12, 43 + LINE * i, line, size=12)
+                                for i, line in enumerate(lines))
     x = scene["stops"][step]
     if step:
-        head += (f"<path d='M{x},{scene['head']}V{scene['foot']}' class='s-fg' "
-                 f"stroke-width='1.4'/><path d='M{x},{scene['head']}l-5,-6h10z' class='f-fg'/>")
+        top += (f"<path d='M{x},{scene['head']}V{scene['foot']}' class='s-fg' "
+                f"stroke-width='1.4'/><path d='M{x},{scene['head']}l-5,-6h10z' class='f-fg'/>")
     mark = look["marks"][moment_of(look, step)] if look and look["marks"] else ""
-    body = scene["common"] + head + mark
+    body = scene["common"] + top + mark
     return document(scene["width"], scene["height"], body, f"{scene['title']}, {said}",
                     svg_style(theme), theme)
 

@@ -65,9 +65,22 @@ def scene(partition):
                     "receives": [message(m) for m in part.receives],
                     "sends": [message(m) for m in part.sends or ()]} for part in partition.stages],
         "shards": [{"stage": owner[k], "numel": s.numel, "flops": s.flops,
-                    "modules": grouped(s.paths)} for k, s in enumerate(partition.shards)],
+                    "activation_bytes": kept, "modules": grouped(s.paths)}
+                   for k, (s, kept) in enumerate(zip(partition.shards, _kept(partition)))],
         "ties": [{"names": list(tie["names"]), "stages": list(tie["stages"])}
                  for tie in partition.ties]}
+
+
+def _kept(partition):
+    """Of each shard the bytes kept for backward that no shard before it on its stage keeps."""
+    body = partition.graph.body
+    for first, stop in partition.ranges:
+        seen = {}
+        for s in partition.shards[first:stop]:
+            new = {storage: size for node in body[s.start:s.stop]
+                   for storage, size in node.saves.items() if storage not in seen}
+            seen |= new
+            yield sum(new.values())
 
 
 def grouped(paths):

@@ -1,0 +1,127 @@
+"""The partition explorer: where a traced model is cut into stages, and what crosses the cuts.
+
+>>> plan = tv.parallelize(model, tv.Merak(pp=4), {"input_ids": ids})      # doctest: +SKIP
+>>> view = PartitionView(plan.report.partition)                           # doctest: +SKIP
+"""
+
+import threading
+
+import ipywidgets
+
+from tpviz.figures import partition as figure
+from tpviz.figures.assets import module, stylesheet
+from tpviz.figures.partition_svg import partition_svg
+from tpviz.schemes.merak.partition import Partition, partition_of, shard
+from tpviz.schemes.merak.partition.division import BALANCES
+
+from .base import Film, Framed, check_names, shown
+from .job import Latest
+from .knobs import WRAPPED, control
+
+
+class PartitionView(Framed):
+    """A model that is not ours in stages: its pieces in order, how even they are, what crosses.
+
+    Columns are stages, rows the pieces between which the traced graph may be cut, with the paths of
+    the original modules. Knobs cut the same graph anew: it is not traced again.
+
+    Parameters
+    ----------
+    partition : `Partition`, as ``tv.parallelize(model, tv.Merak(...), ...).report.partition`` of a
+        call outside of ranks, or as `tpviz.schemes.merak.partition.partition_of` gives it.
+    autoplay : start playing (never where the reader prefers reduced motion).
+
+    ``partition`` is the one shown, ``step`` the stage that is looked at, from 0, ``error`` says why
+    the knobs as they stand cannot be shown, or is "". Raises ValueError on what is no Partition,
+    above 16 stages or 160 pieces; TypeError on an argument that does not exist.
+    """
+
+    def __init__(self, partition, *, autoplay=False, **unknown):
+        check_names("PartitionView", unknown, ["partition", "autoplay"])
+        if not isinstance(partition, Partition):
+            raise ValueError("PartitionView shows what tv.parallelize(model, tv.Merak(pp=2), "
+                             "inputs).report.partition is, outside of ranks, not "
+                             f"{partition!r}")
+        self._lock, self._moved = threading.RLock(), Latest(self._redraw)
+        self.partition = self._given = partition
+        self._pieces = {False: partition.shards, True: shard(partition.graph, "finest")}
+        self.picture = PartitionSteps(autoplay)
+        self.picture.show(partition)
+        count, most = len(partition.ranges), max(map(len, self._pieces.values()))
+        rules = [*BALANCES, *{partition.balance} - {*BALANCES}]
+        self.controls = {
+            "stages": control("stages", count, "of the pipeline", 1,
+                              max(min(most, figure.MAX_STAGES), 2)),
+            "even by": control("even by", partition.balance, "what is the same on every stage, as "
+                               "far as can be", choices=rules),
+            "finer cuts": control("finer cuts", False, "cut wherever one tensor crosses, with "
+                                  "parameters between"),
+        }
+        self.knobs = ipywidgets.Box(list(self.controls.values()), layout=WRAPPED)
+        super().__init__([self.knobs, self.picture])
+        for box in self.controls.values():
+            box.observe(lambda change: self._moved(), "value")
+
+    @shown
+    def _redraw(self):
+        """A knob moved: the new picture, or why there is none; the last good one stays."""
+        with self._lock:
+            try:
+                partition = self._cut(*(box.value for box in self.controls.values()))
+                self.picture.show(partition)
+            except ValueError as error:
+                self.picture.show_error(str(error))
+                return
+            self.partition = partition
+
+    def _cut(self, stages, balance, finer):
+        if balance not in BALANCES:  # seconds of the pieces, which only that partition knew
+            if (stages, finer) != (len(self._given.ranges), False):
+                raise ValueError(f"even by {balance}: known for the {len(self._given.ranges)} "
+                                 f"stages given alone; use {', '.join(BALANCES)}")
+            return self._given
+        here, finest = (len(self._pieces[cuts]) for cuts in (finer, True))
+        if stages > here:
+            more = f", or finer cuts, which give {finest}" if finest > here else ""
+            raise ValueError(f"{stages} stages are too many for {here} pieces: use at most {here} "
+                             f"stages{more}")
+        return partition_of(self._given.graph, stages, self._pieces[finer], balance)
+
+    @property
+    def step(self):
+        """The stage that is looked at, from 0."""
+        return self.picture.step
+
+    @step.setter
+    def step(self, step):
+        figure.check_step(self.picture.scene, step)
+        self.picture.publish(step=step)
+
+
+class PartitionSteps(Film):
+    """The picture of `PartitionView`: `show` gives it a `Partition`; ``step`` is the stage."""
+
+    _esm = module("partition")
+    _css = stylesheet()
+
+    def show(self, partition):
+        """Draw it; stays at the same stage where there is one."""
+        scene = figure.partition_scene(partition.scene())
+        self.partition = partition
+        self.publish(scene=scene, step=min(self.step, len(scene["frames"]) - 1), error="")
+
+    def _draw(self, step=None, **options):
+        return partition_svg(self.scene, self.step if step is None else step, **options)
+
+    def to_table(self):
+        """Rows of strings, header first: one a stage."""
+        return self.partition.to_table()
+
+    def describe(self):
+        """The partition, and the stage that is looked at, in words."""
+        return f"{self.partition.describe()} Shown: {self.scene['words'][self.step]}"
+
+    def _words(self):
+        p = self.partition
+        return (f"{p.graph.model} in {len(p.ranges)} stages of {len(p.shards)} pieces, even by "
+                f"{p.balance}, {self.scene['captions'][self.step]}")
