@@ -19,10 +19,11 @@ NEAR = 1.01
 class Choice(Formula):
     """Asked for one of ``question.known``, {choice: seconds}; near ties are right as well.
 
-    ``kind``: what a choice is, in words.
+    ``kind``: what a choice is, in words. ``unit``: what takes so long.
     """
 
     kind: str = ""
+    unit: str = "a step"
 
     def judge(self, question, got):
         """What is wrong with an answer, or None where its time is near the least."""
@@ -34,7 +35,7 @@ class Choice(Formula):
         if times[got] <= NEAR * min(times.values()):
             return None
         words = next(filter(None, (judge(question, got) for judge in self.checks)), "")
-        return (f"for {question}: {got!r} takes {show_seconds(times[got])} a step, "
+        return (f"for {question}: {got!r} takes {show_seconds(times[got])} {self.unit}, "
                 f"{show_seconds(min(times.values()))} is possible. {words}")
 
 

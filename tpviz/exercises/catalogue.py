@@ -21,6 +21,11 @@ from . import (
     merak_ranks,
     meshes,
     start,
+    t3,
+    t3_bugs,
+    t3_maps,
+    t3_memory,
+    t3_tiles,
 )
 
 COURSE = (start.MEAN, start.ROWS, meshes.IN_TWO, meshes.MLP,
@@ -33,7 +38,9 @@ COURSE = (start.MEAN, start.ROWS, meshes.IN_TWO, meshes.MLP,
           axonn_step.NORM, axonn_bugs.BUGS,
           merak_orders.SCHEDULE, merak.IN_FLIGHT, merak.BUBBLE, merak_orders.EARLY,
           merak_memory.KEEP, merak_memory.MEMORY, merak_cuts.CUTS, merak_ranks.TIES,
-          merak_ranks.HALVES, merak_bugs.BUGS)
+          merak_ranks.HALVES, merak_bugs.BUGS,
+          t3.SHARE, t3.ORDER, t3_maps.RING, t3_maps.OTHER, t3_memory.TRAFFIC, t3.PAYS,
+          t3_memory.TRACKER, t3_memory.POLICY, t3_tiles.TILE, t3_bugs.BUGS)
 EXERCISES = {exercise.name: exercise for exercise in COURSE}
 
 

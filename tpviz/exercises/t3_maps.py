@@ -73,7 +73,7 @@ class Mapped(Formula):
             problem = f"you returned {len(mine)} maps for {ranks} ranks: each rank has one."
         if problem is None and (wrong := check(mine, goal)):
             more = f" (and {len(wrong) - FAULTS} more)" if len(wrong) > FAULTS else ""
-            problem = f"this is no {goal}: {'; '.join(wrong[:FAULTS])}{more}."
+            problem = f"this is not {WORDS[goal]}: {'; '.join(wrong[:FAULTS])}{more}."
         problem = problem or _links(mine, goal) or _played(mine, goal)
         return problem and f"for {question}: {problem}"
 
@@ -171,8 +171,8 @@ OTHER = Mapped(
     name="t3_other_maps",
     title="Other collectives by the same rules",
     notebook=NOTEBOOK,
-    prompt="The same for three others. \"direct_rs\": all ranks are linked to each other, and chunk "
-           "c ends summed at rank c; nothing is to be read and sent on. \"all_to_all\": chunk c of "
+    prompt="The same for three others. \"direct_rs\": all ranks are linked to each other, chunk c "
+           "ends summed at rank c; nothing is to be read and sent on. \"all_to_all\": chunk c of "
            "every rank ends at rank c, not summed: each source has a buffer of its own there, "
            "written once. \"ring_ag\": rank r's GEMM computes chunk r alone, and all ranks are to "
            "end with all chunks; rank r sends to r - 1 only. Here op is \"update\" where something "

@@ -1,0 +1,349 @@
+"""Answers to notebook 06: right ones, and wrong ones with their hints."""
+
+from dataclasses import replace
+from functools import partial
+
+import tpviz as tv
+from tpviz.schemes.t3.hardware import Dma, Local, Remote, play
+
+# --- t3_share ---
+
+
+def share(tokens, hidden, k, ranks, flops, link, passes=2, itemsize=2, sent=None, part=None):
+    chunk = tokens * hidden * itemsize / ranks
+    sent = passes * (ranks - 1) * chunk if sent is None else sent(chunk, ranks)
+    sums, gemm = sent / link, 2 * tokens * hidden * k / flops
+    return sent, sums / (sums + gemm) if part is None else part(sums, gemm)
+
+
+share_of_one = partial(share, passes=1)
+share_of_all = partial(share, sent=lambda chunk, n: 2 * n * chunk)
+share_of_outputs = partial(share, sent=lambda chunk, n: 2 * (n - 1) * n * chunk)
+share_of_float32 = partial(share, itemsize=4)
+share_of_gemm = partial(share, part=lambda sums, gemm: sums / gemm)
+share_of_flops = partial(share, part=lambda sums, gemm: sums / (sums + gemm / 2))
+share_half = partial(share, part=lambda sums, gemm: 0.5)
+
+
+def share_bytes(tokens, hidden, k, ranks, flops, link):
+    return 4 * (ranks - 1) / ranks * tokens * hidden
+
+
+# --- t3_order ---
+
+
+def order(rank, ranks):
+    return [(rank + 1 + j) % ranks for j in range(ranks)]
+
+
+def order_own_first(rank, ranks):
+    return [(rank + j) % ranks for j in range(ranks)]
+
+
+def order_down(rank, ranks):
+    return [(rank - 1 - j) % ranks for j in range(ranks)]
+
+
+def order_swapped(rank, ranks):
+    first, *others, own = order(rank, ranks)
+    return [*others, first, own]
+
+
+def order_beyond(rank, ranks):
+    return [rank + 1 + j for j in range(ranks)]
+
+
+# --- t3_pays ---
+
+
+def pays(k, ranks, flops, link, itemsize, x=None, speedup=None, best=None):
+    right = 2 * k * link * ranks / (itemsize * (ranks - 1) * flops)
+    x = right if x is None else x(right, ranks, itemsize)
+    speedup = (x + 2) / (max(x, 1) + 1) if speedup is None else speedup(x)
+    return x, speedup, k / right if best is None else best(k)
+
+
+pays_other_way = partial(pays, x=lambda x, n, size: 1 / x)
+pays_all_sent = partial(pays, x=lambda x, n, size: x * (n - 1) / n)
+pays_one_flop = partial(pays, x=lambda x, n, size: x / 2)
+pays_bits = partial(pays, x=lambda x, n, size: x / 8)
+pays_no_gather = partial(pays, speedup=lambda x: (x + 1) / max(x, 1))
+pays_gather_hidden = partial(pays, speedup=lambda x: (x + 2) / max(x, 2))
+pays_all_hidden = partial(pays, speedup=lambda x: (x + 2) / (x + 1))
+pays_nothing = partial(pays, speedup=lambda x: 1.0)
+pays_same_k = partial(pays, best=lambda k: k)
+
+# --- t3_ring_maps ---
+
+
+def ring_maps(ranks, first=None, middle=None, last=None, order=order, step=-1):
+    def own(rank):
+        to = (rank + step) % ranks
+        chunks = order(rank, ranks)
+        rules = [first or Remote(to), *[middle(to) if middle else Dma(to)] * (ranks - 2),
+                 last or Local(2)]
+        return list(zip(chunks, rules))
+    return [own(rank) for rank in range(ranks)]
+
+
+def ring_maps_as_lists(ranks):
+    """Plain sequences are fine too."""
+    return [[[chunk, tuple(rule)] for chunk, rule in row] for row in ring_maps(ranks)]
+
+
+def ring_maps_upwards(ranks):
+    return ring_maps(ranks, order=lambda rank, n: [(rank - 1 - j) % n for j in range(n)], step=1)
+
+
+ring_maps_early = partial(ring_maps, middle=lambda to: Dma(to, "update", 1))
+ring_maps_late = partial(ring_maps, middle=lambda to: Dma(to, "update", 3))
+ring_maps_stored = partial(ring_maps, middle=lambda to: Dma(to, "store", 2))
+ring_maps_complete_early = partial(ring_maps, last=Local(1))
+ring_maps_kept = partial(ring_maps, middle=lambda to: Local(2))
+ring_maps_shifted = partial(ring_maps, order=lambda rank, n: [(rank + j) % n for j in range(n)])
+ring_maps_same_order = partial(ring_maps, order=lambda rank, n: list(range(n)))
+
+
+def ring_maps_slow(ranks):
+    """Right rules, in the order of the chunks."""
+    return [sorted(row) for row in ring_maps(ranks)]
+
+
+def ring_maps_all_stay(ranks):
+    """The first chunk goes to memory first."""
+    return [[(c, Dma(rule.to, "update", 1) if isinstance(rule, Remote) else rule)
+             for c, rule in row] for row in ring_maps(ranks)]
+
+
+def ring_maps_direct(ranks):
+    return [direct(rank, ranks) for rank in range(ranks)]
+
+
+def ring_maps_of_one(ranks):
+    return ring_maps(ranks)[0]
+
+
+def ring_maps_numbers(ranks):
+    return [[(c, 2) for c in range(ranks)] for _ in range(ranks)]
+
+
+def ring_maps_too_few(ranks):
+    return ring_maps(ranks)[1:]
+
+
+# --- t3_other_maps ---
+
+
+def direct(rank, ranks, op="update", updates=None):
+    return [*((c, Remote(c, op)) for c in order(rank, ranks)[:-1]), (rank, Local(updates or ranks))]
+
+
+def gather(rank, ranks, last=True):
+    to, chunks = (rank - 1) % ranks, order_own_first(rank, ranks)
+    rules = [Dma(to, "store", 1)] * (ranks - 1)
+    return list(zip(chunks, [*rules, Local(1) if last else rules[0]]))
+
+
+def other_maps(collective, ranks, **changed):
+    known = {"direct_rs": direct, "ring_ag": gather,
+             "all_to_all": partial(direct, op="store", updates=1)} | changed
+    return [known[collective](rank, ranks) for rank in range(ranks)]
+
+
+other_maps_two = partial(other_maps, direct_rs=partial(direct, updates=2))
+other_maps_stored = partial(other_maps, direct_rs=partial(direct, op="store"))
+other_maps_summed = partial(other_maps, all_to_all=partial(direct, updates=1))
+other_maps_all_wait = partial(other_maps, all_to_all=partial(direct, op="store"))
+other_maps_round = partial(other_maps, ring_ag=partial(gather, last=False))
+other_maps_far = partial(other_maps, ring_ag=lambda rank, n: [
+    (c, Dma((rank + 1) % n, "store", 1) if c != (rank + 1) % n else Local(1))
+    for c in order_down(rank + 1, n)])
+
+# --- t3_traffic ---
+
+
+def traffic(how, step, ranks, changed=None):
+    known = {("kernel", 0): (0, ranks), ("kernel", 1): (1, 1), ("t3", 0): (0, 0),
+             ("t3", ranks - 1): (0, 2)} | (changed(ranks) if changed else {})
+    return known.get((how, step), (2, 1) if how == "kernel" else (1, 2))
+
+
+traffic_first_reads = partial(traffic, changed=lambda n: {("kernel", 1): (2, 1)})
+traffic_no_last = partial(traffic, changed=lambda n: {("kernel", n): (0, 0)})
+traffic_stored = partial(traffic, changed=lambda n: {("t3", 0): (0, 1)})
+traffic_read_back = partial(traffic, changed=lambda n: {("t3", n - 1): (1, 2)})
+
+
+def traffic_turned(how, step, ranks):
+    return traffic(how, step, ranks)[::-1]
+
+
+def traffic_adds_by_reading(how, step, ranks):
+    return (2, 2) if how == "t3" and 0 < step < ranks - 1 else traffic(how, step, ranks)
+
+
+# --- t3_tracker ---
+
+
+def tracker(gemm, ranks, machine, updates=2, more=1):
+    sets = 1
+    while play(gemm, ranks, replace(machine, tracker_sets=sets), "t3").tracker.stalls:
+        sets *= 2
+    return updates * gemm.tile[0] // gemm.wavefronts * gemm.tile[1], sets * more
+
+
+def tracker_of_tiles(gemm, ranks, machine):
+    return 2 * gemm.tile[0] * gemm.tile[1] * (gemm.wavefronts > 1) or 2, 1
+
+
+tracker_one_update = partial(tracker, updates=1)
+tracker_ranks = partial(tracker, updates=3)
+tracker_twice = partial(tracker, more=2)
+tracker_half = partial(tracker, more=0.5)
+tracker_odd = partial(tracker, more=1.5)
+
+# --- t3_policy ---
+
+
+def policy(gemm, ranks, machine):
+    return min(("round_robin", "fifo", "mca"), key=lambda p: play(
+        gemm, ranks, replace(machine, policy=p), "t3").seconds)
+
+
+def policy_mca(gemm, ranks, machine):
+    return "mca"
+
+
+def policy_turns(gemm, ranks, machine):
+    return "round_robin"
+
+
+def policy_new(gemm, ranks, machine):
+    return "communication first"
+
+
+# --- t3_tile ---
+
+
+def tile(cluster, workload):
+    known = [("chunk", 0), *(("tile", 2 ** i) for i in range(2, 7))]
+    return min(known, key=lambda c: tv.predict(tv.T3(tp=4, mode=c[0], tile=c[1]), workload,
+                                               cluster).step_time)
+
+
+def tile_chunks(cluster, workload):
+    return "chunk", 0
+
+
+def tile_small(cluster, workload):
+    return "tile", 8
+
+
+def tile_of_seven(cluster, workload):
+    return "tile", 7
+
+
+RIGHT = {
+    "t3_share": [share],
+    "t3_order": [order],
+    "t3_pays": [pays],
+    "t3_ring_maps": [ring_maps, ring_maps_as_lists],
+    "t3_other_maps": [other_maps],
+    "t3_traffic": [traffic],
+    "t3_tracker": [tracker],
+    "t3_policy": [policy],
+    "t3_tile": [tile],
+}
+
+WRONG = {
+    "t3_share": [
+        (share_of_one, "the bytes of one of the two. The reduce-scatter leaves"),
+        (share_of_all, "a rank's own chunk stays: n - 1 of 4 chunks"),
+        (share_of_outputs, "a chunk is 1/4 of the output"),
+        (share_of_float32, r"a rank sends [\d.e+]+ bytes, you have [\d.e+]+; a number has 2"),
+        (share_of_gemm, "the part is of all the time"),
+        (share_of_flops, "a multiply-add is two FLOPs"),
+        (share_half, r"so the part is 0\.\d+, not 0\.5\.$"),
+        (share_bytes, "returned float, not a tuple of 2 numbers"),
+    ],
+    "t3_order": [
+        (order_own_first, r"rank \d keeps chunk \d, so that one has to be the last"),
+        (order_down, r"Rank \d computes chunk \d at position \d, and sends it to rank \d, which "
+                     r"needs it at position \d, not 0"),
+        (order_swapped, r"rank \d+'s own, so nothing of it ever comes from there: rank \d+ begins "
+                        r"it, at position 0, not \d|computes chunk \d+ at position 0"),
+        (order_beyond, r"not each of the chunks 0 to \d+ once"),
+    ],
+    "t3_pays": [
+        (pays_other_way, "you have the sum's over the GEMM's"),
+        (pays_all_sent, r"a rank sends \(n - 1\)/n of the output"),
+        (pays_one_flop, "a multiply-add is two FLOPs|a number has 4 bytes here"),
+        (pays_bits, r"x is [\d.]+, you have [\d.]+: in which unit"),
+        (pays_no_gather, "x is right, but you left out the all-gather"),
+        (pays_gather_hidden, "x is right, but the all-gather is not hidden"),
+        (pays_all_hidden, "where the sum is longer than the GEMM, the sum is what remains"),
+        (pays_nothing, r"after max\([\d.]+, 1\) \+ 1, so the speedup is [\d.]+, not 1\."),
+        (pays_same_k, "x and the speedup are right. It is largest where"),
+    ],
+    "t3_ring_maps": [
+        (ring_maps_early, r"rank 0 sends chunk 2 after 1 update of each element, but 2 come: too "
+                          "early"),
+        (ring_maps_late, "rank 0 waits for 3 updates of each element of chunk 2, but 2 come: it "
+                         "never completes"),
+        (ring_maps_stored, r"stores chunk \d at rank \d, over what else comes there"),
+        (ring_maps_complete_early, "rank 0 calls complete chunk 0 after 1 update"),
+        (ring_maps_kept, "chunk 2 ends at rank 0|never completes"),
+        (ring_maps_shifted, "rank 0 sends chunk 0 away, which is its own: use Local; chunk 0 ends "
+                            "at rank 1: its owner is rank 0"),
+        (ring_maps_same_order, "what ranks? .* sends? it would stay there|sends chunk 3 away|"
+                               "never completes"),
+        (ring_maps_slow, r"it comes out right, but takes 1\.\d+ times as long .* rank 0 begins "
+                         "with chunk 0"),
+        (ring_maps_all_stay, r"it comes out right, but \d+ bytes of results go through the memory "
+                             r"of rank 0 where \d+ will do"),
+        (ring_maps_direct, "this is not a ring|its only link is to rank 3"),
+        (ring_maps_upwards, "its only link is to rank 3"),
+        (ring_maps_of_one, r"not a list of \(chunk, rule\)|is 1, not \(chunk, rule\)"),
+        (ring_maps_numbers, r"in the map of rank 0 is \(0, 2\), not \(chunk, rule\)"),
+        (ring_maps_too_few, "you returned 3 maps for 4 ranks"),
+    ],
+    "t3_other_maps": [
+        (other_maps_two, r"a direct reduce-scatter of \d ranks: this is not a direct reduce-"
+                         "scatter: rank 0 calls complete chunk 0 after 2 updates"),
+        (other_maps_stored, "this is not a direct reduce-scatter: rank 0 stores chunk"),
+        (other_maps_summed, "this is not an all-to-all: rank 0 adds chunk .* use op='store'"),
+        (other_maps_all_wait, "this is not an all-to-all: rank 0 waits for 4 updates .* never"),
+        (other_maps_round, "wait for each other's updates in a ring: deadlock|never completes|too "
+                           "early"),
+        (other_maps_far, "rank 0 sends chunk .* to rank 1, but in this ring its only link"),
+    ],
+    "t3_traffic": [
+        (traffic_first_reads, "step=1, .* the own part of one chunk is read and sent"),
+        (traffic_no_last, "what came in last and the own part are read, and their sum is written"),
+        (traffic_stored, "its stores go to the neighbour, nothing stays here"),
+        (traffic_read_back, "an update is no read of the GPU's. .* nobody reads it"),
+        (traffic_turned, "reads come first, then writes"),
+        (traffic_adds_by_reading, r"you return \(2, 2\)\. Near-memory compute adds where"),
+    ],
+    "t3_tracker": [
+        (tracker_of_tiles, "one wavefront's, has a counter of its own"),
+        (tracker_one_update, "each element gets two: .* sent before it is summed"),
+        (tracker_ranks, r"the counter triggers at \d+, not \d+"),
+        (tracker_twice, r"with \d+ sets no update waits, but nor does one with \d+"),
+        (tracker_half, r"with \d+ sets \d+ updates wait \(simulated\). Up to \d+ parts"),
+        (tracker_odd, "the number has to be a power of two"),
+    ],
+    "t3_policy": [
+        (policy_mca, r"2048 x 2048 x 256 .* 'mca' takes .* \(simulated\), .* is possible. Alone "
+                     r"the GEMM takes 0\.\d+ of the reduce-scatter's time: what is late is the "
+                     "communication"),
+        (policy_turns, "'round_robin' takes .* Alone the GEMM takes .* times as long as the reduce-"
+                       "scatter: what is late is the GEMM"),
+        (policy_new, "'communication first', which is not a policy: one of 'round_robin'"),
+    ],
+    "t3_tile": [
+        (tile_chunks, r"0.1 us a message: \('chunk', 0\) takes .* Smaller pieces are faster"),
+        (tile_small, r"10 us a message: \('tile', 8\) takes .* Larger pieces are faster"),
+        (tile_of_seven, r"\('tile', 7\), which is not a mode with its tile: one of"),
+    ],
+}

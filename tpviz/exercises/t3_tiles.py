@@ -1,0 +1,118 @@
+"""The exercise of notebook 06 on real ranks: tiles or chunks, predicted, then run."""
+
+import warnings
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from .. import clusters
+from ..schemes.t3 import T3
+from .atp_choices import Choice
+from .formula import Question
+from .t3 import NOTEBOOK
+
+CHOICES = (("sequential", 0), ("chunk", 0), *(("tile", rows) for rows in (4, 8, 16, 32, 64)))
+HOPS = (1e-7, 1e-5, 1e-4)
+"""Seconds of latency of a message."""
+SLOW = 20
+"""Slow motion: a step takes about half a second."""
+
+
+@lru_cache(maxsize=1)
+def workload():
+    """Four chunks of 128 tokens; its GEMMs and their sums take about as long."""
+    from ..workload import GPT
+
+    return GPT(layers=1, hidden=32, heads=4, seq=64, batch=8, vocab=64)
+
+
+def ring(hop, bandwidth=1e10):
+    """A cluster of four whose messages take ``hop`` seconds more than their bytes, scaled down to
+    what this machine's ranks can stand for; times on it are slow motion."""
+    box = clusters.nvswitch(4)
+    level = replace(box.levels[0], p2p=bandwidth, group=bandwidth, latency=hop)
+    return replace(box, levels=(level,)).scale_model(hidden=256, slow_motion=SLOW)
+
+
+def times(cluster):
+    """{(mode, tile): predicted seconds of a step}."""
+    from ..verbs.predict import predict
+
+    return {choice: predict(strategy(*choice), workload(), cluster).step_time for choice in CHOICES}
+
+
+def strategy(mode, tile):
+    """The `T3` of a choice."""
+    return T3(tp=4, mode=mode, tile=tile)
+
+
+@dataclass(frozen=True, repr=False)
+class Run(Choice):
+    """A `Choice` of a mode and a tile that is run once it is right."""
+
+    def praise(self, answers):
+        """Both the choice for the second cluster and "sequential", predicted and emulated."""
+        from ..verbs.predict import predict
+        from ..verbs.run import run
+
+        cluster, seconds = ring(HOPS[1]), []
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for choice in (("sequential", 0), answers[1]):
+                s = strategy(*choice)
+                trace = run(s, workload(), cluster, steps=1, memory=False, progress=False)
+                seconds += [predict(s, workload(), cluster).step_time, trace.step_time]
+        before, ran_before, after, ran_after = (round(1e3 * t) for t in seconds)
+        busy = " This machine was too busy to keep to its times." if said else ""
+        return (f"Right on {len(answers)} clusters. On four real ranks, paced to the second of "
+                f"them, a step with {answers[1]!r} takes {ran_after} ms and with sequential "
+                f"{ran_before} (emulated), predicted {after} and {before}.{busy} {self.success}")
+
+
+def _make_tile(rng):
+    questions = []
+    for hop in HOPS:
+        cluster = ring(hop, 1e8 * int(rng.integers(95, 106)))
+        found = times(cluster)
+        questions.append(Question({"cluster": cluster, "workload": workload()},
+                                  min(found, key=found.get), f"{1e6 * hop:g} us a message", found))
+    return questions
+
+
+def _tile_wrong(question, got):
+    best, (mode, rows) = question.answer, got
+    if mode == "sequential":
+        return "Nothing is hidden: the whole sum is waited for."
+    if mode == "chunk" or (best[0] == "tile" and rows > best[1]):
+        return ("Smaller pieces are faster here: when the last GEMM is done, the ring still has "
+                "one piece on its way.")
+    return ("Larger pieces are faster here: each message pays the latency, and a chunk of small "
+            "tiles pays it many times.")
+
+
+TILE = Run(
+    name="t3_tile",
+    title="Tiles or chunks?",
+    notebook=NOTEBOOK,
+    prompt="T3 in software: real ranks, messages, a tracker. Three clusters of 4 that differ in "
+           "the latency of a message, in slow motion. For a `cluster` and a `workload` (4 chunks "
+           "of 128 tokens) return (mode, tile) with which `tv.T3(tp=4, mode=mode, tile=tile)` "
+           f"takes least time, one of {', '.join(map(repr, CHOICES))} (rows of a tile; 0 where "
+           "there are none). `tv.predict(strategy, workload, cluster).step_time` says, within 1 % "
+           "is right; your choice is then run beside sequential.",
+    starter='''def t3_tile(cluster, workload):
+    return "sequential", 0''',
+    hints=(
+        "A piece can be sent when it is computed, and each message pays a latency. Which of the "
+        "two is the larger part, for each cluster?",
+        "Without latency the smallest tiles are best; where a latency is longer than a tile's "
+        "bytes take, each halving costs. A chunk is the largest tile.",
+        "`import tpviz as tv`; the smallest `tv.predict(tv.T3(tp=4, mode=m, tile=t), workload, "
+        "cluster).step_time` of all choices.",
+    ),
+    success="Hardware that triggers by itself has no such latency: that is why T3 can afford tiles "
+            "of kilobytes, and software mostly sends chunks.",
+    make=_make_tile,
+    needs=None,
+    checks=(_tile_wrong,),
+    kind="a mode with its tile",
+)
