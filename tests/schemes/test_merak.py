@@ -93,6 +93,23 @@ def test_kept_parts():
         assert strategy.kept()[3] == 1.0
 
 
+def test_kept_parts_where_ranks_have_several_stages():
+    """By what the rank holds, n of clock's counts: (n - 1) k is equal unless all is kept. The last
+    stage has more than one microbatch under way in GPipe, and in ZB-H1 until its weights' part."""
+    for name, flight in (("interleaved_1f1b", (11, 9, 7, 5)), ("zb_v", (8,) * 4),
+                         ("zb_h1", (4,) * 4), ("gpipe", (8,) * 4), ("dualpipe_v", (9,) * 4)):
+        strategy = tv.Merak(pp=4, microbatches=8, recompute="stage_aware", keep=0.2, schedule=name)
+        order = strategy.schedule_of(replace(DEEP, layers=8))
+        assert tuple(order.most_in_flight(rank) for rank in range(4)) == flight
+        found = [(flight[rank] - 1) * k for rank, k in zip(order.rank_of, strategy.kept())]
+        assert found[:-1] == pytest.approx([(flight[0] - 1) * 0.2] * (strategy.stages - 1))
+        assert strategy.kept()[-1] == pytest.approx(0.2 if name in ("gpipe", "zb_h1") else 1.0)
+    few = tv.Merak(pp=4, microbatches=2, recompute="stage_aware", keep=0.4, schedule="1f1b")
+    assert few.kept() == [0.4, 0.4, 0.4, 1.0]
+    one = tv.Merak(pp=4, microbatches=1, recompute="stage_aware", keep=0.0, schedule="1f1b")
+    assert one.kept() == [1.0] * 4
+
+
 def test_dropped_layers():
     w = replace(DEEP, layers=16)
     strategy = tv.Merak(pp=4, recompute="stage_aware", keep=0.25, schedule="1f1b")

@@ -36,7 +36,9 @@ def ratios(strategy, w, least=0.88, tries=8):
 @pytest.mark.parametrize("workload, knobs", [
     (W, {"schedule": "1f1b", "recompute": "none"}), (WIDE, {"schedule": "1f1b"}),
     (W, {"pp": 4, "microbatches": 8, "recompute": "stage_aware"}),
-    (WIDE, {"pp": 4, "microbatches": 8}), (W, {"dp": 2, "schedule": "gpipe"}),
+    (WIDE, {"pp": 4, "microbatches": 8}),
+    (W, {"schedule": "interleaved_1f1b", "recompute": "stage_aware", "keep": 0.5}),
+    (W, {"dp": 2, "schedule": "gpipe"}),
     (W, {"tp": 2, "schedule": "1f1b", "recompute": "none", "subpipeline": 2}),
     (W, {"schedule": "zb_h1", "recompute": "none"}), (W, {"schedule": "zb_v", "recompute": "none"}),
 ], ids=str)

@@ -79,6 +79,7 @@ def test_closed_forms_are_exact_in_their_range():
         assert found.makespan == pytest.approx(expected, rel=1e-12), (name, sizes)
         assert found.bubble == pytest.approx(bubble(name, *sizes), abs=1e-9)
         assert found.peak_in_flight == in_flight(name, p, m, chunks), (name, sizes)
+        assert found.peak_in_flight == tuple(map(found.schedule.most_in_flight, range(p)))
         inside += 1
         names.add((name, r > 0))
     assert {name for name, _ in names} == set(SCHEDULES)

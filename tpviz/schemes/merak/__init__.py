@@ -41,8 +41,8 @@ class Merak(Strategy):
 
     ``recompute``: every layer keeps only its input ("full"), as many layers of each stage as its
     memory allows keep everything ("stage_aware": a part ``keep`` of the first stage's, more of
-    later ones, which have fewer microbatches under way), or all ("none"). Which stages recompute at
-    all, and when, the ``schedule`` says.
+    ranks that have fewer microbatches under way), or all ("none"). Which stages recompute at all,
+    and when, the ``schedule`` says.
     """
 
     pp: int = knob(2, help="ranks that the layers are spread over, a stage or more each", low=1,
@@ -110,15 +110,18 @@ class Merak(Strategy):
     def kept(self):
         """[k_s] by stage, the part of its layers that keeps everything under "stage_aware".
 
-        k_s = k_0 (p - 1)/(p - 1 - s), all of the last stage; under the shifted critical path, where
-        stage p-2 has one microbatch more under way, its k is that of p-3 (the released code's rule;
-        it makes (n_s - 1) k_s equal where n_s microbatches are under way, derived).
+        One of the n microbatches, times stages, that a rank has in flight is all there, and of the
+        others k is kept: (n - 1) k is made equal on all ranks, k = k_0 (n_0 - 1)/(n - 1). A rank
+        that never has more than one keeps all, and so does the last stage if it has not (derived).
+        With one stage a rank and m >= p this is the released code's rule for 1F1B and its kin,
+        k_s = k_0 (p - 1)/(p - 1 - s), all of the last stage, and under the shifted critical path
+        the same of stage p-2 as of p-3.
         """
-        p, k0 = self.stages, self.keep
-        found = [1.0 if s == p - 1 else min(1.0, k0 * (p - 1) / (p - 1 - s)) for s in range(p)]
-        if self.schedule == "shifted_critical_path" and p > 2:
-            found[p - 2] = found[p - 3]
-        return found
+        return [1.0 if share is None else min(1.0, self.keep * share) for share in self.shares()]
+
+    def shares(self):
+        """[k_s / k_0] by stage, None where all is kept: see `kept`."""
+        return _shares(self.schedule, self.pp, self.microbatches, self.stages // self.pp)
 
     def _wished(self, counts):
         """How many layers of each stage the knobs would have recomputed."""
@@ -205,6 +208,16 @@ class Merak(Strategy):
 
 def _counts(workload, stages):
     return [len(blocks) for blocks in layers_of(workload.layers, stages)]
+
+
+@lru_cache(maxsize=256)
+def _shares(name, ranks, microbatches, chunks):
+    order = _schedule(name, ranks, microbatches, chunks, (True,) * ranks * chunks)
+    others = [order.most_in_flight(rank) - 1 for rank in range(ranks)]
+    shares = [others[0] / others[rank] if others[rank] else None for rank in order.rank_of]
+    if order.most_in_flight(order.rank_of[-1], order.stages - 1) == 1:
+        shares[-1] = None
+    return tuple(shares)
 
 
 @lru_cache(maxsize=256)

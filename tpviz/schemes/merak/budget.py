@@ -14,10 +14,9 @@ from .split import layers_of
 
 def keeps(s, w):
     """Every ``keep`` from 1 down to 0 at which some stage keeps a layer more than just below it."""
-    found, p = {0.0, 1.0}, s.stages
-    for stage, blocks in enumerate(layers_of(w.layers, p)):
-        share = 1.0 if stage == p - 1 else (p - 1) / (p - 1 - stage)
-        found |= {kept / len(blocks) / share for kept in range(len(blocks) + 1)}
+    found = {0.0, 1.0}
+    for share, blocks in zip(s.shares(), layers_of(w.layers, s.stages)):
+        found |= {kept / len(blocks) / (share or 1.0) for kept in range(len(blocks) + 1)}
     return sorted((keep for keep in found if keep <= 1), reverse=True)
 
 

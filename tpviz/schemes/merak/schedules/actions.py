@@ -28,6 +28,7 @@ s1: F0 B0 F1 B1
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from .text import parse
@@ -37,6 +38,9 @@ KINDS = {"F": "forward", "B": "backward", "RB": "backward that recomputes first"
 """{kind: what it does}."""
 BACKWARDS = ("B", "RB", "I")
 """The kinds that make the gradient that the stage before waits for."""
+
+GROWS = {"F": 1, "B": -1, "RB": -1, "W": -1}
+"""By how much the microbatches in flight grow with an action of a kind."""
 
 
 class Action(NamedTuple):
@@ -96,6 +100,13 @@ class Schedule:
     def stages_of(self, rank):
         """The virtual stages on a rank, first to last."""
         return tuple(s for s, r in enumerate(self.rank_of) if r == rank)
+
+    def most_in_flight(self, rank, stage=None):
+        """The most microbatches, times stages, whose activations a rank holds at once: its order
+        says so, however long actions take. stage : the only one that counts, by default all."""
+        changes = (GROWS.get(action.kind, 0) for action in self.actions[rank]
+                   if stage in (None, action.stage))
+        return max(accumulate(changes), default=0)
 
     @property
     def is_plain(self):
