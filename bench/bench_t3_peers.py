@@ -3,9 +3,11 @@
 PyTorch's operator needs symmetric memory, which no CPU has; what it does without is its fallback, a
 GEMM and then a reduce-scatter, here on gloo as ours is. Calls in turn, the slowest rank counts, the
 figure is the median of the ratios of pairs; below 1 ours is faster. Nothing is emulated, so on few
-cores there is little to hide: sending costs the processor that computes. Differences come from
-gloo's reduce-scatter, which takes as long as an all-reduce, against n - 1 messages of a chunk.
-Sequential mode, the same fallback through our code, says what is left when that is taken away.
+cores there is little to hide: sending costs the processor that computes. What chunk mode gains is
+mostly gloo's reduce-scatter, which moves as much as an all-reduce, against n - 1 messages of a
+chunk; what tile mode loses is a GEMM and two handles for every tile. Sequential mode, the same
+fallback through our code, says what the functional collective around PyTorch's costs. gloo adds in
+the ring's order too, so the results are the same bits.
 
     python bench/bench_t3_peers.py [pairs]
 """

@@ -29,7 +29,7 @@ def test_space_has_every_class_and_product():
     assert set(space(W, 1)) == {tv.ATP(mesh=(1, 1)), tv.AxoNN(x=1, z=1), tv.DataParallel(dp=1),
                                 tv.Megatron(tp=1),
                                 tv.Merak(pp=1, microbatches=1, schedule="1f1b",
-                                         recompute="none")}
+                                         recompute="none"), tv.T3(tp=1)}
     assert {s.axes["tp"] for s in space(W, 1024) if "tp" in s.axes} <= {2, 4, 8, 16, 32, 64}
 
 
@@ -139,7 +139,7 @@ def test_words_say_why():
     found = tv.search(MUCH, NIC, simulate=False)
     text = found.describe()
     assert text.startswith(f"{found.best.short} is the fastest of {len(found.rows)} strategies: ")
-    assert "Against DataParallel(dp=4" in text and "Against Megatron(tp=4" in text
+    assert "Against DataParallel(dp=4" in text and "Against T3(tp=4" in text
     assert " less in exposed communication on " in text and "predicted." in text
     assert repr(found) == repr(tv.search(MUCH, NIC, simulate=False))
     head, first, *_ = found.to_table()

@@ -115,13 +115,16 @@ class T3(Strategy):
 
     @classmethod
     def space(cls, workload, world_size):
-        """Every mode and gather, with the default tiles; all the world on tp."""
+        """Tile and chunk mode with either gather, default tiles; all the world on tp.
+
+        Sequential mode is there to compare with: `Megatron` does the same and hides more.
+        """
         if not cls.allows("tp", world_size):
             return
         if world_size == 1:
             yield cls(tp=1)
             return
-        for mode in ("tile", "chunk", "sequential"):
+        for mode in ("tile", "chunk"):
             for gather in ("after", "consumer"):
                 yield cls(tp=world_size, mode=mode, gather=gather)
 
