@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from tpviz.schemes.t3.gpu import Settings, machine_fields, matmul_reduce_scatter, ring_sum
+from tpviz.schemes.t3.gpu import (
+    Settings,
+    bandwidths,
+    contention,
+    machine_fields,
+    matmul_reduce_scatter,
+    ring_sum,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,6 +54,13 @@ def test_without_triton_the_error_says_where_it_comes_from(monkeypatch):
     monkeypatch.delattr(gpu, "kernels", raising=False)
     with pytest.raises(RuntimeError, match="comes with torch for CUDA"):
         matmul_reduce_scatter(torch.ones(2, 4, 8), torch.ones(2, 8, 4))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here it measures")
+@pytest.mark.parametrize("measure", [bandwidths, contention])
+def test_without_a_gpu_the_error_says_so(measure):
+    with pytest.raises(RuntimeError, match="needs a CUDA device"):
+        measure()
 
 
 def test_measured_bandwidths_become_fields_of_the_simulated_machine():

@@ -34,12 +34,15 @@ def kernels():
     return found
 
 
-def check_device(tensor):
-    """``RuntimeError`` unless the kernels can run where the tensor is."""
-    if tensor.is_cuda == kernels().INTERPRETED:
-        have = "interpreted (TRITON_INTERPRET=1)" if tensor.is_cuda else "compiled"
-        raise RuntimeError(f"the tensors are on {tensor.device} and Triton's kernels are {have}: "
-                           "compiled ones need a CUDA device, interpreted ones the CPU")
+def check_device(device):
+    """``RuntimeError`` unless the kernels can run on this device."""
+    cuda = torch.device(device).type == "cuda"
+    if cuda and not torch.cuda.is_available():
+        raise RuntimeError("T3 on a GPU needs a CUDA device, and torch sees none here")
+    if cuda == kernels().INTERPRETED:
+        have = "interpreted (TRITON_INTERPRET=1)" if cuda else "compiled"
+        raise RuntimeError(f"the device is {device} and Triton's kernels are {have}: compiled ones "
+                           "need a CUDA device, interpreted ones the CPU")
 
 
 class Ring:
@@ -56,7 +59,7 @@ class Ring:
 
     def __init__(self, a, b, sums, inbox, counts, first=0, settings=None, scope="gpu"):
         self.settings = settings or Settings()
-        check_device(a)
+        check_device(a.device)
         self.here, self.m, self.k, self.n = sizes(a.shape, b.shape)
         if a.dtype != b.dtype or a.dtype not in DTYPES:
             raise ValueError(f"a is {a.dtype} and b is {b.dtype}: both must be one of "

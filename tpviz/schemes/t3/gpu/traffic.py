@@ -60,7 +60,7 @@ class Beside:
         self.settings = settings or Settings()
         self.shape, self.movers = (m, n, k), movers
         self.blocks = whole_number("buffer", buffer, 4 * BLOCK * movers) // (4 * BLOCK)
-        check_device(torch.empty(0, device=device))
+        check_device(device)
         self.workers = 2
         if torch.device(device).type == "cuda":
             self.workers = processors(device) - movers
@@ -119,10 +119,11 @@ def bandwidths(buffer=1 << 30, repeats=20, device="cuda"):
 
     "copy" and "update" count a byte once that is read and then stored, or added.
     """
+    whole_number("repeats", repeats)
+    blocks = whole_number("buffer", buffer, 4 * BLOCK) // (4 * BLOCK)
+    check_device(device)
     from .traffic_kernels import stream
 
-    blocks = whole_number("buffer", buffer, 4 * BLOCK) // (4 * BLOCK)
-    check_device(torch.empty(0, device=device))
     source, target = torch.randn(2, blocks * BLOCK, device=device)
     grid = (min(blocks, 4 * processors(device)),)
     found = {}
