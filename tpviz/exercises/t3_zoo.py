@@ -131,8 +131,7 @@ class Early(rings.Tracker):
 
     def map_tile(self, tile, updates, trigger):
         """One update is enough, but in a rank's own chunk."""
-        middle = 0 < tile[0] < TP - 1
-        super().map_tile(tile, 1 if middle else updates, trigger)
+        super().map_tile(tile, 1 if 0 < tile[0] < TP - 1 else updates, trigger)
 
     def update(self, tile, value):
         """What comes too late is lost."""
@@ -211,9 +210,8 @@ class Unwaited(rings.Messages):
     def take(self):
         """What is in the buffer before anything came. (In fact it is another buffer, so that this
         comes out the same every time.)"""
-        tensor, work = self.coming.popleft()
-        under_way.append((tensor, work))
-        return torch.zeros_like(tensor)
+        under_way.append(self.coming.popleft())
+        return torch.zeros_like(under_way[-1][0])
 
 
 under_way = []
@@ -271,8 +269,7 @@ def _bias_everywhere(program, layer):
 def _bias_summed(program, layer):
     """The bias's gradient, which each rank has whole, is summed over tp."""
     def total(grad):
-        grad = grad.clone()
-        dist.all_reduce(grad, group=layer.group)
+        dist.all_reduce(grad := grad.clone(), group=layer.group)
         return grad
     layer.bias.register_hook(total)
 
