@@ -28,7 +28,7 @@ from tpviz import peers
 from tpviz.schemes.gpt.program import batch_of
 
 WORKLOAD = tv.GPT(layers=4, hidden=256, heads=8, seq=64, batch=8, tied=False)
-PAIRS = 30
+PAIRS = 20
 Z = {"x": 1, "y": 1, "z": 4}
 X = {"x": 4, "y": 1, "z": 1}
 OVER_Z = {"FSDP2": peers.FSDP2(dp=4), "AxoNN, keep=True": tv.AxoNN(**Z),
