@@ -16,11 +16,13 @@ from .knobs import CONTROL, WIDE, Knobs
 
 NONE, AUTO = "none", "auto"
 FULL = Machine()
-THEATRE = replace(FULL, cus=FULL.cus // 10, llc=FULL.llc // 10, dram=FULL.dram / 10,
-                  link=FULL.link / 10, dma_buffer=FULL.dma_buffer // 10,
-                  tracker_sets=FULL.tracker_sets // 10)
-"""A tenth of the paper's GPU in every amount, so that few tiles make many stages, and compute,
-memory and link stand to each other as there."""
+PART = 10
+THEATRE = replace(FULL, cus=FULL.cus // PART, llc=FULL.llc // PART, dram=FULL.dram / PART,
+                  link=FULL.link / PART, dma_buffer=FULL.dma_buffer // PART,
+                  tracker_sets=FULL.tracker_sets // PART, entry=FULL.entry // PART,
+                  latency=FULL.latency * PART, starvation=FULL.starvation * PART)
+"""A tenth of the paper's GPU in every amount and rate, with its latencies ten times as long: few
+tiles make many stages, and compute, memory and link stand to each other as there."""
 
 
 @dataclass(frozen=True)

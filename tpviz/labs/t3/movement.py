@@ -1,0 +1,150 @@
+"""``movement``: what the memory of one GPU reads and writes, chunk by chunk, fused or not.
+
+Counted in chunks of S / N bytes (S the output, N ranks; derived from the steps of a ring):
+
+* sequential: the GEMM writes N. A step of the reduce-scatter reads a rank's own chunk, and from the
+  second step on what came in too; what comes in is written; the last sum reads two and writes one:
+  2N - 1 reads, N writes.
+* T3: the first chunk's stores go over the link. What comes in is added in memory, and a DMA reads
+  each chunk once, but the first and the last: N - 2 reads, N - 1 writes.
+
+The all-gather after it, N - 1 reads and as many writes, is the same. The ratio of reads, 2.5 for 8
+ranks and 2.2 for 16, is what published notes on the paper give; `movement` holds the simulator's
+bytes against these counts exactly.
+"""
+
+from dataclasses import dataclass
+
+from tpviz.checks import whole_number
+from tpviz.cost import show_bytes
+from tpviz.figures.charts_movement import movement_figure
+from tpviz.schemes.t3.hardware import Gemm, Machine, play
+from tpviz.tables import html_table
+
+CONFIGS = {"sequential": "sequential", "t3_mca": "T3"}
+KINDS = {"gemm": "GEMM's output, written", "incoming": "what comes in, written",
+         "read": "read, to send or to add", "sum": "last sum, written"}
+"""{what moves: words}."""
+CLASSES = {"sequential": {"gemm": ("gemm_write",), "incoming": ("rs_write",),
+                          "read": ("rs_read",)},
+           "t3_mca": {"gemm": ("update_local",), "incoming": ("update_incoming",),
+                      "read": ("dma_read",)}}
+"""{config: {what moves: classes that the simulator counts it as}}; the last sum's write is one of
+"rs_write"."""
+
+
+def chunks(config, ranks, position):
+    """{what moves: chunks} of the chunk at ``position`` (0..N-1) of the order in which it goes."""
+    last, first = position == ranks - 1, position == 0
+    if config == "sequential":
+        return {"gemm": 1, "incoming": int(not first), "read": 1 if first else 2,
+                "sum": int(last)}
+    return {"gemm": int(not first), "incoming": int(not first),
+            "read": int(not first and not last), "sum": 0}
+
+
+@dataclass(frozen=True, repr=False)
+class Movement:
+    """The counts of one sublayer, and two simulated runs that they are held against. runs :
+    {config of `CONFIGS`: `tpviz.schemes.t3.hardware.Played`}."""
+
+    gemm: Gemm
+    ranks: int
+    runs: dict
+
+    def counts(self, config):
+        """Per position {what moves: chunks}."""
+        return [chunks(config, self.ranks, j) for j in range(self.ranks)]
+
+    def total(self, config, *kinds):
+        """Chunks in all; of all kinds if none is named."""
+        return sum(row[kind] for row in self.counts(config) for kind in kinds or KINDS)
+
+    @property
+    def gathers(self):
+        """Chunks that the all-gather reads; it writes as many."""
+        return self.ranks - 1
+
+    @property
+    def fewer_reads(self):
+        """Reads of the reduce-scatter, sequential over T3: (2N - 1) / (N - 2)."""
+        return self.total("sequential", "read") / self.total("t3_mca", "read")
+
+    @property
+    def saved(self):
+        """The part (0..1) of all traffic but the GEMM's reads that T3 does without."""
+        one, two = (self.total(c) + 2 * self.gathers for c in CONFIGS)
+        return 1 - two / one
+
+    def simulated(self, config, kind):
+        """Chunks that the simulator moved: its bytes over those of a chunk. The last sum's write is
+        with what comes in."""
+        run = self.runs[config]
+        names = CLASSES[config].get(kind, ())
+        return sum(run.dram[name] for name in names) * self.ranks / self.gemm.bytes
+
+    @property
+    def exact(self):
+        """Whether the simulator moved just that, to the byte."""
+        return all(self.simulated(config, kind) == self.total(
+            config, kind, *["sum"] * (kind == "incoming"))
+            for config in CONFIGS for kind in CLASSES[config])
+
+    def scene(self):
+        """What `figures.charts_movement` draws."""
+        return {"title": f"Memory of one GPU: {self.gemm.m} x {self.gemm.n} output, "
+                         f"{self.ranks} ranks, chunks of "
+                         f"{show_bytes(self.gemm.bytes // self.ranks)}",
+                "badges": ["derived", "simulated: equal" if self.exact else "simulated: differs"],
+                "kinds": dict(KINDS),
+                "counts": {name: self.counts(config) for config, name in CONFIGS.items()},
+                "notes": self._notes(), "alt": self.describe()}
+
+    def figure(self, theme="light"):
+        """Two bars for each chunk as a plotly ``Figure``."""
+        return movement_figure(self.scene(), theme)
+
+    def to_table(self):
+        """Rows of strings, header first: each kind, in chunks."""
+        rows = [[words, *(str(self.total(config, kind)) for config in CONFIGS)]
+                for kind, words in KINDS.items()]
+        both = [str(2 * self.gathers)] * 2
+        reads = [show_bytes(run.dram["gemm_read"]) for run in self.runs.values()]
+        return [["in chunks (derived)", *CONFIGS.values()], *rows,
+                ["all-gather, read and written", *both],
+                ["GEMM's inputs, read (simulated, bytes)", *reads]]
+
+    def describe(self):
+        """The counts in words."""
+        said = " ".join(
+            f"{name}: reads {self.total(config, 'read')} chunks and writes "
+            f"{self.total(config, 'gemm', 'incoming', 'sum')} for GEMM output and reduce-scatter."
+            for config, name in CONFIGS.items())
+        return " ".join([f"Over {self.ranks} ranks, without the GEMM's inputs. {said}",
+                         *self._notes()])
+
+    def _notes(self):
+        same = ("The simulator's bytes are these counts exactly." if self.exact
+                else "The simulator's bytes DIFFER from these counts.")
+        return [f"T3 reads {self.fewer_reads:.2f} times less for the reduce-scatter, and moves "
+                f"{100 * self.saved:.1f} % less in all but the GEMM's inputs (derived). {same}",
+                f"The all-gather after it reads and writes {self.gathers} chunks each, in both. "
+                "Published notes on the paper give 2.5 (8 ranks) and 2.2 (16)."]
+
+    def __repr__(self):
+        return (f"<Movement over {self.ranks} ranks: {self.fewer_reads:.2f} times fewer reads, "
+                f"{100 * self.saved:.1f} % less in all, derived>")
+
+    def _repr_html_(self):
+        return html_table(self.to_table(), "class='tpviz-lab'")
+
+
+def movement(ranks=8, gemm=None, machine=None):
+    """The `Movement` of a `Gemm` over ``ranks`` (3 to 64); by default one small one.
+
+    Raises ``ValueError`` on sizes whose chunks are not alike: counts in chunks are for equal ones.
+    """
+    ranks = whole_number("ranks", ranks, 3, 64)
+    gemm = Gemm(128 * ranks, 256, 256, wavefronts=1) if gemm is None else gemm
+    machine = Machine(cus=8) if machine is None else machine
+    return Movement(gemm, ranks, {c: play(gemm, ranks, machine, c) for c in CONFIGS})

@@ -1,0 +1,127 @@
+"""``paying``: when fusing pays: speedup of a sublayer over how long its GEMM is.
+
+With g the GEMM, r a reduce-scatter, which takes about as long as the all-gather after it, and
+x = g / r: sequential takes g + 2r, overlapped max(g, r) + r, so at best
+
+    speedup = (x + 2) / (max(x, 1) + 1),    x = K L N / ((N - 1) F)     (derived)
+
+(K the inner dim on a rank, L bytes/s of a link, N ranks, F FLOP/s, numbers of 2 bytes): neither
+tokens nor hidden size are in it, and 1.5 is the most, at x = 1.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tpviz.checks import whole_number
+from tpviz.cost import show_seconds
+from tpviz.figures.charts_t3_paying import paying_figure
+from tpviz.schemes.t3.hardware import Gemm, Machine, play
+from tpviz.tables import html_table
+
+CONFIGS = ("t3", "t3_mca", "ideal")
+INNER = (128, 256, 512, 768, 1024, 1536, 2048, 3072)
+
+
+def ratio(k, ranks, machine):
+    """x: the GEMM's seconds over those of its reduce-scatter, by rates alone."""
+    return k * machine.link * ranks / ((ranks - 1) * machine.rate)
+
+
+def ceiling(x):
+    """The most that fusing can gain, by x."""
+    return (x + 2) / (max(x, 1.0) + 1)
+
+
+class Point(NamedTuple):
+    """One inner dim: its x, and {config, "sequential" too: seconds}."""
+
+    k: int
+    x: float
+    seconds: dict
+
+    def speedup(self, config):
+        """Over sequential."""
+        return self.seconds["sequential"] / self.seconds[config]
+
+
+@dataclass(frozen=True, repr=False)
+class Paying:
+    """The points of one output on one machine."""
+
+    m: int
+    n: int
+    ranks: int
+    machine: Machine
+    points: tuple
+
+    @property
+    def best(self):
+        """The inner dim at which the closed form is largest, x = 1."""
+        return 1 / ratio(1, self.ranks, self.machine)
+
+    def scene(self):
+        """What `figures.charts_t3_paying` draws."""
+        most = max(p.x for p in self.points)
+        xs = sorted({1.0, *(most * (i + 1) / 80 for i in range(80))})
+        return {"title": f"What fusing gains: output {self.m} x {self.n} over {self.ranks} GPUs",
+                "badges": ["derived", "simulated"], "curve": [[x, ceiling(x)] for x in xs],
+                "points": {c: [[p.x, p.speedup(c), f"K={p.k}"] for p in self.points]
+                           for c in CONFIGS},
+                "notes": self._notes(), "alt": self.describe()}
+
+    def figure(self, theme="light"):
+        """Speedup over x as a plotly ``Figure``."""
+        return paying_figure(self.scene(), theme)
+
+    def to_table(self):
+        """Rows of strings, header first: each inner dim."""
+        return [["K", "x (derived)", "at most (derived)", "sequential (simulated)",
+                 *(f"{c} (simulated)" for c in CONFIGS)],
+                *([str(p.k), f"{p.x:.2f}", f"{ceiling(p.x):.3f}",
+                   show_seconds(p.seconds["sequential"]),
+                   *(f"{p.speedup(c):.3f}" for c in CONFIGS)] for p in self.points)]
+
+    def describe(self):
+        """The points in words."""
+        lines = "; ".join(f"K={p.k}, x={p.x:.2f}: at most {ceiling(p.x):.2f}, T3 "
+                          f"{p.speedup('t3'):.2f}, T3-MCA {p.speedup('t3_mca'):.2f}"
+                          for p in self.points)
+        return " ".join([f"Speedup over sequential of a sublayer (simulated), over {self.ranks} "
+                         f"GPUs: {lines}.", *self._notes()])
+
+    def _notes(self):
+        return [f"The closed form is largest, 1.5, at K={self.best:.0f}, where GEMM and "
+                "reduce-scatter take equally long. It leaves out memory: the GEMM's reads, what "
+                "communication takes of them, and sums that near-memory compute saves, so points "
+                "may lie on either side."]
+
+    def __repr__(self):
+        top = max(self.points, key=lambda p: p.speedup("t3_mca"))
+        return (f"<Paying over {self.ranks} GPUs: T3-MCA gains most at K={top.k}, "
+                f"{top.speedup('t3_mca'):.2f}, simulated; closed form at K={self.best:.0f}>")
+
+    def _repr_html_(self):
+        return html_table(self.to_table(), "class='tpviz-lab'")
+
+
+def paying(ranks=8, inner=INNER, m=2048, n=1024, machine=None):
+    """The `Paying` of an m x n output summed over ``ranks``, for some inner dims.
+
+    machine : by default the theatre's, a tenth of the paper's GPU in every amount. Raises
+    ``ValueError`` on fewer than two ranks, no inner dim, and sizes that clash.
+    """
+    from tpviz.widgets.tiles_acts import THEATRE
+    machine = THEATRE if machine is None else machine
+    ranks = whole_number("ranks", ranks, 2, 64)
+    inner = tuple(dict.fromkeys(whole_number("inner", k) for k in inner))
+    if not inner:
+        raise ValueError(f"inner is empty: give some inner dims, as in {INNER}")
+    points = []
+    for k in sorted(inner):
+        gemm = Gemm(m, n, k, wavefronts=1)
+        runs = {c: play(gemm, ranks, machine, c) for c in ("sequential", "t3", "t3_mca")}
+        g, rs = runs["sequential"].gemm_end, runs["sequential"].rs_end
+        found = {c: run.seconds for c, run in runs.items()}
+        found["ideal"] = max(g, rs - g) + found["sequential"] - rs
+        points.append(Point(k, ratio(k, ranks, machine), found))
+    return Paying(m, n, ranks, machine, tuple(points))
