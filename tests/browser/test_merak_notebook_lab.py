@@ -37,5 +37,6 @@ def partition_is_cut_anew(page):
     handle.focus()
     handle.press("End")
     box.get_by_label("finer cuts").uncheck()
+    view.locator(".tpv-error", has_text="or finer cuts, which give").wait_for()
     page.darken()
     page.screenshot("merak-partition-dark.png", box)

@@ -83,6 +83,7 @@ def test_what_crosses_a_cut_is_written_there_with_its_bytes(crossing):
             assert f">v{k}{i} {50 + i}, {200 + 4 * i} B<" in common
     if crossing == 5:
         assert common.count(">3 more tensors, 636 B<") == 2
+        assert ">v12 " not in common
 
 
 def test_values_that_stages_hand_on_say_where_they_are_from():

@@ -41,9 +41,13 @@ def test_it_says_what_it_shows(view, graph):
     assert ">Stage 0: 0, 1.layers.0" in view.to_svg(step=0)
 
 
-def test_pieces_add_up_to_their_stages(view):
-    turn(view, stages=4, finer_cuts=True)
-    data = view.partition.scene()
+@pytest.mark.parametrize("shared", [False, True])
+def test_pieces_add_up_to_their_stages(graph, shared):
+    """What two pieces of a stage keep, as a ReLU's output that is a layer's input, counts once."""
+    if shared:
+        layers = [layer for _ in range(4) for layer in (nn.Linear(4, 4), nn.ReLU())]
+        graph = trace(nn.Sequential(*layers), (torch.zeros(2, 4),))
+    data = partition_of(graph, 2, shard(graph, "finest")).scene()
     for part in data["stages"]:
         mine = [s for s in data["shards"] if s["stage"] == part["index"]]
         assert sum(s["activation_bytes"] for s in mine) == part["activation_bytes"] > 0
