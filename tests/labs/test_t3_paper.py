@@ -1,0 +1,129 @@
+"""T3's lab: the paper's sublayers simulated, end to end, and against its numbers."""
+
+from math import prod
+
+import pytest
+
+from tpviz.labs import t3
+from tpviz.labs.t3 import paper
+from tpviz.labs.t3.sublayers import CONFIGS, MODELS, SUBLAYERS, Row, Sublayers
+from tpviz.schemes.t3.hardware import Gemm, Machine
+from tpviz.schemes.t3.hardware.closed import BETA, closed
+
+
+@pytest.fixture(scope="module")
+def found():
+    """As against_paper makes them, but for fewer parts of a tile, for speed: T3 is 0.5 points up.
+    """
+    small = t3.sublayers(models=("Mega-GPT-2", "T-NLG"), wavefronts=2)
+    large = t3.sublayers(models=("GPT-3", "PALM", "MT-NLG"), wavefronts=1)
+    return Sublayers(small.rows + large.rows, small.machine)
+
+
+def test_numbers_within_five_points_and_those_that_are_not(found):
+    """Fitted or not is said of each; the large models' and end to end are predictions."""
+    compared = t3.against_paper(found=found)
+    assert {row.anchor.name for row in compared.unmatched} == {
+        "GEMM reads, more before", "prompt, T3-MCA, max", "prompt, T3-MCA, large models, max"}
+    predicted = [r for r in compared.rows if r.anchor.kind == "predicted"]
+    assert len(predicted) == 13
+    assert all(not r.anchor.small or r.anchor.name.startswith(("ideal", "training", "prompt"))
+               for r in predicted)
+    assert all(r.anchor.kind == "predicted" for r in compared.rows if not r.anchor.small)
+    assert {r.anchor.kind for r in compared.rows} == set(paper.KINDS)
+    assert "24 of 27" in repr(compared) and "GEMM reads, more before (-" in compared.describe()
+    rows = compared.to_table()
+    assert len(rows) == 28 and all(len(row) == len(rows[0]) for row in rows)
+
+
+def test_what_follows_from_the_traffic_is_exact(found):
+    compared = t3.against_paper(found=found)
+    assert compared.at("RS reads, more before, TP 8").ours == pytest.approx(100 * (15 / 6 - 1))
+    assert compared.at("RS reads, more before, TP 16").ours == pytest.approx(100 * (31 / 14 - 1))
+    assert compared.at("GEMM and RS writes, more before").ours == pytest.approx(
+        100 * ((16 / 14 * 32 / 30) ** 0.5 - 1))
+
+
+def test_sublayers_of_the_paper(found):
+    assert len(found.rows) == 4 * sum(len(m.tp) for m in MODELS.values())
+    for row in found.rows:
+        assert row.seconds["ideal"] == pytest.approx(max(row.gemm, row.rs) + row.ag)
+        assert row.seconds["ideal_nmc"] <= row.seconds["ideal"] < row.seconds["sequential"]
+        assert row.rs_nmc < row.rs
+        formula = closed(Gemm(row.model.tokens, row.model.hidden,
+                              SUBLAYERS[row.name] * row.model.hidden // row.tp), row.tp)
+        assert formula.gemm < row.gemm < 1.15 * formula.gemm  # whole stages, first reads
+        assert row.rs == pytest.approx(formula.rs, rel=0.01)
+        assert row.ag == pytest.approx(formula.ag, rel=0.01)
+    small = found.of(True)
+    assert {r.model.name for r in small.rows} == {"Mega-GPT-2", "T-NLG"}
+    assert small.geomean("t3") < small.geomean("t3_mca") < small.geomean("ideal")
+    large_gemms = [r for r in small.rows if r.name == "FC-2" and r.tp == 16]
+    for row in large_gemms:  # what arbitration is for
+        assert row.speedup("t3") < 0.95 * row.speedup("ideal") < row.speedup("t3_mca")
+
+
+def test_the_closed_form_s_fitted_shares(found):
+    for config, share in BETA.items():
+        speedups = []
+        for row in found.of(True).rows:
+            gemm = Gemm(row.model.tokens, row.model.hidden,
+                        SUBLAYERS[row.name] * row.model.hidden // row.tp)
+            formula = closed(gemm, row.tp)
+            speedups.append(formula.sequential / formula.t3(share))
+        mean = prod(speedups) ** (1 / len(speedups))
+        assert mean == pytest.approx({"t3": 1.2, "t3_mca": 1.3}[config], abs=0.02)
+
+
+def made(model="T-NLG", gain=1.0):
+    """Sublayers with round numbers: a unit of GEMM 1 s, reduce-scatter and all-gather 1 s each."""
+    rows = []
+    for name, units in SUBLAYERS.items():
+        seconds = dict.fromkeys(CONFIGS, units + 2.0 - gain) | {"sequential": units + 2.0}
+        rows.append(Row(MODELS[model], 8, name, float(units), 1.0, 1.0, 1.0, seconds, {}))
+    return Sublayers(tuple(rows), Machine())
+
+
+def test_end_to_end_by_hand():
+    """Training: 36 units and four times 2 s of communication; half of all is other work."""
+    [gain] = t3.end_to_end(made(), "t3", "training", other=0.5)
+    assert gain.speedup == pytest.approx(88 / (88 - 4))
+    assert gain.communication == pytest.approx(8 / 88)
+    [gain] = t3.end_to_end(made(), "t3", "prompt", other=0.0)
+    assert gain.speedup == pytest.approx(16 / (16 - 2))
+    with pytest.raises(ValueError, match="what='decode' is not possible"):
+        t3.end_to_end(made(), what="decode")
+    with pytest.raises(ValueError, match=r"other=1 is not between 0.0 and 0.9"):
+        t3.end_to_end(made(), other=1)
+
+
+def test_sensitivity_is_of_what_is_not_matched(found, monkeypatch):
+    asked = []
+
+    def stand_in(machine, names, wavefronts, tile):
+        asked.append((machine, tuple(names), tile))
+        return found.of(names == ["Mega-GPT-2", "T-NLG"])
+
+    monkeypatch.setattr(paper, "sublayers", stand_in)
+    compared = t3.against_paper(found=found, sensitivity=True)
+    for row in compared.rows:
+        assert set(row.sensitivity) == (set() if row.matched else set(row.anchor.varied))
+    prompt = compared.at("prompt, T3-MCA, max")
+    assert prompt.sensitivity["other work 20 %"] > prompt.plain + 2
+    assert prompt.plain == pytest.approx(prompt.ours)
+    assert len(asked) == len(set(asked)) == 10
+    assert {a[0].llc >> 20 for a in asked} == {12, 16, 24}
+    assert {a[0].link for a in asked} == {75e9, 150e9}
+    assert "other work 20 %: +" in str(compared.to_table())
+
+
+def test_words_and_what_is_refused(found):
+    assert "simulated" in found.describe() and "fitted by hand" in found.describe()
+    assert found.to_table()[0][0] == "model" and len(found.to_table()) == 29
+    assert "simulated>" in repr(found) and "<table" in found._repr_html_()
+    with pytest.raises(ValueError, match="models='GPT-2' is not possible: use 'Mega-GPT-2'"):
+        t3.sublayers(models="GPT-2")
+    with pytest.raises(ValueError, match="needs the sublayers of all models"):
+        t3.against_paper(found=found.of(True))
+    with pytest.raises(ValueError, match="no sublayers"):
+        made().of(False).geomean("t3")

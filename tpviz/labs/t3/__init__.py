@@ -1,0 +1,19 @@
+"""The experiments of the T3 lab: the paper's sublayers on simulated hardware, against its numbers.
+
+    from tpviz.labs import t3
+    found = t3.sublayers()
+    t3.against_paper(found=found), t3.end_to_end(found)
+    t3.movement(8).figure(), t3.paying().figure(), t3.modes(workload, cluster).figure()
+"""
+
+from .drawn import drawn
+from .end_to_end import Gain, end_to_end
+from .modes import Modes, modes, ring
+from .movement import Movement, movement
+from .paper import AgainstPaper, against_paper
+from .paying import Paying, paying
+from .sublayers import MODELS, Sublayers, sublayers
+
+__all__ = ["MODELS", "AgainstPaper", "Gain", "Modes", "Movement", "Paying", "Sublayers",
+           "against_paper", "drawn", "end_to_end", "modes", "movement", "paying", "ring",
+           "sublayers"]

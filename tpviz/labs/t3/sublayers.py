@@ -1,0 +1,161 @@
+"""``sublayers``: the paper's models, the four GEMMs of a layer that need an all-reduce, simulated.
+
+Model sizes are public; tokens of a batch are recalled (unconfirmed; speedups hardly depend on
+them). Which knobs of `Machine` are fitted, and to what, is in `FITTED_TO`.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+from tpviz.checks import one_of, some_of, whole_number
+from tpviz.cost import show_seconds
+from tpviz.schemes.t3.hardware import Gemm, Machine, play
+from tpviz.schemes.t3.hardware.dram import Clock
+from tpviz.schemes.t3.hardware.ring import reduce_scatter
+from tpviz.tables import html_table
+
+
+class Model(NamedTuple):
+    """A model of the paper. tokens : of a batch (recalled). tp : degrees of tensor parallelism.
+    small : whether it is one of the two that knobs may be fitted to."""
+
+    name: str
+    hidden: int
+    layers: int
+    tokens: int
+    tp: tuple
+    small: bool
+
+
+MODELS = {m.name: m for m in (
+    Model("Mega-GPT-2", 3072, 72, 16 << 10, (8, 16), True),
+    Model("T-NLG", 4256, 78, 8 << 10, (8, 16), True),
+    Model("GPT-3", 12288, 96, 2 << 10, (32,), False),
+    Model("PALM", 18432, 118, 2 << 10, (32,), False),
+    Model("MT-NLG", 20480, 105, 2 << 10, (32,), False))}
+SUBLAYERS = {"OP": 1, "FC-2": 4, "FC-1": 4, "IP": 3}
+"""{sublayer: its k in units of hidden / TP}. Forward OP and FC-2; backward FC-1 and IP."""
+CONFIGS = ("ideal", "ideal_nmc", "t3", "t3_mca")
+FITTED_TO = (
+    "slices, mixed, policy, starvation and dma_buffer are fitted by hand to four numbers of the "
+    "paper: the small models' geomean and maximum speedup of T3 and of T3-MCA; flops and link are "
+    "read off their ideal overlap and the gain of sums in memory; replacement is that of two which "
+    "comes nearer to their memory traffic. The large models and all of end to end are predicted.")
+
+
+class Row(NamedTuple):
+    """One sublayer of one model, simulated. gemm, rs, rs_nmc, ag : seconds alone. seconds :
+    {"sequential" and each of `CONFIGS`: of the whole}. dram : {"sequential", "t3", "t3_mca": {class
+    of memory traffic: bytes}}."""
+
+    model: Model
+    tp: int
+    name: str
+    gemm: float
+    rs: float
+    rs_nmc: float
+    ag: float
+    seconds: dict
+    dram: dict
+
+    def speedup(self, config):
+        """Sequential's time over that of a configuration."""
+        return self.seconds["sequential"] / self.seconds[config]
+
+    def moved(self, config="t3_mca"):
+        """The share of the memory traffic that is saved."""
+        return 1 - sum(self.dram[config].values()) / sum(self.dram["sequential"].values())
+
+    def read(self, config="t3_mca"):
+        """How many times the GEMM's reads sequential makes."""
+        return self.dram["sequential"]["gemm_read"] / self.dram[config]["gemm_read"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sublayers:
+    """``rows`` of `Row`, simulated on ``machine``."""
+
+    rows: tuple
+    machine: Machine
+
+    def of(self, small):
+        """Those of the small models, or of the large ones."""
+        return Sublayers(tuple(r for r in self.rows if r.model.small == small), self.machine)
+
+    def geomean(self, value):
+        """Over the rows, of ``value(row)`` or of a configuration's speedup."""
+        found = self._values(value)
+        return prod(found) ** (1 / len(found))
+
+    def max(self, value):
+        """The largest."""
+        return max(self._values(value))
+
+    def _values(self, value):
+        if not self.rows:
+            raise ValueError("there are no sublayers to take the mean of: simulate other models")
+        if isinstance(value, str):
+            name = one_of("config", value, CONFIGS)
+            return [row.speedup(name) for row in self.rows]
+        return [value(row) for row in self.rows]
+
+    def to_table(self):
+        """Rows of strings, header first: seconds alone, and each configuration's speedup."""
+        head = ["model", "TP", "sublayer", "GEMM", "RS", "AG", *CONFIGS, "memory traffic saved"]
+        return [head] + [
+            [r.model.name, str(r.tp), r.name, *map(show_seconds, (r.gemm, r.rs, r.ag)),
+             *(f"{r.speedup(c):.3f}x" for c in CONFIGS), f"{100 * r.moved():.1f} %"]
+            for r in self.rows]
+
+    def describe(self):
+        """The means in words."""
+        words = "; ".join(f"{c} {self.geomean(c):.3f}x, at most {self.max(c):.3f}x"
+                          for c in CONFIGS)
+        return (f"{len(self.rows)} sublayers, simulated: against GEMM, reduce-scatter and "
+                f"all-gather one after the other (geomean) {words}. {FITTED_TO[0].upper()}"
+                f"{FITTED_TO[1:]}")
+
+    def __repr__(self):
+        return (f"<Sublayers: {len(self.rows)}, T3-MCA {self.geomean('t3_mca'):.3f}x geomean, "
+                "simulated>")
+
+    def _repr_html_(self):
+        return html_table(self.to_table(), "class='tpviz-lab'")
+
+
+def sublayers(machine=None, models=tuple(MODELS), wavefronts=4, tile=(128, 128),
+              progress=None):
+    """The `Sublayers` of models (names of `MODELS`) at each of their TP degrees.
+
+    wavefronts, tile : as `Gemm` takes them; wavefronts=1 takes a third of the time and changes
+    means by 1 % at most. progress : called with (done, all) after each GEMM, 0.5 s each.
+    """
+    machine = Machine() if machine is None else machine
+    wavefronts = whole_number("wavefronts", wavefronts, 1, 128)
+    cases = [(MODELS[name], tp) for name in some_of("models", models, tuple(MODELS))
+             for tp in MODELS[name].tp]
+    rows, done = [], {}
+    for model, tp in cases:
+        for name, units in SUBLAYERS.items():
+            if (model, tp, units) not in done:  # FC-1 is FC-2 again
+                done[model, tp, units] = _row(machine, model, tp, name, units, wavefronts,
+                                               tile)
+                if progress:
+                    progress(len(done), 3 * len(cases))
+            rows.append(done[model, tp, units]._replace(name=name))
+    return Sublayers(tuple(rows), machine)
+
+
+def _row(machine, model, tp, name, units, wavefronts, tile):
+    gemm = Gemm(model.tokens, model.hidden, units * model.hidden // tp, tile=tile,
+                wavefronts=wavefronts)
+    runs = {config: play(gemm, tp, machine, config) for config in ("sequential", "t3", "t3_mca")}
+    plain, clock = runs["sequential"], Clock()
+    near = reduce_scatter(clock, machine, gemm.bytes / tp, tp, near_memory=True)
+    clock.run()
+    g, rs, ag = (plain.gemm_end, plain.rs_end - plain.gemm_end, plain.ag_end - plain.rs_end)
+    seconds = {config: run.seconds for config, run in runs.items()}
+    seconds |= {"ideal": max(g, rs) + ag, "ideal_nmc": max(g, near.ended) + ag}
+    return Row(model, tp, name, g, rs, near.ended, ag, seconds,
+               {config: run.dram for config, run in runs.items()})
