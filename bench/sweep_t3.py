@@ -13,7 +13,7 @@ import tpviz as tv
 
 EVEN = tv.GPT(layers=2, hidden=16, heads=8, seq=8, batch=8, vocab=32)
 ODD = tv.GPT(layers=1, hidden=24, heads=8, seq=24, batch=3, vocab=40, mlp_ratio=3)
-TILES = {"tile": (0, 1, 3, (2, 5), (5, 3), (64, 64)), "chunk": (0,), "sequential": (0,)}
+TILES = {"tile": (0, 1, (2, 5), (64, 64)), "chunk": (0,), "sequential": (0,)}
 
 
 def cases():
