@@ -31,7 +31,7 @@ def code(notebook):
 def test_the_course_has_its_notebooks():
     assert [path.stem for path in NOTEBOOKS] == [
         "00_start", "01_ranks_meshes_collectives", "02_cost_models", "03_atp", "04_axonn",
-        "05_merak"]
+        "05_merak", "06_t3"]
 
 
 def test_stored_without_outputs_and_widget_state(notebook):

@@ -152,6 +152,6 @@ def check(gpus, gemm):
     down, across = gemm.tiles
     if gpus * down * across * gemm.wavefronts > MAX_PARTS:
         raise ValueError(
-            f"{gpus} x {down} x {across} tiles in {gemm.wavefronts} parts are more than this view "
-            f"shows, {MAX_PARTS}: use larger tiles, fewer wavefronts, a smaller output, or "
+            f"{gpus} x {down} x {across} tiles, each of {gemm.wavefronts} to draw, are more than "
+            f"the {MAX_PARTS} that this view shows: use larger tiles, fewer wavefronts, a smaller output, or "
             "shown='one'")
