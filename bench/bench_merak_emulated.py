@@ -7,7 +7,8 @@ recompute everything, those with a split backward nothing. Then sub-pipelined te
 two nodes behind one NIC each: what every level hides of the sums over tp, and what it gains.
 
 The paper gives 1.39 to 1.61 times for the whole system on 64 GPUs (abstract); everything measured
-here is emulated, and only parts of it. Exits with 1 where a figure is above its bound.
+here is emulated, and only parts of it. A run in which something disturbed this machine is repeated
+once. Exits with 1 where a figure is above its bound.
 
     python bench/bench_merak_emulated.py [steps] [schedules] [halves]
 """
@@ -36,6 +37,14 @@ def schedules(steps):
     for names, recompute in ((plain, "full"), (SPLIT, "none")):
         found = merak.schedules(W, cluster, names, PP, MICROBATCHES, recompute=recompute,
                                 run=len(names), steps=steps, simulate=True)
+        late = [line.name for line in found.rows if not line.times["measured"].faithful]
+        if late:
+            again = merak.schedules(W, cluster, late, PP, MICROBATCHES, recompute=recompute,
+                                    run=len(late), steps=steps)
+            for name in late:
+                found.at(name).times["measured"] = again.at(name).times["measured"]
+        yield row(f"recompute {recompute}: runs repeated, events were too short for this machine",
+                  len(late))
         print(found.describe(), flush=True)
         for line in found.rows:
             yield from one_schedule(line, recompute)
@@ -61,7 +70,7 @@ def one_schedule(line, recompute):
     ratios = [a / b for a, b in zip(measured.activations, predicted.activations)]
     yield row("  activations of a rank, tracked, furthest from derived",
               100 * _furthest(ratios, (1,) * len(ratios)), "%", 12)
-    yield row("  events too short for this machine", float(not measured.faithful), "", 0)
+    yield row("  events too short for this machine", not measured.faithful, "", 0)
 
 
 def _furthest(these, those):
@@ -93,8 +102,7 @@ def halves(steps):
             if line.level:
                 yield row(f"  gain over level 0, {badge}",
                           100 * found.gain(line.level, source), "%")
-        yield row("  events too short for this machine",
-                  float(not line.times["measured"].faithful), "", 0)
+        yield row("  events too short for this machine", not line.times["measured"].faithful, "", 0)
 
 
 def main():

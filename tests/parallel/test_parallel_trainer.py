@@ -115,6 +115,7 @@ def test_evaluates_what_it_was_given_and_what_it_has_trained():
 def in_a_world(strategy, args):
     """Evaluated, trained, evaluated on the same ranks: losses, gradients that evaluation left,
     and what the trained model has as one process."""
+    torch.manual_seed(torch.distributed.get_rank())
     dataset, model, whole = data(), dropping(), dropping()
     trainer = tv.Trainer(model, strategy, args, dataset, loss=squared, eval_dataset=dataset)
     first, left = trainer.evaluate(), [p.grad for p in trainer.parallel.parameters()]

@@ -24,10 +24,9 @@ class TrainingArguments:
     """What `Trainer` reads of ``args``: a ``transformers.TrainingArguments`` or one of these.
 
     per_device_train_batch_size : examples of a microbatch, in evaluation too: a program is traced
-    for one size. max_steps : training steps; -1 for
-    ``num_train_epochs`` through the data. The rest is AdamW's, and the largest gradient norm (0 for
-    any); seed : of the order of the examples. The learning rate falls linearly to 0 after
-    ``warmup_steps``, or stays ("constant").
+    for one size. max_steps : training steps; -1 for ``num_train_epochs`` through the data. The rest
+    is AdamW's, and the largest gradient norm (0 for any); seed : of the order of the examples, and
+    of dropout. The learning rate falls linearly to 0 after ``warmup_steps``, or stays ("constant").
     """
 
     per_device_train_batch_size: int = 1
@@ -141,6 +140,8 @@ class Trainer:
         order = self._order()
         first = self._batch(next(order))
         model = self._parallel(first)
+        # ranks that have the same rows drop the same, or what they share would drift apart
+        torch.manual_seed(args.seed + model.pipeline.mesh.get_local_rank("dp"))
         optimizer = torch.optim.AdamW(
             _decayed(model, args.weight_decay), lr=args.learning_rate,
             betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon)

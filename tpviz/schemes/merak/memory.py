@@ -48,7 +48,7 @@ def activations(s, w, place):
     """Bytes at the peak: beside all tokens and targets, which are int64."""
     schedule = s.schedule_of(w)
     kept = {stage: _Kept(s, w, stage) for stage in schedule.stages_of(place)}
-    now = peak = 0
+    now, peak, begun = 0, 0, set()
     for action in schedule.of(place):
         parts = kept[action.stage]
         if action.kind == "F":
@@ -56,12 +56,19 @@ def activations(s, w, place):
             peak = max(peak, now + parts.in_forward)
         if action.kind in ("R", "RB"):
             now += parts.dropped
-        if action.kind in ("B", "RB", "I"):
-            peak = max(peak, now + parts.in_backward)
+        if action.kind in ("B", "RB"):
+            added = action.stage in begun  # a weight's first gradient stays
+            peak = max(peak, *(now + more + added * weight for more, weight in parts.in_backward))
+            begun.add(action.stage)
+        if action.kind == "I":  # what backward notes takes the place of what it frees
+            peak = max(peak, *(now + more + parts.noted for more, _ in parts.in_backward))
+        if action.kind == "W":
+            peak = max(peak, *(now + weight for _, weight in parts.in_backward))
         if action.kind in ("B", "RB", "W"):
             now -= parts.after_forward + parts.dropped
-    sources = (place > 0) + (place < s.pp - 1)
-    return 16 * w.batch * w.seq // s.dp + peak + AHEAD * sources * _stream(s, w)
+    beside = {schedule.rank_of[n] for stage in kept for n in (stage - 1, stage + 1)
+              if 0 <= n < schedule.stages} - {place}
+    return 16 * w.batch * w.seq // s.dp + peak + AHEAD * len(beside) * _stream(s, w)
 
 
 def _stream(s, w):
@@ -73,8 +80,9 @@ def _stream(s, w):
 class _Kept:
     """Bytes that a stage holds of one microbatch.
 
-    after_forward : from forward to backward. dropped : more, once it is recomputed. in_forward,
-    in_backward : for a moment besides.
+    after_forward : from forward to backward. dropped : more, once it is recomputed. in_forward :
+    for a moment besides. in_backward : the same, a weight's gradient apart, of a block and perhaps
+    of the head. noted : besides where a weight's gradient waits: its input, before it is all.
     """
 
     def __init__(self, s, w, stage):
@@ -87,9 +95,12 @@ class _Kept:
         self.dropped = drop * block
         self.after_forward = (count - drop) * block + stream * (1 + (drop > 0))
         self.in_forward = 0
-        self.in_backward = stream + (tokens + w.hidden) * w.mlp_ratio * w.hidden // s.tp * item
+        width = w.mlp_ratio * w.hidden // s.tp * item
+        self.noted = tokens * width
+        self.in_backward = [(stream + tokens * width, w.hidden * width)]
         if stage == s.stages - 1:
-            self.after_forward += 2 * stream + 2 * tokens * wide + logits * wide
+            head = 2 * stream + 2 * tokens * wide + logits * wide  # gone when blocks go backward
+            self.after_forward += head
             self.in_forward = (2 if s.tp == 1 else 1) * logits * wide
-            self.in_backward = max(self.in_backward, logits * item + stream
-                                   + w.vocab // s.tp * w.hidden * item)
+            self.in_backward = [(stream + tokens * width - head, w.hidden * width),
+                                (logits * item + stream, w.vocab // s.tp * w.hidden * item)]
