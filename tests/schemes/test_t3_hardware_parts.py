@@ -104,6 +104,9 @@ def test_stores_around_the_cache_leave_it_to_the_gemm():
     ({"efficiency": 1.5}, "efficiency=1.5 is not between 0.05 and 1.0"),
     ({"thresholds": (5, 10)}, "2 thresholds need 1 intensities between them, not 3"),
     ({"intensities": (0.1, 0.2, 0.3)}, "must fall"),
+    ({"thresholds": 5}, "thresholds=5 must be several numbers"),
+    ({"intensities": ("low",) * 3}, "intensities must be a number"),
+    ({"cus": None}, "cus must be a whole number"),
     ({"link": "fast"}, "link must be a number")])
 def test_knobs_out_of_bounds(machine, expected):
     with pytest.raises(ValueError, match=expected):

@@ -40,7 +40,8 @@ class Machine:
     flops: float | None = _knob(None, "derived", "GEMM rate; None: cus x clock x 1024, 114.7e12",
                                 1e6, 1e18)
     wgs_per_cu: int = _knob(2, "chosen", "workgroups that fit a compute unit at once", 1, 16)
-    lockstep: bool = _knob(True, "note", "whether a stage begins when the one before is computed",
+    lockstep: bool = _knob(True, "note", "whether a stage begins when the one before is computed: "
+                           "the note sees reads at its begin, stores at its end",
                            choices=(True, False))
     slices: int = _knob(4, "fitted", "steps in which a workgroup reads its panels along k: it "
                         "computes one while it reads the next", 1, 64)
@@ -61,7 +62,8 @@ class Machine:
                                "first stage from which each threshold but the last holds")
     starvation: float = _knob(1e-5, "fitted", "MCA: seconds after which a request goes first",
                               0.0, 1.0)
-    link: float = _knob(150e9, "note", "link, in each direction", 1e6, 1e15)
+    link: float = _knob(150e9, "note", "link, in each direction (the note: bi-directional)", 1e6,
+                        1e15)
     latency: float = _knob(500e-9, "note", "of the link", 0.0, 1.0)
     dma_buffer: int = _knob(1 << 20, "fitted", "bytes that the DMA engine reads ahead of the link",
                             1, 1 << 40)
@@ -76,14 +78,19 @@ class Machine:
             bounds, value = f.metadata, getattr(self, f.name)
             if bounds["choices"]:
                 value = one_of(f.name, value, bounds["choices"])
-            elif bounds["low"] is not None and value is not None:
+            elif bounds["low"] is not None and not (value is None and f.default is None):
                 check = whole_number if bounds["whole"] else number
                 value = check(f.name, value, bounds["low"], bounds["high"])
             object.__setattr__(self, f.name, value)
         self._check_levels()
 
     def _check_levels(self):
-        levels, entries = tuple(self.intensities), tuple(self.thresholds)
+        for name, high in (("intensities", 1.0), ("thresholds", inf)):
+            values = getattr(self, name)
+            if not isinstance(values, (tuple, list)):
+                raise ValueError(f"{name}={values!r} must be several numbers")
+            object.__setattr__(self, name, tuple(number(name, v, 0.0, high) for v in values))
+        levels, entries = self.intensities, self.thresholds
         if len(entries) != len(levels) + 1:
             raise ValueError(f"{len(entries)} thresholds need {len(entries) - 1} intensities "
                              f"between them, not {len(levels)}")

@@ -86,11 +86,6 @@ class Played:
         """{class: bytes} of GPU 0."""
         return self.drams[0]
 
-    @property
-    def reads(self):
-        """Bytes that GPU 0 read for the reduce-scatter."""
-        return self.dram["rs_read"] + self.dram["dma_read"]
-
     def series(self, samples=200, gpu=0):
         """What a GPU's memory, tracker and links hold over time: see `sampled.series`."""
         from .sampled import series
