@@ -100,8 +100,9 @@ class Misplaced(rings.Ring):
 
 def _give(program, layer, kind=Spoiled, **pieces):
     """Give a layer a ring of its own, with other pieces."""
-    ring = ring_of(program.strategy, program.mesh)
-    ring.__class__, ring.pieces = kind, pieces
+    sound = ring_of(program.strategy, program.mesh)
+    ring = kind(sound.group, sound.tiles)
+    ring.pieces = pieces
     fuse(layer, ring, program.strategy.split)
 
 
@@ -245,15 +246,15 @@ def _last_chunk(program, layer):
 def _gathered_early(program, layer):
     """The gather takes each rank's own product before the partial sum is added to it. The rank
     itself reads its own chunk later, when it is there."""
-    plain, gather, group = layer.fused, operators.gather_first, layer.group
+    plain, gather, rank = layer.fused, operators.gather_first, layer.group.rank()
 
     def fused(x, weight):
-        own = x.flatten(0, -2).chunk(TP)[group.rank()] @ weight.t()
+        own = x.flatten(0, -2).chunk(TP)[rank] @ weight.t()
 
         def early(total, group):
             whole, work = gather(own, group)
             work.wait()
-            whole.chunk(TP)[group.rank()].copy_(total)
+            whole.chunk(TP)[rank].copy_(total)
             return whole, work
         with patch.object(operators, "gather_first", early):
             return plain(x, weight)
