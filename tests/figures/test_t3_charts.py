@@ -1,4 +1,4 @@
-"""Charts of T3's lab: the data in the figure, badges, notes and words; counts that are identities."""
+"""Charts of T3's lab: the data in the figure, badges, notes, words; counts that are identities."""
 
 import json
 from dataclasses import replace

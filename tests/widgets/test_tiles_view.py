@@ -4,8 +4,9 @@ import pytest
 
 import tpviz as tv
 from tpviz.schemes.t3.hardware import Gemm, Machine, play
+from tpviz.schemes.t3.hardware.tenth import TENTH
 from tpviz.widgets import TileView
-from tpviz.widgets.tiles_acts import THEATRE, Sizes
+from tpviz.widgets.tiles_acts import Sizes
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_what_runs_is_what_the_knobs_say(view):
                                                "full")
     assert (one.machine.link, one.machine.policy, one.machine.tracker_sets) == (
         7.5e9, "round_robin", 2)
-    assert one.machine.dram == THEATRE.dram
+    assert one.machine.dram == TENTH.dram
     assert one.seconds == play(one.gemm, 4, one.machine, "t3", mode="full").seconds
     assert two.seconds == play(one.gemm, 4, one.machine, "sequential", mode="full").seconds
 

@@ -153,5 +153,5 @@ def check(gpus, gemm):
     if gpus * down * across * gemm.wavefronts > MAX_PARTS:
         raise ValueError(
             f"{gpus} x {down} x {across} tiles, each of {gemm.wavefronts} to draw, are more than "
-            f"the {MAX_PARTS} that this view shows: use larger tiles, fewer wavefronts, a smaller output, or "
-            "shown='one'")
+            f"the {MAX_PARTS} that this view shows: use larger tiles, fewer wavefronts, a smaller "
+            "output, or shown='one'")

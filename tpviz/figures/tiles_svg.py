@@ -7,7 +7,7 @@ import numpy as np
 from . import tiles as figure
 from .microscope_svg import wrapped
 from .palette import INKS, svg_style
-from .svg import document, pattern_defs, rect, seconds, text, ticks
+from .svg import document, head, pattern_defs, rect, seconds, text, ticks
 from .tiles_lanes import lanes
 from .tiles_states import BY_KEY, EARLY, STATES, state_at
 from .tiles_words import ordinal, rule_of, story_of
@@ -164,16 +164,13 @@ def tiles_svg(scene, step=0, looked=None, theme="auto"):
     "light", "dark" or "auto". Raises ``ValueError`` on a step that is not there."""
     check_step(scene, step)
     at = scene["stops"][step]
-    width = 6.3 * len(scene["badge"]) + 16
-    head = (rect(10, 8, width, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
-            + text(10 + width / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
-            + text(width + 20, 22, f"{scene['title']}, {scene['captions'][step]}", "muted"))
     said = words_of(scene, step, looked)
     lines = [part for line in said.splitlines() for part in wrapped(line, LETTERS)]
-    head += "".join(text(12, 43 + LINE * i, line, size=12) for i, line in enumerate(lines))
-    head += (f"<path d='M{at},{scene['head']}V{scene['foot']}' class='s-fg' stroke-width='1.4'/>"
-             f"<path d='M{at},{scene['head']}l-5,-6h10z' class='f-fg'/>")
-    body = placed(scene, at) + head + (looked["mark"] if looked else "")
+    top = head({**scene, "title": f"{scene['title']}, {scene['captions'][step]}"})
+    top += "".join(text(12, 43 + LINE * i, line, size=12) for i, line in enumerate(lines))
+    top += (f"<path d='M{at},{scene['head']}V{scene['foot']}' class='s-fg' stroke-width='1.4'/>"
+            f"<path d='M{at},{scene['head']}l-5,-6h10z' class='f-fg'/>")
+    body = placed(scene, at) + top + (looked["mark"] if looked else "")
     return document(scene["width"], scene["height"], body, f"{scene['title']}, {said}",
                     svg_style(theme), theme)
 

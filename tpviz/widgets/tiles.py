@@ -12,10 +12,11 @@ from tpviz.figures import tiles as figure
 from tpviz.figures import tiles_words
 from tpviz.figures.assets import module, stylesheet
 from tpviz.figures.tiles_svg import check_step, look, tiles_svg, words_of
+from tpviz.schemes.t3.hardware.tenth import TENTH
 
 from .base import Film, Framed, check_names, shown
 from .job import Latest
-from .tiles_acts import THEATRE, Sizes, TileKnobs, sizes_of
+from .tiles_acts import Sizes, TileKnobs, sizes_of
 
 
 class TileView(Framed):
@@ -42,7 +43,7 @@ class TileView(Framed):
         known = [f.name for f in fields(Sizes)]
         check_names("TileView", sizes, ["gemm", "ranks", "machine", "autoplay", *known])
         self._lock, self._moved = threading.RLock(), Latest(self._redraw)
-        self.machine = THEATRE if machine is None else machine
+        self.machine = TENTH if machine is None else machine
         self.knobs = TileKnobs(sizes_of(gemm, ranks, self.machine, sizes))
         self.picture = TileSteps(autoplay)
         self.picture.show(*self._programme())

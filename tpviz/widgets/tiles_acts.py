@@ -9,20 +9,13 @@ from tpviz.checks import number, one_of, settle, whole_number
 from tpviz.figures.tiles import NAMES, Act, check
 from tpviz.schemes.t3.hardware import Gemm, Machine, play
 from tpviz.schemes.t3.hardware.machine import POLICIES
+from tpviz.schemes.t3.hardware.tenth import TENTH
 from tpviz.schemes.t3.hardware.tiling import Tiling
 from tpviz.strategy import knob
 
 from .knobs import CONTROL, WIDE, Knobs
 
 NONE, AUTO = "none", "auto"
-FULL = Machine()
-PART = 10
-THEATRE = replace(FULL, cus=FULL.cus // PART, llc=FULL.llc // PART, dram=FULL.dram / PART,
-                  link=FULL.link / PART, dma_buffer=FULL.dma_buffer // PART,
-                  tracker_sets=FULL.tracker_sets // PART, entry=FULL.entry // PART,
-                  latency=FULL.latency * PART, starvation=FULL.starvation * PART)
-"""A tenth of the paper's GPU in every amount and rate, with its latencies ten times as long: few
-tiles make many stages, and compute, memory and link stand to each other as there."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +40,9 @@ class Sizes:
     wavefronts: int = knob(1, help="parts of a tile, each stored, tracked and sent by itself",
                            choices=(1, 2, 4))
     link: float = knob(15.0, help="GB/s of the link in each direction", low=0.001, high=1e6)
-    policy: str = knob(FULL.policy, help="whom the memory serves in plain T3 (MCA: t3_mca)",
+    policy: str = knob(TENTH.policy, help="whom the memory serves in plain T3 (MCA: t3_mca)",
                        choices=tuple(name for name in POLICIES if name != "mca"))
-    tracker_sets: int = knob(THEATRE.tracker_sets, help="sets of the tracker's table; where all "
+    tracker_sets: int = knob(TENTH.tracker_sets, help="sets of the tracker's table; where all "
                              "records of a set are used, updates wait", low=1, high=1 << 20)
     mode: str = knob(AUTO, help="mirror: one GPU stands for all; full: each is simulated; auto: "
                      "mirror where chunks are alike", choices=(AUTO, "mirror", "full"))
@@ -76,7 +69,7 @@ class Sizes:
         return (f"GEMM {self.m} x {self.n} x {self.k} on {self.ranks} GPUs, link "
                 f"{self.link:g} GB/s, tiles of {self.tile} x {self.tile}")
 
-    def acts(self, machine=THEATRE):
+    def acts(self, machine=TENTH):
         """One or two `Act`s. machine : what the knobs do not say.
 
         Raises ``ValueError`` on sizes that clash, and where tiles would not be legible.

@@ -16,6 +16,7 @@ from tpviz.checks import whole_number
 from tpviz.cost import show_seconds
 from tpviz.figures.charts_t3_paying import paying_figure
 from tpviz.schemes.t3.hardware import Gemm, Machine, play
+from tpviz.schemes.t3.hardware.tenth import TENTH
 from tpviz.tables import html_table
 
 CONFIGS = ("t3", "t3_mca", "ideal")
@@ -107,11 +108,9 @@ class Paying:
 def paying(ranks=8, inner=INNER, m=2048, n=1024, machine=None):
     """The `Paying` of an m x n output summed over ``ranks``, for some inner dims.
 
-    machine : by default the theatre's, a tenth of the paper's GPU in every amount. Raises
-    ``ValueError`` on fewer than two ranks, no inner dim, and sizes that clash.
+    machine : by default a tenth of the paper's GPU in every amount. Raises ``ValueError`` on fewer than two ranks, no inner dim, and sizes that clash.
     """
-    from tpviz.widgets.tiles_acts import THEATRE
-    machine = THEATRE if machine is None else machine
+    machine = TENTH if machine is None else machine
     ranks = whole_number("ranks", ranks, 2, 64)
     inner = tuple(dict.fromkeys(whole_number("inner", k) for k in inner))
     if not inner:
