@@ -108,7 +108,8 @@ class Paying:
 def paying(ranks=8, inner=INNER, m=2048, n=1024, machine=None):
     """The `Paying` of an m x n output summed over ``ranks``, for some inner dims.
 
-    machine : by default a tenth of the paper's GPU in every amount. Raises ``ValueError`` on fewer than two ranks, no inner dim, and sizes that clash.
+    machine : by default a tenth of the paper's GPU in every amount. Raises ``ValueError`` on fewer
+    than two ranks, no inner dim, and sizes that clash.
     """
     machine = TENTH if machine is None else machine
     ranks = whole_number("ranks", ranks, 2, 64)
