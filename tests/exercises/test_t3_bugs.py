@@ -52,6 +52,13 @@ def test_a_tile_says_who_is_missing():
     assert t3_bugs.in_words(early[0, 0]) == "chunk 0 of rank 0 + chunk 0 of rank 1"
 
 
+def test_pieces_are_misplaced_on_all_ranks_but_the_first():
+    """Rank 0 begins with chunk 0: there the order in which they come is right."""
+    evidence = t3_bugs.examine(zoo.variant("pieces in the order they came", 1))
+    assert evidence.rank == 1 and not evidence.sums
+    assert np.allclose(np.roll(evidence.got, len(evidence.got) // zoo.TP, 0), evidence.want)
+
+
 def test_sums_are_taken_apart_by_hand():
     rng = np.random.default_rng(0)
     parts, strategy = rng.standard_normal((4, 40, 16)), tv.T3(tp=4, tile=4)
