@@ -1,7 +1,7 @@
 """Run the benchmarks, each in a process of its own: ``python bench/run_all.py [start record ...]``.
 
-Exits with 1 when one fails. A figure above its bound is printed as ABOVE; on a busy machine it proves
-nothing, so most benchmarks do not fail by it (those of Merak's and T3's emulated runs do).
+Exits with 1 when one fails. A figure above its bound is printed as ABOVE; on a busy machine it
+proves nothing, so most benchmarks do not fail by it (Merak's and T3's emulated runs do).
 """
 
 import subprocess

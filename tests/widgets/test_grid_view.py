@@ -52,7 +52,8 @@ def test_every_knob_that_shows_is_there_and_redraws(view):
     assert shown == ["x", "y", "z", "data", "overlap", "order", "keep", "gather", "recompute",
                      "accumulation"]
     for name, value in {"x": 1, "y": 1, "data": 2, "order": "yxz", "keep": False, "y ": 2,
-                        "gather": "block", "recompute": True, "accumulation": 2, "overlap": ("oar",)}.items():
+                        "gather": "block", "recompute": True, "accumulation": 2,
+                        "overlap": ("oar",)}.items():
         before, picture = view.picture.generation, view.picture.scene
         view.knobs.controls[name.strip()].value = value
         assert view.error == ""
