@@ -1,7 +1,7 @@
 """What all tests share: the tiny one runs first, CI skips no browser test, ranks are ended.
 
 Several workers (``pytest -n 2 --dist loadfile``) share the machine; a test marked ``quiet`` has it
-for itself.
+for itself. On two cores they gain next to nothing: most tests start ranks that use both.
 """
 
 import fcntl

@@ -39,7 +39,8 @@ _HOMES = {
     "tpviz.parallel": ["Pair", "Trainer", "TrainingArguments", "parallelize",
                        "verify_parallel"],
     "tpviz.widgets": ["explore", "BlocksView", "GridView", "Timeline", "MeshView",
-                      "MicroscopeView", "PartitionView", "ScheduleView", "TileView"],
+                      "MicroscopeView", "ScheduleView", "TileView"],
+    "tpviz.widgets.partition": ["PartitionView"],  # by itself: it works on torch's graphs
     "tpviz.collectives.observe": ["microscope"],
     "tpviz.exercises": ["Guess", "check", "exercise", "hint"],
 }

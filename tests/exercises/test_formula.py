@@ -78,4 +78,5 @@ def test_all_formula_exercises_are_here():
         "atp_bugs", "axonn_coords", "axonn_special", "axonn_piece", "axonn_wire_bytes",
         "axonn_grid_for", "axonn_gathers", "axonn_bugs",
         "merak_schedule", "merak_in_flight", "merak_bubble", "merak_early", "merak_keep",
-        "merak_memory", "merak_cuts", "merak_bugs"]
+        "merak_memory", "merak_cuts", "merak_bugs", "t3_share", "t3_order", "t3_ring_maps",
+        "t3_other_maps", "t3_traffic", "t3_pays", "t3_tracker", "t3_policy", "t3_tile", "t3_bugs"]

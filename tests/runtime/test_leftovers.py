@@ -2,6 +2,7 @@
 
 import os
 import signal
+from tempfile import TemporaryDirectory
 
 import pytest
 from process_watch import Script
@@ -26,16 +27,17 @@ except KeyboardInterrupt:
 
 
 @pytest.fixture
-def run(tmp_path):
+def run():
     scripts = []
 
     def run(source):
-        scripts.append(Script(source, tmp_path))
+        scripts.append(Script(source, folder))
         return scripts[-1]
 
-    yield run
-    for script in scripts:
-        script.end()
+    with TemporaryDirectory() as folder:  # tmp_path may be too long for the names of sockets
+        yield run
+        for script in scripts:
+            script.end()
 
 
 def hanging(run, rank_1="time.sleep(1000)"):

@@ -5,10 +5,9 @@ from .explore import Explore, explore
 from .grid import GridView
 from .mesh import MeshView
 from .microscope import MicroscopeView
-from .partition import PartitionView
 from .schedule import ScheduleView
 from .tiles import TileView
 from .timeline import Timeline
 
-__all__ = ["BlocksView", "Explore", "GridView", "MeshView", "MicroscopeView", "PartitionView",
-           "ScheduleView", "TileView", "Timeline", "explore"]
+__all__ = ["BlocksView", "Explore", "GridView", "MeshView", "MicroscopeView", "ScheduleView",
+           "TileView", "Timeline", "explore"]
