@@ -26,11 +26,11 @@ from tpviz.schemes.axonn import OVERLAPS
 from tpviz.trace.analyses import breakdown
 from tpviz.verbs.search import kendall_tau
 
-REPEATS = 5
+REPEATS = 3
 WORLD = 8
 WORKLOAD = tv.GPT(layers=2, hidden=96, heads=8, seq=16, batch=16, vocab=64)
 WIDER = 32
-STEP = 6.0  # seconds of the slowest grid's step, in slow motion
+STEP = 12.0  # seconds of the slowest grid's step, in slow motion
 
 
 def interconnects():
