@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
-WORKERS ?= 0
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .DEFAULT_GOAL := help
@@ -28,7 +27,7 @@ demo: setup  ## train a small GPT on 4 real ranks, check it, and write the pictu
 	$(BIN)/python -m tpviz.demo
 
 test: setup  ## run the whole suite: unit, rank, notebook and browser tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest
 
 lab: setup  ## open JupyterLab on the first notebook
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_start.ipynb

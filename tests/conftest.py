@@ -1,12 +1,6 @@
-"""What all tests share: the tiny one runs first, CI skips no browser test, ranks are ended.
+"""What all tests share: the tiny one runs first, CI skips no browser test, ranks are ended."""
 
-Several workers (``pytest -n 2 --dist loadfile``) share the machine; a test marked ``quiet`` has it
-for itself. On two cores they gain next to nothing: most tests start ranks that use both.
-"""
-
-import fcntl
 import os
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,20 +17,6 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("browser"):
                 item.add_marker(pytest.mark.skip(f"no {CHROMIUM}: apt-get install chromium"))
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # the time-out begins after the wait
-def pytest_runtest_protocol(item):
-    """All tests share one lock, which a quiet one wants alone. Everybody comes through the gate,
-    where it waits: so no new test begins before it."""
-    folder = item.config.cache.mkdir("quiet")
-    alone = fcntl.LOCK_EX if item.get_closest_marker("quiet") else fcntl.LOCK_SH
-    with ExitStack() as held:
-        gate, machine = (held.enter_context(open(folder / n, "w")) for n in ("gate", "machine"))
-        fcntl.flock(gate, fcntl.LOCK_EX)
-        fcntl.flock(machine, alone)
-        fcntl.flock(gate, fcntl.LOCK_UN)
-        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

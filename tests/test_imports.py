@@ -39,7 +39,6 @@ def test_every_light_submodule_loads_without_torch():
     assert not set(HEAVY) & set(loaded)
 
 
-@pytest.mark.quiet
 def test_import_takes_at_most_a_third_of_a_second():
     """The best of several, so that a busy machine does not decide; Python's own start counts."""
     def seconds():

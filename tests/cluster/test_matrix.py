@@ -164,7 +164,6 @@ def fitted(points, kind):
     return fit_line(*([p[what] for p in used] for what in ("hops", "volume", "seconds")))[1]
 
 
-@pytest.mark.quiet
 @pytest.mark.filterwarnings("ignore:this emulated run")
 @pytest.mark.parametrize("cluster, world_size", [
     (tv.clusters.nvlink_pairs(pairs=2), 4),

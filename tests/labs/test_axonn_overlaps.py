@@ -79,7 +79,6 @@ def test_runs_that_were_not_faithful_are_said(found):
 
 
 @pytest.mark.filterwarnings("ignore:this emulated run")  # the machine may be busy
-@pytest.mark.quiet
 def test_run_measures_real_ranks_in_slow_motion():
     slow = tv.clusters.nvswitch(2).scale_model(hidden=128, slow_motion=10)
     found = axonn.overlaps(TINY, slow, (1, 1, 2, 1), "alone", simulate=False, run=True, steps=1,

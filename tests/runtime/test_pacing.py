@@ -16,7 +16,6 @@ import tpviz as tv
 from tpviz import peers
 from tpviz.cluster import Cluster, Device, Level
 
-pytestmark = pytest.mark.quiet
 DEVICE = Device({"float32": 1e8}, 1e9, 1e12)
 BOX = Cluster("box", DEVICE, (Level("fast", 2, 4e6, 4e6, 1e-3), Level("slow", 4, 1e6, 2e6, 2e-3)))
 CLOSE = 1.10

@@ -116,7 +116,6 @@ def test_bad_input_is_named():
 
 
 # -- on real ranks ---------------------------------------------------------------------------------
-@pytest.mark.quiet
 @pytest.mark.filterwarnings("ignore:this emulated run is not faithful")  # the machine may be busy
 @pytest.mark.parametrize(("faults", "named"), [
     (None, "No rank and no link is slow"),
