@@ -11,11 +11,11 @@ from functools import lru_cache
 import numpy as np
 
 from .atp import NOTEBOOK
-from .formula import Formula, NoAnswer, Question
+from .formula import Formula, NoAnswer
+from .seeded import CASES, programs
 
 WRONG = 1e-10
 """An error above this is no rounding: the programs compute in float64."""
-CASES = 5
 
 
 @dataclass(frozen=True)
@@ -119,15 +119,12 @@ def _error(got, want):
 def _make_bugs(rng):
     from . import atp_zoo as zoo
 
-    questions = []
-    for number, cause in enumerate(rng.permutation(list(zoo.CAUSES))[:CASES].tolist()):
+    def variant(cause):
         layers = zoo.CAUSES[cause].layers
-        broken = zoo.seed(cause, layers[int(rng.integers(len(layers)))], int(rng.integers(2)),
-                          order=("column", "row")[int(rng.integers(2))])
-        known = {"causes": tuple(zoo.CAUSES), "evidence": examine(broken)}
-        questions.append(Question({"evidence": known["evidence"]}, (broken.place, cause),
-                                  f"program {number + 1} of {CASES}", known))
-    return questions
+        return zoo.seed(cause, layers[int(rng.integers(len(layers)))], int(rng.integers(2)),
+                        order=("column", "row")[int(rng.integers(2))])
+
+    return programs(rng, zoo.CAUSES, variant, examine)
 
 
 SHOWS = {

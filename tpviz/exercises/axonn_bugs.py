@@ -12,10 +12,9 @@ import numpy as np
 
 from ..mesh import Mesh
 from .atp_bugs import WRONG, Diagnosis, Evidence, not_first
-from .formula import Question
+from .seeded import CASES, programs
 
 NOTEBOOK = "04_axonn"
-CASES = 5
 
 
 @dataclass(frozen=True)
@@ -103,14 +102,11 @@ def _make_bugs(rng):
     def one_of(choices):
         return choices[int(rng.integers(len(choices)))]
 
-    questions = []
-    for number, cause in enumerate(rng.permutation(list(zoo.CAUSES))[:CASES].tolist()):
+    def variant(cause):
         fault = zoo.CAUSES[cause]
-        broken = zoo.seed(cause, one_of(fault.layers), one_of((0, 1)), one_of(fault.grids))
-        known = {"causes": tuple(zoo.CAUSES), "evidence": examine(broken)}
-        questions.append(Question({"evidence": known["evidence"]}, (broken.place, cause),
-                                  f"program {number + 1} of {CASES}", known))
-    return questions
+        return zoo.seed(cause, one_of(fault.layers), one_of((0, 1)), one_of(fault.grids))
+
+    return programs(rng, zoo.CAUSES, variant, examine)
 
 
 SHOWS = {

@@ -10,10 +10,9 @@ from functools import lru_cache
 import numpy as np
 
 from .atp_bugs import WRONG, Diagnosis, Evidence, _error, not_first
-from .formula import Question
 from .merak import NOTEBOOK
+from .seeded import CASES, programs
 
-CASES = 5
 LAYERS = ("embed", "norm1", "attention.qkv", "attention.out", "norm2", "mlp.up", "mlp.down", "norm",
           "head")
 """What is looked at, by the end of its name."""
@@ -148,13 +147,8 @@ def _watch(program):
 def _make_bugs(rng):
     from . import merak_zoo as zoo
 
-    questions = []
-    for number, cause in enumerate(rng.permutation(list(zoo.CAUSES))[:CASES].tolist()):
-        broken = zoo.variant(cause, int(rng.integers(2)))
-        known = {"causes": tuple(zoo.CAUSES), "evidence": examine(broken)}
-        questions.append(Question({"evidence": known["evidence"]}, (broken.place, cause),
-                                  f"program {number + 1} of {CASES}", known))
-    return questions
+    return programs(rng, zoo.CAUSES, lambda cause: zoo.variant(cause, int(rng.integers(2))),
+                    examine)
 
 
 SHOWS = {

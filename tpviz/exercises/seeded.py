@@ -1,6 +1,12 @@
-"""What the bug zoos share: a strategy whose program gets one fault after it was built."""
+"""What the bug zoos share: a strategy whose program gets one fault after it was built, and the
+questions about such programs."""
 
 from dataclasses import fields
+
+from .formula import Question
+
+CASES = 5
+"""Programs that an exercise asks about."""
 
 
 class Seeded:
@@ -33,3 +39,18 @@ class Seeded:
         if layer is not None or self.place in self.no_layer:
             self.causes[self.cause].spoil(program, layer)
         return program
+
+
+def programs(rng, causes, variant, examine):
+    """`CASES` questions: where is the fault, and which of ``causes`` is it?
+
+    variant(cause) : the `Seeded` strategy, drawn with ``rng`` too. examine(strategy) : the evidence
+    of its step.
+    """
+    questions = []
+    for number, cause in enumerate(rng.permutation(list(causes))[:CASES].tolist()):
+        broken = variant(cause)
+        known = {"causes": tuple(causes), "evidence": examine(broken)}
+        questions.append(Question({"evidence": known["evidence"]}, (broken.place, cause),
+                                  f"program {number + 1} of {CASES}", known))
+    return questions

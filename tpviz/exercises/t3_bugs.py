@@ -11,10 +11,9 @@ from itertools import groupby
 import numpy as np
 
 from .atp_bugs import WRONG, Diagnosis, Evidence, _error, _watch, not_first
-from .formula import Question
+from .seeded import CASES, programs
 from .t3 import NOTEBOOK
 
-CASES = 5
 SUMS = {"forward": ("out", "down"), "backward": ("qkv", "up", "head")}
 """Layers with a sum over the ranks, by the end of their names."""
 
@@ -159,13 +158,8 @@ def _products(program, found):
 def _make_bugs(rng):
     from . import t3_zoo as zoo
 
-    questions = []
-    for number, cause in enumerate(rng.permutation(list(zoo.CAUSES))[:CASES].tolist()):
-        broken = zoo.variant(cause, int(rng.integers(2)))
-        known = {"causes": tuple(zoo.CAUSES), "evidence": examine(broken)}
-        questions.append(Question({"evidence": known["evidence"]}, (broken.place, cause),
-                                  f"program {number + 1} of {CASES}", known))
-    return questions
+    return programs(rng, zoo.CAUSES, lambda cause: zoo.variant(cause, int(rng.integers(2))),
+                    examine)
 
 
 SHOWS = {

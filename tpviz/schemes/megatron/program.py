@@ -88,14 +88,19 @@ class MegatronGPT(nn.Module):
 
 def build(strategy, workload, mesh, dtype, device, **options):
     """This rank's `Program`, on a ``DeviceMesh`` that has a tp axis."""
-    group = mesh.get_group("tp")
     sp = strategy.sp and strategy.tp > 1
-    dtype = dtype or getattr(torch, workload.dtype)
-    module = MegatronGPT(workload, group, sp, strategy.chunks, dtype=dtype, device=device)
+    module = MegatronGPT(workload, mesh.get_group("tp"), sp, strategy.chunks,
+                         dtype=dtype or getattr(torch, workload.dtype), device=device)
+    return program_of(strategy, module, mesh, workload, **options)
+
+
+def program_of(strategy, module, mesh, workload, **options):
+    """The `Program` of a `MegatronGPT`, filled with this rank's part of the initial values."""
     splits = strategy.splits(workload)
     load_parts(module, workload, splits, mesh)
     program = Program(workload, module, mesh, splits, **options)
     program.partial, program.partial_axis = strategy.partial(workload), "tp"
-    program.sequence_first = sp
-    program.output_splits, program.input_splits = [(2, "tp")], [(0, "tp")] if sp else []
+    program.sequence_first = module.sp
+    program.output_splits = [(2, "tp")]
+    program.input_splits = [(0, "tp")] if module.sp else []
     return program

@@ -3,9 +3,8 @@
 import torch
 
 from tpviz.mesh import Mesh
-from tpviz.schemes.gpt.program import Program, load_parts
 from tpviz.schemes.megatron.layers import ColumnParallelLinear, RowParallelLinear
-from tpviz.schemes.megatron.program import MegatronGPT
+from tpviz.schemes.megatron.program import MegatronGPT, program_of
 
 from .operators import Column, Row, SplitColumn, SplitRow
 from .ring import Ring
@@ -13,17 +12,10 @@ from .ring import Ring
 
 def build(strategy, workload, mesh, dtype, device, **options):
     """This rank's `Program`, on a ``DeviceMesh`` that has a tp axis."""
-    group, split = mesh.get_group("tp"), strategy.split
-    dtype = dtype or getattr(torch, workload.dtype)
-    module = MegatronGPT(workload, group, split, dtype=dtype, device=device)
-    fuse(module, ring_of(strategy, mesh), split)
-    splits = strategy.splits(workload)
-    load_parts(module, workload, splits, mesh)
-    program = Program(workload, module, mesh, splits, **options)
-    program.partial, program.partial_axis = strategy.partial(workload), "tp"
-    program.sequence_first = split
-    program.output_splits, program.input_splits = [(2, "tp")], [(0, "tp")] if split else []
-    return program
+    module = MegatronGPT(workload, mesh.get_group("tp"), strategy.split,
+                         dtype=dtype or getattr(torch, workload.dtype), device=device)
+    fuse(module, ring_of(strategy, mesh), strategy.split)
+    return program_of(strategy, module, mesh, workload, **options)
 
 
 def fuse(module, ring, split):
