@@ -90,7 +90,7 @@ def shifted(found):
 
 def halves(steps):
     """Rows of the levels of sub-pipelining, all emulated."""
-    cluster = tv.clusters.nvswitch_nodes(2, gpus=2, nics=1).scale_model(hidden=64, slow_motion=60)
+    cluster = tv.clusters.nvswitch_nodes(2, gpus=2, nics=1).scale_model(hidden=64, slow_motion=100)
     found = merak.halves(WIDE, cluster, tp=4, run=4, steps=steps)
     print(found.describe(), flush=True)
     for line in found.rows:
