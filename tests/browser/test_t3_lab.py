@@ -45,7 +45,7 @@ def looks(page, view):
         state="attached")
     svg.locator("[data-chosen]").wait_for()
     svg.press("ArrowDown")
-    view.locator(".tpv-live", has_text="tile (2, 2), chunk 1").wait_for(state="attached")
+    view.locator(".tpv-live", has_text="tile (3, 1), chunk 1").wait_for(state="attached")
     page.screenshot("tiles.png", view)
     svg.press("Escape")
     view.locator(".tpv-live", has_text="sequential, GPU 0: ").wait_for(state="attached")

@@ -9,9 +9,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from tpviz.figures.palette import INKS
+from tpviz.figures.palette import PATTERNS
 from tpviz.figures.tiles import MAX_PARTS, STEPS, Act, check, lay_out, tiles_scene
-from tpviz.figures.tiles_states import STATES, fused, moments, state_at, stories
+from tpviz.figures.tiles_states import EARLY, STATES, fused, moments, state_at, stories
 from tpviz.figures.tiles_svg import boxes, look, placed, tiles_svg
 from tpviz.figures.tiles_words import facts, ordinal, story_of, to_table
 from tpviz.schemes.t3.hardware import Gemm, Machine, play
@@ -47,7 +47,7 @@ def test_every_part_goes_through_the_states_of_its_chunks_place(runs):
                 assert list(at) == sorted(at) and len(told) == len(at) + 1
                 path = "".join(dict.fromkeys(told.lower()))
                 if not fused(one):
-                    assert path == ("wcqsd" if chunk == gpu else "wcqslxd")
+                    assert path == ("wcqpd" if chunk == gpu else "wcqplxd")
                 else:
                     assert path == {0: "wcqlxd", last: "wcqstd"}.get(j, "wcqstlxd")
                     assert (j == last) == (chunk == gpu)  # its own is computed last
@@ -100,7 +100,9 @@ def test_what_is_drawn_at_a_step_is_what_is_counted(runs):
     looks = {look: key for key, look in scene["parts"].items()}
     labels = {s.key: s.label.split(":")[0].split(",")[0] for s in STATES}
     for step in (0, 37, 80, STEPS):
-        drawn = re.findall(r"<g data-at=[^>]*>(.*?)</g>", placed(scene, scene["stops"][step]))
+        drawn = [look.replace(place, "@") for place, look in re.findall(
+            r"<g data-at=[^>]*data-place='([^']*)'>(.*?)</g>",
+            placed(scene, scene["stops"][step]))]
         parts = runs[0].ranks * len(runs[0].tiles.tile)
         assert len(drawn) == 2 * parts
         for act, some, line in zip(acts, (drawn[:parts], drawn[parts:]),
@@ -135,7 +137,7 @@ def test_lanes_are_the_series_of_the_run(runs):
 def test_names_of_chunks_and_their_rules():
     common = tiles_scene([Act(run("t3", policy="round_robin")),
                           Act(run("sequential"))], "t")["common"]
-    for words in ("1st: stores go to the neighbour", "2nd: DMA after 2 updates",
+    for words in ("1st: stores go to the next GPU (r - 1)", "2nd: DMA after 2 updates",
                   "4th: stays: its own", "4th: stored, summed later", "chunk 3", "T3, round robin"):
         assert words in common
     assert [ordinal(j) for j in (0, 1, 2, 3, 10, 20)] == ["1st", "2nd", "3rd", "4th", "11th",
@@ -155,7 +157,7 @@ def test_a_part_that_is_looked_at_is_ringed_and_told():
         triggers = acts[place.act].moments[place.gpu]["triggered"][part % count]
         assert ("triggers the DMA" in story) == (triggers == triggers)
     assert look(acts, -1) == {"part": -1, "words": "", "mark": ""}
-    with pytest.raises(ValueError, match=f"tile={8 * count} is not in this view: use 0 to "
+    with pytest.raises(ValueError, match=f"part={8 * count} is not in this view: use 0 to "
                                          f"{8 * count - 1}"):
         look(acts, 8 * count)
 
@@ -168,13 +170,49 @@ def test_the_picture_is_well_formed_and_the_same_each_time(theme):
     ElementTree.fromstring(drawn)
     assert json.dumps(scene) == json.dumps(tiles_scene([Act(acts[0].run)], "a & b"))
     assert drawn.count("data-chosen=''") == 1 and ">simulated</text>" in drawn
-    with pytest.raises(ValueError, match=f"step=121 is not in this .* tiles: use 0 to {STEPS}"):
+    with pytest.raises(ValueError, match=f"step=121 is not in this view: use 0 to {STEPS}"):
         tiles_svg(scene, STEPS + 1)
 
 
-def test_states_differ_by_more_than_colour():
-    looks = [(s.sign, INKS[s.ink].pattern if s.ink in INKS else "empty") for s in STATES]
-    assert len(set(looks)) == len(STATES)
+def test_states_differ_by_their_patterns_alone_where_parts_are_small():
+    """Two states of the same meaning are never in one run: stored, with a tracker and without."""
+    scene = tiles_scene([Act(run("t3", waves=2, m=2048)), Act(run("sequential", waves=2, m=2048))],
+                        "t")
+    assert "<text" not in "".join(scene["parts"].values())
+    grey = {key: re.sub(r" class='f-\w+'", "", look) for key, look in scene["parts"].items()}
+    assert grey.pop("p") == grey["s"]
+    assert len(set(grey.values())) == len(grey) == len(STATES) - 1 + len(EARLY)
+    assert len(set(PATTERNS.values())) == len(PATTERNS)
+
+
+def test_a_pattern_goes_on_from_part_to_part():
+    """So it shows in parts that are too small for it: what is drawn in them has no origin."""
+    act = Act(run("t3", m=4096))
+    scene, map = tiles_scene([act], "t"), lay_out([act]).maps[0]
+    drawn = placed(scene, scene["stops"][60])
+    assert map.cell < 5 and "@" not in drawn
+    for x, y in zip(*boxes(act, map)):
+        assert f"'><path d='M{x:.1f},{y:.1f}h" in drawn
+
+
+def test_what_is_stored_counts_as_an_update_only_with_a_tracker():
+    for config, key, word in (("t3", "s", "stored: one update<"), ("sequential", "p", "stored<")):
+        act = Act(run(config))
+        told = {key for _, keys in act.stories[0] for key in keys}
+        scene = tiles_scene([act], "t")
+        assert {"s", "p"} & told == {key} and f">{word}" in scene["common"]
+        assert (">1</text>" in scene["parts"][key]) == fused(act.run)
+        assert (">updated twice: triggered<" in scene["common"]) == fused(act.run)
+
+
+def test_areas_of_the_memory_lane_are_named():
+    common = tiles_scene([Act(run("t3"))], "t")["common"]
+    for where, extra, order in (("M[^']*h10v10h-10z", "", -1),
+                                ("[^']*", r"data-lane='memory' data-key='\w+'", 1)):
+        drawn = re.findall(rf"<path d='({where})' class='f-(\w+)' {extra}/>"
+                           r"(?:<path d='\1' fill='url\(#tpv-(\w+)\)'/>)?", common)
+        assert [look for _, *look in drawn][::order] == [["forward", ""], ["axis0", "diagonal"]]
+    assert ">GEMM (below) ≤ " in common and ">communication (above) ≤ " in common
 
 
 def test_numbers_above_and_in_the_table_are_the_runs(runs):

@@ -30,6 +30,8 @@ def test_repr_words_and_table(view):
     view.part, view.step = 9, 60
     assert "T3-MCA, GPU 0, tile (2, 1), chunk 1, 1st in its order: computed 0 s to" in (
         view.describe())
+    view.part = 1
+    assert "; the sum so far comes at " in view.describe() and " from GPU 1; " in view.describe()
     one, two = view.runs
     assert (one.config, two.config) == ("t3_mca", "sequential")
     assert f"{two.seconds / one.seconds:.3f} times as fast as sequential" in view.describe()
@@ -79,6 +81,22 @@ def test_every_knob_redraws(view):
     assert view.picture.scene["common"].count("data-at=") == 2 * 8 * 32
 
 
+def test_knobs_without_effect_are_disabled(view):
+    def played():
+        return [(one.seconds, one.dram, one.tracker.stalls) for one in view.runs]
+
+    for config, against, used in (("t3_mca", "sequential", ["tracker_sets"]),
+                                  ("sequential", "t3", ["policy", "tracker_sets"]),
+                                  ("sequential", "none", [])):
+        set_knobs(view, config=config, against=against)
+        for name, other in (("policy", "round_robin"), ("tracker_sets", 1)):
+            box, before = view.knobs.controls[name], played()
+            value, box.value = box.value, other
+            assert (played() != before, box.disabled) == (name in used, name not in used), name
+            box.value = value
+            assert "no effect unless config or against is t3" in box.tooltip
+
+
 def test_chunks_that_differ_are_simulated_in_full_and_in_mirror_refused(view):
     assert {one.mode for one in view.runs} == {"mirror"}
     set_knobs(view, ranks=3)
@@ -109,7 +127,7 @@ def test_a_part_chosen_in_the_picture_is_looked_at(view):
     assert view.picture.look["words"].startswith("sequential, GPU 0, tile (2, 0), chunk 1, 2nd")
     assert view.picture.generation > before
     view.picture.set_state({"part": 4000})
-    assert "tile=4000 is not in this view: use 0 to 63" in view.error
+    assert "part=4000 is not in this view: use 0 to 63" in view.error
 
 
 def test_a_machine_and_a_gemm_of_ones_own():
@@ -137,7 +155,7 @@ def test_bad_arguments(view):
             TileView(**options)
     with pytest.raises(ValueError, match="step=121 is not in this view"):
         view.step = 121
-    with pytest.raises(ValueError, match="tile=64 is not in this view: use 0 to 63, or -1"):
+    with pytest.raises(ValueError, match="part=64 is not in this view: use 0 to 63, or -1"):
         view.part = 64
 
 

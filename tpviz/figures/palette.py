@@ -57,6 +57,7 @@ PATTERNS = {
     "dots": (6, "M1.5,2h2M4.5,5h2"),
     "cross": (8, "M0,0l8,8M0,8l8,-8"),
     "lines": (5, "M0,2.5h5"),
+    "zigzag": (6, "M0,4.5l3,-3l3,3"),
     "hatch": (5, "M-1,1l2,-2M0,5l5,-5M4,6l2,-2"),
 }
 """Pattern -> (tile size in px, path drawn over the mark in the background colour)."""

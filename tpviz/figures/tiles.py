@@ -13,7 +13,7 @@ from .svg import seconds
 from .tiles_states import moments, stories
 
 BADGE = "simulated"
-WIDTH, LEFT, RIGHT, TOP = 1060, 110, 178, 84
+WIDTH, LEFT, RIGHT, TOP = 1060, 110, 214, 84
 NAMES = {"sequential": "sequential", "t3": "T3", "t3_mca": "T3-MCA"}
 """{config: what it is called}."""
 MAX_PARTS, STEPS, SAMPLES = 2304, 120, 260
@@ -128,9 +128,9 @@ def tiles_scene(acts, title):
     """The scene of one or two `Act`s on one clock, ready for JSON; as `Film` wants it.
 
     Its ``stops`` are equal steps of time. In ``common`` every part is an empty ``<g>`` with
-    ``data-at`` (px at which its state changes) and ``data-is`` (the keys of its states, one more);
-    ``parts`` has what is drawn in it, by key. Raises
-    ``ValueError`` above `MAX_PARTS` parts.
+    ``data-at`` (px at which its state changes), ``data-is`` (the keys of its states, one more) and
+    ``data-place`` (px); ``parts`` has what is drawn in it, by key, with "@" for its place. ``map``
+    is how many parts a GPU has. Raises ``ValueError`` above `MAX_PARTS` parts.
     """
     from .tiles_svg import picture
     from .tiles_words import counts, facts
@@ -140,7 +140,7 @@ def tiles_scene(acts, title):
     times = [layout.duration * step / STEPS for step in range(STEPS + 1)]
     return {
         "title": title, "badge": BADGE, "width": WIDTH, "top": TOP - 6, **picture(acts, layout),
-        "facts": facts(acts), "words": counts(acts, times),
+        "map": len(acts[0].run.tiles.tile), "facts": facts(acts), "words": counts(acts, times),
         "stops": [round(layout.x(time), 2) for time in times],
         "captions": [f"at {seconds(t)} of {seconds(layout.duration)}" for t in times],
         "head": round(layout.head, 1), "foot": round(layout.bottom, 1),

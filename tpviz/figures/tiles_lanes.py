@@ -3,7 +3,7 @@
 import numpy as np
 
 from . import tiles as figure
-from .palette import INKS
+from .palette import PATTERNS
 from .svg import amount, rect, seconds, text
 from .tiles_states import fused
 
@@ -25,32 +25,37 @@ def lanes(acts, number, layout):
                         anchor="end"))
         top, parts, says = _drawn(acts, act, what)
         out += _stack(act.series["time"], parts, top, y, layout, what)
-        out += [text(figure.WIDTH - figure.RIGHT + 12, y + 13 + 14 * i, line, "muted", 10.5)
-                for i, line in enumerate(says)]
+        x = figure.WIDTH - figure.RIGHT + 12
+        if len(parts) > 1:  # a chip for each, before its line
+            out += [area(f"M{x},{y + 4 + 14 * i}h10v10h-10z", ink, pattern)
+                    for i, (ink, pattern, _) in enumerate(parts[::-1])]
+            x += 15
+        out += [text(x, y + 13 + 14 * i, line, "muted", 10.5) for i, line in enumerate(says)]
         y += figure.LANE + figure.GAP
     return out
 
 
 def _drawn(acts, act, what):
-    """(the value at a lane's top, [(ink, values)] from below, lines at its right)."""
+    """(the value at a lane's top, [(ink, pattern, values)] from below, lines at its right)."""
     run, series = act.run, act.series
     if what == "computing":
         slots = run.machine.slots
-        return slots, [("forward", act.computing)], [f"{slots} slots: a stage"]
+        return slots, [("forward", "solid", act.computing)], [f"{slots} slots: a stage"]
     if what == "memory":
-        parts = [("forward", series["gemm_queue"]), ("axis0", series["comm_queue"])]
+        parts = [("forward", "solid", series["gemm_queue"]),
+                 ("axis0", "diagonal", series["comm_queue"])]
         top = max(_most(a.series["gemm_queue"] + a.series["comm_queue"]) for a in acts)
-        return top, parts, [f"GEMM at most {amount(_most(parts[0][1]))}",
-                            f"communication {amount(_most(parts[1][1]))}"]
+        return top, parts, [f"communication (above) ≤ {amount(_most(series['comm_queue']))}",
+                            f"GEMM (below) ≤ {amount(_most(series['gemm_queue']))}"]
     if what == "tracker":
         top = max(max(a.run.tracker.peak for a in acts), 1)
         if not fused(run):
             return top, [], ["not used"]
         waited = run.tracker.stalls
-        return top, [("axis1", series["tracker"])], [
+        return top, [("axis1", "back", series["tracker"])], [
             f"at most {run.tracker.peak} of {run.tracker.capacity}",
             f"{waited} update{'s' * (waited != 1)} waited"]
-    return 1.0, [("axis0", np.minimum(series["link"], 1.0))], [
+    return 1.0, [("axis0", "lines", np.minimum(series["link"], 1.0))], [
         f"{amount(run.link_bytes)} sent", f"busy {100 * series['link'].mean():.0f} % of the time"]
 
 
@@ -61,17 +66,20 @@ def _most(values):
 def _stack(time, parts, top, y, layout, what):
     """Areas on top of each other, each in its ink and pattern."""
     x, below = layout.x(time), np.zeros(len(time))
-    for ink, values in parts:
+    for ink, pattern, values in parts:
         above = below + values
         up, low = (y + figure.LANE * (1 - np.minimum(v / (top or 1.0), 1.0))
                    for v in (above, below))
         path = "M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in zip(
             [*x, *x[::-1]], [*up, *low[::-1]])) + "z"
-        yield f"<path d='{path}' class='f-{ink}' data-lane='{what}' data-key='{ink}'/>"
-        pattern = "diagonal" if ink == "axis0" and len(parts) > 1 else INKS[ink].pattern
-        if pattern != "solid":
-            yield f"<path d='{path}' fill='url(#tpv-{pattern})'/>"
+        yield area(path, ink, pattern, f"data-lane='{what}' data-key='{ink}'")
         below = above
+
+
+def area(path, ink, pattern, extra=""):
+    """A shape in an ink, and a pattern over it: one of `PATTERNS`, or "" for none."""
+    over = f"<path d='{path}' fill='url(#tpv-{pattern})'/>" * bool(PATTERNS.get(pattern))
+    return f"<path d='{path}' class='f-{ink}' {extra}/>{over}"
 
 
 def _ends(act, layout, y):

@@ -4,8 +4,9 @@
     -> done: the whole sum is in this GPU's memory
 
 What a chunk's place in the order leaves out (2.3 of the paper's notes: the first goes straight to
-the link, the last stays) is skipped. A sum that comes from the neighbour before the part itself is
-stored is a mark on the state. Works on the attributes of a `Played` alone.
+the link, the last stays) is skipped. Where the sum so far, from GPU r + 1, comes before the part
+itself is stored, the state is marked. Without a tracker a part is stored, and nothing counts that.
+Works on the attributes of a `Played` alone.
 """
 
 from itertools import pairwise
@@ -15,27 +16,30 @@ import numpy as np
 
 
 class State(NamedTuple):
-    """key : one letter. ink : of the palette. sign : drawn on the part, where there is room."""
+    """key : one letter. ink and pattern : of the palette, without a pattern faint. sign : drawn on
+    the part, where there is room."""
 
     key: str
     label: str
     ink: str
+    pattern: str
     sign: str = ""
 
 
 STATES = (
-    State("w", "waiting", "rule"),
-    State("c", "computing", "forward"),
-    State("q", "computed, its store queued", "recompute"),
-    State("s", "stored: one update", "optimizer_state", "1"),
-    State("t", "updated twice: triggered", "axis1", "2"),
-    State("l", "on the link", "axis0", "→"),
-    State("x", "sent", "wait", "·"),
-    State("d", "done: the whole sum is here", "backward", "✓"),
+    State("w", "waiting", "rule", ""),
+    State("c", "computing", "forward", "solid"),
+    State("q", "computed, its store queued", "recompute", "dots"),
+    State("p", "stored", "optimizer_state", "zigzag"),
+    State("s", "stored: one update", "optimizer_state", "zigzag", "1"),
+    State("t", "updated twice: triggered", "axis1", "back", "2"),
+    State("l", "on the link", "axis0", "lines", "→"),
+    State("x", "sent", "wait", "cross", "·"),
+    State("d", "done: the whole sum is here", "backward", "diagonal", "✓"),
 )
 BY_KEY = {state.key: state for state in STATES}
 EARLY = "wcq"
-"""States that may be marked, as capitals: the neighbour's sum is there before the own."""
+"""States that may be marked, as capitals: the sum so far is there before the own store."""
 
 
 def moments(run, gpu=0):
@@ -106,7 +110,9 @@ def _passed(run, ahead, found):
 def stories(found):
     """Per part (seconds at which it changes, the keys of its states: one more): what `moments`
     found, in order. A capital: see `EARLY`."""
-    names = {"computed": "q", "stored": "s", "second": "t", "link": "l", "sent": "x", "done": "d"}
+    stored = "p" if np.isnan(found["second"]).all() else "s"  # nothing is updated a second time
+    names = {"computed": "q", "stored": stored, "second": "t", "link": "l", "sent": "x",
+             "done": "d"}
     columns = np.array([found["start"], *(found[name] for name in names)]).T
     return [_story(times, "c" + "".join(names.values()), came)
             for times, came in zip(columns.tolist(), found["arrived"].tolist())]

@@ -6,19 +6,20 @@ import numpy as np
 
 from . import tiles as figure
 from .microscope_svg import wrapped
-from .palette import INKS, svg_style
-from .svg import document, head, pattern_defs, rect, seconds, text, ticks
-from .tiles_lanes import lanes
+from .palette import svg_style
+from .svg import check_step, document, head, pattern_defs, rect, seconds, text, ticks
+from .tiles_lanes import area, lanes
 from .tiles_states import BY_KEY, EARLY, STATES, state_at
 from .tiles_words import ordinal, rule_of, story_of
 
-LETTERS, LINE, SIGN = 165, 15, 9.5
-PART = re.compile(r"(<g data-at='([^']*)' data-is='(\w+)'[^>]*>)</g>")
+LETTERS, LINE, SIGN, SMALL = 165, 15, 9.5, 6
+PART = re.compile(r"(<g data-at='([^']*)' data-is='(\w+)' data-place='([^']*)'>)</g>")
 
 
 def picture(acts, layout):
     """{"height", "common", "parts"}: the whole picture but for the play-head and the tile looked
-    at, as SVG; and what its parts, which are empty, look like: {key of a state: SVG}."""
+    at, as SVG; and what its parts, which are empty, look like: {key of a state: SVG, "@" where its
+    place comes}."""
     out = [pattern_defs()]
     for number, act in enumerate(acts):
         x, y = layout.heads[number]
@@ -27,7 +28,7 @@ def picture(acts, layout):
         out += _map(acts[map.act], layout, map)
     for number in range(len(acts)):
         out += lanes(acts, number, layout)
-    legend = _legend(layout.bottom + 44)
+    legend = _legend(acts, layout.bottom + 44)
     return {"height": round(legend[1]), "common": "".join([*out, _axis(layout), legend[0]]),
             "parts": _parts(acts, layout)}
 
@@ -39,22 +40,20 @@ def _parts(acts, layout):
 
 
 def _part(key, width, height):
+    """Small parts have no gaps, and a pattern goes on from one to the next: there it shows."""
     state = BY_KEY[key.lower()]
-    gap = min(1.0, height / 5)
+    gap = float(height >= SMALL)
     size = width - gap, height - gap
-    faint = "fill-opacity='.5'" if key.lower() == "w" else ""
-    out = rect(0, 0, *size, state.ink, faint)
-    pattern = INKS[state.ink].pattern if state.ink in INKS else "solid"
-    if pattern != "solid":
-        out += rect(0, 0, *size, "", f"fill='url(#tpv-{pattern})'")
+    out = area("M@h{0:.2f}v{1:.2f}h-{0:.2f}z".format(*size), state.ink, state.pattern,
+               "" if state.pattern else "fill-opacity='.5'")
     if state.sign and min(size) >= SIGN:
-        high = min(size) * .85
-        out += (f"<text x='{size[0] / 2:.1f}' y='{size[1] / 2 + high * .36:.1f}' "
+        x, high = size[0] / 2, min(size) * .85
+        out += (f"<text transform='translate(@)' x='{x:.1f}' y='{size[1] / 2 + high * .36:.1f}' "
                 f"class='f-halo-{state.ink}' font-size='{high:.1f}' font-weight='700' "
                 f"text-anchor='middle'>{state.sign}</text>")
     if key.isupper():
         side = min(size) * .62
-        out += f"<path d='M0,0h{side:.1f}l-{side:.1f},{side:.1f}z' class='f-fg'/>"
+        out += f"<path d='M@h{side:.1f}l-{side:.1f},{side:.1f}z' class='f-fg'/>"
     return out
 
 
@@ -69,8 +68,7 @@ def _map(act, layout, map):
     index = act.gpus.index(map.gpu)
     for (at, told), x, y in zip(act.stories[index], *boxes(act, map)):
         when = ",".join(f"{layout.x(t):.1f}" for t in at)
-        yield (f"<g data-at='{when}' data-is='{told}' transform='translate({x:.1f},{y:.1f})'>"
-               "</g>")
+        yield f"<g data-at='{when}' data-is='{told}' data-place='{x:.1f},{y:.1f}'></g>"
     yield _borders(act, map)
     yield from _chunks(act, map, act.moments[index]["position"])
 
@@ -122,16 +120,18 @@ def _axis(layout):
             + "".join(out) + text(figure.WIDTH - figure.RIGHT + 24, y + 17, "time", "muted", 10))
 
 
-def _legend(y):
-    """(what means what, in lines; y of their end)."""
+def _legend(acts, y):
+    """(what means what, in lines; y of their end): of the states that there are."""
     out, x = [], 12.0
-    items = [(s.key, s.label) for s in STATES]
-    items.append(("W", "marked: the neighbour's sum came first"))
+    told = {key for act in acts for stories in act.stories for _, keys in stories for key in keys}
+    items = [(s.key, s.label) for s in STATES if {s.key, s.key.upper()} & told]
+    if told & set(EARLY.upper()):
+        items.append(("W", "marked: the sum so far came first"))
     for key, words in items:
         wide = 22 + 5.9 * len(words) + 16
         if x + wide > figure.WIDTH:
             x, y = 12.0, y + 18
-        out.append(f"<g transform='translate({x:g},{y - 9:g})'>{_part(key, 14, 11)}</g>"
+        out.append(_part(key, 14, 11).replace("@", f"{x:g},{y - 9:g}")
                    + text(x + 20, y, words, "muted", 11))
         x += wide
     return "".join(out), y + 14
@@ -156,7 +156,7 @@ def look(acts, part):
             return {"part": part, "words": story_of(act, act.gpus.index(map.gpu), rest),
                     "mark": ring}
         rest -= count
-    raise ValueError(f"tile={part} is not in this view: use 0 to {part - rest - 1}, or -1 for none")
+    raise ValueError(f"part={part} is not in this view: use 0 to {part - rest - 1}, or -1 for none")
 
 
 def tiles_svg(scene, step=0, looked=None, theme="auto"):
@@ -179,15 +179,8 @@ def placed(scene, at):
     """``common`` with every part in its state at ``at`` px of the time axis."""
     def now(found):
         key = state_at(map(float, filter(None, found[2].split(","))), found[3], at)
-        return f"{found[1]}{scene['parts'][key]}</g>"
+        return f"{found[1]}{scene['parts'][key].replace('@', found[4])}</g>"
     return PART.sub(now, scene["common"])
-
-
-def check_step(scene, step):
-    """Raise ``ValueError`` unless the scene has this step."""
-    last = len(scene["stops"]) - 1
-    if not 0 <= step <= last:
-        raise ValueError(f"step={step} is not in this view of tiles: use 0 to {last}")
 
 
 def words_of(scene, step, looked):

@@ -4,7 +4,7 @@
 import numpy as np
 
 from .svg import amount, seconds
-from .tiles_states import BY_KEY, STATES, fused
+from .tiles_states import STATES, fused
 
 FACTS = (("sublayer", lambda run: seconds(run.seconds)),
          ("GEMM ends", lambda run: seconds(run.gemm_end)),
@@ -82,7 +82,8 @@ def story_of(act, place, part):
             f"chunk {tiles.chunk[part]}, {ordinal(int(t['position']))} in its order: computed "
             f"{seconds(t['start'])} to {seconds(t['computed'])}"]
     words = (("stored", "own store in memory at {}"),
-             ("arrived", "the neighbour's sum comes at {}"), ("second", "updated twice at {}"),
+             ("arrived", f"the sum so far comes at {{}} from GPU {(gpu + 1) % run.ranks}"),
+             ("second", "updated twice at {}"),
              ("link", "on the link from {}"), ("sent", "sent at {}"),
              ("done", "whole sum here at {}"))
     for what, text in sorted(words, key=lambda pair: t[pair[0]]):
@@ -99,7 +100,7 @@ def rule_of(run, position):
         return "stored, summed later"
     if position == last:
         return "stays: its own" if last else "stays"
-    return "stores go to the neighbour" if position == 0 else "DMA after 2 updates"
+    return "stores go to the next GPU (r - 1)" if position == 0 else "DMA after 2 updates"
 
 
 def ordinal(position):
@@ -108,9 +109,3 @@ def ordinal(position):
     suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(
         number % 10, "th")
     return f"{number}{suffix}"
-
-
-def state_words(key):
-    """A state by its key, a capital included."""
-    early = "; the neighbour's sum is there" if key.isupper() else ""
-    return BY_KEY[key.lower()].label + early

@@ -4,7 +4,10 @@ import { make, rendered } from "./view.js";
 
 class TileView extends Film {
   get length() { return 16; } // seconds in all
-  get hint() { return "Click a tile, or press Up or Down: its story. Escape: of all tiles again."; }
+  get hint() {
+    return "Click a tile for its story; Up, Down, Shift+Left, Shift+Right: the next one's; Page Up, Page Down: the same one's "
+      + "on another GPU, or in the other run. Escape: all.";
+  }
 
   buildBody() {
     super.buildBody();
@@ -14,10 +17,10 @@ class TileView extends Film {
 
   load() {
     super.load();
-    const drawn = (key) => [key, this.group(this.scene.parts[key]).innerHTML];
-    this.looks = Object.fromEntries(Object.keys(this.scene.parts ?? {}).map(drawn));
-    this.parts = [...this.common.querySelectorAll("[data-at]")].map((node) => (
-      { node, at: node.dataset.at.split(",").map(Number), is: node.dataset.is }));
+    this.parts = [...this.common.querySelectorAll("[data-at]")].map((node, i) => {
+      const { at, is, place } = node.dataset;
+      return { node, at: at.split(",").map(Number), is, place, lines: [...place.split(","), i % this.scene.map] };
+    });
   }
 
   /** What Python said of the part looked at; nothing until it has. */
@@ -41,21 +44,30 @@ class TileView extends Film {
     const { x } = this;
     for (const tile of this.parts) {
       const key = tile.is[tile.at.filter((at) => at <= x).length];
-      if (tile.key !== key) tile.node.innerHTML = this.looks[tile.key = key];
+      if (tile.key === key) continue;
+      tile.key = key;
+      tile.node.replaceChildren(this.group(this.scene.parts[key].replaceAll("@", tile.place)));
     }
   }
 
-  look(part) { if (part < this.parts.length) this.publish({ part: Math.max(part, -1) }); }
+  look(part) { if (part) this.publish({ part: this.parts.indexOf(part) }); }
 
   onClick({ target }) {
     const node = target.closest("[data-at]");
-    if (node) this.look(this.parts.findIndex((part) => part.node === node));
+    this.look(this.parts.find((part) => part.node === node));
   }
 
-  keys() {
-    const part = this.host.get("part");
-    return { ...super.keys(), ArrowUp: () => this.look(part - 1), ArrowDown: () => this.look(part + 1),
-      Escape: () => this.look(-1) };
+  /** Look at the part before or after (`by`) in the same column (`line` 0), row (1), or place of a map (2). */
+  near(line, by) {
+    const here = this.parts[this.host.get("part")];
+    const along = this.parts.filter((part) => part.lines[line] === here?.lines[line]);
+    this.look(here ? along[along.indexOf(here) + by] : this.parts[0]);
+  }
+
+  keys({ shiftKey }) {
+    const to = (line, by) => () => this.near(line, by);
+    return { ...super.keys(), ...(shiftKey && { ArrowLeft: to(1, -1), ArrowRight: to(1, 1) }), ArrowUp: to(0, -1),
+      ArrowDown: to(0, 1), PageUp: to(2, -1), PageDown: to(2, 1), Escape: () => this.publish({ part: -1 }) };
   }
 }
 

@@ -40,10 +40,12 @@ class Sizes:
     wavefronts: int = knob(1, help="parts of a tile, each stored, tracked and sent by itself",
                            choices=(1, 2, 4))
     link: float = knob(15.0, help="GB/s of the link in each direction", low=0.001, high=1e6)
-    policy: str = knob(TENTH.policy, help="whom the memory serves in plain T3 (MCA: t3_mca)",
+    policy: str = knob(TENTH.policy, help="whom the memory serves in plain T3: no effect unless "
+                       "config or against is t3",
                        choices=tuple(name for name in POLICIES if name != "mca"))
     tracker_sets: int = knob(TENTH.tracker_sets, help="sets of the tracker's table; where all "
-                             "records of a set are used, updates wait", low=1, high=1 << 20)
+                             "records of a set are used, updates wait: no effect unless config or "
+                             "against is t3 or t3_mca", low=1, high=1 << 20)
     mode: str = knob(AUTO, help="mirror: one GPU stands for all; full: each is simulated; auto: "
                      "mirror where chunks are alike", choices=(AUTO, "mirror", "full"))
     shown: str = knob("one", help="GPU 0, or all", choices=("one", "all"))
@@ -132,8 +134,20 @@ class TileKnobs(Knobs):
                 layout=CONTROL, tooltip=self.controls[name].tooltip)
         [row] = self.children
         row.children = list(self.controls.values())
+        for name in ("config", "against"):
+            self.controls[name].observe(self._disable, "value")
+        self._disable()
+
+    def _disable(self, change=None):
+        """What moves nothing in the configurations shown."""
+        shown = {self.controls[name].value for name in ("config", "against")}
+        for name, configs in USED_BY.items():
+            self.controls[name].disabled = not shown & configs
 
 
 SLIDERS = {"m": (256, 4096, 256), "n": (128, 2048, 128), "k": (128, 4096, 128),
            "link": (1.0, 60.0, 0.5), "tracker_sets": (1, 64, 1)}
 """{knob: ends and step of its slider}."""
+
+USED_BY = {"policy": {"t3"}, "tracker_sets": {"t3", "t3_mca"}}
+"""{knob: the configurations in which it has an effect}."""
