@@ -207,12 +207,12 @@ def test_knobs_of_a_strategy(merak):
         ScheduleView(MERAK, p=4)
 
 
-def run_of(strategy, workload=W, cluster="laptop, gloo"):
+def run_of(strategy, workload=W, cluster="laptop, gloo", phases=("forward", "backward")):
     """A made-up trace of a run."""
     events = [Event(id=2 * rank + i, rank=rank, kind="compute", lane="compute", phase=phase,
                     microbatch=0, start=0.001 * (rank + i), end=0.001 * (rank + i + 1))
               for rank in range(strategy.world_size)
-              for i, phase in enumerate(("forward", "backward"))]
+              for i, phase in enumerate(phases)]
     return Trace.from_events(events, {
         "badge": "emulated", "strategy": repr(strategy), "workload": repr(workload),
         "cluster": cluster, "mesh": {"axes": strategy.axes}})
@@ -231,6 +231,13 @@ def test_a_run_is_drawn_until_a_knob_makes_it_another_strategy(merak):
     assert acts(merak)[0].measured is not None
     merak.measured(None)
     assert acts(merak)[0].measured is None
+
+
+def test_a_run_without_whole_microbatches_is_drawn_without_what_it_has_in_flight(merak):
+    merak.measured(run_of(MERAK, phases=("forward", "recompute")))
+    assert merak.error == "" and acts(merak)[0].measured.held == ()
+    assert "measured 3 ms" in merak.picture.scene["common"]
+    assert "data-flown" not in merak.picture.scene["common"]
 
 
 def test_runs_of_something_else_are_refused(merak, view):

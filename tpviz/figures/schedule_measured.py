@@ -13,7 +13,7 @@ class Measured(NamedTuple):
 
     badge : where the times come from. bars : per place along pp a list of (phase, start, end), in
     seconds. makespan : seconds. idle : per place, seconds in which nothing is computed. held : per
-    place [(second, microbatches in flight from then on)], or () where they were not counted.
+    place [(second, microbatches in flight from then on)], or () where they are not known.
     """
 
     badge: str
@@ -29,7 +29,8 @@ def measured(trace, count=None):
 
     A bar is one phase of one microbatch, from its first kernel to its last, and ends where the rank
     waits for a message of the pipeline. count : gives of a rank [(time of the trace, microbatches
-    in flight)]. Raises ``ValueError`` where the trace has no axis pp, or no
+    in flight)]; where it raises ``ValueError``, as on a microbatch of which the trace has a part
+    alone, they are not known. Raises ``ValueError`` where the trace has no axis pp, or no
     microbatches.
     """
     axes = trace.meta.get("mesh", {}).get("axes", {})
@@ -46,8 +47,11 @@ def measured(trace, count=None):
     bars = tuple([(phase, start - zero, end - zero) for phase, start, end in row] for row in found)
     makespan = max(row[-1][2] for row in bars)
     idle = tuple(makespan - sum(end - start for _, start, end in row) for row in bars)
-    held = tuple([(time - zero, number) for time, number in count(rank)] for rank in ranks
-                 ) if count else ()
+    try:
+        held = tuple([(time - zero, number) for time, number in count(rank)] for rank in ranks
+                     ) if count else ()
+    except ValueError:
+        held = ()
     return Measured(str(trace.meta.get("badge") or "origin unknown"), bars, makespan, idle, held)
 
 
