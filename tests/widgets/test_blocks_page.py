@@ -1,43 +1,23 @@
 """The script of the blocks view in a plain page: it shows Python's pictures, and keeps still."""
 
-import json
-
 import pytest
 
 import tpviz as tv
-from tpviz.figures.assets import FOLDER, module, stylesheet
 from tpviz.widgets.blocks import BlockSteps, story
 
 pytestmark = pytest.mark.browser
-PLACE = """<div class='tpv-place' data-view='blocks'>
-<script type='application/json'>{state}</script></div>"""
-PAGE = """<!doctype html><meta charset=utf-8><link rel=icon href='data:,'><style>{style}</style>
-{places}<script type='text/plain' id='tpv-module-blocks'>{module}</script>
-<script type='module'>{host}</script>"""
 FLOWS = "ring => getComputedStyle(ring).animationName"
 
 
 @pytest.fixture(params=["no-preference", "reduce"])
-def opened(request, chromium, tmp_path):
+def opened(request, page_of):
     """(two views of which the first is hidden, reduced motion?); they shall play by themselves."""
     view = BlockSteps()
     view.show(story(tv.ATP(), tv.GPT()), 0)
-    state = {"scene": view.scene, "step": 0, "rank": 0, "error": "", "generation": 0,
-             "autoplay": True}
-    place = PLACE.format(state=json.dumps(state).replace("<", "\\u003c"))
-    file = tmp_path / "page.html"
-    file.write_text(PAGE.format(
-        style=stylesheet(), places=f"<div style='display:none'>{place}</div>{place}",
-        module=module("blocks"), host=(FOLDER / "host.js").read_text()))
-    context = chromium.new_context(reduced_motion=request.param, offline=True)
-    tab, problems = context.new_page(), []
-    tab.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
-    tab.on("pageerror", lambda error: problems.append(str(error)))
-    tab.goto(file.as_uri())
-    tab.wait_for_selector(".tpv-blocks[data-ready]:visible")
-    yield tab.locator(".tpv-blocks:visible"), request.param == "reduce"
-    context.close()
-    assert problems == []
+    state = {"scene": view.scene, "step": 0, "rank": 0, "autoplay": True}
+    tab = page_of("blocks", [state, state], request.param)
+    tab.add_style_tag(content=".tpv-place:first-of-type { display: none }")
+    return tab.locator(".tpv-blocks:visible"), request.param == "reduce"
 
 
 def test_it_plays_unless_motion_is_to_be_reduced(opened):

@@ -1,18 +1,11 @@
 """The microscope's JavaScript in a plain page: what it draws and does is what Python says."""
 
-import json
-
 import pytest
 
 import tpviz as tv
-from tpviz.figures.assets import FOLDER, module, stylesheet
 from tpviz.figures.microscope import frames, microscope_scene
 
 pytestmark = pytest.mark.browser
-PAGE = """<!doctype html><meta charset=utf-8><link rel=icon href='data:,'><style>{style}</style>
-<div class='tpv-place' data-view='microscope'><script type='application/json'>{state}</script></div>
-<script type='text/plain' id='tpv-module-microscope'>{module}</script>
-<script type='module'>{host}</script>"""
 
 
 @pytest.fixture(scope="module")
@@ -26,21 +19,11 @@ def scene(microscope):
 
 
 @pytest.fixture(params=["no-preference", "reduce"])
-def opened(request, chromium, scene, tmp_path):
+def opened(request, page_of, scene):
     """(root, reduced motion?) of a view that shall play by itself."""
-    state = {"scene": scene, "step": 0, "rank": 0, "error": "", "generation": 0, "autoplay": True}
-    file = tmp_path / "page.html"
-    file.write_text(PAGE.format(style=stylesheet(), state=json.dumps(state).replace("<", "\\u003c"),
-                                module=module("microscope"), host=(FOLDER / "host.js").read_text()))
-    context = chromium.new_context(reduced_motion=request.param, offline=True)
-    tab, problems = context.new_page(), []
-    tab.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
-    tab.on("pageerror", lambda error: problems.append(str(error)))
-    tab.goto(file.as_uri())
-    tab.wait_for_selector(".tpv-microscope[data-ready]")
-    yield tab.locator(".tpv-microscope"), request.param == "reduce"
-    context.close()
-    assert problems == []
+    tab = page_of("microscope", [{"scene": scene, "step": 0, "rank": 0, "autoplay": True}],
+                  request.param)
+    return tab.locator(".tpv-microscope"), request.param == "reduce"
 
 
 def shows(view, step):

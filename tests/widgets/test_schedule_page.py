@@ -1,39 +1,20 @@
 """The script of the schedule theatre in a plain page: it plays evenly, and keeps still if asked."""
 
-import json
-
 import pytest
 
-from tpviz.figures.assets import FOLDER, module, stylesheet
 from tpviz.widgets import ScheduleView
 
 pytestmark = pytest.mark.browser
-PAGE = """<!doctype html><meta charset=utf-8><link rel=icon href='data:,'><style>{style}</style>
-<div class='tpv-place' data-view='schedule'><script type='application/json'>{state}</script></div>
-<script type='text/plain' id='tpv-module-schedule'>{module}</script>
-<script type='module'>{host}</script>"""
 
 
 @pytest.fixture(params=["no-preference", "reduce"])
-def opened(request, chromium, tmp_path):
+def opened(request, page_of):
     """(the view, reduced motion?) of a page without Python, with row 1 looked at; it shall play."""
     steps = ScheduleView("1f1b", p=2, m=4, latency=1.0).picture
     steps.row = 1
     state = {name: getattr(steps, name) for name in ("scene", "look", "row", "step")}
-    state |= {"error": "", "generation": 0, "autoplay": True}
-    file = tmp_path / "page.html"
-    file.write_text(PAGE.format(
-        style=stylesheet(), state=json.dumps(state).replace("<", "\\u003c"),
-        module=module("schedule"), host=(FOLDER / "host.js").read_text()))
-    context = chromium.new_context(reduced_motion=request.param, offline=True)
-    tab, problems = context.new_page(), []
-    tab.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
-    tab.on("pageerror", lambda error: problems.append(str(error)))
-    tab.goto(file.as_uri())
-    tab.wait_for_selector(".tpv-schedule[data-ready]")
-    yield tab.locator(".tpv-schedule"), request.param == "reduce"
-    context.close()
-    assert problems == []
+    tab = page_of("schedule", [{**state, "autoplay": True}], request.param)
+    return tab.locator(".tpv-schedule"), request.param == "reduce"
 
 
 def test_it_plays_unless_motion_is_to_be_reduced(opened):

@@ -1,43 +1,24 @@
 """The script of the tile theatre in a plain page: parts change as the play-head passes."""
 
-import json
-
 import pytest
 
-from tpviz.figures.assets import FOLDER, module, stylesheet
 from tpviz.figures.tiles_states import state_at
 from tpviz.widgets import TileView
 
 pytestmark = pytest.mark.browser
-PAGE = """<!doctype html><meta charset=utf-8><link rel=icon href='data:,'><style>{style}</style>
-<div class='tpv-place' data-view='tiles'><script type='application/json'>{state}</script></div>
-<script type='text/plain' id='tpv-module-tiles'>{module}</script>
-<script type='module'>{host}</script>"""
 FAR = "view => Number(view.dataset.step) >= 6"
-INNER = "node => [node.dataset.at, node.dataset.is, node.innerHTML]"
+INNER = "node => [node.dataset.at, node.dataset.is, node.dataset.place, node.innerHTML]"
 
 
 @pytest.fixture(params=["no-preference", "reduce"])
-def opened(request, chromium, tmp_path):
+def opened(request, page_of):
     """(the view, reduced motion?) of a page without Python, with part 9 looked at; it shall play.
     """
     tiles = TileView((512, 512, 256), 4, tile=128).picture
     tiles.part = 9
     state = {name: getattr(tiles, name) for name in ("scene", "look", "part", "step")}
-    state |= {"error": "", "generation": 0, "autoplay": True}
-    file = tmp_path / "page.html"
-    file.write_text(PAGE.format(
-        style=stylesheet(), state=json.dumps(state).replace("<", "\\u003c"),
-        module=module("tiles"), host=(FOLDER / "host.js").read_text()))
-    context = chromium.new_context(reduced_motion=request.param, offline=True)
-    tab, problems = context.new_page(), []
-    tab.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
-    tab.on("pageerror", lambda error: problems.append(str(error)))
-    tab.goto(file.as_uri())
-    tab.wait_for_selector(".tpv-tiles[data-ready]")
-    yield tab.locator(".tpv-tiles"), request.param == "reduce", tiles.scene
-    context.close()
-    assert problems == []
+    tab = page_of("tiles", [{**state, "autoplay": True}], request.param)
+    return tab.locator(".tpv-tiles"), request.param == "reduce", tiles.scene
 
 
 def test_it_plays_unless_motion_is_to_be_reduced(opened):
@@ -63,24 +44,29 @@ def test_keys_and_clicks(opened):
     assert "tile (2, 1), chunk 2, 2nd in its order: computed" in says.text_content()
     assert svg.locator("[data-chosen]").count() == 1
     assert "url(#tpv-" not in svg.inner_html()
-    svg.press("ArrowDown")  # nobody there who could look at another part
-    view.page.wait_for_selector(".tpv-tiles[data-part='10']")
-    assert svg.locator("[data-chosen]").count() == 0
+    for key, part in (("ArrowDown", 13), ("ArrowDown", 13), ("ArrowUp", 9), ("Shift+ArrowLeft", 8),
+                      ("PageDown", 24), ("PageDown", 24), ("ArrowUp", 20),
+                      ("Shift+ArrowRight", 21)):
+        svg.press(key)
+        view.page.wait_for_selector(f".tpv-tiles[data-part='{part}']")
+        assert view.get_attribute("data-step") == "120"
+    assert svg.locator("[data-chosen]").count() == 0  # nobody there who could look at another part
     assert says.text_content().endswith("sequential, GPU 0: 16 done.")
     svg.locator("[data-at]").nth(9).click()
     view.page.wait_for_selector(".tpv-tiles[data-part='9']")
     assert svg.locator("[data-chosen]").count() == 1
     svg.press("Escape")
     view.page.wait_for_selector(".tpv-tiles[data-part='-1']")
-    svg.press("ArrowUp")  # there is none before the first
-    assert view.get_attribute("data-part") == "-1"
+    for key in ("PageUp", "ArrowUp", "Shift+ArrowLeft"):  # none is before the first
+        svg.press(key)
+        view.page.wait_for_selector(".tpv-tiles[data-part='0']")
 
 
 def drawn_at(view, scene, step):
     """Every part is in the state of that step; what the page says of itself is its own pattern."""
     x, looks = scene["stops"][step], {}
-    for at, told, inner in view.locator("[data-at]").evaluate_all(
+    for at, told, place, inner in view.locator("[data-at]").evaluate_all(
             f"nodes => nodes.map({INNER})"):
-        key = state_at(map(float, at.split(",")), told, x)
-        assert looks.setdefault(key, inner) == inner
+        key, look = state_at(map(float, at.split(",")), told, x), inner.replace(place, "@")
+        assert looks.setdefault(key, look) == look and "@" in look
     assert len(set(looks.values())) == len(looks)

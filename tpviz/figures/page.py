@@ -49,7 +49,7 @@ def write_page(path, trace, mesh=None, title="tpviz", sections=(), ownership=Non
 def page(trace, mesh=None, title="tpviz", sections=(), ownership=None):
     """The page as text; see `write_page`."""
     timeline = timeline_scene(trace)
-    views = [_view("timeline", {"scene": timeline, "rank": timeline["ranks"][0], "selected": -1})]
+    views = [place("timeline", {"scene": timeline, "rank": timeline["ranks"][0], "selected": -1})]
     still = timeline_svg(timeline)
     axes = trace.meta.get("mesh", {}).get("axes")
     if mesh is None and axes:
@@ -62,7 +62,7 @@ def page(trace, mesh=None, title="tpviz", sections=(), ownership=None):
         chosen = find_parameter(scene)["name"] if rows else ""
         views.append(
             "<h2>Who sits where, and who owns what</h2>"
-            + _view("mesh", {"scene": scene, "rank": 0, "parameter": chosen})
+            + place("mesh", {"scene": scene, "rank": 0, "parameter": chosen})
         )
         still += mesh_svg(scene)
     ledger = [
@@ -76,12 +76,14 @@ def page(trace, mesh=None, title="tpviz", sections=(), ownership=None):
         "<meta name='viewport' content='width=device-width,initial-scale=1'>"
         f"<link rel='icon' href='data:,'><style>{STYLE}{stylesheet()}</style></head><body>"
         f"<h1>{escape(title)}</h1><p class='facts'>{escape(describe(timeline))}</p>"
-        f"{''.join(views)}<noscript>{still}</noscript>{blocks}{_scripts()}</body></html>"
+        f"{''.join(views)}<noscript>{still}</noscript>{blocks}"
+        f"{scripts(['timeline', 'mesh'])}</body></html>"
     )
 
 
-def _view(name, state):
-    """A place for a view with its data; "<" is escaped, so no text can close the script element."""
+def place(name, state):
+    """A view's place in a page, with the traits from which `scripts` make it; "<" is escaped, so no
+    text can close the script element."""
     state = {"generation": 0, "error": "", "autoplay": False, **state}
     text = json.dumps(state, separators=(",", ":")).replace("<", "\\u003c")
     return (
@@ -90,11 +92,11 @@ def _view(name, state):
     )
 
 
-def _scripts():
-    """The views' modules as inert text, and the stand-in that starts them."""
+def scripts(names):
+    """The modules of the views so named as inert text, and the stand-in that starts all views."""
     modules = "".join(
         f"<script type='text/plain' id='tpv-module-{name}'>{module(name)}</script>"
-        for name in ("timeline", "mesh")
+        for name in names
     )
     host = (FOLDER / "host.js").read_text(encoding="utf-8")
     return f"{modules}<script type='module'>{host}</script>"
