@@ -190,5 +190,5 @@ def test_what_cannot_be_shown():
     with pytest.raises(ValueError, match=r"rank 4 is not in this mesh of 4: use 0 to 3"):
         figure.blocks_scene(story(tv.ATP(), W), 4)
     scene = figure.blocks_scene(story(tv.ATP(), W))
-    with pytest.raises(ValueError, match=r"step=24 is not in this view of a block: use 0 to 23"):
+    with pytest.raises(ValueError, match=r"step=24 is not in this view: use 0 to 23"):
         blocks_svg(scene, 24)

@@ -90,7 +90,7 @@ def test_table_and_words():
 
 
 def test_a_step_that_is_not_there():
-    with pytest.raises(ValueError, match=r"step=2 is not in this microscope: use 0 to 1"):
+    with pytest.raises(ValueError, match=r"step=2 is not in this view: use 0 to 1"):
         swap().to_svg(2)
 
 

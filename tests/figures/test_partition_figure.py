@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tpviz.figures.partition import check_step, partition_scene, words
+from tpviz.figures.partition import partition_scene, words
 from tpviz.figures.partition_svg import HEAD, LEFT, SIZE, named, partition_svg
 
 
@@ -118,5 +118,5 @@ def test_what_cannot_be_drawn_is_refused():
         partition_scene(made_up(17))
     with pytest.raises(ValueError, match=r"162 pieces: .* at most 160; use coarser cuts"):
         partition_scene(made_up(2, 81))
-    with pytest.raises(ValueError, match="step=3 is not in this view of a partition: use 0 to 2"):
-        check_step(partition_scene(made_up()), 3)
+    with pytest.raises(ValueError, match="step=3 is not in this view: use 0 to 2"):
+        partition_svg(partition_scene(made_up()), 3)

@@ -15,7 +15,7 @@ from tpviz.figures.schedule import Act, lay_out, schedule_scene
 from tpviz.figures.schedule_faults import faults_scene
 from tpviz.figures.schedule_look import look
 from tpviz.figures.schedule_measured import measured
-from tpviz.figures.schedule_svg import check_place, schedule_svg
+from tpviz.figures.schedule_svg import check_row, schedule_svg
 from tpviz.figures.schedule_words import compared, spans, words
 from tpviz.schemes.merak.schedules import SCHEDULES, Schedule, faults
 
@@ -281,7 +281,7 @@ def test_what_cannot_be_shown():
     with pytest.raises(ValueError, match=r"actions: this view shows at most 8192; use fewer"):
         schedule_scene([act("1f1b", 16, 300)], "t")
     scene = schedule_scene([act()], "t")
-    with pytest.raises(ValueError, match=r"step=99 is not in this view .*: use 0 to \d+"):
+    with pytest.raises(ValueError, match=r"step=99 is not in this view: use 0 to \d+"):
         schedule_svg(scene, 99)
     with pytest.raises(ValueError, match=r"row=4 is not .*: use 0 to 3, or -1 for none"):
-        check_place(scene, 0, 4)
+        check_row(scene, 4)

@@ -105,7 +105,7 @@ def test_bad_arguments(view):
         tv.PartitionView("gpt2")
     with pytest.raises(TypeError, match="has no argument 'autoplai'; did you mean 'autoplay'"):
         tv.PartitionView(view.partition, autoplai=True)
-    with pytest.raises(ValueError, match="step=3 is not in this view of a partition: use 0 to 2"):
+    with pytest.raises(ValueError, match="step=3 is not in this view: use 0 to 2"):
         view.step = 3
 
 

@@ -164,10 +164,3 @@ def describe(story, rank, number):
     return (f"One block of {story.title}, {w.batch} x {w.seq} tokens, hidden size {w.hidden}, in "
             f"{len(story.frames)} steps. A rank sends {over} on rings. Rank {rank} is at {where}. "
             f"Shown: {caption(story, number)}. {sentence(frame)}. {frame.words}")
-
-
-def check_step(scene, step):
-    """Raise ``ValueError`` unless the scene has this step."""
-    last = len(scene["frames"]) - 1
-    if not 0 <= step <= last:
-        raise ValueError(f"step={step} is not in this view of a block: use 0 to {last}")

@@ -7,7 +7,7 @@ from .blocks_matrix import HATCH, Eyes, matrix, notation, size
 from .blocks_mesh import Grid, ranks
 from .microscope_svg import wrapped
 from .palette import INKS, axis_keys, svg_style
-from .svg import amount, document, head, pattern_defs, rect, text
+from .svg import amount, check_step, document, head, pattern_defs, rect, text
 
 WIDTH, STRIP, LINE, WORDS, MIDDLE = 980, 60, 130, 152, 304
 GRID, PANEL, ENLARGED = (78, 462), 692, 1.2
@@ -39,7 +39,7 @@ def blocks_svg(scene, step=0, theme="auto"):
 
     Raises ValueError on a step that is not there.
     """
-    figure.check_step(scene, step)
+    check_step(scene, step)
     body = f"{scene['common']}{head(scene)}{scene['frames'][step]}"
     label = f"{scene['title']}, {scene['captions'][step]}"
     return document(scene["width"], scene["height"], body, label, svg_style(theme), theme)

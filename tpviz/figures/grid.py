@@ -43,7 +43,7 @@ def grid_scene(story, rank=0):
     }
 
 
-check, check_step = blocks.check, blocks.check_step
+check = blocks.check
 
 
 def mesh_of(strategy):

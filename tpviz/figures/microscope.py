@@ -188,14 +188,6 @@ def describe(m):
             f"{_count(len(m.messages), 'message')}; {checked}. {' '.join(arithmetic(m))}")
 
 
-def check_step(scene, step):
-    """Raise ``ValueError`` unless the scene has this step (its end counts as one)."""
-    last = len(scene["steps"])
-    if not 0 <= step <= last:
-        raise ValueError(f"step={step} is not in this microscope: use 0 to {last} ({last} is the "
-                         "end)")
-
-
 def _plain(name):
     return name.replace("_", " ")
 

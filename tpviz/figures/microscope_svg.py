@@ -3,9 +3,8 @@
 from html import escape
 from math import atan2, degrees
 
-from .microscope import check_step
 from .palette import svg_style
-from .svg import document, head, pattern_defs, rect, text
+from .svg import check_step, document, head, pattern_defs, rect, text
 
 TOKEN = (38, 20)
 LINE = 16

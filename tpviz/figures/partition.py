@@ -83,11 +83,3 @@ def message(m, to):
 def pattern(ink):
     """The ink's pattern, or "" where it is solid."""
     return "" if INKS[ink].pattern == "solid" else INKS[ink].pattern
-
-
-def check_step(scene, step):
-    """Raise ``ValueError`` unless the scene has this stage."""
-    last = len(scene["captions"]) - 1
-    if not 0 <= step <= last:
-        raise ValueError(f"step={step} is not in this view of a partition: use 0 to {last}, a "
-                         "stage each")

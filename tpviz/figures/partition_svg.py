@@ -6,7 +6,7 @@ from itertools import takewhile
 from . import partition as figure
 from .microscope_svg import wrapped
 from .palette import svg_style
-from .svg import amount, document, head, pattern_defs, rect, text
+from .svg import amount, check_step, document, head, pattern_defs, rect, text
 
 LEFT, RIGHT = 316, 16  # of the columns
 SAID, LINES, LETTERS = 52, 3, 172  # y of what is said of a stage, its lines, letters in one
@@ -33,7 +33,7 @@ def partition_svg(scene, step=0, theme="auto"):
 
     Raises ValueError on a stage that is not there.
     """
-    figure.check_step(scene, step)
+    check_step(scene, step)
     notes = [line for note in scene["notes"] for line in wrapped(note, LETTERS)]
     body = "".join([scene["common"], head(scene), scene["frames"][step], *(
         text(12, scene["height"] + 6 + 15 * i, line, "muted") for i, line in enumerate(notes))])

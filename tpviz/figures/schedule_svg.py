@@ -6,7 +6,7 @@ from .microscope_svg import wrapped
 from .palette import INKS, MEMORY_KINDS, PATTERNS, svg_style
 from .schedule_lanes import MESSAGE, NUMBERS
 from .schedule_words import say
-from .svg import amount, document, head, pattern_defs, rect, text, ticks
+from .svg import amount, check_step, document, head, pattern_defs, rect, text, ticks
 
 LETTERS, LINE = 165, 15  # of what is said above the picture
 
@@ -27,7 +27,7 @@ def schedule_svg(scene, step=0, look=None, theme="auto"):
     look : of the row, as `schedule_look.look` gives it; None for no row. theme "light", "dark" or
     "auto". Raises ValueError on a step that is not there.
     """
-    check_place(scene, step)
+    check_step(scene, step)
     said = words_of(scene, step, look)
     lines = [part for line in said.splitlines() for part in wrapped(line, LETTERS)]
     top = head(scene) + "".join(text(12, 43 + LINE * i, line, size=12)
@@ -42,14 +42,11 @@ def schedule_svg(scene, step=0, look=None, theme="auto"):
                     svg_style(theme), theme)
 
 
-def check_place(scene, step=0, row=-1):
-    """Raise ``ValueError`` unless the scene has this stop and this row."""
-    last = len(scene["stops"]) - 1
-    if not 0 <= step <= last:
-        raise ValueError(f"step={step} is not in this view of a schedule: use 0 to {last}")
+def check_row(scene, row):
+    """Raise ``ValueError`` unless the scene has this row; -1 is none."""
     if not -1 <= row < len(scene["rows"]):
-        raise ValueError(f"row={row} is not in this view of a schedule: use 0 to "
-                         f"{len(scene['rows']) - 1}, or -1 for none")
+        raise ValueError(f"row={row} is not in this view: use 0 to {len(scene['rows']) - 1}, or -1 "
+                         "for none")
 
 
 def moment_of(look, step):

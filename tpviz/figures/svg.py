@@ -50,6 +50,13 @@ def head(scene):
             + text(size + 20, 22, scene["title"], "muted"))
 
 
+def check_step(scene, step):
+    """Raise ``ValueError`` unless the scene, a film (`tpviz.widgets.base.Film`), has this step."""
+    last = len(scene["captions"]) - 1
+    if not 0 <= step <= last:
+        raise ValueError(f"step={step} is not in this view: use 0 to {last}")
+
+
 def pattern_defs():
     """``<defs>`` with every pattern, in the background colour; ``exposed`` is red."""
     tiles = "".join(

@@ -13,6 +13,8 @@ import anywidget
 import ipywidgets
 import traitlets
 
+from tpviz.figures.svg import check_step
+
 _log = logging.getLogger(__name__)
 
 
@@ -122,6 +124,16 @@ class Framed(ipywidgets.VBox):
     def error(self):
         """Why the knobs as they stand cannot be shown, or ""."""
         return self.picture.error
+
+    @property
+    def step(self):
+        """The step shown, from 0."""
+        return self.picture.step
+
+    @step.setter
+    def step(self, step):
+        check_step(self.picture.scene, step)
+        self.picture.publish(step=step)
 
     def to_svg(self, **options):
         """What is shown as one static SVG; options ``step``, ``theme`` "light", "dark", "auto", and

@@ -112,16 +112,6 @@ class BlocksView(Framed):
         figure.check(Mesh(self.strategy.axes), rank)
         self._rank.value = rank
 
-    @property
-    def step(self):
-        """The step shown, from 0."""
-        return self.picture.step
-
-    @step.setter
-    def step(self, step):
-        figure.check_step(self.picture.scene, step)
-        self.picture.publish(step=step)
-
 
 class BlockSteps(Film):
     """The picture of `BlocksView`: `show` gives it a story; ``step`` is the frame shown."""

@@ -87,16 +87,6 @@ class PartitionView(Framed):
                              f"stages{more}")
         return partition_of(self._given.graph, stages, self._pieces[finer], balance)
 
-    @property
-    def step(self):
-        """The stage that is looked at, from 0."""
-        return self.picture.step
-
-    @step.setter
-    def step(self, step):
-        figure.check_step(self.picture.scene, step)
-        self.picture.publish(step=step)
-
 
 class PartitionSteps(Film):
     """The picture of `PartitionView`: `show` gives it a `Partition`; ``step`` is the stage."""

@@ -14,7 +14,7 @@ from tpviz.figures import schedule as figure
 from tpviz.figures.assets import module, stylesheet
 from tpviz.figures.schedule_faults import faults_scene
 from tpviz.figures.schedule_look import look
-from tpviz.figures.schedule_svg import check_place, schedule_svg, words_of
+from tpviz.figures.schedule_svg import check_row, schedule_svg, words_of
 from tpviz.schemes.merak.schedules import faults
 
 from .base import Film, Framed, check_names, shown
@@ -82,23 +82,13 @@ class ScheduleView(Framed):
         self._redraw()
 
     @property
-    def step(self):
-        """The stop of the play-head, from 0."""
-        return self.picture.step
-
-    @step.setter
-    def step(self, step):
-        check_place(self.picture.scene, step, -1)
-        self.picture.publish(step=step)
-
-    @property
     def row(self):
         """The lane that is looked at, or -1: those of the first schedule, then of the second."""
         return self.picture.row
 
     @row.setter
     def row(self, row):
-        check_place(self.picture.scene, 0, row)
+        check_row(self.picture.scene, row)
         self.picture.publish(row=row)
 
 
@@ -135,7 +125,7 @@ class ScheduleSteps(Film):
         """Another row was chosen, here or in the picture."""
         with self._lock:
             if self.scene and self.look.get("row") != self.row:
-                check_place(self.scene, 0, self.row)
+                check_row(self.scene, self.row)
                 self.publish(look=self._look_at(self.row))
 
     def _look_at(self, row):
@@ -144,7 +134,7 @@ class ScheduleSteps(Film):
 
     def _draw(self, step=None, row=None, **options):
         row = self.row if row is None else row
-        check_place(self.scene, 0, row)
+        check_row(self.scene, row)
         return schedule_svg(self.scene, self.step if step is None else step, self._look_at(row),
                             **options)
 

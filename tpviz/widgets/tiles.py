@@ -11,7 +11,7 @@ import traitlets
 from tpviz.figures import tiles as figure
 from tpviz.figures import tiles_words
 from tpviz.figures.assets import module, stylesheet
-from tpviz.figures.tiles_svg import check_step, look, tiles_svg, words_of
+from tpviz.figures.tiles_svg import look, tiles_svg, words_of
 from tpviz.schemes.t3.hardware.tenth import TENTH
 
 from .base import Film, Framed, check_names, shown
@@ -32,11 +32,11 @@ class TileView(Framed):
         "t3_mca"; m, n, k; tile, wavefronts; link (GB/s), policy, tracker_sets; mode "auto",
         "mirror" or "full"; shown "one" or "all" GPUs: see `tiles_acts.Sizes`.
 
-    ``step`` is the place of the play-head (from 0) and ``part`` the part of a tile that is looked
-    at (-1: none); both can be set. ``error`` says why the knobs as they stand cannot be shown, or
-    is "". ``runs`` are the `Played` shown. Everything is simulated. Raises ``ValueError`` on sizes
-    that clash, with the nearest that work, and above `figures.tiles.MAX_PARTS` parts; ``TypeError``
-    on an argument that does not exist.
+    ``step`` is the place of the play-head, 0 to 120, equal steps of the longest run's time;
+    ``part`` the part of a tile that is looked at (-1: none); both can be set. ``error`` says why
+    the knobs as they stand cannot be shown, or is "". ``runs`` are the `Played` shown. Everything
+    is simulated. Raises ``ValueError`` on sizes that clash, with the nearest that work, and above
+    `figures.tiles.MAX_PARTS` parts; ``TypeError`` on an argument that does not exist.
     """
 
     def __init__(self, gemm=None, ranks=8, machine=None, *, autoplay=False, **sizes):
@@ -69,16 +69,6 @@ class TileView(Framed):
     def runs(self):
         """The `Played` of each configuration shown."""
         return tuple(act.run for act in self.picture.acts)
-
-    @property
-    def step(self):
-        """The place of the play-head: 0 to 120, equal steps of the time of the longest run."""
-        return self.picture.step
-
-    @step.setter
-    def step(self, step):
-        check_step(self.picture.scene, step)
-        self.picture.publish(step=step)
 
     @property
     def part(self):
