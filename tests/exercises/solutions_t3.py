@@ -64,6 +64,7 @@ def pays(k, ranks, flops, link, itemsize, x=None, speedup=None, best=None):
 
 
 pays_other_way = partial(pays, x=lambda x, n, size: 1 / x)
+pays_float16 = partial(pays, x=lambda x, n, size: x * size / 2)
 pays_all_sent = partial(pays, x=lambda x, n, size: x * (n - 1) / n)
 pays_one_flop = partial(pays, x=lambda x, n, size: x / 2)
 pays_bits = partial(pays, x=lambda x, n, size: x / 8)
@@ -104,6 +105,10 @@ def tracker(gemm, ranks, machine, updates=2, more=1):
     while play(gemm, ranks, replace(machine, tracker_sets=sets), "t3").tracker.stalls:
         sets *= 2
     return updates * gemm.tile[0] // gemm.wavefronts * gemm.tile[1], sets * more
+
+
+def tracker_never_full(gemm, ranks, machine):
+    return tracker(gemm, ranks, machine)[0], float("inf")
 
 
 def tracker_of_tiles(gemm, ranks, machine):
@@ -193,7 +198,8 @@ WRONG = {
     "t3_pays": [
         (pays_other_way, "you have the sum's over the GEMM's"),
         (pays_all_sent, r"a rank sends \(n - 1\)/n of the output"),
-        (pays_one_flop, "a multiply-add is two FLOPs|a number has 4 bytes here"),
+        (pays_float16, "a number has 4 bytes here"),
+        (pays_one_flop, "a multiply-add is two FLOPs"),
         (pays_bits, r"x is [\d.]+, you have [\d.]+: in which unit"),
         (pays_no_gather, "x is right, but you left out the all-gather"),
         (pays_gather_hidden, "x is right, but the all-gather is not hidden"),
@@ -216,6 +222,7 @@ WRONG = {
         (tracker_twice, r"with \d+ sets no update waits, but nor does one with \d+"),
         (tracker_half, r"with \d+ sets \d+ updates wait \(simulated\). Up to \d+ parts"),
         (tracker_odd, "the number has to be a power of two"),
+        (tracker_never_full, r"returned \(\d+, inf\), but every number is to be finite"),
     ],
     "t3_policy": [
         (policy_mca, r"2048 x 2048 x 128 .* 'mca' takes .* \(simulated\), .* is possible. Alone "

@@ -3,11 +3,13 @@ hint."""
 
 import re
 
+import numpy as np
 import pytest
 import solutions
 import solutions_start
 
-from tpviz.exercises import Exercise, check, exercise, exercises, hint
+from tpviz.exercises import Exercise, check, exercise, exercises, hint, t3
+from tpviz.exercises.on_ranks import _bare
 from tpviz.exercises.task import HINT_KINDS
 
 RIGHT = [(name, fn) for name, fns in solutions.RIGHT.items() for fn in fns]
@@ -27,6 +29,18 @@ def test_wrong_answers_fail_with_their_hint(name, fn, words):
     result = check(name, fn, seed=1)  # hints depend on the draw in rare cases; a test must repeat
     assert not result.passed
     assert re.search(words, result.message, re.IGNORECASE), result.message
+
+
+@pytest.mark.parametrize("task", [t for t in exercises() if t.notebook == t3.NOTEBOOK and
+                                  t.name != "t3_bugs"], ids=lambda task: task.name)
+def test_hints_do_not_hang_on_the_draw(task):
+    """Asked in this process, which is cheap."""
+    for seed in range(2, 7):
+        questions = task.make(np.random.default_rng(seed))
+        for fn, words in solutions.WRONG[task.name]:
+            said = next(filter(None, (task.judge(q, _bare(fn(*q.arguments.values())))
+                                      for q in questions)))
+            assert re.search(words, said, re.IGNORECASE), (seed, said)
 
 
 @pytest.mark.parametrize("task", exercises(), ids=lambda task: task.name)

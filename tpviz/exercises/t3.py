@@ -72,8 +72,9 @@ SHARE = Formula(
         "`sent = 4 * (ranks - 1) / ranks * tokens * hidden`, `sums = sent / link`, `return sent, "
         "sums / (sums + 2 * tokens * hidden * k / flops)`.",
     ),
-    success="Tokens and hidden size cancel out of the part: only k, the ranks and the machine "
-            "matter. More ranks make k smaller, and the sum no smaller.",
+    success="Rows and columns of the output cancel out of the part: only k, the ranks and the "
+            "machine matter. The hidden size is still there in k (hidden / N in OP, four times "
+            "that in FC-2). More ranks make k smaller, and the sum no smaller.",
     make=_make_share,
     needs=None,
     checks=(_share_wrong,),
@@ -145,8 +146,8 @@ def pays(k, ranks, flops, link, itemsize):
 
 def _make_pays(rng):
     questions = []
-    for x in (0.3, 1.1, 3.0):
-        n, itemsize = int(rng.choice([4, 8, 16])), int(rng.choice([2, 4]))
+    for x, itemsize in zip((0.3, 1.1, 3.0), rng.permutation([2, 4, 4]).tolist()):
+        n = int(rng.choice([4, 8, 16]))
         flops, link = int(rng.integers(60, 400)) * TERA, int(rng.integers(30, 400)) * GIGA
         k = round(x * rng.uniform(0.8, 1.6) * itemsize * (n - 1) * flops / (2 * link * n))
         asked = dict(zip(("k", "ranks", "flops", "link", "itemsize"),
@@ -160,14 +161,14 @@ def _pays_wrong(question, got):
     if len(got) != 3:
         return None
     (x, speedup, best), words = question.answer, f"for {question}: "
-    if same(got[0], 1 / x):
-        return f"{words}x is the GEMM's time over the sum's, you have the sum's over the GEMM's."
-    if same(got[0], x * itemsize / 2):
-        return f"{words}a number has {itemsize} bytes here."
-    if same(got[0], x * (n - 1) / n):
-        return f"{words}a rank sends (n - 1)/n of the output, not all of it."
-    if same(got[0], x / 2):
-        return f"{words}a multiply-add is two FLOPs; or did you count the all-gather in x?"
+    for wrong, why in ((1 / x, "x is the GEMM's time over the sum's, you have the sum's over the "
+                               "GEMM's."),
+                       (x * itemsize / 2, f"a number has {itemsize} bytes here."),
+                       (x * (n - 1) / n, "a rank sends (n - 1)/n of the output, not all of it."),
+                       (x / 2, "a multiply-add is two FLOPs; or did you count the all-gather in x?")
+                       ):
+        if same(got[0], wrong) and not same(wrong, x):
+            return words + why
     if not same(got[0], x):
         return f"{words}x is {x:.4g}, you have {got[0]:.4g}: in which unit is each time?"
     for wrong, why in (((x + 1) / max(x, 1), "you left out the all-gather, which comes after it "

@@ -81,7 +81,7 @@ TRAFFIC = Formula(
         "kernel: (0, ranks), (1, 1), (2, 1) ..., (2, 1). t3: (0, 0), (1, 2) ..., (0, 2).",
     ),
     success="In all (2N - 1) chunks are read by a kernel and N - 2 by T3, 2.5 times fewer with 8 "
-            "GPUs and 2.2 with 16, as in the paper; written are 2N and 2N - 2.",
+            "GPUs and 2.2 with 16, as notes on the paper report; written are 2N and 2N - 2.",
     make=_make_traffic,
     needs=None,
     checks=(_traffic_wrong,),
@@ -109,8 +109,8 @@ def stalls(gemm, ranks, machine, sets):
 
 def _make_tracker(rng):
     questions = []
-    for cus in (4, 32):  # a stage is less, or more, than a chunk
-        tile, waves = ((128, 128), (128, 64))[int(rng.integers(2))], int(rng.choice([1, 2]))
+    for cus, waves in zip((4, 32), rng.permutation([1, 2]).tolist()):
+        tile = ((128, 128), (128, 64))[int(rng.integers(2))]  # a stage: less, or more, than a chunk
         gemm = Gemm(1024, 1024, int(rng.choice([256, 512])), tile=tile, wavefronts=waves)
         machine = Machine(cus=cus, tracker_records=int(rng.choice([2, 4])))
         ranks = int(rng.choice([4, 8]))
@@ -127,13 +127,13 @@ def _tracker_wrong(question, got):
     if len(got) != 2:
         return None
     (counted, sets), words, records = question.answer, f"for {question}: ", machine.tracker_records
-    if same(got[0], counted / 2):
-        return (f"{words}each element gets two: the GPU's own store and its neighbour's update. "
-                f"With {got[0]:g} a tile is sent before it is summed.")
-    if same(got[0], counted * gemm.wavefronts) or same(got[0], 2):
-        return (f"{words}a part of a tile, one wavefront's, has a counter of its own, which counts "
-                f"the updates of all its elements: {counted}, not {got[0]:g}.")
     if not same(got[0], counted):
+        if same(got[0], counted / 2):
+            return (f"{words}each element gets two: the GPU's own store and its neighbour's "
+                    f"update. With {got[0]:g} a tile is sent before it is summed.")
+        if same(got[0], counted * gemm.wavefronts) or same(got[0], 2):
+            return (f"{words}a part of a tile, one wavefront's, has a counter of its own, which "
+                    f"counts the updates of all its elements: {counted}, not {got[0]:g}.")
         return f"{words}the counter triggers at {counted}, not {got[0]:g}."
     if got[1] < 1 or got[1] != int(got[1]) or int(got[1]) & (int(got[1]) - 1):
         return f"{words}{got[1]:g} sets: the number has to be a power of two."
