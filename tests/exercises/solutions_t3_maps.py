@@ -42,10 +42,13 @@ def ring_maps_slow(ranks):
     return [sorted(row) for row in ring_maps(ranks)]
 
 
-def ring_maps_all_stay(ranks):
-    """The first chunk goes to memory first."""
-    return [[(c, Dma(rule.to, "update", 1) if isinstance(rule, Remote) else rule)
-             for c, rule in row] for row in ring_maps(ranks)]
+def ring_maps_all_stay(ranks, of=0):
+    """The first chunk goes to memory first, on the ranks from ``of``."""
+    return [[(c, Dma(rule.to, "update", 1) if isinstance(rule, Remote) and rank >= of else rule)
+             for c, rule in row] for rank, row in enumerate(ring_maps(ranks))]
+
+
+ring_maps_others_stay = partial(ring_maps_all_stay, of=1)
 
 
 def ring_maps_direct(ranks):
@@ -115,6 +118,7 @@ WRONG = {
                          "with chunk 0"),
         (ring_maps_all_stay, r"it comes out right, but \d+ bytes of results go through the memory "
                              r"of rank 0 where \d+ will do"),
+        (ring_maps_others_stay, r"\d+ bytes of results go through the memory of rank 1 where"),
         (ring_maps_direct, "this is not a ring|its only link is to rank 3"),
         (ring_maps_upwards, "its only link is to rank 3"),
         (ring_maps_of_one, r"not a list of \(chunk, rule\)|is 1, not \(chunk, rule\)"),

@@ -102,13 +102,16 @@ def _played(mine, goal):
             for rules in (mine, maps(goal, ranks))]
     if not np.array_equal(runs[0].values, result(parts, runs[0])):
         return "played with whole numbers, it does not come out as one process computes it."
-    sent, least = (run.link_bytes for run in runs)
-    if sent > least:
-        return f"it comes out right, but rank 0 sends {sent} bytes where {least} will do."
-    moved, least = (sum(run.dram.values()) - run.dram["gemm_read"] for run in runs)
-    if moved > least:
-        return (f"it comes out right, but {moved} bytes of results go through the memory of rank 0 "
-                f"where {least} will do. What needs nothing from anybody need not stay.")
+    for rank in range(ranks):
+        sent, least = (sum(row[3] for row in run.logs[rank]["sent"]) for run in runs)
+        if sent > least:
+            return f"it comes out right, but rank {rank} sends {sent} bytes where {least} will do."
+        moved, least = (sum(run.drams[rank].values()) - run.drams[rank]["gemm_read"]
+                        for run in runs)
+        if moved > least:
+            return (f"it comes out right, but {moved} bytes of results go through the memory of "
+                    f"rank {rank} where {least} will do. What needs nothing from anybody need not "
+                    "stay.")
     mine_s, best = (run.rs_end for run in runs)
     if mine_s > SLOWER * best:
         first = next(row[0][0] for row in mine)
