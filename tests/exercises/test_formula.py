@@ -1,5 +1,8 @@
 """Exercises asked on numbers: what may be returned, what is explained, what is the same again."""
 
+from math import inf, nan
+
+import numpy as np
 import pytest
 import solutions_costs
 
@@ -10,6 +13,9 @@ from tpviz.exercises.formula import Formula, NoAnswer, Question, same
 from tpviz.mesh import Mesh
 
 FORMULAS = [task for task in EXERCISES.values() if isinstance(task, Formula)]
+SLOW = {"find_straggler", "axonn_gathers", "merak_schedule", "merak_cuts", "atp_bugs", "axonn_bugs",
+        "merak_bugs", "t3_bugs"}
+"""Their questions are runs, or traced graphs."""
 
 
 def test_a_function_without_an_end_is_stopped():
@@ -60,6 +66,41 @@ def test_a_tuple_of_other_things():
     task = EXERCISES["scale_rates"]
     question = Question({"c": 8}, (1.0, 2.0), "a test")
     assert "not a tuple of 2 numbers" in task.judge(question, (1.0, "x"))
+
+
+def in_floats(value):
+    if isinstance(value, tuple):
+        return tuple(map(in_floats, value))
+    return float(value) if isinstance(value, int) else value
+
+
+def strange(question):
+    """Answers of any kind: of another type, not finite, too long, with floats for whole numbers."""
+    right, nothing = question.answer, NoAnswer("NoneType")
+    yield from (inf, nan, -1, 2.5, 1e300, 10**400, "x", nothing, (), ((),), (nan, nan), (nothing,),
+                (((0, (inf,)),),), tuple(((c, (nan, "update", 1)),) for c in range(4)))
+    yield from map(in_floats, (right, *question.known))
+    for i in range(len(right)) if isinstance(right, tuple) else ():
+        for part in (inf, nan, -1, 0.5, 1e300, nothing):
+            yield (*right[:i], part, *right[i + 1:])
+        yield right[:i]
+
+
+@pytest.mark.parametrize("task", [t for t in FORMULAS if t.name not in SLOW], ids=lambda t: t.name)
+def test_no_answer_is_an_error_of_the_judge(task):
+    for question in task.make(np.random.default_rng(0)):
+        for got in strange(question):
+            assert isinstance(task.judge(question, got), str | None), got
+
+
+def test_whole_sizes_may_be_floats():
+    """What a learner's divisions give; what is no strategy's is refused by the strategies."""
+    for name in ("atp_mesh_for", "axonn_grid_for", "axonn_special", "t3_tile"):
+        for question in EXERCISES[name].make(np.random.default_rng(0)):
+            assert EXERCISES[name].judge(question, in_floats(question.answer)) is None
+    megatron = next(q for q in EXERCISES["axonn_special"].make(np.random.default_rng(0))
+                    if q.arguments["scheme"] == "Megatron-LM")
+    assert "with y alone" in EXERCISES["axonn_special"].judge(megatron, (1.0, 8.0, 1.0, 1.0))
 
 
 def test_each_axis_is_the_better_one_on_half_of_the_clusters_and_clearly():

@@ -133,7 +133,7 @@ def test_who_chooses_right_is_told_what_ran(monkeypatch):
         warnings.warn("this emulated run is not faithful", UserWarning, stacklevel=1)
         return SimpleNamespace(step_time=0.1 * len(ran))
     monkeypatch.setattr(import_module("tpviz.verbs.run"), "run", run)
-    said = t3_tiles.TILE.praise([("tile", 4), ("tile", 64), ("chunk", 0)])
+    said = t3_tiles.TILE.praise([("tile", 4), ("tile", 64.0), ("chunk", 0)])
     cluster = t3_tiles.ring(t3_tiles.HOPS[1])
     assert ran == [("sequential", cluster), ("tile", cluster)]
     before, after = (round(1e3 * t3_tiles.times(cluster)[choice])

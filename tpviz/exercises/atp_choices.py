@@ -28,6 +28,7 @@ class Choice(Formula):
     def judge(self, question, got):
         """What is wrong with an answer, or None where its time is near the least."""
         times = question.known
+        got = chosen(times, got)
         if got not in times:  # what `ask` gives is hashable
             got = got.type if isinstance(got, NoAnswer) else repr(got)
             return (f"for {question} your function returned {got}, which is not {self.kind}: one "
@@ -37,6 +38,11 @@ class Choice(Formula):
         words = next(filter(None, (judge(question, got) for judge in self.checks)), "")
         return (f"for {question}: {got!r} takes {show_seconds(times[got])} {self.unit}, "
                 f"{show_seconds(min(times.values()))} is possible. {words}")
+
+
+def chosen(choices, got):
+    """The choice that an answer equals, whose sizes may be floats (8 / 2, say), or the answer."""
+    return next((choice for choice in choices if choice == got), got)
 
 
 # --- atp_mesh_for ---

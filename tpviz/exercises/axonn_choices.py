@@ -62,6 +62,7 @@ def _special_wrong(question, got):
     scheme, ranks, _ = question.arguments.values()
     if len(got) != 4 or any(size < 1 or size != int(size) for size in got):
         return f"for {question} you returned {got}; a grid is four sizes (x, y, z, data)."
+    got = tuple(map(int, got))
     if got[0] * got[1] * got[2] * got[3] != ranks:
         return f"for {question}: the grid {got} does not have {ranks} ranks."
     if scheme == "Megatron-LM" and same(got, (1, ranks, 1, 1)):

@@ -5,6 +5,7 @@ The learner's function is asked a few questions; the first answer that is wrong 
 
 import math
 from dataclasses import dataclass
+from sys import float_info
 from typing import NamedTuple
 
 from .task import Exercise
@@ -79,6 +80,9 @@ def _wrong_type(question, got):
                 "Does every path of your function end in `return`?")
     if isinstance(got, tuple) and not all(isinstance(part, (int, float)) for part in got):
         return f"for {question} your function returned {_show(got)}, not {want}."
+    if not all(isinstance(part, str) or abs(part) <= float_info.max
+               for part in (got if isinstance(got, tuple) else (got,))):
+        return f"for {question} your function returned {got!r}, but every number is to be finite."
     return None
 
 
