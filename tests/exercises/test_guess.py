@@ -71,6 +71,15 @@ def test_where_nothing_was_measured_the_guess_is_held_against_the_simulation():
                             "You guessed 2x the simulated value.")
 
 
+def test_what_was_emulated_is_not_called_measured():
+    guess = Guess("How long?", unit="ms")
+    guess.commit(30)
+    reveal = guess.reveal(60, predicted=50, badge="emulated")
+    assert repr(reveal) == ("your guess 30 ms | formula 50 ms | emulated 60 ms\n"
+                            "You guessed 0.5x the emulated value.")
+    assert "measured" not in reveal._repr_html_()
+
+
 def test_a_commit_is_told_once_and_a_refused_one_never():
     guess, heard = Guess("How many?"), []
     guess.on_commit(lambda: heard.append(guess.value))

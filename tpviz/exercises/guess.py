@@ -61,12 +61,13 @@ class Guess(ipywidgets.VBox):
         except ValueError as error:
             self._note.value = escape(str(error))
 
-    def reveal(self, measured, formula="", predicted=None, simulated=None):
+    def reveal(self, measured, formula="", predicted=None, simulated=None, badge="measured"):
         """Guess, formula (its text and its value), simulated and measured value: a `Reveal`.
 
         measured None: nothing was measured, and the guess is held against the simulated value.
+        badge : what the measured value is called; "emulated" for a run paced to a cluster.
         """
-        return Reveal(self.value, measured, formula, predicted, self.unit, simulated)
+        return Reveal(self.value, measured, formula, predicted, self.unit, simulated, badge)
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Reveal:
     predicted: float | None = None
     unit: str = ""
     simulated: float | None = None
+    badge: str = "measured"
 
     def cells(self):
         """(heading, text) of each column."""
@@ -88,7 +90,7 @@ class Reveal:
         simulated = "" if self.simulated is None else _number(self.simulated, self.unit)
         measured = "" if self.measured is None else _number(self.measured, self.unit)
         cells = [("your guess", guess), ("formula", formula), ("simulated", simulated),
-                 ("measured", measured)]
+                 (self.badge, measured)]
         return [cell for cell in cells if cell[1]]
 
     @property
@@ -96,7 +98,7 @@ class Reveal:
         """How the guess compares with the measured value, in words."""
         if self.guess is None:
             return "Next time, commit a guess first: it is how one finds out what one believes."
-        what, value = "measured", self.measured
+        what, value = self.badge, self.measured
         if value is None:
             what, value = "simulated", self.simulated
         if self.guess == value:
