@@ -2,12 +2,16 @@
 
 import os
 import threading
+from multiprocessing import util
+from multiprocessing.connection import Listener
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 
 import tpviz as tv
 from tpviz.runtime import launch as launching
+from tpviz.runtime import server
 
 BAD = [
     ({"world_size": 0}, "world_size=0 is less than 1; use 1 to 16"),
@@ -47,6 +51,23 @@ def test_the_most_ranks_are_set_by_the_environment(monkeypatch):
         tv.launch(os.getpid)
     monkeypatch.delenv("TPVIZ_MAX_RANKS")
     assert launching.max_ranks() == 16
+
+
+def test_a_folder_in_which_a_socket_has_too_long_a_path(monkeypatch):
+    """At the limit multiprocessing's socket opens; one byte more is refused by us and by it."""
+    with TemporaryDirectory() as folder:
+        longest = os.path.join(folder, "x" * (107 - len(folder) - len("//listener-12345678")))
+        for path in (longest, longest + "x"):
+            os.mkdir(path)
+            monkeypatch.setattr(util, "get_temp_dir", lambda path=path: path)
+            if path == longest:
+                server._check_socket(path)
+                Listener(family="AF_UNIX").close()
+        with pytest.raises(RuntimeError, match=r"xx, whose path would have 108 bytes; at most 107 "
+                                               r"are possible\. Set TMPDIR .* shorter by 1 or"):
+            server.ensure()
+        with pytest.raises(OSError, match="too long"):
+            Listener(family="AF_UNIX")
 
 
 @pytest.mark.parametrize(("name", "hint"), [("device", "cuda"), ("backend", "nccl")])

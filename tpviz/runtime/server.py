@@ -16,6 +16,7 @@ from types import ModuleType
 from tpviz.runtime import guard, janitor
 
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
+_LONGEST = 107  # bytes in the path of a Unix socket on Linux: sun_path has 108, and ends in 0
 _home = None  # (process id, path): a forked child must not use, nor remove, its parent's
 
 
@@ -52,10 +53,12 @@ def surroundings() -> tuple:
 def ensure():
     """Start the fork server with torch loaded, unless one is running.
 
-    Raises ``RuntimeError`` where the working directory is gone: no Python starts there.
+    Raises ``RuntimeError`` where the working directory is gone: no Python starts there; and where
+    the path of its socket would be too long.
     """
     if surroundings()[2] is None and forkserver._forkserver._forkserver_pid is None:
         raise RuntimeError("the working directory no longer exists; os.chdir to one that does")
+    _check_socket(util.get_temp_dir())
     forkserver.set_forkserver_preload(["tpviz.runtime.janitor", "tpviz.runtime.worker"])
     changes = {janitor.GARBAGE: os.pathsep.join(garbage())}
     # One thread each: thread pools made in the server would be copied into every rank.
@@ -64,6 +67,16 @@ def ensure():
     changes[_CACHE] = os.environ.get(_CACHE, os.path.join(home(), "torch-cache"))
     with _environment(changes):
         forkserver.ensure_running()
+
+
+def _check_socket(folder):
+    """Refuse a folder for temporary files in which multiprocessing's socket has too long a name."""
+    length = len(os.fsencode(folder)) + len("/listener-12345678")
+    if length > _LONGEST:
+        raise RuntimeError(
+            f"ranks start from a socket in {folder}, whose path would have {length} bytes; at most "
+            f"{_LONGEST} are possible. Set TMPDIR to a folder whose path is shorter by "
+            f"{length - _LONGEST} or more, such as /tmp, and start Python again")
 
 
 def stop():
