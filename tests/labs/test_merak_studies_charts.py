@@ -1,14 +1,13 @@
 """Charts of Merak's lab: the data in the figure, badges, notes and words; no network, no theme."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from plain_chart import assert_plain
 
 import tpviz as tv
 from tpviz.figures.charts import unit_of
-from tpviz.figures.palette import BACKGROUND, TEXT
 from tpviz.labs import merak
 
 W = tv.GPT(layers=8, hidden=256, heads=8, seq=512, batch=16, vocab=64)
@@ -44,24 +43,8 @@ def made(request):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_chart_is_a_plain_figure_with_badges_notes_and_alt(made, theme):
-    scene = json.loads(json.dumps(made.scene()))
-    figure = made.figure(theme)
-    assert type(figure).__name__ == "Figure" and "http" not in figure.to_json()
-    said = [note.text for note in figure.layout.annotations]
-    for badge in made.badges:
-        assert f"<b>{badge}</b>" in said
-    together = " ".join(" ".join(said).replace("<br>", " ").split())
-    for note in scene["notes"]:
-        assert " ".join(note.split()) in together
-    assert figure.layout.meta["alt"] == made.describe()
-    assert figure.layout.paper_bgcolor == BACKGROUND[theme]
-    assert figure.layout.font.color == TEXT[theme]
-
-
-def test_a_theme_that_is_none_is_refused(made):
-    with pytest.raises(ValueError, match="theme='auto' is not one of 'light', 'dark'"):
-        made.figure("auto")
+def test_every_chart_is_plain_and_says_what_it_shows(made, theme):
+    assert_plain(made.scene(), made.figure, theme, made.badges, made.describe())
 
 
 def test_bars_are_the_parts_of_the_average_rank():
