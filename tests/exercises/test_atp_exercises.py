@@ -1,5 +1,6 @@
 """What ATP's exercises are graded by: against captured programs, simulations, and by hand."""
 
+import numpy as np
 import pytest
 
 import tpviz as tv
@@ -18,6 +19,12 @@ def test_bytes_of_a_block_are_those_of_the_captured_layers(mesh, order):
     sent = sum(e.wire_bytes for e in rows
                if e.layer.startswith("blocks.0.") and "norm" not in e.layer)
     assert atp.block_bytes(strategy, W) == pytest.approx(sent, rel=1e-12) and sent > 0
+
+
+def test_ranks_counted_the_other_way_and_another_order_are_told_apart():
+    for seed in range(3):
+        for question in atp._make_owned(np.random.default_rng(seed)):
+            assert question.known["turned"] != question.known["other axes"], str(question)
 
 
 def test_the_time_by_which_meshes_are_judged_is_that_of_the_bytes():

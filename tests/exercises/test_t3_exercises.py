@@ -47,6 +47,15 @@ def test_questions_are_on_both_sides_of_balance():
     assert min(found) < 0.6 and max(found) > 2
 
 
+def test_every_draw_asks_for_both_cases():
+    """A formula that is right for one size of number, or for whole tiles, must not pass."""
+    for seed in range(5):
+        asked = [q.arguments["itemsize"] for q in t3._make_pays(np.random.default_rng(seed))]
+        assert set(asked) == {2, 4}
+    tracked = t3_memory._make_tracker(np.random.default_rng(0))
+    assert {q.arguments["gemm"].wavefronts for q in tracked} == {1, 2}
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 8, 16])
 def test_memory_traffic_step_by_step_is_the_simulated_one(ranks):
     gemm, chunk = Gemm(64, 64 * ranks, 64, tile=(64, 64)), 64 * 64 * 2
