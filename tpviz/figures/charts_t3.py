@@ -6,6 +6,7 @@ from .palette import INKS
 CONFIGS = {"ideal": ("ideal overlap", "forward", "dot", "circle-open"),
            "t3": ("T3", "axis1", "dash", "square-open"),
            "t3_mca": ("T3-MCA", "backward", "solid", "diamond")}
+"""{configuration: (name, ink, dash, marker)}."""
 ROW = 19
 """px of a number of the paper."""
 

@@ -1,10 +1,7 @@
 """What fusing a GEMM with its reduce-scatter gains, over how long the GEMM is."""
 
 from .charts import line, panels
-
-STYLES = {"t3": ("T3, simulated", "axis1", "dash", "square-open"),
-          "t3_mca": ("T3-MCA, simulated", "backward", "solid", "diamond"),
-          "ideal": ("ideal overlap, simulated", "forward", "dot", "circle-open")}
+from .charts_t3 import CONFIGS
 
 
 def paying_figure(scene, theme="light"):
@@ -15,13 +12,13 @@ def paying_figure(scene, theme="light"):
     made = panels(scene, ["speedup of the sublayer, over x = GEMM / reduce-scatter"], theme,
                   legend=2)
     x, y = zip(*scene["curve"])
-    made.add_trace(line("at most: (x+2) / (max(x,1)+1), derived", x, y, "axis4", "solid", "circle",
-                        theme))
+    made.add_trace(line("without memory: (x+2) / (max(x,1)+1), derived", x, y, "axis4", "solid",
+                        "circle", theme))
     made.data[-1].mode = "lines"
     for config, points in scene["points"].items():
-        name, *style = STYLES[config]
+        name, *style = CONFIGS[config]
         x, y, words = zip(*points)
-        made.add_trace(line(name, x, y, *style, theme, text=words,
+        made.add_trace(line(f"{name}, simulated", x, y, *style, theme, text=words,
                             hovertemplate="%{text}: %{y:.3f}"))
     made.add_vline(1.0, line_dash="dot", line_color=made.layout.font.color, line_width=1)
     made.update_xaxes(title={"text": "x", "standoff": 6}, rangemode="tozero")

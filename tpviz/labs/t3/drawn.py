@@ -2,7 +2,7 @@
 
 from tpviz.figures.charts_t3 import CONFIGS, paper_figure, sublayers_figure
 
-from .paper import NEAR, AgainstPaper
+from .paper import LITTLE, NEAR, AgainstPaper
 from .sublayers import FITTED_TO, Sublayers
 
 
@@ -36,7 +36,8 @@ def paper_scene(against):
     same = [f"{r.anchor.name} {r.ours:.0f} % (paper {r.anchor.paper:g} %)"
             for r in against.rows if r.anchor.kind == "identity"]
     wrong = [f"{r.anchor.name} {r.difference:+.1f} points" for r in against.unmatched]
-    return {"title": "The paper's numbers, and ours", "badges": ["simulated", "theirs"],
+    return {"title": "The paper's numbers, and ours", "badges": ["simulated", "the paper's"],
             "rows": rows, "alt": against.describe(),
             "notes": [f"Identities, not drawn: {'; '.join(same)}.",
-                      f"Not within {NEAR:g} points: {'; '.join(wrong) or 'none'}."]}
+                      f"Within {NEAR:g} points: {against.score}. Not: "
+                      f"{'; '.join(wrong) or 'none'}. {LITTLE}"]}

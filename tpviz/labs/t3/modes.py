@@ -117,9 +117,9 @@ class Modes:
 
     def _notes(self):
         notes = [f"On {self.cluster.caption}. FC-2 is its GEMM with the reduce-scatter and the "
-                 "all-gather after it, forward, in the average layer. Ranks here sum by themselves "
-                 "between GEMMs: there is no tracker, DMA engine or sum in memory, which only the "
-                 "simulated GPU has."]
+                 "all-gather after it, forward, in the average layer. The tracker here is "
+                 "software, and the processor adds; a DMA engine and sums in memory are only in "
+                 "the simulated GPU."]
         late = [r.mode for r in self.rows if not all(t.faithful for t in r.times.values())]
         notes += [f"Not faithful, events too short for this machine: {', '.join(late)}. Slower "
                   "motion helps."] * bool(late)

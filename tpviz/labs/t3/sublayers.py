@@ -150,12 +150,19 @@ def sublayers(machine=None, models=tuple(MODELS), wavefronts=4, tile=(128, 128),
 def _row(machine, model, tp, name, units, wavefronts, tile):
     gemm = Gemm(model.tokens, model.hidden, units * model.hidden // tp, tile=tile,
                 wavefronts=wavefronts)
-    runs = {config: play(gemm, tp, machine, config) for config in ("sequential", "t3", "t3_mca")}
-    plain, clock = runs["sequential"], Clock()
-    near = reduce_scatter(clock, machine, gemm.bytes / tp, tp, near_memory=True)
-    clock.run()
-    g, rs, ag = (plain.gemm_end, plain.rs_end - plain.gemm_end, plain.ag_end - plain.rs_end)
-    seconds = {config: run.seconds for config, run in runs.items()}
-    seconds |= {"ideal": max(g, rs) + ag, "ideal_nmc": max(g, near.ended) + ag}
-    return Row(model, tp, name, g, rs, near.ended, ag, seconds,
+    runs, (g, rs, ag), seconds = played(gemm, tp, machine)
+    near = reduce_scatter(Clock(), machine, gemm.bytes / tp, tp, near_memory=True)
+    near.clock.run()
+    return Row(model, tp, name, g, rs, near.ended, ag,
+               seconds | {"ideal_nmc": max(g, near.ended) + ag},
                {config: run.dram for config, run in runs.items()})
+
+
+def played(gemm, ranks, machine):
+    """({config: `Played`}; seconds of GEMM, reduce-scatter and all-gather, each alone; {config,
+    "ideal" too: seconds of the whole})."""
+    runs = {config: play(gemm, ranks, machine, config) for config in ("sequential", "t3", "t3_mca")}
+    plain = runs["sequential"]
+    g, rs, ag = plain.gemm_end, plain.rs_end - plain.gemm_end, plain.ag_end - plain.rs_end
+    seconds = {config: run.seconds for config, run in runs.items()}
+    return runs, (g, rs, ag), seconds | {"ideal": max(g, rs) + ag}

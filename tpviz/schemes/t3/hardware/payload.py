@@ -1,6 +1,6 @@
 """Real numbers carried through every store and update, so that the result can be checked.
 
-Memory is zero at first (so the paper's), an update adds, a store writes. In a ring every element
+Memory is zero at first (assumed), an update adds, a store writes. In a ring every element
 gets two numbers at each rank, and a + b is b + a to the bit, so the result does not depend on what
 arrives first; with more than two (direct reduce-scatter) it does, in the last bits.
 """
