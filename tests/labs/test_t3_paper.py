@@ -20,7 +20,7 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "06_t3.ipynb"
 
 @pytest.fixture(scope="module")
 def found():
-    """As against_paper makes them, but for one part of a tile, for speed."""
+    """As in the notebook: tiles of one part, for speed, which puts T3 0.5 points up."""
     return t3.sublayers(wavefronts=1)
 
 
