@@ -37,10 +37,10 @@ WHY = {
                           "what comes in is written",
     ("kernel", "last"): "what came in last and the own part are read, and their sum is written",
     ("t3", "first"): "its stores go to the next GPU (r - 1), nothing stays here",
-    ("t3", "middle"): "the own store and the update from GPU r + 1 are written (added in memory), and "
-                      "the sum is read once, to be sent",
-    ("t3", "last"): "the own store and the update from GPU r + 1 are written (added in memory), and "
-                    "that is the result: nobody reads it",
+    ("t3", "middle"): "the own store and the update from GPU r + 1 are written (added in memory), "
+                      "and the sum is read once, to be sent",
+    ("t3", "last"): "the own store and the update from GPU r + 1 are written (added in memory), "
+                    "and that is the result: nobody reads it",
 }
 
 
