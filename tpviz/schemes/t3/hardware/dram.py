@@ -50,7 +50,7 @@ class Dram:
         self.room, self.entry = machine.queue * machine.entry, machine.entry
         self.rates = 1 / (machine.dram * machine.efficiency), 1 / (machine.dram * machine.mixed)
         self.starvation, self.limit = machine.starvation, inf
-        self.let_in, self.turns = 0.0, [0.0, 0.0]
+        self.turns = [0.0, 0.0]
         self.serving, self.busy, self.log = False, 0.0, []
         self.bytes = dict.fromkeys(CLASSES, 0)
 
@@ -74,8 +74,6 @@ class Dram:
                 return
             request = self.waiting[stream].popleft()
             side = stream == COMM
-            if side:
-                self.let_in = now
             self.turns[side] += request[3]
             self.queue.append(request)
             self.queued += request[3]

@@ -1,10 +1,11 @@
 """One GPU: workgroups on slots, their reads and stores, the tracker, the DMA engine, its links.
 
 A workgroup reads its panels of A and B a slice at a time, computes one while it reads the next, and
-stores its tile in parts. What a store does next is in the chunk's rule (`maps`).
+stores its tile in parts. At an edge it reads and stores what there is, and computes a whole tile.
+What a store does next is in the chunk's rule (`maps`).
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from math import nan
 from random import Random
 
@@ -47,7 +48,8 @@ class Gpu:
         self.update = machine.update if contention else 1.0
         sums = goal is not None and goal.sums
         self.local = ("update_local", self.update) if sums else ("gemm_write", 1.0)
-        self.table, self.parked = Table(machine.tracker_sets, machine.tracker_records), {}
+        self.table = Table(machine.tracker_sets, machine.tracker_records)
+        self.parked = defaultdict(dict)  # per set {part: [(since, update)]}
         self.stalled = 0.0
         self.triggered, self.reading = deque(), 0
         self.links, self.sent = {}, []
@@ -61,7 +63,7 @@ class Gpu:
         tile_flops = 2 * self.gemm.tile[0] * self.gemm.tile[1] * self.gemm.k
         self.slice_seconds = tile_flops / machine.slices / (machine.rate / machine.slots)
         each = self.gemm.k * self.gemm.itemsize / machine.slices
-        self.panels = self.gemm.tile[0] * each, self.gemm.tile[1] * each
+        self.panels = tuple([extent * each for extent in side] for side in tiling.extents)
 
     def begin(self):
         """The first stage: a workgroup in every slot."""
@@ -86,7 +88,7 @@ class Gpu:
             key = side, index, group.slice
             panel = cache.get(key)
             if panel is None:
-                panel = cache.put(key, self.panels[side])
+                panel = cache.put(key, self.panels[side][index])
                 group.missing += 1
                 panel.waiting.append(group)
                 self.memory.ask(now, READ, "gemm_read", panel.bytes, 1.0, self._read, panel)
@@ -147,17 +149,40 @@ class Gpu:
     # -- updates, from here and from others
 
     def _admit(self, now, update):
-        """Enqueue an update if the tracker has a record for it, park it if not."""
+        """Enqueue an update if the tracker has a record for its part, park it if not."""
         part = update[3]
-        tile = part // self.waves
-        rule = self.rules[self.tiling.chunk_of[tile]]
-        threshold = rule.updates * (self.tiling.ranks if self.goal.many else 1)
-        if not self.table.admit(tile, part, threshold, now):
-            self.table.stalls += 1
-            self.parked.setdefault(tile % self.table.sets, []).append((now, update))
+        if part in self.table.left:
+            self._enqueue(now, update)
             return
+        place = part // self.waves % self.table.sets
+        self.parked[place].setdefault(part, []).append((now, update))
+        self.table.stalls += not self._let_in(now, place, part)
+
+    def _threshold(self, part):
+        """The updates that a part waits for."""
+        rule = self.rules[self.tiling.chunk_of[part // self.waves]]
+        return rule.updates * (self.tiling.ranks if self.goal.many else 1)
+
+    def _let_in(self, now, place, part, spill=False):
+        """Whether the tracker has a record for a parked part, whose updates then go to memory."""
+        if not self.table.admit(part // self.waves, part, self._threshold(part), now, spill):
+            return False
+        for since, update in self.parked[place].pop(part):
+            self.stalled += now - since
+            self._enqueue(now, update)
+        return True
+
+    def spill(self, now):
+        """Whether a parked part has all its updates: then one goes past the full tracker."""
+        for place, waiting in self.parked.items():
+            for part, updates in waiting.items():
+                if len(updates) == self._threshold(part):
+                    return self._let_in(now, place, part, spill=True)
+        return False
+
+    def _enqueue(self, now, update):
         stream, kind, cost, part, op, value = update
-        bytes = self.tiling.sizes[tile][part % self.waves]
+        bytes = self.tiling.sizes[part // self.waves][part % self.waves]
         memory = self.other if stream == COMM else self.memory
         memory.ask(now, stream, kind, bytes, cost, self._updated, (part, op, value))
 
@@ -180,14 +205,10 @@ class Gpu:
         self._unpark(now, tile % self.table.sets)
 
     def _unpark(self, now, place):
-        for since, update in self.parked.pop(place, ()):
-            before = self.table.stalls
-            self._admit(now, update)
-            if self.table.stalls == before:
-                self.stalled += now - since
-            else:  # parked again: it still waits since then
-                self.table.stalls = before
-                self.parked[place][-1] = since, update
+        for part in list(self.parked[place]):  # the first that came first
+            if self.table.full(place):
+                return
+            self._let_in(now, place, part)
 
     def arrive(self, now, message):
         """An update or store from a peer: (part, op, value)."""

@@ -4,6 +4,9 @@ Each knob says where its value is from: "note", a published reading note of the 
 from memory of the paper, unconfirmed; "derived"; "chosen", ours, of little effect or unknown;
 "fitted", ours, to the speedups of the paper's two small models (`tpviz.labs.t3.paper` says how).
 
+Left out: a first arrival that stores, so that memory need not be zeroed (it is, off the critical
+path); slots that wait where stores to a peer outrun the link (`Played.posted` says how far).
+
 >>> Machine(cus=0)
 Traceback (most recent call last):
 ValueError: cus=0 is too small: the least that works is 1
@@ -17,7 +20,8 @@ from tpviz.checks import number, one_of, whole_number
 
 POLICIES = {"round_robin": "communication and the GEMM in turn, byte for byte",
             "fifo": "whatever came first",
-            "mca": "the GEMM first, communication when few entries are queued or it waits long"}
+            "mca": "the GEMM first, communication when few entries are queued, or when its oldest "
+                   "request waits long: then until those that wait are young again"}
 """{policy of the memory controller: what it serves}."""
 
 
@@ -60,12 +64,13 @@ class Machine:
                               "communication is let in, most memory-bound GEMM first")
     intensities: tuple = _knob((0.5, 0.25, 0.1), "chosen", "MCA: busy share of the memory in the "
                                "first stage from which each threshold but the last holds")
-    starvation: float = _knob(1e-5, "fitted", "MCA: seconds after which a request goes first",
-                              0.0, 1.0)
+    starvation: float = _knob(1e-5, "fitted", "MCA: seconds after which a request goes first; "
+                              "a starved backlog is served until it is young again", 0.0, 1.0)
     link: float = _knob(150e9, "note", "link, in each direction (the note: bi-directional)", 1e6,
                         1e15)
     latency: float = _knob(500e-9, "note", "of the link", 0.0, 1.0)
-    dma_buffer: int = _knob(1 << 20, "fitted", "bytes that the DMA engine reads ahead of the link",
+    dma_buffer: int = _knob(1 << 20, "fitted", "bytes that the DMA engine has under way, from the "
+                            "read to the delivery: less than link x latency keeps the link idle",
                             1, 1 << 40)
     tracker_sets: int = _knob(256, "note", "sets of the tracker's table", 1, 1 << 20)
     tracker_records: int = _knob(8, "derived", "records of a set: 76 bytes hold about 8", 1, 1024)

@@ -1,8 +1,9 @@
 """Real numbers carried through every store and update, so that the result can be checked.
 
-Memory is zero at first (assumed), an update adds, a store writes. In a ring every element
-gets two numbers at each rank, and a + b is b + a to the bit, so the result does not depend on what
-arrives first; with more than two (direct reduce-scatter) it does, in the last bits.
+Memory is zero at first (assumed), an update adds, a store writes. In a ring every
+element gets two numbers at each rank, and a + b is b + a to the bit, so the result does not depend
+on what arrives first; with more than two (direct reduce-scatter) it does, in the last bits. Only
+the sign of a zero is lost: 0 + -0.0 is 0.0.
 """
 
 import numpy as np
@@ -18,6 +19,8 @@ class Payload:
 
     def __init__(self, partials, tiling, goal):
         gemm, ranks = tiling.gemm, whole_number("ranks", tiling.ranks)
+        if not hasattr(partials, "__len__"):
+            raise ValueError(f"values={partials!r} is no list: give an m x n array for each rank")
         if len(partials) != ranks:
             raise ValueError(f"{len(partials)} values for ranks={ranks}: give one for each rank")
         self.tiling, self.goal = tiling, goal
@@ -58,7 +61,7 @@ class Payload:
 
 def ring_sum(partials, tiling):
     """The sum of m x n partials as a ring reduce-scatter adds it: ((p[c-1] + p[c-2]) + ...) + p[c]
-    in chunk c (derived). What a T3 run must equal to the bit."""
+    in chunk c (derived). What a T3 run must equal to the bit, but for the sign of a zero."""
     ranks, whole = tiling.ranks, np.zeros_like(partials[0])
     for chunk, tiles in enumerate(tiling.chunks):
         for place in (p for tile in tiles for p in tiling.parts(tile)):
@@ -70,7 +73,7 @@ def ring_sum(partials, tiling):
 
 
 def _partial(value, gemm, rank):
-    if isinstance(value, (tuple, list)) and len(value) == 2:
+    if isinstance(value, (tuple, list)) and len(value) == 2 and np.ndim(value[0]) == 2:
         a, b = map(np.asarray, value)
         if a.shape != (gemm.m, gemm.k) or b.shape != (gemm.k, gemm.n):
             raise ValueError(f"rank {rank}: A {a.shape} and B {b.shape} are not of "

@@ -1,6 +1,7 @@
 """What a simulated run did: times, memory traffic, the tracker, every part of every tile."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from tpviz.tables import html_table
 
 from .dram import CLASSES
 from .machine import Gemm, Machine
+from .maps import Remote
 
 
 class Tiles(NamedTuple):
@@ -17,9 +19,9 @@ class Tiles(NamedTuple):
 
     tile, wave, chunk, row, column, bytes : where it is and how large, (parts,). position : in the
     rank's order of computing, (gpus, parts). start, computed : of its workgroup. stored : its own
-    store is in memory. arrived : the last update from a peer reached the memory's queue. second :
-    all its updates are in memory. triggered : the DMA was. sent : its last byte left. nan where it
-    never happens.
+    store is in memory. arrived : the last update from a peer came (the tracker may let it wait).
+    second : all its updates are in memory. triggered : the DMA was. sent : its last byte left. nan
+    where it never happens.
     """
 
     tile: np.ndarray
@@ -39,15 +41,17 @@ class Tiles(NamedTuple):
 
 
 class Tracked(NamedTuple):
-    """The tracker, worst GPU. peak : records live at once. capacity : records that there are.
-    stalls : updates that waited for a record; stalled : seconds they did, summed. updates : (gpus,
-    parts) how many each part got."""
+    """The tracker; each of peak, stalls and stalled of the GPU where it is largest. peak : records
+    live at once. capacity : records that there are. stalls : updates that waited for a record;
+    stalled : seconds they did, summed. updates : (gpus, parts) how many each part got. spilled :
+    parts that went past a full table, since nothing moved any more; of all GPUs."""
 
     peak: int
     capacity: int
     stalls: int
     stalled: float
     updates: np.ndarray
+    spilled: int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,8 +60,9 @@ class Played:
     reduce-scatter's (or other collective's) last update, ``ag_end`` the all-gather's last write.
 
     dram : {class of `dram.CLASSES`: bytes} of GPU 0, ``drams`` of each GPU simulated. link_bytes :
-    that GPU 0 sent. tracker : `Tracked`. tiles : `Tiles`. values : the result where values were
-    given. Everything is simulated.
+    that GPU 0 sent. posted : most bytes of stores straight to a peer (`maps.Remote`) that waited
+    for links at once, on the GPU where it is largest. tracker : `Tracked`. tiles : `Tiles`.
+    values : the result where values were given. Everything is simulated.
     """
 
     gemm: Gemm
@@ -71,6 +76,7 @@ class Played:
     ag_end: float
     drams: tuple
     link_bytes: int
+    posted: int
     tracker: Tracked
     tiles: Tiles
     logs: tuple
@@ -105,9 +111,12 @@ class Played:
         return [["what (simulated)", "value"], *[[w, show_seconds(t)] for w, t in ends],
                 *[[f"DRAM {name}", show_bytes(b)] for name, b in self.dram.items() if b],
                 ["link, sent", show_bytes(self.link_bytes)],
+                ["link, stores posted at the peak", show_bytes(self.posted)],
                 ["tracker, records at the peak",
                  f"{self.tracker.peak} of {self.tracker.capacity}"],
-                ["tracker, updates that waited", f"{self.tracker.stalls}"]]
+                ["tracker, updates that waited", f"{self.tracker.stalls}"],
+                *[["tracker, parts past it", f"{self.tracker.spilled}"]] * (
+                    self.tracker.spilled > 0)]
 
     def describe(self):
         """The run in words."""
@@ -131,24 +140,34 @@ class Played:
 
 def played(tiling, machine, config, collective, mode, gpus, passes, gemm_end, rs_end, ag_end,
            payload=None):
-    """A `Played` of GPUs that have run; ``passes`` were each run once, for all of them."""
-    drams = []
-    for gpu in gpus:
-        memories = {id(m): m for m in (gpu.memory, gpu.other, *(p.memory for p in passes))}
-        drams.append({name: round(sum(m.bytes[name] for m in memories.values()))
-                      for name in CLASSES})
-    passed = [row for p in passes for row in p.sent]
-    logs = tuple({"served": [row for m in {id(m): m for m in (
-        gpu.memory, gpu.other, *(p.memory for p in passes))}.values() for row in m.log],
-        "sent": gpu.sent + passed, "records": gpu.table.changes} for gpu in gpus)
+    """A `Played` of GPUs that have run; ``passes`` : per GPU, the passes of rings by themselves."""
+    drams, logs = [], []
+    for gpu, own in zip(gpus, passes):
+        memories = {id(m): m for m in (gpu.memory, gpu.other, *(p.memory for p in own))}.values()
+        drams.append({name: round(sum(m.bytes[name] for m in memories)) for name in CLASSES})
+        logs.append({"served": [row for m in memories for row in m.log],
+                     "sent": gpu.sent + [row for p in own for row in p.sent],
+                     "records": gpu.table.changes})
     tracked = [g.table for g in gpus]
     parts = _parts(tiling)
     updates = np.array([[t.counts.get(p, 0) for p in parts] for t in tracked])
     tracker = Tracked(max(t.peak for t in tracked), tracked[0].sets * tracked[0].records,
-                      max(t.stalls for t in tracked), max(g.stalled for g in gpus), updates)
+                      max(t.stalls for t in tracked), max(g.stalled for g in gpus), updates,
+                      sum(t.spilled for t in tracked))
     return Played(tiling.gemm, tiling.ranks, machine, config, collective, mode, gemm_end, rs_end,
-                  ag_end, tuple(drams), round(sum(row[3] for row in logs[0]["sent"])), tracker,
-                  _tiles(tiling, gpus, parts), logs, payload and payload.result())
+                  ag_end, tuple(drams), round(sum(row[3] for row in logs[0]["sent"])),
+                  max(map(_posted, gpus)), tracker, _tiles(tiling, gpus, parts), tuple(logs),
+                  payload and payload.result())
+
+
+def _posted(gpu):
+    """Most bytes of remote stores that wait at once; a store waits until its last byte has left."""
+    chunk_of, waves = gpu.tiling.chunk_of, gpu.waves
+    changes = []
+    for asked, _, end, bytes, _, part in gpu.sent:
+        if isinstance(gpu.rules[chunk_of[part // waves]], Remote):
+            changes += (asked, bytes), (end, -bytes)
+    return max(accumulate(change for _, change in sorted(changes)), default=0)
 
 
 def _parts(tiling):

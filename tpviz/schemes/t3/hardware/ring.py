@@ -1,8 +1,11 @@
 """Ring passes of a collective run by itself: reduce-scatter and all-gather, one GPU for all.
 
 Kernels of all compute units copy a chunk a step in pieces: read it, send it, and the neighbour's
-piece that comes in is written. A step begins when the one before has arrived whole.
+piece that comes in is written. A step begins when the one before has arrived whole, and lasts as
+long as the largest chunk does: in each, some rank sends that one. Bytes are this GPU's own.
 """
+
+from numbers import Real
 
 from .dram import COMM, Dram
 
@@ -11,17 +14,18 @@ PIECES = 64
 
 
 class Pass:
-    """One pass of ``steps`` steps from ``start`` on. reads : per step, how often a piece is read
-    before it is sent (own part and received part). kinds : classes of its reads and writes. cost :
-    of a write: that of an update where memory itself adds. last : whether a local sum ends it (two
-    reads and a write). Afterwards ``ended`` and ``sent``: (asked, start, end, bytes, to, -1) each.
+    """One pass from ``start`` on. sizes : bytes of the chunk sent in each step, then of the one
+    that came in last. reads : per step, how often a piece is read before it is sent (own part and
+    received part). kinds : classes of its reads and writes. cost : of a write: that of an update
+    where memory itself adds. last : whether a local sum ends it (two reads and a write).
+    Afterwards ``ended`` and ``sent``: (asked, start, end, bytes, to, -1) each.
     """
 
-    def __init__(self, clock, machine, chunk, reads, kinds, start=0.0, cost=1.0, last=False):
-        self.clock, self.machine, self.chunk = clock, machine, chunk
+    def __init__(self, clock, machine, sizes, reads, kinds, start=0.0, cost=1.0, last=False):
+        self.clock, self.machine, self.sizes, self.slowest = clock, machine, sizes, max(sizes)
         self.reads, self.kinds, self.cost, self.last = reads, kinds, cost, last
         self.memory = Dram(clock, machine, "fifo")
-        self.step, self.free, self.arrived, self.written = -1, 0.0, 0, 0
+        self.step, self.free, self.arrived = -1, 0.0, 0
         self.sent, self.ended = [], start
         clock.at(start, self._step, None)
 
@@ -29,22 +33,26 @@ class Pass:
         self.step, self.arrived = self.step + 1, 0
         if self.step == len(self.reads):
             if self.last:
-                for kind, times in ((self.kinds[0], 2), (self.kinds[1], 1)):
-                    self.memory.ask(now, COMM, kind, times * self.chunk, 1.0, self._written, None)
+                self._ask(now, 0, 2, self.step, self._written)
+                self._ask(now, 1, 1, self.step, self._written)
             return
         for _ in range(PIECES):
-            self.memory.ask(now, COMM, self.kinds[0], self.reads[self.step] * self.chunk / PIECES,
-                            1.0, self._read, None)
+            self._ask(now, 0, self.reads[self.step] / PIECES, self.step, self._read)
+
+    def _ask(self, now, kind, share, step, done, cost=1.0):
+        """Ask for this GPU's bytes, for as long as the largest chunk's take."""
+        own = self.sizes[step]
+        self.memory.ask(now, COMM, self.kinds[kind], share * own, cost * self.slowest / own, done,
+                        None)
 
     def _read(self, now, _):
         start = max(now, self.free)
-        self.free = start + self.chunk / PIECES / self.machine.link
-        self.sent.append((now, start, self.free, self.chunk / PIECES, -1, -1))
+        self.free = start + self.slowest / PIECES / self.machine.link
+        self.sent.append((now, start, self.free, self.sizes[self.step] / PIECES, -1, -1))
         self.clock.at(self.free + self.machine.latency, self._arrive, None)
 
     def _arrive(self, now, _):
-        self.memory.ask(now, COMM, self.kinds[1], self.chunk / PIECES, self.cost, self._written,
-                        None)
+        self._ask(now, 1, 1 / PIECES, self.step + 1, self._written, self.cost)
         self.arrived += 1
         if self.arrived == PIECES:
             self._step(now, None)
@@ -54,17 +62,22 @@ class Pass:
 
 
 def reduce_scatter(clock, machine, chunk, ranks, start=0.0, near_memory=False):
-    """A ring reduce-scatter of ``ranks`` chunks of ``chunk`` bytes, run by compute units.
+    """A ring reduce-scatter of ``ranks`` chunks, run by compute units.
 
-    near_memory : what comes in is added in memory, so that a step reads once and nothing is left
-    to add at the end.
+    chunk : bytes of one, or of each, this GPU's own first. near_memory : what comes in is added in
+    memory, so that a step reads once and nothing is left to add at the end.
     """
-    steps = ranks - 1
+    steps, sizes = ranks - 1, _sizes(chunk, ranks)
     reads = [1] * steps if near_memory else [1, *[2] * (steps - 1)][:steps]
-    return Pass(clock, machine, chunk, reads, ("rs_read", "rs_write"), start,
+    return Pass(clock, machine, [*sizes[1:], sizes[0]], reads, ("rs_read", "rs_write"), start,
                 machine.update if near_memory else 1.0, last=steps > 0 and not near_memory)
 
 
 def all_gather(clock, machine, chunk, ranks, start=0.0):
-    """A ring all-gather of ``ranks`` chunks of ``chunk`` bytes."""
-    return Pass(clock, machine, chunk, [1] * (ranks - 1), ("ag_read", "ag_write"), start)
+    """A ring all-gather of ``ranks`` chunks. chunk : as `reduce_scatter` takes it."""
+    return Pass(clock, machine, _sizes(chunk, ranks), [1] * (ranks - 1), ("ag_read", "ag_write"),
+                start)
+
+
+def _sizes(chunk, ranks):
+    return [chunk] * ranks if isinstance(chunk, Real) else list(chunk)

@@ -37,13 +37,14 @@ def play(gemm, ranks, machine=None, config="t3_mca", collective="ring_rs", mode=
     gemm : `Gemm`, of each rank. ranks : GPUs. machine : `Machine`, each of them.
     config : of `CONFIGS`. Only "t3" and "t3_mca" have collectives other than "ring_rs".
     mode : "mirror", one GPU is simulated and what it sends comes in as if from its neighbour (the
-        paper's way), or "full", all of them.
+        paper's way), or "full", all of them. "t3" and "t3_mca" alone; the others are mirrored.
     values : per rank an m x n partial, or (A, B); what T3 makes of them is in ``.values``. Full
         mode only.
     maps : per rank a list of (chunk, rule) in place of those of ``collective``, which stays the
         goal. See `maps.maps`.
     contention : False: communication has a memory of its own and an update costs as a write.
 
+    "t3" on a machine whose policy is "mca" is "t3_mca", and called so.
     Raises ``ValueError`` on sizes that clash and on maps with `faults`.
     """
     machine = Machine() if machine is None else machine
@@ -58,37 +59,45 @@ def play(gemm, ranks, machine=None, config="t3_mca", collective="ring_rs", mode=
         if collective != "ring_rs" or maps is not None or values is not None:
             raise ValueError(f"config={config!r} is of ring_rs, without maps or values of your own:"
                              " use config='t3' or 't3_mca'")
-        return _separate(tiling, machine, config, mode)
-    given = maps_of(collective, ranks) if maps is None else maps
-    if maps is not None and len(maps) != ranks:
-        raise ValueError(f"maps of {len(maps)} ranks for ranks={ranks}: give one for each rank")
-    if maps is not None and (faults := check(maps, collective)):
-        raise ValueError(f"these maps are no {collective}:\n" + "\n".join(
-            f"- {line}" for line in faults[:8]))
+        return _separate(tiling, machine, config)
+    if machine.policy == "mca":
+        config = "t3_mca"
+    given = maps_of(collective, ranks) if maps is None else _checked(maps, collective, ranks)
     if mode == "mirror":
         _check_mirror(tiling, given, values)
     return _fused(tiling, machine, config, collective, mode, values, given, contention)
 
 
-def _separate(tiling, machine, config, mode):
+def _checked(maps, collective, ranks):
+    """``maps`` if they are the collective."""
+    if isinstance(maps, (list, tuple)) and len(maps) != ranks:
+        raise ValueError(f"maps of {len(maps)} ranks for ranks={ranks}: give one for each rank")
+    if faults := check(maps, collective):
+        raise ValueError(f"these maps are no {collective}:\n" + "\n".join(
+            f"- {line}" for line in faults[:8]))
+    return maps
+
+
+def _separate(tiling, machine, config):
     """GEMM and reduce-scatter each alone on the machine; ideal: at the same time, by fiat."""
-    clock, chunk = Clock(), max(tiling.chunk_bytes)
+    clock = Clock()
     gpu = Gpu(clock, tiling, machine, "round_robin", [(c, None) for c in range(tiling.ranks)],
               bypass=False)
     gpu.begin()
     clock.run()
     start = gpu.finished if config == "sequential" else 0.0
-    scatter = reduce_scatter(Clock(), machine, chunk, tiling.ranks, start, config == "ideal_nmc")
-    scatter.clock.run()
-    gather = _gathered(tiling, machine, max(gpu.finished, scatter.ended))
-    return played(tiling, machine, config, "ring_rs", mode, [gpu], [scatter, gather],
+    scatter = _passed(reduce_scatter, tiling, machine, start, config == "ideal_nmc")
+    gather = _passed(all_gather, tiling, machine, max(gpu.finished, scatter.ended))
+    return played(tiling, machine, config, "ring_rs", "mirror", [gpu], [[scatter, gather]],
                   gpu.finished, scatter.ended, gather.ended)
 
 
-def _gathered(tiling, machine, start):
-    gather = all_gather(Clock(), machine, max(tiling.chunk_bytes), tiling.ranks, start)
-    gather.clock.run()
-    return gather
+def _passed(ring, tiling, machine, start, *more, rank=0):
+    """A pass of a ring that has run, with the bytes of one rank."""
+    sizes = tiling.chunk_bytes
+    found = ring(Clock(), machine, sizes[rank:] + sizes[:rank], tiling.ranks, start, *more)
+    found.clock.run()
+    return found
 
 
 def _fused(tiling, machine, config, collective, mode, values, rules, contention):
@@ -101,10 +110,13 @@ def _fused(tiling, machine, config, collective, mode, values, rules, contention)
     for gpu in gpus:
         gpu.begin()
     clock.run()
+    while any([gpu.spill(clock.now) for gpu in gpus]):  # all of them, where none moves any more
+        clock.run()
     _check_complete(gpus)
     gemm_end, end = (max(getattr(g, what) for g in gpus) for what in ("finished", "complete"))
-    passes = [_gathered(tiling, machine, max(gemm_end, end))] if goal.gathers else []
-    ag_end = passes[0].ended if passes else max(gemm_end, end)
+    passes = [[_passed(all_gather, tiling, machine, max(gemm_end, end), rank=gpu.rank)]
+              if goal.gathers else [] for gpu in gpus]
+    ag_end = passes[0][0].ended if goal.gathers else max(gemm_end, end)
     return played(tiling, machine, config, collective, mode, gpus, passes, gemm_end, end, ag_end,
                   payload)
 
@@ -149,9 +161,10 @@ def _turned(rule, rank, ranks):
 
 def _check_complete(gpus):
     for gpu in gpus:
-        if gpu.table.live or gpu.parked or gpu.left < len(gpu.order):
+        parked = sum(map(len, gpu.parked.values()))
+        if gpu.table.live or parked or gpu.left < len(gpu.order):
             raise RuntimeError(f"GPU {gpu.rank} never ends: {gpu.table.live} parts wait for their "
-                               f"last update, {len(gpu.parked)} sets of the tracker are full")
+                               f"last update, {parked} for a record of the tracker")
 
 
 __all__ = ["CONFIGS", "Gemm", "Machine", "Played", "play"]

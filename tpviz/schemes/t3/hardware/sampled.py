@@ -54,7 +54,8 @@ def _covered(spans, at):
 
 def trace(run):
     """A `Trace` of all GPUs simulated: on lane "compute" the GEMM by chunk, on "comm/link" what the
-    links send of each chunk, and the all-gather; a chunk ends where the next begins on its lane.
+    links send of each chunk, and the all-gather; on a lane a chunk begins where the one before ends
+    at the earliest.
     """
     events = []
     for rank in range(len(run.logs)):

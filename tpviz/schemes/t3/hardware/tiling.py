@@ -44,6 +44,12 @@ class Tiling:
         shapes = {}
         self.sizes = tuple(self._sizes(t, shapes) for t in along)
 
+    @property
+    def extents(self):
+        """(rows of each row of tiles, columns of each column of tiles)."""
+        return tuple([min(side, whole - start) for start in range(0, whole, side)]
+                     for whole, side in zip((self.gemm.m, self.gemm.n), self.gemm.tile))
+
     def _sizes(self, tile, shapes):
         down, across = self.gemm.tiles
         kind = self.rows[tile] == down - 1, self.columns[tile] == across - 1

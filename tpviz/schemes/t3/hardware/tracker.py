@@ -2,7 +2,9 @@
 
 A table of sets, found by the low bits of the tile's number; a record lives from a part's first
 update to its last. Where a set has no record free, the update waits until one is (a stall); what
-the paper does then is not known.
+the paper does then is not known. Ranks whose records are all held by parts that wait for the next
+rank's could wait for each other for ever: once nothing moves, a part whose updates are all there
+goes past the full table (ours; there is one, since the first parts to be sent wait for nobody).
 
 >>> table = Table(sets=1, records=1)
 >>> table.admit(0, "a", 2, now=0.0), table.admit(0, "b", 2, now=1.0)
@@ -16,23 +18,26 @@ from collections import defaultdict
 
 class Table:
     """sets x records of update counters. peak : most records that were live at once. stalls : how
-    many updates had to wait. counts : per part the updates that it got. changes : (seconds, +1 or
+    many updates had to wait. spilled : how many parts went past the full table. counts : per part the updates that it got. changes : (seconds, +1 or
     -1) of records."""
 
     def __init__(self, sets, records):
         self.sets, self.records = sets, records
         self.used = defaultdict(int)
         self.left, self.counts = {}, defaultdict(int)
-        self.live = self.peak = self.stalls = 0
+        self.live = self.peak = self.stalls = self.spilled = 0
         self.changes = []
 
-    def admit(self, tile, part, threshold, now):
-        """Whether the part has a record for an update; makes one if its set has room."""
-        if part in self.left:
-            return True
+    def full(self, place):
+        """Whether a set has no record free."""
+        return self.used[place] >= self.records
+
+    def admit(self, tile, part, threshold, now, spill=False):
+        """Whether a new part gets a record; spill : it does, past the table."""
         place = tile % self.sets
-        if self.used[place] == self.records:
+        if self.full(place) and not spill:
             return False
+        self.spilled += spill
         self.used[place] += 1
         self.left[part] = threshold
         self.live += 1
