@@ -1,7 +1,6 @@
 """T3's simulated hardware: what it moves, what it computes, how long it takes."""
 
 import doctest
-import time
 from importlib import import_module
 from itertools import product
 from math import ceil, prod
@@ -9,7 +8,6 @@ from math import ceil, prod
 import numpy as np
 import pytest
 
-from tpviz.cost import show_bytes
 from tpviz.schemes.t3.hardware import COLLECTIVES, CONFIGS, Dma, Gemm, Machine, Remote, maps, play
 from tpviz.schemes.t3.hardware.closed import closed
 from tpviz.schemes.t3.hardware.dram import Clock
@@ -155,9 +153,11 @@ def test_without_contention_only_the_longer_counts(m, n, k, ranks):
     """Within 2 % of max(GEMM, reduce-scatter summed in memory) + all-gather, where the GEMM's time
     is simulated, and the sum may begin when the first tile is there.
 
-    Against the closed form, which has the GEMM by rates alone: it does not count that a last stage
-    is not full, nor that the first slice's reads and the last stage's stores hide behind nothing
-    (2 % more). The cache holds everything, since T3's stores leave more of it to the GEMM.
+    Against the closed form too, which has the GEMM by rates alone: at most by the last stage, which
+    is not full, the tiles at the edges, which are not whole, and 2 % for the first slice's reads
+    and the last stage's stores, behind which nothing hides. 1 % less, since not all of the first stage
+    has to end before the link begins. The cache holds everything, since T3's stores leave more of
+    it to the GEMM.
     """
     gemm, machine = Gemm(m, n, k, wavefronts=1), Machine(llc=1 << 32)
     plain = play(gemm, ranks, machine, "sequential")
@@ -168,9 +168,8 @@ def test_without_contention_only_the_longer_counts(m, n, k, ranks):
     least = max(plain.gemm_end, scatter) + gather
     most = max(plain.gemm_end, lead + scatter) + gather
     assert 0.98 * least <= fused.seconds <= 1.02 * most
-    tiles = prod(gemm.tiles)
-    stages = ceil(tiles / machine.slots) * machine.slots / tiles * formula.gemm
-    print(fused.seconds / formula.t3(), stages / formula.gemm, fused.seconds / (max(stages, formula.lead + scatter) + formula.ag))
+    computed = ceil(prod(gemm.tiles) / machine.slots) * machine.slots * prod(gemm.tile)
+    stages = computed / (m * n) * formula.gemm
     assert 0.99 * formula.t3() <= fused.seconds
     assert fused.seconds <= 1.02 * (max(stages, formula.lead + scatter) + formula.ag)
     assert fused.gemm_end == pytest.approx(plain.gemm_end, rel=2e-3)
@@ -254,7 +253,7 @@ def test_a_small_tracker_stalls_and_changes_nothing_else():
     assert tiny.seconds > large.seconds
 
 
-@pytest.mark.parametrize("sizes, ranks, records", [((80, 32, 8), 6, 1), ((32, 48, 64), 4, 2)])
+@pytest.mark.parametrize("sizes, ranks, records", [((80, 32, 8), 6, 1), ((64, 64, 8), 6, 2)])
 def test_ranks_whose_trackers_wait_for_each_other_do_not_wait_for_ever(sizes, ranks, records):
     """Found by search: on each rank a chunk's store takes the only records before the store of the
     chunk that the rank above waits for."""
@@ -262,26 +261,12 @@ def test_ranks_whose_trackers_wait_for_each_other_do_not_wait_for_ever(sizes, ra
     machine = Machine(cus=16, llc=1024, tracker_sets=1, tracker_records=records)
     values = partials(gemm, ranks, 0)
     done = play(gemm, ranks, machine, "t3", mode="full", values=values)
-    assert 0 < done.tracker.spilled < done.tracker.stalls
+    assert done.tracker.spilled > 0 and done.tracker.stalls > 0
     assert "tracker, parts past it" in str(done.to_table())
     assert (done.values == ring_sum(values, Tiling(gemm, ranks))).all()
     wide = play(gemm, ranks, Machine(cus=16, llc=1024), "t3", mode="full")
     assert wide.tracker.spilled == 0 and "past it" not in str(wide.to_table())
     assert wide.drams == done.drams
-
-
-def test_posted_stores_are_those_that_outrun_the_link():
-    """A stage makes all tiles of the first chunk at once: the link still has all but what it sent
-    by then; where it is faster than the GEMM, one tile."""
-    gemm = Gemm(512, 256, 64, tile=(32, 32), wavefronts=1)
-    chunk, tile = gemm.bytes // 4, 32 * 32 * 2
-    slow = play(gemm, 4, Machine(cus=64, link=1e6))
-    assert chunk - tile <= slow.posted <= chunk
-    assert play(gemm, 4, Machine(cus=1, wgs_per_cu=1, link=1e12)).posted == tile
-    both = [play(gemm, 4, SMALL, mode=mode).posted for mode in ("mirror", "full")]
-    assert both[0] == both[1] > 0
-    assert ["link, stores posted at the peak", show_bytes(slow.posted)] in slow.to_table()
-    assert play(gemm, 4, SMALL, collective="ring_ag").posted == 0  # all by DMA
 
 
 def test_a_part_s_times_follow_each_other():
@@ -304,10 +289,3 @@ def test_a_part_s_times_follow_each_other():
             if position < 3:
                 there = t.arrived[rule.to][mine]
                 np.testing.assert_allclose(there, at["sent"] + latency, rtol=1e-12)
-
-
-def test_a_paper_s_sublayer_takes_far_less_than_two_seconds():
-    """0.2 s on a quiet machine; processor time, so that others do not decide."""
-    started = time.process_time()
-    play(Gemm(8192, 4256, 2128), 8)
-    assert time.process_time() - started < 2.0

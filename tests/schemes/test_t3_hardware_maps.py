@@ -1,5 +1,8 @@
 """Address maps of T3: those that exist, those that people write, and what is wrong with them."""
 
+import inspect
+import sys
+
 import numpy as np
 import pytest
 
@@ -14,6 +17,8 @@ from tpviz.schemes.t3.hardware import (
     maps,
     play,
 )
+from tpviz.schemes.t3.hardware.maps import OPS
+from tpviz.schemes.t3.hardware.tiling import Tiling
 
 GEMM = Gemm(48, 40, 16, itemsize=8, tile=(8, 8), wavefronts=2)
 
@@ -121,30 +126,85 @@ def mutant(mine, rng):
     """The same with one thing changed."""
     rank, place = rng.integers(len(mine)), rng.integers(len(mine))
     chunk = mine[rank][place][0]
-    to, updates = int(rng.integers(len(mine))), int(rng.integers(1, 4))
-    mine[rank][place] = chunk, [Remote(to), Dma(to, "update", updates), Local(updates)][
+    to, updates, op = int(rng.integers(len(mine))), int(rng.integers(1, 4)), OPS[rng.integers(2)]
+    mine[rank][place] = chunk, [Remote(to, op), Dma(to, op, updates), Local(updates)][
         rng.integers(3)]
     return mine
 
 
-def test_what_is_let_through_is_right():
-    """Of maps with one rule changed, those without faults give the sum; few are."""
-    rng, accepted = np.random.default_rng(0), 0
+def right(collective, values):
+    """What a collective of m x n arrays leaves, in the order of ranks where there are several."""
+    if collective == "all_to_all":
+        return values
+    if collective != "ring_ag":
+        return values.sum(0)
+    whole, grid = np.empty_like(values[0]), Tiling(GEMM, len(values))
+    for tile, chunk in enumerate(grid.chunk_of):
+        for place in grid.parts(tile):
+            whole[place] = values[chunk][place]
+    return np.stack([whole] * len(values))
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_what_is_let_through_is_right(collective):
+    """Of maps with one rule changed those without faults end, with the right numbers; they are few:
+    parts of a sum that go by way of memory where the store could go at once."""
+    rng, accepted = np.random.default_rng(2), set()
     values = rng.integers(-9, 9, (4, GEMM.m, GEMM.n)).astype(float)
-    for _ in range(150):
-        before = maps("ring_rs", 4)
-        mine = mutant(maps("ring_rs", 4), rng)
-        if check(mine):
-            with pytest.raises(ValueError, match="no ring_rs"):
-                play(GEMM, 4, maps=mine)
+    for _ in range(300):
+        before = maps(collective, 4)
+        mine = mutant(maps(collective, 4), rng)
+        if check(mine, collective):
+            with pytest.raises(ValueError, match=f"no {collective}"):
+                play(GEMM, 4, collective=collective, maps=mine)
             continue
-        new = [rule for row, old in zip(mine, before) for (_, rule), (_, was) in zip(row, old)
-               if rule != was]
-        accepted += len(new)
-        assert all(type(rule) is Dma and rule.updates == 1 for rule in new)  # by way of memory here
-        done = play(GEMM, 4, Machine(cus=3), mode="full", values=values, maps=mine)
-        assert (done.values == values.sum(0)).all()
-    assert accepted < 5
+        new = {(rank, place, rule) for rank, row in enumerate(mine)
+               for place, (_, rule) in enumerate(row) if rule != before[rank][place][1]}
+        assert all(type(rule) is Dma and rule.updates == 1 for *_, rule in new)
+        if new - accepted:
+            accepted |= new
+            done = play(GEMM, 4, Machine(cus=3), "t3", collective, "full", values, mine)
+            assert (done.values == right(collective, values)).all()
+    print(collective, len(accepted))
+    assert (0 < len(accepted) < 8) == COLLECTIVES[collective].sums
+
+
+def test_all_to_all_awaits_nothing():
+    """A part by way of memory is waited for by nobody: as many updates as a buffer has sources
+    never come."""
+    mine = maps("all_to_all", 3)
+    mine[0][0] = 1, Dma(1, "store", 1)
+    assert check(mine, "all_to_all") == [
+        "rank 0 sends chunk 1 by DMA: nothing is awaited here, parts stay apart: use Remote"]
+
+
+@pytest.mark.parametrize("mine, line", [
+    (5, "maps=5 is no list with a map for each rank"),
+    ([5, 5], "the map of rank 0 is 5, not a list of (chunk, rule)"),
+    ([[(0, Local(2)), 7], []], "rank 0: 7 is not (chunk, rule)"),
+    ([[(1, Remote(1), 3)], []], "rank 0: (1, Remote(to=1, op='update'), 3) is not (chunk, rule)"),
+    ([[(1.0, Remote(1))], []], "rank 0: there is no chunk 1.0, they are 0 to 1"),
+    ([[([1], Remote(1))], []], "rank 0: there is no chunk [1], they are 0 to 1"),
+    ([[(1, Remote(True))], []], "rank 0, chunk 1: there is no rank True, they are 0 to 1"),
+    ([[(1, Dma(1, "update", True))], []], "rank 0, chunk 1: updates=True must be a whole number")])
+def test_what_is_no_map(mine, line):
+    assert any(found.startswith(line) for found in check(mine)), check(mine)
+    with pytest.raises(ValueError, match="these maps are no ring_rs"):
+        play(GEMM, 2, maps=mine)
+
+
+def test_numbers_of_numpy_are_numbers():
+    mine = [[(np.int64(c), rule) for c, rule in row] for row in maps("ring_rs", 4)]
+    assert check(mine) == []
+
+
+def test_many_ranks_are_no_deep_recursion():
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 40)
+    try:
+        assert check(maps("ring_rs", 100)) == []
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_maps_that_play_refuses():

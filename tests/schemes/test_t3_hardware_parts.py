@@ -6,9 +6,11 @@ from math import inf
 import numpy as np
 import pytest
 
+from tpviz.cost import show_bytes
 from tpviz.schemes.t3.hardware import Gemm, Machine, play
 from tpviz.schemes.t3.hardware.dram import COMM, READ, STORE, Clock, Dram
 from tpviz.schemes.t3.hardware.llc import Cache
+from tpviz.schemes.t3.hardware.tenth import TENTH
 from tpviz.schemes.t3.hardware.tiling import Tiling
 
 PLAIN = Machine(dram=1e9, efficiency=1.0, mixed=0.5, queue=1, entry=100, update=2.0)
@@ -55,6 +57,16 @@ def test_mca_lets_communication_in_below_its_threshold_or_when_it_starved():
     assert served("mca", [*asked, (160e-9, READ, "p", 100, 1.0)], starved)[0] == "rrcrrqp"
 
 
+def test_a_starved_backlog_is_served_until_it_is_young_again():
+    """Five of communication wait since 0, one since 620 ns; the GEMM always waits too."""
+    one = replace(PLAIN, mixed=1.0, starvation=120e-9)
+    asked = [(0.0, READ, "r", 100, 1.0)] * 9 + [(0.0, COMM, c, 100, 1.0) for c in "abcde"] + [
+        (620e-9, COMM, "y", 100, 1.0)]
+    found, times = served("mca", asked, one)
+    assert found == "rrabcderyrrrrrr"
+    assert times == [100 * (i + 1) for i in range(15)]
+
+
 def test_updates_and_mixed_streams_cost_more():
     one = served("fifo", [(0.0, READ, "r", 100, 1.0)])[1]
     update = served("fifo", [(0.0, COMM, "u", 100, 2.0)])[1]
@@ -98,6 +110,23 @@ def test_stores_around_the_cache_leave_it_to_the_gemm():
     assert once <= after < 0.6 * before
 
 
+def test_panels_end_where_the_matrix_does():
+    """T-NLG's 4256 columns are 33.25 tiles: with room for all, each number is read once."""
+    for gemm in (Gemm(1024, 4256, 256), Gemm(1100, 512, 256), Gemm(90, 76, 24, tile=(32, 16))):
+        done = play(gemm, 2, Machine(llc=1 << 32, cus=8), "t3", mode="full")
+        assert done.dram["gemm_read"] == (gemm.m + gemm.n) * gemm.k * gemm.itemsize
+
+
+def test_a_tenth_of_the_machine_keeps_its_times():
+    """Amounts over rates, and times themselves; the full one's to 1 %, for rounding."""
+    def times(m):
+        return np.array([m.slots / m.rate, m.llc / m.dram, m.dma_buffer / m.link, m.latency,
+                         m.queue * m.entry / m.dram, m.starvation, m.dram / m.link])
+
+    np.testing.assert_allclose(times(TENTH), times(Machine()), rtol=0.01)
+    assert TENTH.cus * 10 == Machine().cus and TENTH.link * 10 == Machine().link
+
+
 @pytest.mark.parametrize("machine, expected", [
     ({"cus": 0}, "cus=0 is too small: the least that works is 1"),
     ({"policy": "random"}, "policy='random' is not possible: use 'round_robin', 'fifo' or 'mca'"),
@@ -134,11 +163,22 @@ def test_every_knob_says_what_it_is_and_where_it_is_from():
     (lambda: play(Gemm(256, 256, 64), 2, values=[0, 0]), "use mode='full'"),
     (lambda: play(Gemm(256, 256, 64), 2, mode="full", values=np.zeros((2, 9, 9))),
      "a partial of shape"),
+    (lambda: play(Gemm(256, 256, 64), 2, mode="full", values=5), "values=5 is no list"),
+    (lambda: play(Gemm(2, 256, 64, tile=(2, 128), wavefronts=1), 2, mode="full",
+                  values=[(np.zeros((2, 9)), np.zeros((9, 256)))] * 2), "rank 0: A "),
     (lambda: play(Gemm(256, 256, 64), 2, mode="full", values=np.zeros((3, 256, 256))),
      "3 values for ranks=2")])
 def test_sizes_that_clash(make, expected):
     with pytest.raises(ValueError, match=expected):
         make()
+
+
+def test_a_partial_of_two_rows_may_be_lists():
+    """It is not taken for (A, B)."""
+    gemm = Gemm(2, 32, 8, tile=(2, 16), wavefronts=1)
+    partials = np.random.default_rng(0).integers(-9, 9, (2, 2, 32))
+    done = play(gemm, 2, mode="full", values=partials.tolist())
+    assert (done.values == partials.sum(0)).all()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -157,6 +197,21 @@ def test_tiles_cover_the_output_once(seed):
     assert (seen == 1).all()
     assert sum(grid.chunk_bytes) == gemm.bytes
     assert {len(c) for c in grid.chunks} <= {grid.total // 3, grid.total // 3 + 1}
+
+
+def test_posted_stores_are_those_that_outrun_the_link():
+    """A stage makes all tiles of the first chunk at once: the link still has all but what it sent
+    by then; where it is faster than the GEMM, one tile."""
+    gemm = Gemm(512, 256, 64, tile=(32, 32), wavefronts=1)
+    chunk, tile = gemm.bytes // 4, 32 * 32 * 2
+    slow = play(gemm, 4, Machine(cus=64, link=1e6))
+    assert chunk - tile <= slow.posted <= chunk
+    assert play(gemm, 4, Machine(cus=1, wgs_per_cu=1, link=1e12)).posted == tile
+    small = Machine(cus=2, llc=64 << 10)
+    both = [play(gemm, 4, small, mode=mode).posted for mode in ("mirror", "full")]
+    assert both[0] == both[1] > 0
+    assert ["link, stores posted at the peak", show_bytes(slow.posted)] in slow.to_table()
+    assert play(gemm, 4, small, collective="ring_ag").posted == 0  # all by DMA
 
 
 def test_samples_add_up():

@@ -18,8 +18,8 @@ from collections import defaultdict
 
 class Table:
     """sets x records of update counters. peak : most records that were live at once. stalls : how
-    many updates had to wait. spilled : how many parts went past the full table. counts : per part the updates that it got. changes : (seconds, +1 or
-    -1) of records."""
+    many updates had to wait. spilled : how many parts went past the full table. counts : per part
+    the updates that it got. changes : (seconds, +1 or -1) of records."""
 
     def __init__(self, sets, records):
         self.sets, self.records = sets, records
