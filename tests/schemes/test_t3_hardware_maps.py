@@ -165,7 +165,6 @@ def test_what_is_let_through_is_right(collective):
             accepted |= new
             done = play(GEMM, 4, Machine(cus=3), "t3", collective, "full", values, mine)
             assert (done.values == right(collective, values)).all()
-    print(collective, len(accepted))
     assert (0 < len(accepted) < 8) == COLLECTIVES[collective].sums
 
 
