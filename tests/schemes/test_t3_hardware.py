@@ -157,7 +157,7 @@ def test_without_contention_only_the_longer_counts(m, n, k, ranks):
     Against the closed form too, which has the GEMM by rates alone: at most by the last stage, which
     is not full, the tiles at the edges, which are not whole, and 2 % for the first slice's reads
     and the last stage's stores, behind which nothing hides. 1 % less, since the link begins before
-    the first stage ends. The cache holds everything, since T3's stores leave more of it to the GEMM.
+    the first stage ends. The cache holds everything: T3's stores leave more of it to the GEMM.
     """
     gemm, machine = Gemm(m, n, k, wavefronts=1), Machine(llc=1 << 32)
     plain = play(gemm, ranks, machine, "sequential")
@@ -262,6 +262,7 @@ def test_ranks_whose_trackers_wait_for_each_other_do_not_wait_for_ever(sizes, ra
     values = partials(gemm, ranks, 0)
     done = play(gemm, ranks, machine, "t3", mode="full", values=values)
     assert done.tracker.spilled > 0 and done.tracker.stalls > 0
+    assert done.tracker.peak == records + 1  # one at a time, complete: it does not stay
     assert "tracker, parts past it" in str(done.to_table())
     assert (done.values == ring_sum(values, Tiling(gemm, ranks))).all()
     wide = play(gemm, ranks, Machine(cus=16, llc=1024), "t3", mode="full")
