@@ -102,6 +102,15 @@ def test_unequal_links_are_taken_for_the_slowest():
         assert simulated <= predicted * (1 + 1e-9) and predicted <= 1.1 * simulated
 
 
+def test_the_slowest_ring_decides():
+    """Rings of three on nodes of four: the first is within a node, two others are not."""
+    w = tv.GPT(layers=1, hidden=48, heads=6, seq=24, batch=4, vocab=48)
+    cluster = tv.clusters.nvswitch_nodes(3, gpus=4, nics=1).scale_model(hidden=64, slow_motion=100)
+    strategy = tv.T3(tp=3) * tv.DataParallel(dp=4)
+    assert tv.predict(strategy, w, cluster).step_time == pytest.approx(
+        tv.simulate(strategy, w, cluster).step_time, rel=0.05)
+
+
 def test_one_captured_rank_stands_for_the_ring(monkeypatch):
     strategy = tv.T3(tp=4, tile=10)
     one = tv.capture(strategy, W)

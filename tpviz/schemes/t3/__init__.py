@@ -21,7 +21,7 @@ from tpviz.strategy import Strategy, knob, register
 from tpviz.workload import GPT
 
 from .cost import cost, ledger, order
-from .tiles import cut
+from .tiles import cut, whole_chunk
 
 __all__ = ["GPT", "T3"]
 
@@ -68,14 +68,9 @@ class T3(Strategy):
     def tiles(self, rows, cols):
         """The tiles of a chunk of so many rows and columns, as `tiles.cut` makes them."""
         if self.mode != "tile":
-            return self.chunk(rows, cols)
+            return whole_chunk(rows, cols)
         height, width = self.tile if isinstance(self.tile, tuple) else (self.tile, 0)
         return cut(rows, cols, height or -(-rows // 4), width)
-
-    @staticmethod
-    def chunk(rows, cols):
-        """A chunk as one tile."""
-        return cut(rows, cols, rows)
 
     @property
     def _megatron(self):

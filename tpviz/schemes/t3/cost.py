@@ -17,10 +17,10 @@ partial sum's arrival a_i,
     e_i = max(e_{i-1} + g_i, a_{i-m}),    a_i = max(e_i, a_{i-1}) + c_i.
 
 `simulate` says the same where all links of the ring are alike; where they are not, all are taken
-for the slowest.
+for the slowest, of any replica's ring.
 """
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from tpviz.cost import Stretch, Transfer, transfer
 from tpviz.schemes.gpt.cost import Step, completes, seconds_of, segments, times, update
@@ -29,7 +29,7 @@ from tpviz.schemes.gpt.memory import held
 from tpviz.schemes.megatron.cost import sizes
 from tpviz.trace import Ledger
 
-from .tiles import bands
+from .tiles import bands, whole_chunk
 from .tiles import sizes as sizes_of
 
 
@@ -101,16 +101,21 @@ class Layers:
         self.activations, _, self.replicated = sizes(w, s.tp)
         self.message = lru_cache(self._message)
 
+    @cached_property
+    def links(self):
+        """Of neighbours in the rings of all replicas, one of each bandwidth and latency."""
+        links = (self.cluster.link((a, b), self.mesh.size, b - a)
+                 for ring in self.mesh.groups("tp") for a, b in zip(ring, ring[-1:] + ring))
+        return {link[:2]: link for link in links}.values()
+
     def _whole(self, collective, payload=None):
         return transfer(self.cluster, self.mesh, "tp", collective, payload or self.activations)
 
     def _message(self, height, width):
-        """The `Transfer` of a tile to the next rank, on the slowest link of the ring."""
-        ring, payload = tuple(self.mesh.group(0, "tp")), height * width * self.w.itemsize
-        links = [self.cluster.link((a, b), self.mesh.size, b - a)
-                 for a, b in zip(ring, ring[-1:] + ring)]
+        """The `Transfer` of a tile to the next rank, on the slowest link of all rings."""
+        payload = height * width * self.w.itemsize
         latency, sending = max((self.cluster.collective_parts("send", payload, 2, link)
-                                for link in links), key=sum)
+                                for link in self.links), key=sum)
         return Transfer("tp", latency + sending, latency)
 
     def ends(self):
@@ -134,7 +139,7 @@ class Layers:
         if not self.s.split:
             return stretch.covered(self._whole("all_gather") if self.s.tp > 1 else
                                    Transfer("tp", 0.0), layer[2])
-        return self._gathered(stretch, layer[2], self.s.chunk, lambda rows: self._gemm(
+        return self._gathered(stretch, layer[2], whole_chunk, lambda rows: self._gemm(
             features, rows, self.w.hidden))
 
     def row(self, stretch, layer, features):

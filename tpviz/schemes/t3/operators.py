@@ -16,6 +16,8 @@ from torch.nn.functional import linear
 from tpviz.schemes.collectives import gather_first
 from tpviz.schemes.operators import linear_gradients
 
+from .tiles import whole_chunk
+
 
 class Row(torch.autograd.Function):
     """y = sum over ranks of x W^T, whole on every rank; ``ring``: `ring.Ring`."""
@@ -101,8 +103,3 @@ class SplitColumn(torch.autograd.Function):
             of_weight = part if of_weight is None else of_weight.add_(part)
         of_bias = grad_2d.sum(0) if ctx.needs_input_grad[2] else None
         return own.view_as(x), of_weight, of_bias, None
-
-
-def whole_chunk(rows, cols):
-    """A chunk as one tile."""
-    return [(slice(0, rows), slice(0, cols))]

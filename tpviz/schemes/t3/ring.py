@@ -5,9 +5,11 @@ captured and replayed: the GEMM of a tile, then the wait for its partial sum, th
 GEMM needs nothing from the ring, so it covers the wait; and the wait never starves the link, which
 has the chunk before still to send. For equal tiles this is the best there is: the longer of all
 GEMMs, and of the first tile's with all messages after it (derived; tested). A message is asked for
-when the one of its number is sent, one chunk ahead, so that a rank holds at most a chunk of what
-others sent, and all ranks send and receive in step. Events are labelled with the position of their
-chunk in the rank's order (``chunk``), the same on all ranks.
+when the one of its number is sent, one chunk ahead, and the one sent a chunk before is waited for
+then, so that a rank holds a chunk that comes and a chunk that goes, and all ranks send and receive
+in step. Where ranks are alike that wait is over when it begins: the message of the same number has
+come (derived). Events are labelled with the position of their chunk in the rank's order
+(``chunk``), the same on all ranks.
 
 Shapes: T tokens, n ranks, k and h features.
 """
@@ -48,7 +50,8 @@ class Ring:
             return own
         rows, last = a.shape[0] // self.size, self.size - 1
         own = a.new_empty(rows, b.shape[1])
-        tiles, messages, tracker = self.tiles(*own.shape), Messages(self), Tracker()
+        tiles, tracker = self.tiles(*own.shape), Tracker()
+        messages = Messages(self, len(tiles))
         for position in range(self.size):
             for down, across in tiles:
                 done = messages.pass_on if position < last else own[down, across].copy_
@@ -76,8 +79,8 @@ class Ring:
             work.wait()
             yield slice(0, whole.shape[0]), whole
             return
-        rows, messages = x.shape[0], Messages(self)
-        parts = bands((pieces or self.tiles)(*x.shape))
+        rows, parts = x.shape[0], bands((pieces or self.tiles)(*x.shape))
+        messages = Messages(self, len(parts))
         for position, chunk in enumerate(gathering_order(self.rank, self.size)):
             for down in parts:
                 with label(chunk=position):
@@ -89,10 +92,11 @@ class Ring:
 
 
 class Messages:
-    """What goes round the ring during one GEMM: first in, first out."""
+    """What goes round the ring during one GEMM: first in, first out. most : on their way at once,
+    those of a chunk."""
 
-    def __init__(self, ring):
-        self.ring, self.coming, self.sent = ring, deque(), []
+    def __init__(self, ring, most):
+        self.ring, self.most, self.coming, self.sent = ring, most, deque(), deque()
 
     def pass_on(self, tensor):
         """Send to the rank below, and ask the one above for the message of the same number."""
@@ -101,6 +105,7 @@ class Messages:
         room = tensor.new_empty(tensor.shape)
         self.coming.append((room, dist.irecv(room, group=ring.up, group_src=above)))
         self.sent.append((tensor, dist.isend(tensor, group=ring.down, group_dst=below)))
+        self._let_go(self.most)
 
     def take(self):
         """The next message from the rank above, as soon as it is here."""
@@ -109,6 +114,10 @@ class Messages:
         return tensor
 
     def finish(self):
-        """Wait until all that was sent has arrived; its memory is needed until then."""
-        for _, work in self.sent:
-            work.wait()
+        """Wait until all that was sent has arrived."""
+        self._let_go(0)
+
+    def _let_go(self, most):
+        """Of what was sent all but the last ``most`` has arrived, and its memory is free."""
+        while len(self.sent) > most:
+            self.sent.popleft()[1].wait()

@@ -31,6 +31,11 @@ def cut(rows, cols, height, width=0):
     return [(down, across) for down in _slices(rows, height) for across in _slices(cols, width)]
 
 
+def whole_chunk(rows, cols):
+    """A chunk as one tile."""
+    return cut(rows, cols, 0)
+
+
 def bands(tiles):
     """The rows of tiles, each once: what a gather sends, which has whole rows."""
     return list({down.start: down for down, _ in tiles}.values())
