@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tpviz.schemes.t3.gpu import (
+    Contention,
     Settings,
     bandwidths,
     contention,
@@ -15,6 +16,8 @@ from tpviz.schemes.t3.gpu import (
     matmul_reduce_scatter,
     ring_sum,
 )
+from tpviz.schemes.t3.hardware.dram import COMM, READ, Clock, Dram
+from tpviz.schemes.t3.hardware.machine import Machine
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +45,14 @@ def test_bad_settings_and_sizes_are_refused_with_what_works():
             ("m=7 does not split", lambda: matmul_reduce_scatter(torch.ones(2, 7, 8),
                                                                  torch.ones(2, 8, 4))),
             ("nominal rate is at least 1.2e\\+12", lambda: machine_fields(
-                {"read": 9e11, "copy": 6e11, "update": 3e11}, dram=1e12))]:
+                {"read": 1.2e12, "update": 3e11}, 1e12)),
+            ("found\\['update'\\] must be a number", lambda: machine_fields({"read": 9e11}, 1e12)),
+            ("found\\['read'\\]=0 is not between", lambda: machine_fields({"read": 0}, 1e12)),
+            ("update=0.8 is not between 1.0 and 8.0.*measure again", lambda: machine_fields(
+                {"read": 9e11, "update": 5e11}, 1e12)),
+            ("use a smaller k", lambda: machine_fields(
+                {"read": 9e11, "update": 3e11}, 1e12,
+                [Contention("update", 0, 2e11, 1e-3, 1.1e-3, 1.1)]))]:
         with pytest.raises(ValueError, match=error):
             make()
 
@@ -64,13 +74,72 @@ def test_without_a_gpu_the_error_says_so(measure):
 
 
 def test_measured_bandwidths_become_fields_of_the_simulated_machine():
-    from tpviz.schemes.t3.hardware.machine import Machine
-    fields = machine_fields({"read": 9e11, "copy": 4e11, "update": 8e11 / 3}, dram=1e12)
-    machine = Machine(dram=1e12, **fields)
-    assert (machine.efficiency, machine.mixed) == (0.9, 0.8)
-    # A read and an update take (1 + update) bytes' time at the mixed rate.
-    assert machine.update == pytest.approx(2) and 8e11 / (1 + machine.update) == pytest.approx(
-        8e11 / 3)
+    """Measured on a simulated one, whose fields come back: alone, and copies or updates beside a
+    GEMM that the memory bounds, in blocks of 8 KB."""
+    for kind, policy, known in (("copy", "fifo", 0.6), ("update", "round_robin", 0.45)):
+        machine = Machine(dram=2e12, efficiency=0.9, mixed=known, update=2.5)
+        found = {}
+        for way in PARTS:
+            seconds, moved = simulated(machine, policy, 0, way, 1000)
+            found[way] = moved * BLOCK / seconds
+        alone, _ = simulated(machine, policy, 1000)
+        seconds, moved = simulated(machine, policy, 1000, kind)
+        row = Contention(kind, 0, moved * BLOCK / seconds, alone, seconds, seconds / alone)
+        slight = row._replace(rate=1.0, slowdown=1.0)  # less traffic counts for nothing
+        fields = machine_fields(found, 2e12, [slight, row])
+        assert fields["efficiency"] == pytest.approx(0.9)
+        assert fields["update"] == pytest.approx(2.5)
+        assert fields["mixed"] == pytest.approx(known, rel=0.02) and row.slowdown > 1.5
+
+
+BLOCK = 8192
+
+
+def simulated(machine, policy, reads, kind=None, blocks=None):
+    """(seconds, blocks moved): so many reads of a GEMM, eight asked for at once, and eight movers
+    beside it until it is done, or so many ``blocks`` are moved."""
+    clock, moved, left = Clock(), 0, reads
+    dram = Dram(clock, machine, policy)
+
+    def read(now, _):
+        nonlocal left
+        left -= 1
+        if left >= 8:
+            dram.ask(now, READ, "gemm_read", BLOCK, 1, read, None)
+
+    def move(now, parts):
+        nonlocal moved
+        moved += not parts
+        if parts:
+            cost = machine.update if parts[0] == "update" else 1
+            dram.ask(now, COMM, "rs_read", BLOCK, cost, move, parts[1:])
+        elif moved < blocks if blocks else left:
+            move(now, PARTS[kind])
+
+    for _ in range(8 if kind else 0):
+        move(0.0, PARTS[kind])
+    for _ in range(min(reads, 8)):
+        dram.ask(0.0, READ, "gemm_read", BLOCK, 1, read, None)
+    return clock.run(), moved
+
+
+PARTS = {"read": ["read"], "copy": ["read", "write"], "update": ["read", "update"]}
+
+
+def test_gpus_without_atomics_between_them_are_refused(monkeypatch):
+    from tpviz.schemes.t3.gpu import symmetric
+
+    class Four:
+        size = staticmethod(lambda: 4)
+
+    def everyone(found, own, group):
+        found[:] = [0, 1, 0, 2]
+    monkeypatch.setattr(symmetric.dist, "all_gather_object", everyone)
+    asked, joined = [], lambda *pair: asked.append(pair) or pair != (2, 1)
+    monkeypatch.setattr(symmetric, "native_atomics", joined)
+    with pytest.raises(RuntimeError, match="GPU 2 has no atomics on the memory of GPU 1"):
+        symmetric.check_atomics(0, Four)
+    assert set(asked) == {(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here it measures")

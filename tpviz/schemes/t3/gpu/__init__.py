@@ -1,8 +1,8 @@
 """T3 on a GPU: a GEMM whose tiles are sent on, and summed, while it still runs.
 
 `ring`: N virtual ranks on one GPU, modes sequential, chunk and tile. `symmetric`: the same kernel,
-a process for each rank. `traffic`: what copies beside a GEMM cost it (`contention`), as numbers
-that the simulator's `Machine` takes. `kernels`: Triton.
+a process for each rank. `traffic`: what copies beside a GEMM cost it (`contention`), and the fields
+of the simulator's `Machine` that follow (`machine_fields`). `kernels`: Triton.
 
     from tpviz.schemes.t3.gpu import Settings, contention, matmul_reduce_scatter
 
@@ -15,6 +15,7 @@ import importlib
 
 _HOME = {"Settings": "settings", "VirtualRing": "ring", "matmul_reduce_scatter": "ring",
          "ring_sum": "ring", "SymmetricRing": "symmetric", "contention": "traffic",
+         "Contention": "traffic",
          "bandwidths": "traffic", "machine_fields": "traffic"}
 __all__ = sorted(_HOME)
 

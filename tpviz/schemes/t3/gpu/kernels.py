@@ -12,7 +12,9 @@ the ring (rank r sends to r - 1):
 
 "Put" is an atomic add on zeroed memory (near-memory reduction: on NVIDIA in the L2 cache), or a
 plain store into an inbox whose reader does the addition. Either way an element gets exactly two
-addends a hop, and a + b = b + a, so bits do not depend on who comes first (derived).
+addends a hop, and a + b = b + a, so bits do not depend on who comes first (derived). Atomics differ
+from plain additions in subnormal numbers, which they take for zero on memory (PTX, atom.add.f32),
+and in the sign of zero: 0 + -0 = 0.
 
 Memory order. Puts are relaxed; what orders them is the counter of their tile. ``arrive``: a barrier
 puts all threads' puts before the one thread that adds to the counter, and that add releases them at
@@ -23,7 +25,8 @@ Tiles are read past the L1 cache, which no release of another program reaches.
 Progress. Workers never wait. A mover waits at position p for its own worker and for what the
 neighbour sent at position p - 1 (a worker's for p = 1, else a mover's), so the graph of waits has
 no cycle; and it can only starve them if they are not on the GPU, so with movers the whole grid must
-be resident: at most one program an SM, launched cooperatively (it fails rather than hangs).
+be resident: at most one program an SM, launched cooperatively (it fails rather than hangs). A rank
+of another process may never start, or stop: polls are counted, and a mover that gives up says so.
 
 Shapes: rank's A (m, k), B (k, n), sums (m, n) float32; a chunk is m / ranks rows, its tiles are
 numbered down the rows first. Tables hold each rank's address, so that a rank may be a buffer of
@@ -95,11 +98,14 @@ def arrive(counter, SCOPE: tl.constexpr):
 
 
 @triton.jit
-def wait_for(counter, needed, SCOPE: tl.constexpr):
-    """Poll until ``needed`` updates are counted."""
-    while tl.atomic_add(counter, 0, sem="acquire", scope=SCOPE) < needed:
-        pass
+def wait_for(counter, needed, polls, SCOPE: tl.constexpr):
+    """Poll until ``needed`` updates are counted, at most so often; how many there were."""
+    seen = tl.atomic_add(counter, 0, sem="acquire", scope=SCOPE)
+    while (seen < needed) & (polls > 0):
+        seen = tl.atomic_add(counter, 0, sem="acquire", scope=SCOPE)
+        polls -= 1
     tl.debug_barrier()
+    return seen
 
 
 @triton.jit
@@ -123,15 +129,16 @@ def forward(at, position, base, within, inside, sums, inbox, counter_of, counts,
     return seen
 
 
-@triton.jit(do_not_specialize=["first", "begin", "end"])
-def ring(a, b, sums, inbox, counts, first, ranks, workers, begin, end, m, n, k,
+@triton.jit(do_not_specialize=["first", "begin", "end", "patience"])
+def ring(a, b, sums, inbox, counts, first, ranks, workers, begin, end, m, n, k, patience,
          HERE: tl.constexpr, MOVERS: tl.constexpr, FUSED: tl.constexpr, ATOMIC: tl.constexpr,
          SCOPE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
          PRECISION: tl.constexpr):
     """Ranks ``first`` to ``first + HERE - 1``: tiles ``begin`` to ``end`` of each one's order.
 
     a (HERE, m, k), b (HERE, k, n); sums, inbox, counts: address of each rank's buffer (int64).
-    HERE * (workers + MOVERS) programs. FUSED False: tiles are stored in sums and nothing else.
+    HERE * (workers + MOVERS) programs. patience: polls of a tile. FUSED False: tiles are stored in
+    sums and nothing else.
     """
     program = tl.program_id(0)
     chunk_rows = m // ranks
@@ -168,16 +175,22 @@ def ring(a, b, sums, inbox, counts, first, ranks, workers, begin, end, m, n, k,
     elif MOVERS > 0:
         mover = program - HERE * workers
         rank = first + mover // MOVERS
-        for t in range(tiles + mover % MOVERS, ranks * tiles, MOVERS):
+        t = tiles + mover % MOVERS
+        while t < ranks * tiles:
             position, place = t // tiles, t % tiles
             chunk = (rank + 1 + position) % ranks
             row, col, row_in, col_in, base, within = tile_at(
                 chunk, place, chunk_rows, n, BM, BN)
             inside = row_in[:, None] & col_in[None, :]
             counter_of = chunk * tiles + place
-            wait_for(address(counts, rank, tl.int32) + counter_of, 2, SCOPE)
-            forward(rank, position, base, within, inside, sums, inbox, counter_of, counts,
-                    ranks, ATOMIC, SCOPE)
+            own = address(counts, rank, tl.int32)
+            t += MOVERS
+            if wait_for(own + counter_of, 2, patience, SCOPE) == 2:
+                forward(rank, position, base, within, inside, sums, inbox, counter_of, counts,
+                        ranks, ATOMIC, SCOPE)
+            else:  # the first chunk's counters are not used here: see `Ring.check`
+                tl.store(own + (rank + 1) % ranks * tiles, 1)
+                t = ranks * tiles
 
 
 INTERPRETED = not isinstance(ring, triton.runtime.JITFunction)

@@ -19,6 +19,9 @@ from tpviz.checks import one_of
 
 from .settings import MODES, Settings, ring_of, sizes
 
+PATIENCE = 1 << 26
+"""Polls of a tile's counter after which a mover gives up: about a minute (0.5 to 1 us each,
+estimated)."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -82,6 +85,15 @@ class Ring:
             torch.cuda.get_device_properties(a.device).multi_processor_count
         self.workers = self.settings.workers(self.here, processors)
 
+    def check(self, counts):
+        """``RuntimeError`` if a mover of this rank, with these counters, gave up; waits for it.
+
+        It says so in a counter that is not used else: the rank's first chunk is counted elsewhere.
+        """
+        if int(counts[(self.first + 1) % self.ranks * self.tiles]):
+            raise RuntimeError(f"rank {self.first}: a tile never had both its updates; the rank "
+                               f"{(self.first + 1) % self.ranks} above it does not run, or stopped")
+
     def launch(self, begin=0, end=None, fused=True):
         """Start the kernel on tiles ``begin`` to ``end`` of each rank's order; returns at once."""
         s = self.settings
@@ -91,7 +103,7 @@ class Ring:
         with torch.cuda.device_of(self.a):
             kernels().ring[(self.here * (self.workers + movers),)](
                 self.a, self.b, *self.tables, self.first, self.ranks, self.workers, begin, end,
-                self.m, self.n, self.k, HERE=self.here, MOVERS=movers, FUSED=fused,
+                self.m, self.n, self.k, PATIENCE, HERE=self.here, MOVERS=movers, FUSED=fused,
                 ATOMIC=s.reduce == "atomic", SCOPE=self.scope, BM=s.tile[0], BN=s.tile[1],
                 BK=s.tile[2], PRECISION="ieee", num_warps=s.warps, num_stages=s.stages,
                 enable_fp_fusion=True, **cooperative)
@@ -129,7 +141,8 @@ class VirtualRing(Ring):
         """Compute and reduce-scatter; (ranks, m / ranks, n) float32, a view until the next run.
 
         "sequential": the GEMM, then a ring reduce-scatter. "chunk": a GEMM a chunk, its hop on a
-        side stream meanwhile. "tile": one kernel, tiles leave as they are done. Bits agree.
+        side stream meanwhile. "tile": one kernel, tiles leave as they are done. Bits agree, but
+        for subnormal numbers and the sign of zero where "tile" adds by atomics; see `Settings`.
         """
         one_of("mode", mode, MODES)
         if mode == "tile":
@@ -185,7 +198,7 @@ class VirtualRing(Ring):
 def matmul_reduce_scatter(a, b, mode="tile", settings=None):
     """a @ b of every virtual rank, summed and scattered; the arguments of `VirtualRing`.
 
-    Returns (ranks, m / ranks, n) float32. Equal bit for bit in all modes and to `ring_sum`.
+    Returns (ranks, m / ranks, n) float32, with the bits of `ring_sum` as `VirtualRing.run` says.
     """
     return VirtualRing(a, b, settings).run(mode).clone()
 

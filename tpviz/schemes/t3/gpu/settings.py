@@ -16,8 +16,9 @@ class Settings:
     ----------
     tile : rows, columns and depth of a GEMM tile; powers of two, 16 or more (Triton's dot).
     reduce : "atomic" adds updates to zeroed memory as they come; "turn" stores what arrives in an
-        inbox, and whoever sends the tile on adds it. Same bits; "turn" reads more and needs twice
-        the memory.
+        inbox, and whoever sends the tile on adds it. Sums are equal but for subnormal numbers,
+        which float32 atomics on memory take for zero, and the sign of zero. "turn" reads more and
+        needs an inbox as large as the sums; so do virtual ranks in modes other than tile.
     movers : programs a rank that do nothing but wait for finished tiles and move them, each on an
         SM that the GEMM does not get; 0 lets whoever completes a tile move it.
     programs : GEMM programs a rank; None shares out the GPU's SMs.

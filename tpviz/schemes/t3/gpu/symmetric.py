@@ -8,16 +8,23 @@ Every rank maps the others' buffers, so the kernel's puts go to the neighbour's 
 counter, over NVLink between GPUs. A neighbour is one GPU away, so counters are released at system
 scope. Two processes on one GPU (for tests) need TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1 and
 take turns on it: their default is ``movers=0``, in which nobody waits. Between GPUs movers keep
-each rank on its own link; without them a rank may send on a tile of its neighbour.
+each rank on its own link; without them a rank may send on a tile of its neighbour. Counters need
+atomics on the neighbour's memory, as NVLink has them and PCIe has not.
 
 Torch calls its module alpha. Not run yet: it needs a GPU.
 """
+
+import ctypes
+from itertools import permutations
 
 import torch
 import torch.distributed as dist
 
 from .ring import Ring
 from .settings import Settings, ring_of, sizes
+
+TIMEOUT = 120_000
+"""Milliseconds after which a barrier ends in a CUDA error; longer than a mover's patience."""
 
 
 class SymmetricRing(Ring):
@@ -29,8 +36,8 @@ class SymmetricRing(Ring):
     settings : `Settings`; None: 8 movers where each rank has a GPU, else none.
     group : of torch.distributed; None is the world.
 
-    Raises ``ValueError`` for sizes that do not fit; ``RuntimeError`` without CUDA, Triton, or
-    memory that the ranks can map (torch's own words).
+    Raises ``ValueError`` for sizes that do not fit; ``RuntimeError`` without CUDA, Triton, atomics
+    between the GPUs, or memory that the ranks can map (torch's own words).
     """
 
     def __init__(self, a, b, settings=None, group=None):
@@ -41,6 +48,7 @@ class SymmetricRing(Ring):
         if not a.is_cuda:
             raise RuntimeError(f"a is on {a.device}: torch's symmetric memory needs CUDA")
         settings = settings or Settings(movers=8 if torch.cuda.device_count() >= ranks else 0)
+        check_atomics(a.device.index, group)
         _, m, _, n = sizes((1, *a.shape), (1, *b.shape))
         tiles = settings.tiles(ring_of(ranks, m), n)
         atomic = settings.reduce == "atomic"
@@ -54,8 +62,11 @@ class SymmetricRing(Ring):
         super().__init__(a[None], b[None], *tables, first=group.rank(), settings=settings,
                          scope="sys")
 
-    def run(self):
+    def run(self, check=True):
         """Compute and reduce-scatter; this rank's (m / ranks, n) float32, a view until the next.
+
+        With movers it waits for the GPU, and raises ``RuntimeError`` if a rank did not send all
+        (each depends on all others); ``check=False`` does neither.
 
         Barriers on the stream: nobody may send before all have cleared, and without movers a
         rank's kernel can end before its last tile has come.
@@ -63,10 +74,32 @@ class SymmetricRing(Ring):
         self.counts.zero_()
         if self.settings.reduce == "atomic":
             self.sums.zero_()
-        self.handles[0].barrier()
+        self.handles[0].barrier(timeout_ms=TIMEOUT)
         self.launch()
-        self.handles[0].barrier()
+        if check and self.settings.movers:
+            self.check(self.counts)
+        self.handles[0].barrier(timeout_ms=TIMEOUT)
         return self.sums[self.first * self.chunk:(self.first + 1) * self.chunk]
+
+
+def check_atomics(device, group):
+    """``RuntimeError``, on all ranks, unless their GPUs' atomics work on each other's memory.
+
+    Ranks that see only their own GPU all call it 0, and are not asked. Collective.
+    """
+    devices = [None] * group.size()
+    dist.all_gather_object(devices, device, group=group)
+    for pair in permutations(sorted(set(devices)), 2):
+        if not native_atomics(*pair):
+            raise RuntimeError(f"GPU {pair[0]} has no atomics on the memory of GPU {pair[1]}, "
+                               "where a ring counts tiles: use GPUs that NVLink joins")
+
+
+def native_atomics(one, other):
+    """Whether the driver says so: attribute 3, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED."""
+    found = ctypes.c_int()
+    ask = ctypes.CDLL("libcuda.so.1").cuDeviceGetP2PAttribute
+    return ask(ctypes.byref(found), 3, one, other) == 0 and found.value == 1
 
 
 def mapped(buffer, handle, me, ranks):

@@ -2,7 +2,8 @@
 
     rows = contention(m=8192, n=4256, k=2128, movers=16)
     [(row.rate, row.slowdown) for row in rows]     # bytes/s moved beside it; GEMM time over alone
-    Machine(dram=3.35e12, **machine_fields(bandwidths(), dram=3.35e12))
+    rows = contention(m=32768, n=32768, k=64, kind="copy")     # a GEMM that the memory bounds
+    Machine(dram=3.35e12, **machine_fields(bandwidths(), 3.35e12, rows))    # for the simulator
 
 Movers are programs on SMs that the GEMM does not get in either case, so what the GEMM loses is
 memory, not compute units. That is T3's premise (its DMA takes no unit), and unlike a copy engine a
@@ -17,13 +18,18 @@ import torch
 
 from tpviz.checks import number, one_of, whole_number
 
+from ..hardware.machine import Machine
 from .ring import check_device
 from .settings import Settings
 
 BLOCK = 8192
 """Float32 numbers of a block: 32 KB a mover at a time."""
+MOST = 1.1
+"""Of one memory that two streams may seem to have, by noise (chosen)."""
 KINDS = ("read", "write", "copy", "update")
 PAUSES = (1000, 300, 100, 30, 10, 3, 0)
+DELAY = 10_000_000
+"""Clocks for which the GPU is kept busy while a call is launched: some 5 ms (estimated)."""
 
 
 class Contention(NamedTuple):
@@ -135,23 +141,46 @@ def bandwidths(buffer=1 << 30, repeats=20, device="cuda"):
     return found
 
 
-def machine_fields(found, dram):
-    """Fields of the simulator's `Machine` from `bandwidths`: efficiency, mixed, update.
+def machine_fields(found, dram, rows=()):
+    """Fields of the simulator's `Machine`: efficiency, update, and mixed if there are ``rows``.
 
-    dram : nominal bytes/s of the memory. Derived from the simulator's own memory: a stream alone
-    gets efficiency * dram; a copy passes 2 bytes a byte and a read with an update 1 + update, both
-    at mixed * dram.
+    found : of `bandwidths`. dram : nominal bytes/s of the memory. rows : of `contention`, with a
+    GEMM that the memory bounds (small k); the one with most traffic counts.
 
-    >>> machine_fields({"read": 9e11, "copy": 4e11, "update": 3e11}, dram=1e12)
-    {'efficiency': 0.9, 'mixed': 0.8, 'update': 1.6666666666666665}
+    Derived from the simulator's own memory. A stream alone gets efficiency * dram, and a read with
+    an update passes 1 + update bytes a byte. With both streams queued all the time, in a second the
+    GEMM gets 1 / slowdown of its seconds alone, the movers rate / found[kind] of theirs. The sum
+    would be 1 if nothing were lost, and is mixed / efficiency.
+
+    Raises ``ValueError`` for rates that no `Machine` has, and rows whose GEMM had memory to spare.
+
+    >>> machine_fields({"read": 9e11, "update": 3e11}, 1e12)
+    {'efficiency': 0.9, 'update': 2.0}
+    >>> row = Contention("update", 0, rate=9e10, alone=1e-3, seconds=2e-3, slowdown=2.0)
+    >>> round(machine_fields({"read": 9e11, "update": 3e11}, 1e12, [row])["mixed"], 3)
+    0.72
     """
     number("dram", dram, 1e9, 1e15)
-    if found["read"] > dram or 2 * found["copy"] > dram:
-        raise ValueError(f"reads of {found['read']:.3g} and copies of {found['copy']:.3g} bytes/s "
-                         f"pass more than dram={dram:.3g}: its nominal rate is at least "
-                         f"{max(found['read'], 2 * found['copy']):.3g}")
-    return {"efficiency": found["read"] / dram, "mixed": 2 * found["copy"] / dram,
-            "update": 2 * found["copy"] / found["update"] - 1}
+    loaded = max(rows, key=lambda row: row.rate, default=None)
+    for kind in ("read", "update", *([loaded.kind] if loaded else [])):
+        number(f"found[{kind!r}]", found.get(kind), 1.0, 1e15)
+    if found["read"] > dram:
+        raise ValueError(f"reads of {found['read']:.3g} bytes/s pass more than dram={dram:.3g}: "
+                         f"its nominal rate is at least {found['read']:.3g}")
+    fields = {"efficiency": found["read"] / dram, "update": found["read"] / found["update"] - 1}
+    if loaded:
+        share = 1 / loaded.slowdown + loaded.rate / found[loaded.kind]
+        if share > MOST:
+            raise ValueError(f"the GEMM's {1 / loaded.slowdown:.3g} of its speed alone and the "
+                             f"movers' {share - 1 / loaded.slowdown:.3g} are more than one memory "
+                             "gives: the memory does not bound this GEMM; use a smaller k")
+        fields["mixed"] = fields["efficiency"] * min(share, 1.0)
+    try:
+        Machine(dram=dram, **fields)
+    except ValueError as error:
+        raise ValueError(f"these rates are those of no memory that the simulator has: {error}; "
+                         "measure again, or leave that field at its default") from None
+    return fields
 
 
 def processors(device):
@@ -160,8 +189,12 @@ def processors(device):
 
 
 def timed(function):
-    """Seconds between CUDA events around a call; waits for it."""
+    """Seconds of the GPU's work that a call starts, between CUDA events; waits for it.
+
+    The GPU is kept busy before, so that all is queued when it begins: launching is not counted.
+    """
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(DELAY)
     start.record()
     function()
     end.record()
