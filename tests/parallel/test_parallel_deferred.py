@@ -1,9 +1,11 @@
 """Weights' gradients that come later: of every linear layer of a traced model, of nothing else."""
 
 import foreign
+import pytest
 import torch
 from torch import nn
 
+import tpviz as tv
 from tpviz.parallel.stages import ModuleStage
 from tpviz.schemes.merak.partition import partition_of, trace
 from tpviz.schemes.merak.stage import Runner
@@ -68,3 +70,33 @@ class Odd(nn.Module):
 def test_only_learned_weights_of_linear_layers_wait():
     late = checked(Odd(), {"x": foreign.vectors(4, 2)}, lambda out: out.square().mean())
     assert late == {"plain.weight", "frozen.weight", "frozen.bias", "fixed.bias"}
+
+
+def squares(out):
+    """A loss."""
+    return out.logits.square().mean()
+
+
+def split_layers(make, inputs):
+    """On a rank: (largest error, gradients of split layers that came later, split layers)."""
+    from unittest.mock import patch
+
+    from tpviz.schemes.merak import stage
+    strategy, late = tv.Merak(pp=2, tp=2, microbatches=2, schedule="zb_h1"), set()
+
+    def noted(later, paths):
+        late.update(paths.get(id(note.weight), "") for note in later)
+        return plain(later, paths)
+    plain = stage.make_gradients
+    with patch.object(stage, "make_gradients", noted):
+        error = tv.verify_parallel(make, strategy, inputs, 2, loss=squares).max_error
+        model = tv.parallelize(make(), strategy, inputs)
+    return error, late, {path for s in model.pipeline.stages.values() for path in s.held()}
+
+
+@pytest.mark.parametrize("make, inputs", [
+    (foreign.gpt2, foreign.tokens(8)), (foreign.llama, foreign.tokens(8))])
+def test_split_layers_wait_too(make, inputs):
+    for error, late, layers in tv.launch(split_layers, make, inputs, world_size=4, progress=False,
+                                         timeout=150):
+        assert error < 1e-10 and layers and layers <= late

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tpviz.schemes.atp.operators import Gather, Linear, Way
+from tpviz.schemes import operators
+from tpviz.schemes.atp.operators import Gather, Linear, Products, Way
 from tpviz.schemes.axonn.weights import Weight
 from tpviz.schemes.collectives import own_of
 
@@ -128,8 +129,27 @@ class SplitLinear(Held):
 
     def _linear(self, x, weight, again, bias):
         way = self.way
-        if way.contract.size() == way.spread.size() == 1 and again is None:
+        # the gradient of a weight that was cast, or gathered, passes through that: it cannot wait
+        own = (weight if weight._base is None else weight._base) is self.weight
+        notes = operators.later() if own and self.weight.requires_grad else None
+        products = Products if notes is None else Later(notes, self)
+        if way.contract.size() == way.spread.size() == 1 and again is notes is None:
             return F.linear(x, weight, bias)
         if way.contract.size() == 1 or bias is None:
-            return Linear.apply(x, weight, bias, way, again)
-        return Linear.apply(x, weight, None, way, again) + bias
+            return Linear.apply(x, weight, bias, way, again, products)
+        return Linear.apply(x, weight, None, way, again, products) + bias
+
+
+class Later(Products):
+    """Products of a layer on a pipeline that leaves weights' gradients for later: a note is taken,
+    see `tpviz.schemes.operators.deferring`."""
+
+    def __init__(self, notes, layer):
+        self.notes, self.layer = notes, layer
+
+    def weight(self, x, grad, bias):
+        """No gradients yet."""
+        layer = self.layer
+        self.notes.append(operators.Note(x.detach(), grad, layer.weight,
+                                         layer.bias if bias else None, bool(layer.part.out_dim)))
+        return None, None
