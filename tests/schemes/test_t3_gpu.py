@@ -122,7 +122,7 @@ class TestKernels:
         pair = [rings.Ring(a[r:r + 1], b[r:r + 1], sums, sums, counts, first=r, settings=settings)
                 for r in range(2)]
         pair[0].launch()
-        with pytest.raises(RuntimeError, match="rank 0: a tile never had both.* rank 1 above"):
+        with pytest.raises(RuntimeError, match=r"rank 0: a tile never had both.* rank 1 above"):
             pair[0].check(buffers[1][0])
         pair[1].launch()  # which has all of rank 0's
         pair[1].check(buffers[1][1])
