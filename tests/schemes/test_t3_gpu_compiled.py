@@ -1,4 +1,4 @@
-"""T3's kernels compiled for GPUs that are not here: which fences and atomic adds are in the code."""
+"""T3's kernels compiled for GPUs that are not here: the fences and atomic adds in their code."""
 
 import importlib.util
 import os
