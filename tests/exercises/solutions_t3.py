@@ -210,7 +210,7 @@ WRONG = {
     "t3_traffic": [
         (traffic_first_reads, "step=1, .* the own part of one chunk is read and sent"),
         (traffic_no_last, "what came in last and the own part are read, and their sum is written"),
-        (traffic_stored, "its stores go to the neighbour, nothing stays here"),
+        (traffic_stored, "its stores go to the next GPU .r - 1., nothing stays here"),
         (traffic_read_back, "an update is no read of the GPU's. .* nobody reads it"),
         (traffic_turned, "reads come first, then writes"),
         (traffic_adds_by_reading, r"you return \(2, 2\)\. Near-memory compute adds where"),
