@@ -19,6 +19,7 @@ DRAWN_ANEW = "([picture, old]) => picture.innerHTML !== old"
 THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})"
 
 
+@pytest.mark.parametrize("lab", ["disabled"], indirect=True)  # test_lab.py has the other setting
 def test_drag_guess_run_compare(chromium, lab):
     """A slider changes the prediction; the guess opens Run; all results stand together."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])

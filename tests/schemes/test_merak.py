@@ -31,7 +31,7 @@ def wide(strategy, w=DEEP):
 # The whole product is in bench/sweep_merak.py; here every schedule meets a part of the rest.
 CASES = [(place, name, RECOMPUTE[(k + j) % 3], (k + 2 * j) % 4)
          for j, name in enumerate(SCHEDULES) for k, place in enumerate(PLACES)
-         if place[0] > 1 and (j + k) % 5 == 0]
+         if place[0] > 1 and (j + k) % 7 == 0]
 
 
 @pytest.mark.parametrize("place, name, recompute, level", CASES, ids=str)
@@ -56,7 +56,7 @@ def test_odd_microbatches_blocks_and_halves():
     odd = replace(DEEP, layers=5, batch=6)
     for level in (1, 2, 3):
         assert_equal(tv.Merak(pp=2, tp=2, microbatches=2, schedule="1f1b", subpipeline=level), odd)
-        assert_equal(tv.Merak(pp=2, tp=2, microbatches=6, schedule="gpipe", subpipeline=level), odd)
+    assert_equal(tv.Merak(pp=2, tp=2, microbatches=6, schedule="gpipe", subpipeline=2), odd)
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.3, 1.0])
@@ -67,7 +67,7 @@ def test_stage_aware(keep):
 
 # -- what is sent, and how long it takes ---------------------------------------------------------
 MODELS = [((2, 2, 1), name, recompute, level) for (name, recompute), level in zip(
-    product(SCHEDULES, RECOMPUTE), (0, 1, 2, 3) * 7)][::4] + [
+    product(SCHEDULES, RECOMPUTE), (0, 1, 2, 3) * 7)][::9] + [
         ((2, 1, 2), "1f1b", "full", 0), ((2, 1, 1), "zb_v", "none", 0)]
 
 

@@ -134,7 +134,7 @@ clusters = st.builds(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.short)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(cluster=clusters, tied=st.booleans())
 def test_equals_the_simulation_on_any_cluster(strategy, cluster, tied):
     w = replace(TINY, tied=tied)
