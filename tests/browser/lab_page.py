@@ -16,7 +16,8 @@ KERNEL_READY = """() => {
 RUN_ALL = "() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }"
 DRAWN_ANEW = "([picture, old]) => picture.innerHTML !== old"
 THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})"
-ERROR = ".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.error']"
+# Lab shows what a cell writes to stderr alike; a traceback begins in red.
+ERROR = ".jp-OutputArea-output[data-mime-type$='stderr']:has(.ansi-red-fg)"
 ALL_DONE = """([prompts, error]) => {
     const texts = [...document.querySelectorAll(prompts)].map(p => p.textContent);
     const done = texts.length > 0 && texts.every(t => /\\[\\d+\\]/.test(t));

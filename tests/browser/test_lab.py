@@ -112,6 +112,18 @@ ipywidgets.VBox([slider, label])
 HEARD = "n => document.querySelector('.probe').textContent.split('[').length > n"
 
 
+@pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
+def test_a_failing_cell_is_said(chromium, lab):
+    """Else every test here would wait for the cells after it, and say nothing of why."""
+    texts = "import sys\nprint('no error', file=sys.stderr)", "missing", "1"
+    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, texts)])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, lab.folder / "failing.ipynb")
+    with pytest.raises(AssertionError, match="name 'missing' is not defined"):
+        with lab_page(chromium, lab.url, "failing.ipynb", timeout_s=20):
+            pass
+
+
 def test_the_two_settings_differ_in_their_threads(chromium, lab):
     """Widget callbacks get a thread of their own with one setting, and not with the other."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(PROBE)])
