@@ -124,6 +124,14 @@ class View:
         return self.root.page.locator(f".tpv-blocks[data-step='{step}']").first
 
 
+def written(lab, name, *texts):
+    """The name of a new notebook with a code cell of each text."""
+    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, texts)])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, lab.folder / name)
+    return name
+
+
 def without_ranks(lab, notebook, words=("run=", "tv.run(", "tv.verify(", "tv.check(")):
     """The name of a copy of a notebook without the cells that start ranks: those have any of the
     ``words``. Where all notebooks run, they run too; here it is about what is drawn."""

@@ -3,9 +3,8 @@
 Screenshots of both themes go to out/screenshots, for a person to look at.
 """
 
-import nbformat
 import pytest
-from lab_page import DRAWN_ANEW, lab_page
+from lab_page import DRAWN_ANEW, lab_page, written
 
 pytestmark = pytest.mark.browser
 
@@ -20,11 +19,7 @@ VIEW = ".tpv-blocks[data-ready]"
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
 def test_block_and_explore(chromium, lab):
     """Keys step and play; knobs redraw or say why not; a click looks from another rank."""
-    cells = [nbformat.v4.new_code_cell(text) for text in (BLOCKS, EXPLORE)]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(notebook, lab.folder / "atp.ipynb")
-    with lab_page(chromium, lab.url, "atp.ipynb") as page:
+    with lab_page(chromium, lab.url, written(lab, "atp.ipynb", BLOCKS, EXPLORE)) as page:
         block = page.view(VIEW)
         box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-blocks")).first
         keys_step(page, block)

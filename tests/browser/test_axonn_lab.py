@@ -3,9 +3,8 @@
 Screenshots of both themes go to out/screenshots, for a person to look at.
 """
 
-import nbformat
 import pytest
-from lab_page import lab_page
+from lab_page import lab_page, written
 
 pytestmark = pytest.mark.browser
 
@@ -16,10 +15,7 @@ VIEW = ".tpv-blocks[data-ready]"
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
 def test_cube(chromium, lab):
     """Keys step and play; a click looks from another rank; knobs redraw, light, or say why not."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CUBE)])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(notebook, lab.folder / "axonn.ipynb")
-    with lab_page(chromium, lab.url, "axonn.ipynb") as page:
+    with lab_page(chromium, lab.url, written(lab, "axonn.ipynb", CUBE)) as page:
         view = page.view(VIEW)
         box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-blocks")).first
         keys_step(page, view)

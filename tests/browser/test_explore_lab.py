@@ -3,9 +3,8 @@
 Screenshots of both themes go to out/screenshots, for a person to look at.
 """
 
-import nbformat
 import pytest
-from lab_page import lab_page
+from lab_page import lab_page, written
 
 pytestmark = pytest.mark.browser
 
@@ -22,10 +21,7 @@ THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', {th
 @pytest.mark.parametrize("lab", ["disabled"], indirect=True)  # test_lab.py has the other setting
 def test_drag_guess_run_compare(chromium, lab):
     """A slider changes the prediction; the guess opens Run; all results stand together."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(notebook, lab.folder / "explore.ipynb")
-    with lab_page(chromium, lab.url, "explore.ipynb") as page:
+    with lab_page(chromium, lab.url, written(lab, "explore.ipynb", CELL)) as page:
         box = page.locator(".jp-OutputArea-output", has=page.locator(".tpviz-predicted"))
         drag(page, box)
         page.screenshot(f"explore-model-{lab.comms}.png", box.locator(".tpviz-predicted"))

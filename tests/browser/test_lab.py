@@ -5,9 +5,8 @@ Under Lab's default setting; what the other one changes is tried with ``explore`
 Screenshots go to out/screenshots, for a person to look at.
 """
 
-import nbformat
 import pytest
-from lab_page import lab_page
+from lab_page import lab_page, written
 
 pytestmark = pytest.mark.browser
 
@@ -116,20 +115,15 @@ HEARD = "n => document.querySelector('.probe').textContent.split('[').length > n
 def test_a_failing_cell_is_said(chromium, lab):
     """Else every test here would wait for the cells after it, and say nothing of why."""
     texts = "import sys\nprint('no error', file=sys.stderr)", "missing", "1"
-    notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, texts)])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(notebook, lab.folder / "failing.ipynb")
+    notebook = written(lab, "failing.ipynb", *texts)
     with pytest.raises(AssertionError, match="name 'missing' is not defined"):
-        with lab_page(chromium, lab.url, "failing.ipynb", timeout_s=20):
+        with lab_page(chromium, lab.url, notebook, timeout_s=20):
             pass
 
 
 def test_the_two_settings_differ_in_their_threads(chromium, lab):
     """Widget callbacks get a thread of their own with one setting, and not with the other."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(PROBE)])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(notebook, lab.folder / "probe.ipynb")
-    with lab_page(chromium, lab.url, "probe.ipynb") as page:
+    with lab_page(chromium, lab.url, written(lab, "probe.ipynb", PROBE)) as page:
         handle = page.locator(".noUi-handle")
         handle.focus()
         for moves in range(1, 11):  # the first ones may come before Lab has made the thread

@@ -1,8 +1,7 @@
 """The schedule theatre in a real JupyterLab."""
 
-import nbformat
 import pytest
-from lab_page import lab_page
+from lab_page import lab_page, written
 
 pytestmark = pytest.mark.browser
 
@@ -13,10 +12,7 @@ VIEW = ".tpv-schedule[data-ready]"
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
 def test_theatre(chromium, lab):
     """Keys and clicks look at what ranks wait for; it plays; knobs redraw, or say why not."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(THEATRE)])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(notebook, lab.folder / "merak.ipynb")
-    with lab_page(chromium, lab.url, "merak.ipynb") as page:
+    with lab_page(chromium, lab.url, written(lab, "merak.ipynb", THEATRE)) as page:
         view = page.view(VIEW)
         box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-schedule")).first
         looks(page, view)

@@ -1,8 +1,7 @@
 """The tile theatre in a real JupyterLab."""
 
-import nbformat
 import pytest
-from lab_page import lab_page
+from lab_page import lab_page, written
 
 pytestmark = pytest.mark.browser
 
@@ -12,10 +11,7 @@ THEATRE = "import tpviz as tv\ntv.TileView((1024, 512, 512), 4)"
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
 def test_theatre(chromium, lab):
     """A click tells a tile's story, by Python; it plays; knobs redraw, or say why not."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(THEATRE)])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(notebook, lab.folder / "t3.ipynb")
-    with lab_page(chromium, lab.url, "t3.ipynb") as page:
+    with lab_page(chromium, lab.url, written(lab, "t3.ipynb", THEATRE)) as page:
         view = page.view(".tpv-tiles[data-ready]")
         box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-tiles")).first
         plays(view)
