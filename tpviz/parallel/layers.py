@@ -150,6 +150,5 @@ class Later(Products):
     def weight(self, x, grad, bias):
         """No gradients yet."""
         layer = self.layer
-        self.notes.append(operators.Note(x.detach(), grad, layer.weight,
-                                         layer.bias if bias else None, bool(layer.part.out_dim)))
-        return None, None
+        return operators.put_off(self.notes, x, grad, layer.weight, layer.bias if bias else None,
+                                 bool(layer.part.out_dim))

@@ -120,9 +120,14 @@ def weight_gradients(ctx, x, grad, weight, turned=False):
     """(weight's, bias's) gradient of a linear layer, or (None, None) and a note for later."""
     if ctx.later is None:
         return linear_gradients(x, grad, ctx.bias is not None)
+    return put_off(ctx.later, x, grad, weight, ctx.bias, turned)
+
+
+def put_off(later, x, grad, weight, bias, turned=False):
+    """Take a `Note` in the list ``later``; (None, None), since there are no gradients yet."""
     # x without its graph: that has this layer's node, which has the list: a circle of which the
     # collector sees one half
-    ctx.later.append(Note(x.detach(), grad, weight, ctx.bias, turned))
+    later.append(Note(x.detach(), grad, weight, bias, turned))
     return None, None
 
 
