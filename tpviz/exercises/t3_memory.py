@@ -109,8 +109,9 @@ def stalls(gemm, ranks, machine, sets):
 
 def _make_tracker(rng):
     questions = []
+    # a stage is less, or more, than a chunk
     for cus, waves in zip((4, 32), rng.permutation([1, 2]).tolist()):
-        tile = ((128, 128), (128, 64))[int(rng.integers(2))]  # a stage: less, or more, than a chunk
+        tile = ((128, 128), (128, 64))[int(rng.integers(2))]
         gemm = Gemm(1024, 1024, int(rng.choice([256, 512])), tile=tile, wavefronts=waves)
         machine = Machine(cus=cus, tracker_records=int(rng.choice([2, 4])))
         ranks = int(rng.choice([4, 8]))
