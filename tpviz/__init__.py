@@ -6,7 +6,10 @@
 Names load when first used, so ``import tpviz`` needs neither torch nor a plotting library.
 """
 
+import sys
 from importlib import import_module
+
+from .shield import shielded
 
 __version__ = "0.1.0"
 
@@ -51,13 +54,31 @@ __all__ = sorted([*_HOME, *_MODULES])
 
 def __getattr__(name):
     if name in _MODULES:
-        return import_module(f"tpviz.{name}")
+        return _load(f"tpviz.{name}")
     if name not in _HOME:
         known = ", ".join(__all__)
         raise AttributeError(f"module 'tpviz' has no attribute {name!r}; it has {known}")
-    value = getattr(import_module(_HOME[name]), name)
+    value = getattr(_load(_HOME[name]), name)
     globals()[name] = value
     return value
+
+
+def _load(module):
+    """Import a module whole: torch cannot be imported again where an interrupt cut its import."""
+    found = sys.modules.get(module)
+    if found is not None and not getattr(found.__spec__, "_initializing", False):
+        return found
+    if _importing():  # another thread would wait for the modules that this one is loading
+        return import_module(module)
+    return shielded(lambda: import_module(module))
+
+
+def _importing():
+    """Whether this thread is inside the import of some module."""
+    frame = sys._getframe()
+    while frame and frame.f_code.co_name != "_find_and_load":
+        frame = frame.f_back
+    return frame is not None
 
 
 def __dir__():

@@ -210,10 +210,12 @@ def test_an_interrupt_in_the_caller(gone):
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt) as caught:
         tv.launch(work)
-    (note,) = caught.value.__notes__
-    assert note.startswith("The ranks were stopped.\n\nThey were:\n  ranks 0, 2, 3: waiting ")
-    assert "in barrier #0 on axis world" in note
-    assert "rank 1: no collective, running user code" in note
+    said = str(caught.value)
+    assert said.startswith("the ranks were stopped; ranks 0, 2, 3: waiting ")
+    assert "in barrier #0 on axis world" in said
+    assert "; rank 1: no collective, running user code" in said
+    assert caught.value._render_traceback_() == [f"KeyboardInterrupt: {said}"], "IPython shows this"
+    assert "\n" not in said and caught.value.__cause__ is None and caught.value.__suppress_context__
 
 
 def test_a_fork_server_that_died_is_replaced():

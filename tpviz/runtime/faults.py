@@ -28,6 +28,19 @@ class RankTimeoutError(TimeoutError):
         self.states = states
 
 
+class Interrupted(KeyboardInterrupt):
+    """A launch was stopped; says what the ranks were doing, in a line."""
+
+    def _render_traceback_(self):
+        """What IPython shows in place of every frame between the cell and the ranks."""
+        return [f"KeyboardInterrupt: {self}"]
+
+
+def interrupted(states: dict) -> Interrupted:
+    """The error of a caller that was interrupted while its ranks did this, rank -> text."""
+    return Interrupted("; ".join(["the ranks were stopped", *_alike(states)]))
+
+
 def raised(rank: int, failure: dict, others: dict) -> RankError:
     """The error for a rank that raised ``failure`` (type, message, traceback as text)."""
     text = with_source(failure["traceback"]).rstrip()
@@ -76,14 +89,16 @@ def listed(states: dict, title: str = "The other ranks") -> str:
     """A line per state, with the ranks in it, under a title; nothing when there is no rank."""
     if not states:
         return ""
+    return f"\n\n{title}:" + "".join(f"\n  {line}" for line in _alike(states))
+
+
+def _alike(states):
+    """A line for all ranks in the same state."""
     alike = {}
     for rank, text in sorted(states.items()):
         alike.setdefault(text, []).append(str(rank))
-    lines = "".join(
-        f"\n  rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}: {text}"
-        for text, ranks in alike.items()
-    )
-    return f"\n\n{title}:{lines}"
+    return [f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}: {text}"
+            for text, ranks in alike.items()]
 
 
 def with_source(text: str) -> str:

@@ -1,9 +1,10 @@
 """The first thing a rank runs: it sees to it that nothing of the rank outlives the caller.
 
 A Jupyter kernel may be killed at any moment, without a chance to tidy up. So every rank blocks a
-thread on a *life pipe* whose only writer is the caller; at end-of-file the rank removes the
-caller's temporary files and kills its own process group, so also what it had started. A rank that
-is stopped, or stuck in C, cannot do that: `janitor` has the second guard.
+thread on two *life pipes*, of its pool and of the caller, whose only writer is the caller. When
+either is at end-of-file the rank kills its own process group, so also what it had started; when the
+caller's is, it removes the caller's temporary files first. A rank that is stopped, or stuck in C,
+cannot do that: `janitor` has the second guard.
 
 Nothing but the standard library is imported here, since the guard must stand before torch loads.
 """
@@ -13,8 +14,10 @@ import shutil
 import signal
 import sys
 import threading
+from multiprocessing.connection import wait
 from typing import NamedTuple
 
+_CLOSING = 0.5  # seconds in which the kernel closes all pipes of a process that has died
 THREADS = "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 
@@ -32,12 +35,13 @@ class Spec(NamedTuple):
     cwd: str | None
 
 
-def enter(spec: Spec, pipe, life):
+def enter(spec: Spec, pipe, pool_life, caller_life):
     """The first thing a rank runs: guards and output first, then torch and the job loop."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _let_go_of_fork_server()
-    threading.Thread(target=_watch, args=(life, spec.garbage), daemon=True).start()
+    threading.Thread(target=_watch, args=(pool_life, caller_life, spec.garbage),
+                     daemon=True).start()
     _redirect(os.path.join(spec.folder, f"out-{spec.rank}"))
     os.environ.clear()
     os.environ.update(spec.env)
@@ -75,13 +79,13 @@ def _let_go_of_fork_server():
         _forkserver._forkserver_alive_fd = None
 
 
-def _watch(life, garbage):
-    try:
-        life.recv_bytes()
-    except (EOFError, OSError):
-        pass
-    for folder in garbage:
-        shutil.rmtree(folder, ignore_errors=True)
+def _watch(pool_life, caller_life, garbage):
+    # Nobody writes to them: they become ready at end-of-file. A pool that has gone leaves no rank
+    # behind, not even one that its caller never heard of; the files are the caller's.
+    wait([pool_life, caller_life])
+    if wait([caller_life], _CLOSING):
+        for folder in garbage:
+            shutil.rmtree(folder, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
 

@@ -1,7 +1,8 @@
 """What the fork server does besides forking; importing this module there sets it up.
 
 It leaves the caller's session, since Jupyter kills and interrupts kernels by process group, and
-when the caller is gone it kills ranks that are left and removes the caller's temporary files.
+when the caller is gone it kills ranks that are left and removes the caller's temporary files. That
+goes for the seconds in which it imports torch too, when it does not yet listen to its caller.
 """
 
 import atexit
@@ -10,19 +11,42 @@ import mmap
 import os
 import re
 import shutil
+import signal
 from time import monotonic, sleep
 
 from tpviz.runtime.guard import kill_group
 
 GARBAGE = "TPVIZ_GARBAGE"  # set by the caller while it starts the server: directories to remove
 _ORPHANED_WITHIN = 1.0  # seconds
+_LOOK_EVERY = 0.5  # seconds between two looks at the caller while torch is being imported
+
+
+_is_server = False
 
 
 def _serve():
+    global _is_server
     garbage = os.environ.pop(GARBAGE, None)
     if garbage:
+        _is_server = True
         os.setsid()
-        atexit.register(_sweep, os.getpid(), os.getppid(), garbage.split(os.pathsep))
+        server, parent, folders = os.getpid(), os.getppid(), garbage.split(os.pathsep)
+        atexit.register(_sweep, server, parent, folders)
+        signal.signal(signal.SIGALRM, lambda *_: _look(server, parent, folders))
+        signal.setitimer(signal.ITIMER_REAL, _LOOK_EVERY, _LOOK_EVERY)
+
+
+def _look(server, parent, garbage):
+    if os.getpid() == server and os.getppid() != parent:
+        _sweep(server, parent, garbage)
+        os._exit(0)
+
+
+def loaded():
+    """The server has imported all that it shall: from here on it hears when its caller goes."""
+    if _is_server:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def _sweep(server, parent, garbage):

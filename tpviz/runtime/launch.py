@@ -22,18 +22,19 @@ from numbers import Real
 from operator import index
 
 from tpviz.runtime import bar, server
-from tpviz.runtime.faults import RankError, RankTimeoutError, listed
+from tpviz.runtime.faults import Interrupted, RankError, RankTimeoutError, interrupted
 from tpviz.runtime.pool import Pool
 from tpviz.runtime.ship import ship
+from tpviz.shield import shielded
 
 __all__ = ["RankError", "RankTimeoutError", "launch", "progress", "restart", "shutdown"]
 
 DEFAULT_RANKS = 4
 DEFAULT_MAX_RANKS = 16
 
-_lock = threading.RLock()
+_lock = threading.RLock()  # held by the launch that is going on
+_changing = threading.Lock()  # held by the thread that starts or ends ranks, which no interrupt hits
 _pool = None
-_busy = False
 
 
 def launch(
@@ -67,6 +68,7 @@ def launch(
     ValueError : bad arguments, or a function that cannot be sent to another process.
     RankError : a rank raised or died; has its traceback and what the other ranks were doing.
     RankTimeoutError : a ``TimeoutError`` that names each rank's last collective.
+    KeyboardInterrupt : of an interrupt; the ranks are ended, and the next launch starts new ones.
     """
     _refuse_nesting()
     _check(fn, timeout, device, backend)
@@ -77,60 +79,60 @@ def launch(
     world_size = check_world_size(DEFAULT_RANKS if world_size is None else world_size)
     show = bar.viewer(progress)
     payload = ship(fn, args, kwargs)
+    if _lock._is_owned():
+        raise RuntimeError("launch was called while showing the progress of another launch")
     with _lock:
         try:
             results = _run((world_size, backend or "tpviz", device), payload, timeout, show)
         except (RankError, RankTimeoutError) as error:
             raise error.with_traceback(None) from None  # the rank's own is in the message
+        except KeyboardInterrupt as error:
+            raise Interrupted(str(error) or "stopped while ranks were starting") from None
         finally:
             show.close()
     return [pickle.loads(result) for result in results]
 
 
 def _run(key, payload, timeout, show):
-    global _busy
-    if _busy:
-        raise RuntimeError("launch was called while showing the progress of another launch")
-    _busy = True
+    pool = _pool if _pool and _pool.take(key) else shielded(lambda: _new_ranks(key))
     try:
-        return _ready_pool(key).run(payload, timeout, show)
+        return pool.run(payload, timeout, show)
     except BaseException as error:
         try:
-            if _pool and isinstance(error, KeyboardInterrupt):
-                error.add_note("The ranks were stopped." + listed(_pool.states(), "They were"))
+            if isinstance(error, KeyboardInterrupt):
+                raise interrupted(pool.states()) from None
         finally:
-            _end_pool()
+            shielded(_end_ranks)
         raise
-    finally:
-        _busy = False
 
 
-def _ready_pool(key):
-    """The living pool with this key; another one is replaced, a dead one too, with a note."""
+def _new_ranks(key):
+    """A pool with this key in place of the one before, whose ranks it ends."""
     global _pool
-    dead = _pool.dead() if _pool else {}
-    if dead:
-        said = "; ".join(f"rank {rank} {how}" for rank, how in dead.items())
-        print(f"[tpviz] since the last call, {said}: starting new ranks")
-    if dead or (_pool and (_pool.world_size, _pool.backend, _pool.device) != key):
+    with _changing:
+        if _pool and _pool.take(key):  # of a launch that was interrupted while its ranks started
+            return _pool
+        if _pool and (dead := _pool.dead()):
+            said = "; ".join(f"rank {rank} {how}" for rank, how in dead.items())
+            print(f"[tpviz] since the last call, {said}: starting new ranks")
         _end_pool()
-    if _pool is None:
-        _pool = _new_pool(key)
-    return _pool
+        try:
+            _pool = Pool(*key)
+        except (ConnectionError, EOFError, FileNotFoundError):  # the fork server has just died
+            server.stop()
+            _pool = Pool(*key)
+        return _pool
 
 
-def _new_pool(key):
-    try:
-        return Pool(*key)
-    except (ConnectionError, EOFError):  # the fork server has just died: once more, on a new one
-        server.stop()
-        return Pool(*key)
+def _end_ranks():
+    with _changing:
+        _end_pool()
 
 
 def _end_pool():
     global _pool
     if _pool:
-        _pool.kill()  # first: an interrupt in here must not make us forget the ranks
+        _pool.kill()
         _pool = None
 
 
@@ -142,12 +144,18 @@ def pool_info() -> dict:
 def shutdown():
     """End all ranks now; the next ``launch`` starts new ones."""
     with _lock:
-        _end_pool()
+        shielded(_end_ranks)
 
 
 def restart():
     """End all ranks and the fork server too, so that edited modules are loaded again."""
+    server.kill()  # before the locks: a start that hangs in the server holds them
     with _lock:
+        shielded(_restart)
+
+
+def _restart():
+    with _changing:
         _end_pool()
         server.stop()
 
@@ -155,19 +163,18 @@ def restart():
 @atexit.register
 def _at_exit():
     # A daemon thread may hold the lock for as long as its job runs: do not wait for it.
-    held = _lock.acquire(timeout=1.0)
+    _lock.acquire(timeout=1.0)
+    _changing.acquire(timeout=1.0)
     _end_pool()
     server.remove_home()
-    if held:
-        _lock.release()
 
 
 def _forget_after_fork():
     # The ranks belong to the parent; a child holding its pipes would keep them alive.
-    global _pool, _lock
+    global _pool, _lock, _changing
     if _pool:
         _pool.let_go()
-    _pool, _lock = None, threading.RLock()
+    _pool, _lock, _changing = None, threading.RLock(), threading.Lock()
     server.forget_after_fork()
 
 

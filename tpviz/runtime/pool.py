@@ -26,6 +26,7 @@ _TICK = 0.05  # seconds between two looks at what ranks print
 _START_LIMIT = 120.0  # seconds; a first start on a busy machine imports torch once
 _JOIN_LIMIT = 10.0  # seconds for a killed process to be gone
 _STACK_TIME = 0.1  # seconds for a rank to write down its stack
+_TIDY_LIMIT = 5.0  # seconds for a rank to undo what a job did to it, before it is replaced
 _GRACE = 0.25  # seconds for other ranks to report after one has failed
 
 
@@ -47,11 +48,13 @@ class Pool:
         self.folder = tempfile.mkdtemp(prefix="ranks-", dir=server.home())
         self.board = Board(os.path.join(self.folder, "board"), world_size)
         self.info = {}
+        self._job, self._idle = 0, False  # number of the last job; whether it ended well
         self._tails = [Tail(self._file("out", rank), rank) for rank in range(world_size)]
         self._context = server.surroundings()
         self._processes, self._pipes, self._life = [], [], None
         try:
             self._start()
+            self._idle = True
         except BaseException:
             self.kill()
             raise
@@ -61,12 +64,12 @@ class Pool:
 
     def _start(self):
         context = multiprocessing.get_context("forkserver")
-        life, self._life = context.Pipe(duplex=False)
+        ends, self._life = context.Pipe(duplex=False)
         with server.blank_main():
             server.ensure()
             for rank in range(self.world_size):
-                self._start_rank(context, rank, life)
-        life.close()
+                self._start_rank(context, rank, ends)
+        ends.close()
         said = self._collect(monotonic() + _START_LIMIT, _START_LIMIT, "ready", None)
         self.info = said[0] | {"preloaded": all(info["preloaded"] for info in said.values())}
 
@@ -74,21 +77,47 @@ class Pool:
         ours, theirs = context.Pipe()
         what = self.world_size, self.backend, self.device, self.folder, server.garbage()
         spec = guard.Spec(rank, *what, *self._context)
-        process = context.Process(target=guard.enter, args=(spec, theirs, life))
+        process = context.Process(target=guard.enter, args=(spec, theirs, life, server.life()))
         self._pipes.append(ours)
         self._processes.append(process)
         process.start()
         theirs.close()
+
+    def take(self, key: tuple) -> bool:
+        """Whether these ranks can do a job for (world size, backend, device); they are then taken.
+
+        Not where the last job was cut short, where a rank has died, nor where a job left something
+        behind that `state` cannot undo.
+        """
+        idle, self._idle = self._idle, False  # an interrupt from here on leaves them not idle
+        same = key == (self.world_size, self.backend, self.device)
+        return idle and same and not self.dead() and os.path.isdir(self.folder) and self._as_new()
+
+    def _as_new(self):
+        """Whether all ranks have undone what the last job did to them, and agree on groups."""
+        if not self._job:
+            return True
+        found = []
+        for pipe in self._pipes:
+            try:
+                said = pipe.recv() if pipe.poll(_TIDY_LIMIT) else None
+            except (EOFError, OSError):
+                return False
+            if said is None or said[:2] != ("tidy", self._job):
+                return False
+            found.append(said[2])
+        return not any(left for left, _ in found) and _agree([used for _, used in found])
 
     def run(self, payload: bytes, timeout: float | None, show) -> list:
         """Run one shipped call on every rank; their pickled results in rank order.
 
         Raises ``RankError`` or ``RankTimeoutError``; the pool must then be killed.
         """
-        context = pickle.dumps(self._changes())
+        self._idle, self._job = False, self._job + 1
+        head = pickle.dumps((self._job, *self._changes()))
         for rank, pipe in enumerate(self._pipes):
             try:
-                pipe.send_bytes(context)
+                pipe.send_bytes(head)
                 pipe.send_bytes(payload)
             except OSError:
                 raise self._death(rank, {}) from None
@@ -97,6 +126,7 @@ class Pool:
         for tail in self._tails:
             tail.pump(everything=True)
             tail.rewind()
+        self._idle = True
         return [results[rank] for rank in range(self.world_size)]
 
     def _changes(self):
@@ -134,9 +164,11 @@ class Pool:
                 continue
             rank = busy[pipe]
             try:
-                kind, content = pipe.recv()
+                kind, job, content = pipe.recv()
             except (EOFError, OSError):
                 failures[rank] = None
+                continue
+            if job != self._job:
                 continue
             if kind == "progress":
                 show(*content)
@@ -224,6 +256,17 @@ class Pool:
         for pipe in [*self._pipes, self._life] if self._life else self._pipes:
             pipe.close()
         self.board.close()
+
+
+def _agree(used):
+    """Whether all ranks made as many groups, and their collectives of the world pair up.
+
+    Otherwise those of the next job would meet what this one has left open. ``used``: of each rank,
+    the number of groups it made, and its collectives: (members, whether a message) -> how many.
+    """
+    keys = {key for _, counts in used for key in counts}
+    pairs = all(len({used[rank][1].get(key) for rank in key[0]}) == 1 for key in keys)
+    return pairs and len({groups for groups, _ in used}) == 1
 
 
 def _same(failure, other):

@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver, util
+from multiprocessing import Pipe, forkserver, process, util
 from types import ModuleType
 
 from tpviz.runtime import guard, janitor
@@ -18,6 +18,7 @@ from tpviz.runtime import guard, janitor
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _LONGEST = 107  # bytes in the path of a Unix socket on Linux: sun_path has 108, and ends in 0
 _home = None  # (process id, path): a forked child must not use, nor remove, its parent's
+_life = None  # a pipe whose writing end closes when this process ends, and not before
 
 
 def home() -> str:
@@ -41,6 +42,13 @@ def garbage() -> list:
     return [home(), util.get_temp_dir()]
 
 
+def life():
+    """The end to read of a pipe that is at end-of-file exactly when this process is gone."""
+    global _life
+    _life = _life or Pipe(duplex=False)
+    return _life[0]
+
+
 def surroundings() -> tuple:
     """What a rank shares with its caller: environment, import path, working directory."""
     try:
@@ -58,6 +66,8 @@ def ensure():
     """
     if surroundings()[2] is None and forkserver._forkserver._forkserver_pid is None:
         raise RuntimeError("the working directory no longer exists; os.chdir to one that does")
+    if not os.path.exists(forkserver._forkserver._forkserver_address or util.get_temp_dir()):
+        stop()  # whoever cleans up temporary files has removed its socket: nothing reaches it
     _check_socket(util.get_temp_dir())
     forkserver.set_forkserver_preload(["tpviz.runtime.janitor", "tpviz.runtime.worker"])
     changes = {janitor.GARBAGE: os.pathsep.join(garbage())}
@@ -79,24 +89,44 @@ def _check_socket(folder):
             f"{length - _LONGEST} or more, such as /tmp, and start Python again")
 
 
+def kill():
+    """End the fork server's process at once; whoever waits for a new rank from it hears so."""
+    if forkserver._forkserver._forkserver_pid is not None:
+        with suppress(ProcessLookupError):
+            os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+
+
 def stop():
-    """End the fork server, so that the next ranks load edited modules; ranks must be gone."""
+    """End the fork server, so that the next ranks load edited modules; ranks must be gone.
+
+    Its socket's folder is made anew too, where it is missing.
+    """
+    kill()  # children that others started from it would keep it alive past a polite request
     server = forkserver._forkserver
-    if server._forkserver_pid is not None:
-        # Children that others started from it would keep it alive past a polite request.
-        os.kill(server._forkserver_pid, signal.SIGTERM)
-        with suppress(FileNotFoundError):
-            server._stop()
+    with suppress(ChildProcessError, TypeError):  # TypeError: there was none
+        os.waitpid(server._forkserver_pid, 0)
+    with suppress(OSError, TypeError):
+        os.unlink(server._forkserver_address)
+    _forget_server()
+    if not os.path.isdir(util.get_temp_dir()):
+        process.current_process()._config["tempdir"] = None
+
+
+def _forget_server():
+    """What multiprocessing knows of its fork server, as before the first start."""
+    server = forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+    server._forkserver_pid = server._forkserver_alive_fd = server._forkserver_address = None
 
 
 def forget_after_fork():
     """In a forked child: the server is the parent's, and only the parent may keep it alive."""
-    global _home
-    _home = None
-    server = forkserver._forkserver
-    if server._forkserver_pid is not None:
-        os.close(server._forkserver_alive_fd)
-        server._forkserver_pid = server._forkserver_alive_fd = server._forkserver_address = None
+    global _home, _life
+    for end in _life or ():
+        end.close()
+    _home = _life = None
+    _forget_server()
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import torch._dynamo
 import torch.distributed as dist
 
 import tpviz.runtime.recorder  # noqa: F401
-from tpviz.runtime import board, guard, janitor, meshes
+from tpviz.runtime import board, guard, janitor, meshes, state
 from tpviz.runtime.devices import choose_device
 
 # The caller's time-out ends a job; the group's own must never come first.
@@ -31,18 +31,21 @@ _PROGRESS_EVERY = 0.05
 
 rank = None
 _pipe = None
+_owner = 0  # the process that may speak: not what a job forks off
+_job = 0  # number of the current job; every message bears it
 _pipe_lock = threading.Lock()
 _last_progress = 0.0
 
 gc.collect()
 janitor.give_back_memory()
 gc.freeze()  # a collection in a rank would otherwise write to, and so copy, every shared page
+janitor.loaded()
 
 
 def main(spec: guard.Spec, pipe, preloaded: bool):
     """Serve one rank until the caller hangs up."""
-    global rank, _pipe
-    rank, _pipe = spec.rank, pipe
+    global rank, _pipe, _owner, _job
+    rank, _pipe, _owner = spec.rank, pipe, os.getpid()
     board.attach(os.path.join(spec.folder, "board"), rank)
     _show_stack_on_signal(os.path.join(spec.folder, f"stack-{rank}"))
     try:
@@ -51,13 +54,17 @@ def main(spec: guard.Spec, pipe, preloaded: bool):
         refused = isinstance(error, ValueError)
         _send("refused", str(error)) if refused else _send("error", _failure(error))
         signal.pause()  # the caller ends us: an exit now could be seen before the message
+    clean = state.State()
     _send("ready", {**info, "preloaded": preloaded})
     while True:
         try:
-            context, payload = pickle.loads(pipe.recv_bytes()), pipe.recv_bytes()
+            (_job, *context), payload = pickle.loads(pipe.recv_bytes()), pipe.recv_bytes()
         except (EOFError, OSError):
             signal.pause()  # an exit now would cut short the guard, which is tidying up
-        _send(*_run(context, payload))
+        _apply(context)
+        clean.remember_surroundings()
+        _send(*_run(payload))
+        _send("tidy", (clean.restore(), _used()))  # after the answer: nobody waits for this one
 
 
 def _join(spec):
@@ -79,8 +86,7 @@ def _join(spec):
     return {"device": device, "inner": inner}
 
 
-def _run(context, payload):
-    _apply(context)
+def _run(payload):
     _leave_groups_of_earlier_jobs()
     board.write("running user code")
     try:
@@ -137,9 +143,16 @@ def _failure(error):
     return {"type": type(error).__name__, "message": message, "traceback": text}
 
 
+def _used():
+    """How many groups this rank has made, and its collectives of the world, as `Pool` compares."""
+    return dist.distributed_c10d._world.group_count, getattr(dist.group.WORLD, "counts", {})
+
+
 def _send(kind, content):
+    if os.getpid() != _owner:  # a child that the job forked has come to its end
+        os._exit(0)
     with _pipe_lock:
-        _pipe.send((kind, content))
+        _pipe.send((kind, _job, content))
 
 
 def report(done, total, text):

@@ -1,0 +1,131 @@
+"""Interrupts at random moments of launches, in a script and in a Jupyter kernel; what survives.
+
+    python bench/stress_interrupts.py [how many in each] [seed]
+
+After each, the next launch must give the right results. World sizes change, ranks are often just
+starting, and now and then the fork server too. Prints tried and survived; exits with 1 where a
+launch after an interrupt failed.
+"""
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+
+import tpviz as tv
+
+SIZES = 1, 2, 3, 4
+LONGEST = 0.5  # seconds from the launch to the interrupt; a warm start takes about 0.1
+
+
+def total():
+    """On a rank: what all ranks add up to."""
+    import torch
+    import torch.distributed as dist
+
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    return ones.item()
+
+
+def busy():
+    """On a rank: collectives for as long as an interrupt may take to come."""
+    until = time.monotonic() + LONGEST
+    while time.monotonic() < until:
+        total()
+
+
+def prepare(rnd):
+    """Leave the ranks as they are, end them, or end the fork server too."""
+    rnd.choice([lambda: None, lambda: None, tv.shutdown, tv.shutdown, tv.shutdown, tv.restart])()
+
+
+def works(size):
+    """What is wrong with the next launch, or ""."""
+    try:
+        found = tv.launch(total, world_size=size, timeout=60)
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return "" if found == [size] * size else f"{size} ranks gave {found}"
+
+
+def in_script(tries, seed):
+    """(interrupts that hit a launch, what went wrong after any)."""
+    rnd, hits, wrong = random.Random(seed), 0, []
+    for _ in range(tries):
+        prepare(rnd)
+        alarm = threading.Timer(rnd.uniform(0, LONGEST), os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            alarm.start()
+            tv.launch(busy, world_size=rnd.choice(SIZES))
+            alarm.join()
+            time.sleep(0.01)
+        except KeyboardInterrupt:
+            hits += 1
+        wrong += filter(None, [works(rnd.choice(SIZES))])
+    return hits, wrong
+
+
+def in_kernel(tries, seed):
+    """The same, with the button's own message to a kernel that runs cells; also the longest
+    output of an interrupt, in lines."""
+    from jupyter_client.manager import start_new_kernel
+
+    rnd, hits, wrong, longest = random.Random(seed), 0, [], 0
+    manager, client = start_new_kernel(kernel_name="python3")
+    try:
+        here = os.path.dirname(os.path.abspath(__file__))
+        cell(client, f"import sys; sys.path.insert(0, {here!r})\n"
+                     "import random, tpviz as tv, stress_interrupts as s\n"
+                     f"rnd = random.Random({seed})")
+        for _ in range(tries):
+            cell(client, "s.prepare(rnd)")
+            client.execute(f"tv.launch(s.busy, world_size={rnd.choice(SIZES)})")
+            time.sleep(rnd.uniform(0, LONGEST))
+            manager.interrupt_kernel()
+            status, lines = reply(client)
+            hits, longest = hits + (status == "error"), max(longest, lines)
+            time.sleep(0.05)  # an interrupt may reach the kernel a moment after its cell has ended
+            status, _ = cell(client, f"assert not (found := s.works({rnd.choice(SIZES)})), found")
+            wrong += [] if status == "ok" else [_]
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    return hits, wrong, longest
+
+
+def cell(client, code):
+    """Run a cell to its end."""
+    client.execute(code)
+    return reply(client)
+
+
+def reply(client):
+    """(status of the cell, lines of its error or output)."""
+    status, lines = client.get_shell_msg(timeout=120)["content"]["status"], 0
+    while True:
+        message = client.get_iopub_msg(timeout=120)
+        content = message["content"]
+        if message["msg_type"] == "error":
+            lines += len("\n".join(content["traceback"]).splitlines())
+        elif message["msg_type"] == "status" and content["execution_state"] == "idle":
+            return status, lines
+
+
+def main(tries=1000, seed=0):
+    """Both, with a line each."""
+    hits, wrong = in_script(tries, seed)
+    print(f"script: {tries} tried, {hits} hit a launch, {len(wrong)} broke the next", flush=True)
+    tv.shutdown()
+    more, wrong_there, lines = in_kernel(tries, seed)
+    print(f"kernel: {tries} tried, {more} hit a launch, {len(wrong_there)} broke the next; an "
+          f"interrupt shows at most {lines} lines")
+    for text in wrong + wrong_there:
+        print("  ", text)
+    return 1 if wrong or wrong_there or lines > 2 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))
