@@ -105,6 +105,44 @@ def test_a_killed_caller_whose_fork_server_died_before(run):
     assert script.left() == []
 
 
+def test_a_caller_killed_while_its_fork_server_imports_torch(run):
+    source = """
+    import os, threading, time
+    import tpviz as tv
+    from multiprocessing import forkserver
+    threading.Thread(target=tv.launch, args=(os.getpid,), daemon=True).start()
+    while forkserver._forkserver._forkserver_pid is None:
+        time.sleep(0.001)
+    print("forking", flush=True)
+    time.sleep(1000)
+    """
+    script = run(source)
+    script.wait_for("forking")
+    script.signal(signal.SIGKILL)
+    script.finish()
+    assert script.left() == []
+
+
+def test_an_emulated_start_that_one_rank_never_joins(run):
+    source = """
+    import os, tempfile
+    import tpviz as tv
+    def missing():
+        import torch.distributed as dist
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), 9)
+        with tv.record(cluster=tv.clusters.nvlink_pairs(pairs=2)) as rec, rec.step():
+            dist.barrier()
+    try:
+        tv.launch(missing, world_size=4)
+    except tv.runtime.launch.RankError:
+        print([name for name in os.listdir(tempfile.gettempdir()) if "pace" in name])
+    """
+    script = run(source)
+    assert script.finish() == "[]\n"
+    assert script.left() == []
+
+
 def test_a_caller_that_ends_normally(run):
     script = run("import os, tpviz as tv\ntv.launch(os.getpid)\nprint('done')")
     assert script.finish() == "done\n"

@@ -14,6 +14,8 @@ from zlib import crc32
 
 import torch.distributed as dist
 
+from . import board
+
 SLOTS, RING = 256, 1024  # the file is sparse: only what is used takes memory
 
 
@@ -38,24 +40,31 @@ class Arrivals:
         size = 8 * (1 + SLOTS * self.stride)
         path = [None]
         if rank == 0:
-            handle, path[0] = tempfile.mkstemp(prefix="tpviz-pace-")
+            # In the pool's folder: it goes with the ranks, should one of them never come this far.
+            handle, path[0] = tempfile.mkstemp(prefix="tpviz-pace-", dir=board.folder)
             os.truncate(handle, size)
             os.close(handle)
-        dist.broadcast_object_list(path, src=0)
         try:
-            self.file = open(path[0], "r+b")
+            dist.broadcast_object_list(path, src=0)
+            self.file = self._open(path[0])
+            dist.barrier()
+        finally:
+            if rank == 0:
+                os.unlink(path[0])
+        self.map = mmap.mmap(self.file.fileno(), size)
+        view = memoryview(self.map)
+        self.ints, self.floats = view.cast("q"), view.cast("d")
+        self.slots, self.by_key = [], {}
+
+    @staticmethod
+    def _open(path):
+        try:
+            return open(path, "r+b")
         except FileNotFoundError:
             raise RuntimeError(
                 "emulating a cluster needs all ranks on one host: this rank cannot see the table "
                 "that rank 0 made"
             ) from None
-        self.map = mmap.mmap(self.file.fileno(), size)
-        view = memoryview(self.map)
-        self.ints, self.floats = view.cast("q"), view.cast("d")
-        self.slots, self.by_key = [], {}
-        dist.barrier()
-        if rank == 0:
-            os.unlink(path[0])
 
     def slot(self, axis, members, shift=None):
         """The slot of a group, made where it is new; the same on every member."""

@@ -16,12 +16,14 @@ SLOT = 256
 _TIME = struct.Struct("d")
 _ROOM = SLOT - _TIME.size - 1
 
+folder = None  # of this rank's pool, which removes it with everything in it; None outside of pools
 _slot = None
 
 
 def attach(path, rank: int):
     """Let ``write`` in this process fill slot ``rank`` of the board file at ``path``."""
-    global _slot
+    global folder, _slot
+    folder = os.path.dirname(path)
     with open(path, "r+b") as file:
         board = mmap.mmap(file.fileno(), 0)
     _slot = memoryview(board)[rank * SLOT : (rank + 1) * SLOT]

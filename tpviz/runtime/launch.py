@@ -33,7 +33,7 @@ DEFAULT_RANKS = 4
 DEFAULT_MAX_RANKS = 16
 
 _lock = threading.RLock()  # held by the launch that is going on
-_changing = threading.Lock()  # held by the thread that starts or ends ranks, which no interrupt hits
+_changing = threading.Lock()  # held by the thread that starts or ends ranks
 _pool = None
 
 

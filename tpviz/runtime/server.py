@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 from contextlib import contextmanager, suppress
-from multiprocessing import Pipe, forkserver, process, util
+from multiprocessing import Pipe, forkserver, util
 from types import ModuleType
 
 from tpviz.runtime import guard, janitor
@@ -108,8 +108,7 @@ def stop():
     with suppress(OSError, TypeError):
         os.unlink(server._forkserver_address)
     _forget_server()
-    if not os.path.isdir(util.get_temp_dir()):
-        process.current_process()._config["tempdir"] = None
+    os.makedirs(util.get_temp_dir(), mode=0o700, exist_ok=True)
 
 
 def _forget_server():

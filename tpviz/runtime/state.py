@@ -43,6 +43,15 @@ _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith(
 _HOOKS = [value for module in (module_hooks, optimizer_hooks)
           for name, value in vars(module).items()
           if name.startswith("_global_") and isinstance(value, dict)]
+_SWITCHES = {
+    "_get_mkldnn_enabled": "_set_mkldnn_enabled",
+    "_get_cudnn_enabled": "_set_cudnn_enabled",
+    "_get_cudnn_benchmark": "_set_cudnn_benchmark",
+    "_get_cudnn_deterministic": "_set_cudnn_deterministic",
+    "_get_flash_sdp_enabled": "_set_sdp_use_flash",
+    "_get_math_sdp_enabled": "_set_sdp_use_math",
+    "_get_mem_efficient_sdp_enabled": "_set_sdp_use_mem_efficient",
+}
 # Where a job may replace functions, or add attributes of its own.
 _PATCHED = [builtins, os, time, random, warnings, torch, dist, dist.distributed_c10d,
             torch.nn.functional, torch.nn.Module, torch.nn.Linear, torch.Tensor,
@@ -75,10 +84,8 @@ def _entries():
            lambda value: torch.set_anomaly_enabled(*value))
     yield "warning always", torch.is_warn_always_enabled, torch.set_warn_always
     yield "autograd's threads", _C._is_multithreading_enabled, _C._set_multithreading_enabled
-    for name in ("mkldnn", "cudnn", "flash_sdp", "math_sdp", "mem_efficient_sdp"):
-        yield _switch(f"_get_{name}_enabled", f"_set_{name}_enabled", f"_set_sdp_use_{name[:-4]}")
-    yield _switch("_get_cudnn_benchmark", "_set_cudnn_benchmark")
-    yield _switch("_get_cudnn_deterministic", "_set_cudnn_deterministic")
+    for get, put in _SWITCHES.items():
+        yield get, getattr(_C, get), getattr(_C, put)
     yield _contents("torch's print options", vars(torch._tensor_str.PRINT_OPTS))
     yield ("NumPy's print options", numpy.get_printoptions,
            lambda value: numpy.set_printoptions(**value))
@@ -217,12 +224,6 @@ def _attribute(owner, name):
 def _contents(what, kept):
     """A dictionary that is changed in place."""
     return what, lambda: dict(kept), lambda value: (kept.clear(), kept.update(value))
-
-
-def _switch(get, *put):
-    """One of torch's switches, by the names of its C functions; releases differ in what they have."""
-    found = next((getattr(_C, name) for name in put if hasattr(_C, name)), None)
-    return get, getattr(_C, get, lambda: None), found
 
 
 def _dynamo():
