@@ -9,6 +9,7 @@ cannot do that: `janitor` has the second guard.
 Nothing but the standard library is imported here, since the guard must stand before torch loads.
 """
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -39,6 +40,9 @@ def enter(spec: Spec, pipe, pool_life, caller_life):
     """The first thing a rank runs: guards and output first, then torch and the job loop."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # As in any program. The fork server's own method would leave each lock that a job makes (tqdm
+    # makes one) to the caller's resource tracker, which warns of it when the caller ends.
+    multiprocessing.set_start_method(None, force=True)
     _let_go_of_fork_server()
     threading.Thread(target=_watch, args=(pool_life, caller_life, spec.garbage),
                      daemon=True).start()

@@ -16,7 +16,8 @@ from time import monotonic, sleep
 
 from tpviz.runtime.guard import kill_group
 
-GARBAGE = "TPVIZ_GARBAGE"  # set by the caller while it starts the server: directories to remove
+# Set by the caller while it starts the server: its process id, and directories to remove.
+GARBAGE = "TPVIZ_GARBAGE"
 _ORPHANED_WITHIN = 1.0  # seconds
 _LOOK_EVERY = 0.5  # seconds between two looks at the caller while torch is being imported
 
@@ -30,7 +31,8 @@ def _serve():
     if garbage:
         _is_server = True
         os.setsid()
-        server, parent, folders = os.getpid(), os.getppid(), garbage.split(os.pathsep)
+        parent, *folders = garbage.split(os.pathsep)
+        server, parent = os.getpid(), int(parent)  # not getppid: the caller may be gone already
         atexit.register(_sweep, server, parent, folders)
         signal.signal(signal.SIGALRM, lambda *_: _look(server, parent, folders))
         signal.setitimer(signal.ITIMER_REAL, _LOOK_EVERY, _LOOK_EVERY)

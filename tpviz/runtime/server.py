@@ -70,7 +70,7 @@ def ensure():
         stop()  # whoever cleans up temporary files has removed its socket: nothing reaches it
     _check_socket(util.get_temp_dir())
     forkserver.set_forkserver_preload(["tpviz.runtime.janitor", "tpviz.runtime.worker"])
-    changes = {janitor.GARBAGE: os.pathsep.join(garbage())}
+    changes = {janitor.GARBAGE: os.pathsep.join([str(os.getpid()), *garbage()])}
     # One thread each: thread pools made in the server would be copied into every rank.
     changes |= dict.fromkeys(guard.THREADS, "1")
     # Importing torch's compiler makes its cache directory; ours is removed with the rest.
