@@ -12,6 +12,7 @@ from tpviz.runtime.launch import RankError, RankTimeoutError
 
 for subject in "attention checkpoints data experts messages pipelines tensor".split():
     import_module(f"zoo_{subject}")
+
 # Times are not looked at, so links and devices are as quick as they come.
 CLUSTER = tv.clusters.nvlink_pairs(pairs=RANKS // 2)
 
