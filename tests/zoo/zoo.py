@@ -15,6 +15,8 @@ import torch.distributed as dist
 import tpviz as tv
 
 RANKS = 4
+READS = "cannot be captured: it reads the numbers in its tensors"
+PICKLES = "cannot be captured: it exchanges Python objects"
 ITEM = 8  # bytes of a float64, in which programs compute unless they say otherwise
 PROGRAMS = {}
 
@@ -26,17 +28,19 @@ class Entry(NamedTuple):
     ledger: object
     emulated_tolerance: float
     refused: str
+    uncaptured: str
 
 
-def program(ledger, emulated_tolerance=0.0, refused=""):
+def program(ledger, emulated_tolerance=0.0, refused="", uncaptured=""):
     """Put the decorated function into `PROGRAMS`.
 
     emulated_tolerance: relative; an emulated reduce-scatter adds the ranks' parts in another order
-    than gloo does. refused: what the error says where the program cannot be emulated.
+    than gloo does. refused, uncaptured: what the error says where the program cannot be emulated,
+    or captured.
     """
 
     def add(build):
-        PROGRAMS[build.__name__] = Entry(build, ledger, emulated_tolerance, refused)
+        PROGRAMS[build.__name__] = Entry(build, ledger, emulated_tolerance, refused, uncaptured)
         return build
 
     return add

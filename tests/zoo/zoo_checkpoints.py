@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from zoo import ITEM, RANKS, on_own_data, program
+from zoo import ITEM, PICKLES, RANKS, on_own_data, program
 from zoo_models import PARAMETERS, mlp, training
 
 # Saving gathers each rank's plan and scatters the whole's, gathers what was written and broadcasts
@@ -31,7 +31,7 @@ def _shared_folder():
 # Parameters are gathered once (the root keeps them for backward), and gradients reduced.
 @program({("dp", name): ledger for name, ledger in DIALOGUE.items()} | {
     ("dp", "barrier"): (1, 0), ("dp", "reduce_scatter"): (1, PARAMETERS * ITEM),
-    ("dp", "all_gather"): (DIALOGUE["all_gather"][0] + 1, None)}, emulated_tolerance=1e-9)
+    ("dp", "all_gather"): (DIALOGUE["all_gather"][0] + 1, None)}, emulated_tolerance=1e-9, uncaptured=PICKLES)
 def checkpoint_of_fsdp():
     """A sharded model and its optimizer are saved, spoilt and loaded."""
     from torch.distributed import checkpoint
@@ -64,7 +64,7 @@ def checkpoint_of_fsdp():
 
 
 @program({("world", name): ledger for name, ledger in DIALOGUE.items()}
-         | {("world", "barrier"): (2, 0)})
+         | {("world", "barrier"): (2, 0)}, uncaptured=PICKLES)
 def checkpoint_in_the_background():
     """What each rank has is saved by a thread of its own, and loaded."""
     from torch.distributed import checkpoint

@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
-from zoo import ITEM, RANKS, data, gradients, on_own_data, program
+from zoo import ITEM, RANKS, READS, data, gradients, on_own_data, program
 from zoo_models import BATCH, PARAMETERS, WIDTH, mlp, training
 
 FLOAT, HALF = 4, 2  # bytes
@@ -20,13 +20,13 @@ def _ddp(dtype=torch.float64, hook=None, **options):
 
 # All gradients fit one bucket. The order in which they come is learnt in the first two steps; in
 # the third ranks agree on buckets: an int32 per parameter and one per bucket, and their count.
-@program({("world", "all_reduce"): (1, PARAMETERS * ITEM), ("world", "broadcast"): (2, 6 * 4)})
+@program({("world", "all_reduce"): (1, PARAMETERS * ITEM), ("world", "broadcast"): (2, 6 * 4)}, uncaptured=READS)
 def ddp_static_graph():
     """The same parameters are used in every step."""
     return _ddp(static_graph=True)
 
 
-@program({("world", "all_reduce"): (1, PARAMETERS * ITEM)})  # one of two backwards synchronises
+@program({("world", "all_reduce"): (1, PARAMETERS * ITEM)}, uncaptured=READS)  # one of two backwards synchronises
 def ddp_accumulation():
     """Two microbatches, gradients that are views of the bucket."""
     model = DistributedDataParallel(mlp(), gradient_as_bucket_view=True)
@@ -44,7 +44,7 @@ def ddp_accumulation():
 
 
 # One bucket of every parameter, used or not, and which were used: an int32 each.
-@program({("world", "all_reduce"): (2, 2 * PARAMETERS * ITEM + 8 * 4)})
+@program({("world", "all_reduce"): (2, 2 * PARAMETERS * ITEM + 8 * 4)}, uncaptured=READS)
 def ddp_unused_parameters():
     """Each rank trains one of two heads."""
     heads = nn.ModuleList([mlp(), mlp()])
@@ -61,7 +61,7 @@ class _Heads(nn.Module):
         return self.heads[dist.get_rank() % 2](x)
 
 
-@program({("world", "all_reduce"): (1, PARAMETERS * HALF)})
+@program({("world", "all_reduce"): (1, PARAMETERS * HALF)}, uncaptured=READS)
 def ddp_fp16_hook():
     """Gradients travel as float16."""
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -69,14 +69,14 @@ def ddp_fp16_hook():
     return _ddp(torch.float32, lambda m: m.register_comm_hook(None, fp16_compress_hook))
 
 
-@program({("world", "all_reduce"): (1, PARAMETERS * HALF)})
+@program({("world", "all_reduce"): (1, PARAMETERS * HALF)}, uncaptured=READS)
 def ddp_built_in_fp16_hook():
     """The same by the hook that torch has in C++."""
     return _ddp(torch.float32, lambda m: m._register_builtin_comm_hook(
         dist.BuiltinCommHookType.FP16_COMPRESS))
 
 
-@program({("world", "all_reduce"): (1, PARAMETERS * FLOAT)})
+@program({("world", "all_reduce"): (1, PARAMETERS * FLOAT)}, uncaptured=READS)
 def ddp_built_in_all_reduce_hook():
     return _ddp(torch.float32, lambda m: m._register_builtin_comm_hook(
         dist.BuiltinCommHookType.ALLREDUCE))
@@ -84,7 +84,7 @@ def ddp_built_in_all_reduce_hook():
 
 # From its third step on: both biases as they are, then of each of the two 64 x 16 matrices the
 # factors P and Q of rank 1, which have 64 + 16 numbers. So three times 80 numbers.
-@program({("world", "all_reduce"): (3, 3 * (4 * WIDTH + WIDTH) * FLOAT)})
+@program({("world", "all_reduce"): (3, 3 * (4 * WIDTH + WIDTH) * FLOAT)}, uncaptured=READS)
 def ddp_power_sgd():
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
@@ -106,7 +106,8 @@ def _with_optimizer(make):
     return step, lambda: list(model.parameters())
 
 
-@program({("world", "all_reduce"): (2, 2 * PARAMETERS * ITEM)})  # gradients, then parameters
+# Gradients, then parameters.
+@program({("world", "all_reduce"): (2, 2 * PARAMETERS * ITEM)}, uncaptured=READS)
 def ddp_local_sgd():
     """Parameters are averaged after every step."""
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
@@ -118,7 +119,7 @@ def ddp_local_sgd():
 
 # Each of the four parameters is kept by one rank, which broadcasts it.
 @program({("world", "all_reduce"): (1, PARAMETERS * ITEM),
-          ("world", "broadcast"): (4, PARAMETERS * ITEM)})
+          ("world", "broadcast"): (4, PARAMETERS * ITEM)}, uncaptured=READS)
 def ddp_zero_redundancy():
     """ZeRO-1: optimizer states are sharded."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -130,7 +131,7 @@ def ddp_zero_redundancy():
 # Four times, while any rank has a batch: how many have one, whether gradients are synchronised (a
 # float32 each), the gradients. Then: that none has; who was last (int64), and its parameters.
 @program({("world", "all_reduce"): (4 * 3 + 2, 4 * PARAMETERS * ITEM + 9 * FLOAT + 8),
-          ("world", "broadcast"): (1, PARAMETERS * ITEM)})
+          ("world", "broadcast"): (1, PARAMETERS * ITEM)}, uncaptured=READS)
 def ddp_join():
     """Rank r has 1 + r batches; ranks without any shadow the others."""
     model = DistributedDataParallel(mlp())

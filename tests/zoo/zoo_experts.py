@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives as functional
-from zoo import ITEM, RANKS, data, gradients, on_own_data, program
+from zoo import ITEM, RANKS, READS, data, gradients, on_own_data, program
 from zoo_models import WIDTH
 
 
@@ -50,7 +50,7 @@ def _uneven(rank):
             ("world", "all_reduce"): (2, (WIDTH * RANKS + RANKS) * ITEM)}
 
 
-@program(_uneven)
+@program(_uneven, uncaptured=READS)
 def experts_uneven():
     """One expert a rank, a gate that is learned, tokens sent in unequal parts."""
     expert, x = _expert(), _tokens()

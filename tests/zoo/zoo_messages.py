@@ -5,7 +5,7 @@ import datetime
 import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
-from zoo import ITEM, RANKS, data, on_own_data, program
+from zoo import ITEM, PICKLES, RANKS, data, on_own_data, program
 
 COUNT = 8
 TENSOR = COUNT * ITEM
@@ -64,7 +64,7 @@ def _to_rank_0(rank):
             ("world", "barrier"): (1, 0)}
 
 
-@program(_to_rank_0, refused="must know who sends")
+@program(_to_rank_0, refused="must know who sends", uncaptured="must know who sends")
 def any_source():
     """Rank 0 takes what comes first."""
 
@@ -112,7 +112,7 @@ def _objects(rank):
             {("world", way): (2, None)} if way else {})
 
 
-@program(_objects)
+@program(_objects, uncaptured=PICKLES)
 def objects():
     """Python objects by every collective that takes them."""
 

@@ -7,7 +7,7 @@ its gradient backward. So what a rank sends and receives follows from where its 
 import torch
 import torch.distributed as dist
 from torch import nn
-from zoo import ITEM, RANKS, data, gradients, program
+from zoo import ITEM, RANKS, READS, data, gradients, program
 from zoo_models import WIDTH
 
 MICROBATCHES, ROWS = 8, 2
@@ -65,37 +65,37 @@ def _pipeline(name, stages_of):
     return step, lambda: gradients(*layers)
 
 
-@program(_ledger(_one))
+@program(_ledger(_one), uncaptured=READS)
 def gpipe():
     return _pipeline("ScheduleGPipe", _one)
 
 
-@program(_ledger(_one))
+@program(_ledger(_one), uncaptured=READS)
 def one_forward_one_backward():
     return _pipeline("Schedule1F1B", _one)
 
 
-@program(_ledger(_loop))
+@program(_ledger(_loop), uncaptured=READS)
 def interleaved():
     return _pipeline("ScheduleInterleaved1F1B", _loop)
 
 
-@program(_ledger(_loop))
+@program(_ledger(_loop), uncaptured=READS)
 def looped_breadth_first():
     return _pipeline("ScheduleLoopedBFS", _loop)
 
 
-@program(_ledger(_loop))
+@program(_ledger(_loop), uncaptured=READS)
 def interleaved_zero_bubble():
     return _pipeline("ScheduleInterleavedZeroBubble", _loop)
 
 
-@program(_ledger(_v))
+@program(_ledger(_v), uncaptured=READS)
 def zero_bubble_v():
     return _pipeline("ScheduleZBVZeroBubble", _v)
 
 
-@program(_ledger(_v))
+@program(_ledger(_v), uncaptured=READS)
 def dual_pipe_v():
     return _pipeline("ScheduleDualPipeV", _v)
 

@@ -213,8 +213,10 @@ class TracedGroup(dist.ProcessGroup):
 
     def _members(self, method, collective, args):
         if method == "recv_anysource":
-            if pacer:
-                raise ValueError("an emulated run must know who sends: give recv a src")
+            if pacer or silent:
+                raise ValueError(
+                    "an emulated or captured program must know who sends: give recv a src"
+                )
             return self.members
         if collective not in PEER or len(args) < 2:
             return self.members

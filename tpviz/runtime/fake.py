@@ -22,6 +22,14 @@ from .operations import FUNCTIONAL
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
 
+class NoNumbers(RuntimeError):
+    """A captured program needs what tensors hold; the message says what it does."""
+
+
+def _refuse_objects(*_):
+    raise NoNumbers("exchanges Python objects")
+
+
 class Done(dist.Work):
     """The handle of a collective that moves nothing."""
 
@@ -118,6 +126,9 @@ def fake_world(rank, world_size):
             "own, not inside ranks"
         )
     backend.silent, hook = True, sys.excepthook
+    c10d, pickling = dist.distributed_c10d, ("_object_to_tensor", "_tensor_to_object")
+    originals = {name: getattr(c10d, name) for name in pickling}
+    vars(c10d).update(dict.fromkeys(pickling, _refuse_objects))
     gc.freeze()  # memory is found through the collector: what was there before is none of its
     try:
         dist.init_process_group(
@@ -127,6 +138,7 @@ def fake_world(rank, world_size):
         yield
     finally:
         gc.unfreeze()
+        vars(c10d).update(originals)
         backend.silent, sys.excepthook = False, hook  # torch's own would name a rank for ever
         if dist.is_initialized():
             dist.destroy_process_group()
