@@ -31,7 +31,8 @@ def _shared_folder():
 # Parameters are gathered once (the root keeps them for backward), and gradients reduced.
 @program({("dp", name): ledger for name, ledger in DIALOGUE.items()} | {
     ("dp", "barrier"): (1, 0), ("dp", "reduce_scatter"): (1, PARAMETERS * ITEM),
-    ("dp", "all_gather"): (DIALOGUE["all_gather"][0] + 1, None)}, emulated_tolerance=1e-9, uncaptured=PICKLES)
+    ("dp", "all_gather"): (DIALOGUE["all_gather"][0] + 1, None)},
+         emulated_tolerance=1e-9, uncaptured=PICKLES)
 def checkpoint_of_fsdp():
     """A sharded model and its optimizer are saved, spoilt and loaded."""
     from torch.distributed import checkpoint

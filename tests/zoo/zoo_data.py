@@ -20,13 +20,15 @@ def _ddp(dtype=torch.float64, hook=None, **options):
 
 # All gradients fit one bucket. The order in which they come is learnt in the first two steps; in
 # the third ranks agree on buckets: an int32 per parameter and one per bucket, and their count.
-@program({("world", "all_reduce"): (1, PARAMETERS * ITEM), ("world", "broadcast"): (2, 6 * 4)}, uncaptured=READS)
+@program({("world", "all_reduce"): (1, PARAMETERS * ITEM), ("world", "broadcast"): (2, 6 * 4)},
+         uncaptured=READS)
 def ddp_static_graph():
     """The same parameters are used in every step."""
     return _ddp(static_graph=True)
 
 
-@program({("world", "all_reduce"): (1, PARAMETERS * ITEM)}, uncaptured=READS)  # one of two backwards synchronises
+# One of two backwards synchronises.
+@program({("world", "all_reduce"): (1, PARAMETERS * ITEM)}, uncaptured=READS)
 def ddp_accumulation():
     """Two microbatches, gradients that are views of the bucket."""
     model = DistributedDataParallel(mlp(), gradient_as_bucket_view=True)

@@ -36,7 +36,7 @@ def capture(strategy, workload, *, detail="kernels"):
     the mesh, they stand for all (what lies between is not looked at); along an axis where they
     differ (a pipeline) every index is recorded, each with its own ends along the other axes.
     detail: as `tpviz.record` takes it. Raises ``ValueError`` where sizes do not fit,
-    ``RuntimeError`` inside a rank.
+    or the program needs the numbers that its tensors hold; ``RuntimeError`` inside a rank.
     """
     check_fit(strategy, workload)
     mesh = Mesh(strategy.axes)
