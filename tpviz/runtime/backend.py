@@ -7,16 +7,17 @@ event; always, the status board learns what this rank is in, so that a hang can 
 """
 
 import contextlib
+import functools
 import time
 
 import torch
 import torch.distributed as dist
 
-from . import board, meshes  # noqa: F401  (meshes: axes get their names)
+from . import adapters, board, meshes  # noqa: F401  (imported for what they change in torch)
 from .devices import inner_kind
-from .operations import OPERATIONS, PEER
+from .operations import BLOCKING, OPERATIONS, PEER
 from .scatter import can_scatter, scatter
-from .staging import StagedWork, needs_staging, staged
+from .staging import DoneWork, needs_staging, staged
 
 recorder = None  # the active tpviz.runtime.recorder.Recorder of this process
 pacer = None  # the active tpviz.runtime.pacing.Pacer of this process
@@ -124,6 +125,15 @@ class TracedGroup(dist.ProcessGroup):
 
     setGroupDesc = _set_group_desc
 
+    @property
+    def moved_by(self):
+        """What `torch.distributed.get_backend` says of this group, see `adapters`."""
+        return dist.Backend(inner_kind())
+
+    @property
+    def _device_types(self):
+        return self.inner._device_types
+
     def _get_backend(self, device):
         return self.inner._get_backend(device)
 
@@ -181,9 +191,10 @@ class TracedGroup(dist.ProcessGroup):
         if pacer and can_scatter(method, args):
             return scatter(self.inner, args)
         operation = getattr(self.inner, method)
-        return (
-            staged(operation, args, kwargs) if needs_staging(args) else operation(*args, **kwargs)
-        )
+        if needs_staging(args):
+            return staged(operation, args, kwargs)
+        work = operation(*args, **kwargs)
+        return DoneWork() if method in BLOCKING else work
 
     def _follow(self, work, row, listener, args, kwargs):
         """Have the end stamped where it happens, not where somebody waits for it.
@@ -191,7 +202,7 @@ class TracedGroup(dist.ProcessGroup):
         A blocking call waits at once, so its wait will do; so it must for gloo's send, recv and
         reduce_scatter, which have no future.
         """
-        if isinstance(work, StagedWork):
+        if isinstance(work, DoneWork):
             return listener.completed(row)
         stamp = listener.clock.completion(work)
         if stamp is not None:
@@ -202,8 +213,10 @@ class TracedGroup(dist.ProcessGroup):
 
     def _members(self, method, collective, args):
         if method == "recv_anysource":
-            if pacer:
-                raise ValueError("an emulated run must know who sends: give recv a src")
+            if pacer or silent:
+                raise ValueError(
+                    "an emulated or captured program must know who sends: give recv a src"
+                )
             return self.members
         if collective not in PEER or len(args) < 2:
             return self.members
@@ -219,8 +232,17 @@ def _operation(method, collective, payload_of):
     return operation
 
 
+def _blocking(operation):
+    @functools.wraps(operation)
+    def blocking(self, *args, **kwargs):
+        operation(self, *args, **kwargs).wait()
+
+    return blocking
+
+
 for _method, (_collective, _payload) in OPERATIONS.items():
-    setattr(TracedGroup, _method, _operation(_method, _collective, _payload))
+    _forwarding = _operation(_method, _collective, _payload)
+    setattr(TracedGroup, _method, _blocking(_forwarding) if _method in BLOCKING else _forwarding)
 
 
 def _describe(collective, seq, axis, members, payload):

@@ -13,11 +13,21 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
+import torch.distributed.nn.functional  # its defaults are the world of when it is imported: none
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import backend, meshes
 from .operations import FUNCTIONAL
+
+_PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
+
+class NoNumbers(RuntimeError):
+    """A captured program needs what tensors hold; the message says what it does."""
+
+
+def _refuse_objects(*_):
+    raise NoNumbers("exchanges Python objects")
 
 
 class Done(dist.Work):
@@ -41,6 +51,8 @@ class Done(dist.Work):
 
 class SilentGroup:
     """An inner group for `backend.TracedGroup` whose every operation is done at once."""
+
+    _device_types = (torch.device("cpu"),)
 
     def __init__(self, rank, size):
         self._rank, self._size = rank, size
@@ -78,6 +90,8 @@ class FunctionalCollectives(TorchDispatchMode):
     """Has each functional collective pass through its group's recording, and each wait too."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if not _PLAIN.issuperset(types):
+            return NotImplemented  # a DTensor first: its collectives come here, while this is on
         if func.namespace != "_c10d_functional":
             return func(*args, **(kwargs or {}))
         name = func._schema.name.split("::")[1]
@@ -112,6 +126,9 @@ def fake_world(rank, world_size):
             "own, not inside ranks"
         )
     backend.silent, hook = True, sys.excepthook
+    c10d, pickling = dist.distributed_c10d, ("_object_to_tensor", "_tensor_to_object")
+    originals = {name: getattr(c10d, name) for name in pickling}
+    vars(c10d).update(dict.fromkeys(pickling, _refuse_objects))
     gc.freeze()  # memory is found through the collector: what was there before is none of its
     try:
         dist.init_process_group(
@@ -121,6 +138,7 @@ def fake_world(rank, world_size):
         yield
     finally:
         gc.unfreeze()
+        vars(c10d).update(originals)
         backend.silent, sys.excepthook = False, hook  # torch's own would name a rank for ever
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -130,5 +148,8 @@ def fake_world(rank, world_size):
 @contextmanager
 def fake_tensors():
     """Inside, tensors have shapes and no numbers, and functional collectives are seen."""
-    with FakeTensorMode(), FunctionalCollectives():
+    mode = FakeTensorMode()
+    # What torch remembers by its meta tensor, module.to(dtype) could not replace.
+    mode.fake_tensor_converter.set_tensor_memo = lambda meta, fake: None
+    with mode, FunctionalCollectives():
         yield

@@ -1,14 +1,18 @@
 """What recorded groups and PyTorch's device meshes have to know of each other.
 
 A group's mesh axis is in its description, but for the world's, which a one-axis mesh uses as it is;
-and meshes outlive their groups in DTensor's caches. Importing this hooks ``DeviceMesh.__init__``.
+a mesh is made of numbers, also where all other tensors are fake; and meshes outlive their groups in
+DTensor's caches. Importing this hooks ``DeviceMesh.__init__``.
 """
 
 import functools
 import sys
 
+import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tpviz.mesh import forget
 
@@ -18,7 +22,8 @@ def _naming_axes(make):
 
     @functools.wraps(make)
     def make_and_name(mesh, *args, **kwargs):
-        make(mesh, *args, **kwargs)
+        with _disable_current_modes():
+            make(mesh, *map(_known, args), **{k: _known(v, k) for k, v in kwargs.items()})
         if not kwargs.get("_init_backend", True):
             return  # from_group: the mesh has no groups yet, and those it will get have names
         names = mesh.mesh_dim_names
@@ -28,6 +33,18 @@ def _naming_axes(make):
                 group._axis = names[0]
 
     return make_and_name
+
+
+def _known(value, name=""):
+    """An argument of a mesh, its ranks as numbers: `init_device_mesh` counts them from 0 on."""
+    if not isinstance(value, FakeTensor):
+        return value
+    if name == "_rank_map":
+        return torch.arange(value.numel(), dtype=value.dtype)
+    raise ValueError(
+        "this mesh is made of a tensor, and tensors of a captured program have no numbers: make it "
+        "of a list of ranks, or by init_device_mesh"
+    )
 
 
 def forget_axes():

@@ -65,7 +65,10 @@ OPERATIONS = {
     "recv": ("recv", _first),
     "recv_anysource": ("recv", _first),
     "barrier": ("barrier", _nothing),
+    "monitored_barrier": ("barrier", _nothing),
 }
+
+BLOCKING = {"monitored_barrier"}  # returns when it is over, and gives no handle
 
 # Functional collectives, by name without "_" or "_out" at the end: payload from what is sent.
 FUNCTIONAL = {

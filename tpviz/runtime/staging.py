@@ -11,8 +11,8 @@ import torch
 from .devices import inner_kind
 
 
-class StagedWork:
-    """The handle of such a collective: finished when it is made."""
+class DoneWork:
+    """The handle of a collective that is finished when it is made: staged, or blocking."""
 
     def wait(self, timeout=None):
         """True at once."""
@@ -62,7 +62,7 @@ def staged(operation, args, kwargs):
     with torch.no_grad():
         for original, copy in pairs:
             original.detach().copy_(copy)
-    return StagedWork()
+    return DoneWork()
 
 
 def _device(value):

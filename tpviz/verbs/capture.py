@@ -9,16 +9,22 @@ from contextlib import contextmanager
 from itertools import product
 
 import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
 
 from tpviz.mesh import Mesh
-from tpviz.runtime.fake import OrderClock, fake_tensors, fake_world
+from tpviz.runtime.fake import NoNumbers, OrderClock, fake_tensors, fake_world
 from tpviz.runtime.recorder import Recorder
+from tpviz.runtime.stacks import raised_at
 from tpviz.schemes.ownership import ownership
 from tpviz.simulation.program import Capture, place
 from tpviz.trace.table import members_list
 
 from .checks import check_fit
 
+_NUMBERS = NoNumbers, DataDependentOutputException, DynamicOutputShapeException
 _lock = threading.Lock()  # a process has one torch.distributed world
 
 
@@ -30,7 +36,7 @@ def capture(strategy, workload, *, detail="kernels"):
     the mesh, they stand for all (what lies between is not looked at); along an axis where they
     differ (a pipeline) every index is recorded, each with its own ends along the other axes.
     detail: as `tpviz.record` takes it. Raises ``ValueError`` where sizes do not fit,
-    ``RuntimeError`` inside a rank.
+    or the program needs the numbers that its tensors hold; ``RuntimeError`` inside a rank.
     """
     check_fit(strategy, workload)
     mesh = Mesh(strategy.axes)
@@ -109,13 +115,17 @@ def _record(strategy, workload, rank, world_size, detail):
 
 @contextmanager
 def _refusing_data(strategy):
+    """Say in words that a program needs what tensors hold, and where it does."""
     try:
         yield
     except RuntimeError as error:
-        if "data is not allocated" not in str(error):
+        if not isinstance(error, _NUMBERS) and "data is not allocated" not in str(error):
             raise
-        raise ValueError(f"{strategy!r} cannot be captured: it reads the numbers in its tensors "
-                         "(as DDP's reducer does), and captured ones have none; run it") from None
+        what = str(error) if isinstance(error, NoNumbers) else "reads the numbers in its tensors"
+        raise ValueError(
+            f"{strategy!r} cannot be captured: it {what}{raised_at(error)}, and captured tensors "
+            "have none (DDP's reducer and torch's pipeline schedules read them too); run it with "
+            "tv.run, or record it inside tv.launch") from None
 
 
 def _train(program, batch):
