@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab bench lint picture binder-check clean
+.PHONY: help setup demo test lab bench lint versions picture binder-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/make \1:/p' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ lab: setup  ## open JupyterLab on the first notebook
 bench: setup  ## measure beside peers; tables on the screen, JSON in out/bench
 	$(BIN)/python bench/run_all.py
 
+versions:  ## run the core of the suite on the lowest and the newest torch, in .versions
+	$(PYTHON) .ci/versions.py $(VERSIONS)
+
 lint: setup  ## check code and notebooks with ruff, and that the notebooks carry no outputs
 	$(BIN)/ruff check .
 	$(if $(NOTEBOOKS),$(BIN)/nbstripout --verify $(NOTEBOOKS))
@@ -47,5 +50,5 @@ binder-check: setup  ## run the first notebook as Binder would: its pins, one co
 	$(BIN)/python binder/check.py
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) out build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .versions out build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@
 
 import pytest
 
+import tpviz as tv
 from tpviz import GPT, peers
 
 
@@ -28,3 +29,13 @@ def test_sizes_that_do_not_divide():
         peers.DTensorTP(3).check(GPT(heads=4))
     with pytest.raises(ValueError, match="does not split evenly over dp=3"):
         peers.FSDP2(3).check(GPT(batch=8))
+
+
+def test_one_pool_runs_them_in_any_order():
+    """DTensor remembers meshes, and the groups of an earlier run's are gone."""
+    workload = GPT(layers=1, hidden=16, heads=4, seq=8, batch=4)
+    tensor, data = peers.DTensorTP(tp=2), peers.FSDP2(dp=2)
+    ledgers = [tv.run(peer, workload, steps=1, memory=False, progress=False).ledger()
+               for peer in (tensor, tensor, data, data, tensor)]
+    assert ledgers[0] == ledgers[1] == ledgers[4] and ledgers[2] == ledgers[3]
+    assert ledgers[0].total()[0] == 4 and ledgers[2].total()[0] == 5

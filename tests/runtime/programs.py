@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.torch_version import TorchVersion
 
 HIDDEN, BATCH = 16, 8
 
@@ -110,7 +111,11 @@ def one_f_one_b(microbatches=4):
     return step, lambda: numbers(layer)
 
 
-PROGRAMS = {"dtensor_tp": dtensor_tp, "ddp": ddp, "fsdp2": fsdp2, "one_f_one_b": one_f_one_b}
+PROGRAMS = {"dtensor_tp": dtensor_tp, "ddp": ddp, "fsdp2": fsdp2}
+# torch 2.9's pipelining sends 8 bytes where it receives 4, so that gloo ends the process.
+PIPELINES = TorchVersion(torch.__version__) >= (2, 10)
+if PIPELINES:
+    PROGRAMS["one_f_one_b"] = one_f_one_b
 
 
 def plainly(name):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from programs import BATCH, HIDDEN, PROGRAMS, dtensor_counts, mlp, plainly, recorded
+from programs import BATCH, HIDDEN, PIPELINES, PROGRAMS, dtensor_counts, mlp, plainly, recorded
 from torch.utils.checkpoint import checkpoint
 
 import tpviz as tv
@@ -71,6 +71,7 @@ def test_ledger_equals_theory_on_every_rank(traced, name):
         assert traced[rank][name][2].ledger().diff(tv.Ledger.of(expected(name))) == []
 
 
+@pytest.mark.skipif(not PIPELINES, reason="torch 2.9's own pipelining fails on gloo")
 def test_pipeline_ledger(traced):
     microbatches, stage_bytes = 4, BATCH // 4 * HIDDEN * ITEM
     for rank in range(RANKS):

@@ -31,7 +31,8 @@ def test_losses_on_text_equal_one_process(strategy):
     trace = train(strategy, W, 6, warmup=2)
     losses, reference = trace.meta["losses"], train_reference(W, 8)
     assert largest(losses, reference) < 5e-6  # float32 rounds a loss of 5 to 2.4e-7
-    assert losses[-1] < losses[0] - 0.3
+    # Beside an untrained model on the same batch: which text that is depends on Python's release.
+    assert losses[-1] < train_reference(W, 8, lr=0)[-1] - 0.2
     for rank in trace.ranks:
         for step in trace.steps:
             assert trace.ledger(rank, step) == strategy.ledger(W)
@@ -50,7 +51,7 @@ def test_it_learns_more_than_how_often_each_byte_occurs():
     tokens = np.concatenate([w.tokens(step)[0].ravel() for step in range(400)])
     often = np.bincount(tokens) / len(tokens)
     entropy = -(often[often > 0] * np.log(often[often > 0])).sum()
-    assert losses[0] > 5.4 and 3.2 < entropy < 3.3
+    assert losses[0] > entropy + 2
     assert np.mean(losses[-20:]) < entropy - 0.3
 
 

@@ -271,14 +271,12 @@ def _create(options, _):
     inner = dist.ProcessGroup(store, rank, size)
     kind = dist.ProcessGroup.BackendType
     gloo = dist.ProcessGroupGloo(store, rank, size, options.timeout)
-    gloo._set_sequence_number_for_group()
     inner._set_default_backend(kind.GLOO)
     inner._register_backend(torch.device("cpu"), kind.GLOO, gloo)
     if torch.cuda.is_available() and inner_kind() == "nccl":
         nccl = dist.ProcessGroupNCCL(
             dist.PrefixStore("nccl", store), rank, size, dist.ProcessGroupNCCL.Options()
         )
-        nccl._set_sequence_number_for_group()
         inner._register_backend(torch.device("cuda"), kind.NCCL, nccl)
     return TracedGroup(inner, members)
 

@@ -7,6 +7,8 @@ DTensor's caches. Importing this hooks ``DeviceMesh.__init__``.
 
 import functools
 import sys
+from contextlib import suppress
+from operator import attrgetter
 
 import torch
 import torch.distributed as dist
@@ -16,12 +18,22 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tpviz.mesh import forget
 
+# What clears each cache of DTensor that holds meshes, by private names of torch 2.9 to 2.15, of
+# which each release has some. Clearing the propagator's own lru_cache works in all of them.
+_CLEARING = (
+    ("torch.distributed.tensor._api",
+     "DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear"),
+    ("torch._C", "_clear_DTensor_sharding_propagator_cache"),
+    ("torch.distributed.tensor._redistribute", "_gen_transform_infos.cache_clear"),
+    ("torch.distributed.tensor._redistribute", "clear_redistribute_planner_cache"),
+)
+
 
 def _naming_axes(make):
     """A one-axis mesh over all ranks shares the world's group, unnamed: remember the axis."""
 
     @functools.wraps(make)
-    def make_and_name(mesh, *args, **kwargs):
+    def make_and_name(mesh, /, *args, **kwargs):  # torch names an argument of its own "mesh"
         with _disable_current_modes():
             make(mesh, *map(_known, args), **{k: _known(v, k) for k, v in kwargs.items()})
         if not kwargs.get("_init_backend", True):
@@ -59,13 +71,9 @@ def forget_meshes():
     forget()
     if "torch.distributed.tensor" not in sys.modules:
         return
-    from torch.distributed.tensor import _redistribute, debug
-
-    for module, name in (
-        (debug, "_clear_sharding_prop_cache"),
-        (_redistribute, "clear_redistribute_planner_cache"),
-    ):
-        getattr(module, name, lambda: None)()  # private, and newer than some releases
+    for module, name in _CLEARING:
+        with suppress(KeyError, AttributeError):
+            attrgetter(name)(sys.modules[module])()
 
 
 DeviceMesh.__init__ = _naming_axes(DeviceMesh.__init__)

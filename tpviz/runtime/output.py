@@ -4,6 +4,7 @@ import os
 import sys
 
 _CHUNK = 1 << 20
+_OF_GLOO = b"[Gloo] Rank "  # torch 2.9 and 2.10 print such a line for each group they connect
 
 
 class Tail:
@@ -30,6 +31,7 @@ class Tail:
             self._rest = b""
 
     def _print(self, lines):
+        lines = [line for line in lines if not line.startswith(_OF_GLOO)]
         if not lines:
             return
         # A progress bar rewrites its line after "\r": keep what a terminal would end up showing.

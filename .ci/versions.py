@@ -1,0 +1,112 @@
+"""The core of the suite on the lowest and on the newest torch, each in an environment of its own.
+
+    python .ci/versions.py            both legs; an environment that is there already is used again
+    python .ci/versions.py --remove   and remove each environment (about 2 GB) after its leg
+
+A leg whose Python is not on this machine is skipped, and that is said. torch comes without its GPU
+packages: as the CPU wheel where an index that pip knows has one, else as the GPU build with
+stand-ins (`no_gpu`).
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from time import monotonic
+
+import no_gpu
+
+ROOT = Path(__file__).parents[1]
+LEGS = {"lowest": ("3.11", "2.9.0"), "newest": ("3.13", "2.15.0")}  # name: (Python, torch)
+GPU_PACKAGE = re.compile(r"nvidia|cuda|triton|.*extra ==")
+TOOLS = ["pytest", "pytest-timeout", "hypothesis"]
+OPTIONS = ["--override-ini=addopts=--strict-markers --strict-config -ra", "-q",
+           "-p", "no:cacheprovider", "--durations=5"]
+CORE = """
+tests/test_tiny.py tests/test_peers.py tests/trace/test_table.py
+tests/runtime/test_recorder.py tests/runtime/test_launch_arguments.py
+tests/verbs/test_verify.py tests/verbs/test_capture.py tests/verbs/test_simulate.py
+tests/verbs/test_predict.py tests/verbs/test_run.py
+tests/schemes/test_megatron.py tests/schemes/test_t3.py
+""".split()
+LIMIT = 1500  # s for a leg, its installation included
+
+
+def main(remove):
+    """Exit code 1 if a leg failed."""
+    failed = [name for name, leg in LEGS.items() if not _leg(name, *leg, remove)]
+    sys.exit(f"versions: FAILED: {', '.join(failed)}" if failed else 0)
+
+
+def _leg(name, python, torch, remove):
+    title, start = f"versions: {name} torch {torch} on Python {python}", monotonic()
+
+    def run(*command, **more):
+        return subprocess.run(list(map(str, command)), cwd=ROOT, stdin=subprocess.DEVNULL,
+                              timeout=max(start + LIMIT - monotonic(), 0), **more)
+
+    interpreter = _find(python)
+    if interpreter is None:
+        print(f"{title}: SKIPPED, no Python {python} on this machine", flush=True)
+        return True
+    folder = ROOT / ".versions" / f"{python}-{torch}"
+    try:
+        if not (folder / "ready").exists():
+            _install(run, interpreter, folder, torch)
+        print(f"{title}: installed, {monotonic() - start:.0f} s", flush=True)
+        done = run(folder / "bin/python", "-m", "pytest", *OPTIONS, *CORE)
+    except subprocess.SubprocessError as error:
+        done = error
+    finally:
+        if remove:
+            shutil.rmtree(folder, ignore_errors=True)
+    passed = getattr(done, "returncode", 1) == 0
+    words = "passed" if passed else f"FAILED ({done})"
+    print(f"{title}: {words}, {monotonic() - start:.0f} s in all", flush=True)
+    return passed
+
+
+def _find(version):
+    """An interpreter of this version: on the path or among pyenv's; None where there is none."""
+    pyenv = (Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python")
+    for candidate in [sys.executable, f"python{version}", *pyenv]:
+        asking = "import sys; print('%d.%d' % sys.version_info[:2])"
+        try:
+            said = subprocess.run([candidate, "-c", asking], capture_output=True, text=True)
+        except OSError:
+            continue
+        if said.stdout.strip() == version:
+            return candidate
+    return None
+
+
+def _install(run, interpreter, folder, torch):
+    shutil.rmtree(folder, ignore_errors=True)
+    run(interpreter, "-m", "venv", "--without-pip", folder, check=True)
+
+    def pip(*what):
+        run(sys.executable, "-m", "pip", "--python", folder / "bin/python", "install", "--quiet",
+            "--no-warn-conflicts", *what, check=True)
+
+    pip("--no-deps", f"torch=={torch}")
+    (package,) = folder.glob("lib/*/site-packages/torch")
+    if (package / "lib/libtorch_cuda.so").exists():
+        no_gpu.stand_in(package / "lib")
+    (metadata,) = package.parent.glob("torch-*.dist-info/METADATA")
+    of_torch = re.findall(r"^Requires-Dist: (.*)$", metadata.read_text(), re.M)
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    needed = [n for n in of_torch if not GPU_PACKAGE.match(n)] + ours + TOOLS
+    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines()
+            if not line.startswith("torch==")]
+    constraints = folder / "constraints.txt"
+    constraints.write_text("\n".join(pins))
+    # Asked for torch by name, pip would bring its GPU packages.
+    pip("-c", constraints, *[n for n in needed if not n.startswith("torch")])
+    pip("--no-deps", "--editable", ROOT)
+    (folder / "ready").touch()
+
+
+if __name__ == "__main__":
+    main("--remove" in sys.argv[1:])
