@@ -35,6 +35,11 @@ class PipelineReport:
     plan: object = None
     divided: bool = False
 
+    @property
+    def model(self):
+        """The model's class."""
+        return self.partition.graph.model
+
     def to_table(self):
         """Rows of strings, header first: one a stage."""
         header, *rows = self.partition.to_table()
