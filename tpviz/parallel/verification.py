@@ -104,6 +104,7 @@ def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None
         report = found[0].report
     else:
         plan = parallelize(_made(make_model), strategy, example_inputs, **how)  # errors now
+        _refuse_unless_it_runs(_made(make_model), example_inputs)
         if totals := getattr(plan.report, "totals", None):
             rows_of(example_inputs, 0, totals.shares, " * ".join(totals.axes))
         found = launch(_sent_here, *job, None, device, world_size=strategy.world_size,
@@ -252,6 +253,20 @@ def _made(make_model):
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         return make_model().double().eval()
+
+
+def _refuse_unless_it_runs(model, inputs):
+    """Raise ``ValueError`` where the model itself, on one process, fails in float64."""
+    args, kwargs = inputs_of(inputs)
+    try:
+        with torch.no_grad():
+            model(*args, **kwargs)
+    except Exception as error:
+        said = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"{type(model).__name__} does not run in float64, in which it would be compared "
+            f"({type(error).__name__}: {said}): use operations that have float64; of Hugging "
+            "Face's experts model.set_experts_implementation('eager') has") from error
 
 
 def _wide(x):
