@@ -5,29 +5,79 @@ Traceback (most recent call last):
 ValueError: heads=6 does not split evenly over tp=4: use tp=3 or 6, or heads=4 or 8
 """
 
-from math import gcd, lcm
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import gcd, isqrt, lcm
 from numbers import Real
 from operator import index
 
 import numpy as np
 
+NEAR = 64
+"""How many multiples on each side are offered; of them the nearest that work are named."""
+
+
+@dataclass(frozen=True)
+class Clash:
+    """``size`` does not split over ``parts``. near_parts, near_sizes : what does, by what is said
+    of it: (ever smaller, ever larger). shared : (axis, ranks) over which a larger ``size`` was
+    split before."""
+
+    size_name: str
+    size: int
+    parts_name: str
+    parts: int
+    near_parts: tuple
+    near_sizes: tuple
+    shared: tuple = ()
+
+    def __str__(self):
+        size, over = f"{self.size_name}={self.size}", ""
+        if self.shared:
+            axis, ranks = self.shared
+            size, over = f"{self.size_name}={self.size * ranks}", f" over {axis}={ranks}"
+            over += f" leaves {self.size}, which"
+        advice = ", or ".join(f"{name}={_either(values)}" for name, values in (
+            (self.parts_name, _first(self.near_parts)), (self.size_name, _first(self.near_sizes)))
+            if values)
+        return (f"{size}{over} does not split evenly over {self.parts_name}={self.parts}"
+                + (f": use {advice}" if advice else ""))
+
+    def error(self):
+        """The ``ValueError`` that says so, with this as its ``clash``."""
+        error = ValueError(str(self))
+        error.clash = self
+        return error
+
+    def outside(self, axis, ranks):
+        """The same of the whole size, of which each of ``ranks`` has a part."""
+        return replace(self, shared=(axis, ranks), near_sizes=tuple(
+            [size * ranks for size in side] for side in self.near_sizes))
+
+    def where(self, parts_work, size_works):
+        """The same with only such values offered as work: functions of one value."""
+        return replace(self, near_parts=_nearest(self.near_parts, parts_work),
+                       near_sizes=_nearest(self.near_sizes, size_works))
+
 
 def divides(size_name, size, parts_name, parts, also=0, step=1, within=0):
-    """Raise ``ValueError`` unless ``parts`` divides ``size``; says which values near by do.
+    """Raise ``ValueError`` unless ``parts`` divides ``size``; says which values near by do. Its
+    attribute ``clash`` is a `Clash`.
 
     Offered is only what the caller can use: ``parts`` that divide ``also`` too; sizes that are
     multiples of ``step`` and divide ``within``, any if that is 0. There may be no such size.
     """
     if size % parts == 0:
         return
-    common, step = gcd(size, also), lcm(parts, step)
-    parts_near = _around(parts, [d for d in range(1, common + 1) if common % d == 0])
-    sizes_near = [s for s in (size // step * step, -(-size // step) * step) if s > 0]
+    step = lcm(parts, step)
     if within:
-        sizes_near = _around(size, [s for s in range(step, within + 1, step) if within % s == 0])
-    instead = f", or {size_name}={_either(sizes_near)}" if sizes_near else ""
-    raise ValueError(f"{size_name}={size} does not split evenly over {parts_name}={parts}: use "
-                     f"{parts_name}={_either(parts_near)}{instead}")
+        sizes = _around(size, [s for s in _divisors(within) if s % step == 0])
+    else:
+        below = size // step * step
+        sizes = ([s for k in range(NEAR) if (s := below - k * step) > 0],
+                 [below + (k + 1) * step for k in range(NEAR)])
+    raise Clash(size_name, size, parts_name, parts, _around(parts, _divisors(gcd(size, also))),
+                sizes).error()
 
 
 def whole_number(name, value, low=1, high=None):
@@ -73,10 +123,25 @@ def settle(owner, name, check, *bounds):
     object.__setattr__(owner, name, check(name, getattr(owner, name), *bounds))
 
 
+def _divisors(number, most=10**6):
+    """All of them in order; of a number above its square only those up to ``most`` and what they
+    leave."""
+    low = [d for d in range(1, min(isqrt(number), most) + 1) if number % d == 0]
+    return sorted({*low, *(number // d for d in low)})
+
+
 def _around(value, valid):
-    """The valid values next below and next above."""
-    below, above = [v for v in valid if v < value], [v for v in valid if v > value]
-    return below[-1:] + above[:1]
+    """The valid values (below, from the next one on; above, from the next one on)."""
+    return [v for v in reversed(valid) if v < value], [v for v in valid if v > value]
+
+
+def _nearest(sides, works):
+    """The first value of each side that works, alone in its place."""
+    return tuple(list(islice(filter(works, side), 1)) for side in sides)
+
+
+def _first(sides):
+    return [value for side in sides for value in side[:1]]
 
 
 def _either(values):

@@ -15,6 +15,7 @@ from itertools import product
 from math import prod
 from types import MappingProxyType
 
+from .advice import changed, with_advice
 from .checks import number, one_of, settle, some_of, whole_number
 
 _REGISTERED = {}
@@ -43,7 +44,7 @@ def register(cls):
                 f"{cls.__name__} has no knob {unknown[0]!r}; its knobs are {', '.join(names)}")
         make(self, *args, **kwargs)
 
-    cls.__init__ = __init__
+    cls.__init__, cls.check = __init__, with_advice(cls.check)
     _REGISTERED[cls.__name__] = cls
     return cls
 
@@ -140,6 +141,11 @@ class Strategy:
         bandwidth, nothing hidden. Raises ``NotImplementedError`` where a scheme has none."""
         raise NotImplementedError(f"{type(self).__name__} has no formula of its communication "
                                   "alone")
+
+    def variants(self, name, value):
+        """Functions that make this strategy with a knob, or the product of several, changed to
+        ``value``: of what `tpviz.advice` tries."""
+        return changed(self, name, value)
 
     @property
     def copies(self):

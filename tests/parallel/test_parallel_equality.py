@@ -28,7 +28,7 @@ def every_mesh(make, inputs, strategies, rules=None, pairs_of_ranks=()):
         if strategy in pairs_of_ranks:
             mesh = tv.Mesh({"copies": 2, **strategy.axes}).device_mesh()
         v = tv.verify_parallel(make, strategy, inputs, rules=rules, mesh=mesh)
-        found.append((strategy.short, v.max_error, v.worst, sum(len(p.layers)
+        found.append((repr(v), v.max_error, v.ok, sum(len(p.layers)
                                                                 for p in v.report.pairs)))
     return found
 
@@ -36,7 +36,7 @@ def every_mesh(make, inputs, strategies, rules=None, pairs_of_ranks=()):
 def check(layers, make, inputs, strategies=STRATEGIES, **more):
     for found in tv.launch(every_mesh, make, inputs, strategies, world_size=4, progress=False,
                            timeout=150, **more):
-        assert max(error for _, error, *_ in found) < 1e-10, found
+        assert all(ok for _, _, ok, *_ in found), found
         assert {count for *_, count in found} == {layers}
 
 

@@ -27,14 +27,14 @@ def every_pipeline(make, inputs, strategies, loss):
             copies = {"copies": 8 // strategy.world_size}
             mesh = tv.Mesh({**copies, **strategy.axes}).device_mesh()
         v = tv.verify_parallel(make, strategy, inputs, 3, mesh=mesh, loss=loss)
-        found.append((strategy.short, v.max_error, v.worst))
+        found.append((repr(v), v.max_error, v.ok))
     return found
 
 
 def check(make, inputs, strategies=MERAK[:1], loss=weighted):
     for found in tv.launch(every_pipeline, make, inputs, strategies, loss, world_size=8,
                            progress=False, timeout=150):
-        assert max(error for _, error, _ in found) < 1e-10, found
+        assert all(ok for _, _, ok in found), found
 
 
 def test_gpt2():

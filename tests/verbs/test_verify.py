@@ -4,8 +4,10 @@ import sys
 
 import cloudpickle
 import pytest
+import torch
 
 import tpviz as tv
+from tpviz.verbs.equality import error
 
 W = tv.GPT(layers=2, hidden=16, heads=4, seq=8, batch=4, vocab=32)
 PARAMETERS = len(W.parameter_shapes())
@@ -38,6 +40,29 @@ class BiasOnEveryRank(Broken):
 class DoubledGradient(Broken):
     def spoil(self, program):
         program.named["blocks.1.norm1.bias"].register_hook(lambda grad: 2 * grad)
+
+
+class RoundedSum(Broken):
+    """One sum over tp comes in float32."""
+
+    def spoil(self, program):
+        down = program.module.blocks[1].mlp.down
+        plain = down.forward
+        down.forward = lambda x: plain(x).float().double()
+
+
+class RoundedGradient(Broken):
+    """One gradient comes in float32, as by a reduced-precision all-reduce."""
+
+    def spoil(self, program):
+        program.named["blocks.0.mlp.up.bias"].register_hook(lambda grad: grad.float().double())
+
+
+class SlightlyOff(Broken):
+    """A relative error of 1e-8 in the smallest of all gradients."""
+
+    def spoil(self, program):
+        program.named["blocks.0.norm1.weight"].register_hook(lambda grad: grad * (1 + 1e-8))
 
 
 class NoInputSum(Broken):
@@ -178,6 +203,33 @@ def test_one_doubled_gradient_is_named():
     found = flagged(DoubledGradient(tp=2), steps=1)
     assert wrong(found, "gradient") == {"blocks.1.norm1.bias"} == {found.worst}
     assert found.ledger_ok and found.errors["outputs"] < 1e-10
+
+
+@pytest.mark.parametrize("bug, name", [(RoundedGradient, "blocks.0.mlp.up.bias"),
+                                       (SlightlyOff, "blocks.0.norm1.weight")])
+def test_a_small_error_of_a_small_gradient_is_no_rounding(bug, name):
+    """Of size 1e-4, so that the error is 1e-12 and less: scaled by the gradient it is not small."""
+    found = flagged(bug(tp=2), steps=1)
+    assert wrong(found, "gradient") == {name} == {found.worst}
+    assert found.errors["outputs"] < 1e-13
+
+
+def test_one_sum_in_float32_shows():
+    found = flagged(RoundedSum(tp=2), steps=1)
+    assert found.errors["outputs"] > 1e-10 and found.ledger_ok
+
+
+def test_what_rounding_does_is_measured_and_allowed():
+    """A gradient that is 0 but for rounding, beside one that is not."""
+    noise, size = (torch.tensor(values, dtype=torch.float64)
+                   for values in ([3e-19, -1e-19], [1e-4, 2e-4]))
+    assert error(-noise, noise, noise / 2) < 1e-10
+    assert error(noise * 1e4, noise, noise / 2) > 1e-10
+    assert error(size * (1 + 1e-13), size, size + noise) < 1e-10
+    assert error(size * (1 + 1e-8), size, size + noise) > 1e-10
+    assert error(torch.zeros(2), torch.zeros(2), torch.zeros(2)) == 0
+    assert error(noise, torch.zeros(2), torch.zeros(2)) == float("inf")
+    assert error(size[:1], size, size) == error(size * torch.nan, size, size) == float("inf")
 
 
 def test_forgotten_norms_under_sequence_parallelism():

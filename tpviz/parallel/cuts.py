@@ -100,23 +100,28 @@ class Part:
         """Elements of its parameters on a rank."""
         return self.block // self.z + (prod(self.local("bias")) if self.bias else 0)
 
-    def moves(self):
-        """Every `Move` of one forward and backward, where the input needs a gradient and is one
-        for all first layers of the pair.
+    def moves(self, enters=None, grad=True, readers=1):
+        """Every `Move` of one call, forward and backward.
 
         As in `tpviz.schemes.atp.step`, with the stream gathered after each pair and cut before.
+        enters : of a first layer, whether its input is cut here, for all ``readers`` of it; by
+        default ``sends``. grad : whether the input needs a gradient. One reader sums that in its
+        own backward, needed or not.
         """
-        return self._first() if self.first else self._second()
+        if not self.first:
+            return self._second()
+        enters = self.sends if enters is None else enters
+        return self._first(enters and grad, enters and (grad or readers == 1))
 
-    def _first(self):
+    def _first(self, gathers, sums):
         at, wide, a3 = self.at, self.out // self.at.i, self.a3
         found = []
         if at.s > 1:
             found += [Move("forward", "reduce_scatter" if a3 else "all_reduce", at.stream, wide,
                            at.chunks)]
             found += [Move("backward", "all_gather", at.stream, wide)] * a3
-            found += [Move("backward", "all_gather", at.stream, self.ins)] * self.sends
-        if at.i > 1 and self.sends:
+            found += [Move("backward", "all_gather", at.stream, self.ins)] * gathers
+        if at.i > 1 and sums:
             found += [Move("backward", "all_reduce", at.inside, self.ins // at.s)]
         return found
 

@@ -15,6 +15,7 @@ from tpviz.labels import label
 from tpviz.mesh import Mesh
 from tpviz.schemes.axonn.weights import Depth
 from tpviz.schemes.collectives import gather_first, part_of
+from tpviz.trace import Ledger
 
 from .gradients import AfterBackward, average, in_backward
 from .replicas import differ
@@ -64,6 +65,11 @@ class Grid:
             raise ValueError("the ranks of a plane (same index on data and z) were given different "
                              f"inputs: give each model.rows(batch), or a sampler num_replicas="
                              f"model.shares={self.shares} and rank=model.share")
+
+    def first_ledger(self):
+        """The `Ledger` of what the first forward asks besides."""
+        return Ledger.of([(axis, "all_reduce", "forward", 1, 16, self.groups.get_group(axis).size())
+                          for axis in PLANE if "x" not in self.axes])
 
     def _finish(self):
         """Backward is over."""

@@ -64,7 +64,9 @@ def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=F
         function (output) or (output, targets) -> a mean over rows, where the model does not give
         its own; ``batch_dim``, along which ``example_inputs``, a whole batch, are cut into
         microbatches; ``balance``, as `tpviz.schemes.merak.partition.partition_of` takes it
-        ("flops" by default).
+        ("flops" by default); ``leaves``, types of modules that stay one operation on one stage, or
+        a function module -> bool: for those that a trace cannot follow (routing to experts, an
+        autograd function of one's own).
     easy : AxoNN's easy mode: no pairs are needed, every linear layer goes on the grid by itself,
         and every rank of x * y * z * data is to be given its own rows, as under DDP. For that two
         more exchanges a layer are paid: all-to-all of the input over y and of the output over x

@@ -35,6 +35,11 @@ class PipelineReport:
     plan: object = None
     divided: bool = False
 
+    @property
+    def model(self):
+        """The model's class."""
+        return self.partition.graph.model
+
     def to_table(self):
         """Rows of strings, header first: one a stage."""
         header, *rows = self.partition.to_table()
@@ -219,12 +224,12 @@ class Batch:
 
 
 def pipelined(model, strategy, inputs, mesh, split, *, broadcast=False, loss=None, batch_dim=0,
-              balance="flops"):
+              balance="flops", leaves=()):
     """A `Pipelined`; see `tpviz.parallelize`. split(strategy) splits the model's layers over tp."""
     if inputs is None:
         raise ValueError(f"{strategy.short} traces the model: give example_inputs, a whole batch")
     strategy.schedule_for([1] * strategy.stages)  # errors now, not after the trace
-    dim = whole_number("batch_dim", batch_dim, 0)
+    dim, whole = whole_number("batch_dim", batch_dim, 0), _leaves(leaves)
     shapes = {name: (p.shape, p.dtype)
               for name, p in model.named_parameters(remove_duplicate=False)}
     batch = Batch(strategy, inputs, dim, shapes, mesh.get_local_rank("dp") if mesh else 0)
@@ -235,7 +240,7 @@ def pipelined(model, strategy, inputs, mesh, split, *, broadcast=False, loss=Non
         plan = split(Megatron(tp=strategy.tp)).report
 
     def cut(model, inputs):
-        return _cut(model, batch.microbatches(inputs)[0], strategy.stages, balance)
+        return _cut(model, batch.microbatches(inputs)[0], strategy.stages, balance, whole)
 
     partition = cut(model, inputs)
     counts = [len(part.pieces) for part in partition.stages]
@@ -254,9 +259,20 @@ def pipelined(model, strategy, inputs, mesh, split, *, broadcast=False, loss=Non
     return Pipelined(report, batch, pipeline, groups, Evaluation(model, cut, loss))
 
 
-def _cut(model, inputs, stages, balance):
+def _leaves(leaves):
+    """A function module -> bool of those that stay one operation: the user's, and split layers."""
+    several = leaves if isinstance(leaves, (tuple, list, set, frozenset)) else (leaves,)
+    if all(isinstance(kind, type) and issubclass(kind, nn.Module) for kind in several):
+        return lambda module: isinstance(module, (Held, *several))
+    if not callable(leaves) or isinstance(leaves, (type, nn.Module)):
+        raise ValueError(f"leaves={leaves!r}: give types of modules, as in leaves=(MyExperts,), or "
+                         "a function module -> bool")
+    return lambda module: isinstance(module, Held) or bool(leaves(module))
+
+
+def _cut(model, inputs, stages, balance, leaves):
     """The `Partition` of a model traced with one microbatch."""
-    graph = trace(model, inputs, leaves=Held)
+    graph = trace(model, inputs, leaves=leaves)
     shards = shard(graph)
     if len(shards) < 2 * stages:
         shards = shard(graph, "finest")

@@ -12,6 +12,8 @@ from tpviz.schemes.atp.layout import Layout
 from tpviz.tables import html_table
 from tpviz.trace import Ledger
 
+from .sent import Call
+
 
 @dataclass(frozen=True)
 class Report:
@@ -59,12 +61,16 @@ class Report:
         Of AxoNN: tokens of a rank's share, the same on all; with the means of all gradients, where
         every parameter is of ``itemsize``. The very first forward asks more (`Grid`).
         """
+        return self.ledger_of([Call(part, tokens, part.sends) for pair in self.pairs
+                               for part in pair.layers], itemsize)
+
+    def ledger_of(self, calls, itemsize=4):
+        """The `Ledger` of one forward and backward with these `tpviz.parallel.sent.Call`s."""
         sizes = {self.at.inside: self.at.i, self.at.stream: self.at.s}
-        parts = [part for pair in self.pairs for part in pair.layers]
         entries = [(move.axis, move.collective, move.phase, move.times,
-                    move.elements * tokens * itemsize // move.times, sizes[move.axis])
-                   for part in parts for move in part.moves()]
-        return Ledger.of([*entries, *(self.totals.entries(parts, itemsize) if self.totals else ())])
+                    move.elements * call.tokens * itemsize // move.times, sizes[move.axis])
+                   for call in calls for move in call.moves()]
+        return Ledger.of([*entries, *(self.totals.entries(calls, itemsize) if self.totals else ())])
 
     def describe(self):
         """In words, for those who do not see tables."""

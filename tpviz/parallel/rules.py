@@ -13,6 +13,9 @@ nothing has to be sent between them but ATP's own sums.
 import re
 from dataclasses import dataclass, fields
 
+from tpviz.checks import one_of, settle, whole_number
+
+MOST = 10**9  # of heads, or of features of one
 KINDS = ("mlp", "attention")
 FUSED = (None, "blocks", "heads")
 
@@ -49,27 +52,49 @@ class Pair:
 
     def __post_init__(self):
         for field in ("first", "divide", "owner"):
+            object.__setattr__(self, field, _names(field, getattr(self, field)))
+        for field in ("second", "name"):
+            _text(field, getattr(self, field))
+        for field in ("heads", "head_size"):
             value = getattr(self, field)
-            object.__setattr__(self, field, (value,) if isinstance(value, str) else tuple(value))
+            if isinstance(value, str):
+                _text(field, value)
+            elif value is not None:
+                settle(self, field, whole_number, 1, MOST)
         if not self.first or {p.count("*") for p in self.first} != {self.second.count("*")}:
             raise ValueError(f"first={list(self.first)} and second={self.second!r} must be paths "
                              "with equally many *, as in first=['*.up'], second='*.down'")
         for name, known in (("kind", KINDS), ("fused", FUSED)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}={getattr(self, name)!r} is not possible: use "
-                                 f"{' or '.join(map(repr, known))}")
+            one_of(name, getattr(self, name), known)
         if (self.kind == "attention") == (self.heads is None and self.head_size is None):
             raise ValueError(f"kind={self.kind!r} with heads={self.heads!r} and head_size="
                              f"{self.head_size!r}: kind='attention' needs one of them, 'mlp' none")
 
 
+def _names(field, value):
+    """A tuple of texts from one or several."""
+    several = (value,) if isinstance(value, str) else value
+    if not isinstance(several, (tuple, list)):
+        raise ValueError(f"{field}={value!r} must be a text or a list of them, as in ['*.up']")
+    return tuple(_text(field, text) for text in several)
+
+
+def _text(field, value):
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{field} has {value!r} where a text is needed, as in '*.up'")
+    return value
+
+
 def pairs_of(rules):
     """Pairs from `Pair` or dict, one or several; ``ValueError`` for anything else."""
-    rules = [rules] if isinstance(rules, (Pair, dict)) else list(rules or ())
+    rules = () if rules is None else [rules] if isinstance(rules, (Pair, dict)) else rules
+    if not isinstance(rules, (tuple, list)):
+        raise ValueError(f"rules={rules!r}: use tv.Pair(...), or a list of them")
     known = [field.name for field in fields(Pair)]
     for rule in rules:
         unknown = [name for name in rule if name not in known] if isinstance(rule, dict) else []
-        if unknown or not isinstance(rule, (Pair, dict)):
+        if unknown or not isinstance(rule, (Pair, dict)) or (
+                isinstance(rule, dict) and not {"first", "second"} <= rule.keys()):
             raise ValueError(f"rule {rule!r}: use tv.Pair(...), or a dict with first, second and "
                              f"perhaps {', '.join(known[2:])}")
     return [rule if isinstance(rule, Pair) else Pair(**rule) for rule in rules]

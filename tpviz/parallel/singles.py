@@ -19,14 +19,15 @@ class Single(Part):
         """As of `Part`; of "bias" none."""
         return super().splits(name) if name == "weight" else []
 
-    def moves(self):
-        """As of `tpviz.parallel.easy`, where the input needs a gradient."""
+    def moves(self, enters=True, grad=True, readers=1):
+        """As of `tpviz.parallel.easy`; only the last exchange asks whether the input needs a
+        gradient."""
         x, y, found = self.at.i, self.at.s, []
         if y > 1:
             found += [Move("forward", "all_to_all", "y", self.ins),
                       Move("forward", "reduce_scatter", "y", y * self.out),
                       Move("backward", "all_gather", "y", y * self.out),
-                      Move("backward", "all_to_all", "y", self.ins)]
+                      *[Move("backward", "all_to_all", "y", self.ins)] * grad]
         if x > 1:
             found += [Move("forward", "all_gather", "x", x * self.ins),
                       Move("forward", "all_to_all", "x", self.out),

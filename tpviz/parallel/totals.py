@@ -50,16 +50,17 @@ class Totals:
         """Into how many shares the batch is cut."""
         return prod(self.strategy.axes[axis] for axis in self.axes)
 
-    def entries(self, parts, itemsize):
-        """Of `tpviz.Ledger.of`: weights gathered, gradients scattered, then means over shares, with
-        one number more for each parameter (`tpviz.parallel.gradients.average`)."""
+    def entries(self, calls, itemsize):
+        """Of `tpviz.Ledger.of`, for `tpviz.parallel.sent.Call`s: weights gathered, gradients
+        scattered, then means over shares, with one number more for each parameter
+        (`tpviz.parallel.gradients.average`)."""
         s, axes = self.strategy, self.strategy.axes
         ahead = AHEAD if "oag" in s.overlap else "z"
-        for part in parts:
-            block = part.block * itemsize
+        for call in calls:
+            block = call.part.block * itemsize
             yield ahead, "all_gather", "forward", 1, block, s.z
-            yield ahead, "all_gather", "backward", int(not s.keep), block, s.z
-            yield "z", "reduce_scatter", "backward", 1, block, s.z
+            yield ahead, "all_gather", "backward", int(call.back and not s.keep), block, s.z
+            yield "z", "reduce_scatter", "backward", int(call.back and call.trained), block, s.z
             for axis in ("y", "x") if self.asks else ():
                 yield axis, "all_reduce", "forward", 1, 8, axes[axis]
         for axis in self.axes[1:]:

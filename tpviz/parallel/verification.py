@@ -3,7 +3,9 @@
     tv.verify_parallel(make_model, tv.ATP(mesh=(2, 2)), example_inputs)
 """
 
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -11,69 +13,67 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from tpviz.checks import whole_number
 from tpviz.runtime.launch import launch
+from tpviz.runtime.recorder import record
 from tpviz.schemes.merak import Merak
+from tpviz.trace import Ledger
+from tpviz.verbs.equality import (
+    Verdict,
+    error,
+    errors,
+    largest,
+    ledger_diff,
+    ledger_lines,
+    nudge,
+    unwaited,
+    unwaited_lines,
+)
 
 from .grid import rows_of
 from .module import inputs_of, parallelize
+from .plan import listed
+from .precision import lowest, watched
 from .report import Report
+from .sent import calls_of, pipeline_ledger
 from .stages import loss_of
 
-TOLERANCE = 1e-10  # as `tpviz.verify`: far above float64's rounding, far below a term left out
 
-
-@dataclass(frozen=True)
-class ParallelVerification:
+@dataclass(frozen=True, repr=False)
+class ParallelVerification(Verdict):
     """What `verify_parallel` found; truth is ``ok``.
 
     errors : {what: error} for "outputs" (of a pipeline "losses"), and "gradient <name>" and
-    "parameter <name>" of every parameter: the largest over the ranks of
-    max |a - b| / max(1, max |b|), b being one process's.
+    "parameter <name>" of every parameter: the largest over the ranks, scaled as `tpviz.verify`
+    scales them.
     report : the `Report` of the split.
+    ledger_diff : one line for each difference of a rank's measured ledger from the formula, which
+    is that of the report with the calls of layers seen in one process.
+    unwaited : one line for each rank that used the result of a collective without waiting for it.
+    reduced : {module: dtype} of the modules that compute in less than float64, though their
+    parameters are float64. With them rounding is that of the lowest dtype: the model can be
+    compared no better, and `ok` says that it is equal as far as that goes.
     """
 
     strategy: object
     steps: int
     errors: dict
     report: Report
-
-    @property
-    def max_error(self):
-        """The largest error; infinite where a value is not a number or a gradient is missing."""
-        return max(self.errors.values())
-
-    @property
-    def worst(self):
-        """What has the largest error."""
-        return max(self.errors, key=self.errors.get)
-
-    @property
-    def ok(self):
-        """All errors at most 1e-10."""
-        return self.max_error <= TOLERANCE
-
-    def __bool__(self):
-        return self.ok
-
-    def to_table(self):
-        """Rows of strings (what, largest error, where), header first."""
-        rows = [["compared", "largest error", "where"]]
-        rows += [[name, f"{error:.1e}", ""] for name, error in self.errors.items()
-                 if name in ("outputs", "losses")]
-        for kind in ("gradient", "parameter"):
-            of_kind = {k: e for k, e in self.errors.items() if k.startswith(kind + " ")}
-            name = max(of_kind, key=of_kind.get)
-            rows.append([f"{len(of_kind)} {kind}s", f"{of_kind[name]:.1e}",
-                         name.removeprefix(kind + " ")])
-        return rows
+    ledger_diff: tuple = ()
+    unwaited: tuple = ()
+    reduced: dict = field(default_factory=dict)
 
     def __repr__(self):
-        table = self.to_table()
-        widths = [max(len(row[k]) for row in table) for k in range(3)]
+        return self._said(f"{self.report.model} by {self.strategy.short}, {self.steps} AdamW steps",
+                          self._reduced())
+
+    def _reduced(self):
+        """In words: what is not compared at the level of float64."""
+        by_dtype = {}
+        for path, dtype in self.reduced.items():
+            by_dtype.setdefault(dtype, []).append(path)
         verdict = "equal" if self.ok else "NOT EQUAL"
-        return "\n".join([
-            f"{verdict} (tolerance {TOLERANCE}): {self.report.model} by {self.strategy.short}, "
-            f"{self.steps} AdamW steps, float64",
-            *("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)])
+        return [f"{listed(paths, most=3)} {'computes' if len(paths) == 1 else 'compute'} in "
+                f"{dtype}: {verdict} within {dtype} rounding, not compared at float64 level"
+                for dtype, paths in by_dtype.items()]
 
 
 def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None, loss=None,
@@ -100,84 +100,173 @@ def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None
     how = {"rules": rules, "easy": easy, "equal_rows": equal_rows, **pipeline}
     job = (make_model, strategy, example_inputs, steps, loss, how)
     if dist.is_available() and dist.is_initialized():
-        errors, report = _verify_here(*job, mesh, device)
+        found, first = [_verify_here(*job, mesh, device)], dist.get_rank()
+        report = found[0].report
     else:
         plan = parallelize(_made(make_model), strategy, example_inputs, **how)  # errors now
+        _refuse_unless_it_runs(_made(make_model), example_inputs)
         if totals := getattr(plan.report, "totals", None):
             rows_of(example_inputs, 0, totals.shares, " * ".join(totals.axes))
         found = launch(_sent_here, *job, None, device, world_size=strategy.world_size,
                        timeout=timeout, device=device)
-        errors = {name: max(errors[name] for errors, _ in found) for name in found[0][0]}
-        report = found[0][1] or plan.report
-    return ParallelVerification(strategy, steps, errors, report)
+        report, first = found[0].report or plan.report, 0
+    return ParallelVerification(strategy, steps, largest([rank.errors for rank in found]), report,
+                                ledger_diff([rank.ledger_diff for rank in found], first),
+                                unwaited_lines([rank.unwaited for rank in found], first),
+                                found[0].reduced)
+
+
+class _Rank(NamedTuple):
+    """What a rank found."""
+
+    errors: dict
+    report: object
+    unwaited: str
+    reduced: dict
+    ledger_diff: list
 
 
 def _sent_here(*job):
-    """One rank's errors and report; that of a pipeline holds a graph, which cannot be sent."""
-    errors, report = _verify_here(*job)
-    return errors, report if isinstance(report, Report) else None
+    """One rank's; the report of a pipeline holds a graph, which cannot be sent."""
+    found = _verify_here(*job)
+    return found if isinstance(found.report, Report) else found._replace(report=None)
 
 
 def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, device):
-    """One rank: ({what: error}, report)."""
+    """One rank's `_Rank`."""
     device = device or "cpu"
     inputs = tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x,
                       example_inputs)
-    whole, model = (_made(make_model).to(device) for _ in range(2))
-    if isinstance(strategy, Merak):
-        return _verify_pipeline(whole, model, strategy, inputs, steps, loss, mesh, how)
-    split = parallelize(model, strategy, inputs, mesh=mesh, **how)
-    given = inputs_of(inputs), inputs_of(split.rows(inputs))
-    of_rows = split.share, split.shares
-    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (whole, split)]
-    errors = {}
-    for step in range(steps):
-        outputs = []
-        for module, optimizer, (args, kwargs), share in zip(
-                (whole, split), optimizers, given, ((0, 1), of_rows)):
-            optimizer.zero_grad()
-            outputs.append(module(*args, **kwargs))
-            (loss(outputs[-1]) if loss else _loss(outputs[-1], *share)).backward()
-        if step == 0:
-            found = _floats(outputs[1])
-            found = map(split.grid.joined, found) if split.grid else found
-            errors["outputs"] = max(map(_error, found, _floats(outputs[0])))
-            expected = {n: p.grad for n, p in whole.named_parameters() if p.grad is not None}
-            errors |= _errors("gradient", split.full_gradients(), expected)
-        for optimizer in optimizers:
-            optimizer.step()
-    errors |= _errors("parameter", split.full_state_dict(), dict(whole.named_parameters()))
-    return errors, split.report
+    whole, nudged, model = (_made(make_model).to(device) for _ in range(3))
+    way = (_Stages if isinstance(strategy, Merak) else _Layers)(
+        model, strategy, inputs, loss, mesh, how)
+    split, found = way.split, {way.compared: 0.0}
+    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (whole, nudged, split)]
+    with record() as recorder:
+        for step in range(steps):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            if step == 0:
+                with watched(whole) as reduced, way.noted(whole):
+                    expected = way.whole(whole)
+                nudge(nudged.parameters(), lowest(reduced))
+            else:
+                expected = way.whole(whole)
+            close = way.whole(nudged)
+            with recorder.step():
+                given = way.own()
+            found[way.compared] = max([found[way.compared], *(
+                error(*three) for three in zip(way.joined(given), expected, close))])
+            if step == 0:
+                found |= errors("gradient", split.full_gradients(), _gradients(whole),
+                                _gradients(nudged))
+            for optimizer in optimizers:
+                optimizer.step()
+    found |= errors("parameter", split.full_state_dict(), *(dict(m.named_parameters())
+                                                            for m in (whole, nudged)))
+    reduced = {path or f"the model ({type(whole).__name__})": str(dtype).removeprefix("torch.")
+               for path, dtype in reduced.items()}
+    ledgers = [recorder.trace.ledger(step=step) for step in range(steps)]
+    return _Rank(found, split.report, unwaited(recorder.trace), reduced,
+                 ledger_lines(ledgers, map(way.ledger, range(steps))))
 
 
-def _verify_pipeline(whole, model, strategy, inputs, steps, loss, mesh, how):
-    """The same of a pipeline: losses in place of outputs."""
-    split = parallelize(model, strategy, inputs, mesh=mesh, loss=loss, **how)
-    args, kwargs = inputs_of(inputs)
-    optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (whole, split)]
-    errors = {"losses": 0.0}
-    for step in range(steps):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        expected = loss_of(whole(*args, **kwargs), loss, None)
-        expected.backward()
-        found = split.step(*args, **kwargs)
-        if found is not None:
-            mean = split.mean_over_replicas(found)
-            errors["losses"] = max(errors["losses"], _error(mean, expected))
-        if step == 0:
-            gradients = {n: p.grad for n, p in whole.named_parameters() if p.grad is not None}
-            errors |= _errors("gradient", split.full_gradients(), gradients)
-        for optimizer in optimizers:
-            optimizer.step()
-    errors |= _errors("parameter", split.full_state_dict(), dict(whole.named_parameters()))
-    return errors, split.report
+class _Way:
+    """What the two ways of splitting a model have in common."""
+
+    @contextmanager
+    def noted(self, module):
+        """While inside, the calls of split layers are noted, of which the formula is."""
+        with calls_of(module, self.pairs) as calls:
+            yield
+        self.calls = [call._replace(tokens=call.tokens // self.shares) for call in calls]
+
+
+class _Layers(_Way):
+    """How a `Parallelized` and one process make a step."""
+
+    compared = "outputs"
+
+    def __init__(self, model, strategy, inputs, loss, mesh, how):
+        self.split = split = parallelize(model, strategy, inputs, mesh=mesh, **how)
+        self.given, self.rows, self.loss = inputs_of(inputs), inputs_of(split.rows(inputs)), loss
+        self.pairs, self.shares = split.report.pairs, split.shares
+
+    def ledger(self, step):
+        """What this rank is to send in a step, by formula."""
+        grid = self.split.grid
+        return self.split.report.ledger_of(self.calls, 8) + (
+            grid.first_ledger() if grid and step == 0 else Ledger.of([]))
+
+    def whole(self, module):
+        """What one process computes of the whole batch, and backward."""
+        return self._outputs(module, self.given, 0, 1)
+
+    def own(self):
+        """What this rank computes of its rows, and backward."""
+        return self._outputs(self.split, self.rows, self.split.share, self.split.shares)
+
+    def _outputs(self, module, given, *share):
+        args, kwargs = given
+        outputs = module(*args, **kwargs)
+        (self.loss(outputs) if self.loss else _loss(outputs, *share)).backward()
+        return _floats(outputs)
+
+    def joined(self, outputs):
+        """Those of all rows. Collective."""
+        return map(self.split.grid.joined, outputs) if self.split.grid else outputs
+
+
+class _Stages(_Way):
+    """The same of a `Pipelined`: losses in place of outputs."""
+
+    compared = "losses"
+
+    def __init__(self, model, strategy, inputs, loss, mesh, how):
+        self.split = parallelize(model, strategy, inputs, mesh=mesh, loss=loss, **how)
+        self.given, self.loss = inputs_of(inputs), loss
+        plan = self.split.report.plan
+        self.pairs, self.shares = plan.pairs if plan else (), strategy.dp * strategy.microbatches
+
+    def ledger(self, step):
+        return pipeline_ledger(self.split, self.calls)
+
+    def whole(self, module):
+        args, kwargs = self.given
+        loss = loss_of(module(*args, **kwargs), self.loss, None)
+        loss.backward()
+        return [loss]
+
+    def own(self):
+        args, kwargs = self.given
+        return self.split.step(*args, **kwargs)
+
+    def joined(self, loss):
+        return [] if loss is None else [self.split.mean_over_replicas(loss)]
+
+
+def _gradients(module):
+    return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 
 
 def _made(make_model):
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         return make_model().double().eval()
+
+
+def _refuse_unless_it_runs(model, inputs):
+    """Raise ``ValueError`` where the model itself, on one process, fails in float64."""
+    args, kwargs = inputs_of(inputs)
+    try:
+        with torch.no_grad():
+            model(*args, **kwargs)
+    except Exception as error:
+        said = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"{type(model).__name__} does not run in float64, in which it would be compared "
+            f"({type(error).__name__}: {said}): use operations that have float64; of Hugging "
+            "Face's experts model.set_experts_implementation('eager') has") from error
 
 
 def _wide(x):
@@ -198,16 +287,3 @@ def _loss(outputs, share, shares):
         place = torch.arange(share * count, share * count + t.numel(), device=t.device)
         total = total + (t * place.to(t.dtype).cos().view_as(t)).mean()
     return total
-
-
-def _errors(kind, found, expected):
-    return {f"{kind} {name}": _error(found[name], value) if name in found else float("inf")
-            for name, value in expected.items()}
-
-
-def _error(found, expected):
-    if found.shape != expected.shape:
-        return float("inf")
-    found, expected = found.detach(), expected.detach()
-    error = float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
-    return error if error == error else float("inf")

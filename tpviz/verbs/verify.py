@@ -12,18 +12,29 @@ from tpviz.runtime.recorder import record
 from tpviz.schemes.gpt.program import batch_of, reference_program
 
 from .checks import check_fit
+from .equality import (
+    Verdict,
+    error,
+    errors,
+    largest,
+    ledger_diff,
+    ledger_lines,
+    nudge,
+    unwaited,
+    unwaited_lines,
+)
 from .ranks import mean_losses, number_of, program_here
 
-TOLERANCE = 1e-10  # far above the rounding of float64 sums, far below any term left out
 
-
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Verdict):
     """What `verify` found; truth is ``ok``.
 
     errors : {what: error} for "outputs", "input gradient", "losses", and "gradient <name>" and
     "parameter <name>" of every parameter. An error is the largest over the ranks of
-    max |a - b| / max(1, max |b|), b being the reference's.
+    max |a - b| / max |b|, b being the reference's; where rounding alone may change b by more than
+    1e-10 of that, the scale is what makes 64 times rounding's effect 1e-10, and `equality.error`
+    says how that is measured.
     ledger_diff : one line for each difference of a rank's measured ledger from the formula.
     unwaited : one line for each rank that used the result of a collective without waiting for it:
     its numbers may be right by luck.
@@ -36,51 +47,9 @@ class Verification:
     ledger_diff: tuple = ()
     unwaited: tuple = ()
 
-    @property
-    def max_error(self):
-        """The largest error; infinite where a value is not a number."""
-        return max(self.errors.values())
-
-    @property
-    def worst(self):
-        """The name of the parameter, or of the other quantity, that has the largest error."""
-        name = max(self.errors, key=self.errors.get)
-        return name.removeprefix("gradient ").removeprefix("parameter ")
-
-    @property
-    def ledger_ok(self):
-        """Every rank's ledger of every step equals the formula, exactly."""
-        return not self.ledger_diff
-
-    @property
-    def ok(self):
-        """All errors at most 1e-10, the ledger exact, and every collective waited for."""
-        return self.max_error <= TOLERANCE and self.ledger_ok and not self.unwaited
-
-    def __bool__(self):
-        return self.ok
-
-    def to_table(self):
-        """Rows of strings (what, largest error, where), header first."""
-        rows = [[name, f"{self.errors[name]:.1e}", ""]
-                for name in ("outputs", "input gradient", "losses")]
-        for kind in ("gradient", "parameter"):
-            of_kind = {k: e for k, e in self.errors.items() if k.startswith(kind + " ")}
-            name = max(of_kind, key=of_kind.get)
-            where = name.removeprefix(kind + " ")
-            rows.append([f"{len(of_kind)} {kind}s", f"{of_kind[name]:.1e}", where])
-        return [["compared", "largest error", "where"], *rows]
-
     def __repr__(self):
-        table = self.to_table()
-        widths = [max(len(row[i]) for row in table) for i in range(3)]
-        verdict, ranks = "equal" if self.ok else "NOT EQUAL", self.strategy.world_size
-        lines = [f"{verdict} (tolerance {TOLERANCE}): {self.strategy!r}, {ranks} ranks, "
-                 f"{self.steps} steps, float64"]
-        lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
-        lines.append("ledger: equal to the formula on every rank" if self.ledger_ok else
-                     "ledger: differs from the formula")
-        return "\n".join(lines + [f"  {line}" for line in (*self.ledger_diff, *self.unwaited)])
+        return self._said(f"{self.strategy!r}, {self.strategy.world_size} ranks, {self.steps} "
+                          "steps")
 
 
 def verify(strategy, workload, steps=3, *, device=None, timeout=120, progress=None):
@@ -97,74 +66,44 @@ def verify(strategy, workload, steps=3, *, device=None, timeout=120, progress=No
     workload = replace(workload, dtype="float64")
     ranks = launch(_compare, strategy, workload, steps, world_size=strategy.world_size,
                    timeout=timeout, device=device, progress=progress)
-    errors = {name: max(found[name] for found, *_ in ranks) for name in ranks[0][0]}
-    reference = ranks[0][2]
-    errors["losses"] = max(_scaled(abs(a - b), abs(b)) for a, b in
-                           zip(mean_losses([losses for _, losses, *_ in ranks]), reference))
-    differences = _ledger_diff([found[3] for found in ranks],
-                               [strategy.ledger_of(workload, rank) for rank in range(len(ranks))])
-    unwaited = tuple(f"rank {rank}: never waited for {found[4]}"
-                     for rank, found in enumerate(ranks) if found[4])
-    return Verification(strategy, workload, steps, errors, tuple(differences), unwaited)
+    compared, losses, ledgers, waits = zip(*ranks)
+    found = largest(compared)
+    expected, nudged = losses[0][1:]
+    measured = mean_losses([of_rank for of_rank, *_ in losses])
+    found["losses"] = max(map(error, measured, expected, nudged))
+    differences = ledger_diff(ledger_lines(of_rank, [strategy.ledger_of(workload, rank)] * steps)
+                              for rank, of_rank in enumerate(ledgers))
+    return Verification(strategy, workload, steps, found, differences, unwaited_lines(waits))
 
 
 def _compare(strategy, workload, steps):
-    """One rank: (errors, losses, the reference's losses, ledger of each step, `_unwaited`)."""
+    """One rank: (errors, losses of all three programs, ledger of each step, `unwaited`)."""
     program, device = program_here(strategy, workload)
-    reference = reference_program(workload, device=device, clip=strategy.clip)
-    program.watch()
-    reference.watch()
-    errors, losses, expected = {}, [], []
+    reference, nudged = (reference_program(workload, device=device, clip=strategy.clip)
+                         for _ in range(2))
+    nudge(nudged.module.parameters())
+    all_three = program, reference, nudged
+    found, losses = {}, ([], [], [])
+    for each in all_three:
+        each.watch()
     with record() as recorder:
         for step in range(steps):
             batch = batch_of(workload, step, device)
             with recorder.step():
-                losses.append(number_of(program.step(batch)))
+                losses[0].append(number_of(program.step(batch)))
                 program.optimizer_step()
-            expected.append(float(reference.step(batch)))
-            reference.optimizer_step()
+            for one, its in zip(all_three[1:], losses[1:]):
+                its.append(float(one.step(batch)))
+                one.optimizer_step()
             if step == 0:
-                errors |= _first_step_errors(program, reference)
+                found |= _first_step_errors(*all_three)
             report(step + 1, steps, "verifying")
-    errors |= _errors("parameter", program.parameters(), reference.parameters())
+    found |= errors("parameter", *(each.parameters() for each in all_three))
     ledgers = [recorder.trace.ledger(step=step) for step in range(steps)]
-    return errors, losses, expected, ledgers, _unwaited(recorder.trace)
+    return found, losses, ledgers, unwaited(recorder.trace)
 
 
-def _unwaited(trace, most=3):
-    """The collectives that no wait belongs to, in words; "" if there is none."""
-    waited = set(trace["waits_for"].tolist())
-    found = [event for number, event in enumerate(trace)
-             if event.kind == "comm" and number not in waited]
-    words = [f"{e.name} over {e.axis} in {e.layer or e.phase or 'the step'}" for e in found]
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(words[:most]) + more
-
-
-def _first_step_errors(program, reference):
-    return {"outputs": _error(program.outputs(), reference.outputs()),
-            "input gradient": _error(program.input_gradient(), reference.input_gradient()),
-            **_errors("gradient", program.gradients(), reference.gradients())}
-
-
-def _errors(kind, found, reference):
-    return {f"{kind} {name}": _error(found[name], expected) for name, expected in reference.items()}
-
-
-def _error(found, expected):
-    if found.shape != expected.shape:
-        return float("inf")
-    return _scaled(float((found - expected).abs().max()), float(expected.abs().max()))
-
-
-def _scaled(difference, size):
-    error = difference / max(1.0, size)
-    return error if error == error else float("inf")
-
-
-def _ledger_diff(ledgers_by_rank, formulas, most=12):
-    lines = [f"rank {rank}, step {step}: {line}"
-             for rank, (ledgers, formula) in enumerate(zip(ledgers_by_rank, formulas))
-             for step, measured in enumerate(ledgers)
-             for line in measured.diff(formula, ("run", "formula"))]
-    return lines[:most] + ([f"and {len(lines) - most} more"] if len(lines) > most else [])
+def _first_step_errors(*programs):
+    return {"outputs": error(*(each.outputs() for each in programs)),
+            "input gradient": error(*(each.input_gradient() for each in programs)),
+            **errors("gradient", *(each.gradients() for each in programs))}

@@ -10,7 +10,7 @@ ValueError: heads=4 does not split evenly over d1*d2=8: use d1*d2=4, or heads=8;
 """
 
 from dataclasses import replace
-from math import gcd
+from math import gcd, prod
 
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
@@ -80,6 +80,16 @@ class ATP(Strategy):
             divides("batch", w.batch, "chunks", self.chunks)
         else:
             divides("batch * seq", w.batch * w.seq, "chunks", self.chunks)
+
+    def variants(self, name, value):
+        """The mesh is one knob: its axes are changed one by one."""
+        d1, d2 = self.mesh
+        meshes = {"d1": [(value, d2)], "d2": [(d1, value)], "d1*d2": [
+            (value // d2, d2), (d1, value // d1), (value, 1), (1, value)]}.get(name)
+        if not meshes:
+            return super().variants(name, value)
+        return [lambda mesh=mesh: replace(self, mesh=mesh) for mesh in meshes
+                if prod(mesh) == value or name != "d1*d2"]
 
     def _check_heads(self, w, sizes):
         at = self.layout

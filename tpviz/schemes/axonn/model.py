@@ -27,6 +27,8 @@ from dataclasses import replace
 from math import sqrt
 from typing import NamedTuple
 
+from tpviz.advice import fits
+
 from .rates import insides, of_cluster
 
 
@@ -128,11 +130,8 @@ def fitting(strategies, w):
     """Those whose sizes divide. One layer says for all."""
     one = replace(w, layers=1)
     for strategy in strategies:
-        try:
-            strategy.check(one)
-        except ValueError:
-            continue
-        yield strategy
+        if fits(strategy, one):
+            yield strategy
 
 
 def ranking(strategies, w, rates, least=1, gradient_bytes=None):

@@ -66,8 +66,21 @@ class DataParallel(Strategy):
 
     def check(self, workload):
         divides("batch", workload.batch, "dp", self.dp)
-        if self.inner:
+        if self.inner is None:
+            return
+        try:
             self.inner.check(self.local(workload))
+        except ValueError as error:
+            clash = getattr(error, "clash", None)
+            if clash is None or "batch" not in clash.size_name:
+                raise
+            raise clash.outside("dp", self.dp).error() from None
+
+    def variants(self, name, value):
+        """Of the strategy inside, where the knob is its own."""
+        if self.inner and name not in vars(self):
+            return [lambda v=v: replace(self, inner=v()) for v in self.inner.variants(name, value)]
+        return super().variants(name, value)
 
     def local(self, workload):
         """The workload that one replica sees: its part of the batch."""

@@ -24,7 +24,8 @@ class NoShape(Exception):
     """What a leaf gives cannot be told."""
 
     def __init__(self, call):
-        super().__init__(f"{call.path} ({type(call.module).__name__})")
+        self.kind = type(call.module).__name__
+        super().__init__(f"{call.path} ({self.kind})")
 
 
 class Place:

@@ -20,7 +20,8 @@ def reason(model, error):
     if leaf:
         return (f"{where} calls the leaf {leaf}, whose forward does not run on tensors without "
                 f"numbers ({_said(leaf.__cause__)}): give it a method shape, called with the "
-                "arguments of forward, that returns what comes out as a torch.Size")
+                "arguments of forward, that returns what comes out as a torch.Size, as in "
+                f"{leaf.kind}.shape = lambda self, x, *others: x.shape")
     if isinstance(error, OwnBackward):
         return (f"{where} calls the autograd function {said}, whose backward export would lose: "
                 "give that module's type in leaves=, or, if this is activation checkpointing, turn "

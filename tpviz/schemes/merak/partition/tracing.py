@@ -52,12 +52,12 @@ def trace(model, example_inputs, leaves=()):
             with torch.enable_grad(), no_own_backward():
                 program = torch.export.export(call.flat(model), call.args, call.kwargs,
                                               strict=False)
+            module, kinds = _cleaned(program.graph_module), _kinds(program)
+            tensors = _tensors(model, module, kinds, program.constants, call, mode, device)
+            with mode:
+                nodes = Measure(module, kinds, calls, _owned(model, calls)).run(*tensors).nodes()
         except Exception as error:
             raise ValueError(reason(model, error)) from error
-        module, kinds = _cleaned(program.graph_module), _kinds(program)
-        tensors = _tensors(model, module, kinds, program.constants, call, mode, device)
-        with mode:
-            nodes = Measure(module, kinds, calls, _owned(model, calls)).run(*tensors).nodes()
         for leaf in calls:
             leaf.forget()
     return _graph(model, module, nodes, kinds, shared, call, calls, program.constants, device)

@@ -1,0 +1,141 @@
+"""What `verify` and `verify_parallel` share: how much numbers may differ, and the verdict in words.
+
+Rounding decides how far two correct programs can be apart. A computed result is the exact result
+of slightly changed data (backward error analysis: Higham 2002, "Accuracy and Stability of Numerical
+Algorithms", 1.5): the error of a sum of n terms t is about eps * sqrt(n) * max |t|, at most
+eps * n * max |t|, whatever is left of the terms after they cancel. Nobody can read the terms off
+the result, so what eps does to each result is measured: the reference runs once more with every
+parameter changed by one unit of rounding, p (1 +- eps). That sees terms that cancel (the gradient
+of an attention's key bias is 0 but for rounding) and what AdamW makes of tiny gradients, whose
+rounding m/(sqrt(v) + 1e-8) magnifies.
+"""
+
+import torch
+
+TOLERANCE = 1e-10
+"""The largest `error` that passes: far above rounding in float64, far below any term left out."""
+
+HEADROOM = 64
+"""How many times the measured effect of rounding is allowed; correct programs were seen to differ
+by up to 5 times it, in sums of another order."""
+
+
+@torch.no_grad()
+def nudge(parameters, dtype=torch.float64):
+    """Change every parameter, in place, by one unit of the dtype's rounding, up or down."""
+    eps = torch.finfo(dtype).eps
+    generator = torch.Generator().manual_seed(0)
+    for p in parameters:
+        up = torch.randint(0, 2, p.shape, generator=generator).to(p.device)
+        p.mul_(1 + eps * (2 * up.to(p.dtype) - 1))
+
+
+def error(found, expected, nudged):
+    """max |found - expected| / max(max |expected|, HEADROOM max |nudged - expected| / TOLERANCE).
+
+    That is relative to the tensor's own size, unless rounding alone may move it by more than
+    TOLERANCE of that: then HEADROOM times rounding's effect counts as TOLERANCE. ``nudged`` is what
+    the reference with `nudge`d parameters has. Infinite for another shape or where a value is not a
+    number.
+    """
+    found, expected, nudged = (torch.as_tensor(t, dtype=torch.float64).detach()
+                               for t in (found, expected, nudged))
+    if found.shape != expected.shape:
+        return float("inf")
+    if not found.numel() or torch.equal(found, expected):
+        return 0.0
+    rounding = HEADROOM * float((nudged - expected).abs().max()) / TOLERANCE
+    scale = max(float(expected.abs().max()), rounding)
+    ratio = float((found - expected).abs().max()) / scale if scale else float("inf")
+    return ratio if ratio == ratio else float("inf")
+
+
+def errors(kind, found, expected, nudged):
+    """{"<kind> <name>": `error`} of {name: tensor}; infinite where one is missing."""
+    return {f"{kind} {name}": error(found[name], value, nudged[name]) if name in found
+            else float("inf") for name, value in expected.items()}
+
+
+def largest(errors_by_rank):
+    """{name: the largest error over the ranks}."""
+    return {name: max(errors[name] for errors in errors_by_rank) for name in errors_by_rank[0]}
+
+
+def unwaited(trace, most=3):
+    """The collectives that no wait belongs to, in words; "" if there is none."""
+    waited = set(trace["waits_for"].tolist())
+    found = [event for number, event in enumerate(trace)
+             if event.kind == "comm" and number not in waited]
+    words = [f"{e.name} over {e.axis} in {e.layer or e.phase or 'the step'}" for e in found]
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
+
+
+def unwaited_lines(found_by_rank, first=0):
+    """One line for each rank, numbered from ``first``, of which `unwaited` found something."""
+    return tuple(f"rank {rank}: never waited for {found}"
+                 for rank, found in enumerate(found_by_rank, first) if found)
+
+
+def ledger_lines(ledgers, formulas):
+    """Differences of a rank's ledger of each step from its formula, in words."""
+    return [f"step {step}: {line}"
+            for step, (measured, formula) in enumerate(zip(ledgers, formulas))
+            for line in measured.diff(formula, ("run", "formula"))]
+
+
+def ledger_diff(lines_by_rank, first=0, most=12):
+    """The `ledger_lines` of all ranks, numbered from ``first``; of many the first ones."""
+    lines = [f"rank {rank}, {line}" for rank, found in enumerate(lines_by_rank, first)
+             for line in found]
+    return (*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else []))
+
+
+class Verdict:
+    """What both verifications say, of ``errors``, ``ledger_diff`` and ``unwaited``."""
+
+    @property
+    def max_error(self):
+        """The largest error; infinite where a value is not a number or a gradient is missing."""
+        return max(self.errors.values())
+
+    @property
+    def worst(self):
+        """The name of the parameter, or of the other quantity, that has the largest error."""
+        name = max(self.errors, key=self.errors.get)
+        return name.removeprefix("gradient ").removeprefix("parameter ")
+
+    @property
+    def ledger_ok(self):
+        """Every rank's ledger of every step equals the formula, exactly."""
+        return not self.ledger_diff
+
+    @property
+    def ok(self):
+        """All errors at most 1e-10, the ledger exact, and every collective waited for."""
+        return self.max_error <= TOLERANCE and self.ledger_ok and not self.unwaited
+
+    def __bool__(self):
+        return self.ok
+
+    def to_table(self):
+        """Rows of strings (what, largest error, where), header first."""
+        rows = [["compared", "largest error", "where"]]
+        rows += [[name, f"{self.errors[name]:.1e}", ""]
+                 for name in ("outputs", "input gradient", "losses") if name in self.errors]
+        for kind in ("gradient", "parameter"):
+            of_kind = {k: e for k, e in self.errors.items() if k.startswith(kind + " ")}
+            name = max(of_kind, key=of_kind.get)
+            rows.append([f"{len(of_kind)} {kind}s", f"{of_kind[name]:.1e}",
+                         name.removeprefix(kind + " ")])
+        return rows
+
+    def _said(self, what, notes=()):
+        """The verdict, the table, and what is said of the ledger."""
+        table = self.to_table()
+        widths = [max(len(row[k]) for row in table) for k in range(3)]
+        lines = [f"{'equal' if self.ok else 'NOT EQUAL'} (tolerance {TOLERANCE}): {what}, float64"]
+        lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+        lines += [*notes, "ledger: equal to the formula on every rank" if self.ledger_ok else
+                  "ledger: differs from the formula"]
+        return "\n".join(lines + [f"  {line}" for line in (*self.ledger_diff, *self.unwaited)])
