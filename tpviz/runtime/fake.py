@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tpviz.simulation import deadline
+
 from . import backend, meshes
 from .operations import FUNCTIONAL
 
@@ -78,6 +80,7 @@ class FunctionalCollectives(TorchDispatchMode):
     """Has each functional collective pass through its group's recording, and each wait too."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        deadline.check()
         if func.namespace != "_c10d_functional":
             return func(*args, **(kwargs or {}))
         name = func._schema.name.split("::")[1]

@@ -12,7 +12,7 @@ a part is the inputs' gradients, then the weights' under the sum.
 """
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 
 from tpviz.cost import Stretch, transfer
 from tpviz.schemes.gpt.cost import times
@@ -27,6 +27,7 @@ class Stretches:
         self.w, self.cluster, self.mesh, self.split = w, cluster, mesh, split
         self.tp = mesh.axes["tp"]
         self.level = level if self.tp > 1 else 0
+        self._sum = cache(self._sum_of)
 
     # -- kernels and sums --------------------------------------------------------------------------
     @cached_property
@@ -45,7 +46,7 @@ class Stretches:
         """The sum over tp of each sub's activations."""
         return [self._sum(rows) for rows in halves(self.w.batch)]
 
-    def _sum(self, rows):
+    def _sum_of(self, rows):
         payload = sizes(replace(self.w, batch=rows), self.tp)[0]
         return transfer(self.cluster, self.mesh, "tp", "all_reduce", payload)
 
