@@ -75,8 +75,8 @@ class Strategy:
     shares_batch : the knob by which it cuts the batch itself, so that no `DataParallel` goes around
     it; "" if it does not.
     lies_on : {axis of the ledger that is none of the mesh: the mesh's axis it is a part of}.
-    alike : whether all ranks run the same program but for their place in the mesh, so that
-    `tpviz.capture` needs to see one of them.
+    alike : True if all ranks run the same program but for their place in the mesh, so that
+    `tpviz.capture` needs to see one of them; or the axes along which they do; False: not known.
     """
 
     shares_batch, alike = "", False

@@ -8,7 +8,7 @@ tpviz.simulation.deadline.OutOfTime
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from time import monotonic
+from time import thread_time
 
 _moment = ContextVar("moment", default=float("inf"))
 
@@ -19,7 +19,7 @@ class OutOfTime(Exception):
 
 @contextmanager
 def until(moment):
-    """Inside, `check` raises `OutOfTime` from ``moment`` on, by `time.monotonic`."""
+    """Inside, `check` raises `OutOfTime` from ``moment`` on, by `time.thread_time`."""
     token = _moment.set(moment)
     try:
         yield
@@ -29,5 +29,5 @@ def until(moment):
 
 def check():
     """Raise `OutOfTime` if it is time to give up."""
-    if monotonic() > _moment.get():
+    if thread_time() > _moment.get():
         raise OutOfTime

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
-from time import monotonic
+from time import thread_time
 
 from tpviz.checks import number, one_of, whole_number
 from tpviz.cost import show_bytes
@@ -50,13 +50,14 @@ def search(workload, cluster, strategies=None, top=5, *, objective="step", simul
         objective is the step; simulations never change a ranking by communication.
     run : how many of the first are run on real ranks, the cluster emulated.
     world_size : ranks to use, all devices unless said; single strategies keep their own.
-    seconds : from the start of the search, after which no simulation goes on; None: no limit.
+    seconds : of computing (this thread's CPU time, so that other programs do not matter) from the
+        start of the search, after which no simulation goes on; None: no limit.
     progress : None, False or a function (done, total, text), as `tpviz.launch` takes it; the text
         has the best strategy so far.
 
     Returns a `Search`. Raises ``ValueError`` with the numbers where nothing fits.
     """
-    moment = monotonic() + (inf if seconds is None else number("seconds", seconds, 0, inf))
+    moment = thread_time() + (inf if seconds is None else number("seconds", seconds, 0, inf))
     check_workload(workload)
     check_cluster(cluster, "second")
     world_size = whole_number("world_size", cluster.size if world_size is None else world_size)
@@ -102,8 +103,8 @@ def _by_formula(candidates, workload, cluster, objective, show):
             rejected.append(Rejected(strategy, str(error), cause))
         except NotImplementedError as error:
             rejected.append(Rejected(strategy, str(error), "no formula"))
-        if monotonic() - shown > TELL:
-            shown = monotonic()
+        if thread_time() - shown > TELL:
+            shown = thread_time()
             show(done, len(candidates), "by formula" + _so_far(best))
     return rows, rejected
 

@@ -9,7 +9,6 @@ a time.
 DataParallel(dp=2, zero=1, bucket_mb=0.25, inner=Megatron(tp=2, sp=False, chunks=1))
 """
 
-from dataclasses import replace
 from functools import lru_cache
 
 from tpviz.checks import divides
@@ -71,7 +70,7 @@ class DataParallel(Strategy):
 
     def local(self, workload):
         """The workload that one replica sees: its part of the batch."""
-        return replace(workload, batch=workload.batch // self.dp)
+        return workload.with_batch(workload.batch // self.dp)
 
     def splits(self, workload):
         return self.inner.splits(self.local(workload)) if self.inner else {}
@@ -114,12 +113,18 @@ class DataParallel(Strategy):
         return build(self, workload, mesh, dtype, device, **options)
 
 
+@lru_cache(maxsize=64)
+def _inside(inner, workload, local):
+    """({parameter: shape of a rank's part}, those whose gradients are partial), by the inner
+    strategy: the same at every stage of ZeRO."""
+    return local_shapes(inner, workload), inner.partial(local) if inner else ()
+
+
 @lru_cache(maxsize=256)
 def _buckets(strategy, workload):
     """The ledger, the cost and the memory all ask for them."""
-    inner = strategy.inner
-    partial = inner.partial(strategy.local(workload)) if inner else ()
-    return tuple(plan(local_shapes(inner, workload), strategy.dp, strategy.zero,
+    shapes, partial = _inside(strategy.inner, workload, strategy.local(workload))
+    return tuple(plan(shapes, strategy.dp, strategy.zero,
                       int(strategy.bucket_mb * MEGABYTE), workload.itemsize, partial))
 
 

@@ -11,7 +11,6 @@ A is attention's kernels, M the MLP's. What a part waits for is the sum of its o
 a part is the inputs' gradients, then the weights' under the sum.
 """
 
-from dataclasses import replace
 from functools import cache, cached_property
 
 from tpviz.cost import Stretch, transfer
@@ -38,7 +37,7 @@ class Stretches:
     @cached_property
     def halves(self):
         """Seconds of the kernels of each sub."""
-        return [times(replace(self.w, batch=rows), self.cluster, self.tp)
+        return [times(self.w.with_batch(rows), self.cluster, self.tp)
                 for rows in halves(self.w.batch)]
 
     @cached_property
@@ -47,7 +46,7 @@ class Stretches:
         return [self._sum(rows) for rows in halves(self.w.batch)]
 
     def _sum_of(self, rows):
-        payload = sizes(replace(self.w, batch=rows), self.tp)[0]
+        payload = sizes(self.w.with_batch(rows), self.tp)[0]
         return transfer(self.cluster, self.mesh, "tp", "all_reduce", payload)
 
     # -- both ends ---------------------------------------------------------------------------------
