@@ -135,6 +135,10 @@ class Strategy:
         """Bytes of a rank. Raises ``NotImplementedError`` where a scheme has no formula."""
         raise NotImplementedError(f"{type(self).__name__} has no formula of its memory")
 
+    def least_memory(self, workload):
+        """Bytes that a rank needs at least, where these are found faster than `memory`; else 0."""
+        return 0
+
     def communication(self, workload, cluster, mesh=None):
         """Seconds of a step's communication in the blocks, by the scheme's own formula: bytes over
         bandwidth, nothing hidden. Raises ``NotImplementedError`` where a scheme has none."""

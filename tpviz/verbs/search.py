@@ -31,7 +31,7 @@ GIVE = ("give classes such as tv.Megatron, their names, or strategies such as tv
 
 
 def search(workload, cluster, strategies=None, top=5, *, objective="step", simulate=None, run=0,
-           world_size=None, seconds=10.0, progress=None):
+           world_size=None, seconds=9.0, progress=None):
     """Rank strategies for a workload on a cluster: by formula, then the first few by simulation.
 
     Every strategy of the space is ranked by formula. The simulations follow in that order, until
@@ -93,6 +93,7 @@ def _by_formula(candidates, workload, cluster, objective, show):
         try:
             check(strategy, workload, cluster)
             cause = "memory"
+            _check_least(strategy, workload, cluster)
             check_memory(strategy, workload, cluster)
             row = Row(strategy, predict(strategy, workload, cluster))
             if objective == "communication":
@@ -107,6 +108,14 @@ def _by_formula(candidates, workload, cluster, objective, show):
             shown = thread_time()
             show(done, len(candidates), "by formula" + _so_far(best))
     return rows, rejected
+
+
+def _check_least(strategy, workload, cluster):
+    """`check_memory` of what is found faster, for in a large space most strategies fail by it."""
+    least, size = strategy.least_memory(workload), cluster.device.memory
+    if least > size:
+        raise ValueError(f"{strategy.short} needs {show_bytes(least)} or more on every rank and "
+                         f"the device {cluster.device.name!r} has {show_bytes(size)}")
 
 
 def _by_simulation(rows, top, order, moment, show):

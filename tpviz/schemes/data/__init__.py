@@ -90,6 +90,11 @@ class DataParallel(Strategy):
     def memory(self, workload):
         return memory(self, workload)
 
+    def least_memory(self, workload):
+        """Without the padding of buckets, and without those in flight."""
+        from .memory import least
+        return least(self, workload)
+
     @classmethod
     def space(cls, workload, world_size):
         """All stages; those with buckets also with PyTorch's 25 MB."""
