@@ -76,8 +76,8 @@ class Strategy:
     shares_batch : the knob by which it cuts the batch itself, so that no `DataParallel` goes around
     it; "" if it does not.
     lies_on : {axis of the ledger that is none of the mesh: the mesh's axis it is a part of}.
-    alike : whether all ranks run the same program but for their place in the mesh, so that
-    `tpviz.capture` needs to see one of them.
+    alike : True if all ranks run the same program but for their place in the mesh, so that
+    `tpviz.capture` needs to see one of them; or the axes along which they do; False: not known.
     """
 
     shares_batch, alike = "", False
@@ -135,6 +135,10 @@ class Strategy:
     def memory(self, workload):
         """Bytes of a rank. Raises ``NotImplementedError`` where a scheme has no formula."""
         raise NotImplementedError(f"{type(self).__name__} has no formula of its memory")
+
+    def least_memory(self, workload):
+        """Bytes that a rank needs at least, where these are found faster than `memory`; else 0."""
+        return 0
 
     def communication(self, workload, cluster, mesh=None):
         """Seconds of a step's communication in the blocks, by the scheme's own formula: bytes over

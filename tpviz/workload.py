@@ -8,7 +8,7 @@ the same data offline.
 118528
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -58,6 +58,10 @@ class GPT:
     def itemsize(self):
         """Bytes of one element of ``dtype``."""
         return DTYPES[self.dtype]
+
+    def with_batch(self, batch):
+        """The same workload with another batch: made once, for costs ask often."""
+        return _with_batch(self, batch)
 
     def parameter_shapes(self):
         """{name: shape} of every parameter, in the order of use; weights are (out, in).
@@ -111,6 +115,11 @@ class GPT:
         starts = rng.integers(0, len(data) - self.seq, size=self.batch)
         windows = data[starts[:, None] + np.arange(self.seq + 1)]
         return windows[:, :-1].copy(), windows[:, 1:].copy()
+
+
+@lru_cache(maxsize=1024)
+def _with_batch(workload, batch):
+    return replace(workload, batch=batch)
 
 
 @lru_cache(maxsize=4)

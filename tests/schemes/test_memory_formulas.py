@@ -107,3 +107,15 @@ def test_stages_by_hand():
     assert [m["optimizer"] - 2 * size / (4 if z else 1) for z, m in enumerate(stage)] == [
         4 * 28, 4, 4, 4 * 3]
     assert stage[0].total == sum(stage[0].values())
+
+
+@pytest.mark.parametrize("zero", range(4))
+@pytest.mark.parametrize("inner", [None, tv.Megatron(tp=2, sp=True), tv.ATP(mesh=(2, 2))])
+def test_least_memory_is_near_the_whole_and_never_above(zero, inner):
+    """Buckets hold all parameters of so small a model at once: without them it is about half."""
+    outer = tv.DataParallel(dp=2, zero=zero)
+    s = inner * outer if inner else outer
+    whole, least = s.memory(W), s.least_memory(W)
+    assert whole.total / 3 < least <= whole.total
+    if not zero:
+        assert least >= whole["parameters"] * 4

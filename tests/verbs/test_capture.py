@@ -110,3 +110,13 @@ def test_a_program_that_reads_data_is_refused():
 def test_sizes_are_checked_first():
     with pytest.raises(ValueError, match="heads=4 does not split evenly over tp=8"):
         tv.capture(tv.Megatron(tp=8), W)
+
+
+def test_a_pipeline_is_recorded_once_for_each_of_its_places():
+    """Ranks of a stage do the same along dp and tp: that is said, and holds for every rank."""
+    s, w = tv.Merak(pp=2, tp=2, dp=2, microbatches=4), tv.GPT(batch=16)
+    found = tv.capture(s, w)
+    assert sorted(found.traces) == [0, 4]
+    every = tv.capture(type("Merak", (tv.Merak,), {"alike": False})(**vars(s)), w)
+    assert sorted(every.traces) == [0, 4]  # found out by recording the ends of every axis
+    assert all(found.ledger(r) == every.ledger(r) == s.ledger_of(w, r) for r in range(8))

@@ -112,7 +112,7 @@ def test_simulation_reorders_the_top(monkeypatch):
 
 
 def test_the_top_is_simulated():
-    found = tv.search(W, BOX, [tv.Megatron, tv.DataParallel], top=3)
+    found = tv.search(W, BOX, [tv.Megatron, tv.DataParallel], top=3, seconds=None)
     top = found.rows[:3]
     assert all(row.simulated is not None for row in top)
     assert [r.simulated for r in top] == pytest.approx(sorted(r.simulated for r in top))
@@ -128,7 +128,8 @@ def test_the_top_is_simulated():
 def test_the_first_are_run():
     """Whether a busy machine overruns is not what is tested."""
     given = [tv.Megatron(tp=2), tv.DataParallel(dp=2, bucket_mb=25.0)]
-    found = tv.search(W, BOX.scale_model(slow_motion=100), given, top=2, run=2)
+    found = tv.search(W, BOX.scale_model(slow_motion=100), given, top=2, run=2,
+                      seconds=None)
     assert all(row.measured > 0 for row in found.rows)
     assert found.agreement["simulated, measured"]["rows"] == 2
     assert found.to_table()[1][3]

@@ -17,6 +17,8 @@ import torch.distributed.nn.functional  # its defaults are the world of when it 
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tpviz.simulation import deadline
+
 from . import backend, meshes
 from .operations import FUNCTIONAL
 
@@ -92,6 +94,8 @@ class FunctionalCollectives(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if not _PLAIN.issuperset(types):
             return NotImplemented  # a DTensor first: its collectives come here, while this is on
+        if torch._C._current_graph_task_id() < 0:  # inside backward, C++ may not let it pass
+            deadline.check()
         if func.namespace != "_c10d_functional":
             return func(*args, **(kwargs or {}))
         name = func._schema.name.split("::")[1]

@@ -7,49 +7,56 @@ waits for something unfinished; collectives begin and end in the order of the cl
 
 import heapq
 
+from . import deadline
 from .flows import Flows
 
 
 class Transfer:
     """One collective (or message) of a group: who has issued it, when it began and ended."""
 
-    __slots__ = ("arrived", "bytes", "end", "missing", "name", "queue", "ready", "waiting")
+    __slots__ = ("bytes", "end", "last", "missing", "name", "queue", "ready", "waiting")
 
     def __init__(self, queue, name, size, bytes):
         self.queue, self.name, self.missing, self.bytes = queue, name, size, bytes
-        self.ready, self.end, self.waiting = 0.0, None, []
+        self.ready, self.end, self.waiting, self.last = -1.0, None, [], None
 
 
 class Queue:
-    """The collectives of one group, in the order issued: one at a time, as on a stream."""
+    """The collectives of one group, in the order issued: one at a time, as on a stream.
 
-    __slots__ = ("axis", "busy", "factor", "kind", "line", "link", "members", "next", "transfers")
+    passes : the `flows.Pass`es of its link, where the queue stands for others that are alike.
+    """
 
-    def __init__(self, axis, members, kind, link, factor):
+    __slots__ = ("axis", "busy", "factor", "kind", "link", "members", "next", "passes", "transfers")
+
+    def __init__(self, axis, members, kind, link, factor, passes=None):
         self.axis, self.members, self.kind, self.link = axis, members, kind, link
-        self.factor = factor
+        self.factor, self.passes = factor, passes
         self.transfers, self.next, self.busy = [], 0, False
 
     def __lt__(self, other):  # heaps compare on equal times
-        return id(self) < id(other)
+        return (self.axis, self.members) < (other.axis, other.members)
 
 
 class Engine:
     """One replay. programs : per rank a list of operations, each one of
 
     ("kernel", seconds), ("issue", queue, name, bytes), ("wait", k) for the rank's k-th issue,
-    ("align",) until every rank is there, and ("mark",), which does nothing. Afterwards
-    ``times[rank]`` has (start, end) per operation: of an issue, when it was issued and when its
-    transfer ended. Raises ``RuntimeError`` on a deadlock.
+    ("align",) until every rank is there, and ("mark",), which does nothing. Where a rank stands for
+    others an issue goes on with (side, count): which of its groups the queue is, and how many of
+    the queue's members issue with it. Afterwards ``times[rank]`` has (start, end) per operation: of
+    an issue, when it was issued and when its transfer ended. ranks : their numbers. Raises
+    ``RuntimeError`` on a deadlock.
     """
 
-    def __init__(self, cluster, programs, contention=True):
+    def __init__(self, cluster, programs, contention=True, ranks=None):
         self.cluster, self.programs = cluster, programs
+        self.ranks = range(len(programs)) if ranks is None else ranks
         self.flows, self.starting = Flows(contention), []
         self.clock = [0.0] * len(programs)
         self.at = [0] * len(programs)
         self.issued = [[] for _ in programs]
-        self.places = [{} for _ in programs]  # queue -> how many issued on it by this rank
+        self.places = [{} for _ in programs]  # side of a queue -> how many this rank issued on it
         self.times = [[] for _ in programs]
         self.aligning = []
 
@@ -58,6 +65,7 @@ class Engine:
         for rank in range(len(self.programs)):
             self._advance(rank)
         while True:
+            deadline.check()
             starting = self.starting[0][0] if self.starting else None
             upcoming = self.flows.next_time()
             if starting is not None and (upcoming is None or starting <= upcoming):
@@ -87,7 +95,7 @@ class Engine:
                 clock += operation[1]
                 times.append((start, clock))
             elif what == "issue":
-                transfer = self._arrive(operation, places, clock)
+                transfer = self._arrive(operation, places, clock, (rank, len(issued)))
                 issued.append(transfer)
                 times.append((clock, transfer))
             elif what == "wait":
@@ -120,18 +128,19 @@ class Engine:
         for rank in ranks:
             self._advance(rank)
 
-    def _arrive(self, operation, places, clock):
-        _, queue, name, bytes = operation
-        place = places.get(queue, 0)
-        places[queue] = place + 1
+    def _arrive(self, operation, places, clock, who):
+        _, queue, name, bytes, *alike = operation
+        side, count = alike or (queue, 1)
+        place = places.get(side, 0)
+        places[side] = place + 1
         if place == len(queue.transfers):
             queue.transfers.append(Transfer(queue, name, len(queue.members), bytes))
         transfer = queue.transfers[place]
-        transfer.missing -= 1
+        transfer.missing -= count
         if bytes > transfer.bytes:  # ranks may send unequal parts; the busiest port decides
             transfer.bytes = bytes
         if clock > transfer.ready:
-            transfer.ready = clock
+            transfer.ready, transfer.last = clock, who
         if not transfer.missing:
             self._try_next(queue, 0.0)
         return transfer
@@ -152,7 +161,8 @@ class Engine:
             name, transfer.bytes, len(queue.members), queue.link
         )
         latency, factor = hops * queue.link.latency, queue.factor
-        self.flows.add(transfer, queue.kind, queue.link, latency * factor, volume * factor, time)
+        self.flows.add(transfer, queue.kind, queue.link, latency * factor, volume * factor, time,
+                       queue.passes)
 
     def _ended(self, transfer, time):
         transfer.end = time
@@ -171,13 +181,14 @@ class Engine:
         lines = []
         for rank in stuck[:8]:
             operation = self.programs[rank][self.at[rank]]
+            number = self.ranks[rank]
             if operation[0] == "align":
-                lines.append(f"rank {rank} waits for all to begin a step")
+                lines.append(f"rank {number} waits for all to begin a step")
                 continue
             transfer = self.issued[rank][operation[1]]
             queue = transfer.queue
             lines.append(
-                f"rank {rank} waits in {transfer.name} on axis {queue.axis} of ranks "
+                f"rank {number} waits in {transfer.name} on axis {queue.axis} of ranks "
                 f"{','.join(map(str, queue.members))}, which {transfer.missing} of them never issue"
             )
         return "the program never ends: " + "; ".join(lines)

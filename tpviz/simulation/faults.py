@@ -63,6 +63,10 @@ class Faults:
             factor *= 1 + self.jitter * draw
         return factor
 
+    def kernel_kind(self, rank):
+        """What the rank's kernel factors depend on: equal for ranks whose kernels are as slow."""
+        return rank if self.jitter else self.stragglers.get(rank, 1.0)
+
     def link_factor(self, members):
         """How many times as long a collective of these ranks takes."""
         if not self.slow_links:

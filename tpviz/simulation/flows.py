@@ -8,27 +8,42 @@ simulator and the pacer both keep their clock here, so they agree by constructio
 import heapq
 from collections import Counter
 from itertools import count
+from typing import NamedTuple
 
 
 class Flow:
     """One transfer: seconds of latency, bytes of volume, its link and the kind it belongs to."""
 
-    __slots__ = ("end", "kind", "left", "link", "owner", "ports", "rate", "start", "updated",
+    __slots__ = ("end", "kind", "left", "link", "owner", "passes", "rate", "start", "updated",
                  "version")
 
-    def __init__(self, owner, kind, link, ports, latency, volume, start):
-        self.owner, self.kind, self.link, self.ports = owner, kind, link, ports
+    def __init__(self, owner, kind, link, passes, latency, volume, start):
+        self.owner, self.kind, self.link, self.passes = owner, kind, link, passes
         self.left, self.start, self.end = volume, start + latency, None
         self.rate, self.updated, self.version = 0.0, self.start, 0
 
 
 class Port:
-    """Who sends through a port: {flow: None}, and how many of each kind."""
+    """Who sends through a port: {flow: None}, how many they are, and how many of each kind."""
 
-    __slots__ = ("flows", "key", "kinds")
+    __slots__ = ("count", "flows", "kinds")
 
-    def __init__(self, key):
-        self.key, self.flows, self.kinds = key, {}, Counter()
+    def __init__(self):
+        self.flows, self.count, self.kinds = {}, 0, Counter()
+
+
+class Pass(NamedTuple):
+    """How a flow meets a port of its link: its own kind is not counted among the others there.
+
+    A flow may stand for several that are alike: ``all`` of them pass the port, ``own`` of these
+    are of the same kind. key : of the link's port.
+    """
+
+    key: object
+    port: Port
+    kind: object
+    own: int = 1
+    all: int = 1
 
 
 class Flows:
@@ -39,9 +54,12 @@ class Flows:
         self.heap, self.number = [], count()
         self.ports, self.of_link = {}, {}  # key -> Port; of a link once, for it has many
 
-    def add(self, owner, kind, link, latency, volume, start):
-        """A transfer begins at ``start`` (s); `next_end` will give it back when it is done."""
-        flow = Flow(owner, kind, link, self._ports(link), latency, volume, start)
+    def add(self, owner, kind, link, latency, volume, start, passes=None):
+        """A transfer begins at ``start`` (s); `step` will give it back when it is done.
+
+        passes : those of a flow that stands for several.
+        """
+        flow = Flow(owner, kind, link, passes or self._passes(link, kind), latency, volume, start)
         if not self.contention or not link.ports:
             end = flow.start + (volume / link.bandwidth if volume else 0.0)
             heapq.heappush(self.heap, (end, next(self.number), flow, -1))
@@ -49,11 +67,11 @@ class Flows:
             heapq.heappush(self.heap, (flow.start, next(self.number), flow, 0))
         return flow
 
-    def _ports(self, link):
-        if id(link) not in self.of_link:  # a link's hash would be that of all its ports
-            ports = [self.ports.setdefault(port.key, Port(port.key)) for port in link.ports]
-            self.of_link[id(link)] = link, ports
-        return self.of_link[id(link)][1]
+    def _passes(self, link, kind):
+        if (id(link), kind) not in self.of_link:  # a link's hash would be that of all its ports
+            ports = [(port.key, self.ports.setdefault(port.key, Port())) for port in link.ports]
+            self.of_link[id(link), kind] = link, [Pass(*port, kind) for port in ports]
+        return self.of_link[id(link), kind][1]
 
     def next_time(self):
         """When something happens next (s), or None."""
@@ -75,37 +93,37 @@ class Flows:
 
     def _begin(self, flow, time):
         touched = self._others(flow)
-        for port in flow.ports:
+        for _, port, kind, own, all in flow.passes:
             port.flows[flow] = None
-            port.kinds[flow.kind] += 1
+            port.count += all
+            port.kinds[kind] += own
         self._set_rate(flow, time)
         for other in touched:
             self._set_rate(other, time)
 
     def _finish(self, flow, time):
         flow.end = time
-        for port in flow.ports:
-            del port.flows[flow]
-            port.kinds[flow.kind] -= 1
+        for _, port, kind, own, all in flow.passes:
+            port.flows.pop(flow, None)
+            port.count -= all
+            port.kinds[kind] -= own
         for other in self._others(flow):
             self._set_rate(other, time)
 
     def _others(self, flow):
         """Flows of other kinds that share a port with this one."""
-        kind = flow.kind
         return {
             other: None
-            for port in flow.ports
-            if len(port.flows) > port.kinds[kind]
+            for _, port, kind, _, _ in flow.passes
+            if port.count > port.kinds[kind]
             for other in port.flows
-            if other.kind != kind
+            if other.kind != flow.kind
         }
 
     def _set_rate(self, flow, time):
         flow.left -= flow.rate * max(0.0, time - flow.updated)
-        kind = flow.kind
         others = {
-            port.key: n for port in flow.ports if (n := len(port.flows) - port.kinds[kind])
+            key: n for key, port, kind, _, _ in flow.passes if (n := port.count - port.kinds[kind])
         }
         flow.rate = flow.link.rate(others) if others else flow.link.bandwidth
         flow.updated = max(flow.updated, time)

@@ -9,6 +9,8 @@ as on a ring.
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from tpviz.mesh import Mesh
 from tpviz.trace.table import Trace, members_list, members_text
 
@@ -71,14 +73,24 @@ def place(mesh, source, rank, members, peer=False):
     """The members that a group of rank ``source`` has where ``rank`` sits; peer: of a message."""
     if source == rank or not members:
         return tuple(members)
-    places = [mesh.coords(m) for m in members]
-    here, there = mesh.coords(source), mesh.coords(rank)
-    if peer:
-        return tuple(mesh.rank(**{a: (p[a] - here[a] + there[a]) % n for a, n in mesh.axes.items()})
-                     for p in places)
-    fixed = [a for a in mesh.names if any(p[a] != here[a] for p in places)]
-    return tuple(mesh.rank(**{a: p[a] if a in fixed else there[a] for a in mesh.names})
-                 for p in places)
+    found = np.array(members)
+    for stride, size in strides(mesh):
+        here, there = source // stride % size, rank // stride % size
+        places = found // stride % size
+        if peer:
+            found += ((places - here + there) % size - places) * stride
+        elif (places == here).all():
+            found += (there - here) * stride
+    return tuple(found.tolist())
+
+
+def strides(mesh):
+    """[(how far apart neighbours on an axis are, its size)], outer first."""
+    stride, found = mesh.size, []
+    for size in mesh.shape:
+        stride //= size
+        found.append((stride, size))
+    return found
 
 
 def operations(trace):

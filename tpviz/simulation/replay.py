@@ -7,13 +7,17 @@ from functools import cached_property
 
 import numpy as np
 
-from tpviz.trace.table import COLUMNS, MANY, Trace, members_list, members_text
+from tpviz.trace.table import COLUMNS, MANY, members_list
 
+from .alike import Alike
 from .engine import Engine, Queue
 from .faults import NONE
-from .program import is_message, operations, place
+from .program import is_message, operations, place, strides
+from .shared import SharedTrace, members_of
 
 BADGE = "simulated"
+MOST = 250_000
+"""A trace with more rows than that, about 1 kB each, has them once for ranks that do the same."""
 
 
 def replay(capture, cluster, steps=1, faults=NONE, contention=True):
@@ -44,15 +48,21 @@ def _replay(capture, cluster, steps, faults, contention):
     templates = {
         rank: Template(trace, rank, cluster.device) for rank, trace in capture.traces.items()
     }
+    of = [templates[capture.model[rank]] for rank in range(capture.world_size)]
     board = Board(capture, cluster, faults)
-    programs, texts = [], []
-    for rank in range(capture.world_size):
-        template = templates[capture.model[rank]]
-        queues, own_texts = board.of(template, rank)
-        programs.append(_program(template, queues, rank, steps, faults))
-        texts.append(own_texts)
-    times = Engine(cluster, programs, contention).run()
-    return _trace(capture, templates, texts, times, steps)
+    kinds = [(t.rank, faults.kernel_kind(rank)) for rank, t in enumerate(of)]
+    alike = Alike(kinds, [board.of(t, rank) for rank, t in enumerate(of)], contention)
+    programs = [_program(of[rank], alike.of(rank), rank, steps, faults) for rank in alike.ranks]
+    engine = Engine(cluster, programs, contention, alike.ranks)
+    times = dict(zip(alike.ranks, engine.run()))
+    last = dict(zip(alike.ranks, ([t.last for t in own] for own in engine.issued)))
+    trace = _trace(capture.mesh, of, alike, times, last, steps)
+    meta = {"mesh": {"axes": capture.axes}, "badge": BADGE, **_memory(capture, of, alike, times)}
+    rows = sum(steps * len(template.trace) for template in of)
+    if rows <= MOST or len(alike.ranks) == len(of):
+        return SharedTrace(trace, meta, alike.model).whole()
+    meta["badge"] += f", {len(of)} ranks by the rows of {len(alike.ranks)}"
+    return SharedTrace(trace, meta, alike.model)
 
 
 class Template:
@@ -71,8 +81,7 @@ class Template:
         ]
         comm = {row for row, kind in enumerate(trace["kind"].tolist()) if kind == "comm"}
         self.groups = list(dict.fromkeys(g for row, g in enumerate(self.group) if row in comm))
-        self.texts = list(dict.fromkeys(group[1:] for group in self.group))
-        self.text_index = np.array([self.texts.index(group[1:]) for group in self.group], int)
+        self.side = {group: side for side, group in enumerate(self.groups)}
 
     @cached_property
     def waits_for(self):
@@ -108,27 +117,21 @@ class Board:
         self.queues, self.placed = {}, {}
 
     def of(self, template, rank):
-        """({(axis, text, peer): queue}, [members text of each of the template's texts])."""
-        placed = {text: self._place(template.rank, rank, *text) for text in template.texts}
-        queues = {
-            group: self._queue(group[0], placed[group[1:]], group[2]) for group in template.groups
-        }
-        return queues, [members_text(placed[text]) for text in template.texts]
+        """[queue] of each of the template's groups where ``rank`` sits."""
+        return [self._queue(axis, self._place(template.rank, rank, text, peer), peer)
+                for axis, text, peer in template.groups]
 
     def _place(self, source, rank, text, peer):
-        members = members_list(text)
-        if not members:
-            return ()
-        mesh = self.capture.mesh
-        if peer:
+        members, mesh = members_list(text), self.capture.mesh
+        if peer or not members:
             return place(mesh, source, rank, members, peer)
         if (source, text) not in self.placed:
-            here, places = mesh.coords(source), [mesh.coords(m) for m in members]
-            free = [a for a in mesh.names if all(p[a] == here[a] for p in places)]
+            places = np.array(members)
+            free = [(stride, size) for stride, size in strides(mesh)
+                    if (places // stride % size == source // stride % size).all()]
             self.placed[source, text] = free, {}
         free, known = self.placed[source, text]
-        there = mesh.coords(rank)
-        key = tuple(there[a] for a in free)
+        key = tuple(rank // stride % size for stride, size in free)
         if key not in known:
             known[key] = place(mesh, source, rank, members)
         return known[key]
@@ -144,8 +147,8 @@ class Board:
         return self.queues[key]
 
 
-def _program(template, queues, rank, steps, faults):
-    """The rank's operations, as `Engine` takes them."""
+def _program(template, sides, rank, steps, faults):
+    """The rank's operations, as `Engine` takes them; sides: (queue, side, count) by group."""
     program, kernels, issued = [], 0, 0
     faulty = faults is not NONE
     for before in range(steps):
@@ -160,8 +163,8 @@ def _program(template, queues, rank, steps, faults):
             elif what == "issue":
                 place_of[row] = issued
                 issued += 1
-                queue = queues[template.group[row]]
-                program.append(("issue", queue, template.names[row], template.bytes[row]))
+                queue, *side = sides[template.side[template.group[row]]]
+                program.append(("issue", queue, template.names[row], template.bytes[row], *side))
             elif what == "wait":
                 program.append(("wait", place_of[row]))
             else:  # steps begin together, as in an emulated run
@@ -169,22 +172,37 @@ def _program(template, queues, rank, steps, faults):
     return program
 
 
-def _trace(capture, templates, texts, times, steps):
-    """The table of all ranks: the captured rows, each with the times found."""
-    parts, next_id = [], 0
-    for rank, found in enumerate(times):
-        template = templates[capture.model[rank]]
-        rows, own_texts, size = len(template.trace), texts[rank], len(template.operations)
+def _trace(mesh, of, alike, times, last, steps):
+    """The columns of the ranks that stand for all: the captured rows, each with the times found.
+
+    Ids are those of a table of all ranks. ``last`` : the id of a collective's last member.
+    """
+    first_id = np.concatenate([[0], np.cumsum([steps * len(t.trace) for t in of])])
+    issues = {rank: [first_id[rank] + step * len(of[rank].trace) + row for step in range(steps)
+                     for what, row, _ in of[rank].operations if what == "issue"]
+              for rank in times}
+    place = {index: rank for index, rank in enumerate(alike.ranks)}
+    parts = []
+    for rank, found in times.items():
+        template, at = of[rank], 0
+        rows, size = len(template.trace), len(template.operations)
         for step in range(steps):
             columns = dict(template.trace.columns)
+            next_id = int(first_id[rank]) + step * rows
             start, end = _placed(template, found[step * size : (step + 1) * size])
+            lasts = np.full(rows, -1)
+            for what, row, _ in template.operations:
+                if what == "issue":
+                    who, number = last[rank][at]
+                    lasts[row], at = issues[place[who]][number], at + 1
             columns |= {
                 "id": np.arange(next_id, next_id + rows),
                 "rank": np.full(rows, rank),
                 "start": start,
                 "end": end,
-                "members": np.array(own_texts)[template.text_index],
+                "members": members_of(mesh, template.rank, rank, columns),
                 "waits_for": np.where(template.waits_for < 0, -1, template.waits_for + next_id),
+                "last": lasts,
             }
             if steps > 1:
                 columns["step"] = np.where(columns["step"] >= 0, step, -1)
@@ -193,23 +211,22 @@ def _trace(capture, templates, texts, times, steps):
                     columns["name"] = np.where(is_step, f"step {step}", columns["name"])
                     columns["seq"] = columns["seq"] + step * template.per_step
             parts.append(columns)
-            next_id += rows
-    table = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
-    return Trace(table, _memory(capture, templates, times))
+    return {name: np.concatenate([part[name] for part in parts]) for name in (*COLUMNS, "last")}
 
 
-def _memory(capture, templates, times):
+def _memory(capture, of, alike, times):
     """{"memory": series of ranks}: what was allocated in the captured step, at simulated times.
 
-    In a large world only the ranks recorded have one: the others' are the same.
+    In a large world only the ranks recorded have one, and those that stand for others.
     """
-    ranks = range(len(times)) if len(times) <= MANY else capture.traces
-    found = {}
+    world, found = len(of), {}
+    ranks = range(world) if world <= MANY else sorted({*capture.traces, *alike.ranks[:MANY]})
     for rank in ranks:
-        template = templates[capture.model[rank]]
+        template = of[rank]
         series = template.trace.meta.get("memory", {}).get(template.rank)
         if series:
-            stamps, seconds = template.moments(times[rank][: len(template.operations)])
+            stamps, seconds = template.moments(
+                times[alike.model[rank]][: len(template.operations)])
             at = np.interp(series["time"], stamps, seconds).tolist()
             found[rank] = {**series, "time": at}
     return {"memory": found} if found else {}

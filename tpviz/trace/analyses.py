@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .critical import critical_path, match_collectives
+from .critical import critical_path, last_members, match_collectives
 
 __all__ = [
     "Breakdown",
@@ -65,7 +65,7 @@ def length(intervals):
 
 
 def _of(trace, rank, kind):
-    mask = (trace["rank"] == rank) & (trace["kind"] == kind)
+    mask = (trace["rank"] == trace.model_of(rank)) & (trace["kind"] == kind)
     return merge(trace["start"][mask], trace["end"][mask])
 
 
@@ -75,6 +75,12 @@ def _ranks(trace, rank):
     if rank not in trace.ranks:
         raise ValueError(f"the trace has no rank {rank}; it has {trace.ranks}")
     return [rank]
+
+
+def _each(function, trace, ranks, *more):
+    """[function(trace, rank, ...)] of the ranks, found once for those that share rows."""
+    found = {model: function(trace, model, *more) for model in set(map(trace.model_of, ranks))}
+    return [found[trace.model_of(rank)] for rank in ranks]
 
 
 def _covered(trace, rank):
@@ -91,13 +97,13 @@ def overlap(trace, rank=None):
     over ranks. 0.0 where there is no communication. Raises ValueError for a rank that is not in the
     trace.
     """
-    sums = np.array([_covered(trace, r) for r in _ranks(trace, rank)]).reshape(-1, 2).sum(0)
+    sums = np.array(_each(_covered, trace, _ranks(trace, rank))).reshape(-1, 2).sum(0)
     return min(1.0, float(sums[1] / sums[0])) if sums[0] > 0 else 0.0
 
 
 def overlaps(trace):
     """{rank: overlap fraction}."""
-    return {rank: overlap(trace, rank) for rank in trace.ranks}
+    return dict(zip(trace.ranks, _each(overlap, trace, trace.ranks)))
 
 
 def exposed_communication(trace, rank=None):
@@ -106,7 +112,7 @@ def exposed_communication(trace, rank=None):
     rank None: the largest over ranks, since the step waits for the slowest. Raises ValueError for a
     rank that is not in the trace.
     """
-    seconds = [_covered(trace, r) for r in _ranks(trace, rank)]
+    seconds = _each(_covered, trace, _ranks(trace, rank))
     return max((max(0.0, comm - covered) for comm, covered in seconds), default=0.0)
 
 
@@ -133,7 +139,8 @@ def breakdown(trace):
     of it, summed over steps.
     """
     windows, arrival = _windows(trace), _arrival(trace)
-    return {rank: _breakdown(trace, rank, windows, arrival) for rank in trace.ranks}
+    found = _each(_breakdown, trace, trace.ranks, windows, arrival)
+    return dict(zip(trace.ranks, found))
 
 
 def _breakdown(trace, rank, windows, arrival):
@@ -166,8 +173,8 @@ def _windows(trace):
 def _arrival(trace):
     """Per row, when the last member issued the collective (its own start if unmatched)."""
     arrival = trace["start"].copy()
-    for rows in match_collectives(trace):
-        arrival[rows] = trace["start"][rows].max()
+    for row, last in last_members(trace).items():
+        arrival[row] = trace["start"][last]
     return arrival
 
 
@@ -229,11 +236,12 @@ def memory(trace, rank=None):
     samples = {int(r): m for r, m in trace.meta.get("memory", {}).items() if len(m["time"])}
     if not samples:
         raise ValueError("this trace holds no memory samples; record it with memory=True")
-    if rank is not None and rank not in samples:
+    if rank is not None and not {rank, trace.model_of(rank)} & samples.keys():
         raise ValueError(
             f"no memory samples of rank {rank}; there are samples of {sorted(samples)}"
         )
-    uses = [_memory_use(r, samples[r]) for r in (sorted(samples) if rank is None else [rank])]
+    uses = [_memory_use(r, samples.get(r) or samples[trace.model_of(r)])
+            for r in (sorted(samples) if rank is None else [rank])]
     return max(uses, key=lambda use: use.peak)
 
 

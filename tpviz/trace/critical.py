@@ -35,6 +35,19 @@ def match_collectives(trace):
     return sorted(found, key=lambda rows: (trace["start"][rows].min(), rows[0]))
 
 
+def last_members(trace):
+    """{row of a collective: row of the member that issued it last}."""
+    if "last" in trace.columns:  # of ranks that share rows not every member has its own
+        row_of = {i: row for row, i in enumerate(trace["id"].tolist())}
+        last = trace["last"].tolist()
+        return {row: row_of.get(last[row], row)
+                for row in np.flatnonzero(trace["kind"] == "comm").tolist()}
+    start, found = trace["start"].tolist(), {}
+    for rows in map(np.ndarray.tolist, match_collectives(trace)):
+        found.update(dict.fromkeys(rows, max(rows, key=start.__getitem__)))
+    return found
+
+
 def _consistent(trace, rows):
     """The rows as one group, or each alone if a message would have two of the same end."""
     rows = np.array(rows)
@@ -84,10 +97,7 @@ class _Walk:
         row_of = {i: row for row, i in enumerate(trace["id"].tolist())}
         sources = [row_of.get(i) for i in trace["waits_for"].tolist()]
         self.waits_for = [r if r is not None and self.kind[r] == "comm" else None for r in sources]
-        self.last_member = {}
-        for rows in map(np.ndarray.tolist, match_collectives(trace)):
-            last = max(rows, key=self.start.__getitem__)
-            self.last_member.update(dict.fromkeys(rows, last))
+        self.last_member = last_members(trace)
         self.program = self._by_rank(("compute", "wait"), self.start)
         self.finished = self._by_rank(("compute", "comm"), self.end)
         self.waiting_ranks = {r for r, kind in zip(self.rank, self.kind) if kind == "wait"}

@@ -131,9 +131,9 @@ def ledger(trace, rank=None, step=None):
 
     Raises ValueError for a rank or a step that is not in the trace.
     """
-    for name, value in (("rank", rank), ("step", step)):
-        if value is not None and value not in trace[name]:
-            known = np.unique(trace[name]).tolist()
+    steps = np.unique(trace["step"]).tolist()
+    for name, value, known in (("rank", rank, trace.ranks), ("step", step, steps)):
+        if value is not None and value not in known:
             raise ValueError(f"the trace has no {name} {value}; it has {known}")
     if not len(trace):
         return Ledger()

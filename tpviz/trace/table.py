@@ -186,6 +186,14 @@ class Trace:
         """Numbers of the ranks that have events, in order."""
         return np.unique(self["rank"]).tolist()
 
+    def model_of(self, rank):
+        """The rank whose rows stand for those of ``rank``: its own, unless ranks share rows."""
+        return rank
+
+    def whole(self):
+        """The trace with the rows of every rank: itself, unless ranks share rows."""
+        return self
+
     @property
     def lanes(self):
         """Names of the lanes to draw: compute first, then communication by name."""

@@ -31,10 +31,11 @@ _lock = threading.Lock()  # a process has one torch.distributed world
 def capture(strategy, workload, *, detail="kernels"):
     """The `Capture` of one training step under ``strategy``: no process, no bytes, no numbers.
 
-    Where the strategy says that all ranks are ``alike``, one is recorded. Otherwise the first, the
-    last along each mesh axis and the last of all. Where these do the same but for their place in
-    the mesh, they stand for all (what lies between is not looked at); along an axis where they
-    differ (a pipeline) every index is recorded, each with its own ends along the other axes.
+    Where the strategy says that all ranks are ``alike``, one is recorded; where it says so of some
+    axes, one for each index on the others. Otherwise the first, the last along each mesh axis and
+    the last of all. Where these do the same but for their place in the mesh, they stand for all
+    (what lies between is not looked at); along an axis where they differ every index is recorded,
+    each with its own ends along the other axes.
     detail: as `tpviz.record` takes it. Raises ``ValueError`` where sizes do not fit,
     or the program needs the numbers that its tensors hold; ``RuntimeError`` inside a rank.
     """
@@ -48,7 +49,11 @@ def capture(strategy, workload, *, detail="kernels"):
                 traces[rank] = _record(strategy, workload, rank, mesh.size, detail)
             return traces[rank]
 
-        distinct = () if strategy.alike else _distinct_axes(mesh, record)
+        if strategy.alike is False:
+            distinct = _distinct_axes(mesh, record)
+        else:
+            known = mesh.names if strategy.alike is True else strategy.alike
+            distinct = tuple(a for a in mesh.names if a not in known)
         recorded = {rank: record(rank) for rank in _ranks(mesh, distinct)}
     model = {}
     for rank in range(mesh.size):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tpviz.cluster import Cluster
-from tpviz.cost import by_axis, parts, show_bytes, show_seconds
+from tpviz.cost import Memory, by_axis, parts, show_bytes, show_seconds
 from tpviz.mesh import Mesh
 from tpviz.strategy import Strategy
 from tpviz.workload import GPT
@@ -67,6 +67,10 @@ class Prediction:
 
     def memory(self):
         """The `tpviz.cost.Memory` of one rank, bytes by kind."""
+        return Memory(self._memory)
+
+    @cached_property
+    def _memory(self):
         return self.strategy.memory(self.workload)
 
     @property

@@ -4,130 +4,38 @@
     found.best, found.rows, print(found.describe())
 """
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from math import inf
+from time import thread_time
 
-from tpviz.checks import one_of, whole_number
-from tpviz.cost import show_bytes, show_seconds
+from tpviz.checks import number, one_of, whole_number
+from tpviz.cost import show_bytes
+from tpviz.runtime.bar import viewer
+from tpviz.simulation import deadline
 from tpviz.strategy import Strategy, divisors
 from tpviz.strategy import strategies as registered
-from tpviz.tables import html_table
 
 from .agreement import agreement, kendall_tau, rounded
 from .checks import check_cluster, check_workload
-from .predict import Prediction, check, check_memory, predict
-from .reasons import least, rivals, why
+from .predict import check, check_memory, predict
+from .ranking import COLUMNS, Rejected, Row, Search
+from .reasons import rivals
 
 __all__ = ["Rejected", "Row", "Search", "kendall_tau", "search", "space"]
 OBJECTIVES = ("step", "communication")
-COLUMNS = ("communication", "predicted", "simulated", "measured")
+TELL = 0.2  # s between two reports of progress
 GIVE = ("give classes such as tv.Megatron, their names, or strategies such as tv.Megatron(tp=2); "
         "several in a list")
 
 
-@dataclass(frozen=True, eq=False)
-class Row:
-    """One strategy and what is known of its step time, in seconds; None where it was not tried.
-
-    communication : seconds by the scheme's own formula, where that is the search's objective.
-    """
-
-    strategy: Strategy
-    prediction: Prediction
-    simulated: float | None = None
-    measured: float | None = None
-    communication: float | None = None
-
-    @property
-    def predicted(self):
-        """Seconds of one step by formula."""
-        return self.prediction.step_time
-
-    @property
-    def step_time(self):
-        """Seconds of one step by simulation where there is one, else by formula."""
-        return self.predicted if self.simulated is None else self.simulated
-
-    def __repr__(self):
-        return f"<Row {self.strategy.short}: {show_seconds(self.step_time)}>"
-
-
-class Rejected(NamedTuple):
-    """A strategy that was not ranked: why not, and the cause: "sizes", "memory", "no formula"."""
-
-    strategy: Strategy
-    reason: str
-    cause: str
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Search:
-    """The ranking: ``rows`` (`Row`, fastest first) and ``rejected`` (`Rejected`).
-
-    The top rows, which are simulated, come first, in the order of their simulated times; with the
-    objective "communication" nothing but that formula decides the order.
-    agreement : {"predicted, simulated": {"tau": Kendall's, "top": whether both have the same first,
-    "rows": how many}, "simulated, measured": ...} as far as these were made.
-    """
-
-    workload: object
-    cluster: object
-    rows: tuple
-    rejected: tuple
-    agreement: dict
-    objective: str = "step"
-
-    @property
-    def best(self):
-        """The winning strategy."""
-        return self.rows[0].strategy
-
-    def to_table(self, most=20):
-        """Rows of strings, header first; "ranked" says which column decides the order.
-
-        With the objective "step" that is the simulated time where there is one.
-        """
-        columns = COLUMNS[self.objective == "step":]
-        ranked = [f"{name} (ranked)" if name == columns[0] else name for name in columns]
-        table = [["strategy", *ranked, "compute", "exposed", "memory"]]
-        for row in self.rows[:most]:
-            p, times = row.prediction, [getattr(row, name) for name in columns]
-            table.append([
-                row.strategy.short, *("" if t is None else show_seconds(t) for t in times),
-                show_seconds(p.parts["compute"]), show_seconds(sum(p.exposed.values())),
-                show_bytes(p.memory().total)])
-        return table
-
-    def describe(self):
-        """Why the winner wins, how far the rankings agree, and what was rejected, in words."""
-        lines = why(self.rows) if self.objective == "step" else least(self.rows)
-        for pair, found in self.agreement.items():
-            first, second = pair.split(", ")
-            lines.append(
-                f"{first.capitalize()} and {second} times of {found['rows']} strategies have "
-                f"Kendall's tau {found['tau']:.2f} and {'the same' if found['top'] else 'another'} "
-                "first.")
-        causes = Counter(r.cause for r in self.rejected)
-        words = {"sizes": "because sizes do not divide", "memory": "for want of memory",
-                 "no formula": "because they have no formula"}
-        lines += [f"{n} more were rejected {words[cause]}." for cause, n in sorted(causes.items())]
-        return " ".join(lines)
-
-    def __repr__(self):
-        by = "" if self.objective == "step" else f" by {self.objective}"
-        return (f"<Search on {self.cluster.caption}: {self.best.short} is first of "
-                f"{len(self.rows)}{by}, {len(self.rejected)} rejected>")
-
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-search'")
-
-
 def search(workload, cluster, strategies=None, top=5, *, objective="step", simulate=None, run=0,
-           world_size=None):
+           world_size=None, seconds=9.0, progress=None):
     """Rank strategies for a workload on a cluster: by formula, then the first few by simulation.
+
+    Every strategy of the space is ranked by formula. The simulations follow in that order, until
+    the time is over; so a slow machine simulates fewer, and `Search.describe` says which not.
 
     Parameters
     ----------
@@ -142,9 +50,14 @@ def search(workload, cluster, strategies=None, top=5, *, objective="step", simul
         objective is the step; simulations never change a ranking by communication.
     run : how many of the first are run on real ranks, the cluster emulated.
     world_size : ranks to use, all devices unless said; single strategies keep their own.
+    seconds : of computing (this thread's CPU time, so that other programs do not matter) from the
+        start of the search, after which no simulation goes on; None: no limit.
+    progress : None, False or a function (done, total, text), as `tpviz.launch` takes it; the text
+        has the best strategy so far.
 
     Returns a `Search`. Raises ``ValueError`` with the numbers where nothing fits.
     """
+    moment = thread_time() + (inf if seconds is None else number("seconds", seconds, 0, inf))
     check_workload(workload)
     check_cluster(cluster, "second")
     world_size = whole_number("world_size", cluster.size if world_size is None else world_size)
@@ -153,33 +66,81 @@ def search(workload, cluster, strategies=None, top=5, *, objective="step", simul
     simulate = objective == "step" if simulate is None else simulate
     top, simulate = whole_number("top", top), one_of("simulate", simulate, (True, False))
     run, by_step = whole_number("run", run, 0, top), objective == "step"
-    rows, rejected, order = [], [], _order if by_step else _paper_order
-    for strategy in space(workload, world_size, strategies):
+    order, show = _order if by_step else _paper_order, viewer(progress)
+    try:
+        rows, rejected = _by_formula(space(workload, world_size, strategies), workload, cluster,
+                                     objective, show)
+        if not rows:
+            raise ValueError(_nothing(workload, cluster, world_size, rejected))
+        rows.sort(key=order)
+        if run:
+            _check_ranks(rows[:top] if simulate and by_step else rows[:run])
+        late = ()
+        if simulate:
+            rows, late = _by_simulation(rows, top, order, moment, show)
+    finally:
+        show.close()
+    rows = [_measured(row) if i < run else row for i, row in enumerate(rows)]
+    found = agreement(rows, pairwise(COLUMNS))
+    return Search(workload, cluster, tuple(rows), tuple(rejected), found, objective, late, seconds)
+
+
+def _by_formula(candidates, workload, cluster, objective, show):
+    """([Row], [Rejected]) of all candidates, in their order."""
+    rows, rejected, best, shown = [], [], None, -inf
+    for done, strategy in enumerate(candidates):
         cause = "sizes"
         try:
             check(strategy, workload, cluster)
             cause = "memory"
+            _check_least(strategy, workload, cluster)
             check_memory(strategy, workload, cluster)
             row = Row(strategy, predict(strategy, workload, cluster))
-            if not by_step:
+            if objective == "communication":
                 row = replace(row, communication=strategy.communication(workload, cluster))
             rows.append(row)
+            best = min(best or row, row, key=lambda r: r.communication or r.predicted)
         except ValueError as error:
             rejected.append(Rejected(strategy, str(error), cause))
         except NotImplementedError as error:
             rejected.append(Rejected(strategy, str(error), "no formula"))
-    if not rows:
-        raise ValueError(_nothing(workload, cluster, world_size, rejected))
-    rows.sort(key=order)
-    if run:
-        _check_ranks(rows[:top] if simulate and by_step else rows[:run])
-    if simulate:
-        chosen = set(map(id, (*rows[:top], *rivals(rows))))
-        rows = [_simulated(row) if id(row) in chosen else row for row in rows]
-    rows = [*sorted(rows[:top], key=order), *sorted(rows[top:], key=order)]
-    rows = [_measured(row) if i < run else row for i, row in enumerate(rows)]
-    found = agreement(rows, pairwise(COLUMNS))
-    return Search(workload, cluster, tuple(rows), tuple(rejected), found, objective)
+        if thread_time() - shown > TELL:
+            shown = thread_time()
+            show(done, len(candidates), "by formula" + _so_far(best))
+    return rows, rejected
+
+
+def _check_least(strategy, workload, cluster):
+    """`check_memory` of what is found faster, for in a large space most strategies fail by it."""
+    least, size = strategy.least_memory(workload), cluster.device.memory
+    if least > size:
+        raise ValueError(f"{strategy.short} needs {show_bytes(least)} or more on every rank and "
+                         f"the device {cluster.device.name!r} has {show_bytes(size)}")
+
+
+def _by_simulation(rows, top, order, moment, show):
+    """(rows, strategies for which there was no time): the top and its rivals simulated, the top
+    in the order of that."""
+    chosen, found = list(dict.fromkeys((*rows[:top], *rivals(rows)))), {}
+    for done, row in enumerate(chosen):
+        best = min(found.values(), key=order, default=rows[0])
+        show(done, len(chosen), f"simulating {row.strategy.short}" + _so_far(best))
+        try:
+            with deadline.until(moment):
+                deadline.check()
+                found[row] = _simulated(row)
+        except deadline.OutOfTime:
+            break
+    first = [found[row] for row in rows[:top] if row in found]
+    rest = [found.get(row, row) for row in rows[len(first):]]
+    late = tuple(row.strategy for row in chosen if row not in found)
+    if not late:
+        rest.sort(key=order)
+    return [*sorted(first, key=order), *rest], late
+
+
+def _so_far(best):
+    return f"; best so far {best!r}" if best else ""
 
 
 def space(workload, world_size, strategies=None):

@@ -4,10 +4,11 @@
 """
 
 from contextlib import suppress
+from dataclasses import replace
 
 from tpviz.checks import one_of, whole_number
 from tpviz.simulation.program import Capture
-from tpviz.simulation.replay import BADGE, replay
+from tpviz.simulation.replay import replay
 
 from .checks import check_faults
 from .predict import check, check_memory
@@ -41,9 +42,9 @@ def simulate(strategy, workload, cluster, *, steps=1, detail="kernels", faults=N
         capture = capture_program(strategy, workload, detail=detail)
     _check_capture(capture, strategy, workload, detail)
     trace = replay(capture, cluster, steps, faults, contention)
-    return type(trace)(trace.columns, {
-        **trace.meta, **capture.meta, "badge": BADGE, "device": "simulated",
-        "cluster": cluster.caption, "world_size": capture.world_size})
+    return replace(trace, meta={
+        **trace.meta, **capture.meta, "device": "simulated", "cluster": cluster.caption,
+        "world_size": capture.world_size})
 
 
 def check_place(strategy, workload, cluster):

@@ -78,7 +78,7 @@ class AxoNN(Strategy):
 
     def local(self, workload):
         """The workload of one microbatch of one rank."""
-        return replace(workload, batch=workload.batch // (self.data * self.z * self.accumulation))
+        return workload.with_batch(workload.batch // (self.data * self.z * self.accumulation))
 
     def splits(self, workload):
         return self.layout.splits(workload)

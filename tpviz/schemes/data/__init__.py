@@ -84,7 +84,7 @@ class DataParallel(Strategy):
 
     def local(self, workload):
         """The workload that one replica sees: its part of the batch."""
-        return replace(workload, batch=workload.batch // self.dp)
+        return workload.with_batch(workload.batch // self.dp)
 
     def splits(self, workload):
         return self.inner.splits(self.local(workload)) if self.inner else {}
@@ -103,6 +103,11 @@ class DataParallel(Strategy):
 
     def memory(self, workload):
         return memory(self, workload)
+
+    def least_memory(self, workload):
+        """Without the padding of buckets, and without those in flight."""
+        from .memory import least
+        return least(self, workload)
 
     @classmethod
     def space(cls, workload, world_size):
@@ -127,12 +132,18 @@ class DataParallel(Strategy):
         return build(self, workload, mesh, dtype, device, **options)
 
 
+@lru_cache(maxsize=64)
+def _inside(inner, workload, local):
+    """({parameter: shape of a rank's part}, those whose gradients are partial), by the inner
+    strategy: the same at every stage of ZeRO."""
+    return local_shapes(inner, workload), inner.partial(local) if inner else ()
+
+
 @lru_cache(maxsize=256)
 def _buckets(strategy, workload):
     """The ledger, the cost and the memory all ask for them."""
-    inner = strategy.inner
-    partial = inner.partial(strategy.local(workload)) if inner else ()
-    return tuple(plan(local_shapes(inner, workload), strategy.dp, strategy.zero,
+    shapes, partial = _inside(strategy.inner, workload, strategy.local(workload))
+    return tuple(plan(shapes, strategy.dp, strategy.zero,
                       int(strategy.bucket_mb * MEGABYTE), workload.itemsize, partial))
 
 

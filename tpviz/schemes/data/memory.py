@@ -12,8 +12,10 @@ Gradients that are complete only after the inner strategy's synchronisation also
 their bucket until then.
 """
 
+from functools import lru_cache
 from itertools import pairwise
 
+from tpviz.cost import Memory
 from tpviz.schemes.gpt.cost import arrivals, completes
 from tpviz.schemes.gpt.memory import memory as whole_model
 
@@ -21,7 +23,7 @@ from tpviz.schemes.gpt.memory import memory as whole_model
 def memory(strategy, workload):
     """The `tpviz.cost.Memory` of one rank."""
     local, inner, dp = strategy.local(workload), strategy.inner, strategy.dp
-    found = inner.memory(local) if inner else whole_model(local)
+    found = Memory(_inner_memory(inner, local))
     if dp == 1:
         return found
     buckets, item = strategy.buckets(workload), workload.itemsize
@@ -37,6 +39,23 @@ def memory(strategy, workload):
         order = inner.arrivals(local) if inner else arrivals(local, completes())
         found["gradients"] = share + _in_flight(buckets, order) * item
     return found
+
+
+def least(strategy, workload):
+    """Bytes that `memory` is never below: without padding and what is whole for a moment."""
+    found = _inner_memory(strategy.inner, strategy.local(workload))
+    from_stage = {"optimizer": 1, "gradients": 2, "parameters": 3}
+    parts = {kind: found[kind] if strategy.zero < stage else found["parameters"] // strategy.dp
+             for kind, stage in from_stage.items()}
+    if strategy.zero:
+        parts["optimizer"] *= 2  # two moments of the share
+    return found["activations"] + sum(parts.values())
+
+
+@lru_cache(maxsize=64)
+def _inner_memory(inner, local):
+    """The same at every stage."""
+    return inner.memory(local) if inner else whole_model(local)
 
 
 def _in_use(buckets):

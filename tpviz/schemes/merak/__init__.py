@@ -10,7 +10,6 @@ ValueError: batch=4 does not split evenly over dp*microbatches=8: use dp*microba
 """
 
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import floor
@@ -64,7 +63,7 @@ class Merak(Strategy):
     subpipeline: int = knob(0, help="sums over tp under the other half's kernels: 1 in a layer, 2 "
                             "in a block, 3 across blocks", choices=(0, 1, 2, 3))
 
-    shares_batch = "dp"
+    shares_batch, alike = "dp", ("dp", "tp")
     lies_on = MappingProxyType({"ends": "pp"})
 
     @property
@@ -84,7 +83,7 @@ class Merak(Strategy):
 
     def local(self, workload):
         """The workload of one microbatch of one replica."""
-        return replace(workload, batch=workload.batch // (self.dp * self.microbatches))
+        return workload.with_batch(workload.batch // (self.dp * self.microbatches))
 
     def check(self, workload):
         w, stages = workload, self.stages
@@ -99,7 +98,7 @@ class Merak(Strategy):
 
     def schedule_of(self, workload):
         """The `schedules.Schedule` of this workload: stages that drop no layer do not recompute."""
-        return self.schedule_for(_counts(workload, self.stages))
+        return _scheduled(self, workload)
 
     def schedule_for(self, counts):
         """The schedule where ``counts`` layers of each stage could be recomputed."""
@@ -204,6 +203,12 @@ class Merak(Strategy):
         from .program import build
         self.check(workload)
         return build(self, workload, mesh, dtype, device, **options)
+
+
+@lru_cache(maxsize=256)
+def _scheduled(s, workload):
+    """Every formula asks for it, stage by stage."""
+    return s.schedule_for(_counts(workload, s.stages))
 
 
 def _counts(workload, stages):

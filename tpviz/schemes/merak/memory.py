@@ -12,6 +12,8 @@ with A the activations of a microbatch on a stage, C the input, n_s microbatches
 the part of the layers that keep everything. Here the same is counted action by action.
 """
 
+from functools import lru_cache
+
 from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import block_kept
 
@@ -40,14 +42,15 @@ def memory_of(s, w, place):
 def of_microbatch(s, w):
     """Per stage (all bytes that backward needs of a microbatch, those that are kept from its
     forward on): the rest is dropped and recomputed."""
-    parts = [_Kept(s, w, stage) for stage in range(s.stages)]
+    parts = [_kept(s, w, *what) for what in _stages(s, w).values()]
     return tuple((part.after_forward + part.dropped, part.after_forward) for part in parts)
 
 
 def activations(s, w, place):
     """Bytes at the peak: beside all tokens and targets, which are int64."""
     schedule = s.schedule_of(w)
-    kept = {stage: _Kept(s, w, stage) for stage in schedule.stages_of(place)}
+    kept = {stage: _kept(s, w, *what) for stage, what in _stages(s, w).items()
+            if schedule.rank_of[stage] == place}
     now, peak, begun = 0, 0, set()
     for action in schedule.of(place):
         parts = kept[action.stage]
@@ -77,6 +80,20 @@ def _stream(s, w):
     return local.batch * local.seq * local.hidden * local.itemsize
 
 
+@lru_cache(maxsize=256)
+def _stages(s, w):
+    """{stage: (its layers, how many of them are recomputed, whether it is the last)}."""
+    blocks, drops = layers_of(w.layers, s.stages), s.drops(w)
+    return {stage: (len(blocks[stage]), drops[stage], stage == s.stages - 1)
+            for stage in range(s.stages)}
+
+
+@lru_cache(maxsize=256)
+def _kept(s, w, count, drop, last):
+    """The `_Kept` of a stage of ``count`` layers; few stages of a pipeline differ."""
+    return _Kept(s, w, count, drop, last)
+
+
 class _Kept:
     """Bytes that a stage holds of one microbatch.
 
@@ -85,12 +102,11 @@ class _Kept:
     of the head. noted : besides where a weight's gradient waits: its input, before it is all.
     """
 
-    def __init__(self, s, w, stage):
+    def __init__(self, s, w, count, drop, last):
         local, item, wide = s.local(w), w.itemsize, max(w.itemsize, 4)
         tokens = local.batch * local.seq
         stream = _stream(s, w)
         block = block_kept(local, s.tp)
-        count, drop = len(layers_of(w.layers, s.stages)[stage]), s.drops(w)[stage]
         logits = tokens * w.vocab // s.tp
         self.dropped = drop * block
         self.after_forward = (count - drop) * block + stream * (1 + (drop > 0))
@@ -98,7 +114,7 @@ class _Kept:
         width = w.mlp_ratio * w.hidden // s.tp * item
         self.noted = tokens * width
         self.in_backward = [(stream + tokens * width, w.hidden * width)]
-        if stage == s.stages - 1:
+        if last:
             head = 2 * stream + 2 * tokens * wide + logits * wide  # gone when blocks go backward
             self.after_forward += head
             self.in_forward = (2 if s.tp == 1 else 1) * logits * wide

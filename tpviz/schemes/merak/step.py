@@ -9,6 +9,7 @@ The step's time is that of the schedule (`schedules.timeline`) with each stage's
 message's latency between ranks; then the sums at the end and the update, stage by stage.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
@@ -64,11 +65,15 @@ def shares_ends(schedule, place):
 @lru_cache(maxsize=256)
 def held(s, w):
     """(numbers of a rank's parameters) by stage; of a shared weight both ends have a copy."""
-    found = [0] * s.stages
-    for name, shape in local_shapes(s, w).items():
-        found[stage_of(name, w, s.stages)] += prod(shape)
-        if name == TOKENS and w.tied:
-            found[-1] += prod(shape)
+    one = replace(w, layers=1)  # all blocks are alike
+    size = {name: prod(shape) for name, shape in local_shapes(s.inside, one).items()}
+    block = sum(number for name, number in size.items() if name.startswith("blocks."))
+    found = [block * len(blocks) for blocks in layers_of(w.layers, s.stages)]
+    for name, number in size.items():
+        if not name.startswith("blocks."):
+            found[stage_of(name, w, s.stages)] += number
+    if w.tied:
+        found[-1] += size[TOKENS]
     return tuple(found)
 
 

@@ -11,8 +11,7 @@ A is attention's kernels, M the MLP's. What a part waits for is the sum of its o
 a part is the inputs' gradients, then the weights' under the sum.
 """
 
-from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 
 from tpviz.cost import Stretch, transfer
 from tpviz.schemes.gpt.cost import times
@@ -27,6 +26,7 @@ class Stretches:
         self.w, self.cluster, self.mesh, self.split = w, cluster, mesh, split
         self.tp = mesh.axes["tp"]
         self.level = level if self.tp > 1 else 0
+        self._sum = cache(self._sum_of)
 
     # -- kernels and sums --------------------------------------------------------------------------
     @cached_property
@@ -37,7 +37,7 @@ class Stretches:
     @cached_property
     def halves(self):
         """Seconds of the kernels of each sub."""
-        return [times(replace(self.w, batch=rows), self.cluster, self.tp)
+        return [times(self.w.with_batch(rows), self.cluster, self.tp)
                 for rows in halves(self.w.batch)]
 
     @cached_property
@@ -45,8 +45,8 @@ class Stretches:
         """The sum over tp of each sub's activations."""
         return [self._sum(rows) for rows in halves(self.w.batch)]
 
-    def _sum(self, rows):
-        payload = sizes(replace(self.w, batch=rows), self.tp)[0]
+    def _sum_of(self, rows):
+        payload = sizes(self.w.with_batch(rows), self.tp)[0]
         return transfer(self.cluster, self.mesh, "tp", "all_reduce", payload)
 
     # -- both ends ---------------------------------------------------------------------------------

@@ -1,0 +1,70 @@
+"""A search in time: all by formula, simulations as far as the time goes, and what is said of it."""
+
+from dataclasses import replace
+
+import pytest
+
+import tpviz as tv
+from tpviz.simulation import deadline
+
+W = tv.GPT(batch=8)
+BOX = tv.clusters.nvlink_pairs(2)
+
+
+@pytest.fixture
+def twice(monkeypatch):
+    """Two simulations come to their end, the third runs out of time."""
+    done = []
+
+    def simulated(row):
+        if len(done) == 2:
+            raise deadline.OutOfTime
+        done.append(row)
+        return replace(row, simulated=1 / row.predicted)
+
+    monkeypatch.setattr("tpviz.verbs.search._simulated", simulated)
+
+
+def test_what_time_does_not_allow_is_said_and_keeps_its_place(twice):
+    plain = tv.search(W, BOX, simulate=False)
+    found = tv.search(W, BOX, seconds=30)
+    first, second, *rest = (row.strategy for row in plain.rows)
+    assert [row.strategy for row in found.rows] == [second, first, *rest]
+    assert [row.simulated is not None for row in found.rows[:3]] == [True, True, False]
+    assert found.late[:3] == tuple(row.strategy for row in found.rows[2:5])
+    text = found.describe()
+    assert f"2 of {2 + len(found.late)} simulations were done in the 30 s allowed" in text
+    assert found.late[0].short in text and "ranked by formula alone" in text
+
+
+def test_no_time_leaves_the_formulas():
+    plain, found = tv.search(W, BOX, simulate=False), tv.search(W, BOX, seconds=0)
+    assert [r.strategy for r in found.rows] == [r.strategy for r in plain.rows]
+    assert len(found.rejected) == len(plain.rejected) and len(found.late) >= 5
+    assert plain.late == () and "allowed" not in plain.describe()
+
+
+def test_time_without_end_simulates_all_that_was_chosen():
+    found = tv.search(W, BOX, tv.Megatron, top=2, seconds=None)
+    assert found.late == () and all(row.simulated for row in found.rows[:2])
+    with pytest.raises(ValueError, match="seconds must be a number"):
+        tv.search(W, BOX, seconds="soon")
+
+
+def test_progress_has_the_best_so_far():
+    told = []
+    tv.search(W, BOX, tv.Megatron, top=1, progress=lambda *report: told.append(report))
+    assert told[0][1] == 4 and told[0][2].startswith("by formula; best so far <Row Megatron(tp=4")
+    assert told[-1][:2] == (0, 1) and told[-1][2].startswith("simulating Megatron(tp=4")
+
+
+def test_a_capture_and_a_replay_give_up_in_time():
+    strategy = tv.Megatron(tp=4)
+    capture = tv.capture(strategy, W)
+    with deadline.until(0.0):
+        with pytest.raises(deadline.OutOfTime):
+            tv.capture(strategy, W)
+        with pytest.raises(deadline.OutOfTime):
+            tv.simulate(strategy, W, BOX, capture=capture)
+    again = tv.capture(strategy, W)  # nothing is left of the one that gave up
+    assert again.ledger() == strategy.ledger(W) and len(again.traces[0]) == len(capture.traces[0])

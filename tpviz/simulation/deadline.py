@@ -1,0 +1,33 @@
+"""A moment at which a capture or a replay in the current context gives up.
+
+>>> with until(0.0):
+...     check()
+Traceback (most recent call last):
+tpviz.simulation.deadline.OutOfTime
+"""
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import thread_time
+
+_moment = ContextVar("moment", default=float("inf"))
+
+
+class OutOfTime(Exception):
+    """The moment has come."""
+
+
+@contextmanager
+def until(moment):
+    """Inside, `check` raises `OutOfTime` from ``moment`` on, by `time.thread_time`."""
+    token = _moment.set(moment)
+    try:
+        yield
+    finally:
+        _moment.reset(token)
+
+
+def check():
+    """Raise `OutOfTime` if it is time to give up."""
+    if thread_time() > _moment.get():
+        raise OutOfTime

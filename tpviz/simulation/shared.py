@@ -1,0 +1,93 @@
+"""A trace of many ranks, of which those that do the same share rows."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from tpviz.mesh import Mesh
+from tpviz.trace.table import COLUMNS, Trace, members_list, members_text
+
+from .program import PEER, place
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SharedTrace(Trace):
+    """A `Trace` whose rows are those of one rank of each kind; it answers for every rank.
+
+    ``ranks`` are all; `select` with a rank, and what is asked of one rank, gives that rank's own
+    rows. What is asked of all counts each rank once. The columns themselves, `where`, exports and
+    pictures have the rows held, and the badge says how many ranks these stand for.
+
+    model : per rank the one whose rows it shares. The column ``last`` is the id of the row of a
+    collective's last member.
+    """
+
+    model: list = field(default_factory=list)
+
+    @property
+    def ranks(self):
+        """Numbers of all ranks."""
+        return list(range(len(self.model)))
+
+    @cached_property
+    def _block(self):
+        """{rank whose rows are held: (first row, row behind the last)}; they lie together."""
+        ranks, first = np.unique(self["rank"], return_index=True)
+        ends = np.append(first[1:], len(self))
+        return dict(zip(ranks.tolist(), zip(first.tolist(), ends.tolist())))
+
+    @cached_property
+    def _first_id(self):
+        """Per rank, the id of its first row: rows of all ranks are numbered through."""
+        rows = [end - start for start, end in (self._block[m] for m in self.model)]
+        return np.concatenate([[0], np.cumsum(rows)]).tolist()
+
+    def model_of(self, rank):
+        """The rank whose rows stand for those of ``rank``."""
+        return self.model[rank] if 0 <= rank < len(self.model) else rank
+
+    def of_rank(self, rank):
+        """The rows of one rank, as a plain `Trace`."""
+        source = self.model[rank]
+        held = slice(*self._block[source])
+        columns = {name: self[name][held] for name in COLUMNS}
+        if rank != source:
+            moved = self._first_id[rank] - self._first_id[source]
+            waits = columns["waits_for"]
+            columns |= {"id": columns["id"] + moved, "rank": np.full_like(columns["rank"], rank),
+                        "waits_for": np.where(waits < 0, -1, waits + moved),
+                        "members": members_of(Mesh(self.meta["mesh"]["axes"]), source, rank,
+                                              columns)}
+        return Trace(columns, self.meta)
+
+    def whole(self):
+        """The plain `Trace` with the rows of every rank: about 1 kB a row."""
+        parts = [self.of_rank(rank).columns for rank in self.ranks]
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
+        return Trace(columns, self.meta)
+
+    def select(self, **equal):
+        """The rows whose columns equal the given values; with a rank, that rank's own."""
+        if "rank" not in equal:
+            return super().select(**equal)
+        wanted = equal.pop("rank")
+        wanted = wanted if isinstance(wanted, (list, tuple, set)) else [wanted]
+        parts = [self.of_rank(r).select(**equal).columns for r in sorted(set(wanted))
+                 if r in range(len(self.model))]
+        if not parts:
+            return self.where(np.zeros(len(self), bool))
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
+        return Trace(columns, self.meta)
+
+
+def members_of(mesh, source, rank, columns):
+    """The column ``members`` of ``rank``, from the ``columns`` of rank ``source``."""
+    if rank == source:
+        return columns["members"]
+    message = np.isin(columns["name"], [f"{wait}{name}" for wait in ("", "wait ") for name in PEER])
+    texts, at = np.unique(columns["members"], return_inverse=True)
+    known, at = np.unique(at.reshape(-1) * 2 + message, return_inverse=True)
+    found = [place(mesh, source, rank, members_list(str(texts[key // 2])), bool(key % 2))
+             for key in known.tolist()]
+    return np.array(list(map(members_text, found)))[at.reshape(-1)]
