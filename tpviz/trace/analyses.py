@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .critical import critical_path, match_collectives
+from .critical import collective_groups, critical_path, match_collectives
+from .steps import step_spans
 
 __all__ = [
     "Breakdown",
@@ -64,9 +65,11 @@ def length(intervals):
     return float((intervals[1] - intervals[0]).sum())
 
 
-def _of(trace, rank, kind):
-    mask = (trace["rank"] == rank) & (trace["kind"] == kind)
-    return merge(trace["start"][mask], trace["end"][mask])
+def _spans(trace, kind, ranks):
+    """{rank: the merged intervals of its events of a kind}."""
+    rows = trace["kind"] == kind
+    rank, start, end = (trace[column][rows] for column in ("rank", "start", "end"))
+    return {r: merge(start[rank == r], end[rank == r]) for r in ranks}
 
 
 def _ranks(trace, rank):
@@ -77,10 +80,10 @@ def _ranks(trace, rank):
     return [rank]
 
 
-def _covered(trace, rank):
-    """(seconds of communication, seconds of it under compute) of one rank."""
-    comm = _of(trace, rank, "comm")
-    return length(comm), length(intersect(comm, _of(trace, rank, "compute")))
+def _covered(trace, ranks):
+    """(seconds of communication, seconds of it under compute) of each rank."""
+    comm, compute = _spans(trace, "comm", ranks), _spans(trace, "compute", ranks)
+    return [(length(comm[r]), length(intersect(comm[r], compute[r]))) for r in ranks]
 
 
 def overlap(trace, rank=None):
@@ -91,7 +94,7 @@ def overlap(trace, rank=None):
     over ranks. 0.0 where there is no communication. Raises ValueError for a rank that is not in the
     trace.
     """
-    sums = np.array([_covered(trace, r) for r in _ranks(trace, rank)]).reshape(-1, 2).sum(0)
+    sums = np.array(_covered(trace, _ranks(trace, rank))).reshape(-1, 2).sum(0)
     return min(1.0, float(sums[1] / sums[0])) if sums[0] > 0 else 0.0
 
 
@@ -106,7 +109,7 @@ def exposed_communication(trace, rank=None):
     rank None: the largest over ranks, since the step waits for the slowest. Raises ValueError for a
     rank that is not in the trace.
     """
-    seconds = [_covered(trace, r) for r in _ranks(trace, rank)]
+    seconds = _covered(trace, _ranks(trace, rank))
     return max((max(0.0, comm - covered) for comm, covered in seconds), default=0.0)
 
 
@@ -132,17 +135,18 @@ def breakdown(trace):
     The span is the same for all ranks: from the first rank's start of a step to the last rank's end
     of it, summed over steps.
     """
-    windows, arrival = _windows(trace), _arrival(trace)
-    return {rank: _breakdown(trace, rank, windows, arrival) for rank in trace.ranks}
+    windows, ranks = _windows(trace), trace.ranks
+    compute, rows = _spans(trace, "compute", ranks), np.flatnonzero(trace["kind"] == "comm")
+    columns = trace["start"][rows], trace["end"][rows], _arrival(trace)[rows]
+    rank = trace["rank"][rows]
+    return {r: _breakdown(windows, compute[r], *(c[rank == r] for c in columns)) for r in ranks}
 
 
-def _breakdown(trace, rank, windows, arrival):
-    mask = (trace["rank"] == rank) & (trace["kind"] == "comm")
-    start, end = trace["start"][mask], trace["end"][mask]
-    compute = intersect(windows, _of(trace, rank, "compute"))
+def _breakdown(windows, compute, start, end, arrival):
+    compute = intersect(windows, compute)
     comm = intersect(windows, merge(start, end))
-    before = intersect(windows, merge(start, np.minimum(arrival[mask], end)))
-    moving = merge(*map(np.concatenate, zip(compute, merge(arrival[mask], end))))
+    before = intersect(windows, merge(start, np.minimum(arrival, end)))
+    moving = merge(*map(np.concatenate, zip(compute, merge(arrival, end))))
     busy = merge(*map(np.concatenate, zip(compute, comm)))
     both = length(intersect(compute, comm))
     return Breakdown(
@@ -157,17 +161,19 @@ def _breakdown(trace, rank, windows, arrival):
 
 def _windows(trace):
     """The merged spans of the steps: first rank's start to last rank's end of each."""
-    steps = [trace.select(kind="step", step=number) for number in trace.steps] or [trace] * bool(
-        len(trace)
-    )
-    return merge([s["start"].min() for s in steps], [s["end"].max() for s in steps])
+    _, start, end = step_spans(trace)
+    if not len(start):
+        start, end = trace["start"].min(initial=np.inf), trace["end"].max(initial=-np.inf)
+    return merge(np.atleast_1d(start), np.atleast_1d(end))
 
 
 def _arrival(trace):
     """Per row, when the last member issued the collective (its own start if unmatched)."""
     arrival = trace["start"].copy()
-    for rows in match_collectives(trace):
-        arrival[rows] = trace["start"][rows].max()
+    rows, group = collective_groups(trace)
+    if len(rows):
+        last = np.maximum.reduceat(arrival[rows], np.flatnonzero(np.diff(group, prepend=-1)))
+        arrival[rows] = last[group]
     return arrival
 
 
