@@ -29,6 +29,7 @@ class Bars:
         order = np.lexsort((-end, start, lane))
         self.trace, self.rows, self.lane, self.key = trace, rows[order], lane[order], key[order]
         self.start, self.end = np.round(start[order] - zero, 9), np.round(end[order] - zero, 9)
+        self.until = float(trace["end"].max() - zero)
         self.critical = _places(trace["id"][self.rows], critical)
         self.bare = ()
 
@@ -56,7 +57,7 @@ class Bars:
         ``count``, the events of a bar, and ``busy``, their seconds together.
         """
         inside = np.flatnonzero((self.end >= low) & (self.start <= high))
-        low, high = max(low, 0.0), min(high, float(self.end.max()))
+        low, high = max(low, 0.0), min(high, self.until)
         lane, start, end = (column[inside] for column in (self.lane, self.start, self.end))
         code = lane * (int(self.key.max()) + 1) + self.key[inside]
         bar, cut = _merged(code, start, end, low, high, most)

@@ -109,7 +109,8 @@ def _lane(scene, index, top, to_x, width):
     mine = np.array(bars["lane"]) == index
     key, start, end = (np.array(bars[c])[mine] for c in ("key", "start", "end"))
     for k, info in enumerate(scene["keys"]):
-        out.append(_bars(*_visible(to_x(start[key == k]), to_x(end[key == k])), top, height, info))
+        spans = _visible(to_x(start[key == k]), to_x(end[key == k]))
+        out.append(_bars(*spans, top, height, info, outlined=not scene.get("cut")))
     if not lane["axis"]:
         bare = np.array(scene["exposed"]["lane"]) == index
         spans = (to_x(np.array(scene["exposed"][c])[bare]) for c in ("start", "end"))
@@ -125,14 +126,14 @@ def _visible(x0, x1):
     return x0, x1 - SUBPIXEL
 
 
-def _bars(x0, x1, top, height, info):
+def _bars(x0, x1, top, height, info, outlined=True):
     if not len(x0):
         return ""
     path, pattern = bars_path(x0, x1, top, height), info["pattern"]
     if info["kind"] == "wait":
         return (
             f"<path d='{path}' class='f-rule'/><path d='{path}' fill='url(#tpv-{pattern})'/>"
-            f"<path d='{path}' class='s-wait' fill='none' stroke-width='0.8'/>"
+            + f"<path d='{path}' class='s-wait' fill='none' stroke-width='0.8'/>" * outlined
         )
     over = f"<path d='{path}' fill='url(#tpv-{pattern})'/>" if pattern != "solid" else ""
     return f"<path d='{path}' class='f-{info['key']}'/>{over}"
