@@ -22,7 +22,8 @@ def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
     """Draw a timeline scene.
 
     width in px; theme "light", "dark" or "auto"; rank whose memory is shown (default: the first);
-    window (start, end) in s (default: all; of a trace too large for that, the median step). Raises ValueError on an empty window, an unknown rank,
+    window (start, end) in s (default: all; of a trace too large for that, the median step).
+    Raises ValueError on an empty window, an unknown rank,
     or a width that leaves the lanes no room.
     """
     if not width > GUTTER + RIGHT:

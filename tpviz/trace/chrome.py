@@ -25,8 +25,8 @@ __all__ = ["load_trace", "to_chrome"]
 
 _DEFAULTS = Event()._asdict()
 SHARED = (  # the columns that many rows have in common
-    "lane", "phase", "layer", "microbatch", "chunk", "flops", "bytes", "wire_bytes", "axis", "members",
-    "dtype",
+    "lane", "phase", "layer", "microbatch", "chunk", "flops", "bytes", "wire_bytes", "axis",
+    "members", "dtype",
 )
 OWN = "id", "start", "end", "step", "seq", "waits_for"
 
