@@ -32,12 +32,12 @@ def timeline_levels(trace, critical=False):
     """(scene, `Bars`) of a trace: what to draw at first, and what gives the detail of a window.
 
     The scene is a dict, ready for JSON: ``badge``, ``title``, ``ranks``, ``duration`` (s),
-    ``lanes`` (rank, name, axis), ``bars`` (columns of equal length; ``lane`` and ``key`` index ``lanes`` and ``keys``, texts
-    index ``strings``), ``exposed`` (lane, start, end), ``steps`` ([start, end] in s), ``critical``
-    (positions in ``bars``), ``memory`` ({rank: samples, bytes}), ``metrics`` ([label, value]) and
-    ``defs``. A trace of many events also has ``cut``, ``note`` and ``window``, as in `Bars.level`,
-    and, with several steps, ``detail``: the level of the median step.
-    Raises ValueError where the trace has no events to draw, or is none.
+    ``lanes`` (rank, name, axis), ``bars`` (columns of equal length; ``lane`` and ``key`` index
+    ``lanes`` and ``keys``, texts index ``strings``), ``exposed`` (lane, start, end), ``steps``
+    ([start, end] in s), ``critical`` (positions in ``bars``), ``memory`` ({rank: samples, bytes}),
+    ``metrics`` ([label, value]) and ``defs``. A trace of many events also has ``cut``, ``note`` and
+    ``window``, as in `Bars.level`, and, with several steps, ``detail``: the level of the median
+    step. Raises ValueError where the trace has no events to draw, or is none.
     """
     if not isinstance(trace, Trace):
         raise ValueError(
