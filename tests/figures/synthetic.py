@@ -176,6 +176,7 @@ def large_trace(events, ranks=8, per_step=375, seed=0):
     spans = wait_end.reshape(shape)
     marks |= {"id": rank.size * 3 + np.arange(ranks * steps),
               "kind": np.full(ranks * steps, "step"), "lane": np.full(ranks * steps, "step"),
-              "start": begin[first], "end": spans[:, :, -1].reshape(-1), "phase": np.full(ranks * steps, "")}
+              "start": begin[first],
+              "end": spans[:, :, -1].reshape(-1), "phase": np.full(ranks * steps, "")}
     columns = {name: np.concatenate([p[name] for p in [*parts, marks]]) for name in blank}
     return Trace(columns, {"badge": "this machine, gloo", "world_size": ranks})
