@@ -138,3 +138,45 @@ class _Rank:
         self.memory["time"].append(self.t)
         for kind in list(self.memory)[1:]:
             self.memory[kind].append(int(kinds.get(kind, 0)))
+
+
+def large_trace(events, ranks=8, per_step=375, seed=0):
+    """About ``events`` events in steps of ``per_step`` on every rank: a kernel, an all-reduce
+    issued in it that outlasts it, and the wait for that, over and over."""
+    turns = per_step // 3
+    steps = max(1, round(events / (ranks * (3 * turns + 1))))
+    rng, shape = np.random.default_rng(seed), (ranks, steps, turns)
+    work, wait = rng.uniform(20e-6, 200e-6, shape), rng.uniform(0, 60e-6, shape)
+    begin = np.zeros((ranks, steps * turns))
+    begin[:, 1:] = np.cumsum((work + wait).reshape(ranks, -1), axis=1)[:, :-1]
+    begin = begin.reshape(shape)
+    rank, step, turn = (index.reshape(-1) for index in np.indices(shape))
+    work_end, wait_end = ((begin + t).reshape(-1) for t in (work, work + wait))
+    begin, issue = begin.reshape(-1), (begin + 0.6 * work).reshape(-1)
+    phase = np.where(turn < turns // 3, "forward", "backward")
+    layer = np.char.add("blocks.", (turn % 12).astype(str))
+    one = np.ones(rank.size, np.int64)
+    ids = np.arange(rank.size) * 3
+    blank = {name: np.full(rank.size, default) for name, default in Event()._asdict().items()}
+    common = {**blank, "rank": rank, "step": step, "phase": phase, "layer": layer}
+    group = {"axis": np.full(rank.size, "tp"), "bytes": one * 65536, "wire_bytes": one * 114688.0,
+             "members": np.full(rank.size, ",".join(map(str, range(ranks)))), "seq": turn}
+    parts = [
+        {**common, "id": ids, "name": np.full(rank.size, "mm"), "start": begin, "end": work_end,
+         "flops": one * 10**6},
+        {**common, **group, "id": ids + 1, "lane": np.full(rank.size, "comm/tp"),
+         "kind": np.full(rank.size, "comm"), "name": np.full(rank.size, "all_reduce"),
+         "start": issue, "end": wait_end, "seq": step * turns + turn},
+        {**common, "id": ids + 2, "kind": np.full(rank.size, "wait"),
+         "name": np.full(rank.size, "wait all_reduce"), "start": work_end, "end": wait_end,
+         "waits_for": ids + 1},
+    ]
+    first = turn == 0
+    marks = {name: column[first] for name, column in common.items()}
+    spans = wait_end.reshape(shape)
+    marks |= {"id": rank.size * 3 + np.arange(ranks * steps),
+              "kind": np.full(ranks * steps, "step"), "lane": np.full(ranks * steps, "step"),
+              "start": begin[first],
+              "end": spans[:, :, -1].reshape(-1), "phase": np.full(ranks * steps, "")}
+    columns = {name: np.concatenate([p[name] for p in [*parts, marks]]) for name in blank}
+    return Trace(columns, {"badge": "this machine, gloo", "world_size": ranks})

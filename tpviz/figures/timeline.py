@@ -13,50 +13,62 @@ translucent red, after the Dask dashboard's overlay. The badge says where the nu
 import numpy as np
 
 from tpviz.trace import Trace
-from tpviz.trace.analyses import merge
+from tpviz.trace.steps import median_number, step_spans
+from tpviz.trace.table import codes
 
 from .palette import INKS, MEMORY_KINDS, axis_keys, phase_key
 from .svg import amount, pattern_defs, seconds
+from .timeline_bars import Bars
 
-TEXT_COLUMNS = ("name", "phase", "layer", "members")
-INT_COLUMNS = ("id", "flops", "bytes", "microbatch", "chunk", "step", "waits_for")
 MEMORY_SAMPLES = 1500
 
 
 def timeline_scene(trace, critical=False):
-    """The scene of a trace, ready for JSON.
+    """The scene of a trace, ready for JSON; see `timeline_levels`."""
+    return timeline_levels(trace, critical)[0]
 
-    Returns a dict: ``badge``, ``title``, ``ranks``, ``duration`` (s), ``lanes`` (rank, name, axis),
-    ``bars`` (columns of equal length; ``lane`` and ``key`` index ``lanes`` and ``keys``, texts
-    index ``strings``), ``exposed`` (lane, start, end), ``steps`` ([start, end] in s), ``critical``
-    (positions in ``bars``), ``memory`` ({rank: samples, bytes}), ``metrics`` ([label, value]) and
-    ``patterns``. Raises ValueError where the trace has no events to draw, or is none.
+
+def timeline_levels(trace, critical=False):
+    """(scene, `Bars`) of a trace: what to draw at first, and what gives the detail of a window.
+
+    The scene is a dict, ready for JSON: ``badge``, ``title``, ``ranks``, ``duration`` (s),
+    ``lanes`` (rank, name, axis), ``bars`` (columns of equal length; ``lane`` and ``key`` index
+    ``lanes`` and ``keys``, texts index ``strings``), ``exposed`` (lane, start, end), ``steps``
+    ([start, end] in s), ``critical`` (positions in ``bars``), ``memory`` ({rank: samples, bytes}),
+    ``metrics`` ([label, value]) and ``defs``. A trace of many events also has ``cut``, ``note`` and
+    ``window``, as in `Bars.level`, and, with several steps, ``detail``: the level of the median
+    step. Raises ValueError where the trace has no events to draw, or is none.
     """
     if not isinstance(trace, Trace):
         raise ValueError(
             f"a timeline needs a Trace, not a {type(trace).__name__}; Trace.merge(traces) makes "
             "one of the traces of all ranks"
         )
-    drawn = trace.where(trace["kind"] != "step")
-    if not len(drawn):
+    rows = np.flatnonzero(trace["kind"] != "step")
+    if not len(rows):
         raise ValueError("the trace has no compute, communication or wait events: nothing to draw")
     zero = float(trace["start"].min())
-    lanes = _lanes(drawn)
-    bars, keys, strings = _bars(drawn, lanes, zero)
-    return {
+    lanes, lane = _lanes(trace, rows)
+    keys, key = _keys(trace, rows, lanes, lane)
+    path = [event.id for event in trace.critical_path()] if critical else []
+    bars = Bars(trace, rows, lane, key, zero, path)
+    bars.expose(lanes, keys)
+    level, spans = bars.level(), step_spans(trace)
+    steps = [[float(start - zero), float(end - zero)] for start, end in zip(*spans[1:])]
+    scene = {
         "badge": str(trace.meta.get("badge") or "origin unknown"),
         "title": " on ".join(
             str(trace.meta[k]) for k in ("strategy", "workload") if trace.meta.get(k)
         ),
-        "ranks": drawn.ranks,
+        "ranks": np.unique(trace["rank"][rows]).tolist(),
         "duration": float(max(trace["end"].max() - zero, 1e-9)),
         "lanes": lanes,
-        "bars": bars,
+        "bars": level.pop("bars"),
         "keys": keys,
-        "strings": strings,
-        "exposed": _exposed(bars, lanes, keys),
-        "steps": _steps(trace, zero),
-        "critical": _critical(trace, bars) if critical else [],
+        "strings": level.pop("strings"),
+        "exposed": level.pop("exposed"),
+        "steps": steps,
+        "critical": level.pop("critical"),
         "memory": _memory(trace, zero),
         "memory_keys": [
             {"column": c, "key": k, "label": INKS[k].label, "pattern": INKS[k].pattern}
@@ -64,17 +76,32 @@ def timeline_scene(trace, critical=False):
         ],
         "metrics": _metrics(trace),
         "defs": pattern_defs(),
+        **level,
     }
+    if "cut" in level and len(steps) > 1:
+        scene["detail"] = bars.level(*steps[median_number(*spans[1:])])
+    return scene, bars
 
 
-def _lanes(trace):
-    """Rank by rank: compute first, then each axis; an axis lane exists only where it has events."""
+def _lanes(trace, rows):
+    """(lanes, lane of each row), rank by rank: compute first, then each axis that has events."""
     axes = [a for a in trace.meta.get("mesh", {}).get("axes", {})]
     axes += [n.removeprefix("comm/") for n in trace.lanes if n.startswith("comm/")]
     keys = axis_keys(axes)
-    present = set(zip(trace["rank"].tolist(), trace["lane"].tolist()))
+    found, lane = codes(trace["lane"][rows])
+    ranks, rank = np.unique(trace["rank"][rows], return_inverse=True)
+    code = rank * len(found) + lane
+    there = np.flatnonzero(np.bincount(code))
+    present = {(int(ranks[i // len(found)]), str(found[i % len(found)])): i for i in there.tolist()}
     names = sorted({n for _, n in present} | {"compute"}, key=lambda n: _lane_order(n, list(keys)))
-    return [
+    pairs = [
+        (r, n) for r in ranks.tolist() for n in names if (r, n) in present or n == "compute"
+    ]
+    place = np.zeros(len(ranks) * len(found), np.int64)
+    for i, pair in enumerate(pairs):
+        if pair in present:
+            place[present[pair]] = i
+    lanes = [
         {
             "rank": r,
             "lane": n,
@@ -82,10 +109,9 @@ def _lanes(trace):
             "axis": n.removeprefix("comm/") if n.startswith("comm/") else "",
             "key": keys.get(n.removeprefix("comm/"), "other"),
         }
-        for r in trace.ranks
-        for n in names
-        if (r, n) in present or n == "compute"
+        for r, n in pairs
     ]
+    return lanes, place[code]
 
 
 def _lane_order(name, axes):
@@ -94,18 +120,22 @@ def _lane_order(name, axes):
     return (name != "compute", -axes.index(axis) if axis in axes else 1, name)
 
 
-def _bars(trace, lanes, zero):
-    """Columns of plain lists, sorted by lane and start; texts as indices into one string table."""
-    lane_of = {(lane["rank"], lane["lane"]): i for i, lane in enumerate(lanes)}
-    where = np.array([lane_of[k] for k in zip(trace["rank"].tolist(), trace["lane"].tolist())])
-    order = np.lexsort((-trace["end"], trace["start"], where))
-    kinds, phases = trace["kind"].tolist(), trace["phase"].tolist()
-    tokens = [
-        lanes[i]["key"] if kind == "comm" else "wait" if kind == "wait" else phase_key(phase)
-        for i, kind, phase in zip(where.tolist(), kinds, phases)
-    ]
+def _keys(trace, rows, lanes, lane):
+    """(what the colours mean, colour of each row)."""
+    kinds, kind = codes(trace["kind"][rows])
+    phases, phase = codes(trace["phase"][rows])
+    code = (lane * len(kinds) + kind) * len(phases) + phase
+    tokens = {}
+    for i in np.flatnonzero(np.bincount(code)).tolist():
+        of_lane, which = divmod(i, len(kinds) * len(phases))
+        what = kinds[which // len(phases)]
+        tokens[i] = (
+            lanes[of_lane]["key"] if what == "comm"
+            else "wait" if what == "wait"
+            else phase_key(str(phases[which % len(phases)]))
+        )
     axes = {lane["key"]: lane["axis"] for lane in lanes if lane["axis"]}
-    used = [key for key in INKS if key in set(tokens)]
+    used = [key for key in INKS if key in set(tokens.values())]
     keys = [
         {
             "key": key,
@@ -115,57 +145,10 @@ def _bars(trace, lanes, zero):
         }
         for key in used
     ]
-    strings = {"": 0}
-    bars = {
-        name: [strings.setdefault(v, len(strings)) for v in trace[name][order].tolist()]
-        for name in TEXT_COLUMNS
-    }
-    bars |= {name: trace[name][order].tolist() for name in INT_COLUMNS}
-    place = {key: i for i, key in enumerate(used)}
-    bars |= {
-        "lane": where[order].tolist(),
-        "key": [place[tokens[i]] for i in order.tolist()],
-        "start": np.round(trace["start"][order] - zero, 9).tolist(),
-        "end": np.round(trace["end"][order] - zero, 9).tolist(),
-    }
-    return bars, keys, list(strings)
-
-
-def _exposed(bars, lanes, keys):
-    """Per rank: communication outside every computation, as intervals on its compute lane."""
-    lane, key = np.array(bars["lane"]), np.array(bars["key"])
-    start, end = np.array(bars["start"]), np.array(bars["end"])
-    kind = np.array([k["kind"] for k in keys])[key]
-    rank = np.array([lane["rank"] for lane in lanes])[lane]
-    out = {"lane": [], "start": [], "end": []}
-    for i, row in enumerate(lanes):
-        if row["lane"] != "compute":
-            continue
-        comm, work = (rank == row["rank"]) & (kind == "comm"), (lane == i) & (kind == "compute")
-        bare = subtract(merge(start[comm], end[comm]), merge(start[work], end[work]))
-        out["lane"] += [i] * len(bare[0])
-        out["start"] += bare[0].tolist()
-        out["end"] += bare[1].tolist()
-    return out
-
-
-def subtract(a, b):
-    """The part of ``a`` outside ``b``; both, and the result, are merged (starts, ends)."""
-    edges = np.concatenate([a[0], a[1], b[0], b[1]])
-    change = np.repeat([1, -1, -2, 2], [len(a[0]), len(a[1]), len(b[0]), len(b[1])])
-    order = np.argsort(edges, kind="stable")
-    edges, inside = edges[order], np.cumsum(change[order])[:-1] == 1
-    return merge(edges[:-1][inside], edges[1:][inside])
-
-
-def _steps(trace, zero):
-    spans = [trace.select(kind="step", step=s) for s in trace.steps]
-    return [[float(s["start"].min() - zero), float(s["end"].max() - zero)] for s in spans]
-
-
-def _critical(trace, bars):
-    place = {event: i for i, event in enumerate(bars["id"])}
-    return [place[e.id] for e in trace.critical_path() if e.id in place]
+    place = np.zeros(max(tokens) + 1, np.int64)
+    for i, token in tokens.items():
+        place[i] = used.index(token)
+    return keys, place[code]
 
 
 def _memory(trace, zero):
@@ -218,12 +201,12 @@ def _metrics(trace):
 def to_table(scene):
     """Rows of strings, header first: count and time per rank, lane and kind of event."""
     bars, lanes, keys = scene["bars"], scene["lanes"], scene["keys"]
+    count = bars.get("count") or [1] * len(bars["id"])
+    busy = bars.get("busy") or [end - start for start, end in zip(bars["start"], bars["end"])]
     sums = {}
-    for lane, key, start, end, size in zip(
-        bars["lane"], bars["key"], bars["start"], bars["end"], bars["bytes"]
-    ):
-        row = sums.setdefault((lane, key), [0, 0.0, 0])
-        row[0], row[1], row[2] = row[0] + 1, row[1] + end - start, row[2] + size
+    for lane, key, *values in zip(bars["lane"], bars["key"], count, busy, bars["bytes"]):
+        row = sums.get((lane, key), (0, 0.0, 0))
+        sums[lane, key] = [a + b for a, b in zip(row, values)]
     table = [["rank", "lane", "what", "count", "time", "bytes"]]
     for lane, key in sorted(sums):
         count, time, size = sums[lane, key]
@@ -240,13 +223,18 @@ def to_table(scene):
     return table
 
 
+def event_count(scene):
+    """The events that a scene stands for, drawn one by one or merged."""
+    return sum(scene["bars"].get("count") or [1] * len(scene["bars"]["id"]))
+
+
 def describe(scene):
     """The timeline in a few sentences, for readers who do not see it."""
     ranks, axes = scene["ranks"], sorted({lane["axis"] for lane in scene["lanes"]} - {""})
     what = f"Timeline of {scene['title']}" if scene["title"] else "Timeline"
     parts = [
         f"{what} ({scene['badge']}): {len(ranks)} rank{'s' * (len(ranks) > 1)}, "
-        f"{len(scene['bars']['id'])} events over {seconds(scene['duration'])}."
+        f"{event_count(scene)} events over {seconds(scene['duration'])}."
     ]
     parts.append("Communication on axis " + ", ".join(axes) + "." if axes else "No communication.")
     parts.append(", ".join(f"{label} {value}" for label, value in scene["metrics"]) + ".")

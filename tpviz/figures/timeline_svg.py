@@ -10,24 +10,27 @@ from tpviz.trace.analyses import merge
 
 from .palette import svg_style
 from .svg import amount, bars_path, document, pattern_defs, rect, seconds, text, ticks
+from .timeline_bars import at_window
 
 GUTTER, RIGHT, HEAD = 112, 24, 62
 COMPUTE, COMM, GAP, MEMORY = 20, 13, 8, 54
 SUBPIXEL = 0.35
+MARKS = 100  # more beginnings and ends of steps than that would hatch the picture
 
 
 def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
     """Draw a timeline scene.
 
     width in px; theme "light", "dark" or "auto"; rank whose memory is shown (default: the first);
-    window (start, end) in s (default: all). Raises ValueError on an empty window, an unknown rank,
+    window (start, end) in s (default: all; of a trace too large for that, the median step).
+    Raises ValueError on an empty window, an unknown rank,
     or a width that leaves the lanes no room.
     """
     if not width > GUTTER + RIGHT:
         raise ValueError(
             f"width={width} px leaves the lanes no room: use more than {GUTTER + RIGHT}"
         )
-    low, high = window or (0.0, scene["duration"])
+    low, high = window or scene.get("detail", {}).get("window") or (0.0, scene["duration"])
     rank = scene["ranks"][0] if rank is None else rank
     if not high > low:
         raise ValueError(
@@ -35,7 +38,7 @@ def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
         )
     if rank not in scene["ranks"]:
         raise ValueError(f"rank={rank} is not in this trace; it has {scene['ranks']}")
-    scale = (width - GUTTER - RIGHT) / (high - low)
+    scene, scale = at_window(scene, low, high), (width - GUTTER - RIGHT) / (high - low)
 
     def to_x(t):
         return GUTTER + (np.clip(t, low, high) - low) * scale
@@ -50,6 +53,9 @@ def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
         y += MEMORY + 26
     legend, y = _legend(scene, y + 8, width, str(rank) in scene["memory"])
     body.append(legend)
+    if "note" in scene:
+        y += 20
+        body.append(text(10, y + 9.5, scene["note"], "muted", 10.5))
     return document(
         width, y + 22, "".join(body), f"Timeline, {scene['badge']}", svg_style(theme), theme
     )
@@ -81,13 +87,12 @@ def _header(scene, width):
 
 def _axis(scene, to_x, low, high, bottom):
     out = []
-    for start, end in scene["steps"]:
-        for t in (start, end):
-            if low <= t <= high:
-                out.append(
-                    f"<path d='M{to_x(t):.1f},{HEAD - 4}V{bottom}' class='s-muted'"
-                    " stroke-dasharray='2 3' fill='none'/>"
-                )
+    marks = [t for step in scene["steps"] for t in step if low <= t <= high]
+    for t in marks if len(marks) <= MARKS else ():
+        out.append(
+            f"<path d='M{to_x(t):.1f},{HEAD - 4}V{bottom}' class='s-muted'"
+            " stroke-dasharray='2 3' fill='none'/>"
+        )
     for t in ticks(low, high):
         x = to_x(t)
         out.append(f"<path d='M{x:.1f},{HEAD - 4}V{bottom}' class='s-rule' fill='none'/>")
@@ -105,7 +110,8 @@ def _lane(scene, index, top, to_x, width):
     mine = np.array(bars["lane"]) == index
     key, start, end = (np.array(bars[c])[mine] for c in ("key", "start", "end"))
     for k, info in enumerate(scene["keys"]):
-        out.append(_bars(*_visible(to_x(start[key == k]), to_x(end[key == k])), top, height, info))
+        spans = _visible(to_x(start[key == k]), to_x(end[key == k]))
+        out.append(_bars(*spans, top, height, info, outlined=not scene.get("cut")))
     if not lane["axis"]:
         bare = np.array(scene["exposed"]["lane"]) == index
         spans = (to_x(np.array(scene["exposed"][c])[bare]) for c in ("start", "end"))
@@ -121,14 +127,14 @@ def _visible(x0, x1):
     return x0, x1 - SUBPIXEL
 
 
-def _bars(x0, x1, top, height, info):
+def _bars(x0, x1, top, height, info, outlined=True):
     if not len(x0):
         return ""
     path, pattern = bars_path(x0, x1, top, height), info["pattern"]
     if info["kind"] == "wait":
         return (
             f"<path d='{path}' class='f-rule'/><path d='{path}' fill='url(#tpv-{pattern})'/>"
-            f"<path d='{path}' class='s-wait' fill='none' stroke-width='0.8'/>"
+            + f"<path d='{path}' class='s-wait' fill='none' stroke-width='0.8'/>" * outlined
         )
     over = f"<path d='{path}' fill='url(#tpv-{pattern})'/>" if pattern != "solid" else ""
     return f"<path d='{path}' class='f-{info['key']}'/>{over}"

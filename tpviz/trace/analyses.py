@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .critical import critical_path, last_members, match_collectives
+from .steps import step_spans
 
 __all__ = [
     "Breakdown",
@@ -64,9 +65,12 @@ def length(intervals):
     return float((intervals[1] - intervals[0]).sum())
 
 
-def _of(trace, rank, kind):
-    mask = (trace["rank"] == trace.model_of(rank)) & (trace["kind"] == kind)
-    return merge(trace["start"][mask], trace["end"][mask])
+def _spans(trace, kind, ranks):
+    """{rank: the merged intervals of its events of a kind}; ranks that share rows share these."""
+    rows = trace["kind"] == kind
+    rank, start, end = (trace[column][rows] for column in ("rank", "start", "end"))
+    found = {m: merge(start[rank == m], end[rank == m]) for m in set(map(trace.model_of, ranks))}
+    return {r: found[trace.model_of(r)] for r in ranks}
 
 
 def _ranks(trace, rank):
@@ -77,16 +81,10 @@ def _ranks(trace, rank):
     return [rank]
 
 
-def _each(function, trace, ranks, *more):
-    """[function(trace, rank, ...)] of the ranks, found once for those that share rows."""
-    found = {model: function(trace, model, *more) for model in set(map(trace.model_of, ranks))}
-    return [found[trace.model_of(rank)] for rank in ranks]
-
-
-def _covered(trace, rank):
-    """(seconds of communication, seconds of it under compute) of one rank."""
-    comm = _of(trace, rank, "comm")
-    return length(comm), length(intersect(comm, _of(trace, rank, "compute")))
+def _covered(trace, ranks):
+    """(seconds of communication, seconds of it under compute) of each rank."""
+    comm, compute = _spans(trace, "comm", ranks), _spans(trace, "compute", ranks)
+    return [(length(comm[r]), length(intersect(comm[r], compute[r]))) for r in ranks]
 
 
 def overlap(trace, rank=None):
@@ -97,13 +95,14 @@ def overlap(trace, rank=None):
     over ranks. 0.0 where there is no communication. Raises ValueError for a rank that is not in the
     trace.
     """
-    sums = np.array(_each(_covered, trace, _ranks(trace, rank))).reshape(-1, 2).sum(0)
+    sums = np.array(_covered(trace, _ranks(trace, rank))).reshape(-1, 2).sum(0)
     return min(1.0, float(sums[1] / sums[0])) if sums[0] > 0 else 0.0
 
 
 def overlaps(trace):
     """{rank: overlap fraction}."""
-    return dict(zip(trace.ranks, _each(overlap, trace, trace.ranks)))
+    found = {m: overlap(trace, m) for m in set(map(trace.model_of, trace.ranks))}
+    return {r: found[trace.model_of(r)] for r in trace.ranks}
 
 
 def exposed_communication(trace, rank=None):
@@ -112,7 +111,7 @@ def exposed_communication(trace, rank=None):
     rank None: the largest over ranks, since the step waits for the slowest. Raises ValueError for a
     rank that is not in the trace.
     """
-    seconds = _each(_covered, trace, _ranks(trace, rank))
+    seconds = _covered(trace, _ranks(trace, rank))
     return max((max(0.0, comm - covered) for comm, covered in seconds), default=0.0)
 
 
@@ -138,18 +137,20 @@ def breakdown(trace):
     The span is the same for all ranks: from the first rank's start of a step to the last rank's end
     of it, summed over steps.
     """
-    windows, arrival = _windows(trace), _arrival(trace)
-    found = _each(_breakdown, trace, trace.ranks, windows, arrival)
-    return dict(zip(trace.ranks, found))
+    windows, ranks = _windows(trace), trace.ranks
+    models = sorted(set(map(trace.model_of, ranks)))
+    compute, rows = _spans(trace, "compute", models), np.flatnonzero(trace["kind"] == "comm")
+    columns = trace["start"][rows], trace["end"][rows], _arrival(trace)[rows]
+    rank = trace["rank"][rows]
+    found = {m: _breakdown(windows, compute[m], *(c[rank == m] for c in columns)) for m in models}
+    return {r: found[trace.model_of(r)] for r in ranks}
 
 
-def _breakdown(trace, rank, windows, arrival):
-    mask = (trace["rank"] == rank) & (trace["kind"] == "comm")
-    start, end = trace["start"][mask], trace["end"][mask]
-    compute = intersect(windows, _of(trace, rank, "compute"))
+def _breakdown(windows, compute, start, end, arrival):
+    compute = intersect(windows, compute)
     comm = intersect(windows, merge(start, end))
-    before = intersect(windows, merge(start, np.minimum(arrival[mask], end)))
-    moving = merge(*map(np.concatenate, zip(compute, merge(arrival[mask], end))))
+    before = intersect(windows, merge(start, np.minimum(arrival, end)))
+    moving = merge(*map(np.concatenate, zip(compute, merge(arrival, end))))
     busy = merge(*map(np.concatenate, zip(compute, comm)))
     both = length(intersect(compute, comm))
     return Breakdown(
@@ -164,17 +165,17 @@ def _breakdown(trace, rank, windows, arrival):
 
 def _windows(trace):
     """The merged spans of the steps: first rank's start to last rank's end of each."""
-    steps = [trace.select(kind="step", step=number) for number in trace.steps] or [trace] * bool(
-        len(trace)
-    )
-    return merge([s["start"].min() for s in steps], [s["end"].max() for s in steps])
+    _, start, end = step_spans(trace)
+    if not len(start):
+        start, end = trace["start"].min(initial=np.inf), trace["end"].max(initial=-np.inf)
+    return merge(np.atleast_1d(start), np.atleast_1d(end))
 
 
 def _arrival(trace):
     """Per row, when the last member issued the collective (its own start if unmatched)."""
     arrival = trace["start"].copy()
-    for row, last in last_members(trace).items():
-        arrival[row] = trace["start"][last]
+    last = last_members(trace)
+    arrival[last >= 0] = trace["start"][last[last >= 0]]
     return arrival
 
 

@@ -10,19 +10,25 @@ ends; memory is a counter track. `Trace.meta` and the version of this layout lie
 <Trace 4 ranks, 812 events, this machine, gloo>
 """
 
+import json
 import math
-from bisect import bisect_right
-from itertools import count
+from functools import lru_cache
+from itertools import chain, count
 
 import numpy as np
 
-from .files import write_json
+from .files import BATCH, as_texts, write_events
 from .load import FORMAT, ISSUE, load_trace
-from .table import Event
+from .table import Event, codes
 
 __all__ = ["load_trace", "to_chrome"]
 
 _DEFAULTS = Event()._asdict()
+SHARED = (  # the columns that many rows have in common
+    "lane", "phase", "layer", "microbatch", "chunk", "flops", "bytes", "wire_bytes", "axis",
+    "members", "dtype",
+)
+OWN = "id", "start", "end", "step", "seq", "waits_for"
 
 
 def to_chrome(trace, path):
@@ -31,37 +37,53 @@ def to_chrome(trace, path):
     Raises ValueError for another suffix, for times that are not finite, and for a meta that JSON
     cannot hold.
     """
-    if not (np.isfinite(trace["start"]).all() and np.isfinite(trace["end"]).all()):
+    nanoseconds = [np.rint(trace[name] * 1e9) for name in ("start", "end")]
+    if not all(np.isfinite(times).all() for times in nanoseconds):
         raise ValueError(f"{path}: the trace holds times that are not finite numbers")
-    lanes = _Tracks(trace)
-    rows = list(trace)
-    events = _names(trace, lanes)
-    events += [_slice(e, lanes.index[track]) for e, track in zip(rows, lanes.of_row)]
-    events += _arrows(rows, lanes)
-    events += _counters(trace)
     header = {"format": FORMAT, "meta": _plain(trace.meta)}
-    return write_json(path, {"tpviz": header, "displayTimeUnit": "ms", "traceEvents": events})
+    lanes = _Tracks(trace)
+    texts = chain(
+        as_texts(_names(trace, lanes)),
+        _slices(trace, lanes.thread, *nanoseconds),
+        _arrows(trace, lanes, *nanoseconds),
+        as_texts(_counters(trace)),
+    )
+    return write_events(path, {"tpviz": header, "displayTimeUnit": "ms"}, texts)
 
 
 class _Tracks:
     """Thread numbers. Events of one lane that overlap get own threads, as viewers need nesting.
 
-    ``of_row``: (lane, turn) of rows; ``index``: {(lane, turn): thread number}, in drawing order.
+    ``thread``: number of each row; ``index``: {(lane, turn): thread number}, in drawing order.
     """
 
     def __init__(self, trace):
-        self.of_row = [None] * len(trace)
-        free = {}
-        order = np.lexsort((trace["end"], trace["start"])).tolist()
-        start, end = trace["start"].tolist(), trace["end"].tolist()
-        lane, rank = trace["lane"].tolist(), trace["rank"].tolist()
-        for row in order:
-            ends = free.setdefault((rank[row], lane[row]), [])
-            turn = next((i for i, until in enumerate(ends) if until <= start[row]), len(ends))
-            ends[turn : turn + 1] = [end[row]]
-            self.of_row[row] = (lane[row], turn)
-        used = sorted({*self.of_row, ("compute", 0)}, key=_place)
+        lanes, lane = codes(trace["lane"])
+        group = np.unique(trace["rank"], return_inverse=True)[1] * len(lanes) + lane
+        turn = _turns(group, trace["start"], trace["end"])
+        width = int(turn.max(initial=0)) + 1
+        pairs, pair = np.unique(lane * width + turn, return_inverse=True)
+        tracks = [(str(lanes[i // width]), i % width) for i in pairs.tolist()]
+        used = sorted({*tracks, ("compute", 0)}, key=_place)
         self.index = {track: i for i, track in enumerate(used, start=used[0][0] != "step")}
+        self.thread = np.array([self.index[track] for track in tracks], np.int64)[pair]
+
+
+def _turns(group, start, end):
+    """For each row the first of its group's threads that is free when it starts."""
+    turn, order = np.zeros(len(group), np.int64), np.lexsort((end, start, group))
+    again = order[1:][(np.diff(group[order]) == 0) & (start[order][1:] < end[order][:-1])]
+    crowded = order[np.isin(group[order], group[again])]
+    free, before = [], -1
+    for row, of, begin, until in zip(
+        *(column.tolist() for column in (crowded, *(c[crowded] for c in (group, start, end))))
+    ):
+        if of != before:
+            free, before = [], of
+        first = next((i for i, t in enumerate(free) if t <= begin), len(free))
+        free[first : first + 1] = [until]
+        turn[row] = first
+    return turn
 
 
 def _place(track):
@@ -72,7 +94,11 @@ def _place(track):
 
 def _names(trace, lanes):
     """Metadata events: names and order of ranks and lanes."""
-    tracks = set(zip(trace["rank"].tolist(), lanes.of_row))
+    track = {thread: track for track, thread in lanes.index.items()}
+    tracks = set()
+    for rank in trace.ranks:
+        threads = np.unique(lanes.thread[trace["rank"] == rank]).tolist()
+        tracks |= {(rank, track[thread]) for thread in threads}
     tracks |= {(rank, ("compute", 0)) for rank in trace.ranks}
     events = []
     for rank in trace.ranks:
@@ -91,69 +117,87 @@ def _label(what, rank, thread, name, order):
     ]
 
 
-def _nanoseconds(seconds):
-    return round(seconds * 1e9)
+def _slices(trace, thread, start, end):
+    """The table's rows. What rows have in common is made into text once."""
+    heads = {}
+    for first in range(0, len(trace), BATCH):
+        part, texts = slice(first, first + BATCH), []
+        shared = (*(trace[name][part] for name in ("name", "kind", "rank", *SHARED)), thread[part])
+        times = start[part] / 1e3, (end[part] - start[part]) / 1e3
+        own = (*times, *(trace[name][part] for name in OWN))
+        rows = zip(zip(*(c.tolist() for c in shared)), zip(*(c.tolist() for c in own)))
+        for key, (ts, duration, number, begin, until, step, seq, source) in rows:
+            head = heads.get(key)
+            if head is None:
+                if len(heads) >= BATCH:
+                    heads.clear()
+                head = heads[key] = _head(*key)
+            more = f', "step": {step}' if step != -1 else ""
+            if seq != -1:
+                more += f', "seq": {seq}'
+            if source != -1:
+                more += f', "waits_for": {source}'
+            texts.append(
+                f'{head}"id": {number}, "start": {begin!r}, "end": {until!r}{more}}}, '
+                f'"ts": {ts:.3f}, "dur": {duration:.3f}}}'
+            )
+        yield ", ".join(texts)
 
 
-def _slice(event, thread):
-    start = _nanoseconds(event.start)
-    args = {
-        k: v
-        for k, v in event._asdict().items()
-        if v != _DEFAULTS[k] and k not in ("name", "kind", "rank")
-    }
-    return {
-        "ph": "X",
-        "name": event.name,
-        "cat": event.kind,
-        "pid": event.rank,
-        "tid": thread,
-        "ts": start / 1e3,
-        "dur": (_nanoseconds(event.end) - start) / 1e3,
-        "args": args,
-    }
+def _head(name, kind, rank, *rest):
+    """The text of an event up to the columns that are its own."""
+    *values, thread = rest
+    args = {k: v for k, v in zip(SHARED, values) if v != _DEFAULTS[k]}
+    event = {"ph": "X", "name": name, "cat": kind, "pid": rank, "tid": thread, "args": args}
+    return json.dumps(event, allow_nan=False)[:-2] + (", " if args else "")
 
 
-def _arrows(rows, lanes):
+def _arrows(trace, lanes, start, end):
     """Flow events, and the slices they start from: viewers drop arrows that start outside one."""
-    by_id = {e.id: (e, track) for e, track in zip(rows, lanes.of_row)}
-    marks = _marks(rows)
-    compute, events, number = lanes.index["compute", 0], [], count(1)
-    for wait in rows:
-        if wait.kind != "wait" or wait.waits_for not in by_id:
-            continue
-        source, track = by_id[wait.waits_for]
-        issue = _nanoseconds(source.start)
-        length = _room(marks[source.rank], issue)
-        arrive = min(max(_nanoseconds(wait.start), issue + length), _nanoseconds(wait.end))
-        there = {"pid": source.rank, "ts": issue / 1e3}
-        flow = {"name": source.name, "cat": "waits for", "id": next(number)}
-        slice_ = {"name": f"issue {source.name}", "cat": ISSUE, "dur": length / 1e3}
-        events += [
-            {"ph": "X", "tid": compute, **there, **slice_},
-            {"ph": "s", "tid": compute, **there, **flow},
-            {"ph": "t", "tid": lanes.index[track], **there, **flow},
-            {"ph": "f", "bp": "e", "tid": compute, "pid": wait.rank, "ts": arrive / 1e3, **flow},
-        ]
-    return events
+    order = np.argsort(trace["id"], kind="stable")
+    waits = np.flatnonzero(trace["kind"] == "wait")
+    place = np.searchsorted(trace["id"][order], trace["waits_for"][waits], "right") - 1
+    source = order[place]
+    known = trace["id"][source] == trace["waits_for"][waits]
+    waits, source = waits[known], source[known]
+    length = _rooms(trace, source, start, end)
+    arrive = np.minimum(np.maximum(start[waits], start[source] + length), end[waits])
+    columns = (
+        lanes.thread[source], trace["rank"][source], trace["rank"][waits],
+        start[source] / 1e3, length / 1e3, arrive / 1e3, trace["name"][source],
+    )
+    tid, number = lanes.index["compute", 0], count(1)
+    for first in range(0, len(waits), BATCH):
+        rows = zip(*(c[first : first + BATCH].tolist() for c in columns), number)
+        yield ", ".join(_arrow(tid, *row) for row in rows)
 
 
-def _marks(rows):
-    """{rank: sorted nanoseconds} of issues, and of starts and ends on the compute lane."""
-    marks = {}
-    for e in rows:
-        of_rank = marks.setdefault(e.rank, [])
-        of_rank.append(_nanoseconds(e.start))
-        if e.kind in ("compute", "wait"):
-            of_rank.append(_nanoseconds(e.end))
-    return {rank: sorted(times) for rank, times in marks.items()}
+def _arrow(tid, thread, rank, to, issue, length, arrive, name, number):
+    there = f'"pid": {rank}, "ts": {issue:.3f}'
+    slice_ = f'"name": {_text(f"issue {name}")}, "cat": "{ISSUE}", "dur": {length:.3f}'
+    flow = f'"name": {_text(name)}, "cat": "waits for", "id": {number}'
+    return (
+        f'{{"ph": "X", "tid": {tid}, {there}, {slice_}}}, '
+        f'{{"ph": "s", "tid": {tid}, {there}, {flow}}}, '
+        f'{{"ph": "t", "tid": {thread}, {there}, {flow}}}, '
+        f'{{"ph": "f", "bp": "e", "tid": {tid}, "pid": {to}, "ts": {arrive:.3f}, {flow}}}'
+    )
 
 
-def _room(marks, issue):
-    """Nanoseconds an issue slice may last: up to 1 us, and well before the next mark, to nest."""
-    following = bisect_right(marks, issue)
-    gap = marks[following] - issue if following < len(marks) else 2000
-    return max(1, min(1000, gap // 2))
+_text = lru_cache(BATCH)(json.dumps)
+
+
+def _rooms(trace, rows, start, end):
+    """Nanoseconds an issue slice may last: up to 1 us, and well before the rank's next issue, or
+    start or end on the compute lane, to nest."""
+    issue, room = start[rows], np.full(len(rows), 2000.0)
+    ends = np.isin(trace["kind"], ["compute", "wait"])
+    for rank in np.unique(trace["rank"][rows]):
+        mine, of_rank = trace["rank"][rows] == rank, trace["rank"] == rank
+        marks = np.sort(np.concatenate([start[of_rank], end[of_rank & ends], [np.inf]]))
+        following = marks[np.searchsorted(marks, issue[mine], "right")]
+        room[mine] = np.minimum(following - issue[mine], 2000.0)
+    return np.maximum(1.0, room // 2)
 
 
 def _counters(trace):
@@ -165,7 +209,7 @@ def _counters(trace):
                 "name": "memory (bytes)",
                 "pid": int(rank),
                 "tid": 0,
-                "ts": _nanoseconds(time) / 1e3,
+                "ts": round(time * 1e9) / 1e3,
                 "args": {kind: int(samples[kind][i]) for kind in kinds},
             }
 

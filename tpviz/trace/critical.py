@@ -5,10 +5,9 @@ of a message-passing trace (as Scalasca finds it for MPI): derived here for coll
 is the issue and whose end is the completion.
 """
 
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
-
 import numpy as np
+
+from .table import codes
 
 
 def match_collectives(trace):
@@ -19,46 +18,73 @@ def match_collectives(trace):
     repeats a key, as after a restart, the n-th belongs to the n-th. Rows without members or seq
     stay alone, as do pairs with two senders or two receivers.
     """
-    groups, seen = defaultdict(list), defaultdict(int)
-    for row in np.flatnonzero(trace["kind"] == "comm").tolist():
-        rank, name = int(trace["rank"][row]), str(trace["name"][row])
-        members, seq = str(trace["members"][row]), int(trace["seq"][row])
-        peer = name in ("send", "recv")
-        if not members or seq < 0:
-            groups["alone", row].append(row)
-            continue
-        key = (members, seq, "message" if peer else name)
-        turn = seen[key, rank, name if peer else ""]
-        seen[key, rank, name if peer else ""] += 1
-        groups[(*key, turn)].append(row)
-    found = [part for rows in groups.values() for part in _consistent(trace, rows)]
-    return sorted(found, key=lambda rows: (trace["start"][rows].min(), rows[0]))
+    rows, group = collective_groups(trace)
+    return np.split(rows, np.flatnonzero(np.diff(group)) + 1) if len(rows) else []
 
 
 def last_members(trace):
-    """{row of a collective: row of the member that issued it last}."""
+    """For each row of a collective, the row of the member that issued it last (the first of
+    several); -1 for other rows."""
+    last = np.full(len(trace["start"]), -1)
     if "last" in trace.columns:  # of ranks that share rows not every member has its own
-        row_of = {i: row for row, i in enumerate(trace["id"].tolist())}
-        last = trace["last"].tolist()
-        return {row: row_of.get(last[row], row)
-                for row in np.flatnonzero(trace["kind"] == "comm").tolist()}
-    start, found = trace["start"].tolist(), {}
-    for rows in map(np.ndarray.tolist, match_collectives(trace)):
-        found.update(dict.fromkeys(rows, max(rows, key=start.__getitem__)))
-    return found
+        rows = np.flatnonzero(trace["kind"] == "comm")
+        found = _rows_of(trace, trace["last"][rows])
+        last[rows] = np.where(found >= 0, found, rows)
+        return last
+    rows, group = collective_groups(trace)
+    order = np.lexsort((-trace["start"][rows], group))
+    last[rows] = rows[order][np.flatnonzero(np.diff(group, prepend=-1))][group]
+    return last
 
 
-def _consistent(trace, rows):
-    """The rows as one group, or each alone if a message would have two of the same end."""
-    rows = np.array(rows)
-    message = trace["name"][rows[0]] in ("send", "recv")
-    if message and (
-        len(rows) > 2
-        or len(set(trace["name"][rows].tolist())) < len(rows)
-        or len(set(trace["rank"][rows].tolist())) < len(rows)
-    ):
-        return [rows[i : i + 1] for i in range(len(rows))]
-    return [rows]
+def _rows_of(trace, ids):
+    """The row of each event's id, -1 where there is none."""
+    order = np.argsort(trace["id"], kind="stable")
+    if not len(order):
+        return np.full(len(ids), -1)
+    rows = order[np.searchsorted(trace["id"][order], ids, "right") - 1]
+    return np.where(trace["id"][rows] == ids, rows, -1)
+
+
+def collective_groups(trace):
+    """(rows, number of the group of each), group after group, as `match_collectives` has them."""
+    rows = np.flatnonzero(trace["kind"] == "comm")
+    rank, seq, start = (trace[column][rows] for column in ("rank", "seq", "start"))
+    members, names = codes(trace["members"][rows]), codes(trace["name"][rows])
+    peer = np.isin(names[0], ["send", "recv"])[names[1]]
+    what, end = np.where(peer, -1, names[1]), np.where(peer, names[1], -1)
+    alone = (members[0] == "")[members[1]] | (seq < 0)
+    keys = [np.where(alone, np.arange(len(rows)), -1), members[1], seq, what]
+    _, turn = _runs([*keys, rank, end])
+    order, place = _runs([*keys, turn])
+    group = np.cumsum(place[order] == 0) - 1
+    size = np.bincount(group)[group]
+    # A message has one sender and one receiver: with two of either, each row stays alone.
+    second = (size == 2) & (place[order] == 1)
+    twice = np.zeros(len(rows), bool)
+    for column in (rank[order], end[order]):
+        twice[1:] |= second[1:] & (column[1:] == column[:-1])
+    wrong = peer[order] & ((size > 2) | np.bincount(group, twice).astype(bool)[group])
+    group = np.cumsum((place[order] == 0) | wrong) - 1
+    begins = np.flatnonzero(np.diff(group, prepend=-1))
+    if len(rows):
+        first = np.minimum.reduceat(start[order], begins)
+        by_start = np.argsort(np.lexsort((order[begins], first)))[group]
+        again = np.argsort(by_start, kind="stable")
+        order, group = order[again], by_start[again]
+    return rows[order], group
+
+
+def _runs(keys):
+    """(order that brings equal rows together, each row's index among its equals)."""
+    order = np.lexsort(keys[::-1])
+    opens = np.zeros(len(order), bool)
+    opens[:1] = True
+    for key in keys:
+        opens[1:] |= np.diff(key[order]) != 0
+    count, place = np.arange(len(order)), np.empty(len(order), np.int64)
+    place[order] = count - np.maximum.accumulate(np.where(opens, count, 0))
+    return order, place
 
 
 def critical_path(trace):
@@ -92,38 +118,37 @@ class _Walk:
     """The steps of the walk back; rows are indices into the table, None is the beginning."""
 
     def __init__(self, trace):
-        self.start, self.end = trace["start"].tolist(), trace["end"].tolist()
-        self.kind, self.rank = trace["kind"].tolist(), trace["rank"].tolist()
-        row_of = {i: row for row, i in enumerate(trace["id"].tolist())}
-        sources = [row_of.get(i) for i in trace["waits_for"].tolist()]
-        self.waits_for = [r if r is not None and self.kind[r] == "comm" else None for r in sources]
+        self.start, self.end, self.rank = trace["start"], trace["end"], trace["rank"]
+        self.comm, self.wait = trace["kind"] == "comm", trace["kind"] == "wait"
+        sources = _rows_of(trace, trace["waits_for"])
+        self.waits_for = np.where((sources >= 0) & self.comm[sources], sources, -1)
         self.last_member = last_members(trace)
-        self.program = self._by_rank(("compute", "wait"), self.start)
-        self.finished = self._by_rank(("compute", "comm"), self.end)
-        self.waiting_ranks = {r for r, kind in zip(self.rank, self.kind) if kind == "wait"}
+        compute = trace["kind"] == "compute"
+        self.program = self._by_rank(compute | self.wait, self.start)
+        self.finished = self._by_rank(compute | self.comm, self.end)
+        self.waiting_ranks = set(np.unique(self.rank[self.wait]).tolist())
+        self.events = np.flatnonzero(trace["kind"] != "step")
 
-    def _by_rank(self, kinds, times):
-        """{rank: (sorted times, their rows)} of the events of these kinds."""
-        lists = defaultdict(lambda: ([], []))
-        for row in sorted(range(len(times)), key=times.__getitem__):
-            if self.kind[row] in kinds:
-                of_times, of_rows = lists[self.rank[row]]
-                of_times.append(times[row])
-                of_rows.append(row)
-        return lists
+    def _by_rank(self, mask, times):
+        """{rank: (sorted times, their rows)} of the events in the mask."""
+        rows = np.flatnonzero(mask)
+        rows = rows[np.argsort(times[rows], kind="stable")]
+        of_rank = {rank: rows[self.rank[rows] == rank] for rank in np.unique(self.rank[rows])}
+        return {rank: (times[rows], rows) for rank, rows in of_rank.items()}
 
     def last(self):
         """The event on the path that the trace ends with."""
-        rows = [row for row, kind in enumerate(self.kind) if kind != "step"]
+        if not len(self.events):
+            return None
         # At equal ends a wait says least: what it waited for ended then too.
-        end = max(rows, key=lambda row: (self.end[row], self.kind[row] != "wait"), default=None)
-        return self.stand_in(end)
+        order = np.lexsort((self.wait[self.events], -self.end[self.events]))
+        return self.stand_in(self.events[order[0]])
 
     def stand_in(self, row):
         """The event on the path in place of ``row``."""
-        while row is not None and self.kind[row] == "wait":
+        while row is not None and self.wait[row]:
             source = self.waits_for[row]
-            if source is None:
+            if source < 0:
                 return row
             if self.end[source] > self.start[row]:
                 row = source
@@ -133,24 +158,24 @@ class _Walk:
             if earlier is None:
                 return row
             row = earlier
-        if row is not None and self.kind[row] == "comm":
+        if row is not None and self.comm[row]:
             last = self.last_member[row]
             return last if self.start[last] > self.start[row] else row
         return row
 
     def earlier(self, row):
         """What the program of the rank of ``row`` had last begun before ``row`` began."""
-        times, rows = self.program[self.rank[row]]
-        index = bisect_left(times, self.start[row]) - 1
+        times, rows = self.program.get(self.rank[row], ((), ()))
+        index = np.searchsorted(times, self.start[row]) - 1
         return rows[index] if index >= 0 else None
 
     def before(self, row):
         """The event on the path before the event ``row`` on it."""
         rank = self.rank[row]
-        if self.kind[row] == "comm" or rank in self.waiting_ranks:
+        if self.comm[row] or rank in self.waiting_ranks:
             return self.stand_in(self.earlier(row))
-        times, rows = self.finished[rank]
-        index = bisect_right(times, self.start[row]) - 1
+        times, rows = self.finished.get(rank, ((), ()))
+        index = np.searchsorted(times, self.start[row], "right") - 1
         while index >= 0 and self.start[rows[index]] >= self.start[row]:
             index -= 1
         return self.stand_in(rows[index]) if index >= 0 else None

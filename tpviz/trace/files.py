@@ -3,25 +3,51 @@
 import gzip
 import json
 import zlib
+from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 
 SUFFIXES = (".json", ".json.gz")
 
 
-def write_json(path, data):
-    """Write ``data`` to ``path``, gzipped if the name ends in ".gz"; returns the path.
+BATCH = 20_000  # events that are text, or objects, at one time
+LEVEL = 1  # of gzip: level 5 takes four times as long for a file two thirds the size
 
-    Raises ValueError for another suffix and for numbers that JSON does not know (NaN, infinities).
+
+def write_events(path, head, texts):
+    """Write the object ``head`` with a list "traceEvents"; gzipped if the name ends in ".gz".
+
+    texts : JSON of one or more events each, written as they come; see `as_texts`. Returns the path.
+    Nothing stays where writing fails. Raises ValueError for another suffix and for numbers that
+    JSON does not know (NaN, infinities).
     """
     path = Path(path)
     if not path.name.endswith(SUFFIXES):
         raise ValueError(f"{path}: a trace file is named *.json or *.json.gz")
-    text = json.dumps(data, allow_nan=False).encode()
-    # No time stamp, so that equal traces give equal files.
-    path.write_bytes(
-        gzip.compress(text, compresslevel=5, mtime=0) if path.suffix == ".gz" else text
-    )
+    between = json.dumps(head, allow_nan=False)[:-1] + ', "traceEvents": ['
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as raw, _packed(raw, path.suffix == ".gz") as file:
+            for text in filter(None, texts):
+                file.write((between + text).encode())
+                between = ", "
+            file.write(((between if between != ", " else "") + "]}").encode())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
     return path
+
+
+def _packed(raw, gzipped):
+    # No name and no time stamp, so that equal traces give equal files.
+    return gzip.GzipFile("", "wb", LEVEL, raw, mtime=0) if gzipped else nullcontext(raw)
+
+
+def as_texts(events):
+    """The events (dicts) as texts for `write_events`, `BATCH` events each."""
+    events = iter(events)
+    while batch := list(islice(events, BATCH)):
+        yield json.dumps(batch, allow_nan=False)[1:-1]
 
 
 def read_json(path):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .files import write_json
+from .files import as_texts, write_events
 from .table import members_list
 
 _COMPUTE_STREAM, _COMM_STREAM = 7, 20
@@ -46,10 +46,9 @@ def to_hta(trace, folder):
     for rank, name in names.items():
         info = {"backend": "nccl", "rank": rank, "world_size": world_size}
         info |= {"pg_count": len(groups), "pg_config": list(groups.values())}
-        events = list(_events(trace, rank, streams, groups))
         # HTA looks for the first '"rank": ' in the file, so the information goes first.
-        data = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}
-        write_json(folder / name, data)
+        head = {"schemaVersion": 1, "distributedInfo": info}
+        write_events(folder / name, head, as_texts(_events(trace, rank, streams, groups)))
     return folder
 
 

@@ -6,12 +6,14 @@
 
 import numpy as np
 
-from .files import read_json, trace_files
+from .files import trace_files
 from .kineto import from_kineto
+from .stream import TraceFile
 from .table import COLUMNS, Event, Trace
 
 FORMAT = 1  # version of the layout that `to_chrome` writes
 ISSUE = "issue"  # category of the slices that arrows start from, which are no events of the table
+_OWN = {"name": "name", "kind": "cat", "rank": "pid"}  # columns, and their keys in an event
 _DEFAULTS = Event()._asdict()
 
 
@@ -25,7 +27,7 @@ def load_trace(path):
     version, for ranks that two files claim, and for a folder without traces or with both kinds.
     """
     files = trace_files(path)
-    loaded = [(file, _checked(file, read_json(file))) for file in files]
+    loaded = [(file, _read(file)) for file in files]
     ours = ["tpviz" in data for _, data in loaded]
     if not any(ours):
         return from_kineto(loaded)
@@ -37,6 +39,25 @@ def load_trace(path):
     traces = [from_chrome(file, data) for file, data in loaded]
     _check_ranks(files, traces)
     return traces[0] if len(traces) == 1 else Trace.merge(traces)
+
+
+def _read(file):
+    """The object in a file. Of our own files the events become columns as they are read:
+    "traceEvents" is then a list of tables, else of events."""
+    read, events, tables = TraceFile(file), [], []
+    for first, run in read.runs():
+        if "tpviz" in read.head:
+            _check_format(file, read.head)
+            tables.append(_table(file, first, run))
+        else:
+            events += run
+    data = _checked(file, read.head)
+    if "tpviz" in data:
+        _check_format(file, data)
+        if events:  # the header came last
+            tables = [_table(file, 0, events)]
+        return {**data, "traceEvents": tables}
+    return {**data, "traceEvents": events}
 
 
 def _checked(file, data):
@@ -53,49 +74,56 @@ def _checked(file, data):
     return data
 
 
-def from_chrome(file, data):
-    """The `Trace` in the object `to_chrome` wrote; ``file`` is named in errors (ValueError)."""
+def _check_format(file, data):
     header = data["tpviz"] if isinstance(data["tpviz"], dict) else {}
     if header.get("format") != FORMAT:
         raise ValueError(
             f"{file}: written in format {header.get('format')!r} by another version of tpviz; "
             f"this one reads format {FORMAT}: export it again with this version"
         )
-    rows = []
-    for number, event in enumerate(data["traceEvents"]):
-        try:
-            if event["ph"] == "X" and event["cat"] != ISSUE:
-                rows.append(_row(event))
-        except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"{file}: event {number} of traceEvents is damaged ({error!r}): "
-                f"{str(event)[:80]}; export the trace again"
-            ) from error
-    return Trace(_columns(file, rows), _meta(file, header))
 
 
-def _row(event):
-    row = {
-        **_DEFAULTS,
-        **event["args"],
-        "name": event["name"],
-        "kind": event["cat"],
-        "rank": event["pid"],
-    }
-    return [row[column] for column in COLUMNS]
+def from_chrome(file, data):
+    """The `Trace` of the tables in a file of `to_chrome`, as `_read` gives them."""
+    tables = data["traceEvents"] or [_table(file, 0, [])]
+    # A column leaves the tables as it is joined, so that not all are there twice.
+    columns = {name: np.concatenate([table.pop(name) for table in tables]) for name in COLUMNS}
+    return Trace(columns, _meta(file, data["tpviz"]))
 
 
-def _columns(file, rows):
-    by_column = zip(*rows) if rows else [[]] * len(COLUMNS)
+def _table(file, first, events):
+    """The columns of a run of events; ``first`` is the number of the first of them."""
     try:
-        return {
-            name: np.array(values, dtype=COLUMNS[name]) for name, values in zip(COLUMNS, by_column)
+        rows = [e for e in events if e["ph"] == "X" and e["cat"] != ISSUE]
+        args = [e["args"] for e in rows]
+        own = {column: [e[key] for e in rows] for column, key in _OWN.items()}
+        values = {
+            column: own.get(column) or [a.get(column, default) for a in args]
+            for column, default in _DEFAULTS.items()
         }
+    except (KeyError, TypeError, AttributeError) as error:
+        number, event = next((n, e) for n, e in enumerate(events, first) if _damaged(e))
+        raise ValueError(
+            f"{file}: event {number} of traceEvents is damaged ({error!r}): "
+            f"{str(event)[:80]}; export the trace again"
+        ) from error
+    try:
+        return {name: np.array(values[name], dtype=kind) for name, kind in COLUMNS.items()}
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(
             f"{file}: a column of the trace has values of the wrong type ({error}); "
             "export the trace again"
         ) from error
+
+
+def _damaged(event):
+    """Whether an event lacks what `_table` needs."""
+    try:
+        if event["ph"] != "X" or event["cat"] == ISSUE:
+            return False
+        return not isinstance(event["args"], dict) or not event.keys() >= set(_OWN.values())
+    except (KeyError, TypeError):
+        return True
 
 
 def _meta(file, header):

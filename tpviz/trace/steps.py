@@ -1,12 +1,27 @@
-"""One step out of several: the one that stands for them in pictures and comparisons."""
+"""The steps of a trace, and the one that stands for them in pictures and comparisons."""
+
+import numpy as np
+
+
+def step_spans(trace):
+    """(numbers, starts, ends) of the steps marked, in order of their numbers: a step is from its
+    first rank's start to its last rank's end."""
+    marked = trace["kind"] == "step"
+    numbers, which = np.unique(trace["step"][marked], return_inverse=True)
+    start, end = np.full(len(numbers), np.inf), np.full(len(numbers), -np.inf)
+    np.minimum.at(start, which, trace["start"][marked])
+    np.maximum.at(end, which, trace["end"][marked])
+    return numbers, start, end
 
 
 def median_step(trace):
     """The rows of the step whose duration is nearest to ``trace.step_time``, the median; all rows
     where no steps are marked. At equal distance the earlier step."""
-    spans = {step: trace.select(kind="step", step=step) for step in trace.steps}
-    if not spans:
-        return trace
-    middle = trace.step_time
-    length = {step: s["end"].max() - s["start"].min() for step, s in spans.items()}
-    return trace.select(step=min(length, key=lambda step: (abs(length[step] - middle), step)))
+    spans = step_spans(trace)
+    return trace.select(step=spans[0][median_number(*spans[1:])]) if len(spans[0]) else trace
+
+
+def median_number(start, end):
+    """Which of the steps is the median one; of two as near to it, the earlier."""
+    length = end - start
+    return int(np.abs(length - np.median(length)).argmin())

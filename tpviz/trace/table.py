@@ -75,6 +75,29 @@ def members_list(text):
     return [int(rank) for rank in text.split(",")] if text else []
 
 
+FEW = 64
+
+
+def codes(column):
+    """(distinct values, index of each row's value among them) of a column of texts.
+
+    Columns such as ``lane`` have few values: looking for these one by one takes a fraction of the
+    time that sorting a million texts takes.
+
+    >>> codes(np.array(["b", "a", "b"]))[1].tolist()
+    [0, 1, 0]
+    """
+    values, found, left = [], np.zeros(len(column), np.int64), np.arange(len(column))
+    while len(left):
+        if len(values) == FEW:
+            return np.unique(column, return_inverse=True)
+        same = column[left] == column[left[0]]
+        found[left[same]] = len(values)
+        values.append(column[left[0]])
+        left = left[~same]
+    return np.array(values, column.dtype), found
+
+
 _TYPES = {str: np.str_, int: np.int64, float: np.float64}
 COLUMNS = {name: _TYPES[kind] for name, kind in Event.__annotations__.items()}
 
@@ -208,10 +231,12 @@ class Trace:
     @property
     def step_time(self):
         """Seconds of one step: median over steps of (last rank's end - first rank's start)."""
-        spans = [self.select(kind="step", step=s) for s in self.steps]
-        if not spans:
+        from .steps import step_spans
+
+        _, start, end = step_spans(self)
+        if not len(start):
             return float(self["end"].max() - self["start"].min()) if len(self) else 0.0
-        return float(np.median([s["end"].max() - s["start"].min() for s in spans]))
+        return float(np.median(end - start))
 
     # The analyses live in their own modules; these are the names people type.
     def ledger(self, rank=None, step=None):

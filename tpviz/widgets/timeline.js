@@ -2,7 +2,7 @@
  * The timeline view: zoom, pan, hover, stepping through events and the play-head.
  *
  * The scene comes once and everything here happens in the browser; the kernel hears of the rank and the event
- * chosen. The pointer finds its bar by searching the lane's own list.
+ * chosen and, where it merged events, of the window, and sends its detail. The pointer finds its bar by searching the lane's own list.
  */
 import { GUTTER, HINT, TimelineDrawing } from "./timeline_draw.js";
 import { amount, make, rendered, seconds } from "./view.js";
@@ -22,6 +22,7 @@ class TimelineView extends TimelineDrawing {
   buildBody() {
     super.buildBody();
     this.legend = make("div", { class: "tpv-legend" }, this.root);
+    this.note = make("div", { class: "tpv-hint tpv-note" }, this.root);
     make("div", { class: "tpv-hint" }, this.root, HINT);
     this.svg.addEventListener("wheel", (e) => this.onWheel(e), { passive: false });
     this.svg.addEventListener("pointerdown", (e) => this.onDown(e));
@@ -37,10 +38,12 @@ class TimelineView extends TimelineDrawing {
   facts(i) {
     const { bars, strings, keys } = this.scene, lane = this.lanes[bars.lane[i]], key = keys[bars.key[i]];
     const text = (column) => strings[bars[column][i]], number = (column) => bars[column][i];
-    const source = this.place.get(number("waits_for"));
+    const source = this.place.get(number("waits_for")), many = bars.count?.[i] ?? 1;
+    const busy = many > 1 ? bars.busy[i] : bars.end[i] - bars.start[i];
     return [text("name") || key.label, [
+      many > 1 ? `${many} events, merged` : "",
       [text("phase"), text("layer"), `rank ${lane.rank}`, lane.name].filter(Boolean).join(" · "),
-      `${seconds(bars.end[i] - bars.start[i])}, from ${seconds(bars.start[i])} to ${seconds(bars.end[i])}`,
+      `${seconds(busy)}, from ${seconds(bars.start[i])} to ${seconds(bars.end[i])}`,
       number("flops") ? amount(number("flops"), "FLOP") : "",
       number("bytes") ? `${amount(number("bytes"), "B")} payload` : "",
       text("members") ? `axis ${lane.axis || lane.name}, ranks ${text("members")}` : "",
@@ -65,10 +68,12 @@ class TimelineView extends TimelineDrawing {
   }
 
   jump(by) {
-    const list = this.lanes[this.lane].bars, at = list.indexOf(this.focus);
+    const list = this.lanes[this.lane].bars, { start } = this.scene.bars;
+    let at = list.indexOf(this.focus) + by;
     if (!list.length) return;
     this.play(false);
-    this.choose(list[Math.min(Math.max(at < 0 && Number.isFinite(by) ? 0 : at + by, 0), list.length - 1)]);
+    if (this.focus < 0 && Number.isFinite(by)) at = list.findIndex((i) => start[i] >= this.head) >>> 0;
+    this.choose(list[Math.min(Math.max(at, 0), list.length - 1)]);
   }
 
   changeLane(by) {
@@ -145,4 +150,4 @@ class TimelineView extends TimelineDrawing {
   }
 }
 
-export default rendered(TimelineView, "timeline", ["rank"]);
+export default rendered(TimelineView, "timeline", ["rank", "detail"]);

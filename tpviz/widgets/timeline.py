@@ -9,7 +9,9 @@ from tpviz.figures import timeline as figure
 from tpviz.figures.assets import module, stylesheet
 from tpviz.figures.timeline_svg import timeline_svg
 
-from .base import View, check_names
+from .base import View, check_names, shown
+
+AROUND = 0.25  # of the window on either side, so that little steps need no more detail
 
 
 class Timeline(View):
@@ -21,28 +23,47 @@ class Timeline(View):
     critical : outline the critical path.
     autoplay : start with the play-head moving (never where the reader prefers reduced motion).
 
-    ``selected`` is the id of the event chosen, -1 for none; ``rank`` the rank chosen. Raises
-    ValueError on a trace without events, TypeError on an argument that does not exist.
+    Of a trace of many events the median step is shown at first, and the shortest events are merged;
+    the ``detail`` of the ``window`` (s) zoomed to is sent when it is asked for. ``selected`` is the
+    id of the event chosen, -1 for none; ``rank`` the rank chosen. Raises ValueError on a trace
+    without events, TypeError on an argument that does not exist.
     """
 
     _esm = module("timeline")
     _css = stylesheet()
     selected = traitlets.Int(-1).tag(sync=True)
     autoplay = traitlets.Bool(False).tag(sync=True)
+    window = traitlets.List(traitlets.Float()).tag(sync=True)
+    detail = traitlets.Dict().tag(sync=True)
 
     def __init__(self, trace=None, *, critical=False, autoplay=False, **unknown):
         check_names("Timeline", unknown, ["trace", "critical", "autoplay"])
         super().__init__()
-        self._critical = critical
+        self._critical, self._bars = critical, None
+        self.observe(self._zoomed, "window")
         self.autoplay = autoplay
         if trace is not None:
             self.show(trace)
 
     def show(self, trace):
         """Draw another trace."""
-        scene = figure.timeline_scene(trace, self._critical)
+        scene, bars = figure.timeline_levels(trace, self._critical)
         rank = self.rank if self.rank in scene["ranks"] else scene["ranks"][0]
-        self.publish(scene=scene, rank=rank, selected=-1, error="")
+        with self._lock:
+            self._bars = bars if "cut" in scene else None
+            self.publish(scene=scene, rank=rank, selected=-1, error="", window=[], detail={})
+
+    @shown
+    def _zoomed(self, change):
+        """Send the detail of the window that the reader zoomed to, and of some time around it."""
+        bars, window = self._bars, change["new"]
+        if bars is None or len(window) != 2:
+            return
+        low, high = window
+        detail = bars.level(low - AROUND * (high - low), high + AROUND * (high - low))
+        with self._lock:
+            if self._bars is bars and self.window == window:  # else the reader has moved on
+                self.publish(detail=detail)
 
     def _draw(self, **options):
         if not self.scene:
@@ -50,7 +71,10 @@ class Timeline(View):
         rank = (
             self.rank if self.rank in self.scene["ranks"] else None
         )  # a linked mesh may have more ranks
-        return timeline_svg(self.scene, **{"rank": rank, **options})
+        scene, bars = self.scene, self._bars
+        if bars is not None and options.get("window"):
+            scene = {**scene, "detail": bars.level(*options["window"])}
+        return timeline_svg(scene, **{"rank": rank, **options})
 
     def to_table(self):
         """Rows of strings: count and time per rank, lane and kind of event."""
@@ -67,4 +91,4 @@ class Timeline(View):
     def _words(self):
         if not self.scene:
             return "empty"
-        return f"{len(self.scene['ranks'])} ranks, {len(self.scene['bars']['id'])} events"
+        return f"{len(self.scene['ranks'])} ranks, {figure.event_count(self.scene)} events"

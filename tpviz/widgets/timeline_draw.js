@@ -11,7 +11,7 @@ export const HINT = "Space plays, ←/→ step through events, ↑/↓ change la
 
 export class TimelineDrawing extends Player {
   load() {
-    const scene = this.scene = this.host.get("scene");
+    const scene = this.whole = this.host.get("scene");
     this.lanes = (scene.lanes ?? []).map((lane) => ({ ...lane, bars: [], height: lane.axis ? COMM : COMPUTE }));
     let y = TOP, before = null;
     for (const lane of this.lanes) {
@@ -19,10 +19,37 @@ export class TimelineDrawing extends Player {
       [lane.y, before, y] = [y, lane.rank, y + lane.height + 2];
     }
     this.bottom = y;
+    const [low, high] = scene.detail?.window ?? [0, scene.duration];
+    [this.low, this.high, this.head, this.focus, this.lane, this.level] = [low, high, low, -1, 0, null];
+    this.pick();
+    this.autoplay();
+  }
+
+  /** The scene with the bars of its finest level, or of one that the kernel sent, that has all of the window. */
+  pick() {
+    const slack = 1e-9 * this.whole.duration, level = [this.host.get("detail"), this.whole.detail].find((l) =>
+      l?.window && l.window[0] - slack <= this.low && this.high <= l.window[1] + slack) ?? this.whole;
+    if (level === this.level) return;
+    const chosen = this.level && this.scene.bars.id[this.focus], scene = { ...this.whole, ...level };
+    [this.level, this.scene] = [level, scene];
+    for (const lane of this.lanes) lane.bars = [];
     scene.bars?.lane.forEach((lane, i) => this.lanes[lane].bars.push(i));
     this.place = new Map((scene.bars?.id ?? []).map((id, i) => [id, i]));
-    [this.low, this.high, this.head, this.focus, this.lane] = [0, scene.duration, 0, -1, 0];
-    this.autoplay();
+    this.place.delete(-1); // merged bars
+    this.focus = this.place.get(chosen) ?? -1;
+  }
+
+  /** Where events are merged and the window is much narrower than what is sent, ask the kernel for its detail. */
+  ask() {
+    const { scene, low, high } = this, asked = `${[low, high]}`;
+    clearTimeout(this.asking);
+    if (!scene.cut || high - low > 0.6 * (scene.window[1] - scene.window[0]) || `${this.host.get("window")}` === asked) return;
+    this.asking = setTimeout(() => this.publish({ window: [low, high] }), 150);
+  }
+
+  destroy() {
+    clearTimeout(this.asking);
+    super.destroy();
   }
 
   get rank() { return this.host.get("rank"); }
@@ -32,13 +59,15 @@ export class TimelineDrawing extends Player {
   time(x) { return this.low + (x - GUTTER) / (this.right - GUTTER) * (this.high - this.low); }
 
   draw() {
-    const { scene, svg } = this;
+    this.pick();
+    this.ask();
+    const { scene, svg } = this, events = this.whole.bars.count?.reduce((a, b) => a + b, 0) ?? scene.bars.id.length;
     if (this.lanes[this.lane].rank !== this.rank) {
       [this.lane, this.focus] = [Math.max(this.lanes.findIndex((l) => l.rank === this.rank), 0), -1];
     }
     this.width = Math.max(this.root.clientWidth - 22, 420);
     const height = this.bottom + (this.memory ? MEMORY + 30 : 4);
-    const label = `Timeline, ${scene.badge}: ${scene.ranks.length} ranks, ${scene.bars.id.length} events`;
+    const label = `Timeline, ${scene.badge}: ${scene.ranks.length} ranks, ${events} events`;
     this.root.setAttribute("aria-label", label);
     svg.setAttribute("aria-label", `${label}. ${HINT}`);
     this.resize(svg, this.width, height);
@@ -61,9 +90,8 @@ export class TimelineDrawing extends Player {
       line(t, { class: "s-rule" });
       make("text", { x: this.x(t), y: 12, "text-anchor": "middle", "font-size": 10, class: "f-muted" }, this.svg, seconds(t));
     }
-    for (const t of this.scene.steps.flat()) {
-      if (t >= this.low && t <= this.high) line(t, { class: "s-muted", "stroke-dasharray": "2 3" });
-    }
+    const marks = this.scene.steps.flat().filter((t) => t >= this.low && t <= this.high);
+    if (marks.length <= 100) for (const t of marks) line(t, { class: "s-muted", "stroke-dasharray": "2 3" });
   }
 
   drawLane(lane, index) {
@@ -121,6 +149,7 @@ export class TimelineDrawing extends Player {
     if (scene.exposed.lane.length) items.push([{ key: "exposed", kind: "exposed" }, "exposed communication"]);
     if (this.memory) items.push(...scene.memory_keys.map((k) => [{ ...k, kind: "memory" }, k.label]));
     this.drawLegend(items);
+    this.note.textContent = scene.note ?? "";
   }
 
   outline(i) {

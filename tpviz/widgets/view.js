@@ -176,7 +176,7 @@ export class View {
     }
     paint({ class: `f-${kind === "wait" ? "rule" : key}`, "data-key": key });
     if (pattern && pattern !== "solid") tile(pattern);
-    if (kind === "wait") paint({ fill: "none", class: "s-wait", "stroke-width": .8 });
+    if (kind === "wait" && !this.scene?.cut) paint({ fill: "none", class: "s-wait", "stroke-width": .8 });
   }
 
   showTip(title, lines, x, y) {
