@@ -123,7 +123,7 @@ def _make_wire(rng):
                         ((4, 2), "row"), ((2, 8), "column")):
         w = GPT(hidden=16 * int(rng.integers(1, 9)), heads=16, vocab=64,
                 seq=16 * int(rng.integers(1, 5)), batch=int(rng.integers(1, 7)),
-                dtype=("float32", "float64")[len(questions) % 2])
+                dtype=("float32", "bfloat16")[len(questions) % 2])
         asked = {"d1": mesh[0], "d2": mesh[1], "order": order, "tokens": w.batch * w.seq,
                  "hidden": w.hidden, "itemsize": w.itemsize}
         questions.append(Question(asked, block_bytes(strategy_of(mesh, order), w)))

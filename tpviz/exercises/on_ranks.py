@@ -1,6 +1,8 @@
 """Runs the learner's function on real ranks under the recorder: an `Attempt` per case. A function
 of numbers alone is asked on one rank."""
 
+from numbers import Rational
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -88,6 +90,8 @@ def _bare(value):
         return tuple(map(_bare, value))
     if isinstance(value, (np.generic, torch.Tensor)):
         return value.item()
+    if isinstance(value, Rational) and not isinstance(value, int):
+        return float(value)
     known = isinstance(value, (int, float, str)) and not isinstance(value, bool)
     return value if known else NoAnswer(type(value).__name__)
 
@@ -103,8 +107,8 @@ def _in_rank(fn, inputs, axes):
             tensors = [torch.from_numpy(array.copy()) for array in case[rank]]
             made = world.group_count  # of groups whose names are numbers: equal on all ranks
             with rec.step():
-                got = fn(*tensors, *mesh)
-            seen.append((_plain(got), world.group_count - made))
+                output = _plain(fn(*tensors, *mesh))  # waits, if it is what a collective returned
+            seen.append((output, world.group_count - made))
     for axis in axes if mesh else ():
         # Ends what was never waited for: its last reference to the group must not be its thread's.
         dist.barrier(mesh[0].get_group(axis))
