@@ -231,7 +231,7 @@ WRONG = {
         (wire_of_payloads, r"these are payloads. A ring of m ranks sends 2 \(m-1\)/m"),
         (wire_exchanged, "each other's bytes. The inputs lie over y here: forward sums over y, "),
         (wire_not_exchanged_back, "The inputs lie over x here: forward sums over x, and backward"),
-        (wire_in_numbers, "these are counts of numbers, each of which has 4 bytes"),
+        (wire_in_numbers, "these are counts of numbers, each of which has [248] bytes"),
         (wire_data_of_blocks, r"over data it is [\d,.]+ bytes, you returned"),
         (wire_summed, "returned (float|int), not a tuple of 4 numbers"),
     ],
