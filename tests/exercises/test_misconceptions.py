@@ -5,7 +5,9 @@ import re
 from functools import lru_cache
 
 import misconceptions
+import misconceptions_layers
 import misconceptions_ranks
+import misconceptions_schemes
 import numpy as np
 import pytest
 import solutions
@@ -17,10 +19,10 @@ from tpviz.exercises.on_ranks import _bare, _in_rank, attempts_of
 from tpviz.mesh import Mesh
 
 SEED = 1
-WRONG = [(name, fn, words) for table in (misconceptions_ranks.WRONG, misconceptions.WRONG)
-         for name, answers in table.items() for fn, words in answers]
-RIGHT = [(name, fn) for table in (misconceptions_ranks.RIGHT, misconceptions.RIGHT)
-         for name, answers in table.items() for fn in answers]
+TABLES = (misconceptions_ranks, misconceptions_layers, misconceptions, misconceptions_schemes)
+WRONG = [(name, fn, words) for table in TABLES for name, answers in table.WRONG.items()
+         for fn, words in answers]
+RIGHT = [(name, fn) for table in TABLES for name, answers in table.RIGHT.items() for fn in answers]
 BY_HAND = {"axonn_grid_for", "atp_mesh_for", "atp_chunk_count", "t3_tile", "merak_schedule",
            "merak_early"}
 """Asked for a choice for each of some machines, or for a schedule: what is written down for them is
