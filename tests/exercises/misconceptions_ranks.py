@@ -1,5 +1,5 @@
 """Plausible wrong answers on real ranks (notebooks 00 to 02), with words of the verdict, and right
-ones written in other ways. ``WRONG`` {name: [(answer, words)]}, ``RIGHT`` {name: [answer]}, on the first world."""
+ones written in other ways: ``WRONG`` {name: [(answer, words)]}, ``RIGHT`` {name: [answer]}."""
 
 import torch
 import torch.distributed as dist
