@@ -141,10 +141,10 @@ WRONG = {
         (bus_in_gigabytes, r"the answer is \S+; you returned"),
     ],
     "axis_for_tp": [
-        (axis_innermost, r"an all-reduce takes \S+ us along y, but \S+ us along x"),
-        (axis_of_most_bandwidth, "4,096 bytes on two wide NVLink nodes, mesh x 2 x y 16"),
-        (axis_of_fewest_hops, "two NVLink nodes, mesh x 2 x y 4"),
-        (axis_named_tp, "the axes are x and y; you returned 'tp'"),
+        (axis_innermost, r"all-reduce takes \S+ us along ([xy]), but \S+ us along (?!\1)[xy]"),
+        (axis_of_most_bandwidth, r"4,096 bytes on two wide NVLink nodes, mesh \w 2 x \w 16"),
+        (axis_of_fewest_hops, r"two NVLink nodes, mesh \w 2 x \w 4|lopsided torus"),
+        (axis_named_tp, "the axes are (x and y|y and x); you returned 'tp'"),
         (axis_as_number, r"returned int, not a name \(a string\)"),
     ],
     "best_chunks": [

@@ -212,7 +212,7 @@ WRONG = {
                           r"by add; linear_\d, used by tanh"),
         (cuts_with_two, "behind .* 2 tensors cross"),
         (cuts_behind_adds, r"a cut behind \w+ is missing. There only \w+ crosses"),
-        (cuts_with_the_last, r"behind the last operation, tanh\w*|linear_5, there is nothing"),
+        (cuts_with_the_last, r"behind the last operation, (tanh\w*|linear_\d), there is nothing"),
         (cuts_of_inputs, "no operation is called 'x'"),
         (cuts_counted, r"function returned \d+, not a list of names"),
     ],

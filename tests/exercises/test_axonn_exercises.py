@@ -97,11 +97,11 @@ def test_small_batches_take_x_and_y_and_large_ones_z_and_data():
 def test_the_order_of_gathers_by_hand():
     """With recomputation and without keeping: a block forward again, then backward."""
     names = [f"blocks.{k}.{layer}" for k in (0, 1) for layer in LAYERS]
-    order, misses = axonn_step.step_in_order(False, True)
+    order, misses = axonn_step.step_in_order(2, False, True)
     assert order == ("embed", *names, "head", "head", *names[4:], *reversed(names[4:]),
                      *names[:4], *reversed(names[:4]))
     assert misses == 0
-    assert axonn_step.step_in_order(False, True, order)[1] == 0
+    assert axonn_step.step_in_order(2, False, True, order)[1] == 0
     swapped = list(order)
     swapped[3:5] = swapped[4:2:-1]
-    assert axonn_step.step_in_order(False, True, tuple(swapped))[1] == 2
+    assert axonn_step.step_in_order(2, False, True, tuple(swapped))[1] == 2

@@ -122,7 +122,8 @@ def _make_wire(rng):
     for mesh, order in (((4, 2), "column"), ((2, 4), "row"), ((2, 2), "column"), ((8, 1), "column"),
                         ((4, 2), "row"), ((2, 8), "column")):
         w = GPT(hidden=16 * int(rng.integers(1, 9)), heads=16, vocab=64,
-                seq=16 * int(rng.integers(1, 5)), batch=int(rng.integers(1, 7)))
+                seq=16 * int(rng.integers(1, 5)), batch=int(rng.integers(1, 7)),
+                dtype=("float32", "bfloat16")[len(questions) % 2])
         asked = {"d1": mesh[0], "d2": mesh[1], "order": order, "tokens": w.batch * w.seq,
                  "hidden": w.hidden, "itemsize": w.itemsize}
         questions.append(Question(asked, block_bytes(strategy_of(mesh, order), w)))
@@ -190,7 +191,10 @@ def _seconds(d1, d2, b1, b2):
 
 def _make_best(rng):
     questions = []
-    for size, ratio in ((16, 1), (64, 4), (8, 24), (4, 1), (32, 0.25), (256, 1)):
+    for sizes, ratio in (((16, 32), 1), ((64, 128), 4), ((8, 32), 24), ((4, 8), 1),
+                         ((32, 64), 0.25), ((16, 64), 1.25), ((64, 256), 5 / 3)):
+        # none of these has two best meshes; the last two tell a weight of 3 from 2 and from 4
+        size = int(rng.choice(sizes))
         b1 = float(rng.choice([1.2e10, 1.7e10, 2.5e10, 4e10]))
         asked = {"world_size": size, "b1": b1, "b2": ratio * b1}
         meshes = [(size >> k, 1 << k) for k in range(size.bit_length())]

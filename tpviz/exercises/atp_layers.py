@@ -46,18 +46,6 @@ def make_forward(rng, axes, tokens=None):
     return Case(inputs, expected, flops=2 * inputs[0][0].shape[0] * inputs[0][1].size)
 
 
-def _equals(attempt, wrong):
-    """Whether every rank returned ``wrong(rank, what it should return)``."""
-    found = [wrong(rank, want) for rank, want in enumerate(attempt.case.expected)]
-    return all(isinstance(got, np.ndarray) and got.shape == want.shape and np.allclose(got, want)
-               for got, want in zip(attempt.outputs, found))
-
-
-def all_right(attempt):
-    """Whether every rank returned the right numbers."""
-    return len(attempt.right) == attempt.size
-
-
 # --- atp_column_linear ---
 
 def _sum_over_d2(axes, case):
@@ -73,12 +61,14 @@ def no_sum(attempt):
 
 def bias_too_often(attempt):
     """Judge: the bias counts once."""
-    n, inputs = attempt.axes["d2"], attempt.case.inputs
-    if _equals(attempt, lambda rank, want: want + (n - 1) * inputs[rank][2]):
+    n, inputs, want = attempt.axes["d2"], attempt.case.inputs, attempt.case.expected
+    if attempt.equals(lambda rank: want[rank] + (n - 1) * inputs[rank][2]):
         return (f"the bias counts {n} times: every rank along d2 added it before the sum. All of "
                 "them have the same part of it: add it once, after the sum.")
-    if _equals(attempt, lambda rank, want: want - inputs[rank][2]):
+    if attempt.equals(lambda rank: want[rank] - inputs[rank][2]):
         return "the products are right, but the bias is missing."
+    if attempt.equals(lambda rank: (want[rank] - inputs[rank][2]) / n + inputs[rank][2]):
+        return f"you averaged the parts over d2: the product is their sum, so do not divide by {n}."
 
 
 def sum_over_d1(attempt):
@@ -90,17 +80,17 @@ def sum_over_d1(attempt):
 
 
 def _gathered(attempt):
-    if "all_gather" in attempt.names() and all_right(attempt):
+    if "all_gather" in attempt.names() and attempt.all_right:
         (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
         return (f"the numbers are right, but you gathered what could be summed: {attempt}, "
                 f"{sent:g} bytes sent per rank where {least:g} will do.")
 
 
 def _summed_twice(attempt):
-    count = attempt.ledger.total(collective="all_reduce")[0]
+    count = sum(row.count for row in attempt.ledger if row[:2] == ("d2", "all_reduce"))
     if count > 1 and not attempt.right:
-        return (f"the trace shows {count} all-reduces: after the first one every rank has the "
-                "whole sum, and a second one counts it again. One is enough.")
+        return (f"the trace shows {count} all-reduces over d2: after the first one every rank has "
+                "the whole sum, and a second one counts it again. One is enough.")
 
 
 COLUMN = Exercise(

@@ -10,7 +10,6 @@ from ..trace import Ledger
 from .atp import NOTEBOOK
 from .atp_layers import (
     WORLDS,
-    all_right,
     bias_too_often,
     block,
     layer,
@@ -142,7 +141,7 @@ def _sums_of_chunks(axes, case):
 
 def _one_piece(attempt):
     count, _, _ = attempt.ledger.total(collective="all_reduce")
-    if count != PARTS and all_right(attempt):
+    if count != PARTS and attempt.all_right:
         return (f"the numbers are right, but the trace shows {attempt}: each of the {PARTS} chunks "
                 "needs a sum of its own.")
 
@@ -170,9 +169,12 @@ def _bit_identical(attempt):
 
 def _seen(attempt):
     kernels = [what for what, _, _ in timeline(attempt.trace)].count("kernel")
-    if kernels < PARTS:
-        return (f"the numbers are right, but the trace shows {kernels} products. Write them as "
+    if not kernels:
+        return ("the numbers are right, but the trace shows 0 products. Write them as "
                 "`piece @ w.t()`: one into `out=` is not recorded.")
+    if kernels < PARTS:
+        return (f"the numbers are right, but the trace shows {kernels} of {PARTS} products, and a "
+                "sum cannot start before its chunk's product is done: cut x, not the result.")
 
 
 def _hidden(attempt):

@@ -11,9 +11,10 @@ from ..trace import Ledger, Trace
 class Attempt:
     """What happened in one case on one world.
 
-    outputs: per rank a NumPy array, or the name of the type when it was not a tensor.
+    outputs: per rank a NumPy array, or what was returned in place of one, in words.
     ledger, flops: of the busiest rank. needed: the ledger of the best known solution.
-    unwaited: names of collectives that some rank started and never waited for. trace: of this case.
+    unwaited: names of collectives that some rank started and never waited for. groups: per rank how
+    many groups it made. trace: of this case.
     """
 
     axes: dict
@@ -23,6 +24,7 @@ class Attempt:
     needed: Ledger
     flops: int
     unwaited: tuple = ()
+    groups: tuple = ()
     trace: Trace | None = field(default=None, repr=False)
 
     @property
@@ -39,6 +41,15 @@ class Attempt:
     def right(self):
         """Ranks that returned the right numbers."""
         return self.matches(lambda want: want)
+
+    @property
+    def all_right(self):
+        """Whether every rank returned the right numbers."""
+        return len(self.right) == self.size
+
+    def equals(self, of_rank):
+        """Whether every rank returned ``of_rank(rank)``: names a mistake that all ranks made."""
+        return all(_equal(got, of_rank(rank)) for rank, got in enumerate(self.outputs))
 
     def names(self):
         """Names of the collectives used."""

@@ -31,7 +31,7 @@ def _make_coords(rng):
     for grid, order in (((2, 2, 2, 1), "xyz"), ((4, 2, 2, 2), "xyz"), ((4, 2, 2, 1), "yxz"),
                         ((2, 3, 2, 2), "yxz"), ((3, 1, 2, 2), "xyz")):
         rank = int(rng.integers(1, prod(grid) - 1))
-        while _coords(grid, "xyz", rank) == _coords(grid, "yxz", rank) and order == "yxz":
+        while min(grid[:2]) > 1 and _coords(grid, "xyz", rank) == _coords(grid, "yxz", rank):
             rank = int(rng.integers(1, prod(grid) - 1))
         asked = {"rank": rank, "grid": grid, "order": order}
         questions.append(Question(asked, _coords(grid, order, rank)))
@@ -191,7 +191,7 @@ def _make_wire(rng):
                              ((2, 4, 1, 2), True), ((1, 1, 8, 1), False)):
         k, n = (64 * int(size) for size in rng.permutation(range(1, 9))[:2])
         tokens = 16 * int(rng.integers(1, 5))
-        sizes = k, n, tokens, grid, transposed, 4
+        sizes = k, n, tokens, grid, transposed, (2, 4, 8)[len(questions) % 3]
         asked = dict(zip(("k", "n", "tokens", "grid", "transposed", "itemsize"), sizes))
         questions.append(Question(asked, layer_bytes(*sizes)))
     return questions

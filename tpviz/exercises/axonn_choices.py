@@ -38,13 +38,15 @@ def sent(grid):
 
 
 def _make_special(rng):
-    schemes = (("Megatron-LM", 8, 4), ("FSDP", 8, 4), ("HSDP", 16, 8), ("2D", 16, 8),
-               ("DDP", 8, 4), ("Megatron-LM + DDP", 8, 2))  # no two of these sizes are alike
     questions = []
-    for number in rng.permutation(len(schemes)).tolist():
-        asked = dict(zip(("scheme", "ranks", "node"), schemes[number]))
-        words = f"{asked['scheme']} on {asked['ranks']} ranks, {asked['node']} a node"
-        questions.append(Question(asked, special(*schemes[number]), words))
+    for scheme in rng.permutation(list(WHY)).tolist():
+        sizes = [(ranks, node) for ranks in (8, 16) for node in (2, 4, 8)
+                 if ranks != node ** 2 and ranks > node  # a node is not as large as their number
+                 and (scheme != "2D" or ranks == 16)]
+        ranks, node = sizes[int(rng.integers(len(sizes)))]
+        asked = {"scheme": scheme, "ranks": ranks, "node": node}
+        words = f"{scheme} on {ranks} ranks, {node} a node"
+        questions.append(Question(asked, special(scheme, ranks, node), words))
     return questions
 
 

@@ -9,12 +9,23 @@ import numpy as np
 from .attempt import in_words
 
 
+def same_groups(attempt):
+    """All ranks made as many groups."""
+    if len(set(attempt.groups)) > 1:
+        made = [f"{_ranks(np.flatnonzero(np.equal(attempt.groups, number)).tolist())} made {number}"
+                for number in sorted(set(attempt.groups))]
+        return (f"in one call {', '.join(made)} groups. Every rank must call `dist.new_group` for "
+                "every group, whether it is a member of it or not: who leaves one out gives the "
+                "next group another name, and there ranks wait for each other without end.")
+
+
 def returns_tensors(attempt):
     """Every rank returned a tensor."""
     for rank, got in enumerate(attempt.outputs):
         if not isinstance(got, np.ndarray):
-            return (f"rank {rank} returned {got}, not a tensor. "
-                    "Does every path of your function end in `return`?")
+            paths = " Does every path of your function end in `return`?"
+            return (f"rank {rank} returned {got}, not a tensor of numbers."
+                    + paths * (got == "NoneType"))
 
 
 def waits_for_all(attempt):
@@ -38,13 +49,32 @@ def right_numbers(attempt):
     wrong = [rank for rank in range(attempt.size) if rank not in right]
     if not wrong:
         return None
-    if right:
-        return (f"{_ranks(right)} right, but {_ranks(wrong)} not: "
-                "the result must be the same on every rank that shares the data.")
-    got, want = attempt.outputs[0], attempt.case.expected[0]
+    got, want = attempt.outputs[wrong[0]], attempt.case.expected[wrong[0]]
     at = tuple(int(i) for i in np.argwhere(~np.isclose(got, want, rtol=1e-5, atol=1e-5))[0])
-    return (f"the numbers are wrong on every rank. On rank 0, element {list(at)} is {got[at]:g}; "
-            f"one process computes {want[at]:g}. You used {attempt}.")
+    words = (f"On rank {wrong[0]}, element {list(at)} is {got[at]:g}; one process computes "
+             f"{want[at]:g}. You used {attempt}.")
+    if right:
+        return f"{_are(right)} right, but {_are(wrong)} not. {words}"
+    return f"{_alike(attempt)}. {words}"
+
+
+def _alike(attempt):
+    """What wrong numbers on all ranks have in common with the right ones."""
+    for times in sorted({2, *attempt.axes.values(), attempt.size, attempt.size ** 2} - {1}):
+        for factor, how in ((times, f"{times} times"), (1 / times, f"1/{times} of")):
+            if attempt.equals(lambda rank, by=factor: by * attempt.case.expected[rank]):
+                return f"every number is {how} what it should be"
+    if attempt.equals(lambda rank: _in_order_of(attempt.outputs[rank],
+                                                attempt.case.expected[rank])):
+        return "the right numbers are all there, in another order"
+    return "the numbers are wrong on every rank"
+
+
+def _in_order_of(got, want):
+    """The numbers of ``want`` in the order of size that ``got`` has."""
+    found = np.empty_like(want)
+    found.flat[np.argsort(got, axis=None)] = np.sort(want, axis=None)
+    return found
 
 
 def right_axes(attempt):
@@ -54,10 +84,15 @@ def right_axes(attempt):
         if row.axis not in needed:
             alike = {n.axis for n in attempt.needed if n.collective == row.collective}
             needed = alike or needed  # those that need this collective, if any does
-            where = "all ranks (the default group)" if row.axis == "world" else f"axis {row.axis}"
-            return (f"your {row.collective} ran on {where}, but only ranks along axis "
-                    f"{' and '.join(sorted(needed))} hold parts of the same result. "
-                    f"Give it the group: `group=mesh.get_group(\"{sorted(needed)[0]}\")`.")
+            where = ("all ranks (the default group)" if row.axis == "world" else
+                     f"axis {row.axis}" if row.axis in attempt.axes else row.axis)
+            found = {r.axis for r in attempt.ledger if r.collective == row.collective}
+            words = (f"your {row.collective} ran on {where}, but only ranks along axis "
+                     f"{' and '.join(sorted(needed))} hold parts of the same result. ")
+            if needed <= found:
+                return (f"{words}The one on {where} is too much: leave it out, and what divides "
+                        "its sum.")
+            return f"{words}Give it the group: `group=mesh.get_group(\"{sorted(needed)[0]}\")`."
 
 
 def fewest_bytes(attempt):
@@ -81,8 +116,12 @@ def same_ledger(attempt):
     mine, best = ({row[:2]: (row.count, row.wire_bytes) for row in led}
                   for led in (attempt.ledger, attempt.needed))
     if mine != best:
-        return (f"the numbers are right, but the trace shows {attempt}, "
-                f"and this exercise asks for {in_words(attempt.needed)}.")
+        shown, asked = str(attempt), in_words(attempt.needed)
+        if shown == asked:
+            shown, asked = (f"{words}, {ledger.total()[2]:g} bytes sent per rank" for words, ledger
+                            in ((shown, attempt.ledger), (asked, attempt.needed)))
+        return (f"the numbers are right, but the trace shows {shown}, "
+                f"and this exercise asks for {asked}.")
 
 
 def own_share_of_work(attempt):
@@ -93,11 +132,14 @@ def own_share_of_work(attempt):
                 f"of the multiplications: {attempt.flops} FLOPs instead of {share}.")
 
 
-FIRST = (returns_tensors, waits_for_all)
+FIRST = (same_groups, returns_tensors, waits_for_all)
 GENERAL = (right_axes, right_shape, right_numbers, fewest_bytes, fewest_collectives,
            own_share_of_work, same_ledger)
 
 
 def _ranks(ranks):
-    listed = ", ".join(map(str, ranks))
-    return f"ranks {listed} are" if len(ranks) > 1 else f"rank {listed} is"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _are(ranks):
+    return f"{_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'}"

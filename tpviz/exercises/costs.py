@@ -147,10 +147,11 @@ def _make_axis(rng):
     questions = []
     for number in rng.permutation(len(_WIRED)):
         cluster, axes, payload = _WIRED[number]
-        mesh = Mesh(axes)
+        names = rng.permutation(list(axes)).tolist()  # so that no name is the answer by heart
+        mesh = Mesh(dict(zip(names, axes.values())))
         times = _times(cluster, mesh, payload)
         words = (f"{payload:,} bytes on {cluster.name}, mesh "
-                 f"{' x '.join(f'{name} {size}' for name, size in axes.items())}")
+                 f"{' x '.join(f'{name} {size}' for name, size in mesh.axes.items())}")
         questions.append(Question({"cluster": cluster, "mesh": mesh, "payload": payload},
                                   min(times, key=times.get), words, times))
     return questions

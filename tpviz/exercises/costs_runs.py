@@ -16,7 +16,8 @@ from .task import Case, Exercise, whole_numbers
 
 def _make_rates(rng):
     questions = []
-    for make, c in ((clusters.nvswitch, 8), (clusters.perlmutter, 4), (clusters.nvlink_pairs, 16)):
+    for make, c in zip((clusters.nvswitch, clusters.perlmutter, clusters.nvlink_pairs),
+                       rng.permutation([2, 4, 8, 16, 32]).tolist()):
         whole = make()
         small, level = whole.scale_model(hidden=c), int(rng.integers(len(whole.levels)))
         flops, memory = whole.device.flops["float32"], whole.device.memory_bandwidth
@@ -90,12 +91,19 @@ def _make_straggler(rng):
     for slow in rng.permutation(4).tolist():
         faults = Faults({slow: float(rng.uniform(1.2, 1.6))}, jitter=0.05,
                         seed=int(rng.integers(1000)))
-        trace = simulate(strategy, workload, cluster, faults=faults, capture=program)
+        trace = _to_last_sum(simulate(strategy, workload, cluster, faults=faults, capture=program))
         busy, waited = ({r: _total(trace, r, kind) for r in trace.ranks}
                         for kind in ("compute", "wait"))
         questions.append(Question({"trace": trace}, slow, f"one of the traces ({workload!r})",
                                   {"busy": busy, "waited": waited}))
     return questions
+
+
+def _to_last_sum(trace):
+    """The trace up to where all ranks leave their last all-reduce together: what a rank does after
+    that is longest on the slow one, and who ends last would be told without a look at the waits."""
+    sums = trace.select(kind="comm", name="all_reduce")
+    return trace.where((trace["end"] <= sums["end"].max()) & (trace["kind"] != "step"))
 
 
 def _total(trace, rank, kind):
@@ -120,9 +128,9 @@ STRAGGLER = Formula(
     title="Find the slow rank",
     notebook=NOTEBOOK,
     prompt="One rank of four computes more slowly than the others. Given the `trace` of a step of "
-           "`Megatron(tp=4)`, return the number of that rank. `trace.ranks` are the ranks; "
-           "`trace.select(rank=r, kind=\"wait\")` are rows with arrays `[\"start\"]` and "
-           "`[\"end\"]` (s).",
+           "`Megatron(tp=4)`, up to the end of its last all-reduce, return the number of that "
+           "rank. `trace.ranks` are the ranks; `trace.select(rank=r, kind=\"wait\")` are rows "
+           "with arrays `[\"start\"]` and `[\"end\"]` (s).",
     starter='''def find_straggler(trace):
     ends = {r: trace.select(rank=r)["end"].max() for r in trace.ranks}
     return min(ends, key=ends.get)  # who ends first?''',

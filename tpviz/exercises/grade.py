@@ -1,8 +1,10 @@
 """Grading: run the learner's function on real ranks, judge numbers and trace, answer with a hint.
 
 Every try gets fresh random inputs (one process computes what is expected), on each world the
-exercise names. A function that raises or hangs is an answer too: the result carries the rank's own
-traceback, shortened to the learner's lines, or says which rank waits in which collective.
+exercise names; nobody can choose them, so no answer passes that knows some of them by heart. Those
+that went wrong can be had again. A function that raises or hangs is an answer too: the result
+carries the rank's own traceback, shortened to the learner's lines, or says which rank waits in
+which collective.
 """
 
 from collections import Counter
@@ -11,6 +13,7 @@ from html import escape
 
 import numpy as np
 
+from ..checks import whole_number
 from ..runtime.faults import RankError, RankTimeoutError, listed
 from ..trace import Ledger, Trace
 from .catalogue import find
@@ -23,7 +26,11 @@ _hints_given = Counter()
 
 @dataclass(frozen=True)
 class Result:
-    """The verdict on one try; draw its ``trace`` with ``tv.Timeline``."""
+    """The verdict on one try; draw its ``trace`` with ``tv.Timeline``.
+
+    seed : draws the inputs that the verdict is about. case : the ones that went wrong, a
+    `task.Case` or a `formula.Question`; None where all are right, or a rank raised or hung.
+    """
 
     name: str
     passed: bool
@@ -31,6 +38,7 @@ class Result:
     ledger: Ledger | None = field(default=None, repr=False)
     trace: Trace | None = field(default=None, repr=False)
     seed: int = 0
+    case: object = field(default=None, repr=False)
 
     def __bool__(self):
         return self.passed
@@ -41,7 +49,16 @@ class Result:
 
     def __repr__(self):
         ledger = f"\nOne call, seen from the busiest rank:\n{self.ledger}" if self.ledger else ""
-        return f"{self._headline}\n{self.message}{ledger}"
+        return "\n".join(filter(None, (self._headline, f"{self.message}{ledger}", self._again)))
+
+    @property
+    def _again(self):
+        """How a learner gets the same inputs once more."""
+        if self.passed:
+            return ""
+        case = "" if self.case is None else " `result.case` has what went wrong."
+        return (f"The same inputs first: `result = tv.check(\"{self.name}\", {self.name}, "
+                f"seed={self.seed})`.{case}")
 
     def _repr_html_(self):
         colour = "#009E73" if self.passed else "#D55E00"
@@ -51,23 +68,33 @@ class Result:
         details = details and f"<pre>{escape(details.strip())}</pre>"
         style = f"border-left: 4px solid {colour}; padding-left: 1em"
         return (f"<div class='tpviz-result' style='{style}'><b>{escape(self._headline)}</b>"
-                f"<p>{escape(words)}</p>{details}{ledger}</div>")
+                f"<p>{escape(words)}</p>{details}{ledger}"
+                + (self._again and f"<p>{escape(self._again)}</p>") + "</div>")
 
 
 def check(name, fn, timeout=10, seed=None):
     """Grade ``fn`` as the answer to exercise ``name``; what ``fn`` raises becomes a `Result` too.
 
-    timeout: seconds after which ranks that still wait are given up. seed: repeats the random inputs
-    of an earlier try (``result.seed``). Raises ValueError for an unknown name or an ``fn`` that is
-    no function.
+    timeout: seconds after which ranks that still wait are given up. seed: begins with the inputs of
+    an earlier try (``result.seed``); who is right on them gets fresh ones as well. Raises
+    ValueError for an unknown name, an ``fn`` that is no function, a seed that is no whole number.
     """
     exercise = find(name)
     if not callable(fn):
         raise ValueError(f"check({name!r}, fn) needs the function itself, without calling it; "
                          f"got a {type(fn).__name__}")
-    seed = int(np.random.default_rng().integers(2**31)) if seed is None else seed
-    if isinstance(exercise, Formula):
-        return _on_questions(exercise, fn, timeout, seed)
+    grade = _on_questions if isinstance(exercise, Formula) else _on_all_worlds
+    result = None if seed is None else grade(exercise, fn, timeout, whole_number("seed", seed, 0))
+    return grade(exercise, fn, timeout, _fresh()) if result is None or result.passed else result
+
+
+def _fresh():
+    """A seed that nobody knows before."""
+    return int(np.random.default_rng().integers(2**31))
+
+
+def _on_all_worlds(exercise, fn, timeout, seed):
+    """The verdict on a function of tensors: the first world where it is wrong, or the first."""
     results = []
     for axes in exercise.worlds:
         results.append(_on_one_world(exercise, fn, axes, timeout, seed, len(results)))
@@ -97,7 +124,8 @@ def _on_questions(exercise, fn, timeout, seed):
     for question, got in zip(questions, answers):
         message = exercise.judge(question, got)
         if message:
-            return Result(exercise.name, False, message[0].upper() + message[1:], seed=seed)
+            message = message[0].upper() + message[1:]
+            return Result(exercise.name, False, message, seed=seed, case=question)
     return Result(exercise.name, True, exercise.praise(answers), seed=seed)
 
 
@@ -116,7 +144,7 @@ def _on_one_world(exercise, fn, axes, timeout, seed, passed):
         message = next(filter(None, (judge(attempt) for judge in exercise.checks)), None)
         if message:
             message = _context(exercise, axes, passed, message)
-            return Result(exercise.name, False, message, attempt.ledger, trace, seed)
+            return Result(exercise.name, False, message, attempt.ledger, trace, seed, attempt.case)
     first = attempts[0]
     return Result(exercise.name, True, _praise(exercise, first), first.ledger, trace, seed)
 
@@ -144,7 +172,8 @@ def _explain(error):
     """What went wrong inside the ranks, for the person who wrote the function."""
     if isinstance(error, RankTimeoutError):
         return ("your function did not come to its end, so the ranks were stopped. A collective "
-                "ends only when every rank of its group calls it, in the same order."
+                "ends only when every rank of its group calls it, in the same order; and every "
+                "rank makes the same groups, those it is no member of as well."
                 + listed(error.states, "What each rank was doing"))
     if not error.traceback:
         return str(error)

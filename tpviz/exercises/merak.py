@@ -18,8 +18,8 @@ def _make_in_flight(rng):
     p, few = int(rng.integers(5, 9)), int(rng.integers(2, 4))
     m = p + int(rng.integers(1, 5))
     asked = [("1f1b", p, m, int(rng.integers(0, p - 3))), ("1f1b", p, few, 0),
-             (SCP, p, m, int(rng.integers(0, p - 3))), (SCP, p, m, p - 2), (SCP, p, m, p - 1),
-             (SCP, 2, m, 0)]
+             ("1f1b", p, m, p - 2), (SCP, p, m, int(rng.integers(0, p - 3))), (SCP, p, m, p - 2),
+             (SCP, p, m, p - 1), (SCP, 2, m, 0)]
     return [Question(dict(zip(("name", "p", "m", "s"), sizes)), in_flight(*sizes))
             for sizes in asked]
 

@@ -94,9 +94,9 @@ def graph_of(kind, *sizes):
 
 
 def _make_cuts(rng):
-    start = int(rng.integers(0, 3))
-    stop = int(rng.integers(start + 2, 6))
-    asked = ((with_skip, start, stop), (transformer,), (two_streams,))
+    start, length = int(rng.integers(0, 3)), int(rng.integers(6, 9))
+    stop = int(rng.integers(start + 2, length))
+    asked = ((with_skip, start, stop, length), (transformer,), (two_streams,))
     words = (f"a chain with a skip from layer {start} to {stop}", "a transformer layer",
              "two streams")
     questions = []

@@ -29,12 +29,6 @@ def _two_copies(axes, case):
     return Ledger.of([("ends", "all_reduce", "", 1, case.expected[0].nbytes, 2)])
 
 
-def _everywhere(attempt, of_rank):
-    """Whether the ranks returned what the function makes of (rank, its gradients)."""
-    return all(np.array_equal(got, of_rank(rank, grads)) for rank, (got, (grads,)) in
-               enumerate(zip(attempt.outputs, attempt.case.inputs)))
-
-
 def _own_alone(attempt):
     if not attempt.ledger:
         return ("the trace shows no collective. First and last stage each know what their copy did "
@@ -43,22 +37,23 @@ def _own_alone(attempt):
 
 def _by_microbatch(attempt):
     """Judge of what is done with the microbatches."""
-    def ends(part):
-        return lambda rank, grads: part(grads) if 0 < rank < attempt.size - 1 else sum(
-            part(attempt.case.inputs[end][0]) for end in (0, -1))
+    inputs = [grads for (grads,) in attempt.case.inputs]
 
-    m = len(attempt.case.inputs[0][0])
-    if _everywhere(attempt, ends(lambda grads: grads.sum(0))):
+    def ends(part):
+        return lambda rank: part(inputs[rank]) if 0 < rank < attempt.size - 1 else sum(
+            part(inputs[end]) for end in (0, -1))
+
+    m = len(inputs[0])
+    if attempt.equals(ends(lambda grads: grads.sum(0))):
         return (f"every number is {m} times too large. The loss of a step is the mean over its "
                 f"{m} microbatches, so each one's gradient has the share 1/{m}.")
-    if _everywhere(attempt, ends(lambda grads: grads[-1])) or _everywhere(
-            attempt, ends(lambda grads: grads[-1] / m)):
+    if any(attempt.equals(ends(lambda grads, by=by: grads[-1] / by)) for by in (1, m)):
         return "only the last microbatch is left: each has to be added to those before."
 
 
 def _all_stages(attempt):
     total = sum(grads.mean(0) for (grads,) in attempt.case.inputs)
-    if _everywhere(attempt, lambda rank, grads: total):
+    if attempt.equals(lambda rank: total):
         return ("you summed over all stages. Those in the middle have other weights, whose "
                 "gradients have nothing to do with this one: the sum is over first and last.")
 
@@ -79,7 +74,7 @@ def _one_end(attempt):
 
 
 def _for_each(attempt):
-    if len(attempt.right) == attempt.size:
+    if attempt.all_right:
         m = len(attempt.case.inputs[0][0])
         (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
         if sent == m * least:
@@ -206,7 +201,7 @@ def _other_order(attempt):
 
 def _whole_sums(attempt):
     count, _, _ = attempt.ledger.total(collective="all_reduce")
-    if count != 8 and len(attempt.right) == attempt.size:
+    if count != 8 and attempt.all_right:
         return (f"the numbers are right, but the trace shows {attempt}: two parts, two halves, "
                 "forward and backward make 8 sums of half the rows.")
 

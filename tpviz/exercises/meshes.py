@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..mesh import Mesh
 from ..trace import Ledger
 from .checks import FIRST, GENERAL
 from .task import Case, Exercise, whole_numbers
@@ -47,7 +48,7 @@ def _half_way(attempt):
 
 def _added_by_hand(attempt):
     (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
-    if attempt.names() == {"all_gather"} and len(attempt.right) == attempt.size and sent > least:
+    if attempt.names() == {"all_gather"} and attempt.all_right and sent > least:
         return ("the numbers are right, but gathering everything and adding at home moved "
                 f"{sent / least:.2g}x the bytes needed ({sent:g} instead of {least:g} per rank). "
                 "Let reduce_scatter add on the way.")
@@ -61,7 +62,8 @@ def _wrong_order(attempt):
 
 
 def _through_one_rank(attempt):
-    if attempt.names() == {"reduce", "broadcast"}:
+    if attempt.names() == {"reduce", "broadcast"} and attempt.all_right \
+            and attempt.ledger.total(collective="reduce")[0] == 1:
         return ("the numbers are right, but reduce + broadcast pass everything through rank 0: its "
                 "link carries the whole tensor while the others wait. Let each rank be in charge "
                 "of one block: reduce_scatter.")
@@ -116,15 +118,47 @@ def _partial_mlp(attempt):
                 "so the products must still be added along axis tp.")
 
 
+def _row(attempt, rank, axis="tp"):
+    """(x, w1, w2) of the ranks along ``axis`` with ``rank``."""
+    return [attempt.case.inputs[r] for r in Mesh(attempt.axes).group(rank, axis)]
+
+
 def _summed_hidden(attempt):
-    if attempt.names() == {"all_reduce"} and attempt.ledger.total()[0] > 1 and not attempt.right:
+    def early(rank, axis, total):
+        """Y, or this rank's part of it, if H is summed over ``axis`` first."""
+        parts = [(np.maximum(sum(x @ w1 for x, w1, _ in _row(attempt, r, axis)), 0)
+                  @ attempt.case.inputs[r][2]) for r in Mesh(attempt.axes).group(rank, "tp")]
+        return sum(parts) if total else parts[Mesh(attempt.axes).coords(rank)["tp"]]
+
+    if any(attempt.equals(lambda rank, a=axis, t=total: early(rank, a, t))
+           for axis in attempt.axes for total in (True, False)):
         return ("you added the hidden activations over the ranks, but each rank holds other "
                 "columns of H[B, F_tp], not parts of a sum. Keep them apart: relu works on each "
                 "column alone.")
 
 
+def _relu_misplaced(attempt):
+    def linear(rank):
+        return sum(x @ w1 @ w2 for x, w1, w2 in _row(attempt, rank))
+
+    if attempt.equals(linear):
+        return "relu is missing: Y = relu(X W1) W2."
+    if attempt.equals(lambda rank: np.maximum(linear(rank), 0)) or attempt.equals(
+            lambda rank: np.maximum(attempt.case.expected[rank], 0)):
+        return "relu belongs to the hidden activations alone, between the two products, not to Y."
+
+
+def _averaged_over_dp(attempt):
+    n = attempt.axes["dp"]
+    total = sum(attempt.case.expected[::attempt.axes["tp"]])
+    if attempt.equals(lambda rank: total) or attempt.equals(lambda rank: total / n):
+        return ("the sum over tp is right, but then you mixed the results over dp. Ranks with "
+                "another dp coordinate have other rows of X: their Y is of other data, and only "
+                "gradients of weights are ever averaged over dp.")
+
+
 def _gathered_hidden(attempt):
-    if "all_gather" in attempt.names() and len(attempt.right) == attempt.size:
+    if "all_gather" in attempt.names() and attempt.all_right:
         (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
         return ("the numbers are right, but nothing has to be gathered: relu works on each column "
                 f"of H alone, and your rows of W2 fit your columns of H. You sent {sent:g} bytes "
@@ -153,6 +187,7 @@ MLP = Exercise(
     success="Column cut, then row cut: the pair at the heart of Megatron's 1D tensor parallelism.",
     make=_make_mlp,
     needs=_one_on_tp,
-    checks=(*FIRST, _partial_mlp, _summed_hidden, _gathered_hidden, *GENERAL),
+    checks=(*FIRST, _partial_mlp, _summed_hidden, _relu_misplaced, _averaged_over_dp,
+            _gathered_hidden, *GENERAL),
     worlds=({"dp": 2, "tp": 2},),
 )

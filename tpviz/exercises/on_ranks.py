@@ -1,40 +1,70 @@
 """Runs the learner's function on real ranks under the recorder: an `Attempt` per case. A function
 of numbers alone is asked on one rank."""
 
+from numbers import Rational
+
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from ..runtime.launch import launch
+from ..mesh import Mesh
+from ..runtime.launch import launch, shutdown
+from ..runtime.operations import PEER
 from ..runtime.recorder import record
 from ..trace import Trace
+from ..trace.table import members_text
 from .attempt import Attempt
 from .formula import NoAnswer
 
 
 def run(exercise, fn, axes, cases, timeout):
     """Run ``fn`` once per case on a world laid out as ``axes``; returns (attempts, trace of them
-    all)."""
-    size = int(np.prod(list(axes.values())))
+    all).
+
+    Ranks that made unequal numbers of groups are ended: the groups of the next job would not meet.
+    """
     inputs = [case.inputs for case in cases]
-    results = launch(_in_rank, fn, inputs, axes, world_size=size, timeout=timeout)
-    trace = Trace.merge([part for _, part in results], mesh={"axes": axes})
+    results = launch(_in_rank, fn, inputs, axes, world_size=Mesh(axes).size, timeout=timeout)
+    attempts, trace = attempts_of(exercise, axes, cases, results)
+    if any(len(set(attempt.groups)) > 1 for attempt in attempts):
+        shutdown()
+    return attempts, trace
+
+
+def attempts_of(exercise, axes, cases, results):
+    """(attempts, trace) from what the ranks returned."""
+    trace = _named(Trace.merge([part for _, part in results], mesh={"axes": axes}), axes)
     steps = trace.steps
-    return [_attempt(exercise, axes, case, [outputs[i] for outputs, _ in results],
-                     trace.select(step=steps[i])) for i, case in enumerate(cases)], trace
+    attempts = [_attempt(exercise, axes, case, [seen[i] for seen, _ in results],
+                         trace.select(step=steps[i])) for i, case in enumerate(cases)]
+    return attempts, trace
 
 
-def _attempt(exercise, axes, case, outputs, trace):
-    """The facts of one case from its outputs and its part of the trace."""
+def _named(trace, axes):
+    """The trace with groups that the function made by itself called after the axis that has these
+    ranks, or after the ranks; the recorder calls each of them "world"."""
+    known = {members_text(group): axis for axis in axes for group in Mesh(axes).groups(axis)}
+    known[members_text(range(Mesh(axes).size))] = "world" if len(axes) > 1 else next(iter(axes))
+    own = (trace["kind"] == "comm") & ~np.isin(trace["axis"], list(axes))
+    own &= ~np.isin(trace["name"], list(PEER))
+    names = [known.get(members, f"ranks {members}") if there else axis for members, axis, there in
+             zip(trace["members"].tolist(), trace["axis"].tolist(), own)]
+    return Trace({**trace.columns, "axis": np.array(names, str)}, trace.meta)
+
+
+def _attempt(exercise, axes, case, seen, trace):
+    """The facts of one case from (output, groups made) of each rank and its part of the trace."""
+    outputs, groups = zip(*seen)
     ranks = range(len(outputs))
     ledgers = [trace.ledger(rank=rank) for rank in ranks]
     flops = [int(trace.select(rank=rank)["flops"].sum()) for rank in ranks]
     comm = trace.select(kind="comm")
     waited = np.isin(comm["id"], trace["waits_for"])
     busiest = max(ledgers, key=lambda ledger: ledger.total()[::-1])
-    return Attempt(axes, case, outputs, busiest, exercise.needs(axes, case), flops=max(flops),
-                   unwaited=tuple(np.unique(comm["name"][~waited]).tolist()), trace=trace)
+    return Attempt(axes, case, list(outputs), busiest, exercise.needs(axes, case),
+                   flops=max(flops), unwaited=tuple(np.unique(comm["name"][~waited]).tolist()),
+                   groups=groups, trace=trace)
 
 
 def ask(fn, questions, timeout):
@@ -60,6 +90,8 @@ def _bare(value):
         return tuple(map(_bare, value))
     if isinstance(value, (np.generic, torch.Tensor)):
         return value.item()
+    if isinstance(value, Rational) and not isinstance(value, int):
+        return float(value)
     known = isinstance(value, (int, float, str)) and not isinstance(value, bool)
     return value if known else NoAnswer(type(value).__name__)
 
@@ -69,18 +101,26 @@ def _in_rank(fn, inputs, axes):
     mesh = []
     if list(axes) != ["world"]:
         mesh = [init_device_mesh("cpu", tuple(axes.values()), mesh_dim_names=tuple(axes))]
-    rank, outputs = dist.get_rank(), []
+    rank, seen, world = dist.get_rank(), [], dist.distributed_c10d._world
     with record() as rec:
         for case in inputs:
             tensors = [torch.from_numpy(array.copy()) for array in case[rank]]
+            made = world.group_count  # of groups whose names are numbers: equal on all ranks
             with rec.step():
-                outputs.append(_plain(fn(*tensors, *mesh)))
+                output = _plain(fn(*tensors, *mesh))  # waits, if it is what a collective returned
+            seen.append((output, world.group_count - made))
     for axis in axes if mesh else ():
         # Ends what was never waited for: its last reference to the group must not be its thread's.
         dist.barrier(mesh[0].get_group(axis))
-    return outputs, rec.trace
+    return seen, rec.trace
 
 
 def _plain(value):
-    """A tensor as an array; of anything else, the name of its type."""
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else type(value).__name__
+    """A tensor as an array; of anything else, what it is."""
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    try:
+        value = value.detach().cpu()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    except (TypeError, RuntimeError):  # sparse, on no device, ...
+        return f"a tensor of {value.dtype}, {value.layout}, on {value.device}"

@@ -45,7 +45,7 @@ def _one_rank_only(attempt):
 
 def _gathered(attempt):
     (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
-    if "all_gather" in attempt.names() and sent > least and len(attempt.right) == attempt.size:
+    if "all_gather" in attempt.names() and sent > least and attempt.all_right:
         return (f"the numbers are right, but you moved {sent / least:.2g}x the bytes needed: "
                 f"all_gather brings every rank all {attempt.size} tensors ({sent:g} bytes sent per "
                 f"rank, {least:g} would do). Let the collective do the adding.")

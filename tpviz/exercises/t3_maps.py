@@ -130,7 +130,7 @@ def t3_ring_maps(ranks):
 
 
 def _make_ring(rng):
-    sizes = [4, 2, int(rng.choice([3, 5, 6, 7]))]
+    sizes = [4, 2, *rng.choice([3, 5, 6, 7, 8], 2, replace=False).tolist()]
     return [Question({"ranks": n}, (), f"{n} ranks", {"collective": "ring_rs"}) for n in sizes]
 
 
@@ -167,7 +167,7 @@ def _make_other(rng):
     names = rng.permutation(["direct_rs", "ring_ag", "all_to_all"]).tolist()
     return [Question({"collective": name, "ranks": n}, (), f"{WORDS[name]} of {n} ranks",
                      {"collective": name})
-            for name in names for n in (4, int(rng.choice([2, 3, 5])))]
+            for name in names for n in (4, int(rng.choice([2, 3, 5, 6, 7])))]
 
 
 OTHER = Mapped(

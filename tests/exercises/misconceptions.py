@@ -1,0 +1,204 @@
+"""Plausible wrong answers to formulas and choices, with words of the verdict, and right ones
+written in other ways. ``WRONG`` {name: [(answer, words)]}, ``RIGHT`` {name: [answer]}."""
+
+from fractions import Fraction
+from math import ceil, inf, log2, nan
+
+import solutions_atp as atp
+import solutions_costs as costs
+from solutions_costs_runs import _seconds
+
+
+def _named(name, fn):
+    fn.__name__ = name
+    return fn
+
+
+def constant(value, name):
+    """An answer that is the same for every question."""
+    return _named(name, lambda *asked: value)
+
+
+# --- numbers of any kind: what a formula must refuse everywhere ---
+NO_ANSWERS = [constant(value, f"returns_{name}") for name, value in {
+    "none": None, "nan": nan, "inf": inf, "a_complex": 1j, "a_dict": {}, "huge": 10 ** 400,
+    "nans": (nan,) * 4, "nothing": [], "unequal_parts": [[0, 1], [2]], "zero": 0, "one": 1,
+    "text": "?"}.items()]
+
+
+# --- notebook 02 ---
+def time_latency_of_each_byte(payload, n, latency, bandwidth):
+    return 2 * (n - 1) * (latency + payload / bandwidth)
+
+
+def time_of_a_tree(payload, n, latency, bandwidth):
+    return 2 * log2(n) * (latency + payload / bandwidth)
+
+
+def time_of_four_ranks(payload, n, latency, bandwidth):
+    return costs.ring_time(payload, 4, latency, bandwidth)
+
+
+def time_exact(payload, n, latency, bandwidth):
+    return 2 * (n - 1) * (Fraction(latency) + Fraction(payload, n) / Fraction(bandwidth))
+
+
+def bus_always_once(collective, payload, n, seconds):
+    return (n - 1) / n * payload / seconds
+
+
+def bus_of_eight_ranks(collective, payload, n, seconds):
+    return costs.bus_bandwidth(collective, payload, 8, seconds)
+
+
+def _axis_seconds(cluster, mesh, payload):
+    return lambda axis: cluster.collective_time("all_reduce", payload, mesh.axes[axis],
+                                                cluster.axis_link(mesh, axis))
+
+
+def axis_slowest(*asked):
+    return max(asked[1].axes, key=_axis_seconds(*asked))
+
+
+def axis_outermost(cluster, mesh, payload):
+    return mesh.names[0]
+
+
+def axis_of_least_latency(cluster, mesh, payload):
+    return min(mesh.axes, key=lambda axis: cluster.axis_link(mesh, axis).latency)
+
+
+def axis_x(cluster, mesh, payload):
+    return "x"
+
+
+def axis_by_library(*asked):
+    return min(asked[1].axes, key=_axis_seconds(*asked))
+
+
+def _root(payload, links, latency, bandwidth):
+    return (links * payload / (latency * bandwidth)) ** 0.5
+
+
+def chunks_of_all_links(*sizes):
+    return round(_root(*sizes))
+
+
+def chunks_rounded_up(payload, links, *rates):
+    return ceil(_root(payload, links - 1, *rates))
+
+
+def chunks_without_links(payload, links, *rates):
+    return round(_root(payload, 1, *rates))
+
+
+def rates_grow(flops, memory_bandwidth, bandwidth, latency, c):
+    return flops * c ** 2, memory_bandwidth * c, bandwidth * c, latency
+
+
+def rates_of_cubes(flops, memory_bandwidth, bandwidth, latency, c):
+    return flops / c ** 3, memory_bandwidth / c, bandwidth / c, latency
+
+
+def straggler_ends_last(trace):
+    return max(trace.ranks, key=lambda r: trace.select(rank=r)["end"].max())
+
+
+def straggler_ends_first(trace):
+    return min(trace.ranks, key=lambda r: trace.select(rank=r)["end"].max())
+
+
+def straggler_computes_least(trace):
+    return min(trace.ranks, key=lambda r: _seconds(trace, r, "compute"))
+
+
+# --- notebook 03 ---
+def owned_always_row(weight, shape, mesh, order, rank):
+    return atp.owned(weight, shape, mesh, "row", rank)
+
+
+def owned_by_rank_0(weight, shape, mesh, order, rank):
+    return atp.owned(weight, shape, mesh, order, 0)
+
+
+def wire_in_float32(*sizes):
+    return atp.wire_bytes(*sizes[:-1], 4)
+
+
+def wire_axes_exchanged(d1, d2, *others):
+    return atp.wire_bytes(d2, d1, *others)
+
+
+def best_weighs_twice(*asked):
+    return atp._best(*asked, second=2)
+
+
+def best_weighs_four_times(*asked):
+    return atp._best(*asked, second=4)
+
+
+def best_turned(*asked):
+    return atp.best_mesh(*asked)[::-1]
+
+
+def best_is_worst(world_size, b1, b2):
+    return 1, world_size
+
+
+def best_with_whole_rings(world_size, b1, b2):
+    """d in place of d - 1 adds the same to all meshes."""
+    meshes = [(world_size >> k, 1 << k) for k in range(world_size.bit_length())]
+    return min(meshes, key=lambda m: m[0] / b1 + 3 * m[1] / b2)
+
+
+RIGHT = {
+    "ring_time": [time_exact],
+    "axis_for_tp": [axis_by_library],
+    "atp_best_mesh": [best_with_whole_rings],
+}
+
+WRONG = {
+    "ring_time": [
+        (time_latency_of_each_byte, "the answer is|one latency"),
+        (time_of_a_tree, "the answer is"),
+        (time_of_four_ranks, "n=2, .* the answer is"),
+    ],
+    "bus_bandwidth": [
+        (bus_always_once, "all_reduce.* the answer is"),
+        (bus_of_eight_ranks, "n=4, .* the answer is"),
+    ],
+    "axis_for_tp": [
+        (axis_slowest, "an all-reduce takes .* us along"),
+        (axis_outermost, "an all-reduce takes .* us along"),
+        (axis_of_least_latency, "4,096 bytes on two wide NVLink nodes"),
+        (axis_x, "us along x, but .* us along y"),
+    ],
+    "best_chunks": [
+        (chunks_of_all_links, "(fewer|more) chunks are faster here"),
+        (chunks_rounded_up, "(fewer|more) chunks are faster here"),
+        (chunks_without_links, "more chunks are faster here"),
+    ],
+    "scale_rates": [
+        (rates_grow, "flops .* they shrink by c"),
+        (rates_of_cubes, "flops .* they shrink by c"),
+    ],
+    "find_straggler": [
+        (straggler_ends_last, "All ranks leave an all-reduce together|rank 0 waits the longest"),
+        (straggler_ends_first, "All ranks leave an all-reduce together|rank 0 waits the longest"),
+        (straggler_computes_least, "it is early, and waits for another one|it is not rank"),
+    ],
+    "atp_owned": [
+        (owned_always_row, "order column, .* the axes are exchanged"),
+        (owned_by_rank_0, r"rank \d .*(the answer is|you counted)"),
+    ],
+    "atp_wire_bytes": [
+        (wire_in_float32, "itemsize=2: the ledger has .* 2 times as many"),
+        (wire_axes_exchanged, "the axes are exchanged"),
+    ],
+    "atp_best_mesh": [
+        (best_weighs_twice, "d2 has too many ranks|Weigh the axes|A square"),
+        (best_weighs_four_times, "d1 has too many ranks|Weigh the axes|A square"),
+        (best_turned, "Weigh the axes|d2 has too many ranks|A square"),
+        (best_is_worst, r"\(1, \d+\) spends .* d2 has too many ranks|Weigh the axes"),
+    ],
+}

@@ -1,0 +1,157 @@
+"""As `misconceptions`, of notebooks 04 to 06."""
+
+import solutions_axonn as axonn
+import solutions_merak as merak
+import solutions_t3 as t3
+
+
+# --- notebook 04 ---
+def coords_always_yxz(rank, grid, order):
+    return axonn.coords(rank, grid, "yxz")
+
+
+def piece_without_z(weight, shape, grid, rank):
+    return axonn.piece(weight, shape, (*grid[:2], 1, grid[3]), rank)
+
+
+def piece_always_second(weight, shape, grid, rank):
+    return axonn.piece("down", shape, grid, rank)
+
+
+def grid_wire_in_float32(*sizes):
+    return axonn.wire(*sizes[:-1], 4)
+
+
+def grid_wire_of_other_weight(k, n, *others):
+    return axonn.wire(n, k, *others)
+
+
+def special_turned(scheme, ranks, node):
+    return axonn.special(scheme, ranks, ranks // node)
+
+
+def special_of_eight(scheme, ranks, node):
+    return axonn.special(scheme, 8, node)
+
+
+# --- notebook 05 ---
+def in_flight_one_more_in_1f1b(name, p, m, s):
+    return min(m, p - s) + (s == p - 2)
+
+
+def in_flight_one_more_everywhere(name, p, m, s):
+    return min(m, p - s) + (name == merak.SCP)
+
+
+def in_flight_from_the_other_end(name, p, m, s):
+    return min(m, s + 1)
+
+
+def bubble_as_plain(p, m, f, r, b):
+    return [(m + p - 1) * (f + r + b)] * 3
+
+
+def bubble_twice_filled(p, m, f, r, b):
+    return [(m + 2 * (p - 1)) * (f + r + b)] * 3
+
+
+def keep_what_is_kept(name, p, layers, keep):
+    return [layers - dropped for dropped in merak.keep(name, p, layers, keep)]
+
+
+def keep_from_the_other_end(name, p, layers, keep):
+    return merak.keep(name, p, layers, keep)[::-1]
+
+
+def memory_of_what_is_dropped(name, p, m, s, whole, inputs, keep):
+    return merak.memory(name, p, m, s, whole, inputs, 1 - keep)
+
+
+def memory_without_backward(name, p, m, s, whole, inputs, keep):
+    return merak.memory(name, p, m, s, whole, inputs, keep, one=0)
+
+
+# --- notebook 06 ---
+def share_in_percent(*sizes):
+    sent, part = t3.share(*sizes)
+    return sent, 100 * part
+
+
+def share_of_the_gemm(*sizes):
+    sent, part = t3.share(*sizes)
+    return sent, 1 - part
+
+
+def order_of_all(rank, ranks):
+    return list(range(ranks))
+
+
+def order_backwards(rank, ranks):
+    return t3.order(rank, ranks)[::-1]
+
+
+def order_of_four(rank, ranks):
+    return t3.order(rank, 4)
+
+
+def pays_in_float16(k, ranks, flops, link, itemsize):
+    return t3.pays(k, ranks, flops, link, 2)
+
+
+def traffic_as_kernel(how, step, ranks):
+    return t3.traffic("kernel", step, ranks)
+
+
+def traffic_of_eight(how, step, ranks):
+    return t3.traffic(how, step, 8)
+
+
+RIGHT = {
+}
+
+WRONG = {
+    "axonn_coords": [(coords_always_yxz, "order='xyz'.*the right numbers for other axes")],
+    "axonn_piece": [
+        (piece_without_z, "that is the whole block"),
+        (piece_always_second, "x and y are exchanged"),
+    ],
+    "axonn_wire_bytes": [
+        (grid_wire_in_float32, "these are counts of numbers|bytes, you returned"),
+        (grid_wire_of_other_weight, "each other's bytes|bytes, you returned"),
+    ],
+    "axonn_special": [
+        (special_turned, "(Weights are in pieces within a node|A node is one copy)"),
+        (special_of_eight, "16 ranks"),
+    ],
+    "merak_in_flight": [
+        (in_flight_one_more_in_1f1b, "name='1f1b', .*you returned 3"),
+        (in_flight_one_more_everywhere, "shifted_critical_path.* you returned"),
+        (in_flight_from_the_other_end, "Ranks are counted from 0|the answer is"),
+    ],
+    "merak_bubble": [
+        (bubble_as_plain, "early_recompute takes"),
+        (bubble_twice_filled, "1f1b takes"),
+    ],
+    "merak_keep": [
+        (keep_what_is_kept, "the answer is"),
+        (keep_from_the_other_end, "the answer is"),
+    ],
+    "merak_memory": [
+        (memory_of_what_is_dropped, "the answer is"),
+        (memory_without_backward, "the answer is"),
+    ],
+    "t3_share": [
+        (share_in_percent, "the bytes are right; .* so the part is"),
+        (share_of_the_gemm, "the bytes are right; .* so the part is"),
+    ],
+    "t3_order": [
+        (order_of_all, "so that one has to be the last"),
+        (order_backwards, "so that one has to be the last|needs it at position"),
+        (order_of_four, "not each of the chunks|computes chunk"),
+    ],
+    "t3_pays": [(pays_in_float16, "a number has 4 bytes here")],
+    "t3_traffic": [
+        (traffic_as_kernel, "its stores go to the next GPU"),
+        (traffic_of_eight, "all N chunks|it is the last|In this step"),
+    ],
+}
