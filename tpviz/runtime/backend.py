@@ -7,12 +7,14 @@ event; always, the status board learns what this rank is in, so that a hang can 
 """
 
 import contextlib
+import inspect
 import time
 
 import torch
 import torch.distributed as dist
 
 from . import board, meshes  # noqa: F401  (meshes: axes get their names)
+from .compiled import leave_alone
 from .devices import inner_kind
 from .operations import OPERATIONS, PEER
 from .scatter import can_scatter, scatter
@@ -221,6 +223,8 @@ def _operation(method, collective, payload_of):
 
 for _method, (_collective, _payload) in OPERATIONS.items():
     setattr(TracedGroup, _method, _operation(_method, _collective, _payload))
+for _kind in TracedGroup, TracedWork:
+    leave_alone(*filter(inspect.isfunction, vars(_kind).values()))
 
 
 def _describe(collective, seq, axis, members, payload):

@@ -32,6 +32,11 @@ class MemoryHook(TorchDispatchMode):
         self.totals = dict.fromkeys(KINDS, 0)
         self.samples, self.hooks = [], []
 
+    @classmethod
+    def ignore_compile_internals(cls):
+        """True: what is compiled runs as compiled, and its allocations are seen."""
+        return True
+
     def __enter__(self):
         tensors, states = _alive(self.fake)
         for t in states:
@@ -53,10 +58,14 @@ class MemoryHook(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        kind = "optimizer" if self.phases.in_optimizer else "activations"
-        for t in _flat(result):
-            self._see(t, kind)
+        self.see(result)
         return result
+
+    def see(self, value):
+        """Count the tensors of ``value`` that are new."""
+        kind = "optimizer" if self.phases.in_optimizer else "activations"
+        for t in _flat(value):
+            self._see(t, kind)
 
     def _see(self, tensor, kind):
         tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor's bytes are its local shard's
@@ -116,8 +125,8 @@ def _alive(fake):
     gc.collect()  # what only cycles keep is not the program's memory
     objects = gc.get_objects()
     tensors = [o for o in objects if issubclass(type(o), torch.Tensor) and o.device.type != "meta"]
-    if fake:  # this process may hold others, of whatever else it does
-        tensors = [t for t in tensors if isinstance(getattr(t, "_local_tensor", t), FakeTensor)]
+    # This process may hold others: for a capture, of whatever else it does; else the compiler's.
+    tensors = [t for t in tensors if isinstance(getattr(t, "_local_tensor", t), FakeTensor) == fake]
     states = [
         t
         for o in objects

@@ -23,6 +23,7 @@ from tpviz.trace.table import Event, Trace, members_text
 from . import backend, compute
 from .clock import CudaClock
 from .clock import clock as host_or_device_clock
+from .compiled import CompiledCode
 from .devices import badge
 from .memory import MemoryHook
 from .phases import Phases
@@ -56,14 +57,25 @@ class Recorder:
             )
         if self.hooks:
             raise RuntimeError("a recorder records once; make another one with tv.record()")
-        now, note = self._clock()
-        hook = compute.KernelHook if self.detail == "kernels" else compute.EveryOperator
-        self.hooks = [hook(now, note)] + ([self.memory] if self.memory else [])
+        self.hooks = self._hooks()
         self.phases.start()
         backend.recorder, backend.pacer = self, self.pacer
         for h in self.hooks:
             h.__enter__()
         return self
+
+    def _hooks(self):
+        captured = self.clock is not None  # on fake tensors, which are never compiled
+        now, note = self._clock()
+        if self.detail == "kernels":
+            kernels = compute.KernelHook(now, note, fake=captured)
+        else:
+            kernels = compute.EveryOperator(now, note)
+        hooks = [kernels, self.memory] if self.memory else [kernels]
+        if not captured:
+            see = self.memory.see if self.memory else None
+            hooks.append(CompiledCode(now, note, [self.phases, kernels], see))
+        return hooks
 
     def _clock(self):
         """(now, note) for the hooks; with a cluster kernels are paced before they are noted."""
