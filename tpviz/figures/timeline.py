@@ -44,7 +44,7 @@ def timeline_scene(trace, critical=False):
     lanes = _lanes(drawn)
     bars, keys, strings = _bars(drawn, lanes, zero)
     return {
-        "badge": str(trace.meta.get("badge") or "origin unknown"),
+        "badge": trace.badge,
         "title": " on ".join(
             str(trace.meta[k]) for k in ("strategy", "workload") if trace.meta.get(k)
         ),

@@ -13,7 +13,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from . import board, meshes  # noqa: F401  (meshes: axes get their names)
+from . import board, groups, meshes  # noqa: F401  (imported for what they change in torch)
 from .compiled import leave_alone
 from .devices import inner_kind
 from .operations import OPERATIONS, PEER

@@ -20,7 +20,7 @@ from tpviz.simulation.faults import Faults
 from tpviz.trace.ledger import wire_bytes
 from tpviz.trace.table import Event, Trace, members_text
 
-from . import backend, compute
+from . import backend, compute, groups
 from .clock import CudaClock
 from .clock import clock as host_or_device_clock
 from .compiled import CompiledCode
@@ -62,6 +62,7 @@ class Recorder:
         backend.recorder, backend.pacer = self, self.pacer
         for h in self.hooks:
             h.__enter__()
+        self.begun = self.clock.now(), time.perf_counter()
         return self
 
     def _hooks(self):
@@ -95,6 +96,7 @@ class Recorder:
         if exc[0] is None:
             if self.pacer:
                 self.pacer.close()
+                self.whole = self.clock.now() - self.begun[0], time.perf_counter() - self.begun[1]
             self.trace = self._build()
 
     @contextmanager
@@ -234,8 +236,13 @@ class Recorder:
             "overhead": self.own_seconds + count * kernel_cost(),
             "detail": self.detail,
         }
+        unrecorded = groups.unrecorded(backend.is_recorded) if dist.is_initialized() else []
+        if unrecorded:
+            meta["unrecorded"] = unrecorded
         if self.pacer:
-            meta |= self.pacer.meta([end - start for _, start, end in self.steps], self.walls)
+            span, wall = self.whole
+            spans = [end - start for _, start, end in self.steps] or [span]
+            meta |= self.pacer.meta(spans, self.walls or [wall])
         if self.memory:
             meta["memory"] = {rank: self.memory.series()}
         return meta
