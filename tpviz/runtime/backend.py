@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from . import board, groups, meshes  # noqa: F401  (imported for what they change in torch)
-from .compiled import leave_alone
 from .devices import inner_kind
+from .frames import leave_alone
 from .operations import OPERATIONS, PEER
 from .scatter import can_scatter, scatter
 from .staging import StagedWork, needs_staging, staged

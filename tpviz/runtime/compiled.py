@@ -2,7 +2,7 @@
 
 Dynamo traces whatever Python runs in a frame that it compiles. So what follows a program pauses
 while it compiles, and frames of ours that run between compiled ones are left as they are
-(`leave_alone`). Nothing of a recording gets into compiled code nor into its guards: what was
+(`frames`). Nothing of a recording gets into compiled code nor into its guards: what was
 compiled before is used while recording, and what was compiled meanwhile is used afterwards.
 
 Kernels that Inductor generates are no operators. They are globals of the modules that it writes,
@@ -16,16 +16,6 @@ import sys
 import torch
 
 from . import compute
-
-_frames = torch._C._dynamo.eval_frame
-
-
-def leave_alone(*functions, with_callees=True):
-    """Have Dynamo run these functions, and by default whatever they call, as plain Python."""
-    skip = _frames._FrameAction.SKIP
-    inner = skip if with_callees else _frames._FrameAction.DEFAULT
-    for function in functions:
-        _frames.set_code_exec_strategy(function.__code__, _frames._FrameExecStrategy(skip, inner))
 
 
 class CompiledCode:

@@ -20,6 +20,8 @@ from torch.utils.flop_counter import flop_registry
 
 from tpviz import labels
 
+from .frames import leave_alone
+
 KERNELS = """
 mm addmm bmm baddbmm mm.out addmm.out bmm.out baddbmm.out convolution convolution_backward
 _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
@@ -108,6 +110,7 @@ def _kernel(operator, key):
         note((operator, _resumed or start, end, task, sequence, labels._current, shapes, dtype))
         return result
 
+    leave_alone(kernel)
     return kernel
 
 
@@ -226,6 +229,9 @@ class EveryOperator(TorchDispatchMode):
         shapes, dtype = (None, None) if _is_view(func) else _shapes(args, result)
         self.note(fields(func, start, end, shapes, dtype))
         return result
+
+
+leave_alone(EveryOperator.__torch_dispatch__)
 
 
 def fields(operator, start, end, shapes, dtype):

@@ -15,6 +15,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .frames import leave_alone
+
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 
 
@@ -96,6 +98,7 @@ class MemoryHook(TorchDispatchMode):
                 self._sample()
             return storage
 
+        leave_alone(resize_)
         torch.UntypedStorage.resize_ = resize_
 
     def _gone(self, key):
@@ -115,6 +118,9 @@ class MemoryHook(TorchDispatchMode):
         """{"time": seconds, kind: bytes at that time, ...}: the last sample of each moment."""
         columns = list(zip(*self.samples)) or [()] * 5
         return dict(zip(("time", *KINDS), map(list, columns)))
+
+
+leave_alone(MemoryHook.__torch_dispatch__, MemoryHook._gradient_of)
 
 
 def _alive(fake):

@@ -17,7 +17,7 @@ from torch.optim import optimizer as optimizer_hooks
 
 from tpviz import labels
 
-from .compiled import leave_alone
+from .frames import leave_alone
 
 _task_id = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node
@@ -213,6 +213,7 @@ def _watch_optimizers():
             if not torch.compiler.is_compiling() and _following:
                 _following.optimizing(begins)
 
+        leave_alone(tell)
         return tell
 
     optimizer_hooks.register_optimizer_step_pre_hook(hook(True))
