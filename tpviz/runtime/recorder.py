@@ -26,6 +26,7 @@ from .clock import clock as host_or_device_clock
 from .compiled import CompiledCode
 from .devices import badge
 from .memory import MemoryHook
+from .overhead import kernel_cost
 from .phases import Phases
 
 DETAILS = ("kernels", "all")
@@ -284,27 +285,3 @@ def record(memory=False, detail="kernels", cluster=None, faults=None):
             stacklevel=2,
         )
     return Recorder(memory, detail, cluster=cluster, faults=faults)
-
-
-_kernel_cost = None
-
-
-def kernel_cost():
-    """Seconds that recording adds to one kernel, measured once on a one-element product."""
-    global _kernel_cost
-    if _kernel_cost is None and backend.recorder is None:
-        x = torch.ones(1, 1)
-        plain = _seconds_each(lambda: x @ x)
-        with compute.KernelHook(time.perf_counter, [].append):
-            _kernel_cost = max(0.0, _seconds_each(lambda: x @ x) - plain)
-    return _kernel_cost or 0.0
-
-
-def _seconds_each(function, times=300):
-    best = float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        for _ in range(times):
-            function()
-        best = min(best, (time.perf_counter() - start) / times)
-    return best
