@@ -19,10 +19,15 @@ RANKS = 2
 CLUSTER = tv.clusters.nvlink_pairs(pairs=1).scale_model(hidden=64, slow_motion=50)
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("inductor"))
+
+
 @pytest.fixture(autouse=True)
-def compiler(monkeypatch, tmp_path):
-    """Fresh, with its files in a folder of the test and no processes of its own."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+def compiler(monkeypatch, cache):
+    """Fresh, with its files in a folder of these tests and no processes of its own."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", cache)
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
     torch._dynamo.reset()
     counters.clear()
