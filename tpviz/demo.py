@@ -65,7 +65,7 @@ def show(name, strategy, workload, reference, out):
     trace, taken = timed(tv.run, strategy, workload, steps=len(reference), warmup=0, memory=False)
     losses = trace.meta["losses"]
     largest = max(abs(a - b) for a, b in zip(losses, reference))
-    badge = trace.meta["badge"]
+    badge = trace.badge
     print(f"\n{strategy!r}\n{strategy.world_size} real ranks ({badge}): {taken:.1f} s")
     print(loss_table(reference, losses))
     print(f"largest difference of a loss: {largest:.1e}, "

@@ -125,7 +125,8 @@ def test_bad_input_is_named():
 def test_an_emulated_run_names_the_seeded_fault(faults, named):
     slow = CLUSTER.scale_model(slow_motion=8)
     made = tv.compare(STRATEGY, WORKLOAD, slow, steps=3, faults=faults)
-    assert made.badges == ("predicted", "simulated", "emulated")
+    assert made.badges == ("predicted", "simulated", made.measured.badge)
+    assert made.measured.meta["badge"] == "emulated"  # the badge also says where a run was late
     parts = made.residual.parts
     assert sum(parts.values()) == pytest.approx(made.measured.step_time, rel=1e-9)
     assert named in made.residual.verdict

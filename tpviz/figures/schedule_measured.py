@@ -52,7 +52,7 @@ def measured(trace, count=None):
                      ) if count else ()
     except ValueError:
         held = ()
-    return Measured(str(trace.meta.get("badge") or "origin unknown"), bars, makespan, idle, held)
+    return Measured(trace.badge, bars, makespan, idle, held)
 
 
 def _bars(events):

@@ -56,7 +56,7 @@ def timeline_levels(trace, critical=False):
     level, spans = bars.level(), step_spans(trace)
     steps = [[float(start - zero), float(end - zero)] for start, end in zip(*spans[1:])]
     scene = {
-        "badge": str(trace.meta.get("badge") or "origin unknown"),
+        "badge": trace.badge,
         "title": " on ".join(
             str(trace.meta[k]) for k in ("strategy", "workload") if trace.meta.get(k)
         ),

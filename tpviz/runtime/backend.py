@@ -8,13 +8,15 @@ event; always, the status board learns what this rank is in, so that a hang can 
 
 import contextlib
 import functools
+import inspect
 import time
 
 import torch
 import torch.distributed as dist
 
-from . import adapters, board, meshes  # noqa: F401  (imported for what they change in torch)
+from . import adapters, board, groups, meshes  # noqa: F401  (for what they change in torch)
 from .devices import inner_kind
+from .frames import leave_alone
 from .operations import BLOCKING, OPERATIONS, PEER
 from .scatter import can_scatter, scatter
 from .staging import DoneWork, needs_staging, staged
@@ -243,6 +245,8 @@ def _blocking(operation):
 for _method, (_collective, _payload) in OPERATIONS.items():
     _forwarding = _operation(_method, _collective, _payload)
     setattr(TracedGroup, _method, _blocking(_forwarding) if _method in BLOCKING else _forwarding)
+for _kind in TracedGroup, TracedWork:
+    leave_alone(*filter(inspect.isfunction, vars(_kind).values()))
 
 
 def _describe(collective, seq, axis, members, payload):

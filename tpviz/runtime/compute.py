@@ -2,12 +2,16 @@
 
 A `TorchDispatchMode` sees all operators but costs about 8 us each, 25 % of a small step, most of it
 spent on views. So by default only the operators that carry the FLOPs, and the optimizer's
-(`KERNELS`), are intercepted, by registering a Python kernel for them at a dispatch key above
-autograd that no device uses (AutocastIPU) and including that key while recording. What is noted of
-a call is as little as possible, and read later: between two GEMMs the caches are cold, and Python
-runs ten times slower than in a loop. See docs/adr/0003. ``detail="all"`` takes the dispatch mode.
+(`KERNELS`), are intercepted, by registering a Python kernel for them while recording: at
+BackendSelect, the dispatch key that all operators pass last before their device's kernel. Autograd
+and DTensor are over by then, and a thread's dispatch state, which compiled code is guarded by,
+stays as it is. What is noted of a call is as little as possible, and read later: between two GEMMs
+the caches are cold, and Python runs ten times slower than in a loop. See docs/adr/0003.
+``detail="all"`` takes the dispatch mode. Fake tensors are noted when captured, at a key above
+autograd that nothing else uses (AutocastIPU): many never come down to a device.
 """
 
+from threading import get_ident
 from typing import NamedTuple
 
 import torch
@@ -16,8 +20,10 @@ from torch.utils.flop_counter import flop_registry
 
 from tpviz import labels
 
+from .frames import leave_alone
+
 KERNELS = """
-mm addmm bmm baddbmm convolution convolution_backward
+mm addmm bmm baddbmm mm.out addmm.out bmm.out baddbmm.out convolution convolution_backward
 _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
 _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward
 _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
@@ -25,13 +31,12 @@ _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
 _fused_adamw_ _fused_adam_ _fused_sgd_
 """.split()
 
-_KEY = torch._C.DispatchKey.AutocastIPU
-_KEY_NAME = "AutocastIPU"
-_BELOW = torch._C._dispatch_keyset_full_after(_KEY)
+_DEVICE_KEY, _FAKE_KEY = "BackendSelect", "AutocastIPU"
 _task_id = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node
 
 _observe = None  # (clock's now, callable(Note)) while recording and not inside a kernel
+_thread = 0  # the one that records; of others', only autograd's are noted
 _resumed = None  # when the last wait inside it ended
 
 
@@ -72,20 +77,25 @@ _SAME_AS = {
 }
 
 
-def _kernel(operator):
+def _key(name):
+    return getattr(torch._C.DispatchKey, name)
+
+
+def _kernel(operator, key):
     redispatch = operator._handle.redispatch_boxed  # what operator.redispatch calls, a frame less
+    below = torch._C._dispatch_keyset_full_after(_key(key))
     first = _GEMMS.get(operator.overloadpacket)
 
     def kernel(keyset, *args, **kwargs):
         global _observe, _resumed
         observe = _observe
-        if observe is None:
-            return redispatch(keyset & _BELOW, *args, **kwargs)
+        if observe is None or (get_ident() != _thread and _task_id() < 0):
+            return redispatch(keyset & below, *args, **kwargs)
         now, note = observe
         _observe = _resumed = None  # what this kernel calls is part of it
         start = now()
         try:
-            result = redispatch(keyset & _BELOW, *args, **kwargs)
+            result = redispatch(keyset & below, *args, **kwargs)
         finally:
             _observe = observe
         end, task = now(), _task_id()
@@ -100,6 +110,7 @@ def _kernel(operator):
         note((operator, _resumed or start, end, task, sequence, labels._current, shapes, dtype))
         return result
 
+    leave_alone(kernel)
     return kernel
 
 
@@ -136,39 +147,57 @@ def has_flops(operator):
     return operator.overloadpacket in flop_registry or operator.overloadpacket in _SAME_AS
 
 
-def _register():
-    everything = torch.library.Library("_", "IMPL")
-    everything.fallback(torch.library.fallthrough_kernel, _KEY_NAME)
+def _register(key):
+    """The kernels of `KERNELS` at a dispatch key, for as long as the library returned is kept."""
     aten = torch.library.Library("aten", "IMPL")
     for name in KERNELS:
-        operator = getattr(getattr(torch.ops.aten, name, None), "default", None)
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
         if operator is not None:  # operators move between releases
-            aten.impl(name, _kernel(operator), _KEY_NAME, with_keyset=True)
-    return everything, aten
+            aten.impl(name, _kernel(operator, key), key, with_keyset=True)
+    return aten
 
 
-_LIBRARIES = _register()  # registrations live as long as these objects
+_LIBRARY = torch.library.Library("_", "IMPL")
+_LIBRARY.fallback(torch.library.fallthrough_kernel, _FAKE_KEY)
 
 
 class KernelHook:
-    """While entered, ``note`` gets the fields of a `Note` after each of `KERNELS`."""
+    """While entered, ``note`` gets the fields of a `Note` after each of `KERNELS` on a device.
 
-    def __init__(self, now, note):
-        self.pair = (now, note)
+    With ``fake``, on fake tensors: as many as the program calls, a DTensor's once.
+    """
+
+    def __init__(self, now, note, fake=False):
+        self.pair, self.fake = (now, note), fake
 
     def __enter__(self):
-        global _observe
-        _observe = self.pair
-        torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY_NAME, False)
-        self.guard = torch._C._IncludeDispatchKeyGuard(_KEY)
-        self.guard.__enter__()
+        global _thread
+        _thread = get_ident()
+        self.library = _register(_FAKE_KEY if self.fake else _DEVICE_KEY)
+        self.resume()
+        if self.fake:
+            torch._C._dispatch_tls_set_dispatch_key_excluded(_FAKE_KEY, False)
+            self.guard = torch._C._IncludeDispatchKeyGuard(_key(_FAKE_KEY))
+            self.guard.__enter__()
         return self
 
     def __exit__(self, *exc):
+        if self.fake:
+            self.guard.__exit__(None, None, None)
+            torch._C._dispatch_tls_set_dispatch_key_excluded(_FAKE_KEY, True)
+        self.pause()
+        self.library._destroy()
+
+    def pause(self):
+        """Note nothing until `resume`: torch.compile tries operators out."""
         global _observe
-        self.guard.__exit__(None, None, None)
-        torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY_NAME, True)
         _observe = None
+
+    def resume(self):
+        """Go on."""
+        global _observe
+        _observe = self.pair
 
 
 class EveryOperator(TorchDispatchMode):
@@ -176,18 +205,40 @@ class EveryOperator(TorchDispatchMode):
 
     def __init__(self, now, note):
         super().__init__()
-        self.now, self.note = now, note
+        self.now, self.note, self.paused = now, note, False
+
+    def pause(self):
+        """Note nothing until `resume`, as `KernelHook` does."""
+        self.paused = True
+
+    def resume(self):
+        """Go on."""
+        self.paused = False
+
+    @classmethod
+    def ignore_compile_internals(cls):
+        """True: what is compiled runs as compiled, and its operators are seen."""
+        return True
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace != "aten":
+        if self.paused or func.namespace != "aten":
             return func(*args, **(kwargs or {}))
         start = self.now()
         result = func(*args, **(kwargs or {}))
-        end, node = self.now(), _node()
-        sequence = None if node is None else node._sequence_nr()
+        end = self.now()
         shapes, dtype = (None, None) if _is_view(func) else _shapes(args, result)
-        self.note((func, start, end, _task_id(), sequence, labels._current, shapes, dtype))
+        self.note(fields(func, start, end, shapes, dtype))
         return result
+
+
+leave_alone(EveryOperator.__torch_dispatch__)
+
+
+def fields(operator, start, end, shapes, dtype):
+    """The fields of a `Note` of what has just run in this thread."""
+    node = _node()
+    sequence = None if node is None else node._sequence_nr()
+    return operator, start, end, _task_id(), sequence, labels._current, shapes, dtype
 
 
 def _is_view(operator):

@@ -15,6 +15,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .frames import leave_alone
+
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 
 
@@ -31,6 +33,11 @@ class MemoryHook(TorchDispatchMode):
         self.live = {}  # storage id -> [bytes, kind, weak reference]
         self.totals = dict.fromkeys(KINDS, 0)
         self.samples, self.hooks = [], []
+
+    @classmethod
+    def ignore_compile_internals(cls):
+        """True: what is compiled runs as compiled, and its allocations are seen."""
+        return True
 
     def __enter__(self):
         tensors, states = _alive(self.fake)
@@ -53,10 +60,14 @@ class MemoryHook(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        kind = "optimizer" if self.phases.in_optimizer else "activations"
-        for t in _flat(result):
-            self._see(t, kind)
+        self.see(result)
         return result
+
+    def see(self, value):
+        """Count the tensors of ``value`` that are new."""
+        kind = "optimizer" if self.phases.in_optimizer else "activations"
+        for t in _flat(value):
+            self._see(t, kind)
 
     def _see(self, tensor, kind):
         tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor's bytes are its local shard's
@@ -87,6 +98,7 @@ class MemoryHook(TorchDispatchMode):
                 self._sample()
             return storage
 
+        leave_alone(resize_)
         torch.UntypedStorage.resize_ = resize_
 
     def _gone(self, key):
@@ -108,6 +120,9 @@ class MemoryHook(TorchDispatchMode):
         return dict(zip(("time", *KINDS), map(list, columns)))
 
 
+leave_alone(MemoryHook.__torch_dispatch__, MemoryHook._gradient_of)
+
+
 def _alive(fake):
     """(all tensors, tensors of optimizer states), found through the garbage collector.
 
@@ -116,8 +131,8 @@ def _alive(fake):
     gc.collect()  # what only cycles keep is not the program's memory
     objects = gc.get_objects()
     tensors = [o for o in objects if issubclass(type(o), torch.Tensor) and o.device.type != "meta"]
-    if fake:  # this process may hold others, of whatever else it does
-        tensors = [t for t in tensors if isinstance(getattr(t, "_local_tensor", t), FakeTensor)]
+    # This process may hold others: for a capture, of whatever else it does; else the compiler's.
+    tensors = [t for t in tensors if isinstance(getattr(t, "_local_tensor", t), FakeTensor) == fake]
     states = [
         t
         for o in objects

@@ -257,10 +257,11 @@ class Pacer:
     def meta(self, steps, walls):
         """What a trace says of its pacing; seconds of each step by lane clock and by the wall's."""
         total, each = sum(self.late.values()), max(len(steps), 1)
+        communication = self.communication + self.late_communication
         late = {
             "seconds": total / each,
             "share": total / sum(steps) if sum(steps) else 0.0,
-            "share_of_communication": self.late_communication / max(self.communication, 1e-12),
+            "share_of_communication": self.late_communication / max(communication, 1e-12),
             "behind": sum(walls) / sum(steps) - 1 if sum(steps) else 0.0,
             "events": [f"{n} ({1e3 * s / each:.1f} ms)" for n, s in self.late.most_common(3)],
         }

@@ -1,6 +1,6 @@
 """Which part of the step is running, found from outside the program.
 
-Forward: a module's forward is on the stack (PyTorch's global module hooks). Backward: autograd is
+Forward: a module's forward is on the stack (`nn.Module.__call__` is wrapped). Backward: autograd is
 running a graph task; the layer comes from the node's sequence number, which autograd hands out in
 forward order. Recompute: a module's forward inside a graph task. Sync: a reduction issued while a
 gradient is being accumulated (where DDP and our data parallelism hook in), or after backward within
@@ -13,14 +13,16 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import torch
-from torch.nn.modules import module as module_hooks
 from torch.optim import optimizer as optimizer_hooks
 
 from tpviz import labels
 
+from .frames import leave_alone
+
 _task_id = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node
 _next_sequence = torch._C._autograd._get_sequence_nr
+_COMPILED = "_orig_mod"  # torch.compile's wrapper has the module under this name
 _REDUCTIONS = {"all_reduce", "reduce_scatter", "reduce"}
 
 
@@ -46,20 +48,26 @@ class Phases:
         self.stack = []  # (layer, entered inside a backward?)
         self.marks = [(0, -1, None, False, False, -1)]
         self.names = {}  # module -> qualified name; emptied by `stop`
-        self.handles = []
 
     def start(self):
-        self.handles = [
-            module_hooks.register_module_forward_pre_hook(self._enter),
-            module_hooks.register_module_forward_hook(self._leave, always_call=True),
-            optimizer_hooks.register_optimizer_step_pre_hook(self._optimizer_begins),
-            optimizer_hooks.register_optimizer_step_post_hook(self._optimizer_ends),
-        ]
+        global _following
+        _following, self.plain_call = self, torch.nn.Module.__call__
+        self.watched_call = _watched(self, self.plain_call)
+        self.resume()
 
     def stop(self):
-        for handle in self.handles:
-            handle.remove()
+        global _following
+        self.pause()
+        _following = None
         self.names.clear()
+
+    def pause(self):
+        """Follow no modules until `resume`: torch.compile would trace what follows them."""
+        torch.nn.Module.__call__ = self.plain_call
+
+    def resume(self):
+        """Go on."""
+        torch.nn.Module.__call__ = self.watched_call
 
     def set_step(self, step):
         """A marked step begins (its number), or ends (-1)."""
@@ -147,7 +155,8 @@ class Phases:
             (len(self.kernels), _next_sequence(), layer, recomputing, self.in_optimizer, self.step)
         )
 
-    def _enter(self, module, args):
+    def enter(self, module):
+        """A module's forward begins."""
         layer = self.names.get(module) or self._name(module)
         recomputing = _task_id() >= 0
         self.stack.append((layer, recomputing))
@@ -159,22 +168,60 @@ class Phases:
     def _name(self, module):
         """The qualified name of a module not seen before, or of the outermost one, its type."""
         if not self.stack:
-            for name, part in module.named_modules():
-                self.names.setdefault(part, name)  # the outermost module seen first names its parts
-        self.names[module] = self.names.get(module) or type(module).__name__
+            for name, part in module.named_modules():  # the outermost seen first names its parts
+                self.names.setdefault(part, ".".join(n for n in name.split(".") if n != _COMPILED))
+        name = self.names.get(module)
+        if not name and self.stack and isinstance(module, torch.fx.GraphModule):
+            name = self.stack[-1][0]  # what torch.compile made of the module around it
+        self.names[module] = name or type(_innermost(module)).__name__
         return self.names[module]
 
-    def _leave(self, module, args, output):
+    def leave(self):
+        """It is over."""
         self.stack.pop()
         self._mark()
 
-    def _optimizer_begins(self, *_):
-        self.in_optimizer = True
+    def optimizing(self, begins):
+        """An optimizer's step begins, or is over."""
+        self.in_optimizer = begins
         self._mark()
 
-    def _optimizer_ends(self, *_):
-        self.in_optimizer = False
-        self._mark()
+
+def _innermost(module):
+    return _innermost(getattr(module, _COMPILED)) if hasattr(module, _COMPILED) else module
+
+
+def _watched(phases, call):
+    """``call``, `nn.Module`'s, as ``phases`` follows it."""
+
+    def watched_call(module, *args, **kwargs):
+        phases.enter(module)
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            phases.leave()
+
+    leave_alone(watched_call, with_callees=False)
+    return watched_call
+
+
+def _watch_optimizers():
+    """For good: a hook that came and went would have torch.compile compile optimizers anew."""
+
+    def hook(begins):
+        def tell(*_):
+            if not torch.compiler.is_compiling() and _following:
+                _following.optimizing(begins)
+
+        leave_alone(tell)
+        return tell
+
+    optimizer_hooks.register_optimizer_step_pre_hook(hook(True))
+    optimizer_hooks.register_optimizer_step_post_hook(hook(False))
+
+
+_following = None  # the Phases between its `start` and `stop`
+_watch_optimizers()
 
 
 def _phase(mark, task, module_seen, backward_seen):

@@ -20,11 +20,13 @@ from tpviz.simulation.faults import Faults
 from tpviz.trace.ledger import wire_bytes
 from tpviz.trace.table import Event, Trace, members_text
 
-from . import backend, compute
+from . import backend, compute, groups
 from .clock import CudaClock
 from .clock import clock as host_or_device_clock
+from .compiled import CompiledCode
 from .devices import badge
 from .memory import MemoryHook
+from .overhead import kernel_cost
 from .phases import Phases
 
 DETAILS = ("kernels", "all")
@@ -56,14 +58,26 @@ class Recorder:
             )
         if self.hooks:
             raise RuntimeError("a recorder records once; make another one with tv.record()")
-        now, note = self._clock()
-        hook = compute.KernelHook if self.detail == "kernels" else compute.EveryOperator
-        self.hooks = [hook(now, note)] + ([self.memory] if self.memory else [])
+        self.hooks = self._hooks()
         self.phases.start()
         backend.recorder, backend.pacer = self, self.pacer
         for h in self.hooks:
             h.__enter__()
+        self.begun = self.clock.now(), time.perf_counter()
         return self
+
+    def _hooks(self):
+        captured = self.clock is not None  # on fake tensors, which are never compiled
+        now, note = self._clock()
+        if self.detail == "kernels":
+            kernels = compute.KernelHook(now, note, fake=captured)
+        else:
+            kernels = compute.EveryOperator(now, note)
+        hooks = [kernels, self.memory] if self.memory else [kernels]
+        if not captured:
+            see = self.memory.see if self.memory else None
+            hooks.append(CompiledCode(now, note, [self.phases, kernels], see))
+        return hooks
 
     def _clock(self):
         """(now, note) for the hooks; with a cluster kernels are paced before they are noted."""
@@ -83,6 +97,7 @@ class Recorder:
         if exc[0] is None:
             if self.pacer:
                 self.pacer.close()
+                self.whole = self.clock.now() - self.begun[0], time.perf_counter() - self.begun[1]
             self.trace = self._build()
 
     @contextmanager
@@ -222,8 +237,13 @@ class Recorder:
             "overhead": self.own_seconds + count * kernel_cost(),
             "detail": self.detail,
         }
+        unrecorded = groups.unrecorded(backend.is_recorded) if dist.is_initialized() else []
+        if unrecorded:
+            meta["unrecorded"] = unrecorded
         if self.pacer:
-            meta |= self.pacer.meta([end - start for _, start, end in self.steps], self.walls)
+            span, wall = self.whole
+            spans = [end - start for _, start, end in self.steps] or [span]
+            meta |= self.pacer.meta(spans, self.walls or [wall])
         if self.memory:
             meta["memory"] = {rank: self.memory.series()}
         return meta
@@ -265,27 +285,3 @@ def record(memory=False, detail="kernels", cluster=None, faults=None):
             stacklevel=2,
         )
     return Recorder(memory, detail, cluster=cluster, faults=faults)
-
-
-_kernel_cost = None
-
-
-def kernel_cost():
-    """Seconds that recording adds to one kernel, measured once on a one-element product."""
-    global _kernel_cost
-    if _kernel_cost is None and backend.recorder is None:
-        x = torch.ones(1, 1)
-        plain = _seconds_each(lambda: x @ x)
-        with compute.KernelHook(time.perf_counter, [].append):
-            _kernel_cost = max(0.0, _seconds_each(lambda: x @ x) - plain)
-    return _kernel_cost or 0.0
-
-
-def _seconds_each(function, times=300):
-    best = float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        for _ in range(times):
-            function()
-        best = min(best, (time.perf_counter() - start) / times)
-    return best

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .faithful import badge_words, warn_if_late
+
 
 class Event(NamedTuple):
     """One interval on one lane of one rank.
@@ -110,7 +112,8 @@ class Trace:
     ``world_size``, ``device``, ``strategy``, ``workload`` (printed forms), ``mesh`` ({"axes":
     {name: size, outer first}}), ``losses``, ``memory`` ({rank: {"time": [...], "parameters": [...],
     "gradients": [...], "optimizer": [...], "activations": [...]}}, bytes), ``overhead`` (seconds
-    the recorder itself took).
+    the recorder itself took), ``late`` (of an emulated run, see `tpviz.trace.faithful`),
+    ``unrecorded`` (groups whose collectives are missing: [backend, members] each).
     """
 
     columns: dict
@@ -137,7 +140,10 @@ class Trace:
 
     @classmethod
     def merge(cls, traces, **meta):
-        """One trace from one per rank: ids renumbered; memory, overhead and badges joined."""
+        """One trace from one per rank: ids renumbered; memory, overhead and badges joined.
+
+        Warns where an emulated run was not faithful: here, since here the ranks' traces meet.
+        """
         if not traces:
             return cls.from_events([], meta)
         parts, offset, memory, overhead = [], 0, {}, 0.0
@@ -153,13 +159,27 @@ class Trace:
         joined = {"memory": memory} if memory else {}
         late = [t.meta["late"] for t in traces if "late" in t.meta]
         if late:
-            joined["late"] = max(late, key=lambda found: found["seconds"])
-            for share in ("share_of_communication", "behind"):
-                joined["late"] |= {share: max(found.get(share, 0.0) for found in late)}
+            joined["late"] = dict(max(late, key=lambda found: found["seconds"]))
+            for share in ("share", "share_of_communication", "behind"):
+                joined["late"][share] = max(found.get(share, 0.0) for found in late)
+            warn_if_late(joined["late"])
+        unrecorded = [group for t in traces for group in t.meta.get("unrecorded", ())]
+        if unrecorded:
+            joined["unrecorded"] = [list(g) for g in dict.fromkeys(map(tuple, unrecorded))]
         badges = dict.fromkeys(t.meta.get("badge") or "origin unknown" for t in traces)
         if len(badges) > 1:  # a part must not pass for what another one is
             joined["badge"] = "; ".join(badges)
         return cls(columns, {**traces[0].meta, **joined, "overhead": overhead, **meta}).rebased()
+
+    @property
+    def badge(self):
+        """Where the numbers come from, and what is wrong with them, as every picture says it."""
+        text = str(self.meta.get("badge") or "origin unknown")
+        text += badge_words(self.meta.get("late", {}))
+        groups = [f"{backend} group of ranks {members}"
+                  for backend, members in self.meta.get("unrecorded", ())]
+        more = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
+        return f"{text}; not recorded: {groups[0]}{more}" if groups else text
 
     def rebased(self):
         """The same events with the clock starting at zero (memory samples move along)."""
@@ -182,7 +202,7 @@ class Trace:
         return self.columns[name]
 
     def __repr__(self):
-        badge = self.meta.get("badge", "no badge")
+        badge = self.badge if "badge" in self.meta else "no badge"
         return f"<Trace {len(self.ranks)} ranks, {len(self)} events, {badge}>"
 
     def __iter__(self):

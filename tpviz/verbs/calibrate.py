@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from tpviz.checks import one_of, whole_number
 from tpviz.mesh import Mesh
-from tpviz.runtime.faithful import warn_if_late
 from tpviz.runtime.launch import check_world_size, launch
+from tpviz.trace.faithful import warn_if_late
 
 from .calibration import Calibration, calibration_of
 from .checks import check_cluster

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from tpviz.cost import show_seconds
-from tpviz.runtime.faithful import LATE
 from tpviz.simulation.faults import Faults
+from tpviz.trace.faithful import LATE
 from tpviz.trace.steps import median_step
 
 from .suspects import find_slow_link, find_stragglers, refined
@@ -142,7 +142,7 @@ def residual(measured, cluster, replay, simulated=None):
     parts["unexplained"] = total - steps[-1]
     parts = {name: s if abs(s) > ROUNDING * total else 0.0 for name, s in parts.items()}
     return Residual(parts, rungs, total, rungs["S3"], tuple(blame.stragglers), tuple(blame.links),
-                    late, measured.meta.get("badge") or "origin unknown", cluster.caption)
+                    late, measured.badge, cluster.caption)
 
 
 class _Blame:

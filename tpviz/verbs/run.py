@@ -7,7 +7,6 @@
 import torch.distributed as dist
 
 from tpviz.checks import number, one_of, whole_number
-from tpviz.runtime.faithful import warn_if_late
 from tpviz.runtime.launch import launch
 from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import DETAILS, record
@@ -50,12 +49,9 @@ def run(strategy, workload, cluster=None, *, steps=3, warmup=1, lr=LEARNING_RATE
                      device=device, world_size=strategy.world_size, timeout=timeout,
                      progress=progress)
     traces, losses = zip(*results)
-    trace = Trace.merge(traces, strategy=repr(strategy), workload=repr(workload),
+    return Trace.merge(traces, strategy=repr(strategy), workload=repr(workload),
                        mesh={"axes": strategy.axes}, ownership=ownership(strategy, workload),
                        losses=mean_losses(losses), warmup=warmup)
-    if "late" in trace.meta:
-        warn_if_late(trace.meta["late"])
-    return trace
 
 
 def _check_pace(strategy, workload, cluster, faults):

@@ -7,7 +7,7 @@ from typing import Any
 
 from tpviz.exercises.guess import Reveal
 from tpviz.runtime.launch import max_ranks
-from tpviz.trace import Trace
+from tpviz.trace import Trace, faithful
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,8 @@ def compared(prediction, simulated, measured, capture=None):
 
 def unfaithful(trace):
     """What an emulated run says against its own faithfulness, and what helps; "" for nothing."""
-    late = trace.meta.get("late") or {}
-    if not late.get("events"):
-        return ""
-    return (
-        f"This run is not faithful: {100 * late['share']:.0f} % of the step is overrun of events "
-        f"too short for this machine: {', '.join(late['events'])}. A slower motion or a larger "
-        "scale of hidden sizes helps."
-    )
+    words = faithful.unfaithful(trace.meta.get("late", {}))
+    return words and f"{words[0].upper()}{words[1:]}."
 
 
 def reveals(guesses, prediction, outcome):

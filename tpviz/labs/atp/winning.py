@@ -9,10 +9,10 @@ from tpviz.checks import whole_number
 from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
 from tpviz.figures.charts_winners import winners_figure
-from tpviz.runtime.faithful import is_faithful
 from tpviz.runtime.launch import check_world_size
 from tpviz.schemes.atp import ATP
 from tpviz.tables import html_table
+from tpviz.trace.faithful import is_faithful
 from tpviz.verbs.checks import check_workload
 from tpviz.verbs.predict import predict
 from tpviz.verbs.search import kendall_tau

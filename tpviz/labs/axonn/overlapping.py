@@ -11,10 +11,10 @@ from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
 from tpviz.figures.charts_overlaps import overlaps_figure
-from tpviz.runtime.faithful import is_faithful
 from tpviz.schemes.axonn import OVERLAPS, AxoNN
 from tpviz.schemes.axonn.clock import AHEAD
 from tpviz.tables import html_table
+from tpviz.trace.faithful import is_faithful
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 

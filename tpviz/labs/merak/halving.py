@@ -14,12 +14,12 @@ from tpviz.cluster import Cluster
 from tpviz.cost import by_axis, show_seconds, transfer
 from tpviz.figures.charts_halves import halves_figure
 from tpviz.mesh import Mesh
-from tpviz.runtime.faithful import is_faithful
 from tpviz.schemes.megatron.cost import sizes
 from tpviz.schemes.merak import Merak
 from tpviz.schemes.merak.split import layers_of
 from tpviz.tables import html_table
 from tpviz.trace.analyses import length, merge
+from tpviz.trace.faithful import is_faithful
 from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
