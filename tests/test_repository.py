@@ -13,7 +13,7 @@ import tpviz
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-LONG_LINES = 300
+LONG_LINES = 500
 # File -> why it may be longer than LONG_LINES. Empty is best.
 LONG_FILES = {}
 JS_BYTES = 50_000
