@@ -158,9 +158,10 @@ def test_a_function_that_closes_its_output(capsys):
     assert "still here" in capsys.readouterr().out
 
 
-def test_what_a_rank_started_ends_with_it(gone):
+@pytest.mark.parametrize("own_session", [False, True])
+def test_what_a_rank_started_ends_with_it(gone, own_session):
     def work():
-        child = subprocess.Popen(["sleep", "1000"])
+        child = subprocess.Popen(["sleep", "1000"], start_new_session=own_session)
         raise RuntimeError(child.pid)
 
     with pytest.raises(RankError) as caught:

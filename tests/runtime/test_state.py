@@ -116,6 +116,9 @@ LEAKS = {
     "group destroyed": (dist.destroy_process_group, dist.get_world_size),
     "uneven collectives": (uneven_collectives, lambda: dist.group.WORLD.counts),
     "uneven groups": (uneven_groups, lambda: dist.distributed_c10d._world.group_count),
+    "group that its members made": (
+        lambda: dist.new_group([0, 1], use_local_synchronization=True) and 0,
+        lambda: dist.new_group([0, 1], use_local_synchronization=True).size()),
     "message never received": (lambda: dist.get_rank() == 0 and dist.isend(torch.ones(1), 1),
                                lambda: dist.group.WORLD.counts),
     "dist patched": (lambda: setattr(dist, "all_reduce", None), lambda: callable(dist.all_reduce)),

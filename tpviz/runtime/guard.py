@@ -9,12 +9,14 @@ cannot do that: `janitor` has the second guard.
 Nothing but the standard library is imported here, since the guard must stand before torch loads.
 """
 
+import glob
 import multiprocessing
 import os
 import shutil
 import signal
 import sys
 import threading
+from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import NamedTuple
 
@@ -90,6 +92,9 @@ def _watch(pool_life, caller_life, garbage):
     if wait([caller_life], _CLOSING):
         for folder in garbage:
             shutil.rmtree(folder, ignore_errors=True)
+    for child in descendants(os.getpid()):
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
     os.killpg(0, signal.SIGKILL)
 
 
@@ -119,10 +124,19 @@ def flush_output():
             setattr(sys, name, _stream(descriptor))
 
 
-def kill_group(pid: int):
-    """SIGKILL the process group led by ``pid``, or the process where it leads no group yet."""
-    for kill in (os.killpg, os.kill):
-        try:
-            return kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+def kill_tree(pid: int):
+    """SIGKILL a rank, its process group, and what it started in sessions of their own."""
+    below = descendants(pid)
+    for kill, number in ((os.killpg, pid), (os.kill, pid), *((os.kill, child) for child in below)):
+        with suppress(ProcessLookupError):  # it leads no group yet, or has just ended
+            kill(number, signal.SIGKILL)
+
+
+def descendants(pid: int) -> list:
+    """Processes started by ``pid``, by those, and so on; none where there is no ``/proc``."""
+    found = []
+    for children in glob.glob(f"/proc/{pid}/task/*/children"):
+        with suppress(OSError), open(children) as file:
+            for child in map(int, file.read().split()):
+                found += [child, *descendants(child)]
+    return found

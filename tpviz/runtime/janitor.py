@@ -12,9 +12,10 @@ import os
 import re
 import shutil
 import signal
+from contextlib import suppress
 from time import monotonic, sleep
 
-from tpviz.runtime.guard import kill_group
+from tpviz.runtime.guard import descendants
 
 # Set by the caller while it starts the server: its process id, and directories to remove.
 GARBAGE = "TPVIZ_GARBAGE"
@@ -54,8 +55,9 @@ def loaded():
 def _sweep(server, parent, garbage):
     if os.getpid() != server or _lives_on(parent):
         return  # a rank, or a fork server that its living parent stops: the parent tidies up
-    for pid in _children(server):
-        kill_group(pid)
+    for pid in descendants(server):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     for folder in garbage:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -68,14 +70,6 @@ def _lives_on(parent):
             return True
         sleep(0.01)
     return False
-
-
-def _children(pid):
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
-            return [int(child) for child in file.read().split()]
-    except OSError:
-        return []
 
 
 def give_back_memory():

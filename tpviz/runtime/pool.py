@@ -242,7 +242,7 @@ class Pool:
         """End all ranks and what they started, and remove the pool's files; may be repeated."""
         for process in self._processes:
             if process.pid:
-                guard.kill_group(process.pid)
+                guard.kill_tree(process.pid)
         for process in self._processes:
             if process.pid:
                 process.join(_JOIN_LIMIT)

@@ -96,6 +96,7 @@ def _entries():
     yield "safe globals", lambda: set(torch.serialization.get_safe_globals()), _safe_globals
     yield "backends", lambda: list(dist.Backend.backend_list), None
     yield "default group", lambda: id(dist.group.WORLD), None
+    yield "groups named by their members", _hashed_groups, None
     yield "inference mode", torch.is_inference_mode_enabled, None
     yield "function modes", _C._len_torch_function_stack, None
     yield "dispatch modes", _C._len_torch_dispatch_stack, None
@@ -224,6 +225,13 @@ def _attribute(owner, name):
 def _contents(what, kept):
     """A dictionary that is changed in place."""
     return what, lambda: dict(kept), lambda value: (kept.clear(), kept.update(value))
+
+
+def _hashed_groups():
+    """Groups that only their members made (``use_local_synchronization``): made again, they would
+    find under the same name what the first ones left in the store."""
+    names = dist.distributed_c10d._world.pg_names.values()
+    return [name for name in names if not name.isdecimal()]
 
 
 def _dynamo():
