@@ -3,9 +3,9 @@
     python bench/stress_all.py [folder of programs ...]
 
 Interrupts at random moments, jobs that leave state behind, faults of ranks, foreign programs,
-damaged files and calls with values of any kind, each by its own script or tests; then every program
-of the folders named, which survives if it ends by itself within its time. Takes about an hour on two
-cores; exits with 1 where anything did not survive.
+damaged files and calls with values of any kind, each by its own script or tests; then the programs
+of the folders named, of which each survives that ends by itself within its time. Takes about an
+hour on two cores; exits with 1 where anything did not survive.
 """
 
 import re
