@@ -80,9 +80,10 @@ def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None
                     mesh=None, easy=False, equal_rows=False, timeout=120, device=None, **pipeline):
     """Split ``make_model()`` on real ranks in float64; compare every number with one process.
 
-    Compared on every rank: the outputs and every parameter's gradient of the first step, and all
-    parameters after ``steps`` AdamW steps. Evaluation mode, so dropout is off: it would drop other
-    elements.
+    Compared on every rank: the outputs of every step, every parameter's gradient of the first, all
+    parameters after ``steps`` AdamW steps, and the ledger with the formula; a collective whose
+    result is used before it was waited for is named. Evaluation mode, so dropout is off: it would
+    drop other elements.
 
     make_model : a function of no arguments; called with one seed on each rank.
     example_inputs, rules, mesh, easy, equal_rows, pipeline : as `parallelize` takes them; ``mesh``
