@@ -186,15 +186,6 @@ def chunked_into_one_buffer(x, w, b, mesh):
     return y + b
 
 
-def chunked_unseen(x, w, b, mesh):
-    """The recorder does not see products with ``out=``."""
-    y, works = x.new_empty(x.shape[0], w.shape[0]), []
-    for piece, out in zip(x.chunk(4), y.chunk(4)):
-        torch.mm(piece, w.t(), out=out)
-        works.append(dist.all_reduce(out, group=mesh.get_group("d2"), async_op=True))
-    return _join([y], works, b)
-
-
 def chunked_blocking(x, w, b, mesh):
     return _join(*_chunked(x, w, b, mesh, wait=lambda work: work.wait()), b)
 
@@ -283,7 +274,6 @@ WRONG = {
     "atp_chunked_linear": [
         (chunked_blocking, r"kernels would wait 1 of a whole sum; 0.25 is possible"),
         (chunked_products_first, r"kernels would wait 1 of a whole sum.*kernel > kernel > issue"),
-        (chunked_unseen, "the trace shows 0 products. Write them as"),
         (chunked_in_two, "2 x all_reduce on d2: each of the 4 chunks needs a sum"),
         (chunked_last_first, "the rows are all there, in another order: join"),
         (chunked_bias_in_parts, "the bias counts 2 times"),

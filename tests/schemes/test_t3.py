@@ -209,7 +209,7 @@ def test_tiles_are_computed_awaited_and_sent_on_in_turn():
 @pytest.mark.parametrize("strategy, change, message", [
     (tv.T3(tp=3), {}, "heads=8 does not split evenly over tp=3: use tp=2 or 4"),
     (tv.T3(tp=8), {"batch": 3, "seq": 9},
-     "batch*seq=27 does not split evenly over tp=8: use tp=1, or batch*seq=24 or 32"),
+     "batch*seq=27 does not split evenly over tp=8: use tp=1, or batch*seq=24 or 48"),
     (tv.T3(tp=8, gather="consumer"), {"seq": 12},
      "seq=12 does not split evenly over tp=8: use tp=4, or seq=8 or 16"),
     (tv.T3(tp=4), {"vocab": 30},
