@@ -1,7 +1,8 @@
 """Where PyTorch asks what a group *is* and not what it can do: what it learns of recorded groups.
 
 Importing this replaces two functions of torch, for recorded groups alone: `get_backend` and DDP's
-registration of its built-in communication hooks.
+registration of its built-in communication hooks. And torch's flight recorder leaves them alone, as
+it does gloo.
 """
 
 import functools
@@ -45,6 +46,8 @@ def _in_python(register):
     return register_in_python
 
 
+# From torch 2.15 on; it would ask C++ for a name that a group made in Python does not have there.
+getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("tpviz")
 dist.get_backend = dist.distributed_c10d.get_backend = _naming_the_mover(dist.get_backend)
 DistributedDataParallel._register_builtin_comm_hook = _in_python(
     DistributedDataParallel._register_builtin_comm_hook
