@@ -148,7 +148,7 @@ def test_strategies_that_cannot_be(strategy, message):
 
 
 @pytest.mark.parametrize("rules, message", [
-    ({"first": "*.up"}, "missing 1 required positional argument: 'second'"),
+    ({"first": "*.up"}, r"rule {'first': '\*.up'}: use .* or a dict with first, second"),
     ({"first": "*.up", "second": "*.down"}, r"matches nothing; linear layers are 0, 2$"),
     ({"first": "*.up", "second": "down"}, "with equally many"),
     ({"first": "0", "second": "2", "sort": 1}, "or a dict with first, second and perhaps kind"),

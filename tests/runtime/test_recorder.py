@@ -201,9 +201,10 @@ def test_async_collective_is_stamped_when_it_ends_not_when_waited_for():
 def _late_wait():
     import time
 
+    torch.distributed.barrier()  # both begin, so neither waits for the other to come
     with tv.record() as rec:
         work = torch.distributed.all_reduce(torch.ones(1000), async_op=True)
-        time.sleep(0.2)
+        time.sleep(0.5)
         work.wait()
     (comm,), (wait,) = rec.trace.select(kind="comm"), rec.trace.select(kind="wait")
     return comm.end, wait.start

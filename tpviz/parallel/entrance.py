@@ -29,6 +29,12 @@ class SumBack(torch.autograd.Function):
         return grad, None
 
 
+def state(x):
+    """A tensor, its version, and whether gradients are on: one reader after another must see the
+    same."""
+    return x, 0 if x.is_inference() else x._version, torch.is_grad_enabled()
+
+
 class Entrance:
     """Shared by the first layers of a pair; ``readers`` of them come with the same tensor.
 
@@ -47,7 +53,7 @@ class Entrance:
 
     def __call__(self, x):
         """x (..., in) -> (..., in/s)."""
-        seen = x, 0 if x.is_inference() else x._version, torch.is_grad_enabled()
+        seen = state(x)
         same = self.left and self.seen[0] is x and self.seen[1:] == seen[1:]
         if not same:
             cut = Cut.apply(x, self.stream) if self.stream.size() > 1 else x

@@ -9,6 +9,7 @@ import torch
 from tpviz.schemes.merak.routes import Routes
 from tpviz.trace import Ledger
 
+from . import entrance
 from .cuts import Part
 
 
@@ -37,7 +38,7 @@ def calls_of(model, pairs):
     `Call`s that fills."""
     modules, calls, hooks = dict(model.named_modules()), [], []
     for pair in pairs:
-        entered = {"by": None, "left": 0}
+        entered = {"seen": (None,), "left": 0}
         for part in pair.layers:
             hooks.append(modules[part.path].register_forward_pre_hook(
                 _noting(calls, part, len(pair.firsts), entered)))
@@ -49,16 +50,18 @@ def calls_of(model, pairs):
 
 
 def _noting(calls, part, readers, entered):
-    """A hook. entered : of a pair, which tensor was cut last and how many layers are yet to read
-    it, as `tpviz.parallel.entrance.Entrance` counts."""
+    """A hook. entered : of a pair, what was seen when a tensor was cut last, and how many layers
+    are yet to read it, as `tpviz.parallel.entrance.Entrance` counts."""
     def note(layer, args):
         x, enters = args[0], True
         if part.first and readers:
-            enters = not (entered["left"] and entered["by"] is x)
+            now, seen = entrance.state(x), entered["seen"]
+            enters = not (entered["left"] and seen[0] is x and seen[1:] == now[1:])
             if enters:
-                entered.update(by=x, left=readers)
+                entered.update(seen=now, left=readers)
             entered["left"] -= 1
-            entered["by"] = x if entered["left"] else None  # holds nothing between steps
+            if not entered["left"]:
+                entered["seen"] = (None,)  # holds nothing between steps
         calls.append(Call(part, x.numel() // part.ins, enters, x.requires_grad,
                           layer.weight.requires_grad, torch.is_grad_enabled(), readers))
     return note
