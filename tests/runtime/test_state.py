@@ -138,6 +138,7 @@ LEAKS = {
                   lambda: time.timezone),
     "import path": (lambda: sys.path.insert(0, "/nowhere"), lambda: sys.path[0]),
     "arguments": (lambda: sys.argv.append("--x"), lambda: len(sys.argv)),
+    "closed output": (lambda: sys.stdout.close(), lambda: sys.stdout.closed),
     "standard output": (lambda: setattr(sys, "stdout", None), lambda: sys.stdout is None),
     "output redirected": (lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 1) and 0,
                           lambda: os.path.samefile("/proc/self/fd/1", os.devnull)),

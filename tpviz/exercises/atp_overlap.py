@@ -170,7 +170,8 @@ def _bit_identical(attempt):
 def _seen(attempt):
     kernels = [what for what, _, _ in timeline(attempt.trace)].count("kernel")
     if not kernels:
-        return "the numbers are right, but the trace shows 0 products. Write them as `piece @ w.t()`."
+        return ("the numbers are right, but the trace shows 0 products. Write them as "
+                "`piece @ w.t()`.")
     if kernels < PARTS:
         return (f"the numbers are right, but the trace shows {kernels} of {PARTS} products, and a "
                 "sum cannot start before its chunk's product is done: cut x, not the result.")

@@ -168,7 +168,7 @@ class Pool:
             except (EOFError, OSError):
                 failures[rank] = None
                 continue
-            if job != self._job:
+            if job != self._job or kind == "tidy":  # of a rank that failed: it is ended anyway
                 continue
             if kind == "progress":
                 show(*content)

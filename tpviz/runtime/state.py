@@ -122,6 +122,7 @@ def _entries():
     for name in ("stdout", "stderr", "excepthook", "displayhook", "unraisablehook",
                  "breakpointhook"):
         yield _attribute(sys, name)
+    yield "closed streams", lambda: (sys.stdout.closed, sys.stderr.closed), None
     yield _attribute(threading, "excepthook")
     for name in ("path", "argv", "meta_path", "path_hooks"):
         yield (f"sys.{name}", lambda n=name: list(getattr(sys, n)),
