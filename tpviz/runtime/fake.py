@@ -22,6 +22,7 @@ from tpviz.simulation import deadline
 from . import backend, meshes
 from .operations import FUNCTIONAL
 
+_DEVICE = torch.ops.prim.device.default
 _PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
 
 class NoNumbers(RuntimeError):
@@ -92,6 +93,8 @@ class FunctionalCollectives(TorchDispatchMode):
     """Has each functional collective pass through its group's recording, and each wait too."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is _DEVICE and type(args[0]) is FakeTensor:  # most calls are no more than this
+            return args[0].fake_device
         if not _PLAIN.issuperset(types):
             return NotImplemented  # a DTensor first: its collectives come here, while this is on
         if torch._C._current_graph_task_id() < 0:  # inside backward, C++ may not let it pass

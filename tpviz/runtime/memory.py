@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .frames import leave_alone
 
+_DEVICE = torch.ops.prim.device.default
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 
 
@@ -59,6 +60,8 @@ class MemoryHook(TorchDispatchMode):
         return super().__exit__(*exc)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is _DEVICE and type(args[0]) is FakeTensor:
+            return args[0].fake_device
         result = func(*args, **(kwargs or {}))
         self.see(result)
         return result
