@@ -1,4 +1,4 @@
-"""Capturing Merak: what is repeated from the second microbatch is what doing all of them records."""
+"""Capturing Merak: repeating the record of the second microbatch records what doing all does."""
 
 from contextlib import nullcontext
 
