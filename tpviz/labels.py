@@ -44,3 +44,24 @@ def label(**fields):
         yield
     finally:
         _current = previous
+
+
+_repeater = None  # who listens to `repeated`: (what, number, work, args, kept) -> the result
+
+
+def set_repeater(repeater):
+    """Have ``repeater`` do what is `repeated`, or not do it; None: nobody listens."""
+    global _repeater
+    _repeater = repeater
+
+
+def repeated(what, number, work, *args, kept=None):
+    """The result of ``work(*args)``, number ``number`` of ``what``, which from number 1 on are
+    alike in all but their place: who records the program may repeat the record.
+
+    The result is None or a tuple of tensors. kept : tensors that it was given and that, as those
+    it gives, a later repeated call lets go; None: the caller lets go of both.
+    """
+    if _repeater is None:
+        return work(*args)
+    return _repeater(what, number, work, args, kept)

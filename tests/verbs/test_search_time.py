@@ -37,11 +37,21 @@ def test_what_time_does_not_allow_is_said_and_keeps_its_place(twice):
     assert found.late[0].short in text and "ranked by formula alone" in text
 
 
-def test_no_time_leaves_the_formulas():
+def test_no_time_for_simulations_leaves_the_formulas(monkeypatch):
+    monkeypatch.setattr("tpviz.verbs.search.thread_time", lambda: 0.0)  # formulas take no time
     plain, found = tv.search(W, BOX, simulate=False), tv.search(W, BOX, seconds=0)
     assert [r.strategy for r in found.rows] == [r.strategy for r in plain.rows]
     assert len(found.rejected) == len(plain.rejected) and len(found.late) >= 5
     assert plain.late == () and "allowed" not in plain.describe()
+
+
+def test_formulas_end_with_the_time_and_say_so():
+    plain, found = tv.search(W, BOX, simulate=False, seconds=None), tv.search(W, BOX, seconds=0)
+    assert len(found.rows) == 1 and found.late and found.untried  # never nothing at all
+    seen = {r.strategy for r in (*plain.rows, *plain.rejected)}
+    assert {r.strategy for r in (*found.rows, *found.rejected)} | set(found.untried) == seen
+    text = f"{len(found.untried)} of {len(seen)} strategies were not looked at in the 0 s allowed"
+    assert text in found.describe() and plain.untried == () and "looked" not in plain.describe()
 
 
 def test_time_without_end_simulates_all_that_was_chosen():

@@ -6,7 +6,6 @@ kernels of their own: `FunctionalCollectives` reports them instead.
 """
 
 import gc
-import itertools
 import sys
 from contextlib import contextmanager
 from datetime import timedelta
@@ -22,6 +21,7 @@ from tpviz.simulation import deadline
 from . import backend, meshes
 from .operations import FUNCTIONAL
 
+_DEVICE = torch.ops.prim.device.default
 _PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
 
 class NoNumbers(RuntimeError):
@@ -77,7 +77,12 @@ class OrderClock:
     """Stamps are 0, 1, 2, ...: what came before what, and nothing else."""
 
     def __init__(self):
-        self.now = map(float, itertools.count()).__next__
+        self.moment = 0
+
+    def now(self):
+        """The next stamp."""
+        self.moment += 1
+        return float(self.moment - 1)
 
     @staticmethod
     def completion(work):
@@ -92,6 +97,8 @@ class FunctionalCollectives(TorchDispatchMode):
     """Has each functional collective pass through its group's recording, and each wait too."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is _DEVICE and type(args[0]) is FakeTensor:  # most calls are no more than this
+            return args[0].fake_device
         if not _PLAIN.issuperset(types):
             return NotImplemented  # a DTensor first: its collectives come here, while this is on
         if torch._C._current_graph_task_id() < 0:  # inside backward, C++ may not let it pass

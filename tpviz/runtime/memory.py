@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .frames import leave_alone
 
+_DEVICE = torch.ops.prim.device.default
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 
 
@@ -32,7 +33,7 @@ class MemoryHook(TorchDispatchMode):
         self.now = clock.now if clock else time.perf_counter
         self.live = {}  # storage id -> [bytes, kind, weak reference]
         self.totals = dict.fromkeys(KINDS, 0)
-        self.samples, self.hooks = [], []
+        self.samples, self.hooks, self.muted = [], [], False
 
     @classmethod
     def ignore_compile_internals(cls):
@@ -59,12 +60,16 @@ class MemoryHook(TorchDispatchMode):
         return super().__exit__(*exc)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is _DEVICE and type(args[0]) is FakeTensor:
+            return args[0].fake_device
         result = func(*args, **(kwargs or {}))
         self.see(result)
         return result
 
     def see(self, value):
         """Count the tensors of ``value`` that are new."""
+        if self.muted:
+            return
         kind = "optimizer" if self.phases.in_optimizer else "activations"
         for t in _flat(value):
             self._see(t, kind)
@@ -80,10 +85,24 @@ class MemoryHook(TorchDispatchMode):
                 known[1] = kind
                 self._sample()
             return
-        size, key = storage.nbytes(), id(storage)
-        self.live[key] = [size, kind, weakref.ref(storage, lambda _, key=key: self._gone(key))]
-        self.totals[kind] += size
+        self._follow(storage, kind)
+        self.totals[kind] += storage.nbytes()
         self._sample()
+
+    def unseen(self, shape, dtype, device, counted):
+        """A new tensor that is in the totals already. counted : until it dies; else for good."""
+        self.muted = True
+        made = torch.empty(shape, dtype=dtype, device=device)
+        self.muted = False
+        if counted:
+            self._follow(made.untyped_storage(), "activations")
+        return made
+
+    def _follow(self, storage, kind):
+        """Uncount it when it dies."""
+        key = id(storage)
+        self.live[key] = [storage.nbytes(), kind,
+                          weakref.ref(storage, lambda _: self._gone(key))]
 
     def _watch_resizing(self):
         """Fully sharded parameters (FSDP, ZeRO 3) are freed and brought back by resizing."""

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import (
 from tpviz.mesh import Mesh
 from tpviz.runtime.fake import NoNumbers, OrderClock, fake_tensors, fake_world
 from tpviz.runtime.recorder import Recorder
+from tpviz.runtime.repeat import repeating
 from tpviz.runtime.stacks import raised_at
 from tpviz.schemes.ownership import ownership
 from tpviz.simulation.program import Capture, place
@@ -108,7 +109,7 @@ def _record(strategy, workload, rank, world_size, detail):
     """One rank's step as a `Trace`."""
     with fake_world(rank, world_size):
         mesh = Mesh(strategy.axes).device_mesh("cpu")
-        with fake_tensors(), _refusing_data(strategy):
+        with fake_tensors(), _refusing_data(strategy), repeating():
             program = strategy.build(workload, mesh, getattr(torch, workload.dtype), "cpu")
             shape = workload.batch, workload.seq
             batch = tuple(torch.zeros(shape, dtype=torch.int64) for _ in range(2))

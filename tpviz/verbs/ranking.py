@@ -56,7 +56,7 @@ class Search:
     The top rows, as far as they were simulated, come first, in the order of their simulated times;
     with the objective "communication" nothing but that formula decides the order.
     late : the strategies that were to be simulated and were not, for the search's ``seconds`` were
-    over.
+    over. untried : those that were not looked at at all, for the same reason.
     agreement : {"predicted, simulated": {"tau": Kendall's, "top": whether both have the same first,
     "rows": how many}, "simulated, measured": ...} as far as these were made.
     """
@@ -69,6 +69,7 @@ class Search:
     objective: str = "step"
     late: tuple = ()
     seconds: float | None = None
+    untried: tuple = ()
 
     @property
     def best(self):
@@ -109,6 +110,11 @@ class Search:
 
     def _time(self):
         """What the time did not allow."""
+        if self.untried:
+            most = len(self.rows) + len(self.rejected) + len(self.untried)
+            return [f"{len(self.untried)} of {most} strategies were not looked at in the "
+                    f"{self.seconds:g} s allowed, and none was simulated: a larger seconds=, or "
+                    "None, looks at all."]
         if not self.late:
             return []
         done, missed = sum(row.simulated is not None for row in self.rows), len(self.late)

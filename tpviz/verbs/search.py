@@ -35,7 +35,8 @@ def search(workload, cluster, strategies=None, top=5, *, objective="step", simul
     """Rank strategies for a workload on a cluster: by formula, then the first few by simulation.
 
     Every strategy of the space is ranked by formula. The simulations follow in that order, until
-    the time is over; so a slow machine simulates fewer, and `Search.describe` says which not.
+    the time is over; so a slow machine simulates fewer, and `Search.describe` says which not, and
+    how many strategies it did not come to at all.
 
     Parameters
     ----------
@@ -51,7 +52,8 @@ def search(workload, cluster, strategies=None, top=5, *, objective="step", simul
     run : how many of the first are run on real ranks, the cluster emulated.
     world_size : ranks to use, all devices unless said; single strategies keep their own.
     seconds : of computing (this thread's CPU time, so that other programs do not matter) from the
-        start of the search, after which no simulation goes on; None: no limit.
+        start of the search, after which no simulation goes on and no other strategy is looked at;
+        None: no limit.
     progress : None, False or a function (done, total, text), as `tpviz.launch` takes it; the text
         has the best strategy so far.
 
@@ -68,8 +70,8 @@ def search(workload, cluster, strategies=None, top=5, *, objective="step", simul
     run, by_step = whole_number("run", run, 0, top), objective == "step"
     order, show = _order if by_step else _paper_order, viewer(progress)
     try:
-        rows, rejected = _by_formula(space(workload, world_size, strategies), workload, cluster,
-                                     objective, show)
+        rows, rejected, untried = _by_formula(space(workload, world_size, strategies), workload,
+                                              cluster, objective, moment, show)
         if not rows:
             raise ValueError(_nothing(workload, cluster, world_size, rejected))
         rows.sort(key=order)
@@ -82,13 +84,17 @@ def search(workload, cluster, strategies=None, top=5, *, objective="step", simul
         show.close()
     rows = [_measured(row) if i < run else row for i, row in enumerate(rows)]
     found = agreement(rows, pairwise(COLUMNS))
-    return Search(workload, cluster, tuple(rows), tuple(rejected), found, objective, late, seconds)
+    return Search(workload, cluster, tuple(rows), tuple(rejected), found, objective, late, seconds,
+                  untried)
 
 
-def _by_formula(candidates, workload, cluster, objective, show):
-    """([Row], [Rejected]) of all candidates, in their order."""
+def _by_formula(candidates, workload, cluster, objective, moment, show):
+    """([Row], [Rejected], (candidates for which there was no time)), in their order; the time ends
+    no search that has found nothing."""
     rows, rejected, best, shown = [], [], None, -inf
     for done, strategy in enumerate(candidates):
+        if rows and thread_time() > moment:
+            return rows, rejected, tuple(candidates[done:])
         cause = "sizes"
         try:
             check(strategy, workload, cluster)
@@ -107,7 +113,7 @@ def _by_formula(candidates, workload, cluster, objective, show):
         if thread_time() - shown > TELL:
             shown = thread_time()
             show(done, len(candidates), "by formula" + _so_far(best))
-    return rows, rejected
+    return rows, rejected, ()
 
 
 def _check_least(strategy, workload, cluster):

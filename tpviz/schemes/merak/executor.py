@@ -5,7 +5,7 @@ after another. Gradients of a stage's parameters are added up in the order of it
 which in every schedule is that of the microbatches, so all schedules give the same numbers.
 """
 
-from tpviz.labels import label
+from tpviz.labels import label, repeated
 
 from .routes import made, needed
 
@@ -40,34 +40,35 @@ class Executor:
     def _F(self, action, runner, inputs):
         message = needed(action, self.stages)
         received = self.messages.take(message) if message else ()
-        sent = runner.forward(action.microbatch, received, inputs[action.microbatch])
+        sent = _repeated(runner.forward, action, received, inputs[action.microbatch],
+                         kept=received)
         if action.stage == self.stages - 1:
             self.losses[action.microbatch] = sent[0]
         else:
             self.messages.put(made(action, self.stages), sent)
 
     def _R(self, action, runner, inputs):
-        runner.recompute(action.microbatch)
+        _repeated(runner.recompute, action)
 
     def _RB(self, action, runner, inputs):
         gradients = self._gradients(action)
         with label(phase="recompute"):
-            runner.recompute(action.microbatch)
+            _repeated(runner.recompute, action)
         self._backward(action, runner, gradients)
 
     def _B(self, action, runner, inputs):
         self._backward(action, runner, self._gradients(action))
 
     def _backward(self, action, runner, gradients):
-        gradients = runner.backward(action.microbatch, gradients)
-        runner.weights(action.microbatch)
+        gradients = _repeated(runner.backward, action, gradients)
+        _repeated(runner.weights, action)
         self._give(action, gradients)
 
     def _I(self, action, runner, inputs):
-        self._give(action, runner.backward(action.microbatch, self._gradients(action)))
+        self._give(action, _repeated(runner.backward, action, self._gradients(action)))
 
     def _W(self, action, runner, inputs):
-        runner.weights(action.microbatch)
+        _repeated(runner.weights, action)
 
     def _gradients(self, action):
         """Of what the stage gave: received, or the beginning of all."""
@@ -81,3 +82,12 @@ class Executor:
         message = made(action, self.stages)
         if message:
             self.messages.put(message, gradients)
+
+
+def _repeated(work, action, *args, kept=None):
+    """A runner's ``work`` on a microbatch; all are alike but the first, unless it is in two and
+    keeps everything: then the gradient that it adds to is freed now here and now there."""
+    runner = work.__self__
+    if getattr(runner, "split", False) and not runner.drop:
+        return work(action.microbatch, *args)
+    return repeated(work, action.microbatch, work, action.microbatch, *args, kept=kept)

@@ -51,24 +51,19 @@ def activations(s, w, place):
     schedule = s.schedule_of(w)
     kept = {stage: _kept(s, w, *what) for stage, what in _stages(s, w).items()
             if schedule.rank_of[stage] == place}
-    now, peak, begun = 0, 0, set()
-    for action in schedule.of(place):
-        parts = kept[action.stage]
-        if action.kind == "F":
-            now += parts.after_forward
+    peak = 0
+    for (kind, stage, begun), most in schedule.moments[place].items():
+        parts = kept[stage]
+        now = max(sum(n * kept[at].after_forward + full * kept[at].dropped
+                      for at, n, full in counts) for counts in most)
+        if kind == "F":
             peak = max(peak, now + parts.in_forward)
-        if action.kind in ("R", "RB"):
-            now += parts.dropped
-        if action.kind in ("B", "RB"):
-            added = action.stage in begun  # a weight's first gradient stays
-            peak = max(peak, *(now + more + added * weight for more, weight in parts.in_backward))
-            begun.add(action.stage)
-        if action.kind == "I":  # what backward notes takes the place of what it frees
+        elif kind == "I":  # what backward notes takes the place of what it frees
             peak = max(peak, *(now + more + parts.noted for more, _ in parts.in_backward))
-        if action.kind == "W":
+        elif kind == "W":
             peak = max(peak, *(now + weight for _, weight in parts.in_backward))
-        if action.kind in ("B", "RB", "W"):
-            now -= parts.after_forward + parts.dropped
+        elif kind != "R":  # a weight's first gradient stays
+            peak = max(peak, *(now + more + begun * weight for more, weight in parts.in_backward))
     beside = {schedule.rank_of[n] for stage in kept for n in (stage - 1, stage + 1)
               if 0 <= n < schedule.stages} - {place}
     return 16 * w.batch * w.seq // s.dp + peak + AHEAD * len(beside) * _stream(s, w)

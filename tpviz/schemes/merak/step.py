@@ -79,21 +79,27 @@ def held(s, w):
 
 def stage_segments(s, w, cluster, mesh):
     """{(kind of action, stage): `Segment`s} of one microbatch."""
-    found, schedule = {}, s.schedule_of(w)
+    found, schedule, known = {}, s.schedule_of(w), {}
     drops, blocks = s.drops(w), layers_of(w.layers, s.stages)
     for stage in range(s.stages):
-        last, mine = stage == s.stages - 1, list(blocks[stage])
         split = schedule.splits(schedule.rank_of[stage])
-        made = Stretches(s.local(w), cluster, mesh, s.subpipeline, split)
-        dropped, kept = mine[:drops[stage]], mine[drops[stage]:]
-        found["F", stage] = [*(made.embed() if stage == 0 else ()), *made.forward(dropped),
-                             *made.forward(kept), *(made.head() if last else ())]
-        found["R", stage] = made.forward(dropped, "recompute", s.lean)
-        found["I", stage] = [*(made.head_back() if last else ()), *made.backward(kept),
-                             *made.backward(dropped)]
-        found["W", stage] = made.weights(mine, last) if split else []
-        found["B", stage] = found["I", stage] + found["W", stage]
-        found["RB", stage] = found["R", stage] + found["B", stage]
+        made = known.setdefault(split, Stretches(s.local(w), cluster, mesh, s.subpipeline, split))
+        found |= _segments(made, stage, stage == s.stages - 1, list(blocks[stage]), drops[stage],
+                           s.lean)
+    return found
+
+
+def _segments(made, stage, last, mine, drop, lean):
+    """The same of one stage."""
+    dropped, kept, found = mine[:drop], mine[drop:], {}
+    found["F", stage] = [*(made.embed() if stage == 0 else ()), *made.forward(dropped),
+                         *made.forward(kept), *(made.head() if last else ())]
+    found["R", stage] = made.forward(dropped, "recompute", lean)
+    found["I", stage] = [*(made.head_back() if last else ()), *made.backward(kept),
+                         *made.backward(dropped)]
+    found["W", stage] = made.weights(mine, last) if made.split else []
+    found["B", stage] = found["I", stage] + found["W", stage]
+    found["RB", stage] = found["R", stage] + found["B", stage]
     return found
 
 

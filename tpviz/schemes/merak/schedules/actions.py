@@ -29,6 +29,7 @@ s1: F0 B0 F1 B1
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
+from operator import le
 from typing import NamedTuple
 
 from .text import parse
@@ -132,6 +133,33 @@ class Schedule:
         return [["rank", "stages", "actions"]] + [
             [str(r), ", ".join(map(str, self.stages_of(r))), " ".join(self.words(r))]
             for r in range(self.ranks)]
+
+    @cached_property
+    def moments(self):
+        """What each rank holds at most, by its order: per rank {(kind, stage, whether a backward of
+        the stage was before): [((stage, microbatches held, how many of them recomputed), ...)]}, of
+        a forward or recomputation after it, of others before they free; none that holds no more
+        than another."""
+        return tuple(map(self._moments, range(self.ranks)))
+
+    def _moments(self, rank):
+        found, begun = {}, set()
+        held = {stage: [0, 0] for stage in self.stages_of(rank)}
+        for kind, stage, _ in self.actions[rank]:
+            mine = held[stage]
+            mine[0] += kind == "F"
+            mine[1] += kind in ("R", "RB")
+            most = found.setdefault((kind, stage, stage in begun), [])
+            now = [n for both in held.values() for n in both]
+            if not any(all(map(le, now, other)) for other in most):
+                most[:] = [other for other in most if not all(map(le, other, now))] + [now]
+            if kind in ("B", "RB"):
+                begun.add(stage)
+            if kind in ("B", "RB", "W"):
+                mine[0] -= 1
+                mine[1] -= self.recomputes[stage]
+        return {key: [tuple(zip(held, now[::2], now[1::2])) for now in most]
+                for key, most in found.items()}
 
     @cached_property
     def order(self):

@@ -63,25 +63,25 @@ def _run(schedule, lasts, latency, overlapped):
     steps, rows = schedule.order, schedule.actions
     arrives = []  # when the result of each step is made
 
-    def there(step):
+    def there(needs, is_message):
         """When what an action waits for is there."""
-        if step.needs < 0:
-            return 0.0
-        return arrives[step.needs] + (latency if step.is_message else 0.0)
+        return arrives[needs] + latency if is_message else arrives[needs] if needs >= 0 else 0.0
 
-    for place, step in enumerate(steps):
-        rank, index = step[:2]
-        if (rank, index - 1) in pairs:  # the second of a pair: as the first
+    free = [0.0] * schedule.ranks
+    for place, (rank, index, needs, is_message) in enumerate(steps):
+        if pairs and (rank, index - 1) in pairs:  # the second of a pair: as the first
             begins, ends = start[rank][-1], end[rank][-1]
         else:
             kind, stage, _ = rows[rank][index]
-            begins = max(end[rank][-1] if index else 0.0, there(step))
-            lasting = lasts[kind][stage]
-            if (rank, index) in pairs:
-                begins = max(begins, there(steps[place + 1]))
+            begins, lasting = free[rank], lasts[kind][stage]
+            if needs >= 0 and (comes := there(needs, is_message)) > begins:
+                begins = comes
+            if pairs and (rank, index) in pairs:
+                begins = max(begins, there(*steps[place + 1][2:]))
                 kind, stage, _ = rows[rank][index + 1]
                 lasting += lasts[kind][stage]
             ends = begins + lasting
+        free[rank] = ends
         arrives.append(ends)
         start[rank].append(begins)
         end[rank].append(ends)

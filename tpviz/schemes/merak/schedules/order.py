@@ -59,21 +59,23 @@ def walk(schedule):
         wanted = (needs(action, schedule.stages) for action in both)
         return next((w for w in wanted if w is not None and w not in made), None)
 
+    pairs, last = schedule.pairs, schedule.stages - 1
     moved = True
     while moved:
         moved = False
         for rank, row in enumerate(schedule.actions):
-            while at[rank] < len(row):
-                action = row[at[rank]]
-                wanted = needs(action, schedule.stages)
-                if missing(rank):
+            for index in range(at[rank], len(row)):
+                kind, stage, microbatch = row[index]
+                what, place, sender = MAKES.get(kind), -1, rank
+                if (what == "activation" and stage > 0) or (what == "gradient" and stage < last):
+                    beside = stage - 1 if what == "activation" else stage + 1
+                    place, sender = made.get((what, beside, microbatch), (None, None))
+                if place is None or ((rank, index) in pairs and missing(rank)):
                     break
-                place, sender = made[wanted] if wanted else (-1, rank)
-                what = MAKES.get(action.kind)
                 if what:
-                    made[what, action.stage, action.microbatch] = len(steps), rank
-                steps.append(Step(rank, at[rank], place, sender != rank))
-                at[rank] += 1
+                    made[what, stage, microbatch] = len(steps), rank
+                steps.append(Step(rank, index, place, sender != rank))
+                at[rank] = index + 1
                 moved = True
     return tuple(steps), [Wait(rank, at[rank], *missing(rank))
                           for rank, row in enumerate(schedule.actions) if at[rank] < len(row)]

@@ -1,0 +1,133 @@
+"""Work that a captured program does again and again alike: done twice, then its record is repeated.
+
+A program says of a part of its work that it is one of several alike (`tpviz.labels.repeated`). The
+second's rows, and what it allocates and frees, stand for those that follow; these give tensors of
+the same shapes.
+"""
+
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from tpviz import labels
+
+from . import backend
+from .memory import KINDS
+from .operations import PEER
+
+
+@contextmanager
+def repeating():
+    """Inside, what a program says to be alike is done twice, before a recorder listens once."""
+    tapes = {}
+
+    def repeater(what, number, work, args, kept):
+        first = 0 if backend.recorder is None else 1
+        key = what, first
+        if number < first:
+            return work(*args)
+        if number > first and key in tapes:
+            return tapes[key].repeat(kept)
+        tape = tapes[key] = Tape(backend.recorder)
+        tape.end(result := work(*args))
+        return result
+
+    labels.set_repeater(repeater)
+    try:
+        yield
+    finally:
+        labels.set_repeater(None)
+
+
+class Tape:
+    """The record of some work: between its making and `end`. ``listener``: the recorder or None."""
+
+    def __init__(self, listener):
+        self.listener = listener
+        self.groups = [g for g in dist.distributed_c10d._world.pg_map
+                       if isinstance(g, backend.TracedGroup)]
+        self.counts = [dict(g.counts) for g in self.groups]
+        self.begin = self._place()
+
+    def _place(self):
+        """How far everything is: stamps, rows, bytes."""
+        if self.listener is None:
+            return None
+        of = self.listener
+        parts = of.kernels, of.comms, of.waits, of.phases.marks, of.memory.samples
+        return of.clock.moment, [*map(len, parts)], [of.memory.totals[kind] for kind in KINDS]
+
+    def end(self, result):
+        """The work is done; result: its tensors, if it gives some."""
+        self.given = None if result is None else [(t.shape, t.dtype, t.device) for t in result]
+        self.issued = [{key: n - before.get(key, -1) for key, n in g.counts.items()}
+                       for g, before in zip(self.groups, self.counts)]
+        if self.listener is None:
+            return
+        of, (self.moment, start, self.level) = self.listener, self.begin
+        moment, stop, level = self._place()
+        self.lasts, self.change = moment - self.moment, [b - a for a, b in zip(self.level, level)]
+        self.kernels, self.comms, self.waits, self.marks, self.samples = (
+            rows[a:b] for rows, a, b in zip((of.kernels, of.comms, of.waits, of.phases.marks,
+                                             of.memory.samples), start, stop))
+        self.first_kernel = start[0]
+
+    def repeat(self, kept):
+        """Record the same once more; the result, as the work gives it. kept : see `repeated`."""
+        if self.listener is not None:
+            self._rows()
+            self._bytes(kept or ())
+        for group, more in zip(self.groups, self.issued):
+            for key, count in more.items():
+                group.counts[key] = group.counts.get(key, -1) + count
+        return None if self.given is None else tuple(self._made(kept is None))
+
+    def _rows(self):
+        of, copies = self.listener, {}
+        late, microbatch = of.clock.moment - self.moment, labels.current().microbatch
+        more = len(of.kernels) - self.first_kernel
+        sequence = torch._C._autograd._get_sequence_nr()
+
+        def here(where):
+            return (*where[:3], microbatch, *where[4:])
+
+        of.phases.marks += [(n + more, sequence, *state) for n, _, *state in self.marks]
+        of.kernels += [(operator, start + late, end + late, task, node,
+                        label._replace(microbatch=microbatch), *what)
+                       for operator, start, end, task, node, label, *what in self.kernels]
+        for row in self.comms:
+            collective, start, end, where, payload, members, axis, seq = row
+            copies[id(row)] = [collective, start + late, end + late, here(where), payload, members,
+                               axis, seq + self._later(axis, (members, collective in PEER))]
+        of.comms += copies.values()
+        of.waits += [(copies[id(row)], start + late, end + late, here(where))
+                     for row, start, end, where in self.waits]
+
+    def _later(self, axis, key):
+        """How many collectives of a group were issued since this was recorded."""
+        group, counts = next((g, counts) for g, counts in zip(self.groups, self.counts)
+                             if g.axis == axis and key in g.counts)
+        return group.counts[key] - counts.get(key, -1)
+
+    def _bytes(self, kept):
+        """What is allocated and freed; and time goes on. What is ``kept`` is freed by a later
+        record."""
+        of, memory = self.listener, self.listener.memory
+        late, present = of.clock.moment - self.moment, [memory.totals[kind] for kind in KINDS]
+        memory.samples += [(stamp + late, *(now + there - before for now, there, before in
+                                            zip(present, sample, self.level)))
+                           for stamp, *sample in self.samples]
+        memory.totals = {k: now + more for k, now, more in zip(KINDS, present, self.change)}
+        of.clock.moment += self.lasts
+        for t in kept:
+            memory.live.pop(id(t.untyped_storage()), None)
+
+    def _made(self, counted):
+        """New tensors, allocated in the record. counted : they are freed outside of records."""
+        memory = self.listener and self.listener.memory
+        for shape, dtype, device in self.given:
+            if memory is None:
+                yield torch.empty(shape, dtype=dtype, device=device)
+            else:
+                yield memory.unseen(shape, dtype, device, counted)
