@@ -46,11 +46,11 @@ def comparison_scene(prediction, simulated, measured, residual, ranks=None, titl
     traces = [t for t in (simulated, measured) if t is not None]
     foreseen = [] if prediction is None else [prediction]
     badges = [p.badge for p in foreseen]
-    badges += [str(t.meta.get("badge") or "origin unknown") for t in traces]
+    badges += [t.badge for t in traces]
     ranks = _ranks(simulated, residual) if ranks is None else [int(rank) for rank in ranks]
     scenes = [_one_step(trace, ranks) for trace in traces]
     axes = _axes(scenes, foreseen)
-    keys = axis_keys(list(simulated.meta.get("mesh", {}).get("axes", {})) + axes)
+    keys = axis_keys(list(simulated.fact("mesh")["axes"]) + axes)
     rows = [
         {"rank": rank, "lane": axis or "compute", "axis": axis, "source": source}
         for rank in ranks
@@ -171,7 +171,7 @@ def _parts(foreseen, residual):
 
 def _numbers(traces, residual):
     """The headline: ratio and overlaps, and how far the emulation overran its own clock."""
-    words = [f"{100 * t.overlap():.1f} % {t.meta.get('badge') or 'origin unknown'}" for t in traces]
+    words = [f"{100 * t.overlap():.1f} % {t.badge}" for t in traces]
     rows = []
     if len(traces) == 2 and traces[0].step_time:
         rows.append([f"{residual.badge} / simulated",

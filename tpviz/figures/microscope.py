@@ -29,7 +29,7 @@ def microscope_scene(microscope):
     steps = [_messages(m, number, drawing) for number in range(len(m.steps))]
     return {
         "title": f"{m.algorithm} {m.collective} on {n} ranks",
-        "badge": m.trace.meta.get("badge", "origin unknown"),
+        "badge": m.trace.badge,
         "steps": steps,
         "captions": [*(caption(m, number) for number in range(len(steps))),
                      f"the end, after {len(steps)} steps"],

@@ -1,12 +1,14 @@
 """Small helpers shared by the figures: SVG text, readable numbers, round ticks. NumPy only."""
 
 import math
+import re
 from html import escape
 
 import numpy as np
 
 from .palette import PATTERNS
 
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
 
 
@@ -34,12 +36,18 @@ def document(width, height, body, label, style, theme="auto"):
     Pattern ids carry the theme: pictures of both themes can stand in one HTML page.
     """
     body = body.replace("url(#tpv-", f"url(#tpv-{theme}-").replace("id='tpv-", f"id='tpv-{theme}-")
-    return (
+    return clean(
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}'"
         f" width='{width:.0f}' height='{height:.0f}' class='tpv-{theme}' role='img'"
         f" aria-label='{escape(label, quote=True)}' {FONT}>{style}"
         f"{rect(0, 0, width, height, 'bg')}{body}</svg>"
     )
+
+
+def clean(markup):
+    """SVG or HTML with the replacement character for what XML cannot hold: control characters,
+    and lone surrogates, which no UTF-8 file can hold either."""
+    return _NO_XML.sub("\ufffd", markup)
 
 
 def head(scene):

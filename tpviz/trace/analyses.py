@@ -226,7 +226,7 @@ def memory(trace, rank=None):
     Raises ValueError where the trace holds no memory samples, or none of that rank.
     """
     # JSON turns the rank keys into strings.
-    samples = {int(r): m for r, m in trace.meta.get("memory", {}).items() if len(m["time"])}
+    samples = {r: m for r, m in trace.fact("memory").items() if m["time"]}
     if not samples:
         raise ValueError("this trace holds no memory samples; record it with memory=True")
     if rank is not None and rank not in samples:
@@ -241,4 +241,4 @@ def _memory_use(rank, samples):
     series = {
         kind: np.asarray(values, np.int64) for kind, values in samples.items() if kind != "time"
     }
-    return MemoryUse(rank, np.asarray(samples["time"], float), series, sum(series.values()))
+    return MemoryUse(rank, np.asarray(samples["time"], float), series, sum(series.values(), np.zeros(len(samples["time"]), np.int64)))

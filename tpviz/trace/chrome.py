@@ -157,7 +157,7 @@ def _room(marks, issue):
 
 
 def _counters(trace):
-    for rank, samples in trace.meta.get("memory", {}).items():
+    for rank, samples in trace.fact("memory").items():
         kinds = [kind for kind in samples if kind != "time"]
         for i, time in enumerate(samples["time"]):
             yield {

@@ -3,7 +3,12 @@
 import gzip
 import json
 import zlib
+from os import PathLike
 from pathlib import Path
+
+from tpviz import limits
+
+from .shapes import short
 
 SUFFIXES = (".json", ".json.gz")
 
@@ -27,14 +32,16 @@ def write_json(path, data):
 def read_json(path):
     """The JSON value in a plain or gzipped file (told by its first bytes, not by its name).
 
-    Raises FileNotFoundError, or ValueError with the byte, line and column where the file breaks.
+    Raises FileNotFoundError, or ValueError with the byte, line and column where the file breaks,
+    and for more bytes than `tpviz.limits.FILE_BYTES`.
     """
-    raw = Path(path).read_bytes()
+    path = Path(path)
     try:
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+        text = _content(path).decode("utf-8-sig")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        size = path.stat().st_size
         raise ValueError(
-            f"{path}: the gzip data breaks off or is damaged within its {len(raw)} bytes "
+            f"{path}: the gzip data breaks off or is damaged within its {size} bytes "
             f"({error}); copy or export the file again"
         ) from error
     except UnicodeDecodeError as error:
@@ -46,8 +53,24 @@ def read_json(path):
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(_broken(path, text, error)) from error
+    except ValueError as error:  # Python reads no numbers of thousands of digits
+        raise ValueError(f"{path}: it holds a number that is none of a trace: {error}") from error
     except RecursionError as error:
         raise ValueError(f"{path}: lists in lists deeper than any trace has them") from error
+
+
+def _content(path):
+    """The bytes of a file, decompressed if they are gzip's: never more than is allowed."""
+    most, opened = limits.FILE_BYTES, open
+    with path.open("rb") as file:
+        if file.read(2) == b"\x1f\x8b":
+            opened = gzip.open
+    with opened(path, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"{path}: it holds more than {most} bytes, once decompressed: "
+                         "set tpviz.limits.FILE_BYTES to read larger files")
+    return content
 
 
 def _broken(path, text, error):
@@ -68,19 +91,50 @@ def trace_files(path):
 
     Raises FileNotFoundError if there is nothing there, ValueError for a folder without trace files.
     """
+    if not isinstance(path, (str, PathLike)):
+        raise ValueError(f"a trace is loaded from the path of a file or a folder, not {path!r}")
     path = Path(path)
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise ValueError(f"{str(path)[:200]}: {error.strerror}") from error
+    if not there:
         near = sorted(p.name for p in path.parent.glob("*") if p.name.endswith(SUFFIXES))[:5]
         hint = f"; beside it are {', '.join(near)}" if near else ""
         raise FileNotFoundError(
             f"no trace at {path}: give a *.json or *.json.gz file, or a folder of them{hint}"
         )
-    if not path.is_dir():
+    if path.is_file():
         return [path]
-    files = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES))
+    if not path.is_dir():  # reading a pipe or a device may never end
+        raise ValueError(f"{path}: neither a file nor a folder of files")
+    files = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES) and p.is_file())
     if not files:
         raise ValueError(
             f"{path}: an empty folder for us, it holds no *.json or *.json.gz file; "
             "export one file per rank into it"
         )
     return files
+
+
+def complete_events(file, events, needed):
+    """(number, event) of the complete events ("X") of a list ``traceEvents``.
+
+    Raises ValueError, with the file and the event, for one that is no object with a field "ph",
+    and for a complete one without the fields ``needed``.
+    """
+    for number, event in enumerate(events):
+        fields = ("ph",)
+        if isinstance(event, dict) and event.get("ph") == "X":
+            fields = needed
+        missing = [f for f in fields if not isinstance(event, dict) or f not in event]
+        if missing:
+            raise ValueError(f"{place(file, number)}it has no {missing[0]!r}: {short(event)}; "
+                             "export the trace again")
+        if fields is needed:
+            yield number, event
+
+
+def place(file, number):
+    """The words that begin an error about an event of a file."""
+    return f"{file}: event {number} of traceEvents is damaged: "

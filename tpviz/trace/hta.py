@@ -42,7 +42,7 @@ def to_hta(trace, folder):
     names = {rank: f"rank{rank}.json.gz" for rank in trace.ranks}
     _check_folder(folder, names.values())
     streams, groups = _streams(trace), _groups(trace)
-    world_size = max(trace.meta.get("world_size", 0), max(names) + 1)
+    world_size = max(trace.fact("world_size"), max(names) + 1)
     for rank, name in names.items():
         info = {"backend": "nccl", "rank": rank, "world_size": world_size}
         info |= {"pg_count": len(groups), "pg_config": list(groups.values())}

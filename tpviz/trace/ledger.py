@@ -143,6 +143,5 @@ def ledger(trace, rank=None, step=None):
     comm = trace.select(kind="comm", rank=rank)
     if step is not None:
         comm = comm.select(step=step)
-    return Ledger.of(
-        (e.axis, e.name, e.phase, 1, e.bytes, max(len(members_list(e.members)), 1)) for e in comm
-    )
+    size = {text: max(len(members_list(text)), 1) for text in set(comm["members"].tolist())}
+    return Ledger.of((e.axis, e.name, e.phase, 1, e.bytes, size[e.members]) for e in comm)

@@ -4,15 +4,19 @@
 <Trace 4 ranks, 3120 events, imported>
 """
 
-import numpy as np
+from tpviz import limits
 
-from .files import read_json, trace_files
+from .files import complete_events, place, read_json, trace_files
 from .kineto import from_kineto
+from .meta import checked
+from .rows import table_of
+from .shapes import Nested, fitting, short
 from .table import COLUMNS, Event, Trace
 
 FORMAT = 1  # version of the layout that `to_chrome` writes
 ISSUE = "issue"  # category of the slices that arrows start from, which are no events of the table
 _DEFAULTS = Event()._asdict()
+_NEEDED = ("name", "cat", "pid")
 
 
 def load_trace(path):
@@ -50,6 +54,7 @@ def _checked(file, data):
             f"{file}: JSON, but not a trace: it should be an object with a list 'traceEvents', "
             f"and is {found}; export with trace.to_chrome or torch.profiler's export_chrome_trace"
         )
+    limits.check(f"{file}: it has events:", len(data["traceEvents"]), "EVENTS")
     return data
 
 
@@ -61,20 +66,18 @@ def from_chrome(file, data):
             f"{file}: written in format {header.get('format')!r} by another version of tpviz; "
             f"this one reads format {FORMAT}: export it again with this version"
         )
-    rows = []
-    for number, event in enumerate(data["traceEvents"]):
-        try:
-            if event["ph"] == "X" and event["cat"] != ISSUE:
-                rows.append(_row(event))
-        except (KeyError, TypeError) as error:
-            raise ValueError(
-                f"{file}: event {number} of traceEvents is damaged ({error!r}): "
-                f"{str(event)[:80]}; export the trace again"
-            ) from error
-    return Trace(_columns(file, rows), _meta(file, header))
+    rows, numbers = [], []
+    for number, event in complete_events(file, data["traceEvents"], _NEEDED):
+        if event["cat"] != ISSUE:
+            rows.append(_row(file, number, event))
+            numbers.append(number)
+    table = table_of(rows, lambda row: place(file, numbers[row]))
+    return Trace(table, _meta(file, header))
 
 
-def _row(event):
+def _row(file, number, event):
+    if not isinstance(event.get("args"), dict):
+        raise ValueError(f"{place(file, number)}args is {short(event.get('args'))}, not an object")
     row = {
         **_DEFAULTS,
         **event["args"],
@@ -85,29 +88,9 @@ def _row(event):
     return [row[column] for column in COLUMNS]
 
 
-def _columns(file, rows):
-    by_column = zip(*rows) if rows else [[]] * len(COLUMNS)
-    try:
-        return {
-            name: np.array(values, dtype=COLUMNS[name]) for name, values in zip(COLUMNS, by_column)
-        }
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(
-            f"{file}: a column of the trace has values of the wrong type ({error}); "
-            "export the trace again"
-        ) from error
-
-
 def _meta(file, header):
-    try:
-        meta = dict(_restored(header.get("meta", {})))
-        if "memory" in meta:
-            meta["memory"] = {int(rank): dict(samples) for rank, samples in meta["memory"].items()}
-        return meta
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{file}: the meta of the trace is damaged ({error!r}); export the trace again"
-        ) from error
+    where = f"{file}: the meta of the trace is damaged: "
+    return checked(_restored(fitting(Nested(), header.get("meta", {}), where)), where)
 
 
 def _restored(value):

@@ -12,6 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .members import MANY, members_list, members_text
+from .meta import fact
+
+__all__ = ["COLUMNS", "MANY", "Event", "Trace", "members_list", "members_text"]
+
 
 class Event(NamedTuple):
     """One interval on one lane of one rank.
@@ -48,33 +53,6 @@ class Event(NamedTuple):
     dtype: str = ""
 
 
-MANY = 16
-"""Groups larger than this, in even steps, are written "0..1016:8", for a column of short texts."""
-
-
-def members_text(ranks):
-    """Ranks of a group as the column ``members`` writes them; the order stays.
-
-    >>> members_text([0, 2]), members_text(range(0, 1024, 8))
-    ('0,2', '0..1016:8')
-    """
-    ranks = list(ranks)
-    if len(ranks) > MANY:
-        steps = range(ranks[0], ranks[-1] + 1, max(ranks[1] - ranks[0], 1))
-        if list(steps) == ranks:
-            return f"{ranks[0]}..{ranks[-1]}:{steps.step}"
-    return ",".join(map(str, ranks))
-
-
-def members_list(text):
-    """The ranks that `members_text` wrote; [] for an empty text."""
-    if ".." in text:
-        first, rest = text.split("..")
-        last, step = rest.split(":")
-        return list(range(int(first), int(last) + 1, int(step)))
-    return [int(rank) for rank in text.split(",")] if text else []
-
-
 _TYPES = {str: np.str_, int: np.int64, float: np.float64}
 COLUMNS = {name: _TYPES[kind] for name, kind in Event.__annotations__.items()}
 
@@ -94,27 +72,26 @@ class Trace:
     meta: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        missing = COLUMNS.keys() - self.columns.keys()
-        lengths = {len(c) for c in self.columns.values()}
-        if missing or len(lengths) > 1:
-            raise ValueError(
-                f"a trace needs columns {sorted(COLUMNS)} of one length; "
-                f"missing {sorted(missing)}, lengths {sorted(lengths)}"
-            )
+        from .rows import check_table
+
+        check_table(self.columns, self.meta)
 
     @classmethod
     def from_events(cls, events, meta=None):
-        """Build from Events (any order). Events with id -1 are numbered in the order given."""
-        events = [e if e.id >= 0 else e._replace(id=i) for i, e in enumerate(events)]
-        by_column = zip(*events) if events else [[]] * len(COLUMNS)
-        columns = {
-            name: np.array(values, dtype=COLUMNS[name]) for name, values in zip(COLUMNS, by_column)
-        }
-        return cls(columns, dict(meta or {}))
+        """Build from Events (any order). Events with id -1 are numbered in the order given.
+
+        Raises ``ValueError`` for an event with a value that its column does not hold.
+        """
+        from .rows import each, table_of
+
+        return cls(table_of(each(Event, "events", events)), {} if meta is None else meta)
 
     @classmethod
     def merge(cls, traces, **meta):
         """One trace from one per rank: ids renumbered; memory, overhead and badges joined."""
+        from .rows import each
+
+        traces = each(Trace, "traces", traces)
         if not traces:
             return cls.from_events([], meta)
         parts, offset, memory, overhead = [], 0, {}, 0.0
@@ -124,16 +101,16 @@ class Trace:
             c["waits_for"] = np.where(c["waits_for"] >= 0, c["waits_for"] + offset, -1)
             offset = int(c["id"].max()) + 1 if len(t) else offset
             parts.append(c)
-            memory.update(t.meta.get("memory", {}))
-            overhead = max(overhead, t.meta.get("overhead", 0.0))
+            memory.update(t.fact("memory"))
+            overhead = max(overhead, t.fact("overhead"))
         columns = {n: np.concatenate([p[n] for p in parts]) for n in COLUMNS}
         joined = {"memory": memory} if memory else {}
-        late = [t.meta["late"] for t in traces if "late" in t.meta]
+        late = [t.fact("late") for t in traces if t.fact("late")]
         if late:
-            joined["late"] = max(late, key=lambda found: found["seconds"])
+            joined["late"] = dict(max(late, key=lambda found: found.get("seconds", 0.0)))
             for share in ("share_of_communication", "behind"):
                 joined["late"] |= {share: max(found.get(share, 0.0) for found in late)}
-        badges = dict.fromkeys(t.meta.get("badge") or "origin unknown" for t in traces)
+        badges = dict.fromkeys(t.badge for t in traces)
         if len(badges) > 1:  # a part must not pass for what another one is
             joined["badge"] = "; ".join(badges)
         return cls(columns, {**traces[0].meta, **joined, "overhead": overhead, **meta}).rebased()
@@ -145,12 +122,21 @@ class Trace:
         zero = self["start"].min()
         columns = {**self.columns, "start": self["start"] - zero, "end": self["end"] - zero}
         meta = dict(self.meta)
-        if "memory" in meta:
+        if memory := self.fact("memory"):
             meta["memory"] = {
                 rank: {**series, "time": [t - zero for t in series["time"]]}
-                for rank, series in meta["memory"].items()
+                for rank, series in memory.items()
             }
         return Trace(columns, meta)
+
+    def fact(self, name):
+        """What ``meta`` says under a known key, an empty value where that has another shape."""
+        return fact(self.meta, name)
+
+    @property
+    def badge(self):
+        """Where the numbers come from."""
+        return self.fact("badge") or "origin unknown"
 
     def __len__(self):
         return len(self.columns["id"])
@@ -159,7 +145,7 @@ class Trace:
         return self.columns[name]
 
     def __repr__(self):
-        badge = self.meta.get("badge", "no badge")
+        badge = self.fact("badge") or "no badge"
         return f"<Trace {len(self.ranks)} ranks, {len(self)} events, {badge}>"
 
     def __iter__(self):
@@ -174,6 +160,8 @@ class Trace:
         """The rows whose columns equal the given values: ``t.select(rank=0, kind="comm")``."""
         mask = np.ones(len(self), dtype=bool)
         for name, value in equal.items():
+            if name not in self.columns:
+                raise ValueError(f"a trace has no column {name!r}; it has {', '.join(COLUMNS)}")
             mask &= (
                 np.isin(self[name], list(value))
                 if isinstance(value, (list, tuple, set))

@@ -90,7 +90,7 @@ class Comparison:
         """Where the numbers come from: "predicted", "simulated" and, after a run, the run's."""
         traces = [t for t in (self.simulated, self.measured) if t is not None]
         foreseen = [] if self.prediction is None else [self.prediction.badge]
-        return (*foreseen, *(t.meta.get("badge") or "origin unknown" for t in traces))
+        return (*foreseen, *(t.badge for t in traces))
 
     @property
     def ratio(self):

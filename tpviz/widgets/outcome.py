@@ -80,11 +80,11 @@ def compared(prediction, simulated, measured, capture=None):
 
 def unfaithful(trace):
     """What an emulated run says against its own faithfulness, and what helps; "" for nothing."""
-    late = trace.meta.get("late") or {}
+    late = trace.fact("late")
     if not late.get("events"):
         return ""
     return (
-        f"This run is not faithful: {100 * late['share']:.0f} % of the step is overrun of events "
+        f"This run is not faithful: {100 * late.get('share', 0):.0f} % of the step is overrun of events "
         f"too short for this machine: {', '.join(late['events'])}. A slower motion or a larger "
         "scale of hidden sizes helps."
     )

@@ -1,0 +1,31 @@
+"""What one file or one call may ask for; errors that refuse more name the constant here.
+
+Each can be set to another value before the call:
+
+>>> import tpviz.limits
+>>> tpviz.limits.FILE_BYTES = 2 << 30
+"""
+
+RANKS = 1 << 17
+"""Ranks of a trace, a mesh or a group; devices of a cluster."""
+EVENTS = 10_000_000
+"""Events of one trace file."""
+FILE_BYTES = 2 << 30
+"""Bytes of one trace file, after decompression."""
+TEXT = 1 << 16
+"""Characters of one text in a file."""
+TABLE_BYTES = 8 << 30
+"""Bytes of a trace's text columns, which have room for their longest text in every row."""
+MEMBERS = 1 << 24
+"""Ranks of all distinct groups of one trace, together."""
+DEPTH = 64
+"""Lists or objects within one another in the ``meta`` of a trace."""
+
+
+def check(what, size, name):
+    """``size``, unless it is above the limit ``name``: ``ValueError`` with both numbers."""
+    most = globals()[name]
+    if size > most:
+        raise ValueError(f"{what} {size}, which is more than the limit of {most}: "
+                         f"tpviz.limits.{name} = {size} before the call allows it")
+    return size
