@@ -76,7 +76,8 @@ PRESETS = {
 }
 META = {
     "badge": ["this machine, gloo"], "world_size": [2], "strategy": ["s"], "losses": [[1.0]],
-    "mesh": [{"axes": {"tp": 2}}, {"axes": {"tp": 10**18}}, {"axes": 3}], "late": [{"seconds": 0.1}],
+    "mesh": [{"axes": {"tp": 2}}, {"axes": {"tp": 10**18}}, {"axes": 3}],
+    "late": [{"seconds": 0.1}],
     "memory": [{0: {"time": [0.0], "parameters": [1]}}, {"x": {}}, {0: {"time": [1, 2], "a": [1]}}],
     "ownership": [[{"name": "w", "shape": [2], "notation": "w", "splits": []}]],
 }  # fmt: skip
@@ -152,7 +153,8 @@ class Calls:
             "matrix": (_told, (tv.communication_matrix, c), self.some({"world_size": [2, 4]}), 2),
             "capture": (tv.capture, (s, w), self.some({"detail": ["kernels"]}, 0.2), 0.6),
             "simulate": (tv.simulate, (s, w, c), self.some(
-                {"steps": [1, 2], "faults": [self.one(tv.Faults)], "contention": [True]}, 0.2), 0.6),
+                {"steps": [1, 2], "faults": [self.one(tv.Faults)], "contention": [True]}, 0.2),
+                0.6),
             "search": (tv.search, (w, c), {"top": 0, **self.some(
                 {"strategies": [["ATP"], [s]], "top": [0, 2], "objective": ["communication"]})},
                 0.3),

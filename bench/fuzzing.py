@@ -1,12 +1,13 @@
 """What both fuzzers share: calls under an alarm, and what counts as an answer in words.
 
-A call survives if it returns, or if tpviz itself raises ``ValueError`` with a message: the innermost
-frame is a ``raise`` in the package. ``TypeError`` is accepted for a call that does not fit the
-signature, ``FileNotFoundError`` and ``NotImplementedError`` where tpviz raises them. Anything else
-is raw: an error of Python's or NumPy's that leaked out, an empty message, or a hang.
+A call survives if it returns, or if tpviz itself raises ``ValueError`` with a message: the
+innermost frame is a ``raise`` in the package. ``TypeError`` is accepted for a call that does not
+fit the signature, ``NotImplementedError`` where tpviz raises it, ``OSError`` if it names the file.
+Anything else is raw: an error of Python's or NumPy's that leaked out, an empty message, or a hang.
 """
 
 import contextlib
+import re
 import resource
 import signal
 import sys
@@ -21,7 +22,8 @@ SECONDS = 20  # of CPU time, for one call
 WALL = 300
 MEMORY = 12 << 30
 PACKAGE = str(Path(tpviz.__file__).parent)
-WORDS = (ValueError, FileNotFoundError, NotImplementedError)
+WORDS = (ValueError, NotImplementedError)
+SIGNATURE = re.compile(r"\(\) (got an unexpected keyword|missing \d+ required|takes \d+ pos)")
 
 
 class Hang(BaseException):
@@ -54,14 +56,15 @@ class Fuzz:
             kind = raw_kind(error)
             self.outcomes["refused in words" if not kind else "raw"] += 1
             if kind:
-                self._keep(f"{what}: {kind}", args, kwargs)
+                self._keep(f"{what}: {kind}", args, kwargs, str(error)[:90])
         else:
             self.outcomes["returned"] += 1
             return result
         return None
 
-    def _keep(self, kind, args, kwargs):
-        words = [_short(a) for a in args] + [f"{k}={_short(v)}" for k, v in kwargs.items()]
+    def _keep(self, kind, args, kwargs, message=""):
+        words = [repr(message), *map(_short, args)]
+        words += [f"{name}={_short(value)}" for name, value in kwargs.items()]
         self.raw.setdefault(kind, [0, ", ".join(words)])[0] += 1
 
     def report(self, title):
@@ -69,7 +72,7 @@ class Fuzz:
         print(f"{title}: {self.tried} calls tried, {self.tried - self.failures} survived "
               f"({dict(self.outcomes)})")
         for kind, (times, example) in sorted(self.raw.items(), key=lambda row: -row[1][0]):
-            print(f"  {times} x {kind}  <- {example}")
+            print(ascii(f"  {times} x {kind}  <- {example}").strip("'\""))
         return int(bool(self.raw))
 
 
@@ -77,9 +80,11 @@ def raw_kind(error):
     """"" for an error in words, else what is wrong with it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
-    kind = f"{type(error).__name__} at {place}: {str(error).splitlines()[:1]}"
+    kind = f"{type(error).__name__} at {place}"
     ours = frames[-1].filename.startswith(PACKAGE) and frames[-1].line.startswith("raise ")
-    if type(error) is TypeError and (ours or len(frames) == 1):  # Python refused the signature
+    if type(error) is TypeError and (ours or SIGNATURE.search(str(error))):
+        return ""
+    if isinstance(error, OSError) and (error.filename or ours):
         return ""
     return "" if type(error) in WORDS and ours and str(error).strip() else kind
 

@@ -5,11 +5,14 @@ Traceback (most recent call last):
 ValueError: heads=6 does not split evenly over tp=4: use tp=3 or 6, or heads=4 or 8
 """
 
-from math import gcd, lcm
+from math import gcd, isqrt, lcm
 from numbers import Real
 from operator import index
 
 import numpy as np
+
+MOST = 10**18
+"""The largest whole number that any argument may be: NumPy's int64 holds it."""
 
 
 def divides(size_name, size, parts_name, parts, also=0, step=1, within=0):
@@ -21,10 +24,10 @@ def divides(size_name, size, parts_name, parts, also=0, step=1, within=0):
     if size % parts == 0:
         return
     common, step = gcd(size, also), lcm(parts, step)
-    parts_near = _around(parts, [d for d in range(1, common + 1) if common % d == 0])
+    parts_near = _around(parts, divisors(common))
     sizes_near = [s for s in (size // step * step, -(-size // step) * step) if s > 0]
     if within:
-        sizes_near = _around(size, [s for s in range(step, within + 1, step) if within % s == 0])
+        sizes_near = _around(size, [s for s in divisors(within) if s % step == 0])
     instead = f", or {size_name}={_either(sizes_near)}" if sizes_near else ""
     raise ValueError(f"{size_name}={size} does not split evenly over {parts_name}={parts}: use "
                      f"{parts_name}={_either(parts_near)}{instead}")
@@ -36,6 +39,10 @@ def whole_number(name, value, low=1, high=None):
         whole = index(None if isinstance(value, bool) else value)
     except TypeError:
         raise ValueError(f"{name} must be a whole number, not {value!r}") from None
+    if abs(whole) > MOST:  # in words: Python writes no numbers of thousands of digits
+        raise ValueError(f"{name} is a number of {whole.bit_length()} bits, which is too "
+                         f"{'small' if whole < 0 else 'large'}: the most that works is "
+                         f"{MOST if high is None else high}")
     if low is not None and whole < low:
         raise ValueError(f"{name}={whole} is too small: the least that works is {low}")
     if high is not None and whole > high:
@@ -66,6 +73,23 @@ def some_of(name, value, choices):
     several = isinstance(value, (tuple, list, set, frozenset))
     chosen = [one_of(name, v, choices) for v in (value if several else (value,))]
     return tuple(choice for choice in choices if choice in chosen)
+
+
+def text(name, value):
+    """``value``, a str; ``ValueError`` for anything else."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a text, not {value!r}")
+    return value
+
+
+def divisors(number):
+    """All of them, from 1 up.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    low = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return low + [number // d for d in reversed(low) if d * d != number]
 
 
 def settle(owner, name, check, *bounds):

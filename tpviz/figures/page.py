@@ -11,7 +11,7 @@ from pathlib import Path
 from tpviz.mesh import Mesh
 
 from .assets import FOLDER, module, stylesheet
-from .mesh import MAX_RANKS, mesh_scene
+from .mesh import MAX_RANKS, check_ownership, mesh_scene
 from .mesh_svg import find_parameter, mesh_svg
 from .svg import clean
 from .timeline import describe, timeline_scene
@@ -54,9 +54,9 @@ def page(trace, mesh=None, title="tpviz", sections=(), ownership=None):
     timeline = timeline_scene(trace)
     views = [place("timeline", {"scene": timeline, "rank": timeline["ranks"][0], "selected": -1})]
     still = timeline_svg(timeline)
-    rows = trace.fact("ownership") if ownership is None else ownership
-    mesh = mesh or _drawn(trace.fact("mesh")["axes"])
+    mesh = _drawn(trace.fact("mesh")["axes"]) if mesh is None else mesh
     if mesh is not None:
+        rows = _drawable(mesh, trace.fact("ownership")) if ownership is None else ownership
         scene = mesh_scene(mesh, rows, badge=timeline["badge"])
         chosen = find_parameter(scene)["name"] if rows else ""
         views.append(
@@ -81,9 +81,18 @@ def page(trace, mesh=None, title="tpviz", sections=(), ownership=None):
 
 
 def _drawn(axes):
-    """The mesh to draw of the axes a trace tells of; None without, and for one too large to draw."""
+    """The mesh to draw of the axes a trace tells of; None without, and for too large a one."""
     mesh = Mesh(axes) if axes else None
     return mesh if mesh and mesh.size <= MAX_RANKS else None
+
+
+def _drawable(mesh, rows):
+    """The rows, if they are of this mesh; a file may say anything."""
+    try:
+        check_ownership(mesh, rows)
+    except ValueError:
+        return []
+    return rows
 
 
 def place(name, state):

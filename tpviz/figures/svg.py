@@ -6,6 +6,8 @@ from html import escape
 
 import numpy as np
 
+from tpviz.checks import whole_number
+
 from .palette import PATTERNS
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -61,7 +63,7 @@ def head(scene):
 def check_step(scene, step):
     """Raise ``ValueError`` unless the scene, a film (`tpviz.widgets.base.Film`), has this step."""
     last = len(scene["captions"]) - 1
-    if not 0 <= step <= last:
+    if not 0 <= whole_number("step", step, None) <= last:
         raise ValueError(f"step={step} is not in this view: use 0 to {last}")
 
 

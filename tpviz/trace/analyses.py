@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tpviz.checks import whole_number
+
 from .critical import critical_path, match_collectives
 
 __all__ = [
@@ -72,7 +74,7 @@ def _of(trace, rank, kind):
 def _ranks(trace, rank):
     if rank is None:
         return trace.ranks
-    if rank not in trace.ranks:
+    if whole_number("rank", rank, None) not in trace.ranks:
         raise ValueError(f"the trace has no rank {rank}; it has {trace.ranks}")
     return [rank]
 
@@ -229,7 +231,7 @@ def memory(trace, rank=None):
     samples = {r: m for r, m in trace.fact("memory").items() if m["time"]}
     if not samples:
         raise ValueError("this trace holds no memory samples; record it with memory=True")
-    if rank is not None and rank not in samples:
+    if rank is not None and whole_number("rank", rank, None) not in samples:
         raise ValueError(
             f"no memory samples of rank {rank}; there are samples of {sorted(samples)}"
         )
@@ -241,4 +243,6 @@ def _memory_use(rank, samples):
     series = {
         kind: np.asarray(values, np.int64) for kind, values in samples.items() if kind != "time"
     }
-    return MemoryUse(rank, np.asarray(samples["time"], float), series, sum(series.values(), np.zeros(len(samples["time"]), np.int64)))
+    time = np.asarray(samples["time"], float)
+    total = sum(series.values(), np.zeros(len(time), np.int64))
+    return MemoryUse(rank, time, series, total)

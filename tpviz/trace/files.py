@@ -18,7 +18,7 @@ def write_json(path, data):
 
     Raises ValueError for another suffix and for numbers that JSON does not know (NaN, infinities).
     """
-    path = Path(path)
+    path = path_of(path)
     if not path.name.endswith(SUFFIXES):
         raise ValueError(f"{path}: a trace file is named *.json or *.json.gz")
     text = json.dumps(data, allow_nan=False).encode()
@@ -27,6 +27,13 @@ def write_json(path, data):
         gzip.compress(text, compresslevel=5, mtime=0) if path.suffix == ".gz" else text
     )
     return path
+
+
+def path_of(path):
+    """``path`` as a Path; ValueError for anything that is none."""
+    if not isinstance(path, (str, PathLike)) or "\0" in str(path):
+        raise ValueError(f"{path!r} is no path of a file or a folder")
+    return Path(path)
 
 
 def read_json(path):
@@ -91,9 +98,7 @@ def trace_files(path):
 
     Raises FileNotFoundError if there is nothing there, ValueError for a folder without trace files.
     """
-    if not isinstance(path, (str, PathLike)):
-        raise ValueError(f"a trace is loaded from the path of a file or a folder, not {path!r}")
-    path = Path(path)
+    path = path_of(path)
     try:
         there = path.exists()
     except OSError as error:  # a name that is too long, a folder that may not be read

@@ -15,11 +15,10 @@ the whole trace: what one interval gains by rounding, the next of its state give
 """
 
 import re
-from pathlib import Path
 
 import numpy as np
 
-from .files import write_json
+from .files import path_of, write_json
 from .table import members_list
 
 _COMPUTE_STREAM, _COMM_STREAM = 7, 20
@@ -35,7 +34,7 @@ def to_hta(trace, folder):
     ValueError if the folder holds other trace files, which HTA would read as ranks of this run, and
     for an empty trace.
     """
-    folder = Path(folder)
+    folder = path_of(folder)
     if not len(trace):
         raise ValueError(f"{folder}: the trace is empty, and HTA reads no empty traces")
     folder.mkdir(parents=True, exist_ok=True)

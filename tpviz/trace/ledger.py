@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tpviz.checks import whole_number
 from tpviz.tables import html_table
 
 from .table import members_list
@@ -132,7 +133,7 @@ def ledger(trace, rank=None, step=None):
     Raises ValueError for a rank or a step that is not in the trace.
     """
     for name, value in (("rank", rank), ("step", step)):
-        if value is not None and value not in trace[name]:
+        if value is not None and whole_number(name, value, None) not in trace[name]:
             known = np.unique(trace[name]).tolist()
             raise ValueError(f"the trace has no {name} {value}; it has {known}")
     if not len(trace):

@@ -84,9 +84,9 @@ def unfaithful(trace):
     if not late.get("events"):
         return ""
     return (
-        f"This run is not faithful: {100 * late.get('share', 0):.0f} % of the step is overrun of events "
-        f"too short for this machine: {', '.join(late['events'])}. A slower motion or a larger "
-        "scale of hidden sizes helps."
+        f"This run is not faithful: {100 * late.get('share', 0):.0f} % of the step is overrun of "
+        f"events too short for this machine: {', '.join(late['events'])}. A slower motion or a "
+        "larger scale of hidden sizes helps."
     )
 
 
