@@ -15,7 +15,7 @@ import numpy as np
 
 from .checks import divides, one_of, settle, whole_number
 
-MOST = {"layers": 10**4, "hidden": 10**6, "heads": 10**6, "seq": 10**9, "batch": 10**9,
+MOST = {"layers": 1024, "hidden": 10**6, "heads": 10**6, "seq": 10**9, "batch": 10**9,
         "mlp_ratio": 10**3, "vocab": 10**9}  # of each size; FLOPs and bytes of a step stay finite
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes per element
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from .files import write_json
 from .load import FORMAT, ISSUE, load_trace
+from .shapes import SURROGATES, Nested, fitting
 from .table import Event
 
 __all__ = ["load_trace", "to_chrome"]
@@ -39,7 +40,7 @@ def to_chrome(trace, path):
     events += [_slice(e, lanes.index[track]) for e, track in zip(rows, lanes.of_row)]
     events += _arrows(rows, lanes)
     events += _counters(trace)
-    header = {"format": FORMAT, "meta": _plain(trace.meta)}
+    header = {"format": FORMAT, "meta": _plain(fitting(Nested(), trace.meta, f"{path}: meta: "))}
     return write_json(path, {"tpviz": header, "displayTimeUnit": "ms", "traceEvents": events})
 
 
@@ -173,14 +174,16 @@ def _counters(trace):
 def _plain(value):
     """``value`` as strict JSON: NumPy values as Python's, NaN as {"float": "nan"}."""
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {_plain(str(k)): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     if isinstance(value, (np.ndarray, np.generic)):
         return _plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, str):
+        return SURROGATES.sub("\ufffd", value)
+    if value is None or isinstance(value, (bool, int, float)):
         return value
     raise ValueError(
         f"the trace's meta holds a {type(value).__name__}, which JSON cannot hold: {value!r}"

@@ -5,8 +5,6 @@ Traceback (most recent call last):
 ValueError: event 1: rank is -3, not a whole number from 0 to 131071
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from tpviz import limits
@@ -119,8 +117,10 @@ def check_table(columns, meta):
 
 def each(kind, what, values):
     """A list of things of one class; ``ValueError`` for anything else."""
-    if not isinstance(values, Iterable):
-        raise ValueError(f"{what} come in a list, not as {short(values)}")
+    try:
+        values = iter(values)
+    except TypeError:
+        raise ValueError(f"{what} come in a list, not as {short(values)}") from None
     found = []
     for value in values:
         if not isinstance(value, kind):

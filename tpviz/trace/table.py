@@ -162,11 +162,14 @@ class Trace:
         for name, value in equal.items():
             if name not in self.columns:
                 raise ValueError(f"a trace has no column {name!r}; it has {', '.join(COLUMNS)}")
-            mask &= (
-                np.isin(self[name], list(value))
-                if isinstance(value, (list, tuple, set))
-                else self[name] == value
-            )
+            try:
+                mask &= (
+                    np.isin(self[name], list(value))
+                    if isinstance(value, (list, tuple, set))
+                    else self[name] == value
+                )
+            except (TypeError, ValueError):
+                raise ValueError(f"{name}={value!r} is no value or list of values") from None
         return self.where(mask)
 
     @property
