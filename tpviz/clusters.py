@@ -75,7 +75,7 @@ def nvswitch_nodes(nodes=2, gpus=8, nics=8):
     50 GB/s a NIC: nominal (ConnectX-7). 9.6 us a hop: a constant of NCCL's tuner for rings over a
     network (its simple protocol).
     """
-    nodes, nics = whole_number("nodes", nodes), whole_number("nics", nics)
+    nics = whole_number("nics of level 'network'", nics)
     levels = [_NVSWITCH(gpus), ("network", nodes, 50e9, None, 9.6e-6, nics)]
     name = f"{nodes} NVSwitch nodes, {nics} NIC{'s' * (nics != 1)} each"
     return _cluster(name, H100_SXM, levels, source="vendor nominal")
