@@ -5,6 +5,7 @@
 
 import traitlets
 
+from tpviz.checks import one_of
 from tpviz.figures import timeline as figure
 from tpviz.figures.assets import module, stylesheet
 from tpviz.figures.timeline_svg import timeline_svg
@@ -39,9 +40,9 @@ class Timeline(View):
     def __init__(self, trace=None, *, critical=False, autoplay=False, **unknown):
         check_names("Timeline", unknown, ["trace", "critical", "autoplay"])
         super().__init__()
-        self._critical, self._bars = critical, None
+        self._critical, self._bars = one_of("critical", critical, (True, False)), None
         self.observe(self._zoomed, "window")
-        self.autoplay = autoplay
+        self.autoplay = one_of("autoplay", autoplay, (True, False))
         if trace is not None:
             self.show(trace)
 
