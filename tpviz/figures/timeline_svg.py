@@ -30,9 +30,9 @@ def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
     width = number("width", width, 0, 1e6)
     if not width > GUTTER + RIGHT:
         raise ValueError(
-            f"width={width} px leaves the lanes no room: use more than {GUTTER + RIGHT}"
+            f"width={width:g} px leaves the lanes no room: use more than {GUTTER + RIGHT}"
         )
-    low, high = _window(
+    low, high = check_window(
         window or scene.get("detail", {}).get("window") or (0.0, scene["duration"]))
     rank = scene["ranks"][0] if rank is None else rank
     if not high > low:
@@ -64,7 +64,8 @@ def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
     )
 
 
-def _window(window):
+def check_window(window):
+    """(start, end) as floats; ``ValueError`` for anything else."""
     if not isinstance(window, (tuple, list)) or len(window) != 2:
         raise ValueError(f"window={window!r} must be (start, end) in seconds")
     return [number("window", edge, -1e12, 1e12) for edge in window]

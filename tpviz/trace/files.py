@@ -93,29 +93,30 @@ def read_json(path):
         raise ValueError(f"{path}: lists in lists deeper than any trace has them") from error
 
 
-class TooLong(ValueError):
-    """A file holds more than is read."""
-
-
 class Unpacked:
     """The bytes of a file open for reading, decompressed if they are gzip's.
 
-    Raises `TooLong` when more than `tpviz.limits.FILE_BYTES` are there.
+    Raises ``ValueError`` when more than `tpviz.limits.FILE_BYTES` are there: they are ``too_long``.
     """
 
     def __init__(self, path, raw):
         gzipped = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        self.path, self.most, self.count = path, limits.FILE_BYTES, 0
+        self.path, self.most, self.left = path, limits.FILE_BYTES, limits.FILE_BYTES
         self.file = gzip.GzipFile(fileobj=raw) if gzipped else raw
+
+    @property
+    def too_long(self):
+        """Whether more was there."""
+        return self.left < 0
 
     def read(self, size=None):
         """At most ``size`` bytes more, by default all; none at the end."""
-        left = self.most + 1 - self.count
-        found = self.file.read(left if size is None else min(size, left))
-        self.count += len(found)
-        if self.count > self.most:
-            raise TooLong(
+        size = self.left + 1 if size is None else min(size, self.left + 1)
+        found = self.file.read(size)
+        self.left -= len(found)
+        if self.too_long:
+            raise ValueError(
                 f"{self.path}: it holds more than {self.most} bytes, once decompressed: "
                 "set tpviz.limits.FILE_BYTES to read larger files"
             )

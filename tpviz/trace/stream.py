@@ -7,7 +7,7 @@ import re
 import zlib
 from pathlib import Path
 
-from .files import BATCH, TooLong, Unpacked, read_json
+from .files import BATCH, Unpacked, read_json
 
 CHUNK = 1 << 20  # bytes
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -33,11 +33,12 @@ class TraceFile:
         """
         try:
             with self.path.open("rb") as raw:
-                self._text = _Text(Unpacked(self.path, raw))
+                unpacked = Unpacked(self.path, raw)
+                self._text = _Text(unpacked)
                 yield from self._object()
-        except TooLong:
-            raise
         except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile):
+            if unpacked.too_long:
+                raise
             self.head = read_json(self.path)
             if isinstance(self.head, dict) and isinstance(self.head.get("traceEvents"), list):
                 yield 0, self.head.pop("traceEvents")
