@@ -45,13 +45,13 @@ ROW = {
 def table_of(rows, where="event {}: ".format):
     """The columns of rows, each an `Event`; those with id -1 are numbered in the order given."""
     by_column = zip(*rows) if rows else [[]] * len(COLUMNS)
-    made = columns(dict(zip(COLUMNS, map(list, by_column))), where)
+    made = columns(dict(zip(COLUMNS, by_column)), where)
     made["id"] = np.where(made["id"] < 0, np.arange(len(rows)), made["id"])
     return made
 
 
 def columns(values, where):
-    """{name: array} of {name: list of equal length}.
+    """{name: array} of {name: list or tuple of equal length}.
 
     where : row -> the words that begin an error about it. Raises ``ValueError`` for a value that
     is not what the column holds, for an end before its start, and above `limits`.
@@ -87,14 +87,16 @@ def _column(name, values, where):
 def _check_room(values):
     """Refuse a text so long that room for it in every row takes too much memory."""
     texts = [name for name, dtype in COLUMNS.items() if dtype is np.str_ and name in values]
-    room = sum(4 * len(values[name]) * max((len(v) for v in set(_texts(values[name]))), default=0)
-               for name in texts)
+    room = sum(4 * len(values[name]) * _longest(values[name]) for name in texts)
     limits.check("the trace's columns of texts, as wide as their longest text, take bytes:", room,
                  "TABLE_BYTES")
 
 
-def _texts(values):
-    return (v for v in values if isinstance(v, str))
+def _longest(values):
+    try:
+        return max(map(len, set(values)), default=0)
+    except TypeError:  # not all are texts, and so refused when looked at one by one
+        return 0
 
 
 def check_table(columns, meta):
