@@ -27,8 +27,7 @@ def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
     Raises ValueError on an empty window, an unknown rank,
     or a width that leaves the lanes no room.
     """
-    width = number("width", width, 0, 1e6)
-    if not width > GUTTER + RIGHT:
+    if not number("width", width, 0, 1e6) > GUTTER + RIGHT:
         raise ValueError(
             f"width={width:g} px leaves the lanes no room: use more than {GUTTER + RIGHT}"
         )

@@ -171,16 +171,16 @@ def complete_events(file, events, needed, first=0):
     Raises ValueError, with the file and the event, for one that is no object with a field "ph",
     and for a complete one without the fields ``needed``.
     """
+    needed = {"ph", *needed}
     for number, event in enumerate(events, first):
-        fields = ("ph",)
-        if isinstance(event, dict) and event.get("ph") == "X":
-            fields = needed
-        missing = [f for f in fields if not isinstance(event, dict) or f not in event]
-        if missing:
-            raise ValueError(f"{place(file, number)}it has no {missing[0]!r}: {short(event)}; "
+        known = event.keys() if isinstance(event, dict) else {}.keys()
+        if "ph" in known and event["ph"] != "X":
+            continue
+        if not needed <= known:
+            missing = min(needed - known, key=lambda name: (name != "ph", name))
+            raise ValueError(f"{place(file, number)}it has no {missing!r}: {short(event)}; "
                              "export the trace again")
-        if fields is needed:
-            yield number, event
+        yield number, event
 
 
 def place(file, number):

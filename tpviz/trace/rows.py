@@ -49,7 +49,7 @@ class Runs:
         self.parts, self.rows, self.widths, self.groups = [], 0, {}, {}
 
     def add(self, values, where="event {}: ".format):
-        """Append {name: list of equal length}, a list for each column.
+        """Append {name: list or tuple of equal length}, one for each column.
 
         where : row -> the words that begin an error about it. Raises ``ValueError`` for a value
         that is not what the column holds, for an end before its start, and above `limits`.
@@ -66,8 +66,7 @@ class Runs:
         """Refuse a text so long that room for it in every row takes too much memory."""
         for name, dtype in COLUMNS.items():
             if dtype is np.str_:
-                longest = max((len(v) for v in _texts(values[name])), default=0)
-                self.widths[name] = max(longest, self.widths.get(name, 0))
+                self.widths[name] = max(_longest(values[name]), self.widths.get(name, 0))
         limits.check("the trace's columns of texts, as wide as their longest text, take bytes:",
                      4 * self.rows * sum(self.widths.values()), "TABLE_BYTES", or_more=True)
 
@@ -84,12 +83,12 @@ class Runs:
 def table_of(rows, where="event {}: ".format):
     """The columns of rows, each an `Event`; those with id -1 are numbered in the order given."""
     table, by_column = Runs(), zip(*rows) if rows else [[]] * len(COLUMNS)
-    table.add(dict(zip(COLUMNS, map(list, by_column))), where)
+    table.add(dict(zip(COLUMNS, by_column)), where)
     return table.columns()
 
 
 def columns(values, where):
-    """{name: array} of {name: list of equal length}, each value as its column holds it."""
+    """{name: array} of {name: list or tuple of equal length}, each value as its column holds it."""
     made = {name: _column(name, values[name], where) for name in values}
     if "start" in made and "end" in made:
         early = np.flatnonzero(made["end"] < made["start"])
@@ -114,13 +113,11 @@ def _column(name, values, where):
     return np.array(clean, shape.dtype)
 
 
-def _texts(values):
-    """The distinct texts among the values."""
+def _longest(values):
     try:
-        distinct = set(values)
-    except TypeError:  # a list or an object among them
-        distinct = values
-    return (v for v in distinct if isinstance(v, str))
+        return max(map(len, set(values)), default=0)
+    except TypeError:  # not all are texts, and so refused when looked at one by one
+        return 0
 
 
 def check_table(columns, meta):
