@@ -136,7 +136,7 @@ class Files:
             elif how < 0.3 and isinstance(inside, list):
                 inside.insert(key, copy.deepcopy(inside[key]))
             else:
-                inside[key] = self.random.choice(VALUES)
+                inside[key] = copy.deepcopy(self.random.choice(VALUES))
             return
 
     def one(self):

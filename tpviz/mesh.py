@@ -20,7 +20,7 @@ class Mesh:
     axes: dict
 
     def __post_init__(self):
-        if not self.axes or not isinstance(self.axes, Mapping):
+        if not isinstance(self.axes, Mapping) or not self.axes:
             raise ValueError(
                 f'a mesh needs at least one axis, as in Mesh({{"tp": 4}}), not {self.axes!r}')
         for name in self.axes:

@@ -29,7 +29,7 @@ def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
     """
     if not number("width", width, 0, 1e6) > GUTTER + RIGHT:
         raise ValueError(
-            f"width={width:g} px leaves the lanes no room: use more than {GUTTER + RIGHT}"
+            f"width={width} px leaves the lanes no room: use more than {GUTTER + RIGHT}"
         )
     low, high = check_window(
         window or scene.get("detail", {}).get("window") or (0.0, scene["duration"]))
