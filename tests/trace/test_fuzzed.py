@@ -14,7 +14,8 @@ from trace_samples import straggler
 import tpviz as tv
 from tpviz import limits
 from tpviz.figures.page import page
-from tpviz.trace import Event, Trace
+from tpviz.trace import Event, Trace, stream
+from tpviz.trace.table import members_list
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import fuzz_calls
@@ -97,6 +98,37 @@ def test_a_limit_is_named_and_can_be_raised(tmp_path, monkeypatch, name, value):
         tv.load_trace(path)
     monkeypatch.undo()
     assert len(tv.load_trace(path)) == len(straggler())
+
+
+def test_a_file_read_in_runs_is_checked_as_a_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "BATCH", 2)
+    path = straggler().to_chrome(tmp_path / "t.json")
+    text, data = path.read_text(), json.loads(path.read_text())
+    trace, events = tv.load_trace(path), data["traceEvents"]
+    assert len(trace) > 2 * stream.BATCH
+
+    widths = [column.itemsize for column in trace.columns.values() if column.dtype.kind == "U"]
+    room = len(trace) * sum(widths)
+    members = {text: len(members_list(text)) for text in trace["members"].tolist()}
+    for name, most in {"EVENTS": len(events), "FILE_BYTES": len(text), "TABLE_BYTES": room,
+                       "MEMBERS": sum(members.values())}.items():
+        monkeypatch.setattr(limits, name, most)
+        assert len(tv.load_trace(path)) == len(trace)
+        monkeypatch.setattr(limits, name, most - 1)
+        with pytest.raises(ValueError, match=f"tpviz.limits.{name}"):
+            tv.load_trace(path)
+        monkeypatch.setattr(limits, name, most)
+
+    twice = json.dumps(events)
+    path.write_text(f'{text[:-1]}, "traceEvents": {twice}}}')  # of equal keys the last one counts
+    monkeypatch.undo()
+    assert len(tv.load_trace(path)) == len(trace)
+    last = max(n for n, event in enumerate(events) if event.get("cat") == "comm")
+    events[last]["args"]["bytes"] = -5
+    path.write_text(json.dumps(data))
+    monkeypatch.setattr(stream, "BATCH", 2)
+    with pytest.raises(ValueError, match=f"event {last} of traceEvents is damaged: bytes is -5"):
+        tv.load_trace(path)
 
 
 def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
