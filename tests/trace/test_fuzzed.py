@@ -107,8 +107,8 @@ def test_a_file_read_in_runs_is_checked_as_a_whole(tmp_path, monkeypatch):
     trace, events = tv.load_trace(path), data["traceEvents"]
     assert len(trace) > 2 * stream.BATCH
 
-    widths = [column.itemsize for column in trace.columns.values() if column.dtype.kind == "U"]
-    room = len(trace) * sum(widths)
+    texts = [column for column in trace.columns.values() if column.dtype.kind == "U"]
+    room = 4 * len(trace) * sum(max(map(len, column.tolist())) for column in texts)
     members = {text: len(members_list(text)) for text in trace["members"].tolist()}
     for name, most in {"EVENTS": len(events), "FILE_BYTES": len(text), "TABLE_BYTES": room,
                        "MEMBERS": sum(members.values())}.items():
