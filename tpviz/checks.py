@@ -13,6 +13,8 @@ from operator import index
 
 import numpy as np
 
+MOST = 10**18
+"""The largest whole number that any argument may be: NumPy's int64 holds it."""
 NEAR = 64
 """How many multiples on each side are offered; of them the nearest that work are named."""
 
@@ -71,12 +73,12 @@ def divides(size_name, size, parts_name, parts, also=0, step=1, within=0):
         return
     step = lcm(parts, step)
     if within:
-        sizes = _around(size, [s for s in _divisors(within) if s % step == 0])
+        sizes = _around(size, [s for s in divisors(within) if s % step == 0])
     else:
         below = size // step * step
         sizes = ([s for k in range(NEAR) if (s := below - k * step) > 0],
                  [below + (k + 1) * step for k in range(NEAR)])
-    raise Clash(size_name, size, parts_name, parts, _around(parts, _divisors(gcd(size, also))),
+    raise Clash(size_name, size, parts_name, parts, _around(parts, divisors(gcd(size, also))),
                 sizes).error()
 
 
@@ -86,6 +88,10 @@ def whole_number(name, value, low=1, high=None):
         whole = index(None if isinstance(value, bool) else value)
     except TypeError:
         raise ValueError(f"{name} must be a whole number, not {value!r}") from None
+    if abs(whole) > MOST:  # in words: Python writes no numbers of thousands of digits
+        raise ValueError(f"{name} is a number of {whole.bit_length()} bits, which is too "
+                         f"{'small' if whole < 0 else 'large'}: the most that works is "
+                         f"{MOST if high is None else high}")
     if low is not None and whole < low:
         raise ValueError(f"{name}={whole} is too small: the least that works is {low}")
     if high is not None and whole > high:
@@ -118,16 +124,27 @@ def some_of(name, value, choices):
     return tuple(choice for choice in choices if choice in chosen)
 
 
+def text(name, value):
+    """``value``, a str; ``ValueError`` for anything else."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a text, not {value!r}")
+    return value
+
+
+def divisors(number, most=10**6):
+    """All of them in order; of a number above its square only those up to ``most`` and what they
+    leave.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    low = [d for d in range(1, min(isqrt(number), most) + 1) if number % d == 0]
+    return sorted({*low, *(number // d for d in low)})
+
+
 def settle(owner, name, check, *bounds):
     """Check a field of a frozen dataclass, and keep it as a plain Python value."""
     object.__setattr__(owner, name, check(name, getattr(owner, name), *bounds))
-
-
-def _divisors(number, most=10**6):
-    """All of them in order; of a number above its square only those up to ``most`` and what they
-    leave."""
-    low = [d for d in range(1, min(isqrt(number), most) + 1) if number % d == 0]
-    return sorted({*low, *(number // d for d in low)})
 
 
 def _around(value, valid):

@@ -8,6 +8,7 @@
 ['frontier', 'laptop', 'nvlink_pairs']
 """
 
+from tpviz import limits
 from tpviz.checks import one_of, whole_number
 
 from .cluster import Cluster, Device, Dimension, Level
@@ -51,7 +52,7 @@ def nvlink_pairs(pairs=4, rings="multi"):
     all-reduce of two ranks, which is two hops.
     """
     one_of("rings", rings, ("multi", "single"))
-    pairs = whole_number("pairs", pairs)
+    pairs = whole_number("pairs", pairs, 1, limits.RANKS // 2)
     sizes = range(4, 2 * pairs + 1, 2) if rings == "multi" else ()
     levels = [("NVLink", 2, 211e9, None, 10e-6), ("PCIe", pairs, 17e9, 34e9, 10e-6)]
     return _cluster("NVLink-pair PCIe box", A100_PCIE, levels, rings=rings,
@@ -74,6 +75,7 @@ def nvswitch_nodes(nodes=2, gpus=8, nics=8):
     50 GB/s a NIC: nominal (ConnectX-7). 9.6 us a hop: a constant of NCCL's tuner for rings over a
     network (its simple protocol).
     """
+    nics = whole_number("nics of level 'network'", nics)
     levels = [_NVSWITCH(gpus), ("network", nodes, 50e9, None, 9.6e-6, nics)]
     name = f"{nodes} NVSwitch nodes, {nics} NIC{'s' * (nics != 1)} each"
     return _cluster(name, H100_SXM, levels, source="vendor nominal")

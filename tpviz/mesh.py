@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from . import limits
 from .checks import whole_number
 
 
@@ -19,13 +20,14 @@ class Mesh:
     axes: dict
 
     def __post_init__(self):
-        if not self.axes or not isinstance(self.axes, Mapping):
+        if not isinstance(self.axes, Mapping) or not self.axes:
             raise ValueError(
                 f'a mesh needs at least one axis, as in Mesh({{"tp": 4}}), not {self.axes!r}')
         for name in self.axes:
             if not isinstance(name, str) or not name.isidentifier():
                 raise ValueError(f"axis name {name!r} must be a plain word such as 'tp'")
         sizes = {name: whole_number(f"axis {name}", size) for name, size in self.axes.items()}
+        limits.check(f"a mesh of {sizes} has ranks:", prod(sizes.values()), "RANKS")
         object.__setattr__(self, "axes", sizes)
 
     def __hash__(self):
@@ -72,11 +74,15 @@ class Mesh:
 
     def group(self, rank, axis):
         """Global ranks that differ from ``rank`` along ``axis`` only, in order, itself included."""
-        if axis not in self.axes:
-            raise ValueError(f"no axis {axis!r} in this mesh: use {' or '.join(self.names)}")
+        self.check_axis(axis)
         stride = prod(self.shape[self.names.index(axis) + 1:])
         first = rank - self.coords(rank)[axis] * stride
         return list(range(first, first + stride * self.axes[axis], stride))
+
+    def check_axis(self, axis):
+        """Raise ``ValueError`` unless the mesh has this axis."""
+        if not isinstance(axis, str) or axis not in self.axes:
+            raise ValueError(f"no axis {axis!r} in this mesh: use {' or '.join(self.names)}")
 
     def groups(self, axis):
         """All groups of an axis, by their first rank."""

@@ -16,7 +16,7 @@ from math import prod
 from types import MappingProxyType
 
 from .advice import changed, with_advice
-from .checks import number, one_of, settle, some_of, whole_number
+from .checks import divisors, number, one_of, settle, some_of, whole_number
 
 _REGISTERED = {}
 
@@ -204,8 +204,3 @@ def _values(f, world_size):
         return (default,)
     low, high = bounds["low"] or 1, bounds["high"] or world_size
     return [d for d in divisors(world_size) if low <= d <= high]
-
-
-def divisors(number):
-    """All of them, from 1 up."""
-    return [d for d in range(1, number + 1) if number % d == 0]

@@ -15,6 +15,8 @@ import numpy as np
 
 from .checks import divides, one_of, settle, whole_number
 
+MOST = {"layers": 1024, "hidden": 10**6, "heads": 10**6, "seq": 10**9, "batch": 10**9,
+        "mlp_ratio": 10**3, "vocab": 10**9}  # of each size; FLOPs and bytes of a step stay finite
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes per element
 
 
@@ -46,9 +48,8 @@ class GPT:
     seed: int = 0
 
     def __post_init__(self):
-        for name in ("layers", "hidden", "heads", "seq", "batch", "mlp_ratio"):
-            settle(self, name, whole_number)
-        settle(self, "vocab", whole_number, 2)
+        for name, most in MOST.items():
+            settle(self, name, whole_number, 1 + (name == "vocab"), most)
         settle(self, "seed", whole_number, 0)
         settle(self, "tied", one_of, (True, False))
         settle(self, "dtype", one_of, tuple(DTYPES))

@@ -106,12 +106,13 @@ def test_a_damaged_event_is_named(tmp_path, good):
     del data["traceEvents"][number]["args"]
     assert f"event {number} of traceEvents" in _message(_write(tmp_path, json.dumps(data)))
     data["traceEvents"][number]["args"] = {"start": "soon"}
-    assert "wrong type" in _message(_write(tmp_path, json.dumps(data)))
+    message = _message(_write(tmp_path, json.dumps(data)))
+    assert f"event {number} of traceEvents is damaged: start is 'soon', not a finite" in message
 
 
 def test_a_damaged_profile_event_is_named(tmp_path):
     data = {"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1}]}
-    assert "event 0 of traceEvents is damaged (KeyError('dur'))" in _message(
+    assert "event 0 of traceEvents is damaged: it has no 'dur'" in _message(
         _write(tmp_path, json.dumps(data))
     )
 

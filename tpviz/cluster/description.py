@@ -15,6 +15,7 @@ from functools import cached_property
 from importlib import import_module
 from math import inf, prod
 
+from tpviz import limits
 from tpviz.checks import one_of, whole_number
 from tpviz.mesh import Mesh
 
@@ -69,6 +70,7 @@ class Cluster:
                 f"cluster {self.name!r} needs levels or torus, one of the two: "
                 f"it has {len(self.levels)} levels and {len(self.torus)} torus dimensions"
             )
+        limits.check(f"cluster {self.name!r} has devices:", self.size, "RANKS")
         one_of("rings", self.rings, ("multi", "single"))
         one_of("algorithm", self.algorithm, (*ALGORITHMS, "auto"))
         finite("hidden_scale", self.hidden_scale)
@@ -170,6 +172,7 @@ class Cluster:
         mesh : a `Mesh`, or its axes as {"dp": 2, "tp": 4}.
         """
         mesh = _mesh(mesh)
+        mesh.check_axis(axis)
         key = (mesh, axis)
         if key not in self._known:
             self.check_mesh(mesh)

@@ -23,7 +23,7 @@ def scaled(cluster, hidden=1, slow_motion=1, dtype=""):
     """`Cluster.scale_model`."""
     hidden = number("hidden", hidden, *BOUNDS)
     slow_motion = number("slow_motion", slow_motion, *BOUNDS)
-    if dtype:
+    if not isinstance(dtype, str) or dtype:
         cluster = _in_float32(cluster, dtype)
     link = hidden * slow_motion
     device = cluster.device.divided(hidden**2 * slow_motion, hidden**2, link)

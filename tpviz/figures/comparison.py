@@ -50,7 +50,7 @@ def comparison_scene(prediction, simulated, measured, residual, ranks=None, titl
     ranks = _ranks(simulated, residual) if ranks is None else [int(rank) for rank in ranks]
     scenes = [_one_step(trace, ranks) for trace in traces]
     axes = _axes(scenes, foreseen)
-    keys = axis_keys(list(simulated.meta.get("mesh", {}).get("axes", {})) + axes)
+    keys = axis_keys(list(simulated.fact("mesh")["axes"]) + axes)
     rows = [
         {"rank": rank, "lane": axis or "compute", "axis": axis, "source": source}
         for rank in ranks

@@ -10,7 +10,10 @@ drawn as its matrix, cut as ``W[F_tp, D]`` says; the block of the chosen rank is
 {'dp': [1, 3], 'tp': [2, 3]}
 """
 
+from tpviz.checks import text
 from tpviz.mesh import Mesh
+from tpviz.trace.meta import META
+from tpviz.trace.shapes import fitting, short
 
 from .palette import INKS, axis_keys
 
@@ -35,6 +38,8 @@ def mesh_scene(mesh, ownership=(), title="", badge=""):
         raise ValueError(f'a mesh view needs a Mesh such as Mesh({{"tp": 4}}), not {mesh!r}')
     if mesh.size > MAX_RANKS:
         raise ValueError(f"a mesh view shows at most {MAX_RANKS} ranks, this mesh has {mesh.size}")
+    ownership = check_ownership(mesh, ownership)
+    title, badge = text("title", title), text("badge", badge)
     keys = axis_keys(mesh.names)
     places = [_place(mesh, rank) for rank in range(mesh.size)]
     scene = {
@@ -83,15 +88,30 @@ def _captions(mesh):
     return [", ".join(f"{a} {seen[i][a]}" for a in outer) for i in sorted(seen)]
 
 
+def check_ownership(mesh, rows):
+    """The rows as plain lists. Raises ValueError for others than `mesh_scene` draws."""
+    rows = fitting(META["ownership"], rows, "ownership: ")
+    for row in rows:
+        for axis in _axes(row):
+            if axis not in mesh.axes:
+                raise ValueError(f"{row['name']} is split over {axis!r}, but the mesh has "
+                                 f"{', '.join(mesh.names)}")
+        if row.get("flat"):
+            ranges, size = row["flat"]["ranges"], mesh.axes[row["flat"]["axis"]]
+            if len(ranges) != size or any(len(pair) != 2 for pair in ranges):
+                raise ValueError(f"{row['name']} has the ranges {short(ranges)}: give a [start, "
+                                 f"stop] for each of the {size} places on {row['flat']['axis']}")
+    return rows
+
+
+def _axes(row):
+    axes = [cut["axis"] for cut in row["splits"]]
+    return axes + [row[what]["axis"] for what in ("flat", "at") if row.get(what)]
+
+
 def _parameter(mesh, row):
     """A parameter as blocks [x, y, width, height] of a unit matrix, and every rank's block."""
-    axes = [cut["axis"] for cut in row["splits"]]
-    axes += [row[what]["axis"] for what in ("flat", "at") if what in row]
-    for axis in axes:
-        if axis not in mesh.axes:
-            raise ValueError(
-                f"{row['name']} is split over {axis!r}, but the mesh has {', '.join(mesh.names)}"
-            )
+    axes = _axes(row)
     blocks, owners = [], []
     for rank in range(mesh.size):
         block = _block(mesh, row, rank)
@@ -121,7 +141,7 @@ def _block(mesh, row, rank):
     A flat shard is drawn as a band of rows: exact in area, and in place up to part of a row.
     """
     coords = mesh.coords(rank)
-    if "at" in row and coords[row["at"]["axis"]] not in row["at"]["indices"]:
+    if row.get("at") and coords[row["at"]["axis"]] not in row["at"]["indices"]:
         return [0.0, 0.0, 0.0, 0.0]
     low, high = [0.0, 0.0], [1.0, 1.0]
     for cut in reversed(row["splits"]):  # the outer cut of a dim first
@@ -129,7 +149,7 @@ def _block(mesh, row, rank):
         length = (high[side] - low[side]) / mesh.axes[cut["axis"]]
         low[side] += coords[cut["axis"]] * length
         high[side] = low[side] + length
-    if "flat" in row:
+    if row.get("flat"):
         start, stop = row["flat"]["ranges"][coords[row["flat"]["axis"]]]
         local = max(max(end for _, end in row["flat"]["ranges"]), 1)
         side = 0 if len(row["shape"]) == 1 else 1

@@ -8,9 +8,12 @@ import json
 from html import escape
 from pathlib import Path
 
+from tpviz.mesh import Mesh
+
 from .assets import FOLDER, module, stylesheet
-from .mesh import mesh_scene
+from .mesh import MAX_RANKS, check_ownership, mesh_scene
 from .mesh_svg import find_parameter, mesh_svg
+from .svg import clean
 from .timeline import describe, timeline_scene
 from .timeline_svg import timeline_svg
 
@@ -51,13 +54,9 @@ def page(trace, mesh=None, title="tpviz", sections=(), ownership=None):
     timeline = timeline_scene(trace)
     views = [place("timeline", {"scene": timeline, "rank": timeline["ranks"][0], "selected": -1})]
     still = timeline_svg(timeline)
-    axes = trace.meta.get("mesh", {}).get("axes")
-    if mesh is None and axes:
-        from tpviz.mesh import Mesh
-
-        mesh = Mesh(axes)
+    mesh = _drawn(trace.fact("mesh")["axes"]) if mesh is None else mesh
     if mesh is not None:
-        rows = trace.meta.get("ownership", ()) if ownership is None else ownership
+        rows = _drawable(mesh, trace.fact("ownership")) if ownership is None else ownership
         scene = mesh_scene(mesh, rows, badge=timeline["badge"])
         chosen = find_parameter(scene)["name"] if rows else ""
         views.append(
@@ -71,7 +70,7 @@ def page(trace, mesh=None, title="tpviz", sections=(), ownership=None):
     blocks = "".join(
         f"<section><h2>{escape(h)}</h2>{body}</section>" for h, body in [*ledger, *sections]
     )
-    return (
+    return clean(
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>"
         "<meta name='viewport' content='width=device-width,initial-scale=1'>"
         f"<link rel='icon' href='data:,'><style>{STYLE}{stylesheet()}</style></head><body>"
@@ -79,6 +78,21 @@ def page(trace, mesh=None, title="tpviz", sections=(), ownership=None):
         f"{''.join(views)}<noscript>{still}</noscript>{blocks}"
         f"{scripts(['timeline', 'mesh'])}</body></html>"
     )
+
+
+def _drawn(axes):
+    """The mesh to draw of the axes a trace tells of; None without, and for too large a one."""
+    mesh = Mesh(axes) if axes else None
+    return mesh if mesh and mesh.size <= MAX_RANKS else None
+
+
+def _drawable(mesh, rows):
+    """The rows, if they are of this mesh; a file may say anything."""
+    try:
+        check_ownership(mesh, rows)
+    except ValueError:
+        return []
+    return rows
 
 
 def place(name, state):

@@ -164,7 +164,7 @@ def svg_style(theme="auto"):
     theme: "light", "dark", "auto" (follows the reader's system) or "page" (stands inside HTML and
     follows that page, also JupyterLab's theme). Raises ValueError on another.
     """
-    if theme not in THEMES:
+    if not isinstance(theme, str) or theme not in THEMES:
         raise ValueError(f"theme={theme!r} is not one of {', '.join(map(repr, THEMES))}")
     scope = f".tpv-{theme}"
     if theme == "page":

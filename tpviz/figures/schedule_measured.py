@@ -33,7 +33,7 @@ def measured(trace, count=None):
     alone, they are not known. Raises ``ValueError`` where the trace has no axis pp, or no
     microbatches.
     """
-    axes = trace.meta.get("mesh", {}).get("axes", {})
+    axes = trace.fact("mesh")["axes"]
     if "pp" not in axes:
         raise ValueError(f"this trace has no axis pp but {', '.join(axes) or 'no axes at all'}: "
                          "measured lanes need a run of tv.Merak, or of another pipeline over pp")

@@ -1,12 +1,16 @@
 """Small helpers shared by the figures: SVG text, readable numbers, round ticks. NumPy only."""
 
 import math
+import re
 from html import escape
 
 import numpy as np
 
+from tpviz.checks import whole_number
+
 from .palette import PATTERNS
 
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
 
 
@@ -34,12 +38,18 @@ def document(width, height, body, label, style, theme="auto"):
     Pattern ids carry the theme: pictures of both themes can stand in one HTML page.
     """
     body = body.replace("url(#tpv-", f"url(#tpv-{theme}-").replace("id='tpv-", f"id='tpv-{theme}-")
-    return (
+    return clean(
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}'"
         f" width='{width:.0f}' height='{height:.0f}' class='tpv-{theme}' role='img'"
         f" aria-label='{escape(label, quote=True)}' {FONT}>{style}"
         f"{rect(0, 0, width, height, 'bg')}{body}</svg>"
     )
+
+
+def clean(markup):
+    """SVG or HTML with the replacement character for what XML cannot hold: control characters,
+    and lone surrogates, which no UTF-8 file can hold either."""
+    return _NO_XML.sub("\ufffd", markup)
 
 
 def head(scene):
@@ -53,7 +63,7 @@ def head(scene):
 def check_step(scene, step):
     """Raise ``ValueError`` unless the scene, a film (`tpviz.widgets.base.Film`), has this step."""
     last = len(scene["captions"]) - 1
-    if not 0 <= step <= last:
+    if not 0 <= whole_number("step", step, None) <= last:
         raise ValueError(f"step={step} is not in this view: use 0 to {last}")
 
 

@@ -58,7 +58,7 @@ def timeline_levels(trace, critical=False):
     scene = {
         "badge": trace.badge,
         "title": " on ".join(
-            str(trace.meta[k]) for k in ("strategy", "workload") if trace.meta.get(k)
+            trace.fact(k) for k in ("strategy", "workload") if trace.fact(k)
         ),
         "ranks": np.unique(trace["rank"][rows]).tolist(),
         "duration": float(max(trace["end"].max() - zero, 1e-9)),
@@ -85,7 +85,7 @@ def timeline_levels(trace, critical=False):
 
 def _lanes(trace, rows):
     """(lanes, lane of each row), rank by rank: compute first, then each axis that has events."""
-    axes = [a for a in trace.meta.get("mesh", {}).get("axes", {})]
+    axes = list(trace.fact("mesh")["axes"])
     axes += [n.removeprefix("comm/") for n in trace.lanes if n.startswith("comm/")]
     keys = axis_keys(axes)
     found, lane = codes(trace["lane"][rows])
@@ -154,11 +154,12 @@ def _keys(trace, rows, lanes, lane):
 def _memory(trace, zero):
     """{rank: columns}, thinned to at most MEMORY_SAMPLES samples, keeping each stretch's peak."""
     out = {}
-    for rank, samples in trace.meta.get("memory", {}).items():
+    for rank, samples in trace.fact("memory").items():
         if not len(samples["time"]):
             continue
         time, note = _memory_time(trace, np.asarray(samples["time"], dtype=float), int(rank))
-        kinds = np.array([samples[c] for c in MEMORY_KINDS], dtype=np.int64)
+        nothing = [0] * len(time)
+        kinds = np.array([samples.get(c, nothing) for c in MEMORY_KINDS], dtype=np.int64)
         total, keep = kinds.sum(axis=0), np.arange(len(time))
         if len(time) > MEMORY_SAMPLES:
             keep = np.array([c[total[c].argmax()] for c in np.array_split(keep, MEMORY_SAMPLES)])

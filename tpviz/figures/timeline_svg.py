@@ -6,6 +6,7 @@ as one, so a trace of any length gives a small picture.
 
 import numpy as np
 
+from tpviz.checks import number, whole_number
 from tpviz.trace.analyses import merge
 
 from .palette import svg_style
@@ -26,17 +27,18 @@ def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
     Raises ValueError on an empty window, an unknown rank,
     or a width that leaves the lanes no room.
     """
-    if not width > GUTTER + RIGHT:
+    if not number("width", width, 0, 1e6) > GUTTER + RIGHT:
         raise ValueError(
             f"width={width} px leaves the lanes no room: use more than {GUTTER + RIGHT}"
         )
-    low, high = window or scene.get("detail", {}).get("window") or (0.0, scene["duration"])
+    low, high = check_window(
+        window or scene.get("detail", {}).get("window") or (0.0, scene["duration"]))
     rank = scene["ranks"][0] if rank is None else rank
     if not high > low:
         raise ValueError(
             f"window=({low}, {high}) is empty; use (start, end) within 0..{scene['duration']:g} s"
         )
-    if rank not in scene["ranks"]:
+    if whole_number("rank", rank, None) not in scene["ranks"]:
         raise ValueError(f"rank={rank} is not in this trace; it has {scene['ranks']}")
     scene, scale = at_window(scene, low, high), (width - GUTTER - RIGHT) / (high - low)
 
@@ -59,6 +61,13 @@ def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
     return document(
         width, y + 22, "".join(body), f"Timeline, {scene['badge']}", svg_style(theme), theme
     )
+
+
+def check_window(window):
+    """(start, end) as floats; ``ValueError`` for anything else."""
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise ValueError(f"window={window!r} must be (start, end) in seconds")
+    return [number("window", edge, -1e12, 1e12) for edge in window]
 
 
 def lane_tops(scene, top=HEAD):

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from tpviz.mesh import Mesh
-from tpviz.trace.table import COLUMNS, Trace, members_list, members_text
+from tpviz.trace.table import COLUMNS, Trace, equals, members_list, members_text
 
 from .program import PEER, place
 
@@ -71,10 +71,8 @@ class SharedTrace(Trace):
         """The rows whose columns equal the given values; with a rank, that rank's own."""
         if "rank" not in equal:
             return super().select(**equal)
-        wanted = equal.pop("rank")
-        wanted = wanted if isinstance(wanted, (list, tuple, set)) else [wanted]
-        parts = [self.of_rank(r).select(**equal).columns for r in sorted(set(wanted))
-                 if r in range(len(self.model))]
+        wanted = np.flatnonzero(equals("rank", np.arange(len(self.model)), equal.pop("rank")))
+        parts = [self.of_rank(rank).select(**equal).columns for rank in wanted.tolist()]
         if not parts:
             return self.where(np.zeros(len(self), bool))
         columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}

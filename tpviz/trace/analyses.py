@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tpviz.checks import whole_number
+
 from .critical import critical_path, last_members, match_collectives
 from .steps import step_spans
 
@@ -76,7 +78,7 @@ def _spans(trace, kind, ranks):
 def _ranks(trace, rank):
     if rank is None:
         return trace.ranks
-    if rank not in trace.ranks:
+    if whole_number("rank", rank, None) not in trace.ranks:
         raise ValueError(f"the trace has no rank {rank}; it has {trace.ranks}")
     return [rank]
 
@@ -234,10 +236,11 @@ def memory(trace, rank=None):
     Raises ValueError where the trace holds no memory samples, or none of that rank.
     """
     # JSON turns the rank keys into strings.
-    samples = {int(r): m for r, m in trace.meta.get("memory", {}).items() if len(m["time"])}
+    samples = {r: m for r, m in trace.fact("memory").items() if m["time"]}
     if not samples:
         raise ValueError("this trace holds no memory samples; record it with memory=True")
-    if rank is not None and not {rank, trace.model_of(rank)} & samples.keys():
+    if rank is not None and not {whole_number("rank", rank, None), trace.model_of(rank)} & set(
+            samples):
         raise ValueError(
             f"no memory samples of rank {rank}; there are samples of {sorted(samples)}"
         )
@@ -250,4 +253,6 @@ def _memory_use(rank, samples):
     series = {
         kind: np.asarray(values, np.int64) for kind, values in samples.items() if kind != "time"
     }
-    return MemoryUse(rank, np.asarray(samples["time"], float), series, sum(series.values()))
+    time = np.asarray(samples["time"], float)
+    total = sum(series.values(), np.zeros(len(time), np.int64))
+    return MemoryUse(rank, time, series, total)

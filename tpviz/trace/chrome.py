@@ -19,6 +19,7 @@ import numpy as np
 
 from .files import BATCH, as_texts, write_events
 from .load import FORMAT, ISSUE, load_trace
+from .shapes import SURROGATES, Nested, fitting
 from .table import Event, codes
 
 __all__ = ["load_trace", "to_chrome"]
@@ -40,7 +41,7 @@ def to_chrome(trace, path):
     nanoseconds = [np.rint(trace[name] * 1e9) for name in ("start", "end")]
     if not all(np.isfinite(times).all() for times in nanoseconds):
         raise ValueError(f"{path}: the trace holds times that are not finite numbers")
-    header = {"format": FORMAT, "meta": _plain(trace.meta)}
+    header = {"format": FORMAT, "meta": _plain(fitting(Nested(), trace.meta, f"{path}: meta: "))}
     lanes = _Tracks(trace)
     texts = chain(
         as_texts(_names(trace, lanes)),
@@ -201,7 +202,7 @@ def _rooms(trace, rows, start, end):
 
 
 def _counters(trace):
-    for rank, samples in trace.meta.get("memory", {}).items():
+    for rank, samples in trace.fact("memory").items():
         kinds = [kind for kind in samples if kind != "time"]
         for i, time in enumerate(samples["time"]):
             yield {
@@ -217,14 +218,16 @@ def _counters(trace):
 def _plain(value):
     """``value`` as strict JSON: NumPy values as Python's, NaN as {"float": "nan"}."""
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {_plain(str(k)): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     if isinstance(value, (np.ndarray, np.generic)):
         return _plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, str):
+        return SURROGATES.sub("\ufffd", value)
+    if value is None or isinstance(value, (bool, int, float)):
         return value
     raise ValueError(
         f"the trace's meta holds a {type(value).__name__}, which JSON cannot hold: {value!r}"

@@ -35,8 +35,9 @@ def unfaithful(late):
     times = 2 ** round(max(_excess(late))).bit_length()
     return (
         f"this emulated run is not faithful: {100 * share:.0f} % of the {of} is overrun of events "
-        f"too short for this machine: {', '.join(late['events'])}. Slower motion helps: {times} x "
-        f"slower than now, by cluster.scale_model(slow_motion={times}) of this same cluster"
+        f"too short for this machine: {', '.join(late.get('events', ()))}. Slower motion helps: "
+        f"{times} x slower than now, by cluster.scale_model(slow_motion={times}) of this same "
+        "cluster"
     )
 
 

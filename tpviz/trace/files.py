@@ -5,7 +5,12 @@ import json
 import zlib
 from contextlib import nullcontext
 from itertools import islice
+from os import PathLike
 from pathlib import Path
+
+from tpviz import limits
+
+from .shapes import short
 
 SUFFIXES = (".json", ".json.gz")
 
@@ -21,7 +26,7 @@ def write_events(path, head, texts):
     Nothing stays where writing fails. Raises ValueError for another suffix and for numbers that
     JSON does not know (NaN, infinities).
     """
-    path = Path(path)
+    path = path_of(path)
     if not path.name.endswith(SUFFIXES):
         raise ValueError(f"{path}: a trace file is named *.json or *.json.gz")
     between = json.dumps(head, allow_nan=False)[:-1] + ', "traceEvents": ['
@@ -50,17 +55,27 @@ def as_texts(events):
         yield json.dumps(batch, allow_nan=False)[1:-1]
 
 
+def path_of(path):
+    """``path`` as a Path; ValueError for anything that is none."""
+    if not isinstance(path, (str, PathLike)) or "\0" in str(path):
+        raise ValueError(f"{path!r} is no path of a file or a folder")
+    return Path(path)
+
+
 def read_json(path):
     """The JSON value in a plain or gzipped file (told by its first bytes, not by its name).
 
-    Raises FileNotFoundError, or ValueError with the byte, line and column where the file breaks.
+    Raises FileNotFoundError, or ValueError with the byte, line and column where the file breaks,
+    and for more bytes than `tpviz.limits.FILE_BYTES`.
     """
-    raw = Path(path).read_bytes()
+    path = Path(path)
     try:
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+        with path.open("rb") as raw:
+            text = Unpacked(path, raw).read().decode("utf-8-sig")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        size = path.stat().st_size
         raise ValueError(
-            f"{path}: the gzip data breaks off or is damaged within its {len(raw)} bytes "
+            f"{path}: the gzip data breaks off or is damaged within its {size} bytes "
             f"({error}); copy or export the file again"
         ) from error
     except UnicodeDecodeError as error:
@@ -72,8 +87,40 @@ def read_json(path):
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(_broken(path, text, error)) from error
+    except ValueError as error:  # Python reads no numbers of thousands of digits
+        raise ValueError(f"{path}: it holds a number that is none of a trace: {error}") from error
     except RecursionError as error:
         raise ValueError(f"{path}: lists in lists deeper than any trace has them") from error
+
+
+class Unpacked:
+    """The bytes of a file open for reading, decompressed if they are gzip's.
+
+    Raises ``ValueError`` when more than `tpviz.limits.FILE_BYTES` are there: they are ``too_long``.
+    """
+
+    def __init__(self, path, raw):
+        gzipped = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        self.path, self.most, self.left = path, limits.FILE_BYTES, limits.FILE_BYTES
+        self.file = gzip.GzipFile(fileobj=raw) if gzipped else raw
+
+    @property
+    def too_long(self):
+        """Whether more was there."""
+        return self.left < 0
+
+    def read(self, size=None):
+        """At most ``size`` bytes more, by default all; none at the end."""
+        size = self.left + 1 if size is None else min(size, self.left + 1)
+        found = self.file.read(size)
+        self.left -= len(found)
+        if self.too_long:
+            raise ValueError(
+                f"{self.path}: it holds more than {self.most} bytes, once decompressed: "
+                "set tpviz.limits.FILE_BYTES to read larger files"
+            )
+        return found
 
 
 def _broken(path, text, error):
@@ -94,19 +141,48 @@ def trace_files(path):
 
     Raises FileNotFoundError if there is nothing there, ValueError for a folder without trace files.
     """
-    path = Path(path)
-    if not path.exists():
+    path = path_of(path)
+    try:
+        there = path.exists()
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise ValueError(f"{str(path)[:200]}: {error.strerror}") from error
+    if not there:
         near = sorted(p.name for p in path.parent.glob("*") if p.name.endswith(SUFFIXES))[:5]
         hint = f"; beside it are {', '.join(near)}" if near else ""
         raise FileNotFoundError(
             f"no trace at {path}: give a *.json or *.json.gz file, or a folder of them{hint}"
         )
-    if not path.is_dir():
+    if path.is_file():
         return [path]
-    files = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES))
+    if not path.is_dir():  # reading a pipe or a device may never end
+        raise ValueError(f"{path}: neither a file nor a folder of files")
+    files = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES) and p.is_file())
     if not files:
         raise ValueError(
             f"{path}: an empty folder for us, it holds no *.json or *.json.gz file; "
             "export one file per rank into it"
         )
     return files
+
+
+def complete_events(file, events, needed, first=0):
+    """(number, event) of the complete events ("X") of a list ``traceEvents``, from ``first`` on.
+
+    Raises ValueError, with the file and the event, for one that is no object with a field "ph",
+    and for a complete one without the fields ``needed``.
+    """
+    needed = {"ph", *needed}
+    for number, event in enumerate(events, first):
+        known = event.keys() if isinstance(event, dict) else {}.keys()
+        if "ph" in known and event["ph"] != "X":
+            continue
+        if not needed <= known:
+            missing = min(needed - known, key=lambda name: (name != "ph", name))
+            raise ValueError(f"{place(file, number)}it has no {missing!r}: {short(event)}; "
+                             "export the trace again")
+        yield number, event
+
+
+def place(file, number):
+    """The words that begin an error about an event of a file."""
+    return f"{file}: event {number} of traceEvents is damaged: "

@@ -15,11 +15,10 @@ the whole trace: what one interval gains by rounding, the next of its state give
 """
 
 import re
-from pathlib import Path
 
 import numpy as np
 
-from .files import as_texts, write_events
+from .files import as_texts, path_of, write_events
 from .table import members_list
 
 _COMPUTE_STREAM, _COMM_STREAM = 7, 20
@@ -35,14 +34,14 @@ def to_hta(trace, folder):
     ValueError if the folder holds other trace files, which HTA would read as ranks of this run, and
     for an empty trace.
     """
-    folder = Path(folder)
+    folder = path_of(folder)
     if not len(trace):
         raise ValueError(f"{folder}: the trace is empty, and HTA reads no empty traces")
     folder.mkdir(parents=True, exist_ok=True)
     names = {rank: f"rank{rank}.json.gz" for rank in trace.ranks}
     _check_folder(folder, names.values())
     streams, groups = _streams(trace), _groups(trace)
-    world_size = max(trace.meta.get("world_size", 0), max(names) + 1)
+    world_size = max(trace.fact("world_size"), max(names) + 1)
     for rank, name in names.items():
         info = {"backend": "nccl", "rank": rank, "world_size": world_size}
         info |= {"pg_count": len(groups), "pg_config": list(groups.values())}

@@ -10,12 +10,14 @@ Axes and members of groups come from the collective's own arguments. torch 2.13 
 gloo; they are then known only where the file's ``pg_config`` has one group to choose from.
 """
 
-import math
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 
 from .kineto_events import cpu_events, gloo_events, gpu_events
+from .kineto_shapes import checked_events, information
+from .rows import table_of
+from .shapes import Rank, fitting
 from .table import Event, Trace
 
 _MEMORY = ("gpu_memcpy", "gpu_memset")
@@ -51,7 +53,8 @@ def from_kineto(files):
     for p in sorted(profiles, key=lambda p: p.rank):
         events += _events(p, (p.begin_ns - origin) * 1e-9)
         left_out.update(e["cat"] for e in p.events if e["cat"] in _MEMORY)
-    return Trace.from_events(events, _meta(profiles, left_out)).rebased()
+    table = table_of(events, lambda row: f"{owner[events[row].rank]}: {events[row].name!r}: ")
+    return Trace(table, _meta(profiles, left_out)).rebased()
 
 
 def _meta(profiles, left_out):
@@ -61,32 +64,26 @@ def _meta(profiles, left_out):
         "badge": "imported",
         "source": "Kineto",
         "files": [p.path.name for p in profiles],
-        "world_size": first.get("distributedInfo", {}).get("world_size", len(profiles)),
-        "device": devices[0].get("name", "cuda") if devices else "cpu",
+        "world_size": profiles[0].info.get("world_size") or len(profiles),
+        "device": devices[0].get("name") or "cuda" if devices else "cpu",
     }
     return {**meta, "left_out": dict(left_out)} if left_out else meta
-
-
-def _finite(microseconds):
-    if not math.isfinite(value := float(microseconds)):
-        raise ValueError(f"time {value}")
-    return value
 
 
 class _Profile:
     """One rank's file: its complete events with times in seconds since the first of them."""
 
     def __init__(self, path, data, alone):
-        self.path, self.data = path, data
-        info = data.get("distributedInfo") or {}
-        self.rank = self._rank(info.get("rank"), alone)
-        self.groups = {str(g.get("pg_name")): g for g in info.get("pg_config") or []}
+        self.path, self.data = path, information(path, data)
+        self.info = self.data.get("distributedInfo") or {}
+        self.rank = self._rank(self.info.get("rank"), alone)
+        self.groups = {str(g.get("pg_name")): g for g in self.info.get("pg_config") or []}
         self.events = self._complete(data["traceEvents"])
         begin = min(e["ts"] for e in self.events)
         for e in self.events:
             e["start"], e["end"] = (e["ts"] - begin) * 1e-6, (e["ts"] + e["dur"] - begin) * 1e-6
         # Whole nanoseconds: seconds since 1970 in floating point are good to a microsecond only.
-        self.begin_ns = int(data.get("baseTimeNanoseconds", 0)) + round(begin * 1000)
+        self.begin_ns = (self.data.get("baseTimeNanoseconds") or 0) + round(begin * 1000)
         self.on_gpu = any(e["cat"] == "kernel" for e in self.events)
 
     def _rank(self, rank, alone):
@@ -98,30 +95,14 @@ class _Profile:
                 f"{self.path}: says no rank, neither in distributedInfo nor in its name; "
                 "name the files of a run rank0.json, rank1.json, ..."
             )
-        return int(rank or 0)
+        return fitting(Rank(digits=True), rank or 0, f"{self.path}: rank: ")
 
     def _complete(self, events):
         """Complete events in order of start, outer before inner."""
-        found = []
-        for number, e in enumerate(events):
-            try:
-                if e["ph"] == "X":
-                    found.append(
-                        {
-                            **e,
-                            "cat": _OLD_CATEGORIES.get(e.get("cat"), e.get("cat", "")),
-                            "args": e.get("args") or {},
-                            "name": str(e["name"]),
-                            "ts": _finite(e["ts"]),
-                            "dur": _finite(e["dur"]),
-                            "tid": (e.get("pid"), e.get("tid")),
-                        }
-                    )
-            except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(
-                    f"{self.path}: event {number} of traceEvents is damaged ({error!r}): "
-                    f"{str(e)[:80]}; export the profile again"
-                ) from error
+        found = checked_events(self.path, events)
+        for e in found:
+            e["cat"] = _OLD_CATEGORIES.get(e["cat"], e["cat"])
+            e["tid"] = (e.get("pid"), e.get("tid"))
         if not any(
             e["cat"] in ("kernel", "cpu_op") or e["name"].startswith("gloo:") for e in found
         ):
@@ -138,7 +119,7 @@ def _events(profile, offset):
     steps = [
         (e["start"], e["end"], int(e["name"].partition("#")[2]))
         for e in profile.events
-        if re.fullmatch(r"ProfilerStep#\d+", e["name"]) and e["cat"] == "user_annotation"
+        if re.fullmatch(r"ProfilerStep#\d{1,18}", e["name"]) and e["cat"] == "user_annotation"
     ]
     compute = gpu_events if profile.on_gpu else cpu_events
     found = [*compute(profile, phase_at), *gloo_events(profile, phase_at)]

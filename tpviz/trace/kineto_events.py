@@ -5,8 +5,10 @@ function (thread, time) -> phase, and yield the columns of events as dicts.
 """
 
 from collections import Counter, defaultdict, deque
+from math import prod
 
 from . import kineto_names as names
+from .kineto_shapes import ELEMENTS
 
 _LAUNCH = ("cuda_runtime", "cuda_driver", "hip_runtime")
 _WRAPPERS = ("autograd::", "torch::autograd::")
@@ -58,7 +60,7 @@ def _nccl(kernel, args, profile):
     fields = names.comm_fields(
         name or kernel.partition("(")[0], profile.rank, axis, ranks, names.payload(args)
     )
-    return {**fields, "seq": int(args["Seq"])} if "Seq" in args else fields
+    return {**fields, "seq": args["Seq"]} if "Seq" in args else fields
 
 
 def gloo_events(profile, phase_at):
@@ -131,25 +133,28 @@ def _gloo(event, issue, profile):
     name = _kind(args.get("Collective name", issue["name"])) or event["name"].removeprefix("gloo:")
     nbytes = names.payload(args)
     if not nbytes:  # profiled with record_shapes: the tensors gloo was given, on this rank
-        dims, types = event["args"].get("Input Dims", []), event["args"].get("Input type", [])
+        dims, types = (_listed(event["args"].get(n)) for n in ("Input Dims", "Input type"))
         nbytes = sum(_count(d) * names.item_bytes(str(t)) for d, t in zip(dims, types))
         nbytes *= max(1, len(ranks)) if name == "all_gather" else 1
     return names.comm_fields(name, profile.rank, axis, ranks, nbytes)
 
 
+def _listed(value):
+    return value if isinstance(value, list) else []
+
+
 def _count(dims):
-    count = 1
-    for dim in dims:
-        count *= dim
-    return count if dims else 0
+    """Elements of a tensor of these sizes; none of an input that is no tensor."""
+    sizes = [d for d in _listed(dims) if isinstance(d, int) and 0 <= d <= ELEMENTS]
+    return prod(sizes) if sizes and len(sizes) == len(dims) else 0
 
 
 def _only_group(profile):
     """(axis, ranks) of the one group of several ranks in the file; nothing if there is a choice."""
-    groups = [g for g in profile.groups.values() if len(g.get("ranks", [])) > 1]
+    groups = [g for g in profile.groups.values() if len(g.get("ranks") or []) > 1]
     if len({tuple(g["ranks"]) for g in groups}) != 1:
         return "", []
-    axes = [names.axis(g.get("pg_desc", ""), str(g.get("pg_name", ""))) for g in groups]
+    axes = [names.axis(g.get("pg_desc") or "", str(g.get("pg_name", ""))) for g in groups]
     return next((a for a in axes if a != "world"), "world"), groups[0]["ranks"]
 
 

@@ -99,12 +99,12 @@ def group(args, groups):
 def _strided(args):
     size, start = args.get("Group size", 0), args.get("Global rank start", -1)
     stride = args.get("Global rank stride", -1)
-    return [start + i * stride for i in range(size)] if start >= 0 and stride > 0 else []
+    return list(range(start, start + size * stride, stride)) if start >= 0 and stride > 0 else []
 
 
 def payload(args):
     """Bytes of the full tensor of a collective: the larger of what goes in and what comes out."""
-    elements = max(int(args.get("In msg nelems", 0)), int(args.get("Out msg nelems", 0)))
+    elements = max(0, args.get("In msg nelems", 0), args.get("Out msg nelems", 0))
     return elements * item_bytes(str(args.get("dtype", "")))
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tpviz.checks import whole_number
 from tpviz.tables import html_table
 
 from .table import members_list
@@ -133,7 +134,7 @@ def ledger(trace, rank=None, step=None):
     """
     steps = np.unique(trace["step"]).tolist()
     for name, value, known in (("rank", rank, trace.ranks), ("step", step, steps)):
-        if value is not None and value not in known:
+        if value is not None and whole_number(name, value, None) not in known:
             raise ValueError(f"the trace has no {name} {value}; it has {known}")
     if not len(trace):
         return Ledger()
@@ -143,6 +144,5 @@ def ledger(trace, rank=None, step=None):
     comm = trace.select(kind="comm", rank=rank)
     if step is not None:
         comm = comm.select(step=step)
-    return Ledger.of(
-        (e.axis, e.name, e.phase, 1, e.bytes, max(len(members_list(e.members)), 1)) for e in comm
-    )
+    size = {text: max(len(members_list(text)), 1) for text in set(comm["members"].tolist())}
+    return Ledger.of((e.axis, e.name, e.phase, 1, e.bytes, size[e.members]) for e in comm)

@@ -4,17 +4,21 @@
 <Trace 4 ranks, 3120 events, imported>
 """
 
-import numpy as np
+from tpviz import limits
 
-from .files import trace_files
+from .files import complete_events, place, trace_files
 from .kineto import from_kineto
+from .meta import checked
+from .rows import Runs
+from .shapes import Nested, fitting, short
 from .stream import TraceFile
-from .table import COLUMNS, Event, Trace
+from .table import Event, Trace
 
 FORMAT = 1  # version of the layout that `to_chrome` writes
 ISSUE = "issue"  # category of the slices that arrows start from, which are no events of the table
 _OWN = {"name": "name", "kind": "cat", "rank": "pid"}  # columns, and their keys in an event
 _DEFAULTS = Event()._asdict()
+_NEEDED = ("name", "cat", "pid")
 
 
 def load_trace(path):
@@ -36,28 +40,31 @@ def load_trace(path):
             f"{path}: {files[ours.index(True)].name} is a tpviz trace and "
             f"{files[ours.index(False)].name} is not; their clocks differ: load them one by one"
         )
-    traces = [from_chrome(file, data) for file, data in loaded]
+    traces = [from_chrome(data) for _, data in loaded]
     _check_ranks(files, traces)
     return traces[0] if len(traces) == 1 else Trace.merge(traces)
 
 
 def _read(file):
     """The object in a file. Of our own files the events become columns as they are read:
-    "traceEvents" is then a list of tables, else of events."""
-    read, events, tables = TraceFile(file), [], []
+    "traceEvents" is then the `Runs` of them, else a list of events."""
+    read, events, table = TraceFile(file), [], Runs()
     for first, run in read.runs():
-        if "tpviz" in read.head:
+        if first == 0:  # also where the file, or its list, is read again
+            events, table = [], Runs()
+        limits.check(f"{file}: it has events:", first + len(run), "EVENTS", or_more=True)
+        if isinstance(read.head, dict) and "tpviz" in read.head:
             _check_format(file, read.head)
-            tables.append(_table(file, first, run))
+            table.add(*_values(file, first, run))
         else:
             events += run
     data = _checked(file, read.head)
-    if "tpviz" in data:
-        _check_format(file, data)
-        if events:  # the header came last
-            tables = [_table(file, 0, events)]
-        return {**data, "traceEvents": tables}
-    return {**data, "traceEvents": events}
+    if "tpviz" not in data:
+        return {**data, "traceEvents": events}
+    header = _check_format(file, data)
+    if events:  # the header came last
+        table.add(*_values(file, 0, events))
+    return {"tpviz": {**header, "meta": _meta(file, header)}, "traceEvents": table}
 
 
 def _checked(file, data):
@@ -75,67 +82,49 @@ def _checked(file, data):
 
 
 def _check_format(file, data):
+    """What our header says; ValueError unless it is of this version's format."""
     header = data["tpviz"] if isinstance(data["tpviz"], dict) else {}
     if header.get("format") != FORMAT:
         raise ValueError(
             f"{file}: written in format {header.get('format')!r} by another version of tpviz; "
             f"this one reads format {FORMAT}: export it again with this version"
         )
+    return header
 
 
-def from_chrome(file, data):
-    """The `Trace` of the tables in a file of `to_chrome`, as `_read` gives them."""
-    tables = data["traceEvents"] or [_table(file, 0, [])]
-    # A column leaves the tables as it is joined, so that not all are there twice.
-    columns = {name: np.concatenate([table.pop(name) for table in tables]) for name in COLUMNS}
-    return Trace(columns, _meta(file, data["tpviz"]))
+def from_chrome(data):
+    """The `Trace` in a file of `to_chrome`, as `_read` gives it."""
+    return Trace(data["traceEvents"].columns(), data["tpviz"]["meta"])
 
 
-def _table(file, first, events):
-    """The columns of a run of events; ``first`` is the number of the first of them."""
+def _values(file, first, events):
+    """{column: values} of a run of events, and the words that begin an error about a row of them;
+    ``first`` is the number of the first event."""
     try:
         rows = [e for e in events if e["ph"] == "X" and e["cat"] != ISSUE]
         args = [e["args"] for e in rows]
         own = {column: [e[key] for e in rows] for column, key in _OWN.items()}
         values = {
-            column: own.get(column) or [a.get(column, default) for a in args]
+            column: own[column] if column in own else [a.get(column, default) for a in args]
             for column, default in _DEFAULTS.items()
         }
-    except (KeyError, TypeError, AttributeError) as error:
-        number, event = next((n, e) for n, e in enumerate(events, first) if _damaged(e))
-        raise ValueError(
-            f"{file}: event {number} of traceEvents is damaged ({error!r}): "
-            f"{str(event)[:80]}; export the trace again"
-        ) from error
-    try:
-        return {name: np.array(values[name], dtype=kind) for name, kind in COLUMNS.items()}
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(
-            f"{file}: a column of the trace has values of the wrong type ({error}); "
-            "export the trace again"
-        ) from error
+    except (KeyError, TypeError, AttributeError):
+        for number, event in complete_events(file, events, _NEEDED, first):
+            if event["cat"] != ISSUE and not isinstance(event.get("args"), dict):
+                raise ValueError(f"{place(file, number)}args is {short(event.get('args'))}, "
+                                 "not an object") from None
+        raise
 
+    def where(row):
+        table = [n for n, e in enumerate(events, first) if e["ph"] == "X" and e["cat"] != ISSUE]
+        return place(file, table[row])
 
-def _damaged(event):
-    """Whether an event lacks what `_table` needs."""
-    try:
-        if event["ph"] != "X" or event["cat"] == ISSUE:
-            return False
-        return not isinstance(event["args"], dict) or not event.keys() >= set(_OWN.values())
-    except (KeyError, TypeError):
-        return True
+    return values, where
 
 
 def _meta(file, header):
-    try:
-        meta = dict(_restored(header.get("meta", {})))
-        if "memory" in meta:
-            meta["memory"] = {int(rank): dict(samples) for rank, samples in meta["memory"].items()}
-        return meta
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{file}: the meta of the trace is damaged ({error!r}); export the trace again"
-        ) from error
+    where = f"{file}: the meta of the trace is damaged: "
+    return checked(_restored(fitting(Nested(), header.get("meta", {}), where)), where)
 
 
 def _restored(value):

@@ -7,7 +7,7 @@ import re
 import zlib
 from pathlib import Path
 
-from .files import BATCH, read_json
+from .files import BATCH, Unpacked, read_json
 
 CHUNK = 1 << 20  # bytes
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -33,12 +33,12 @@ class TraceFile:
         """
         try:
             with self.path.open("rb") as raw:
-                gzipped = raw.read(2) == b"\x1f\x8b"
-                raw.seek(0)
-                self._text = _Text(gzip.GzipFile(fileobj=raw) if gzipped else raw)
+                unpacked = Unpacked(self.path, raw)
+                self._text = _Text(unpacked)
                 yield from self._object()
-        except (json.JSONDecodeError, RecursionError, UnicodeDecodeError, EOFError, zlib.error,
-                gzip.BadGzipFile):
+        except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile):
+            if unpacked.too_long:
+                raise
             self.head = read_json(self.path)
             if isinstance(self.head, dict) and isinstance(self.head.get("traceEvents"), list):
                 yield 0, self.head.pop("traceEvents")

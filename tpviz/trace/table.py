@@ -13,6 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from .faithful import badge_words, warn_if_late
+from .members import MANY, members_list, members_text
+from .meta import fact
+
+__all__ = ["COLUMNS", "MANY", "Event", "Trace", "members_list", "members_text"]
 
 
 class Event(NamedTuple):
@@ -50,33 +54,6 @@ class Event(NamedTuple):
     dtype: str = ""
 
 
-MANY = 16
-"""Groups larger than this, in even steps, are written "0..1016:8", for a column of short texts."""
-
-
-def members_text(ranks):
-    """Ranks of a group as the column ``members`` writes them; the order stays.
-
-    >>> members_text([0, 2]), members_text(range(0, 1024, 8))
-    ('0,2', '0..1016:8')
-    """
-    ranks = list(ranks)
-    if len(ranks) > MANY:
-        steps = range(ranks[0], ranks[-1] + 1, max(ranks[1] - ranks[0], 1))
-        if list(steps) == ranks:
-            return f"{ranks[0]}..{ranks[-1]}:{steps.step}"
-    return ",".join(map(str, ranks))
-
-
-def members_list(text):
-    """The ranks that `members_text` wrote; [] for an empty text."""
-    if ".." in text:
-        first, rest = text.split("..")
-        last, step = rest.split(":")
-        return list(range(int(first), int(last) + 1, int(step)))
-    return [int(rank) for rank in text.split(",")] if text else []
-
-
 FEW = 64
 
 
@@ -100,6 +77,16 @@ def codes(column):
     return np.array(values, column.dtype), found
 
 
+def equals(name, column, value):
+    """Where a column has a value, or one of a list of them; ValueError for what is neither."""
+    try:
+        if isinstance(value, (list, tuple, set)):
+            return np.isin(column, list(value))
+        return np.broadcast_to(column == value, column.shape)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={value!r} is no value or list of values") from None
+
+
 _TYPES = {str: np.str_, int: np.int64, float: np.float64}
 COLUMNS = {name: _TYPES[kind] for name, kind in Event.__annotations__.items()}
 
@@ -120,23 +107,19 @@ class Trace:
     meta: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        missing = COLUMNS.keys() - self.columns.keys()
-        lengths = {len(c) for c in self.columns.values()}
-        if missing or len(lengths) > 1:
-            raise ValueError(
-                f"a trace needs columns {sorted(COLUMNS)} of one length; "
-                f"missing {sorted(missing)}, lengths {sorted(lengths)}"
-            )
+        from .rows import check_table
+
+        check_table(self.columns, self.meta)
 
     @classmethod
     def from_events(cls, events, meta=None):
-        """Build from Events (any order). Events with id -1 are numbered in the order given."""
-        events = [e if e.id >= 0 else e._replace(id=i) for i, e in enumerate(events)]
-        by_column = zip(*events) if events else [[]] * len(COLUMNS)
-        columns = {
-            name: np.array(values, dtype=COLUMNS[name]) for name, values in zip(COLUMNS, by_column)
-        }
-        return cls(columns, dict(meta or {}))
+        """Build from Events (any order). Events with id -1 are numbered in the order given.
+
+        Raises ``ValueError`` for an event with a value that its column does not hold.
+        """
+        from .rows import each, table_of
+
+        return cls(table_of(each(Event, "events", events)), {} if meta is None else meta)
 
     @classmethod
     def merge(cls, traces, **meta):
@@ -144,6 +127,9 @@ class Trace:
 
         Warns where an emulated run was not faithful: here, since here the ranks' traces meet.
         """
+        from .rows import each
+
+        traces = each(Trace, "traces", traces)
         if not traces:
             return cls.from_events([], meta)
         parts, offset, memory, overhead = [], 0, {}, 0.0
@@ -153,20 +139,20 @@ class Trace:
             c["waits_for"] = np.where(c["waits_for"] >= 0, c["waits_for"] + offset, -1)
             offset = int(c["id"].max()) + 1 if len(t) else offset
             parts.append(c)
-            memory.update(t.meta.get("memory", {}))
-            overhead = max(overhead, t.meta.get("overhead", 0.0))
+            memory.update(t.fact("memory"))
+            overhead = max(overhead, t.fact("overhead"))
         columns = {n: np.concatenate([p[n] for p in parts]) for n in COLUMNS}
         joined = {"memory": memory} if memory else {}
-        late = [t.meta["late"] for t in traces if "late" in t.meta]
+        late = [t.fact("late") for t in traces if t.fact("late")]
         if late:
-            joined["late"] = dict(max(late, key=lambda found: found["seconds"]))
+            joined["late"] = dict(max(late, key=lambda found: found.get("seconds", 0.0)))
             for share in ("share", "share_of_communication", "behind"):
                 joined["late"][share] = max(found.get(share, 0.0) for found in late)
             warn_if_late(joined["late"])
-        unrecorded = [group for t in traces for group in t.meta.get("unrecorded", ())]
+        unrecorded = [group for t in traces for group in t.fact("unrecorded")]
         if unrecorded:
             joined["unrecorded"] = [list(g) for g in dict.fromkeys(map(tuple, unrecorded))]
-        badges = dict.fromkeys(t.meta.get("badge") or "origin unknown" for t in traces)
+        badges = dict.fromkeys(t.fact("badge") or "origin unknown" for t in traces)
         if len(badges) > 1:  # a part must not pass for what another one is
             joined["badge"] = "; ".join(badges)
         return cls(columns, {**traces[0].meta, **joined, "overhead": overhead, **meta}).rebased()
@@ -174,10 +160,10 @@ class Trace:
     @property
     def badge(self):
         """Where the numbers come from, and what is wrong with them, as every picture says it."""
-        text = str(self.meta.get("badge") or "origin unknown")
-        text += badge_words(self.meta.get("late", {}))
+        text = self.fact("badge") or "origin unknown"
+        text += badge_words(self.fact("late"))
         groups = [f"{backend} group of ranks {members}"
-                  for backend, members in self.meta.get("unrecorded", ())]
+                  for backend, members in self.fact("unrecorded")]
         more = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
         return f"{text}; not recorded: {groups[0]}{more}" if groups else text
 
@@ -188,12 +174,16 @@ class Trace:
         zero = self["start"].min()
         columns = {**self.columns, "start": self["start"] - zero, "end": self["end"] - zero}
         meta = dict(self.meta)
-        if "memory" in meta:
+        if memory := self.fact("memory"):
             meta["memory"] = {
                 rank: {**series, "time": [t - zero for t in series["time"]]}
-                for rank, series in meta["memory"].items()
+                for rank, series in memory.items()
             }
         return Trace(columns, meta)
+
+    def fact(self, name):
+        """What ``meta`` says under a known key, an empty value where that has another shape."""
+        return fact(self.meta, name)
 
     def __len__(self):
         return len(self.columns["id"])
@@ -202,7 +192,7 @@ class Trace:
         return self.columns[name]
 
     def __repr__(self):
-        badge = self.badge if "badge" in self.meta else "no badge"
+        badge = self.badge if self.fact("badge") else "no badge"
         return f"<Trace {len(self.ranks)} ranks, {len(self)} events, {badge}>"
 
     def __iter__(self):
@@ -217,11 +207,9 @@ class Trace:
         """The rows whose columns equal the given values: ``t.select(rank=0, kind="comm")``."""
         mask = np.ones(len(self), dtype=bool)
         for name, value in equal.items():
-            mask &= (
-                np.isin(self[name], list(value))
-                if isinstance(value, (list, tuple, set))
-                else self[name] == value
-            )
+            if name not in self.columns:
+                raise ValueError(f"a trace has no column {name!r}; it has {', '.join(COLUMNS)}")
+            mask &= equals(name, self[name], value)
         return self.where(mask)
 
     @property

@@ -130,7 +130,7 @@ def residual(measured, cluster, replay, simulated=None):
     if simulated is None:
         simulated = replay(cluster, contention=True, faults=None)
     rungs["S3"] = simulated.step_time
-    late = float(measured.meta.get("late", {}).get("seconds", 0.0))
+    late = measured.fact("late").get("seconds", 0.0)
     blame = _Blame(measured, late, lambda faults: replay(cluster, contention=True, faults=faults))
     rungs["S4"], rungs["S5"] = blame.climb(simulated)
     busiest = max(_busy(median_step(ideal)).values(), default=0.0)

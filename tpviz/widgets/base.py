@@ -13,6 +13,7 @@ import anywidget
 import ipywidgets
 import traitlets
 
+from tpviz.checks import one_of
 from tpviz.figures.svg import check_step
 
 _log = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ class Film(View):
 
     def __init__(self, autoplay=False):
         super().__init__()
-        self.autoplay = autoplay
+        self.autoplay = one_of("autoplay", autoplay, (True, False))
 
 
 class Framed(ipywidgets.VBox):

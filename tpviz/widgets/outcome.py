@@ -80,7 +80,7 @@ def compared(prediction, simulated, measured, capture=None):
 
 def unfaithful(trace):
     """What an emulated run says against its own faithfulness, and what helps; "" for nothing."""
-    words = faithful.unfaithful(trace.meta.get("late", {}))
+    words = faithful.unfaithful(trace.fact("late"))
     return words and f"{words[0].upper()}{words[1:]}."
 
 

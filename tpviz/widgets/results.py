@@ -39,7 +39,7 @@ class ResultsPane(ipywidgets.VBox):
     def show(self, outcome, prediction, guesses):
         """Show an `Outcome`. prediction: None where it was not on a cluster."""
         self._outcome = outcome
-        losses = outcome.trace.meta.get("losses") or []
+        losses = outcome.trace.fact("losses")
         self.losses.value = losses_svg(losses, theme="page") if losses else ""
         self.warning.value = self.revealed.value = self.comparison.value = ""
         self.which.options = tuple(outcome.traces)

@@ -5,9 +5,10 @@
 
 import traitlets
 
+from tpviz.checks import one_of
 from tpviz.figures import timeline as figure
 from tpviz.figures.assets import module, stylesheet
-from tpviz.figures.timeline_svg import timeline_svg
+from tpviz.figures.timeline_svg import check_window, timeline_svg
 
 from .base import View, check_names, shown
 
@@ -39,9 +40,9 @@ class Timeline(View):
     def __init__(self, trace=None, *, critical=False, autoplay=False, **unknown):
         check_names("Timeline", unknown, ["trace", "critical", "autoplay"])
         super().__init__()
-        self._critical, self._bars = critical, None
+        self._critical, self._bars = one_of("critical", critical, (True, False)), None
         self.observe(self._zoomed, "window")
-        self.autoplay = autoplay
+        self.autoplay = one_of("autoplay", autoplay, (True, False))
         if trace is not None:
             self.show(trace)
 
@@ -73,7 +74,7 @@ class Timeline(View):
         )  # a linked mesh may have more ranks
         scene, bars = self.scene, self._bars
         if bars is not None and options.get("window"):
-            scene = {**scene, "detail": bars.level(*options["window"])}
+            scene = {**scene, "detail": bars.level(*check_window(options["window"]))}
         return timeline_svg(scene, **{"rank": rank, **options})
 
     def to_table(self):

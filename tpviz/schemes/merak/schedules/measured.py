@@ -30,7 +30,7 @@ def peaks_in_flight(trace, stage_of=None):
 
     Raises ``ValueError`` where the trace has no axis pp, and as `in_flight`.
     """
-    axes = trace.meta.get("mesh", {}).get("axes", {})
+    axes = trace.fact("mesh")["axes"]
     if "pp" not in axes:
         raise ValueError(f"this trace has no axis pp but {', '.join(axes) or 'no axes at all'}: "
                          "microbatches in flight need a run of tv.Merak, or of another pipeline "

@@ -1,0 +1,102 @@
+"""What `Trace.meta` may hold: one table, by which files are checked and views read.
+
+Keys that are not in the table may be anything that JSON holds.
+"""
+
+from tpviz import limits
+
+from .shapes import Fields, List, Map, Misfit, Number, Rank, Text, Whole, fitting
+
+
+class Axes:
+    """{name: size} of the axes of a mesh, which has at most `limits.RANKS` ranks."""
+
+    shape = Map(Text(), Whole(1))
+
+    def check(self, value):
+        """The axes as a dict."""
+        axes, size = self.shape.check(value), 1
+        for name, length in axes.items():
+            size *= length
+            if not name.isidentifier():
+                raise Misfit(name, "a plain word such as 'tp'").within(name)
+        if size > limits.RANKS:
+            raise Misfit(axes, f"a mesh of at most {limits.RANKS} ranks (tpviz.limits.RANKS)")
+        return axes
+
+
+class Samples:
+    """A rank's memory: times, and as many bytes of each kind."""
+
+    time, kind = List(Number()), List(Whole())
+
+    def check(self, value):
+        """{"time": list, kind: list, ...}."""
+        found = Fields({"time": self.time}, ("time",), rest=self.kind).check(value)
+        odd = [name for name in found if len(found[name]) != len(found["time"])]
+        if odd:
+            raise Misfit(found[odd[0]], f"as long as the {len(found['time'])} times").within(odd[0])
+        return found
+
+
+class Loss(Number):
+    """A loss, which may be any number, or None where it is not known."""
+
+    def check(self, value):
+        """A float or None."""
+        return None if value is None else super().check(value)
+
+
+class Group:
+    """[backend, members] of a group, of which collectives are missing."""
+
+    def check(self, value):
+        """A list of two texts."""
+        found = List(Text()).check(value)
+        if len(found) != 2:
+            raise Misfit(value, "a backend and the members of a group")
+        return found
+
+
+_RANGE = List(Whole(0))
+_ROW = Fields(
+    {
+        "name": Text(),
+        "shape": List(Whole(0)),
+        "notation": Text(),
+        "splits": List(Fields({"dim": Whole(0), "axis": Text()}, ("dim", "axis"))),
+        "flat": Fields({"axis": Text(), "ranges": List(_RANGE)}, ("axis", "ranges")),
+        "at": Fields({"axis": Text(), "indices": _RANGE}, ("axis", "indices")),
+    },
+    ("name", "shape", "notation", "splits"),
+)
+_LATE = ("seconds", "share", "share_of_communication", "behind")
+META = {
+    **dict.fromkeys(("badge", "device", "strategy", "workload", "cluster", "source"), Text()),
+    "world_size": Rank(1),
+    "overhead": Number(finite=False),
+    "losses": List(Loss(finite=False)),
+    "mesh": Fields({"axes": Axes()}, ("axes",)),
+    "ownership": List(_ROW),
+    "memory": Map(Rank(0, digits=True), Samples()),
+    "late": Fields({**dict.fromkeys(_LATE, Number()), "events": List(Text())}),
+    "unrecorded": List(Group()),
+}
+ABSENT = {"mesh": {"axes": {}}, "world_size": 0, "overhead": 0.0, "losses": [], "ownership": [],
+          "memory": {}, "late": {}, "unrecorded": []}  # fmt: skip
+"""What views read where a key is absent or has another shape; "" for the texts."""
+
+
+def checked(meta, where):
+    """``meta`` of a file; ``ValueError`` that begins with ``where`` for a key of another shape."""
+    return fitting(Fields(META), meta, where)
+
+
+def fact(meta, name):
+    """What the meta says under a key of the table, or that it says nothing: never raises."""
+    try:
+        if isinstance(meta, dict) and meta.get(name) is not None:
+            return META[name].check(meta[name])
+    except Misfit:
+        pass
+    return ABSENT.get(name, "")
