@@ -85,8 +85,11 @@ class Executor:
 
 
 def _repeated(work, action, *args, kept=None):
-    """A runner's ``work`` on a microbatch; all are alike but the first, unless it is in two and
-    keeps everything: then the gradient that it adds to is freed now here and now there."""
+    """A runner's ``work`` on a microbatch; all but the first are alike.
+
+    A backward in two whose stage keeps everything is never repeated: there, a repeated record was
+    seen to have other samples of memory than the record of all.
+    """
     runner = work.__self__
     if getattr(runner, "split", False) and not runner.drop:
         return work(action.microbatch, *args)
