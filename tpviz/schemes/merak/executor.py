@@ -40,7 +40,7 @@ class Executor:
     def _F(self, action, runner, inputs):
         message = needed(action, self.stages)
         received = self.messages.take(message) if message else ()
-        sent = _repeated(runner.forward, action, received, inputs[action.microbatch],
+        sent = _repeated(runner, "forward", action, received, inputs[action.microbatch],
                          kept=received)
         if action.stage == self.stages - 1:
             self.losses[action.microbatch] = sent[0]
@@ -48,27 +48,27 @@ class Executor:
             self.messages.put(made(action, self.stages), sent)
 
     def _R(self, action, runner, inputs):
-        _repeated(runner.recompute, action)
+        _repeated(runner, "recompute", action)
 
     def _RB(self, action, runner, inputs):
         gradients = self._gradients(action)
         with label(phase="recompute"):
-            _repeated(runner.recompute, action)
+            _repeated(runner, "recompute", action)
         self._backward(action, runner, gradients)
 
     def _B(self, action, runner, inputs):
         self._backward(action, runner, self._gradients(action))
 
     def _backward(self, action, runner, gradients):
-        gradients = _repeated(runner.backward, action, gradients)
-        _repeated(runner.weights, action)
+        gradients = _repeated(runner, "backward", action, gradients)
+        _repeated(runner, "weights", action)
         self._give(action, gradients)
 
     def _I(self, action, runner, inputs):
-        self._give(action, _repeated(runner.backward, action, self._gradients(action)))
+        self._give(action, _repeated(runner, "backward", action, self._gradients(action)))
 
     def _W(self, action, runner, inputs):
-        _repeated(runner.weights, action)
+        _repeated(runner, "weights", action)
 
     def _gradients(self, action):
         """Of what the stage gave: received, or the beginning of all."""
@@ -84,13 +84,14 @@ class Executor:
             self.messages.put(message, gradients)
 
 
-def _repeated(work, action, *args, kept=None):
-    """A runner's ``work`` on a microbatch; all but the first are alike.
+def _repeated(runner, what, action, *args, kept=None):
+    """A runner's method ``what`` on a microbatch; all but the first are alike.
 
     A backward in two whose stage keeps everything is never repeated: there, a repeated record was
     seen to have other samples of memory than the record of all.
     """
-    runner = work.__self__
+    work = getattr(runner, what)
     if getattr(runner, "split", False) and not runner.drop:
         return work(action.microbatch, *args)
-    return repeated(work, action.microbatch, work, action.microbatch, *args, kept=kept)
+    return repeated((id(runner), what), action.microbatch, work, action.microbatch, *args,
+                    kept=kept)
