@@ -206,7 +206,7 @@ def test_the_papers_space():
      "batch=6 or 9"),
     ({"chunks": 16}, {}, "batch=8 does not split evenly over chunks=16: use chunks=8, or batch=16"),
     ({"chunks": 3, "chunking": "tokens"}, {}, "batch * seq=64 does not split evenly over chunks=3: "
-     "use chunks=2 or 4, or batch * seq=63 or 66"),
+     "use chunks=2 or 4, or batch * seq=48 or 72"),
     ({"chunks": 2, "chunking": "tokens", "sp": True}, {}, "sp=True and chunking='tokens' are not "
      "possible together: use chunking='batch', or sp=False"),
 ], ids=str)
