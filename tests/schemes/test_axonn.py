@@ -168,7 +168,7 @@ def _after_failures(strategy, workload):
 # -- bad input -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("knobs, change, message", [
     ({"x": 3}, {}, "heads=8 does not split evenly over x=3: use x=2 or 4"),
-    ({"x": 3}, {"hidden": 24}, "use x=2 or 4, or heads=6 or 12"),  # which divide hidden
+    ({"x": 3}, {"hidden": 24, "vocab": 36}, "use x=2 or 4, or heads=6 or 12"),  # divide hidden
     ({"x": 2}, {"vocab": 33}, "use x=1, or vocab=32 or 34"),  # 3 would not divide heads
     ({"y": 3}, {}, "hidden=16 does not split evenly over y=3: use y=2 or 4, or hidden=24"),
     ({"x": 1, "z": 5}, {"batch": 5}, "over z=5: use z=1"),  # 4 would not divide the batch
