@@ -92,9 +92,7 @@ def _watch(pool_life, caller_life, garbage):
     if wait([caller_life], _CLOSING):
         for folder in garbage:
             shutil.rmtree(folder, ignore_errors=True)
-    for child in descendants(os.getpid()):
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
+    kill_below(os.getpid())
     os.killpg(0, signal.SIGKILL)
 
 
@@ -126,10 +124,17 @@ def flush_output():
 
 def kill_tree(pid: int):
     """SIGKILL a rank, its process group, and what it started in sessions of their own."""
-    below = descendants(pid)
-    for kill, number in ((os.killpg, pid), (os.kill, pid), *((os.kill, child) for child in below)):
+    kill_below(pid)
+    for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError):  # it leads no group yet, or has just ended
-            kill(number, signal.SIGKILL)
+            kill(pid, signal.SIGKILL)
+
+
+def kill_below(pid: int):
+    """SIGKILL all that ``pid`` has started, and not itself."""
+    for child in descendants(pid):
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 def descendants(pid: int) -> list:

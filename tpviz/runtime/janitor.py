@@ -12,10 +12,9 @@ import os
 import re
 import shutil
 import signal
-from contextlib import suppress
 from time import monotonic, sleep
 
-from tpviz.runtime.guard import descendants
+from tpviz.runtime.guard import kill_below
 
 # Set by the caller while it starts the server: its process id, and directories to remove.
 GARBAGE = "TPVIZ_GARBAGE"
@@ -55,9 +54,7 @@ def loaded():
 def _sweep(server, parent, garbage):
     if os.getpid() != server or _lives_on(parent):
         return  # a rank, or a fork server that its living parent stops: the parent tidies up
-    for pid in descendants(server):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    kill_below(server)
     for folder in garbage:
         shutil.rmtree(folder, ignore_errors=True)
 
