@@ -46,7 +46,7 @@ def label(**fields):
         _current = previous
 
 
-_repeater = None  # who listens to `repeated`: (what, number, work, args, kept) -> the result
+_repeater = None  # who listens to `repeated`: (what, number, work, args) -> the result
 
 
 def set_repeater(repeater):
@@ -55,13 +55,10 @@ def set_repeater(repeater):
     _repeater = repeater
 
 
-def repeated(what, number, work, *args, kept=None):
-    """The result of ``work(*args)``, number ``number`` of ``what``, which from number 1 on are
-    alike in all but their place: who records the program may repeat the record.
-
-    The result is None or a tuple of tensors. kept : tensors that it was given and that, as those
-    it gives, a later repeated call lets go; None: the caller lets go of both.
-    """
+def repeated(what, number, work, *args):
+    """The result of ``work(*args)``, None or a tuple of tensors. It is number ``number`` of
+    ``what``, which from number 1 on are alike in all but their place: who records the program may
+    repeat the record."""
     if _repeater is None:
         return work(*args)
-    return _repeater(what, number, work, args, kept)
+    return _repeater(what, number, work, args)

@@ -3,7 +3,6 @@
 
 from dataclasses import replace
 from math import inf
-from operator import itemgetter
 
 import numpy as np
 import pytest
@@ -146,13 +145,13 @@ def test_bad_input(call, message):
 
 
 # -- measured ----------------------------------------------------------------------------------
-def emulated(cluster, world_size):
+def emulated(cluster, world_size, slow_motion):
     """(the matrix measured on real ranks while the cluster is emulated, the matrix of its rule).
 
-    Links 25,000 times slower than they are, so that sums take tens of milliseconds; the tests'
-    machine is busy, hence the shortest of three repeats, each the slowest of all groups.
+    Links 5,000 times slower than they are, and in slow motion: sums take tens of milliseconds; of
+    three repeats the shortest counts, each the slowest of all groups.
     """
-    slow = replace(cluster, table={}).scale_model(hidden=5000, slow_motion=5)
+    slow = replace(cluster, table={}).scale_model(hidden=5000, slow_motion=slow_motion)
     found = tv.calibrate(world_size, sizes=(2**15, 2**16, 2**17), repeats=3, cluster=slow,
                          progress=False)
     return found, slow
@@ -173,17 +172,12 @@ def fitted(points, kind):
 def test_the_rule_is_what_emulated_ranks_measure(cluster, world_size):
     """Every kind of group of a 2D mesh at once, on real ranks paced to the cluster: within 5 %.
 
-    Something else may disturb a calibration, so there are up to six. Nothing ends before the
-    cluster says, so of each point the shortest time of all of them counts.
+    A busy machine adds milliseconds, so a calibration that is off is made again, twice as slow.
     """
-    shortest = {}
-    for _ in range(6):
-        found, slow = emulated(cluster, world_size)
+    for slow_motion in (5, 10, 20, 40, 80):
+        found, slow = emulated(cluster, world_size, slow_motion)
         measured, derived = (tv.communication_matrix(c, world_size) for c in (found, slow))
-        for point in found.points:
-            key = point["kind"], point["collective"], point["bytes"]
-            shortest[key] = min(point, shortest.get(key, point), key=itemgetter("seconds"))
-        bandwidths = {kind: fitted(shortest.values(), kind) for kind in derived.entries}
+        bandwidths = {kind: fitted(found.points, kind) for kind in derived.entries}
         expected = {kind: entry.bandwidth for kind, entry in derived.entries.items()}
         if bandwidths == pytest.approx(expected, rel=0.05):
             break
@@ -194,7 +188,7 @@ def test_the_rule_is_what_emulated_ranks_measure(cluster, world_size):
     assert bandwidths == pytest.approx(expected, rel=0.05)
     assert (measured.p2p() == derived.p2p()).all()
     assert found.cluster.device == slow.device and "emulated and measured" in repr(measured)
-    assert found.cluster.slow_motion == 5
+    assert found.cluster.slow_motion == slow_motion
 
 
 def test_a_calibration_of_this_machine():

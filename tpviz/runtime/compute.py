@@ -11,6 +11,7 @@ the caches are cold, and Python runs ten times slower than in a loop. See docs/a
 autograd that nothing else uses (AutocastIPU): many never come down to a device.
 """
 
+from functools import lru_cache
 from threading import get_ident
 from typing import NamedTuple
 
@@ -256,6 +257,11 @@ def flops(operator, shapes):
         return 2 * shapes[0].numel() * shapes[1][-1]
     if packet not in flop_registry and packet not in _SAME_AS:
         return 0
+    return _by_formula(packet, *(tuple(s) if isinstance(s, list) else s for s in shapes))
+
+
+@lru_cache(4096)  # a step has few different ones, and the counter takes 0.2 ms for each
+def _by_formula(packet, *shapes):
     formula = flop_registry.get(packet) or flop_registry[_SAME_AS[packet]]
     return int(formula(*shapes[:-1], out_val=shapes[-1]))
 

@@ -71,7 +71,7 @@ class MemoryHook(TorchDispatchMode):
         if self.muted:
             return
         kind = "optimizer" if self.phases.in_optimizer else "activations"
-        for t in _flat(value):
+        for t in flat(value):
             self._see(t, kind)
 
     def _see(self, tensor, kind):
@@ -163,9 +163,10 @@ def _alive(fake):
     return tensors, states
 
 
-def _flat(value):
+def flat(value):
+    """The tensors in lists and tuples, one after another."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for v in value:
-            yield from _flat(v)
+            yield from flat(v)

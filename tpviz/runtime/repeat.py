@@ -2,9 +2,11 @@
 
 A program says of a part of its work that it is one of several alike (`tpviz.labels.repeated`). The
 second's rows, and what it allocates and frees, stand for those that follow; these give tensors of
-the same shapes.
+the same shapes. Which tensors, given or received, are freed in a record and which by the program
+around it is seen in the step before the recorded one.
 """
 
+import weakref
 from contextlib import contextmanager
 
 import torch
@@ -13,24 +15,34 @@ import torch.distributed as dist
 from tpviz import labels
 
 from . import backend
-from .memory import KINDS
+from .memory import KINDS, flat
 from .operations import PEER
 
 
 @contextmanager
 def repeating():
     """Inside, what a program says to be alike is done twice, before a recorder listens once."""
-    tapes = {}
+    tapes, fates, depth = {}, {}, 0
 
-    def repeater(what, number, work, args, kept):
+    def done(work, args):
+        nonlocal depth
+        depth += 1
+        try:
+            return work(*args)
+        finally:
+            depth -= 1
+
+    def repeater(what, number, work, args):
         first = 0 if backend.recorder is None else 1
         key = what, first
         if number < first:
-            return work(*args)
+            return done(work, args)
         if number > first and key in tapes:
-            return tapes[key].repeat(kept)
+            return tapes[key].repeat(list(flat(args)), fates[what])
         tape = tapes[key] = Tape(backend.recorder)
-        tape.end(result := work(*args))
+        tape.end(result := done(work, args))
+        if first == 0:
+            fates[what] = [Fate(t, lambda: depth > 0) for t in flat((args, result))]
         return result
 
     labels.set_repeater(repeater)
@@ -38,6 +50,17 @@ def repeating():
         yield
     finally:
         labels.set_repeater(None)
+
+
+class Fate:
+    """Whether a tensor's storage was freed inside of a record (``inside()`` says so of now)."""
+
+    def __init__(self, tensor, inside):
+        self.in_record, self.inside = False, inside
+        self.storage = weakref.ref(tensor.untyped_storage(), self._freed)
+
+    def _freed(self, _):
+        self.in_record = self.inside()
 
 
 class Tape:
@@ -73,15 +96,18 @@ class Tape:
                                              of.memory.samples), start, stop))
         self.first_kernel = start[0]
 
-    def repeat(self, kept):
-        """Record the same once more; the result, as the work gives it. kept : see `repeated`."""
+    def repeat(self, given, fates):
+        """Record the same once more; the result, as the work gives it.
+
+        given : tensors that the work takes. fates : of each of these, then of the result's.
+        """
         if self.listener is not None:
             self._rows()
-            self._bytes(kept or ())
+            self._bytes(t for t, fate in zip(given, fates) if fate.in_record)
         for group, more in zip(self.groups, self.issued):
             for key, count in more.items():
                 group.counts[key] = group.counts.get(key, -1) + count
-        return None if self.given is None else tuple(self._made(kept is None))
+        return None if self.given is None else tuple(self._made(fates[len(given):]))
 
     def _rows(self):
         of, copies = self.listener, {}
@@ -110,8 +136,8 @@ class Tape:
                              if g.axis == axis and key in g.counts)
         return group.counts[key] - counts.get(key, -1)
 
-    def _bytes(self, kept):
-        """What is allocated and freed; and time goes on. What is ``kept`` is freed by a later
+    def _bytes(self, given):
+        """What is allocated and freed; and time goes on. What is ``given`` is freed in a later
         record."""
         of, memory = self.listener, self.listener.memory
         late, present = of.clock.moment - self.moment, [memory.totals[kind] for kind in KINDS]
@@ -120,14 +146,14 @@ class Tape:
                            for stamp, *sample in self.samples]
         memory.totals = {k: now + more for k, now, more in zip(KINDS, present, self.change)}
         of.clock.moment += self.lasts
-        for t in kept:
+        for t in given:
             memory.live.pop(id(t.untyped_storage()), None)
 
-    def _made(self, counted):
-        """New tensors, allocated in the record. counted : they are freed outside of records."""
+    def _made(self, fates):
+        """New tensors, allocated in the record."""
         memory = self.listener and self.listener.memory
-        for shape, dtype, device in self.given:
+        for (shape, dtype, device), fate in zip(self.given, fates):
             if memory is None:
                 yield torch.empty(shape, dtype=dtype, device=device)
             else:
-                yield memory.unseen(shape, dtype, device, counted)
+                yield memory.unseen(shape, dtype, device, counted=not fate.in_record)

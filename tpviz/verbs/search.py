@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Iterable
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
@@ -89,39 +90,66 @@ def search(workload, cluster, strategies=None, top=5, *, objective="step", simul
 
 
 def _by_formula(candidates, workload, cluster, objective, moment, show):
-    """([Row], [Rejected], (candidates for which there was no time)), in their order; the time ends
-    no search that has found nothing."""
+    """([Row], [Rejected], (candidates for which there was no time)); the time ends no search that
+    has found nothing. What surely needs little memory comes first, for a first answer soon."""
     rows, rejected, best, shown = [], [], None, -inf
-    for done, strategy in enumerate(candidates):
+    fits, untried = _that_may_fit(candidates, workload, cluster, moment, rejected)
+    for done, strategy in enumerate(fits):
         if rows and thread_time() > moment:
-            return rows, rejected, tuple(candidates[done:])
-        cause = "sizes"
-        try:
-            check(strategy, workload, cluster)
-            cause = "memory"
-            _check_least(strategy, workload, cluster)
+            return rows, rejected, (*fits[done:], *untried)
+        with _rejecting(rejected, strategy) as because:
+            because("memory")
             check_memory(strategy, workload, cluster)
             row = Row(strategy, predict(strategy, workload, cluster))
             if objective == "communication":
                 row = replace(row, communication=strategy.communication(workload, cluster))
             rows.append(row)
             best = min(best or row, row, key=lambda r: r.communication or r.predicted)
-        except ValueError as error:
-            rejected.append(Rejected(strategy, str(error), cause))
-        except NotImplementedError as error:
-            rejected.append(Rejected(strategy, str(error), "no formula"))
         if thread_time() - shown > TELL:
             shown = thread_time()
-            show(done, len(candidates), "by formula" + _so_far(best))
-    return rows, rejected, ()
+            show(len(candidates) - len(fits) + done, len(candidates), "by formula" + _so_far(best))
+    return rows, rejected, untried
+
+
+def _that_may_fit(candidates, workload, cluster, moment, rejected):
+    """(those that nothing found quickly rules out, the least memory first, those not looked at)."""
+    least, untried = {}, ()
+    for done, strategy in enumerate(candidates):
+        if least and thread_time() > moment:
+            untried = tuple(candidates[done:])
+            break
+        with _rejecting(rejected, strategy) as because:
+            check(strategy, workload, cluster)
+            because("memory")
+            least[strategy] = _check_least(strategy, workload, cluster)
+    return sorted(least, key=least.get), untried
+
+
+@contextmanager
+def _rejecting(rejected, strategy):
+    """Inside, an error adds the strategy to the rejected; what it gives sets the cause to name."""
+    cause = "sizes"
+
+    def because(name):
+        nonlocal cause
+        cause = name
+
+    try:
+        yield because
+    except ValueError as error:
+        rejected.append(Rejected(strategy, str(error), cause))
+    except NotImplementedError as error:
+        rejected.append(Rejected(strategy, str(error), "no formula"))
 
 
 def _check_least(strategy, workload, cluster):
-    """`check_memory` of what is found faster, for in a large space most strategies fail by it."""
+    """`check_memory` of what is found faster, for in a large space most strategies fail by it; the
+    least memory it needs, bytes."""
     least, size = strategy.least_memory(workload), cluster.device.memory
     if least > size:
         raise ValueError(f"{strategy.short} needs {show_bytes(least)} or more on every rank and "
                          f"the device {cluster.device.name!r} has {show_bytes(size)}")
+    return least
 
 
 def _by_simulation(rows, top, order, moment, show):

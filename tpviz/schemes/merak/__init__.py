@@ -22,6 +22,7 @@ from tpviz.strategy import Strategy, divisors, knob, register
 from tpviz.workload import GPT
 
 from .schedules import SCHEDULES, schedule
+from .schedules import check as check_schedule
 from .split import TOKENS, layers_of, stage_of
 
 __all__ = ["GPT", "Merak"]
@@ -94,7 +95,7 @@ class Merak(Strategy):
             raise ValueError(f"layers={w.layers} are fewer than the {stages} stages of "
                              f"pp={self.pp} with schedule={self.schedule!r}: use {works[-1]} "
                              f"stages, or layers={stages}")
-        self.schedule_of(w)
+        check_schedule(self.schedule, self.pp, self.microbatches, stages // self.pp)
 
     def schedule_of(self, workload):
         """The `schedules.Schedule` of this workload: stages that drop no layer do not recompute."""
@@ -172,6 +173,11 @@ class Merak(Strategy):
     def memory(self, workload):
         from .memory import memory
         return memory(self, workload)
+
+    def least_memory(self, workload):
+        """Without activations."""
+        from .memory import least
+        return least(self, workload)
 
     @classmethod
     def space(cls, workload, world_size):

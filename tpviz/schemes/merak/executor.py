@@ -40,8 +40,7 @@ class Executor:
     def _F(self, action, runner, inputs):
         message = needed(action, self.stages)
         received = self.messages.take(message) if message else ()
-        sent = _repeated(runner, "forward", action, received, inputs[action.microbatch],
-                         kept=received)
+        sent = _repeated(runner, "forward", action, received, inputs[action.microbatch])
         if action.stage == self.stages - 1:
             self.losses[action.microbatch] = sent[0]
         else:
@@ -84,14 +83,7 @@ class Executor:
             self.messages.put(message, gradients)
 
 
-def _repeated(runner, what, action, *args, kept=None):
-    """A runner's method ``what`` on a microbatch; all but the first are alike.
-
-    A backward in two whose stage keeps everything is never repeated: there, a repeated record was
-    seen to have other samples of memory than the record of all.
-    """
-    work = getattr(runner, what)
-    if getattr(runner, "split", False) and not runner.drop:
-        return work(action.microbatch, *args)
-    return repeated((id(runner), what), action.microbatch, work, action.microbatch, *args,
-                    kept=kept)
+def _repeated(runner, what, action, *args):
+    """A runner's method ``what`` on a microbatch; all but the first are alike."""
+    return repeated((id(runner), what), action.microbatch, getattr(runner, what),
+                    action.microbatch, *args)

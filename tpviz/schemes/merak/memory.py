@@ -28,6 +28,11 @@ def memory(s, w):
     return max((memory_of(s, w, place) for place in range(s.pp)), key=lambda m: m.total)
 
 
+def least(s, w):
+    """Weights, their gradients and moments of the largest stage."""
+    return 4 * max(held(s, w)) * w.itemsize
+
+
 def memory_of(s, w, place):
     """The `Memory` of the ranks whose index along pp is ``place``."""
     stages = s.schedule_of(w).stages_of(place)

@@ -20,7 +20,7 @@ from .clock import Timeline, timeline
 from .plan import finish
 from .validity import faults, validate
 
-__all__ = ["KINDS", "SCHEDULES", "Action", "Schedule", "Timeline", "faults", "schedule",
+__all__ = ["KINDS", "SCHEDULES", "Action", "Schedule", "Timeline", "check", "faults", "schedule",
            "timeline", "validate"]
 
 
@@ -28,11 +28,13 @@ class Known(NamedTuple):
     """A schedule by name: make(ranks, microbatches[, chunks]) -> `plan.Plan`; a line of help.
 
     chunks : the least, the usual and the most stages that a rank has; None: any number.
+    check(ranks, microbatches, chunks) : raises ``ValueError`` where there is none.
     """
 
     make: Callable
     help: str
     chunks: tuple = (1, 1, 1)
+    check: Callable = lambda p, m, chunks: None
 
 
 SCHEDULES = {
@@ -43,14 +45,18 @@ SCHEDULES = {
     "last_no_recompute": Known(
         one_f_one_b.last_no_recompute, "early recompute, and none on the last rank"),
     "shifted_critical_path": Known(
-        one_f_one_b.shifted_critical_path, "Merak's: and one more forward before it"),
+        one_f_one_b.shifted_critical_path, "Merak's: and one more forward before it",
+        check=one_f_one_b.can_shift),
     "interleaved_1f1b": Known(
-        interleaved.interleaved_1f1b, "1F1B with several stages on each rank", (2, 2, None)),
+        interleaved.interleaved_1f1b, "1F1B with several stages on each rank", (2, 2, None),
+        interleaved.in_rounds),
     "zb_h1": Known(
-        interleaved.zb_h1, "1F1B; gradients of weights fill the bubbles", (1, 1, None)),
+        interleaved.zb_h1, "1F1B; gradients of weights fill the bubbles", (1, 1, None),
+        interleaved.in_rounds),
     "zb_v": Known(v_shaped.zb_v, "two stages a rank in a V; bubbles filled", (2, 2, 2)),
     "dualpipe_v": Known(
-        v_shaped.dualpipe_v, "the V; forwards beside backwards, in pairs", (2, 2, 2)),
+        v_shaped.dualpipe_v, "the V; forwards beside backwards, in pairs", (2, 2, 2),
+        v_shaped.can_pair),
 }
 """{name: how it is made}, in the order in which views list them."""
 
@@ -63,8 +69,14 @@ def schedule(name, ranks, microbatches, chunks=None, recompute=True):
     for each stage: where False that stage does not. The order does not depend on it.
     Raises ``ValueError`` where there is no such schedule, with the nearest sizes that have one.
     """
-    one_of("schedule", name, SCHEDULES)
-    known = SCHEDULES[name]
+    known, chunks = SCHEDULES[name], check(name, ranks, microbatches, chunks)
+    several = [chunks] if known.chunks[2] is None else []
+    return finish(name, known.make(ranks, microbatches, *several), microbatches, recompute)
+
+
+def check(name, ranks, microbatches, chunks=None):
+    """How many stages are on each rank; ``ValueError`` where `schedule` has none to give."""
+    known = SCHEDULES[one_of("schedule", name, SCHEDULES)]
     whole_number("ranks", ranks)
     whole_number("microbatches", microbatches)
     least, usual, most = known.chunks
@@ -73,5 +85,5 @@ def schedule(name, ranks, microbatches, chunks=None, recompute=True):
         whole_number("chunks", chunks, least, most)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    plan = known.make(ranks, microbatches, *([chunks] if most is None else []))
-    return finish(name, plan, microbatches, recompute)
+    known.check(ranks, microbatches, chunks)
+    return chunks

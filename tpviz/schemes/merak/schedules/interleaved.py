@@ -20,17 +20,23 @@ from .actions import Action
 from .plan import Plan, finish, looped  # noqa: F401  (finish: for the example)
 
 
+def in_rounds(p, m, chunks):
+    """Raise ``ValueError`` where several chunks would have a round that is not whole."""
+    if chunks > 1 and m % p:
+        near = [x for x in (m - m % p, m - m % p + p) if x]
+        raise ValueError(f"several stages on each rank take microbatches in rounds of {p}, one a "
+                         f"rank; {m} are no whole number of rounds: use microbatches="
+                         f"{' or '.join(map(str, near))}")
+
+
 def interleaved_1f1b(p, m, chunks):
     """1F1B over several chunks of each rank: a smaller bubble for more messages and activations."""
-    _rounds("interleaved_1f1b", p, m)
     rows = [_row(rank, p, m, chunks, 2 * (p - 1 - rank)) for rank in range(p)]
     return Plan(looped(p, chunks), rows, (True,) * p * chunks)
 
 
 def zb_h1(p, m, chunks):
     """1F1B with the backward split, the bubble a third as long, and no more activations."""
-    if chunks > 1:
-        _rounds("zb_h1 with several chunks", p, m)
     rows = [_split(_row(rank, p, m, chunks, p - 1 - rank), rank) for rank in range(p)]
     return Plan(looped(p, chunks), rows, (True,) * p * chunks)
 
@@ -60,12 +66,3 @@ def _split(row, lag):
         if len(waiting) > lag:
             found.append(waiting.pop(0))
     return found + waiting
-
-
-def _rounds(name, p, m):
-    """Raise ``ValueError`` unless microbatches go in whole rounds."""
-    if m % p:
-        near = [x for x in (m - m % p, m - m % p + p) if x]
-        raise ValueError(f"{name} sends microbatches in rounds of {p}, one a rank; {m} are no "
-                         f"whole number of rounds: use microbatches="
-                         f"{' or '.join(map(str, near))}")

@@ -59,13 +59,16 @@ def last_no_recompute(p, m):
     return one_f_one_b(p, m)._replace(recomputes=_but_last(p), early=early)
 
 
-def shifted_critical_path(p, m):
-    """Merak's schedule: the critical path shifts from the last rank to the one before it."""
+def can_shift(p, m, chunks=1):
+    """Raise ``ValueError`` where there is no `shifted_critical_path`."""
     if p > 1 and m < max(p, 4):
         raise ValueError(
             f"shifted_critical_path with {p} ranks needs at least {max(p, 4)} microbatches, not "
             f"{m}: use microbatches={max(p, 4)}, or last_no_recompute, which takes any number")
 
+
+def shifted_critical_path(p, m):
+    """Merak's schedule: the critical path shifts from the last rank to the one before it."""
     def early(action):
         first = {p - 2: 2, p - 3: 1}.get(action.stage, 0)
         return action.microbatch < first or (

@@ -39,12 +39,16 @@ def zb_v(p, m):
     return Plan(v_shape(p), rows, (True,) * 2 * p)
 
 
-def dualpipe_v(p, m):
-    """Forwards beside backwards, in pairs; only backwards near the ends are split."""
+def can_pair(p, m, chunks=2):
+    """Raise ``ValueError`` where there is no `dualpipe_v`."""
     if m < 2 * p:
         raise ValueError(f"dualpipe_v with {p} ranks has {2 * p} stages and needs as many "
                          f"microbatches, not {m}: use microbatches={2 * p} or more, or zb_v, which "
                          f"takes any number")
+
+
+def dualpipe_v(p, m):
+    """Forwards beside backwards, in pairs; only backwards near the ends are split."""
     rows = []
     for s in range(p):
         middle, turns = m - 2 * p + s + 1, ["B1", "B0"] * (s + 1)
