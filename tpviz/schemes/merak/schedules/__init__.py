@@ -69,7 +69,8 @@ def schedule(name, ranks, microbatches, chunks=None, recompute=True):
     for each stage: where False that stage does not. The order does not depend on it.
     Raises ``ValueError`` where there is no such schedule, with the nearest sizes that have one.
     """
-    known, chunks = SCHEDULES[name], check(name, ranks, microbatches, chunks)
+    chunks = check(name, ranks, microbatches, chunks)
+    known = SCHEDULES[name]
     several = [chunks] if known.chunks[2] is None else []
     return finish(name, known.make(ranks, microbatches, *several), microbatches, recompute)
 
