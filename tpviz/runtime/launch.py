@@ -34,7 +34,7 @@ DEFAULT_MAX_RANKS = 16
 
 _lock = threading.RLock()  # held by the launch that is going on
 _changing = threading.Lock()  # held by the thread that starts or ends ranks
-_pool = None
+_pools = {}  # (world size, backend, device): its `Pool`
 
 
 def launch(
@@ -94,7 +94,9 @@ def launch(
 
 
 def _run(key, payload, timeout, show):
-    pool = _pool if _pool and _pool.take(key) else shielded(lambda: _new_ranks(key))
+    pool = _pools.get(key)
+    if not (pool and pool.take()):
+        pool = shielded(lambda: _new_ranks(key))
     try:
         return pool.run(payload, timeout, show)
     except BaseException as error:
@@ -102,43 +104,52 @@ def _run(key, payload, timeout, show):
             if isinstance(error, KeyboardInterrupt):
                 raise interrupted(pool.states()) from None
         finally:
-            shielded(_end_ranks)
+            shielded(lambda: _end_ranks([key]))
         raise
 
 
 def _new_ranks(key):
-    """A pool with this key in place of the one before, whose ranks it ends."""
-    global _pool
+    """A new pool with this key; the one there was is ended, and others that leave no room."""
     with _changing:
-        if _pool and _pool.take(key):  # of a launch that was interrupted while its ranks started
-            return _pool
-        if _pool and (dead := _pool.dead()):
+        old = _pools.get(key)
+        if old and old.take():  # of a launch that was interrupted while its ranks started
+            return old
+        if old and (dead := old.dead()):
             said = "; ".join(f"rank {rank} {how}" for rank, how in dead.items())
             print(f"[tpviz] since the last call, {said}: starting new ranks")
-        _end_pool()
+        _end_pools([key])
+        _make_room(key[0])
         try:
-            _pool = Pool(*key)
+            _pools[key] = Pool(*key)
         except (ConnectionError, EOFError, FileNotFoundError):  # the fork server has just died
+            _end_pools()
             server.stop()
-            _pool = Pool(*key)
-        return _pool
+            _pools[key] = Pool(*key)
+        return _pools[key]
 
 
-def _end_ranks():
+def _make_room(ranks):
+    """End the pools least recently used until so many more ranks are within `max_ranks`."""
+    while _pools and ranks + sum(pool.world_size for pool in _pools.values()) > max_ranks():
+        _end_pools([min(_pools, key=lambda key: _pools[key].used)])
+
+
+def _end_ranks(keys=None):
     with _changing:
-        _end_pool()
+        _end_pools(keys)
 
 
-def _end_pool():
-    global _pool
-    if _pool:
-        _pool.kill()
-        _pool = None
+def _end_pools(keys=None):
+    """End these pools, as far as they are there; None: all."""
+    for key in list(_pools) if keys is None else keys:
+        if key in _pools:
+            _pools[key].kill()
+            del _pools[key]
 
 
 def pool_info() -> dict:
-    """Of the living pool: ``device``, ``inner`` ("gloo" or "nccl"), ``preloaded``; else empty."""
-    return dict(_pool.info) if _pool else {}
+    """Of the last used pool: ``device``, ``inner`` ("gloo" or "nccl"), ``preloaded``; or empty."""
+    return dict(max(_pools.values(), key=lambda pool: pool.used).info) if _pools else {}
 
 
 def shutdown():
@@ -156,7 +167,7 @@ def restart():
 
 def _restart():
     with _changing:
-        _end_pool()
+        _end_pools()
         server.stop()
 
 
@@ -165,16 +176,17 @@ def _at_exit():
     # A daemon thread may hold the lock for as long as its job runs: do not wait for it.
     _lock.acquire(timeout=1.0)
     _changing.acquire(timeout=1.0)
-    _end_pool()
+    _end_pools()
     server.remove_home()
 
 
 def _forget_after_fork():
     # The ranks belong to the parent; a child holding its pipes would keep them alive.
-    global _pool, _lock, _changing
-    if _pool:
-        _pool.let_go()
-    _pool, _lock, _changing = None, threading.RLock(), threading.Lock()
+    global _lock, _changing
+    for pool in _pools.values():
+        pool.let_go()
+    _pools.clear()
+    _lock, _changing = threading.RLock(), threading.Lock()
     server.forget_after_fork()
 
 

@@ -5,7 +5,7 @@ while children forked from one process that has torch are ready in 0.1 s and sha
 unlike a plain ``fork`` it is safe in a kernel full of threads or with a GPU in use. Why a file for
 the rendezvous: with TCP, some starts of 8 ranks stalled for 5 s, with a file none did.
 
-One pool at a time lives in a process. ``docs/adr/0001`` has the measurements.
+`launch` keeps one for each world size. ``docs/adr/0001`` has the measurements.
 """
 
 import multiprocessing
@@ -49,6 +49,7 @@ class Pool:
         self.board = Board(os.path.join(self.folder, "board"), world_size)
         self.info = {}
         self._job, self._idle = 0, False  # number of the last job; whether it ended well
+        self.used = monotonic()  # when it was last taken
         self._tails = [Tail(self._file("out", rank), rank) for rank in range(world_size)]
         self._context = server.surroundings()
         self._processes, self._pipes, self._life = [], [], None
@@ -83,15 +84,14 @@ class Pool:
         process.start()
         theirs.close()
 
-    def take(self, key: tuple) -> bool:
-        """Whether these ranks can do a job for (world size, backend, device); they are then taken.
+    def take(self) -> bool:
+        """Whether these ranks can do a job; they are then taken.
 
         Not where the last job was cut short, where a rank has died, nor where a job left something
         behind that `state` cannot undo.
         """
         idle, self._idle = self._idle, False  # an interrupt from here on leaves them not idle
-        same = key == (self.world_size, self.backend, self.device)
-        return idle and same and not self.dead() and os.path.isdir(self.folder) and self._as_new()
+        return idle and not self.dead() and os.path.isdir(self.folder) and self._as_new()
 
     def _as_new(self):
         """Whether all ranks have undone what the last job did to them, and agree on groups."""
@@ -113,7 +113,7 @@ class Pool:
 
         Raises ``RankError`` or ``RankTimeoutError``; the pool must then be killed.
         """
-        self._idle, self._job = False, self._job + 1
+        self._idle, self._job, self.used = False, self._job + 1, monotonic()
         head = pickle.dumps((self._job, *self._changes()))
         for rank, pipe in enumerate(self._pipes):
             try:
