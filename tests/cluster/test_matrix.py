@@ -148,7 +148,7 @@ def test_bad_input(call, message):
 def emulated(cluster, world_size, slow_motion):
     """(the matrix measured on real ranks while the cluster is emulated, the matrix of its rule).
 
-    Links 5,000 times slower than they are, and in slow motion: sums take tens of milliseconds; of
+    Links 5,000 times slower than they are, and in slow motion: longer than gloo takes here; of
     three repeats the shortest counts, each the slowest of all groups.
     """
     slow = replace(cluster, table={}).scale_model(hidden=5000, slow_motion=slow_motion)
@@ -174,7 +174,7 @@ def test_the_rule_is_what_emulated_ranks_measure(cluster, world_size):
 
     A busy machine adds milliseconds, so a calibration that is off is made again, twice as slow.
     """
-    for slow_motion in (5, 10, 20, 40, 80):
+    for slow_motion in (10, 20, 40):
         found, slow = emulated(cluster, world_size, slow_motion)
         measured, derived = (tv.communication_matrix(c, world_size) for c in (found, slow))
         bandwidths = {kind: fitted(found.points, kind) for kind in derived.entries}

@@ -20,6 +20,7 @@ EVERYONE = "ranks 0,1,2,3"
 @pytest.fixture
 def gone():
     """After the test: the ranks it began with have gone with their files, and new ones work."""
+    tv.shutdown()
     pids = tv.launch(os.getpid)
     (folder,) = Path(server.home()).glob("ranks-*")
     yield pids
@@ -220,6 +221,7 @@ def test_an_interrupt_in_the_caller(gone):
 
 
 def test_a_fork_server_that_died_is_replaced():
+    tv.shutdown()
     (parent,) = set(tv.launch(os.getppid))
     os.kill(parent, signal.SIGKILL)
     (other,) = set(tv.launch(os.getppid, world_size=2))

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import tpviz as tv
+from tpviz.runtime.launch import RankError
 
 
 def test_results_come_in_rank_order_from_a_real_group():
@@ -45,19 +46,28 @@ def test_a_function_of_a_notebook_cell_travels_with_what_it_uses():
     assert [result.x for result in results] == [40, 40]
 
 
-def test_the_pool_is_kept_until_another_is_asked_for():
-    def here():
-        return os.getpid()
+def test_a_pool_of_each_size_is_kept_as_far_as_there_is_room(monkeypatch):
+    def alive(pids):
+        return {os.path.exists(f"/proc/{pid}") for pid in pids}
 
-    first = tv.launch(here, world_size=2)
-    assert tv.launch(here, world_size=2) == first
-    other = tv.launch(here, world_size=3)
-    assert not set(first) & set(other)
-    assert [os.path.exists(f"/proc/{pid}") for pid in first] == [False, False]
-    plain = tv.launch(here, world_size=3, backend="gloo")
-    assert not set(other) & set(plain)
     tv.shutdown()
-    assert [os.path.exists(f"/proc/{pid}") for pid in plain] == [False] * 3
+    monkeypatch.setenv("TPVIZ_MAX_RANKS", "6")
+    two, three = tv.launch(os.getpid, world_size=2), tv.launch(os.getpid, world_size=3)
+    assert tv.launch(os.getpid, world_size=2) == two and not set(two) & set(three)
+    plain = tv.launch(os.getpid, world_size=2, backend="gloo")  # 7 in all: the three go
+    assert alive(three) == {False} and alive(two) == alive(plain) == {True}
+    assert tv.launch(os.getpid, world_size=2) == two and not set(two) & set(plain)
+    all = tv.launch(os.getpid, world_size=6)
+    assert alive(two) == alive(plain) == {False} and alive(all) == {True}
+    tv.shutdown()
+    assert alive(all) == {False}
+
+
+def test_ranks_that_fail_leave_other_sizes_alone():
+    two = tv.launch(os.getpid, world_size=2)
+    with pytest.raises(RankError):
+        tv.launch(sys.exit, world_size=3)
+    assert tv.launch(os.getpid, world_size=2) == two
 
 
 def test_ranks_follow_the_environment_path_and_directory(tmp_path, monkeypatch):
