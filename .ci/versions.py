@@ -31,7 +31,7 @@ tests/verbs/test_verify.py tests/verbs/test_capture.py tests/verbs/test_simulate
 tests/verbs/test_predict.py tests/verbs/test_run.py
 tests/schemes/test_megatron.py tests/schemes/test_t3.py
 """.split()
-LIMIT = 1500  # s for a leg, its installation included
+LIMIT = 1300  # s for a leg, its installation included
 
 
 def main(remove):
