@@ -110,6 +110,8 @@ def reply(client):
         content = message["content"]
         if message["msg_type"] == "error":
             lines += len("\n".join(content["traceback"]).splitlines())
+        elif message["msg_type"] == "stream":
+            lines += len(content["text"].splitlines())
         elif message["msg_type"] == "status" and content["execution_state"] == "idle":
             return status, lines
 

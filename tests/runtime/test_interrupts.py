@@ -73,6 +73,22 @@ tv.restart()
 print(len(tv.launch(os.getpid, world_size=2)))
 """
 
+# Ctrl-C reaches the whole process group: also the fork server, until it has left the group.
+GROUP = """
+import os, signal, threading, time
+import tpviz as tv
+for moment in (0.02, 0.05, 0.12):
+    tv.restart()
+    threading.Timer(moment, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
+    try:
+        tv.launch(os.getpid, world_size=2)
+        time.sleep(1)
+    except KeyboardInterrupt:
+        pass
+    assert len(tv.launch(os.getpid, world_size=2)) == 2
+print("survived")
+"""
+
 
 @pytest.fixture
 def run():
@@ -99,6 +115,10 @@ def test_an_interrupt_between_a_fork_and_its_process_id(run):
 @pytest.mark.parametrize("module", ["torch._C", "torch.distributed"])
 def test_an_interrupt_of_the_first_import_of_torch(run, module, use):
     assert run(IMPORT.format(module=module, use=use)) == ["interrupted", "2.0", "True"]
+
+
+def test_interrupts_of_the_whole_process_group_show_nothing_of_the_fork_server(run):
+    assert run(GROUP) == ["survived"]
 
 
 def test_temporary_files_that_somebody_removes(run):

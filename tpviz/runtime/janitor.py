@@ -31,6 +31,8 @@ def _serve():
     if garbage:
         _is_server = True
         os.setsid()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what came so far was blocked, see `server`
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         parent, *folders = garbage.split(os.pathsep)
         server, parent = os.getpid(), int(parent)  # not getppid: the caller may be gone already
         atexit.register(_sweep, server, parent, folders)

@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 from contextlib import contextmanager, suppress
-from multiprocessing import Pipe, forkserver, util
+from multiprocessing import Pipe, forkserver, resource_tracker, util
 from types import ModuleType
 
 from tpviz.runtime import guard, janitor
@@ -75,7 +75,8 @@ def ensure():
     changes |= dict.fromkeys(guard.THREADS, "1")
     # Importing torch's compiler makes its cache directory; ours is removed with the rest.
     changes[_CACHE] = os.environ.get(_CACHE, os.path.join(home(), "torch-cache"))
-    with _environment(changes):
+    resource_tracker.ensure_running()  # or it would be started below, and end the blocking
+    with _environment(changes), _no_interrupt_inherited():
         forkserver.ensure_running()
 
 
@@ -141,6 +142,17 @@ def blank_main():
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+@contextmanager
+def _no_interrupt_inherited():
+    """Inside, this thread's SIGINT waits, and so does that of a process started here: one sent to
+    the whole process group, as Ctrl-C is, would end the server before it has left the group."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
