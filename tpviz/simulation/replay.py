@@ -13,7 +13,7 @@ from .alike import Alike
 from .engine import Engine, Queue
 from .faults import NONE
 from .program import is_message, operations, place, strides
-from .shared import SharedTrace, members_of
+from .shared import SharedTrace, groups_in, members_of
 
 BADGE = "simulated"
 MOST = 250_000
@@ -200,7 +200,7 @@ def _trace(mesh, of, alike, times, last, steps):
                 "rank": np.full(rows, rank),
                 "start": start,
                 "end": end,
-                "members": members_of(mesh, template.rank, rank, columns),
+                "members": members_of(mesh, template.rank, rank, groups_in(columns)),
                 "waits_for": np.where(template.waits_for < 0, -1, template.waits_for + next_id),
                 "last": lasts,
             }

@@ -49,6 +49,9 @@ class SharedTrace(Trace):
 
     def of_rank(self, rank):
         """The rows of one rank, as a plain `Trace`."""
+        return Trace(self._columns_of(rank), self.meta)
+
+    def _columns_of(self, rank):
         source = self.model[rank]
         held = slice(*self._block[source])
         columns = {name: self[name][held] for name in COLUMNS}
@@ -57,13 +60,26 @@ class SharedTrace(Trace):
             waits = columns["waits_for"]
             columns |= {"id": columns["id"] + moved, "rank": np.full_like(columns["rank"], rank),
                         "waits_for": np.where(waits < 0, -1, waits + moved),
-                        "members": members_of(Mesh(self.meta["mesh"]["axes"]), source, rank,
-                                              columns)}
-        return Trace(columns, self.meta)
+                        "members": self._members_of(source, rank, columns)}
+        return columns
+
+    def _members_of(self, source, rank, columns):
+        if source not in self._groups:
+            self._groups[source] = groups_in(columns)
+        return members_of(self._mesh, source, rank, self._groups[source])
+
+    @cached_property
+    def _groups(self):
+        """{rank whose rows are held: `groups_in` these}, as far as it was asked for."""
+        return {}
+
+    @cached_property
+    def _mesh(self):
+        return Mesh(self.meta["mesh"]["axes"])
 
     def whole(self):
         """The plain `Trace` with the rows of every rank: about 1 kB a row."""
-        parts = [self.of_rank(rank).columns for rank in self.ranks]
+        parts = list(map(self._columns_of, self.ranks))
         columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
         return Trace(columns, self.meta)
 
@@ -79,13 +95,17 @@ class SharedTrace(Trace):
         return Trace(columns, self.meta)
 
 
-def members_of(mesh, source, rank, columns):
-    """The column ``members`` of ``rank``, from the ``columns`` of rank ``source``."""
-    if rank == source:
-        return columns["members"]
+def groups_in(columns):
+    """([(members, whether it is a message)], of each row which of these)."""
     message = np.isin(columns["name"], [f"{wait}{name}" for wait in ("", "wait ") for name in PEER])
     texts, at = np.unique(columns["members"], return_inverse=True)
     known, at = np.unique(at.reshape(-1) * 2 + message, return_inverse=True)
-    found = [place(mesh, source, rank, members_list(str(texts[key // 2])), bool(key % 2))
-             for key in known.tolist()]
-    return np.array(list(map(members_text, found)))[at.reshape(-1)]
+    return [(members_list(str(texts[key // 2])), bool(key % 2)) for key in known.tolist()], \
+        at.reshape(-1)
+
+
+def members_of(mesh, source, rank, groups):
+    """The column ``members`` of ``rank``, from the `groups_in` the columns of rank ``source``."""
+    kinds, at = groups
+    found = [members_text(place(mesh, source, rank, *kind)) for kind in kinds]
+    return np.array(found)[at]
