@@ -48,7 +48,10 @@ def enter(spec: Spec, pipe, pool_life, caller_life):
     _let_go_of_fork_server()
     threading.Thread(target=_watch, args=(pool_life, caller_life, spec.garbage),
                      daemon=True).start()
-    _redirect(os.path.join(spec.folder, f"out-{spec.rank}"))
+    try:
+        _redirect(os.path.join(spec.folder, f"out-{spec.rank}"))
+    except FileNotFoundError:  # the pool was given up before this rank has begun
+        os._exit(1)
     os.environ.clear()
     os.environ.update(spec.env)
     os.environ.update(_own_environment(spec))
