@@ -70,10 +70,10 @@ def in_script(tries, seed):
 
 def in_kernel(tries, seed):
     """The same, with the button's own message to a kernel that runs cells; also the longest
-    output of an interrupt, in lines."""
+    output of an interrupt."""
     from jupyter_client.manager import start_new_kernel
 
-    rnd, hits, wrong, longest = random.Random(seed), 0, [], 0
+    rnd, hits, wrong, longest = random.Random(seed), 0, [], ""
     manager, client = start_new_kernel(kernel_name="python3")
     try:
         here = os.path.dirname(os.path.abspath(__file__))
@@ -83,10 +83,13 @@ def in_kernel(tries, seed):
         for _ in range(tries):
             cell(client, "s.prepare(rnd)")
             client.execute(f"tv.launch(s.busy, world_size={rnd.choice(SIZES)})")
+            # Between two cells a kernel drops the next one when it is interrupted.
+            while client.get_iopub_msg(timeout=120)["msg_type"] != "execute_input":
+                pass
             time.sleep(rnd.uniform(0, LONGEST))
             manager.interrupt_kernel()
-            status, lines = reply(client)
-            hits, longest = hits + (status == "error"), max(longest, lines)
+            status, text = reply(client)
+            hits, longest = hits + (status == "error"), max(longest, text, key=line_count)
             time.sleep(0.05)  # an interrupt may reach the kernel a moment after its cell has ended
             status, _ = cell(client, f"assert not (found := s.works({rnd.choice(SIZES)})), found")
             wrong += [] if status == "ok" else [_]
@@ -103,17 +106,22 @@ def cell(client, code):
 
 
 def reply(client):
-    """(status of the cell, lines of its error or output)."""
-    status, lines = client.get_shell_msg(timeout=120)["content"]["status"], 0
+    """(status of the cell, its output and its error)."""
+    status, text = client.get_shell_msg(timeout=120)["content"]["status"], ""
     while True:
         message = client.get_iopub_msg(timeout=120)
         content = message["content"]
         if message["msg_type"] == "error":
-            lines += len("\n".join(content["traceback"]).splitlines())
+            text += "\n".join(content["traceback"]) + "\n"
         elif message["msg_type"] == "stream":
-            lines += len(content["text"].splitlines())
+            text += content["text"]
         elif message["msg_type"] == "status" and content["execution_state"] == "idle":
-            return status, lines
+            return status, text
+
+
+def line_count(text):
+    """How many lines it is."""
+    return len(text.splitlines())
 
 
 def main(tries=1000, seed=0):
@@ -121,10 +129,11 @@ def main(tries=1000, seed=0):
     hits, wrong = in_script(tries, seed)
     print(f"script: {tries} tried, {hits} hit a launch, {len(wrong)} broke the next", flush=True)
     tv.shutdown()
-    more, wrong_there, lines = in_kernel(tries, seed)
+    more, wrong_there, longest = in_kernel(tries, seed)
+    lines = line_count(longest)
     print(f"kernel: {tries} tried, {more} hit a launch, {len(wrong_there)} broke the next; an "
           f"interrupt shows at most {lines} lines")
-    for text in wrong + wrong_there:
+    for text in wrong + wrong_there + [longest] * (lines > 2):
         print("  ", text)
     return 1 if wrong or wrong_there or lines > 2 else 0
 
