@@ -200,7 +200,8 @@ def _trace(mesh, of, alike, times, last, steps):
                 "rank": np.full(rows, rank),
                 "start": start,
                 "end": end,
-                "members": members_of(mesh, template.rank, rank, groups_in(columns)),
+                "members": columns["members"] if rank == template.rank else members_of(
+                    mesh, template.rank, rank, groups_in(columns)),
                 "waits_for": np.where(template.waits_for < 0, -1, template.waits_for + next_id),
                 "last": lasts,
             }

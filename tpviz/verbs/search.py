@@ -97,8 +97,7 @@ def _by_formula(candidates, workload, cluster, objective, moment, show):
     for done, strategy in enumerate(fits):
         if rows and thread_time() > moment:
             return rows, rejected, (*fits[done:], *untried)
-        with _rejecting(rejected, strategy) as because:
-            because("memory")
+        with _rejecting(rejected, strategy, "memory"):
             check_memory(strategy, workload, cluster)
             row = Row(strategy, predict(strategy, workload, cluster))
             if objective == "communication":
@@ -118,24 +117,18 @@ def _that_may_fit(candidates, workload, cluster, moment, rejected):
         if least and thread_time() > moment:
             untried = tuple(candidates[done:])
             break
-        with _rejecting(rejected, strategy) as because:
+        with _rejecting(rejected, strategy, "sizes"):
             check(strategy, workload, cluster)
-            because("memory")
-            least[strategy] = _check_least(strategy, workload, cluster)
+            with _rejecting(rejected, strategy, "memory"):
+                least[strategy] = _check_least(strategy, workload, cluster)
     return sorted(least, key=least.get), untried
 
 
 @contextmanager
-def _rejecting(rejected, strategy):
-    """Inside, an error adds the strategy to the rejected; what it gives sets the cause to name."""
-    cause = "sizes"
-
-    def because(name):
-        nonlocal cause
-        cause = name
-
+def _rejecting(rejected, strategy, cause):
+    """Inside, an error adds the strategy to the rejected, a ``ValueError`` with this cause."""
     try:
-        yield because
+        yield
     except ValueError as error:
         rejected.append(Rejected(strategy, str(error), cause))
     except NotImplementedError as error:

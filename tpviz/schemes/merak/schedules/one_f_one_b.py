@@ -59,7 +59,7 @@ def last_no_recompute(p, m):
     return one_f_one_b(p, m)._replace(recomputes=_but_last(p), early=early)
 
 
-def can_shift(p, m, chunks=1):
+def can_shift(p, m, chunks):
     """Raise ``ValueError`` where there is no `shifted_critical_path`."""
     if p > 1 and m < max(p, 4):
         raise ValueError(

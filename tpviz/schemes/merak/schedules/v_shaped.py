@@ -39,7 +39,7 @@ def zb_v(p, m):
     return Plan(v_shape(p), rows, (True,) * 2 * p)
 
 
-def can_pair(p, m, chunks=2):
+def can_pair(p, m, chunks):
     """Raise ``ValueError`` where there is no `dualpipe_v`."""
     if m < 2 * p:
         raise ValueError(f"dualpipe_v with {p} ranks has {2 * p} stages and needs as many "
