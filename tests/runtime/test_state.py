@@ -1,7 +1,9 @@
 """What a job changes in its ranks is undone before the next one, or its ranks are replaced."""
 
 import builtins
+import contextlib
 import copyreg
+import datetime
 import decimal
 import faulthandler
 import gc
@@ -42,6 +44,18 @@ def uneven_collectives():
     """Rank 0 begins an all-reduce that nobody else joins."""
     if dist.get_rank() == 0:
         dist.all_reduce(torch.ones(1), async_op=True)
+
+
+def late():
+    """Rank 1 does not come; rank 0 gives up, and its job ends well."""
+    if dist.get_rank() == 0:
+        with contextlib.suppress(RuntimeError):
+            dist.monitored_barrier(timeout=datetime.timedelta(seconds=0.1))
+
+
+def unmatched_ring():
+    """As many messages of each rank, none received."""
+    dist.isend(torch.ones(1), 1 - dist.get_rank())
 
 
 def uneven_groups():
@@ -121,6 +135,7 @@ LEAKS = {
         lambda: dist.new_group([0, 1], use_local_synchronization=True).size()),
     "message never received": (lambda: dist.get_rank() == 0 and dist.isend(torch.ones(1), 1),
                                lambda: dist.group.WORLD.counts),
+    "barrier that a rank did not come to": (late, lambda: dist.group.WORLD.counts),
     "dist patched": (lambda: setattr(dist, "all_reduce", None), lambda: callable(dist.all_reduce)),
     "torch patched": (lambda: setattr(torch, "matmul", None), lambda: callable(torch.matmul)),
     "Module patched": (lambda: setattr(torch.nn.Module, "__call__", None),
@@ -212,6 +227,21 @@ def test_nothing_leaks_into_the_next_job(name, new):
     assert tv.launch(look, name, world_size=2, timeout=30)[0] == [new[name]]
     total = tv.launch(all_reduced, world_size=2, timeout=30)
     assert total == [[2.0, 2.0]] * 2
+
+
+@pytest.mark.parametrize("leave", [uneven_collectives, late, unmatched_ring])
+def test_nothing_leaks_in_plain_groups(leave):
+    tv.launch(leave, world_size=2, backend="gloo", timeout=30)
+
+    def exchanged():
+        received = torch.zeros(1)
+        work = dist.isend(torch.full((1,), 2.0), 1 - dist.get_rank())
+        dist.recv(received)
+        work.wait()
+        dist.all_reduce(received)
+        return received.item()
+
+    assert tv.launch(exchanged, world_size=2, backend="gloo", timeout=30) == [4.0, 4.0]
 
 
 def all_reduced():

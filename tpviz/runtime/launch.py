@@ -59,7 +59,7 @@ def launch(
     timeout : seconds the job may take, None for no limit. In a torchrun world the limit is that
         of each collective, since no process stands outside of the ranks.
     device : "cuda" or "cpu"; None takes cuda where there is a GPU.
-    backend : "tpviz" (None), "gloo" or "nccl".
+    backend : "tpviz" (None), "gloo" or "nccl". Ranks of the plain two are new for each launch.
     progress : None shows ``tpviz.progress`` reports in the way that suits this place, False hides
         them, a function ``(done, total, text)`` receives them.
 

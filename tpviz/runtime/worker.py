@@ -144,8 +144,9 @@ def _failure(error):
 
 
 def _used():
-    """How many groups this rank has made, and its collectives of the world, as `Pool` compares."""
-    return dist.distributed_c10d._world.group_count, getattr(dist.group.WORLD, "counts", {})
+    """How many groups this rank has made, and its collectives of the world, as `Pool` compares;
+    None for the latter where the group does not count them."""
+    return dist.distributed_c10d._world.group_count, getattr(dist.group.WORLD, "counts", None)
 
 
 def _send(kind, content):
