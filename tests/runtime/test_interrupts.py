@@ -1,12 +1,17 @@
 """An interrupt, wherever it hits, leaves a process in which the next launch works."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import torch.distributed as dist
 from process_watch import Script
+
+import tpviz as tv
+from tpviz.runtime.faults import Interrupted
 
 STRESS = Path(__file__).parents[2] / "bench" / "stress_interrupts.py"
 
@@ -31,7 +36,7 @@ for at in (1, 2, 4):
         tv.launch(os.getpid, world_size=4)
         print("not interrupted")
     except KeyboardInterrupt as error:
-        assert str(error) == "stopped while ranks were starting", error
+        assert str(error) == "stopped while no rank was at work", error
     popen_forkserver.forkserver.read_signed = read
     assert len(tv.launch(os.getpid, world_size=3)) == 3
     assert os.path.isdir(folder)
@@ -121,6 +126,29 @@ def test_an_interrupt_of_the_first_import_of_torch(run, module, use):
 
 def test_interrupts_of_the_whole_process_group_show_nothing_of_the_fork_server(run):
     assert run(GROUP) == ["survived"]
+
+
+class Interrupting:
+    """An object that is interrupted when it is pickled, or in the caller when it comes back."""
+
+    def __init__(self, when):
+        self.when = when
+
+    def __getstate__(self):
+        if self.when == "sent":
+            raise KeyboardInterrupt
+        return {"when": self.when, "home": os.getpid()}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        if self.when == "returned" and state["home"] != os.getpid() and not dist.is_initialized():
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("when", ["sent", "returned"])
+def test_an_interrupt_before_and_after_the_ranks_work_is_a_line_too(when):
+    with pytest.raises(Interrupted, match="no rank was at work"):
+        tv.launch(lambda given: given, Interrupting(when), world_size=2)
 
 
 def test_temporary_files_that_somebody_removes(run):

@@ -77,17 +77,21 @@ def launch(
 
         return torchrun.run(fn, args, kwargs, world_size, timeout, device, backend, progress)
     world_size = check_world_size(DEFAULT_RANKS if world_size is None else world_size)
-    show = bar.viewer(progress)
-    payload = ship(fn, args, kwargs)
+    key = world_size, backend or "tpviz", device
+    try:
+        return _shown(key, ship(fn, args, kwargs), timeout, bar.viewer(progress))
+    except (RankError, RankTimeoutError) as error:
+        raise error.with_traceback(None) from None  # the rank's own is in the message
+    except KeyboardInterrupt as error:
+        raise Interrupted(str(error) or "stopped while no rank was at work") from None
+
+
+def _shown(key, payload, timeout, show):
     if _lock._is_owned():
         raise RuntimeError("launch was called while showing the progress of another launch")
     with _lock:
         try:
-            results = _run((world_size, backend or "tpviz", device), payload, timeout, show)
-        except (RankError, RankTimeoutError) as error:
-            raise error.with_traceback(None) from None  # the rank's own is in the message
-        except KeyboardInterrupt as error:
-            raise Interrupted(str(error) or "stopped while ranks were starting") from None
+            results = _run(key, payload, timeout, show)
         finally:
             show.close()
     return [pickle.loads(result) for result in results]
