@@ -40,6 +40,7 @@ versions:  ## run the core of the suite on the lowest and the newest torch, in .
 
 lint: setup  ## check code and notebooks with ruff, and that the notebooks carry no outputs
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(if $(NOTEBOOKS),$(BIN)/nbstripout --verify $(NOTEBOOKS))
 
 picture: setup  ## draw the README's pictures anew, from real runs

@@ -27,14 +27,38 @@ def stand_in(folder: Path):
     for symbol in sorted(filter(GPU_FUNCTION.match, wanted)):
         name, _, version = symbol.partition("@")
         versions[version].append(name)
-    code = "".join(f"int {name}(void) {{ return {NO_DEVICE}; }}\n"
-                   for names in versions.values() for name in names)
+    code = "".join(
+        f"int {name}(void) {{ return {NO_DEVICE}; }}\n"
+        for names in versions.values()
+        for name in names
+    )
     script = folder / "no_gpu.map"
-    script.write_text("".join(f"{version} {{ {'; '.join(names)}; }};\n"
-                              for version, names in versions.items() if version))
-    subprocess.run(["cc", "-shared", "-fPIC", "-nostdlib", "-fno-builtin", "-w", "-x", "c", "-",
-                    f"-Wl,--version-script={script}", "-o", folder / NAME],
-                   input=code, text=True, check=True)
+    script.write_text(
+        "".join(
+            f"{version} {{ {'; '.join(names)}; }};\n"
+            for version, names in versions.items()
+            if version
+        )
+    )
+    subprocess.run(
+        [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-nostdlib",
+            "-fno-builtin",
+            "-w",
+            "-x",
+            "c",
+            "-",
+            f"-Wl,--version-script={script}",
+            "-o",
+            folder / NAME,
+        ],
+        input=code,
+        text=True,
+        check=True,
+    )
     for library in filter(GPU_LIBRARY.match, _needed(libraries)):
         if not (folder / library).exists():
             (folder / library).symlink_to(NAME)

@@ -22,8 +22,13 @@ ROOT = Path(__file__).parents[1]
 LEGS = {"lowest": ("3.11", "2.9.0"), "newest": ("3.13", "2.15.0")}  # name: (Python, torch)
 GPU_PACKAGE = re.compile(r"nvidia|cuda|triton|.*extra ==")
 TOOLS = ["pytest", "pytest-timeout", "hypothesis"]
-OPTIONS = ["--override-ini=addopts=--strict-markers --strict-config -ra", "-q",
-           "-p", "no:cacheprovider", "--durations=5"]
+OPTIONS = [
+    "--override-ini=addopts=--strict-markers --strict-config -ra",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "--durations=5",
+]
 CORE = """
 tests/test_tiny.py tests/test_peers.py tests/trace/test_table.py
 tests/runtime/test_recorder.py tests/runtime/test_launch_arguments.py
@@ -44,8 +49,13 @@ def _leg(name, python, torch, remove):
     title, start = f"versions: {name} torch {torch} on Python {python}", monotonic()
 
     def run(*command, **more):
-        return subprocess.run(list(map(str, command)), cwd=ROOT, stdin=subprocess.DEVNULL,
-                              timeout=max(start + LIMIT - monotonic(), 0), **more)
+        return subprocess.run(
+            list(map(str, command)),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            timeout=max(start + LIMIT - monotonic(), 0),
+            **more,
+        )
 
     interpreter = _find(python)
     if interpreter is None:
@@ -87,8 +97,18 @@ def _install(run, interpreter, folder, torch):
     run(interpreter, "-m", "venv", "--without-pip", folder, check=True)
 
     def pip(*what):
-        run(sys.executable, "-m", "pip", "--python", folder / "bin/python", "install", "--quiet",
-            "--no-warn-conflicts", *what, check=True)
+        run(
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            folder / "bin/python",
+            "install",
+            "--quiet",
+            "--no-warn-conflicts",
+            *what,
+            check=True,
+        )
 
     pip("--no-deps", f"torch=={torch}")
     (package,) = folder.glob("lib/*/site-packages/torch")
@@ -98,8 +118,11 @@ def _install(run, interpreter, folder, torch):
     of_torch = re.findall(r"^Requires-Dist: (.*)$", metadata.read_text(), re.M)
     ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     needed = [n for n in of_torch if not GPU_PACKAGE.match(n)] + ours + TOOLS
-    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines()
-            if not line.startswith("torch==")]
+    pins = [
+        line
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if not line.startswith("torch==")
+    ]
     constraints = folder / "constraints.txt"
     constraints.write_text("\n".join(pins))
     # Asked for torch by name, pip would bring its GPU packages.

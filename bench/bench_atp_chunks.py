@@ -18,8 +18,12 @@ COUNTS = (1, 2, 4, 8, 16)
 WORKLOAD = tv.GPT(layers=4, hidden=128, heads=4, seq=64, batch=16, vocab=64)
 RATE, OWN = 1e9, 64  # FLOP/s; input features of a rank: 128 over an axis of 2
 # 2 T k n / RATE seconds of GEMM against (ring of two: 1.0) 4 T n / B seconds of sum
-BALANCED = Cluster("balanced", Device({"float32": RATE}, 1e9, 1e12),
-                   (Level("link", 4, 2 * RATE / OWN, 8 * RATE / OWN, 2e-4),), rings="single")
+BALANCED = Cluster(
+    "balanced",
+    Device({"float32": RATE}, 1e9, 1e12),
+    (Level("link", 4, 2 * RATE / OWN, 8 * RATE / OWN, 2e-4),),
+    rings="single",
+)
 SLOW = 5
 
 
@@ -41,16 +45,24 @@ def curve(cluster, chunking):
         found[count] = predicted.step_time, median(steps), exposed
         what = f"chunking={chunking!r}, {count} chunks" + " (WARNED)" * warned
         rows.append(row(f"{what}: step measured", median(steps), "s", None, steps))
-        rows.append(row("  simulated / measured - 1", abs(simulated.step_time / median(steps) - 1),
-                        "", 0.06))
+        rows.append(
+            row(
+                "  simulated / measured - 1", abs(simulated.step_time / median(steps) - 1), "", 0.06
+            )
+        )
         rows.append(row("  exposed communication measured", exposed, "s"))
         rows.append(row("  exposed communication predicted", sum(predicted.exposed.values()), "s"))
-        print(what, f"{predicted.step_time:.3f} {simulated.step_time:.3f} {median(steps):.3f} "
-              f"exposed {sum(predicted.exposed.values()):.3f} {exposed:.3f}", flush=True)
+        print(
+            what,
+            f"{predicted.step_time:.3f} {simulated.step_time:.3f} {median(steps):.3f} "
+            f"exposed {sum(predicted.exposed.values()):.3f} {exposed:.3f}",
+            flush=True,
+        )
     model, measured = (min(COUNTS, key=lambda c: found[c][k]) for k in (0, 1))
     apart = abs(COUNTS.index(model) - COUNTS.index(measured))
-    rows.append(row(f"best count of the model is {model}, measured {measured}: steps apart", apart,
-                    "", 1))
+    rows.append(
+        row(f"best count of the model is {model}, measured {measured}: steps apart", apart, "", 1)
+    )
     at_an_end = measured in (COUNTS[0], COUNTS[-1])
     rows.append(row("  the measured is at an end of the counts", at_an_end, "", 0))
     fall = 1 - found[measured][2] / found[1][2]
@@ -62,8 +74,9 @@ def curve(cluster, chunking):
 def main():
     cluster = BALANCED.scale_model(slow_motion=SLOW)
     rows = curve(cluster, "batch") + curve(cluster, "pipelined")
-    report("atp_chunks", f"ATP's chunks on an emulated cluster, {strategy(1).short}, {WORKLOAD}",
-           rows)
+    report(
+        "atp_chunks", f"ATP's chunks on an emulated cluster, {strategy(1).short}, {WORKLOAD}", rows
+    )
     tv.shutdown()
 
 

@@ -41,12 +41,15 @@ def layers():
     """Up, GELU and down on a (2, 2) mesh, forward and backward: {name: seconds}, {name: sum}."""
     torch.manual_seed(0)
     tokens, hidden, wide = SIZES.values()
-    x, up, down = (torch.randn(shape) / 16 for shape in
-                   ((tokens, hidden), (wide, hidden), (hidden, wide)))
+    x, up, down = (
+        torch.randn(shape) / 16 for shape in ((tokens, hidden), (wide, hidden), (hidden, wide))
+    )
     mesh = tv.Mesh({"d1": 2, "d2": 2}).device_mesh()
     d1, d2 = mesh.get_group("d1"), mesh.get_group("d2")
-    ours = [ATPLinear(hidden, wide, Way(d2, d1), bias=False),
-            ATPLinear(wide, hidden, Way(d1, d2), bias=False)]
+    ours = [
+        ATPLinear(hidden, wide, Way(d2, d1), bias=False),
+        ATPLinear(wide, hidden, Way(d1, d2), bias=False),
+    ]
     i, j = d1.rank(), d2.rank()
     with torch.no_grad():
         ours[0].weight.copy_(up.chunk(2, 0)[i].chunk(2, 1)[j])
@@ -54,8 +57,12 @@ def layers():
     own = x.chunk(2, 1)[j].contiguous().requires_grad_()
 
     def split(whole, *placements):
-        return DTensor.from_local(whole, mesh, [Replicate()] * 2).redistribute(
-            mesh, placements).detach().requires_grad_()
+        return (
+            DTensor.from_local(whole, mesh, [Replicate()] * 2)
+            .redistribute(mesh, placements)
+            .detach()
+            .requires_grad_()
+        )
 
     theirs = [split(up, Shard(0), Shard(1)), split(down, Shard(1), Shard(0))]
     entering, sums = split(x, Replicate(), Shard(1)), {}
@@ -93,13 +100,27 @@ def main():
     if abs(losses["ATP"] - losses["Megatron"]) > 1e-5:
         sys.exit(f"the two do not compute the same: losses {losses}")
     rows = [timing(f"{name} step", times[name]) for name in times]
-    rows.append(row("ATP(mesh=(4, 1)) / Megatron(tp=4), a step", ratio(times, "ATP", "Megatron"),
-                    "x", 1.03, [a / b for a, b in zip(times["ATP"], times["Megatron"])]))
+    rows.append(
+        row(
+            "ATP(mesh=(4, 1)) / Megatron(tp=4), a step",
+            ratio(times, "ATP", "Megatron"),
+            "x",
+            1.03,
+            [a / b for a, b in zip(times["ATP"], times["Megatron"])],
+        )
+    )
     found = tv.launch(layers, world_size=4, timeout=600)
     times = slowest([f[0] for f in found])
     rows += [timing(f"MLP pair on (2, 2), {name}", times[name]) for name in times]
-    rows.append(row("ATP / DTensor, the same placements", ratio(times, "ATP", "DTensor"), "x", 1.05,
-                    [a / b for a, b in zip(times["ATP"], times["DTensor"])]))
+    rows.append(
+        row(
+            "ATP / DTensor, the same placements",
+            ratio(times, "ATP", "DTensor"),
+            "x",
+            1.05,
+            [a / b for a, b in zip(times["ATP"], times["DTensor"])],
+        )
+    )
     rows.append(row("largest difference of their results (float32)", found[0][1][0], "", 1e-3))
     report("atp_layer", f"ATP beside its peers, {WORKLOAD}, pair {SIZES}", rows)
     for name, ledger in found[0][2].items():

@@ -53,20 +53,34 @@ def ranked(name, cluster, wider):
         rows.append(row(f"{what}, seconds measured", measured[s], "s", None, steps))
         apart = abs(predicted[s] / measured[s] - 1)
         rows.append(row("  predicted / measured - 1", apart, "", 0.06))
-        rows.append(row("  simulated / measured - 1" + " (WARNED)" * warned,
-                        abs(simulated / measured[s] - 1), "", 0.06))
-        print(what, f"{predicted[s]:.3f} {simulated:.3f} {measured[s]:.3f}",
-              "warned" if warned else "", flush=True)
+        rows.append(
+            row(
+                "  simulated / measured - 1" + " (WARNED)" * warned,
+                abs(simulated / measured[s] - 1),
+                "",
+                0.06,
+            )
+        )
+        print(
+            what,
+            f"{predicted[s]:.3f} {simulated:.3f} {measured[s]:.3f}",
+            "warned" if warned else "",
+            flush=True,
+        )
     fastest = min(measured, key=measured.get)
     tau = kendall_tau(*([times[s] for s in meshes] for times in (predicted, measured)))
     one = next(s for s in meshes if s.mesh == (WORLD, 1))
     gain = measured[one] / measured[picked] - 1
     rows.append(row(f"{name}: the picked is not the fastest", fastest != picked, "", 0))
     rows.append(row(f"{name}: 1 - Kendall's tau, predicted and measured", 1 - tau, "", 0.1))
-    rows.append(row(f"{name}: gain of {picked.mesh} {picked.order} over 1D, emulated", 100 * gain,
-                    "%"))
-    print(f"{name}: tau {tau:.3f}, picked {picked.short}, fastest {fastest.short}, "
-          f"gain {100 * gain:.1f} %", flush=True)
+    rows.append(
+        row(f"{name}: gain of {picked.mesh} {picked.order} over 1D, emulated", 100 * gain, "%")
+    )
+    print(
+        f"{name}: tau {tau:.3f}, picked {picked.short}, fastest {fastest.short}, "
+        f"gain {100 * gain:.1f} %",
+        flush=True,
+    )
     return rows
 
 
@@ -74,8 +88,9 @@ def main():
     rows = []
     for name, (cluster, wider) in interconnects().items():
         rows += ranked(name, cluster, wider)
-    report("atp_meshes", f"ATP on emulated interconnects, {WORLD} ranks, scale model {WORKLOAD}",
-           rows)
+    report(
+        "atp_meshes", f"ATP on emulated interconnects, {WORLD} ranks, scale model {WORKLOAD}", rows
+    )
     tv.shutdown()
 
 

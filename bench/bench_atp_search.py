@@ -9,14 +9,20 @@ from harness import report, seconds, timing
 
 import tpviz as tv
 
-WORKLOADS = {"A3": tv.GPT(layers=24, hidden=16384, heads=1024, seq=2048, batch=4, vocab=51200,
-                          dtype="bfloat16"),
-             "A1": tv.GPT(layers=24, hidden=12288, heads=96, seq=2048, batch=4, vocab=51200,
-                          dtype="bfloat16")}
-CLUSTERS = {"nvswitch_nodes(128)": partial(tv.clusters.nvswitch_nodes, 128),
-            "nvlink_pairs(512)": partial(tv.clusters.nvlink_pairs, 512),
-            "torus(32, 32)": partial(tv.clusters.torus, 32, 32),
-            "perlmutter(256)": partial(tv.clusters.perlmutter, 256)}
+WORKLOADS = {
+    "A3": tv.GPT(
+        layers=24, hidden=16384, heads=1024, seq=2048, batch=4, vocab=51200, dtype="bfloat16"
+    ),
+    "A1": tv.GPT(
+        layers=24, hidden=12288, heads=96, seq=2048, batch=4, vocab=51200, dtype="bfloat16"
+    ),
+}
+CLUSTERS = {
+    "nvswitch_nodes(128)": partial(tv.clusters.nvswitch_nodes, 128),
+    "nvlink_pairs(512)": partial(tv.clusters.nvlink_pairs, 512),
+    "torus(32, 32)": partial(tv.clusters.torus, 32, 32),
+    "perlmutter(256)": partial(tv.clusters.perlmutter, 256),
+}
 REPEATS = 15
 BOUND = 50
 """Milliseconds that one search may take."""
@@ -28,8 +34,13 @@ def searches(workload, make, objective):
     for _ in range(REPEATS + 1):
         cluster = make()
         strategies = list(tv.ATP.meshes(workload, 1024))
-        samples.append(seconds(partial(tv.search, workload, cluster, strategies,
-                                       objective=objective, simulate=False)))
+        samples.append(
+            seconds(
+                partial(
+                    tv.search, workload, cluster, strategies, objective=objective, simulate=False
+                )
+            )
+        )
     return samples[1:]
 
 

@@ -35,8 +35,10 @@ STEP = 12.0  # seconds of the slowest grid's step, in slow motion
 
 def interconnects():
     """{name: cluster}: few NICs for four devices, and as many as devices."""
-    return {"nvswitch": clusters.nvswitch_nodes(2, gpus=4, nics=1),
-            "perlmutter": clusters.perlmutter(nodes=2)}
+    return {
+        "nvswitch": clusters.nvswitch_nodes(2, gpus=4, nics=1),
+        "perlmutter": clusters.perlmutter(nodes=2),
+    }
 
 
 def scale_model(cluster, times=WIDER):
@@ -58,8 +60,9 @@ def measured(strategy, cluster, repeats):
     """(seconds of each step, seconds of exposed communication a step, whether a run warned)."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        trace = tv.run(strategy, WORKLOAD, cluster, steps=repeats, memory=False, timeout=600,
-                       progress=False)
+        trace = tv.run(
+            strategy, WORKLOAD, cluster, steps=repeats, memory=False, timeout=600, progress=False
+        )
     warned = any("not faithful" in str(w.message) for w in said)
     exposed = max(rank.exposed for rank in breakdown(trace).values()) / repeats
     return [step_seconds(trace, step) for step in trace.steps], exposed, warned
@@ -82,14 +85,21 @@ def ranked(name, cluster, repeats):
         rows += [
             row(f"{name}: {grid}, seconds measured", found[s], "s", None, steps),
             row("  predicted / measured - 1", abs(predicted[s] / found[s] - 1), "", 0.06),
-            row("  simulated / measured - 1" + " (WARNED)" * warned,
-                abs(simulated / found[s] - 1), "", 0.06),
+            row(
+                "  simulated / measured - 1" + " (WARNED)" * warned,
+                abs(simulated / found[s] - 1),
+                "",
+                0.06,
+            ),
             row("  gain of overlaps", 100 * (without / found[s] - 1), "%"),
             row("  exposed communication with overlaps", 100 * exposed / found[s], "%"),
-            row("  exposed communication without", 100 * plain_exposed / without, "%")]
-        print(f"{name} {grid}: {predicted[s]:.3f} {simulated:.3f} {found[s]:.3f}, without overlaps "
-              f"{without:.3f}, exposed {exposed:.3f} and {plain_exposed:.3f}"
-              + " (WARNED)" * warned, flush=True)
+            row("  exposed communication without", 100 * plain_exposed / without, "%"),
+        ]
+        print(
+            f"{name} {grid}: {predicted[s]:.3f} {simulated:.3f} {found[s]:.3f}, without overlaps "
+            f"{without:.3f}, exposed {exposed:.3f} and {plain_exposed:.3f}" + " (WARNED)" * warned,
+            flush=True,
+        )
     return rows + summary(name, predicted, found)
 
 
@@ -101,13 +111,21 @@ def summary(name, predicted, found):
     tau = kendall_tau(*([times[s] for s in found] for times in (predicted, found)))
     one = next(s for s in found if s.x == WORLD)
     lost = found[by_formula[0]] / found[best] - 1
-    print(f"{name}: fastest {best.short}, place {place} by formula; tau {tau:.3f}; the formula's "
-          f"first is {100 * lost:.1f} % slower", flush=True)
-    return [row(f"{name}: place of the fastest, {best.short}, by formula", place, "", 3),
-            row(f"{name}: 1 - Kendall's tau, predicted and measured", 1 - tau, "", 0.1),
-            row(f"{name}: the formula's first is slower than the fastest by", 100 * lost, "%"),
-            row(f"{name}: gain of the formula's first over x alone (1D), emulated",
-                100 * (found[one] / found[by_formula[0]] - 1), "%")]
+    print(
+        f"{name}: fastest {best.short}, place {place} by formula; tau {tau:.3f}; the formula's "
+        f"first is {100 * lost:.1f} % slower",
+        flush=True,
+    )
+    return [
+        row(f"{name}: place of the fastest, {best.short}, by formula", place, "", 3),
+        row(f"{name}: 1 - Kendall's tau, predicted and measured", 1 - tau, "", 0.1),
+        row(f"{name}: the formula's first is slower than the fastest by", 100 * lost, "%"),
+        row(
+            f"{name}: gain of the formula's first over x alone (1D), emulated",
+            100 * (found[one] / found[by_formula[0]] - 1),
+            "%",
+        ),
+    ]
 
 
 def balanced(repeats):
@@ -115,22 +133,37 @@ def balanced(repeats):
     workload = tv.GPT(layers=4, hidden=128, heads=8, seq=32, batch=16, vocab=64)
     link = Level("link", WORLD, p2p=1e7, group=4e7, latency=1e-3)
     cluster = Cluster("balanced", Device({"float32": 4e8}, 1e9, 1e12), (link,), rings="single")
-    found = axonn.overlaps(workload, cluster.scale_model(slow_motion=3), (2, 1, 4, 1), "alone",
-                           run=True, steps=repeats, progress=False)
+    found = axonn.overlaps(
+        workload,
+        cluster.scale_model(slow_motion=3),
+        (2, 1, 4, 1),
+        "alone",
+        run=True,
+        steps=repeats,
+        progress=False,
+    )
     print(found.describe(), flush=True)
     for source, times in found.times.items():
         before, after = times[()], times[OVERLAPS]
         yield row(f"balanced: gain of all overlaps, {source}", 100 * found.gain(source=source), "%")
-        yield row(f"  exposed communication with them / without, {source}",
-                  after.waits / before.waits, "x", 0.5)
+        yield row(
+            f"  exposed communication with them / without, {source}",
+            after.waits / before.waits,
+            "x",
+            0.5,
+        )
 
 
 def main(repeats=REPEATS, *names):
     rows, every, repeats = [], interconnects(), int(repeats)
     for name in names or (*every, "balanced"):
         rows += balanced(repeats) if name == "balanced" else ranked(name, every[name], repeats)
-    report("axonn_grids", f"AxoNN's grids of {WORLD} ranks on emulated interconnects, {WORKLOAD}, "
-           f"hidden, batch and vocabulary {WIDER} times as large", rows)
+    report(
+        "axonn_grids",
+        f"AxoNN's grids of {WORLD} ranks on emulated interconnects, {WORKLOAD}, "
+        f"hidden, batch and vocabulary {WIDER} times as large",
+        rows,
+    )
     tv.shutdown()
 
 

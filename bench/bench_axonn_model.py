@@ -31,32 +31,42 @@ PAPER = "57 % of the peak, with recomputation counted: the abstract of arXiv 230
 
 def rank(make, node):
     """One ranking of all grids of 4096 devices."""
-    return ranking(tv.AxoNN.space(W, 4096), W, of_cluster(make(4096 // node), 4096),
-                   LEAST_RANKS["80B"])
+    return ranking(
+        tv.AxoNN.space(W, 4096), W, of_cluster(make(4096 // node), 4096), LEAST_RANKS["80B"]
+    )
 
 
 def searching(w, objective, devices, **knobs):
     """One `tv.search` of AxoNN's space with some knobs changed."""
     space = [replace(s, **knobs) for s in tv.AxoNN.space(w, devices)]
-    return tv.search(w, tv.clusters.perlmutter(devices // 4), space, objective=objective,
-                     simulate=False)
+    return tv.search(
+        w, tv.clusters.perlmutter(devices // 4), space, objective=objective, simulate=False
+    )
 
 
 def rows():
     for name, (make, node) in CLUSTERS.items():
         samples = [seconds(partial(rank, make, node)) for _ in range(REPEATS + 1)]
         count = len(rank(make, node))
-        yield timing(f"ranking by communication, {name}, 4096 devices, {count} grids",
-                     samples[1:], "s", BOUND_RANKING)
+        yield timing(
+            f"ranking by communication, {name}, 4096 devices, {count} grids",
+            samples[1:],
+            "s",
+            BOUND_RANKING,
+        )
     for what, w, devices, knobs in (
-            ("8 layers of 5B", SMALL, 64, {}),
-            ("80B, recompute", W, 4096, {"recompute": True})):
+        ("8 layers of 5B", SMALL, 64, {}),
+        ("80B, recompute", W, 4096, {"recompute": True}),
+    ):
         for objective in ("step", "communication"):
             search = partial(searching, w, objective, devices, **knobs)
             found = search()
-            yield timing(f"search by {objective}, {what}, {devices} devices, {len(found.rows)} "
-                         f"ranked, {len(found.rejected)} rejected, first {found.best.short}",
-                         [seconds(search) for _ in range(SEARCHES)], "s")
+            yield timing(
+                f"search by {objective}, {what}, {devices} devices, {len(found.rows)} "
+                f"ranked, {len(found.rejected)} rejected, first {found.best.short}",
+                [seconds(search) for _ in range(SEARCHES)],
+                "s",
+            )
     yield from headline()
 
 

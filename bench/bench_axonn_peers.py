@@ -31,17 +31,25 @@ WORKLOAD = tv.GPT(layers=4, hidden=256, heads=8, seq=64, batch=8, tied=False)
 PAIRS = 20
 Z = {"x": 1, "y": 1, "z": 4}
 X = {"x": 4, "y": 1, "z": 1}
-OVER_Z = {"FSDP2": peers.FSDP2(dp=4), "AxoNN, keep=True": tv.AxoNN(**Z),
-          **{f"AxoNN, keep=False, gather={gather}": tv.AxoNN(**Z, keep=False, gather=gather)
-             for gather in ("block", "weight")}}
+OVER_Z = {
+    "FSDP2": peers.FSDP2(dp=4),
+    "AxoNN, keep=True": tv.AxoNN(**Z),
+    **{
+        f"AxoNN, keep=False, gather={gather}": tv.AxoNN(**Z, keep=False, gather=gather)
+        for gather in ("block", "weight")
+    },
+}
 OVER_X = {"DTensor": "parallel ends", "DTensorTP": peers.DTensorTP(tp=4), "AxoNN": tv.AxoNN(**X)}
 RACES = {
     "z only, hidden 256": (WORKLOAD, OVER_Z),
     "z only, hidden 512": (replace(WORKLOAD, hidden=512), OVER_Z),
     "x only": (WORKLOAD, OVER_X),
 }
-BOUNDED = {("AxoNN, keep=False, gather=block", "FSDP2"), ("AxoNN, keep=True", "FSDP2"),
-           ("AxoNN", "DTensor")}
+BOUNDED = {
+    ("AxoNN, keep=False, gather=block", "FSDP2"),
+    ("AxoNN, keep=True", "FSDP2"),
+    ("AxoNN", "DTensor"),
+}
 """What promises the same work, or less of it; the other ratios are for information."""
 
 
@@ -57,6 +65,7 @@ def step_of(strategy, workload):
                 loss = model(*batch)
                 loss.backward()
             return loss.full_tensor().detach()
+
         return step
     program = strategy.build(workload, tv.Mesh(strategy.axes).device_mesh(), torch.float32, "cpu")
     return lambda: program.step(batch)
@@ -95,27 +104,36 @@ def rows_of(name, kind, results):
     for who in ours:
         for other in [other for other in times if other not in ours]:
             pairs = [a / b for a, b in zip(times[who], times[other])]
-            rows.append(row(f"{name}: {who} / {other}, {kind}", ratio(times, who, other), "x",
-                            1.05 if (who, other) in BOUNDED else None, pairs))
+            rows.append(
+                row(
+                    f"{name}: {who} / {other}, {kind}",
+                    ratio(times, who, other),
+                    "x",
+                    1.05 if (who, other) in BOUNDED else None,
+                    pairs,
+                )
+            )
     return rows
 
 
 def traffic(name, ledgers):
     """Rows of the bytes that a rank sends in a step by rings, ends of the model included."""
-    return [row(f"{name}: {who}, megabytes sent",
-                sum(r.wire_bytes for r in ledger) / 1e6, "MB") for who, ledger in ledgers.items()]
+    return [
+        row(f"{name}: {who}, megabytes sent", sum(r.wire_bytes for r in ledger) / 1e6, "MB")
+        for who, ledger in ledgers.items()
+    ]
 
 
 def main():
     rows, printed = [], []
     for name in RACES:
         for kind, backend in [("plain gloo", "gloo"), ("recorded", "tpviz")]:
-            results = tv.launch(race, name, backend == "tpviz", world_size=4, backend=backend,
-                                timeout=600)
+            results = tv.launch(
+                race, name, backend == "tpviz", world_size=4, backend=backend, timeout=600
+            )
             rows += rows_of(name, kind, results)
         rows += traffic(name, results[0][2])
-        printed += [f"\n{name}: {who}, one step\n{ledger}"
-                    for who, ledger in results[0][2].items()]
+        printed += [f"\n{name}: {who}, one step\n{ledger}" for who, ledger in results[0][2].items()]
     report("axonn_peers", f"AxoNN beside FSDP2 and DTensor on 4 ranks, {WORKLOAD}", rows)
     print(*printed, sep="\n")
     tv.shutdown()

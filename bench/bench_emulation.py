@@ -25,7 +25,9 @@ WORKLOAD = tv.GPT(layers=2, hidden=64, heads=8, seq=64, batch=8)
 HIDDEN = 64  # the emulated model is as wide as 64 x 64
 STEP = {4: 1.5, 8: 4.0}  # seconds that the slowest strategy's step is stretched to
 LINE = Cluster(
-    "line", Device({"float32": 1e9}, 1e9, 1e12), (Level("link", 8, 4e6, 4e6, 2e-3),),
+    "line",
+    Device({"float32": 1e9}, 1e9, 1e12),
+    (Level("link", 8, 4e6, 4e6, 2e-3),),
 )
 
 
@@ -67,17 +69,24 @@ def single():
 def programs(world):
     half = world // 2
     return [
-        tv.Megatron(tp=world), tv.Megatron(tp=world, sp=True), tv.Megatron(tp=world, chunks=4),
+        tv.Megatron(tp=world),
+        tv.Megatron(tp=world, sp=True),
+        tv.Megatron(tp=world, chunks=4),
         tv.Megatron(tp=half) * tv.DataParallel(dp=2),
         tv.Megatron(tp=half) * tv.DataParallel(dp=2, zero=3),
-        tv.DataParallel(dp=world, zero=1), peers.DTensorTP(tp=world), peers.FSDP2(dp=world),
+        tv.DataParallel(dp=world, zero=1),
+        peers.DTensorTP(tp=world),
+        peers.FSDP2(dp=world),
     ]
 
 
 def topologies(world):
     half = world // 2
-    return [clusters.nvlink_pairs(pairs=half), clusters.nvswitch_nodes(2, gpus=half, nics=1),
-            clusters.torus(half, 2)]
+    return [
+        clusters.nvlink_pairs(pairs=half),
+        clusters.nvswitch_nodes(2, gpus=half, nics=1),
+        clusters.torus(half, 2),
+    ]
 
 
 def steps(world):
@@ -86,8 +95,9 @@ def steps(world):
         found = []
         captures = {s: tv.capture(s, WORKLOAD) for s in programs(world)}
         plain = cluster.scale_model(hidden=HIDDEN)
-        longest = max(tv.simulate(s, WORKLOAD, plain, capture=c).step_time
-                      for s, c in captures.items())
+        longest = max(
+            tv.simulate(s, WORKLOAD, plain, capture=c).step_time for s, c in captures.items()
+        )
         slow = cluster.scale_model(hidden=HIDDEN, slow_motion=STEP[world] / longest)
         for strategy, program in captures.items():
             simulated = tv.simulate(strategy, WORKLOAD, slow, capture=program)
@@ -99,26 +109,53 @@ def steps(world):
             apart = abs(run.overlap() - simulated.overlap())
             found.append((simulated.step_time, run.step_time, warned))
             what = f"{cluster.name}, {world} ranks, {_short(strategy)}"
-            rows.append(row(what, abs(median(each) - 1), "", None if warned else 0.05,
-                            [abs(e - 1) for e in each]))
-            rows.append(row("  the same by the wall's clock",
-                            abs(run.step_time / simulated.step_time
-                                * (1 + run.meta["late"]["behind"]) - 1), "",
-                            None if warned else 0.05))
-            rows.append(row(f"  overlap {100 * simulated.overlap():.1f} % simulated, points apart"
-                            + (" (WARNED)" if warned else ""), 100 * apart, "",
-                            None if warned else 3))
-            print(rows[-3]["what"], f"{simulated.step_time:.3f} s simulated", rows[-3]["value"],
-                  f"{100 * apart:.2f} points", f"wall {run.meta['late']['behind']:+.4f}",
-                  f"late {run.meta['late']['share']:.4f}",
-                  "warned" if warned else "", flush=True)
+            rows.append(
+                row(
+                    what,
+                    abs(median(each) - 1),
+                    "",
+                    None if warned else 0.05,
+                    [abs(e - 1) for e in each],
+                )
+            )
+            rows.append(
+                row(
+                    "  the same by the wall's clock",
+                    abs(run.step_time / simulated.step_time * (1 + run.meta["late"]["behind"]) - 1),
+                    "",
+                    None if warned else 0.05,
+                )
+            )
+            rows.append(
+                row(
+                    f"  overlap {100 * simulated.overlap():.1f} % simulated, points apart"
+                    + (" (WARNED)" if warned else ""),
+                    100 * apart,
+                    "",
+                    None if warned else 3,
+                )
+            )
+            print(
+                rows[-3]["what"],
+                f"{simulated.step_time:.3f} s simulated",
+                rows[-3]["value"],
+                f"{100 * apart:.2f} points",
+                f"wall {run.meta['late']['behind']:+.4f}",
+                f"late {run.meta['late']['share']:.4f}",
+                "warned" if warned else "",
+                flush=True,
+            )
         from tpviz.verbs.search import kendall_tau
+
         tau = kendall_tau([f[0] for f in found], [f[1] for f in found])
         rows.append(row(f"{cluster.name}, {world} ranks: 1 - Kendall's tau of the order", 1 - tau))
-        swapped = sum((a[0] - b[0]) * (a[1] - b[1]) < 0 and abs(a[0] / b[0] - 1) > CLOSE
-                      for a, b in combinations(found, 2))
-        rows.append(row(f"  pairs more than {100 * CLOSE:.0f} % apart in the wrong order", swapped,
-                        "", 0))
+        swapped = sum(
+            (a[0] - b[0]) * (a[1] - b[1]) < 0 and abs(a[0] / b[0] - 1) > CLOSE
+            for a, b in combinations(found, 2)
+        )
+        rows.append(
+            row(f"  pairs more than {100 * CLOSE:.0f} % apart in the wrong order", swapped, "", 0)
+        )
         print(rows[-2]["what"], rows[-2]["value"], "swapped", swapped, flush=True)
     return rows
 
@@ -136,8 +173,11 @@ def main():
     rows = single() if 0 in chosen else []
     for world in chosen:
         rows += steps(world) if world else []
-    report("emulation" + "".join(f"_{c}" for c in sys.argv[1:]),
-           "Emulated clusters: distance of measured from model", rows)
+    report(
+        "emulation" + "".join(f"_{c}" for c in sys.argv[1:]),
+        "Emulated clusters: distance of measured from model",
+        rows,
+    )
 
 
 if __name__ == "__main__":

@@ -56,8 +56,11 @@ def main():
             act()
             taken[name], grown[name] = time.process_time() - start, memory("VmHWM") - before
     size = len(json.dumps(scene)) / 1e6
-    rows = [row("events", len(trace)), row("bars drawn", len(scene["bars"]["id"])),
-            row(f"scene as JSON (at most {SCENE_MB:g})", size, "MB")]
+    rows = [
+        row("events", len(trace)),
+        row("bars drawn", len(scene["bars"]["id"])),
+        row(f"scene as JSON (at most {SCENE_MB:g})", size, "MB"),
+    ]
     for name, value in taken.items():
         bound = f" (at most {BOUNDS[name]:g})" if name in BOUNDS else ""
         rows += [row(name + bound, value, "s"), row(f"{name}: memory", grown[name] / 1e9, "GB")]

@@ -34,7 +34,7 @@ class LocalHeads(Attention):
 
     def forward(self, x_BSH):  # noqa: D102
         B, S, H = x_BSH.shape
-        q, k, v = (self.qkv(x_BSH).view(B, S, -1, 3, H // self.heads).permute(3, 0, 2, 1, 4))
+        q, k, v = self.qkv(x_BSH).view(B, S, -1, 3, H // self.heads).permute(3, 0, 2, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(y.transpose(1, 2).reshape(B, S, -1))
 
@@ -45,10 +45,16 @@ def with_dtensor(workload, mesh):
     load_initial(model, workload)
     for block in model.blocks:
         block.attention.__class__ = LocalHeads
-    plan = {"embed.token": RowwiseParallel(input_layouts=Replicate()),
-            "head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)}
-    for part, style in [("attention.qkv", ColwiseParallel), ("attention.out", RowwiseParallel),
-                        ("mlp.up", ColwiseParallel), ("mlp.down", RowwiseParallel)]:
+    plan = {
+        "embed.token": RowwiseParallel(input_layouts=Replicate()),
+        "head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
+    }
+    for part, style in [
+        ("attention.qkv", ColwiseParallel),
+        ("attention.out", RowwiseParallel),
+        ("mlp.up", ColwiseParallel),
+        ("mlp.down", RowwiseParallel),
+    ]:
         plan |= {f"blocks.{i}.{part}": style() for i in range(workload.layers)}
     return parallelize_module(model, mesh["tp"], plan)
 
@@ -56,8 +62,9 @@ def with_dtensor(workload, mesh):
 def compare(recorded):
     """On a rank: seconds of each step, the two losses, and both ledgers when recorded."""
     strategy = tv.Megatron(tp=TP)
-    mesh = init_device_mesh("cpu", tuple(strategy.axes.values()),
-                            mesh_dim_names=tuple(strategy.axes))
+    mesh = init_device_mesh(
+        "cpu", tuple(strategy.axes.values()), mesh_dim_names=tuple(strategy.axes)
+    )
     program = strategy.build(WORKLOAD, mesh, torch.float32, "cpu")
     peer, batch, losses = with_dtensor(WORKLOAD, mesh), batch_of(WORKLOAD, 0), {}
 
@@ -81,24 +88,33 @@ def compare(recorded):
             with tv.record() as recorder, recorder.step():
                 function()
             ledgers[name] = recorder.trace.ledger()
-    values = {name: float(getattr(loss, "full_tensor", lambda loss=loss: loss)())
-              for name, loss in losses.items()}
+    values = {
+        name: float(getattr(loss, "full_tensor", lambda loss=loss: loss)())
+        for name, loss in losses.items()
+    }
     return times, values, ledgers
 
 
 def main():
     rows, kept = [], {}
     for kind, backend in [("plain gloo", "gloo"), ("recorded", "tpviz")]:
-        results = tv.launch(compare, backend == "tpviz", world_size=TP, backend=backend,
-                            timeout=600)
+        results = tv.launch(
+            compare, backend == "tpviz", world_size=TP, backend=backend, timeout=600
+        )
         times, losses = slowest([r[0] for r in results]), results[0][1]
         if abs(losses["megatron"] - losses["dtensor"]) > 1e-4:
             sys.exit(f"the two do not compute the same: losses {losses}")
-        rows += [timing(f"Megatron step, {kind}", times["megatron"]),
-                 timing(f"DTensor step, {kind}", times["dtensor"]),
-                 row(f"Megatron / DTensor, {kind}", ratio(times, "megatron", "dtensor"), "x",
-                     bound=1.05,
-                     samples=[m / d for m, d in zip(times["megatron"], times["dtensor"])])]
+        rows += [
+            timing(f"Megatron step, {kind}", times["megatron"]),
+            timing(f"DTensor step, {kind}", times["dtensor"]),
+            row(
+                f"Megatron / DTensor, {kind}",
+                ratio(times, "megatron", "dtensor"),
+                "x",
+                bound=1.05,
+                samples=[m / d for m, d in zip(times["megatron"], times["dtensor"])],
+            ),
+        ]
         kept[kind] = {"times_s": times, "losses": losses}
     report("megatron", f"Megatron(tp={TP}) against DTensor, {WORKLOAD}", rows, runs=kept)
     for name, ledger in results[0][2].items():

@@ -35,16 +35,28 @@ def schedules(steps):
     cluster = tv.clusters.nvswitch(PP).scale_model(hidden=64, slow_motion=32)
     plain = [name for name in merak.scheduling.SCHEDULES if name not in SPLIT]
     for names, recompute in ((plain, "full"), (SPLIT, "none")):
-        found = merak.schedules(W, cluster, names, PP, MICROBATCHES, recompute=recompute,
-                                run=len(names), steps=steps, simulate=True)
+        found = merak.schedules(
+            W,
+            cluster,
+            names,
+            PP,
+            MICROBATCHES,
+            recompute=recompute,
+            run=len(names),
+            steps=steps,
+            simulate=True,
+        )
         late = [line.name for line in found.rows if not line.times["measured"].faithful]
         if late:
-            again = merak.schedules(W, cluster, late, PP, MICROBATCHES, recompute=recompute,
-                                    run=len(late), steps=steps)
+            again = merak.schedules(
+                W, cluster, late, PP, MICROBATCHES, recompute=recompute, run=len(late), steps=steps
+            )
             for name in late:
                 found.at(name).times["measured"] = again.at(name).times["measured"]
-        yield row(f"recompute {recompute}: runs repeated, events were too short for this machine",
-                  len(late))
+        yield row(
+            f"recompute {recompute}: runs repeated, events were too short for this machine",
+            len(late),
+        )
         print(found.describe(), flush=True)
         for line in found.rows:
             yield from one_schedule(line, recompute)
@@ -54,22 +66,43 @@ def schedules(steps):
 
 def one_schedule(line, recompute):
     """Rows of one schedule."""
-    predicted, simulated, measured = (line.times[source] for source in (
-        "predicted", "simulated", "measured"))
-    yield row(f"{line.name}, recompute {recompute}: step, emulated; not as simulated by",
-              100 * abs(measured.step / simulated.step - 1), "%", 5)
+    predicted, simulated, measured = (
+        line.times[source] for source in ("predicted", "simulated", "measured")
+    )
+    yield row(
+        f"{line.name}, recompute {recompute}: step, emulated; not as simulated by",
+        100 * abs(measured.step / simulated.step - 1),
+        "%",
+        5,
+    )
     if line.form:
-        yield row(f"  makespan, not as the closed form's (stages unequal by {line.uneven:.3f})",
-                  100 * abs(measured.makespan / line.form - 1), "%", 5)
-    yield row("  idle share of a rank, furthest from the "
-              + ("closed form's" if line.idle else "clock's: no closed form here"),
-              100 * _furthest(measured.bubbles, line.idle or predicted.bubbles), "pts", 2)
+        yield row(
+            f"  makespan, not as the closed form's (stages unequal by {line.uneven:.3f})",
+            100 * abs(measured.makespan / line.form - 1),
+            "%",
+            5,
+        )
+    yield row(
+        "  idle share of a rank, furthest from the "
+        + ("closed form's" if line.idle else "clock's: no closed form here"),
+        100 * _furthest(measured.bubbles, line.idle or predicted.bubbles),
+        "pts",
+        2,
+    )
     flight = " ".join(map(str, measured.flight))
-    yield row(f"  microbatches in flight, {flight}: ranks with others than derived",
-              sum(a != b for a, b in zip(measured.flight, predicted.flight)), "", 0)
+    yield row(
+        f"  microbatches in flight, {flight}: ranks with others than derived",
+        sum(a != b for a, b in zip(measured.flight, predicted.flight)),
+        "",
+        0,
+    )
     ratios = [a / b for a, b in zip(measured.activations, predicted.activations)]
-    yield row("  activations of a rank, tracked, furthest from derived",
-              100 * _furthest(ratios, (1,) * len(ratios)), "%", 12)
+    yield row(
+        "  activations of a rank, tracked, furthest from derived",
+        100 * _furthest(ratios, (1,) * len(ratios)),
+        "%",
+        12,
+    )
     yield row("  events too short for this machine", not measured.faithful, "", 0)
 
 
@@ -81,9 +114,12 @@ def shifted(found):
     """Rows of what the shifted critical path gains, beside what can be expected."""
     for over in ("1f1b", "early_recompute"):
         for source in ("simulated", "measured"):
-            yield row(f"shifted critical path over {over}: gain, "
-                      f"{merak.ranks.BADGES.get(source, source)}",
-                      100 * found.gain("shifted_critical_path", over, source), "%")
+            yield row(
+                f"shifted critical path over {over}: gain, "
+                f"{merak.ranks.BADGES.get(source, source)}",
+                100 * found.gain("shifted_critical_path", over, source),
+                "%",
+            )
     saved = shifting(PP, MICROBATCHES)
     yield row("  over early_recompute: gain expected (derived)", 100 * saved / (1 - saved), "%")
 
@@ -95,13 +131,20 @@ def halves(steps):
     print(found.describe(), flush=True)
     for line in found.rows:
         for source, times in line.times.items():
-            badge, bounded = merak.ranks.BADGES.get(source, source), (line.level, source) == (
-                2, "measured")
-            yield row(f"level {line.level}: part of the sums over tp that kernels wait for, "
-                      f"{badge}", 100 * (1 - times.hidden), "%", 50 if bounded else None)
+            badge, bounded = (
+                merak.ranks.BADGES.get(source, source),
+                (line.level, source) == (2, "measured"),
+            )
+            yield row(
+                f"level {line.level}: part of the sums over tp that kernels wait for, {badge}",
+                100 * (1 - times.hidden),
+                "%",
+                50 if bounded else None,
+            )
             if line.level:
-                yield row(f"  gain over level 0, {badge}",
-                          100 * found.gain(line.level, source), "%")
+                yield row(
+                    f"  gain over level 0, {badge}", 100 * found.gain(line.level, source), "%"
+                )
         yield row("  events too short for this machine", not line.times["measured"].faithful, "", 0)
 
 

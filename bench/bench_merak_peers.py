@@ -19,17 +19,22 @@ from tpviz.schemes.gpt.program import batch_of
 
 WORKLOAD = tv.GPT(layers=8, hidden=256, heads=8, seq=64, batch=16, tied=False)
 PAIRS, MICROBATCHES, RANKS = 20, 8, 4
-SCHEDULES = {"1f1b": ("Schedule1F1B", 1), "interleaved_1f1b": ("ScheduleInterleaved1F1B", 2),
-             "zb_h1": ("ScheduleInterleavedZeroBubble", 1)}
+SCHEDULES = {
+    "1f1b": ("Schedule1F1B", 1),
+    "interleaved_1f1b": ("ScheduleInterleaved1F1B", 2),
+    "zb_h1": ("ScheduleInterleavedZeroBubble", 1),
+}
 
 
 def torchs(program, name):
     """PyTorch's schedule on this rank's own stages: a function that makes a step, its loss."""
     from torch.distributed import pipelining
+
     kind, chunks = SCHEDULES[name]
     strategy, group = program.strategy, program.mesh.get_group("pp")
     stages = []
     for number, stage in program.pipeline.stages.items():
+
         class Whole(torch.nn.Module):
             def __init__(self, stage):
                 super().__init__()
@@ -42,8 +47,12 @@ def torchs(program, name):
                 if stage.number < strategy.stages - 1:
                     return values[0]
                 return stage.head(stage.norm(*values))
-        stages.append(pipelining.PipelineStage(Whole(stage), number, strategy.stages,
-                                               torch.device("cpu"), group=group))
+
+        stages.append(
+            pipelining.PipelineStage(
+                Whole(stage), number, strategy.stages, torch.device("cpu"), group=group
+            )
+        )
     make = getattr(pipelining, kind, None) or getattr(pipelining.schedules, kind)
 
     def loss_of(logits, targets):
@@ -57,9 +66,9 @@ def torchs(program, name):
         program.optimizer.zero_grad()
         losses = []
         inputs = (batch[0],) if first else ()
-        schedule.step(*inputs, target=batch[1] if last else None,
-                      losses=losses if last else None)
+        schedule.step(*inputs, target=batch[1] if last else None, losses=losses if last else None)
         return torch.stack(losses).mean() if last else None
+
     return step
 
 
@@ -75,10 +84,18 @@ def race(name):
 
     def run(who, step):
         losses[who] = step(batch)
-    times = interleaved({"tpviz": lambda: run("tpviz", ours.step),
-                         "PyTorch": lambda: run("PyTorch", other)}, PAIRS, before=dist.barrier)
-    gradients = [max(float((a.grad - b.grad).abs().max()) for a, b in
-                     zip(ours.named.values(), theirs.named.values()))]
+
+    times = interleaved(
+        {"tpviz": lambda: run("tpviz", ours.step), "PyTorch": lambda: run("PyTorch", other)},
+        PAIRS,
+        before=dist.barrier,
+    )
+    gradients = [
+        max(
+            float((a.grad - b.grad).abs().max())
+            for a, b in zip(ours.named.values(), theirs.named.values())
+        )
+    ]
     return times, {who: float(loss) for who, loss in losses.items() if loss is not None}, gradients
 
 
@@ -95,8 +112,12 @@ def rows():
 
 
 def main():
-    report("merak_peers", f"Merak's executor beside torch.distributed.pipelining on {RANKS} ranks, "
-           f"plain gloo, {MICROBATCHES} microbatches, {replace(WORKLOAD)}", [*rows()])
+    report(
+        "merak_peers",
+        f"Merak's executor beside torch.distributed.pipelining on {RANKS} ranks, "
+        f"plain gloo, {MICROBATCHES} microbatches, {replace(WORKLOAD)}",
+        [*rows()],
+    )
     tv.shutdown()
 
 

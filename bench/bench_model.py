@@ -8,11 +8,18 @@ from harness import report, row, seconds, timing
 
 import tpviz as tv
 
-WORKLOADS = {2: tv.GPT(layers=2, hidden=64, heads=8, batch=8),
-             24: tv.GPT(layers=24, hidden=1024, heads=16, seq=256, batch=8, vocab=8192)}
-STRATEGIES = [tv.Megatron(tp=8), tv.Megatron(tp=8, sp=True), tv.Megatron(tp=8, chunks=4),
-              tv.DataParallel(dp=8), tv.DataParallel(dp=8, zero=3),
-              tv.Megatron(tp=4) * tv.DataParallel(dp=2, zero=1)]
+WORKLOADS = {
+    2: tv.GPT(layers=2, hidden=64, heads=8, batch=8),
+    24: tv.GPT(layers=24, hidden=1024, heads=16, seq=256, batch=8, vocab=8192),
+}
+STRATEGIES = [
+    tv.Megatron(tp=8),
+    tv.Megatron(tp=8, sp=True),
+    tv.Megatron(tp=8, chunks=4),
+    tv.DataParallel(dp=8),
+    tv.DataParallel(dp=8, zero=3),
+    tv.Megatron(tp=4) * tv.DataParallel(dp=2, zero=1),
+]
 REPEATS = 50
 
 

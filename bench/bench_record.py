@@ -25,8 +25,9 @@ OPERATIONS = 1000
 def steps(ranks):
     """On a rank: seconds of plain and of recorded steps, and the events of one recorded step."""
     strategy = tv.Megatron(tp=ranks)
-    mesh = init_device_mesh("cpu", tuple(strategy.axes.values()),
-                            mesh_dim_names=tuple(strategy.axes))
+    mesh = init_device_mesh(
+        "cpu", tuple(strategy.axes.values()), mesh_dim_names=tuple(strategy.axes)
+    )
     program = strategy.build(WORKLOAD, mesh, torch.float32, "cpu")
     batch, events = batch_of(WORKLOAD, 0), []
 
@@ -59,6 +60,7 @@ def each():
     work = {"kernel": lambda: torch.mm(x, x), "collective": lambda: dist.all_reduce(x)}
     found = {}
     for name, function in work.items():
+
         def many(function=function):
             for _ in range(OPERATIONS):
                 function()
@@ -74,19 +76,29 @@ def each():
 
 def main():
     per_event = tv.launch(each, world_size=1)[0]
-    rows = [row("one kernel", 1e6 * per_event["kernel"], "us"),
-            row("one blocking collective (issue, wait: two events)",
-                1e6 * per_event["collective"], "us")]
+    rows = [
+        row("one kernel", 1e6 * per_event["kernel"], "us"),
+        row(
+            "one blocking collective (issue, wait: two events)", 1e6 * per_event["collective"], "us"
+        ),
+    ]
     kept = {}
     for ranks in RANKS:
         results = tv.launch(steps, ranks, world_size=ranks, timeout=300)
         kept[ranks] = times = slowest([times for times, _ in results])
         both = [r / p for r, p in zip(times["recorded"], times["plain"])]
-        rows += [timing(f"plain step, {ranks} ranks", times["plain"]),
-                 timing(f"recorded step, {ranks} ranks", times["recorded"]),
-                 row("events of a recorded step, each rank", results[0][1]),
-                 row(f"recorded / plain step, {ranks} ranks", ratio(times, "recorded", "plain"),
-                     "x", bound=1.03, samples=both)]
+        rows += [
+            timing(f"plain step, {ranks} ranks", times["plain"]),
+            timing(f"recorded step, {ranks} ranks", times["recorded"]),
+            row("events of a recorded step, each rank", results[0][1]),
+            row(
+                f"recorded / plain step, {ranks} ranks",
+                ratio(times, "recorded", "plain"),
+                "x",
+                bound=1.03,
+                samples=both,
+            ),
+        ]
     report("record", f"Recording steps of Megatron, {WORKLOAD}", rows, times_s=kept)
     tv.shutdown()
 

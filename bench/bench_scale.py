@@ -1,7 +1,7 @@
 """4,096 ranks of every scheme on a virtual clock: seconds of CPU and memory of the simulation.
 
-    python bench/bench_scale.py            # every scheme, each in a process of its own
-    python bench/bench_scale.py Merak      # one
+python bench/bench_scale.py            # every scheme, each in a process of its own
+python bench/bench_scale.py Merak      # one
 """
 
 import resource
@@ -10,8 +10,15 @@ import sys
 import time
 
 BOUND_SECONDS, BOUND_GB = 20.0, 3.0
-WORKLOAD = {"layers": 24, "hidden": 4096, "heads": 64, "seq": 2048, "batch": 4096, "vocab": 51200,
-            "dtype": "bfloat16"}
+WORKLOAD = {
+    "layers": 24,
+    "hidden": 4096,
+    "heads": 64,
+    "seq": 2048,
+    "batch": 4096,
+    "vocab": 51200,
+    "dtype": "bfloat16",
+}
 
 
 def strategies(tv):
@@ -22,7 +29,8 @@ def strategies(tv):
         "ATP": tv.ATP(mesh=(4, 2)) * tv.DataParallel(dp=512),
         "AxoNN": tv.AxoNN(x=8, y=2, z=16, data=16, overlap=("oar", "ors", "oag")),
         "Merak": tv.Merak(pp=8, tp=8, dp=64, microbatches=16, schedule="1f1b"),
-        "T3": tv.T3(tp=8, mode="tile") * tv.DataParallel(dp=512)}
+        "T3": tv.T3(tp=8, mode="tile") * tv.DataParallel(dp=512),
+    }
 
 
 def one(name):
@@ -38,8 +46,11 @@ def one(name):
     seconds = time.process_time() - start
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     good = seconds <= BOUND_SECONDS and memory <= BOUND_GB
-    print(f"{name:9} {seconds:6.1f} s CPU ({captured:.1f} s of it the capture), {memory:.2f} GB, "
-          f"{len(trace)} rows: {trace.meta['badge']}{'' if good else '  TOO MUCH'}", flush=True)
+    print(
+        f"{name:9} {seconds:6.1f} s CPU ({captured:.1f} s of it the capture), {memory:.2f} GB, "
+        f"{len(trace)} rows: {trace.meta['badge']}{'' if good else '  TOO MUCH'}",
+        flush=True,
+    )
     return good
 
 
@@ -49,8 +60,10 @@ def main(names):
 
     if len(names) == 1:
         return 0 if one(names[0]) else 1
-    return max(subprocess.run([sys.executable, __file__, name]).returncode
-               for name in names or strategies(tv))
+    return max(
+        subprocess.run([sys.executable, __file__, name]).returncode
+        for name in names or strategies(tv)
+    )
 
 
 if __name__ == "__main__":

@@ -40,8 +40,9 @@ def start_pool(pause=0.0):
 def spawned(rank, folder, pause):
     """What spawn runs on each rank."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank,
-                            world_size=RANKS)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS
+    )
     assert first_all_reduce(pause) == RANKS
     dist.destroy_process_group()
 
@@ -64,8 +65,16 @@ def elastic(pause):
 def start_elastic(pause=0.0):
     """torchrun's engine from Python, with its own rendezvous."""
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-    config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=RANKS, run_id="bench",
-                          rdzv_backend="c10d", rdzv_endpoint="localhost:0", monitor_interval=0.01)
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=RANKS,
+        run_id="bench",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        monitor_interval=0.01,
+    )
     results = elastic_launch(config, elastic)(pause)
     assert list(results.values()) == [RANKS] * RANKS
 
@@ -120,17 +129,31 @@ def main():
             spawn.append(seconds(start_spawn))
             elastic_times.append(seconds(start_elastic))
     tv.shutdown()
-    memory = {name: peak_pss(lambda start=start: start(1.5)) for name, start in
-              [("pool", start_pool), ("spawn", start_spawn), ("elastic_launch", start_elastic)]}
-    report("start", f"Start of {RANKS} ranks, to the first all-reduce done", [
-        timing("pool, warm", pool, "s", bound=0.3),
-        row("pool, first start (fork server too)", cold, "s"),
-        timing("torch.multiprocessing.spawn", spawn, "s"),
-        timing("elastic_launch", elastic_times, "s"),
-        row("spawn / warm pool", median(spawn) / median(pool), "x"),
-        row("elastic_launch / warm pool", median(elastic_times) / median(pool), "x"),
-        *(row(f"PSS of all, {name}", size / 2**20, "MiB", 300 if name == "pool" else None)
-          for name, size in memory.items())], starts_s=pool)
+    memory = {
+        name: peak_pss(lambda start=start: start(1.5))
+        for name, start in [
+            ("pool", start_pool),
+            ("spawn", start_spawn),
+            ("elastic_launch", start_elastic),
+        ]
+    }
+    report(
+        "start",
+        f"Start of {RANKS} ranks, to the first all-reduce done",
+        [
+            timing("pool, warm", pool, "s", bound=0.3),
+            row("pool, first start (fork server too)", cold, "s"),
+            timing("torch.multiprocessing.spawn", spawn, "s"),
+            timing("elastic_launch", elastic_times, "s"),
+            row("spawn / warm pool", median(spawn) / median(pool), "x"),
+            row("elastic_launch / warm pool", median(elastic_times) / median(pool), "x"),
+            *(
+                row(f"PSS of all, {name}", size / 2**20, "MiB", 300 if name == "pool" else None)
+                for name, size in memory.items()
+            ),
+        ],
+        starts_s=pool,
+    )
     tv.shutdown()
 
 

@@ -27,8 +27,9 @@ from tpviz.schemes.t3.program import ring_of
 STEPS, TP = 3, 4
 SECONDS = 0.12  # of the balanced GEMM, in slow motion
 W = tv.GPT(layers=2, hidden=64, heads=8, seq=128, batch=64, vocab=64)
-RING = Cluster("ring", Device({"float16": 114.7e12}, 32e9, 1e12),
-               (Level("link", TP, 150e9, 150e9, 500e-9),))
+RING = Cluster(
+    "ring", Device({"float16": 114.7e12}, 32e9, 1e12), (Level("link", TP, 150e9, 150e9, 500e-9),)
+)
 MODES = ("sequential", "chunk", "tile")
 FEATURES = W.mlp_ratio * W.hidden // TP
 
@@ -82,13 +83,22 @@ def sublayer(cluster, steps):
         trace = tv.Trace.merge(tv.launch(alone, mode, cluster, steps, world_size=TP, timeout=200))
         times = [step_seconds(trace, step) for step in trace.steps]
         expected = derived(cluster, mode)
-        yield row(f"FC-2, {mode}: measured against the recurrence",
-                  100 * abs(median(times) / expected - 1), "%", 6,
-                  [100 * abs(t / expected - 1) for t in times])
+        yield row(
+            f"FC-2, {mode}: measured against the recurrence",
+            100 * abs(median(times) / expected - 1),
+            "%",
+            6,
+            [100 * abs(t / expected - 1) for t in times],
+        )
         shown = [100 * (t - gemm) / scatter for t in times]
         by_form = 100 * (expected - gemm) / scatter
-        yield row(f"FC-2, {mode}: seen of the reduce-scatter, by the recurrence {by_form:.1f} %",
-                  median(shown), "%", 30 if mode == "tile" else None, shown)
+        yield row(
+            f"FC-2, {mode}: seen of the reduce-scatter, by the recurrence {by_form:.1f} %",
+            median(shown),
+            "%",
+            30 if mode == "tile" else None,
+            shown,
+        )
 
 
 def whole_steps(cluster, steps):
@@ -102,11 +112,20 @@ def whole_steps(cluster, steps):
             each = [step_seconds(run, step) for step in run.steps]
             measured[mode] = median(each)
             off = [100 * abs(seconds / simulated[mode] - 1) for seconds in each]
-            yield row(f"step, {mode}, gather={gather!r}: measured against simulated "
-                      f"{simulated[mode]:.2f} s", 100 * abs(measured[mode] / simulated[mode] - 1),
-                      "%", 6, off)
-            yield row("  the wall's clock behind the emulated one",
-                      100 * run.meta["late"]["behind"], "%", 6)
+            yield row(
+                f"step, {mode}, gather={gather!r}: measured against simulated "
+                f"{simulated[mode]:.2f} s",
+                100 * abs(measured[mode] / simulated[mode] - 1),
+                "%",
+                6,
+                off,
+            )
+            yield row(
+                "  the wall's clock behind the emulated one",
+                100 * run.meta["late"]["behind"],
+                "%",
+                6,
+            )
         gains = [times["sequential"] / times["tile"] - 1 for times in (measured, simulated)]
         yield row(f"tile over sequential, gather={gather!r}: gain measured", 100 * gains[0], "%")
         yield row("  the same simulated", 100 * gains[1], "%")

@@ -23,6 +23,7 @@ REPEATS = 20
 def in_turn(runs, repeats=REPEATS):
     """{name: seconds}, by CUDA events, taking turns; ``runs``: {name: (before, timed)}."""
     from tpviz.schemes.t3.gpu.traffic import timed
+
     times = {name: [] for name in runs}
     for turn in range(-3, repeats):
         for name in list(runs) if turn % 2 else reversed(runs):
@@ -37,38 +38,46 @@ def in_turn(runs, repeats=REPEATS):
 def modes():
     """Rows: each mode and way to move tiles, and over the GEMM alone on the same programs."""
     from tpviz.schemes.t3.gpu import Settings, VirtualRing
+
     m, k, n = SIZES
     a = torch.randn(RANKS, m, k, device="cuda").half()
     b = torch.randn(RANKS, k, n, device="cuda").half()
     nothing = lambda: None
     plain = VirtualRing(a, b)
-    runs = {"cuBLAS, all ranks in one batch": (nothing, lambda: torch.bmm(a, b)),
-            "sequential": (nothing, lambda: plain.run("sequential")),
-            "chunk": (nothing, lambda: plain.run("chunk"))}
+    runs = {
+        "cuBLAS, all ranks in one batch": (nothing, lambda: torch.bmm(a, b)),
+        "sequential": (nothing, lambda: plain.run("sequential")),
+        "chunk": (nothing, lambda: plain.run("chunk")),
+    }
     pairs = [(name, "GEMM alone, movers=0") for name in runs]
     for movers in (0, 1, 4):
         alone = f"GEMM alone, movers={movers}"
         for reduce in ("atomic", "turn"):
-            ring, name = VirtualRing(a, b, Settings(movers=movers, reduce=reduce)), (
-                f"tile, {reduce}, movers={movers}")
+            ring, name = (
+                VirtualRing(a, b, Settings(movers=movers, reduce=reduce)),
+                (f"tile, {reduce}, movers={movers}"),
+            )
             runs[name] = ring.clear, lambda ring=ring: ring.run("tile", clear=False)
             pairs.append((name, alone))
         runs[alone] = nothing, ring.partials  # its movers are not launched, their SMs stay free
     times = in_turn(runs)
     return [timing(name, taken) for name, taken in times.items()] + [
-        row(f"{name} / {alone}", ratio(times, name, alone), "x") for name, alone in pairs]
+        row(f"{name} / {alone}", ratio(times, name, alone), "x") for name, alone in pairs
+    ]
 
 
 def memory():
     """Rows: what the memory gives, what traffic takes from a GEMM."""
     from tpviz.schemes.t3.gpu import bandwidths, contention, machine_fields
+
     found = bandwidths()
     rows = [row(f"memory: {kind}", rate / 1e9, "GB/s") for kind, rate in found.items()]
     dram = float(os.environ.get("T3_DRAM", 3.35e12))
     try:
         fields = machine_fields(found, dram, contention(32768, 32768, 64, kind="copy"))
-        rows += [row(f"Machine({name}=...), dram={dram:.3g}", value)
-                 for name, value in fields.items()]
+        rows += [
+            row(f"Machine({name}=...), dram={dram:.3g}", value) for name, value in fields.items()
+        ]
     except ValueError as error:
         print(f"nothing for the simulator: {error}")
     for kind in ("copy", "update"):
@@ -83,6 +92,7 @@ def race():
     import torch.distributed as dist
 
     from tpviz.schemes.t3.gpu import SymmetricRing
+
     m, k, n = SIZES
     a = torch.randn(m, k, device="cuda").half() / 16
     b = torch.randn(k, n, device="cuda").half() / 16
@@ -90,20 +100,30 @@ def race():
     ring = SymmetricRing(a, b)
     torchs = lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(a, b, "sum", 0, name)
     torch.testing.assert_close(ring.run().half(), torchs(), rtol=0.02, atol=0.02)
-    return in_turn({"T3, tile": (dist.barrier, lambda: ring.run(check=False)),
-                    "fused_matmul_reduce_scatter": (dist.barrier, torchs)})
+    return in_turn(
+        {
+            "T3, tile": (dist.barrier, lambda: ring.run(check=False)),
+            "fused_matmul_reduce_scatter": (dist.barrier, torchs),
+        }
+    )
 
 
 def several(gpus):
     """Rows: a process for each GPU."""
     import tpviz as tv
+
     per_rank = tv.launch(race, world_size=gpus, device="cuda", backend="nccl", timeout=300)
-    times = {name: [max(t[name][i] for t in per_rank) for i in range(REPEATS)]
-             for name in per_rank[0]}
+    times = {
+        name: [max(t[name][i] for t in per_rank) for i in range(REPEATS)] for name in per_rank[0]
+    }
     tv.shutdown()
     return [timing(f"{gpus} GPUs: {name}", taken) for name, taken in times.items()] + [
-        row(f"{gpus} GPUs: T3 / fused_matmul_reduce_scatter",
-            ratio(times, "T3, tile", "fused_matmul_reduce_scatter"), "x")]
+        row(
+            f"{gpus} GPUs: T3 / fused_matmul_reduce_scatter",
+            ratio(times, "T3, tile", "fused_matmul_reduce_scatter"),
+            "x",
+        )
+    ]
 
 
 def main():

@@ -31,6 +31,7 @@ MODES = {"chunk": "chunk", "tile, 4 a chunk": "tile", "sequential": "sequential"
 def race(shape, pairs):
     """On a rank: {contestant: seconds of each call}, the largest difference of a result."""
     from torch.distributed._symmetric_memory import _fused_matmul_reduce_scatter_fallback as theirs
+
     warnings.simplefilter("ignore")
     tokens, features, hidden = shape
     mesh = tv.Mesh({"tp": dist.get_world_size()}).device_mesh()
@@ -58,10 +59,17 @@ def main():
             rows.append(timing(f"{what}: PyTorch's fallback", times["PyTorch"]))
             for name in MODES:
                 each = [a / b for a, b in zip(times[name], times["PyTorch"])]
-                rows.append(row(f"  {name} over PyTorch", ratio(times, name, "PyTorch"), "x",
-                                None, each))
-            rows.append(row("  results apart, of the largest number",
-                            max(apart for _, apart in found), "", 1e-5))
+                rows.append(
+                    row(f"  {name} over PyTorch", ratio(times, name, "PyTorch"), "x", None, each)
+                )
+            rows.append(
+                row(
+                    "  results apart, of the largest number",
+                    max(apart for _, apart in found),
+                    "",
+                    1e-5,
+                )
+            )
     report("t3_peers", "T3 beside PyTorch's fused_matmul_reduce_scatter on gloo", rows)
     tv.shutdown()
 

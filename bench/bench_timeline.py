@@ -22,8 +22,15 @@ from tpviz.figures.timeline_svg import timeline_svg
 EVENTS, RANKS = 5000, 8
 REPEATS = 15
 CHROMIUM = "/usr/bin/chromium"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 TWO_FRAMES = "await new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)));"
 DRAW_OURS = """async () => {
   const place = document.createElement("div");
@@ -36,7 +43,7 @@ DRAW_OURS = """async () => {
   const taken = performance.now() - start;
   if (!place.querySelector("path, rect")) throw new Error("nothing was drawn");
   return taken;
-}""" % TWO_FRAMES  # noqa: UP031
+}""".replace("%s", TWO_FRAMES)
 PREPARE = """async () => {
   window.state = JSON.parse(document.querySelector(".tpv-place script").textContent);
   const source = document.getElementById("tpv-module-timeline").textContent;
@@ -49,7 +56,7 @@ DRAW_PLOTLY = """async () => {
   await Plotly.newPlot(place, window.figure.data, window.figure.layout);
   %s
   return performance.now() - start;
-}""" % TWO_FRAMES  # noqa: UP031
+}""".replace("%s", TWO_FRAMES)
 
 
 def made_up_trace():
@@ -61,12 +68,27 @@ def made_up_trace():
         for i in range(EVENTS // RANKS):
             taken, phase = rng.uniform(20e-6, 200e-6), "forward" if i < 300 else "backward"
             if i % 5 == 4:
-                events.append(tv.Event(rank=rank, lane="comm/tp", kind="comm", name="all_reduce",
-                                       phase=phase, start=now, end=now + taken, bytes=65536,
-                                       axis="tp", members=members, seq=i // 5))
+                events.append(
+                    tv.Event(
+                        rank=rank,
+                        lane="comm/tp",
+                        kind="comm",
+                        name="all_reduce",
+                        phase=phase,
+                        start=now,
+                        end=now + taken,
+                        bytes=65536,
+                        axis="tp",
+                        members=members,
+                        seq=i // 5,
+                    )
+                )
             else:
-                events.append(tv.Event(rank=rank, name="mm", phase=phase, start=now,
-                                       end=now + taken, flops=10**6))
+                events.append(
+                    tv.Event(
+                        rank=rank, name="mm", phase=phase, start=now, end=now + taken, flops=10**6
+                    )
+                )
                 now += taken
     return tv.Trace.from_events(events, {"badge": "this machine, gloo"})
 
@@ -77,15 +99,20 @@ def plotly_figure(trace):
     for phase in ("forward", "backward"):
         for kind in ("compute", "comm"):
             part = trace.select(phase=phase, kind=kind)
-            figure.add_bar(base=part["start"], x=part["end"] - part["start"],
-                           y=[f"{r} {lane}" for r, lane in zip(part["rank"], part["lane"])],
-                           orientation="h", name=f"{phase} {kind}")
+            figure.add_bar(
+                base=part["start"],
+                x=part["end"] - part["start"],
+                y=[f"{r} {lane}" for r, lane in zip(part["rank"], part["lane"])],
+                orientation="h",
+                name=f"{phase} {kind}",
+            )
     return figure
 
 
 def in_browser(trace):
     """{name: seconds of each drawing} in Chromium."""
     from playwright.sync_api import sync_playwright
+
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         path = Path(folder) / "page.html"
         path.write_text(page_of(trace))
@@ -108,21 +135,30 @@ def in_browser(trace):
 def main():
     trace = made_up_trace()
     scene = timeline_scene(trace)
-    python = interleaved({"scene": lambda: timeline_scene(trace),
-                          "svg": lambda: timeline_svg(scene),
-                          "plotly": lambda: plotly_figure(trace).to_json()}, REPEATS)
-    rows = [row("events", len(trace)),
-            timing("scene in Python", python["scene"]),
-            timing("SVG from the scene in Python", python["svg"]),
-            timing("plotly's figure and JSON in Python", python["plotly"]),
-            row("page in Python, data and scripts", 1e3 * seconds(lambda: page_of(trace)), "ms"),
-            row("size of the page", len(page_of(trace)) / 1e3, "kB")]
+    python = interleaved(
+        {
+            "scene": lambda: timeline_scene(trace),
+            "svg": lambda: timeline_svg(scene),
+            "plotly": lambda: plotly_figure(trace).to_json(),
+        },
+        REPEATS,
+    )
+    rows = [
+        row("events", len(trace)),
+        timing("scene in Python", python["scene"]),
+        timing("SVG from the scene in Python", python["svg"]),
+        timing("plotly's figure and JSON in Python", python["plotly"]),
+        row("page in Python, data and scripts", 1e3 * seconds(lambda: page_of(trace)), "ms"),
+        row("size of the page", len(page_of(trace)) / 1e3, "kB"),
+    ]
     browser = {}
     if Path(CHROMIUM).exists():
         browser = in_browser(trace)
-        rows += [timing("drawn in Chromium", browser["tpviz"]),
-                 timing("plotly drawn in Chromium", browser["plotly"]),
-                 row("tpviz / plotly", ratio(browser, "tpviz", "plotly"), "x")]
+        rows += [
+            timing("drawn in Chromium", browser["tpviz"]),
+            timing("plotly drawn in Chromium", browser["plotly"]),
+            row("tpviz / plotly", ratio(browser, "tpviz", "plotly"), "x"),
+        ]
     else:
         print(f"no {CHROMIUM}: drawing is not measured")
     report("timeline", f"Timeline of {len(trace)} events", rows, python_s=python, browser_s=browser)

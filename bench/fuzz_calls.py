@@ -88,8 +88,9 @@ class Calls:
 
     def __init__(self, fuzz, seed):
         self.fuzz, self.random = fuzz, random.Random(seed)
-        self.made = {cls: [cls(**{k: v[0] for k, v in good.items()})]
-                     for cls, good in CONSTRUCTORS.items()}
+        self.made = {
+            cls: [cls(**{k: v[0] for k, v in good.items()})] for cls, good in CONSTRUCTORS.items()
+        }
         self.made[tv.Cluster] = [make() for make in presets().values()]
         self.made[Trace] = [Trace.from_events([Event(), Event(rank=1, kind="comm", end=1.0)])]
 
@@ -120,15 +121,32 @@ class Calls:
         name = self.random.choice(list(PRESETS))
         draws = [
             (name, presets()[name], self.some(PRESETS[name])),
-            ("Cluster", tv.Cluster, {
-                "name": self.draw(["c"]), "device": self.one(tv.Device),
-                "levels": self.draw([(self.one(tv.Level),)]),
-                "torus": self.draw([(), (self.one(tv.Dimension),)]),
-                **self.some({"rings": ["multi"], "algorithm": ["ring", "auto"],
-                             "table": [{(1, 2): 1e9}], "latencies": [{(1, 2): 1e-6}],
-                             "hidden_scale": [2.0], "slow_motion": [2.0]}, 0.2)}),
-            ("scale_model", self.made[tv.Cluster][-1].scale_model,
-             self.some({"hidden": [64, 8], "slow_motion": [1, 400], "dtype": ["", "bfloat16"]})),
+            (
+                "Cluster",
+                tv.Cluster,
+                {
+                    "name": self.draw(["c"]),
+                    "device": self.one(tv.Device),
+                    "levels": self.draw([(self.one(tv.Level),)]),
+                    "torus": self.draw([(), (self.one(tv.Dimension),)]),
+                    **self.some(
+                        {
+                            "rings": ["multi"],
+                            "algorithm": ["ring", "auto"],
+                            "table": [{(1, 2): 1e9}],
+                            "latencies": [{(1, 2): 1e-6}],
+                            "hidden_scale": [2.0],
+                            "slow_motion": [2.0],
+                        },
+                        0.2,
+                    ),
+                },
+            ),
+            (
+                "scale_model",
+                self.made[tv.Cluster][-1].scale_model,
+                self.some({"hidden": [64, 8], "slow_motion": [1, 400], "dtype": ["", "bfloat16"]}),
+            ),
         ]
         what, make, kwargs = self.random.choice(draws)
         made = self.fuzz.call(what, make, **kwargs)
@@ -152,17 +170,42 @@ class Calls:
             "repr": (repr, (s,), {}, 2),
             "matrix": (_told, (tv.communication_matrix, c), self.some({"world_size": [2, 4]}), 2),
             "capture": (tv.capture, (s, w), self.some({"detail": ["kernels"]}, 0.2), 0.6),
-            "simulate": (tv.simulate, (s, w, c), self.some(
-                {"steps": [1, 2], "faults": [self.one(tv.Faults)], "contention": [True]}, 0.2),
-                0.6),
-            "search": (tv.search, (w, c), {"top": 0, **self.some(
-                {"strategies": [["ATP"], [s]], "top": [0, 2], "objective": ["communication"]})},
-                0.3),
+            "simulate": (
+                tv.simulate,
+                (s, w, c),
+                self.some(
+                    {"steps": [1, 2], "faults": [self.one(tv.Faults)], "contention": [True]}, 0.2
+                ),
+                0.6,
+            ),
+            "search": (
+                tv.search,
+                (w, c),
+                {
+                    "top": 0,
+                    **self.some(
+                        {
+                            "strategies": [["ATP"], [s]],
+                            "top": [0, 2],
+                            "objective": ["communication"],
+                        }
+                    ),
+                },
+                0.3,
+            ),
             "compare": (tv.compare, (s, w, c), {"run": False}, 0.2),
-            "from_json": (tv.Cluster.from_json, (self.draw(["{}", "[]", "3", "{\"name\": 3}"]),),
-                          {}, 1),
-            "bandwidth": (getattr(c, "bandwidth", repr), (self.one(tv.Mesh),) + (
-                (self.draw(["tp"]),) if hasattr(c, "bandwidth") else ()), {}, 1),
+            "from_json": (
+                tv.Cluster.from_json,
+                (self.draw(["{}", "[]", "3", '{"name": 3}']),),
+                {},
+                1,
+            ),
+            "bandwidth": (
+                getattr(c, "bandwidth", repr),
+                (self.one(tv.Mesh),) + ((self.draw(["tp"]),) if hasattr(c, "bandwidth") else ()),
+                {},
+                1,
+            ),
             "tokens": (tv.GPT().tokens, (self.draw([0, 3]),), {}, 1),
         }
         name = self.random.choices(list(draws), [d[3] for d in draws.values()])[0]
@@ -172,60 +215,100 @@ class Calls:
     def mesh(self):
         """A question to a mesh."""
         mesh = self.random.choice(self.made[Mesh][-60:])
-        ask, args = self.random.choice([
-            ("coords", [[0, 1]]), ("group", [[0, 1], ["tp", "dp"]]), ("groups", [["tp"]])])
+        ask, args = self.random.choice(
+            [("coords", [[0, 1]]), ("group", [[0, 1], ["tp", "dp"]]), ("groups", [["tp"]])]
+        )
         self.fuzz.call(f"Mesh.{ask}", getattr(mesh, ask), *(self.draw(a) for a in args))
         self.fuzz.call("Mesh.rank", mesh.rank, **self.some({"tp": [0], "dp": [1]}, 0.8))
 
     def trace(self):
         """A trace of drawn events and meta, then a question to one."""
         events = [self.one(Event, 0.02) for _ in range(self.random.randrange(5))]
-        made = self.fuzz.call("from_events", Trace.from_events, self.draw([events], 0.1),
-                              self.draw([self.some(META, 0.3)], 0.1))
+        made = self.fuzz.call(
+            "from_events",
+            Trace.from_events,
+            self.draw([events], 0.1),
+            self.draw([self.some(META, 0.3)], 0.1),
+        )
         if made is not None:
             self.made[Trace].append(made)
         trace, path = self.random.choice(self.made[Trace][-60:]), "fuzz.json"
-        ask, args, kwargs = self.random.choice([
-            ("ledger", [], {"rank": [0, None], "step": [None, 0]}), ("overlap", [[None, 0]], {}),
-            ("exposed_communication", [[None, 0]], {}), ("bubble", [], {}),
-            ("critical_path", [], {}), ("memory", [], {"rank": [0, None]}),
-            ("to_chrome", [[path]], {}), ("select", [], {"rank": [0], "kind": ["comm"], "x": [0]}),
-            ("rebased", [], {}), ("__repr__", [], {}), ("to_hta", [["hta"]], {})])
+        ask, args, kwargs = self.random.choice(
+            [
+                ("ledger", [], {"rank": [0, None], "step": [None, 0]}),
+                ("overlap", [[None, 0]], {}),
+                ("exposed_communication", [[None, 0]], {}),
+                ("bubble", [], {}),
+                ("critical_path", [], {}),
+                ("memory", [], {"rank": [0, None]}),
+                ("to_chrome", [[path]], {}),
+                ("select", [], {"rank": [0], "kind": ["comm"], "x": [0]}),
+                ("rebased", [], {}),
+                ("__repr__", [], {}),
+                ("to_hta", [["hta"]], {}),
+            ]
+        )
         if ask in ("to_chrome", "to_hta") and self.random.random() < 0.8:
             args = [[*args[0]]]
             self.fuzz.call(f"Trace.{ask}", getattr(trace, ask), args[0][0])
         else:
-            self.fuzz.call(f"Trace.{ask}", getattr(trace, ask), *(self.draw(a) for a in args),
-                           **self.some(kwargs))
+            self.fuzz.call(
+                f"Trace.{ask}",
+                getattr(trace, ask),
+                *(self.draw(a) for a in args),
+                **self.some(kwargs),
+            )
 
     def table(self):
         """Traces of columns and of traces, and files that are none."""
         columns = dict(self.random.choice(self.made[Trace][-60:]).columns)
         columns[self.random.choice(list(columns))] = self.draw([np.zeros(2)])
         self.fuzz.call("Trace", Trace, self.draw([columns], 0.2))
-        self.fuzz.call("merge", Trace.merge, self.draw(
-            [[self.one(Trace, 0.1) for _ in range(self.random.randrange(4))]], 0.2))
+        self.fuzz.call(
+            "merge",
+            Trace.merge,
+            self.draw([[self.one(Trace, 0.1) for _ in range(self.random.randrange(4))]], 0.2),
+        )
         self.fuzz.call("load_trace", tv.load_trace, self.draw(["/nowhere.json", "."]))
 
     def view(self):
         """A view, and what it draws and says."""
         s, w, c = self.strategy(), self.one(tv.GPT), self.one(tv.Cluster)
-        name, args, kwargs = self.random.choice([
-            ("Timeline", [self.one(Trace)], {"critical": [True, False], "autoplay": [False]}),
-            ("MeshView", [self.one(tv.Mesh)], {"ownership": [()], "title": ["t"], "badge": ["b"]}),
-            ("BlocksView", [s, w], {"rank": [0, 1]}), ("GridView", [s, w], {"rank": [0, 1]}),
-            ("ScheduleView", [self.draw(["gpipe", s])], {
-                "workload": [w], "cluster": [c], "against": ["gpipe"], "stages": [2, 4],
-                "microbatches": [4], "recompute": ["full"]}),
-            ("TileView", [self.draw([(512, 512, 512)])], {"ranks": [2, 4], "mode": ["tile"]}),
-        ])
+        name, args, kwargs = self.random.choice(
+            [
+                ("Timeline", [self.one(Trace)], {"critical": [True, False], "autoplay": [False]}),
+                (
+                    "MeshView",
+                    [self.one(tv.Mesh)],
+                    {"ownership": [()], "title": ["t"], "badge": ["b"]},
+                ),
+                ("BlocksView", [s, w], {"rank": [0, 1]}),
+                ("GridView", [s, w], {"rank": [0, 1]}),
+                (
+                    "ScheduleView",
+                    [self.draw(["gpipe", s])],
+                    {
+                        "workload": [w],
+                        "cluster": [c],
+                        "against": ["gpipe"],
+                        "stages": [2, 4],
+                        "microbatches": [4],
+                        "recompute": ["full"],
+                    },
+                ),
+                ("TileView", [self.draw([(512, 512, 512)])], {"ranks": [2, 4], "mode": ["tile"]}),
+            ]
+        )
         view = self.fuzz.call(name, getattr(tv, name), *args, **self.some(kwargs, 0.3))
         if view is not None:
             self.fuzz.call(f"{name}.describe", view.describe)
             self.fuzz.call(f"{name}.to_table", view.to_table)
             self.fuzz.call(f"{name}.to_svg", view.to_svg)
-            self.fuzz.call(f"{name}.to_svg", view.to_svg, **self.some(
-                {"theme": ["light", "dark"], "width": [500], "step": [0]}, 0.5))
+            self.fuzz.call(
+                f"{name}.to_svg",
+                view.to_svg,
+                **self.some({"theme": ["light", "dark"], "width": [500], "step": [0]}, 0.5),
+            )
 
 
 def _told(function, *args, **kwargs):
@@ -241,8 +324,15 @@ def _ledger(function, *args):
 def run(fuzz, seed):
     """Yields once per call made; endless."""
     calls = Calls(fuzz, seed)
-    kinds = {calls.construct: 10, calls.preset: 3, calls.verb: 8, calls.mesh: 1, calls.trace: 4,
-             calls.table: 1, calls.view: 3}
+    kinds = {
+        calls.construct: 10,
+        calls.preset: 3,
+        calls.verb: 8,
+        calls.mesh: 1,
+        calls.trace: 4,
+        calls.table: 1,
+        calls.view: 3,
+    }
     while True:
         before = fuzz.tried
         calls.random.choices(list(kinds), list(kinds.values()))[0]()

@@ -50,45 +50,117 @@ def sample():
             base = {"rank": rank, "step": step}
             for i in range(3):
                 at = zero + i * 1e-3
-                axis, members = ("tp", "0,1" if rank < 2 else "2,3") if i % 2 else (
-                    "dp", "0,2" if rank % 2 == 0 else "1,3")
+                axis, members = (
+                    ("tp", "0,1" if rank < 2 else "2,3")
+                    if i % 2
+                    else ("dp", "0,2" if rank % 2 == 0 else "1,3")
+                )
                 more = {"phase": ("forward", "backward", "sync")[i], "layer": f"blocks.{i}", **base}
                 comm = len(events) + 1
                 events += [
-                    Event(id=comm - 1, name="mm", start=at, end=at + 5e-4, flops=1000,
-                          dtype="float32", bytes=64, microbatch=i, **more),
-                    Event(id=comm, kind="comm", lane=f"comm/{axis}", name="all_reduce", axis=axis,
-                          members=members, seq=3 * step + i, start=at + 4e-4, end=at + 9e-4,
-                          bytes=4096, wire_bytes=4096.0, **more),
-                    Event(id=comm + 1, kind="wait", name="wait all_reduce", start=at + 5e-4,
-                          end=at + 9e-4, waits_for=comm, **more),
+                    Event(
+                        id=comm - 1,
+                        name="mm",
+                        start=at,
+                        end=at + 5e-4,
+                        flops=1000,
+                        dtype="float32",
+                        bytes=64,
+                        microbatch=i,
+                        **more,
+                    ),
+                    Event(
+                        id=comm,
+                        kind="comm",
+                        lane=f"comm/{axis}",
+                        name="all_reduce",
+                        axis=axis,
+                        members=members,
+                        seq=3 * step + i,
+                        start=at + 4e-4,
+                        end=at + 9e-4,
+                        bytes=4096,
+                        wire_bytes=4096.0,
+                        **more,
+                    ),
+                    Event(
+                        id=comm + 1,
+                        kind="wait",
+                        name="wait all_reduce",
+                        start=at + 5e-4,
+                        end=at + 9e-4,
+                        waits_for=comm,
+                        **more,
+                    ),
                 ]
-            events.append(Event(id=len(events), kind="step", lane="step", name=f"step {step}",
-                                start=zero, end=zero + 4e-3, **base))
+            events.append(
+                Event(
+                    id=len(events),
+                    kind="step",
+                    lane="step",
+                    name=f"step {step}",
+                    start=zero,
+                    end=zero + 4e-3,
+                    **base,
+                )
+            )
     return Trace.from_events(events, META)
 
 
 def gloo_profile():
     """A file as torch.profiler writes it on the CPU, with the fields read of it."""
-    def event(cat, name, ts, dur, **args):
-        return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur,
-                "args": args}
 
-    group = {"Collective name": "allreduce", "In msg nelems": 8, "Out msg nelems": 8,
-             "Group size": 2, "dtype": "Float", "Process Group Name": "0", "Seq": 3,
-             "Process Group Ranks": "[0, 1]", "Global rank start": 0, "Global rank stride": 1}
+    def event(cat, name, ts, dur, **args):
+        return {
+            "ph": "X",
+            "cat": cat,
+            "name": name,
+            "pid": 1,
+            "tid": 1,
+            "ts": ts,
+            "dur": dur,
+            "args": args,
+        }
+
+    group = {
+        "Collective name": "allreduce",
+        "In msg nelems": 8,
+        "Out msg nelems": 8,
+        "Group size": 2,
+        "dtype": "Float",
+        "Process Group Name": "0",
+        "Seq": 3,
+        "Process Group Ranks": "[0, 1]",
+        "Global rank start": 0,
+        "Global rank stride": 1,
+    }
     events = [
-        event("user_annotation", "ProfilerStep#3", 1, 90), event("cpu_op", "aten::mm", 2, 5),
+        event("user_annotation", "ProfilerStep#3", 1, 90),
+        event("cpu_op", "aten::mm", 2, 5),
         event("cpu_op", "record_param_comms", 8, 2, **group),
-        event("user_annotation", "gloo:all_reduce", 9, 6, **{
-            "Input Dims": [[2, 4], []], "Input type": ["float", ""]}),
+        event(
+            "user_annotation",
+            "gloo:all_reduce",
+            9,
+            6,
+            **{"Input Dims": [[2, 4], []], "Input type": ["float", ""]},
+        ),
         event("cpu_op", "autograd::engine::evaluate_function: Mm", 20, 9),
-        event("cpu_op", "aten::mm", 21, 5), event("cpu_op", "Optimizer.step#SGD.step", 31, 5),
+        event("cpu_op", "aten::mm", 21, 5),
+        event("cpu_op", "Optimizer.step#SGD.step", 31, 5),
     ]
-    return {"schemaVersion": 1, "baseTimeNanoseconds": 1700000000000000000, "traceEvents": events,
-            "deviceProperties": [], "distributedInfo": {
-                "backend": "gloo", "rank": 0, "world_size": 2,
-                "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1]}]}}
+    return {
+        "schemaVersion": 1,
+        "baseTimeNanoseconds": 1700000000000000000,
+        "traceEvents": events,
+        "deviceProperties": [],
+        "distributedInfo": {
+            "backend": "gloo",
+            "rank": 0,
+            "world_size": 2,
+            "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "ranks": [0, 1]}],
+        },
+    }
 
 
 class Files:
@@ -101,8 +173,12 @@ class Files:
         trace.to_hta("kineto")
         with gzip.open("kineto/rank0.json.gz") as file:
             nccl = json.load(file)
-        self.sources = [ours, {**ours, "traceEvents": ours["traceEvents"][-24:]}, nccl,
-                        gloo_profile()]
+        self.sources = [
+            ours,
+            {**ours, "traceEvents": ours["traceEvents"][-24:]},
+            nccl,
+            gloo_profile(),
+        ]
 
     def mutated(self):
         """The bytes of a file that is not quite right."""
@@ -149,8 +225,16 @@ class Files:
     def use(self, trace):
         """Every analysis, view and export."""
         call = self.fuzz.call
-        for what in ("ledger", "overlap", "exposed_communication", "bubble", "critical_path",
-                     "memory", "rebased", "__repr__"):
+        for what in (
+            "ledger",
+            "overlap",
+            "exposed_communication",
+            "bubble",
+            "critical_path",
+            "memory",
+            "rebased",
+            "__repr__",
+        ):
             call(what, getattr(trace, what))
         call("step_time", lambda: trace.step_time)
         call("Timeline", _drawn, trace)

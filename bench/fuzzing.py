@@ -69,15 +69,17 @@ class Fuzz:
 
     def report(self, title):
         """Print tried, survived and every kind of raw error; returns the exit status."""
-        print(f"{title}: {self.tried} calls tried, {self.tried - self.failures} survived "
-              f"({dict(self.outcomes)})")
+        print(
+            f"{title}: {self.tried} calls tried, {self.tried - self.failures} survived "
+            f"({dict(self.outcomes)})"
+        )
         for kind, (times, example) in sorted(self.raw.items(), key=lambda row: -row[1][0]):
             print(ascii(f"  {times} x {kind}  <- {example}").strip("'\""))
         return int(bool(self.raw))
 
 
 def raw_kind(error):
-    """"" for an error in words, else what is wrong with it."""
+    """ "" for an error in words, else what is wrong with it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
     kind = f"{type(error).__name__} at {place}"

@@ -19,15 +19,23 @@ OUT = Path(__file__).resolve().parents[1] / "out" / "bench"
 def machine():
     """What the numbers were measured on; the load says whether something else ran."""
     import torch
+
     known = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.split(":", 1)[1].strip() for line in known if line.startswith("model name")),
-               platform.processor())
+    cpu = next(
+        (line.split(":", 1)[1].strip() for line in known if line.startswith("model name")),
+        platform.processor(),
+    )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"cpu": cpu, "cores": len(os.sched_getaffinity(0)), "memory_gb": round(memory / 1e9, 1),
-            "system": f"{platform.system()} {platform.release()}",
-            "python": platform.python_version(),
-            "torch": torch.__version__, "cuda_devices": torch.cuda.device_count(),
-            "load_1min": round(os.getloadavg()[0], 2)}
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(memory / 1e9, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda_devices": torch.cuda.device_count(),
+        "load_1min": round(os.getloadavg()[0], 2),
+    }
 
 
 def seconds(function):
@@ -55,8 +63,10 @@ def interleaved(functions, repeats, warmup=2, before=lambda: None):
 
 def slowest(per_rank):
     """{name: seconds} of the slowest rank of each repeat, from each rank's `interleaved`."""
-    return {name: [max(values) for values in zip(*(times[name] for times in per_rank))]
-            for name in per_rank[0]}
+    return {
+        name: [max(values) for values in zip(*(times[name] for times in per_rank))]
+        for name in per_rank[0]
+    }
 
 
 def ratio(times, this, other):
@@ -74,6 +84,7 @@ def sweep(cases, steps):
     """Verify every (strategy, workload) against one process; exits with 1 at the first that is not
     equal."""
     import tpviz as tv
+
     worst, count, start = 0.0, 0, time.perf_counter()
     for strategy, workload in cases:
         found = tv.verify(strategy, workload, steps=steps, progress=False)
@@ -81,8 +92,10 @@ def sweep(cases, steps):
             sys.exit(f"{strategy}, {workload}: {found}")
         worst, count = max(worst, found.max_error), count + 1
         if count % 50 == 0:
-            print(f"{count} equal, largest error {worst:.1e}, "
-                  f"{time.perf_counter() - start:.0f} s", flush=True)
+            print(
+                f"{count} equal, largest error {worst:.1e}, {time.perf_counter() - start:.0f} s",
+                flush=True,
+            )
     print(f"{count} strategies equal one process, ledgers exact; largest error {worst:.1e}")
     tv.shutdown()
 
@@ -91,8 +104,15 @@ def row(what, value, unit="", bound=None, samples=()):
     """One line of a report; bound is the most that ``value`` may be, where that was promised."""
     spread = quantiles(samples, n=4)[::2] if len(samples) > 3 else None
     value = float(value)  # NumPy numbers are no JSON
-    return {"what": what, "value": value, "unit": unit, "bound": bound, "quartiles": spread,
-            "samples": len(samples), "ok": bound is None or value <= bound}
+    return {
+        "what": what,
+        "value": value,
+        "unit": unit,
+        "bound": bound,
+        "quartiles": spread,
+        "samples": len(samples),
+        "ok": bound is None or value <= bound,
+    }
 
 
 def timing(what, samples, unit="ms", bound=None):

@@ -22,8 +22,13 @@ SLOWER, TIMES = 1.03, ("s", "ms", "us")
 
 def figures(root, name):
     """{what: (value, unit)} of one run of a benchmark."""
-    subprocess.run([sys.executable, root / "bench" / f"bench_{name}.py"], cwd=root, check=False,
-                   stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(root)})
+    subprocess.run(
+        [sys.executable, root / "bench" / f"bench_{name}.py"],
+        cwd=root,
+        check=False,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
     found = {}
     for file in (root / "out" / "bench").glob("*.json"):
         found |= {r["what"]: (r["value"], r["unit"]) for r in json.loads(file.read_text())["rows"]}
@@ -45,16 +50,21 @@ def compare(there, name, rounds):
     for what, each in sorted(ratios.items()):
         slow = units[what] in TIMES and min(each) > SLOWER
         longer += [what] * slow
-        print(f"{name:12} {what:60} {units[what]:3} {median(each):6.3f} ({min(each):.3f} to "
-              f"{max(each):.3f}){'  LONGER' if slow else ''}", flush=True)
+        print(
+            f"{name:12} {what:60} {units[what]:3} {median(each):6.3f} ({min(each):.3f} to "
+            f"{max(each):.3f}){'  LONGER' if slow else ''}",
+            flush=True,
+        )
     return longer
 
 
 def main(there, rounds=3, *names):
     """All benchmarks named, or those that both have."""
     there = Path(there).resolve()
-    both = [{p.stem.removeprefix("bench_") for p in (root / "bench").glob("bench_*.py")}
-            for root in (HERE, there)]
+    both = [
+        {p.stem.removeprefix("bench_") for p in (root / "bench").glob("bench_*.py")}
+        for root in (HERE, there)
+    ]
     every = [compare(there, name, int(rounds)) for name in names or sorted(set.intersection(*both))]
     return 1 if any(every) else 0
 

@@ -17,8 +17,11 @@ def main():
     unknown = sorted(set(chosen) - set(every))
     if unknown:
         sys.exit(f"no benchmark {', '.join(unknown)}; there are {', '.join(every)}")
-    failed = [name for name in chosen
-              if subprocess.run([sys.executable, HERE / f"bench_{name}.py"]).returncode]
+    failed = [
+        name
+        for name in chosen
+        if subprocess.run([sys.executable, HERE / f"bench_{name}.py"]).returncode
+    ]
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
     print("\nkept in out/bench")

@@ -14,19 +14,26 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SCRIPTS = {"interrupts": ["stress_interrupts.py", "1000"], "files": ["fuzz_files.py", "0", "3000"],
-           "calls": ["fuzz_calls.py", "0", "5000"]}
-TESTS = {"state left in ranks": "tests/runtime/test_state.py",
-         "faults of ranks": "tests/runtime/test_faults.py",
-         "what stays behind": "tests/runtime/test_leftovers.py",
-         "foreign programs": "tests/zoo", "wrong answers": "tests/exercises/test_misconceptions.py"}
+SCRIPTS = {
+    "interrupts": ["stress_interrupts.py", "1000"],
+    "files": ["fuzz_files.py", "0", "3000"],
+    "calls": ["fuzz_calls.py", "0", "5000"],
+}
+TESTS = {
+    "state left in ranks": "tests/runtime/test_state.py",
+    "faults of ranks": "tests/runtime/test_faults.py",
+    "what stays behind": "tests/runtime/test_leftovers.py",
+    "foreign programs": "tests/zoo",
+    "wrong answers": "tests/exercises/test_misconceptions.py",
+}
 LIMIT = 600  # seconds for one program of a folder
 
 
 def of_script(name, script, *arguments):
     """One line with what the script says at its end; whether all survived."""
-    done = subprocess.run([sys.executable, ROOT / "bench" / script, *arguments],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, ROOT / "bench" / script, *arguments], capture_output=True, text=True
+    )
     for line in (done.stdout + done.stderr).splitlines()[-3:]:
         print(f"{name}: {line}", flush=True)
     return done.returncode == 0
@@ -34,8 +41,9 @@ def of_script(name, script, *arguments):
 
 def of_tests(name, path):
     """The same for tests: how many were tried, how many passed."""
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", path], cwd=ROOT,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", path], cwd=ROOT, capture_output=True, text=True
+    )
     count = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|error)", done.stdout)}
     print(f"{name}: {sum(count.values())} tried, {count.get('passed', 0)} survived", flush=True)
     return done.returncode == 0
@@ -46,8 +54,13 @@ def of_folder(folder):
     programs, ended = sorted(Path(folder).rglob("*.py")), []
     for program in programs:
         try:
-            done = subprocess.run([sys.executable, program], capture_output=True, text=True,
-                                  cwd=program.parent, timeout=LIMIT)
+            done = subprocess.run(
+                [sys.executable, program],
+                capture_output=True,
+                text=True,
+                cwd=program.parent,
+                timeout=LIMIT,
+            )
             last = (done.stdout + done.stderr).strip().splitlines()[-1:] or [""]
             ended += [program] * (done.returncode >= 0)
             print(f"  {program.name}: exit {done.returncode}: {last[0][:120]}", flush=True)

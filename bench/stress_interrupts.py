@@ -77,9 +77,12 @@ def in_kernel(tries, seed):
     manager, client = start_new_kernel(kernel_name="python3")
     try:
         here = os.path.dirname(os.path.abspath(__file__))
-        cell(client, f"import sys; sys.path.insert(0, {here!r})\n"
-                     "import random, tpviz as tv, stress_interrupts as s\n"
-                     f"rnd = random.Random({seed})")
+        cell(
+            client,
+            f"import sys; sys.path.insert(0, {here!r})\n"
+            "import random, tpviz as tv, stress_interrupts as s\n"
+            f"rnd = random.Random({seed})",
+        )
         for _ in range(tries):
             cell(client, "s.prepare(rnd)")
             client.execute(f"tv.launch(s.busy, world_size={rnd.choice(SIZES)})")
@@ -131,8 +134,10 @@ def main(tries=1000, seed=0):
     tv.shutdown()
     more, wrong_there, longest = in_kernel(tries, seed)
     lines = line_count(longest)
-    print(f"kernel: {tries} tried, {more} hit a launch, {len(wrong_there)} broke the next; an "
-          f"interrupt shows at most {lines} lines")
+    print(
+        f"kernel: {tries} tried, {more} hit a launch, {len(wrong_there)} broke the next; an "
+        f"interrupt shows at most {lines} lines"
+    )
     for text in wrong + wrong_there + [longest] * (lines > 2):
         print("  ", text)
     return 1 if wrong or wrong_there or lines > 2 else 0

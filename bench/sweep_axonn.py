@@ -17,12 +17,20 @@ from harness import sweep
 import tpviz as tv
 
 WORKLOAD = tv.GPT(layers=2, hidden=16, heads=8, seq=8, batch=32, vocab=32)
-GRIDS = [(x, y, z, n // (x * y * z)) for n in (1, 2, 4, 8)
-         for x, y, z in product((1, 2, 4, 8), repeat=3) if n % (x * y * z) == 0]
-KNOBS = {"order": ("xyz", "yxz"), "keep": (True, False), "recompute": (False, True),
-         "accumulation": (1, 4), "overlap": ((), ("oar",), ("ors",), ("oag",),
-                                             ("oar", "ors", "oag")),
-         "gather": ("weight", "block")}
+GRIDS = [
+    (x, y, z, n // (x * y * z))
+    for n in (1, 2, 4, 8)
+    for x, y, z in product((1, 2, 4, 8), repeat=3)
+    if n % (x * y * z) == 0
+]
+KNOBS = {
+    "order": ("xyz", "yxz"),
+    "keep": (True, False),
+    "recompute": (False, True),
+    "accumulation": (1, 4),
+    "overlap": ((), ("oar",), ("ors",), ("oag",), ("oar", "ors", "oag")),
+    "gather": ("weight", "block"),
+}
 
 
 def pairwise(knobs):
@@ -48,8 +56,10 @@ def cases(every):
     choices = pairwise(KNOBS)
     if every:
         *others, gathers = KNOBS.values()
-        choices = [dict(zip(KNOBS, (*v, gathers[number // 2 % 2])))
-                   for number, v in enumerate(product(*others))]
+        choices = [
+            dict(zip(KNOBS, (*v, gathers[number // 2 % 2])))
+            for number, v in enumerate(product(*others))
+        ]
     for number, (grid, knobs) in enumerate(product(GRIDS, choices)):
         axes = dict(zip(("x", "y", "z", "data"), grid))
         yield tv.AxoNN(**axes, **knobs), replace(WORKLOAD, tied=bool(number % 2))

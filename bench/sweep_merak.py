@@ -16,10 +16,19 @@ import tpviz as tv
 from tpviz.schemes.merak import SCHEDULES
 
 WORKLOAD = tv.GPT(layers=8, hidden=16, heads=8, seq=8, batch=8, vocab=32)
-PLACES = [(pp, tp, n // (pp * tp)) for n in (1, 2, 4, 8)
-          for pp, tp in product((1, 2, 4, 8), repeat=2) if n % (pp * tp) == 0]
-KNOBS = {"schedule": tuple(SCHEDULES), "recompute": ("none", "full", "stage_aware"),
-         "subpipeline": (0, 1, 2, 3), "lean": (True, False), "tied": (True, False)}
+PLACES = [
+    (pp, tp, n // (pp * tp))
+    for n in (1, 2, 4, 8)
+    for pp, tp in product((1, 2, 4, 8), repeat=2)
+    if n % (pp * tp) == 0
+]
+KNOBS = {
+    "schedule": tuple(SCHEDULES),
+    "recompute": ("none", "full", "stage_aware"),
+    "subpipeline": (0, 1, 2, 3),
+    "lean": (True, False),
+    "tied": (True, False),
+}
 
 
 def cases(every):
@@ -29,8 +38,15 @@ def cases(every):
         knobs = dict(knobs)
         tied = knobs.pop("tied")
         strategy = tv.Merak(pp=pp, tp=tp, dp=dp, microbatches=max(4, 2 * pp), **knobs)
-        yield strategy, replace(WORKLOAD, tied=tied, layers=max(8, strategy.stages),
-                                batch=2 * dp * strategy.microbatches)
+        yield (
+            strategy,
+            replace(
+                WORKLOAD,
+                tied=tied,
+                layers=max(8, strategy.stages),
+                batch=2 * dp * strategy.microbatches,
+            ),
+        )
 
 
 if __name__ == "__main__":

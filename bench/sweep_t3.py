@@ -18,8 +18,9 @@ TILES = {"tile": (0, 1, (2, 5), (64, 64)), "chunk": (0,), "sequential": (0,)}
 
 def cases():
     """(strategy, workload) in turn."""
-    for tp, gather, workload, tied in product((1, 2, 4, 8), ("after", "consumer"), (EVEN, ODD),
-                                              (True, False)):
+    for tp, gather, workload, tied in product(
+        (1, 2, 4, 8), ("after", "consumer"), (EVEN, ODD), (True, False)
+    ):
         for mode, tiles in TILES.items():
             for tile in tiles:
                 strategy = tv.T3(tp=tp, mode=mode, tile=tile, gather=gather)

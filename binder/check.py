@@ -45,10 +45,15 @@ def main():
     print(f"{args.notebook}, one core: peak PSS {peak / 1e6:.0f} MB of {args.limit / 1e6:.0f}")
     for name, size in parts.most_common():
         print(f"  {size / 1e6:7.0f} MB  {name}")
-    problems = [text for bad, text in [
-        (failed, "the notebook failed"),
-        (peak > args.limit, "too much memory for Binder"),
-        (left, f"processes left behind: {sorted(left)}")] if bad]
+    problems = [
+        text
+        for bad, text in [
+            (failed, "the notebook failed"),
+            (peak > args.limit, "too much memory for Binder"),
+            (left, f"processes left behind: {sorted(left)}"),
+        ]
+        if bad
+    ]
     print("\n".join(problems) or "fits")
     return 1 if problems else 0
 
@@ -57,8 +62,12 @@ def install(folder):
     """The environment that Binder would build; returns the environment variables to run in it."""
     venv = folder / "venv"
     python = venv / "bin" / "python"
-    env = {**os.environ, "VIRTUAL_ENV": str(venv), "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
-           "JUPYTER_PREFER_ENV_PATH": "1"}
+    env = {
+        **os.environ,
+        "VIRTUAL_ENV": str(venv),
+        "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
+        "JUPYTER_PREFER_ENV_PATH": "1",
+    }
     env |= {name: str(folder / name.lower()) for name in OWN_FOLDERS}
     started = time.perf_counter()
     # Without pip, then filled by our own pip: works where Debian's python3-venv is missing too.
@@ -73,8 +82,9 @@ def install(folder):
 
 def call(command, env):
     """Run from the repository's root; raises CalledProcessError when it fails."""
-    subprocess.run([str(c) for c in command], cwd=ROOT, env=env, check=True,
-                   stdin=subprocess.DEVNULL)
+    subprocess.run(
+        [str(c) for c in command], cwd=ROOT, env=env, check=True, stdin=subprocess.DEVNULL
+    )
 
 
 def measure(notebook, env, token, folder):
@@ -94,9 +104,23 @@ def measure(notebook, env, token, folder):
     try:
         server = start_server(env, folder)
         run = subprocess.run(
-            [ROOT / "binder" / "start", "jupyter", "nbconvert", "--to", "notebook", "--execute",
-             "--ExecutePreprocessor.timeout=120", "--output-dir", folder, notebook],
-            cwd=ROOT, env=env, stdin=subprocess.DEVNULL, timeout=300)
+            [
+                ROOT / "binder" / "start",
+                "jupyter",
+                "nbconvert",
+                "--to",
+                "notebook",
+                "--execute",
+                "--ExecutePreprocessor.timeout=120",
+                "--output-dir",
+                folder,
+                notebook,
+            ],
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            timeout=300,
+        )
     finally:
         done.set()
         sampler.join()
@@ -112,10 +136,23 @@ def start_server(env, folder):
     log, address = folder / "server.log", f"http://127.0.0.1:{free_port()}"
     with log.open("w") as out:
         server = subprocess.Popen(
-            [ROOT / "binder" / "start", "jupyter", "lab", "--no-browser", *root,
-             "--IdentityProvider.token=", "--ServerApp.ip=127.0.0.1",
-             f"--ServerApp.port={address.rpartition(':')[2]}", f"--ServerApp.root_dir={ROOT}"],
-            cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+            [
+                ROOT / "binder" / "start",
+                "jupyter",
+                "lab",
+                "--no-browser",
+                *root,
+                "--IdentityProvider.token=",
+                "--ServerApp.ip=127.0.0.1",
+                f"--ServerApp.port={address.rpartition(':')[2]}",
+                f"--ServerApp.root_dir={ROOT}",
+            ],
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and server.poll() is None:
         if answers(f"{address}/lab"):
@@ -174,8 +211,13 @@ def marked(token):
 
 def kind_of(command):
     """What to call a process in the table."""
-    names = {"jupyter-lab": "JupyterLab server", "ipykernel": "kernel", "nbconvert": "nbconvert",
-             "forkserver": "fork server and ranks", "resource_tracker": "resource tracker"}
+    names = {
+        "jupyter-lab": "JupyterLab server",
+        "ipykernel": "kernel",
+        "nbconvert": "nbconvert",
+        "forkserver": "fork server and ranks",
+        "resource_tracker": "resource tracker",
+    }
     return next((name for key, name in names.items() if key in command), "other")
 
 

@@ -16,31 +16,50 @@ CASES = 150
 def some_strategy(pick):
     kind = pick("MATBX")
     if kind == "X":
-        return tv.AxoNN(x=pick((1, 2, 3)), y=pick((1, 2)), z=pick((1, 2, 5)), data=pick((1, 3)),
-                        accumulation=pick((1, 2)))
+        return tv.AxoNN(
+            x=pick((1, 2, 3)),
+            y=pick((1, 2)),
+            z=pick((1, 2, 5)),
+            data=pick((1, 3)),
+            accumulation=pick((1, 2)),
+        )
     if kind == "B":
-        return tv.Merak(pp=pick((1, 2)), tp=pick((1, 3)), dp=pick((1, 2)),
-                        microbatches=pick((2, 3, 4)))
-    inner = {"M": lambda: tv.Megatron(tp=pick((1, 2, 3)), chunks=pick((1, 2, 3))),
-             "A": lambda: tv.ATP(mesh=(pick((1, 2, 3)), pick((1, 2))), chunks=pick((1, 3, 4)),
-                                 chunking=pick(("batch", "tokens")), attention=pick(("A1", "A3"))),
-             "T": lambda: tv.T3(tp=pick((1, 2, 4, 6)), gather=pick(("after", "consumer")))}[kind]()
+        return tv.Merak(
+            pp=pick((1, 2)), tp=pick((1, 3)), dp=pick((1, 2)), microbatches=pick((2, 3, 4))
+        )
+    inner = {
+        "M": lambda: tv.Megatron(tp=pick((1, 2, 3)), chunks=pick((1, 2, 3))),
+        "A": lambda: tv.ATP(
+            mesh=(pick((1, 2, 3)), pick((1, 2))),
+            chunks=pick((1, 3, 4)),
+            chunking=pick(("batch", "tokens")),
+            attention=pick(("A1", "A3")),
+        ),
+        "T": lambda: tv.T3(tp=pick((1, 2, 4, 6)), gather=pick(("after", "consumer"))),
+    }[kind]()
     return pick((inner, inner * tv.DataParallel(dp=pick((2, 3, 4)), zero=pick((0, 3)))))
 
 
 def some_workload(pick):
     heads = pick((2, 4, 5, 6, 12))
-    return tv.GPT(layers=pick((2, 4)), heads=heads, hidden=heads * pick((2, 4, 5)),
-                  seq=pick((8, 9, 31)), batch=pick((1, 3, 4, 6, 8, 12, 30)),
-                  vocab=pick((32, 36, 250)))
+    return tv.GPT(
+        layers=pick((2, 4)),
+        heads=heads,
+        hidden=heads * pick((2, 4, 5)),
+        seq=pick((8, 9, 31)),
+        batch=pick((1, 3, 4, 6, 8, 12, 30)),
+        vocab=pick((32, 36, 250)),
+    )
 
 
 def offered(said):
     """[(name, value)] of "use tp=3 or 6, or heads=4 or 8"."""
     advice = said.partition(": use ")[2].partition(";")[0]
-    return [(name.strip(), int(value)) for name, values in
-            re.findall(r"([a-z]\w*(?: ?\* ?\w+)*)=(\d+(?: or \d+)*)", advice)
-            for value in values.split(" or ")]
+    return [
+        (name.strip(), int(value))
+        for name, values in re.findall(r"([a-z]\w*(?: ?\* ?\w+)*)=(\d+(?: or \d+)*)", advice)
+        for value in values.split(" or ")
+    ]
 
 
 def taken(strategy, workload, name, value):
@@ -73,7 +92,11 @@ def test_what_errors_offer_is_accepted():
             assert left, (strategy, workload, said, name, value)
             tried, accepted = tried + 1, accepted + ("" in left)
             assert "" in left or said.split("=")[0] not in {x.split("=")[0] for x in left}, (
-                strategy, workload, said, left)
+                strategy,
+                workload,
+                said,
+                left,
+            )
     assert tried > CASES / 2 and accepted > tried / 2
 
 
@@ -91,9 +114,13 @@ def test_products_speak_of_the_whole_batch():
 
 def test_the_batch_of_a_product_in_words():
     strategy = tv.Megatron(tp=1, chunks=3) * tv.DataParallel(dp=2)
-    with pytest.raises(ValueError, match=re.escape(
+    with pytest.raises(
+        ValueError,
+        match=re.escape(
             "batch=8 over dp=2 leaves 4, which does not split evenly over chunks=3: "
-            "use chunks=2 or 4, or batch=6 or 12")):
+            "use chunks=2 or 4, or batch=6 or 12"
+        ),
+    ):
         strategy.check(tv.GPT(batch=8))
 
 
@@ -111,4 +138,5 @@ def test_huge_sizes_are_answered_at_once():
         replace(tv.GPT(), batch=10**40)
     w = replace(tv.GPT(), batch=10**9)
     assert f"batch={10**9} over dp=2" in refusal(
-        tv.Megatron(tp=2, chunks=3) * tv.DataParallel(dp=2), w)
+        tv.Megatron(tp=2, chunks=3) * tv.DataParallel(dp=2), w
+    )

@@ -33,12 +33,15 @@ def test_one_rank_has_no_axis():
     assert s.segment("forward") == Segment("forward", compute=3.0)
 
 
-@pytest.mark.parametrize("g, a, chunks, seconds", [
-    (4.0, 1.0, 1, 5.0),   # one piece: nothing overlaps
-    (2.0, 1.0, 2, 5.0),   # GEMMs 0-2, 2-4; sums 2-3, 4-5
-    (1.0, 3.0, 2, 7.0),   # GEMMs 0-1, 1-2; sums 1-4, 4-7
-    (1.0, 1.0, 4, 5.0),
-])
+@pytest.mark.parametrize(
+    "g, a, chunks, seconds",
+    [
+        (4.0, 1.0, 1, 5.0),  # one piece: nothing overlaps
+        (2.0, 1.0, 2, 5.0),  # GEMMs 0-2, 2-4; sums 2-3, 4-5
+        (1.0, 3.0, 2, 7.0),  # GEMMs 0-1, 1-2; sums 1-4, 4-7
+        (1.0, 1.0, 4, 5.0),
+    ],
+)
 def test_chunks_are_a_pipeline_of_two_stages(g, a, chunks, seconds):
     s = Stretch().chunked(g, Transfer("tp", a, a / 2), chunks).segment("forward")
     assert s.seconds == seconds and s.compute == chunks * g
@@ -58,8 +61,12 @@ def test_queue_beside_by_hand():
     found = beside.finish()
     assert [s.hidden for s in found] == [{}, {"dp": 2.0}, {"dp": 1.0}, {}]
     assert found[-1].exposed == {"dp": 2.0} and found[-1].latency == 1.0
-    assert parts(found) == {"compute": 4.0, "exposed communication": 1.0, "latency": 1.0,
-                            "bubble": 0.0}
+    assert parts(found) == {
+        "compute": 4.0,
+        "exposed communication": 1.0,
+        "latency": 1.0,
+        "bubble": 0.0,
+    }
     beside.wait(3.0, "sync")  # long past: no segment
     assert len(beside.finish()) == 4
 
@@ -99,6 +106,16 @@ def test_memory_and_units():
     memory = Memory(parameters=1, gradients=2, optimizer=4, activations=8)
     assert memory.total == 15 and dict(memory)["optimizer"] == 4
     assert [show_seconds(s) for s in (0, 2e-9, 0.00045, 0.0123, 1.2)] == [
-        "0 s", "2 ns", "450 us", "12.3 ms", "1.2 s"]
+        "0 s",
+        "2 ns",
+        "450 us",
+        "12.3 ms",
+        "1.2 s",
+    ]
     assert [show_bytes(b) for b in (12, 1500, 2e6, 80e9, 3e12)] == [
-        "12 B", "1.5 kB", "2 MB", "80 GB", "3 TB"]
+        "12 B",
+        "1.5 kB",
+        "2 MB",
+        "80 GB",
+        "3 TB",
+    ]

@@ -65,8 +65,12 @@ def rerun(finished, tmp_path, monkeypatch, **replace):
 
 def test_a_wrong_loss_fails(finished, tmp_path, monkeypatch, capsys):
     right = demo.train_reference
-    code = rerun(finished, tmp_path, monkeypatch,
-                 train_reference=lambda w, steps: [x + 0.01 for x in right(w, steps)])
+    code = rerun(
+        finished,
+        tmp_path,
+        monkeypatch,
+        train_reference=lambda w, steps: [x + 0.01 for x in right(w, steps)],
+    )
     assert code == 1
     assert "TOO MUCH" in capsys.readouterr().out
 

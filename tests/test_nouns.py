@@ -22,8 +22,9 @@ def test_counts_equal_the_real_model(tied):
 
     from tpviz.schemes.gpt.program import batch_of, reference_program
 
-    workload = tv.GPT(layers=3, hidden=48, heads=6, seq=20, batch=2, vocab=300, tied=tied,
-                      mlp_ratio=3)
+    workload = tv.GPT(
+        layers=3, hidden=48, heads=6, seq=20, batch=2, vocab=300, tied=tied, mlp_ratio=3
+    )
     program = reference_program(workload)
     assert {n: tuple(p.shape) for n, p in program.named.items()} == workload.parameter_shapes()
     assert sum(p.numel() for p in program.named.values()) == workload.num_parameters
@@ -51,6 +52,7 @@ def test_text_is_the_same_every_time_and_targets_are_shifted():
     assert not (inputs == w.tokens(6)[0]).all()
     assert not (inputs == replace(w, seed=1).tokens(5)[0]).all()
     from pydoc_data.topics import topics
+
     text = "\n\n".join(topics[name] for name in sorted(topics)).encode()
     assert bytes(inputs[0].tolist()) in text
 
@@ -63,19 +65,26 @@ def test_small_vocabulary_keeps_the_frequent_bytes():
     assert len(np.unique(data[tokens == 15])) > 10  # the rest shares the last token
 
 
-@pytest.mark.parametrize("sizes, message", [
-    ({"heads": 5},
-     "hidden=64 does not split evenly over heads=5: use heads=4 or 8, or hidden=60 or 65"),
-    ({"layers": 0}, "layers=0 is too small: the least that works is 1"),
-    ({"vocab": 1}, "vocab=1 is too small: the least that works is 2"),
-    ({"batch": 2.5}, "batch must be a whole number, not 2.5"),
-    ({"seq": True}, "seq must be a whole number, not True"),
-    ({"seed": -1}, "seed=-1 is too small"),
-    ({"layers": np.array([2])}, "layers must be a whole number, not array([2])"),
-    ({"tied": 1}, "tied=1 is not possible: use True or False"),
-    ({"dtype": "float16"},
-     "dtype='float16' is not possible: use 'float32', 'float64' or 'bfloat16'"),
-])
+@pytest.mark.parametrize(
+    "sizes, message",
+    [
+        (
+            {"heads": 5},
+            "hidden=64 does not split evenly over heads=5: use heads=4 or 8, or hidden=60 or 65",
+        ),
+        ({"layers": 0}, "layers=0 is too small: the least that works is 1"),
+        ({"vocab": 1}, "vocab=1 is too small: the least that works is 2"),
+        ({"batch": 2.5}, "batch must be a whole number, not 2.5"),
+        ({"seq": True}, "seq must be a whole number, not True"),
+        ({"seed": -1}, "seed=-1 is too small"),
+        ({"layers": np.array([2])}, "layers must be a whole number, not array([2])"),
+        ({"tied": 1}, "tied=1 is not possible: use True or False"),
+        (
+            {"dtype": "float16"},
+            "dtype='float16' is not possible: use 'float32', 'float64' or 'bfloat16'",
+        ),
+    ],
+)
 def test_bad_sizes_are_named_with_the_nearest_that_work(sizes, message):
     with pytest.raises(ValueError) as error:
         tv.GPT(**sizes)
@@ -114,18 +123,21 @@ def test_mesh_is_a_value():
     assert mesh.group(6, "tp") == [4, 5, 6, 7] and mesh.group(6, "dp") == [2, 6]
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: tv.Mesh({}), "at least one axis"),
-    (lambda: tv.Mesh({"tp": 0}), "axis tp=0 is too small"),
-    (lambda: tv.Mesh({"t p": 2}), "must be a plain word"),
-    (lambda: tv.Mesh({"tp": 2}).coords(2), "rank 2 is not in this mesh of 2: use 0 to 1"),
-    (lambda: tv.Mesh({"tp": 2}).group(0, "dp"), "no axis 'dp' in this mesh: use tp"),
-    (lambda: tv.Mesh({"tp": 2}).rank(tp=5), "tp=5 is outside axis tp: use 0 to 1"),
-    (lambda: tv.Mesh(4), "at least one axis, as in Mesh({\"tp\": 4}), not 4"),
-    (lambda: tv.Mesh({"tp": 2}).coords(0.5), "rank must be a whole number, not 0.5"),
-    (lambda: tv.Mesh({"tp": 2}).rank(tp=0.5), "tp must be a whole number, not 0.5"),
-    (lambda: tv.Mesh({"tp": 2, "dp": 2}).rank(tp=1), "give every axis of tp, dp, not tp"),
-])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: tv.Mesh({}), "at least one axis"),
+        (lambda: tv.Mesh({"tp": 0}), "axis tp=0 is too small"),
+        (lambda: tv.Mesh({"t p": 2}), "must be a plain word"),
+        (lambda: tv.Mesh({"tp": 2}).coords(2), "rank 2 is not in this mesh of 2: use 0 to 1"),
+        (lambda: tv.Mesh({"tp": 2}).group(0, "dp"), "no axis 'dp' in this mesh: use tp"),
+        (lambda: tv.Mesh({"tp": 2}).rank(tp=5), "tp=5 is outside axis tp: use 0 to 1"),
+        (lambda: tv.Mesh(4), 'at least one axis, as in Mesh({"tp": 4}), not 4'),
+        (lambda: tv.Mesh({"tp": 2}).coords(0.5), "rank must be a whole number, not 0.5"),
+        (lambda: tv.Mesh({"tp": 2}).rank(tp=0.5), "tp must be a whole number, not 0.5"),
+        (lambda: tv.Mesh({"tp": 2, "dp": 2}).rank(tp=1), "give every axis of tp, dp, not tp"),
+    ],
+)
 def test_mesh_errors(make, message):
     with pytest.raises(ValueError) as error:
         make()
@@ -137,17 +149,21 @@ def test_device_mesh_has_the_same_groups_and_names_its_axes():
         import torch.distributed as dist
 
         from tpviz.mesh import Mesh
+
         mesh = Mesh(axes).device_mesh()
         assert Mesh(axes).device_mesh() is mesh  # groups are made once
         groups = {a: mesh.get_group(a) for a in axes}
-        return {a: (dist.get_process_group_ranks(g), g.group_desc, mesh.get_local_rank(a))
-                for a, g in groups.items()}
+        return {
+            a: (dist.get_process_group_ranks(g), g.group_desc, mesh.get_local_rank(a))
+            for a, g in groups.items()
+        }
 
     for axes in ({"tp": 4}, {"dp": 2, "tp": 2}):
         mesh = tv.Mesh(axes)
         for rank, found in enumerate(tv.launch(look, axes, world_size=4)):
-            assert found == {a: (mesh.group(rank, a), f"mesh_{a}", mesh.coords(rank)[a])
-                             for a in axes}
+            assert found == {
+                a: (mesh.group(rank, a), f"mesh_{a}", mesh.coords(rank)[a]) for a in axes
+            }
 
 
 # -- strategy ----
@@ -165,38 +181,48 @@ def test_combining_works_in_either_order_and_dp_is_outside():
     assert both.inner == tv.Megatron(tp=2, sp=True)
     assert list(both.axes.items()) == [("dp", 4), ("tp", 2)] and both.world_size == 8
     from tpviz import DataParallel, Megatron  # noqa: F401, used by eval
+
     assert eval(repr(both)) == both
 
 
-@pytest.mark.parametrize("left, right", [
-    (tv.Megatron(tp=2), tv.Megatron(tp=2)),
-    (tv.DataParallel(dp=2), tv.DataParallel(dp=2)),
-    (tv.DataParallel(dp=2, inner=tv.Megatron(tp=2)), tv.Megatron(tp=2)),
-    (tv.Megatron(tp=2), 3),
-    (tv.Megatron(tp=2), None),
-    (tv.DataParallel(dp=2), tv.Megatron),
-])
+@pytest.mark.parametrize(
+    "left, right",
+    [
+        (tv.Megatron(tp=2), tv.Megatron(tp=2)),
+        (tv.DataParallel(dp=2), tv.DataParallel(dp=2)),
+        (tv.DataParallel(dp=2, inner=tv.Megatron(tp=2)), tv.Megatron(tp=2)),
+        (tv.Megatron(tp=2), 3),
+        (tv.Megatron(tp=2), None),
+        (tv.DataParallel(dp=2), tv.Megatron),
+    ],
+)
 def test_what_cannot_be_combined(left, right):
     with pytest.raises(ValueError, match="cannot combine"):
         left * right
 
 
-@pytest.mark.parametrize("make, kind, message", [
-    (lambda: tv.Megatron(pt=2), TypeError, "Megatron has no knob 'pt'; its knobs are tp, sp"),
-    (lambda: tv.DataParallel(zer=2), TypeError, "its knobs are dp, zero, bucket_mb, inner"),
-    (lambda: tv.Megatron(tp=0), ValueError, "tp=0 is too small: the least that works is 1"),
-    (lambda: tv.Megatron(tp=65), ValueError, "tp=65 is too large: the most that works is 64"),
-    (lambda: tv.Megatron(tp="4"), ValueError, "tp must be a whole number, not '4'"),
-    (lambda: tv.Megatron(sp=2), ValueError, "sp=2 is not possible: use True or False"),
-    (lambda: tv.DataParallel(zero=4), ValueError, "zero=4 is not possible: use 0, 1, 2 or 3"),
-    (lambda: tv.DataParallel(zero=True), ValueError, "zero=True is not possible"),
-    (lambda: tv.DataParallel(bucket_mb=0), ValueError, "the nearest that works is 0.001"),
-    (lambda: tv.DataParallel(bucket_mb="1"), ValueError,
-     "bucket_mb must be a number from 0.001 to 1000.0, not '1'"),
-    (lambda: tv.DataParallel(bucket_mb=float("nan")), ValueError, "must be a number"),
-    (lambda: tv.DataParallel(inner=3), ValueError, "inner=3 is not possible"),
-    (lambda: tv.DataParallel(inner=tv.DataParallel()), ValueError, "without a dp axis"),
-])
+@pytest.mark.parametrize(
+    "make, kind, message",
+    [
+        (lambda: tv.Megatron(pt=2), TypeError, "Megatron has no knob 'pt'; its knobs are tp, sp"),
+        (lambda: tv.DataParallel(zer=2), TypeError, "its knobs are dp, zero, bucket_mb, inner"),
+        (lambda: tv.Megatron(tp=0), ValueError, "tp=0 is too small: the least that works is 1"),
+        (lambda: tv.Megatron(tp=65), ValueError, "tp=65 is too large: the most that works is 64"),
+        (lambda: tv.Megatron(tp="4"), ValueError, "tp must be a whole number, not '4'"),
+        (lambda: tv.Megatron(sp=2), ValueError, "sp=2 is not possible: use True or False"),
+        (lambda: tv.DataParallel(zero=4), ValueError, "zero=4 is not possible: use 0, 1, 2 or 3"),
+        (lambda: tv.DataParallel(zero=True), ValueError, "zero=True is not possible"),
+        (lambda: tv.DataParallel(bucket_mb=0), ValueError, "the nearest that works is 0.001"),
+        (
+            lambda: tv.DataParallel(bucket_mb="1"),
+            ValueError,
+            "bucket_mb must be a number from 0.001 to 1000.0, not '1'",
+        ),
+        (lambda: tv.DataParallel(bucket_mb=float("nan")), ValueError, "must be a number"),
+        (lambda: tv.DataParallel(inner=3), ValueError, "inner=3 is not possible"),
+        (lambda: tv.DataParallel(inner=tv.DataParallel()), ValueError, "without a dp axis"),
+    ],
+)
 def test_bad_knobs(make, kind, message):
     with pytest.raises(kind) as error:
         make()
@@ -205,6 +231,7 @@ def test_bad_knobs(make, kind, message):
 
 def test_knobs_carry_what_a_widget_needs():
     from dataclasses import fields
+
     knobs = {f.name: f.metadata for f in fields(tv.DataParallel) if f.metadata}
     assert knobs.keys() == {"dp", "zero", "bucket_mb"}
     assert knobs["zero"]["choices"] == (0, 1, 2, 3) and knobs["dp"]["low"] == 1

@@ -6,13 +6,16 @@ import tpviz as tv
 from tpviz import GPT, peers
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: peers.FSDP2(0), "dp=0 is too small: the least that works is 1"),
-    (lambda: peers.DDP(dp=-1), "dp=-1 is too small"),
-    (lambda: peers.DTensorTP("2"), "tp must be a whole number, not '2'"),
-    (lambda: peers.DTensorTP(True), "tp must be a whole number, not True"),
-    (lambda: peers.DDP(bucket_mb=0), "bucket_mb=0 is not between"),
-])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: peers.FSDP2(0), "dp=0 is too small: the least that works is 1"),
+        (lambda: peers.DDP(dp=-1), "dp=-1 is too small"),
+        (lambda: peers.DTensorTP("2"), "tp must be a whole number, not '2'"),
+        (lambda: peers.DTensorTP(True), "tp must be a whole number, not True"),
+        (lambda: peers.DDP(bucket_mb=0), "bucket_mb=0 is not between"),
+    ],
+)
 def test_knobs_that_cannot_be(make, message):
     with pytest.raises(ValueError, match=message):
         make()
@@ -35,7 +38,9 @@ def test_one_pool_runs_them_in_any_order():
     """DTensor remembers meshes, and the groups of an earlier run's are gone."""
     workload = GPT(layers=1, hidden=16, heads=4, seq=8, batch=4)
     tensor, data = peers.DTensorTP(tp=2), peers.FSDP2(dp=2)
-    ledgers = [tv.run(peer, workload, steps=1, memory=False, progress=False).ledger()
-               for peer in (tensor, tensor, data, data, tensor)]
+    ledgers = [
+        tv.run(peer, workload, steps=1, memory=False, progress=False).ledger()
+        for peer in (tensor, tensor, data, data, tensor)
+    ]
     assert ledgers[0] == ledgers[1] == ledgers[4] and ledgers[2] == ledgers[3]
     assert ledgers[0].total()[0] == 4 and ledgers[2].total()[0] == 5

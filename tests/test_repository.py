@@ -47,9 +47,12 @@ def test_notebook_is_stored_clean(path):
 
 def test_no_machine_paths_in_tracked_files():
     machine = re.compile(r"(?<![\w.])/(?:work|farm|root|home/\w+)/")
-    hits = [f"{p.relative_to(ROOT)}:{i}: {line.strip()[:80]}" for p in tracked()
-            for i, line in enumerate(text_of(p).splitlines(), 1) if machine.search(line)
-            and p != Path(__file__)]
+    hits = [
+        f"{p.relative_to(ROOT)}:{i}: {line.strip()[:80]}"
+        for p in tracked()
+        for i, line in enumerate(text_of(p).splitlines(), 1)
+        if machine.search(line) and p != Path(__file__)
+    ]
     assert hits == []
 
 
@@ -63,8 +66,11 @@ def text_of(path):
 
 def test_files_are_short():
     code = [p for p in tracked() if p.suffix in (".py", ".js", ".css")]
-    long = {str(p.relative_to(ROOT)): n for p in code
-            if (n := len(p.read_text().splitlines())) > LONG_LINES}
+    long = {
+        str(p.relative_to(ROOT)): n
+        for p in code
+        if (n := len(p.read_text().splitlines())) > LONG_LINES
+    }
     assert set(long) == set(LONG_FILES), f"over {LONG_LINES} lines: {long}; excused: {LONG_FILES}"
 
 
@@ -112,17 +118,24 @@ def test_versions_agree():
 
 
 def test_pins_agree():
-    pins = [set(re.findall(r"^([\w.-]+==[\w.]+)$", (ROOT / name).read_text(), re.M))
-            for name in ("constraints.txt", "binder/requirements.txt")]
+    pins = [
+        set(re.findall(r"^([\w.-]+==[\w.]+)$", (ROOT / name).read_text(), re.M))
+        for name in ("constraints.txt", "binder/requirements.txt")
+    ]
     assert pins[1] <= pins[0]
 
 
 def test_wheel_ships_the_widgets_files(tmp_path):
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
-                   cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
     [wheel] = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assets = {str(p.relative_to(ROOT)) for p in (ROOT / "tpviz").rglob("*")
-              if p.suffix in (".js", ".css")}
+    assets = {
+        str(p.relative_to(ROOT)) for p in (ROOT / "tpviz").rglob("*") if p.suffix in (".js", ".css")
+    }
     assert assets
     assert assets <= names

@@ -9,7 +9,8 @@ def test_the_header_first_and_every_cell_escaped():
     assert html_table(ROWS, "class='x'") == (
         "<table class='x'><tr><th>what</th><th>bytes</th></tr>"
         "<tr><td>a &lt; b</td><td>8</td></tr><tr><td>&#x27;c&#x27; &amp; d</td><td>16</td></tr>"
-        "</table>")
+        "</table>"
+    )
 
 
 def test_every_cell_has_its_columns_style():

@@ -40,6 +40,7 @@ def with_advice(check):
     Where nothing would be accepted, since something else is wrong too, it offers what at least is
     not refused for the same reason.
     """
+
     @wraps(check)
     def checked(strategy, workload):
         try:
@@ -57,20 +58,27 @@ def with_advice(check):
 
 def _tried(check, strategy, workload, clash):
     """The `tpviz.checks.Clash` with only such values as work."""
+
     def verdict(variants):
-        """"works", "helps" or "" of the best of some (strategy, workload) not made yet."""
+        """ "works", "helps" or "" of the best of some (strategy, workload) not made yet."""
         found = {_verdict(check, variant, clash.size_name) for variant in variants}
         return next((word for word in ("works", "helps") if word in found), "")
 
     def of_parts(words):
-        return lambda value: verdict(
-            (lambda v=v: (v(), workload)) for v in strategy.variants(clash.parts_name, value)
-        ) in words
+        return lambda value: (
+            verdict(
+                (lambda v=v: (v(), workload)) for v in strategy.variants(clash.parts_name, value)
+            )
+            in words
+        )
 
     def of_size(words):
-        return lambda value: verdict(
-            (lambda v=v: (strategy, v())) for v in changed(workload, clash.size_name, value)
-        ) in words
+        return lambda value: (
+            verdict(
+                (lambda v=v: (strategy, v())) for v in changed(workload, clash.size_name, value)
+            )
+            in words
+        )
 
     found = clash.where(of_parts({"works"}), of_size({"works"}))
     if any((*found.near_parts, *found.near_sizes)):

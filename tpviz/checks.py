@@ -39,11 +39,17 @@ class Clash:
             axis, ranks = self.shared
             size, over = f"{self.size_name}={self.size * ranks}", f" over {axis}={ranks}"
             over += f" leaves {self.size}, which"
-        advice = ", or ".join(f"{name}={_either(values)}" for name, values in (
-            (self.parts_name, _first(self.near_parts)), (self.size_name, _first(self.near_sizes)))
-            if values)
-        return (f"{size}{over} does not split evenly over {self.parts_name}={self.parts}"
-                + (f": use {advice}" if advice else ""))
+        advice = ", or ".join(
+            f"{name}={_either(values)}"
+            for name, values in (
+                (self.parts_name, _first(self.near_parts)),
+                (self.size_name, _first(self.near_sizes)),
+            )
+            if values
+        )
+        return f"{size}{over} does not split evenly over {self.parts_name}={self.parts}" + (
+            f": use {advice}" if advice else ""
+        )
 
     def error(self):
         """The ``ValueError`` that says so, with this as its ``clash``."""
@@ -53,13 +59,19 @@ class Clash:
 
     def outside(self, axis, ranks):
         """The same of the whole size, of which each of ``ranks`` has a part."""
-        return replace(self, shared=(axis, ranks), near_sizes=tuple(
-            [size * ranks for size in side] for side in self.near_sizes))
+        return replace(
+            self,
+            shared=(axis, ranks),
+            near_sizes=tuple([size * ranks for size in side] for side in self.near_sizes),
+        )
 
     def where(self, parts_work, size_works):
         """The same with only such values offered as work: functions of one value."""
-        return replace(self, near_parts=_nearest(self.near_parts, parts_work),
-                       near_sizes=_nearest(self.near_sizes, size_works))
+        return replace(
+            self,
+            near_parts=_nearest(self.near_parts, parts_work),
+            near_sizes=_nearest(self.near_sizes, size_works),
+        )
 
 
 def divides(size_name, size, parts_name, parts, also=0, step=1, within=0):
@@ -76,10 +88,13 @@ def divides(size_name, size, parts_name, parts, also=0, step=1, within=0):
         sizes = _around(size, [s for s in divisors(within) if s % step == 0])
     else:
         below = size // step * step
-        sizes = ([s for k in range(NEAR) if (s := below - k * step) > 0],
-                 [below + (k + 1) * step for k in range(NEAR)])
-    raise Clash(size_name, size, parts_name, parts, _around(parts, divisors(gcd(size, also))),
-                sizes).error()
+        sizes = (
+            [s for k in range(NEAR) if (s := below - k * step) > 0],
+            [below + (k + 1) * step for k in range(NEAR)],
+        )
+    raise Clash(
+        size_name, size, parts_name, parts, _around(parts, divisors(gcd(size, also))), sizes
+    ).error()
 
 
 def whole_number(name, value, low=1, high=None):
@@ -89,9 +104,11 @@ def whole_number(name, value, low=1, high=None):
     except TypeError:
         raise ValueError(f"{name} must be a whole number, not {value!r}") from None
     if abs(whole) > MOST:  # in words: Python writes no numbers of thousands of digits
-        raise ValueError(f"{name} is a number of {whole.bit_length()} bits, which is too "
-                         f"{'small' if whole < 0 else 'large'}: the most that works is "
-                         f"{MOST if high is None else high}")
+        raise ValueError(
+            f"{name} is a number of {whole.bit_length()} bits, which is too "
+            f"{'small' if whole < 0 else 'large'}: the most that works is "
+            f"{MOST if high is None else high}"
+        )
     if low is not None and whole < low:
         raise ValueError(f"{name}={whole} is too small: the least that works is {low}")
     if high is not None and whole > high:
@@ -104,8 +121,10 @@ def number(name, value, low, high):
     if isinstance(value, bool) or not isinstance(value, Real) or value != value:
         raise ValueError(f"{name} must be a number from {low} to {high}, not {value!r}")
     if not low <= value <= high:
-        raise ValueError(f"{name}={value} is not between {low} and {high}: "
-                         f"the nearest that works is {low if value < low else high}")
+        raise ValueError(
+            f"{name}={value} is not between {low} and {high}: "
+            f"the nearest that works is {low if value < low else high}"
+        )
     return float(value)
 
 

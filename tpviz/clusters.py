@@ -13,19 +13,23 @@ from tpviz.checks import one_of, whole_number
 
 from .cluster import Cluster, Device, Dimension, Level
 
-A100_PCIE = Device({"float16": 250e12, "bfloat16": 250e12, "float32": 19.5e12}, 80e9, 1.935e12,
-                   "A100 80GB PCIe")
+A100_PCIE = Device(
+    {"float16": 250e12, "bfloat16": 250e12, "float32": 19.5e12}, 80e9, 1.935e12, "A100 80GB PCIe"
+)
 """16-bit GEMMs: 250 TFLOP/s, as the estimate this box is for assumes (265 measured in its traces at
 4096^3); float32 and memory nominal."""
-A100_SXM = Device({"float16": 280e12, "bfloat16": 280e12, "float32": 19.5e12}, 40e9, 1.555e12,
-                  "A100 40GB SXM")
+A100_SXM = Device(
+    {"float16": 280e12, "bfloat16": 280e12, "float32": 19.5e12}, 40e9, 1.555e12, "A100 40GB SXM"
+)
 """16-bit GEMMs measured by AxoNN's authors (280 of 312 TFLOP/s, recalled); the rest nominal."""
-H100_SXM = Device({"float16": 813e12, "bfloat16": 813e12, "float32": 67e12}, 80e9, 3.35e12,
-                  "H100 80GB SXM")
+H100_SXM = Device(
+    {"float16": 813e12, "bfloat16": 813e12, "float32": 67e12}, 80e9, 3.35e12, "H100 80GB SXM"
+)
 """16-bit GEMMs measured by AxoNN's authors on Alps (813 of 989 TFLOP/s, recalled); the rest
 nominal."""
-MI250X_GCD = Device({"float16": 125e12, "bfloat16": 125e12, "float32": 47.9e12}, 64e9, 1.6e12,
-                    "MI250X GCD")
+MI250X_GCD = Device(
+    {"float16": 125e12, "bfloat16": 125e12, "float32": 47.9e12}, 64e9, 1.6e12, "MI250X GCD"
+)
 """16-bit GEMMs measured by AxoNN's authors (125 of 191.5 TFLOP/s, recalled); the rest nominal."""
 TPU_V3 = Device({"bfloat16": 123e12, "float32": 123e12 / 6}, 32 * 2**30, 900e9, "TPU v3 chip")
 """Nominal (Google Cloud's page on TPU v3); float32 as six bfloat16 passes, derived."""
@@ -55,9 +59,14 @@ def nvlink_pairs(pairs=4, rings="multi"):
     pairs = whole_number("pairs", pairs, 1, limits.RANKS // 2)
     sizes = range(4, 2 * pairs + 1, 2) if rings == "multi" else ()
     levels = [("NVLink", 2, 211e9, None, 10e-6), ("PCIe", pairs, 17e9, 34e9, 10e-6)]
-    return _cluster("NVLink-pair PCIe box", A100_PCIE, levels, rings=rings,
-                    table={(1, size): 32e9 for size in sizes},
-                    source="ColossalAI's profiler, ATP's traces; group bandwidth derived")
+    return _cluster(
+        "NVLink-pair PCIe box",
+        A100_PCIE,
+        levels,
+        rings=rings,
+        table={(1, size): 32e9 for size in sizes},
+        source="ColossalAI's profiler, ATP's traces; group bandwidth derived",
+    )
 
 
 def nvswitch(gpus=8):
@@ -89,8 +98,10 @@ def perlmutter(nodes=2):
     80 GB/s out of a node: the same code. So beta_inter / min(4, P) of AxoNN holds for P concurrent
     rings of a node. Latencies: constants of NCCL's tuner.
     """
-    levels = [("NVLink", 4, 76e9, 225e9, 3.4e-6, None, True),
-              ("Slingshot", nodes, 20e9, None, 9.6e-6, 4)]
+    levels = [
+        ("NVLink", 4, 76e9, 225e9, 3.4e-6, None, True),
+        ("Slingshot", nodes, 20e9, None, 9.6e-6, 4),
+    ]
     table = {(1, 2): 76e9, (1, 4): 225e9, (2, 2): 76e9}
     return _cluster("Perlmutter", A100_SXM, levels, table=table, source="AxoNN's code")
 
@@ -103,8 +114,11 @@ def frontier(nodes=2):
     a node 40 GB/s by the same code, halved there from 80, so 40 / min(8, P) for P concurrent rings.
     Latencies: constants of NCCL's tuner, as for Perlmutter.
     """
-    levels = [("package", 2, 129e9, None, 3.4e-6), ("node", 4, 36e9, 135e9, 3.4e-6, None, True),
-              ("Slingshot", nodes, 10e9, None, 9.6e-6, 4)]
+    levels = [
+        ("package", 2, 129e9, None, 3.4e-6),
+        ("node", 4, 36e9, 135e9, 3.4e-6, None, True),
+        ("Slingshot", nodes, 10e9, None, 9.6e-6, 4),
+    ]
     rates = {(1, 2): 129, (1, 4): 52, (1, 8): 135, (2, 2): 50, (2, 4): 72, (4, 2): 36}
     table = {key: rate * 1e9 for key, rate in rates.items()}
     return _cluster("Frontier", MI250X_GCD, levels, table=table, source="AxoNN's code")

@@ -36,8 +36,10 @@ def main(arguments=None):
     torch.set_num_threads(1)  # as every rank has
     reference, taken = timed(train_reference, workload, options.steps)
     print(f"one process: {taken:.1f} s, loss {reference[0]:.4f} -> {reference[-1]:.4f}")
-    passed = [show(name, strategy, workload, reference, options.out)
-              for name, strategy in strategies.items()]
+    passed = [
+        show(name, strategy, workload, reference, options.out)
+        for name, strategy in strategies.items()
+    ]
     tv.shutdown()
     print(farewell(options.out, strategies))
     return 0 if all(passed) else 1
@@ -68,8 +70,10 @@ def show(name, strategy, workload, reference, out):
     badge = trace.badge
     print(f"\n{strategy!r}\n{strategy.world_size} real ranks ({badge}): {taken:.1f} s")
     print(loss_table(reference, losses))
-    print(f"largest difference of a loss: {largest:.1e}, "
-          f"{'at rounding level' if largest < TOLERANCE else 'TOO MUCH'}\n")
+    print(
+        f"largest difference of a loss: {largest:.1e}, "
+        f"{'at rounding level' if largest < TOLERANCE else 'TOO MUCH'}\n"
+    )
     differences = trace.ledger().diff(strategy.ledger(workload), ("measured", "formula"))
     verdict = "DIFFERS from" if differences else "=="
     print(f"{trace.ledger()}\nmeasured ledger {verdict} the formula")
@@ -81,8 +85,11 @@ def show(name, strategy, workload, reference, out):
 def loss_table(reference, losses, rows=6):
     """Some steps of both trainings as text."""
     chosen = sorted({round(i) for i in np.linspace(0, len(losses) - 1, rows)})
-    lines = [f"{i + 1:6}  {one:11.6f}  {four:9.6f}  {four - one:+10.1e}"
-             for i in chosen for one, four in [(reference[i], losses[i])]]
+    lines = [
+        f"{i + 1:6}  {one:11.6f}  {four:9.6f}  {four - one:+10.1e}"
+        for i in chosen
+        for one, four in [(reference[i], losses[i])]
+    ]
     return "\n".join(["  step  one process    4 ranks  difference", *lines])
 
 
@@ -90,8 +97,12 @@ def write_pictures(name, strategy, trace, reference, out):
     """The page and the Chrome trace of the last steps; earlier ones only make them larger."""
     last = trace.where(np.isin(trace["step"], trace.steps[-DRAWN_STEPS:])).rebased()
     losses = f"<pre>{escape(loss_table(reference, trace.meta['losses'], rows=12))}</pre>"
-    write_page(out / page_name(name), last, title=f"{strategy!r} on {strategy.world_size} ranks",
-               sections=[("The loss beside one process", losses), ("The other run", links(name))])
+    write_page(
+        out / page_name(name),
+        last,
+        title=f"{strategy!r} on {strategy.world_size} ranks",
+        sections=[("The loss beside one process", losses), ("The other run", links(name))],
+    )
     last.to_chrome(out / f"{name}.trace.json")
 
 
@@ -102,8 +113,10 @@ def page_name(name):
 
 def links(name):
     """Each page names the other."""
-    other, words = {"tp4": ("tp2_dp2", "tensor inside data parallelism"),
-                    "tp2_dp2": ("tp4", "1D tensor parallelism over all four ranks")}[name]
+    other, words = {
+        "tp4": ("tp2_dp2", "tensor inside data parallelism"),
+        "tp2_dp2": ("tp4", "1D tensor parallelism over all four ranks"),
+    }[name]
     return f"<p>The same training, cut the other way: <a href='{page_name(other)}'>{words}</a>.</p>"
 
 
@@ -111,9 +124,11 @@ def farewell(out, strategies):
     """What was written, and what to do next."""
     pages = "\n".join(f"  {out / page_name(name)}" for name in strategies)
     traces = "\n".join(f"  {out / name}.trace.json" for name in strategies)
-    return (f"\nOpen in a browser (timeline, mesh, ledger; no network needed):\n{pages}\n"
-            f"Chrome traces, for Perfetto (ui.perfetto.dev) or chrome://tracing:\n{traces}\n"
-            "Next: `make lab` opens the first notebook.")
+    return (
+        f"\nOpen in a browser (timeline, mesh, ledger; no network needed):\n{pages}\n"
+        f"Chrome traces, for Perfetto (ui.perfetto.dev) or chrome://tracing:\n{traces}\n"
+        "Next: `make lab` opens the first notebook."
+    )
 
 
 if __name__ == "__main__":

@@ -29,8 +29,12 @@ def check(what, size, name, or_more=False):
     """
     most = globals()[name]
     if size > most:
-        allow = (f"set tpviz.limits.{name} to more" if or_more
-                 else f"tpviz.limits.{name} = {size} before the call allows it")
-        raise ValueError(f"{what} {size}{' or more' * or_more}, which is more than the limit of "
-                         f"{most}: {allow}")
+        allow = (
+            f"set tpviz.limits.{name} to more"
+            if or_more
+            else f"tpviz.limits.{name} = {size} before the call allows it"
+        )
+        raise ValueError(
+            f"{what} {size}{' or more' * or_more}, which is more than the limit of {most}: {allow}"
+        )
     return size

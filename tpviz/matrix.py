@@ -86,15 +86,19 @@ class CommunicationMatrix:
         """(d1, d2), if the mesh is two sizes that make up all ranks; else ``ValueError``."""
         sizes = mesh.shape if isinstance(mesh, Mesh) else mesh
         if not isinstance(sizes, (tuple, list)) or len(sizes) != 2:
-            raise ValueError(f"mesh={mesh!r} must be two sizes (d1, d2), as in "
-                             f"({self.world_size}, 1)")
+            raise ValueError(
+                f"mesh={mesh!r} must be two sizes (d1, d2), as in ({self.world_size}, 1)"
+            )
         d1, d2 = (whole_number(f"d{k + 1} of mesh", size) for k, size in enumerate(sizes))
         if d1 * d2 != self.world_size:
             fits = [d for d in divisors(self.world_size) if d <= d2][-1]
             other = f", or communication_matrix(cluster, {d1 * d2})"
-            raise ValueError(f"mesh=({d1}, {d2}) has {d1 * d2} ranks, but this matrix is of "
-                             f"{self.world_size}: use ({self.world_size // fits}, {fits})"
-                             + other * (d1 * d2 <= self.cluster.size))
+            raise ValueError(
+                f"mesh=({d1}, {d2}) has {d1 * d2} ranks, but this matrix is of "
+                f"{self.world_size}: use ({self.world_size // fits}, {fits})"
+                + other
+                * (d1 * d2 <= self.cluster.size)
+            )
         return d1, d2
 
     @property
@@ -136,21 +140,30 @@ class CommunicationMatrix:
         for mesh in self.meshes:
             row = [f"({mesh[0]}, {mesh[1]})"]
             for entry in self.on(mesh):
-                row += ["-"] * 3 if entry is None else [
-                    rate(entry.bandwidth), show_seconds(entry.latency), entry.source]
+                row += (
+                    ["-"] * 3
+                    if entry is None
+                    else [rate(entry.bandwidth), show_seconds(entry.latency), entry.source]
+                )
             table.append(row)
         return table
 
     def describe(self, mesh=None):
         """The tiers, and the entries of a mesh (of all meshes when left out), in words."""
-        lines = [f"Communication matrix of {self.world_size} ranks on {self.cluster.caption} "
-                 f"({self.badge})."]
+        lines = [
+            f"Communication matrix of {self.world_size} ranks on {self.cluster.caption} "
+            f"({self.badge})."
+        ]
         lines += [f"{self.words(tier)}." for tier in self.tiers]
         for sizes in self.meshes if mesh is None else [self.check_mesh(mesh)]:
-            gets = [f"d{k + 1} gets {rate(e.bandwidth)}, {show_seconds(e.latency)} a hop, "
-                    f"{e.source}" for k, e in enumerate(self.on(sizes)) if e]
-            lines.append(f"On mesh ({sizes[0]}, {sizes[1]}) " + ("; ".join(gets) or "nothing is "
-                         "sent") + ".")
+            gets = [
+                f"d{k + 1} gets {rate(e.bandwidth)}, {show_seconds(e.latency)} a hop, {e.source}"
+                for k, e in enumerate(self.on(sizes))
+                if e
+            ]
+            lines.append(
+                f"On mesh ({sizes[0]}, {sizes[1]}) " + ("; ".join(gets) or "nothing is sent") + "."
+            )
         source = [f"Source: {self.cluster.source}."] if self.cluster.source else []
         return " ".join(lines + source)
 
@@ -158,8 +171,10 @@ class CommunicationMatrix:
         """A tier in words."""
         out = "out of a rank" if self.cluster.torus else "out of one"
         of = "ring of " if self.cluster.torus else ""
-        return (f"{tier.name}: {of}{tier.units}{'' if of else ' units'}, {rate(tier.p2p)} between "
-                f"two, {rate(tier.group)} {out}, {show_seconds(tier.latency)} a hop")
+        return (
+            f"{tier.name}: {of}{tier.units}{'' if of else ' units'}, {rate(tier.p2p)} between "
+            f"two, {rate(tier.group)} {out}, {show_seconds(tier.latency)} a hop"
+        )
 
     def to_svg(self, mesh=None, theme="auto"):
         """The matrix of pairs as nested blocks, and beside it a mesh (d1, d2) with what its axes
@@ -172,8 +187,10 @@ class CommunicationMatrix:
 
     def __repr__(self):
         measured = sum(entry.source == "measured" for entry in self.entries.values())
-        return (f"<CommunicationMatrix of {self.world_size} ranks on {self.cluster.caption}: "
-                f"{len(self.entries)} entries, {measured} measured>")
+        return (
+            f"<CommunicationMatrix of {self.world_size} ranks on {self.cluster.caption}: "
+            f"{len(self.entries)} entries, {measured} measured>"
+        )
 
 
 def communication_matrix(cluster, world_size=None):
@@ -185,8 +202,10 @@ def communication_matrix(cluster, world_size=None):
     badge = getattr(cluster, "badge", None)  # of a Calibration: a verb, so a layer above
     cluster = getattr(cluster, "cluster", cluster)
     if not isinstance(cluster, Cluster):
-        raise ValueError("first comes a cluster such as tv.clusters.nvlink_pairs(), or a "
-                         f"tv.calibrate(), not {cluster!r}")
+        raise ValueError(
+            "first comes a cluster such as tv.clusters.nvlink_pairs(), or a "
+            f"tv.calibrate(), not {cluster!r}"
+        )
     world_size = whole_number("world_size", cluster.size if world_size is None else world_size)
     cluster.check_world(world_size)
     entries = {}
@@ -199,8 +218,13 @@ def communication_matrix(cluster, world_size=None):
                 source = "measured" if key in cluster.table else "derived"
                 entries[key] = Entry(*key, link.bandwidth, link.latency, source)
     sources = sorted({entry.source for entry in entries.values()})
-    return CommunicationMatrix(cluster, world_size, _tiers(cluster), dict(sorted(entries.items())),
-                               badge or " and ".join(sources) or "derived")
+    return CommunicationMatrix(
+        cluster,
+        world_size,
+        _tiers(cluster),
+        dict(sorted(entries.items())),
+        badge or " and ".join(sources) or "derived",
+    )
 
 
 def rate(bandwidth):
@@ -210,8 +234,17 @@ def rate(bandwidth):
 
 def _tiers(cluster):
     if cluster.levels:
-        return tuple(Tier(part.name, part.units, part.p2p, part.group, part.latency)
-                     for part in cluster.levels)
-    return tuple(Tier(part.name, part.size, part.bandwidth * part.links,
-                      min(2, part.size - 1) * part.bandwidth * part.links, part.latency)
-                 for part in cluster.torus)
+        return tuple(
+            Tier(part.name, part.units, part.p2p, part.group, part.latency)
+            for part in cluster.levels
+        )
+    return tuple(
+        Tier(
+            part.name,
+            part.size,
+            part.bandwidth * part.links,
+            min(2, part.size - 1) * part.bandwidth * part.links,
+            part.latency,
+        )
+        for part in cluster.torus
+    )

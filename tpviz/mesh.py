@@ -22,7 +22,8 @@ class Mesh:
     def __post_init__(self):
         if not isinstance(self.axes, Mapping) or not self.axes:
             raise ValueError(
-                f'a mesh needs at least one axis, as in Mesh({{"tp": 4}}), not {self.axes!r}')
+                f'a mesh needs at least one axis, as in Mesh({{"tp": 4}}), not {self.axes!r}'
+            )
         for name in self.axes:
             if not isinstance(name, str) or not name.isidentifier():
                 raise ValueError(f"axis name {name!r} must be a plain word such as 'tp'")
@@ -53,7 +54,8 @@ class Mesh:
         rank = whole_number("rank", rank, low=None)
         if not 0 <= rank < self.size:
             raise ValueError(
-                f"rank {rank} is not in this mesh of {self.size}: use 0 to {self.size - 1}")
+                f"rank {rank} is not in this mesh of {self.size}: use 0 to {self.size - 1}"
+            )
         found = {}
         for name in reversed(self.names):
             rank, found[name] = divmod(rank, self.axes[name])
@@ -63,7 +65,8 @@ class Mesh:
         """The rank at the given coordinate of every axis."""
         if coords.keys() != self.axes.keys():
             raise ValueError(
-                f"give every axis of {', '.join(self.names)}, not {', '.join(coords) or 'none'}")
+                f"give every axis of {', '.join(self.names)}, not {', '.join(coords) or 'none'}"
+            )
         rank = 0
         for name, size in self.axes.items():
             place = whole_number(name, coords[name], low=None)
@@ -75,7 +78,7 @@ class Mesh:
     def group(self, rank, axis):
         """Global ranks that differ from ``rank`` along ``axis`` only, in order, itself included."""
         self.check_axis(axis)
-        stride = prod(self.shape[self.names.index(axis) + 1:])
+        stride = prod(self.shape[self.names.index(axis) + 1 :])
         first = rank - self.coords(rank)[axis] * stride
         return list(range(first, first + stride * self.axes[axis], stride))
 
@@ -96,9 +99,12 @@ class Mesh:
         be told).
         """
         import torch.distributed as dist
+
         if dist.get_world_size() != self.size:
-            raise ValueError(f"a mesh of {self.size} ranks {self.axes} does not fit "
-                             f"a world of {dist.get_world_size()}")
+            raise ValueError(
+                f"a mesh of {self.size} ranks {self.axes} does not fit "
+                f"a world of {dist.get_world_size()}"
+            )
         groups, mesh = _made.get((self, device_type), ([], None))
         if mesh is None or not all(map(_exists, groups)):
             groups, mesh = _made[self, device_type] = self._make(device_type)
@@ -111,27 +117,36 @@ class Mesh:
         To be called on every rank of the world, after `device_mesh`.
         """
         import torch.distributed as dist
+
         key = (self, device_type, axis, name, places)
         made = _made.get(key)
         if made is None or not all(map(_exists, made)):
-            several = [members if places is None else [members[i] for i in places]
-                       for members in self.groups(axis)]
-            groups = [(members, dist.new_group(members, group_desc=f"mesh_{name}"))
-                      for members in several]
+            several = [
+                members if places is None else [members[i] for i in places]
+                for members in self.groups(axis)
+            ]
+            groups = [
+                (members, dist.new_group(members, group_desc=f"mesh_{name}")) for members in several
+            ]
             made = _made[key] = [group for members, group in groups if dist.get_rank() in members]
         return made[0] if made else None
 
     def _make(self, device_type):
         import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
+
         # Every rank makes every group: those made by their members alone take their name from the
         # members, so one made anew after its end would meet its own old keys in the store.
-        made = [(members, dist.new_group(members, group_desc=f"mesh_{axis}"))
-                for axis in self.names for members in self.groups(axis)]
+        made = [
+            (members, dist.new_group(members, group_desc=f"mesh_{axis}"))
+            for axis in self.names
+            for members in self.groups(axis)
+        ]
         groups = [group for members, group in made if dist.get_rank() in members]
         ranks = _nested(list(range(self.size)), self.shape)
-        mesh = DeviceMesh.from_group(groups if len(groups) > 1 else groups[0], device_type, ranks,
-                                     mesh_dim_names=self.names)
+        mesh = DeviceMesh.from_group(
+            groups if len(groups) > 1 else groups[0], device_type, ranks, mesh_dim_names=self.names
+        )
         return groups, mesh
 
 
@@ -147,11 +162,12 @@ def forget():
 def _exists(group):
     """Whether a group is still there: ranks of the pool leave those of earlier jobs."""
     import torch.distributed as dist
+
     return group in dist.distributed_c10d._world.pg_map
 
 
 def _nested(flat, shape):
     """A flat list as nested lists of ``shape``, row-major."""
     for size in reversed(shape[1:]):
-        flat = [flat[i:i + size] for i in range(0, len(flat), size)]
+        flat = [flat[i : i + size] for i in range(0, len(flat), size)]
     return flat

@@ -41,7 +41,8 @@ def register(cls):
         unknown = [name for name in kwargs if name not in names]
         if unknown:
             raise TypeError(
-                f"{cls.__name__} has no knob {unknown[0]!r}; its knobs are {', '.join(names)}")
+                f"{cls.__name__} has no knob {unknown[0]!r}; its knobs are {', '.join(names)}"
+            )
         make(self, *args, **kwargs)
 
     cls.__init__, cls.check = __init__, with_advice(cls.check)
@@ -114,8 +115,12 @@ class Strategy:
         ``Megatron(tp=2) * DataParallel(dp=4, zero=1)``
         """
         inner, axes = getattr(self, "inner", None), self.axes
-        words = [f"{f.name}={value!r}" for f in fields(self) if f.metadata
-                 if (value := getattr(self, f.name)) != f.default or f.name in axes]
+        words = [
+            f"{f.name}={value!r}"
+            for f in fields(self)
+            if f.metadata
+            if (value := getattr(self, f.name)) != f.default or f.name in axes
+        ]
         own = f"{type(self).__name__}({', '.join(words)})"
         return f"{inner.short} * {own}" if inner else own
 
@@ -146,8 +151,9 @@ class Strategy:
     def communication(self, workload, cluster, mesh=None):
         """Seconds of a step's communication in the blocks, by the scheme's own formula: bytes over
         bandwidth, nothing hidden. Raises ``NotImplementedError`` where a scheme has none."""
-        raise NotImplementedError(f"{type(self).__name__} has no formula of its communication "
-                                  "alone")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no formula of its communication alone"
+        )
 
     def variants(self, name, value):
         """Functions that make this strategy with a knob, or the product of several, changed to
@@ -189,8 +195,10 @@ class Strategy:
         for outer, inner in pairs:
             if getattr(outer, "inner", inner) is None and not hasattr(inner, "inner"):
                 return replace(outer, inner=inner)
-        raise ValueError(f"cannot combine {self!r} with {other!r}: one of the two must be "
-                         "a DataParallel that has no inner strategy yet, the other must not be one")
+        raise ValueError(
+            f"cannot combine {self!r} with {other!r}: one of the two must be "
+            "a DataParallel that has no inner strategy yet, the other must not be one"
+        )
 
 
 def _values(f, world_size):

@@ -15,8 +15,15 @@ import numpy as np
 
 from .checks import divides, one_of, settle, whole_number
 
-MOST = {"layers": 1024, "hidden": 10**6, "heads": 10**6, "seq": 10**9, "batch": 10**9,
-        "mlp_ratio": 10**3, "vocab": 10**9}  # of each size; FLOPs and bytes of a step stay finite
+MOST = {
+    "layers": 1024,
+    "hidden": 10**6,
+    "heads": 10**6,
+    "seq": 10**9,
+    "batch": 10**9,
+    "mlp_ratio": 10**3,
+    "vocab": 10**9,
+}  # of each size; FLOPs and bytes of a step stay finite
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes per element
 
 
@@ -73,12 +80,20 @@ class GPT:
         h, f = self.hidden, self.mlp_ratio * self.hidden
         shapes = {"embed.token.weight": (self.vocab, h), "embed.position.weight": (self.seq, h)}
         for i in range(self.layers):
-            part = {"norm1.weight": (h,), "norm1.bias": (h,),
-                    "attention.qkv.weight": (3 * h, h), "attention.qkv.bias": (3 * h,),
-                    "attention.out.weight": (h, h), "attention.out.bias": (h,),
-                    "norm2.weight": (h,), "norm2.bias": (h,),
-                    "mlp.up.weight": (f, h), "mlp.up.bias": (f,),
-                    "mlp.down.weight": (h, f), "mlp.down.bias": (h,)}
+            part = {
+                "norm1.weight": (h,),
+                "norm1.bias": (h,),
+                "attention.qkv.weight": (3 * h, h),
+                "attention.qkv.bias": (3 * h,),
+                "attention.out.weight": (h, h),
+                "attention.out.bias": (h,),
+                "norm2.weight": (h,),
+                "norm2.bias": (h,),
+                "mlp.up.weight": (f, h),
+                "mlp.up.bias": (f,),
+                "mlp.down.weight": (h, f),
+                "mlp.down.bias": (h,),
+            }
             shapes |= {f"blocks.{i}.{name}": shape for name, shape in part.items()}
         shapes |= {"norm.weight": (h,), "norm.bias": (h,)}
         return shapes if self.tied else shapes | {"head.weight": (self.vocab, h)}
@@ -127,6 +142,7 @@ def _with_batch(workload, batch):
 def _corpus(vocab):
     """The text of Python's own help topics, as int64 tokens below ``vocab``."""
     from pydoc_data.topics import topics
+
     text = "\n\n".join(topics[name] for name in sorted(topics))
     data = np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int64)
     if vocab >= 256:

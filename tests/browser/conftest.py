@@ -67,18 +67,39 @@ def _start(folder, comms_over_subshells):
     _write_settings(folder / "app", comms_over_subshells)
     shutil.copytree(ROOT / "notebooks", folder / "root", ignore=shutil.ignore_patterns(".*"))
     port, log = _free_port(), folder / "lab.log"
-    own = {name: str(folder / "home" / name.lower()) for name in (
-        "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR",
-        "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")}
+    own = {
+        name: str(folder / "home" / name.lower())
+        for name in (
+            "JUPYTER_CONFIG_DIR",
+            "JUPYTER_RUNTIME_DIR",
+            "JUPYTER_DATA_DIR",
+            "IPYTHONDIR",
+            "JUPYTERLAB_SETTINGS_DIR",
+            "JUPYTERLAB_WORKSPACES_DIR",
+        )
+    }
     with log.open("w") as output:
         server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
-             "--expose-app-in-browser",
-             "--IdentityProvider.token=", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}",
-             "--ServerApp.port_retries=0", f"--ServerApp.root_dir={folder / 'root'}",
-             f"--LabApp.app_settings_dir={folder / 'app'}"],
-            env={**os.environ, **own}, cwd=folder, start_new_session=True,
-            stdout=output, stderr=subprocess.STDOUT)
+            [
+                sys.executable,
+                "-m",
+                "jupyterlab",
+                "--no-browser",
+                "--allow-root",
+                "--expose-app-in-browser",
+                "--IdentityProvider.token=",
+                "--ServerApp.ip=127.0.0.1",
+                f"--ServerApp.port={port}",
+                "--ServerApp.port_retries=0",
+                f"--ServerApp.root_dir={folder / 'root'}",
+                f"--LabApp.app_settings_dir={folder / 'app'}",
+            ],
+            env={**os.environ, **own},
+            cwd=folder,
+            start_new_session=True,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
     url = f"http://127.0.0.1:{port}"
     _wait_until_up(server, url, log)
     return server, url

@@ -30,8 +30,13 @@ class LabPage:
 
     def __init__(self, page):
         self.page, self.problems, self.locator = page, [], page.locator
-        page.on("console", lambda message: message.type == "error" and self.problems.append(
-            f"{message.text} ({message.location.get('url', '')})"))
+        page.on(
+            "console",
+            lambda message: (
+                message.type == "error"
+                and self.problems.append(f"{message.text} ({message.location.get('url', '')})")
+            ),
+        )
         page.on("pageerror", lambda error: self.problems.append(str(error)))
 
     def open(self, url, notebook):
@@ -89,8 +94,11 @@ class View:
     def wait_past(self, generation, timeout_s=15):
         """Wait until the view has drawn something newer; returns its generation."""
         self.root.page.wait_for_function(
-            "([view, old]) => Number(view.dataset.generation) > old", polling="raf",
-            arg=[self.root.element_handle(), generation], timeout=timeout_s * 1000)
+            "([view, old]) => Number(view.dataset.generation) > old",
+            polling="raf",
+            arg=[self.root.element_handle(), generation],
+            timeout=timeout_s * 1000,
+        )
         return self.generation()
 
     # what blocks and the cube have in common: ranks to click, a strip of steps to play
@@ -136,8 +144,11 @@ def without_ranks(lab, notebook, words=("run=", "tv.run(", "tv.verify(", "tv.che
     """The name of a copy of a notebook without the cells that start ranks: those have any of the
     ``words``. Where all notebooks run, they run too; here it is about what is drawn."""
     whole = nbformat.read(lab.folder / notebook, as_version=4)
-    whole.cells = [cell for cell in whole.cells if cell.cell_type != "code"
-                   or not any(word in cell.source for word in words)]
+    whole.cells = [
+        cell
+        for cell in whole.cells
+        if cell.cell_type != "code" or not any(word in cell.source for word in words)
+    ]
     copy = notebook.replace(".ipynb", "_pictures.ipynb")
     nbformat.write(whole, lab.folder / copy)
     return copy

@@ -87,8 +87,10 @@ def explore(page):
     picture = box.locator(".tpviz-predicted")
     picture.locator("svg").first.wait_for()
     mesh = page.view(".tpv-mesh[data-ready]", box)
-    for change in (lambda: knob(box, "mesh").select_option(label="4 x 1, 4 ranks"),
-                   lambda: knob(box, "chunks").press("ArrowRight")):
+    for change in (
+        lambda: knob(box, "mesh").select_option(label="4 x 1, 4 ranks"),
+        lambda: knob(box, "chunks").press("ArrowRight"),
+    ):
         old = picture.inner_html()
         change()
         page.page.wait_for_function(DRAWN_ANEW, arg=[picture.element_handle(), old])

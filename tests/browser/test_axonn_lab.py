@@ -37,7 +37,8 @@ def wait_lit(view, names):
     view.root.page.wait_for_function(
         "([picture, names]) => [...picture.querySelectorAll('[data-lit=true]')]"
         ".map(e => e.dataset.case).join() === names",
-        arg=[view.root.element_handle(), ",".join(names)])
+        arg=[view.root.element_handle(), ",".join(names)],
+    )
 
 
 def keys_step(page, view):
@@ -64,6 +65,7 @@ def flowing(view):
 
 def knobs(page, view, box):
     """Sliders reach a grid that has a name, and one that does not fit; a check box redraws."""
+
     def slider(name):
         row = box.locator(f".widget-inline-hbox:has(> .widget-label:text-is('{name}'))")
         return row.locator(".noUi-handle").first

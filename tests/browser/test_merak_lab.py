@@ -57,6 +57,7 @@ def plays(view):
 
 def knobs(page, view, box):
     """A slider redraws, a menu takes another schedule, sizes that are refused are said."""
+
     def handle(name):
         row = box.locator(f".widget-inline-hbox:has(> .widget-label:text-is('{name}'))")
         return row.locator(".noUi-handle").first

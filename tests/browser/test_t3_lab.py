@@ -26,8 +26,9 @@ def plays(view):
     svg = view.locator("svg[role=application]")
     before = svg.inner_html()
     svg.press("Space")
-    view.root.page.wait_for_function("view => Number(view.dataset.step) > 30",
-                                     arg=view.root.element_handle())
+    view.root.page.wait_for_function(
+        "view => Number(view.dataset.step) > 30", arg=view.root.element_handle()
+    )
     svg.press("Space")
     view.locator("button", has_text="Play").wait_for()
     assert svg.inner_html() != before
@@ -38,7 +39,8 @@ def looks(page, view):
     svg = view.locator("svg[role=application]")
     svg.locator("[data-at]").nth(9).click()
     view.locator(".tpv-live", has_text="tile (2, 1), chunk 1, 1st in its order").wait_for(
-        state="attached")
+        state="attached"
+    )
     svg.locator("[data-chosen]").wait_for()
     svg.press("ArrowDown")
     view.locator(".tpv-live", has_text="tile (3, 1), chunk 1").wait_for(state="attached")

@@ -28,17 +28,20 @@ def test_a_kernel_takes_its_flops_or_its_bytes():
     assert DEVICE.time(2e12, 0, "float64") == 2.0  # not listed: the slowest that is
 
 
-@pytest.mark.parametrize("flops, message", [
-    ({}, "give FLOP/s by dtype"),
-    (1e12, "give FLOP/s by dtype"),
-    ({"float32": -1}, r"flops\['float32'\]=-1 must be a number above 0"),
-    ({"float32": nan}, "=nan must be a number above 0"),
-    ({"float32": inf}, "must be finite"),
-    ({"float32": True}, "=True must be a number above 0"),
-    ({"bf16": 1e12}, "'bf16', which is no dtype's name: write 'bfloat16'"),
-    ({"torch.float32": 1e12}, "write 'float32'"),
-    ({"fast": 1e12}, "use float64, float32"),
-])
+@pytest.mark.parametrize(
+    "flops, message",
+    [
+        ({}, "give FLOP/s by dtype"),
+        (1e12, "give FLOP/s by dtype"),
+        ({"float32": -1}, r"flops\['float32'\]=-1 must be a number above 0"),
+        ({"float32": nan}, "=nan must be a number above 0"),
+        ({"float32": inf}, "must be finite"),
+        ({"float32": True}, "=True must be a number above 0"),
+        ({"bf16": 1e12}, "'bf16', which is no dtype's name: write 'bfloat16'"),
+        ({"torch.float32": 1e12}, "write 'float32'"),
+        ({"fast": 1e12}, "use float64, float32"),
+    ],
+)
 def test_rates_that_cannot_be(flops, message):
     with pytest.raises(ValueError, match=message):
         Device(flops, 1e9, 1e9)
@@ -61,64 +64,84 @@ def test_nics_multiply_what_leaves_a_unit():
     assert Level("net", 2, 0.1, nics=3).slower(3, 1).group == pytest.approx(0.1)  # rounding is fine
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: Level("net", 2, 50e9, 40e9),
-     r"'net': one pair gets p2p=5e\+10.*group=4e\+10.*p2p up to 4e\+10, or group of 5e\+10"),
-    (lambda: Level("net", 2, 10e9, 45e9, nics=4),
-     r"group=4.5e\+10.*more than nics=4 of p2p=1e\+10 carry: use group up to 4e\+10, or nics=5"),
-    (lambda: Level("net", 2, 10e9, nics=0), "nics of level 'net'=0 is too small"),
-    (lambda: Level("net", 1, 10e9), "units of level 'net'=1 is too small: the least that works is"),
-    (lambda: Level("net", 2, -1), "p2p of level 'net'=-1 must be a number above 0"),
-    (lambda: Level("net", 2, nan), "p2p of level 'net'=nan"),
-    (lambda: Level("net", 2, 1e9, latency=-1e-6), "latency of level 'net'=-1e-06 must be"),
-    (lambda: Level("net", 2, 1e9, latency=inf), "latency of level 'net'=inf must be"),
-    (lambda: Level("net", 2, 1e9, direct=2), "direct of level 'net'=2 is not possible"),
-    (lambda: Level("", 2, 1e9), "a level needs a name"),
-    (lambda: Dimension("x", 4, 0), "bandwidth of dimension 'x'=0 must be a number above 0"),
-    (lambda: Dimension("x", 1, 1e9), "size of dimension 'x'=1 is too small"),
-    (lambda: Dimension("x", 4, 1e9, links=0), "links of dimension 'x'=0 is too small"),
-])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (
+            lambda: Level("net", 2, 50e9, 40e9),
+            r"'net': one pair gets p2p=5e\+10.*group=4e\+10.*p2p up to 4e\+10, or group of 5e\+10",
+        ),
+        (
+            lambda: Level("net", 2, 10e9, 45e9, nics=4),
+            r"group=4.5e\+10.*more than nics=4 of p2p=1e\+10 carry: "
+            r"use group up to 4e\+10, or nics=5",
+        ),
+        (lambda: Level("net", 2, 10e9, nics=0), "nics of level 'net'=0 is too small"),
+        (
+            lambda: Level("net", 1, 10e9),
+            "units of level 'net'=1 is too small: the least that works is",
+        ),
+        (lambda: Level("net", 2, -1), "p2p of level 'net'=-1 must be a number above 0"),
+        (lambda: Level("net", 2, nan), "p2p of level 'net'=nan"),
+        (lambda: Level("net", 2, 1e9, latency=-1e-6), "latency of level 'net'=-1e-06 must be"),
+        (lambda: Level("net", 2, 1e9, latency=inf), "latency of level 'net'=inf must be"),
+        (lambda: Level("net", 2, 1e9, direct=2), "direct of level 'net'=2 is not possible"),
+        (lambda: Level("", 2, 1e9), "a level needs a name"),
+        (lambda: Dimension("x", 4, 0), "bandwidth of dimension 'x'=0 must be a number above 0"),
+        (lambda: Dimension("x", 1, 1e9), "size of dimension 'x'=1 is too small"),
+        (lambda: Dimension("x", 4, 1e9, links=0), "links of dimension 'x'=0 is too small"),
+    ],
+)
 def test_links_that_cannot_be(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
 # -- clusters ----
-@pytest.mark.parametrize("changes, message", [
-    ({"torus": (Dimension("x", 8, 1e9),)}, "one of the two: it has 2 levels and 1 torus dim"),
-    ({"levels": ()}, "one of the two: it has 0 levels and 0 torus dimensions"),
-    ({"levels": (Level("a", 2, 1e9), Level("a", 2, 1e9))}, "two are named 'a'"),
-    ({"levels": ("NVLink",)}, "must be tv.Levels, not"),
-    ({"levels": None}, "levels of 'two nodes' must be a tuple of tv.Levels, not None"),
-    ({"levels": NODES[0]}, r"must be a tuple of tv.Levels, not Level\("),
-    ({"levels": (), "torus": 8}, "torus of 'two nodes' must be a tuple of tv.Dimensions, not 8"),
-    ({"device": "A100"}, "must be a tv.Device, not 'A100'"),
-    ({"name": " "}, "a cluster needs a name"),
-    ({"rings": "many"}, "rings='many' is not possible: use 'multi' or 'single'"),
-    ({"algorithm": "magic"}, "algorithm='magic' is not possible"),
-    ({"table": {(1, 2): -1.0}}, r"table\[\(1, 2\)\]=-1.0 must be a number above 0"),
-    ({"table": {(4, 4): 1e9}}, "4 ranks 4 apart do not fit a cluster of 8"),
-    ({"table": {(1, 1): 1e9}}, r"group size in table\[\(1, 1\)\]=1 is too small"),
-    ({"table": {"tp": 1e9}}, r"the key 'tp' must be \(stride, group size\), as in \(1, 4\)"),
-    ({"latencies": {(1, 2): nan}}, r"latencies\[\(1, 2\)\]=nan must be a number of 0 or more"),
-    ({"table": None}, r"table=None must be {\(stride, group size\): number}"),
-    ({"table": [1]}, r"table=\[1\] must be {\(stride"),
-    ({"latencies": 1e-6}, "latencies=1e-06 must be"),
-    ({"table": {(1, 2): 10**400}}, r"table\[\(1, 2\)\] is too large"),
-    ({"latencies": {(1, 2): 10**400}}, r"latencies\[\(1, 2\)\] is too large"),
-    ({"slow_motion": 0}, "slow_motion=0 must be a number above 0"),
-])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"torus": (Dimension("x", 8, 1e9),)}, "one of the two: it has 2 levels and 1 torus dim"),
+        ({"levels": ()}, "one of the two: it has 0 levels and 0 torus dimensions"),
+        ({"levels": (Level("a", 2, 1e9), Level("a", 2, 1e9))}, "two are named 'a'"),
+        ({"levels": ("NVLink",)}, "must be tv.Levels, not"),
+        ({"levels": None}, "levels of 'two nodes' must be a tuple of tv.Levels, not None"),
+        ({"levels": NODES[0]}, r"must be a tuple of tv.Levels, not Level\("),
+        (
+            {"levels": (), "torus": 8},
+            "torus of 'two nodes' must be a tuple of tv.Dimensions, not 8",
+        ),
+        ({"device": "A100"}, "must be a tv.Device, not 'A100'"),
+        ({"name": " "}, "a cluster needs a name"),
+        ({"rings": "many"}, "rings='many' is not possible: use 'multi' or 'single'"),
+        ({"algorithm": "magic"}, "algorithm='magic' is not possible"),
+        ({"table": {(1, 2): -1.0}}, r"table\[\(1, 2\)\]=-1.0 must be a number above 0"),
+        ({"table": {(4, 4): 1e9}}, "4 ranks 4 apart do not fit a cluster of 8"),
+        ({"table": {(1, 1): 1e9}}, r"group size in table\[\(1, 1\)\]=1 is too small"),
+        ({"table": {"tp": 1e9}}, r"the key 'tp' must be \(stride, group size\), as in \(1, 4\)"),
+        ({"latencies": {(1, 2): nan}}, r"latencies\[\(1, 2\)\]=nan must be a number of 0 or more"),
+        ({"table": None}, r"table=None must be {\(stride, group size\): number}"),
+        ({"table": [1]}, r"table=\[1\] must be {\(stride"),
+        ({"latencies": 1e-6}, "latencies=1e-06 must be"),
+        ({"table": {(1, 2): 10**400}}, r"table\[\(1, 2\)\] is too large"),
+        ({"latencies": {(1, 2): 10**400}}, r"latencies\[\(1, 2\)\] is too large"),
+        ({"slow_motion": 0}, "slow_motion=0 must be a number above 0"),
+    ],
+)
 def test_descriptions_that_contradict_themselves(changes, message):
     with pytest.raises(ValueError, match=message):
         replace(cluster(), **changes)
 
 
-@pytest.mark.parametrize("world_size, message", [
-    ("4", "world_size must be a whole number, not '4'"),
-    (4.0, "world_size must be a whole number, not 4.0"),
-    (0, "world_size=0 is too small: the least that works is 1"),
-    (-3, "world_size=-3 is too small"),
-])
+@pytest.mark.parametrize(
+    "world_size, message",
+    [
+        ("4", "world_size must be a whole number, not '4'"),
+        (4.0, "world_size must be a whole number, not 4.0"),
+        (0, "world_size=0 is too small: the least that works is 1"),
+        (-3, "world_size=-3 is too small"),
+    ],
+)
 def test_ranks_that_cannot_be(world_size, message):
     with pytest.raises(ValueError, match=message):
         cluster().check_world(world_size)
@@ -136,8 +159,11 @@ def test_axes_do_for_a_mesh():
 
 
 def test_a_mesh_that_does_not_fit():
-    with pytest.raises(ValueError, match="mesh dp 4 x tp 4: 16 ranks do not fit the 8 devices of "
-                                         "two nodes: use 8 ranks or fewer, or a larger cluster"):
+    with pytest.raises(
+        ValueError,
+        match="mesh dp 4 x tp 4: 16 ranks do not fit the 8 devices of "
+        "two nodes: use 8 ranks or fewer, or a larger cluster",
+    ):
         cluster().axis_link(Mesh({"dp": 4, "tp": 4}), "dp")
     with pytest.raises(ValueError, match="9 ranks do not fit the 8 devices"):
         cluster().link((0, 1), 9)
@@ -145,26 +171,46 @@ def test_a_mesh_that_does_not_fit():
         cluster().axis_link(Mesh({"tp": 4}), "pp")
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (((0, 4), 4), "rank=4 is too large: the most that works is 3"),
-    (((0, 0), 4), "every rank once"),
-    (((), 4), "at least one"),
-    (((0, 2), 4, 1), r"a message by shift=1 goes between two ranks, not \(0, 2\)"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (((0, 4), 4), "rank=4 is too large: the most that works is 3"),
+        (((0, 0), 4), "every rank once"),
+        (((), 4), "at least one"),
+        (((0, 2), 4, 1), r"a message by shift=1 goes between two ranks, not \(0, 2\)"),
+    ],
+)
 def test_groups_that_cannot_be(arguments, message):
     with pytest.raises(ValueError, match=message):
         cluster().link(*arguments)
 
 
 bandwidths = st.floats(1e3, 1e12) | st.just(inf)
-levels = st.lists(st.builds(lambda i, units, p2p, times, latency, direct: Level(
-    f"level {i}", units, p2p, p2p * times, latency, direct=direct), st.integers(0, 10**9),
-    st.integers(2, 4), bandwidths, st.integers(1, 8), st.floats(0, 1), st.booleans()),
-    min_size=1, max_size=3, unique_by=lambda level: level.name).map(tuple)
-clusters = st.builds(Cluster, st.just("any"), st.just(DEVICE), levels,
-                     rings=st.sampled_from(["multi", "single"]),
-                     table=st.dictionaries(st.just((1, 2)), bandwidths),
-                     latencies=st.dictionaries(st.just((1, 2)), st.floats(0, 1)))
+levels = st.lists(
+    st.builds(
+        lambda i, units, p2p, times, latency, direct: Level(
+            f"level {i}", units, p2p, p2p * times, latency, direct=direct
+        ),
+        st.integers(0, 10**9),
+        st.integers(2, 4),
+        bandwidths,
+        st.integers(1, 8),
+        st.floats(0, 1),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda level: level.name,
+).map(tuple)
+clusters = st.builds(
+    Cluster,
+    st.just("any"),
+    st.just(DEVICE),
+    levels,
+    rings=st.sampled_from(["multi", "single"]),
+    table=st.dictionaries(st.just((1, 2)), bandwidths),
+    latencies=st.dictionaries(st.just((1, 2)), st.floats(0, 1)),
+)
 
 
 @given(clusters, st.floats(1, 64), st.floats(1, 1e4))
@@ -201,11 +247,14 @@ def test_json_of_something_else(text):
         Cluster.from_json(text)
 
 
-@pytest.mark.parametrize("change, message", [
-    ({"colour": "red"}, "describes no cluster.*colour"),
-    ({"table": [[1, 2]]}, "must be"),
-    ({"levels": [{"name": "a", "units": 2}]}, "describes no cluster.*p2p"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"colour": "red"}, "describes no cluster.*colour"),
+        ({"table": [[1, 2]]}, "must be"),
+        ({"levels": [{"name": "a", "units": 2}]}, "describes no cluster.*p2p"),
+    ],
+)
 def test_json_with_a_fault(change, message):
     data = {**json.loads(cluster().to_json()), **change}
     with pytest.raises(ValueError, match=message):
@@ -246,10 +295,20 @@ def test_float32_can_stand_for_16_bits():
         c.scale_model(dtype="float64")
 
 
-@pytest.mark.parametrize("scale", [{"hidden": 0}, {"slow_motion": -1}, {"hidden": inf},
-                                   {"slow_motion": nan}, {"hidden": "8"},
-                                   {"hidden": 1e200}, {"hidden": 1e-200}, {"hidden": 10**400},
-                                   {"slow_motion": 1e300}])
+@pytest.mark.parametrize(
+    "scale",
+    [
+        {"hidden": 0},
+        {"slow_motion": -1},
+        {"hidden": inf},
+        {"slow_motion": nan},
+        {"hidden": "8"},
+        {"hidden": 1e200},
+        {"hidden": 1e-200},
+        {"hidden": 10**400},
+        {"slow_motion": 1e300},
+    ],
+)
 def test_scales_that_cannot_be(scale):
     with pytest.raises(ValueError, match=next(iter(scale))):
         cluster().scale_model(**scale)

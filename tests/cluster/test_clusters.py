@@ -26,9 +26,16 @@ def test_bandwidths_of_the_pair_box(rings, ring_of_many):
         assert b2 is None or box.bandwidth(mesh, "d2") == b2 * 1e9
 
 
-@pytest.mark.parametrize("mesh, order, single, multi", [
-    ((8, 1), "column", 82.9, 44.0), ((4, 2), "column", 38.4, 38.4), ((2, 4), "row", 71.1, 54.4),
-    ((4, 2), "row", 107.5, 107.5), ((2, 4), "column", 118.4, 68.5)])
+@pytest.mark.parametrize(
+    "mesh, order, single, multi",
+    [
+        ((8, 1), "column", 82.9, 44.0),
+        ((4, 2), "column", 38.4, 38.4),
+        ((2, 4), "row", 71.1, 54.4),
+        ((4, 2), "row", 107.5, 107.5),
+        ((2, 4), "column", 118.4, 68.5),
+    ],
+)
 def test_communication_times_of_a_layer(mesh, order, single, multi):
     """ms of a layer, b 4, s 2048, h 12288, 16 bit: T = 8bsh e / N ((d1-1)/B1 w1 + (d2-1)/B2 w2)."""
     d1, d2 = mesh
@@ -52,8 +59,9 @@ FRONTIER = {(1, 2): 129, (1, 4): 52, (1, 8): 135, (2, 2): 50, (2, 4): 72, (4, 2)
 POWERS = [2**i for i in range(6)]
 
 
-@pytest.mark.parametrize("preset, node, inside, out", [
-    (perlmutter, 4, PERLMUTTER, 80), (frontier, 8, FRONTIER, 40)])
+@pytest.mark.parametrize(
+    "preset, node, inside, out", [(perlmutter, 4, PERLMUTTER, 80), (frontier, 8, FRONTIER, 40)]
+)
 def test_axonn_bandwidths(preset, node, inside, out):
     for (stride, size), rate in inside.items():
         assert bandwidth(preset(nodes=1), stride, size) == rate
@@ -87,8 +95,15 @@ def test_fewer_nics_are_shared_by_more():
 
 def test_sizes():
     sizes = {name: preset().size for name, preset in presets().items()}
-    assert sizes == {"laptop": 4, "nvlink_pairs": 8, "nvswitch": 8, "nvswitch_nodes": 16,
-                     "perlmutter": 8, "frontier": 16, "torus": 8}
+    assert sizes == {
+        "laptop": 4,
+        "nvlink_pairs": 8,
+        "nvswitch": 8,
+        "nvswitch_nodes": 16,
+        "perlmutter": 8,
+        "frontier": 16,
+        "torus": 8,
+    }
     assert torus(8, 1).size == 8 and perlmutter(nodes=1).size == 4
     assert [len(nvlink_pairs(pairs).levels) for pairs in (1, 2)] == [1, 2]
     assert nvlink_pairs(2).table == {(1, 4): 32e9}
@@ -102,15 +117,18 @@ def test_every_preset_says_where_its_numbers_come_from(name, preset):
     assert getattr(tv.clusters, name) is preset
 
 
-@pytest.mark.parametrize("make, message", [
-    (lambda: perlmutter(nodes=0), "units of level 'Slingshot'=0 is too small"),
-    (lambda: nvswitch_nodes(nics=0), "nics of level 'network'=0 is too small"),
-    (lambda: tv.clusters.laptop(1), "one device alone has no links: ask for 2 or more"),
-    (lambda: torus(1, 1), "use x=2 or y=2"),
-    (lambda: torus(0, 2), "x=0 is too small"),
-    (lambda: nvlink_pairs(rings="triple"), "rings='triple' is not possible"),
-    (lambda: nvlink_pairs(2.5), "pairs must be a whole number"),
-])
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: perlmutter(nodes=0), "units of level 'Slingshot'=0 is too small"),
+        (lambda: nvswitch_nodes(nics=0), "nics of level 'network'=0 is too small"),
+        (lambda: tv.clusters.laptop(1), "one device alone has no links: ask for 2 or more"),
+        (lambda: torus(1, 1), "use x=2 or y=2"),
+        (lambda: torus(0, 2), "x=0 is too small"),
+        (lambda: nvlink_pairs(rings="triple"), "rings='triple' is not possible"),
+        (lambda: nvlink_pairs(2.5), "pairs must be a whole number"),
+    ],
+)
 def test_sizes_that_cannot_be(make, message):
     with pytest.raises(ValueError, match=message):
         make()
@@ -119,6 +137,7 @@ def test_sizes_that_cannot_be(make, message):
 def test_clusters_need_no_torch():
     import subprocess
     import sys
+
     code = "import sys, tpviz as tv; tv.clusters.torus(); tv.Level; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -10,20 +10,28 @@ from tpviz.trace.ledger import wire_bytes
 # 1200 bytes. 4 ranks: a share is 300, log2 is 2. 6 ranks: a share is 200, log2 rounds up to 3.
 BY_HAND = [
     # a ring reduces in 3 hops of 300 and gathers in 3 more
-    ("ring", "all_reduce", 4, 6, 6 * 300), ("ring", "all_reduce", 6, 10, 10 * 200),
+    ("ring", "all_reduce", 4, 6, 6 * 300),
+    ("ring", "all_reduce", 6, 10, 10 * 200),
     # up one tree of 2 levels and down again, each byte passing a port once each way
-    ("tree", "all_reduce", 4, 4, 2 * 1200), ("tree", "all_reduce", 6, 6, 2 * 1200),
+    ("tree", "all_reduce", 4, 4, 2 * 1200),
+    ("tree", "all_reduce", 6, 6, 2 * 1200),
     # all of it is exchanged with the neighbour, then with the one two away
     ("recursive_doubling", "all_reduce", 4, 2, 2 * 1200),
     ("recursive_doubling", "all_reduce", 6, 3, 3 * 1200),
-    ("ring", "all_gather", 4, 3, 900), ("ring", "reduce_scatter", 6, 5, 1000),
+    ("ring", "all_gather", 4, 3, 900),
+    ("ring", "reduce_scatter", 6, 5, 1000),
     # 300, then 600
-    ("recursive_doubling", "all_gather", 4, 2, 900), ("tree", "reduce_scatter", 6, 3, 1000),
-    ("ring", "broadcast", 4, 3, 1200), ("tree", "broadcast", 4, 2, 1200),
+    ("recursive_doubling", "all_gather", 4, 2, 900),
+    ("tree", "reduce_scatter", 6, 3, 1000),
+    ("ring", "broadcast", 4, 3, 1200),
+    ("tree", "broadcast", 4, 2, 1200),
     ("recursive_doubling", "reduce", 4, 2, 2400),
-    ("ring", "all_to_all", 4, 3, 900), ("tree", "gather", 6, 5, 1000),
+    ("ring", "all_to_all", 4, 3, 900),
+    ("tree", "gather", 6, 5, 1000),
     ("tree", "scatter", 4, 3, 900),
-    ("ring", "barrier", 6, 6, 0), ("tree", "send", 2, 1, 1200), ("ring", "recv", 4, 1, 1200),
+    ("ring", "barrier", 6, 6, 0),
+    ("tree", "send", 2, 1, 1200),
+    ("ring", "recv", 4, 1, 1200),
 ]
 
 
@@ -33,14 +41,29 @@ def test_by_hand(algorithm, collective, size, hops, volume):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "broadcast",
-                                        "reduce", "all_to_all", "gather", "scatter", "barrier"])
+@pytest.mark.parametrize(
+    "collective",
+    [
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "broadcast",
+        "reduce",
+        "all_to_all",
+        "gather",
+        "scatter",
+        "barrier",
+    ],
+)
 def test_one_rank_moves_nothing(algorithm, collective):
     assert cost(algorithm, collective, 1200, 1) == (0, 0.0)
 
 
-@given(st.integers(0, 10**9), st.integers(2, 64),
-       st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]))
+@given(
+    st.integers(0, 10**9),
+    st.integers(2, 64),
+    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]),
+)
 def test_a_ring_sends_what_the_ledger_calls_wire_bytes(payload, size, collective):
     volume = cost("ring", collective, payload, size)[1]
     assert volume == pytest.approx(wire_bytes(collective, payload, size), rel=1e-12)
@@ -56,6 +79,7 @@ def test_an_all_reduce_is_a_scatter_and_a_gather_on_a_ring(payload, size):
 
 def test_the_fastest_is_chosen_by_size():
     """8 ranks, 10 us a hop, 1 GB/s: doubling for few bytes, a tree between, a ring for many."""
+
     def chosen(payload):
         return choose("auto", "all_reduce", payload, 8, 10e-6, 1e9)
 

@@ -1,5 +1,4 @@
-"""The communication matrix: entries by hand, pairs, measured rows, what an emulated cluster gives.
-"""
+"""The communication matrix: entries by hand, pairs, measured rows, an emulated cluster's."""
 
 from dataclasses import replace
 from math import inf
@@ -22,18 +21,21 @@ TORUS = Cluster("torus", DEVICE, torus=(Dimension("x", 4, 4e9, 1e-6), Dimension(
 
 
 # -- entries by the rule -----------------------------------------------------------------------
-@pytest.mark.parametrize("cluster, mesh, rates", [
-    (PAIRS, (4, 2), (17e9, 211e9)),                # out of a pair two groups share 34
-    (PAIRS, (8, 1), (34e9, inf)),                  # two rings of 17, one out of each GPU
-    (PAIRS, (1, 8), (inf, 34e9)),
-    (PAIRS, (2, 4), (17e9, 34e9)),
-    (replace(PAIRS, rings="single"), (8, 1), (17e9, inf)),
-    (ONE_NIC, (2, 8), (50e9 / 8, 450e9)),          # eight groups behind one NIC
-    (ONE_NIC, (16, 1), (50e9, inf)),
-    (ONE_NIC, (4, 4), (50e9 / 4, 450e9)),
-    (TORUS, (2, 4), (1e9, 4e9)),                   # the mesh lies on the dimensions
-    (tv.clusters.nvlink_pairs(), (8, 1), (32e9, inf)),
-])
+@pytest.mark.parametrize(
+    "cluster, mesh, rates",
+    [
+        (PAIRS, (4, 2), (17e9, 211e9)),  # out of a pair two groups share 34
+        (PAIRS, (8, 1), (34e9, inf)),  # two rings of 17, one out of each GPU
+        (PAIRS, (1, 8), (inf, 34e9)),
+        (PAIRS, (2, 4), (17e9, 34e9)),
+        (replace(PAIRS, rings="single"), (8, 1), (17e9, inf)),
+        (ONE_NIC, (2, 8), (50e9 / 8, 450e9)),  # eight groups behind one NIC
+        (ONE_NIC, (16, 1), (50e9, inf)),
+        (ONE_NIC, (4, 4), (50e9 / 4, 450e9)),
+        (TORUS, (2, 4), (1e9, 4e9)),  # the mesh lies on the dimensions
+        (tv.clusters.nvlink_pairs(), (8, 1), (32e9, inf)),
+    ],
+)
 def test_bandwidths_of_a_mesh(cluster, mesh, rates):
     assert tv.communication_matrix(cluster).of(mesh) == pytest.approx(rates)
 
@@ -48,8 +50,9 @@ def test_every_mesh_has_its_entries_and_they_are_the_clusters(preset, world_size
     asked = set()
     for d1, d2 in matrix.meshes:
         mesh = tv.Mesh({"d1": d1, "d2": d2})
-        for axis, stride, found, delay in zip(("d1", "d2"), (d2, 1), matrix.of((d1, d2)),
-                                              matrix.latencies((d1, d2))):
+        for axis, stride, found, delay in zip(
+            ("d1", "d2"), (d2, 1), matrix.of((d1, d2)), matrix.latencies((d1, d2))
+        ):
             link = cluster.axis_link(mesh, axis)
             assert (found, delay) == (link.bandwidth, link.latency)
             asked |= {(stride, mesh.axes[axis])} if mesh.axes[axis] > 1 else set()
@@ -109,13 +112,15 @@ def test_a_pair_gets_no_more_than_its_two_ranks_as_a_group_would():
 # -- words -------------------------------------------------------------------------------------
 def test_words():
     matrix = tv.communication_matrix(tv.clusters.nvlink_pairs())
-    assert repr(matrix) == ("<CommunicationMatrix of 8 ranks on NVLink-pair PCIe box: 5 entries, 2 "
-                            "measured>")
+    assert repr(matrix) == (
+        "<CommunicationMatrix of 8 ranks on NVLink-pair PCIe box: 5 entries, 2 measured>"
+    )
     assert matrix.badge == "derived and measured"
     assert matrix.to_table()[0] == ["mesh", "d1", "hop", "source", "d2", "hop", "source"]
     assert matrix.to_table()[1:3] == [
         ["(8, 1)", "32 GB/s", "10 us", "measured", "-", "-", "-"],
-        ["(4, 2)", "17 GB/s", "10 us", "derived", "211 GB/s", "10 us", "derived"]]
+        ["(4, 2)", "17 GB/s", "10 us", "derived", "211 GB/s", "10 us", "derived"],
+    ]
     said = matrix.describe((4, 2))
     assert "PCIe: 4 units, 17 GB/s between two, 34 GB/s out of one, 10 us a hop." in said
     assert "On mesh (4, 2) d1 gets 17 GB/s, 10 us a hop, derived; d2 gets 211 GB/s" in said
@@ -126,19 +131,28 @@ def test_words():
     assert alone.entries == {} and "On mesh (1, 1) nothing is sent." in alone.describe()
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: tv.communication_matrix("A100"), "first comes a cluster such as .*, not 'A100'"),
-    (lambda: tv.communication_matrix(PAIRS, 9), "9 ranks do not fit the 8 devices"),
-    (lambda: tv.communication_matrix(PAIRS, 0), "world_size=0 is too small"),
-    (lambda: tv.communication_matrix(PAIRS).of((3, 2)),
-     r"mesh=\(3, 2\) has 6 ranks, but this matrix is of 8: use \(4, 2\), or "
-     r"communication_matrix\(cluster, 6\)"),
-    (lambda: tv.communication_matrix(PAIRS).of((4, 4)),  # more ranks than devices: no such matrix
-     r"mesh=\(4, 4\) has 16 ranks, but this matrix is of 8: use \(2, 4\)$"),
-    (lambda: tv.communication_matrix(PAIRS).of((8,)), r"must be two sizes \(d1, d2\)"),
-    (lambda: tv.communication_matrix(PAIRS).of(8), r"mesh=8 must be two sizes \(d1, d2\)"),
-    (lambda: tv.communication_matrix(PAIRS).of((8, 0)), "d2 of mesh=0 is too small"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: tv.communication_matrix("A100"), "first comes a cluster such as .*, not 'A100'"),
+        (lambda: tv.communication_matrix(PAIRS, 9), "9 ranks do not fit the 8 devices"),
+        (lambda: tv.communication_matrix(PAIRS, 0), "world_size=0 is too small"),
+        (
+            lambda: tv.communication_matrix(PAIRS).of((3, 2)),
+            r"mesh=\(3, 2\) has 6 ranks, but this matrix is of 8: use \(4, 2\), or "
+            r"communication_matrix\(cluster, 6\)",
+        ),
+        (
+            lambda: tv.communication_matrix(PAIRS).of(
+                (4, 4)
+            ),  # more ranks than devices: no such matrix
+            r"mesh=\(4, 4\) has 16 ranks, but this matrix is of 8: use \(2, 4\)$",
+        ),
+        (lambda: tv.communication_matrix(PAIRS).of((8,)), r"must be two sizes \(d1, d2\)"),
+        (lambda: tv.communication_matrix(PAIRS).of(8), r"mesh=8 must be two sizes \(d1, d2\)"),
+        (lambda: tv.communication_matrix(PAIRS).of((8, 0)), "d2 of mesh=0 is too small"),
+    ],
+)
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
@@ -152,8 +166,9 @@ def emulated(cluster, world_size, slow_motion):
     three repeats the shortest counts, each the slowest of all groups.
     """
     slow = replace(cluster, table={}).scale_model(hidden=5000, slow_motion=slow_motion)
-    found = tv.calibrate(world_size, sizes=(2**15, 2**16, 2**17), repeats=3, cluster=slow,
-                         progress=False)
+    found = tv.calibrate(
+        world_size, sizes=(2**15, 2**16, 2**17), repeats=3, cluster=slow, progress=False
+    )
     return found, slow
 
 
@@ -164,11 +179,15 @@ def fitted(points, kind):
 
 
 @pytest.mark.filterwarnings("ignore:this emulated run")
-@pytest.mark.parametrize("cluster, world_size", [
-    (tv.clusters.nvlink_pairs(pairs=2), 4),
-    (tv.clusters.nvswitch_nodes(nodes=2, gpus=2, nics=1), 4),
-    (tv.clusters.torus(4, 2), 8),
-], ids=["pairs", "one NIC", "torus"])
+@pytest.mark.parametrize(
+    "cluster, world_size",
+    [
+        (tv.clusters.nvlink_pairs(pairs=2), 4),
+        (tv.clusters.nvswitch_nodes(nodes=2, gpus=2, nics=1), 4),
+        (tv.clusters.torus(4, 2), 8),
+    ],
+    ids=["pairs", "one NIC", "torus"],
+)
 def test_the_rule_is_what_emulated_ranks_measure(cluster, world_size):
     """Every kind of group of a 2D mesh at once, on real ranks paced to the cluster: within 5 %.
 
@@ -192,12 +211,20 @@ def test_the_rule_is_what_emulated_ranks_measure(cluster, world_size):
 
 
 def test_a_calibration_of_this_machine():
-    found = tv.calibrate(4, sizes=(64, 1001, 4096), repeats=2, dtypes=["float64"], gemm=16,
-                         device="cpu", progress=False)
+    found = tv.calibrate(
+        4,
+        sizes=(64, 1001, 4096),
+        repeats=2,
+        dtypes=["float64"],
+        gemm=16,
+        device="cpu",
+        progress=False,
+    )
     matrix = tv.communication_matrix(found)
     assert matrix.badge == found.badge == "measured: this machine, gloo"
     assert {key: (e.latency, e.bandwidth) for key, e in matrix.entries.items()} == {
-        kind: fit for kind, fit in found.fits.items() if kind != "message"}
+        kind: fit for kind, fit in found.fits.items() if kind != "message"
+    }
     assert {e.source for e in matrix.entries.values()} == {"measured"}
     assert np.isinf(matrix.p2p()).sum() == 4
 
@@ -216,10 +243,13 @@ def test_of_an_emulated_cluster_the_shortest_repeat_counts():
     assert found.cluster.levels == pair.levels and found.badge == "measured: emulated"
 
 
-@pytest.mark.parametrize("arguments, message", [
-    ({"cluster": "box"}, "as cluster= comes a cluster such as .*, not 'box'"),
-    ({"cluster": tv.clusters.nvlink_pairs(pairs=1)}, "4 ranks do not fit the 2 devices"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"cluster": "box"}, "as cluster= comes a cluster such as .*, not 'box'"),
+        ({"cluster": tv.clusters.nvlink_pairs(pairs=1)}, "4 ranks do not fit the 2 devices"),
+    ],
+)
 def test_what_cannot_be_emulated(arguments, message):
     with pytest.raises(ValueError, match=message):
         tv.calibrate(4, **arguments)

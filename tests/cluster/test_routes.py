@@ -40,8 +40,9 @@ def test_groups_out_of_step_stand_alone():
     assert family((2, 0), 4, shift=-2) == [(2, 0), (3, 1)]
 
 
-@pytest.mark.parametrize("members, shift", [((1, 3), None), ((4, 6), None), ((2, 5), 3),
-                                            ((0, 1, 3), None)])
+@pytest.mark.parametrize(
+    "members, shift", [((1, 3), None), ((4, 6), None), ((2, 5), 3), ((0, 1, 3), None)]
+)
 def test_a_link_knows_its_family_by_the_first_group(members, shift):
     groups = family(members, 8, shift)
     assert {two_nodes(4).link(group, 8, shift).family for group in groups} == {groups[0]}
@@ -128,8 +129,9 @@ def test_traffic_of_another_axis_shares_only_ports_that_both_pass():
 
 # -- torus ----
 def torus(x=4, y=2, links=1):
-    return Cluster("torus", DEVICE, torus=(Dimension("x", x, 10.0, 1e-6, links),
-                                           Dimension("y", y, 5.0, 2e-6)))
+    return Cluster(
+        "torus", DEVICE, torus=(Dimension("x", x, 10.0, 1e-6, links), Dimension("y", y, 5.0, 2e-6))
+    )
 
 
 def test_axes_laid_along_a_torus_have_its_links_to_themselves():
@@ -164,16 +166,19 @@ def test_a_message_on_a_torus_goes_one_way():
 # -- properties ----
 def levels_of(draw_numbers):
     p2p, more, direct = draw_numbers
-    return (Level("a", 2, p2p[0], p2p[0] * more[0], direct=direct),
-            Level("b", 2, p2p[1], p2p[1] * more[1], direct=direct),
-            Level("c", 2, p2p[2], p2p[2] * more[2]))
+    return (
+        Level("a", 2, p2p[0], p2p[0] * more[0], direct=direct),
+        Level("b", 2, p2p[1], p2p[1] * more[1], direct=direct),
+        Level("c", 2, p2p[2], p2p[2] * more[2]),
+    )
 
 
 rates = st.tuples(*[st.floats(1, 1e6)] * 3)
 hierarchies = st.tuples(rates, st.tuples(*[st.floats(1, 8)] * 3), st.booleans()).map(levels_of)
-either = st.one_of(hierarchies.map(lambda made: {"levels": made}),
-                   rates.map(lambda r: {"torus": (Dimension("x", 4, r[0]), Dimension("y", 2, r[1]))}
-                             ))
+either = st.one_of(
+    hierarchies.map(lambda made: {"levels": made}),
+    rates.map(lambda r: {"torus": (Dimension("x", 4, r[0]), Dimension("y", 2, r[1]))}),
+)
 
 
 @given(either, st.sampled_from(["multi", "single"]), st.floats(1, 100), st.integers(0, 2))
@@ -181,7 +186,7 @@ either = st.one_of(hierarchies.map(lambda made: {"levels": made}),
 def test_bandwidth_never_grows_when_a_capacity_shrinks(parts, rings, factor, which):
     [(kind, made)] = parts.items()
     which = which % len(made)
-    slower = made[:which] + (made[which].slower(factor, 1),) + made[which + 1:]
+    slower = made[:which] + (made[which].slower(factor, 1),) + made[which + 1 :]
     before = Cluster("c", DEVICE, **parts, rings=rings)
     after = replace(before, **{kind: slower})
     for mesh in map(Mesh, SHAPES):
@@ -222,7 +227,10 @@ def test_loads_count_each_group_that_passes():
                 for (level, unit, _), _, load in c.link(group, mesh.size).ports:
                     inner = [1, 2, 8][level]
                     outer = [2, 8, 16][level]
-                    crossing = [g for g in mesh.groups(axis) if any(r // inner == unit for r in g)
-                                and len({r // inner for r in g
-                                         if r // outer == unit * inner // outer}) > 1]
+                    crossing = [
+                        g
+                        for g in mesh.groups(axis)
+                        if any(r // inner == unit for r in g)
+                        and len({r // inner for r in g if r // outer == unit * inner // outer}) > 1
+                    ]
                     assert load == len(crossing)

@@ -13,15 +13,23 @@ from tpviz.cluster.routes import Link, Port, family, gates, level_route, torus_r
 DEVICE = Device({"float32": 1e12}, 16e9, 1e12)
 HIERARCHIES = [
     (Level("a", 3, 100.0, latency=1e-6), Level("b", 4, 10.0, 15.0, latency=5e-6)),
-    (Level("a", 2, 10.0, 28.0, direct=True), Level("b", 3, 7.0, latency=3e-6),
-     Level("c", 2, 3.0, 4.5)),
+    (
+        Level("a", 2, 10.0, 28.0, direct=True),
+        Level("b", 3, 7.0, latency=3e-6),
+        Level("c", 2, 3.0, 4.5),
+    ),
     (Level("wires", 6, 10.0, 25.0, direct=True),),
 ]
-TORI = [(Dimension("x", 4, 10.0, 1e-6), Dimension("y", 3, 5.0, 2.3e-6, 2)),
-        (Dimension("x", 2, 10.0), Dimension("y", 3, 5.0, 2e-6), Dimension("z", 2, 7.0, 1e-6)),
-        (Dimension("ring", 6, 3.0, 1e-6),)]
-MADE = [Cluster("c", DEVICE, levels, rings=rings) for levels in HIERARCHIES
-        for rings in ("multi", "single")] + [Cluster("c", DEVICE, torus=torus) for torus in TORI]
+TORI = [
+    (Dimension("x", 4, 10.0, 1e-6), Dimension("y", 3, 5.0, 2.3e-6, 2)),
+    (Dimension("x", 2, 10.0), Dimension("y", 3, 5.0, 2e-6), Dimension("z", 2, 7.0, 1e-6)),
+    (Dimension("ring", 6, 3.0, 1e-6),),
+]
+MADE = [
+    Cluster("c", DEVICE, levels, rings=rings)
+    for levels in HIERARCHIES
+    for rings in ("multi", "single")
+] + [Cluster("c", DEVICE, torus=torus) for torus in TORI]
 
 
 def links_by_every_group(cluster, members, world_size, shift=None):
@@ -76,8 +84,15 @@ def check_axes(cluster, mesh):
             assert cluster.axis_link(mesh, axis) == slowest
 
 
-@pytest.mark.parametrize("big", [clusters.nvswitch_nodes(16, nics=3), clusters.frontier(8),
-                                 clusters.nvlink_pairs(32, rings="single"), clusters.torus(8, 8)])
+@pytest.mark.parametrize(
+    "big",
+    [
+        clusters.nvswitch_nodes(16, nics=3),
+        clusters.frontier(8),
+        clusters.nvlink_pairs(32, rings="single"),
+        clusters.torus(8, 8),
+    ],
+)
 def test_large_clusters(big):
     bare = Cluster("bare", big.device, big.levels, big.torus, big.rings)  # the rule, no table
     for inner in (2, 4, 8, 16, 32):
@@ -99,8 +114,10 @@ def test_a_thousand_ranks_ask_few_routes(monkeypatch):
     seen, route = [], level_route
     monkeypatch.setattr(traffic, "level_route", lambda *a: seen.append(a) or route(*a))
     big = clusters.nvswitch_nodes(nodes=128)
-    for axes, routes in (({"dp": 128, "tp": 8}, {"tp": 1, "dp": 8}),
-                         ({"dp": 2, "tp": 512}, {"tp": 1, "dp": 8})):
+    for axes, routes in (
+        ({"dp": 128, "tp": 8}, {"tp": 1, "dp": 8}),
+        ({"dp": 2, "tp": 512}, {"tp": 1, "dp": 8}),
+    ):
         for axis, count in routes.items():
             seen.clear()
             mesh = Mesh(axes)

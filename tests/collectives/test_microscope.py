@@ -18,8 +18,11 @@ SUMS = ("all_reduce", "reduce_scatter")
 def seen(request):
     """{(collective, algorithm): Microscope} of all that work on so many ranks."""
     n = request.param
-    return {key: tv.microscope(*key, world_size=n) for key, algorithm in ALGORITHMS.items()
-            if not algorithm.powers or n & (n - 1) == 0}
+    return {
+        key: tv.microscope(*key, world_size=n)
+        for key, algorithm in ALGORITHMS.items()
+        if not algorithm.powers or n & (n - 1) == 0
+    }
 
 
 def sends(trace):
@@ -80,8 +83,9 @@ def test_in_the_end_all_is_there(seen):
 
 def test_steps_and_bytes_are_those_of_the_formula(seen):
     for (collective, algorithm), m in seen.items():
-        hops, volume = cost(ALGORITHMS[collective, algorithm].formula, collective, m.payload,
-                            m.world_size)
+        hops, volume = cost(
+            ALGORITHMS[collective, algorithm].formula, collective, m.payload, m.world_size
+        )
         assert (len(m.steps), m.cost) == (hops, (hops, volume))
         if algorithm in ("ring", "recursive_doubling", "pairwise"):
             assert m.sent == [volume] * m.world_size
@@ -122,30 +126,46 @@ def test_on_an_emulated_cluster_each_step_has_its_prediction():
     assert m.predicted == pytest.approx([hop.latency + 2**16 / hop.bandwidth] * 6)
     assert min(m.step_seconds) >= 0.99 * m.predicted[0]  # pacing holds back, however busy we are
     assert m.cluster_seconds == pytest.approx(
-        cluster.collective_time("all_reduce", 2**18, 4, cluster.link(range(4), 4)))
+        cluster.collective_time("all_reduce", 2**18, 4, cluster.link(range(4), 4))
+    )
     assert f"On {cluster.caption}" in m.describe()
 
 
 def test_repr_and_words_do_not_depend_on_times():
     first, second = (tv.microscope("all_gather", world_size=3) for _ in range(2))
-    assert repr(first) == repr(second) == (
-        "<Microscope ring all_gather, 3 ranks, 12 bytes, 2 steps, 6 messages>")
+    assert (
+        repr(first)
+        == repr(second)
+        == ("<Microscope ring all_gather, 3 ranks, 12 bytes, 2 steps, 6 messages>")
+    )
     assert first.values == second.values
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    ({"collective": "gather"}, r"collective='gather' is not possible: use 'all_reduce', 'all_g"),
-    ({"algorithm": "mesh"}, r"algorithm='mesh' is not possible: use 'ring', 'tree', 'double_tree'"),
-    ({"collective": "all_to_all", "algorithm": "ring"}, r"use 'pairwise'"),
-    ({"algorithm": "recursive_doubling", "world_size": 6}, r"use 4 or 8, or algorithm='ring'"),
-    ({"world_size": 1}, r"world_size=1 is too small: the least that works is 2"),
-    ({"world_size": 99}, r"world_size=99 is more than the 16 ranks allowed"),
-    ({"elements": 10}, r"elements=10 does not split evenly over chunks=4: use chunks=2 or 5, or"),
-    ({"elements": 0}, r"elements=0 is too small"),
-    ({"chunks": 2}, r"chunks=2: ring all_reduce on 4 ranks has 4 of them; only trees"),
-    ({"algorithm": "double_tree", "chunks": 1}, r"chunks=1 is too small: the least .* is 2"),
-    ({"cluster": "pairs", "world_size": 4}, r"4 ranks do not fit the 2 devices"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            {"collective": "gather"},
+            r"collective='gather' is not possible: use 'all_reduce', 'all_g",
+        ),
+        (
+            {"algorithm": "mesh"},
+            r"algorithm='mesh' is not possible: use 'ring', 'tree', 'double_tree'",
+        ),
+        ({"collective": "all_to_all", "algorithm": "ring"}, r"use 'pairwise'"),
+        ({"algorithm": "recursive_doubling", "world_size": 6}, r"use 4 or 8, or algorithm='ring'"),
+        ({"world_size": 1}, r"world_size=1 is too small: the least that works is 2"),
+        ({"world_size": 99}, r"world_size=99 is more than the 16 ranks allowed"),
+        (
+            {"elements": 10},
+            r"elements=10 does not split evenly over chunks=4: use chunks=2 or 5, or",
+        ),
+        ({"elements": 0}, r"elements=0 is too small"),
+        ({"chunks": 2}, r"chunks=2: ring all_reduce on 4 ranks has 4 of them; only trees"),
+        ({"algorithm": "double_tree", "chunks": 1}, r"chunks=1 is too small: the least .* is 2"),
+        ({"cluster": "pairs", "world_size": 4}, r"4 ranks do not fit the 2 devices"),
+    ],
+)
 def test_what_cannot_be_done_is_refused(arguments, words):
     if arguments.get("cluster"):
         arguments = {**arguments, "cluster": tv.clusters.nvswitch(2)}

@@ -22,7 +22,8 @@ def test_every_rank_hangs_on_one_top(size, tree):
 def test_children_are_whose_parent_one_is_and_at_most_two(size, tree):
     below = [trees.children(r, size, tree) for r in range(size)]
     assert sorted(c for kids in below for c in kids) == sorted(
-        r for r in range(size) if trees.parent(r, size, tree) is not None)
+        r for r in range(size) if trees.parent(r, size, tree) is not None
+    )
     assert all(len(kids) <= 2 for kids in below)
 
 

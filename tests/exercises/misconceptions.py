@@ -20,10 +20,23 @@ def constant(value, name):
 
 
 # --- numbers of any kind: what a formula must refuse everywhere ---
-NO_ANSWERS = [constant(value, f"returns_{name}") for name, value in {
-    "none": None, "nan": nan, "inf": inf, "a_complex": 1j, "a_dict": {}, "huge": 10 ** 400,
-    "nans": (nan,) * 4, "nothing": [], "unequal_parts": [[0, 1], [2]], "zero": 0, "one": 1,
-    "text": "?"}.items()]
+NO_ANSWERS = [
+    constant(value, f"returns_{name}")
+    for name, value in {
+        "none": None,
+        "nan": nan,
+        "inf": inf,
+        "a_complex": 1j,
+        "a_dict": {},
+        "huge": 10**400,
+        "nans": (nan,) * 4,
+        "nothing": [],
+        "unequal_parts": [[0, 1], [2]],
+        "zero": 0,
+        "one": 1,
+        "text": "?",
+    }.items()
+]
 
 
 # --- notebook 02 ---
@@ -52,8 +65,9 @@ def bus_of_eight_ranks(collective, payload, n, seconds):
 
 
 def _axis_seconds(cluster, mesh, payload):
-    return lambda axis: cluster.collective_time("all_reduce", payload, mesh.axes[axis],
-                                                cluster.axis_link(mesh, axis))
+    return lambda axis: cluster.collective_time(
+        "all_reduce", payload, mesh.axes[axis], cluster.axis_link(mesh, axis)
+    )
 
 
 def axis_slowest(*asked):
@@ -93,11 +107,11 @@ def chunks_without_links(payload, links, *rates):
 
 
 def rates_grow(flops, memory_bandwidth, bandwidth, latency, c):
-    return flops * c ** 2, memory_bandwidth * c, bandwidth * c, latency
+    return flops * c**2, memory_bandwidth * c, bandwidth * c, latency
 
 
 def rates_of_cubes(flops, memory_bandwidth, bandwidth, latency, c):
-    return flops / c ** 3, memory_bandwidth / c, bandwidth / c, latency
+    return flops / c**3, memory_bandwidth / c, bandwidth / c, latency
 
 
 def straggler_ends_last(trace):

@@ -61,8 +61,9 @@ def chunked_first_for_last(x, w, b, mesh):
 
 def chunked_result(x, w, b, mesh):
     y = x @ w.t()
-    works = [dist.all_reduce(part, group=mesh.get_group("d2"), async_op=True)
-             for part in y.chunk(4)]
+    works = [
+        dist.all_reduce(part, group=mesh.get_group("d2"), async_op=True) for part in y.chunk(4)
+    ]
     return _join([y], works, b)
 
 
@@ -91,8 +92,7 @@ def back_upside_down(x, w, grad, mesh):
 
 
 def back_weights_summed(x, w, grad, mesh):
-    return _back(x, w, grad, mesh,
-                 lambda dx, dw: torch.cat([dx, summed(dw, mesh.get_group("d2"))]))
+    return _back(x, w, grad, mesh, lambda dx, dw: torch.cat([dx, summed(dw, mesh.get_group("d2"))]))
 
 
 def back_functional(x, w, grad, mesh):
@@ -147,7 +147,8 @@ def grid_back_transposed(x, block, grad, mesh):
 def grid_back_own_pieces(x, block, grad, mesh):
     def pieces_gathered(dw, mesh):
         mine = _pieces(dw, mesh)[mesh.get_local_rank("z")]
-        return _gather(mine, mesh.get_group("z"))[:mine.numel()]
+        return _gather(mine, mesh.get_group("z"))[: mine.numel()]
+
     return grid_back(x, block, grad, mesh, pieces_gathered)
 
 
@@ -187,6 +188,7 @@ def ties_copied(grads, mesh):
     def copied(grad, group):
         dist.broadcast(grad, 3, group=group)
         return grad
+
     return _ties(grads, act=copied)
 
 

@@ -254,8 +254,11 @@ WRONG = {
         (mean_as_array, r"rank 0 returned ndarray, not a tensor of numbers\.$"),
         (mean_sparse, "returned a tensor of torch.float32, torch.sparse_coo, on cpu, not a tensor"),
         (mean_on_no_device, "on meta, not a tensor of numbers"),
-        (mean_in_half, r"all_reduce on world, \d+ bytes sent per rank, and this exercise asks for "
-                       r"1 x all_reduce on world, \d+ bytes"),
+        (
+            mean_in_half,
+            r"all_reduce on world, \d+ bytes sent per rank, and this exercise asks for "
+            r"1 x all_reduce on world, \d+ bytes",
+        ),
         (mean_in_double, "each rank sent 2x the bytes needed"),
         (mean_of_rank_0, "You used 1 x broadcast on world"),
         (mean_of_a_constant, r"is 0; one process computes"),

@@ -106,8 +106,7 @@ def traffic_of_eight(how, step, ranks):
     return t3.traffic(how, step, 8)
 
 
-RIGHT = {
-}
+RIGHT = {}
 
 WRONG = {
     "axonn_coords": [(coords_always_yxz, "order='xyz'.*the right numbers for other axes")],

@@ -20,10 +20,23 @@ import solutions_t3
 import solutions_t3_bugs
 import solutions_t3_maps
 
-_MODULES = (solutions_start, solutions_meshes, solutions_costs, solutions_costs_runs,
-            solutions_atp, solutions_atp_layers, solutions_atp_bugs,
-            solutions_axonn, solutions_axonn_layers, solutions_axonn_bugs,
-            solutions_merak, solutions_merak_ranks, solutions_merak_bugs,
-            solutions_t3, solutions_t3_maps, solutions_t3_bugs)
+_MODULES = (
+    solutions_start,
+    solutions_meshes,
+    solutions_costs,
+    solutions_costs_runs,
+    solutions_atp,
+    solutions_atp_layers,
+    solutions_atp_bugs,
+    solutions_axonn,
+    solutions_axonn_layers,
+    solutions_axonn_bugs,
+    solutions_merak,
+    solutions_merak_ranks,
+    solutions_merak_bugs,
+    solutions_t3,
+    solutions_t3_maps,
+    solutions_t3_bugs,
+)
 RIGHT = {name: fns for module in _MODULES for name, fns in module.RIGHT.items()}
 WRONG = {name: cases for module in _MODULES for name, cases in module.WRONG.items()}

@@ -6,12 +6,18 @@ from functools import partial
 
 
 def _owned(weight, shape, mesh, order, rank, exchange=False, outer_first=True, swap=False):
-    at = dict(zip(("d1", "d2"), divmod(rank, mesh[1]) if outer_first
-                  else (rank % mesh[0], rank // mesh[0])))
+    at = dict(
+        zip(
+            ("d1", "d2"),
+            divmod(rank, mesh[1]) if outer_first else (rank % mesh[0], rank // mesh[0]),
+        )
+    )
     sizes = dict(zip(("d1", "d2"), mesh))
     axes = ("d1", "d2") if (weight in ("qkv", "up")) == (order == "column") else ("d2", "d1")
-    cuts = [(at[axis] * size // sizes[axis], (at[axis] + 1) * size // sizes[axis])
-            for axis, size in zip(axes[::-1] if exchange else axes, shape)]
+    cuts = [
+        (at[axis] * size // sizes[axis], (at[axis] + 1) * size // sizes[axis])
+        for axis, size in zip(axes[::-1] if exchange else axes, shape)
+    ]
     return (*cuts[0], *cuts[1]) if not swap else (*cuts[1], *cuts[0])
 
 
@@ -53,7 +59,7 @@ def wire_by_layer(d1, d2, order, tokens, hidden, itemsize):
     i, s = (d1, d2) if order == "column" else (d2, d1)
     over_stream = [3 * hidden / i, 4 * hidden / i, hidden / i, 4 * hidden / i]
     over_inside = [hidden / s] * 4
-    elements = (2 * (s - 1) / s * sum(over_stream) + 2 * (i - 1) / i * sum(over_inside))
+    elements = 2 * (s - 1) / s * sum(over_stream) + 2 * (i - 1) / i * sum(over_inside)
     return tokens * itemsize * elements
 
 
@@ -134,7 +140,8 @@ def mesh_for(cluster, workload):
 
 def mesh_guessed(cluster, workload):
     return {"NVLink-pair PCIe box": (4, 2, "column"), "2 x 4 torus": (4, 2, "column")}.get(
-        cluster.name, (2, 4, "column"))
+        cluster.name, (2, 4, "column")
+    )
 
 
 def mesh_is_megatron(cluster, workload):
@@ -169,6 +176,7 @@ def chunk_count(cluster, workload, mesh):
 
     def seconds(chunks):
         return tv.predict(tv.ATP(mesh=mesh, chunks=chunks), workload, cluster).step_time
+
     return min((1, 2, 4, 8, 16, 32), key=seconds)
 
 
@@ -177,7 +185,8 @@ def _always(chunks, cluster, workload, mesh):
 
 
 count_one, count_four, count_thirty_two, count_three = (
-    partial(_always, chunks) for chunks in (1, 4, 32, 3))
+    partial(_always, chunks) for chunks in (1, 4, 32, 3)
+)
 
 
 RIGHT = {
@@ -215,8 +224,11 @@ WRONG = {
     "atp_mesh_for": [
         (mesh_is_megatron, r"takes .* a step, .* is possible. Its kernels wait most for d1"),
         (mesh_is_four_by_two, r"2 NVSwitch nodes, 1 NIC each .*\(4, 2, 'column'\) takes 13"),
-        (mesh_in_row_order, r"wait most for d1 .*: the heavy one, with three times the bytes, in "
-                            "row order"),
+        (
+            mesh_in_row_order,
+            r"wait most for d1 .*: the heavy one, with three times the bytes, in "
+            "row order",
+        ),
         (mesh_without_order, r"returned \(4, 2\), which is not a mesh with its order: one of"),
         (mesh_as_list, "which is not a mesh with its order"),
         (mesh_forgotten, "your function returned NoneType, which is not a mesh"),

@@ -70,12 +70,14 @@ def diagnose_new_layer(evidence):
 
 RIGHT = {"atp_bugs": [diagnose]}
 
-WRONG = {"atp_bugs": [
-    (diagnose_by_size, "wrong before they get to|the fault comes|is not at fault"),
-    (diagnose_last, "wrong before they get to head|head is not at fault|it is not head"),
-    (diagnose_first_layer, "of embed is right|embed is not at fault|it is not embed"),
-    (diagnose_one_cause, "the layer is right, but it is not 'chunks in the wrong order': "),
-    (diagnose_nothing, r"you returned '.*', not \(layer, cause\), two strings"),
-    (diagnose_new_cause, "'gremlins' is none of the causes: bias before the sum; q, k, v"),
-    (diagnose_new_layer, "there is no layer 'blocks.7.mlp'"),
-]}
+WRONG = {
+    "atp_bugs": [
+        (diagnose_by_size, "wrong before they get to|the fault comes|is not at fault"),
+        (diagnose_last, "wrong before they get to head|head is not at fault|it is not head"),
+        (diagnose_first_layer, "of embed is right|embed is not at fault|it is not embed"),
+        (diagnose_one_cause, "the layer is right, but it is not 'chunks in the wrong order': "),
+        (diagnose_nothing, r"you returned '.*', not \(layer, cause\), two strings"),
+        (diagnose_new_cause, "'gremlins' is none of the causes: bias before the sum; q, k, v"),
+        (diagnose_new_layer, "there is no layer 'blocks.7.mlp'"),
+    ]
+}

@@ -80,7 +80,7 @@ def column_sums_a_copy_too(x, w, b, mesh):
     y = x @ w.t()
     both = torch.cat([y, y])
     dist.all_reduce(both, group=mesh.get_group("d2"))
-    return both[:len(y)] + b
+    return both[: len(y)] + b
 
 
 # --- atp_column_backward ---
@@ -145,7 +145,7 @@ def backward_over_world(x, w, grad, mesh):
 
 
 def backward_without_weights(x, w, grad, mesh):
-    return _backward(x, w, grad, mesh)[:len(x)]
+    return _backward(x, w, grad, mesh)[: len(x)]
 
 
 def backward_upside_down(x, w, grad, mesh):

@@ -7,7 +7,7 @@ from functools import partial
 
 def coords(rank, grid, order):
     sizes, found = dict(zip(("x", "y", "z", "data"), grid)), {}
-    for axis in ("xyz" if order == "xyz" else "yxz"):
+    for axis in "xyz" if order == "xyz" else "yxz":
         rank, found[axis] = divmod(rank, sizes[axis])
     return found["x"], found["y"], found["z"], rank
 
@@ -40,8 +40,9 @@ def _piece(weight, shape, grid, rank, exchange=False, whole=False, all_of_block=
     x, y, z, _ = grid
     at = {"x": (rank % x, x), "y": (rank // x % y, y)}
     rows, columns = ("x", "y") if (weight in ("qkv", "up")) != exchange else ("y", "x")
-    cuts = [(k * size // n, (k + 1) * size // n)
-            for size, (k, n) in zip(shape, (at[rows], at[columns]))]
+    cuts = [
+        (k * size // n, (k + 1) * size // n) for size, (k, n) in zip(shape, (at[rows], at[columns]))
+    ]
     numbers, k = shape[0] * shape[1] // (1 if whole else x * y), rank // (x * y) % z
     own = (0, numbers) if all_of_block else (k * numbers // z, (k + 1) * numbers // z)
     return (*cuts[swap], *cuts[1 - swap], *own)
@@ -80,8 +81,12 @@ def wire(k, n, tokens, grid, transposed, itemsize):
         x, y = y, x
     over_x = 2 * (x - 1) / x * tokens * k / (z * y)
     over_y = 2 * (y - 1) / y * tokens * n / (z * x)
-    found = [over_x, over_y, 2 * (z - 1) / z * k * n / (x * y),
-             2 * (data - 1) / data * k * n / (x * y * z)]
+    found = [
+        over_x,
+        over_y,
+        2 * (z - 1) / z * k * n / (x * y),
+        2 * (data - 1) / data * k * n / (x * y * z),
+    ]
     if transposed:
         found[:2] = found[1::-1]
     return tuple(itemsize * part for part in found)
@@ -136,10 +141,15 @@ def wire_summed(*sizes):
 
 
 def special(scheme, ranks, node):
-    root = round(ranks ** 0.5)
-    return {"Megatron-LM": (ranks, 1, 1, 1), "FSDP": (1, 1, ranks, 1), "DDP": (1, 1, 1, ranks),
-            "HSDP": (1, 1, node, ranks // node), "2D": (root, root, 1, 1),
-            "Megatron-LM + DDP": (node, 1, 1, ranks // node)}[scheme]
+    root = round(ranks**0.5)
+    return {
+        "Megatron-LM": (ranks, 1, 1, 1),
+        "FSDP": (1, 1, ranks, 1),
+        "DDP": (1, 1, 1, ranks),
+        "HSDP": (1, 1, node, ranks // node),
+        "2D": (root, root, 1, 1),
+        "Megatron-LM + DDP": (node, 1, 1, ranks // node),
+    }[scheme]
 
 
 def _but(wrong, scheme, ranks, node):

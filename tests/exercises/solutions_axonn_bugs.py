@@ -1,5 +1,4 @@
-"""Answers to AxoNN's bug zoo: one that works from the evidence, and those that jump to conclusions.
-"""
+"""Answers to AxoNN's bug zoo: one works from the evidence, others jump to conclusions."""
 
 import numpy as np
 
@@ -68,11 +67,16 @@ def diagnose_nothing(evidence):
 
 RIGHT = {"axonn_bugs": [diagnose]}
 
-WRONG = {"axonn_bugs": [
-    (diagnose_embed, "of embed is right|embed is not at fault"),
-    (diagnose_last, "wrong before they get to head|head is not at fault"),
-    (diagnose_one_cause, "the layer is right, but it is not '(same|other) rows along [xz]': "),
-    (diagnose_sync, "there is no layer 'sync': use a name of evidence.forward, or 'rows', 'clip'"),
-    (diagnose_new_cause, "'gremlins' is none of the causes: statistics of own features; axes"),
-    (diagnose_nothing, r"you returned '.*', not \(layer, cause\), two strings"),
-]}
+WRONG = {
+    "axonn_bugs": [
+        (diagnose_embed, "of embed is right|embed is not at fault"),
+        (diagnose_last, "wrong before they get to head|head is not at fault"),
+        (diagnose_one_cause, "the layer is right, but it is not '(same|other) rows along [xz]': "),
+        (
+            diagnose_sync,
+            "there is no layer 'sync': use a name of evidence.forward, or 'rows', 'clip'",
+        ),
+        (diagnose_new_cause, "'gremlins' is none of the causes: statistics of own features; axes"),
+        (diagnose_nothing, r"you returned '.*', not \(layer, cause\), two strings"),
+    ]
+}

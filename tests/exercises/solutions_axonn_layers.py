@@ -101,8 +101,12 @@ def backward_over_y(x, block, grad, mesh):
 
 
 def backward_averaged(x, block, grad, mesh):
-    return torch.cat([backward(x, block, grad, mesh)[:x.numel()],
-                      _scatter(grad.t() @ x, mesh) / mesh.get_group("z").size()])
+    return torch.cat(
+        [
+            backward(x, block, grad, mesh)[: x.numel()],
+            _scatter(grad.t() @ x, mesh) / mesh.get_group("z").size(),
+        ]
+    )
 
 
 def backward_unscattered(x, block, grad, mesh):
@@ -133,19 +137,19 @@ def gathers(layers, keep, recompute):
     if not keep:
         order.append("head")
     for start in reversed(range(0, len(blocks), 4)):
-        four = list(blocks[start:start + 4])
+        four = list(blocks[start : start + 4])
         order += four * recompute + four[::-1] * (not keep)
     return order
 
 
 def gathers_of_modules(layers, keep, recompute):
-    back = gathers(layers, keep, recompute)[len(layers):]
+    back = gathers(layers, keep, recompute)[len(layers) :]
     return list(layers) + sorted(back, key=list(layers).index)
 
 
 def gathers_all_reversed(layers, keep, recompute):
     """The recomputed layers from the last to the first as well."""
-    back = gathers(layers, keep, recompute)[len(layers):]
+    back = gathers(layers, keep, recompute)[len(layers) :]
     return list(layers) + (back[::-1] if recompute and keep else back)
 
 
@@ -169,9 +173,9 @@ def gathers_counted(layers, keep, recompute):
 
 
 def _norm(piece, bias, scale, mesh, bias_on="yz", scale_on="xz", over="zyx"):
-    total = (piece ** 2).sum()
+    total = (piece**2).sum()
     for part, axes in ((bias, bias_on), (scale, scale_on)):
-        share = (part ** 2).sum()
+        share = (part**2).sum()
         for axis in axes:
             share = share / mesh.get_group(axis).size()
         total = total + share
@@ -186,7 +190,7 @@ def norm(piece, bias, scale, mesh):
 
 def norm_over_all_at_once(piece, bias, scale, mesh):
     y, x, z = (mesh.get_group(axis).size() for axis in "yxz")
-    total = (piece ** 2).sum() + (bias ** 2).sum() / (y * z) + (scale ** 2).sum() / (x * z)
+    total = (piece**2).sum() + (bias**2).sum() / (y * z) + (scale**2).sum() / (x * z)
     dist.all_reduce(total)
     return total.sqrt()
 
@@ -244,8 +248,11 @@ WRONG = {
         (linear_over_x, "you summed over x, as backward does"),
         (linear_gathers_over_y, "you gathered over y. The pieces of one block lie along z"),
         (linear_gathers_x, r"returned shape \[.*\]; it should be"),
-        (linear_sums_over_all, "only ranks along axis y hold parts of the same result. Give it "
-                               "the group: `group=mesh.get_group.\"y\".`"),
+        (
+            linear_sums_over_all,
+            "only ranks along axis y hold parts of the same result. Give it "
+            'the group: `group=mesh.get_group."y".`',
+        ),
     ],
     "axonn_backward": [
         (backward_blocking, "no product runs between the start of dX's sum and the wait"),
@@ -257,8 +264,11 @@ WRONG = {
         (backward_sends_nothing, "the trace shows no collective. Other ranks had other output"),
     ],
     "axonn_gathers": [
-        (gathers_of_modules, r"keep=False, recompute=False: .* \d+ of \d+ gathers .* unforeseen. "
-                             "The first: it asked for head, yours was blocks.0.attention.qkv"),
+        (
+            gathers_of_modules,
+            r"keep=False, recompute=False: .* \d+ of \d+ gathers .* unforeseen. "
+            "The first: it asked for head, yours was blocks.0.attention.qkv",
+        ),
         (gathers_all_reversed, "keep=True, recompute=True.* of each block first computes forward"),
         (gathers_forward_alone, r"a step asks for \d+ gathers, you list \d+\. What does"),
         (gathers_in_any_order, "keep=True, recompute=False: .* it asked for embed, yours was h"),

@@ -68,6 +68,7 @@ def axis_for_tp(cluster, mesh, payload):
     def seconds(axis):
         n, link = mesh.axes[axis], cluster.axis_link(mesh, axis)
         return 2 * (n - 1) * (link.latency + payload / n / link.bandwidth)
+
     return min(mesh.axes, key=seconds)
 
 
@@ -97,6 +98,7 @@ def axis_as_number(cluster, mesh, payload):
 def best_chunks(payload, links, latency, bandwidth):
     def seconds(c):
         return (c + links - 1) * (latency + payload / (c * bandwidth))
+
     c = int(((links - 1) * payload / (latency * bandwidth)) ** 0.5)
     return min(max(c, 1), c + 1, key=seconds)
 

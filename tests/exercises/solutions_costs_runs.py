@@ -94,8 +94,10 @@ def ring_blocking(x):
     for i in range(2 * (n - 1)):
         send, receive = (rank - i) % n, (rank - i - 1) % n
         got = torch.empty_like(blocks[receive])
-        order = [lambda b=send: dist.send(blocks[b], (rank + 1) % n),
-                 lambda g=got: dist.recv(g, (rank - 1) % n)]
+        order = [
+            lambda b=send: dist.send(blocks[b], (rank + 1) % n),
+            lambda g=got: dist.recv(g, (rank - 1) % n),
+        ]
         for act in order if rank % 2 == 0 else order[::-1]:
             act()
         blocks[receive] += got if i < n - 1 else got - blocks[receive]

@@ -7,8 +7,11 @@ SCP = "shifted_critical_path"
 
 # --- merak_schedule ---
 
-ONE_F_ONE_B = ["s0: F0 F1 F2 B0 F3 B1 B2 B3", "s1: F0 F1 B0 F2 B1 F3 B2 B3",
-               "s2: F0 B0 F1 B1 F2 B2 F3 B3"]
+ONE_F_ONE_B = [
+    "s0: F0 F1 F2 B0 F3 B1 B2 B3",
+    "s1: F0 F1 B0 F2 B1 F3 B2 B3",
+    "s2: F0 B0 F1 B1 F2 B2 F3 B3",
+]
 
 
 def _written(*lines):
@@ -121,8 +124,11 @@ def in_flight_of_both(name, p, m, s):
 
 def bubble(p, m, f, r, b, waits=lambda f, r, b: b - r + f - r):
     each, plain = f + r + b, f + b
-    return ((m + p - 1) * each, m * each + (p - 1) * plain,
-            m * each + (p - 2) * plain + waits(f, r, b))
+    return (
+        (m + p - 1) * each,
+        m * each + (p - 1) * plain,
+        m * each + (p - 2) * plain + waits(f, r, b),
+    )
 
 
 bubble_without_waits = partial(bubble, waits=lambda f, r, b: 0)
@@ -134,6 +140,7 @@ def _but(number, change):
         found = list(bubble(p, m, f, r, b))
         found[number] = change(p, m, f, r, b)
         return found
+
     return answer
 
 
@@ -185,8 +192,9 @@ _keep = keep
 
 def memory(name, p, m, s, whole, inputs, keep, n=None, of_inputs=None, one=1.0):
     n = n or min(m, p - s) + (name == SCP and s == p - 2)
-    return whole * (one + (n - 1) * keep) + (n * inputs * (1 - keep) if of_inputs is None
-                                             else of_inputs(n, inputs))
+    return whole * (one + (n - 1) * keep) + (
+        n * inputs * (1 - keep) if of_inputs is None else of_inputs(n, inputs)
+    )
 
 
 def memory_as_kept(name, p, m, s, whole, inputs, keep):
@@ -210,8 +218,9 @@ def memory_of_more(name, p, m, s, whole, inputs, keep):
 
 
 def memory_one_backward(name, p, m, s, whole, inputs, keep):
-    return memory(name, p, m, s, whole, inputs, keep,
-                  of_inputs=lambda n, c: (n - 1) * c * (1 - keep))
+    return memory(
+        name, p, m, s, whole, inputs, keep, of_inputs=lambda n, c: (n - 1) * c * (1 - keep)
+    )
 
 
 memory_without_inputs = partial(memory, of_inputs=lambda n, c: 0)
@@ -229,8 +238,11 @@ RIGHT = {
 WRONG = {
     "merak_schedule": [
         (order_gpipe, "takes 18 like 1F1B, but rank 0 holds 4 microbatches .* 1F1B holds 3"),
-        (order_one_by_one, "it can run, and takes 36; 1F1B takes 18. The longest gap: rank 0 does "
-                           "nothing for 6 before "),
+        (
+            order_one_by_one,
+            "it can run, and takes 36; 1F1B takes 18. The longest gap: rank 0 does "
+            "nothing for 6 before ",
+        ),
         (order_deadlock, "cannot run: deadlock: rank 0 at B0 waits for the gradient of microbatch"),
         (order_forgets, "cannot run: stage 0 has no backward of microbatch 3: add B3"),
         (order_reversed, "stage 0 goes backward in the order 3, 2, 1, 0: gradients are summed"),
@@ -241,8 +253,11 @@ WRONG = {
         (order_as_lists, "not a list of 3 lines of text"),
     ],
     "merak_early": [
-        (early_at_the_end, "it takes 32, and 30 is possible. On the critical path rank 2 does "
-                           "nothing for 1, and then begins RB0, which recomputes"),
+        (
+            early_at_the_end,
+            "it takes 32, and 30 is possible. On the critical path rank 2 does "
+            "nothing for 1, and then begins RB0, which recomputes",
+        ),
         (early_always, "as fast as can be, but R0 on rank 0 is early for nothing"),
         (early_once_too_often, "R1 on rank 0 is early for nothing: with RB it takes no longer"),
         (early_on_the_last, "the last rank goes backward right after its forward"),

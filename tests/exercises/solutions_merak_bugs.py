@@ -1,5 +1,4 @@
-"""Answers to Merak's bug zoo: one that works from the evidence, and those that jump to conclusions.
-"""
+"""Answers to Merak's bug zoo: one works from the evidence, others jump to conclusions."""
 
 import numpy as np
 
@@ -21,8 +20,9 @@ def _forward(layer, evidence):
 def _backward(layer, evidence):
     if layer == "head":
         share = np.allclose(evidence.got, 4 * evidence.want)
-        return "loss", ("share of a microbatch left out" if share else
-                        "targets of another microbatch")
+        return "loss", (
+            "share of a microbatch left out" if share else "targets of another microbatch"
+        )
     if layer.endswith("norm1"):
         return layer, "one buffer for all microbatches"
     return layer, "sum not waited for" if evidence.unwaited else "gradient not summed"
@@ -45,8 +45,9 @@ def diagnose(evidence):
         return layer, "another microbatch recomputed"
     if layer := _first(evidence.backward):
         return _backward(layer, evidence)
-    return _gradients([name for name, error in evidence.gradients.items() if error > 1e-10],
-                      evidence)
+    return _gradients(
+        [name for name, error in evidence.gradients.items() if error > 1e-10], evidence
+    )
 
 
 def diagnose_embed(evidence):
@@ -77,11 +78,16 @@ def diagnose_nothing(evidence):
 
 RIGHT = {"merak_bugs": [diagnose]}
 
-WRONG = {"merak_bugs": [
-    (diagnose_embed, "of embed is right|embed is not at fault|is not embed"),
-    (diagnose_last, "wrong before they get to head|head is not at fault|of head is right"),
-    (diagnose_one_cause, "the layer is right, but it is not 'gradient not summed': "),
-    (diagnose_elsewhere, r"there is no 'blocks.7.mlp.up': use a name .*, a block \('blocks.0'\)"),
-    (diagnose_new_cause, "'gremlins' is none of the causes: residual of the other half; bias"),
-    (diagnose_nothing, r"you returned '.*', not \(layer, cause\), two strings"),
-]}
+WRONG = {
+    "merak_bugs": [
+        (diagnose_embed, "of embed is right|embed is not at fault|is not embed"),
+        (diagnose_last, "wrong before they get to head|head is not at fault|of head is right"),
+        (diagnose_one_cause, "the layer is right, but it is not 'gradient not summed': "),
+        (
+            diagnose_elsewhere,
+            r"there is no 'blocks.7.mlp.up': use a name .*, a block \('blocks.0'\)",
+        ),
+        (diagnose_new_cause, "'gremlins' is none of the causes: residual of the other half; bias"),
+        (diagnose_nothing, r"you returned '.*', not \(layer, cause\), two strings"),
+    ]
+}

@@ -1,5 +1,4 @@
-"""Answers to notebook 05 on graphs and on real ranks: right ones, and wrong ones with their hints.
-"""
+"""Answers to notebook 05 on graphs and on real ranks: right ones; wrong ones with hints."""
 
 from functools import partial
 
@@ -11,8 +10,11 @@ import torch.distributed as dist
 
 def cuts(operations, most=1):
     last = {taken: k for k, (_, takes) in enumerate(operations) for taken in takes}
-    return [name for k, (name, _) in enumerate(operations[:-1])
-            if sum(last.get(other, 0) > k for other, _ in operations[:k + 1]) <= most]
+    return [
+        name
+        for k, (name, _) in enumerate(operations[:-1])
+        if sum(last.get(other, 0) > k for other, _ in operations[: k + 1]) <= most
+    ]
 
 
 cuts_with_two = partial(cuts, most=2)
@@ -63,8 +65,9 @@ def ties_by_messages(grads, mesh):
     if not _is_end():
         return grad
     other, received = dist.get_world_size() - 1 - dist.get_rank(), torch.empty_like(grad)
-    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, grad, other),
-                                    dist.P2POp(dist.irecv, received, other)])
+    works = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, grad, other), dist.P2POp(dist.irecv, received, other)]
+    )
     for work in works:
         work.wait()
     return grad + received
@@ -125,8 +128,20 @@ def _part_back(h, up, down, grad):
     return (grad @ down * (h > 0)) @ up
 
 
-def halves(x, up1, down1, up2, down2, grad, mesh, stranger=False, skip=1.0, group="tp",
-           at_once=False, turned=False):
+def halves(
+    x,
+    up1,
+    down1,
+    up2,
+    down2,
+    grad,
+    mesh,
+    stranger=False,
+    skip=1.0,
+    group="tp",
+    at_once=False,
+    turned=False,
+):
     group, weights = mesh.get_group(group), [(up1, down1), (up2, down2)]
     xs, grads = list(x.chunk(2)), list(grad.chunk(2))
     hs, under_way, kept = [[], []], [None, None], []
@@ -208,8 +223,11 @@ RIGHT = {
 
 WRONG = {
     "merak_cuts": [
-        (cuts_everywhere, r"a chain with a skip .*: behind linear_\d 2 tensors cross: relu, used "
-                          r"by add; linear_\d, used by tanh"),
+        (
+            cuts_everywhere,
+            r"a chain with a skip .*: behind linear_\d 2 tensors cross: relu, used "
+            r"by add; linear_\d, used by tanh",
+        ),
         (cuts_with_two, "behind .* 2 tensors cross"),
         (cuts_behind_adds, r"a cut behind \w+ is missing. There only \w+ crosses"),
         (cuts_with_the_last, r"behind the last operation, (tanh\w*|linear_\d), there is nothing"),

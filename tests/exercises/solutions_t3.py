@@ -78,8 +78,12 @@ pays_same_k = partial(pays, best=lambda k: k)
 
 
 def traffic(how, step, ranks, changed=None):
-    known = {("kernel", 0): (0, ranks), ("kernel", 1): (1, 1), ("t3", 0): (0, 0),
-             ("t3", ranks - 1): (0, 2)} | (changed(ranks) if changed else {})
+    known = {
+        ("kernel", 0): (0, ranks),
+        ("kernel", 1): (1, 1),
+        ("t3", 0): (0, 0),
+        ("t3", ranks - 1): (0, 2),
+    } | (changed(ranks) if changed else {})
     return known.get((how, step), (2, 1) if how == "kernel" else (1, 2))
 
 
@@ -125,8 +129,10 @@ tracker_odd = partial(tracker, more=1.5)
 
 
 def policy(gemm, ranks, machine):
-    return min(("round_robin", "fifo", "mca"), key=lambda p: play(
-        gemm, ranks, replace(machine, policy=p), "t3").seconds)
+    return min(
+        ("round_robin", "fifo", "mca"),
+        key=lambda p: play(gemm, ranks, replace(machine, policy=p), "t3").seconds,
+    )
 
 
 def policy_mca(gemm, ranks, machine):
@@ -149,9 +155,11 @@ def policy_new(gemm, ranks, machine):
 
 
 def tile(cluster, workload):
-    known = [("chunk", 0), *(("tile", 2 ** i) for i in range(2, 7))]
-    return min(known, key=lambda c: tv.predict(tv.T3(tp=4, mode=c[0], tile=c[1]), workload,
-                                               cluster).step_time)
+    known = [("chunk", 0), *(("tile", 2**i) for i in range(2, 7))]
+    return min(
+        known,
+        key=lambda c: tv.predict(tv.T3(tp=4, mode=c[0], tile=c[1]), workload, cluster).step_time,
+    )
 
 
 def tile_chunks(cluster, workload):
@@ -189,10 +197,16 @@ WRONG = {
     ],
     "t3_order": [
         (order_own_first, r"rank \d keeps chunk \d, so that one has to be the last"),
-        (order_down, r"Rank \d computes chunk \d at position \d, and sends it to rank \d, which "
-                     r"needs it at position \d, not 0"),
-        (order_swapped, r"rank \d+'s own, so nothing of it ever comes from there: rank \d+ begins "
-                        r"it, at position 0, not \d|computes chunk \d+ at position 0"),
+        (
+            order_down,
+            r"Rank \d computes chunk \d at position \d, and sends it to rank \d, which "
+            r"needs it at position \d, not 0",
+        ),
+        (
+            order_swapped,
+            r"rank \d+'s own, so nothing of it ever comes from there: rank \d+ begins "
+            r"it, at position 0, not \d|computes chunk \d+ at position 0",
+        ),
         (order_beyond, r"not each of the chunks 0 to \d+ once"),
     ],
     "t3_pays": [
@@ -225,11 +239,17 @@ WRONG = {
         (tracker_never_full, r"returned \(\d+, inf\), but every number is to be finite"),
     ],
     "t3_policy": [
-        (policy_mca, r"2048 x 2048 x 128 .* 'mca' takes .* \(simulated\), .* is possible. Alone "
-                     r"the GEMM takes 0\.\d+ of the reduce-scatter's time: what is late is the "
-                     "communication, and here it waits for the GEMM"),
-        (policy_arrival, "'fifo' takes .* Alone the GEMM takes .* times as long as the reduce-"
-                         "scatter: what is late is the GEMM"),
+        (
+            policy_mca,
+            r"2048 x 2048 x 128 .* 'mca' takes .* \(simulated\), .* is possible. Alone "
+            r"the GEMM takes 0\.\d+ of the reduce-scatter's time: what is late is the "
+            "communication, and here it waits for the GEMM",
+        ),
+        (
+            policy_arrival,
+            "'fifo' takes .* Alone the GEMM takes .* times as long as the reduce-"
+            "scatter: what is late is the GEMM",
+        ),
         (policy_turns, "'round_robin' takes .* (late is the GEMM|when the memory is slower)"),
         (policy_new, "'communication first', which is not a policy: one of 'round_robin'"),
     ],

@@ -22,7 +22,8 @@ def _of_parts(evidence):
         if len(ranks) == size:
             continue  # this one is right
         return {1: "gathered before the last update"}.get(len(ranks)) or (
-            "sent before added" if (chunk - 1) % size in ranks else "triggered after one update")
+            "sent before added" if (chunk - 1) % size in ranks else "triggered after one update"
+        )
 
 
 def diagnose(evidence):
@@ -60,9 +61,14 @@ def diagnose_new_cause(evidence):
 
 RIGHT = {"t3_bugs": [diagnose]}
 
-WRONG = {"t3_bugs": [
-    (diagnose_embed, "of embed is right|embed is not at fault|is not embed|before they get to"),
-    (diagnose_elsewhere, "there is no 'blocks.7.mlp.up': use a name of evidence.forward"),
-    (diagnose_one_cause, "the layer is right, but it is not "),
-    (diagnose_new_cause, "'gremlins' is none of the causes: all ranks begin with chunk 0; ring"),
-]}
+WRONG = {
+    "t3_bugs": [
+        (diagnose_embed, "of embed is right|embed is not at fault|is not embed|before they get to"),
+        (diagnose_elsewhere, "there is no 'blocks.7.mlp.up': use a name of evidence.forward"),
+        (diagnose_one_cause, "the layer is right, but it is not "),
+        (
+            diagnose_new_cause,
+            "'gremlins' is none of the causes: all ranks begin with chunk 0; ring",
+        ),
+    ]
+}

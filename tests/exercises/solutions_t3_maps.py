@@ -13,9 +13,13 @@ def ring_maps(ranks, first=None, middle=None, last=None, order=order, step=-1):
     def own(rank):
         to = (rank + step) % ranks
         chunks = order(rank, ranks)
-        rules = [first or Remote(to), *[middle(to) if middle else Dma(to)] * (ranks - 2),
-                 last or Local(2)]
+        rules = [
+            first or Remote(to),
+            *[middle(to) if middle else Dma(to)] * (ranks - 2),
+            last or Local(2),
+        ]
         return list(zip(chunks, rules))
+
     return [own(rank) for rank in range(ranks)]
 
 
@@ -44,8 +48,13 @@ def ring_maps_slow(ranks):
 
 def ring_maps_all_stay(ranks, of=0):
     """The first chunk goes to memory first, on the ranks from ``of``."""
-    return [[(c, Dma(rule.to, "update", 1) if isinstance(rule, Remote) and rank >= of else rule)
-             for c, rule in row] for rank, row in enumerate(ring_maps(ranks))]
+    return [
+        [
+            (c, Dma(rule.to, "update", 1) if isinstance(rule, Remote) and rank >= of else rule)
+            for c, rule in row
+        ]
+        for rank, row in enumerate(ring_maps(ranks))
+    ]
 
 
 ring_maps_others_stay = partial(ring_maps_all_stay, of=1)
@@ -81,8 +90,11 @@ def gather(rank, ranks, last=True):
 
 
 def other_maps(collective, ranks, **changed):
-    known = {"direct_rs": direct, "ring_ag": gather,
-             "all_to_all": partial(direct, op="store", updates=1)} | changed
+    known = {
+        "direct_rs": direct,
+        "ring_ag": gather,
+        "all_to_all": partial(direct, op="store", updates=1),
+    } | changed
     return [known[collective](rank, ranks) for rank in range(ranks)]
 
 
@@ -91,9 +103,13 @@ other_maps_stored = partial(other_maps, direct_rs=partial(direct, op="store"))
 other_maps_summed = partial(other_maps, all_to_all=partial(direct, updates=1))
 other_maps_all_wait = partial(other_maps, all_to_all=partial(direct, op="store"))
 other_maps_round = partial(other_maps, ring_ag=partial(gather, last=False))
-other_maps_far = partial(other_maps, ring_ag=lambda rank, n: [
-    (c, Dma((rank + 1) % n, "store", 1) if c != (rank + 1) % n else Local(1))
-    for c in order_down(rank + 1, n)])
+other_maps_far = partial(
+    other_maps,
+    ring_ag=lambda rank, n: [
+        (c, Dma((rank + 1) % n, "store", 1) if c != (rank + 1) % n else Local(1))
+        for c in order_down(rank + 1, n)
+    ],
+)
 
 
 RIGHT = {
@@ -103,21 +119,37 @@ RIGHT = {
 
 WRONG = {
     "t3_ring_maps": [
-        (ring_maps_early, r"rank 0 sends chunk 2 after 1 update of each element, but 2 come: too "
-                          "early"),
-        (ring_maps_late, "rank 0 waits for 3 updates of each element of chunk 2, but 2 come: it "
-                         "never completes"),
+        (
+            ring_maps_early,
+            r"rank 0 sends chunk 2 after 1 update of each element, but 2 come: too "
+            "early",
+        ),
+        (
+            ring_maps_late,
+            "rank 0 waits for 3 updates of each element of chunk 2, but 2 come: it never completes",
+        ),
         (ring_maps_stored, r"stores chunk \d at rank \d, over what else comes there"),
         (ring_maps_complete_early, "rank 0 calls complete chunk 0 after 1 update"),
         (ring_maps_kept, "chunk 2 ends at rank 0|never completes"),
-        (ring_maps_shifted, "rank 0 sends chunk 0 away, which is its own: use Local; chunk 0 ends "
-                            "at rank 1: its owner is rank 0"),
-        (ring_maps_same_order, "what ranks? .* sends? it would stay there|sends chunk 3 away|"
-                               "never completes"),
-        (ring_maps_slow, r"it comes out right, but takes 1\.\d+ times as long .* rank 0 begins "
-                         "with chunk 0"),
-        (ring_maps_all_stay, r"it comes out right, but \d+ bytes of results go through the memory "
-                             r"of rank 0 where \d+ will do"),
+        (
+            ring_maps_shifted,
+            "rank 0 sends chunk 0 away, which is its own: use Local; chunk 0 ends "
+            "at rank 1: its owner is rank 0",
+        ),
+        (
+            ring_maps_same_order,
+            "what ranks? .* sends? it would stay there|sends chunk 3 away|never completes",
+        ),
+        (
+            ring_maps_slow,
+            r"it comes out right, but takes 1\.\d+ times as long .* rank 0 begins "
+            "with chunk 0",
+        ),
+        (
+            ring_maps_all_stay,
+            r"it comes out right, but \d+ bytes of results go through the memory "
+            r"of rank 0 where \d+ will do",
+        ),
         (ring_maps_others_stay, r"\d+ bytes of results go through the memory of rank 1 where"),
         (ring_maps_direct, "this is not a ring|its only link is to rank 3"),
         (ring_maps_upwards, "its only link is to rank 3"),
@@ -126,13 +158,18 @@ WRONG = {
         (ring_maps_too_few, "you returned 3 maps for 4 ranks"),
     ],
     "t3_other_maps": [
-        (other_maps_two, r"a direct reduce-scatter of \d ranks: this is not a direct reduce-"
-                         "scatter: rank 0 calls complete chunk 0 after 2 updates"),
+        (
+            other_maps_two,
+            r"a direct reduce-scatter of \d ranks: this is not a direct reduce-"
+            "scatter: rank 0 calls complete chunk 0 after 2 updates",
+        ),
         (other_maps_stored, "this is not a direct reduce-scatter: rank 0 stores chunk"),
         (other_maps_summed, "this is not an all-to-all: rank 0 adds chunk .* use op='store'"),
         (other_maps_all_wait, "this is not an all-to-all: rank 0 waits for 4 updates .* never"),
-        (other_maps_round, "wait for each other's updates in a ring: deadlock|never completes|too "
-                           "early"),
+        (
+            other_maps_round,
+            "wait for each other's updates in a ring: deadlock|never completes|too early",
+        ),
         (other_maps_far, "rank 0 sends chunk .* to rank 1, but in this ring its only link"),
     ],
 }

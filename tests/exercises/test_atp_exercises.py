@@ -11,13 +11,16 @@ from tpviz.trace import Event, Trace
 W = tv.GPT(layers=1, hidden=32, heads=8, seq=16, batch=4, vocab=64)
 
 
-@pytest.mark.parametrize("mesh, order", [
-    ((4, 2), "column"), ((2, 4), "row"), ((2, 2), "row"), ((4, 1), "column"), ((1, 4), "column")])
+@pytest.mark.parametrize(
+    "mesh, order",
+    [((4, 2), "column"), ((2, 4), "row"), ((2, 2), "row"), ((4, 1), "column"), ((1, 4), "column")],
+)
 def test_bytes_of_a_block_are_those_of_the_captured_layers(mesh, order):
     strategy = tv.ATP(mesh=mesh, order=order)
     rows = tv.capture(strategy, W).trace(0).select(kind="comm")
-    sent = sum(e.wire_bytes for e in rows
-               if e.layer.startswith("blocks.0.") and "norm" not in e.layer)
+    sent = sum(
+        e.wire_bytes for e in rows if e.layer.startswith("blocks.0.") and "norm" not in e.layer
+    )
     assert atp.block_bytes(strategy, W) == pytest.approx(sent, rel=1e-12) and sent > 0
 
 
@@ -57,8 +60,10 @@ def test_few_some_and_many_chunks_are_best_somewhere():
     import numpy as np
 
     questions = atp_choices._make_chunk_count(np.random.default_rng(0))
-    near = [{c for c, t in q.known.items() if t <= atp_choices.NEAR * min(q.known.values())}
-            for q in questions]
+    near = [
+        {c for c, t in q.known.items() if t <= atp_choices.NEAR * min(q.known.values())}
+        for q in questions
+    ]
     assert sorted(map(min, near)) == [1, 4, 8]
     assert all(len(choices) < 4 for choices in near)
 
@@ -77,11 +82,18 @@ def trace_of(*events):
     return Trace.from_events(rows)
 
 
-@pytest.mark.parametrize("events, waits", [
-    (("k", "a", "-a"), 1), (("k", "a", "k", "-a"), 0.5), (("k", "a", "-a", "k", "b", "-b"), 1),
-    (("k", "a", "k", "b", "-a", "-b"), 0.5), (("k", "k", "a", "b", "-a", "-b"), 1),
-    (("k", "a", "k", "b", "k", "c", "k", "d", "-a", "-b", "-c", "-d"), 0.25),
-    (("a", "k", "-a"), 0)])
+@pytest.mark.parametrize(
+    "events, waits",
+    [
+        (("k", "a", "-a"), 1),
+        (("k", "a", "k", "-a"), 0.5),
+        (("k", "a", "-a", "k", "b", "-b"), 1),
+        (("k", "a", "k", "b", "-a", "-b"), 0.5),
+        (("k", "k", "a", "b", "-a", "-b"), 1),
+        (("k", "a", "k", "b", "k", "c", "k", "d", "-a", "-b", "-c", "-d"), 0.25),
+        (("a", "k", "-a"), 0),
+    ],
+)
 def test_exposed_by_hand(events, waits):
     assert atp_overlap.exposed(trace_of(*events)) == pytest.approx(waits)
 

@@ -13,8 +13,12 @@ from tpviz.exercises.atp_choices import NEAR
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks cannot import this file
 
 W = tv.GPT(layers=1, hidden=32, heads=8, seq=16, batch=8, vocab=64)
-LAYERS = {"attention.qkv": (32, 96, False), "attention.out": (32, 32, True),
-          "mlp.up": (32, 128, False), "mlp.down": (128, 32, True)}
+LAYERS = {
+    "attention.qkv": (32, 96, False),
+    "attention.out": (32, 32, True),
+    "mlp.up": (32, 128, False),
+    "mlp.down": (128, 32, True),
+}
 
 
 @pytest.mark.parametrize("grid", [(2, 2, 2, 1), (4, 1, 2, 1), (1, 4, 1, 2)], ids=str)
@@ -78,9 +82,11 @@ def test_schemes_send_what_ours_of_that_name_send():
         return [row[1:] for row in ledger]
 
     assert plain(axonn_choices.sent(axonn_choices.special("Megatron-LM", 8, 4))) == plain(
-        tv.Megatron(tp=8).ledger(small))
+        tv.Megatron(tp=8).ledger(small)
+    )
     assert plain(axonn_choices.sent(axonn_choices.special("DDP", 4, 4))) == plain(
-        tv.DataParallel(dp=4, bucket_mb=25.0).ledger(small))
+        tv.DataParallel(dp=4, bucket_mb=25.0).ledger(small)
+    )
 
 
 def test_small_batches_take_x_and_y_and_large_ones_z_and_data():
@@ -98,8 +104,16 @@ def test_the_order_of_gathers_by_hand():
     """With recomputation and without keeping: a block forward again, then backward."""
     names = [f"blocks.{k}.{layer}" for k in (0, 1) for layer in LAYERS]
     order, misses = axonn_step.step_in_order(2, False, True)
-    assert order == ("embed", *names, "head", "head", *names[4:], *reversed(names[4:]),
-                     *names[:4], *reversed(names[:4]))
+    assert order == (
+        "embed",
+        *names,
+        "head",
+        "head",
+        *names[4:],
+        *reversed(names[4:]),
+        *names[:4],
+        *reversed(names[:4]),
+    )
     assert misses == 0
     assert axonn_step.step_in_order(2, False, True, order)[1] == 0
     swapped = list(order)

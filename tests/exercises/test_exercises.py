@@ -31,15 +31,19 @@ def test_wrong_answers_fail_with_their_hint(name, fn, words):
     assert re.search(words, result.message, re.IGNORECASE), result.message
 
 
-@pytest.mark.parametrize("task", [t for t in exercises() if t.notebook == t3.NOTEBOOK and
-                                  t.name != "t3_bugs"], ids=lambda task: task.name)
+@pytest.mark.parametrize(
+    "task",
+    [t for t in exercises() if t.notebook == t3.NOTEBOOK and t.name != "t3_bugs"],
+    ids=lambda task: task.name,
+)
 def test_hints_do_not_hang_on_the_draw(task):
     """Asked in this process, which is cheap."""
     for seed in range(2, 7):
         questions = task.make(np.random.default_rng(seed))
         for fn, words in solutions.WRONG[task.name]:
-            said = next(filter(None, (task.judge(q, _bare(fn(*q.arguments.values())))
-                                      for q in questions)))
+            said = next(
+                filter(None, (task.judge(q, _bare(fn(*q.arguments.values()))) for q in questions))
+            )
             assert re.search(words, said, re.IGNORECASE), (seed, said)
 
 
@@ -72,8 +76,9 @@ def test_a_hanging_answer_names_who_waits_in_what():
 
 
 def test_a_seed_repeats_the_inputs():
-    first, again, other = (check("mean_over_ranks", solutions_start.mean_by_gathering, seed=seed)
-                           for seed in (5, 5, 6))
+    first, again, other = (
+        check("mean_over_ranks", solutions_start.mean_by_gathering, seed=seed) for seed in (5, 5, 6)
+    )
     assert first.seed == 5
     assert first.message == again.message != other.message
 

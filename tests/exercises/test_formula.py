@@ -13,8 +13,16 @@ from tpviz.exercises.formula import Formula, NoAnswer, Question, same
 from tpviz.mesh import Mesh
 
 FORMULAS = [task for task in EXERCISES.values() if isinstance(task, Formula)]
-SLOW = {"find_straggler", "axonn_gathers", "merak_schedule", "merak_cuts", "atp_bugs", "axonn_bugs",
-        "merak_bugs", "t3_bugs"}
+SLOW = {
+    "find_straggler",
+    "axonn_gathers",
+    "merak_schedule",
+    "merak_cuts",
+    "atp_bugs",
+    "axonn_bugs",
+    "merak_bugs",
+    "t3_bugs",
+}
 """Their questions are runs, or traced graphs."""
 
 
@@ -35,8 +43,9 @@ def test_a_raising_function_shows_its_own_lines_only():
 
 
 def test_a_seed_repeats_the_questions():
-    first, again, other = (check("ring_time", solutions_costs.time_of_half, seed=s)
-                           for s in (3, 3, 4))
+    first, again, other = (
+        check("ring_time", solutions_costs.time_of_half, seed=s) for s in (3, 3, 4)
+    )
     assert first.message == again.message != other.message
 
 
@@ -47,9 +56,18 @@ def test_passing_says_what_it_is_good_for_and_has_no_ledger():
     assert "One call" not in result._repr_html_()
 
 
-@pytest.mark.parametrize(("got", "want", "equal"), [
-    (1.0, 1, True), (1 + 1e-9, 1.0, True), (1.001, 1.0, False), ("x", "x", True), ("x", 1.0, False),
-    ((1, 2.0), (1.0, 2), True), ((1,), (1, 2), False)])
+@pytest.mark.parametrize(
+    ("got", "want", "equal"),
+    [
+        (1.0, 1, True),
+        (1 + 1e-9, 1.0, True),
+        (1.001, 1.0, False),
+        ("x", "x", True),
+        ("x", 1.0, False),
+        ((1, 2.0), (1.0, 2), True),
+        ((1,), (1, 2), False),
+    ],
+)
 def test_equal_up_to_rounding(got, want, equal):
     assert same(got, want) is equal
 
@@ -77,12 +95,26 @@ def in_floats(value):
 def strange(question):
     """Answers of any kind: of another type, not finite, too long, with floats for whole numbers."""
     right, nothing = question.answer, NoAnswer("NoneType")
-    yield from (inf, nan, -1, 2.5, 1e300, 10**400, "x", nothing, (), ((),), (nan, nan), (nothing,),
-                (((0, (inf,)),),), tuple(((c, (nan, "update", 1)),) for c in range(4)))
+    yield from (
+        inf,
+        nan,
+        -1,
+        2.5,
+        1e300,
+        10**400,
+        "x",
+        nothing,
+        (),
+        ((),),
+        (nan, nan),
+        (nothing,),
+        (((0, (inf,)),),),
+        tuple(((c, (nan, "update", 1)),) for c in range(4)),
+    )
     yield from map(in_floats, (right, *question.known))
     for i in range(len(right)) if isinstance(right, tuple) else ():
         for part in (inf, nan, -1, 0.5, 1e300, nothing):
-            yield (*right[:i], part, *right[i + 1:])
+            yield (*right[:i], part, *right[i + 1 :])
         yield right[:i]
 
 
@@ -98,10 +130,14 @@ def test_whole_sizes_may_be_floats():
     for name in ("atp_mesh_for", "axonn_grid_for", "axonn_special", "t3_tile"):
         for question in EXERCISES[name].make(np.random.default_rng(0)):
             assert EXERCISES[name].judge(question, in_floats(question.answer)) is None
-    megatron = next(q for q in EXERCISES["axonn_special"].make(np.random.default_rng(0))
-                    if q.arguments["scheme"] == "Megatron-LM")
+    megatron = next(
+        q
+        for q in EXERCISES["axonn_special"].make(np.random.default_rng(0))
+        if q.arguments["scheme"] == "Megatron-LM"
+    )
     assert "with y alone" in EXERCISES["axonn_special"].judge(
-        megatron, (1.0, float(megatron.arguments["ranks"]), 1.0, 1.0))
+        megatron, (1.0, float(megatron.arguments["ranks"]), 1.0, 1.0)
+    )
 
 
 def test_each_axis_is_the_better_one_on_half_of_the_clusters_and_clearly():
@@ -115,10 +151,41 @@ def test_each_axis_is_the_better_one_on_half_of_the_clusters_and_clearly():
 
 def test_all_formula_exercises_are_here():
     assert [task.name for task in FORMULAS] == [
-        "ring_time", "bus_bandwidth", "axis_for_tp", "best_chunks", "scale_rates", "find_straggler",
-        "atp_owned", "atp_wire_bytes", "atp_best_mesh", "atp_mesh_for", "atp_chunk_count",
-        "atp_bugs", "axonn_coords", "axonn_special", "axonn_piece", "axonn_wire_bytes",
-        "axonn_grid_for", "axonn_gathers", "axonn_bugs",
-        "merak_schedule", "merak_in_flight", "merak_bubble", "merak_early", "merak_keep",
-        "merak_memory", "merak_cuts", "merak_bugs", "t3_share", "t3_order", "t3_ring_maps",
-        "t3_other_maps", "t3_traffic", "t3_pays", "t3_tracker", "t3_policy", "t3_tile", "t3_bugs"]
+        "ring_time",
+        "bus_bandwidth",
+        "axis_for_tp",
+        "best_chunks",
+        "scale_rates",
+        "find_straggler",
+        "atp_owned",
+        "atp_wire_bytes",
+        "atp_best_mesh",
+        "atp_mesh_for",
+        "atp_chunk_count",
+        "atp_bugs",
+        "axonn_coords",
+        "axonn_special",
+        "axonn_piece",
+        "axonn_wire_bytes",
+        "axonn_grid_for",
+        "axonn_gathers",
+        "axonn_bugs",
+        "merak_schedule",
+        "merak_in_flight",
+        "merak_bubble",
+        "merak_early",
+        "merak_keep",
+        "merak_memory",
+        "merak_cuts",
+        "merak_bugs",
+        "t3_share",
+        "t3_order",
+        "t3_ring_maps",
+        "t3_other_maps",
+        "t3_traffic",
+        "t3_pays",
+        "t3_tracker",
+        "t3_policy",
+        "t3_tile",
+        "t3_bugs",
+    ]

@@ -9,8 +9,10 @@ def test_guess_formula_and_measurement_stand_side_by_side():
     guess = Guess("How many bytes?", unit="bytes")
     guess.commit(1_000_000)
     reveal = guess.reveal(1_572_864, formula="2 (n-1)/n S", predicted=1_572_864)
-    assert repr(reveal) == ("your guess 1,000,000 bytes | formula 2 (n-1)/n S = 1,572,864 bytes | "
-                            "measured 1,572,864 bytes\nYou guessed 0.64x the measured value.")
+    assert repr(reveal) == (
+        "your guess 1,000,000 bytes | formula 2 (n-1)/n S = 1,572,864 bytes | "
+        "measured 1,572,864 bytes\nYou guessed 0.64x the measured value."
+    )
     assert reveal._repr_html_().count("<td>") == 3
 
 
@@ -40,8 +42,10 @@ def test_what_is_not_a_number_is_said_in_the_view(text):
     assert "<b>?" not in guess.children[0].value
 
 
-@pytest.mark.parametrize(("value", "measured", "words"), [
-    (4, 4, "exactly right"), (8, 4, "2x the measured"), (3, 0, "it is none")])
+@pytest.mark.parametrize(
+    ("value", "measured", "words"),
+    [(4, 4, "exactly right"), (8, 4, "2x the measured"), (3, 0, "it is none")],
+)
 def test_verdict(value, measured, words):
     guess = Guess("How many?")
     guess.commit(value)
@@ -58,25 +62,32 @@ def test_a_simulated_value_stands_between_formula_and_measurement():
     guess.commit(30)
     reveal = guess.reveal(60, predicted=50, simulated=55)
     assert [head for head, _ in reveal.cells()] == [
-        "your guess", "formula", "simulated", "measured"]
-    assert repr(reveal).endswith("simulated 55 ms | measured 60 ms\n"
-                                 "You guessed 0.5x the measured value.")
+        "your guess",
+        "formula",
+        "simulated",
+        "measured",
+    ]
+    assert repr(reveal).endswith(
+        "simulated 55 ms | measured 60 ms\nYou guessed 0.5x the measured value."
+    )
 
 
 def test_where_nothing_was_measured_the_guess_is_held_against_the_simulation():
     guess = Guess("How long?", unit="ms")
     guess.commit(110)
     reveal = guess.reveal(None, simulated=55)
-    assert repr(reveal) == ("your guess 110 ms | simulated 55 ms\n"
-                            "You guessed 2x the simulated value.")
+    assert repr(reveal) == (
+        "your guess 110 ms | simulated 55 ms\nYou guessed 2x the simulated value."
+    )
 
 
 def test_what_was_emulated_is_not_called_measured():
     guess = Guess("How long?", unit="ms")
     guess.commit(30)
     reveal = guess.reveal(60, predicted=50, badge="emulated")
-    assert repr(reveal) == ("your guess 30 ms | formula 50 ms | emulated 60 ms\n"
-                            "You guessed 0.5x the emulated value.")
+    assert repr(reveal) == (
+        "your guess 30 ms | formula 50 ms | emulated 60 ms\nYou guessed 0.5x the emulated value."
+    )
     assert "measured" not in reveal._repr_html_()
 
 

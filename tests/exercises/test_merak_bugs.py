@@ -10,12 +10,25 @@ from tpviz.exercises import merak_bugs
 from tpviz.exercises import merak_zoo as zoo
 from tpviz.exercises.task import Exercise
 
-OTHER_BYTES = {"sum left out of forward", "gradient not summed", "copies not summed",
-               "replicas not summed"}
-FORWARD_IS_WRONG = {"residual of the other half", "bias on every rank", "sum left out of forward",
-                    "copies that start apart", "same rows for all replicas"}
-SOME_GRADIENTS = {"microbatch overwritten": 1, "copies not summed": 1, "copies averaged": 1,
-                  "weights of a microbatch left out": 8}
+OTHER_BYTES = {
+    "sum left out of forward",
+    "gradient not summed",
+    "copies not summed",
+    "replicas not summed",
+}
+FORWARD_IS_WRONG = {
+    "residual of the other half",
+    "bias on every rank",
+    "sum left out of forward",
+    "copies that start apart",
+    "same rows for all replicas",
+}
+SOME_GRADIENTS = {
+    "microbatch overwritten": 1,
+    "copies not summed": 1,
+    "copies averaged": 1,
+    "weights of a microbatch left out": 8,
+}
 
 
 def wrong(errors):
@@ -45,8 +58,14 @@ def test_the_evidence_leads_to_place_and_cause(cause):
 
 
 def test_what_each_first_error_is():
-    half, other, averaged = (merak_bugs.examine(zoo.variant(cause, 1)) for cause in (
-        "residual of the other half", "another microbatch recomputed", "copies averaged"))
+    half, other, averaged = (
+        merak_bugs.examine(zoo.variant(cause, 1))
+        for cause in (
+            "residual of the other half",
+            "another microbatch recomputed",
+            "copies averaged",
+        )
+    )
     first, second = np.split(abs(half.got - half.want), 2)
     assert first.max() < 1e-12 < 1e-3 < second.max()
     assert other.microbatches == (0, 1, 2)  # the last one is by itself, so it is the right one
@@ -56,6 +75,7 @@ def test_what_each_first_error_is():
 
 def test_without_the_fault_it_is_equal():
     """With the knobs of a fault, and the program lies beside itself."""
+
     class Right(zoo.Broken):
         def build(self, *args, **options):
             return tv.Merak.build(self, *args, **options)
@@ -82,11 +102,15 @@ def test_every_cause_has_its_evidence_and_every_place_a_word():
     assert tuple(merak_bugs.OUTSIDE) == zoo.NO_LAYER
 
 
-@pytest.mark.parametrize(("cause", "layer", "block", "grid", "words"), [
-    ("gremlins", None, None, None, "gremlins"),
-    ("bias on every rank", "mlp.up", None, None, "layer='mlp.up' is not possible"),
-    ("one buffer for all microbatches", None, 3, None, "block=3 is not possible: use 1 or 2"),
-    ("gradient not summed", None, None, (4, 1, 1), r"grid=\(4, 1, 1\) is not possible")])
+@pytest.mark.parametrize(
+    ("cause", "layer", "block", "grid", "words"),
+    [
+        ("gremlins", None, None, None, "gremlins"),
+        ("bias on every rank", "mlp.up", None, None, "layer='mlp.up' is not possible"),
+        ("one buffer for all microbatches", None, 3, None, "block=3 is not possible: use 1 or 2"),
+        ("gradient not summed", None, None, (4, 1, 1), r"grid=\(4, 1, 1\) is not possible"),
+    ],
+)
 def test_unknown_faults_and_places_are_refused(cause, layer, block, grid, words):
     with pytest.raises(ValueError, match=words):
         zoo.seed(cause, layer, block, grid)

@@ -21,8 +21,9 @@ def answers(make, seeds=20):
 def test_makespans_and_microbatches_in_flight_are_the_closed_forms():
     for question in answers(merak._make_bubble):
         p, m, f, r, b = question.arguments.values()
-        assert question.answer == pytest.approx(tuple(
-            formulas.makespan(name, p, m, f, b, r) for name in merak.THREE))
+        assert question.answer == pytest.approx(
+            tuple(formulas.makespan(name, p, m, f, b, r) for name in merak.THREE)
+        )
     for question in answers(merak._make_in_flight):
         name, p, m, s = question.arguments.values()
         assert question.answer == formulas.in_flight(name, p, m)[s]
@@ -34,7 +35,8 @@ def test_memory_is_the_formula():
         name, p, m, s, whole, inputs, keep = question.arguments.values()
         n = formulas.in_flight(name, p, m)[s]
         assert question.answer == pytest.approx(
-            whole * (1 + (n - 1) * keep) + inputs * n * (1 - keep))
+            whole * (1 + (n - 1) * keep) + inputs * n * (1 - keep)
+        )
 
 
 def test_layers_that_are_recomputed_by_hand():
@@ -57,16 +59,28 @@ def test_the_choice_of_early_recomputations_is_the_only_one():
         def chosen(early, p=p):
             return tuple(tuple(i for rank, i in early if rank == r) for r in range(p))
 
-        known = {(action.stage, action.microbatch) for row in schedule(merak.SCP, p, m).actions
-                 for action in row if action.kind == "R"}
+        known = {
+            (action.stage, action.microbatch)
+            for row in schedule(merak.SCP, p, m).actions
+            for action in row
+            if action.kind == "R"
+        }
         limit = question.known["limit"]
         assert merak_orders.clock(p, m, chosen(sorted(known))).makespan == limit
         if p == 2:
-            right = [set(early) for n in range(m + 1) for early in combinations(every, n)
-                     if merak_orders.EARLY.judge(question, chosen(early)) is None]
+            right = [
+                set(early)
+                for n in range(m + 1)
+                for early in combinations(every, n)
+                if merak_orders.EARLY.judge(question, chosen(early)) is None
+            ]
             assert right == [known]
-        needed = {one for one in every if merak_orders.clock(
-            p, m, chosen([other for other in every if other != one])).makespan > limit}
+        needed = {
+            one
+            for one in every
+            if merak_orders.clock(p, m, chosen([other for other in every if other != one])).makespan
+            > limit
+        }
         assert needed == known
     assert merak_orders.EARLY.make(None)[0].known["limit"] == 30
 
@@ -77,8 +91,10 @@ def test_early_recomputation_never_takes_longer():
     for _ in range(50):
         early = [set(np.flatnonzero(rng.integers(0, 2, 6)).tolist()) for _ in range(3)]
         more = [part | {int(rng.integers(6))} for part in early]
-        times = [merak_orders.clock(4, 6, (*map(tuple, map(sorted, parts)), ())).makespan
-                 for parts in (early, more)]
+        times = [
+            merak_orders.clock(4, 6, (*map(tuple, map(sorted, parts)), ())).makespan
+            for parts in (early, more)
+        ]
         assert times[1] <= times[0]
 
 
@@ -91,15 +107,21 @@ def test_written_lines_are_run_as_they_are():
 
 def test_who_writes_a_schedule_is_told_what_was_measured():
     said = tv.check("merak_schedule", solutions_merak.order).message
-    assert said.startswith("Simulated: 18, and 3, 2, 1 microbatches in flight. Run on 3 real ranks "
-                           "it differs from one process by at most ")
+    assert said.startswith(
+        "Simulated: 18, and 3, 2, 1 microbatches in flight. Run on 3 real ranks "
+        "it differs from one process by at most "
+    )
     assert merak_orders.run_of(tuple(solutions_merak.ONE_F_ONE_B)).ledger_ok
 
 
 def test_lines_that_come_out_wrong_are_not_passed(monkeypatch):
     """What no schedule of ours does."""
-    wrong = Verification(tv.Merak(pp=3), tv.GPT(), 1, dict.fromkeys(
-        ("outputs", "input gradient", "losses", "gradient x", "parameter x"), 1.0))
+    wrong = Verification(
+        tv.Merak(pp=3),
+        tv.GPT(),
+        1,
+        dict.fromkeys(("outputs", "input gradient", "losses", "gradient x", "parameter x"), 1.0),
+    )
     monkeypatch.setattr(merak_orders, "run_of", lambda lines: wrong)
     question = Question({}, ())
     said = merak_orders.SCHEDULE.judge(question, tuple(solutions_merak.ONE_F_ONE_B))

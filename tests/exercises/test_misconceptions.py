@@ -20,11 +20,21 @@ from tpviz.mesh import Mesh
 
 SEED = 1
 TABLES = (misconceptions_ranks, misconceptions_layers, misconceptions, misconceptions_schemes)
-WRONG = [(name, fn, words) for table in TABLES for name, answers in table.WRONG.items()
-         for fn, words in answers]
+WRONG = [
+    (name, fn, words)
+    for table in TABLES
+    for name, answers in table.WRONG.items()
+    for fn, words in answers
+]
 RIGHT = [(name, fn) for table in TABLES for name, answers in table.RIGHT.items() for fn in answers]
-BY_HAND = {"axonn_grid_for", "atp_mesh_for", "atp_chunk_count", "t3_tile", "merak_schedule",
-           "merak_early"}
+BY_HAND = {
+    "axonn_grid_for",
+    "atp_mesh_for",
+    "atp_chunk_count",
+    "t3_tile",
+    "merak_schedule",
+    "merak_early",
+}
 """Asked for a choice for each of some machines, or for a schedule: what is written down for them is
 the answer."""
 RUNS = {"find_straggler", "atp_bugs", "axonn_bugs", "merak_bugs", "t3_bugs", "axonn_gathers"}
@@ -59,8 +69,10 @@ def on_ranks():
         ranks = launch(all_in_rank, sent, world_size=size, timeout=120, progress=False)
         for (task, fn, axes, cases), results in zip(alike, zip(*ranks)):
             attempts, _ = attempts_of(task, axes, cases, results)
-            said[fn] = next((text for attempt in attempts for judge in task.checks
-                             if (text := judge(attempt))), None)
+            said[fn] = next(
+                (text for attempt in attempts for judge in task.checks if (text := judge(attempt))),
+                None,
+            )
     return said
 
 
@@ -72,8 +84,12 @@ def questions_of(name, seed=SEED):
 
 def judged(task, fn):
     """What is said of a formula, asked in this process."""
-    return next(filter(None, (task.judge(q, _bare(fn(*q.arguments.values())))
-                              for q in questions_of(task.name))), None)
+    return next(
+        filter(
+            None, (task.judge(q, _bare(fn(*q.arguments.values()))) for q in questions_of(task.name))
+        ),
+        None,
+    )
 
 
 @pytest.mark.parametrize(("name", "fn", "words"), WRONG, ids=lambda v: getattr(v, "__name__", ""))
@@ -90,8 +106,11 @@ def test_a_right_answer_may_be_written_otherwise(name, fn, on_ranks):
     assert (judged(task, fn) if isinstance(task, Formula) else on_ranks[fn]) is None
 
 
-@pytest.mark.parametrize("task", [t for t in exercises() if isinstance(t, Formula)
-                                  and t.name not in RUNS], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "task",
+    [t for t in exercises() if isinstance(t, Formula) and t.name not in RUNS],
+    ids=lambda t: t.name,
+)
 def test_what_is_no_answer_passes_nowhere(task):
     questions = questions_of(task.name)
     for fn in misconceptions.NO_ANSWERS:
@@ -100,27 +119,31 @@ def test_what_is_no_answer_passes_nowhere(task):
 
 
 # -- learned by heart ------------------------------------------------------------------------------
-@pytest.mark.parametrize("task", [t for t in exercises() if isinstance(t, Formula)
-                                  and t.name not in BY_HAND | RUNS], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "task",
+    [t for t in exercises() if isinstance(t, Formula) and t.name not in BY_HAND | RUNS],
+    ids=lambda t: t.name,
+)
 def test_the_answers_of_one_draw_are_wrong_in_others(task):
     def asked(seed):
         return {repr(q.arguments): q.answer for q in questions_of(task.name, seed)}
+
     known = asked(SEED)
     assert sum(asked(seed).items() <= known.items() for seed in range(2, 6)) <= 1
 
 
 def test_an_answer_of_a_draw_fails_where_that_draw_was_asked_for(monkeypatch):
-    """Not even with the seed it was learned from; and the verdict says how to get what went wrong.
-    """
+    """Not even with the seed it was learned from; the verdict says how to get what went wrong."""
     monkeypatch.setattr(grade, "_fresh", lambda: 2)
     asked = [(tuple(q.arguments.values()), q.answer) for q in questions_of("ring_time")]
 
     def by_heart(*sizes):
         return dict(asked).get(sizes, 0.0)
+
     result = check("ring_time", by_heart, seed=SEED)
     assert not result.passed and result.seed == 2
     assert tuple(result.case.arguments.values()) not in dict(asked)
-    assert "`result = tv.check(\"ring_time\", ring_time, seed=2)`" in repr(result)
+    assert '`result = tv.check("ring_time", ring_time, seed=2)`' in repr(result)
     assert "seed=2" in result._repr_html_()
     again = check("ring_time", by_heart, seed=2)
     assert (again.message, again.case) == (result.message, result.case)
@@ -128,8 +151,11 @@ def test_an_answer_of_a_draw_fails_where_that_draw_was_asked_for(monkeypatch):
 
 def test_tensors_of_a_draw_fail_on_others(monkeypatch):
     monkeypatch.setattr(grade, "_fresh", lambda: 3)
-    known = [(case.inputs[rank][0], case.expected[rank]) for case in cases_of("mlp_on_mesh")
-             for rank in range(4)]
+    known = [
+        (case.inputs[rank][0], case.expected[rank])
+        for case in cases_of("mlp_on_mesh")
+        for rank in range(4)
+    ]
 
     def by_heart(x, w1, w2, mesh):
         import torch
@@ -137,8 +163,10 @@ def test_tensors_of_a_draw_fail_on_others(monkeypatch):
 
         y = (x @ w1) @ w2
         dist.all_reduce(y, group=mesh.get_group("tp"))
-        return next((torch.from_numpy(want) for given, want in known
-                     if np.array_equal(given, x.numpy())), y)
+        return next(
+            (torch.from_numpy(want) for given, want in known if np.array_equal(given, x.numpy())), y
+        )
+
     result = check("mlp_on_mesh", by_heart, seed=SEED)
     assert not result.passed and result.seed == 3
     assert result.message == "Relu is missing: Y = relu(X W1) W2."

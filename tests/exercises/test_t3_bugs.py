@@ -44,8 +44,10 @@ def test_the_evidence_leads_to_place_and_cause(cause):
 
 def test_a_tile_says_who_is_missing():
     """In chunk 0, which sets out at rank 3, goes to 2 and 1 and ends at 0."""
-    early, unadded, floored = (t3_bugs.examine(zoo.variant(cause, 1)).sums for cause in (
-        "triggered after one update", "sent before added", "last tile left out"))
+    early, unadded, floored = (
+        t3_bugs.examine(zoo.variant(cause, 1)).sums
+        for cause in ("triggered after one update", "sent before added", "last tile left out")
+    )
     assert early[0, 0] == {(0, 0): 1, (1, 0): 1}
     assert unadded[0, 0] == {(0, 0): 1, (3, 0): 1}
     assert floored[0, 1] == {(rank, 0): 1 for rank in range(4)} and floored[0, 2] == {}
@@ -72,13 +74,15 @@ def test_sums_are_taken_apart_by_hand():
     assert sums.pop((0, 1)) == {(0, 0): 1, (2, 0): 1, (3, 0): 3}
     assert sums.pop((2, 0)) == {(2, 1): 1}
     assert sums.pop((3, 0)) is None
-    assert all(found == {(rank, chunk): 1 for rank in range(4)}
-               for (chunk, _), found in sums.items())
+    assert all(
+        found == {(rank, chunk): 1 for rank in range(4)} for (chunk, _), found in sums.items()
+    )
 
 
 @pytest.mark.parametrize("gather", ["after", "consumer"])
 def test_without_the_fault_it_is_equal(gather):
     """And a program with the zoo's ring, but no other piece in it, lies beside itself."""
+
     class Right(zoo.Broken):
         def build(self, *args, **options):
             return zoo._Known.build(self, *args, **options)
@@ -96,12 +100,16 @@ def test_healthy_is_the_strategy_without_the_fault():
     assert list(t3_bugs.SHOWS) == list(zoo.CAUSES)
 
 
-@pytest.mark.parametrize(("cause", "options", "words"), [
-    ("gremlins", {}, "gremlins"),
-    ("bias on every rank", {"layer": "mlp.up"}, "layer='mlp.up' is not possible"),
-    ("sent before added", {"block": 2}, "block=2 is not possible: use 0 or 1"),
-    ("last tile left out", {"mode": "chunk"}, "mode='chunk' is not possible"),
-    ("copies not summed", {"gather": "after"}, "gather='after' is not possible")])
+@pytest.mark.parametrize(
+    ("cause", "options", "words"),
+    [
+        ("gremlins", {}, "gremlins"),
+        ("bias on every rank", {"layer": "mlp.up"}, "layer='mlp.up' is not possible"),
+        ("sent before added", {"block": 2}, "block=2 is not possible: use 0 or 1"),
+        ("last tile left out", {"mode": "chunk"}, "mode='chunk' is not possible"),
+        ("copies not summed", {"gather": "after"}, "gather='after' is not possible"),
+    ],
+)
 def test_unknown_faults_and_places_are_refused(cause, options, words):
     with pytest.raises(ValueError, match=words):
         zoo.seed(cause, **options)

@@ -67,7 +67,8 @@ def test_memory_traffic_step_by_step_is_the_simulated_one(ranks):
     places = [t3_memory.traffic("t3", place, ranks) for place in range(ranks)]
     assert sum(reads for reads, _ in places) * chunk == fused["dma_read"]
     assert sum(writes for _, writes in places) * chunk == (
-        fused["update_local"] + fused["update_incoming"])
+        fused["update_local"] + fused["update_incoming"]
+    )
 
 
 def test_orders_are_those_of_the_maps():
@@ -87,16 +88,19 @@ def test_a_collectives_own_maps_are_right_and_others_are_not(goal):
     question = Question({"ranks": 4}, (), "4 ranks", {"collective": goal})
     plain = tuple(tuple((c, tuple(rule)) for c, rule in row) for row in maps(other, 4))
     said = {"ring_rs": "its only link is to rank 3", "direct_rs": "where 5120 will do"}.get(
-        goal, "this is not an? (ring all-gather|all-to-all): ")
+        goal, "this is not an? (ring all-gather|all-to-all): "
+    )
     assert re.search(said, t3_maps.RING.judge(question, plain))
 
 
 def test_a_result_that_is_wrong_by_one_bit_is_not_passed(monkeypatch):
     """Which no map without faults gives."""
+
     def wrong(*args, **options):
         run = play(*args, **options)
         run.values[-1, -1] += 1
         return run
+
     monkeypatch.setattr(t3_maps, "play", wrong)
     said = t3_maps._played(maps("ring_rs", 3), "ring_rs")
     assert said == "played with whole numbers, it does not come out as one process computes it."
@@ -141,14 +145,18 @@ def test_who_chooses_right_is_told_what_ran(monkeypatch):
         ran.append((strategy.mode, cluster))
         warnings.warn("this emulated run is not faithful", UserWarning, stacklevel=1)
         return SimpleNamespace(step_time=0.1 * len(ran))
+
     monkeypatch.setattr(import_module("tpviz.verbs.run"), "run", run)
     said = t3_tiles.TILE.praise([("tile", 4), ("tile", 64.0), ("chunk", 0)])
     cluster = t3_tiles.ring(t3_tiles.HOPS[1])
     assert ran == [("sequential", cluster), ("tile", cluster)]
-    before, after = (round(1e3 * t3_tiles.times(cluster)[choice])
-                     for choice in (("sequential", 0), ("tile", 64)))
-    assert (f"a step with ('tile', 64) takes 200 ms and with sequential 100 (emulated), predicted "
-            f"{after} and {before}. This machine was too busy") in said
+    before, after = (
+        round(1e3 * t3_tiles.times(cluster)[choice]) for choice in (("sequential", 0), ("tile", 64))
+    )
+    assert (
+        f"a step with ('tile', 64) takes 200 ms and with sequential 100 (emulated), predicted "
+        f"{after} and {before}. This machine was too busy"
+    ) in said
 
 
 def test_the_sublayer_of_the_choice_is_the_strategys():

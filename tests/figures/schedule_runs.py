@@ -4,16 +4,34 @@ from tpviz.figures.schedule import Act
 from tpviz.schemes.merak.schedules import schedule, timeline
 from tpviz.trace import Event, Trace
 
-PHASE = {"F": ["forward"], "R": ["recompute"], "B": ["backward"], "RB": ["recompute", "backward"],
-         "I": ["backward"], "W": ["backward"]}
+PHASE = {
+    "F": ["forward"],
+    "R": ["recompute"],
+    "B": ["backward"],
+    "RB": ["recompute", "backward"],
+    "I": ["backward"],
+    "W": ["backward"],
+}
 
 
-def act(name="shifted_critical_path", p=4, m=6, r=1.0, latency=0.0, overlapped=False,
-        recompute=True, b=2.0, **more):
+def act(
+    name="shifted_critical_path",
+    p=4,
+    m=6,
+    r=1.0,
+    latency=0.0,
+    overlapped=False,
+    recompute=True,
+    b=2.0,
+    **more,
+):
     """An `Act` of equal stages."""
     made = schedule(name, p, m, recompute=recompute)
-    return Act(timeline(made, 1.0, b, r, latency=latency, overlapped=overlapped),
-               (r,) * made.stages, **more)
+    return Act(
+        timeline(made, 1.0, b, r, latency=latency, overlapped=overlapped),
+        (r,) * made.stages,
+        **more,
+    )
 
 
 def trace_of(line, badge="emulated", late=0.0, kernels=3):
@@ -23,19 +41,49 @@ def trace_of(line, badge="emulated", late=0.0, kernels=3):
         now = 0.0
         for action, start, end in zip(line.schedule.of(rank), line.start[rank], line.end[rank]):
             if start > now:
-                events.append(Event(id=len(events), rank=rank, kind="wait", lane="compute",
-                                    phase="forward", axis="pp", start=now + late, end=start + late,
-                                    microbatch=action.microbatch, name="wait recv"))
+                events.append(
+                    Event(
+                        id=len(events),
+                        rank=rank,
+                        kind="wait",
+                        lane="compute",
+                        phase="forward",
+                        axis="pp",
+                        start=now + late,
+                        end=start + late,
+                        microbatch=action.microbatch,
+                        name="wait recv",
+                    )
+                )
             parts = PHASE[action.kind]
             long = (end - start) / len(parts) / kernels
             for i in range(kernels * len(parts)):
-                events.append(Event(id=len(events), rank=rank, kind="compute", lane="compute",
-                                    phase=parts[i // kernels], microbatch=action.microbatch,
-                                    name="mm", start=start + i * long + late,
-                                    end=start + (i + 1) * long + late))
+                events.append(
+                    Event(
+                        id=len(events),
+                        rank=rank,
+                        kind="compute",
+                        lane="compute",
+                        phase=parts[i // kernels],
+                        microbatch=action.microbatch,
+                        name="mm",
+                        start=start + i * long + late,
+                        end=start + (i + 1) * long + late,
+                    )
+                )
             now = end
-        events.append(Event(id=len(events), rank=rank, kind="compute", lane="compute", name="adam",
-                            phase="optimizer", start=line.makespan + late,
-                            end=line.makespan + late + 5.0))
-    return Trace.from_events(events, {"badge": badge, "mesh": {"axes": {
-        "pp": line.schedule.ranks, "dp": 1, "tp": 1}}})
+        events.append(
+            Event(
+                id=len(events),
+                rank=rank,
+                kind="compute",
+                lane="compute",
+                name="adam",
+                phase="optimizer",
+                start=line.makespan + late,
+                end=line.makespan + late + 5.0,
+            )
+        )
+    return Trace.from_events(
+        events, {"badge": badge, "mesh": {"axes": {"pp": line.schedule.ranks, "dp": 1, "tp": 1}}}
+    )

@@ -159,24 +159,53 @@ def large_trace(events, ranks=8, per_step=375, seed=0):
     ids = np.arange(rank.size) * 3
     blank = {name: np.full(rank.size, default) for name, default in Event()._asdict().items()}
     common = {**blank, "rank": rank, "step": step, "phase": phase, "layer": layer}
-    group = {"axis": np.full(rank.size, "tp"), "bytes": one * 65536, "wire_bytes": one * 114688.0,
-             "members": np.full(rank.size, ",".join(map(str, range(ranks)))), "seq": turn}
+    group = {
+        "axis": np.full(rank.size, "tp"),
+        "bytes": one * 65536,
+        "wire_bytes": one * 114688.0,
+        "members": np.full(rank.size, ",".join(map(str, range(ranks)))),
+        "seq": turn,
+    }
     parts = [
-        {**common, "id": ids, "name": np.full(rank.size, "mm"), "start": begin, "end": work_end,
-         "flops": one * 10**6},
-        {**common, **group, "id": ids + 1, "lane": np.full(rank.size, "comm/tp"),
-         "kind": np.full(rank.size, "comm"), "name": np.full(rank.size, "all_reduce"),
-         "start": issue, "end": wait_end, "seq": step * turns + turn},
-        {**common, "id": ids + 2, "kind": np.full(rank.size, "wait"),
-         "name": np.full(rank.size, "wait all_reduce"), "start": work_end, "end": wait_end,
-         "waits_for": ids + 1},
+        {
+            **common,
+            "id": ids,
+            "name": np.full(rank.size, "mm"),
+            "start": begin,
+            "end": work_end,
+            "flops": one * 10**6,
+        },
+        {
+            **common,
+            **group,
+            "id": ids + 1,
+            "lane": np.full(rank.size, "comm/tp"),
+            "kind": np.full(rank.size, "comm"),
+            "name": np.full(rank.size, "all_reduce"),
+            "start": issue,
+            "end": wait_end,
+            "seq": step * turns + turn,
+        },
+        {
+            **common,
+            "id": ids + 2,
+            "kind": np.full(rank.size, "wait"),
+            "name": np.full(rank.size, "wait all_reduce"),
+            "start": work_end,
+            "end": wait_end,
+            "waits_for": ids + 1,
+        },
     ]
     first = turn == 0
     marks = {name: column[first] for name, column in common.items()}
     spans = wait_end.reshape(shape)
-    marks |= {"id": rank.size * 3 + np.arange(ranks * steps),
-              "kind": np.full(ranks * steps, "step"), "lane": np.full(ranks * steps, "step"),
-              "start": begin[first],
-              "end": spans[:, :, -1].reshape(-1), "phase": np.full(ranks * steps, "")}
+    marks |= {
+        "id": rank.size * 3 + np.arange(ranks * steps),
+        "kind": np.full(ranks * steps, "step"),
+        "lane": np.full(ranks * steps, "step"),
+        "start": begin[first],
+        "end": spans[:, :, -1].reshape(-1),
+        "phase": np.full(ranks * steps, ""),
+    }
     columns = {name: np.concatenate([p[name] for p in [*parts, marks]]) for name in blank}
     return Trace(columns, {"badge": "this machine, gloo", "world_size": ranks})

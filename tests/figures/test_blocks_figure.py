@@ -18,17 +18,26 @@ from tpviz.widgets.blocks import layout_of, story
 W = tv.GPT(layers=1, hidden=64, heads=16, seq=32, batch=8)
 SHAPES = [(a, n // a) for n in (1, 2, 4, 8, 16) for a in (1, 2, 4, 8, 16) if a <= n]
 KNOBS = {
-    "plain": {}, "A1": {"attention": "A1"}, "L2": {"norm": "L2"}, "sp": {"sp": True},
+    "plain": {},
+    "A1": {"attention": "A1"},
+    "L2": {"norm": "L2"},
+    "sp": {"sp": True},
     "all": {"attention": "A1", "norm": "L2", "sp": True, "chunks": 4},
-    "chunks": {"chunks": 2}, "tokens": {"chunks": 4, "chunking": "tokens"},
+    "chunks": {"chunks": 2},
+    "tokens": {"chunks": 4, "chunking": "tokens"},
     "many": {"chunks": 64, "chunking": "tokens"},
     "pipelined": {"chunks": 4, "chunking": "pipelined"},
     "long": {"chunks": 16, "chunking": "pipelined", "norm": "L2"},
 }
-EVERY = [tv.ATP(mesh=shape, order=order, **knobs) for shape in SHAPES
-         for order in ("column", "row") for knobs in KNOBS.values()]
-EVERY += [tv.Megatron(tp=tp, **knobs) for tp in (1, 2, 8)
-          for knobs in ({}, {"sp": True}, {"chunks": 4})]
+EVERY = [
+    tv.ATP(mesh=shape, order=order, **knobs)
+    for shape in SHAPES
+    for order in ("column", "row")
+    for knobs in KNOBS.values()
+]
+EVERY += [
+    tv.Megatron(tp=tp, **knobs) for tp in (1, 2, 8) for knobs in ({}, {"sp": True}, {"chunks": 4})
+]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -40,8 +49,14 @@ def one_block(strategy):
     """{axis: bytes sent by a block}: what a model of two blocks sends more than one of one."""
     found = {}
     for axis in strategy.axes:
-        of = [sum(row.wire_bytes for row in strategy.ledger(replace(W, layers=n))
-                  if row.axis == axis and row.phase != "sync") for n in (1, 2)]
+        of = [
+            sum(
+                row.wire_bytes
+                for row in strategy.ledger(replace(W, layers=n))
+                if row.axis == axis and row.phase != "sync"
+            )
+            for n in (1, 2)
+        ]
         found[axis] = of[1] - of[0]
     return found
 
@@ -95,8 +110,9 @@ def test_a_block_ends_in_the_layout_in_which_it_began(strategy):
         if result.name == "dW":
             continue
         assert set(result.axes) == stream, last
-    weights = {f.layer: f.product[1] for f in frames if f.phase == "forward"
-               and len(f.product) == 3}
+    weights = {
+        f.layer: f.product[1] for f in frames if f.phase == "forward" and len(f.product) == 3
+    }
     assert set(weights) == {"qkv", "out", "up", "down"}
     for frame in frames:
         if frame.product and frame.product[-1].name == "dW":
@@ -107,20 +123,41 @@ def test_the_walk_by_hand_on_two_by_two():
     """Column order, A3: the table of the module `step`, line by line."""
     found = story(tv.ATP(mesh=(2, 2)), W)
     lines = [(f.layer, figure.sentence(f)) for f in found.frames if f.phase == "forward"]
-    qkv = ("LN(X)[T, H_d2] · W[H_d2, 3H_d1] → QKV[T, 3H_d1] partial over d2 → reduce-scatter over "
-           "d2 → QKV[T, 3H_d1d2]")
-    assert lines[1:4] == [("qkv", qkv), ("qkv", qkv),
-                          ("core", "QKV[T, 3H_d1d2] → attention → A[T, H_d1d2]")]
+    qkv = (
+        "LN(X)[T, H_d2] · W[H_d2, 3H_d1] → QKV[T, 3H_d1] partial over d2 → reduce-scatter over "
+        "d2 → QKV[T, 3H_d1d2]"
+    )
+    assert lines[1:4] == [
+        ("qkv", qkv),
+        ("qkv", qkv),
+        ("core", "QKV[T, 3H_d1d2] → attention → A[T, H_d1d2]"),
+    ]
     assert lines[4] == ("out", "A[T, H_d1d2] → all-gather over d2 → A[T, H_d1]")
-    assert lines[5][1] == ("A[T, H_d1] · W[H_d1, H_d2] → Z[T, H_d2] partial over d1 → all-reduce "
-                           "over d1 → Z[T, H_d2]")
+    assert lines[5][1] == (
+        "A[T, H_d1] · W[H_d1, H_d2] → Z[T, H_d2] partial over d1 → all-reduce over d1 → Z[T, H_d2]"
+    )
     words = [figure.symbols(f) for f in found.frames if f.move]
-    assert words == ["2bs", "3bsh/d1", "bsh/d1", "bsh/d2", "2bs", "4bsh/d1", "bsh/d2",
-                     "4bsh/d1", "bsh/d2", "2bs", "bsh/d1", "3bsh/d1", "bsh/d2", "2bs"]
+    assert words == [
+        "2bs",
+        "3bsh/d1",
+        "bsh/d1",
+        "bsh/d2",
+        "2bs",
+        "4bsh/d1",
+        "bsh/d2",
+        "4bsh/d1",
+        "bsh/d2",
+        "2bs",
+        "bsh/d1",
+        "3bsh/d1",
+        "bsh/d2",
+        "2bs",
+    ]
     row = story(tv.ATP(mesh=(2, 2), order="row"), W)
     swap = {"d1": "d2", "d2": "d1"}
     assert [re.sub("d[12]", lambda m: swap[m[0]], figure.sentence(f)) for f in row.frames] == [
-        figure.sentence(f) for f in found.frames]
+        figure.sentence(f) for f in found.frames
+    ]
 
 
 def test_sequence_parallelism_cuts_rows_and_chunks_say_their_part():
@@ -140,9 +177,17 @@ def test_many_chunks_share_a_frame():
 
 
 # -- pictures --------------------------------------------------------------------------------------
-@pytest.mark.parametrize("strategy", [tv.ATP(), tv.ATP(mesh=(4, 4), sp=True, chunks=2),
-                                      tv.ATP(mesh=(16, 1)), tv.ATP(mesh=(1, 16), norm="L2"),
-                                      tv.Megatron(tp=8)], ids=short)
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        tv.ATP(),
+        tv.ATP(mesh=(4, 4), sp=True, chunks=2),
+        tv.ATP(mesh=(16, 1)),
+        tv.ATP(mesh=(1, 16), norm="L2"),
+        tv.Megatron(tp=8),
+    ],
+    ids=short,
+)
 def test_every_frame_is_well_formed_and_inside(strategy):
     scene = figure.blocks_scene(story(strategy, W), strategy.world_size - 1)
     assert json.loads(json.dumps(scene)) == scene
@@ -181,7 +226,8 @@ def test_table_and_words():
     sums = [sum(float(row[i].replace(",", "")) for row in rows) for i in (-2, -1)]
     assert sums == pytest.approx(list(one_block(tv.ATP()).values()), rel=1e-5)
     assert "Rank 1 is at d1 0, d2 1. Shown: step 2 of 24, forward, qkv: multiply for QKV." in (
-        figure.describe(found, 1, 1))
+        figure.describe(found, 1, 1)
+    )
 
 
 def test_what_cannot_be_shown():

@@ -22,10 +22,19 @@ NODE = tv.clusters.nvswitch()
 def chunks():
     found = atp.chunk_curve(W, NODE, counts=(1, 2, 4, 3), kappa=2, simulate=False)
     runs = [((3e-3, 2e-3), (1e-3, 5e-4), (2e-3, 1e-3)), ((2e-3, 1e-3),) * 3, ((4e-3, 1e-3),) * 3]
-    times = found.times | {"measured": tuple(Times(2e-3 * (k + 1), 1e-3, r)
-                                             for k, r in enumerate(runs))}
-    return ChunkCurve(W, NODE, found.strategy, found.counts, found.left_out, times, 2.0,
-                      {1: True, 2: True, 4: False})
+    times = found.times | {
+        "measured": tuple(Times(2e-3 * (k + 1), 1e-3, r) for k, r in enumerate(runs))
+    }
+    return ChunkCurve(
+        W,
+        NODE,
+        found.strategy,
+        found.counts,
+        found.left_out,
+        times,
+        2.0,
+        {1: True, 2: True, 4: False},
+    )
 
 
 def winners():
@@ -37,12 +46,25 @@ def winners():
 
 
 def contention():
-    return Contention(np.ones((2, 2)), np.array([[1.0, 2], [3, 4]]), 1.0, 64, "float32", 4096, 3,
-                      "2 cores, 2 ranks", "this machine, gloo")
+    return Contention(
+        np.ones((2, 2)),
+        np.array([[1.0, 2], [3, 4]]),
+        1.0,
+        64,
+        "float32",
+        4096,
+        3,
+        "2 cores, 2 ranks",
+        "this machine, gloo",
+    )
 
 
-MAKERS = {"chunks": chunks, "winners": winners, "contention": contention,
-          "scaling": lambda: atp.scaling(W, (8, 16, 64))}
+MAKERS = {
+    "chunks": chunks,
+    "winners": winners,
+    "contention": contention,
+    "scaling": lambda: atp.scaling(W, (8, 16, 64)),
+}
 
 
 @pytest.fixture(scope="module", params=MAKERS)
@@ -64,7 +86,9 @@ def test_chunk_lines_are_the_curves():
     figure = curve.figure()
     unit, scale = unit_of([t.step for found in curve.times.values() for t in found])
     assert [a.text for a in figure.layout.annotations[:2]] == [
-        f"communication that kernels wait for ({unit})", f"time of a step, axis cut ({unit})"]
+        f"communication that kernels wait for ({unit})",
+        f"time of a step, axis cut ({unit})",
+    ]
     for source, found in curve.times.items():
         exposed, step = traces(figure, name=source)
         assert exposed.x == step.x == curve.counts
@@ -118,15 +142,17 @@ def test_contention_shows_every_pair_and_the_authors_range():
 def test_scaling_lines_are_the_points(fabric):
     found = atp.scaling(W, (8, 16, 64))
     figure = found.figure(fabric=fabric)
-    unit, scale = unit_of([s for ps in found.points.values() for p in ps
-                           for s in (p.seconds, p.seconds_1d)])
+    unit, scale = unit_of(
+        [s for ps in found.points.values() for p in ps for s in (p.seconds, p.seconds_1d)]
+    )
     assert figure.layout.annotations[0].text == f"communication of a layer ({unit})"
     for name, points in found.points.items():
         for start, attribute in (("1D", "seconds_1d"), ("best mesh", "seconds")):
             [trace] = traces(figure, name=f"{start}, {name}")
             assert trace.x == (8, 16, 64)
             assert np.array(trace.y) * scale == pytest.approx(
-                [getattr(p, attribute) for p in points])
+                [getattr(p, attribute) for p in points]
+            )
     for weak in (False, True):
         [trace] = traces(figure, name=f"best mesh, {'weak' if weak else 'strong'}")
         assert trace.y == pytest.approx([100 * p.fraction(weak) for p in found.points[fabric]])
@@ -139,12 +165,15 @@ def test_helpers():
     assert unit_of([0.0]) == ("s", 1.0) and unit_of([2e-3, None]) == ("ms", 1e-3)
     assert unit_of([3e-10]) == ("ns", 1e-9)
     assert mixed("#000000", "#FFFFFF", 0.5) == "#808080" and mixed("#123456", "#FFFFFF", 1) == (
-        "#123456")
+        "#123456"
+    )
     assert log_ticks([3.0, 40.0]) == [2, 5, 10, 20, 50]
 
 
 def test_charts_load_without_plotly():
-    code = ("import sys, tpviz.figures.charts, tpviz.figures.charts_chunks, "
-            "tpviz.figures.charts_winners; print('plotly' in sys.modules)")
+    code = (
+        "import sys, tpviz.figures.charts, tpviz.figures.charts_chunks, "
+        "tpviz.figures.charts_winners; print('plotly' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

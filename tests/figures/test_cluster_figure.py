@@ -23,8 +23,9 @@ def words(svg):
 
 def cube(x=4, y=4, z=4):
     sides = {"x": x, "y": y, "z": z}
-    return Cluster("cube", clusters.TPU_V3,
-                   torus=tuple(Dimension(name, n, 1e9) for name, n in sides.items()))
+    return Cluster(
+        "cube", clusters.TPU_V3, torus=tuple(Dimension(name, n, 1e9) for name, n in sides.items())
+    )
 
 
 # -- the scene ----
@@ -35,7 +36,8 @@ def test_the_scene_is_plain_and_agrees_with_the_cluster(preset, tp, across):
     mesh = Mesh({"dp": cluster.size // tp, "tp": tp} if across else {"tp": tp})
     scene = json.loads(json.dumps(cluster_scene(cluster, mesh), allow_nan=False))
     assert [device["rank"] for device in scene["devices"]] == [
-        d if d < mesh.size else None for d in range(cluster.size)]
+        d if d < mesh.size else None for d in range(cluster.size)
+    ]
     for axis in scene["axes"]:
         if axis["size"] > 1:
             assert axis["bandwidth"] == cluster.bandwidth(mesh, axis["name"])
@@ -43,8 +45,10 @@ def test_the_scene_is_plain_and_agrees_with_the_cluster(preset, tp, across):
             assert axis["bandwidth"] is None
     lit = [device["device"] for device in scene["devices"] if device["lit"]]
     assert lit == mesh.group(0, scene["axis"])
-    assert all(device["coords"] == (mesh.coords(device["device"]) if device["device"] < mesh.size
-                                    else {}) for device in scene["devices"])
+    assert all(
+        device["coords"] == (mesh.coords(device["device"]) if device["device"] < mesh.size else {})
+        for device in scene["devices"]
+    )
 
 
 def test_ways_out_that_groups_share():
@@ -65,19 +69,34 @@ def test_links_of_a_torus_are_known_by_their_lower_end():
     assert [link["device"] for link in scene["links"]] == [0, 2, 4, 6]
 
 
-@pytest.mark.parametrize("cluster, axes, axis, held", [
-    (clusters.nvlink_pairs(), {"dp": 4, "tp": 2}, "dp", "PCIe: 2 groups share 34 GB/s"),
-    (clusters.nvlink_pairs(), {"dp": 4, "tp": 2}, "tp", "NVLink: 211 GB/s, shared with no other "
-                                                        "group"),
-    (clusters.nvlink_pairs(), {"dp": 8}, "dp", "measured: it is in the cluster's table"),
-    (clusters.nvlink_pairs(rings="single"), {"dp": 8}, "dp", "PCIe: 1 link of 17 GB/s"),
-    (replace(clusters.perlmutter(), table={}), {"dp": 4, "tp": 2}, "tp", "NVLink: 1 link of 76 "
-                                                                         "GB/s"),
-    (replace(clusters.perlmutter(), table={}), {"dp": 2, "a": 4}, "a", "NVLink: 225 GB/s, shared "
-                                                                       "with no other group"),
-    (clusters.torus(8, 2), {"a": 8, "b": 2}, "a", "x: 2 hops share 100 GB/s"),
-    (clusters.laptop(), {"one": 1, "tp": 4}, "one", "one rank: nothing is sent"),
-])
+@pytest.mark.parametrize(
+    "cluster, axes, axis, held",
+    [
+        (clusters.nvlink_pairs(), {"dp": 4, "tp": 2}, "dp", "PCIe: 2 groups share 34 GB/s"),
+        (
+            clusters.nvlink_pairs(),
+            {"dp": 4, "tp": 2},
+            "tp",
+            "NVLink: 211 GB/s, shared with no other group",
+        ),
+        (clusters.nvlink_pairs(), {"dp": 8}, "dp", "measured: it is in the cluster's table"),
+        (clusters.nvlink_pairs(rings="single"), {"dp": 8}, "dp", "PCIe: 1 link of 17 GB/s"),
+        (
+            replace(clusters.perlmutter(), table={}),
+            {"dp": 4, "tp": 2},
+            "tp",
+            "NVLink: 1 link of 76 GB/s",
+        ),
+        (
+            replace(clusters.perlmutter(), table={}),
+            {"dp": 2, "a": 4},
+            "a",
+            "NVLink: 225 GB/s, shared with no other group",
+        ),
+        (clusters.torus(8, 2), {"a": 8, "b": 2}, "a", "x: 2 hops share 100 GB/s"),
+        (clusters.laptop(), {"one": 1, "tp": 4}, "one", "one rank: nothing is sent"),
+    ],
+)
 def test_what_holds_an_axis_back(cluster, axes, axis, held):
     found = {row["name"]: row["held"] for row in cluster_scene(cluster, Mesh(axes), axis)["axes"]}
     assert found[axis] == held
@@ -85,8 +104,9 @@ def test_what_holds_an_axis_back(cluster, axes, axis, held):
 
 def test_a_scale_model_says_what_its_numbers_stand_for():
     scene = cluster_scene(clusters.torus().scale_model(hidden=10, slow_motion=100))
-    assert scene["torus"][0]["words"] == ("x: ring of 4, 100 MB/s (for 100 GB/s) each way, "
-                                          "100 us a hop (for 1 us)")
+    assert scene["torus"][0]["words"] == (
+        "x: ring of 4, 100 MB/s (for 100 GB/s) each way, 100 us a hop (for 1 us)"
+    )
     assert "bfloat16 12.3 GFLOP/s (for 123 TFLOP/s)" in scene["captions"][0]
     assert "memory 344 MB (for 34.4 GB)" in scene["captions"][0]
     assert "hidden sizes 1/10, 100 x slow motion" in scene["captions"][1]
@@ -121,14 +141,23 @@ def test_no_line_of_text_leaves_the_picture(cluster):
         assert float(tree.get("width")) <= max(700, right + 100)
 
 
-@pytest.mark.parametrize("cluster, mesh", [
-    (clusters.nvswitch_nodes(nodes=4), Mesh({"dp": 8, "tp": 4})),
-    (clusters.frontier(8), Mesh({"dp": 8, "tp": 8})), (cube(), Mesh({"z": 4, "y": 4, "x": 4})),
-    (clusters.nvswitch(64), Mesh({"tp": 64}))], ids=["nodes", "frontier", "cube", "switch"])
+@pytest.mark.parametrize(
+    "cluster, mesh",
+    [
+        (clusters.nvswitch_nodes(nodes=4), Mesh({"dp": 8, "tp": 4})),
+        (clusters.frontier(8), Mesh({"dp": 8, "tp": 8})),
+        (cube(), Mesh({"z": 4, "y": 4, "x": 4})),
+        (clusters.nvswitch(64), Mesh({"tp": 64})),
+    ],
+    ids=["nodes", "frontier", "cube", "switch"],
+)
 def test_boxes_of_devices_do_not_overlap(cluster, mesh):
     tree = ElementTree.fromstring(cluster.to_svg(mesh))
-    boxes = {(float(n.get("x")), float(n.get("y"))) for n in tree.iter(f"{SVG}rect")
-             if n.get("width") == n.get("height") == "44.00"}
+    boxes = {
+        (float(n.get("x")), float(n.get("y")))
+        for n in tree.iter(f"{SVG}rect")
+        if n.get("width") == n.get("height") == "44.00"
+    }
     assert len(boxes) == mesh.size
     for a in boxes:
         assert a[0] + 44 <= float(tree.get("width")) and a[1] + 44 <= float(tree.get("height"))
@@ -149,17 +178,24 @@ def test_a_torus_closes_its_rings():
     def links(x, y):
         svg = clusters.torus(x, y).to_svg(theme="light")
         return len(re.findall(r"<path d='[^']*' fill='none' class='s-muted' ", svg))
+
     assert links(4, 2) == 4 * 2 + 4  # two rings of four links, four pairs of one
     assert links(4, 4) == 32
     assert links(8, 1) == 8
 
 
-@pytest.mark.parametrize("cluster, mesh, said", [
-    (clusters.nvswitch_nodes(nodes=128), Mesh({"dp": 128, "tp": 8}), {"and 120 more units"}),
-    (clusters.nvswitch(gpus=100), Mesh({"tp": 100}), {"and 36 more units"}),
-    (clusters.torus(32, 64), Mesh({"dp": 32, "tp": 64}), {"and 24 more along x",
-                                                          "and 56 more along y"}),
-])
+@pytest.mark.parametrize(
+    "cluster, mesh, said",
+    [
+        (clusters.nvswitch_nodes(nodes=128), Mesh({"dp": 128, "tp": 8}), {"and 120 more units"}),
+        (clusters.nvswitch(gpus=100), Mesh({"tp": 100}), {"and 36 more units"}),
+        (
+            clusters.torus(32, 64),
+            Mesh({"dp": 32, "tp": 64}),
+            {"and 24 more along x", "and 56 more along y"},
+        ),
+    ],
+)
 def test_of_large_clusters_a_part_is_drawn_and_it_says_so(cluster, mesh, said):
     scene = cluster_scene(cluster, mesh)
     assert scene["shown"] == len(scene["devices"]) == 64
@@ -185,7 +221,8 @@ def test_table_and_words():
         ["axis", "ranks", "bandwidth", "latency", "held back by"],
         ["pp", "1", "-", "-", "one rank: nothing is sent"],
         ["dp", "4", "17 GB/s", "10 us", "PCIe: 2 groups share 34 GB/s"],
-        ["tp", "2", "211 GB/s", "10 us", "NVLink: 211 GB/s, shared with no other group"]]
+        ["tp", "2", "211 GB/s", "10 us", "NVLink: 211 GB/s, shared with no other group"],
+    ]
     said = describe(scene)
     assert "NVLink-pair PCIe box: 8 devices." in said
     assert "dp (4) gets 17 GB/s, 10 us a hop; PCIe: 2 groups share 34 GB/s." in said
@@ -194,13 +231,16 @@ def test_table_and_words():
     assert "through 4 NICs" in describe(cluster_scene(clusters.perlmutter()))
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (("A100",), "needs a tv.Cluster, not 'A100'"),
-    ((clusters.torus(), {"tp": 4}), r"must be a Mesh such as Mesh"),
-    ((clusters.torus(), Mesh({"tp": 16})), "mesh tp 16: 16 ranks do not fit the 8 devices"),
-    ((clusters.torus(), Mesh({"tp": 4}), "dp"), "no axis 'dp' in this mesh: use tp"),
-    ((clusters.torus(), None, "dp"), "axis='dp' needs a mesh"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("A100",), "needs a tv.Cluster, not 'A100'"),
+        ((clusters.torus(), {"tp": 4}), r"must be a Mesh such as Mesh"),
+        ((clusters.torus(), Mesh({"tp": 16})), "mesh tp 16: 16 ranks do not fit the 8 devices"),
+        ((clusters.torus(), Mesh({"tp": 4}), "dp"), "no axis 'dp' in this mesh: use tp"),
+        ((clusters.torus(), None, "dp"), "axis='dp' needs a mesh"),
+    ],
+)
 def test_bad_input(arguments, message):
     with pytest.raises(ValueError, match=message):
         cluster_scene(*arguments)

@@ -72,8 +72,14 @@ SEGMENTS = (
     Segment("optimizer", "", 5e-4),
 )
 RESIDUAL = {
-    "compute": 7.5e-3, "exposed communication": 3e-3, "latency": 4e-4, "bubble": 0.0,
-    "contention": 3e-4, "straggler": 2e-3, "slow link": 0.0, "unexplained": -1e-4,
+    "compute": 7.5e-3,
+    "exposed communication": 3e-3,
+    "latency": 4e-4,
+    "bubble": 0.0,
+    "contention": 3e-4,
+    "straggler": 2e-3,
+    "slow link": 0.0,
+    "unexplained": -1e-4,
 }
 
 
@@ -99,8 +105,9 @@ def rows(scene, **equal):
 
 
 def spans(columns, row):
-    return sorted((s, e) for r, s, e in zip(columns["row"], columns["start"], columns["end"])
-                  if r == row)
+    return sorted(
+        (s, e) for r, s, e in zip(columns["row"], columns["start"], columns["end"]) if r == row
+    )
 
 
 def test_scene_is_json_with_three_rows_a_lane(scene):
@@ -140,10 +147,15 @@ def test_outlines_follow_the_segments(scene):
         assert start == pytest.approx(end)
     [dp] = rows(scene, rank=0, axis="dp", source=0)
     assert [pytest.approx(span) for span in spans(scene["outlines"], dp)] == [
-        (3e-3, 5e-3), (8e-3, 9e-3), (9e-3, 10.5e-3)]
+        (3e-3, 5e-3),
+        (8e-3, 9e-3),
+        (9e-3, 10.5e-3),
+    ]
     [tp] = rows(scene, rank=0, axis="tp", source=0)
     assert [pytest.approx(span) for span in spans(scene["outlines"], tp)] == [
-        (2e-3, 3e-3), (7e-3, 8e-3)]
+        (2e-3, 3e-3),
+        (7e-3, 8e-3),
+    ]
 
 
 def test_parts_stand_end_to_end_up_to_the_step(scene):
@@ -174,9 +186,18 @@ def test_svg_is_well_formed_and_says_it_all(scene, theme):
     svg = comparison_svg(scene, theme=theme)
     ElementTree.fromstring(svg)
     assert f"tpv-{theme}" in svg
-    for words in ("predicted", "simulated", "emulated", "on box (scale model: 1/8)", "rank 2",
-                  "communication dp", *RESIDUAL, "2 ms", "Megatron &lt;2&gt;",
-                  "Rank 2 is &lt;slow&gt; &amp; late."):
+    for words in (
+        "predicted",
+        "simulated",
+        "emulated",
+        "on box (scale model: 1/8)",
+        "rank 2",
+        "communication dp",
+        *RESIDUAL,
+        "2 ms",
+        "Megatron &lt;2&gt;",
+        "Rank 2 is &lt;slow&gt; &amp; late.",
+    ):
         assert words in svg
 
 
@@ -193,8 +214,9 @@ def test_badges_stand_in_every_picture_text_and_table(made):
 
 def test_labels_of_equal_step_times_do_not_cover_each_other(scene):
     same = {**scene, "marks": [[badge, 9e-3] for badge, _ in scene["marks"]]}
-    found = re.findall(r"y='([\d.]+)'[^>]*>(?:predicted|simulated|emulated) 9 ms<",
-                       comparison_svg(same))
+    found = re.findall(
+        r"y='([\d.]+)'[^>]*>(?:predicted|simulated|emulated) 9 ms<", comparison_svg(same)
+    )
     heights = sorted(float(y) for y in found)
     assert len(heights) == 3
     assert min(b - a for a, b in pairwise(heights)) >= 12

@@ -19,13 +19,23 @@ from tpviz.schemes.axonn.step import parts
 from tpviz.widgets.grid import story
 
 W = tv.GPT(layers=3, hidden=64, heads=16, seq=8, batch=64)
-GRIDS = [(x, y, z, n // (x * y * z)) for n in (1, 2, 4, 8, 16)
-         for x, y, z in product((1, 2, 4, 8, 16), repeat=3) if n % (x * y * z) == 0]
-KNOBS = {"all": {}, "yxz": {"order": "yxz"}, "dropped": {"keep": False}, "none": {"overlap": ()},
-         "again": {"recompute": True}, "four": {"accumulation": 4},
-         "oar": {"overlap": ("oar",), "recompute": True, "keep": False},
-         "oag": {"overlap": ("oag",), "keep": False},
-         "ors": {"overlap": ("ors",), "accumulation": 2, "order": "yxz"}}
+GRIDS = [
+    (x, y, z, n // (x * y * z))
+    for n in (1, 2, 4, 8, 16)
+    for x, y, z in product((1, 2, 4, 8, 16), repeat=3)
+    if n % (x * y * z) == 0
+]
+KNOBS = {
+    "all": {},
+    "yxz": {"order": "yxz"},
+    "dropped": {"keep": False},
+    "none": {"overlap": ()},
+    "again": {"recompute": True},
+    "four": {"accumulation": 4},
+    "oar": {"overlap": ("oar",), "recompute": True, "keep": False},
+    "oag": {"overlap": ("oag",), "keep": False},
+    "ors": {"overlap": ("ors",), "accumulation": 2, "order": "yxz"},
+}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -47,7 +57,8 @@ def stands_for(frame):
     [operation] = frame.kernels + frame.moves
     if isinstance(operation, Move) and operation.axis == "z":
         return {"all_gather": Ask, "reduce_scatter": Scatter}[operation.collective](
-            operation.payload)
+            operation.payload
+        )
     return operation
 
 
@@ -55,9 +66,13 @@ def stands_for(frame):
 def test_every_operation_of_a_block_has_one_frame_in_the_programs_order(some):
     for found in some:
         s = found.strategy
-        program = [o for part in parts(s, W) for o in part.operations
-                   if part.layer.startswith("blocks.1.")
-                   and not (s.z == 1 and isinstance(o, Ask | Scatter))]
+        program = [
+            o
+            for part in parts(s, W)
+            for o in part.operations
+            if part.layer.startswith("blocks.1.")
+            and not (s.z == 1 and isinstance(o, Ask | Scatter))
+        ]
         shown = [stands_for(frame) for frame in found.frames if frame.phase != "sync"]
         assert shown * s.accumulation == program
         phases = [part.phase for part in parts(s, W) if part.layer.startswith("blocks.1.")]
@@ -93,8 +108,9 @@ def test_tensors_have_the_sizes_of_the_programs_kernels_and_collectives(some):
 def test_gradients_are_terms_of_sums_over_all_who_share_the_batch(some):
     """Over z and data; each sum takes one away, and the last one none is left."""
     for found in some:
-        shares = [axis for axis in ("z", "data") if axis in found.mesh.axes
-                  and found.mesh.axes[axis] > 1]
+        shares = [
+            axis for axis in ("z", "data") if axis in found.mesh.axes and found.mesh.axes[axis] > 1
+        ]
         for frame in found.frames:
             for tensor in frame.product + frame.moving:
                 open_sums = [a for a in (tensor.partial, *tensor.later) if a in ("z", "data")]
@@ -119,7 +135,8 @@ def test_a_gemm_has_its_block_whole_and_the_end_finds_pieces(some):
         last = found.frames[-1]
         assert set(last.weights.values()) == {"piece" if s.z > 1 else "block"}
         assert set(last.gradients.values()) == {"piece" if s.z > 1 else "block"} or (
-            s.z > 1 and "ors" in s.overlap and last.phase != "sync")
+            s.z > 1 and "ors" in s.overlap and last.phase != "sync"
+        )
 
 
 def test_kept_weights_stay_from_forward_to_their_backward():
@@ -136,8 +153,10 @@ def test_what_is_under_way_is_the_next_gather_and_scatters_not_waited_for(some):
         s, frames = found.strategy, found.frames
         for number, frame in enumerate(frames):
             ahead = [f for f in frame.under_way if f.collective == "all_gather"]
-            following = next((f for f in frames[number + 1:] if f.move
-                              and f.move.collective == "all_gather"), None)
+            following = next(
+                (f for f in frames[number + 1 :] if f.move and f.move.collective == "all_gather"),
+                None,
+            )
             here = following and following.phase == frame.phase
             assert bool(ahead) <= (s.z > 1 and "oag" in s.overlap)
             if s.z > 1 and "oag" in s.overlap and here:
@@ -145,8 +164,11 @@ def test_what_is_under_way_is_the_next_gather_and_scatters_not_waited_for(some):
             elif ahead:  # other blocks' come between two phases, but for recompute and backward
                 assert ahead[0].block in (1, -1) or frame.phase == "recompute"
                 assert ahead[0].block != 0 or ahead[0].layer == following.layer
-            scattered = [f.layer for f in frames[:number + 1] if f.move
-                         and f.move.collective == "reduce_scatter"]
+            scattered = [
+                f.layer
+                for f in frames[: number + 1]
+                if f.move and f.move.collective == "reduce_scatter"
+            ]
             leaving = {f.layer for f in frame.under_way if f.collective == "reduce_scatter"}
             if frame.phase == "sync" or s.z == 1 or "ors" not in s.overlap:
                 assert leaving == set()
@@ -158,10 +180,11 @@ def test_what_is_under_way_is_the_next_gather_and_scatters_not_waited_for(some):
 
 def test_gathers_ahead_reach_into_the_blocks_around():
     frames = story(axonn((1, 1, 2, 1), keep=False), W).frames
-    seen = [(f.phase, f.under_way[0].name) for f in frames
-            if f.under_way and f.under_way[0].block]
-    assert set(seen) == {("forward", "W of qkv, next block"),
-                         ("backward", "W of down, block before")}
+    seen = [(f.phase, f.under_way[0].name) for f in frames if f.under_way and f.under_way[0].block]
+    assert set(seen) == {
+        ("forward", "W of qkv, next block"),
+        ("backward", "W of down, block before"),
+    }
     last = story(axonn((1, 1, 2, 1)), replace(W, layers=1)).frames
     assert ("Sent for ahead: W of head.",) in {tuple(grid.under_way(f)) for f in last}
 
@@ -169,17 +192,29 @@ def test_gathers_ahead_reach_into_the_blocks_around():
 def test_the_walk_by_hand_on_a_cube():
     found = story(axonn((2, 2, 2, 1)), W)
     lines = [(f.layer, blocks.sentence(f)) for f in found.frames]
-    qkv = ("LN(X)[T_z, H_y] · W[H_y, 3H_x] → QKV[T_z, 3H_x] partial over y → all-reduce over y → "
-           "QKV[T_z, 3H_x]")
+    qkv = (
+        "LN(X)[T_z, H_y] · W[H_y, 3H_x] → QKV[T_z, 3H_x] partial over y → all-reduce over y → "
+        "QKV[T_z, 3H_x]"
+    )
     assert lines[1:5] == [
-        ("qkv", "W[H_y, 3H_xz] → all-gather over z → W[H_y, 3H_x]"), ("qkv", qkv), ("qkv", qkv),
-        ("core", "QKV[T_z, 3H_x] → attention → A[T_z, H_x]")]
-    back = lines.index(("down", "dW[4H_x, H_y] partial over z → reduce-scatter over z → "
-                                "dW[4H_x, H_yz]"))
-    assert lines[back - 1] == ("down", "GELU(U)ᵀ[4H_x, T_z] · dZ[T_z, H_y] → dW[4H_x, H_y] partial "
-                                       "over z")
+        ("qkv", "W[H_y, 3H_xz] → all-gather over z → W[H_y, 3H_x]"),
+        ("qkv", qkv),
+        ("qkv", qkv),
+        ("core", "QKV[T_z, 3H_x] → attention → A[T_z, H_x]"),
+    ]
+    back = lines.index(
+        ("down", "dW[4H_x, H_y] partial over z → reduce-scatter over z → dW[4H_x, H_yz]")
+    )
+    assert lines[back - 1] == (
+        "down",
+        "GELU(U)ᵀ[4H_x, T_z] · dZ[T_z, H_y] → dW[4H_x, H_y] partial over z",
+    )
     assert [blocks.symbols(f) for f in found.frames if f.move][:4] == [
-        "2bs/z", "3h²/(y x)", "3bsh/(z x)", "h²/(x y)"]
+        "2bs/z",
+        "3h²/(y x)",
+        "3bsh/(z x)",
+        "h²/(x y)",
+    ]
     assert lines[-1] == ("biases", "db[1, n_yx] partial over z → all-reduce over z → db[1, n_yx]")
     both = story(axonn((1, 1, 2, 2)), W).frames
     assert "dW[H, 3H] partial over z and data" in blocks.sentence(both[-4])
@@ -188,10 +223,22 @@ def test_the_walk_by_hand_on_a_cube():
 
 
 # -- pictures --------------------------------------------------------------------------------------
-@pytest.mark.parametrize("sizes, knobs", [
-    ((2, 2, 2, 1), {}), ((2, 2, 2, 2), {"recompute": True, "keep": False}), ((16, 1, 1, 1), {}),
-    ((1, 16, 1, 1), {}), ((1, 1, 16, 1), {}), ((1, 1, 1, 16), {}), ((4, 1, 1, 4), {}),
-    ((2, 2, 4, 1), {}), ((1, 1, 8, 2), {"order": "yxz"}), ((1, 1, 1, 1), {})], ids=str)
+@pytest.mark.parametrize(
+    "sizes, knobs",
+    [
+        ((2, 2, 2, 1), {}),
+        ((2, 2, 2, 2), {"recompute": True, "keep": False}),
+        ((16, 1, 1, 1), {}),
+        ((1, 16, 1, 1), {}),
+        ((1, 1, 16, 1), {}),
+        ((1, 1, 1, 16), {}),
+        ((4, 1, 1, 4), {}),
+        ((2, 2, 4, 1), {}),
+        ((1, 1, 8, 2), {"order": "yxz"}),
+        ((1, 1, 1, 1), {}),
+    ],
+    ids=str,
+)
 def test_every_frame_is_well_formed_and_inside_and_no_rank_hides_another(sizes, knobs):
     strategy = axonn(sizes, **knobs)
     scene = grid.grid_scene(story(strategy, W), strategy.world_size - 1)
@@ -203,9 +250,13 @@ def test_every_frame_is_well_formed_and_inside_and_no_rank_hides_another(sizes, 
             assert -50 <= x <= x + width <= scene["width"]
     for theme in ("dark", "auto", "page"):
         ElementTree.fromstring(blocks_svg(scene, 0, theme))
-    boxes = [[float(v) for v in found] for found in re.findall(
-        r"data-rank='\d+'.*?<rect x='([\d.]+)' y='([\d.]+)' width='([\d.]+)' height='([\d.]+)'",
-        scene["common"])]
+    boxes = [
+        [float(v) for v in found]
+        for found in re.findall(
+            r"data-rank='\d+'.*?<rect x='([\d.]+)' y='([\d.]+)' width='([\d.]+)' height='([\d.]+)'",
+            scene["common"],
+        )
+    ]
     assert len(boxes) == strategy.world_size
     for k, (x, y, w, h) in enumerate(boxes):
         assert x + w < 500
@@ -220,12 +271,15 @@ def test_ranks_stand_by_their_coordinates_in_either_order(order, neighbour):
     strategy = axonn((2, 2, 2, 2), order=order)
     found = story(strategy, W)
     common = grid.grid_scene(found)["common"]
-    at = {int(r): (float(x), float(y)) for r, x, y in re.findall(
-        r"data-rank='(\d+)'.*?<rect x='([\d.]+)' y='([\d.]+)'", common)}
+    at = {
+        int(r): (float(x), float(y))
+        for r, x, y in re.findall(r"data-rank='(\d+)'.*?<rect x='([\d.]+)' y='([\d.]+)'", common)
+    }
     rank = found.mesh.rank
     origin = {"x": 0, "y": 0, "z": 0, "data": 0}
-    step = {axis: [b - a for a, b in zip(at[0], at[rank(**(origin | {axis: 1}))])]
-            for axis in origin}
+    step = {
+        axis: [b - a for a, b in zip(at[0], at[rank(**(origin | {axis: 1}))])] for axis in origin
+    }
     assert step["x"][0] > 0 == step["x"][1]
     assert step["y"][1] > 0 == step["y"][0]
     assert step["z"][0] > 0 > step["z"][1]
@@ -253,8 +307,9 @@ def test_groups_flow_and_partial_sums_are_hatched():
 
 def test_terms_of_two_sums_are_said():
     found = story(axonn((1, 1, 4, 2)), W)
-    number = next(n for n, f in enumerate(found.frames) if f.product[2:]
-                  and f.product[2].name == "dW")
+    number = next(
+        n for n, f in enumerate(found.frames) if f.product[2:] and f.product[2].name == "dW"
+    )
     picture = grid.grid_scene(found)["frames"][number]
     assert "4 terms, over z, 2 over data<" in picture
     assert "the same along data" not in picture
@@ -275,13 +330,16 @@ def test_table_and_words():
     found = story(axonn((1, 1, 2, 2), accumulation=4), W)
     head, *rows = grid.to_table(found)
     assert (len(rows), head[-3:]) == (
-        len(found.frames), ["sent over data", "sent over z", "under way"])
+        len(found.frames),
+        ["sent over data", "sent over z", "under way"],
+    )
     words = grid.describe(found, 1, 0)
     assert "64 x 8 tokens, in microbatches of 16" in words
     assert "As a known scheme: HSDP. A rank sends" in words
     assert "Rank 1 is at data 0, z 1. Shown: step 1 of" in words
     assert ["microbatches", "4, the last is shown, each sends as much before the end"] in (
-        grid.facts(found))
+        grid.facts(found)
+    )
 
 
 def test_pieces_that_end_within_a_feature_are_counted_not_measured():

@@ -46,25 +46,35 @@ def test_blocks_show_where_pairs_meet(preset, world_size):
     assert scene["shown"] == scene["size"] == matrix.world_size
 
 
-@pytest.mark.parametrize("cluster", [
-    *(preset() for preset in PRESETS), tv.clusters.torus(4, 4),
-    Cluster("uneven", tv.clusters.TPU_V3, torus=(Dimension("x", 2, 9e9), Dimension("y", 3, 1e9)))])
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        *(preset() for preset in PRESETS),
+        tv.clusters.torus(4, 4),
+        Cluster(
+            "uneven", tv.clusters.TPU_V3, torus=(Dimension("x", 2, 9e9), Dimension("y", 3, 1e9))
+        ),
+    ],
+)
 def test_a_number_is_what_every_pair_of_its_block_gets(cluster):
     matrix = tv.communication_matrix(cluster)
     scene, rates = matrix_scene(matrix), matrix.p2p()
     assert scene["numbers"]
     for number in scene["numbers"]:
         row, column, ranks = number["row"], number["column"], number["ranks"]
-        block = rates[row:row + ranks, column:column + ranks]
+        block = rates[row : row + ranks, column : column + ranks]
         assert (block == scene["tiers"][number["tier"]]["pair"]).all()
     assert all(number["tier"] == 0 for number in scene["numbers"]) is (
-        cluster.name == "uneven" or len(matrix.tiers) == 1)
+        cluster.name == "uneven" or len(matrix.tiers) == 1
+    )
 
 
 def test_hops_are_those_of_the_groups():
     scene = matrix_scene(PAIRS, (4, 2))
-    hops = {axis: {(h["from"], h["to"]) for h in scene["hops"] if h["axis"] == axis}
-            for axis in ("d1", "d2")}
+    hops = {
+        axis: {(h["from"], h["to"]) for h in scene["hops"] if h["axis"] == axis}
+        for axis in ("d1", "d2")
+    }
     assert hops["d2"] == {(a, a ^ 1) for a in range(8)}
     assert hops["d1"] == {(a, (a + 2) % 8) for a in range(8)}
     assert {h["axis"] for h in matrix_scene(PAIRS, (8, 1))["hops"]} == {"d1"}
@@ -89,7 +99,9 @@ def test_many_ranks_are_drawn_in_whole_units():
     wide = Cluster("wide", tv.clusters.TPU_V3, (Level("in", 100, 1e9), Level("out", 2, 1e8)))
     scene = matrix_scene(tv.communication_matrix(wide))
     assert scene["shown"] == MAX_RANKS and [tier["drawn"] for tier in scene["tiers"]] == [
-        True, False]
+        True,
+        False,
+    ]
     assert "(not drawn)" in " ".join(words(tv.communication_matrix(wide).to_svg()))
 
 

@@ -18,8 +18,19 @@ def swap(n=2, cluster=None, values=(3.0, 5.0)):
     trace = Trace.from_events([Event(kind="comm", name="send", end=0.5)], {"badge": "made up"})
     step = tuple(Message(0, r, 1 - r, 0, 0, 4, values[r], "reduce", 0.1 * r, 0.5) for r in (0, 1))
     noted = [[[values[0]], [values[1]]], [[sum(values)]] * 2]
-    return Microscope("all_reduce", "recursive_doubling", "recursive_doubling", "ring", n, 4, trace,
-                      (step,), noted, 0.0, cluster)
+    return Microscope(
+        "all_reduce",
+        "recursive_doubling",
+        "recursive_doubling",
+        "ring",
+        n,
+        4,
+        trace,
+        (step,),
+        noted,
+        0.0,
+        cluster,
+    )
 
 
 def texts(svg):
@@ -82,8 +93,10 @@ def test_with_a_cluster_the_prediction_stands_beside_it():
 def test_table_and_words():
     m = swap()
     assert m.to_table()[1] == ["1", "0", "1", "0", "4", "3", "added", "500 ms"]
-    assert m.describe().startswith("Recursive doubling all reduce of 4 bytes on 2 ranks: 1 step, 2 "
-                                   "messages; the result is the one of torch.distributed.")
+    assert m.describe().startswith(
+        "Recursive doubling all reduce of 4 bytes on 2 ranks: 1 step, 2 "
+        "messages; the result is the one of torch.distributed."
+    )
     wrong = Microscope(**{**vars(m), "error": 2.0})
     assert "differs from the one of torch.distributed by 2." in wrong.describe()
     assert m._repr_html_().startswith("<svg")
@@ -103,8 +116,10 @@ def test_boxes_do_not_touch_and_arrows_stay_outside_of_their_ends(kind, ranks):
         assert 0 <= a["x"] <= drawing["width"] - box["width"]
         assert 0 <= a["y"] <= drawing["height"] - box["height"]
         for b in spots[:i]:
-            assert (abs(a["x"] - b["x"]) >= box["width"] + 10
-                    or abs(a["y"] - b["y"]) >= box["height"] + 10)
+            assert (
+                abs(a["x"] - b["x"]) >= box["width"] + 10
+                or abs(a["y"] - b["y"]) >= box["height"] + 10
+            )
     x0, y0, *_, x1, y1 = path(drawing, 0, ranks - 1)
     for (x, y), end in (((x0, y0), spots[0]), ((x1, y1), spots[-1])):
         inside = 0 < x - end["x"] < box["width"] and 0 < y - end["y"] < box["height"]
@@ -123,9 +138,13 @@ def test_wrapped_lines():
 
 def test_a_late_message_of_the_same_pair_keeps_its_distance():
     m = swap()
-    twice = Microscope(**{**vars(m), "steps": ((m.steps[0][0], m.steps[0][0]),),
-                          "collective": "all_to_all", "values": [[[3.0, 0.0]] * 2] * 2,
-                          "layout": "circle"})
+    twice = Microscope(
+        **{
+            **vars(m),
+            "steps": ((m.steps[0][0], m.steps[0][0]),),
+            "collective": "all_to_all",
+            "values": [[[3.0, 0.0]] * 2] * 2,
+            "layout": "circle",
+        }
+    )
     assert [x["lag"] for x in microscope_scene(twice)["steps"][0]] == [0, 0.14]
-
-

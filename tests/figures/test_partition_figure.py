@@ -11,33 +11,67 @@ from tpviz.figures.partition_svg import HEAD, LEFT, SIZE, named, partition_svg
 
 
 def tensor(name, count, made):
-    return {"name": name, "shape": [count], "dtype": "float32", "bytes": 4 * count,
-            "from_stage": made, "path": f"layer.{made}", "trained": True}
+    return {
+        "name": name,
+        "shape": [count],
+        "dtype": "float32",
+        "bytes": 4 * count,
+        "from_stage": made,
+        "path": f"layer.{made}",
+        "trained": True,
+    }
 
 
 def made_up(stages=3, each=2, crossing=1, long=False):
     """Stages of ``each`` pieces; stage k has k + 1 times the parameters of the first."""
-    shards = [{"stage": k, "numel": 100 * (k + 1), "flops": 1000, "activation_bytes": 4000 - 1000 *
-               (i > 0), "modules": [f"layer.{k}.part{i}"]} for k in range(stages)
-              for i in range(each)]
+    shards = [
+        {
+            "stage": k,
+            "numel": 100 * (k + 1),
+            "flops": 1000,
+            "activation_bytes": 4000 - 1000 * (i > 0),
+            "modules": [f"layer.{k}.part{i}"],
+        }
+        for k in range(stages)
+        for i in range(each)
+    ]
 
     def over(k):  # the cut before stage k
         found = [tensor(f"v{k}{i}", 50 + i, k - 1) for i in range(crossing)]
         return found * (0 < k < stages) + [tensor("skip", 9, 0)] * (long and 1 < k < stages)
 
-    parts = [{"index": k, "modules": [f"layer.{k}"], "paths": [f"layer.{k}"],
-              "numel": 100 * each * (k + 1), "flops": 1000 * each,
-              "activation_bytes": sum(s["activation_bytes"] for s in shards if s["stage"] == k),
-              "inputs": ["x"] * (k == 0), "receives": over(k), "sends": over(k + 1)}
-             for k in range(stages)]
-    return {"model": "Net", "balance": "flops", "training": True, "numel": 1200, "stages": parts,
-            "shards": shards, "ties": [{"names": ["a.w", "b.w"], "stages": [0, 2]}]}
+    parts = [
+        {
+            "index": k,
+            "modules": [f"layer.{k}"],
+            "paths": [f"layer.{k}"],
+            "numel": 100 * each * (k + 1),
+            "flops": 1000 * each,
+            "activation_bytes": sum(s["activation_bytes"] for s in shards if s["stage"] == k),
+            "inputs": ["x"] * (k == 0),
+            "receives": over(k),
+            "sends": over(k + 1),
+        }
+        for k in range(stages)
+    ]
+    return {
+        "model": "Net",
+        "balance": "flops",
+        "training": True,
+        "numel": 1200,
+        "stages": parts,
+        "shards": shards,
+        "ties": [{"names": ["a.w", "b.w"], "stages": [0, 2]}],
+    }
 
 
 def rects(svg):
     """(x, y, width, class) of all rectangles."""
-    found = re.findall(r"<rect x='([\d.-]+)' y='([\d.-]+)' width='([\d.]+)'[^>]*?"
-                       r"class='f-(\w+)'", svg)
+    found = re.findall(
+        r"<rect x='([\d.-]+)' y='([\d.-]+)' width='([\d.]+)'[^>]*?"
+        r"class='f-(\w+)'",
+        svg,
+    )
     return [(float(x), float(y), float(wide), ink) for x, y, wide, ink in found]
 
 
@@ -46,9 +80,12 @@ def test_the_scene_is_json_with_a_step_for_each_stage():
     assert json.loads(json.dumps(scene)) == scene
     assert [len(scene[key]) for key in ("frames", "captions", "words")] == [3, 3, 3]
     assert scene["facts"] == [
-        ["stages", "3 of 6 pieces"], ["even by", "flops"],
+        ["stages", "3 of 6 pieces"],
+        ["even by", "flops"],
         ["largest in parameters", "1.50 times the mean"],
-        ["largest in FLOPs", "1.00 times the mean"], ["across a cut, at most", "200 B"]]
+        ["largest in FLOPs", "1.00 times the mean"],
+        ["across a cut, at most", "200 B"],
+    ]
     assert scene["notes"] == ["Tied: a.w (stage 0) = b.w (stage 2); their gradients are summed."]
 
 
@@ -58,16 +95,22 @@ def test_bars_are_as_long_as_sizes_are_and_in_their_stages_column(stages, each):
     common, wide = partition_scene(data)["common"], (1060 - LEFT - 16) / stages
     heads = [r for r in rects(common) if HEAD < r[1] < HEAD + 18 + 3 * SIZE]
     for part in data["stages"]:
-        mine = {ink: size for x, _, size, ink in heads if abs(
-            x - LEFT - part["index"] * wide - 4) < .01}
-        for key, ink in (("numel", "parameters"), ("flops", "forward"),
-                         ("activation_bytes", "activations")):
+        mine = {
+            ink: size
+            for x, _, size, ink in heads
+            if abs(x - LEFT - part["index"] * wide - 4) < 0.01
+        }
+        for key, ink in (
+            ("numel", "parameters"),
+            ("flops", "forward"),
+            ("activation_bytes", "activations"),
+        ):
             most = max(p[key] for p in data["stages"])
-            assert mine[ink] == pytest.approx((wide - 8) * part[key] / most, abs=.01)
+            assert mine[ink] == pytest.approx((wide - 8) * part[key] / most, abs=0.01)
     for number, piece in enumerate(re.findall(r"data-piece='\d+'.*?</g>", common)):
         shard = data["shards"][number]
         [held] = [size for *_, size, ink in rects(piece) if ink == "parameters"]
-        assert held == pytest.approx((wide - 8) * (shard["stage"] + 1) / stages, abs=.01)
+        assert held == pytest.approx((wide - 8) * (shard["stage"] + 1) / stages, abs=0.01)
         assert f"<title>layer.{shard['stage']}.part" in piece
 
 
@@ -92,7 +135,8 @@ def test_values_that_stages_hand_on_say_where_they_are_from():
     assert words(data["stages"][2]) == (
         "Stage 2: layer.2. 600 parameters, 2 kFLOP forward, 7 kB kept for backward (estimate). "
         "Receives v20 (50) float32, 200 B, made in layer.1. "
-        "Receives skip (9) float32, 36 B, made in layer.0, of stage 0, handed on.")
+        "Receives skip (9) float32, 36 B, made in layer.0, of stage 0, handed on."
+    )
     assert "Needs the model's x." in words(data["stages"][0])
 
 

@@ -27,9 +27,19 @@ BAR = re.compile(r"M([\d.]+),([\d.]+)h([\d.]+)v([\d.]+)")
 def some(request):
     """A few acts of each schedule, with random sizes and times."""
     draw = Random(request.param)
-    return [act(request.param, p := draw.randint(2, 5), p * draw.randint(2, 3),
-                draw.choice((0.0, 0.5, 1.5)), draw.choice((0.0, 0.3)), draw.random() < 0.5,
-                draw.random() < 0.6, draw.choice((2.0, 3.5))) for _ in range(4)]
+    return [
+        act(
+            request.param,
+            p := draw.randint(2, 5),
+            p * draw.randint(2, 3),
+            draw.choice((0.0, 0.5, 1.5)),
+            draw.choice((0.0, 0.3)),
+            draw.random() < 0.5,
+            draw.random() < 0.6,
+            draw.choice((2.0, 3.5)),
+        )
+        for _ in range(4)
+    ]
 
 
 def paths(scene, mark):
@@ -64,7 +74,8 @@ def test_bars_are_as_long_as_ranks_compute_and_idle_is_what_they_leave(some):
                 if row.y <= y < row.y + layout.lane:
                     drawn[x, width] = drawn.get((x, width), 0.0) + width * height / layout.lane
             assert sum(drawn.values()) / layout.scale == pytest.approx(
-                one.timeline.busy[row.rank], abs=0.12 * len(drawn) / layout.scale)
+                one.timeline.busy[row.rank], abs=0.12 * len(drawn) / layout.scale
+            )
 
 
 def test_strips_are_what_is_held_over_time(some):
@@ -135,14 +146,22 @@ def test_strips_in_bytes_weigh_what_is_held():
 def test_words_say_what_an_action_waited_for():
     one = act()
     said = words(one, 2, "")
-    assert said[0] == ("rank 2 is idle for 2, from 0: F0 waits for the activation of F0 from rank "
-                       "1. Holds nothing.")
-    assert said[1] == ("rank 2: F0, forward, 2 to 3: starts when the activation of F0 from rank 1 "
-                       "is there. On the critical path. Holds 1 microbatch, all as checkpoints.")
-    assert said[4] == ("rank 2: R0, early recompute, 5 to 6: starts when F2 ends. On the critical "
-                       "path. Holds 3 microbatches, 2 as checkpoints.")
-    assert said[5].startswith("rank 2: B0, backward, 6 to 8: starts when R0 ends; the gradient of "
-                              "B0 from rank 3 is there since 6.")
+    assert said[0] == (
+        "rank 2 is idle for 2, from 0: F0 waits for the activation of F0 from rank "
+        "1. Holds nothing."
+    )
+    assert said[1] == (
+        "rank 2: F0, forward, 2 to 3: starts when the activation of F0 from rank 1 "
+        "is there. On the critical path. Holds 1 microbatch, all as checkpoints."
+    )
+    assert said[4] == (
+        "rank 2: R0, early recompute, 5 to 6: starts when F2 ends. On the critical "
+        "path. Holds 3 microbatches, 2 as checkpoints."
+    )
+    assert said[5].startswith(
+        "rank 2: B0, backward, 6 to 8: starts when R0 ends; the gradient of "
+        "B0 from rank 3 is there since 6."
+    )
     assert said[-1] == "rank 2 is done at 26 and idle for the last 4."
     assert words(one, 0, "")[0].startswith("rank 0: F0, forward, 0 to 1: starts at once.")
     assert "R0, early recompute, 4 to 5: starts when F2 ends. Slack 3." in words(one, 1, "")[4]
@@ -162,20 +181,24 @@ def test_every_wait_in_words_is_one_of_the_clock(some):
                 if busy or index == len(line.end[rank]):
                     assert "waits" not in said
                     continue
-                makers = [m.groups() for m in re.finditer(
-                    r"of (\w+)(?: from rank (\d+))?\.", said)]
+                makers = [m.groups() for m in re.finditer(r"of (\w+)(?: from rank (\d+))?\.", said)]
                 [(word, other)] = makers
                 there = int(other) if other else rank
-                [at] = [i for i, a in enumerate(line.schedule.of(there))
-                        if line.schedule.word(a) == word]
+                [at] = [
+                    i
+                    for i, a in enumerate(line.schedule.of(there))
+                    if line.schedule.word(a) == word
+                ]
                 sent = line.latency * (there != rank)
                 assert isclose(line.end[there][at] + sent, end, abs_tol=1e-9)
 
 
 def test_two_schedules_are_compared_in_words():
     text = " ".join(compared([act(), act("1f1b")], ""))
-    assert text.endswith("1f1b is 6 longer than shifted_critical_path (20.0 %); a rank idles 12 "
-                         "against 7.5 on average and holds at most as many microbatches.")
+    assert text.endswith(
+        "1f1b is 6 longer than shifted_critical_path (20.0 %); a rank idles 12 "
+        "against 7.5 on average and holds at most as many microbatches."
+    )
     assert "takes as long as" in " ".join(compared([act(), act()], ""))
     halved = [act("1f1b", 4, 8, recompute=False), act("zb_v", 4, 8, recompute=False)]
     assert "at most 8 microbatches of one of their 2 stages." in " ".join(compared(halved, ""))
@@ -188,7 +211,8 @@ def test_facts_and_table_keep_formula_simulation_and_run_apart():
     one = Act(line, one.recompute, one.formula, (), measured(trace_of(line)))
     assert figure.facts([one, act("1f1b")], "")[:2] == [
         ["makespan", "30 (formula 30) (emulated 30) against 36"],
-        ["idle", "25.0 % (formula 25.0 %) (emulated 25.0 %) against 33.3 %"]]
+        ["idle", "25.0 % (formula 25.0 %) (emulated 25.0 %) against 33.3 %"],
+    ]
     head, *rows = figure.to_table([one, act("1f1b")], "")
     assert head[4:8] == ["idle", "idle inside", "idle, formula", "idle, measured"]
     assert rows[3][:9] == ["shifted_critical_path", "3", "3", "18", "12", "2", "12", "12", "1"]
@@ -218,11 +242,17 @@ def test_a_look_rings_the_action_and_what_it_waited_for(some):
 
 
 # -- pictures --------------------------------------------------------------------------------------
-@pytest.mark.parametrize("acts", [
-    [act(formula=(30.0, (0.0,) * 4)), act("1f1b")], [act("zb_h1", 3, 5, r=0.0, b=0.0)],
-    [act("zb_v", 8, 32), act("dualpipe_v", 8, 32, overlapped=True)],
-    [act("interleaved_1f1b", 4, 8, latency=0.4)], [act("1f1b", 2, 1)]],
-    ids=lambda acts: acts[0].name)
+@pytest.mark.parametrize(
+    "acts",
+    [
+        [act(formula=(30.0, (0.0,) * 4)), act("1f1b")],
+        [act("zb_h1", 3, 5, r=0.0, b=0.0)],
+        [act("zb_v", 8, 32), act("dualpipe_v", 8, 32, overlapped=True)],
+        [act("interleaved_1f1b", 4, 8, latency=0.4)],
+        [act("1f1b", 2, 1)],
+    ],
+    ids=lambda acts: acts[0].name,
+)
 def test_pictures_are_well_formed_and_inside(acts):
     scene = schedule_scene(acts, "title <&>")
     assert json.loads(json.dumps(scene)) == scene
@@ -244,8 +274,9 @@ def test_patterns_tell_bars_apart_without_colours():
     scene = schedule_scene([act("zb_h1", 2, 4)], "t")
     patterns = {"backward": "diagonal", "recompute": "dots", "gradients": "diagonal"}
     for ink, pattern in patterns.items():
-        assert re.search(rf"data-key='{ink}'/><path d='[^']*' fill='url\(#tpv-{pattern}\)'",
-                         scene["common"])
+        assert re.search(
+            rf"data-key='{ink}'/><path d='[^']*' fill='url\(#tpv-{pattern}\)'", scene["common"]
+        )
     assert ">F0</text>" in scene["common"]
     assert ">W3</text>" in scene["common"]
 

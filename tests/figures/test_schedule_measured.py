@@ -24,8 +24,16 @@ def test_measured_lanes_are_the_runs(name):
 
 def test_a_wait_parts_two_bars_of_the_same_microbatch():
     def event(start, end, kind="compute"):
-        return Event(id=start, kind=kind, lane="compute", phase="backward", microbatch=0, axis=(
-            "pp" if kind == "wait" else ""), start=float(start), end=float(end))
+        return Event(
+            id=start,
+            kind=kind,
+            lane="compute",
+            phase="backward",
+            microbatch=0,
+            axis=("pp" if kind == "wait" else ""),
+            start=float(start),
+            end=float(end),
+        )
 
     meta = {"mesh": {"axes": {"pp": 1}}}
     ran = measured(Trace.from_events([event(0, 1), event(2, 3)], meta))
@@ -36,8 +44,14 @@ def test_a_wait_parts_two_bars_of_the_same_microbatch():
 
 def test_what_a_run_had_in_flight_is_a_line_over_what_the_clock_says():
     line = act(latency=0.3).timeline
-    one = Act(line, (1.0,) * 4, measured=measured(trace_of(line, late=3.0), lambda rank: [
-        (time + 3.0, count) for time, count in line.in_flight(rank)]))
+    one = Act(
+        line,
+        (1.0,) * 4,
+        measured=measured(
+            trace_of(line, late=3.0),
+            lambda rank: [(time + 3.0, count) for time, count in line.in_flight(rank)],
+        ),
+    )
     for ran, clock in zip(one.measured.held[1], line.in_flight(1), strict=True):
         assert ran == pytest.approx(clock)
     scene, layout = schedule_scene([one], "t"), lay_out([one])
@@ -48,7 +62,8 @@ def test_what_a_run_had_in_flight_is_a_line_over_what_the_clock_says():
         base = row.y + layout.lane + layout.ran + layout.strip + layout.flown - 1
         most = max(line.peak_in_flight)
         assert base - min(heights) == pytest.approx(
-            (layout.flown - 3) * line.peak_in_flight[row.rank] / most, abs=0.01)
+            (layout.flown - 3) * line.peak_in_flight[row.rank] / most, abs=0.01
+        )
         assert heights[-1] == base
     assert "data-flown" not in schedule_scene([act()], "t")["common"]
 
@@ -59,8 +74,12 @@ def test_a_run_is_drawn_under_the_simulated_lanes():
     scene, layout = schedule_scene([one], "t"), lay_out([one])
     [drawn] = re.findall(r"<g data-source='emulated'>(.*?)</g>", scene["common"])
     for row in layout.rows:
-        long = sum(float(bar[2]) for path in re.findall(r"d='([^']*)'[^>]*data-key", drawn)
-                   for bar in BAR.findall(path) if float(bar[1]) == row.y + layout.lane + 2)
+        long = sum(
+            float(bar[2])
+            for path in re.findall(r"d='([^']*)'[^>]*data-key", drawn)
+            for bar in BAR.findall(path)
+            if float(bar[1]) == row.y + layout.lane + 2
+        )
         assert long / layout.scale == pytest.approx(line.busy[row.rank], rel=0.01)
     assert "measured 6<" in scene["common"]
     assert "Measured: emulated." in scene["common"]
@@ -70,5 +89,8 @@ def test_what_is_no_run_of_a_pipeline():
     with pytest.raises(ValueError, match=r"this trace has no axis pp but tp"):
         measured(Trace.from_events([Event()], {"mesh": {"axes": {"tp": 1}}}))
     with pytest.raises(ValueError, match=r"this trace has ranks without a microbatch"):
-        measured(Trace.from_events([Event(kind="compute", lane="compute")],
-                                   {"mesh": {"axes": {"pp": 1}}}))
+        measured(
+            Trace.from_events(
+                [Event(kind="compute", lane="compute")], {"mesh": {"axes": {"pp": 1}}}
+            )
+        )

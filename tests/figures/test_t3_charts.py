@@ -31,13 +31,40 @@ def paying():
 
 def made_up():
     """Sublayers as if they had been simulated."""
-    dram = {c: {"gemm_read": 4.0 - i, "rs_read": 15.0, "gemm_write": 8.0, "rs_write": 8.0,
-                "dma_read": 6.0, "update_local": 7.0, "update_incoming": 7.0}
-            for i, c in enumerate(("sequential", "t3", "t3_mca"))}
-    rows = [Row(model, tp, name, 4.0, 3.0, 2.8, 2.5,
-                {"sequential": 9.5, "ideal": 6.5, "ideal_nmc": 6.5, "t3": 8.0 - i / 8,
-                 "t3_mca": 7.5 - i / 4}, dram)
-            for model in MODELS.values() for tp in model.tp for i, name in enumerate(SUBLAYERS)]
+    dram = {
+        c: {
+            "gemm_read": 4.0 - i,
+            "rs_read": 15.0,
+            "gemm_write": 8.0,
+            "rs_write": 8.0,
+            "dma_read": 6.0,
+            "update_local": 7.0,
+            "update_incoming": 7.0,
+        }
+        for i, c in enumerate(("sequential", "t3", "t3_mca"))
+    }
+    rows = [
+        Row(
+            model,
+            tp,
+            name,
+            4.0,
+            3.0,
+            2.8,
+            2.5,
+            {
+                "sequential": 9.5,
+                "ideal": 6.5,
+                "ideal_nmc": 6.5,
+                "t3": 8.0 - i / 8,
+                "t3_mca": 7.5 - i / 4,
+            },
+            dram,
+        )
+        for model in MODELS.values()
+        for tp in model.tp
+        for i, name in enumerate(SUBLAYERS)
+    ]
     return Sublayers(tuple(rows), Machine())
 
 
@@ -65,14 +92,17 @@ def test_every_chart_is_plain_and_says_what_it_shows(which, theme, modes, paying
 def test_counts_are_the_rings_and_the_simulators(ranks):
     found = t3.movement(ranks)
     assert found.total("sequential", "read") == 2 * ranks - 1
-    assert found.total("sequential", "incoming", "sum") == found.total("sequential", "gemm") == (
-        ranks)
+    assert (
+        found.total("sequential", "incoming", "sum") == found.total("sequential", "gemm") == (ranks)
+    )
     assert found.total("t3_mca", "read") == ranks - 2
     assert found.total("t3_mca", "gemm") == found.total("t3_mca", "incoming") == ranks - 1
     assert found.exact
     wrong = dict(found.runs)
-    wrong["t3_mca"] = replace(wrong["t3_mca"], drams=(
-        {**wrong["t3_mca"].dram, "dma_read": wrong["t3_mca"].dram["dma_read"] + 1},))
+    wrong["t3_mca"] = replace(
+        wrong["t3_mca"],
+        drams=({**wrong["t3_mca"].dram, "dma_read": wrong["t3_mca"].dram["dma_read"] + 1},),
+    )
     assert not replace(found, runs=wrong).exact
     assert "DIFFER" in replace(found, runs=wrong).describe()
 
@@ -88,7 +118,7 @@ def test_bars_are_the_counts():
     found = t3.movement(6)
     figure = found.figure()
     for column, config in enumerate(CONFIGS):
-        for trace, kind in zip(figure.data[4 * column:4 * column + 4], KINDS):
+        for trace, kind in zip(figure.data[4 * column : 4 * column + 4], KINDS):
             assert sum(trace.y) == found.total(config, kind) and len(trace.y) == 6
             assert trace.name == KINDS[kind]
     shapes = [trace.marker.pattern.shape for trace in figure.data[:4]]
@@ -123,8 +153,9 @@ def test_formula_and_virtual_clock_agree_on_step_and_sublayer(modes):
 def test_a_run_is_drawn_beside_and_says_when_it_is_not_faithful(modes):
     first = modes.rows[0]
     ran = first.times["predicted"]._replace(step=1.0, faithful=False)
-    study = replace(modes, rows=(first._replace(times={**first.times, "measured": ran}),
-                                 *modes.rows[1:]))
+    study = replace(
+        modes, rows=(first._replace(times={**first.times, "measured": ran}), *modes.rows[1:])
+    )
     assert study.badges == ["predicted", "simulated", "emulated"]
     assert "Not faithful, events too short for this machine: sequential." in study.describe()
     emulated = [t for t in study.figure().data if t.name == "emulated"]
@@ -149,23 +180,27 @@ def test_numbers_stand_beside_the_papers_with_what_they_are():
     assert list(theirs.x) == [r.anchor.paper for r in rows]
     assert list(ours.x) == [r.ours for r in rows]
     assert [mark == "circle" for mark in ours.marker.symbol] == [r.matched for r in rows]
-    assert list(theirs.y) == list(ours.y) == [
-        f"{r.anchor.name} ({r.anchor.kind}; {r.anchor.source})" for r in rows]
+    assert (
+        list(theirs.y)
+        == list(ours.y)
+        == [f"{r.anchor.name} ({r.anchor.kind}; {r.anchor.source})" for r in rows]
+    )
     assert {r.matched for r in rows} == {True, False}
     assert list(lines.x[:3]) == [rows[0].anchor.paper, rows[0].ours, None]
 
 
 def test_bad_arguments():
     for call, match in (
-            (lambda: t3.movement(2), "ranks=2 is too small: the least that works is 3"),
-            (lambda: t3.movement(8, Gemm(128, 128, 64)), "too few for ranks=8: use ranks=1"),
-            (lambda: t3.paying(inner=()), "inner is empty: give some inner dims, as in"),
-            (lambda: t3.paying(ranks=1), "ranks=1 is too small: the least that works is 2"),
-            (lambda: t3.modes(W, t3.ring(4), tp=1), "tp=1 is too small"),
-            (lambda: t3.modes(W, t3.ring(4), modes=("tiles",)), "mode='tiles' is not possible"),
-            (lambda: t3.modes(W, t3.ring(4), modes=()), "modes is empty: give some of seq"),
-            (lambda: t3.modes(W, t3.ring(2)), "4 ranks do not fit the 2 devices"),
-            (lambda: t3.drawn(3), r"drawn takes what t3.sublayers\(\) or"),
-            (lambda: t3.ring(1), "gpus=1 is too small")):
+        (lambda: t3.movement(2), "ranks=2 is too small: the least that works is 3"),
+        (lambda: t3.movement(8, Gemm(128, 128, 64)), "too few for ranks=8: use ranks=1"),
+        (lambda: t3.paying(inner=()), "inner is empty: give some inner dims, as in"),
+        (lambda: t3.paying(ranks=1), "ranks=1 is too small: the least that works is 2"),
+        (lambda: t3.modes(W, t3.ring(4), tp=1), "tp=1 is too small"),
+        (lambda: t3.modes(W, t3.ring(4), modes=("tiles",)), "mode='tiles' is not possible"),
+        (lambda: t3.modes(W, t3.ring(4), modes=()), "modes is empty: give some of seq"),
+        (lambda: t3.modes(W, t3.ring(2)), "4 ranks do not fit the 2 devices"),
+        (lambda: t3.drawn(3), r"drawn takes what t3.sublayers\(\) or"),
+        (lambda: t3.ring(1), "gpus=1 is too small"),
+    ):
         with pytest.raises(ValueError, match=match):
             call()

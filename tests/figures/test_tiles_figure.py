@@ -31,9 +31,14 @@ def runs(request):
     """A run of each configuration, with random sizes."""
     draw = Random(request.param)
     ranks = draw.choice((2, 4, 5))
-    sizes = {"m": 64 * ranks * draw.randint(2, 3), "n": draw.choice((130, 256)), "ranks": ranks,
-             "k": draw.choice((64, 256, 1024)), "waves": draw.choice((1, 2)),
-             "tracker_sets": draw.choice((1, 8))}
+    sizes = {
+        "m": 64 * ranks * draw.randint(2, 3),
+        "n": draw.choice((130, 256)),
+        "ranks": ranks,
+        "k": draw.choice((64, 256, 1024)),
+        "waves": draw.choice((1, 2)),
+        "tracker_sets": draw.choice((1, 8)),
+    }
     return [run(config, **sizes) for config in CONFIGS]
 
 
@@ -100,16 +105,25 @@ def test_what_is_drawn_at_a_step_is_what_is_counted(runs):
     looks = {look: key for key, look in scene["parts"].items()}
     labels = {s.key: s.label.split(":")[0].split(",")[0] for s in STATES}
     for step in (0, 37, 80, STEPS):
-        drawn = [look.replace(place, "@") for place, look in re.findall(
-            r"<g data-at=[^>]*data-place='([^']*)'>(.*?)</g>",
-            placed(scene, scene["stops"][step]))]
+        drawn = [
+            look.replace(place, "@")
+            for place, look in re.findall(
+                r"<g data-at=[^>]*data-place='([^']*)'>(.*?)</g>",
+                placed(scene, scene["stops"][step]),
+            )
+        ]
         parts = runs[0].ranks * len(runs[0].tiles.tile)
         assert len(drawn) == 2 * parts
-        for act, some, line in zip(acts, (drawn[:parts], drawn[parts:]),
-                                   scene["words"][step].splitlines()):
+        for act, some, line in zip(
+            acts, (drawn[:parts], drawn[parts:]), scene["words"][step].splitlines()
+        ):
             found = Counter(labels[looks[part].lower()] for part in some)
-            said = dict((name, int(n)) for n, name in (
-                words.split(" ", 1) for words in line.split(": ")[1][:-1].split(", ")))
+            said = dict(
+                (name, int(n))
+                for n, name in (
+                    words.split(" ", 1) for words in line.split(": ")[1][:-1].split(", ")
+                )
+            )
             # px are rounded: parts that change just then may differ
             assert sum((found - Counter(said)).values()) <= parts * 0.03
             assert sum(said.values()) == parts and act.name in line
@@ -126,22 +140,34 @@ def test_lanes_are_the_series_of_the_run(runs):
     assert busy == pytest.approx(spent, rel=0.08)
     scene = tiles_scene([act], "t")
     layout = lay_out([act])
-    path = re.search(r"<path d='M([^']*)z' class='f-axis1' data-lane='tracker'",
-                     scene["common"])[1]
+    path = re.search(r"<path d='M([^']*)z' class='f-axis1' data-lane='tracker'", scene["common"])[1]
     xs, ys = np.array([point.split(",") for point in path.split("L")], float).T
     assert xs[0] == pytest.approx(layout.x(act.series["time"][0]), abs=0.1)
-    high = ys.max() - ys[:len(xs) // 2]
+    high = ys.max() - ys[: len(xs) // 2]
     assert high / 34 * act.run.tracker.peak == pytest.approx(act.series["tracker"], abs=0.2)
 
 
 def test_names_of_chunks_and_their_rules():
-    common = tiles_scene([Act(run("t3", policy="round_robin")),
-                          Act(run("sequential"))], "t")["common"]
-    for words in ("1st: stores go to the next GPU (r - 1)", "2nd: DMA after 2 updates",
-                  "4th: stays: its own", "4th: stored, summed later", "chunk 3", "T3, round robin"):
+    common = tiles_scene([Act(run("t3", policy="round_robin")), Act(run("sequential"))], "t")[
+        "common"
+    ]
+    for words in (
+        "1st: stores go to the next GPU (r - 1)",
+        "2nd: DMA after 2 updates",
+        "4th: stays: its own",
+        "4th: stored, summed later",
+        "chunk 3",
+        "T3, round robin",
+    ):
         assert words in common
-    assert [ordinal(j) for j in (0, 1, 2, 3, 10, 20)] == ["1st", "2nd", "3rd", "4th", "11th",
-                                                         "21st"]
+    assert [ordinal(j) for j in (0, 1, 2, 3, 10, 20)] == [
+        "1st",
+        "2nd",
+        "3rd",
+        "4th",
+        "11th",
+        "21st",
+    ]
 
 
 def test_a_part_that_is_looked_at_is_ringed_and_told():
@@ -157,8 +183,9 @@ def test_a_part_that_is_looked_at_is_ringed_and_told():
         triggers = acts[place.act].moments[place.gpu]["triggered"][part % count]
         assert ("triggers the DMA" in story) == (triggers == triggers)
     assert look(acts, -1) == {"part": -1, "words": "", "mark": ""}
-    with pytest.raises(ValueError, match=f"part={8 * count} is not in this view: use 0 to "
-                                         f"{8 * count - 1}"):
+    with pytest.raises(
+        ValueError, match=f"part={8 * count} is not in this view: use 0 to {8 * count - 1}"
+    ):
         look(acts, 8 * count)
 
 
@@ -176,8 +203,9 @@ def test_the_picture_is_well_formed_and_the_same_each_time(theme):
 
 def test_states_differ_by_their_patterns_alone_where_parts_are_small():
     """Two states of the same meaning are never in one run: stored, with a tracker and without."""
-    scene = tiles_scene([Act(run("t3", waves=2, m=2048)), Act(run("sequential", waves=2, m=2048))],
-                        "t")
+    scene = tiles_scene(
+        [Act(run("t3", waves=2, m=2048)), Act(run("sequential", waves=2, m=2048))], "t"
+    )
     assert "<text" not in "".join(scene["parts"].values())
     grey = {key: re.sub(r" class='f-\w+'", "", look) for key, look in scene["parts"].items()}
     assert grey.pop("p") == grey["s"]
@@ -207,10 +235,15 @@ def test_what_is_stored_counts_as_an_update_only_with_a_tracker():
 
 def test_areas_of_the_memory_lane_are_named():
     common = tiles_scene([Act(run("t3"))], "t")["common"]
-    for where, extra, order in (("M[^']*h10v10h-10z", "", -1),
-                                ("[^']*", r"data-lane='memory' data-key='\w+'", 1)):
-        drawn = re.findall(rf"<path d='({where})' class='f-(\w+)' {extra}/>"
-                           r"(?:<path d='\1' fill='url\(#tpv-(\w+)\)'/>)?", common)
+    for where, extra, order in (
+        ("M[^']*h10v10h-10z", "", -1),
+        ("[^']*", r"data-lane='memory' data-key='\w+'", 1),
+    ):
+        drawn = re.findall(
+            rf"<path d='({where})' class='f-(\w+)' {extra}/>"
+            r"(?:<path d='\1' fill='url\(#tpv-(\w+)\)'/>)?",
+            common,
+        )
         assert [look for _, *look in drawn][::order] == [["forward", ""], ["axis0", "diagonal"]]
     assert ">GEMM (below) ≤ " in common and ">communication (above) ≤ " in common
 

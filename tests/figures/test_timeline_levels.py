@@ -78,8 +78,10 @@ def test_merged_bars_are_as_long_as_their_events_and_of_one_lane_do_not_overlap(
 
 
 def test_overlapping_events_of_one_lane_are_merged_within_the_time_they_cover():
-    rows = [Event(kind="comm", lane="comm/tp", axis="tp", start=i * 1e-6, end=i * 1e-6 + 5e-6)
-            for i in range(2 * BARS)]
+    rows = [
+        Event(kind="comm", lane="comm/tp", axis="tp", start=i * 1e-6, end=i * 1e-6 + 5e-6)
+        for i in range(2 * BARS)
+    ]
     scene, _ = timeline_levels(Trace.from_events(rows))
     assert sum(scene["bars"]["busy"]) == pytest.approx(2 * BARS * 5e-6)
     assert max(scene["bars"]["end"]) <= scene["duration"]

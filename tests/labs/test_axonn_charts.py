@@ -59,25 +59,34 @@ def test_bars_are_the_parts_of_the_step():
     shapes = [trace.marker.pattern.shape for trace in figure.data]
     assert len(set(shapes)) == 4 and figure.layout.barmode == "stack"
     gains = [a.text for a in figure.layout.annotations if a.text.endswith(" %")]
-    assert gains == [f"{100 * found.gain(s):+.0f} %" if found.gain(s) else "0 %"
-                     for s in found.subsets]
+    assert gains == [
+        f"{100 * found.gain(s):+.0f} %" if found.gain(s) else "0 %" for s in found.subsets
+    ]
 
 
 def points(figure, column):
     """{(x, y): name} of the points of a panel."""
     axis = "x" if column == 1 else f"x{column}"
-    return {(x, y): name for t in figure.data if t.mode == "markers" and t.xaxis == axis
-            for x, y, name in zip(t.x, t.y, t.text)}
+    return {
+        (x, y): name
+        for t in figure.data
+        if t.mode == "markers" and t.xaxis == axis
+        for x, y, name in zip(t.x, t.y, t.text)
+    }
 
 
 def test_points_are_the_grids_that_were_run():
     found = measured()
     figure, run = found.figure(), found.measured
     both = [s for r in run for s in (r.predicted, r.measured)]
-    scales = {1: (unit_of(both)[1],) * 2, 2: tuple(
-        unit_of([getattr(r, m) for r in run])[1] for m in ("communication", "measured"))}
+    scales = {
+        1: (unit_of(both)[1],) * 2,
+        2: tuple(unit_of([getattr(r, m) for r in run])[1] for m in ("communication", "measured")),
+    }
     assert [a.text for a in figure.layout.annotations[:2]] == [
-        "predicted step against measured step", "communication model against measured step"]
+        "predicted step against measured step",
+        "communication model against measured step",
+    ]
     for column, mode in ((1, "predicted"), (2, "communication")):
         to_right, upward = scales[column]
         expected = {(getattr(r, mode) / to_right, r.measured / upward) for r in run}
@@ -101,8 +110,9 @@ def test_wide_ranges_are_logarithmic_and_pointers_stand_on_their_points():
     """On both axes where the diagonal is, else it were no line."""
     found = ranked()
     least = min(r.predicted for r in found.rows)
-    rows = [r._replace(measured=r.predicted if r.predicted < 3 * least else None)
-            for r in found.rows]
+    rows = [
+        r._replace(measured=r.predicted if r.predicted < 3 * least else None) for r in found.rows
+    ]
     narrow = replace(found, rows=tuple(rows)).figure().layout
     assert {narrow.xaxis.type, narrow.yaxis.type} == {None}
     rows = [r._replace(communication=1e-3) for r in rows if r.measured]
@@ -115,7 +125,8 @@ def test_wide_ranges_are_logarithmic_and_pointers_stand_on_their_points():
     least = min(wide.measured, key=lambda r: r.measured)
     note = next(a for a in layout.annotations if a.text.startswith(("fastest", "its first, the")))
     assert [10**note.x * scale, 10**note.y * scale] == pytest.approx(
-        [least.predicted, least.measured])
+        [least.predicted, least.measured]
+    )
 
 
 def test_scaling_lines_and_stars():
@@ -124,20 +135,25 @@ def test_scaling_lines_and_stars():
     traces = {t.name: t for t in figure.data}
     unit, scale = unit_of([c.step for p in some for c in (p.first, p.fastest)])
     assert figure.layout.annotations[0].text == f"a step ({unit})" and len(some) == 2
-    for name, get in (("first by communication", lambda p: p.first),
-                      ("fastest predicted", lambda p: p.fastest)):
+    for name, get in (
+        ("first by communication", lambda p: p.first),
+        ("fastest predicted", lambda p: p.fastest),
+    ):
         assert traces[name].x == (64, 2048)
         assert np.array(traces[name].y) * scale == pytest.approx([get(p).step for p in some])
         assert traces[name].text == tuple(get(p).words for p in some)
-    for name, get in (("HFU", lambda c: c.used.hfu), ("MFU", lambda c: c.used.mfu),
-                      ("exposed communication", lambda c: c.exposed / c.step)):
-        assert traces[f"{name}, predicted"].y == pytest.approx(
-            [100 * get(p.fastest) for p in some])
+    for name, get in (
+        ("HFU", lambda c: c.used.hfu),
+        ("MFU", lambda c: c.used.mfu),
+        ("exposed communication", lambda c: c.exposed / c.step),
+    ):
+        assert traces[f"{name}, predicted"].y == pytest.approx([100 * get(p.fastest) for p in some])
     [stars] = [t for t in figure.data if t.name.startswith("theirs")]
     assert stars.x == (32768, 2048) and stars.marker.symbol == ("star-open",) * 2
     assert stars.y == pytest.approx([22.0, 37.2], abs=0.1)
-    [sure] = [t for t in axonn.scaling("80B", devices=(256,)).figure().data
-              if t.name.startswith("theirs")]
+    [sure] = [
+        t for t in axonn.scaling("80B", devices=(256,)).figure().data if t.name.startswith("theirs")
+    ]
     assert sure.marker.symbol == ("star", "star-open")
     own = axonn.scaling("5B", tv.clusters.nvswitch, (8,), batch=32).figure()
     assert not [t for t in own.data if t.name.startswith("theirs")]

@@ -34,7 +34,8 @@ def test_all_sets_are_tried_with_the_numbers_of_predict(found):
         assert times.step == p.step_time and times.waits == pytest.approx(sum(p.exposed.values()))
         assert times.step - times.waits == pytest.approx(p.parts["compute"])
         assert times.exposed["z"] == pytest.approx(
-            p.exposed.get("z", 0.0) + p.exposed.get("z_ahead", 0.0))
+            p.exposed.get("z", 0.0) + p.exposed.get("z_ahead", 0.0)
+        )
 
 
 def test_each_overlap_hides_its_own_axes(found):
@@ -81,21 +82,26 @@ def test_runs_that_were_not_faithful_are_said(found):
 @pytest.mark.filterwarnings("ignore:this emulated run")  # the machine may be busy
 def test_run_measures_real_ranks_in_slow_motion():
     slow = tv.clusters.nvswitch(2).scale_model(hidden=128, slow_motion=10)
-    found = axonn.overlaps(TINY, slow, (1, 1, 2, 1), "alone", simulate=False, run=True, steps=1,
-                           progress=False)
+    found = axonn.overlaps(
+        TINY, slow, (1, 1, 2, 1), "alone", simulate=False, run=True, steps=1, progress=False
+    )
     for times in found.times["measured"].values():
         assert 0 < times.waits < times.step and set(times.exposed) == {"z"}
     assert found.badges == ["predicted", "emulated"] and "Emulated: the step" in found.describe()
 
 
-@pytest.mark.parametrize("arguments, message", [
-    ({"grid": (3, 1, 1, 1)}, "heads=4 does not split evenly over x=3"),
-    ({"grid": (2, 2)}, r"grid=\(2, 2\) must be four numbers"),
-    ({"grid": (4, 2, 4, 4)}, "128 ranks do not fit the 32|does not split evenly"),
-    ({"which": "some"}, "which='some' is not possible: use 'all' or 'alone'"),
-    ({"overlap": ("oar",)}, r"overlap=\('oar',\): the lab tries all overlaps"),
-    ({"run": 1}, "run=1 is not possible"), ({"steps": 0}, "steps=0 is too small"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"grid": (3, 1, 1, 1)}, "heads=4 does not split evenly over x=3"),
+        ({"grid": (2, 2)}, r"grid=\(2, 2\) must be four numbers"),
+        ({"grid": (4, 2, 4, 4)}, "128 ranks do not fit the 32|does not split evenly"),
+        ({"which": "some"}, "which='some' is not possible: use 'all' or 'alone'"),
+        ({"overlap": ("oar",)}, r"overlap=\('oar',\): the lab tries all overlaps"),
+        ({"run": 1}, "run=1 is not possible"),
+        ({"steps": 0}, "steps=0 is too small"),
+    ],
+)
 def test_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         axonn.overlaps(TINY, NODES, **{"simulate": False, **arguments})

@@ -34,8 +34,11 @@ def short(grid, w, cluster, memory):
     grids = [replace(s, recompute=True) for s in fitting(tv.AxoNN.space(w, grid), w)]
     fit = []
     for s in grids:
-        cuts = (replace(s, accumulation=n) for n in range(1, w.batch + 1)
-                if w.batch % (n * s.data * s.z) == 0)
+        cuts = (
+            replace(s, accumulation=n)
+            for n in range(1, w.batch + 1)
+            if w.batch % (n * s.data * s.z) == 0
+        )
         fit += [c for c in cuts if c.memory(w).total <= memory][:1]
     return grids, fit
 
@@ -67,8 +70,10 @@ def test_the_choice_is_that_of_brute_force(monkeypatch):
 def test_cheapest_is_the_least_by_the_last_stage():
     rng = Random(1)
     for _ in range(200):
-        costs = [(a := rng.random(), b := a + rng.random(), b + rng.random())
-                 for _ in range(rng.randint(1, 12))]
+        costs = [
+            (a := rng.random(), b := a + rng.random(), b + rng.random())
+            for _ in range(rng.randint(1, 12))
+        ]
         place, asked = _asked(costs)
         least = min(c[2] for c in costs)
         assert costs[place][2] == least
@@ -84,6 +89,7 @@ def _asked(costs):
         def cost(n):
             asked[k] += 1
             return costs[n][k], n
+
         return cost
 
     return cheapest(range(len(costs)), *map(stage, range(3))), asked
@@ -94,8 +100,13 @@ def test_no_step_takes_less_than_the_bound(preset):
     w, cluster, rng = SMALL, preset(4), Random(2)
     rates, tight = of_cluster(cluster, 16), []
     for s in rng.sample(list(fitting(tv.AxoNN.space(w, 16), w)), 20):
-        s = replace(s, recompute=True, keep=rng.random() < 0.5, accumulation=rng.choice(
-            microbatches(s, w)), overlap=rng.choice([("oar", "ors", "oag"), (), ("oag",)]))
+        s = replace(
+            s,
+            recompute=True,
+            keep=rng.random() < 0.5,
+            accumulation=rng.choice(microbatches(s, w)),
+            overlap=rng.choice([("oar", "ors", "oag"), (), ("oag",)]),
+        )
         step = tv.predict(s, w, cluster).step_time
         bound = least_step(s, w, rates, cluster.device.flops[w.dtype])
         assert bound <= step
@@ -105,13 +116,18 @@ def test_no_step_takes_less_than_the_bound(preset):
 
 def test_many_microbatches_take_as_long_as_if_all_were_predicted():
     w, cluster = replace(SMALL, batch=128), tv.clusters.perlmutter(4)
-    for grid, overlap in (((2, 1, 4, 2), ("oar", "ors", "oag")), ((1, 2, 8, 1), ("ors",)),
-                          ((4, 4, 1, 1), ("oag",)), ((1, 1, 16, 1), ("oar", "ors", "oag"))):
+    for grid, overlap in (
+        ((2, 1, 4, 2), ("oar", "ors", "oag")),
+        ((1, 2, 8, 1), ("ors",)),
+        ((4, 4, 1, 1), ("oag",)),
+        ((1, 1, 16, 1), ("oar", "ors", "oag")),
+    ):
         for count in (2, 8):
             s = tv.AxoNN(*grid, overlap=overlap, recompute=True, accumulation=count)
             p = tv.predict(s, w, cluster)
             assert predicted(s, w, cluster) == pytest.approx(
-                (p.step_time, sum(p.exposed.values())), rel=1e-9)
+                (p.step_time, sum(p.exposed.values())), rel=1e-9
+            )
 
 
 def test_microbatches_are_as_few_as_memory_allows():
@@ -121,8 +137,11 @@ def test_microbatches_are_as_few_as_memory_allows():
     sizes = [replace(grid, accumulation=n).memory(SMALL).total for n in counts]
     assert min(needs(grid, SMALL)) == min(sizes)
     for n, size in zip(counts, sizes):
-        assert fewest(grid, SMALL, size).accumulation == next(
-            c for c, s in zip(counts, sizes) if s <= size) <= n
+        assert (
+            fewest(grid, SMALL, size).accumulation
+            == next(c for c, s in zip(counts, sizes) if s <= size)
+            <= n
+        )
 
 
 # -- the numbers -----------------------------------------------------------------------------------
@@ -139,8 +158,11 @@ def test_numbers_of_a_point(found):
 
 def test_what_does_not_fit_is_named(found):
     [left] = [p for p in found.points if not p.first]
-    assert left.devices == 2 and left.fit == 0 < left.grids and [
-        p.devices for p in found.possible] == [16, 64]
+    assert (
+        left.devices == 2
+        and left.fit == 0 < left.grids
+        and [p.devices for p in found.possible] == [16, 64]
+    )
     assert "Left out: 2 (a rank needs" in found.describe() and "has 40 GB" in left.reason
     assert found.to_table()[1][:2] == ["2", f"0 of {left.grids}"]
 
@@ -156,8 +178,10 @@ def test_theirs_is_theirs():
         assert per_device[devices] / per_device[512] == pytest.approx(efficiency, abs=3e-3)
     assert [r.sure for r in runs_of("Perlmutter", "80B")] == [True, False]
     assert {r.model for r in runs_of("Frontier", "40B")} == {"40B", None}
-    assert not by["Frontier", "40B", 4096].sure and "not confirmed" in by[
-        "Frontier", "40B", 4096].words
+    assert (
+        not by["Frontier", "40B", 4096].sure
+        and "not confirmed" in by["Frontier", "40B", 4096].words
+    )
 
 
 def test_words(found):
@@ -177,20 +201,33 @@ def test_other_machines_and_knobs():
     assert axonn.scaling("5B", lambda n: own, (16,), batch=32).peak == own.device.flops["bfloat16"]
 
 
-@pytest.mark.parametrize("arguments, message", [
-    ({"model": "81B"}, "model='81B' is not possible: use '5B', "),
-    ({"cluster": "alps"}, "cluster='alps' is not possible: use 'perlmutter' or 'frontier'"),
-    ({"cluster": tv.clusters.perlmutter(2)}, "has 8 devices, and .* give a function from a number"),
-    ({"cluster": lambda n: "perlmutter"}, "for 8 devices the function gave 'perlmutter', not a cl"),
-    ({"cluster": lambda n: tv.clusters.perlmutter(2), "devices": (8, 16)},
-     "for 16 devices the function gave .*, which has 8: as in lambda n: "),
-    ({"devices": 8}, "devices=8: give numbers of devices in a list"),
-    ({"devices": ()}, "no devices"), ({"devices": (1,)}, "devices=1 is too small"),
-    ({"batch": 0}, "batch=0 is too small"), ({"x": 2}, "x=2 cannot be set here"),
-    ({"recompute": False}, "recompute=False cannot be set here"),
-    ({"devices": (8,)}, "80B fits none of these: 8 devices, a rank needs .* and has 40 GB"),
-    ({"devices": (7,)}, "80B fits none of these: 7 devices, "),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"model": "81B"}, "model='81B' is not possible: use '5B', "),
+        ({"cluster": "alps"}, "cluster='alps' is not possible: use 'perlmutter' or 'frontier'"),
+        (
+            {"cluster": tv.clusters.perlmutter(2)},
+            "has 8 devices, and .* give a function from a number",
+        ),
+        (
+            {"cluster": lambda n: "perlmutter"},
+            "for 8 devices the function gave 'perlmutter', not a cl",
+        ),
+        (
+            {"cluster": lambda n: tv.clusters.perlmutter(2), "devices": (8, 16)},
+            "for 16 devices the function gave .*, which has 8: as in lambda n: ",
+        ),
+        ({"devices": 8}, "devices=8: give numbers of devices in a list"),
+        ({"devices": ()}, "no devices"),
+        ({"devices": (1,)}, "devices=1 is too small"),
+        ({"batch": 0}, "batch=0 is too small"),
+        ({"x": 2}, "x=2 cannot be set here"),
+        ({"recompute": False}, "recompute=False cannot be set here"),
+        ({"devices": (8,)}, "80B fits none of these: 8 devices, a rank needs .* and has 40 GB"),
+        ({"devices": (7,)}, "80B fits none of these: 7 devices, "),
+    ],
+)
 def test_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         axonn.scaling(**arguments)

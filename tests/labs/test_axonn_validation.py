@@ -21,9 +21,11 @@ def found():
 
 def with_times(found, times):
     """The same with measured times of the first grids, which the model has in this order."""
-    rows = [r._replace(measured=t, communication=1e-9 * n)
-            for n, (r, t) in enumerate(zip(found.rows, times), 1)]
-    return replace(found, rows=(*rows, *found.rows[len(rows):]))
+    rows = [
+        r._replace(measured=t, communication=1e-9 * n)
+        for n, (r, t) in enumerate(zip(found.rows, times), 1)
+    ]
+    return replace(found, rows=(*rows, *found.rows[len(rows) :]))
 
 
 def test_rows_are_all_grids_by_the_communication_model(found):
@@ -65,8 +67,9 @@ def test_words_without_runs(found):
     assert VALIDATION in words and "recalled, medium sure; not confirmed" in VALIDATION
     assert found.badges == ["predicted"] and found.tau("communication", "measured") is None
     assert "measured" not in words.replace(VALIDATION, "")
-    first, fastest = ({r.strategy for r in found.order(m)[:10]} for m in ("communication",
-                                                                         "predicted"))
+    first, fastest = (
+        {r.strategy for r in found.order(m)[:10]} for m in ("communication", "predicted")
+    )
     assert found.hits(top=10) == Hits(10, len(first & fastest), 20)
     assert f"{len(first & fastest)} are among the 10 fastest predicted of 20 (by" in words
     assert found.hits("predicted", 10).found == 10 and "first 10 by predicted" not in words
@@ -80,15 +83,17 @@ def test_words_without_runs(found):
 def test_knobs_are_those_of_all():
     rows = axonn.validation(W, NODES, world_size=4, overlap=(), recompute=True).rows
     assert len(rows) == 10 and {(r.strategy.overlap, r.strategy.recompute) for r in rows} == {
-        ((), True)}
+        ((), True)
+    }
     least = axonn.validation(W, NODES, least=4).rows
     assert 0 < len(least) < 20 and {r.strategy.data for r in least} == {1, 2}
 
 
 def test_runs_that_were_not_faithful_are_said(found):
     rows = (found.rows[0]._replace(measured=1.0, faithful=False), *found.rows[1:])
-    assert "Not faithful, events too short for this machine: " in replace(
-        found, rows=rows).describe()
+    assert (
+        "Not faithful, events too short for this machine: " in replace(found, rows=rows).describe()
+    )
 
 
 @pytest.mark.filterwarnings("ignore:this emulated run")  # the machine may be busy
@@ -101,17 +106,24 @@ def test_the_first_are_run_on_real_ranks():
     assert found.scene()["seconds"]["measured"] == [r.measured for r in found.measured]
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: axonn.validation(NODES, W), "first comes a workload"),
-    (lambda: axonn.validation(W, NODES, world_size=16), "16 ranks do not fit the 8 devices"),
-    (lambda: axonn.validation(W, NODES, world_size=1), "world_size=1 is too small"),
-    (lambda: axonn.validation(W, NODES, run=0), "run=0 is too small"),
-    (lambda: axonn.validation(W, NODES, run="some"), "run must be a whole number, not 'some'"),
-    (lambda: axonn.validation(W, NODES, x=2), "x=2: all grids are tried"),
-    (lambda: axonn.validation(replace(W, hidden=64, batch=1, heads=1, vocab=3), NODES,
-                              world_size=7), "0 of 4 grids of 7 ranks divide the sizes"),
-    (lambda: axonn.validation(W, NODES, least=9), "least=9 is too large"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: axonn.validation(NODES, W), "first comes a workload"),
+        (lambda: axonn.validation(W, NODES, world_size=16), "16 ranks do not fit the 8 devices"),
+        (lambda: axonn.validation(W, NODES, world_size=1), "world_size=1 is too small"),
+        (lambda: axonn.validation(W, NODES, run=0), "run=0 is too small"),
+        (lambda: axonn.validation(W, NODES, run="some"), "run must be a whole number, not 'some'"),
+        (lambda: axonn.validation(W, NODES, x=2), "x=2: all grids are tried"),
+        (
+            lambda: axonn.validation(
+                replace(W, hidden=64, batch=1, heads=1, vocab=3), NODES, world_size=7
+            ),
+            "0 of 4 grids of 7 ranks divide the sizes",
+        ),
+        (lambda: axonn.validation(W, NODES, least=9), "least=9 is too large"),
+    ],
+)
 def test_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

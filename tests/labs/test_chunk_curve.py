@@ -12,8 +12,9 @@ from tpviz.schemes.atp.step import Chunks, step_of
 from tpviz.schemes.gpt.cost import seconds_of
 
 NODE = tv.clusters.nvswitch()
-BALANCED = tv.GPT(layers=1, hidden=4096, heads=32, seq=1024, batch=16, vocab=32000,
-                  dtype="bfloat16")
+BALANCED = tv.GPT(
+    layers=1, hidden=4096, heads=32, seq=1024, batch=16, vocab=32000, dtype="bfloat16"
+)
 TINY = tv.GPT(layers=1, hidden=32, heads=4, seq=16, batch=4, vocab=64)
 
 
@@ -44,8 +45,12 @@ def test_the_curve_follows_the_layers_time_model(curve):
 
     def layers(count):
         parts = step_of(tv.ATP(mesh=(4, 2), chunks=count).layout, BALANCED).values()
-        found = [layer_of(o, seconds, lambda move: transfer(NODE, mesh, *move))
-                 for part in parts for o in part if isinstance(o, Chunks)]
+        found = [
+            layer_of(o, seconds, lambda move: transfer(NODE, mesh, *move))
+            for part in parts
+            for o in part
+            if isinstance(o, Chunks)
+        ]
         assert len(found) == 4
         return sum(layer.seconds(count) for layer in found)
 
@@ -79,8 +84,10 @@ def test_tokens_may_be_cut_where_the_batch_may_not():
 
 def test_badges_table_and_repr(curve):
     assert curve.badges == ["predicted", "simulated"]
-    assert repr(curve) == ("<ChunkCurve ATP(mesh=(4, 2), order='column') on NVSwitch node: "
-                           "predicted best 4, with contention best 4, simulated best 4>")
+    assert repr(curve) == (
+        "<ChunkCurve ATP(mesh=(4, 2), order='column') on NVSwitch node: "
+        "predicted best 4, with contention best 4, simulated best 4>"
+    )
     table = curve.to_table()
     assert table[0][:3] == ["chunks", "predicted, step", "predicted, exposed"]
     assert {len(row) for row in table} == {7}
@@ -89,8 +96,9 @@ def test_badges_table_and_repr(curve):
 @pytest.mark.filterwarnings("ignore:this emulated run")  # the machine may be busy
 def test_run_measures_real_ranks_in_slow_motion():
     slow = tv.clusters.nvswitch(2).scale_model(hidden=128, slow_motion=30)
-    found = atp.chunk_curve(TINY, slow, mesh=(1, 2), counts=(1, 2), simulate=False, run=True,
-                            repeats=2, progress=False)
+    found = atp.chunk_curve(
+        TINY, slow, mesh=(1, 2), counts=(1, 2), simulate=False, run=True, repeats=2, progress=False
+    )
     assert list(found.times) == ["predicted", "measured"]
     assert found.badges == ["predicted", "emulated"]
     for times in found.times["measured"]:
@@ -108,18 +116,21 @@ def test_runs_that_were_not_faithful_are_said(curve):
     assert "Not faithful" not in curve.describe()
 
 
-@pytest.mark.parametrize("arguments, message", [
-    ({"mesh": (3, 1)}, r"heads=4 does not split evenly over d1\*d2=3"),
-    ({"counts": (3,)}, r"no count of chunks is left of counts=\(3,\): batch=4 does not split"),
-    ({"counts": ()}, "no count of chunks is left .* none was given"),
-    ({"counts": 4}, "counts=4: give numbers of chunks in a list"),
-    ({"counts": (0,)}, "count of chunks=0 is too small"),
-    ({"kappa": 0.5}, "kappa=0.5 is not between 1 and 1000"),
-    ({"repeats": 0}, "repeats=0 is too small"),
-    ({"run": 1}, "run=1 is not possible: use True or False"),
-    ({"chunking": "pipelined", "kappa": 2, "counts": (2,)}, "no formula for contention"),
-    ({"mesh": (4, 4)}, "16 ranks do not fit the 8 devices|heads=4 does not split"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"mesh": (3, 1)}, r"heads=4 does not split evenly over d1\*d2=3"),
+        ({"counts": (3,)}, r"no count of chunks is left of counts=\(3,\): batch=4 does not split"),
+        ({"counts": ()}, "no count of chunks is left .* none was given"),
+        ({"counts": 4}, "counts=4: give numbers of chunks in a list"),
+        ({"counts": (0,)}, "count of chunks=0 is too small"),
+        ({"kappa": 0.5}, "kappa=0.5 is not between 1 and 1000"),
+        ({"repeats": 0}, "repeats=0 is too small"),
+        ({"run": 1}, "run=1 is not possible: use True or False"),
+        ({"chunking": "pipelined", "kappa": 2, "counts": (2,)}, "no formula for contention"),
+        ({"mesh": (4, 4)}, "16 ranks do not fit the 8 devices|heads=4 does not split"),
+    ],
+)
 def test_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         atp.chunk_curve(TINY, NODE, simulate=False, **arguments)

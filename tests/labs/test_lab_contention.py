@@ -6,8 +6,17 @@ import pytest
 from tpviz.labs import atp
 from tpviz.labs.atp.contended import Contention
 
-MADE = Contention(np.ones((2, 4)), np.array([[1.0, 2, 3, 4], [1, 2, 3, 4]]), 1.0, 64, "float32",
-                  4096, 3, "2 cores, 2 ranks", "this machine, gloo")
+MADE = Contention(
+    np.ones((2, 4)),
+    np.array([[1.0, 2, 3, 4], [1, 2, 3, 4]]),
+    1.0,
+    64,
+    "float32",
+    4096,
+    3,
+    "2 cores, 2 ranks",
+    "this machine, gloo",
+)
 
 
 def test_numbers_by_hand():
@@ -42,13 +51,16 @@ def test_measured_on_real_ranks():
     assert found.badge == "this machine, gloo" and found.machine.endswith("cores, 2 ranks")
 
 
-@pytest.mark.parametrize("arguments, message", [
-    ({"world_size": 1}, "world_size=1 is too small: the least that works is 2"),
-    ({"dtype": "int8"}, "dtype='int8' is not possible"),
-    ({"repeats": 0}, "repeats=0 is too small"),
-    ({"size": 0}, "size=0 is too small"),
-    ({"payload": 1}, "payload=1 is too small"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"world_size": 1}, "world_size=1 is too small: the least that works is 2"),
+        ({"dtype": "int8"}, "dtype='int8' is not possible"),
+        ({"repeats": 0}, "repeats=0 is too small"),
+        ({"size": 0}, "size=0 is too small"),
+        ({"payload": 1}, "payload=1 is too small"),
+    ],
+)
 def test_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         atp.contention(**arguments)

@@ -19,8 +19,10 @@ def schedules():
     """As if the first had been run."""
     found = merak.schedules(W, NODES)
     predicted = found.rows[0].times["predicted"]
-    slower = predicted._replace(step=2 * predicted.step, places=tuple(
-        type(p)(*(2 * x for x in p)) for p in predicted.places))
+    slower = predicted._replace(
+        step=2 * predicted.step,
+        places=tuple(type(p)(*(2 * x for x in p)) for p in predicted.places),
+    )
     first = found.rows[0]._replace(times={"predicted": predicted, "measured": slower})
     return replace(found, rows=(first, *found.rows[1:]))
 
@@ -52,15 +54,20 @@ def test_bars_are_the_parts_of_the_average_rank():
     figure, times = found.figure(), [r.times["predicted"] for r in found.rows]
     unit, scale = unit_of([2 * times[0].step, *(t.step for t in times)])
     assert [a.text for a in figure.layout.annotations[:2]] == [
-        f"predicted step ({unit})", f"emulated step ({unit})"]
+        f"predicted step ({unit})",
+        f"emulated step ({unit})",
+    ]
     stacks = [np.array(trace.y) * scale for trace in figure.data]
     assert [trace.name for trace in figure.data] == 2 * [
-        "kernels", "recomputation", "waiting for bytes", "bubble"]
+        "kernels",
+        "recomputation",
+        "waiting for bytes",
+        "bubble",
+    ]
     assert sum(stacks[:4]) == pytest.approx([t.step for t in times])
     assert sum(stacks[4:]) == pytest.approx([2 * times[0].step])
     for name, part in zip(("kernels", "recompute", "exposed", "bubble"), stacks):
-        assert part == pytest.approx(
-            [sum(getattr(p, name) for p in t.places) / 4 for t in times])
+        assert part == pytest.approx([sum(getattr(p, name) for p in t.places) / 4 for t in times])
     shapes = [trace.marker.pattern.shape for trace in figure.data[:4]]
     assert len(set(shapes)) == 4 and figure.layout.barmode == "stack"
     said = [a.text for a in figure.layout.annotations]
@@ -79,12 +86,15 @@ def test_lines_are_the_points_of_both_rules_and_the_budget():
         steps, sizes = lines.pop(rule)
         (average,) = lines.pop(f"{rule}, average rank")
         assert np.array(average.y) / sizes.y == pytest.approx(
-            [sum(p.needs) / 4 / p.most for p in points])
+            [sum(p.needs) / 4 / p.most for p in points]
+        )
         assert list(steps.x) == list(sizes.x) == [p.keep for p in points]
         assert np.array(steps.y) / steps.y[0] == pytest.approx(
-            [p.step / points[0].step for p in points])
+            [p.step / points[0].step for p in points]
+        )
         assert np.array(sizes.y) * found.points[rule][0].most == pytest.approx(
-            [p.most * sizes.y[0] for p in points])
+            [p.most * sizes.y[0] for p in points]
+        )
         assert list(steps.text) == [" ".join(map(str, p.drops)) for p in points]
     assert not lines
     budget = [shape for shape in figure.layout.shapes if shape.y0 == shape.y1]

@@ -72,27 +72,43 @@ def test_rows_that_cannot_be_halved_are_said():
 def test_run_measures_the_first_levels():
     small = tv.GPT(layers=2, hidden=64, heads=4, seq=64, batch=4, vocab=32)
     slow = tv.clusters.nvswitch(2).scale_model(hidden=64, slow_motion=3)
-    found = merak.halves(small, slow, levels=(2, 0), run=1, steps=1, progress=False,
-                         microbatches=2, schedule="1f1b", recompute="none")
+    found = merak.halves(
+        small,
+        slow,
+        levels=(2, 0),
+        run=1,
+        steps=1,
+        progress=False,
+        microbatches=2,
+        schedule="1f1b",
+        recompute="none",
+    )
     assert found.badges == ["predicted", "emulated"] and "Emulated: level 2 " in found.describe()
     second, none = found.rows
     predicted, measured = second.times.values()
     assert tuple(none.times) == ("predicted",) and found.to_table()[2][1:4:2] == ["emulated", ""]
     assert measured.step >= 0.98 * predicted.step
     assert measured.sums >= 0.98 * predicted.sums and 0 < measured.waits < measured.sums
-    other = none._replace(times={**none.times, "measured": measured._replace(
-        step=2 * measured.step, faithful=False)})
+    other = none._replace(
+        times={**none.times, "measured": measured._replace(step=2 * measured.step, faithful=False)}
+    )
     second = second._replace(times={**second.times, "measured": measured._replace(faithful=True)})
     both = replace(found, rows=(second, other))
     assert both.gain(2, "measured") == 1.0
     assert "short for this machine: level 0." in both.describe()
 
 
-@pytest.mark.parametrize("knobs, message", [
-    ({"tp": 1}, "tp=1 is too small"), ({"levels": (4,)}, "level=4 is not possible: use 0, 1, 2"),
-    ({"levels": ()}, "levels is empty"), ({"subpipeline": 1}, "subpipeline=1: the lab tries"),
-    ({"run": -1}, "run=-1 is too small"), ({"tp": 3}, "heads=32 does not split evenly"),
-])
+@pytest.mark.parametrize(
+    "knobs, message",
+    [
+        ({"tp": 1}, "tp=1 is too small"),
+        ({"levels": (4,)}, "level=4 is not possible: use 0, 1, 2"),
+        ({"levels": ()}, "levels is empty"),
+        ({"subpipeline": 1}, "subpipeline=1: the lab tries"),
+        ({"run": -1}, "run=-1 is too small"),
+        ({"tp": 3}, "heads=32 does not split evenly"),
+    ],
+)
 def test_refused(knobs, message):
     with pytest.raises(ValueError, match=message):
         merak.halves(W, NODES, **knobs)

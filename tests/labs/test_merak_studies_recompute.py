@@ -21,19 +21,27 @@ def found(request):
     return merak.tradeoff(W, NODES, replace(S, schedule=request.param))
 
 
-@pytest.mark.parametrize("p, m, k0, times", [
-    (4, 8, 0.0, (380, 380, 440, 420)), (4, 8, 0.2, (370, 369, 418, 392)),
-    (4, 8, 0.5, (355, 352.5, 385, 360)), (8, 32, 0.0, (1460, 1460, 1560, 1540)),
-    (8, 32, 0.2, (1402, 1391.7, 1482, 1429.4))])
+@pytest.mark.parametrize(
+    "p, m, k0, times",
+    [
+        (4, 8, 0.0, (380, 380, 440, 420)),
+        (4, 8, 0.2, (370, 369, 418, 392)),
+        (4, 8, 0.5, (355, 352.5, 385, 360)),
+        (8, 32, 0.0, (1460, 1460, 1560, 1540)),
+        (8, 32, 0.2, (1402, 1391.7, 1482, 1429.4)),
+    ],
+)
 def test_both_rules_give_the_known_times(p, m, k0, times):
     """Equal stages, f = 10, b = 20, r = (1 - k) f: uniform and stage-aware, under two schedules."""
     times_found = []
     for name in ("shifted_critical_path", "1f1b"):
         for kind in (Uniform, tv.Merak):
-            kept = kind(pp=p, microbatches=m, schedule=name, keep=k0,
-                        recompute="stage_aware").kept()
-            times_found.append(timeline(schedule(name, p, m), 10, 20,
-                                        [10 * (1 - k) for k in kept]).makespan)
+            kept = kind(
+                pp=p, microbatches=m, schedule=name, keep=k0, recompute="stage_aware"
+            ).kept()
+            times_found.append(
+                timeline(schedule(name, p, m), 10, 20, [10 * (1 - k) for k in kept]).makespan
+            )
     assert times_found == pytest.approx(times, abs=0.05)
 
 
@@ -58,8 +66,12 @@ def test_times_are_the_clocks_with_what_each_stage_drops(found):
     for rule in RULES:
         for p in found.points[rule]:
             expected = timeline(
-                schedule(plain.schedule, 4, 8), seconds("F"), seconds("B"),
-                [d * r for d, r in zip(p.drops, again)], latency=line.latency).makespan
+                schedule(plain.schedule, 4, 8),
+                seconds("F"),
+                seconds("B"),
+                [d * r for d, r in zip(p.drops, again)],
+                latency=line.latency,
+            ).makespan
             assert p.step == pytest.approx(expected + ends, rel=1e-6)
 
 
@@ -92,11 +104,16 @@ def test_the_picked_k0_is_that_of_within():
     assert merak.tradeoff(W, NODES, S).budget == NODES.device.memory
 
 
-@pytest.mark.parametrize("arguments, message", [
-    ((tv.Megatron(tp=2),), "third comes a strategy such as tv.Merak"),
-    ((S, 0), "budget=0: give bytes"), ((S, True), "budget=True: give bytes"),
-    ((S, float("nan")), "budget=nan"), ((tv.Merak(pp=32, microbatches=8),), "layers=16 are fewer"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ((tv.Megatron(tp=2),), "third comes a strategy such as tv.Merak"),
+        ((S, 0), "budget=0: give bytes"),
+        ((S, True), "budget=True: give bytes"),
+        ((S, float("nan")), "budget=nan"),
+        ((tv.Merak(pp=32, microbatches=8),), "layers=16 are fewer"),
+    ],
+)
 def test_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         merak.tradeoff(W, NODES, *arguments)

@@ -25,13 +25,13 @@ def found():
 
 def test_numbers_are_those_of_predict_the_clock_and_memory(found):
     assert [row.name for row in found.rows] == [
-        name for name in merak.scheduling.SCHEDULES if name not in found.refused]
+        name for name in merak.scheduling.SCHEDULES if name not in found.refused
+    ]
     for row in found.rows:
         s, t = row.strategy, row.times["predicted"]
         line, _ = clock(s, W, NODES, Mesh(s.axes))
         p = tv.predict(s, W, NODES)
-        assert (t.step, t.makespan, t.flight) == (
-            p.step_time, line.makespan, line.peak_in_flight)
+        assert (t.step, t.makespan, t.flight) == (p.step_time, line.makespan, line.peak_in_flight)
         assert t.peaks == tuple(memory_of(s, W, place).total for place in range(4))
         assert max(t.peaks) == p.memory().total
         first = t.places[0]
@@ -47,8 +47,12 @@ def test_parts_sum_to_the_step_and_the_rest_is_the_clocks_bubble(found):
         for place, parts in enumerate(t.places):
             assert sum(parts) == pytest.approx(t.step) and min(parts) >= 0
             assert t.bubbles[place] == pytest.approx(parts.bubble / t.step)
-            sums = sum(x for a in line.schedule.of(place) for segment in pieces[a.kind, a.stage]
-                       for x in segment.exposed.values())
+            sums = sum(
+                x
+                for a in line.schedule.of(place)
+                for segment in pieces[a.kind, a.stage]
+                for x in segment.exposed.values()
+            )
             ends = t.step - line.makespan
             idle = parts.bubble + parts.exposed - sums
             assert line.bubble[place] <= idle <= line.bubble[place] + ends
@@ -93,13 +97,15 @@ def test_closed_forms_take_the_middle_stage():
 def test_schedules_that_refuse_the_sizes_are_listed(found):
     assert set(found.refused) and all("microbatches" in why for why in found.refused.values())
     assert [r[:2] for r in found.to_table() if r[1] == "refused"] == [
-        [name, "refused"] for name in found.refused]
+        [name, "refused"] for name in found.refused
+    ]
     assert f"Left out: {next(iter(found.refused))}, " in found.describe()
 
 
 def test_gains_words_and_table(found):
-    early, shifted = (found.at(n).times["predicted"].step
-                      for n in ("early_recompute", "shifted_critical_path"))
+    early, shifted = (
+        found.at(n).times["predicted"].step for n in ("early_recompute", "shifted_critical_path")
+    )
     assert found.gain() == early / shifted - 1 > 0
     words, table = found.describe(), found.to_table()
     assert f"{100 * found.gain():+.1f} %" in words and all(note in words for note in told())
@@ -113,8 +119,10 @@ def test_gains_words_and_table(found):
 def test_what_shifting_alone_gives():
     """The clock's numbers: 38 of 41 and 146 of 149, and the same seconds at any m."""
     assert shifting(4, 8) == pytest.approx(3 / 41) and shifting(8, 32) == pytest.approx(3 / 149)
-    early, shifted = (timeline(schedule(name, 4, 8)).makespan
-                      for name in ("early_recompute", "shifted_critical_path"))
+    early, shifted = (
+        timeline(schedule(name, 4, 8)).makespan
+        for name in ("early_recompute", "shifted_critical_path")
+    )
     assert shifting(4, 8) == pytest.approx(1 - shifted / early)
     claims, expected = told()
     assert [c.speedup for c in CLAIMS] == [1.42, 1.39, 1.43, 1.61]
@@ -124,13 +132,19 @@ def test_what_shifting_alone_gives():
 
 def test_a_trace_is_read_place_by_place():
     """Two places: 3 s of kernels, 1 of them again; a message of 1 s that comes 1 s late."""
+
     def compute(rank, start, end, phase):
         return Event(rank=rank, lane="compute", kind="compute", start=start, end=end, phase=phase)
 
     step = [Event(rank=r, lane="step", kind="step", start=0.0, end=6.0) for r in (0, 1)]
-    trace = Trace.from_events([
-        *step, compute(0, 0.0, 2.0, "forward"), compute(0, 2.0, 3.0, "recompute"),
-        compute(1, 4.0, 6.0, "backward")])
+    trace = Trace.from_events(
+        [
+            *step,
+            compute(0, 0.0, 2.0, "forward"),
+            compute(0, 2.0, 3.0, "recompute"),
+            compute(1, 4.0, 6.0, "backward"),
+        ]
+    )
     first, second = read(trace, tv.Merak(pp=2))
     assert first == (2.0, 1.0, 0.0, 3.0) and second == (2.0, 0.0, 0.0, 4.0)
 
@@ -139,10 +153,19 @@ def test_a_trace_is_read_place_by_place():
 def test_run_measures_the_first_ones_on_real_ranks():
     small = tv.GPT(layers=2, hidden=32, heads=2, seq=32, batch=4, vocab=32)
     slow = tv.clusters.nvswitch(2).scale_model(hidden=64, slow_motion=4)
-    found = merak.schedules(small, slow, ("1f1b", "shifted_critical_path"), pp=2, microbatches=4,
-                            run=1, steps=1, progress=False)
+    found = merak.schedules(
+        small,
+        slow,
+        ("1f1b", "shifted_critical_path"),
+        pp=2,
+        microbatches=4,
+        run=1,
+        steps=1,
+        progress=False,
+    )
     assert found.badges == ["predicted", "emulated"] and "Emulated, fastest first: 1f1b " in (
-        found.describe())
+        found.describe()
+    )
     predicted, measured = found.at("1f1b").times.values()
     assert "measured" not in found.at("shifted_critical_path").times
     assert len(measured.places) == len(measured.peaks) == 2
@@ -160,13 +183,18 @@ def test_run_measures_the_first_ones_on_real_ranks():
     assert "Not faithful, events too short for this machine: 1f1b." in again.describe()
 
 
-@pytest.mark.parametrize("knobs, message", [
-    ({"names": ("2f2b",)}, "schedule='2f2b' is not possible: use 'gpipe'"),
-    ({"names": ()}, "names is empty"), ({"schedule": "1f1b"}, "the lab tries several"),
-    ({"names": "dualpipe_v", "microbatches": 4}, "no schedule takes these sizes: dualpipe_v: "),
-    ({"run": -1}, "run=-1 is too small"), ({"simulate": 1}, "simulate=1 is not possible"),
-    ({"microbatches": 3}, "no schedule takes .* batch=8 does not split"),
-])
+@pytest.mark.parametrize(
+    "knobs, message",
+    [
+        ({"names": ("2f2b",)}, "schedule='2f2b' is not possible: use 'gpipe'"),
+        ({"names": ()}, "names is empty"),
+        ({"schedule": "1f1b"}, "the lab tries several"),
+        ({"names": "dualpipe_v", "microbatches": 4}, "no schedule takes these sizes: dualpipe_v: "),
+        ({"run": -1}, "run=-1 is too small"),
+        ({"simulate": 1}, "simulate=1 is not possible"),
+        ({"microbatches": 3}, "no schedule takes .* batch=8 does not split"),
+    ],
+)
 def test_refused(knobs, message):
     with pytest.raises(ValueError, match=message):
         merak.schedules(W, NODES, **knobs)

@@ -16,10 +16,18 @@ def found():
     return atp.scaling(W, sizes=(4, 8, 16, 32, 64, 128, 256, 512, 1024))
 
 
-@pytest.mark.parametrize("ranks, mesh, sent, one, ratio", [
-    (4, (4, 1), 6.0, 6.0, 1.0), (8, (4, 2), 6.0, 7.0, 0.857), (16, (8, 2), 5.0, 7.5, 0.667),
-    (32, (8, 4), 4.0, 7.75, 0.516), (128, (16, 8), 2.25, 7.938, 0.283),
-    (256, (32, 8), 1.625, 7.969, 0.204), (1024, (64, 16), 0.844, 7.992, 0.106)])
+@pytest.mark.parametrize(
+    "ranks, mesh, sent, one, ratio",
+    [
+        (4, (4, 1), 6.0, 6.0, 1.0),
+        (8, (4, 2), 6.0, 7.0, 0.857),
+        (16, (8, 2), 5.0, 7.5, 0.667),
+        (32, (8, 4), 4.0, 7.75, 0.516),
+        (128, (16, 8), 2.25, 7.938, 0.283),
+        (256, (32, 8), 1.625, 7.969, 0.204),
+        (1024, (64, 16), 0.844, 7.992, 0.106),
+    ],
+)
 def test_table_of_section_2_5(found, ranks, mesh, sent, one, ratio):
     point = next(p for p in found.points["constant"] if p.ranks == ranks)
     assert point.strategy.mesh == mesh and point.strategy.order == "column"
@@ -37,18 +45,23 @@ def test_absolute_time_falls_as_the_root_while_1d_stays(found):
 
 def test_fractions_are_those_of_the_caveats(found):
     """Communication over compute: strong as N^1/2 (1D: N), weak constant (1D: N^1/2)."""
+
     def over_compute(ranks, weak, one):
         share = next(p for p in found.points["constant"] if p.ranks == ranks).fraction(weak, one)
         return share / (1 - share)
 
-    for weak, one, growth in ((False, False, 2), (False, True, 4), (True, False, 1),
-                              (True, True, 2)):
+    for weak, one, growth in (
+        (False, False, 2),
+        (False, True, 4),
+        (True, False, 1),
+        (True, True, 2),
+    ):
         grown = over_compute(1024, weak, one) / over_compute(256, weak, one)
         assert grown == pytest.approx(growth, rel=0.07)
 
 
 def test_compute_is_that_of_the_step(found):
-    per_layer = (replace(W, layers=2).step_flops - replace(W, layers=1).step_flops)
+    per_layer = replace(W, layers=2).step_flops - replace(W, layers=1).step_flops
     assert layer_flops(W) == per_layer == 72 * 4 * 2048 * 12288**2 + 12 * 4 * 2048**2 * 12288
     point = found.points["constant"][1]
     assert point.ranks == 8 and point.compute == pytest.approx(per_layer / 8 / 250e12)
@@ -67,8 +80,8 @@ def test_a_shared_nic_shrinks_the_gain(found):
 
 
 def test_all_rings_on_one_link_gain_nothing():
-    """(d1 - 1) d2 + 3 (d2 - 1) is least for d2 = 1, in row order 3 (d1 - 1) d2 + d2 - 1 for d1 = 1.
-    """
+    """(d1 - 1) d2 + 3 (d2 - 1) is least for d2 = 1; by rows, 3 (d1 - 1) d2 + d2 - 1 for d1 = 1."""
+
     class Shared:
         caption = "one link"
 
@@ -87,18 +100,29 @@ def test_words(found):
     assert found.badges == ("modelled",) and "modelled>" in repr(found)
     table = found.to_table()
     assert len(table) == 1 + 2 * 9 and table[2][:6] == [
-        "constant", "8", "(4, 2) column", "6.000", "7.000", "0.857"]
+        "constant",
+        "8",
+        "(4, 2) column",
+        "6.000",
+        "7.000",
+        "0.857",
+    ]
     assert "0.857" in found._repr_html_()
 
 
-@pytest.mark.parametrize("arguments, message", [
-    ({"sizes": ()}, "no sizes"), ({"sizes": 8}, "sizes=8: give numbers"),
-    ({"sizes": (1,)}, "size=1 is too small"), ({"sizes": (12,)}, "12 ranks do not fill nodes of 8"),
-    ({"bandwidths": 1e9}, "must be two rates"),
-    ({"bandwidths": (1e9, 0)}, "bandwidth of d2=0 must be a number above 0"),
-    ({"flops": -1}, "flops=-1 must be a number above 0"),
-    ({"shared": 8}, "shared=8: give a function"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"sizes": ()}, "no sizes"),
+        ({"sizes": 8}, "sizes=8: give numbers"),
+        ({"sizes": (1,)}, "size=1 is too small"),
+        ({"sizes": (12,)}, "12 ranks do not fill nodes of 8"),
+        ({"bandwidths": 1e9}, "must be two rates"),
+        ({"bandwidths": (1e9, 0)}, "bandwidth of d2=0 must be a number above 0"),
+        ({"flops": -1}, "flops=-1 must be a number above 0"),
+        ({"shared": 8}, "shared=8: give a function"),
+    ],
+)
 def test_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         atp.scaling(W, **arguments)

@@ -28,12 +28,16 @@ def test_numbers_within_five_points_and_those_that_are_not(found):
     """Fitted or not is said of each; the large models' and end to end are predictions."""
     compared = t3.against_paper(found=found)
     assert {row.anchor.name for row in compared.unmatched} == {
-        "GEMM reads: how much more sequential makes", "prompt, T3-MCA, max",
-        "prompt, T3-MCA, large models, max"}
+        "GEMM reads: how much more sequential makes",
+        "prompt, T3-MCA, max",
+        "prompt, T3-MCA, large models, max",
+    }
     predicted = [r for r in compared.rows if r.anchor.kind == "predicted"]
     assert len(predicted) == 13
-    assert all(not r.anchor.small or r.anchor.name.startswith(("ideal", "training", "prompt"))
-               for r in predicted)
+    assert all(
+        not r.anchor.small or r.anchor.name.startswith(("ideal", "training", "prompt"))
+        for r in predicted
+    )
     assert all(r.anchor.kind == "predicted" for r in compared.rows if not r.anchor.small)
     assert {r.anchor.kind for r in compared.rows} == set(paper.KINDS)
     score = "predicted 11 of 13, fitted 10 of 11, identity 3 of 3"  # apart: fitted is no evidence
@@ -58,8 +62,12 @@ def test_sublayers_of_the_paper(found):
         assert row.seconds["ideal"] == pytest.approx(max(row.gemm, row.rs) + row.ag)
         assert row.seconds["ideal_nmc"] <= row.seconds["ideal"] < row.seconds["sequential"]
         assert row.rs_nmc < row.rs
-        formula = closed(Gemm(row.model.tokens, row.model.hidden,
-                              SUBLAYERS[row.name] * row.model.hidden // row.tp), row.tp)
+        formula = closed(
+            Gemm(
+                row.model.tokens, row.model.hidden, SUBLAYERS[row.name] * row.model.hidden // row.tp
+            ),
+            row.tp,
+        )
         assert formula.gemm < row.gemm < 1.15 * formula.gemm  # whole stages, first reads
         assert row.rs == pytest.approx(formula.rs, rel=0.01)
         assert row.ag == pytest.approx(formula.ag, rel=0.01)
@@ -75,8 +83,9 @@ def test_the_closed_form_s_fitted_shares(found):
     for config, share in BETA.items():
         speedups = []
         for row in found.of(True).rows:
-            gemm = Gemm(row.model.tokens, row.model.hidden,
-                        SUBLAYERS[row.name] * row.model.hidden // row.tp)
+            gemm = Gemm(
+                row.model.tokens, row.model.hidden, SUBLAYERS[row.name] * row.model.hidden // row.tp
+            )
             formula = closed(gemm, row.tp)
             speedups.append(formula.sequential / formula.t3(share))
         mean = prod(speedups) ** (1 / len(speedups))
@@ -129,16 +138,27 @@ def test_sensitivity_is_of_what_is_not_matched(found, monkeypatch):
 
 def test_the_notebook_s_table_of_what_is_not_matched_is_what_is_simulated(found, monkeypatch):
     """Of each row's knobs those that need no simulation, and the last one: that takes 10 s."""
+
     def nothing_twice(machine, names, wavefronts, tile):
         if machine == found.machine and tile == (128, 128):
             return found.of("T-NLG" in names)
         return t3.sublayers(machine, names, wavefronts, tile)
 
     monkeypatch.setattr(paper, "sublayers", nothing_twice)
-    monkeypatch.setattr(paper, "ANCHORS", [a._replace(varied=tuple(
-        v for v in a.varied if "other" in v or v == a.varied[-1])) for a in ANCHORS])
-    text = "".join(line for cell in json.loads(NOTEBOOK.read_text())["cells"]
-                   for line in cell["source"] if line.startswith("| "))
+    monkeypatch.setattr(
+        paper,
+        "ANCHORS",
+        [
+            a._replace(varied=tuple(v for v in a.varied if "other" in v or v == a.varied[-1]))
+            for a in ANCHORS
+        ],
+    )
+    text = "".join(
+        line
+        for cell in json.loads(NOTEBOOK.read_text())["cells"]
+        for line in cell["source"]
+        if line.startswith("| ")
+    )
     lines = [[part.strip() for part in line.strip("|\n").split("|")] for line in text.splitlines()]
     compared = t3.against_paper(found=found, sensitivity=True)
     assert lines[0] == ["number", "kind", "paper", "ours", "what moves it"]
@@ -146,12 +166,15 @@ def test_the_notebook_s_table_of_what_is_not_matched_is_what_is_simulated(found,
         a = row.anchor
         assert (name, kind, float(theirs)) == (a.name, a.kind, a.paper)
         assert float(ours) == pytest.approx(row.ours, abs=0.2)
-        said = {what: re.search(re.escape(what) + r" ([+-]\d+(\.\d)?)", moves)
-                for what in {b.name: b for b in ANCHORS}[name].varied}
+        said = {
+            what: re.search(re.escape(what) + r" ([+-]\d+(\.\d)?)", moves)
+            for what in {b.name: b for b in ANCHORS}[name].varied
+        }
         for what in a.varied:
             number, decimals = said[what].groups()
-            assert float(number) == pytest.approx(row.sensitivity[what] - row.plain,
-                                                  abs=0.06 if decimals else 0.6)
+            assert float(number) == pytest.approx(
+                row.sensitivity[what] - row.plain, abs=0.06 if decimals else 0.6
+            )
 
 
 def test_words_and_what_is_refused(found):

@@ -8,8 +8,7 @@ import tpviz as tv
 from tpviz.labs import atp
 from tpviz.labs.atp.winning import CLAIM, MODES, Winners
 
-CLAIMED = tv.GPT(layers=1, hidden=12288, heads=48, seq=2048, batch=4, vocab=51200,
-                 dtype="bfloat16")
+CLAIMED = tv.GPT(layers=1, hidden=12288, heads=48, seq=2048, batch=4, vocab=51200, dtype="bfloat16")
 TINY = tv.GPT(layers=1, hidden=32, heads=4, seq=16, batch=4, vocab=64)
 RINGS = {rings: tv.clusters.nvlink_pairs(rings=rings) for rings in ("single", "multi")}
 
@@ -23,9 +22,16 @@ def found():
     return atp.winners(CLAIMED, RINGS)
 
 
-@pytest.mark.parametrize("mesh, single, multi", [
-    (at(8, 1), 82.9, 44.0), (at(4, 2), 38.4, 38.4), (at(2, 4, "row"), 71.1, 54.4),
-    (at(4, 2, "row"), 107.5, 107.5), (at(2, 4), 118.4, 68.5)])
+@pytest.mark.parametrize(
+    "mesh, single, multi",
+    [
+        (at(8, 1), 82.9, 44.0),
+        (at(4, 2), 38.4, 38.4),
+        (at(2, 4, "row"), 71.1, 54.4),
+        (at(4, 2, "row"), 107.5, 107.5),
+        (at(2, 4), 118.4, 68.5),
+    ],
+)
 def test_communication_of_section_5_1(found, mesh, single, multi):
     for rings, milliseconds in (("single", single), ("multi", multi)):
         assert 1e3 * found.cells[rings, mesh].communication == pytest.approx(milliseconds, abs=0.06)
@@ -122,23 +128,35 @@ def test_kendalls_tau_by_hand(found):
     for k, strategy in enumerate(found.strategies[:3]):
         for name in RINGS:
             cells[name, strategy] = found.cells[name, strategy]._replace(
-                predicted=1.0 + k, measured=[1.0, 3.0, 2.0][k] if name == "single" else None)
+                predicted=1.0 + k, measured=[1.0, 3.0, 2.0][k] if name == "single" else None
+            )
     three = Winners(CLAIMED, RINGS, found.strategies[:3], cells)
     assert three.agreement == {"single": pytest.approx(1 / 3)}
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: atp.winners(TINY, []), "give clusters in a list"),
-    (lambda: atp.winners(TINY, [3]), "clusters has 3"),
-    (lambda: atp.winners(TINY, [RINGS["single"]] * 2), "two clusters are named 'NVLink-pair PCIe"),
-    (lambda: atp.winners(TINY, RINGS, world_size=1), "world_size=1 is too small"),
-    (lambda: atp.winners(TINY, RINGS, world_size=16), "1D, to which gains refer, is not possible"),
-    (lambda: atp.winners(replace(TINY, heads=16), RINGS, world_size=16),
-     "16 ranks do not fit the 8 devices"),
-    (lambda: atp.winners(TINY, RINGS, run=-1), "run=-1 is too small"),
-    (lambda: atp.winners(TINY, RINGS, mesh=(2, 2)), r"mesh=\(2, 2\): winners tries all meshes"),
-    (lambda: atp.winners(RINGS, TINY), "first comes a workload"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: atp.winners(TINY, []), "give clusters in a list"),
+        (lambda: atp.winners(TINY, [3]), "clusters has 3"),
+        (
+            lambda: atp.winners(TINY, [RINGS["single"]] * 2),
+            "two clusters are named 'NVLink-pair PCIe",
+        ),
+        (lambda: atp.winners(TINY, RINGS, world_size=1), "world_size=1 is too small"),
+        (
+            lambda: atp.winners(TINY, RINGS, world_size=16),
+            "1D, to which gains refer, is not possible",
+        ),
+        (
+            lambda: atp.winners(replace(TINY, heads=16), RINGS, world_size=16),
+            "16 ranks do not fit the 8 devices",
+        ),
+        (lambda: atp.winners(TINY, RINGS, run=-1), "run=-1 is too small"),
+        (lambda: atp.winners(TINY, RINGS, mesh=(2, 2)), r"mesh=\(2, 2\): winners tries all meshes"),
+        (lambda: atp.winners(RINGS, TINY), "first comes a workload"),
+    ],
+)
 def test_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

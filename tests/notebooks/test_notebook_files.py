@@ -10,8 +10,17 @@ from jupyter_client.manager import KernelManager
 from tpviz.exercises import exercises
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-SKELETON = ["# ", "**Question.**", "**You will be able to**", "## Predict", "## Run", "## Reveal",
-            "## Change it", "## Exercises", "## Takeaways"]
+SKELETON = [
+    "# ",
+    "**Question.**",
+    "**You will be able to**",
+    "## Predict",
+    "## Run",
+    "## Reveal",
+    "## Change it",
+    "## Exercises",
+    "## Takeaways",
+]
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
@@ -30,8 +39,14 @@ def code(notebook):
 
 def test_the_course_has_its_notebooks():
     assert [path.stem for path in NOTEBOOKS] == [
-        "00_start", "01_ranks_meshes_collectives", "02_cost_models", "03_atp", "04_axonn",
-        "05_merak", "06_t3"]
+        "00_start",
+        "01_ranks_meshes_collectives",
+        "02_cost_models",
+        "03_atp",
+        "04_axonn",
+        "05_merak",
+        "06_t3",
+    ]
 
 
 def test_stored_without_outputs_and_widget_state(notebook):

@@ -53,6 +53,7 @@ def encoder():
 def _family(name):
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     import transformers
+
     return transformers, getattr(transformers, f"{name}Config")
 
 
@@ -63,38 +64,71 @@ COMMON = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0, **START}
 
 def gpt2(**more):
     transformers, config = _family("GPT2")
-    return transformers.GPT2LMHeadModel(config(
-        n_layer=2, n_embd=WIDTH, n_head=HEADS, vocab_size=20, n_positions=8,
-        **COMMON, **more))
+    return transformers.GPT2LMHeadModel(
+        config(
+            n_layer=2, n_embd=WIDTH, n_head=HEADS, vocab_size=20, n_positions=8, **COMMON, **more
+        )
+    )
 
 
 def llama(kv=4):
     transformers, config = _family("Llama")
-    return transformers.LlamaForCausalLM(config(
-        num_hidden_layers=2, hidden_size=WIDTH, num_attention_heads=8, num_key_value_heads=kv,
-        intermediate_size=24, vocab_size=20, max_position_embeddings=8, **COMMON))
+    return transformers.LlamaForCausalLM(
+        config(
+            num_hidden_layers=2,
+            hidden_size=WIDTH,
+            num_attention_heads=8,
+            num_key_value_heads=kv,
+            intermediate_size=24,
+            vocab_size=20,
+            max_position_embeddings=8,
+            **COMMON,
+        )
+    )
 
 
 def opt():
     transformers, config = _family("OPT")
-    return transformers.OPTForCausalLM(config(
-        num_hidden_layers=2, hidden_size=WIDTH, num_attention_heads=HEADS, ffn_dim=32,
-        vocab_size=20, max_position_embeddings=8, word_embed_proj_dim=WIDTH, init_std=0.3,
-        **COMMON))
+    return transformers.OPTForCausalLM(
+        config(
+            num_hidden_layers=2,
+            hidden_size=WIDTH,
+            num_attention_heads=HEADS,
+            ffn_dim=32,
+            vocab_size=20,
+            max_position_embeddings=8,
+            word_embed_proj_dim=WIDTH,
+            init_std=0.3,
+            **COMMON,
+        )
+    )
 
 
 def bert():
     transformers, config = _family("Bert")
-    return transformers.BertForMaskedLM(config(
-        num_hidden_layers=2, hidden_size=WIDTH, num_attention_heads=HEADS, intermediate_size=32,
-        vocab_size=20, max_position_embeddings=8, **COMMON))
+    return transformers.BertForMaskedLM(
+        config(
+            num_hidden_layers=2,
+            hidden_size=WIDTH,
+            num_attention_heads=HEADS,
+            intermediate_size=32,
+            vocab_size=20,
+            max_position_embeddings=8,
+            **COMMON,
+        )
+    )
 
 
 def vectors(width, batch=4):
-    return torch.linspace(-1, 1, batch * TOKENS * width, dtype=torch.float64).sin().view(
-        batch, TOKENS, width)
+    return (
+        torch.linspace(-1, 1, batch * TOKENS * width, dtype=torch.float64)
+        .sin()
+        .view(batch, TOKENS, width)
+    )
 
 
 def tokens(batch=4):
-    return {"input_ids": torch.arange(batch * TOKENS).view(batch, TOKENS) * 7 % 20,
-            "use_cache": False}
+    return {
+        "input_ids": torch.arange(batch * TOKENS).view(batch, TOKENS) * 7 % 20,
+        "use_cache": False,
+    }

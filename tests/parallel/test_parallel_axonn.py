@@ -15,8 +15,13 @@ SOME = ((2, 1, 2, 1), True), ((1, 2, 1, 2), True), ((1, 2, 2, 1), False)
 
 def grids(ranks):
     """All (x, y, z, data) of so many ranks."""
-    return [(x, y, z, ranks // (x * y * z)) for x in divisors(ranks) for y in divisors(ranks)
-            for z in divisors(ranks) if ranks % (x * y * z) == 0]
+    return [
+        (x, y, z, ranks // (x * y * z))
+        for x in divisors(ranks)
+        for y in divisors(ranks)
+        for z in divisors(ranks)
+        if ranks % (x * y * z) == 0
+    ]
 
 
 def every_grid(make, inputs, strategies, options):
@@ -24,14 +29,14 @@ def every_grid(make, inputs, strategies, options):
     found = []
     for strategy in strategies:
         v = tv.verify_parallel(make, strategy, inputs, **options)
-        found.append((repr(v), v.max_error, v.ok, sum(len(p.layers)
-                                                                for p in v.report.pairs)))
+        found.append((repr(v), v.max_error, v.ok, sum(len(p.layers) for p in v.report.pairs)))
     return found
 
 
 def check(layers, make, inputs, strategies, ranks=4, **options):
-    for found in tv.launch(every_grid, make, inputs, strategies, options, world_size=ranks,
-                           progress=False, timeout=150):
+    for found in tv.launch(
+        every_grid, make, inputs, strategies, options, world_size=ranks, progress=False, timeout=150
+    ):
         assert all(ok for _, _, ok, *_ in found), found
         assert {count for *_, count in found} == {layers}
 
@@ -43,10 +48,17 @@ def few(knobs=SOME):
 def sampled(ranks, count, seed):
     """Grids with knobs that send the same things in other ways."""
     dice = random.Random(seed)
-    ways = [((), True), (("ors",), False), (("oag",), True), (("oar", "ors", "oag"), True),
-            (("oar", "oag"), False)]
-    return [tv.AxoNN(*grid, overlap=overlap, keep=keep, order=dice.choice(["xyz", "yxz"]))
-            for grid, (overlap, keep) in zip(dice.sample(grids(ranks), count), ways, strict=True)]
+    ways = [
+        ((), True),
+        (("ors",), False),
+        (("oag",), True),
+        (("oar", "ors", "oag"), True),
+        (("oar", "oag"), False),
+    ]
+    return [
+        tv.AxoNN(*grid, overlap=overlap, keep=keep, order=dice.choice(["xyz", "yxz"]))
+        for grid, (overlap, keep) in zip(dice.sample(grids(ranks), count), ways, strict=True)
+    ]
 
 
 def test_mlps_found_in_the_graph():
@@ -73,10 +85,12 @@ def test_llama_with_grouped_heads():
 
 def test_a_grid_inside_a_larger_mesh():
     """Two copies side by side: gathers ahead have a group of their own there too."""
+
     def side_by_side():
         strategy = tv.AxoNN(1, 1, 2, 1, keep=False)
         mesh = tv.Mesh({"copies": 2, **strategy.axes}).device_mesh()
         return tv.verify_parallel(foreign.Gated, strategy, foreign.vectors(8), mesh=mesh)
+
     assert all(tv.launch(side_by_side, world_size=4, progress=False))
 
 

@@ -11,8 +11,7 @@ from tpviz.schemes.merak.stage import Runner
 
 
 def ran(model, named, loss, stop):
-    """{name: gradient} after forward and backward on one stage, before or after what comes later.
-    """
+    """{name: gradient} after forward and backward on a stage, before or after what comes later."""
     graph = trace(model, named)
     partition = partition_of(graph, 1)
     stage = ModuleStage(partition.stages[0], partition.module(0, model), loss)
@@ -44,8 +43,12 @@ def test_gpt2_s_conv1d():
     """Its head is the embedding, whose gradient comes in both ways."""
     late = checked(foreign.gpt2(), foreign.tokens(2), lambda out: out.logits.square().mean())
     layers = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
-    assert late == {f"transformer.h.{i}.{layer}.{name}" for i in range(2) for layer in layers
-                    for name in ("weight", "bias")}
+    assert late == {
+        f"transformer.h.{i}.{layer}.{name}"
+        for i in range(2)
+        for layer in layers
+        for name in ("weight", "bias")
+    }
 
 
 class Odd(nn.Module):
@@ -81,11 +84,13 @@ def split_layers(make, inputs):
     from unittest.mock import patch
 
     from tpviz.schemes.merak import stage
+
     strategy, late = tv.Merak(pp=2, tp=2, microbatches=2, schedule="zb_h1"), set()
 
     def noted(later, paths):
         late.update(paths.get(id(note.weight), "") for note in later)
         return plain(later, paths)
+
     plain = stage.make_gradients
     with patch.object(stage, "make_gradients", noted):
         error = tv.verify_parallel(make, strategy, inputs, 2, loss=squares).max_error
@@ -94,6 +99,7 @@ def split_layers(make, inputs):
 
 
 def test_split_layers_wait_too():
-    for error, late, layers in tv.launch(split_layers, foreign.llama, foreign.tokens(8),
-                                         world_size=4, progress=False, timeout=150):
+    for error, late, layers in tv.launch(
+        split_layers, foreign.llama, foreign.tokens(8), world_size=4, progress=False, timeout=150
+    ):
         assert error < 1e-10 and layers and layers <= late

@@ -110,20 +110,37 @@ class Pair(nn.Sequential):
 def test_ledger_by_hand():
     b, item = 3, 4
     whole = 16 + 32  # a bias and the norm
-    expected = tv.Ledger.of([
-        *(("y", name, phase, 2, b * (8 + 16) // 2 * item, 2) for name, phase in
-          [("all_to_all", "forward"), ("all_to_all", "backward")]),
-        *(("y", name, phase, 2, b * (16 + 8) * item, 2) for name, phase in
-          [("reduce_scatter", "forward"), ("all_gather", "backward")]),
-        *(("x", name, phase, 2, b * (16 + 8) // 2 * item, 2) for name, phase in
-          [("all_to_all", "forward"), ("all_to_all", "backward")]),
-        *(("x", name, phase, 2, b * (8 + 16) * item, 2) for name, phase in
-          [("all_gather", "forward"), ("all_gather", "backward"), ("reduce_scatter", "backward")]),
-        ("x", "all_reduce", "forward", 2, 8, 2), ("y", "all_reduce", "forward", 2, 8, 2),
-        ("x", "all_reduce", "sync", 1, (whole + 3) * item, 2),
-        ("y", "all_reduce", "sync", 1, (whole + 3) * item, 2)])
-    for measured, formula in tv.launch(sent, tv.AxoNN(2, 2, 1, 1), False, world_size=4,
-                                       progress=False):
+    expected = tv.Ledger.of(
+        [
+            *(
+                ("y", name, phase, 2, b * (8 + 16) // 2 * item, 2)
+                for name, phase in [("all_to_all", "forward"), ("all_to_all", "backward")]
+            ),
+            *(
+                ("y", name, phase, 2, b * (16 + 8) * item, 2)
+                for name, phase in [("reduce_scatter", "forward"), ("all_gather", "backward")]
+            ),
+            *(
+                ("x", name, phase, 2, b * (16 + 8) // 2 * item, 2)
+                for name, phase in [("all_to_all", "forward"), ("all_to_all", "backward")]
+            ),
+            *(
+                ("x", name, phase, 2, b * (8 + 16) * item, 2)
+                for name, phase in [
+                    ("all_gather", "forward"),
+                    ("all_gather", "backward"),
+                    ("reduce_scatter", "backward"),
+                ]
+            ),
+            ("x", "all_reduce", "forward", 2, 8, 2),
+            ("y", "all_reduce", "forward", 2, 8, 2),
+            ("x", "all_reduce", "sync", 1, (whole + 3) * item, 2),
+            ("y", "all_reduce", "sync", 1, (whole + 3) * item, 2),
+        ]
+    )
+    for measured, formula in tv.launch(
+        sent, tv.AxoNN(2, 2, 1, 1), False, world_size=4, progress=False
+    ):
         assert measured == formula == expected, measured.diff(expected)
 
 
@@ -141,7 +158,8 @@ def test_plan():
     model.tied.weight = model[3].weight
     report = tv.parallelize(model, tv.AxoNN(x=4, y=2, z=2, data=1), easy=True).report
     assert [row[1:7] for row in report.to_table()[1:]] == [
-        ["0", "linear", "easy mode", "16 x 8", "4 x 4 in 2 pieces", "out x, in y, block z"]]
+        ["0", "linear", "easy mode", "16 x 8", "4 x 4 in 2 pieces", "out x, in y, block z"]
+    ]
     assert report.held == 4 * 4 // 2 + 16 and report.totals.shares == 16
     why = {path: reason for path, (*_, reason) in report.left.items()}
     assert why["2"].startswith("out_features=6 does not split evenly over x=4: use")
@@ -149,12 +167,19 @@ def test_plan():
     assert "1 linear layers; of" in report.describe()
 
 
-@pytest.mark.parametrize("strategy, options, message", [
-    (tv.ATP(), {"easy": True}, "easy=True is a mode of AxoNN: use AxoNN"),
-    (tv.AxoNN(), {"equal_rows": True}, "use it with easy=True"),
-    (tv.AxoNN(), {"easy": True, "rules": {"first": "0", "second": "2"}}, "use one of the two"),
-    (tv.AxoNN(x=1, y=3), {"easy": True}, "nothing in Pair can be put on the grid: 0: in_features="),
-])
+@pytest.mark.parametrize(
+    "strategy, options, message",
+    [
+        (tv.ATP(), {"easy": True}, "easy=True is a mode of AxoNN: use AxoNN"),
+        (tv.AxoNN(), {"equal_rows": True}, "use it with easy=True"),
+        (tv.AxoNN(), {"easy": True, "rules": {"first": "0", "second": "2"}}, "use one of the two"),
+        (
+            tv.AxoNN(x=1, y=3),
+            {"easy": True},
+            "nothing in Pair can be put on the grid: 0: in_features=",
+        ),
+    ],
+)
 def test_easy_mode_that_cannot_be(strategy, options, message):
     with pytest.raises(ValueError, match=message):
         tv.parallelize(Pair(), strategy, **options)

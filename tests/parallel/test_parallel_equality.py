@@ -8,15 +8,29 @@ import torch
 import tpviz as tv
 
 RULE = tv.Pair(first="inward", second="outward", kind="attention", heads="count", fused="blocks")
-PER_HEAD = tv.Pair(first="inward", second="outward", kind="attention", heads=foreign.HEADS,
-                   fused="heads", divide="count")
-STRATEGIES = [tv.ATP(mesh=mesh, order=order) for order, mesh in (
-    ("column", (2, 2)), ("column", (4, 1)), ("column", (1, 4)), ("row", (2, 2)))] + [
+PER_HEAD = tv.Pair(
+    first="inward",
+    second="outward",
+    kind="attention",
+    heads=foreign.HEADS,
+    fused="heads",
+    divide="count",
+)
+STRATEGIES = [
+    tv.ATP(mesh=mesh, order=order)
+    for order, mesh in (("column", (2, 2)), ("column", (4, 1)), ("column", (1, 4)), ("row", (2, 2)))
+] + [
     tv.ATP(mesh=(4, 1), order="row", chunks=2),
     tv.ATP(mesh=(2, 2), chunks=2, chunking="tokens", order="row"),
-    tv.ATP(mesh=(2, 2), attention="A1"), tv.Megatron(tp=4, chunks=2)]
-PAIRS_OF_RANKS = [tv.ATP(mesh=(2, 1)), tv.ATP(mesh=(1, 2)), tv.ATP(mesh=(1, 2), order="row"),
-                  tv.Megatron(tp=2)]
+    tv.ATP(mesh=(2, 2), attention="A1"),
+    tv.Megatron(tp=4, chunks=2),
+]
+PAIRS_OF_RANKS = [
+    tv.ATP(mesh=(2, 1)),
+    tv.ATP(mesh=(1, 2)),
+    tv.ATP(mesh=(1, 2), order="row"),
+    tv.Megatron(tp=2),
+]
 FEW = STRATEGIES[0], STRATEGIES[2], STRATEGIES[3], STRATEGIES[4]
 
 
@@ -28,14 +42,14 @@ def every_mesh(make, inputs, strategies, rules=None, pairs_of_ranks=()):
         if strategy in pairs_of_ranks:
             mesh = tv.Mesh({"copies": 2, **strategy.axes}).device_mesh()
         v = tv.verify_parallel(make, strategy, inputs, rules=rules, mesh=mesh)
-        found.append((repr(v), v.max_error, v.ok, sum(len(p.layers)
-                                                                for p in v.report.pairs)))
+        found.append((repr(v), v.max_error, v.ok, sum(len(p.layers) for p in v.report.pairs)))
     return found
 
 
 def check(layers, make, inputs, strategies=STRATEGIES, **more):
-    for found in tv.launch(every_mesh, make, inputs, strategies, world_size=4, progress=False,
-                           timeout=150, **more):
+    for found in tv.launch(
+        every_mesh, make, inputs, strategies, world_size=4, progress=False, timeout=150, **more
+    ):
         assert all(ok for _, _, ok, *_ in found), found
         assert {count for *_, count in found} == {layers}
 
@@ -48,11 +62,13 @@ def test_transformer_encoder():
     check(4, foreign.encoder, foreign.vectors(foreign.WIDTH))
 
 
-@pytest.mark.parametrize("per_head, rule", [(False, RULE), (True, PER_HEAD)],
-                         ids=["blocks", "heads"])
+@pytest.mark.parametrize(
+    "per_head, rule", [(False, RULE), (True, PER_HEAD)], ids=["blocks", "heads"]
+)
 def test_attention_by_a_rule_of_the_user(per_head, rule):
     def make():
         return foreign.Attention(per_head)
+
     check(2, make, foreign.vectors(foreign.WIDTH), rules=[rule])
 
 
@@ -95,16 +111,22 @@ def test_bert():
 def wrong_cut(rules, example):
     """The largest error when c_attn is cut as if it were [head][q, k, v], or what was raised."""
     try:
-        found = tv.verify_parallel(foreign.gpt2, tv.ATP(mesh=(2, 2)),
-                                   foreign.tokens() if example else None, rules=rules)
+        found = tv.verify_parallel(
+            foreign.gpt2, tv.ATP(mesh=(2, 2)), foreign.tokens() if example else None, rules=rules
+        )
         return found.max_error
     except ValueError as error:
         return str(error)
 
 
 def test_a_wrong_cut_of_q_k_v_is_noticed():
-    rule = dict(first="*.attn.c_attn", second="*.attn.c_proj", kind="attention",
-                head_size="head_dim", divide=["num_heads", "split_size"])
+    rule = dict(
+        first="*.attn.c_attn",
+        second="*.attn.c_proj",
+        kind="attention",
+        head_size="head_dim",
+        divide=["num_heads", "split_size"],
+    )
     said = tv.launch(wrong_cut, [rule | {"fused": "heads"}], True, world_size=4, progress=False)
     assert all(text.startswith("output 0 changed by ") for text in said), said
     right = tv.launch(wrong_cut, [rule | {"fused": "blocks"}], True, world_size=4, progress=False)
@@ -117,8 +139,9 @@ def generated():
     model.load_state_dict(whole.state_dict())
     split = tv.parallelize(model, tv.ATP(mesh=(2, 2)))
     start = foreign.tokens()["input_ids"][:, :3]
-    tokens = [m.eval().generate(start, max_new_tokens=4, do_sample=False)
-              for m in (whole, split.module)]
+    tokens = [
+        m.eval().generate(start, max_new_tokens=4, do_sample=False) for m in (whole, split.module)
+    ]
     return torch.equal(*tokens)
 
 

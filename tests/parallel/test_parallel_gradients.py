@@ -14,8 +14,9 @@ class Model(nn.Module):
 
     def __init__(self, remake=None):
         super().__init__()
-        self.pairs = nn.ModuleList(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
-                                   for _ in range(2))
+        self.pairs = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)) for _ in range(2)
+        )
         self.norm, self.remake = nn.LayerNorm(8), remake
         self.some, self.none = (nn.Parameter(torch.ones(8)) for _ in range(2))
 
@@ -51,7 +52,7 @@ BATCH = foreign.vectors(8, batch=8)
 
 
 def loss(y):
-    return (y * BATCH[:len(y)].cos()).square().mean()
+    return (y * BATCH[: len(y)].cos()).square().mean()
 
 
 def remade(strategy, remake):
@@ -71,8 +72,12 @@ def remade(strategy, remake):
                 (y * x.cos()).square().mean().backward()
         errors.append(off(split, whole))
     ledger = recorder.trace.ledger()
-    return (max(errors), split.grid.depth.misses,
-            ledger.total(phase="recompute", axis="z_ahead")[0], ledger.total(phase="sync")[0])
+    return (
+        max(errors),
+        split.grid.depth.misses,
+        ledger.total(phase="recompute", axis="z_ahead")[0],
+        ledger.total(phase="sync")[0],
+    )
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -100,7 +105,8 @@ def accumulated(strategy):
     errors = [off(split, whole)]
     split.zero_grad()
     failing = split.module.pairs[0].register_forward_hook(
-        lambda module, args, y: y.register_hook(lambda grad: 1 / 0) and None)
+        lambda module, args, y: y.register_hook(lambda grad: 1 / 0) and None
+    )
     try:
         split(split.rows(BATCH)).square().sum().backward()
     except ZeroDivisionError:
@@ -130,8 +136,9 @@ def test_weights_changed_after_a_forward_for_nothing():
     assert max(on_ranks(swapped)) < 1e-12
 
 
-@pytest.mark.parametrize("strategy", [tv.AxoNN(1, 1, 2, 2), tv.AxoNN(2, 1, 2, 1, overlap=())],
-                         ids=lambda s: s.short)
+@pytest.mark.parametrize(
+    "strategy", [tv.AxoNN(1, 1, 2, 2), tv.AxoNN(2, 1, 2, 1, overlap=())], ids=lambda s: s.short
+)
 def test_accumulation_and_a_backward_that_failed(strategy):
     for errors, between in on_ranks(accumulated, strategy):
         assert max(errors) < 1e-14 and between == 0, (errors, between)
@@ -167,17 +174,25 @@ def twice(strategy, easy):
     torch.manual_seed(0)
     split = tv.parallelize(Model().double(), strategy, easy=easy)
     x = split.rows(BATCH).clone().requires_grad_()
-    grad, = torch.autograd.grad(split(x).square().sum(), x, create_graph=True)
+    (grad,) = torch.autograd.grad(split(x).square().sum(), x, create_graph=True)
     try:
         grad.square().sum().backward()
     except RuntimeError as error:
         return str(error)
 
 
-@pytest.mark.parametrize("strategy, easy", [
-    (tv.AxoNN(2, 1, 1, 1), False), (tv.AxoNN(1, 2, 1, 1), False), (tv.AxoNN(2, 1, 1, 1), True),
-    (tv.AxoNN(1, 2, 1, 1), True), (tv.AxoNN(1, 1, 2, 1, keep=False), False),
-    (tv.ATP(mesh=(1, 2)), False)], ids=str)
+@pytest.mark.parametrize(
+    "strategy, easy",
+    [
+        (tv.AxoNN(2, 1, 1, 1), False),
+        (tv.AxoNN(1, 2, 1, 1), False),
+        (tv.AxoNN(2, 1, 1, 1), True),
+        (tv.AxoNN(1, 2, 1, 1), True),
+        (tv.AxoNN(1, 1, 2, 1, keep=False), False),
+        (tv.ATP(mesh=(1, 2)), False),
+    ],
+    ids=str,
+)
 def test_second_derivatives_are_refused(strategy, easy):
     for said in tv.launch(twice, strategy, easy, world_size=2, progress=False):
         assert said and "once_differentiable" in said
@@ -214,8 +229,11 @@ def clipped(strategy, easy):
 
 
 @pytest.mark.parametrize("easy", [False, True])
-@pytest.mark.parametrize("strategy", [tv.AxoNN(2, 2, 1, 1), tv.AxoNN(1, 2, 2, 1),
-                                      tv.AxoNN(2, 1, 1, 2)], ids=lambda s: s.short)
+@pytest.mark.parametrize(
+    "strategy",
+    [tv.AxoNN(2, 2, 1, 1), tv.AxoNN(1, 2, 2, 1), tv.AxoNN(2, 1, 1, 2)],
+    ids=lambda s: s.short,
+)
 def test_clipping(strategy, easy):
     for norm, expected, error in on_ranks(clipped, strategy, easy):
         assert norm == pytest.approx(expected, rel=1e-12) and error < 1e-15, (norm, expected, error)

@@ -27,25 +27,36 @@ def mlp():
 def test_ledger_by_hand():
     """x = 1, y = 2, z = 2: rows of 2 sequences, blocks of 16 * 32 / 2."""
     tokens, block, whole, item = 2 * foreign.TOKENS, 16 * 32 // 2, 32 + 16 // 2 + 2 * 16, 4
-    expected = tv.Ledger.of([
-        ("z_ahead", "all_gather", "forward", 2, block * item, 2),
-        ("z_ahead", "all_gather", "backward", 2, block * item, 2),
-        ("z", "reduce_scatter", "backward", 2, block * item, 2),
-        ("z", "all_reduce", "sync", 1, (whole + 4) * item, 2),
-        ("y", "all_reduce", "forward", 1, tokens * 32 * item, 2),
-        ("y", "all_gather", "forward", 1, tokens * 16 * item, 2),
-        ("y", "all_reduce", "backward", 1, tokens * 32 * item, 2),
-        ("y", "all_gather", "backward", 1, tokens * 16 * item, 2)])
+    expected = tv.Ledger.of(
+        [
+            ("z_ahead", "all_gather", "forward", 2, block * item, 2),
+            ("z_ahead", "all_gather", "backward", 2, block * item, 2),
+            ("z", "reduce_scatter", "backward", 2, block * item, 2),
+            ("z", "all_reduce", "sync", 1, (whole + 4) * item, 2),
+            ("y", "all_reduce", "forward", 1, tokens * 32 * item, 2),
+            ("y", "all_gather", "forward", 1, tokens * 16 * item, 2),
+            ("y", "all_reduce", "backward", 1, tokens * 32 * item, 2),
+            ("y", "all_gather", "backward", 1, tokens * 16 * item, 2),
+        ]
+    )
     for measured, formula in on_ranks(sent, tv.AxoNN(1, 2, 2, 1, keep=False), mlp):
         assert measured == formula == expected, measured.diff(expected)
 
 
-@pytest.mark.parametrize("strategy", [
-    tv.AxoNN(2, 2, 1, 1), tv.AxoNN(2, 1, 1, 2), tv.AxoNN(1, 1, 2, 2, keep=False, overlap=("ors",)),
-    tv.AxoNN(2, 1, 2, 1, keep=False, overlap=())], ids=lambda s: s.short)
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        tv.AxoNN(2, 2, 1, 1),
+        tv.AxoNN(2, 1, 1, 2),
+        tv.AxoNN(1, 1, 2, 2, keep=False, overlap=("ors",)),
+        tv.AxoNN(2, 1, 2, 1, keep=False, overlap=()),
+    ],
+    ids=lambda s: s.short,
+)
 def test_ledger_is_the_reports(strategy):
-    rule = tv.Pair(first="inward", second="outward", kind="attention", heads="count",
-                   fused="blocks")
+    rule = tv.Pair(
+        first="inward", second="outward", kind="attention", heads="count", fused="blocks"
+    )
     for make, rules in ((mlp, None), (foreign.Attention, rule)):
         for measured, formula in on_ranks(sent, strategy, make, rules):
             assert len(formula) and measured == formula, measured.diff(formula)
@@ -58,8 +69,10 @@ def small_matters():
     good = [split.shares == 4, torch.equal(own, x.chunk(4)[split.share])]
     asked = len(split.grid.depth.asked)
     with torch.no_grad():
-        good += [torch.allclose(split(x), whole(x), atol=1e-6), asked == len(
-            split.grid.depth.asked)]
+        good += [
+            torch.allclose(split(x), whole(x), atol=1e-6),
+            asked == len(split.grid.depth.asked),
+        ]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y, expected = split(own), whole(own)
     y.float().sum().backward()
@@ -81,6 +94,7 @@ def test_small_matters():
 
 def differing(strategy, which):
     import torch.distributed as dist
+
     torch.manual_seed(dist.get_rank() in which)
     try:
         return tv.parallelize(mlp(), strategy)
@@ -88,17 +102,21 @@ def differing(strategy, which):
         return str(error)
 
 
-@pytest.mark.parametrize("strategy", [tv.AxoNN(1, 1, 2, 2), tv.AxoNN(1, 1, 1, 4), tv.ATP()],
-                         ids=lambda s: s.short)
+@pytest.mark.parametrize(
+    "strategy", [tv.AxoNN(1, 1, 2, 2), tv.AxoNN(1, 1, 1, 4), tv.ATP()], ids=lambda s: s.short
+)
 def test_ranks_with_other_numbers_are_named(strategy):
     for said in on_ranks(differing, strategy, [2]):
-        assert said.startswith("the ranks start from different numbers: 0.weight differs (4 of 6 "
-                               "do): ranks 0, 1, 3 have one value, rank 2 has another; seed every")
+        assert said.startswith(
+            "the ranks start from different numbers: 0.weight differs (4 of 6 "
+            "do): ranks 0, 1, 3 have one value, rank 2 has another; seed every"
+        )
 
 
 def other_rows():
     _, split = both(tv.AxoNN(2, 1, 1, 2))
     import torch.distributed as dist
+
     try:
         split(BATCH.chunk(4)[dist.get_rank()])
     except ValueError as error:
@@ -116,21 +134,29 @@ def test_plan():
     report = tv.parallelize(mlp(), tv.AxoNN(x=2, y=2, z=4, data=2)).report
     assert [row[4:7] for row in report.to_table()[1:]] == [
         ["32 x 16", "16 x 8 in 4 pieces", "out x, in y, block z"],
-        ["16 x 32", "8 x 16 in 4 pieces", "out y, in x, block z"]]
+        ["16 x 32", "8 x 16 in 4 pieces", "out y, in x, block z"],
+    ]
     assert report.held == 2 * 16 * 8 // 4 + 16 + 8
     assert (report.totals.whole, report.totals.pieces) == ((16 + 8 + 32, 4), (64, 2))
     assert report.notes[-2].startswith("the batch is cut into 8 shares")
     with pytest.raises(ValueError, match="0: block=12 does not split evenly over z=8: use z=6 or"):
-        tv.parallelize(nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 2)),
-                       tv.AxoNN(x=2, y=1, z=8))
+        tv.parallelize(
+            nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 2)), tv.AxoNN(x=2, y=1, z=8)
+        )
 
 
-@pytest.mark.parametrize("strategy, message", [
-    (tv.AxoNN(recompute=True), "recompute=True is not possible here: recompute with the model's"),
-    (tv.AxoNN(accumulation=2), r"accumulation=2 .* all but the last within model.no_sync\(\)"),
-    (tv.AxoNN(tune=True), "products of a model that is not ours are not timed; use tune=False"),
-    (tv.AxoNN(clip=1.0), r"clip=1.0 .* call model.clip_grad_norm_\(most\) after backward"),
-])
+@pytest.mark.parametrize(
+    "strategy, message",
+    [
+        (
+            tv.AxoNN(recompute=True),
+            "recompute=True is not possible here: recompute with the model's",
+        ),
+        (tv.AxoNN(accumulation=2), r"accumulation=2 .* all but the last within model.no_sync\(\)"),
+        (tv.AxoNN(tune=True), "products of a model that is not ours are not timed; use tune=False"),
+        (tv.AxoNN(clip=1.0), r"clip=1.0 .* call model.clip_grad_norm_\(most\) after backward"),
+    ],
+)
 def test_knobs_that_cannot_be(strategy, message):
     for easy in (False, True):
         with pytest.raises(ValueError, match=message):

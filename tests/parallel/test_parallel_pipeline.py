@@ -8,8 +8,11 @@ from torch import nn
 
 import tpviz as tv
 
-MERAK = [tv.Merak(pp=2, tp=2, dp=2, microbatches=4), tv.Merak(pp=4, dp=2, schedule="zb_h1"),
-         tv.Merak(pp=2, recompute="stage_aware", keep=0.5, schedule="interleaved_1f1b")]
+MERAK = [
+    tv.Merak(pp=2, tp=2, dp=2, microbatches=4),
+    tv.Merak(pp=4, dp=2, schedule="zb_h1"),
+    tv.Merak(pp=2, recompute="stage_aware", keep=0.5, schedule="interleaved_1f1b"),
+]
 
 
 def weighted(output):
@@ -32,8 +35,9 @@ def every_pipeline(make, inputs, strategies, loss):
 
 
 def check(make, inputs, strategies=MERAK[:1], loss=weighted):
-    for found in tv.launch(every_pipeline, make, inputs, strategies, loss, world_size=8,
-                           progress=False, timeout=150):
+    for found in tv.launch(
+        every_pipeline, make, inputs, strategies, loss, world_size=8, progress=False, timeout=150
+    ):
         assert all(ok for _, _, ok in found), found
 
 
@@ -110,8 +114,10 @@ def dropped(recompute):
 
 
 def test_recomputation_draws_the_same_random_numbers():
-    none, full = (tv.launch(dropped, recompute, world_size=2, progress=False)[0]
-                  for recompute in ("none", "full"))
+    none, full = (
+        tv.launch(dropped, recompute, world_size=2, progress=False)[0]
+        for recompute in ("none", "full")
+    )
     assert all(torch.equal(none[name], full[name]) for name in none)
 
 
@@ -128,14 +134,21 @@ def test_the_plan():
         model(**foreign.tokens(4))
 
 
-@pytest.mark.parametrize("strategy, inputs, more, message", [
-    (tv.Merak(microbatches=3, schedule="gpipe"), foreign.tokens(8), {},
-     r"batch=8 does not split .*microbatches=3"),
-    (tv.Merak(), None, {}, "give example_inputs, a whole batch"),
-    (tv.Merak(pp=64, microbatches=64), foreign.tokens(64), {}, "64 stages are too many"),
-    (tv.Merak(), foreign.tokens(8), {"batch_dim": 5}, "no tensor with a dim 5"),
-    (tv.Megatron(tp=2), foreign.tokens(8), {"batch_dim": 0}, "batch_dim are about pipelines"),
-])
+@pytest.mark.parametrize(
+    "strategy, inputs, more, message",
+    [
+        (
+            tv.Merak(microbatches=3, schedule="gpipe"),
+            foreign.tokens(8),
+            {},
+            r"batch=8 does not split .*microbatches=3",
+        ),
+        (tv.Merak(), None, {}, "give example_inputs, a whole batch"),
+        (tv.Merak(pp=64, microbatches=64), foreign.tokens(64), {}, "64 stages are too many"),
+        (tv.Merak(), foreign.tokens(8), {"batch_dim": 5}, "no tensor with a dim 5"),
+        (tv.Megatron(tp=2), foreign.tokens(8), {"batch_dim": 0}, "batch_dim are about pipelines"),
+    ],
+)
 def test_bad_input(strategy, inputs, more, message):
     with pytest.raises(ValueError, match=message):
         tv.parallelize(foreign.gpt2(), strategy, inputs, **more)

@@ -32,6 +32,7 @@ def test_a_module_used_in_two_places_is_split_in_both():
 
 def refused(make, strategy, seed_by_rank=False, broadcast=False):
     import torch.distributed as dist
+
     torch.manual_seed(dist.get_rank() if seed_by_rank else 0)
     try:
         return tv.parallelize(make(), strategy, broadcast=broadcast).full_state_dict()
@@ -41,6 +42,7 @@ def refused(make, strategy, seed_by_rank=False, broadcast=False):
 
 def uneven():
     import torch.distributed as dist
+
     return mlp(inner=32 + 16 * dist.get_rank())
 
 
@@ -50,8 +52,10 @@ def test_ranks_must_agree():
     for said in launched(refused, uneven, tv.ATP(mesh=(2, 2))):
         assert said.startswith("the ranks have different models")
     for said in launched(refused, mlp, tv.ATP(mesh=(2, 1))):
-        assert said == ("ATP(mesh=(2, 1)) is for 2 ranks, this world has 4: change one of them, or "
-                        "give mesh= with more axes")
+        assert said == (
+            "ATP(mesh=(2, 1)) is for 2 ranks, this world has 4: change one of them, or "
+            "give mesh= with more axes"
+        )
 
 
 def transposed():
@@ -60,8 +64,9 @@ def transposed():
     return model
 
 
-@pytest.mark.parametrize("strategy", [tv.ATP(mesh=(2, 2)), tv.AxoNN(2, 1, 1, 2)],
-                         ids=lambda s: s.short)
+@pytest.mark.parametrize(
+    "strategy", [tv.ATP(mesh=(2, 2)), tv.AxoNN(2, 1, 1, 2)], ids=lambda s: s.short
+)
 def test_broadcast_makes_ranks_agree(strategy):
     torch.manual_seed(0)
     first = transposed().state_dict()
@@ -81,15 +86,19 @@ def sent(strategy, make, rules, dtype):
 
 def test_ledger_of_an_mlp_by_hand():
     B, S, width, inner = 4, foreign.TOKENS, 16, 32
-    expected = tv.Ledger.of([
-        ("d2", "all_reduce", "forward", 2, B * S * inner // 2 * 4 // 2, 2),
-        ("d1", "all_reduce", "forward", 2, B * S * width // 2 * 4 // 2, 2),
-        ("d2", "all_gather", "forward", 1, B * S * width * 4, 2),
-        ("d2", "all_reduce", "backward", 1, B * S * inner // 2 * 4, 2),
-        ("d1", "all_reduce", "backward", 1, B * S * width // 2 * 4, 2),
-        ("d2", "all_gather", "backward", 1, B * S * width * 4, 2)])
-    for measured, formula in launched(sent, tv.ATP(mesh=(2, 2), chunks=2), mlp, None,
-                                      torch.float32):
+    expected = tv.Ledger.of(
+        [
+            ("d2", "all_reduce", "forward", 2, B * S * inner // 2 * 4 // 2, 2),
+            ("d1", "all_reduce", "forward", 2, B * S * width // 2 * 4 // 2, 2),
+            ("d2", "all_gather", "forward", 1, B * S * width * 4, 2),
+            ("d2", "all_reduce", "backward", 1, B * S * inner // 2 * 4, 2),
+            ("d1", "all_reduce", "backward", 1, B * S * width // 2 * 4, 2),
+            ("d2", "all_gather", "backward", 1, B * S * width * 4, 2),
+        ]
+    )
+    for measured, formula in launched(
+        sent, tv.ATP(mesh=(2, 2), chunks=2), mlp, None, torch.float32
+    ):
         assert measured == formula == expected, measured.diff(expected)
 
 
@@ -128,15 +137,28 @@ class Watched(GatedOnly):
 
 
 def test_first_layers_that_are_not_called_in_turn():
-    for v in launched(lambda: tv.verify_parallel(
-            Watched, tv.ATP(mesh=(2, 2)), foreign.vectors(16),
-            rules={"first": ["gate", "up"], "second": "down"})):
+    for v in launched(
+        lambda: tv.verify_parallel(
+            Watched,
+            tv.ATP(mesh=(2, 2)),
+            foreign.vectors(16),
+            rules={"first": ["gate", "up"], "second": "down"},
+        )
+    ):
         assert v.ok, v
 
 
-@pytest.mark.parametrize("strategy", [
-    tv.ATP(mesh=(2, 2)), tv.ATP(mesh=(4, 1), order="row"), tv.ATP(mesh=(2, 2), attention="A1"),
-    tv.ATP(mesh=(1, 4)), tv.Megatron(tp=4, chunks=2)], ids=lambda s: s.short)
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        tv.ATP(mesh=(2, 2)),
+        tv.ATP(mesh=(4, 1), order="row"),
+        tv.ATP(mesh=(2, 2), attention="A1"),
+        tv.ATP(mesh=(1, 4)),
+        tv.Megatron(tp=4, chunks=2),
+    ],
+    ids=lambda s: s.short,
+)
 def test_ledger_of_attention_is_the_reports(strategy):
     rule = Pair(first="inward", second="outward", kind="attention", heads="count", fused="blocks")
     for measured, formula in launched(sent, strategy, foreign.Attention, [rule], torch.float64):
@@ -200,5 +222,9 @@ def test_small_matters():
 def test_verification_reads_as_a_table():
     found = tv.verify_parallel(mlp, tv.Megatron(tp=4), torch.ones(2, 16), steps=1)
     assert found and repr(found).startswith("equal (tolerance 1e-10): Sequential by Megatron(tp=4)")
-    assert [row[0] for row in found.to_table()] == ["compared", "outputs", "4 gradients",
-                                                    "4 parameters"]
+    assert [row[0] for row in found.to_table()] == [
+        "compared",
+        "outputs",
+        "4 gradients",
+        "4 parameters",
+    ]

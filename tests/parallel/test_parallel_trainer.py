@@ -26,12 +26,17 @@ def expected(model, args, dataset, batch, steps):
     """The same in one process, written once more: losses, and the model."""
     generator = torch.Generator().manual_seed(args.seed)
     order = torch.randperm(len(dataset), generator=generator).tolist()
-    groups = [{"params": [p for p in model.parameters() if (p.dim() < 2) == flat],
-               "weight_decay": 0.0 if flat else args.weight_decay} for flat in (False, True)]
+    groups = [
+        {
+            "params": [p for p in model.parameters() if (p.dim() < 2) == flat],
+            "weight_decay": 0.0 if flat else args.weight_decay,
+        }
+        for flat in (False, True)
+    ]
     optimizer = torch.optim.AdamW(groups, lr=args.learning_rate)
     losses = []
     for step in range(steps):
-        rows = [dataset[i] for i in order[step * batch:(step + 1) * batch]]
+        rows = [dataset[i] for i in order[step * batch : (step + 1) * batch]]
         inputs = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
         for group in optimizer.param_groups:
             group["lr"] = args.learning_rate * (steps - step) / steps
@@ -50,9 +55,11 @@ def made():
         return foreign.gpt2().double().eval()
 
 
-@pytest.mark.parametrize("strategy", [tv.Merak(pp=2, tp=2, microbatches=4),
-                                      tv.Merak(pp=2, dp=2, microbatches=4, schedule="zb_v")],
-                         ids=lambda s: s.short)
+@pytest.mark.parametrize(
+    "strategy",
+    [tv.Merak(pp=2, tp=2, microbatches=4), tv.Merak(pp=2, dp=2, microbatches=4, schedule="zb_v")],
+    ids=lambda s: s.short,
+)
 def test_equals_one_process(strategy):
     args = TrainingArguments(max_steps=3, learning_rate=1e-2, max_grad_norm=MEAN, weight_decay=0.1)
     model, whole, dataset = made(), made(), data()
@@ -65,17 +72,25 @@ def test_equals_one_process(strategy):
 
 
 def test_arguments_like_those_of_hugging_face():
-    args = SimpleNamespace(**{**vars(TrainingArguments()), "per_device_train_batch_size": 2,
-                              "lr_scheduler_type": SimpleNamespace(value="constant")})
+    args = SimpleNamespace(
+        **{
+            **vars(TrainingArguments()),
+            "per_device_train_batch_size": 2,
+            "lr_scheduler_type": SimpleNamespace(value="constant"),
+        }
+    )
     trainer = tv.Trainer(made(), tv.Merak(pp=2, microbatches=4), args, data())
     assert trainer.batch == 8 and trainer.steps == 3 and trainer.schedule == "constant"
 
 
-@pytest.mark.parametrize("args, count, message", [
-    (TrainingArguments(), 3, "a step takes 4 examples .* and train_dataset has 3"),
-    (TrainingArguments(lr_scheduler_type="cosine"), 24, "lr_scheduler_type='cosine' is not"),
-    (TrainingArguments(per_device_train_batch_size=0), 24, "train_batch_size=0 is too small"),
-])
+@pytest.mark.parametrize(
+    "args, count, message",
+    [
+        (TrainingArguments(), 3, "a step takes 4 examples .* and train_dataset has 3"),
+        (TrainingArguments(lr_scheduler_type="cosine"), 24, "lr_scheduler_type='cosine' is not"),
+        (TrainingArguments(per_device_train_batch_size=0), 24, "train_batch_size=0 is too small"),
+    ],
+)
 def test_bad_input(args, count, message):
     with pytest.raises(ValueError, match=message):
         tv.Trainer(made(), tv.Merak(pp=2, microbatches=4), args, data(count))
@@ -122,8 +137,14 @@ def in_a_world(strategy, args):
     trainer.train()
     whole.load_state_dict(trainer.parallel.full_state_dict(), strict=False)
     modes = {module.training for module in model.modules()}
-    return (first["eval_loss"], trainer.evaluate()["eval_loss"], mean_loss(dropping(), dataset),
-            mean_loss(whole, dataset), left, modes)
+    return (
+        first["eval_loss"],
+        trainer.evaluate()["eval_loss"],
+        mean_loss(dropping(), dataset),
+        mean_loss(whole, dataset),
+        left,
+        modes,
+    )
 
 
 @pytest.mark.parametrize("schedule", ["shifted_critical_path", "zb_v"])
@@ -132,7 +153,8 @@ def test_evaluation_within_a_world_trains_on(schedule):
     strategy = tv.Merak(pp=2, tp=2, microbatches=4, schedule=schedule)
     args = TrainingArguments(max_steps=2, learning_rate=1e-2)
     for first, second, before, after, left, modes in tv.launch(
-            in_a_world, strategy, args, world_size=4, progress=False, timeout=120):
+        in_a_world, strategy, args, world_size=4, progress=False, timeout=120
+    ):
         assert first == pytest.approx(before, rel=1e-10)
         assert second == pytest.approx(after, rel=1e-10) and abs(second / first - 1) > 1e-3
         assert left == [None] * len(left) and modes == {True}
@@ -150,8 +172,10 @@ def test_evaluation_without_ranks_or_its_model():
     plan = tv.parallelize(made(), tv.Merak(pp=2), foreign.tokens(4))
     with pytest.raises(ValueError, match="this is a plan: inside ranks"):
         plan.evaluate(**foreign.tokens(4))
-    partition = SimpleNamespace(graph=SimpleNamespace(training=True, model="GPT2LMHeadModel"),
-                                stages=[SimpleNamespace(index=0, parameters=["a"])])
+    partition = SimpleNamespace(
+        graph=SimpleNamespace(training=True, model="GPT2LMHeadModel"),
+        stages=[SimpleNamespace(index=0, parameters=["a"])],
+    )
     other = SimpleNamespace(stages=[SimpleNamespace(index=0, parameters=["a", "b"])])
     kept = made()
     with pytest.raises(ValueError, match="stages 0 would hold other parameters than in training"):

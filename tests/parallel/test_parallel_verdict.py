@@ -47,7 +47,8 @@ def spoiled(spoil, make):
     `parallelize` itself compares outputs without gradients."""
     before = SplitLinear.forward
     SplitLinear.forward = lambda layer, x: (
-        spoil(layer, x, before) if torch.is_grad_enabled() else before(layer, x))
+        spoil(layer, x, before) if torch.is_grad_enabled() else before(layer, x)
+    )
     try:
         return tv.verify_parallel(make, tv.Megatron(tp=2), X, 1)
     finally:
@@ -85,8 +86,9 @@ def test_modules_in_float32_are_named_and_compared_as_such():
     """Of the first block's norm the input depends on no parameter: it is the same on all ranks."""
     found = tv.verify_parallel(blocks, tv.Megatron(tp=2), X, 2)
     assert found.ok and found.reduced == {"1.0": "float32"}
-    assert ("1.0 computes in float32: equal within float32 rounding, not compared at float64 "
-            "level") in repr(found)
+    assert (
+        "1.0 computes in float32: equal within float32 rounding, not compared at float64 level"
+    ) in repr(found)
     assert tv.verify_parallel(plain, tv.Megatron(tp=2), X, 1).reduced == {}
 
 
@@ -127,8 +129,9 @@ class Own(nn.Module):
 
 
 def with_own():
-    return nn.Sequential(*(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8), Own())
-                           for _ in range(3)))
+    return nn.Sequential(
+        *(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8), Own()) for _ in range(3))
+    )
 
 
 def mean(y):
@@ -148,10 +151,20 @@ def test_a_module_with_an_autograd_function_stays_whole_as_advised():
 
 def mixtral(implementation="eager"):
     transformers, config = foreign._family("Mixtral")
-    model = transformers.MixtralForCausalLM(config(
-        num_hidden_layers=2, hidden_size=32, num_attention_heads=4, num_key_value_heads=4,
-        intermediate_size=48, vocab_size=20, max_position_embeddings=8, num_local_experts=4,
-        num_experts_per_tok=2, **foreign.COMMON))
+    model = transformers.MixtralForCausalLM(
+        config(
+            num_hidden_layers=2,
+            hidden_size=32,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+            intermediate_size=48,
+            vocab_size=20,
+            max_position_embeddings=8,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            **foreign.COMMON,
+        )
+    )
     model.set_experts_implementation(implementation)
     return model
 
@@ -173,14 +186,27 @@ def test_experts_that_depend_on_values(monkeypatch):
     monkeypatch.setattr(experts, "shape", lambda self, x, *others: x.shape, raising=False)
     assert tv.parallelize(mixtral(), pipe, foreign.tokens(8), **how).report.partition.stages
     with pytest.raises(ValueError, match=r"does not run in float64.*implementation..eager"):
-        tv.verify_parallel(lambda: mixtral("grouped_mm"), tv.AxoNN(2, 1, 1, 1),
-                           foreign.tokens(8), easy=True)
+        tv.verify_parallel(
+            lambda: mixtral("grouped_mm"), tv.AxoNN(2, 1, 1, 1), foreign.tokens(8), easy=True
+        )
 
 
-@pytest.mark.parametrize("wrong", [
-    {"first": 3}, {"first": [1]}, {"first": ""}, {"second": None}, {"second": ["*.b"]},
-    {"divide": 4}, {"owner": [None]}, {"name": 3}, {"kind": []}, {"fused": 3},
-    *({"kind": "attention", "heads": value} for value in (10**40, 2.5, True, -1, " "))])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"first": 3},
+        {"first": [1]},
+        {"first": ""},
+        {"second": None},
+        {"second": ["*.b"]},
+        {"divide": 4},
+        {"owner": [None]},
+        {"name": 3},
+        {"kind": []},
+        {"fused": 3},
+        *({"kind": "attention", "heads": value} for value in (10**40, 2.5, True, -1, " ")),
+    ],
+)
 def test_a_wrong_pair_is_refused_at_once(wrong):
     with pytest.raises(ValueError, match=next(reversed(wrong))):
         tv.Pair(**{"first": "*.a", "second": "*.b"} | wrong)

@@ -31,10 +31,29 @@ def test_outside_of_a_world_it_is_a_plan():
 def test_table_of_a_pair():
     table = tv.parallelize(mlp(), tv.ATP(mesh=(2, 4), chunks=2)).report.to_table()
     assert table[1:] == [
-        ["0", "0", "mlp", "nn.Sequential", "32 x 16", "16 x 4", "out d1, in d2",
-         "all_reduce d2 (16) in 2 chunks", "all_gather d2 (16), all_reduce d1 (4)"],
-        ["0", "2", "mlp", "nn.Sequential", "16 x 32", "4 x 16", "out d2, in d1",
-         "all_reduce d1 (4) in 2 chunks, all_gather d2 (16)", "all_reduce d2 (16)"]]
+        [
+            "0",
+            "0",
+            "mlp",
+            "nn.Sequential",
+            "32 x 16",
+            "16 x 4",
+            "out d1, in d2",
+            "all_reduce d2 (16) in 2 chunks",
+            "all_gather d2 (16), all_reduce d1 (4)",
+        ],
+        [
+            "0",
+            "2",
+            "mlp",
+            "nn.Sequential",
+            "16 x 32",
+            "4 x 16",
+            "out d2, in d1",
+            "all_reduce d1 (4) in 2 chunks, all_gather d2 (16)",
+            "all_reduce d2 (16)",
+        ],
+    ]
 
 
 def reasons(model, strategy=None, inputs=None, rules=None):
@@ -61,8 +80,10 @@ def test_what_stays_whole_has_a_reason():
 
         def forward(self, x):
             x = self.pair(x) + self.attention(x, x, x)[0] + self.norm(self.before(x))
-            q, k, v = (layer(x).unflatten(-1, (4, 4)).transpose(1, 2)
-                       for layer in (self.query, self.key, self.value))
+            q, k, v = (
+                layer(x).unflatten(-1, (4, 4)).transpose(1, 2)
+                for layer in (self.query, self.key, self.value)
+            )
             x = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
             x = x + self.even(self.odd(x).relu()) + self.normed(self.hooked(x))
             return self.head(nn.functional.linear(x, self.raw.weight))
@@ -71,27 +92,35 @@ def test_what_stays_whole_has_a_reason():
     attention = "its output goes to attention: a rule with kind='attention' and heads splits it"
     assert why == {
         "attention.out_proj": "nn.MultiheadAttention reads its weight without calling it",
-        "query": attention, "key": attention, "value": attention,
+        "query": attention,
+        "key": attention,
+        "value": attention,
         "before": "its output goes to layer_norm",
-        **dict.fromkeys(["odd", "even"], "width=33 does not split evenly over d1=2: use d1=1 or 3, "
-                                         "or width=32 or 34"),
+        **dict.fromkeys(
+            ["odd", "even"],
+            "width=33 does not split evenly over d1=2: use d1=1 or 3, or width=32 or 34",
+        ),
         "unused": "the forward of example_inputs does not use it",
         "hooked": "it has hooks of its own",
         "normed": "module type ParametrizedLinear is not known",
         "raw": "its weight is read without a call of the layer",
-        "head": "its weight is tied to embed.weight"}
+        "head": "its weight is tied to embed.weight",
+    }
 
 
-@pytest.mark.parametrize("forward", [
-    lambda m, x: m.b(m.a(x).relu()) + m.a(x).sum(),      # used twice
-    lambda m, x: (lambda h: m.b(h.relu()) + h)(m.a(x)),  # seen from outside
-    lambda m, x: (lambda h: m.b(h) + h)(m.a(x).relu()),
-    lambda m, x: m.b(m.a(x).softmax(-1)),                # mixes features
-    lambda m, x: m.b(m.a(x) * m.scale),                  # a parameter would see a part only
-    lambda m, x: m.b(m.a(x) * x[..., :1]),               # so would the input's gradient
-    lambda m, x: m.b(m.a(x).relu()).mean() * m.a(x),
-    lambda m, x: m.b(m.a(x).flip(-1)),
-])
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: m.b(m.a(x).relu()) + m.a(x).sum(),  # used twice
+        lambda m, x: (lambda h: m.b(h.relu()) + h)(m.a(x)),  # seen from outside
+        lambda m, x: (lambda h: m.b(h) + h)(m.a(x).relu()),
+        lambda m, x: m.b(m.a(x).softmax(-1)),  # mixes features
+        lambda m, x: m.b(m.a(x) * m.scale),  # a parameter would see a part only
+        lambda m, x: m.b(m.a(x) * x[..., :1]),  # so would the input's gradient
+        lambda m, x: m.b(m.a(x).relu()).mean() * m.a(x),
+        lambda m, x: m.b(m.a(x).flip(-1)),
+    ],
+)
 def test_no_pair_where_features_meet(forward):
     class Model(nn.Module):
         def __init__(self):
@@ -115,8 +144,9 @@ def test_where_export_fails_rules_remain(capfd):
         def forward(self, x):
             return self.other(self.down(self.up(x).relu()) if float(x.detach().sum()) > 0 else x)
 
-    planned = tv.parallelize(Model(), tv.ATP(mesh=(2, 2)), torch.ones(2, 8),
-                             rules={"first": "up", "second": "down"})
+    planned = tv.parallelize(
+        Model(), tv.ATP(mesh=(2, 2)), torch.ones(2, 8), rules={"first": "up", "second": "down"}
+    )
     assert [pair.found for pair in planned.report.pairs] == ["your rule", "nn.Sequential"]
     assert planned.report.notes[-1].startswith("torch.export could not follow the model")
     assert capfd.readouterr() == ("", "")
@@ -125,47 +155,65 @@ def test_where_export_fails_rules_remain(capfd):
 def test_a_layer_used_in_two_places_may_have_two_partners():
     a, b = nn.Linear(8, 8), nn.Linear(8, 8)
     for model, why in (
-            (nn.Sequential(a, nn.ReLU(), b, nn.LayerNorm(8), a, nn.LayerNorm(8)), "layer_norm, l"),
-            (nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), b, nn.ReLU(), a), "linear, output")):
-        for inputs, said in ((None, "it or its partner is in several places of the model"),
-                             (torch.ones(2, 8), f"its output goes to {why}")):
+        (nn.Sequential(a, nn.ReLU(), b, nn.LayerNorm(8), a, nn.LayerNorm(8)), "layer_norm, l"),
+        (nn.Sequential(a, nn.ReLU(), b, nn.ReLU(), b, nn.ReLU(), a), "linear, output"),
+    ):
+        for inputs, said in (
+            (None, "it or its partner is in several places of the model"),
+            (torch.ones(2, 8), f"its output goes to {why}"),
+        ):
             with pytest.raises(ValueError, match=f"be split: 0: {said}"):
                 tv.parallelize(model, tv.ATP(), inputs)
 
 
 # -- errors ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("strategy, message", [
-    (tv.Megatron(tp=2, sp=True), "sp=True is not possible here: between pairs"),
-    (tv.ATP(sp=True), "sp=True is not possible here: between pairs"),
-    (tv.ATP(chunks=2, chunking="pipelined"), "chunking='pipelined' needs to know"),
-    (tv.DataParallel(dp=2), "wrap the result: torch.nn.parallel.DistributedDataParallel"),
-    (tv.Megatron(tp=2) * tv.DataParallel(dp=2), r"parallelize\(model, Megatron\(tp=2\), mesh=mesh"),
-    ("ATP", r"parallelize works with ATP\(...\), Megatron\(...\) and AxoNN\(...\), not 'ATP'"),
-])
+@pytest.mark.parametrize(
+    "strategy, message",
+    [
+        (tv.Megatron(tp=2, sp=True), "sp=True is not possible here: between pairs"),
+        (tv.ATP(sp=True), "sp=True is not possible here: between pairs"),
+        (tv.ATP(chunks=2, chunking="pipelined"), "chunking='pipelined' needs to know"),
+        (tv.DataParallel(dp=2), "wrap the result: torch.nn.parallel.DistributedDataParallel"),
+        (
+            tv.Megatron(tp=2) * tv.DataParallel(dp=2),
+            r"parallelize\(model, Megatron\(tp=2\), mesh=mesh",
+        ),
+        ("ATP", r"parallelize works with ATP\(...\), Megatron\(...\) and AxoNN\(...\), not 'ATP'"),
+    ],
+)
 def test_strategies_that_cannot_be(strategy, message):
     with pytest.raises(ValueError, match=message):
         tv.parallelize(mlp(), strategy)
 
 
-@pytest.mark.parametrize("rules, message", [
-    ({"first": "*.up"}, r"rule {'first': '\*.up'}: use .* or a dict with first, second"),
-    ({"first": "*.up", "second": "*.down"}, r"matches nothing; linear layers are 0, 2$"),
-    ({"first": "*.up", "second": "down"}, "with equally many"),
-    ({"first": "0", "second": "2", "sort": 1}, "or a dict with first, second and perhaps kind"),
-    ({"first": "0", "second": "2", "kind": "moe"}, "kind='moe' is not possible: use 'mlp' or"),
-    ({"first": "0", "second": "2", "kind": "attention"}, "needs one of them"),
-    ({"first": "0", "second": "2", "heads": 4}, "'mlp' none"),
-    ({"first": "0", "second": "2", "fused": "yes"}, "fused='yes' is not possible"),
-    ({"first": "0", "second": "1"}, "2: no rule names it.*1: module type GELU is not known"),
-    ({"first": "0", "second": "0"}, "0: it is in two pairs"),
-    ({"first": "0", "second": "2", "kind": "attention", "heads": 3},
-     "in_features=32 does not split evenly over heads=3: use heads=2 or 4"),
-    ({"first": "0", "second": "2", "kind": "attention", "heads": "n"}, "heads='n' gives None"),
-    ({"first": "0", "second": "2", "kind": "attention", "heads": 1},
-     "heads=1 does not split evenly over d1=2: use d1=1, or heads=2"),
-    ({"first": "0", "second": "2", "kind": "attention", "heads": 4, "divide": "n"},
-     "the model has no number 'n' to divide"),
-])
+@pytest.mark.parametrize(
+    "rules, message",
+    [
+        ({"first": "*.up"}, r"rule {'first': '\*.up'}: use .* or a dict with first, second"),
+        ({"first": "*.up", "second": "*.down"}, r"matches nothing; linear layers are 0, 2$"),
+        ({"first": "*.up", "second": "down"}, "with equally many"),
+        ({"first": "0", "second": "2", "sort": 1}, "or a dict with first, second and perhaps kind"),
+        ({"first": "0", "second": "2", "kind": "moe"}, "kind='moe' is not possible: use 'mlp' or"),
+        ({"first": "0", "second": "2", "kind": "attention"}, "needs one of them"),
+        ({"first": "0", "second": "2", "heads": 4}, "'mlp' none"),
+        ({"first": "0", "second": "2", "fused": "yes"}, "fused='yes' is not possible"),
+        ({"first": "0", "second": "1"}, "2: no rule names it.*1: module type GELU is not known"),
+        ({"first": "0", "second": "0"}, "0: it is in two pairs"),
+        (
+            {"first": "0", "second": "2", "kind": "attention", "heads": 3},
+            "in_features=32 does not split evenly over heads=3: use heads=2 or 4",
+        ),
+        ({"first": "0", "second": "2", "kind": "attention", "heads": "n"}, "heads='n' gives None"),
+        (
+            {"first": "0", "second": "2", "kind": "attention", "heads": 1},
+            "heads=1 does not split evenly over d1=2: use d1=1, or heads=2",
+        ),
+        (
+            {"first": "0", "second": "2", "kind": "attention", "heads": 4, "divide": "n"},
+            "the model has no number 'n' to divide",
+        ),
+    ],
+)
 def test_rules_that_cannot_be(rules, message):
     with pytest.raises((ValueError, TypeError), match=message):
         tv.parallelize(mlp(), tv.ATP(mesh=(2, 2)), rules=rules)
@@ -182,12 +230,18 @@ def test_nothing_to_split():
 
 def test_other_parameters_near_a_users_pair_are_noted():
     model = foreign.Gated()
-    notes = tv.parallelize(model, tv.ATP(), rules=[
-        {"first": ["gate", "value"], "second": "back"}]).report.notes
+    notes = tv.parallelize(
+        model, tv.ATP(), rules=[{"first": ["gate", "value"], "second": "back"}]
+    ).report.notes
     assert notes[0].startswith("the model has parameters beside those of your rule's layers (last.")
     one = nn.Sequential(mlp(), nn.LayerNorm(16))
-    assert not [note for note in tv.parallelize(one, tv.ATP(), torch.ones(2, 16), rules=[
-        {"first": "*.0", "second": "*.2"}]).report.notes if "beside" in note]
+    assert not [
+        note
+        for note in tv.parallelize(
+            one, tv.ATP(), torch.ones(2, 16), rules=[{"first": "*.0", "second": "*.2"}]
+        ).report.notes
+        if "beside" in note
+    ]
 
 
 def test_every_known_rule_has_an_owner():

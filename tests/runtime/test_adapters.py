@@ -20,16 +20,20 @@ def _late():
 
 @pytest.mark.parametrize("backend", ["gloo", "tpviz"])
 def test_monitored_barrier_names_the_rank_that_does_not_come(backend):
-    assert "Rank 1 failed to pass monitoredBarrier" in tv.launch(
-        _late, world_size=2, backend=backend)[0]
+    assert (
+        "Rank 1 failed to pass monitoredBarrier"
+        in tv.launch(_late, world_size=2, backend=backend)[0]
+    )
 
 
 def _asked():
     from tpviz.runtime.backend import is_recorded
 
     group = dist.new_group()
-    return [(str(dist.get_backend(g)), dist.get_backend(g) is dist.Backend.GLOO, is_recorded(g))
-            for g in (None, group)]
+    return [
+        (str(dist.get_backend(g)), dist.get_backend(g) is dist.Backend.GLOO, is_recorded(g))
+        for g in (None, group)
+    ]
 
 
 def test_get_backend_says_what_moves_the_bytes():

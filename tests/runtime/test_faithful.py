@@ -11,8 +11,13 @@ from tpviz.trace import Event
 from tpviz.trace.faithful import is_faithful, unfaithful
 
 FAST = tv.clusters.nvlink_pairs(pairs=1)  # at full speed: nothing here is as quick
-LATE = {"seconds": 0.3, "share": 0.3, "share_of_communication": 0.0, "behind": 0.1,
-        "events": ["mm (300.0 ms)"]}
+LATE = {
+    "seconds": 0.3,
+    "share": 0.3,
+    "share_of_communication": 0.0,
+    "behind": 0.1,
+    "events": ["mm (300.0 ms)"],
+}
 
 
 def trace(**meta):
@@ -26,23 +31,30 @@ def quietly_merged(*traces):
         return tv.Trace.merge(traces)
 
 
-@pytest.mark.parametrize("share, of_communication, words", [
-    (0.02, 0.03, ""),
-    (0.3, 0.0, "30 % of the step"),
-    (0.0, 0.04, "4 % of the communication"),
-    (0.3, 0.04, "30 % of the step"),
-])
+@pytest.mark.parametrize(
+    "share, of_communication, words",
+    [
+        (0.02, 0.03, ""),
+        (0.3, 0.0, "30 % of the step"),
+        (0.0, 0.04, "4 % of the communication"),
+        (0.3, 0.04, "30 % of the step"),
+    ],
+)
 def test_one_rule_decides_and_speaks(share, of_communication, words):
     late = LATE | {"share": share, "share_of_communication": of_communication}
     assert is_faithful(late) == (words == "")
     assert words in unfaithful(late) and bool(unfaithful(late)) == bool(words)
     assert trace(late=late).badge == (
-        f"emulated, not faithful ({words} late)" if words else "emulated")
+        f"emulated, not faithful ({words} late)" if words else "emulated"
+    )
 
 
 def test_merging_takes_the_worst_of_the_ranks_and_warns_once_in_the_caller():
-    parts = [trace(late=LATE), trace(late=LATE | {"seconds": 0.2, "share": 0.4, "behind": 0.7}),
-             trace(late=LATE | {"seconds": 0.1, "share_of_communication": 0.5})]
+    parts = [
+        trace(late=LATE),
+        trace(late=LATE | {"seconds": 0.2, "share": 0.4, "behind": 0.7}),
+        trace(late=LATE | {"seconds": 0.1, "share_of_communication": 0.5}),
+    ]
     with pytest.warns(UserWarning, match="not faithful.*Slower motion helps") as seen:
         merged = tv.Trace.merge(parts)
     assert [warning.filename for warning in seen] == [__file__]

@@ -111,8 +111,11 @@ def run():
             script.end()
 
 
-@pytest.mark.parametrize("interrupt", ["os.kill(os.getpid(), signal.SIGINT); time.sleep(0.1)",
-                                       "raise KeyboardInterrupt"], ids=["signal", "raised"])
+@pytest.mark.parametrize(
+    "interrupt",
+    ["os.kill(os.getpid(), signal.SIGINT); time.sleep(0.1)", "raise KeyboardInterrupt"],
+    ids=["signal", "raised"],
+)
 def test_an_interrupt_between_a_fork_and_its_process_id(run, interrupt):
     """Raised, it leaves a rank that nobody knows, whose folder is gone: nothing is heard of it."""
     assert run(BETWEEN.replace("{interrupt}", interrupt)) == ["survived"]

@@ -63,8 +63,11 @@ def test_a_folder_in_which_a_socket_has_too_long_a_path(monkeypatch):
             if path == longest:
                 server._check_socket(path)
                 Listener(family="AF_UNIX").close()
-        with pytest.raises(RuntimeError, match=r"xx, whose path would have 108 bytes; at most 107 "
-                                               r"are possible\. Set TMPDIR .* shorter by 1 or"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"xx, whose path would have 108 bytes; at most 107 "
+            r"are possible\. Set TMPDIR .* shorter by 1 or",
+        ):
             server.ensure()
         with pytest.raises(OSError, match="too long"):
             Listener(family="AF_UNIX")
@@ -93,8 +96,12 @@ def test_what_cannot_be_sent_is_named():
     cell = {"__name__": "__main__", "lock": lock}
     exec("def helper():\n    lock.acquire()\ndef work():\n    helper()\n", cell)
     cases = [
-        ((cell["work"],), {}, r"work cannot be sent.*variable 'lock', of type _thread.lock, used "
-                              r"by helper\(\), cannot be pickled"),
+        (
+            (cell["work"],),
+            {},
+            r"work cannot be sent.*variable 'lock', of type _thread.lock, used "
+            r"by helper\(\), cannot be pickled",
+        ),
         ((lambda: lock,), {}, "variable 'lock', of type _thread.lock"),
         ((print, 1, lock), {}, "positional argument 1, of type _thread.lock"),
         ((print,), {"end": lock}, "argument 'end', of type _thread.lock"),

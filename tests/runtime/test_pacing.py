@@ -151,8 +151,9 @@ def test_messages_join_sender_and_receiver():
     assert apart < 2e-3
 
 
-@pytest.mark.parametrize("peer", [peers.DTensorTP(tp=2), peers.FSDP2(dp=2), peers.DDP(dp=2)],
-                         ids=repr)
+@pytest.mark.parametrize(
+    "peer", [peers.DTensorTP(tp=2), peers.FSDP2(dp=2), peers.DDP(dp=2)], ids=repr
+)
 def test_programs_that_know_nothing_of_tpviz_are_paced(peer):
     w = tv.GPT(hidden=32, vocab=64, batch=2)
     with warnings.catch_warnings():
@@ -173,10 +174,13 @@ def test_faults_are_emulated_too():
     box = BOX.scale_model(slow_motion=0.2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trace = tv.run(strategy, w, box, steps=1, memory=False,
-                       faults=tv.Faults(stragglers={1: 3.0}))
-    sums = [(k["end"] - k["start"]).sum()
-            for k in (trace.select(kind="compute", rank=r) for r in (0, 1))]
+        trace = tv.run(
+            strategy, w, box, steps=1, memory=False, faults=tv.Faults(stragglers={1: 3.0})
+        )
+    sums = [
+        (k["end"] - k["start"]).sum()
+        for k in (trace.select(kind="compute", rank=r) for r in (0, 1))
+    ]
     assert sums[1] > 2 * sums[0]
 
 
@@ -274,8 +278,9 @@ def test_a_message_from_anyone():
     assert tv.launch(from_anyone, None, world_size=2)[0] == 1
 
 
-@pytest.mark.parametrize("bad", [{"cluster": "x"}, {"cluster": BOX, "faults": {0: 2}},
-                                 {"faults": tv.Faults()}])
+@pytest.mark.parametrize(
+    "bad", [{"cluster": "x"}, {"cluster": BOX, "faults": {0: 2}}, {"faults": tv.Faults()}]
+)
 def test_record_checks_what_it_is_given(bad):
     with pytest.raises(ValueError, match="give a"):
         tv.record(**bad)

@@ -106,6 +106,7 @@ def test_collectives_that_nobody_waits_for_harm_no_later_job():
 
 def _never_waits():
     import torch.distributed as dist
+
     mesh = tv.Mesh({"d1": 2, "d2": 2}).device_mesh()
     with tv.record() as rec:
         for axis in ("d1", "d2") * 3:

@@ -10,8 +10,12 @@ SMALL = tv.GPT(layers=2, hidden=32, heads=8, seq=8, batch=32, vocab=32)
 
 def grids(*counts):
     """Every (x, y, z, data) of so many ranks, powers of two up to 8."""
-    return [(x, y, z, n // (x * y * z)) for n in counts
-            for x, y, z in product((1, 2, 4, 8), repeat=3) if n % (x * y * z) == 0]
+    return [
+        (x, y, z, n // (x * y * z))
+        for n in counts
+        for x, y, z in product((1, 2, 4, 8), repeat=3)
+        if n % (x * y * z) == 0
+    ]
 
 
 def axonn(grid, **knobs):

@@ -103,12 +103,18 @@ def _torchs(make):
 
 
 MODELS = {
-    "gpt2": (foreign.gpt2, words), "llama": (lambda: foreign.llama(kv=4), words),
-    "opt": (foreign.opt, words), "bert": (foreign.bert, words),
+    "gpt2": (foreign.gpt2, words),
+    "llama": (lambda: foreign.llama(kv=4), words),
+    "opt": (foreign.opt, words),
+    "bert": (foreign.bert, words),
     "encoder": (lambda: _torchs(foreign.encoder), lambda: (vectors(2, 5, 16),)),
-    "transformer": (lambda: _torchs(lambda: nn.Transformer(16, 4, 2, 2, 32, batch_first=True)),
-                    lambda: (vectors(2, 5, 16), vectors(2, 4, 16).cos())),
-    "mlp": (foreign.Gated, lambda: (vectors(3, 8),)), "odd": (Odd, odd_inputs)}
+    "transformer": (
+        lambda: _torchs(lambda: nn.Transformer(16, 4, 2, 2, 32, batch_first=True)),
+        lambda: (vectors(2, 5, 16), vectors(2, 4, 16).cos()),
+    ),
+    "mlp": (foreign.Gated, lambda: (vectors(3, 8),)),
+    "odd": (Odd, odd_inputs),
+}
 
 
 @cache
@@ -160,8 +166,9 @@ def chained(partition, model, inputs, in_parts=False):
     values = ()
     for stage, part in zip(stages, partition.stages):
         assert [(tuple(v.shape), v.dtype) for v in values] == [m[1:3] for m in part.receives]
-        received.append([v.detach().requires_grad_(m.trained)
-                         for v, m in zip(values, part.receives)])
+        received.append(
+            [v.detach().requires_grad_(m.trained) for v, m in zip(values, part.receives)]
+        )
         own = {name: named[name] for name in part.inputs}
         values = run(stage, received[-1], own, in_parts)
         sent.append(values)

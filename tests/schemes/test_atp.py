@@ -15,14 +15,23 @@ MESHES = [(d1, n // d1) for n in (1, 2, 4, 8) for d1 in (1, 2, 4, 8) if n % d1 =
 ORDERS = ("column", "row")
 # The whole product of these is in bench/sweep_atp.py; here every mesh meets a part of the knobs.
 KNOBS = [
-    {}, {"attention": "A1"}, {"sp": True}, {"chunks": 2}, {"chunks": 8, "sp": True},
-    {"norm": "L2"}, {"attention": "A1", "sp": True, "chunks": 4},
-    {"chunks": 4, "chunking": "pipelined"}, {"chunks": 32, "chunking": "tokens"},
+    {},
+    {"attention": "A1"},
+    {"sp": True},
+    {"chunks": 2},
+    {"chunks": 8, "sp": True},
+    {"norm": "L2"},
+    {"attention": "A1", "sp": True, "chunks": 4},
+    {"chunks": 4, "chunking": "pipelined"},
+    {"chunks": 32, "chunking": "tokens"},
     {"norm": "L2", "sp": True, "attention": "A1"},
 ]
 PLACES = [(mesh, order) for mesh in MESHES for order in ORDERS]
-CASES = [(*place, KNOBS[(3 * k + step) % len(KNOBS)], (TINY, UNTIED)[step % 2])
-         for k, place in enumerate(PLACES) for step in ((k // 2) % 2,)]
+CASES = [
+    (*place, KNOBS[(3 * k + step) % len(KNOBS)], (TINY, UNTIED)[step % 2])
+    for k, place in enumerate(PLACES)
+    for step in ((k // 2) % 2,)
+]
 
 
 def atp_id(value):
@@ -43,8 +52,11 @@ def test_any_number_of_chunks(chunks):
 INSIDE = [{}, {"sp": True}, {"chunks": 4}, {"norm": "L2"}]
 
 
-@pytest.mark.parametrize("zero, knobs", [(zero, INSIDE[(zero + k) % 4]) for zero in range(4)
-                                         for k in range(2)], ids=atp_id)
+@pytest.mark.parametrize(
+    "zero, knobs",
+    [(zero, INSIDE[(zero + k) % 4]) for zero in range(4) for k in range(2)],
+    ids=atp_id,
+)
 def test_inside_data_parallelism(zero, knobs):
     order = ORDERS[zero % 2]
     data = tv.DataParallel(dp=2, zero=zero, bucket_mb=0.01)
@@ -61,6 +73,7 @@ def test_odd_sizes_and_three_steps():
 def test_chunks_change_no_number(chunking):
     """A row of a product is summed in the same order whatever rows are beside it; the pipeline
     computes GELU a second time."""
+
     def losses(**knobs):
         trace = tv.run(tv.ATP(mesh=(2, 2), **knobs), TINY, steps=2, progress=False)
         return trace.meta["losses"]
@@ -69,8 +82,15 @@ def test_chunks_change_no_number(chunking):
 
 
 # -- what is sent --------------------------------------------------------------------------------
-TABLE = {(8, 1): (7, 0), (4, 2): (3, 3), (2, 4): (1, 9), (1, 8): (0, 21), (4, 1): (6, 0),
-         (2, 2): (2, 6), (1, 4): (0, 18)}
+TABLE = {
+    (8, 1): (7, 0),
+    (4, 2): (3, 3),
+    (2, 4): (1, 9),
+    (1, 8): (0, 21),
+    (4, 1): (6, 0),
+    (2, 2): (2, 6),
+    (1, 4): (0, 18),
+}
 """Elements on the wire per rank and block, in b s h: over d1, over d2 (order column, A1 and A3)."""
 
 
@@ -92,8 +112,9 @@ def test_volumes_of_a_block(mesh, order, attention):
     if turn in (0, 3):
         ways.append(lambda w: tv.capture(strategy, w).trace(0).ledger())
     if turn == 0:
-        ways.append(lambda w: tv.run(strategy, w, steps=1, memory=False, progress=False).ledger(
-            step=0))
+        ways.append(
+            lambda w: tv.run(strategy, w, steps=1, memory=False, progress=False).ledger(step=0)
+        )
     for way in ways:
         whole, more = way(w), way(deeper)
 
@@ -118,8 +139,11 @@ def test_ledgers_of_run_and_capture_are_the_formulas():
 def test_ledger_of_one_layer_and_any_ratio(ratio, dtype):
     """With an MLP as wide as the stream, down has the sizes of out, but gathers nothing."""
     w = replace(UNTIED, layers=1, mlp_ratio=ratio, dtype=dtype)
-    for strategy in (tv.ATP(mesh=(2, 2)), tv.ATP(mesh=(2, 4), order="row", norm="L2"),
-                     tv.ATP(mesh=(1, 4), chunks=4, chunking="pipelined")):
+    for strategy in (
+        tv.ATP(mesh=(2, 2)),
+        tv.ATP(mesh=(2, 4), order="row", norm="L2"),
+        tv.ATP(mesh=(1, 4), chunks=4, chunking="pipelined"),
+    ):
         assert tv.capture(strategy, w).trace(0).ledger() == strategy.ledger(w)
 
 
@@ -152,8 +176,12 @@ def test_released_norm_gathers_four_times_a_block():
 
 def test_chunks_are_labelled():
     trace = tv.capture(tv.ATP(mesh=(2, 2), chunks=4), TINY).trace(0)
-    for layer, axis in (("attention.qkv", "d2"), ("attention.out", "d1"), ("mlp.up", "d2"),
-                        ("mlp.down", "d1")):
+    for layer, axis in (
+        ("attention.qkv", "d2"),
+        ("attention.out", "d1"),
+        ("mlp.up", "d2"),
+        ("mlp.down", "d1"),
+    ):
         found = trace.select(kind="comm", layer=f"blocks.0.{layer}", phase="forward", axis=axis)
         assert [c for c in found["chunk"].tolist() if c >= 0] == [0, 1, 2, 3]
 
@@ -161,6 +189,7 @@ def test_chunks_are_labelled():
 def test_ownership_names_what_a_rank_holds():
     from tpviz.figures.mesh import mesh_scene
     from tpviz.schemes.ownership import local_shapes, ownership
+
     strategy = tv.ATP(mesh=(2, 4))
     rows = ownership(strategy, TINY)
     notation = {r["name"].removeprefix("blocks.1."): r["notation"] for r in rows}
@@ -170,8 +199,11 @@ def test_ownership_names_what_a_rank_holds():
     held = local_shapes(strategy, TINY)
     assert held["blocks.0.attention.qkv.weight"] == (24, 4)
     assert held["blocks.0.attention.qkv.bias"] == (6,) and held["embed.token.weight"] == (16, 4)
-    bias = next(p for p in mesh_scene(tv.Mesh(strategy.axes), rows)["parameters"]
-                if p["name"] == "blocks.0.attention.qkv.bias")
+    bias = next(
+        p
+        for p in mesh_scene(tv.Mesh(strategy.axes), rows)["parameters"]
+        if p["name"] == "blocks.0.attention.qkv.bias"
+    )
     places = [bias["blocks"][k]["box"][0] for k in bias["block_of"]]
     assert places == [rank / 8 for rank in range(8)]  # rank (i, j) has block 4 i + j
 
@@ -180,7 +212,11 @@ def test_ownership_names_what_a_rank_holds():
 def test_the_papers_space():
     w = replace(TINY, heads=8)
     assert [(s.mesh, s.order) for s in tv.ATP.meshes(w, 4)] == [
-        ((4, 1), "column"), ((2, 2), "column"), ((2, 2), "row"), ((1, 4), "column")]
+        ((4, 1), "column"),
+        ((2, 2), "column"),
+        ((2, 2), "row"),
+        ((1, 4), "column"),
+    ]
     assert [s.mesh for s in tv.ATP.meshes(w, 1)] == [(1, 1)]
     assert {s.attention for s in tv.ATP.meshes(replace(w, heads=4), 8)} == {"A1"}
     assert len(list(tv.ATP.meshes(w, 1024))) == 2 * 11 - 2
@@ -190,42 +226,89 @@ def test_the_papers_space():
 
 
 # -- bad input -----------------------------------------------------------------------------------
-@pytest.mark.parametrize("knobs, change, message", [
-    ({"mesh": (4, 4)}, {}, "heads=8 does not split evenly over d1*d2=16: use d1*d2=8, or heads=16; "
-     "or attention='A1'"),
-    ({"mesh": (16, 1), "attention": "A1"}, {},
-     "heads=8 does not split evenly over d1=16: use d1=8, or heads=16"),
-    ({"mesh": (3, 1)}, {}, "heads=8 does not split evenly over d1*d2=3: use d1*d2=2 or 4"),
-    ({"mesh": (2, 3), "attention": "A1"}, {},
-     "hidden=16 does not split evenly over d2=3: use d2=2 or 4, or hidden=24"),
-    ({"mesh": (4, 2), "order": "row"}, {"vocab": 33},
-     "vocab=33 does not split evenly over d2=2: use d2=1, or vocab=32 or 34"),
-    ({"mesh": (2, 2), "sp": True}, {"seq": 9},
-     "seq=9 does not split evenly over d1=2: use d1=1, or seq=8 or 10"),
-    ({"chunks": 3}, {}, "batch=8 does not split evenly over chunks=3: use chunks=2 or 4, or "
-     "batch=6 or 9"),
-    ({"chunks": 16}, {}, "batch=8 does not split evenly over chunks=16: use chunks=8, or batch=16"),
-    ({"chunks": 3, "chunking": "tokens"}, {}, "batch * seq=64 does not split evenly over chunks=3: "
-     "use chunks=2 or 4, or batch * seq=48 or 72"),
-    ({"chunks": 2, "chunking": "tokens", "sp": True}, {}, "sp=True and chunking='tokens' are not "
-     "possible together: use chunking='batch', or sp=False"),
-], ids=str)
+@pytest.mark.parametrize(
+    "knobs, change, message",
+    [
+        (
+            {"mesh": (4, 4)},
+            {},
+            "heads=8 does not split evenly over d1*d2=16: use d1*d2=8, or heads=16; "
+            "or attention='A1'",
+        ),
+        (
+            {"mesh": (16, 1), "attention": "A1"},
+            {},
+            "heads=8 does not split evenly over d1=16: use d1=8, or heads=16",
+        ),
+        ({"mesh": (3, 1)}, {}, "heads=8 does not split evenly over d1*d2=3: use d1*d2=2 or 4"),
+        (
+            {"mesh": (2, 3), "attention": "A1"},
+            {},
+            "hidden=16 does not split evenly over d2=3: use d2=2 or 4, or hidden=24",
+        ),
+        (
+            {"mesh": (4, 2), "order": "row"},
+            {"vocab": 33},
+            "vocab=33 does not split evenly over d2=2: use d2=1, or vocab=32 or 34",
+        ),
+        (
+            {"mesh": (2, 2), "sp": True},
+            {"seq": 9},
+            "seq=9 does not split evenly over d1=2: use d1=1, or seq=8 or 10",
+        ),
+        (
+            {"chunks": 3},
+            {},
+            "batch=8 does not split evenly over chunks=3: use chunks=2 or 4, or batch=6 or 9",
+        ),
+        (
+            {"chunks": 16},
+            {},
+            "batch=8 does not split evenly over chunks=16: use chunks=8, or batch=16",
+        ),
+        (
+            {"chunks": 3, "chunking": "tokens"},
+            {},
+            "batch * seq=64 does not split evenly over chunks=3: "
+            "use chunks=2 or 4, or batch * seq=48 or 72",
+        ),
+        (
+            {"chunks": 2, "chunking": "tokens", "sp": True},
+            {},
+            "sp=True and chunking='tokens' are not "
+            "possible together: use chunking='batch', or sp=False",
+        ),
+    ],
+    ids=str,
+)
 def test_sizes_that_do_not_fit_are_named(knobs, change, message):
     workload, strategy = replace(TINY, **change), tv.ATP(**knobs)
-    for ask in (strategy.check, strategy.ledger, lambda w: tv.run(strategy, w),
-                lambda w: tv.verify(strategy, w)):
+    for ask in (
+        strategy.check,
+        strategy.ledger,
+        lambda w: tv.run(strategy, w),
+        lambda w: tv.verify(strategy, w),
+    ):
         with pytest.raises(ValueError) as error:
             ask(workload)
         assert str(error.value) == message
 
 
 @given(
-    st.sampled_from([1, 2, 3, 4, 6, 8]), st.sampled_from([1, 2, 3, 5, 8]),
-    st.sampled_from([4, 6, 9]), st.sampled_from([1, 3, 8]), st.sampled_from([30, 32, 33]),
-    st.tuples(*[st.integers(1, 8)] * 2), st.sampled_from(ORDERS), st.sampled_from(["A3", "A1"]),
-    st.booleans(), st.integers(1, 8))
-def test_what_an_error_offers_is_possible(heads, size, seq, batch, vocab, mesh, order, attention,
-                                          sp, chunks):
+    st.sampled_from([1, 2, 3, 4, 6, 8]),
+    st.sampled_from([1, 2, 3, 5, 8]),
+    st.sampled_from([4, 6, 9]),
+    st.sampled_from([1, 3, 8]),
+    st.sampled_from([30, 32, 33]),
+    st.tuples(*[st.integers(1, 8)] * 2),
+    st.sampled_from(ORDERS),
+    st.sampled_from(["A3", "A1"]),
+    st.booleans(),
+    st.integers(1, 8),
+)
+def test_what_an_error_offers_is_possible(
+    heads, size, seq, batch, vocab, mesh, order, attention, sp, chunks
+):
     """Whatever value is taken, what follows is no error, or one that another knob is to blame for:
     no error about the value itself."""
     w = tv.GPT(hidden=heads * size, heads=heads, seq=seq, batch=batch, vocab=vocab)
@@ -262,8 +345,13 @@ def _clashes(strategy, w):
     """What does not divide, said once more by hand."""
     at = strategy.layout
     parts = at.i * at.s if strategy.attention == "A3" else at.i
-    bad = {"heads": w.heads % parts, "hidden": w.hidden % at.s, "vocab": w.vocab % at.i,
-           "seq": strategy.sp and w.seq % at.i, "batch": w.batch % strategy.chunks}
+    bad = {
+        "heads": w.heads % parts,
+        "hidden": w.hidden % at.s,
+        "vocab": w.vocab % at.i,
+        "seq": strategy.sp and w.seq % at.i,
+        "batch": w.batch % strategy.chunks,
+    }
     return {name for name, rest in bad.items() if rest}
 
 

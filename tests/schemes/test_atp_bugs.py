@@ -15,10 +15,19 @@ from tpviz.schemes.atp.operators import Linear
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks cannot import this file
 
 SEEDED = [(cause, layer) for cause, fault in zoo.CAUSES.items() for layer in fault.layers]
-OTHER_BYTES = {"output not summed", "gradient summed over the wrong axis", "gradient not summed",
-               "statistics of own features", "copies not summed"}
-FORWARD_IS_RIGHT = {"gradient summed over the wrong axis", "gradient not summed",
-                    "copies not summed", "loss scaled twice"}
+OTHER_BYTES = {
+    "output not summed",
+    "gradient summed over the wrong axis",
+    "gradient not summed",
+    "statistics of own features",
+    "copies not summed",
+}
+FORWARD_IS_RIGHT = {
+    "gradient summed over the wrong axis",
+    "gradient not summed",
+    "copies not summed",
+    "loss scaled twice",
+}
 
 
 def seeded(name, number=0):
@@ -59,8 +68,11 @@ def test_without_the_fault_it_is_equal(cause):
 @pytest.mark.parametrize("cause", sorted(OTHER_BYTES))
 def test_the_ledger_says_in_which_direction_bytes_are_missing(cause):
     lines = " ".join(atp_bugs.examine(zoo.seed(cause)).ledger)
-    where = {"output not summed": {"forward"}, "copies not summed": {"sync"},
-             "statistics of own features": {"forward", "backward"}}.get(cause, {"backward"})
+    where = {
+        "output not summed": {"forward"},
+        "copies not summed": {"sync"},
+        "statistics of own features": {"forward", "backward"},
+    }.get(cause, {"backward"})
     assert {phase for phase in ("forward", "backward", "sync") if f"/{phase}:" in lines} == where
 
 
@@ -90,8 +102,11 @@ def test_a_doubled_gradient_hides_from_the_losses():
     """AdamW divides by the size of the gradient, so training looks the same: only the gradients
     themselves tell."""
     found = verified(zoo.seed("loss scaled twice"), steps=3)
-    assert found.errors["losses"] < 1e-6 < max(
-        error for what, error in found.errors.items() if what.startswith("gradient "))
+    assert (
+        found.errors["losses"]
+        < 1e-6
+        < max(error for what, error in found.errors.items() if what.startswith("gradient "))
+    )
 
 
 class NotOverlapped(tv.ATP):
@@ -101,8 +116,10 @@ class NotOverlapped(tv.ATP):
         program = super().build(*args, **options)
         for layer in program.module.modules():
             if hasattr(layer, "way"):
-                layer.forward = lambda x, layer=layer: Blocking.apply(
-                    x, layer.weight, None, layer.way) + (0 if layer.bias is None else layer.bias)
+                layer.forward = lambda x, layer=layer: (
+                    Blocking.apply(x, layer.weight, None, layer.way)
+                    + (0 if layer.bias is None else layer.bias)
+                )
         return program
 
 
@@ -136,8 +153,10 @@ def test_lost_overlap_is_no_fault_to_verify_but_the_simulation_shows_it():
     assert tv.simulate(slow, zoo.WORKLOAD, cluster).step_time > predicted * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("cause, layer, words", [
-    ("gremlins", None, "gremlins"), ("q, k, v as blocks", "mlp.up", "mlp.up")])
+@pytest.mark.parametrize(
+    "cause, layer, words",
+    [("gremlins", None, "gremlins"), ("q, k, v as blocks", "mlp.up", "mlp.up")],
+)
 def test_unknown_faults_and_places_are_refused(cause, layer, words):
     with pytest.raises(ValueError, match=words):
         zoo.seed(cause, layer)

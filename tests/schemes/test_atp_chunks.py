@@ -67,15 +67,16 @@ def test_best_against_all(g, a, alpha, kappa):
         assert layer.seconds(layer.best()) == pytest.approx(min(times), rel=1e-12)
     assert layer.best((8, 2, 1)) == min((1, 2, 8), key=layer.seconds)
     near = layer.optimum * np.array([0.9, 1.1])
-    one = lambda c: max(g + (c - 1) * (1 - 1 / kappa) * (a / c + alpha) + a / c + alpha,
-                        g / c + a + c * alpha)
+    one = lambda c: max(
+        g + (c - 1) * (1 - 1 / kappa) * (a / c + alpha) + a / c + alpha, g / c + a + c * alpha
+    )
     assert all(one(layer.optimum) <= one(max(1.0, c)) + 1e-12 for c in near)
 
 
 def test_optimum_by_hand():
-    assert Layer(2.0, 100.0, 0.02).optimum == pytest.approx(10)           # sqrt(g / alpha)
-    assert Layer(100.0, 2.0, 0.02).optimum == pytest.approx(4900)         # (g - a) / alpha
-    assert Layer(100.0, 2.0, 0.02, 2.0).optimum == pytest.approx(10)      # sqrt(a / alpha)
+    assert Layer(2.0, 100.0, 0.02).optimum == pytest.approx(10)  # sqrt(g / alpha)
+    assert Layer(100.0, 2.0, 0.02).optimum == pytest.approx(4900)  # (g - a) / alpha
+    assert Layer(100.0, 2.0, 0.02, 2.0).optimum == pytest.approx(10)  # sqrt(a / alpha)
     assert Layer(8.0, 8.0, 0.5).optimum == 4
     assert Layer(1.0, 0.0, 0.5).optimum == Layer(0.0, 1.0, 0.5).optimum == 1
     assert Layer(1.0, 1.0).optimum == inf
@@ -112,12 +113,15 @@ def test_slowdown_of_a_step():
         slowdown(tv.ATP(mesh=(2, 2), chunks=2, chunking="pipelined"), w, seconds, moved, 2.0)
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda: Layer(1.0, 1.0).best(), "without latency more chunks are always better"),
-    (lambda: Layer(1.0, 1.0, 0.1).best(()), "no counts to choose from"),
-    (lambda: Layer(1.0, 1.0).seconds(0), "chunks=0 is too small"),
-    (lambda: backward(1.0, 1.0, 1.0, 0.5), "kappa=0.5 is not between 1 and 1000"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: Layer(1.0, 1.0).best(), "without latency more chunks are always better"),
+        (lambda: Layer(1.0, 1.0, 0.1).best(()), "no counts to choose from"),
+        (lambda: Layer(1.0, 1.0).seconds(0), "chunks=0 is too small"),
+        (lambda: backward(1.0, 1.0, 1.0, 0.5), "kappa=0.5 is not between 1 and 1000"),
+    ],
+)
 def test_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

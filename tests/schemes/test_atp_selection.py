@@ -26,8 +26,10 @@ def fitting(mesh, **more):
 def per_layer(strategy, w):
     """{axis: wire elements of one block} from the ledger, statistics of LayerNorm left out."""
     one, two = (strategy.ledger(replace(w, layers=layers)) for layers in (1, 2))
-    found = {axis: (two.total(axis=axis)[2] - one.total(axis=axis)[2]) / w.itemsize
-             for axis in ("d1", "d2")}
+    found = {
+        axis: (two.total(axis=axis)[2] - one.total(axis=axis)[2]) / w.itemsize
+        for axis in ("d1", "d2")
+    }
     at = strategy.layout
     if at.l1:
         numbers = 8 * w.batch * w.seq // (at.i if at.sp else 1)
@@ -53,17 +55,27 @@ def test_equation_1_is_the_ledger(mesh, order):
 
 
 @pytest.mark.parametrize("mesh", [(4, 2), (2, 4), (2, 2), (8, 1), (1, 8)], ids=str)
-@pytest.mark.parametrize("knobs", [{"norm": "L2"}, {"sp": True}, {"sp": True, "norm": "L2"},
-                                   {"chunks": 2}], ids=str)
+@pytest.mark.parametrize(
+    "knobs", [{"norm": "L2"}, {"sp": True}, {"sp": True, "norm": "L2"}, {"chunks": 2}], ids=str
+)
 def test_the_knobs_that_send_more_are_the_ledger_too(mesh, knobs):
     for order in ORDERS:
         strategy, w = tv.ATP(mesh=mesh, order=order, **knobs), fitting(mesh)
         assert wire_volume(strategy, w) == pytest.approx(per_layer(strategy, w), rel=1e-12)
 
 
-@pytest.mark.parametrize("mesh, d1, d2", [
-    ((8, 1), 7, 0), ((4, 2), 3, 3), ((2, 4), 1, 9), ((1, 8), 0, 21),
-    ((4, 1), 6, 0), ((2, 2), 2, 6), ((1, 4), 0, 18)])
+@pytest.mark.parametrize(
+    "mesh, d1, d2",
+    [
+        ((8, 1), 7, 0),
+        ((4, 2), 3, 3),
+        ((2, 4), 1, 9),
+        ((1, 8), 0, 21),
+        ((4, 1), 6, 0),
+        ((2, 2), 2, 6),
+        ((1, 4), 0, 18),
+    ],
+)
 def test_the_table_of_volumes(mesh, d1, d2):
     """In units of B s h, forward and backward; the row order has the axes exchanged."""
     unit = WIDE.batch * WIDE.seq * WIDE.hidden
@@ -93,12 +105,21 @@ def test_the_released_norm_makes_it_worse_than_one_axis():
 
 
 # -- times -------------------------------------------------------------------------------------
-@pytest.mark.parametrize("mesh, order, ring, milliseconds", [
-    ((8, 1), "column", 17e9, 82.9), ((8, 1), "column", 32e9, 44.0),
-    ((4, 2), "column", 17e9, 38.4), ((4, 2), "column", 32e9, 38.4),
-    ((2, 4), "row", 17e9, 71.1), ((2, 4), "row", 32e9, 54.4),
-    ((4, 2), "row", 17e9, 107.5), ((4, 2), "row", 32e9, 107.5),
-    ((2, 4), "column", 17e9, 118.4), ((2, 4), "column", 32e9, 68.5)])
+@pytest.mark.parametrize(
+    "mesh, order, ring, milliseconds",
+    [
+        ((8, 1), "column", 17e9, 82.9),
+        ((8, 1), "column", 32e9, 44.0),
+        ((4, 2), "column", 17e9, 38.4),
+        ((4, 2), "column", 32e9, 38.4),
+        ((2, 4), "row", 17e9, 71.1),
+        ((2, 4), "row", 32e9, 54.4),
+        ((4, 2), "row", 17e9, 107.5),
+        ((4, 2), "row", 32e9, 107.5),
+        ((2, 4), "column", 17e9, 118.4),
+        ((2, 4), "column", 32e9, 68.5),
+    ],
+)
 def test_the_box_of_nvlink_pairs(mesh, order, ring, milliseconds):
     """By hand, and with the bandwidths that the cluster itself gives to the axes."""
     strategy = tv.ATP(mesh=mesh, order=order)
@@ -107,7 +128,8 @@ def test_the_box_of_nvlink_pairs(mesh, order, ring, milliseconds):
     box = tv.clusters.nvlink_pairs(rings="single" if ring == 17e9 else "multi")
     assert strategy.communication(WIDE, box) == bus_time(strategy, WIDE, rates)
     assert strategy.communication(replace(WIDE, layers=3), box) == 3 * bus_time(
-        strategy, WIDE, rates)
+        strategy, WIDE, rates
+    )
 
 
 SHAPES = st.sampled_from([m for m in MESHES if m != (1, 1)])
@@ -136,8 +158,10 @@ def test_row_order_is_column_order_with_the_axes_exchanged(mesh, b1, b2):
 
 @pytest.mark.parametrize("nothing", [0, None, inf, float("nan")])
 def test_an_axis_of_one_rank_costs_nothing_whatever_its_bandwidth(nothing):
-    for strategy, rates in ((tv.ATP(mesh=(8, 1)), (1e9, nothing)),
-                            (tv.ATP(mesh=(1, 8), order="row"), (nothing, 1e9))):
+    for strategy, rates in (
+        (tv.ATP(mesh=(8, 1)), (1e9, nothing)),
+        (tv.ATP(mesh=(1, 8), order="row"), (nothing, 1e9)),
+    ):
         assert bus_time(strategy, WIDE, rates) == selection.megatron_volume(WIDE, 8) * 2 / 1e9
         assert selection.algorithm_time(strategy, WIDE, rates) > 0
     assert bus_time(tv.ATP(mesh=(1, 1)), WIDE, (nothing, nothing)) == 0
@@ -149,11 +173,13 @@ def test_hops():
     strategy, rates = tv.ATP(mesh=(4, 2)), (1e30, 1e30)
     assert bus_time(strategy, WIDE, rates, latencies=(1.0, 100.0)) == pytest.approx(24 + 800)
     assert bus_time(strategy, WIDE, rates, "forward", (1.0, 100.0)) == pytest.approx(12 + 400)
-    assert bus_time(strategy, WIDE, rates, latencies=(1.0, 100.0),
-                    statistics=True) == pytest.approx(24 + 1600)
+    assert bus_time(
+        strategy, WIDE, rates, latencies=(1.0, 100.0), statistics=True
+    ) == pytest.approx(24 + 1600)
     row = tv.ATP(mesh=(4, 2), order="row")
     assert bus_time(row, WIDE, rates, latencies=(1.0, 100.0), statistics=True) == pytest.approx(
-        48 + 800)
+        48 + 800
+    )
 
 
 def test_five_is_forward_alone():
@@ -187,7 +213,8 @@ def test_megatron_by_its_ledger():
         one, two = (strategy.ledger(replace(w, layers=k)).total()[2] for k in (1, 2))
         more = 2 * 3 * 6 * w.hidden * 4 / 4 if sp else 0  # gradients of what is replicated
         assert strategy.communication(w, cluster) == pytest.approx(
-            3 * (two - one - more) / cluster.bandwidth({"tp": 4}, "tp"))
+            3 * (two - one - more) / cluster.bandwidth({"tp": 4}, "tp")
+        )
     assert tv.Megatron(tp=1).communication(w, cluster) == 0.0
 
 
@@ -218,11 +245,18 @@ def test_atp_sends_less_than_summa_where_tokens_are_few(hidden, wins):
 
 
 # -- the best mesh -----------------------------------------------------------------------------
-@pytest.mark.parametrize("n, mesh, volume, one, ratio", [
-    (4, (4, 1), 6.000, 6.000, 1.000), (8, (4, 2), 6.000, 7.000, 0.857),
-    (16, (8, 2), 5.000, 7.500, 0.667), (32, (8, 4), 4.000, 7.750, 0.516),
-    (128, (16, 8), 2.250, 7.938, 0.283), (256, (32, 8), 1.625, 7.969, 0.204),
-    (1024, (64, 16), 0.844, 7.992, 0.106)])
+@pytest.mark.parametrize(
+    "n, mesh, volume, one, ratio",
+    [
+        (4, (4, 1), 6.000, 6.000, 1.000),
+        (8, (4, 2), 6.000, 7.000, 0.857),
+        (16, (8, 2), 5.000, 7.500, 0.667),
+        (32, (8, 4), 4.000, 7.750, 0.516),
+        (128, (16, 8), 2.250, 7.938, 0.283),
+        (256, (32, 8), 1.625, 7.969, 0.204),
+        (1024, (64, 16), 0.844, 7.992, 0.106),
+    ],
+)
 def test_the_best_mesh_of_equal_bandwidths(n, mesh, volume, one, ratio):
     w = tv.GPT(layers=1, hidden=2048, heads=1024, seq=1, batch=1)
     found, seconds = selection.best(tv.ATP.meshes(w, n), w, (1e9, 1e9))
@@ -243,8 +277,13 @@ def test_equal_times_go_to_the_one_nearest_1d():
         selection.best([], w, (1e9, 1e9))
 
 
-@given(st.sampled_from([64, 256, 1024]), RATES, RATES, st.sampled_from(ORDERS),
-       st.sampled_from([2, 4, 8]))
+@given(
+    st.sampled_from([64, 256, 1024]),
+    RATES,
+    RATES,
+    st.sampled_from(ORDERS),
+    st.sampled_from([2, 4, 8]),
+)
 @settings(max_examples=60, deadline=None)
 def test_the_continuous_optimum(n, b1, b2, order, ratio):
     """Its sizes multiply to n, the equation gives its time there, and no mesh beats it."""

@@ -13,9 +13,17 @@ from tpviz.cluster import Cluster, Device, Level
 GRIDS = grids(1, 2, 4, 8)
 OVERLAPS = [(), ("oar",), ("ors",), ("oag",), ("oar", "ors", "oag")]
 # The whole product of these is in bench/sweep_axonn.py; here every grid meets a part.
-KNOBS = [{}, {"order": "yxz"}, {"keep": False}, {"recompute": True}, {"accumulation": 4},
-         {"overlap": ()}, {"overlap": ("oag",), "keep": False, "recompute": True},
-         {"overlap": ("ors",), "accumulation": 4, "order": "yxz"}, {"overlap": ("oar",)}]
+KNOBS = [
+    {},
+    {"order": "yxz"},
+    {"keep": False},
+    {"recompute": True},
+    {"accumulation": 4},
+    {"overlap": ()},
+    {"overlap": ("oag",), "keep": False, "recompute": True},
+    {"overlap": ("ors",), "accumulation": 4, "order": "yxz"},
+    {"overlap": ("oar",)},
+]
 WIDE = replace(TINY, batch=32)  # 8 ranks along z or data, 4 microbatches
 
 
@@ -31,6 +39,7 @@ def test_equals_one_process(grid, knobs):
 @pytest.mark.parametrize("keep, recompute", [(True, False), (False, True)])
 def test_overlaps_change_no_number(keep, recompute):
     """Every rank adds in the same order, whenever it waits."""
+
     def losses(overlap):
         strategy = axonn((2, 1, 2, 1), overlap=overlap, keep=keep, recompute=recompute)
         return tv.run(strategy, TINY, steps=3, memory=False, progress=False).meta["losses"]
@@ -57,8 +66,10 @@ def test_ledgers_of_run_and_capture_are_the_formulas(knobs):
 
 @pytest.mark.parametrize("grid", [(2, 2, 2, 1), (2, 1, 2, 2), (4, 2, 1, 1), (1, 1, 4, 2)])
 @pytest.mark.parametrize("accumulation", [1, 4])
-@pytest.mark.parametrize("recompute, keep, passes", [
-    (False, True, 2), (False, False, 3), (True, True, 3), (True, False, 4)])
+@pytest.mark.parametrize(
+    "recompute, keep, passes",
+    [(False, True, 2), (False, False, 3), (True, True, 3), (True, False, 4)],
+)
 def test_closed_forms_of_a_block(grid, accumulation, recompute, keep, passes):
     """V_x, V_y, V_z of one block, elements on the wire of a rank, R forward passes (derived):
     2 (x-1)/x m h/(z y) (2R + 2), 2 (y-1)/y m h/(z x) (7R + 5), a (z-1)/z 12 h^2/(x y)."""
@@ -70,17 +81,21 @@ def test_closed_forms_of_a_block(grid, accumulation, recompute, keep, passes):
 
     def block(axis):
         ledgers = (strategy.ledger(v) for v in (deeper, w))
-        sent = [sum(r.wire_bytes for r in ledger if r.axis == axis and r.phase != "sync")
-                for ledger in ledgers]
+        sent = [
+            sum(r.wire_bytes for r in ledger if r.axis == axis and r.phase != "sync")
+            for ledger in ledgers
+        ]
         return (sent[0] - sent[1]) / 8
 
     statistics = 2 * (runs + 1) * 2 * rows * 2 * (y - 1) / y
     h = w.hidden
     assert block("x") == pytest.approx(2 * (x - 1) / x * rows * h / y * (2 * runs + 2), rel=1e-12)
     assert block("y") - statistics == pytest.approx(
-        2 * (y - 1) / y * rows * h / x * (7 * runs + 5), rel=1e-12)
+        2 * (y - 1) / y * rows * h / x * (7 * runs + 5), rel=1e-12
+    )
     assert block("z") + block("z_ahead") == pytest.approx(
-        accumulation * passes * (z - 1) / z * 12 * h * h / (x * y), rel=1e-12)
+        accumulation * passes * (z - 1) / z * 12 * h * h / (x * y), rel=1e-12
+    )
 
 
 def test_special_cases():
@@ -89,15 +104,24 @@ def test_special_cases():
     assert mine == [row[1:] for row in tv.Megatron(tp=4).ledger(TINY)]
     ddp = tv.DataParallel(dp=4, bucket_mb=25.0)
     assert [row[1:] for row in axonn((1, 1, 1, 4)).ledger(TINY)] == [
-        row[1:] for row in ddp.ledger(TINY)]
+        row[1:] for row in ddp.ledger(TINY)
+    ]
 
 
 # -- time ------------------------------------------------------------------------------------------
 CLUSTERS = [
-    Cluster("slow links", Device({"float32": 1e6}, 1e9, 1e6),
-            (Level("in", 2, 1e5, 2e5, 1e-3), Level("out", 4, 5e4, 1e5, 2e-3))),
-    Cluster("slow devices", Device({"float32": 1e5}, 1e9, 1e8),
-            (Level("in", 4, 1e6, 2e6, 1e-4), Level("out", 2, 2e5, 3e5, 2e-4)), rings="single")]
+    Cluster(
+        "slow links",
+        Device({"float32": 1e6}, 1e9, 1e6),
+        (Level("in", 2, 1e5, 2e5, 1e-3), Level("out", 4, 5e4, 1e5, 2e-3)),
+    ),
+    Cluster(
+        "slow devices",
+        Device({"float32": 1e5}, 1e9, 1e8),
+        (Level("in", 4, 1e6, 2e6, 1e-4), Level("out", 2, 2e5, 3e5, 2e-4)),
+        rings="single",
+    ),
+]
 
 
 @pytest.mark.parametrize("knobs", KNOBS, ids=str)
@@ -108,12 +132,14 @@ def test_equals_the_simulation(grid, knobs):
     for cluster in CLUSTERS:
         trace = tv.simulate(strategy, WIDE, cluster, capture=program, contention=False)
         assert tv.predict(strategy, WIDE, cluster).step_time == pytest.approx(
-            trace.step_time, rel=1e-9)
+            trace.step_time, rel=1e-9
+        )
 
 
 # -- order of gathers ---------------------------------------------------------------------------
-@pytest.mark.parametrize("knobs", [{}, {"keep": False}, {"recompute": True, "accumulation": 2}],
-                         ids=str)
+@pytest.mark.parametrize(
+    "knobs", [{}, {"keep": False}, {"recompute": True, "accumulation": 2}], ids=str
+)
 def test_no_gather_comes_unforeseen(knobs):
     found = tv.launch(_misses, axonn((1, 1, 2, 1), **knobs), WIDE, world_size=2)
     assert found == [(0, True)] * 2
@@ -123,6 +149,7 @@ def _misses(strategy, workload):
     import torch
 
     from tpviz.schemes.gpt.program import batch_of
+
     mesh = tv.Mesh(strategy.axes).device_mesh()
     program = strategy.build(workload, mesh, torch.float64)
     for step in range(3):
@@ -143,6 +170,7 @@ def _after_failures(strategy, workload):
     import torch
 
     from tpviz.schemes.gpt.program import batch_of, reference_program
+
     program = strategy.build(workload, tv.Mesh(strategy.axes).device_mesh(), torch.float64)
     reference, errors = reference_program(workload, torch.float64), []
     seen = []
@@ -160,22 +188,28 @@ def _after_failures(strategy, workload):
         failing.remove()
         program.step(batch), reference.step(batch)
         found = program.gradients()
-        errors += [float((found[name] - expected).abs().max())
-                   for name, expected in reference.gradients().items()]
+        errors += [
+            float((found[name] - expected).abs().max())
+            for name, expected in reference.gradients().items()
+        ]
     return errors
 
 
 # -- bad input -------------------------------------------------------------------------------------
-@pytest.mark.parametrize("knobs, change, message", [
-    ({"x": 3}, {}, "heads=8 does not split evenly over x=3: use x=2 or 4"),
-    ({"x": 3}, {"hidden": 24, "vocab": 36}, "use x=2 or 4, or heads=6 or 12"),  # divide hidden
-    ({"x": 2}, {"vocab": 33}, "use x=1, or vocab=32 or 34"),  # 3 would not divide heads
-    ({"y": 3}, {}, "hidden=16 does not split evenly over y=3: use y=2 or 4, or hidden=24"),
-    ({"x": 1, "z": 5}, {"batch": 5}, "over z=5: use z=1"),  # 4 would not divide the batch
-    ({"x": 1, "z": 3}, {}, "batch=8 does not split evenly over data * z * accumulation=3: use"),
-    ({"x": 1, "z": 2, "accumulation": 8}, {}, "batch=8 does not split evenly"),
-    ({"x": 8, "z": 32}, {"batch": 32, "vocab": 8}, "does not split evenly over z=32"),
-], ids=str)
+@pytest.mark.parametrize(
+    "knobs, change, message",
+    [
+        ({"x": 3}, {}, "heads=8 does not split evenly over x=3: use x=2 or 4"),
+        ({"x": 3}, {"hidden": 24, "vocab": 36}, "use x=2 or 4, or heads=6 or 12"),  # divide hidden
+        ({"x": 2}, {"vocab": 33}, "use x=1, or vocab=32 or 34"),  # 3 would not divide heads
+        ({"y": 3}, {}, "hidden=16 does not split evenly over y=3: use y=2 or 4, or hidden=24"),
+        ({"x": 1, "z": 5}, {"batch": 5}, "over z=5: use z=1"),  # 4 would not divide the batch
+        ({"x": 1, "z": 3}, {}, "batch=8 does not split evenly over data * z * accumulation=3: use"),
+        ({"x": 1, "z": 2, "accumulation": 8}, {}, "batch=8 does not split evenly"),
+        ({"x": 8, "z": 32}, {"batch": 32, "vocab": 8}, "does not split evenly over z=32"),
+    ],
+    ids=str,
+)
 def test_sizes_that_do_not_fit_are_named(knobs, change, message):
     strategy, workload = tv.AxoNN(**knobs), replace(UNTIED, **change)
     for ask in (strategy.check, strategy.ledger, lambda w: tv.run(strategy, w)):
@@ -203,6 +237,7 @@ def test_ownership_is_of_pieces(grid):
     from tpviz.figures.mesh import mesh_scene, share
     from tpviz.schemes.axonn.step import held
     from tpviz.schemes.ownership import ownership
+
     strategy = axonn(grid)
     rows = ownership(strategy, TINY)
     notation = {r["name"].removeprefix("blocks.1."): r["notation"] for r in rows}

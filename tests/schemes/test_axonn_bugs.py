@@ -9,20 +9,39 @@ import tpviz as tv
 from tpviz.exercises import axonn_bugs
 from tpviz.exercises import axonn_zoo as zoo
 
-OTHER_BYTES = {"statistics of own features", "axes not exchanged", "bias not summed over z",
-               "bias summed over z twice", "sent for in the order of modules"}
-FORWARD_IS_WRONG = {"statistics of own features", "axes not exchanged", "block of another layer",
-                    "same rows along z", "other rows along x"}
+OTHER_BYTES = {
+    "statistics of own features",
+    "axes not exchanged",
+    "bias not summed over z",
+    "bias summed over z twice",
+    "sent for in the order of modules",
+}
+FORWARD_IS_WRONG = {
+    "statistics of own features",
+    "axes not exchanged",
+    "block of another layer",
+    "same rows along z",
+    "other rows along x",
+}
 UNWAITED = {"scatter not waited for", "sent for in the order of modules"}
-ONE_GRADIENT = {"bias not summed over z", "bias summed over z twice", "gradient divided by z",
-                "scatter not waited for", "microbatch overwritten"}
+ONE_GRADIENT = {
+    "bias not summed over z",
+    "bias summed over z twice",
+    "gradient divided by z",
+    "scatter not waited for",
+    "microbatch overwritten",
+}
 
 
 def seeded(cause, number=0):
     """The fault in a layer, block and grid that change from one to the next."""
     fault, number = zoo.CAUSES[cause], number + list(zoo.CAUSES).index(cause)
-    return zoo.seed(cause, fault.layers[number % len(fault.layers)], number % 2,
-                    fault.grids[number % len(fault.grids)])
+    return zoo.seed(
+        cause,
+        fault.layers[number % len(fault.layers)],
+        number % 2,
+        fault.grids[number % len(fault.grids)],
+    )
 
 
 def verified(strategy):
@@ -72,8 +91,10 @@ def test_where_the_ranks_tell():
 
 def test_what_each_gradient_is():
     """Divided by z, or what was in the buffer before."""
-    divided, stale = (axonn_bugs.examine(zoo.seed(cause, grid=(1, 1, 4))) for cause in (
-        "gradient divided by z", "scatter not waited for"))
+    divided, stale = (
+        axonn_bugs.examine(zoo.seed(cause, grid=(1, 1, 4)))
+        for cause in ("gradient divided by z", "scatter not waited for")
+    )
     assert abs(4 * divided.got - divided.want).max() < 1e-15
     assert stale.got.any() == 0 != abs(stale.want).max()
 
@@ -85,15 +106,21 @@ def test_a_norm_too_large_shrinks_every_gradient_alike():
     assert abs(evidence.got - factor * evidence.want).max() < 1e-12
 
 
-@pytest.mark.parametrize("knobs", [{}, {"accumulation": 2}, {"clip": 0.05}, {"keep": False}],
-                         ids=str)
+@pytest.mark.parametrize(
+    "knobs", [{}, {"accumulation": 2}, {"clip": 0.05}, {"keep": False}], ids=str
+)
 def test_without_the_fault_it_is_equal(knobs):
     """With the knobs that some faults need, and all their healthy strategies are these."""
     assert verified(tv.AxoNN(x=1, y=2, z=2, **knobs)).ok
     faults = [cause for cause, fault in zoo.CAUSES.items() if fault.knobs == knobs]
-    assert [zoo.seed(cause).healthy for cause in faults] == [
-        replace(tv.AxoNN(**knobs), **dict(zip("xyz", zoo.CAUSES[cause].grids[0])))
-        for cause in faults] != []
+    assert (
+        [zoo.seed(cause).healthy for cause in faults]
+        == [
+            replace(tv.AxoNN(**knobs), **dict(zip("xyz", zoo.CAUSES[cause].grids[0])))
+            for cause in faults
+        ]
+        != []
+    )
 
 
 def test_evidence_of_a_right_program_is_all_right():
@@ -103,8 +130,10 @@ def test_evidence_of_a_right_program_is_all_right():
 
     evidence = axonn_bugs.examine(Right(x=1, y=2, z=2))
     assert "forward: 0 of 15 wrong\nbackward: 0 of 14 wrong\ngradients: 0 of 28" in repr(evidence)
-    assert repr(evidence).endswith("as the formula says\nfirst error on ranks none; never waited "
-                                   "for: nothing; 0 gathers not foreseen")
+    assert repr(evidence).endswith(
+        "as the formula says\nfirst error on ranks none; never waited "
+        "for: nothing; 0 gathers not foreseen"
+    )
     assert evidence.got is evidence.want is None
 
 
@@ -113,8 +142,10 @@ def test_every_cause_has_its_evidence_and_every_place_a_word():
     assert tuple(axonn_bugs.OUTSIDE) == zoo.NO_LAYER
 
 
-@pytest.mark.parametrize("cause, layer, words", [
-    ("gremlins", None, "gremlins"), ("axes not exchanged", "mlp.up", "mlp.up")])
+@pytest.mark.parametrize(
+    "cause, layer, words",
+    [("gremlins", None, "gremlins"), ("axes not exchanged", "mlp.up", "mlp.up")],
+)
 def test_unknown_faults_and_places_are_refused(cause, layer, words):
     with pytest.raises(ValueError, match=words):
         zoo.seed(cause, layer)

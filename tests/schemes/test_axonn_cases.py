@@ -15,19 +15,29 @@ def axonn(x=1, y=1, z=1, data=1, **knobs):
     return tv.AxoNN(x=x, y=y, z=z, data=data, **knobs)
 
 
-@pytest.mark.parametrize("strategy, names", [
-    (axonn(), ["one device"]),
-    (axonn(x=4), ["Megatron-LM"]), (axonn(x=4, order="yxz", overlap=()), ["Megatron-LM"]),
-    (axonn(y=2), ["reversed Megatron-LM"]),
-    (axonn(z=4, keep=False), ["FSDP (ZeRO-3)"]), (axonn(z=4, recompute=True), ["FSDP (ZeRO-3)"]),
-    (axonn(z=4), ["ZeRO-2-like"]),
-    (axonn(z=2, data=2), ["HSDP"]), (axonn(z=2, data=2, keep=False), ["HSDP"]),
-    (axonn(data=8), ["DDP"]),
-    (axonn(x=2, y=2), ["Tensor3D (2D)"]), (axonn(x=2, y=4, data=2), ["Tensor3D (2D)"]),
-    (axonn(x=2, y=2, z=2), ["near Colossal-AI 3D"]),
-    (axonn(x=2, y=2, z=4), []), (axonn(x=2, z=2), []), (axonn(x=2, data=2), []),
-    (axonn(y=2, z=2, data=2), []),
-], ids=str)
+@pytest.mark.parametrize(
+    "strategy, names",
+    [
+        (axonn(), ["one device"]),
+        (axonn(x=4), ["Megatron-LM"]),
+        (axonn(x=4, order="yxz", overlap=()), ["Megatron-LM"]),
+        (axonn(y=2), ["reversed Megatron-LM"]),
+        (axonn(z=4, keep=False), ["FSDP (ZeRO-3)"]),
+        (axonn(z=4, recompute=True), ["FSDP (ZeRO-3)"]),
+        (axonn(z=4), ["ZeRO-2-like"]),
+        (axonn(z=2, data=2), ["HSDP"]),
+        (axonn(z=2, data=2, keep=False), ["HSDP"]),
+        (axonn(data=8), ["DDP"]),
+        (axonn(x=2, y=2), ["Tensor3D (2D)"]),
+        (axonn(x=2, y=4, data=2), ["Tensor3D (2D)"]),
+        (axonn(x=2, y=2, z=2), ["near Colossal-AI 3D"]),
+        (axonn(x=2, y=2, z=4), []),
+        (axonn(x=2, z=2), []),
+        (axonn(x=2, data=2), []),
+        (axonn(y=2, z=2, data=2), []),
+    ],
+    ids=str,
+)
 def test_a_grid_is_what_its_axes_make_it(strategy, names):
     assert [case.name for case in cases(strategy)] == names
 
@@ -44,9 +54,14 @@ def test_every_case_is_told_in_a_sentence_with_its_sources():
 # -- what they send --------------------------------------------------------------------------------
 def block(strategy, *axes, **equal):
     """Wire bytes of a rank for one more block, of the axes given or of all."""
-    sent = [sum(r.wire_bytes for r in strategy.ledger(w) if (not axes or r.axis in axes)
-                and all(getattr(r, k) == v for k, v in equal.items()))
-            for w in (replace(W, layers=4), W)]
+    sent = [
+        sum(
+            r.wire_bytes
+            for r in strategy.ledger(w)
+            if (not axes or r.axis in axes) and all(getattr(r, k) == v for k, v in equal.items())
+        )
+        for w in (replace(W, layers=4), W)
+    ]
     return sent[0] - sent[1]
 
 
@@ -76,7 +91,8 @@ def test_z_alone_gathers_and_scatters_weights_as_fsdp():
     others = W.num_parameters - replace(W, layers=2).num_parameters - 12 * W.hidden**2
     for collective, passes in (("all_gather", 2), ("reduce_scatter", 1)):
         assert block(mine, collective=collective) + passes * 3 / 4 * others * 4 == block(
-            fsdp, collective=collective)
+            fsdp, collective=collective
+        )
     assert block(mine, collective="all_reduce") == 2 * 3 / 4 * others * 4
     again = axonn(z=4, recompute=True)
     assert block(again) == block(mine)
@@ -108,6 +124,9 @@ def test_a_cube_sends_what_the_sentence_says(q):
     """Forward of a layer, elements: (q-1)/q^3 (kn + 2mn); of the four layers of a block."""
     strategy, h, m = axonn(x=q, y=q, z=q), W.hidden, W.batch * W.seq
     statistics = 2 * 2 * 2 * m / q * (q - 1) / q
-    expected = (q - 1) / q**3 * sum(k * n + 2 * m * n for k, n in (
-        (h, 3 * h), (h, h), (h, 4 * h), (4 * h, h)))
+    expected = (
+        (q - 1)
+        / q**3
+        * sum(k * n + 2 * m * n for k, n in ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h)))
+    )
     assert block(strategy, phase="forward") / 4 - statistics == pytest.approx(expected, rel=1e-12)

@@ -10,8 +10,18 @@ from tiny import TINY, UNTIED, assert_equal
 import tpviz as tv
 
 CLIP = 0.05  # the tiny model's gradient is some thirty times that
-GRIDS = [(1, 1, 1, 1), (2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2), (2, 2, 1, 1),
-         (2, 1, 2, 1), (1, 2, 2, 1), (2, 2, 2, 1), (2, 1, 2, 2)]
+GRIDS = [
+    (1, 1, 1, 1),
+    (2, 1, 1, 1),
+    (1, 2, 1, 1),
+    (1, 1, 2, 1),
+    (1, 1, 1, 2),
+    (2, 2, 1, 1),
+    (2, 1, 2, 1),
+    (1, 2, 2, 1),
+    (2, 2, 2, 1),
+    (2, 1, 2, 2),
+]
 
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
@@ -25,7 +35,8 @@ def test_it_matters():
     strategy = axonn((2, 1, 2, 1))
     plain, clipped, high = (
         tv.run(s, TINY, steps=3, progress=False, memory=False).meta["losses"]
-        for s in (strategy, replace(strategy, clip=1e-7), replace(strategy, clip=1e3)))
+        for s in (strategy, replace(strategy, clip=1e-7), replace(strategy, clip=1e3))
+    )
     assert plain == high
     assert plain != clipped
 
@@ -36,6 +47,7 @@ def test_the_norm_is_that_of_one_process(grid, workload):
     import torch
 
     from tpviz.schemes.gpt.program import batch_of, reference_program
+
     if 3 in grid:  # a number of ranks that is no power of two
         workload = replace(workload, hidden=18, heads=3, vocab=33)
     workload = replace(workload, dtype="float64")
@@ -53,6 +65,7 @@ def _norm(strategy, workload):
     import torch
 
     from tpviz.schemes.gpt.program import batch_of
+
     mesh = tv.Mesh(strategy.axes).device_mesh()
     program = strategy.build(workload, mesh, torch.float64)
     program.step(batch_of(workload, 0))
@@ -66,6 +79,7 @@ def test_sums_are_in_ledger_and_prediction(knobs):
     strategy, plain = axonn(grid, clip=CLIP, **knobs), axonn(grid, **knobs)
     program = tv.capture(strategy, wide)
     assert program.trace(0).ledger() == strategy.ledger(wide)
+
     def sent(s):
         return sum(row.payload_bytes for row in s.ledger(wide))
 
@@ -73,7 +87,8 @@ def test_sums_are_in_ledger_and_prediction(knobs):
     for cluster in CLUSTERS:
         trace = tv.simulate(strategy, wide, cluster, capture=program, contention=False)
         assert tv.predict(strategy, wide, cluster).step_time == pytest.approx(
-            trace.step_time, rel=1e-9)
+            trace.step_time, rel=1e-9
+        )
 
 
 def test_a_norm_below_zero_is_refused():
@@ -87,6 +102,7 @@ class OtherSeeds(tv.AxoNN):
 
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
         import torch.distributed as dist
+
         seed = workload.seed + (dist.get_rank() == 1)
         return super().build(replace(workload, seed=seed), mesh, dtype, device, **options)
 
@@ -107,6 +123,7 @@ class OtherBias(tv.AxoNN):
     def build(self, workload, *args, **options):
         import torch
         import torch.distributed as dist
+
         program = super().build(workload, *args, **options)
         if dist.get_rank() == dist.get_world_size() - 1:
             with torch.no_grad():

@@ -18,16 +18,25 @@ def random_case(rng):
     strategy = tv.AxoNN(
         **{axis: rng.choice((1, 2, 4)) for axis in ("x", "y", "z", "data")},
         overlap=tuple(name for name in ("oar", "ors", "oag") if rng.random() < 0.7),
-        keep=rng.random() < 0.5, recompute=rng.random() < 0.5, accumulation=rng.choice((4, 8, 16)))
-    return strategy, Cluster("made", Device({"float32": rates[0]}, 1e12, rates[1]),
-                             (Level("in", 4, rates[2] / 9, None, hops[0]),
-                              Level("out", 64, rates[3] / 9, None, hops[1])))
+        keep=rng.random() < 0.5,
+        recompute=rng.random() < 0.5,
+        accumulation=rng.choice((4, 8, 16)),
+    )
+    return strategy, Cluster(
+        "made",
+        Device({"float32": rates[0]}, 1e12, rates[1]),
+        (
+            Level("in", 4, rates[2] / 9, None, hops[0]),
+            Level("out", 64, rates[3] / 9, None, hops[1]),
+        ),
+    )
 
 
 def test_microbatches_that_are_not_run_again_take_what_they_would(monkeypatch):
     passes, run = [], clock.Clock._pass
-    monkeypatch.setattr(clock.Clock, "_pass", lambda self, parts: passes.append(1) or run(
-        self, parts))
+    monkeypatch.setattr(
+        clock.Clock, "_pass", lambda self, parts: passes.append(1) or run(self, parts)
+    )
     rng, asked = Random(0), 0
     for _ in range(40):
         strategy, cluster = random_case(rng)

@@ -48,8 +48,13 @@ def run(grid, count, swapped, keep, later, hidden=True):
     mine, names = [], ["y", "x"]
     for k, layer in enumerate(layers):
         contract, spread = groups if (k % 2 == 0) != swapped else reversed(groups)
-        own = GridConv2d(channels[k], channels[k + 1], way=Way(contract, spread, hidden=hidden),
-                         depth=depth, **OPTIONS).double()
+        own = GridConv2d(
+            channels[k],
+            channels[k + 1],
+            way=Way(contract, spread, hidden=hidden),
+            depth=depth,
+            **OPTIONS,
+        ).double()
         own.load(layer.weight, layer.bias)
         mine.append(own)
     first, second = reversed(names) if swapped else names
@@ -61,14 +66,17 @@ def run(grid, count, swapped, keep, later, hidden=True):
         out = layer(nn.functional.gelu(out))
     out.backward(own_part(grad, [(0, "z"), (1, last)], mesh))
     depth.collect()
-    errors = {"output": largest(gather(out, [(1, last), (0, "z")], mesh), y),
-              "input": largest(gather(part.grad, [(1, first), (0, "z")], mesh), x.grad)}
+    errors = {
+        "output": largest(gather(out, [(1, last), (0, "z")], mesh), y),
+        "input": largest(gather(part.grad, [(1, first), (0, "z")], mesh), x.grad),
+    }
     for k, (own, layer) in enumerate(zip(mine, layers)):
         into, to = (first, second) if k % 2 == 0 else (second, first)
         dist.all_reduce(own.bias.grad, group=mesh.get_group("z"))
         weight = gather(own.weight.grad, [(0, "z")], mesh).view(own.pieces.shape)
-        errors[f"weight {k}"] = largest(gather(weight, [(1, into), (0, to)], mesh),
-                                        layer.weight.grad)
+        errors[f"weight {k}"] = largest(
+            gather(weight, [(1, into), (0, to)], mesh), layer.weight.grad
+        )
         errors[f"bias {k}"] = largest(gather(own.bias.grad, [(0, to)], mesh), layer.bias.grad)
     return errors
 
@@ -90,9 +98,16 @@ def test_equals_conv2d(grid, swapped):
     check(grid, 1, swapped, True, False)
 
 
-@pytest.mark.parametrize("grid, keep, later, hidden", [
-    ((2, 2, 2), True, True, True), ((2, 1, 2), False, True, False), ((1, 2, 2), False, False, True),
-    ((1, 1, 2), False, False, True)], ids=str)
+@pytest.mark.parametrize(
+    "grid, keep, later, hidden",
+    [
+        ((2, 2, 2), True, True, True),
+        ((2, 1, 2), False, True, False),
+        ((1, 2, 2), False, False, True),
+        ((1, 1, 2), False, False, True),
+    ],
+    ids=str,
+)
 def test_a_pair_needs_no_exchange_between(grid, keep, later, hidden):
     """Out channels of the first lie as in channels of the second; overlaps change nothing."""
     check(grid, 2, False, keep, later, hidden)
@@ -113,32 +128,50 @@ def test_what_it_sends(swapped, hidden):
         forward, backward = ("x", "y") if swapped else ("y", "x")
         under = [f"all_reduce {backward}", "kernel", f"wait {backward}"]
         plain = [f"all_reduce {backward}", f"wait {backward}", "kernel"]
-        assert events == ["all_gather z", "wait z", "kernel", f"all_reduce {forward}",
-                          f"wait {forward}", "kernel", *(under if hidden else plain),
-                          "reduce_scatter z", "wait z"]
+        assert events == [
+            "all_gather z",
+            "wait z",
+            "kernel",
+            f"all_reduce {forward}",
+            f"wait {forward}",
+            "kernel",
+            *(under if hidden else plain),
+            "reduce_scatter z",
+            "wait z",
+        ]
 
 
 def _events(grid, swapped, hidden):
     mesh = mesh_of(grid)
     groups = [mesh.get_group("y"), mesh.get_group("x")]
     contract, spread = reversed(groups) if swapped else groups
-    layer = GridConv2d(4, 8, 3, Way(contract, spread, hidden=hidden), Depth(mesh.get_group("z")),
-                       bias=False)
+    layer = GridConv2d(
+        4, 8, 3, Way(contract, spread, hidden=hidden), Depth(mesh.get_group("z")), bias=False
+    )
     x = torch.ones(2, 2, 6, 6, requires_grad=True)
     with tv.record() as recorder, recorder.step():
         layer(x).sum().backward()
     trace = recorder.trace
-    events = sorted((e for e in trace if e.kind in ("compute", "comm", "wait")),
-                    key=lambda e: e.start)
-    return ["kernel" if e.kind == "compute" else
-            f"{'wait' if e.kind == 'wait' else e.name} {e.axis}" for e in events]
+    events = sorted(
+        (e for e in trace if e.kind in ("compute", "comm", "wait")), key=lambda e: e.start
+    )
+    return [
+        "kernel" if e.kind == "compute" else f"{'wait' if e.kind == 'wait' else e.name} {e.axis}"
+        for e in events
+    ]
 
 
-@pytest.mark.parametrize("sizes, message", [
-    ((6, 8, {}), "in_channels=6 does not split evenly over contract=4"),
-    ((8, 6, {}), "out_channels=6 does not split evenly over spread=4"),
-    ((8, 8, {"groups": 2}), "use groups=1"), ((8, 8, {"padding": "same"}), "padding in pixels"),
-    ((4, 4, {}), "the block's numbers=9 does not split evenly over z=4")], ids=str)
+@pytest.mark.parametrize(
+    "sizes, message",
+    [
+        ((6, 8, {}), "in_channels=6 does not split evenly over contract=4"),
+        ((8, 6, {}), "out_channels=6 does not split evenly over spread=4"),
+        ((8, 8, {"groups": 2}), "use groups=1"),
+        ((8, 8, {"padding": "same"}), "padding in pixels"),
+        ((4, 4, {}), "the block's numbers=9 does not split evenly over z=4"),
+    ],
+    ids=str,
+)
 def test_what_cannot_be_is_named(sizes, message):
     into, out, options = sizes
     group = Four()

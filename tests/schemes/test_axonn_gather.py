@@ -22,12 +22,15 @@ from tpviz.widgets.grid import story
 
 THIN = Cluster("thin wires", Device({"float32": 1e8}, 1e9, 1e9), (Level("all", 8, 1e5, 1e5, 1e-3),))
 """Kernels wait for gathers, so that it matters where one is asked for."""
-CASES = [((1, 1, 2, 1), {"keep": False}), ((2, 1, 2, 1), {"accumulation": 4}),
-         ((1, 1, 4, 1), {"keep": False, "recompute": True, "overlap": ("oag",)}),
-         ((1, 2, 2, 1), {"recompute": True, "order": "yxz", "clip": 0.05}),
-         ((1, 1, 2, 2), {"keep": False, "accumulation": 4, "overlap": ()}),
-         ((2, 2, 2, 1), {"keep": False, "order": "yxz", "overlap": ("ors",)}),
-         ((1, 1, 8, 1), {"accumulation": 4, "recompute": True, "overlap": ("oar", "ors")})]
+CASES = [
+    ((1, 1, 2, 1), {"keep": False}),
+    ((2, 1, 2, 1), {"accumulation": 4}),
+    ((1, 1, 4, 1), {"keep": False, "recompute": True, "overlap": ("oag",)}),
+    ((1, 2, 2, 1), {"recompute": True, "order": "yxz", "clip": 0.05}),
+    ((1, 1, 2, 2), {"keep": False, "accumulation": 4, "overlap": ()}),
+    ((2, 2, 2, 1), {"keep": False, "order": "yxz", "overlap": ("ors",)}),
+    ((1, 1, 8, 1), {"accumulation": 4, "recompute": True, "overlap": ("oar", "ors")}),
+]
 
 
 def block(sizes, **knobs):
@@ -40,9 +43,14 @@ def test_equals_one_process(sizes, knobs):
 
 
 # -- beside gather="weight" ------------------------------------------------------------------------
-@pytest.mark.parametrize("sizes, knobs", [
-    ((2, 1, 2, 1), {"keep": False, "accumulation": 2}),
-    ((1, 1, 4, 1), {"recompute": True, "overlap": ()})], ids=str)
+@pytest.mark.parametrize(
+    "sizes, knobs",
+    [
+        ((2, 1, 2, 1), {"keep": False, "accumulation": 2}),
+        ((1, 1, 4, 1), {"recompute": True, "overlap": ()}),
+    ],
+    ids=str,
+)
 def test_not_a_bit_is_different(sizes, knobs):
     """Gradients too: a message's parts are summed in the order of the ranks, wherever they lie."""
     both = [axonn(sizes, gather=gather, **knobs) for gather in ("weight", "block")]
@@ -56,6 +64,7 @@ def _same_bits(one, other, workload):
     import torch
 
     from tpviz.schemes.gpt.program import batch_of
+
     mesh = tv.Mesh(one.axes).device_mesh()
     programs = [s.build(workload, mesh, torch.float32) for s in (one, other)]
     same, nonzero = True, True
@@ -70,8 +79,16 @@ def _same_bits(one, other, workload):
     return same, nonzero
 
 
-@pytest.mark.parametrize("knobs, gathers", [({}, 1), ({"keep": False}, 2), ({"recompute": True}, 2),
-                                            ({"keep": False, "recompute": True}, 3)], ids=str)
+@pytest.mark.parametrize(
+    "knobs, gathers",
+    [
+        ({}, 1),
+        ({"keep": False}, 2),
+        ({"recompute": True}, 2),
+        ({"keep": False, "recompute": True}, 3),
+    ],
+    ids=str,
+)
 def test_as_many_bytes_in_a_fourth_of_the_messages(knobs, gathers):
     deeper = replace(WIDE, layers=3)
 
@@ -86,8 +103,10 @@ def test_as_many_bytes_in_a_fourth_of_the_messages(knobs, gathers):
 
     for sizes in ((1, 1, 4, 1), (2, 2, 2, 1)):
         own, together = of_a_block(axonn(sizes, **knobs)), of_a_block(block(sizes, **knobs))
-        assert (together["all_gather", "count"], together["reduce_scatter", "count"]) == (gathers,
-                                                                                          1)
+        assert (together["all_gather", "count"], together["reduce_scatter", "count"]) == (
+            gathers,
+            1,
+        )
         assert own == {key: n * 4 if "count" in key else n for key, n in together.items()}
 
 
@@ -112,10 +131,16 @@ def test_on_one_rank_along_z_it_is_the_same():
 
 
 # -- ledger, time, order ---------------------------------------------------------------------------
-@pytest.mark.parametrize("sizes, knobs", [
-    ((1, 1, 2, 1), {"keep": False, "overlap": overlap}) for overlap in ((), ("oag",))] + [
-    ((2, 1, 2, 1), {"accumulation": 4}), ((1, 2, 2, 2), {"recompute": True}),
-    ((1, 1, 4, 1), {"recompute": True, "keep": False, "accumulation": 2, "order": "yxz"})], ids=str)
+@pytest.mark.parametrize(
+    "sizes, knobs",
+    [((1, 1, 2, 1), {"keep": False, "overlap": overlap}) for overlap in ((), ("oag",))]
+    + [
+        ((2, 1, 2, 1), {"accumulation": 4}),
+        ((1, 2, 2, 2), {"recompute": True}),
+        ((1, 1, 4, 1), {"recompute": True, "keep": False, "accumulation": 2, "order": "yxz"}),
+    ],
+    ids=str,
+)
 def test_capture_is_the_formula_and_prediction_the_simulation(sizes, knobs):
     strategy = block(sizes, **knobs)
     program = tv.capture(strategy, WIDE)
@@ -123,19 +148,29 @@ def test_capture_is_the_formula_and_prediction_the_simulation(sizes, knobs):
     for cluster in (CLUSTERS[0], THIN):
         trace = tv.simulate(strategy, WIDE, cluster, capture=program, contention=False)
         assert tv.predict(strategy, WIDE, cluster).step_time == pytest.approx(
-            trace.step_time, rel=1e-9)
+            trace.step_time, rel=1e-9
+        )
 
 
-@pytest.mark.parametrize("knobs", [{"keep": False}, {"recompute": True, "accumulation": 2}],
-                         ids=str)
+@pytest.mark.parametrize(
+    "knobs", [{"keep": False}, {"recompute": True, "accumulation": 2}], ids=str
+)
 def test_every_message_is_foreseen_and_named(knobs):
     strategy = block((1, 1, 2, 1), **knobs)
     for misses, order, layers in tv.launch(_order, strategy, WIDE, world_size=2):
         assert misses == 0
         of_blocks = [ask for ask in order if ask[0].startswith("blocks.")]
         again = "backward" if "keep" in knobs else "recompute"
-        assert of_blocks == [("blocks.0", "forward"), ("blocks.1", "forward"), ("blocks.1", again),
-                             ("blocks.0", again)] * strategy.accumulation
+        assert (
+            of_blocks
+            == [
+                ("blocks.0", "forward"),
+                ("blocks.1", "forward"),
+                ("blocks.1", again),
+                ("blocks.0", again),
+            ]
+            * strategy.accumulation
+        )
         assert layers == ["head", "blocks.1", "blocks.0", "embed"] * strategy.accumulation
 
 
@@ -145,6 +180,7 @@ def _order(strategy, workload):
     import torch
 
     from tpviz.schemes.gpt.program import batch_of
+
     program = strategy.build(workload, tv.Mesh(strategy.axes).device_mesh(), torch.float64)
     local = [rows[:4] for rows in batch_of(workload, 9)]
     for step in range(3):
@@ -155,14 +191,15 @@ def _order(strategy, workload):
     with tv.record() as recorder, recorder.step():
         program.step(batch_of(workload, 3))
     order = [(unit.layer, phase) for unit, phase in program.depth.order]
-    scatters = sorted((e for e in recorder.trace if e.kind == "comm"
-                       and e.name == "reduce_scatter"), key=lambda e: e.start)
+    scatters = sorted(
+        (e for e in recorder.trace if e.kind == "comm" and e.name == "reduce_scatter"),
+        key=lambda e: e.start,
+    )
     return program.depth.misses, order, [e.layer for e in scatters]
 
 
 def test_a_step_after_one_that_failed():
-    """In the middle of a block's backward: what it had gathered and collected is in no later step.
-    """
+    """In the middle of a block's backward: what it has gathered is in no later step."""
     found = tv.launch(_after_failure, block((1, 1, 2, 1), keep=False), TINY, world_size=2)
     assert max(found) < 1e-14, found
 
@@ -172,6 +209,7 @@ def _after_failure(strategy, workload):
     import torch
 
     from tpviz.schemes.gpt.program import batch_of, reference_program
+
     program = strategy.build(workload, tv.Mesh(strategy.axes).device_mesh(), torch.float64)
     reference, batch = reference_program(workload, torch.float64), batch_of(workload, 0)
 
@@ -185,19 +223,29 @@ def _after_failure(strategy, workload):
     assert program.depth.begun  # gathered for four, used by two
     program.step(batch_of(workload, 0)), reference.step(batch)
     found = program.gradients()
-    return max(float((found[name] - expected).abs().max())
-               for name, expected in reference.gradients().items())
+    return max(
+        float((found[name] - expected).abs().max())
+        for name, expected in reference.gradients().items()
+    )
 
 
 # -- memory ----------------------------------------------------------------------------------------
 W = tv.GPT(layers=3, hidden=64, heads=4, seq=32, batch=4, vocab=512, tied=False)
 
 
-@pytest.mark.parametrize("knobs", [
-    {}, {"keep": False, "overlap": ("oag",)}, {"recompute": True, "overlap": ()},
-    {"keep": False, "recompute": True, "overlap": ("oag",)}], ids=str)
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {},
+        {"keep": False, "overlap": ("oag",)},
+        {"recompute": True, "overlap": ()},
+        {"keep": False, "recompute": True, "overlap": ("oag",)},
+    ],
+    ids=str,
+)
 def test_memory_is_what_is_tracked(knobs):
     from test_memory_formulas import EXACT, peaks
+
     strategy = block((1, 1, 2, 1), **knobs)
     found, tracked = strategy.memory(W), peaks(strategy, W)
     assert {k: found[k] for k in EXACT} == {k: tracked[k] for k in EXACT}
@@ -210,23 +258,37 @@ def test_a_blocks_weights_are_there_at_once():
     message, beside this rank's part of it."""
     w = tv.GPT(layers=2, hidden=256, heads=4, seq=4, batch=4, vocab=64)
     G, up = 12 * 256**2 * 4, 4 * 256**2 * 4
-    own, together = (axonn((1, 1, 2, 1), keep=False, recompute=True, overlap=("oag",),
-                           gather=gather).memory(w)["activations"] for gather in ("weight", "block")
-                     )
+    own, together = (
+        axonn((1, 1, 2, 1), keep=False, recompute=True, overlap=("oag",), gather=gather).memory(w)[
+            "activations"
+        ]
+        for gather in ("weight", "block")
+    )
     assert own == pytest.approx(3.5 * up, rel=0.1)  # W, dW, half of one, and the next W
     assert together == pytest.approx(2 * G + 2 * up + 1.5 * G, rel=0.05)
 
 
 # -- the walk --------------------------------------------------------------------------------------
-@pytest.mark.parametrize("sizes, knobs", [
-    ((2, 2, 2, 1), {}), ((1, 1, 4, 2), {"keep": False}), ((2, 1, 2, 1), {"recompute": True}),
-    ((1, 2, 2, 1), {"keep": False, "recompute": True, "accumulation": 2, "overlap": ()})], ids=str)
+@pytest.mark.parametrize(
+    "sizes, knobs",
+    [
+        ((2, 2, 2, 1), {}),
+        ((1, 1, 4, 2), {"keep": False}),
+        ((2, 1, 2, 1), {"recompute": True}),
+        ((1, 2, 2, 1), {"keep": False, "recompute": True, "accumulation": 2, "overlap": ()}),
+    ],
+    ids=str,
+)
 def test_the_walk_is_the_program(sizes, knobs):
     w = tv.GPT(layers=3, hidden=64, heads=16, seq=8, batch=64)
     found = story(block(sizes, **knobs), w)
     s, frames = found.strategy, found.frames
-    sent = [(o.payload, type(o)) for part in parts(s, w) for o in part.operations
-            if part.layer.startswith("blocks.1.") and isinstance(o, Ask | Scatter)]
+    sent = [
+        (o.payload, type(o))
+        for part in parts(s, w)
+        for o in part.operations
+        if part.layer.startswith("blocks.1.") and isinstance(o, Ask | Scatter)
+    ]
     moved = [f for f in frames if f.move and f.move.axis == "z" and f.phase != "sync"]
     kinds = {"all_gather": Ask, "reduce_scatter": Scatter}
     assert [(f.move.payload, kinds[f.move.collective]) for f in moved] * s.accumulation == sent
@@ -242,8 +304,15 @@ def test_the_walk_is_the_program(sizes, knobs):
             assert after in moved or set(after.weights.values()) == {"piece"}
     assert set(frames[-1].weights.values()) == set(frames[-1].gradients.values()) == {"piece"}
     ahead = {f.name for frame in frames for f in frame.under_way if f.collective == "all_gather"}
-    assert ahead <= {f"W of {what}" for what in (
-        "all four", "all four, next block", "all four, block before", "qkv, next block")}
+    assert ahead <= {
+        f"W of {what}"
+        for what in (
+            "all four",
+            "all four, next block",
+            "all four, block before",
+            "qkv, next block",
+        )
+    }
     assert bool(ahead) == ("oag" in s.overlap)
     scene = grid.grid_scene(found, 1)
     assert len(scene["frames"]) == len(frames)
@@ -263,8 +332,12 @@ def test_the_message_by_hand():
 
 def test_a_foreign_model_has_no_blocks():
     import torch
-    with pytest.raises(ValueError, match=r"gather='block' is not possible here: a model that is "
-                                         r"not ours.*use gather='weight'"):
+
+    with pytest.raises(
+        ValueError,
+        match=r"gather='block' is not possible here: a model that is "
+        r"not ours.*use gather='weight'",
+    ):
         tv.parallelize(torch.nn.Linear(4, 4), tv.AxoNN(x=1, z=2, gather="block"))
     with pytest.raises(ValueError, match="gather='layer' is not possible: use 'weight' or 'block'"):
         tv.AxoNN(gather="layer")

@@ -25,8 +25,7 @@ ALL = ("oar", "ors", "oag")
 
 @lru_cache
 def events(way, grid, overlap, keep=False):
-    """Each rank's events of one step, by start; the order of gathers is known from the one before.
-    """
+    """Each rank's events of a step, by start; the order of gathers is known from the one before."""
     strategy = axonn(grid, overlap=overlap, keep=keep)
     if way == "simulated":
         trace = tv.simulate(strategy, SMALL, SLOW)
@@ -44,6 +43,7 @@ def _emulated(strategy, workload):
     import torch
 
     from tpviz.schemes.gpt.program import batch_of
+
     mesh = tv.Mesh(strategy.axes).device_mesh()
     program = strategy.build(workload, mesh, torch.float32)
 
@@ -59,13 +59,19 @@ def _emulated(strategy, workload):
 
 
 def kernels(rank, phase, layer=None):
-    return [e for e in rank if e.kind == "compute" and e.phase == phase
-            and layer in (None, e.layer)]
+    return [
+        e for e in rank if e.kind == "compute" and e.phase == phase and layer in (None, e.layer)
+    ]
 
 
 def communication(rank, name, **where):
-    return [e for e in rank if e.kind == "comm" and e.name == name
-            and all(getattr(e, key) == value for key, value in where.items())]
+    return [
+        e
+        for e in rank
+        if e.kind == "comm"
+        and e.name == name
+        and all(getattr(e, key) == value for key, value in where.items())
+    ]
 
 
 # -- (a) oar: the input's gradient is summed under the weight's gradient -------------------------
@@ -106,10 +112,12 @@ def test_the_next_gather_is_sent_before_this_gemm(way, overlap):
     for rank in events(way, GRIDS[0], overlap):
         gathers = communication(rank, "all_gather", axis="z_ahead" if ahead else "z")
         used = [(e.phase, e.layer) for e in gathers]
-        block = [f"blocks.0.{name}" for name in ("attention.qkv", "attention.out", "mlp.up",
-                                                 "mlp.down")]
+        block = [
+            f"blocks.0.{name}" for name in ("attention.qkv", "attention.out", "mlp.up", "mlp.down")
+        ]
         assert used == [("forward", layer) for layer in ("embed", *block, "head")] + [
-            ("backward", layer) for layer in ("head", *reversed(block))]
+            ("backward", layer) for layer in ("head", *reversed(block))
+        ]
         for this, following in pairwise(gathers[1:]):
             gemm = kernels(rank, this.phase, this.layer)[0]
             assert this.end <= gemm.start

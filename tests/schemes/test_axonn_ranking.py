@@ -47,8 +47,9 @@ def test_the_space_stays_within_the_knobs():
     grids = {(s.x, s.y, s.z, s.data) for s in found}
     assert len(grids) == len(found) and all(prod(grid) == 4096 for grid in grids)
     powers = [2**k for k in range(13)]
-    assert len(found) == sum(4096 % (x * y * z) == 0 for x, y in product(powers[:11], repeat=2)
-                             for z in powers)
+    assert len(found) == sum(
+        4096 % (x * y * z) == 0 for x, y in product(powers[:11], repeat=2) for z in powers
+    )
     assert all(s.keep and s.overlap == ("oar", "ors", "oag") for s in found)
     found = {(s.x, s.y, s.z, s.data) for s in tv.AxoNN.space(SMALL, 6)}
     assert found >= {(3, 2, 1, 1), (1, 1, 6, 1)}
@@ -63,8 +64,13 @@ def test_search_by_communication():
     assert found.best == times[0][0]
 
 
-@given(st.sampled_from([16, 64, 256, 1024]), st.floats(1e6, 1e12), st.floats(1e6, 1e12),
-       st.booleans(), st.sampled_from([2, 4]))
+@given(
+    st.sampled_from([16, 64, 256, 1024]),
+    st.floats(1e6, 1e12),
+    st.floats(1e6, 1e12),
+    st.booleans(),
+    st.sampled_from([2, 4]),
+)
 @settings(max_examples=60, deadline=None)
 def test_the_continuous_optimum(plane, of_x, of_y, recompute, ratio):
     """Its sizes multiply to the plane's, and neither neighbours nor whole grids beat it."""
@@ -74,8 +80,9 @@ def test_the_continuous_optimum(plane, of_x, of_y, recompute, ratio):
     passes = 1 + recompute
 
     def cost(x, y):  # of the planes of as many ranks, in units of 2 m h / plane
-        return ((2 * passes + 2) * (x - 1) / of_x
-                + ((3 + ratio) * passes + 1 + ratio) * (y - 1) / of_y)
+        return (2 * passes + 2) * (x - 1) / of_x + ((3 + ratio) * passes + 1 + ratio) * (
+            y - 1
+        ) / of_y
 
     least, size = cost(x, y), plane / min(of_x, of_y)
     for other in (0.5 * x, 0.9 * x, 1.1 * x, 2 * x, *(2**k for k in range(11))):
@@ -94,8 +101,20 @@ def test_three_columns_to_a_row():
 # -- the papers' models ----------------------------------------------------------------------------
 def test_sizes_of_the_models():
     """Parameters in 10^9 by the authors' formula, from the table of our references."""
-    listed = {"5B": 5.05, "10B": 10.3, "20B": 20.1, "40B": 39.2, "50B": 49.4, "60B": 57.6,
-              "80B": 76.8, "100B": 96.7, "160B": 152.9, "175B": 174.6, "320B": 310, "640B": 619}
+    listed = {
+        "5B": 5.05,
+        "10B": 10.3,
+        "20B": 20.1,
+        "40B": 39.2,
+        "50B": 49.4,
+        "60B": 57.6,
+        "80B": 76.8,
+        "100B": 96.7,
+        "160B": 152.9,
+        "175B": 174.6,
+        "320B": 310,
+        "640B": 619,
+    }
     found = models.paper_models()
     assert found.keys() == listed.keys()
     for name, w in found.items():

@@ -19,8 +19,9 @@ def test_every_form_is_the_same_product(form, lies):
     given_a = a.t().contiguous().t() if lies[0] == "T" else a
     given_b = b.t().contiguous().t() if lies[1] == "T" else b
     torch.testing.assert_close(product(given_a, given_b, form), a @ b, rtol=1e-14, atol=1e-14)
-    torch.testing.assert_close(product(given_a, given_b, form, bias), a @ b + bias, rtol=1e-14,
-                               atol=1e-14)
+    torch.testing.assert_close(
+        product(given_a, given_b, form, bias), a @ b + bias, rtol=1e-14, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -28,10 +29,11 @@ def test_operands_lie_as_the_form_says(form, monkeypatch):
     """Row-major: N is contiguous as it is, T is the transpose of something contiguous."""
     seen = []
     multiply = torch.Tensor.__matmul__
-    monkeypatch.setattr(torch.Tensor, "__matmul__",
-                        lambda a, b: seen.append((a, b)) or multiply(a, b))
+    monkeypatch.setattr(
+        torch.Tensor, "__matmul__", lambda a, b: seen.append((a, b)) or multiply(a, b)
+    )
     product(torch.ones(6, 10), torch.ones(10, 4), form)
-    (a, b), = seen
+    ((a, b),) = seen
     assert [m.is_contiguous() for m in (a, b)] == [letter == "N" for letter in form]
     assert [m.t().is_contiguous() for m in (a, b)] == [letter == "T" for letter in form]
 
@@ -47,19 +49,49 @@ class Layer:
 
 def clock_of(durations):
     """Seconds as if the timed runs took ``durations``, one after another."""
-    times = iter([t for k in range(len(durations))
-                  for t in (sum(durations[:k]), sum(durations[:k + 1]))])
+    times = iter(
+        [t for k in range(len(durations)) for t in (sum(durations[:k]), sum(durations[: k + 1]))]
+    )
     return lambda: next(times)
 
 
 def test_the_fastest_median_is_chosen_once_a_signature():
-    durations = [3, 1, 3, 2, 2, 9, 4, 4, 1,  # forward: medians NN 3, NT 2, TN 4
-                 1, 1, 1, 2, 2, 2, 3, 3, 3,  # input
-                 2, 2, 2, 3, 3, 3, 1, 1, 1]  # weight
+    durations = [
+        3,
+        1,
+        3,
+        2,
+        2,
+        9,
+        4,
+        4,
+        1,  # forward: medians NN 3, NT 2, TN 4
+        1,
+        1,
+        1,
+        2,
+        2,
+        2,
+        3,
+        3,
+        3,  # input
+        2,
+        2,
+        2,
+        3,
+        3,
+        3,
+        1,
+        1,
+        1,
+    ]  # weight
     tuner = Tuner([], repeats=3, clock=clock_of(durations))
     tuner.prepare([Layer(4, 6), Layer(4, 6)], rows=8)  # the second has the first one's signatures
-    assert tuner.chosen == {Signature(8, 4, 6, "forward"): "NT", Signature(8, 6, 4, "input"): "NN",
-                            Signature(4, 6, 8, "weight"): "TN"}
+    assert tuner.chosen == {
+        Signature(8, 4, 6, "forward"): "NT",
+        Signature(8, 6, 4, "input"): "NN",
+        Signature(4, 6, 8, "weight"): "TN",
+    }
     assert tuner.seconds[8, 4, 6, "forward"] == {"NN": 3, "NT": 2, "TN": 4}
 
 
@@ -71,6 +103,7 @@ def test_the_slowest_rank_decides_for_all():
 
 def _decide():
     import torch.distributed as dist
+
     mine = ([1] * 1 + [5] + [8], [9, 2, 7])[dist.get_rank()]
     tuner = Tuner([dist.group.WORLD], repeats=1, clock=clock_of(mine * 3))
     tuner.prepare([Layer(4, 6)], rows=8)
@@ -133,6 +166,7 @@ def _chosen(strategy, workload):
 @pytest.mark.parametrize("grid", [(1, 1, 1, 1), (2, 1, 2, 1), (1, 2, 1, 1)], ids=str)
 def test_kernels_of_a_step_are_the_same(grid):
     """Tuned or not: the same kernels with the same sizes, collectives and waits in one order."""
+
     def events(tune):
         trace = tv.capture(axonn(grid, tune=tune), TINY).trace(0)
         names = ("kind", "name", "phase", "layer", "flops", "bytes", "axis")

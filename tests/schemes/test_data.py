@@ -27,8 +27,9 @@ def test_around_tensor_parallelism(zero, sp):
     assert_equal(tv.Megatron(tp=2, sp=sp) * data, [UNTIED, TINY][zero % 2])
 
 
-@pytest.mark.parametrize("dp, tp, zero, sp", [(2, 4, 0, False), (4, 2, 1, True), (2, 4, 3, True),
-                                              (4, 2, 2, False)])
+@pytest.mark.parametrize(
+    "dp, tp, zero, sp", [(2, 4, 0, False), (4, 2, 1, True), (2, 4, 3, True), (4, 2, 2, False)]
+)
 def test_on_eight_ranks(dp, tp, zero, sp):
     data = tv.DataParallel(dp=dp, zero=zero, bucket_mb=SEVERAL_BUCKETS)
     assert_equal(tv.Megatron(tp=tp, sp=sp) * data, TINY)
@@ -36,8 +37,10 @@ def test_on_eight_ranks(dp, tp, zero, sp):
 
 def test_padding_where_nothing_divides():
     odd = tv.GPT(layers=1, hidden=10, heads=2, seq=5, batch=3, vocab=33, tied=False)
-    assert any(sum(part[2] for part in b.parts) < b.numel
-               for b in tv.DataParallel(dp=3, zero=1).buckets(odd))
+    assert any(
+        sum(part[2] for part in b.parts) < b.numel
+        for b in tv.DataParallel(dp=3, zero=1).buckets(odd)
+    )
     for zero in (0, 1, 3):
         assert_equal(tv.DataParallel(dp=3, zero=zero, bucket_mb=0.005), odd)
 
@@ -48,8 +51,10 @@ def test_ledger_by_hand():
     block = (12 * 64 * 64 + 13 * 64) * 4
     stage = [tv.DataParallel(dp=4, zero=z).ledger(w) for z in range(4)]
     assert stage[0].total() == (3, size, size * 1.5)  # block (0.2 MB), block, embedding
-    assert [row[:3] for row in stage[1]] == [("dp", "all_gather", "optimizer"),
-                                             ("dp", "reduce_scatter", "sync")]
+    assert [row[:3] for row in stage[1]] == [
+        ("dp", "all_gather", "optimizer"),
+        ("dp", "reduce_scatter", "sync"),
+    ]
     assert stage[1] == stage[2]
     assert stage[1].total()[2] == stage[0].total()[2]  # the halves of an all-reduce
     assert stage[3].total(phase="forward")[:2] == (3, size)
@@ -62,10 +67,19 @@ def test_composed_ledger_is_the_sum_on_the_local_batch():
     both = tp * tv.DataParallel(dp=4)
     found = both.ledger(TINY)
     assert [r for r in found if r.axis == "tp"] == list(tp.ledger(replace(TINY, batch=2)))
-    split = ("qkv.weight", "qkv.bias", "out.weight", "up.weight", "up.bias", "down.weight",
-             "token.weight")
-    held = sum(_numel(shape) // (2 if name.endswith(split) else 1)
-               for name, shape in TINY.parameter_shapes().items())
+    split = (
+        "qkv.weight",
+        "qkv.bias",
+        "out.weight",
+        "up.weight",
+        "up.bias",
+        "down.weight",
+        "token.weight",
+    )
+    held = sum(
+        _numel(shape) // (2 if name.endswith(split) else 1)
+        for name, shape in TINY.parameter_shapes().items()
+    )
     assert found.total(axis="dp")[1] == held * 4
 
 
@@ -83,18 +97,29 @@ def test_plan_keeps_order_limit_and_whole_parameters():
     assert [b.late for b in late] == [False, False, False, True]
     units = plan(shapes, 2, 3, limit=1, itemsize=4)
     assert [(b.block, [p[0] for p in b.parts]) for b in units] == [
-        (0, ["blocks.0.c"]), (-1, ["d", "b", "a"])]
+        (0, ["blocks.0.c"]),
+        (-1, ["d", "b", "a"]),
+    ]
 
 
-@pytest.mark.parametrize("strategy, message", [
-    (tv.DataParallel(dp=3),
-     "batch=8 does not split evenly over dp=3: use dp=2 or 4, or batch=6 or 9"),
-    (tv.DataParallel(dp=16), "batch=8 does not split evenly over dp=16: use dp=8, or batch=16"),
-    (tv.DataParallel(dp=2, inner=tv.Megatron(tp=3)), "heads=8 does not split evenly over tp=3"),
-])
+@pytest.mark.parametrize(
+    "strategy, message",
+    [
+        (
+            tv.DataParallel(dp=3),
+            "batch=8 does not split evenly over dp=3: use dp=2 or 4, or batch=6 or 9",
+        ),
+        (tv.DataParallel(dp=16), "batch=8 does not split evenly over dp=16: use dp=8, or batch=16"),
+        (tv.DataParallel(dp=2, inner=tv.Megatron(tp=3)), "heads=8 does not split evenly over tp=3"),
+    ],
+)
 def test_sizes_that_do_not_fit_are_named(strategy, message):
-    for ask in (strategy.check, strategy.ledger, lambda w: tv.run(strategy, w),
-                lambda w: tv.verify(strategy, w)):
+    for ask in (
+        strategy.check,
+        strategy.ledger,
+        lambda w: tv.run(strategy, w),
+        lambda w: tv.verify(strategy, w),
+    ):
         with pytest.raises(ValueError) as error:
             ask(TINY)
         assert message in str(error.value)
@@ -102,6 +127,7 @@ def test_sizes_that_do_not_fit_are_named(strategy, message):
 
 def test_flat_ownership_covers_every_element_once():
     from tpviz.schemes.ownership import local_shapes, ownership
+
     strategy = tv.DataParallel(dp=4, zero=3) * tv.Megatron(tp=2)
     held = local_shapes(strategy.inner, TINY)
     for row in ownership(strategy, TINY):

@@ -67,23 +67,41 @@ def test_one_rank_sends_nothing():
     assert len(tv.Megatron(tp=1, sp=True).ledger(TINY)) == 0
 
 
-@pytest.mark.parametrize("strategy, change, message", [
-    (tv.Megatron(tp=3), {},
-     "heads=8 does not split evenly over tp=3: use tp=2 or 4"),
-    (tv.Megatron(tp=16), {}, "heads=8 does not split evenly over tp=16: use tp=8, or heads=16"),
-    (tv.Megatron(tp=4), {"vocab": 30},
-     "vocab=30 does not split evenly over tp=4: use tp=2, or vocab=28 or 32"),
-    (tv.Megatron(tp=8, sp=True), {"seq": 12},
-     "seq=12 does not split evenly over tp=8: use tp=4, or seq=8 or 16"),
-    (tv.Megatron(tp=2, chunks=3), {},
-     "batch=8 does not split evenly over chunks=3: use chunks=2 or 4, or batch=6 or 9"),
-    (tv.Megatron(tp=2, chunks=2, sp=True), {},
-     "sp=True and chunks=2 are not possible together: use chunks=1, or sp=False"),
-])
+@pytest.mark.parametrize(
+    "strategy, change, message",
+    [
+        (tv.Megatron(tp=3), {}, "heads=8 does not split evenly over tp=3: use tp=2 or 4"),
+        (tv.Megatron(tp=16), {}, "heads=8 does not split evenly over tp=16: use tp=8, or heads=16"),
+        (
+            tv.Megatron(tp=4),
+            {"vocab": 30},
+            "vocab=30 does not split evenly over tp=4: use tp=2, or vocab=28 or 32",
+        ),
+        (
+            tv.Megatron(tp=8, sp=True),
+            {"seq": 12},
+            "seq=12 does not split evenly over tp=8: use tp=4, or seq=8 or 16",
+        ),
+        (
+            tv.Megatron(tp=2, chunks=3),
+            {},
+            "batch=8 does not split evenly over chunks=3: use chunks=2 or 4, or batch=6 or 9",
+        ),
+        (
+            tv.Megatron(tp=2, chunks=2, sp=True),
+            {},
+            "sp=True and chunks=2 are not possible together: use chunks=1, or sp=False",
+        ),
+    ],
+)
 def test_sizes_that_do_not_fit_are_named(strategy, change, message):
     workload = replace(TINY, **change)
-    for ask in (strategy.check, strategy.ledger, lambda w: tv.run(strategy, w),
-                lambda w: tv.verify(strategy, w)):
+    for ask in (
+        strategy.check,
+        strategy.ledger,
+        lambda w: tv.run(strategy, w),
+        lambda w: tv.verify(strategy, w),
+    ):
         with pytest.raises(ValueError) as error:
             ask(workload)
         assert str(error.value) == message
@@ -91,6 +109,7 @@ def test_sizes_that_do_not_fit_are_named(strategy, change, message):
 
 def test_ownership_names_what_a_rank_holds():
     from tpviz.schemes.ownership import local_shapes, ownership
+
     rows = {row["name"]: row for row in ownership(tv.Megatron(tp=4), TINY)}
     assert {n: tuple(r["shape"]) for n, r in rows.items()} == TINY.parameter_shapes()
     assert rows["blocks.0.mlp.down.weight"]["splits"] == [{"dim": 1, "axis": "tp"}]

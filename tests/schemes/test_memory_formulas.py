@@ -11,11 +11,18 @@ from tpviz.schemes.ownership import local_shapes
 W = tv.GPT(layers=3, hidden=64, heads=4, seq=32, batch=4, vocab=512, tied=False)
 EXACT = ("parameters", "gradients", "optimizer")
 AXONN = [
-    ((2, 1, 1, 1), {}), ((1, 2, 1, 1), {"recompute": True}), ((1, 1, 1, 2), {}),
-    *[((1, 1, 2, 1), {"keep": keep, "recompute": recompute, "overlap": overlap})
-      for keep in (True, False) for recompute in (False, True) for overlap in ((), ("oag",))],
+    ((2, 1, 1, 1), {}),
+    ((1, 2, 1, 1), {"recompute": True}),
+    ((1, 1, 1, 2), {}),
+    *[
+        ((1, 1, 2, 1), {"keep": keep, "recompute": recompute, "overlap": overlap})
+        for keep in (True, False)
+        for recompute in (False, True)
+        for overlap in ((), ("oag",))
+    ],
     *[((1, 1, 2, 1), {"accumulation": 2, "overlap": overlap}) for overlap in ((), ("oar",))],
-    ((2, 1, 2, 1), {}), ((1, 2, 2, 1), {"keep": False, "overlap": ("oar", "oag")}),
+    ((2, 1, 2, 1), {}),
+    ((1, 2, 2, 1), {"keep": False, "overlap": ("oar", "oag")}),
     ((2, 2, 1, 1), {"accumulation": 4}),
 ]
 
@@ -31,19 +38,40 @@ def peaks(strategy, workload, tries=8):
     return found
 
 
-@pytest.mark.parametrize("strategy", [
-    tv.Megatron(tp=1), tv.Megatron(tp=2), tv.Megatron(tp=2, chunks=2), tv.Megatron(tp=4, sp=True),
-    *[tv.DataParallel(dp=2, zero=zero, bucket_mb=0.3) for zero in range(4)],
-    *[tv.DataParallel(dp=2, zero=zero, bucket_mb=0.07) * tv.Megatron(tp=2, sp=sp)
-      for zero, sp in ((0, False), (1, True), (2, False), (3, True), (3, False))],
-    *[tv.ATP(mesh=mesh, order=order, **options)
-      for i, (mesh, order) in enumerate((((2, 2), "column"), ((2, 1), "row"), ((4, 1), "column")))
-      for j, options in enumerate(({}, {"attention": "A1"}, {"norm": "L2"}, {"sp": True},
-                                   {"chunks": 2}, {"chunks": 4, "chunking": "pipelined"}))
-      if (i + j // 2) % 2 == 0],
-    tv.DataParallel(dp=2, zero=2, bucket_mb=0.07) * tv.ATP(mesh=(2, 2)),
-    *[tv.AxoNN(**dict(zip(("x", "y", "z", "data"), grid)), **knobs) for grid, knobs in AXONN],
-], ids=lambda s: s.short)
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        tv.Megatron(tp=1),
+        tv.Megatron(tp=2),
+        tv.Megatron(tp=2, chunks=2),
+        tv.Megatron(tp=4, sp=True),
+        *[tv.DataParallel(dp=2, zero=zero, bucket_mb=0.3) for zero in range(4)],
+        *[
+            tv.DataParallel(dp=2, zero=zero, bucket_mb=0.07) * tv.Megatron(tp=2, sp=sp)
+            for zero, sp in ((0, False), (1, True), (2, False), (3, True), (3, False))
+        ],
+        *[
+            tv.ATP(mesh=mesh, order=order, **options)
+            for i, (mesh, order) in enumerate(
+                (((2, 2), "column"), ((2, 1), "row"), ((4, 1), "column"))
+            )
+            for j, options in enumerate(
+                (
+                    {},
+                    {"attention": "A1"},
+                    {"norm": "L2"},
+                    {"sp": True},
+                    {"chunks": 2},
+                    {"chunks": 4, "chunking": "pipelined"},
+                )
+            )
+            if (i + j // 2) % 2 == 0
+        ],
+        tv.DataParallel(dp=2, zero=2, bucket_mb=0.07) * tv.ATP(mesh=(2, 2)),
+        *[tv.AxoNN(**dict(zip(("x", "y", "z", "data"), grid)), **knobs) for grid, knobs in AXONN],
+    ],
+    ids=lambda s: s.short,
+)
 def test_equals_what_is_tracked(strategy):
     found, tracked = strategy.memory(W), peaks(strategy, W)
     assert {k: found[k] for k in EXACT} == {k: tracked[k] for k in EXACT}
@@ -57,7 +85,8 @@ def test_the_peak_may_be_in_the_last_block(mesh, chunking):
     w = tv.GPT(layers=1, hidden=64, heads=4, seq=32, batch=4, vocab=64)
     strategy = tv.ATP(mesh=mesh, chunks=4, chunking=chunking)
     assert strategy.memory(w)["activations"] == pytest.approx(
-        peaks(strategy, w)["activations"], rel=0.12)
+        peaks(strategy, w)["activations"], rel=0.12
+    )
 
 
 def test_a_verified_program_is_gone_afterwards():
@@ -102,10 +131,18 @@ def test_stages_by_hand():
     size = 2 * block + root
     stage = [tv.DataParallel(dp=4, zero=z, bucket_mb=25.0).memory(w) for z in range(4)]
     assert [m["parameters"] for m in stage] == [size, size, size, size / 4 + root + 2 * block]
-    assert [m["gradients"] for m in stage] == [size, 1.25 * size, 1.25 * size,
-                                               size / 4 + root + 2 * block]
+    assert [m["gradients"] for m in stage] == [
+        size,
+        1.25 * size,
+        1.25 * size,
+        size / 4 + root + 2 * block,
+    ]
     assert [m["optimizer"] - 2 * size / (4 if z else 1) for z, m in enumerate(stage)] == [
-        4 * 28, 4, 4, 4 * 3]
+        4 * 28,
+        4,
+        4,
+        4 * 3,
+    ]
     assert stage[0].total == sum(stage[0].values())
 
 

@@ -12,8 +12,13 @@ from tpviz.schemes.merak import SCHEDULES
 
 DEEP = replace(TINY, layers=4)
 UNTIED = replace(DEEP, tied=False)
-PLACES = [(pp, tp, n // pp // tp) for n in (1, 2, 4, 8) for pp in (1, 2, 4) for tp in (1, 2, 4)
-          if n % (pp * tp) == 0 and pp * tp <= n]
+PLACES = [
+    (pp, tp, n // pp // tp)
+    for n in (1, 2, 4, 8)
+    for pp in (1, 2, 4)
+    for tp in (1, 2, 4)
+    if n % (pp * tp) == 0 and pp * tp <= n
+]
 RECOMPUTE = ("none", "full", "stage_aware")
 
 
@@ -24,14 +29,18 @@ def merak(place, **knobs):
 
 def wide(strategy, w=DEEP):
     """A workload with two rows a microbatch, and blocks for all stages."""
-    return replace(w, batch=2 * strategy.dp * strategy.microbatches,
-                   layers=max(w.layers, strategy.stages))
+    return replace(
+        w, batch=2 * strategy.dp * strategy.microbatches, layers=max(w.layers, strategy.stages)
+    )
 
 
 # The whole product is in bench/sweep_merak.py; here every schedule meets a part of the rest.
-CASES = [(place, name, RECOMPUTE[(k + j) % 3], (k + 2 * j) % 4)
-         for j, name in enumerate(SCHEDULES) for k, place in enumerate(PLACES)
-         if place[0] > 1 and (j + k) % 7 == 0]
+CASES = [
+    (place, name, RECOMPUTE[(k + j) % 3], (k + 2 * j) % 4)
+    for j, name in enumerate(SCHEDULES)
+    for k, place in enumerate(PLACES)
+    if place[0] > 1 and (j + k) % 7 == 0
+]
 
 
 @pytest.mark.parametrize("place, name, recompute, level", CASES, ids=str)
@@ -43,6 +52,7 @@ def test_equals_one_process(place, name, recompute, level):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_give_the_same_bits(name):
     """Gradients are added up in the same order, whatever the order of the rest."""
+
     def losses(**knobs):
         strategy = tv.Merak(pp=2, microbatches=4, **knobs)
         return tv.run(strategy, DEEP, steps=3, memory=False, progress=False).meta["losses"]
@@ -66,9 +76,10 @@ def test_stage_aware(keep):
 
 
 # -- what is sent, and how long it takes ---------------------------------------------------------
-MODELS = [((2, 2, 1), name, recompute, level) for (name, recompute), level in zip(
-    product(SCHEDULES, RECOMPUTE), (0, 1, 2, 3) * 7)][::5] + [
-        ((2, 1, 2), "1f1b", "full", 0), ((2, 1, 1), "zb_v", "none", 0)]
+MODELS = [
+    ((2, 2, 1), name, recompute, level)
+    for (name, recompute), level in zip(product(SCHEDULES, RECOMPUTE), (0, 1, 2, 3) * 7)
+][::5] + [((2, 1, 2), "1f1b", "full", 0), ((2, 1, 1), "zb_v", "none", 0)]
 
 
 @pytest.mark.parametrize("place, name, recompute, level", MODELS, ids=str)
@@ -96,8 +107,13 @@ def test_kept_parts():
 def test_kept_parts_where_ranks_have_several_stages():
     """By what the rank holds, n of clock's counts: (n - 1) k is equal unless all is kept. The last
     stage has more than one microbatch under way in GPipe, and in ZB-H1 until its weights' part."""
-    for name, flight in (("interleaved_1f1b", (11, 9, 7, 5)), ("zb_v", (8,) * 4),
-                         ("zb_h1", (4,) * 4), ("gpipe", (8,) * 4), ("dualpipe_v", (9,) * 4)):
+    for name, flight in (
+        ("interleaved_1f1b", (11, 9, 7, 5)),
+        ("zb_v", (8,) * 4),
+        ("zb_h1", (4,) * 4),
+        ("gpipe", (8,) * 4),
+        ("dualpipe_v", (9,) * 4),
+    ):
         strategy = tv.Merak(pp=4, microbatches=8, recompute="stage_aware", keep=0.2, schedule=name)
         order = strategy.schedule_of(replace(DEEP, layers=8))
         assert tuple(order.most_in_flight(rank) for rank in range(4)) == flight
@@ -120,16 +136,22 @@ def test_dropped_layers():
 
 
 # -- bad input -----------------------------------------------------------------------------------
-@pytest.mark.parametrize("knobs, workload, message", [
-    ({"pp": 4}, {"layers": 3}, "layers=3 are fewer than the 4 stages .*: use 2 stages, or layers=4"
-     ),
-    ({"microbatches": 3}, {}, r"batch=8 does not split evenly over dp\*microbatches=3"),
-    ({"tp": 3}, {}, "heads=8 does not split evenly over tp=3"),
-    ({"schedule": "2f2b"}, {}, "schedule='2f2b' is not possible: use 'gpipe'"),
-    ({"pp": 4, "microbatches": 2}, {}, "microbatches"),
-    ({"subpipeline": 4}, {}, "subpipeline=4 is not possible: use 0, 1, 2 or 3"),
-    ({"recompute": "all"}, {}, "recompute='all' is not possible"),
-])
+@pytest.mark.parametrize(
+    "knobs, workload, message",
+    [
+        (
+            {"pp": 4},
+            {"layers": 3},
+            "layers=3 are fewer than the 4 stages .*: use 2 stages, or layers=4",
+        ),
+        ({"microbatches": 3}, {}, r"batch=8 does not split evenly over dp\*microbatches=3"),
+        ({"tp": 3}, {}, "heads=8 does not split evenly over tp=3"),
+        ({"schedule": "2f2b"}, {}, "schedule='2f2b' is not possible: use 'gpipe'"),
+        ({"pp": 4, "microbatches": 2}, {}, "microbatches"),
+        ({"subpipeline": 4}, {}, "subpipeline=4 is not possible: use 0, 1, 2 or 3"),
+        ({"recompute": "all"}, {}, "recompute='all' is not possible"),
+    ],
+)
 def test_bad_input(knobs, workload, message):
     with pytest.raises(ValueError, match=message):
         tv.Merak(**knobs).check(replace(DEEP, **workload))
@@ -144,6 +166,7 @@ def test_what_is_drawn_of_who_owns_what():
     """A parameter is where its stage is; both ends have the shared one."""
     from tpviz.figures.mesh import mesh_scene, share
     from tpviz.schemes.ownership import ownership
+
     strategy = tv.Merak(pp=2, tp=2, dp=1, schedule="1f1b")
     scene = mesh_scene(tv.Mesh(strategy.axes), ownership(strategy, DEEP))
     owned = {p["name"]: [share(p, rank) for rank in range(4)] for p in scene["parameters"]}

@@ -16,12 +16,15 @@ from tpviz.trace import Event, Trace
 W = tv.GPT(layers=8, hidden=16, heads=4, seq=8, batch=8, vocab=32)
 
 
-HALVED = [("shifted_critical_path", {"pp": 2, "tp": 2, "subpipeline": 2}),
-          ("zb_v", {"pp": 2, "tp": 2, "subpipeline": 1, "recompute": "none"})]
+HALVED = [
+    ("shifted_critical_path", {"pp": 2, "tp": 2, "subpipeline": 2}),
+    ("zb_v", {"pp": 2, "tp": 2, "subpipeline": 1, "recompute": "none"}),
+]
 
 
-@pytest.mark.parametrize("name, knobs", [*((name, {"pp": 4}) for name in SCHEDULES), *HALVED],
-                         ids=str)
+@pytest.mark.parametrize(
+    "name, knobs", [*((name, {"pp": 4}) for name in SCHEDULES), *HALVED], ids=str
+)
 def test_real_ranks_hold_as_many_as_the_schedule_says(name, knobs):
     s = tv.Merak(microbatches=8, schedule=name, **knobs)
     w = replace(W, batch=8 * max(1, s.subpipeline))
@@ -39,33 +42,57 @@ def test_real_ranks_hold_as_many_as_the_schedule_says(name, knobs):
 
 def events(*bars):
     """(start, end, phase, microbatch, layer) on rank 0."""
-    return [Event(kind="compute", phase=phase, microbatch=m, layer=layer, start=start, end=end)
-            for start, end, phase, m, layer in bars]
+    return [
+        Event(kind="compute", phase=phase, microbatch=m, layer=layer, start=start, end=end)
+        for start, end, phase, m, layer in bars
+    ]
 
 
 def test_counted_by_hand():
     """A microbatch that ends when another begins, kernels in two, recomputation between."""
-    trace = Trace.from_events(events(
-        (0, 1, "forward", 0, "a"), (1, 2, "forward", 0, "a"), (2, 3, "forward", 1, "a"),
-        (3, 4, "recompute", 0, "a"), (4, 5, "backward", 0, "a"), (5, 6, "forward", 2, "a"),
-        (6, 7, "backward", 1, "a"), (7, 8, "backward", 2, "a"), (8, 9, "backward", 1, "a")),
-        {"mesh": {"axes": {"pp": 1}}})
+    trace = Trace.from_events(
+        events(
+            (0, 1, "forward", 0, "a"),
+            (1, 2, "forward", 0, "a"),
+            (2, 3, "forward", 1, "a"),
+            (3, 4, "recompute", 0, "a"),
+            (4, 5, "backward", 0, "a"),
+            (5, 6, "forward", 2, "a"),
+            (6, 7, "backward", 1, "a"),
+            (7, 8, "backward", 2, "a"),
+            (8, 9, "backward", 1, "a"),
+        ),
+        {"mesh": {"axes": {"pp": 1}}},
+    )
     assert in_flight(trace) == [(0, 1), (2, 2), (5, 2), (8, 1), (9, 0)]
     assert peaks_in_flight(trace) == (2,)
 
 
 def test_stages_of_one_rank_are_counted_each():
-    both = Trace.from_events(events(
-        (0, 1, "forward", 0, "x"), (1, 2, "forward", 0, "yy"), (2, 3, "backward", 0, "yy"),
-        (3, 4, "backward", 0, "x"), (4, 9, "backward", 0, "")))
+    both = Trace.from_events(
+        events(
+            (0, 1, "forward", 0, "x"),
+            (1, 2, "forward", 0, "yy"),
+            (2, 3, "backward", 0, "yy"),
+            (3, 4, "backward", 0, "x"),
+            (4, 9, "backward", 0, ""),
+        )
+    )
     assert in_flight(both, stage_of=len) == [(0, 1), (1, 2), (3, 1), (4, 0)]
 
 
-@pytest.mark.parametrize("bars, meta, message", [
-    ([(0, 1, "forward", -1, "a")], {"pp": 1}, "rank 0 .* no kernels labelled with a microbatch"),
-    ([(0, 1, "forward", 3, "a")], {"pp": 1}, "forward or backward alone of microbatch 3"),
-    ([(0, 1, "forward", 3, "a")], {"tp": 1}, "no axis pp but tp"),
-])
+@pytest.mark.parametrize(
+    "bars, meta, message",
+    [
+        (
+            [(0, 1, "forward", -1, "a")],
+            {"pp": 1},
+            "rank 0 .* no kernels labelled with a microbatch",
+        ),
+        ([(0, 1, "forward", 3, "a")], {"pp": 1}, "forward or backward alone of microbatch 3"),
+        ([(0, 1, "forward", 3, "a")], {"tp": 1}, "no axis pp but tp"),
+    ],
+)
 def test_what_cannot_be_counted(bars, meta, message):
     with pytest.raises(ValueError, match=message):
         peaks_in_flight(Trace.from_events(events(*bars), {"mesh": {"axes": meta}}))

@@ -33,18 +33,25 @@ def ratios(strategy, w, least=0.88, tries=8):
     return found
 
 
-@pytest.mark.parametrize("workload, knobs", [
-    (W, {"schedule": "1f1b", "recompute": "none"}), (WIDE, {"schedule": "1f1b"}),
-    (W, {"pp": 4, "microbatches": 8, "recompute": "stage_aware"}),
-    (WIDE, {"pp": 4, "microbatches": 8}),
-    (W, {"schedule": "interleaved_1f1b", "recompute": "stage_aware", "keep": 0.5}),
-    (W, {"dp": 2, "schedule": "gpipe"}),
-    (W, {"tp": 2, "schedule": "1f1b", "recompute": "none", "subpipeline": 2}),
-    (W, {"schedule": "zb_h1", "recompute": "none"}), (W, {"schedule": "zb_v", "recompute": "none"}),
-], ids=str)
+@pytest.mark.parametrize(
+    "workload, knobs",
+    [
+        (W, {"schedule": "1f1b", "recompute": "none"}),
+        (WIDE, {"schedule": "1f1b"}),
+        (W, {"pp": 4, "microbatches": 8, "recompute": "stage_aware"}),
+        (WIDE, {"pp": 4, "microbatches": 8}),
+        (W, {"schedule": "interleaved_1f1b", "recompute": "stage_aware", "keep": 0.5}),
+        (W, {"dp": 2, "schedule": "gpipe"}),
+        (W, {"tp": 2, "schedule": "1f1b", "recompute": "none", "subpipeline": 2}),
+        (W, {"schedule": "zb_h1", "recompute": "none"}),
+        (W, {"schedule": "zb_v", "recompute": "none"}),
+    ],
+    ids=str,
+)
 def test_equals_what_is_tracked(workload, knobs):
     assert ratios(tv.Merak(**knobs), workload) == pytest.approx(
-        dict.fromkeys(range(knobs.get("pp", 2)), 1.0), abs=0.12)
+        dict.fromkeys(range(knobs.get("pp", 2)), 1.0), abs=0.12
+    )
 
 
 DEEP = replace(W, layers=32)
@@ -53,8 +60,10 @@ DEEP = replace(W, layers=32)
 def test_least_recomputation_within_a_budget():
     s = tv.Merak(pp=4, microbatches=8, schedule="1f1b")
     assert keeps(s, DEEP)[0] == 1.0 and keeps(s, DEEP)[-1] == 0.0
-    most, least = (tv.Merak(pp=4, microbatches=8, schedule="1f1b", recompute=r).memory(DEEP).total
-                   for r in ("none", "full"))
+    most, least = (
+        tv.Merak(pp=4, microbatches=8, schedule="1f1b", recompute=r).memory(DEEP).total
+        for r in ("none", "full")
+    )
     assert s.within(DEEP, most).keep == 1.0
     assert s.within(DEEP, least).keep == 0.0
     between = s.within(DEEP, (most + least) // 2)

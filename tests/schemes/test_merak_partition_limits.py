@@ -21,7 +21,7 @@ class Cube(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         ctx.save_for_backward(x)
-        return x ** 3
+        return x**3
 
     @staticmethod
     def backward(ctx, gradient):
@@ -77,9 +77,14 @@ def sequence(inner):
 
 
 # -- leaves ----------------------------------------------------------------------------------------
-@pytest.mark.parametrize("model, leaves", [
-    (Around(Own()), Own), (Around(Own()), lambda module: type(module) is Own),
-    (sequence(Told()), [Told])])
+@pytest.mark.parametrize(
+    "model, leaves",
+    [
+        (Around(Own()), Own),
+        (Around(Own()), lambda module: type(module) is Own),
+        (sequence(Told()), [Told]),
+    ],
+)
 def test_a_leaf_runs_as_it_is_with_its_own_backward(model, leaves):
     x = vectors(3, 4)
     graph = trace(model, x, leaves)
@@ -105,8 +110,10 @@ def test_a_leaf_whose_forward_was_set_keeps_it():
 
 def test_tensor_parallel_layers_are_leaves_on_ranks():
     """Stages of a model that `tv.parallelize` split over two ranks, collectives included."""
+
     def rank(make, x):
         from tpviz.parallel.layers import SplitLinear
+
         torch.manual_seed(0)
         model = tv.parallelize(make().double().eval(), tv.Megatron(tp=2)).module
         partition = partition_of(trace(model, x, leaves=SplitLinear), 3)
@@ -122,8 +129,9 @@ def test_tensor_parallel_layers_are_leaves_on_ranks():
         return max(apart), leaves, [part.numel for part in partition.stages]
 
     held = [part.numel for part in partition_of(traced("encoder")[2], 3).stages]
-    for apart, leaves, numel in tv.launch(rank, foreign.encoder, vectors(2, 5, 16), world_size=2,
-                                          progress=False):
+    for apart, leaves, numel in tv.launch(
+        rank, foreign.encoder, vectors(2, 5, 16), world_size=2, progress=False
+    ):
         assert apart < 1e-12
         assert sum(leaves) == 4 and all(a <= b for a, b in zip(numel, held)), (leaves, numel, held)
         assert sum(numel) < sum(held)
@@ -134,9 +142,14 @@ def test_the_report_names_modules_inputs_and_what_crosses():
     _, _, graph = traced("gpt2")
     partition = partition_of(graph, 4)
     text = partition.report()
-    for said in ("transformer.{wte, wpe, drop}", "transformer.h.0", "inputs    input_ids",
-                 "(4, 6, 16) float64, 3.07 kB, made on stage 2 in transformer.h.1", "(estimate)",
-                 "tied: transformer.wte.weight (stage 0) = lm_head.weight (stage 3)"):
+    for said in (
+        "transformer.{wte, wpe, drop}",
+        "transformer.h.0",
+        "inputs    input_ids",
+        "(4, 6, 16) float64, 3.07 kB, made on stage 2 in transformer.h.1",
+        "(estimate)",
+        "tied: transformer.wte.weight (stage 0) = lm_head.weight (stage 3)",
+    ):
         assert said in text, text
     assert text.count("\nstage ") == 4 and text == partition_of(graph, 4).report()
     table = partition.to_table()
@@ -175,8 +188,9 @@ print(partition.graph.numel(partition.graph.parameters), peak, *(
 
 
 def test_a_model_of_20_billion_parameters_is_cut_within_4_gb():
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", LARGE], capture_output=True,
-                          text=True, timeout=150)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LARGE], capture_output=True, text=True, timeout=150
+    )
     assert done.returncode == 0, done.stderr
     numel, peak, *layers = map(int, done.stdout.split())
     print(f"{numel / 1e9:.2f}e9 parameters, peak {peak / 1e9:.2f} GB, layers {layers}")
@@ -192,13 +206,27 @@ def refused(match, function, *args, **kwargs):
 
 def test_an_untraceable_model_is_told_where_and_what_to_do():
     x = vectors(3, 4)
-    refused(r"1 \(Branches\), test_merak_partition_limits.py:\d+, `if y.sum\(\) > 0:`, depends on a"
-            r" tensor's values.*torch.where", trace, sequence(Branches()), x)
-    refused(r"calls the leaf 1 \(Branches\).*give it a method shape", trace, sequence(Branches()),
-            x, Branches)
-    refused(r"inner \(Own\), .*`y = Cube.apply\(self.linear\(x\)\)`, calls the autograd function "
-            "Cube, whose backward export would lose: give that module's type in leaves=", trace,
-            Around(Own()), x)
+    refused(
+        r"1 \(Branches\), test_merak_partition_limits.py:\d+, `if y.sum\(\) > 0:`, depends on a"
+        r" tensor's values.*torch.where",
+        trace,
+        sequence(Branches()),
+        x,
+    )
+    refused(
+        r"calls the leaf 1 \(Branches\).*give it a method shape",
+        trace,
+        sequence(Branches()),
+        x,
+        Branches,
+    )
+    refused(
+        r"inner \(Own\), .*`y = Cube.apply\(self.linear\(x\)\)`, calls the autograd function "
+        "Cube, whose backward export would lose: give that module's type in leaves=",
+        trace,
+        Around(Own()),
+        x,
+    )
 
     class Sizes(nn.Linear):
         def forward(self, x):
@@ -208,30 +236,49 @@ def test_an_untraceable_model_is_told_where_and_what_to_do():
         def forward(self, x):
             return super().forward(x.add_(1))
 
-    refused("1 makes a tensor whose size depends on values", trace, sequence(Sizes(4, 4).double()),
-            x)
+    refused(
+        "1 makes a tensor whose size depends on values", trace, sequence(Sizes(4, 4).double()), x
+    )
     refused("writes into its input x", trace, Writes(4, 4).double(), x)
 
     class Again(nn.Linear):
         def forward(self, x):
             return checkpoint(super().forward, x, use_reentrant=True)
 
-    refused("CheckpointFunction.*activation checkpointing, turn it off", trace,
-            sequence(Again(4, 4).double()), x)
+    refused(
+        "CheckpointFunction.*activation checkpointing, turn it off",
+        trace,
+        sequence(Again(4, 4).double()),
+        x,
+    )
 
 
 def test_inputs_that_do_not_fit_are_told():
     linear = nn.Linear(4, 4)
-    refused("do not fit Linear.forward.*missing a required argument: 'input'", trace, linear,
-            {"x": torch.ones(2, 4)})
+    refused(
+        "do not fit Linear.forward.*missing a required argument: 'input'",
+        trace,
+        linear,
+        {"x": torch.ones(2, 4)},
+    )
     refused("have no tensor", trace, linear, {"input": 3})
-    refused(r"Linear, linear.py.*same reduction dim.*else correct the inputs", trace, linear,
-            torch.ones(2, 5))
+    refused(
+        r"Linear, linear.py.*same reduction dim.*else correct the inputs",
+        trace,
+        linear,
+        torch.ones(2, 5),
+    )
     model, inputs, graph = traced("gpt2")
-    refused("traced with the arguments input_ids, attention_mask, labels, not input_ids",
-            graph.named, inputs["input_ids"])
-    refused(r"input_ids is torch.int64 \(2, 6\), but the model was traced with .*int64 \(4, 6\)",
-            graph.named, **{name: t[:2] for name, t in inputs.items()})
+    refused(
+        "traced with the arguments input_ids, attention_mask, labels, not input_ids",
+        graph.named,
+        inputs["input_ids"],
+    )
+    refused(
+        r"input_ids is torch.int64 \(2, 6\), but the model was traced with .*int64 \(4, 6\)",
+        graph.named,
+        **{name: t[:2] for name, t in inputs.items()},
+    )
     fixed = trace(model, {**inputs, "use_cache": False})
     assert list(fixed.named(**inputs)) == ["input_ids", "attention_mask", "labels"]
     refused("traced with False where now True", fixed.named, **inputs, use_cache=True)
@@ -239,15 +286,32 @@ def test_inputs_that_do_not_fit_are_told():
 
 def test_partitions_that_cannot_be_are_told():
     model, inputs, graph = traced("gpt2")
-    refused("has 8 shards, 9 stages are too many: use at most 8, .*cross=2.*gives 16$",
-            partition_of, graph, 9)
-    refused("Linear has 1 shards, 2 stages are too many: use at most 1$", partition_of,
-            trace(nn.Linear(4, 4), torch.ones(2, 4)), 2)
-    refused(r"has 4 shards, 5 stages.*at most 4, or shards=shard\(graph, 'finest'\), which gives 8",
-            partition_of, graph, 5, shard(graph, 2))
+    refused(
+        "has 8 shards, 9 stages are too many: use at most 8, .*cross=2.*gives 16$",
+        partition_of,
+        graph,
+        9,
+    )
+    refused(
+        "Linear has 1 shards, 2 stages are too many: use at most 1$",
+        partition_of,
+        trace(nn.Linear(4, 4), torch.ones(2, 4)),
+        2,
+    )
+    refused(
+        r"has 4 shards, 5 stages.*at most 4, or shards=shard\(graph, 'finest'\), which gives 8",
+        partition_of,
+        graph,
+        5,
+        shard(graph, 2),
+    )
     odd = traced("odd")[2]
-    refused(r"at most 2, or shards=shard\(graph, 'finest', cross=2\), which gives 5", partition_of,
-            odd, 3)
+    refused(
+        r"at most 2, or shards=shard\(graph, 'finest', cross=2\), which gives 5",
+        partition_of,
+        odd,
+        3,
+    )
     refused("stages=0 is too small", partition_of, graph, 0)
     refused("balance='even' is not possible", partition_of, graph, 2, balance="even")
     for seconds in ([1, 2], [-1.0] * 7, [float("nan")] * 7):
@@ -258,12 +322,26 @@ def test_partitions_that_cannot_be_are_told():
     partition = partition_of(graph, 2)
     refused("stage=2 is too large", partition.module, 2, model)
     refused("this model has no transformer.wte.weight", partition.module, 0, nn.Linear(2, 2))
-    refused(r"emb.weight is torch.float32 \(32, 16\), but the model was traced with torch.float32 "
-            r"\(64, 16\)", partition_of(trace(Toy(), words()["input_ids"]), 1).module, 0,
-            Toy(vocab=32))
+    refused(
+        r"emb.weight is torch.float32 \(32, 16\), but the model was traced with torch.float32 "
+        r"\(64, 16\)",
+        partition_of(trace(Toy(), words()["input_ids"]), 1).module,
+        0,
+        Toy(vocab=32),
+    )
     first, second = (partition.module(k, model) for k in (0, 1))
-    refused("stage 0 needs the inputs input_ids, attention_mask; attention_mask not given", first,
-            (), {"input_ids": inputs["input_ids"]})
+    refused(
+        "stage 0 needs the inputs input_ids, attention_mask; attention_mask not given",
+        first,
+        (),
+        {"input_ids": inputs["input_ids"]},
+    )
     refused("stage 1 receives .add_7., 1 in number, not 0", second, (), inputs)
-    refused("input_ids is torch.float32", run, first, (), {**inputs, "input_ids": torch.ones(4, 6)},
-            True)
+    refused(
+        "input_ids is torch.float32",
+        run,
+        first,
+        (),
+        {**inputs, "input_ids": torch.ones(4, 6)},
+        True,
+    )

@@ -31,12 +31,16 @@ def test_shards_are_embedding_blocks_and_tail(toy):
     assert num_layers(toy) == 6
     assert shard(toy) == shard(toy, 2 * 6 + 4)
     numel = [s.numel for s in shard(toy)]
-    attention, mlp = 4 * 16 ** 2 + 6 * 16, 8 * 16 ** 2 + 7 * 16
+    attention, mlp = 4 * 16**2 + 6 * 16, 8 * 16**2 + 7 * 16
     assert numel == [64 * 16, *[attention + mlp] * 6, 2 * 16 + 17 * 64]
     assert [s.numel for s in shard(toy, 24)][1:-1] == [attention, mlp] * 6
     halves = shard(toy, 24)
-    assert [s.paths[0] for s in halves[1:5]] == ["blocks.0.ln1", "blocks.0.ln2", "blocks.1.ln1",
-                                                 "blocks.1.ln2"]
+    assert [s.paths[0] for s in halves[1:5]] == [
+        "blocks.0.ln1",
+        "blocks.0.ln2",
+        "blocks.1.ln1",
+        "blocks.1.ln2",
+    ]
     six = [s.numel / (attention + mlp) for s in shard(toy, 6)][1:-1]
     assert all(1.3 < blocks < 2 for blocks in six)
     for a, b in pairwise(halves):
@@ -55,7 +59,7 @@ def test_no_layer_with_parameters_is_torn_and_no_dropout_left_behind(name):
     graph = traced(name)[2]
     places = {}
     for k, s in enumerate(shard(graph, "finest")):
-        for node in graph.body[s.start:s.stop]:
+        for node in graph.body[s.start : s.stop]:
             places.setdefault(node.path, set()).add(k)
     modules = {node.path for node in graph.body if node.parameters}
     assert all(len(places[path]) == 1 for path in modules)
@@ -195,8 +199,9 @@ def test_the_largest_stage_is_as_small_as_can_be():
         assert [a for a, _ in ranges] + [n] == [0] + [b for _, b in ranges]
         assert all(a < b for a, b in ranges)
         assert max(loads) == min(c[0] for c in costs)
-        assert sum(x * x for x in loads) == min(sum(x * x for x in c) for c in costs
-                                                if c[0] == max(loads))
+        assert sum(x * x for x in loads) == min(
+            sum(x * x for x in c) for c in costs if c[0] == max(loads)
+        )
 
 
 def test_uniform_ranges():
@@ -207,9 +212,13 @@ def test_uniform_ranges():
 
 def test_each_balance_is_even_in_its_own_weights(toy):
     shards = shard(toy, 24)
-    worst = {balance: [max(of(part) for part in partition_of(toy, 4, shards, balance).stages)
-                       for of in (lambda p: p.numel, lambda p: p.flops)]
-             for balance in ("uniform", "uniform_floor", "parameters", "flops")}
+    worst = {
+        balance: [
+            max(of(part) for part in partition_of(toy, 4, shards, balance).stages)
+            for of in (lambda p: p.numel, lambda p: p.flops)
+        ]
+        for balance in ("uniform", "uniform_floor", "parameters", "flops")
+    }
     assert worst["parameters"][0] == min(numel for numel, _ in worst.values())
     assert worst["flops"][1] == min(flops for _, flops in worst.values())
     assert worst["uniform_floor"][0] > worst["uniform"][0]
@@ -222,8 +231,8 @@ def test_flops_are_those_of_the_matrices():
     """2 per multiply-add: 12 d^2 a token and layer, attention over all pairs, the head."""
     _, inputs, graph = traced("gpt2", training=False)
     (rows, tokens), width, layers = inputs["input_ids"].shape, 16, 2
-    matrices = 2 * rows * tokens * (12 * width ** 2 * layers + width * 20)
-    attention = 2 * 2 * rows * tokens ** 2 * width * layers
+    matrices = 2 * rows * tokens * (12 * width**2 * layers + width * 20)
+    attention = 2 * 2 * rows * tokens**2 * width * layers
     assert sum(part.flops for part in cut(graph, 3).stages) == matrices + attention
 
 
@@ -240,10 +249,18 @@ def test_activation_bytes_are_what_autograd_keeps():
             if storage.data_ptr() not in outer:
                 kept[storage.data_ptr()] = storage
             return tensor
+
         stage = partition_of(graph, 1).module(0, model)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            output = stage((), dict(zip(graph.inputs, [inputs[n] for n in graph.inputs]
-                                        if isinstance(inputs, dict) else inputs)))
+            output = stage(
+                (),
+                dict(
+                    zip(
+                        graph.inputs,
+                        [inputs[n] for n in graph.inputs] if isinstance(inputs, dict) else inputs,
+                    )
+                ),
+            )
         assert output is not None
         real = sum(storage.nbytes() for storage in kept.values())
         assert partition_of(graph, 1).stages[0].activation_bytes == real

@@ -9,12 +9,14 @@ from tpviz.schemes.merak.schedules import SCHEDULES
 from tpviz.schemes.merak.stage import Runner
 
 W = tv.GPT(layers=4, batch=8)
-CASES = [*({"schedule": name} for name in SCHEDULES),
-         *({"schedule": name, "recompute": "none"} for name in ("1f1b", "zb_h1", "dualpipe_v")),
-         {"recompute": "stage_aware", "keep": 0.5},
-         {"schedule": "1f1b", "recompute": "none", "tp": 2, "subpipeline": 1},
-         {"schedule": "zb_h1", "tp": 2, "subpipeline": 2},
-         {"schedule": "1f1b", "tp": 2, "subpipeline": 3, "lean": False}]
+CASES = [
+    *({"schedule": name} for name in SCHEDULES),
+    *({"schedule": name, "recompute": "none"} for name in ("1f1b", "zb_h1", "dualpipe_v")),
+    {"recompute": "stage_aware", "keep": 0.5},
+    {"schedule": "1f1b", "recompute": "none", "tp": 2, "subpipeline": 1},
+    {"schedule": "zb_h1", "tp": 2, "subpipeline": 2},
+    {"schedule": "1f1b", "tp": 2, "subpipeline": 3, "lean": False},
+]
 
 
 def both(strategy, monkeypatch):
@@ -44,8 +46,13 @@ def _step(trace, rank):
 
 def test_later_microbatches_are_not_done(monkeypatch):
     done, plain = [], Runner.forward
-    monkeypatch.setattr(Runner, "forward", lambda self, microbatch, *args: (
-        done.append(microbatch), plain(self, microbatch, *args))[1])
+    monkeypatch.setattr(
+        Runner,
+        "forward",
+        lambda self, microbatch, *args: (done.append(microbatch), plain(self, microbatch, *args))[
+            1
+        ],
+    )
     capture = tv.capture(tv.Merak(pp=2, microbatches=8, schedule="1f1b"), W)
     assert set(done) == {0, 1} and len(done) == 2 * (1 + 2)  # before it is recorded, once
     assert set(capture.trace(0)["microbatch"].tolist()) == {-1, *range(8)}

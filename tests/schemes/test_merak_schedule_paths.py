@@ -37,7 +37,8 @@ def test_the_critical_path_is_without_gap_and_without_slack():
         _, clock = random_timeline(rng)
         path = clock.critical_path()
         assert clock.overlapped or (
-            len(clock.critical_messages()) == fewest_messages(clock, *path[-1]))
+            len(clock.critical_messages()) == fewest_messages(clock, *path[-1])
+        )
         (rank, index), (last, end) = path[0], path[-1]
         assert clock.start[rank][index] == 0 and clock.end[last][end] == clock.makespan
         for (rank, index), (other, after) in pairwise(path):
@@ -58,9 +59,14 @@ def delayed(clock, rank, index, by):
             ends[r, i] = ends[r, i - 1]
             continue
         both = (step, found.order[place + 1]) if (r, i) in pairs else (step,)
-        begins = max([ends[r, i - 1] if i else 0.0] + [
-            ends[found.order[x.needs][:2]] + clock.latency * x.is_message
-            for x in both if x.needs >= 0])
+        begins = max(
+            [ends[r, i - 1] if i else 0.0]
+            + [
+                ends[found.order[x.needs][:2]] + clock.latency * x.is_message
+                for x in both
+                if x.needs >= 0
+            ]
+        )
         late = by if any(x[:2] == (rank, index) for x in both) else 0.0
         ends[r, i] = begins + clock.end[r][i] - clock.start[r][i] + late
     return max(ends.values())
@@ -84,7 +90,7 @@ def test_the_critical_path_shifts(name, rank):
     """With recompute everywhere it is on the last rank; Merak's schedule shifts it to p-2."""
     clock = timeline(schedule(name, 4, 8))
     path = [r for r, _ in clock.critical_path()]
-    assert set(path[rank:-rank]) == {rank} and path[:rank + 1] == list(range(rank + 1))
+    assert set(path[rank:-rank]) == {rank} and path[: rank + 1] == list(range(rank + 1))
     assert len(clock.critical_messages()) == 2 * rank
     assert max(clock.slack[rank]) == 0
     assert (max(clock.slack[3]) > 0) == (name == "shifted_critical_path")

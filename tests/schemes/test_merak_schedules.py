@@ -33,24 +33,42 @@ s2: F0 F1 R0 B0 F2 RB1 F3 RB2 F4 RB3 F5 RB4 RB5
 s3: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5"""
 
 
-@pytest.mark.parametrize("module", ["", ".actions", ".clock", ".formulas", ".interleaved",
-                                    ".one_f_one_b", ".v_shaped", ".validity"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "",
+        ".actions",
+        ".clock",
+        ".formulas",
+        ".interleaved",
+        ".one_f_one_b",
+        ".v_shaped",
+        ".validity",
+    ],
+)
 def test_examples_in_docstrings(module):
     done = doctest.testmod(import_module(f"tpviz.schemes.merak.schedules{module}"))
     assert done.attempted and not done.failed
 
 
-@pytest.mark.parametrize("name, text", [
-    ("1f1b", WHOLE), ("early_recompute", EARLY), ("last_no_recompute", NOT_LAST),
-    ("shifted_critical_path", SHIFTED)])
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("1f1b", WHOLE),
+        ("early_recompute", EARLY),
+        ("last_no_recompute", NOT_LAST),
+        ("shifted_critical_path", SHIFTED),
+    ],
+)
 def test_merak_s_orders(name, text):
     assert str(schedule(name, 4, 6)) == text
 
 
 def test_short_pipelines_of_the_shifted_schedule():
     two, three = (schedule("shifted_critical_path", p, 5) for p in (2, 3))
-    assert str(two) == ("s0: F0 F1 F2 R0 B0 R1 B1 F3 RB2 F4 RB3 RB4\n"
-                        "s1: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4")
+    assert str(two) == (
+        "s0: F0 F1 F2 R0 B0 R1 B1 F3 RB2 F4 RB3 RB4\ns1: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4"
+    )
     assert str(three).splitlines()[0] == "s0: F0 F1 F2 R0 B0 F3 RB1 F4 RB2 R3 B3 R4 B4"
 
 
@@ -63,14 +81,17 @@ def runs(schedule):
         for i in range(schedule.microbatches):
             kinds = sorted(a.kind for a in every if a[1:] == (s, i))
             again = schedule.recomputes[s]
-            if kinds not in ([["B", "F", "R"], ["F", "RB"], ["F", "I", "R", "W"]] if again
-                             else [["B", "F"], ["F", "I", "W"]]):
+            if kinds not in (
+                [["B", "F", "R"], ["F", "RB"], ["F", "I", "R", "W"]]
+                if again
+                else [["B", "F"], ["F", "I", "W"]]
+            ):
                 return False
     moved = True
     while moved:
         moved = False
         for rank, row in enumerate(schedule.actions):
-            for kind, s, i in row[at[rank]:at[rank] + 1]:
+            for kind, s, i in row[at[rank] : at[rank] + 1]:
                 if not (0 <= i < schedule.microbatches and schedule.rank_of[s] == rank):
                     return False
                 need = {("F", s - 1, i)} if kind == "F" else {("F", s, i)}
@@ -113,13 +134,19 @@ def test_every_schedule_runs_or_is_refused(name):
                 assert runs(found)
     assert all(refusals)
     assert made >= {"interleaved_1f1b": 38, "dualpipe_v": 60, "shifted_critical_path": 120}.get(
-        name, 7 * 24)
+        name, 7 * 24
+    )
 
 
 def test_microbatches_that_are_offered_instead_work():
     shifted, looped = "shifted_critical_path", "interleaved_1f1b"
-    for name, p, m, other in [(shifted, 2, 3, 4), (shifted, 8, 5, 8), ("dualpipe_v", 4, 7, 8),
-                              (looped, 4, 6, 8), (looped, 4, 3, 4)]:
+    for name, p, m, other in [
+        (shifted, 2, 3, 4),
+        (shifted, 8, 5, 8),
+        ("dualpipe_v", 4, 7, 8),
+        (looped, 4, 6, 8),
+        (looped, 4, 3, 4),
+    ]:
         with pytest.raises(ValueError, match=rf"{other}\b"):
             schedule(name, p, m)
         assert faults(schedule(name, p, other)) == []
@@ -147,8 +174,11 @@ def test_recompute_is_only_where_it_is_asked_for(name):
     assert {a.kind for row in plain.actions for a in row} <= {"F", "B", "I", "W"}
 
     def order(schedule):
-        return [[("B" if a.kind == "RB" else a.kind, *a[1:]) for a in row if a.kind != "R"]
-                for row in schedule.actions]
+        return [
+            [("B" if a.kind == "RB" else a.kind, *a[1:]) for a in row if a.kind != "R"]
+            for row in schedule.actions
+        ]
+
     assert order(found) == order(plain)
     for row in schedule(name, 3, 6).actions:
         for before, action in pairwise(row):
@@ -165,7 +195,8 @@ def test_what_is_printed_can_be_read(name):
         found = schedule(name, p, m, recompute=rng.random() < 0.5)
         assert Schedule.parse(str(found), name) == found
         assert [row[2] for row in found.to_table()[1:]] == [
-            line.split(": ")[1] for line in str(found).splitlines()]
+            line.split(": ")[1] for line in str(found).splitlines()
+        ]
 
 
 def test_names_of_actions():
@@ -188,16 +219,19 @@ def test_steps_are_in_an_order_in_which_all_is_there():
         assert all(step.needs < place for place, step in enumerate(steps))
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (("2f2b", 4, 8), "schedule='2f2b' is not possible: use 'gpipe'"),
-    (("1f1b", 0, 8), "ranks=0 is too small"),
-    (("1f1b", 4, 2.5), "microbatches must be a whole number"),
-    (("1f1b", 4, 8, 2), "1f1b: chunks=2 is too large: the most that works is 1"),
-    (("interleaved_1f1b", 4, 8, 1), "chunks=1 is too small: the least that works is 2"),
-    (("zb_v", 4, 8, 3), "zb_v: chunks=3 is too large"),
-    (("1f1b", 4, 8, None, (True, False)), "one for each of the 4 stages"),
-    (("1f1b", 4, 8, None, 1), "use True, False, or a tuple"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("2f2b", 4, 8), "schedule='2f2b' is not possible: use 'gpipe'"),
+        (("1f1b", 0, 8), "ranks=0 is too small"),
+        (("1f1b", 4, 2.5), "microbatches must be a whole number"),
+        (("1f1b", 4, 8, 2), "1f1b: chunks=2 is too large: the most that works is 1"),
+        (("interleaved_1f1b", 4, 8, 1), "chunks=1 is too small: the least that works is 2"),
+        (("zb_v", 4, 8, 3), "zb_v: chunks=3 is too large"),
+        (("1f1b", 4, 8, None, (True, False)), "one for each of the 4 stages"),
+        (("1f1b", 4, 8, None, 1), "use True, False, or a tuple"),
+    ],
+)
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError) as error:
         schedule(*arguments)

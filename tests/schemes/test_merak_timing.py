@@ -11,9 +11,17 @@ from tpviz.schemes.merak.schedules.order import needs
 MERAK = ("1f1b", "early_recompute", "last_no_recompute", "shifted_critical_path")
 
 
-@pytest.mark.parametrize("p, m, plain, times", [
-    (2, 8, 27, (36, 35, 33, 32)), (4, 4, 21, (28, 25, 23, 22)), (4, 6, 27, (36, 33, 31, 30)),
-    (4, 8, 33, (44, 41, 39, 38)), (4, 16, 57, (76, 73, 71, 70)), (8, 8, 45, (60, 53, 51, 50))])
+@pytest.mark.parametrize(
+    "p, m, plain, times",
+    [
+        (2, 8, 27, (36, 35, 33, 32)),
+        (4, 4, 21, (28, 25, 23, 22)),
+        (4, 6, 27, (36, 33, 31, 30)),
+        (4, 8, 33, (44, 41, 39, 38)),
+        (4, 16, 57, (76, 73, 71, 70)),
+        (8, 8, 45, (60, 53, 51, 50)),
+    ],
+)
 def test_makespans_of_merak_s_schedules(p, m, plain, times):
     assert timeline(schedule("1f1b", p, m, recompute=False)).makespan == plain
     assert tuple(timeline(schedule(name, p, m)).makespan for name in MERAK) == times
@@ -72,8 +80,11 @@ def test_closed_forms_are_exact_in_their_range():
         overlapped = rng.random() < 0.5
         sizes = p, m, f, b, r, w, chunks, overlapped
         expected = makespan(name, *sizes)
-        if expected is None or (name == "shifted_critical_path" and 1 < p and m < max(p, 4)) or (
-                name == "dualpipe_v" and m < 2 * p):
+        if (
+            expected is None
+            or (name == "shifted_critical_path" and 1 < p and m < max(p, 4))
+            or (name == "dualpipe_v" and m < 2 * p)
+        ):
             continue
         found = timeline(schedule(name, p, m, chunks, r > 0), f, b, r, w, overlapped=overlapped)
         assert found.makespan == pytest.approx(expected, rel=1e-12), (name, sizes)
@@ -86,12 +97,23 @@ def test_closed_forms_are_exact_in_their_range():
     assert {(name, True) for name in MERAK} <= names
 
 
-@pytest.mark.parametrize("name, sizes", [
-    ("last_no_recompute", (4, 2)), ("early_recompute", (4, 8, 1, 2, 3)),
-    ("shifted_critical_path", (4, 8, 2, 2.5, 1)),
-    ("shifted_critical_path", (4, 8, 3, 2, 3)), ("zb_h1", (4, 3)), ("zb_h1", (4, 8, 1, 4, 0, 3)),
-    ("zb_v", (4, 8, 1, 3, 0, 1)), ("zb_v", (4, 6)), ("dualpipe_v", (4, 8, 1, 4, 0, 2)),
-    ("zb_h1", (4, 8, 1, 2, 1)), ("zb_h1", (4, 8, 3, 3, 0, 2)), ("dualpipe_v", (4, 8, 1, 4, 0, 3))])
+@pytest.mark.parametrize(
+    "name, sizes",
+    [
+        ("last_no_recompute", (4, 2)),
+        ("early_recompute", (4, 8, 1, 2, 3)),
+        ("shifted_critical_path", (4, 8, 2, 2.5, 1)),
+        ("shifted_critical_path", (4, 8, 3, 2, 3)),
+        ("zb_h1", (4, 3)),
+        ("zb_h1", (4, 8, 1, 4, 0, 3)),
+        ("zb_v", (4, 8, 1, 3, 0, 1)),
+        ("zb_v", (4, 6)),
+        ("dualpipe_v", (4, 8, 1, 4, 0, 2)),
+        ("zb_h1", (4, 8, 1, 2, 1)),
+        ("zb_h1", (4, 8, 3, 3, 0, 2)),
+        ("dualpipe_v", (4, 8, 1, 4, 0, 3)),
+    ],
+)
 def test_outside_its_range_a_formula_says_nothing(name, sizes):
     assert makespan(name, *sizes) is None
     assert bubble(name, *sizes) is None
@@ -111,10 +133,16 @@ def kept(p, k0, shifted):
     return shares
 
 
-@pytest.mark.parametrize("p, m, k0, times", [
-    (4, 8, 0.0, (380, 380, 440, 420)), (4, 8, 0.2, (370, 369, 418, 392)),
-    (4, 8, 0.5, (355, 352.5, 385, 360)), (8, 32, 0.0, (1460, 1460, 1560, 1540)),
-    (8, 32, 0.2, (1402, 1391.7, 1482, 1429.4))])
+@pytest.mark.parametrize(
+    "p, m, k0, times",
+    [
+        (4, 8, 0.0, (380, 380, 440, 420)),
+        (4, 8, 0.2, (370, 369, 418, 392)),
+        (4, 8, 0.5, (355, 352.5, 385, 360)),
+        (8, 32, 0.0, (1460, 1460, 1560, 1540)),
+        (8, 32, 0.2, (1402, 1391.7, 1482, 1429.4)),
+    ],
+)
 def test_what_stage_aware_recomputation_buys(p, m, k0, times):
     """f = 10, b = 20, recompute of (1 - k) f: the same k on all stages, and the rule's."""
     found = []
@@ -130,8 +158,11 @@ def test_a_stage_that_keeps_everything_needs_no_recompute():
     again = [10 * (1 - k) for k in shares]
     asked = tuple(k < 1 for k in shares)
     whole = timeline(schedule("shifted_critical_path", 4, 8), 10, 20, again)
-    assert timeline(schedule("shifted_critical_path", 4, 8, recompute=asked), 10, 20,
-                    again).makespan == whole.makespan == pytest.approx(352.5)
+    assert (
+        timeline(schedule("shifted_critical_path", 4, 8, recompute=asked), 10, 20, again).makespan
+        == whole.makespan
+        == pytest.approx(352.5)
+    )
 
 
 def ticking(found, lasts, latency):
@@ -168,8 +199,14 @@ def test_starts_are_those_of_a_ticking_clock():
 
         def lasts(action, f=f, r=r, i=i, w=w):
             s = action.stage
-            return {"F": f[s], "B": i[s] + w[s], "RB": r[s] + i[s] + w[s], "R": r[s], "I": i[s],
-                    "W": w[s]}[action.kind]
+            return {
+                "F": f[s],
+                "B": i[s] + w[s],
+                "RB": r[s] + i[s] + w[s],
+                "R": r[s],
+                "I": i[s],
+                "W": w[s],
+            }[action.kind]
 
         b = [x + y for x, y in zip(i, w)]
         clock = timeline(found, f, b, r, w, latency)
@@ -199,23 +236,31 @@ def test_activations_held_are_checkpoints_until_they_are_recomputed():
 
 def test_words_and_tables():
     found = timeline(schedule("shifted_critical_path", 4, 8))
-    assert repr(found) == ("<Timeline of <Schedule shifted_critical_path: 4 ranks, 4 stages, "
-                           "8 microbatches>: simulated, 38>")
+    assert repr(found) == (
+        "<Timeline of <Schedule shifted_critical_path: 4 ranks, 4 stages, "
+        "8 microbatches>: simulated, 38>"
+    )
     assert found.to_table()[0] == ["rank", "busy", "bubble", "bubble inside", "in flight"]
     assert found.to_table()[3] == ["2", "32", "6", "0", "3"]
     text = found.describe()
-    assert text.startswith("Simulated: shifted_critical_path on 4 ranks with 8 microbatches takes "
-                           "38. Ranks are idle 21.1% of it, from 6 on rank 0 to 14 on rank 3. Most "
-                           "activations, 4 microbatches, are held on rank 0.")
+    assert text.startswith(
+        "Simulated: shifted_critical_path on 4 ranks with 8 microbatches takes "
+        "38. Ranks are idle 21.1% of it, from 6 on rank 0 to 14 on rank 3. Most "
+        "activations, 4 microbatches, are held on rank 0."
+    )
     assert "ends with B7 on rank 0." in text
 
 
-@pytest.mark.parametrize("durations, message", [
-    ({"forward": -1}, "forward=-1 is not between 0"),
-    ({"forward": [1, 2]}, "forward has 2 numbers"),
-    ({"backward": 1, "weight": 2}, "weight=2.0 is more than backward=1.0 of stage 0"),
-    ({"latency": float("nan")}, "latency must be a number"),
-    ({"recompute": ["a"] * 4}, "recompute must be a number")])
+@pytest.mark.parametrize(
+    "durations, message",
+    [
+        ({"forward": -1}, "forward=-1 is not between 0"),
+        ({"forward": [1, 2]}, "forward has 2 numbers"),
+        ({"backward": 1, "weight": 2}, "weight=2.0 is more than backward=1.0 of stage 0"),
+        ({"latency": float("nan")}, "latency must be a number"),
+        ({"recompute": ["a"] * 4}, "recompute must be a number"),
+    ],
+)
 def test_durations_that_cannot_be(durations, message):
     with pytest.raises(ValueError) as error:
         timeline(schedule("1f1b", 4, 4), **durations)

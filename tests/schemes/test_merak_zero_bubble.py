@@ -8,9 +8,12 @@ from torch.distributed.pipelining import schedules as peer
 from tpviz.schemes.merak.schedules import Schedule, schedule, timeline
 from tpviz.schemes.merak.schedules.formulas import in_flight, makespan
 
-PEERS = {"interleaved_1f1b": peer.ScheduleInterleaved1F1B,
-         "zb_h1": peer.ScheduleInterleavedZeroBubble, "zb_v": peer.ScheduleZBVZeroBubble,
-         "dualpipe_v": peer.ScheduleDualPipeV}
+PEERS = {
+    "interleaved_1f1b": peer.ScheduleInterleaved1F1B,
+    "zb_h1": peer.ScheduleInterleavedZeroBubble,
+    "zb_v": peer.ScheduleZBVZeroBubble,
+    "dualpipe_v": peer.ScheduleDualPipeV,
+}
 
 
 def order_of_peer(name, p, m, chunks):
@@ -18,16 +21,24 @@ def order_of_peer(name, p, m, chunks):
     found = object.__new__(PEERS[name])  # its sizes are all that the order depends on
     found.pp_group_size, found.n_local_stages, found.num_stages = p, chunks, p * chunks
     found._n_microbatches, found.microbatches_per_round = m, m // max(1, m // p)
-    return [["+".join(map(str, action.sub_actions or (action,)))
-             for action in found._calculate_single_rank_operations(rank) if action is not None]
-            for rank in range(p)]
+    return [
+        [
+            "+".join(map(str, action.sub_actions or (action,)))
+            for action in found._calculate_single_rank_operations(rank)
+            if action is not None
+        ]
+        for rank in range(p)
+    ]
 
 
 def words(name, p, m, chunks):
     """Ours, with the stage before every action."""
     found = schedule(name, p, m, chunks, recompute=False)
-    return [[str(a) for a in row] for row in found.actions] if chunks == 1 else [
-        found.words(rank) for rank in range(p)]
+    return (
+        [[str(a) for a in row] for row in found.actions]
+        if chunks == 1
+        else [found.words(rank) for rank in range(p)]
+    )
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -42,8 +53,10 @@ def test_orders_are_those_of_pytorch(name):
         ours, theirs = words(name, p, m, chunks), order_of_peer(name, p, m, chunks)
         if name == "zb_v":
             assert all(sorted(a) == sorted(b) for a, b in zip(ours, theirs))
-            ours, theirs = ([["W" if "W" in word else word for word in row] for row in rows]
-                            for rows in (ours, theirs))
+            ours, theirs = (
+                [["W" if "W" in word else word for word in row] for row in rows]
+                for rows in (ours, theirs)
+            )
         assert ours == theirs, (p, m, chunks)
 
 
@@ -68,10 +81,16 @@ def test_plain_orders_are_those_of_pytorch(name, kind):
             assert row == words(name, p, m, 1)[rank]
 
 
-@pytest.mark.parametrize("name, times, peak, overlapped", [
-    ("interleaved_1f1b", (57, 105), (11, 9, 7, 5), False), ("zb_h1", (51, 99), (8,) * 4, False),
-    ("zb_v", (51, 99), (8,) * 4, False), ("dualpipe_v", (54, 102), (9,) * 4, True),
-    ("dualpipe_v", (51, 99), (9,) * 4, False)])
+@pytest.mark.parametrize(
+    "name, times, peak, overlapped",
+    [
+        ("interleaved_1f1b", (57, 105), (11, 9, 7, 5), False),
+        ("zb_h1", (51, 99), (8,) * 4, False),
+        ("zb_v", (51, 99), (8,) * 4, False),
+        ("dualpipe_v", (54, 102), (9,) * 4, True),
+        ("dualpipe_v", (51, 99), (9,) * 4, False),
+    ],
+)
 def test_makespans_of_four_ranks_with_two_chunks(name, times, peak, overlapped):
     """F = I = W = 1, 8 and 16 microbatches; pairs cost the sum, side by side or in turn."""
     for m, expected in zip((8, 16), times):

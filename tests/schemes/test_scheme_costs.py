@@ -16,8 +16,9 @@ from tpviz.cost import by_axis, parts
 SMALL = tv.GPT(layers=1, hidden=8, heads=2, seq=4, batch=2, vocab=16)
 # 1 FLOP a us; an all-reduce of an activation (256 bytes) over two: 2 hops of 1 ms, 1 ms of bytes;
 # the update of 572 parameters, 28 bytes each: 1 ms.
-PAIR = Cluster("pair", Device({"float32": 1e6}, 1e9, 16.016e6),
-               (Level("link", 2, 256e3, 256e3, 1e-3),))
+PAIR = Cluster(
+    "pair", Device({"float32": 1e6}, 1e9, 16.016e6), (Level("link", 2, 256e3, 256e3, 1e-3),)
+)
 MS = 1e-3
 
 
@@ -98,19 +99,31 @@ def test_stage_3_under_much_compute_shows_only_its_ends():
 
 TINY = tv.GPT(layers=3, hidden=16, heads=8, seq=8, batch=8, vocab=32)
 STRATEGIES = [
-    tv.Megatron(tp=1), tv.Megatron(tp=4), tv.Megatron(tp=4, sp=True), tv.Megatron(tp=2, chunks=4),
+    tv.Megatron(tp=1),
+    tv.Megatron(tp=4),
+    tv.Megatron(tp=4, sp=True),
+    tv.Megatron(tp=2, chunks=4),
     *[tv.DataParallel(dp=4, zero=zero, bucket_mb=0.01) for zero in range(4)],
-    *[tv.DataParallel(dp=2, zero=zero, bucket_mb=0.01) * tv.Megatron(tp=2, **options)
-      for zero in range(4) for options in ({"sp": True}, {"chunks": 2})],
-    *[tv.ATP(mesh=mesh, order=order, **options) for mesh, order, options in (
-        ((2, 2), "column", {}), ((2, 2), "row", {"sp": True, "chunks": 2}),
-        ((4, 1), "column", {"chunks": 4, "chunking": "pipelined"}), ((4, 1), "row", {"norm": "L2"}),
-        ((2, 2), "column", {"chunks": 8, "chunking": "pipelined", "attention": "A1"}),
-        ((1, 4), "column", {"chunks": 16, "chunking": "tokens"}))],
+    *[
+        tv.DataParallel(dp=2, zero=zero, bucket_mb=0.01) * tv.Megatron(tp=2, **options)
+        for zero in range(4)
+        for options in ({"sp": True}, {"chunks": 2})
+    ],
+    *[
+        tv.ATP(mesh=mesh, order=order, **options)
+        for mesh, order, options in (
+            ((2, 2), "column", {}),
+            ((2, 2), "row", {"sp": True, "chunks": 2}),
+            ((4, 1), "column", {"chunks": 4, "chunking": "pipelined"}),
+            ((4, 1), "row", {"norm": "L2"}),
+            ((2, 2), "column", {"chunks": 8, "chunking": "pipelined", "attention": "A1"}),
+            ((1, 4), "column", {"chunks": 16, "chunking": "tokens"}),
+        )
+    ],
     tv.DataParallel(dp=2, bucket_mb=0.01) * tv.ATP(mesh=(2, 1), order="row"),
     tv.DataParallel(dp=2, zero=3) * tv.ATP(mesh=(1, 2), norm="L2"),
-    tv.DataParallel(dp=2, zero=2, bucket_mb=0.01) * tv.ATP(mesh=(2, 2), chunks=4,
-                                                           chunking="pipelined"),
+    tv.DataParallel(dp=2, zero=2, bucket_mb=0.01)
+    * tv.ATP(mesh=(2, 2), chunks=4, chunking="pipelined"),
 ]
 
 
@@ -126,11 +139,21 @@ def about(middle, decades=1.0):
 
 clusters = st.builds(
     lambda flops, memory, inner, outer, latency, hop, rings, algorithm: Cluster(
-        "any", Device({"float32": flops}, 1e9, memory),
+        "any",
+        Device({"float32": flops}, 1e9, memory),
         (Level("in", 2, inner, 2 * inner, latency), Level("out", 4, outer, 1.5 * outer, hop)),
-        rings=rings, algorithm=algorithm),
-    about(1e6), about(1e6, 3), about(1e5), about(1e5), st.floats(0, 1e-2), st.floats(0, 1e-2),
-    st.sampled_from(["multi", "single"]), st.sampled_from([*ALGORITHMS, "auto"]))
+        rings=rings,
+        algorithm=algorithm,
+    ),
+    about(1e6),
+    about(1e6, 3),
+    about(1e5),
+    about(1e5),
+    st.floats(0, 1e-2),
+    st.floats(0, 1e-2),
+    st.sampled_from(["multi", "single"]),
+    st.sampled_from([*ALGORITHMS, "auto"]),
+)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.short)
@@ -148,9 +171,11 @@ def test_equals_the_simulation_on_any_cluster(strategy, cluster, tied):
     assert exposed == pytest.approx(trace.exposed_communication(), rel=1e-6, abs=1e-9 * seconds)
 
 
-@pytest.mark.parametrize("strategy", [
-    tv.Megatron(tp=2), tv.Megatron(tp=4, chunks=2) * tv.DataParallel(dp=2, zero=1)],
-    ids=lambda s: s.short)
+@pytest.mark.parametrize(
+    "strategy",
+    [tv.Megatron(tp=2), tv.Megatron(tp=4, chunks=2) * tv.DataParallel(dp=2, zero=1)],
+    ids=lambda s: s.short,
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_kernels_are_those_of_the_program(strategy, dtype):
     """Every kernel's FLOPs and bytes, and so their seconds, whatever bounds them."""

@@ -16,18 +16,22 @@ from tpviz.schemes.t3.tracker import Tracker
 ODD = tv.GPT(layers=1, hidden=20, heads=4, seq=6, batch=3, vocab=34, mlp_ratio=3)
 
 
-@pytest.mark.parametrize("workload, knobs", [
-    (TINY, {"tp": 2, "tile": 3}),
-    (ODD, {"tp": 2, "tile": (2, 7), "gather": "consumer"}),
-    (UNTIED, {"tp": 4, "tile": (3, 5)}),
-    (TINY, {"tp": 4, "mode": "chunk"}),
-    (UNTIED, {"tp": 4, "mode": "chunk", "gather": "consumer"}),
-    (TINY, {"tp": 4, "mode": "sequential"}),
-    (TINY, {"tp": 2, "mode": "sequential", "gather": "consumer"}),
-    (TINY, {"tp": 8, "tile": 3, "gather": "consumer"}),
-    (UNTIED, {"tp": 8}),
-    (TINY, {"tp": 1, "gather": "consumer"}),
-], ids=str)
+@pytest.mark.parametrize(
+    "workload, knobs",
+    [
+        (TINY, {"tp": 2, "tile": 3}),
+        (ODD, {"tp": 2, "tile": (2, 7), "gather": "consumer"}),
+        (UNTIED, {"tp": 4, "tile": (3, 5)}),
+        (TINY, {"tp": 4, "mode": "chunk"}),
+        (UNTIED, {"tp": 4, "mode": "chunk", "gather": "consumer"}),
+        (TINY, {"tp": 4, "mode": "sequential"}),
+        (TINY, {"tp": 2, "mode": "sequential", "gather": "consumer"}),
+        (TINY, {"tp": 8, "tile": 3, "gather": "consumer"}),
+        (UNTIED, {"tp": 8}),
+        (TINY, {"tp": 1, "gather": "consumer"}),
+    ],
+    ids=str,
+)
 def test_equals_one_process(workload, knobs):
     assert_equal(tv.T3(**knobs), workload)
 
@@ -42,6 +46,7 @@ def test_other_dtypes_train_alike(dtype, close):
     w = replace(TINY, dtype=dtype)
     trace = tv.run(tv.T3(tp=4, tile=3), w, steps=2, memory=False, progress=False)
     from tpviz.verbs.run import train_reference
+
     expected = train_reference(replace(w, dtype="float64"), 3)
     assert trace.meta["losses"] == pytest.approx(expected, rel=close)
 
@@ -59,6 +64,7 @@ def fused(rows, tiles, dtype, delay):
     from time import sleep
 
     from tpviz.schemes.t3.program import ring_of
+
     strategy = tv.T3(tp=torch.distributed.get_world_size(), **tiles)
     ring = ring_of(strategy, tv.Mesh(strategy.axes).device_mesh())
     a, b = factors(ring.rank, ring.size, rows, dtype)
@@ -79,26 +85,35 @@ def in_ring_order(rows, tiles, size, dtype, turn=lambda chunk, size: chunk):
             total = None
             for step in range(size):
                 a, b = parts[(turn(chunk, size) - 1 - step) % size]
-                product = a[chunk * rows:(chunk + 1) * rows][down] @ b[:, across]
+                product = a[chunk * rows : (chunk + 1) * rows][down] @ b[:, across]
                 total = product if total is None else total + product
             out[down, across] = total
         found.append(out)
     return torch.cat(found)
 
 
-@pytest.mark.parametrize("size, dtype, tiles", [
-    (4, torch.float32, {"tile": 3}), (4, torch.bfloat16, {"tile": (3, 4)}),
-    (2, torch.float64, {"mode": "chunk"}), (8, torch.float32, {"mode": "chunk"})], ids=str)
+@pytest.mark.parametrize(
+    "size, dtype, tiles",
+    [
+        (4, torch.float32, {"tile": 3}),
+        (4, torch.bfloat16, {"tile": (3, 4)}),
+        (2, torch.float64, {"mode": "chunk"}),
+        (8, torch.float32, {"mode": "chunk"}),
+    ],
+    ids=str,
+)
 def test_the_sum_has_the_bits_of_the_ring_s_order(size, dtype, tiles):
     rows = 7
-    ranks = tv.launch(fused, rows, tiles, dtype, 0.02 * (size == 4), world_size=size,
-                      progress=False)
+    ranks = tv.launch(
+        fused, rows, tiles, dtype, 0.02 * (size == 4), world_size=size, progress=False
+    )
     expected = in_ring_order(rows, tiles, size, dtype)
     assert torch.equal(torch.cat([own for own, _ in ranks]), expected)
     assert all(torch.equal(whole, expected) for _, whole in ranks)
     if size > 2:  # and only that order's
         assert not torch.equal(
-            in_ring_order(rows, tiles, size, dtype, lambda chunk, n: chunk + 1), expected)
+            in_ring_order(rows, tiles, size, dtype, lambda chunk, n: chunk + 1), expected
+        )
 
 
 def held(rows, tiles):
@@ -106,6 +121,7 @@ def held(rows, tiles):
     from weakref import ref
 
     from tpviz.schemes.t3.program import ring_of
+
     strategy = tv.T3(tp=torch.distributed.get_world_size(), **tiles)
     ring, given, most = ring_of(strategy, tv.Mesh(strategy.axes).device_mesh()), [], 0
     for _, piece in ring.gathered(torch.ones(rows, 11)):
@@ -169,17 +185,24 @@ ACTIVATION = 4 * 32 * 64 * 4
 def test_ledger_by_hand():
     found = tv.T3(tp=4, tile=12).ledger(W)  # chunks of 32 rows: 12, 12 and 8
     assert found.total(collective="send", phase="forward") == (
-        4 * 3 * 3, 4 * 3 * ACTIVATION // 4, 4 * 3 * ACTIVATION // 4)
+        4 * 3 * 3,
+        4 * 3 * ACTIVATION // 4,
+        4 * 3 * ACTIVATION // 4,
+    )
     assert found.total(collective="recv", phase="backward")[:2] == (
-        5 * 3 * 3, 5 * 3 * ACTIVATION // 4)
+        5 * 3 * 3,
+        5 * 3 * ACTIVATION // 4,
+    )
     assert found.total(collective="all_gather", phase="backward")[:2] == (5, 5 * ACTIVATION)
     assert found.total(collective="all_reduce")[:2] == (1, ACTIVATION)  # the embedding
     # a reduce-scatter and an all-gather send what an all-reduce sends, in all modes
     wire = tv.Megatron(tp=4).ledger(W).total()[2]
     for mode in ("tile", "chunk", "sequential"):
         assert tv.T3(tp=4, mode=mode).ledger(W).total()[2] == wire
-        assert tv.T3(tp=4, mode=mode, gather="consumer").ledger(W).total()[2] == (
-            tv.Megatron(tp=4, sp=True).ledger(W).total()[2])
+        assert (
+            tv.T3(tp=4, mode=mode, gather="consumer").ledger(W).total()[2]
+            == (tv.Megatron(tp=4, sp=True).ledger(W).total()[2])
+        )
 
 
 def test_one_rank_sends_nothing():
@@ -202,19 +225,32 @@ def test_tiles_are_computed_awaited_and_sent_on_in_turn():
         names = [e.name for e in sorted(trace, key=lambda e: e.start) if e.name != "recv"]
         tile = ["mm", "wait recv"]
         assert names == ["mm", "send"] * 2 + (tile + ["send", "wait send"]) * 4 + tile * 2 + (
-            ["wait send"] * 2 + ["all_gather", "wait all_gather"])
+            ["wait send"] * 2 + ["all_gather", "wait all_gather"]
+        )
 
 
 # -- bad input -------------------------------------------------------------------------------------
-@pytest.mark.parametrize("strategy, change, message", [
-    (tv.T3(tp=3), {}, "heads=8 does not split evenly over tp=3: use tp=2 or 4"),
-    (tv.T3(tp=8), {"batch": 3, "seq": 9},
-     "batch*seq=27 does not split evenly over tp=8: use tp=1, or batch*seq=24 or 48"),
-    (tv.T3(tp=8, gather="consumer"), {"seq": 12},
-     "seq=12 does not split evenly over tp=8: use tp=4, or seq=8 or 16"),
-    (tv.T3(tp=4), {"vocab": 30},
-     "vocab=30 does not split evenly over tp=4: use tp=2, or vocab=28 or 32"),
-])
+@pytest.mark.parametrize(
+    "strategy, change, message",
+    [
+        (tv.T3(tp=3), {}, "heads=8 does not split evenly over tp=3: use tp=2 or 4"),
+        (
+            tv.T3(tp=8),
+            {"batch": 3, "seq": 9},
+            "batch*seq=27 does not split evenly over tp=8: use tp=1, or batch*seq=24 or 48",
+        ),
+        (
+            tv.T3(tp=8, gather="consumer"),
+            {"seq": 12},
+            "seq=12 does not split evenly over tp=8: use tp=4, or seq=8 or 16",
+        ),
+        (
+            tv.T3(tp=4),
+            {"vocab": 30},
+            "vocab=30 does not split evenly over tp=4: use tp=2, or vocab=28 or 32",
+        ),
+    ],
+)
 def test_sizes_that_do_not_fit_are_named(strategy, change, message):
     workload = replace(TINY, **change)
     for ask in (strategy.check, strategy.ledger, lambda w: tv.run(strategy, w)):
@@ -223,15 +259,18 @@ def test_sizes_that_do_not_fit_are_named(strategy, change, message):
         assert str(error.value) == message
 
 
-@pytest.mark.parametrize("knobs, message", [
-    ({"mode": "tiles"}, "mode='tiles' is not possible: use 'tile', 'chunk' or 'sequential'"),
-    ({"gather": "before"}, "gather='before' is not possible: use 'after' or 'consumer'"),
-    ({"tile": -1}, "tile=-1 is too small: the least that works is 0"),
-    ({"tile": (4, -2)}, "columns of tile=-2 is too small: the least that works is 0"),
-    ({"tile": (4,)}, "tile=(4,) must be rows, or (rows, columns), as in 32 or (32, 64)"),
-    ({"tile": 2.5}, "tile must be a whole number, not 2.5"),
-    ({"tp": 0}, "tp=0 is too small: the least that works is 1"),
-])
+@pytest.mark.parametrize(
+    "knobs, message",
+    [
+        ({"mode": "tiles"}, "mode='tiles' is not possible: use 'tile', 'chunk' or 'sequential'"),
+        ({"gather": "before"}, "gather='before' is not possible: use 'after' or 'consumer'"),
+        ({"tile": -1}, "tile=-1 is too small: the least that works is 0"),
+        ({"tile": (4, -2)}, "columns of tile=-2 is too small: the least that works is 0"),
+        ({"tile": (4,)}, "tile=(4,) must be rows, or (rows, columns), as in 32 or (32, 64)"),
+        ({"tile": 2.5}, "tile must be a whole number, not 2.5"),
+        ({"tp": 0}, "tp=0 is too small: the least that works is 1"),
+    ],
+)
 def test_knobs_that_cannot_be_are_named(knobs, message):
     with pytest.raises(ValueError) as error:
         tv.T3(**knobs)

@@ -16,8 +16,11 @@ W = tv.GPT(layers=2, hidden=32, heads=8, seq=24, batch=4, vocab=64, tied=False)
 
 def flat(rate, bandwidth, latency, ranks=8, memory=1e30):
     """All ranks on one switch; kernels are their FLOPs alone, unless memory has a bandwidth."""
-    return Cluster("flat", Device({"float32": rate}, 1e10, memory),
-                   (Level("switch", ranks, bandwidth, bandwidth, latency),))
+    return Cluster(
+        "flat",
+        Device({"float32": rate}, 1e10, memory),
+        (Level("switch", ranks, bandwidth, bandwidth, latency),),
+    )
 
 
 def layers(strategy, cluster, w=W):
@@ -65,13 +68,22 @@ def test_equal_tiles_take_the_least_possible():
         assert found.seconds == pytest.approx(least, rel=1e-12)
 
 
-KNOBS = [{"mode": "sequential"}, {"mode": "sequential", "gather": "consumer"}, {"mode": "chunk"},
-         {"mode": "chunk", "gather": "consumer"}, {}, {"tile": 5, "gather": "consumer"},
-         {"tile": (5, 10)}]
+KNOBS = [
+    {"mode": "sequential"},
+    {"mode": "sequential", "gather": "consumer"},
+    {"mode": "chunk"},
+    {"mode": "chunk", "gather": "consumer"},
+    {},
+    {"tile": 5, "gather": "consumer"},
+    {"tile": (5, 10)},
+]
 
 
-@pytest.mark.parametrize("tp, knobs", [*((4, knobs) for knobs in KNOBS), (1, {}), (2, {}),
-                                       (8, {"gather": "consumer", "tile": 5})], ids=str)
+@pytest.mark.parametrize(
+    "tp, knobs",
+    [*((4, knobs) for knobs in KNOBS), (1, {}), (2, {}), (8, {"gather": "consumer", "tile": 5})],
+    ids=str,
+)
 def test_formula_and_simulation_agree(tp, knobs):
     strategy = tv.T3(tp=tp, **knobs)
     program = tv.capture(strategy, W)
@@ -88,7 +100,8 @@ def test_data_parallelism_around_it_is_predicted():
     strategy = tv.T3(tp=2) * tv.DataParallel(dp=2)
     cluster = flat(1e8, 1e8, 1e-6)
     assert tv.predict(strategy, W, cluster).step_time == pytest.approx(
-        tv.simulate(strategy, W, cluster).step_time, rel=0.05)
+        tv.simulate(strategy, W, cluster).step_time, rel=0.05
+    )
 
 
 def test_unequal_links_are_taken_for_the_slowest():
@@ -108,7 +121,8 @@ def test_the_slowest_ring_decides():
     cluster = tv.clusters.nvswitch_nodes(3, gpus=4, nics=1).scale_model(hidden=64, slow_motion=100)
     strategy = tv.T3(tp=3) * tv.DataParallel(dp=4)
     assert tv.predict(strategy, w, cluster).step_time == pytest.approx(
-        tv.simulate(strategy, w, cluster).step_time, rel=0.05)
+        tv.simulate(strategy, w, cluster).step_time, rel=0.05
+    )
 
 
 def test_one_captured_rank_stands_for_the_ring(monkeypatch):
@@ -128,15 +142,18 @@ def test_one_captured_rank_stands_for_the_ring(monkeypatch):
 
 def test_fusing_pays_where_sums_are_long():
     cluster = flat(1e9, 1e7, 1e-6)
-    seconds = {mode: tv.predict(tv.T3(tp=4, mode=mode), W, cluster).step_time
-               for mode in ("tile", "chunk", "sequential")}
+    seconds = {
+        mode: tv.predict(tv.T3(tp=4, mode=mode), W, cluster).step_time
+        for mode in ("tile", "chunk", "sequential")
+    }
     assert seconds["tile"] < seconds["chunk"] < seconds["sequential"]
     best = tv.search(W, cluster, strategies=["T3"], top=3).rows
     assert {row.strategy.mode for row in best} >= {"tile"} and best[0].strategy.tp == 8
 
 
-@pytest.mark.parametrize("knobs", [{"tp": 2}, {"tp": 4, "gather": "consumer"},
-                                   {"tp": 4, "mode": "sequential"}], ids=str)
+@pytest.mark.parametrize(
+    "knobs", [{"tp": 2}, {"tp": 4, "gather": "consumer"}, {"tp": 4, "mode": "sequential"}], ids=str
+)
 def test_memory_is_what_is_tracked(knobs):
     w = tv.GPT(layers=3, hidden=64, heads=4, seq=32, batch=4, vocab=512, tied=False)
     strategy = tv.T3(**knobs)

@@ -24,8 +24,12 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HAVE_TRITON = importlib.util.find_spec("triton") is not None
 SMALL = Settings(tile=(16, 16, 16), warps=4)
 needs_triton = pytest.mark.skipif(not HAVE_TRITON, reason="no Triton: it comes with torch for CUDA")
-runs_kernels = pytest.mark.skipif(not HAVE_TRITON or CUDA == INTERPRETED, reason=(
-    "needs a CUDA device, or TRITON_INTERPRET=1 without one; test_in_the_interpreter sets that"))
+runs_kernels = pytest.mark.skipif(
+    not HAVE_TRITON or CUDA == INTERPRETED,
+    reason=(
+        "needs a CUDA device, or TRITON_INTERPRET=1 without one; test_in_the_interpreter sets that"
+    ),
+)
 OLD = HAVE_TRITON and tuple(map(int, metadata.version("triton").split(".")[:2])) < (3, 7)
 interpreted = pytest.mark.skipif(CUDA, reason="the interpreter stands in where there is no GPU")
 
@@ -36,13 +40,29 @@ interpreted = pytest.mark.skipif(CUDA, reason="the interpreter stands in where t
 @pytest.mark.skipif(OLD, reason="the interpreter of Triton before 3.7 does not take NumPy 2.4")
 def test_in_the_interpreter(tmp_path):
     """This file again, in a process and ranks that load Triton anew: it reads the switch then."""
-    done = subprocess.run([sys.executable, "-m", "pytest", __file__, "-q", "-o", "addopts=",
-                           "-k", "kernels", "-o", f"cache_dir={tmp_path}"], cwd=ROOT,
-                          env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True,
-                          text=True)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            __file__,
+            "-q",
+            "-o",
+            "addopts=",
+            "-k",
+            "kernels",
+            "-o",
+            f"cache_dir={tmp_path}",
+        ],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
     said = done.stdout.splitlines()[-1]
     assert done.returncode == 0 and "passed" in said and "skipped" not in said, (
-        done.stdout + done.stderr)
+        done.stdout + done.stderr
+    )
 
 
 def inputs(ranks, m, k, n, dtype=torch.float16, seed=0):
@@ -61,9 +81,14 @@ def exact(a, b):
 class TestKernels:
     """On the GPU, or interpreted: small sizes, every mode, every order, processes that wait."""
 
-    @pytest.mark.parametrize("reduce, ranks, m, k, n, dtype", [
-        ("atomic", 2, 32, 16, 16, torch.float16), ("turn", 3, 51, 17, 19, torch.float32),
-        ("atomic", 4, 20, 33, 18, torch.float16)])
+    @pytest.mark.parametrize(
+        "reduce, ranks, m, k, n, dtype",
+        [
+            ("atomic", 2, 32, 16, 16, torch.float16),
+            ("turn", 3, 51, 17, 19, torch.float32),
+            ("atomic", 4, 20, 33, 18, torch.float16),
+        ],
+    )
     def test_every_mode_gives_the_bits_of_the_ring(self, reduce, ranks, m, k, n, dtype):
         a, b = inputs(ranks, m, k, n, dtype)
         settings = Settings(tile=(16, 16, 16), warps=4, reduce=reduce)
@@ -84,9 +109,12 @@ class TestKernels:
         want = ring.run().clone()
         inbox = ring.sums if reduce == "atomic" else ring.inbox
         from tpviz.schemes.t3.gpu.ring import Ring, addresses
+
         tables = [addresses(x) for x in (ring.sums, inbox, ring.counts)]
-        singles = [Ring(a[r:r + 1], b[r:r + 1], *tables, first=r, settings=settings)
-                   for r in range(ranks)]
+        singles = [
+            Ring(a[r : r + 1], b[r : r + 1], *tables, first=r, settings=settings)
+            for r in range(ranks)
+        ]
         for seed in range(2):
             ring.clear()
             order = [(rank, t) for rank in range(ranks) for t in range(ranks * ring.tiles)]
@@ -106,21 +134,31 @@ class TestKernels:
     def test_processes_whose_movers_wait_for_each_other(self, tmp_path, reduce):
         path = tmp_path / "buffers"
         path.write_bytes(bytes(3 * 3 * 48 * 32 * 4))
-        for got, want in tv.launch(_waiting_rank, str(path), reduce, (16, 16, 16), world_size=3,
-                                   backend="gloo", device="cpu"):
+        for got, want in tv.launch(
+            _waiting_rank,
+            str(path),
+            reduce,
+            (16, 16, 16),
+            world_size=3,
+            backend="gloo",
+            device="cpu",
+        ):
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
     @interpreted
     def test_a_mover_whose_neighbour_sends_nothing_gives_up(self, monkeypatch):
         """The two ranks of a ring one after the other: the first finds nothing, and says so."""
         from tpviz.schemes.t3.gpu import ring as rings
+
         monkeypatch.setattr(rings, "PATIENCE", 20)
         a, b = inputs(2, 64, 16, 16)
         buffers = torch.zeros(2, 64, 16), torch.zeros(2, 4, dtype=torch.int32)
         sums, counts = map(rings.addresses, buffers)
         settings = Settings(tile=(16, 16, 16), movers=1)
-        pair = [rings.Ring(a[r:r + 1], b[r:r + 1], sums, sums, counts, first=r, settings=settings)
-                for r in range(2)]
+        pair = [
+            rings.Ring(a[r : r + 1], b[r : r + 1], sums, sums, counts, first=r, settings=settings)
+            for r in range(2)
+        ]
         pair[0].launch()
         with pytest.raises(RuntimeError, match=r"rank 0: a tile never had both.* rank 1 above"):
             pair[0].check(buffers[1][0])
@@ -132,8 +170,10 @@ class TestKernels:
     @pytest.mark.parametrize("kind", ["copy", "update"])
     def test_movers_beside_a_gemm_change_nothing_in_it(self, kind):
         from tpviz.schemes.t3.gpu.traffic import BLOCK, Beside
-        bench = Beside(24, 20, 40, movers=2, kind=kind, buffer=8 * 4 * BLOCK, device=DEVICE,
-                       settings=SMALL)
+
+        bench = Beside(
+            24, 20, 40, movers=2, kind=kind, buffer=8 * 4 * BLOCK, device=DEVICE, settings=SMALL
+        )
         bench.source.normal_()
         bench.target.fill_(1)
         for pause, least in [(-1, 0), (0, 1), (3, 1)]:
@@ -145,13 +185,14 @@ class TestKernels:
             assert all(n >= least for n in moved) and (pause >= 0 or moved == [0, 0])
             if not CUDA and pause == 0:  # interpreted movers find the GEMM done after one block
                 assert moved == [1, 1]
-                want = bench.source[:2 * BLOCK] + (kind == "update")
-                assert torch.equal(bench.target[:2 * BLOCK], want)
-                assert bench.target[2 * BLOCK:].eq(1).all()
+                want = bench.source[: 2 * BLOCK] + (kind == "update")
+                assert torch.equal(bench.target[: 2 * BLOCK], want)
+                assert bench.target[2 * BLOCK :].eq(1).all()
 
     def test_streams_pass_every_block_once(self):
         from tpviz.schemes.t3.gpu.traffic import BLOCK
         from tpviz.schemes.t3.gpu.traffic_kernels import stream
+
         source = torch.randn(5 * BLOCK, device=DEVICE)
         for kind in ("read", "write", "copy", "update"):
             target = torch.ones(5 * BLOCK, device=DEVICE)
@@ -170,6 +211,7 @@ class TestKernels:
     @interpreted
     def test_what_the_kernels_would_take_wrongly_is_refused(self):
         from tpviz.schemes.t3.gpu.ring import Ring
+
         a, b = inputs(2, 32, 16, 16)
         with pytest.raises(ValueError, match="bits of bfloat16"):
             VirtualRing(a.bfloat16(), b.bfloat16())
@@ -182,6 +224,7 @@ class TestKernels:
 def _waiting_rank(path, reduce, tile):
     """On a rank: its programs and movers, on buffers in a file that all ranks map."""
     from tpviz.schemes.t3.gpu.ring import Ring
+
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     a, b = inputs(ranks, 48, 16, 32)
     part = 48 * 32
@@ -189,8 +232,15 @@ def _waiting_rank(path, reduce, tile):
     shared = shared.view(3, ranks, part)
     sums, inbox, counts = ([x.data_ptr() for x in rows] for rows in shared)
     settings = Settings(tile=tile, reduce=reduce, movers=2)
-    ring = Ring(a[rank:rank + 1], b[rank:rank + 1], sums, sums if reduce == "atomic" else inbox,
-                counts, first=rank, settings=settings)
+    ring = Ring(
+        a[rank : rank + 1],
+        b[rank : rank + 1],
+        sums,
+        sums if reduce == "atomic" else inbox,
+        counts,
+        first=rank,
+        settings=settings,
+    )
     torch.distributed.barrier()
     ring.launch()  # returns when this rank's movers have had all their tiles
     result = shared[0, rank].view(ranks, -1, 32)[rank].clone()
@@ -216,12 +266,14 @@ class TestCuda:
 
     def test_contention_is_plain_numbers(self):
         from tpviz.schemes.t3.gpu import bandwidths, contention
+
         rows = contention(2048, 2048, 1024, movers=8, pauses=(300, 0), repeats=5, buffer=256 << 20)
         assert 0 < rows[0].rate < rows[1].rate < sum(bandwidths(256 << 20, 3).values())
         assert all(row.slowdown > 0.8 for row in rows)
 
     def test_movers_go_through_the_buffer_block_by_block(self):
         from tpviz.schemes.t3.gpu.traffic import BLOCK, Beside
+
         bench = Beside(4096, 4096, 4096, movers=4, buffer=1 << 30)
         bench.source.fill_(1)
         bench.launch()
@@ -230,17 +282,29 @@ class TestCuda:
         assert bench.target.sum(dtype=torch.float64) == moved * BLOCK
         assert bench.target.view(-1, BLOCK)[:, 0].count_nonzero() == min(moved, bench.blocks)
 
-    @pytest.mark.parametrize("movers", [0, pytest.param(8, marks=pytest.mark.skipif(
-        torch.cuda.device_count() < 2, reason="movers of two ranks need a GPU each"))])
+    @pytest.mark.parametrize(
+        "movers",
+        [
+            0,
+            pytest.param(
+                8,
+                marks=pytest.mark.skipif(
+                    torch.cuda.device_count() < 2, reason="movers of two ranks need a GPU each"
+                ),
+            ),
+        ],
+    )
     def test_two_processes_over_symmetric_memory(self, movers):
-        for got, want in tv.launch(_symmetric_rank, movers, world_size=2, backend="gloo",
-                                   device="cuda"):
+        for got, want in tv.launch(
+            _symmetric_rank, movers, world_size=2, backend="gloo", device="cuda"
+        ):
             torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-2)
 
 
 def _symmetric_rank(movers):
     os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
     from tpviz.schemes.t3.gpu import SymmetricRing
+
     rank = torch.distributed.get_rank()
     a, b = inputs(2, 512, 256, 384)
     got = SymmetricRing(a[rank], b[rank], Settings(movers=movers)).run()

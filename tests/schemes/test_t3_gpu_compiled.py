@@ -48,17 +48,22 @@ for kind in ("copy", "update"):
 @pytest.mark.parametrize("capability, scope", [("80", "sys"), ("90", "gpu")])
 def test_compiled_counters_release_after_a_barrier(capability, scope):
     """Without a GPU: the code for one has the fences that `kernels` argues with, and no others."""
-    done = subprocess.run([sys.executable, "-c", COMPILE, capability, scope], cwd=ROOT,
-                          env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True,
-                          text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE, capability, scope],
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "0"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     assert len(lines) == 8
     for name, *found in lines:
         kernel, *way = name.split(",")
         has = lambda *words, found=found: any(all(w in f for w in words) for f in found)
-        counters = [i for i, what in enumerate(found)
-                    if what.startswith("atom.") and "acq_rel" in what]
+        counters = [
+            i for i, what in enumerate(found) if what.startswith("atom.") and "acq_rel" in what
+        ]
         assert all(found[i - 1] == found[i + 1] == "bar.sync" for i in counters), name
         if kernel == "ring":
             movers, fused, atomic, dtype = way

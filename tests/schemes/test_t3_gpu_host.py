@@ -30,35 +30,54 @@ def test_the_ring_adds_in_its_order():
 
 def test_bad_settings_and_sizes_are_refused_with_what_works():
     for error, make in [
-            ("power of two: use 32 or 64", lambda: Settings(tile=(48, 16, 16))),
-            ("tile columns=8 is too small", lambda: Settings(tile=(16, 8, 16))),
-            ("reduce='sum'", lambda: Settings(reduce="sum")),
-            ("warps=3", lambda: Settings(warps=3)),
-            ("use at most 66 ranks", lambda: Settings(movers=1).workers(100, 132)),
-            ("use movers=3", lambda: Settings(movers=4).workers(1, 4)),
-            ("must be \\(2, 8, n\\)", lambda: matmul_reduce_scatter(torch.ones(2, 4, 8),
-                                                                    torch.ones(2, 6, 4))),
-            ("both are one matrix a rank", lambda: matmul_reduce_scatter(torch.ones(4, 8),
-                                                                         torch.ones(8, 4))),
-            ("ranks=1 is too small", lambda: matmul_reduce_scatter(torch.ones(1, 4, 8),
-                                                                   torch.ones(1, 8, 4))),
-            ("m=7 does not split", lambda: matmul_reduce_scatter(torch.ones(2, 7, 8),
-                                                                 torch.ones(2, 8, 4))),
-            ("nominal rate is at least 1.2e\\+12", lambda: machine_fields(
-                {"read": 1.2e12, "update": 3e11}, 1e12)),
-            ("found\\['update'\\] must be a number", lambda: machine_fields({"read": 9e11}, 1e12)),
-            ("found\\['read'\\]=0 is not between", lambda: machine_fields({"read": 0}, 1e12)),
-            ("update=0.8 is not between 1.0 and 8.0.*measure again", lambda: machine_fields(
-                {"read": 9e11, "update": 5e11}, 1e12)),
-            ("use a smaller k", lambda: machine_fields(
-                {"read": 9e11, "update": 3e11}, 1e12,
-                [Contention("update", 0, 2e11, 1e-3, 1.1e-3, 1.1)]))]:
+        ("power of two: use 32 or 64", lambda: Settings(tile=(48, 16, 16))),
+        ("tile columns=8 is too small", lambda: Settings(tile=(16, 8, 16))),
+        ("reduce='sum'", lambda: Settings(reduce="sum")),
+        ("warps=3", lambda: Settings(warps=3)),
+        ("use at most 66 ranks", lambda: Settings(movers=1).workers(100, 132)),
+        ("use movers=3", lambda: Settings(movers=4).workers(1, 4)),
+        (
+            "must be \\(2, 8, n\\)",
+            lambda: matmul_reduce_scatter(torch.ones(2, 4, 8), torch.ones(2, 6, 4)),
+        ),
+        (
+            "both are one matrix a rank",
+            lambda: matmul_reduce_scatter(torch.ones(4, 8), torch.ones(8, 4)),
+        ),
+        (
+            "ranks=1 is too small",
+            lambda: matmul_reduce_scatter(torch.ones(1, 4, 8), torch.ones(1, 8, 4)),
+        ),
+        (
+            "m=7 does not split",
+            lambda: matmul_reduce_scatter(torch.ones(2, 7, 8), torch.ones(2, 8, 4)),
+        ),
+        (
+            "nominal rate is at least 1.2e\\+12",
+            lambda: machine_fields({"read": 1.2e12, "update": 3e11}, 1e12),
+        ),
+        ("found\\['update'\\] must be a number", lambda: machine_fields({"read": 9e11}, 1e12)),
+        ("found\\['read'\\]=0 is not between", lambda: machine_fields({"read": 0}, 1e12)),
+        (
+            "update=0.8 is not between 1.0 and 8.0.*measure again",
+            lambda: machine_fields({"read": 9e11, "update": 5e11}, 1e12),
+        ),
+        (
+            "use a smaller k",
+            lambda: machine_fields(
+                {"read": 9e11, "update": 3e11},
+                1e12,
+                [Contention("update", 0, 2e11, 1e-3, 1.1e-3, 1.1)],
+            ),
+        ),
+    ]:
         with pytest.raises(ValueError, match=error):
             make()
 
 
 def test_without_triton_the_error_says_where_it_comes_from(monkeypatch):
     from tpviz.schemes.t3 import gpu
+
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "tpviz.schemes.t3.gpu.kernels", raising=False)
     monkeypatch.delattr(gpu, "kernels", raising=False)
@@ -134,6 +153,7 @@ def test_gpus_without_atomics_between_them_are_refused(monkeypatch):
 
     def everyone(found, own, group):
         found[:] = [0, 1, 0, 2]
+
     monkeypatch.setattr(symmetric.dist, "all_gather_object", everyone)
     asked, joined = [], lambda *pair: asked.append(pair) or pair != (2, 1)
     monkeypatch.setattr(symmetric, "native_atomics", joined)
@@ -144,8 +164,9 @@ def test_gpus_without_atomics_between_them_are_refused(monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here it measures")
 def test_the_bench_says_that_there_is_no_gpu():
-    done = subprocess.run([sys.executable, ROOT / "bench/bench_t3_gpu.py"], capture_output=True,
-                          text=True)
+    done = subprocess.run(
+        [sys.executable, ROOT / "bench/bench_t3_gpu.py"], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, "no CUDA device: nothing to measure\n")
 
 

@@ -26,8 +26,9 @@ def partials(gemm, ranks, seed):
     return (rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 4, shape)).astype(np.float32)
 
 
-@pytest.mark.parametrize("module", ["closed", "faults", "machine", "maps", "run", "tiling",
-                                    "tracker"])
+@pytest.mark.parametrize(
+    "module", ["closed", "faults", "machine", "maps", "run", "tiling", "tracker"]
+)
 def test_examples_in_docstrings(module):
     done = doctest.testmod(import_module(f"tpviz.schemes.t3.hardware.{module}"))
     assert done.attempted and not done.failed
@@ -41,9 +42,15 @@ def test_memory_traffic_is_the_paper_s_to_the_byte(ranks):
     before, after = (play(gemm, ranks, SMALL, config).dram for config in ("sequential", "t3"))
     n = ranks
     assert (before["rs_read"], before["rs_write"], before["gemm_write"]) == (
-        (2 * n - 1) * c, n * c, n * c)
+        (2 * n - 1) * c,
+        n * c,
+        n * c,
+    )
     assert (after["dma_read"], after["update_local"], after["update_incoming"]) == (
-        (n - 2) * c, (n - 1) * c, (n - 1) * c)
+        (n - 2) * c,
+        (n - 1) * c,
+        (n - 1) * c,
+    )
     for found in before, after:
         assert (found["ag_read"], found["ag_write"]) == ((n - 1) * c, (n - 1) * c)
     if n in (8, 16):
@@ -57,12 +64,16 @@ def test_memory_traffic_of_the_other_collectives(ranks):
     all-gather its own chunk is the GEMM's output, the rest the collective's."""
     gemm = Gemm(16 * ranks, 64, 32, tile=(16, 16))
     n, c = ranks, gemm.bytes // ranks
-    for name, chunks in {"direct_rs": (1, n - 1, 0), "all_to_all": (1, n - 1, 0),
-                         "ring_ag": (1, n - 1, n - 1)}.items():
+    for name, chunks in {
+        "direct_rs": (1, n - 1, 0),
+        "all_to_all": (1, n - 1, 0),
+        "ring_ag": (1, n - 1, n - 1),
+    }.items():
         done = play(gemm, ranks, SMALL, collective=name)
         own = "update_local" if name == "direct_rs" else "gemm_write"
         assert [done.dram[what] for what in (own, "update_incoming", "dma_read")] == [
-            number * c for number in chunks]
+            number * c for number in chunks
+        ]
         after = 2 * (n - 1) * c if name == "direct_rs" else 0  # its all-gather
         assert sum(done.dram.values()) - done.dram["gemm_read"] == sum(chunks) * c + after
 
@@ -75,16 +86,22 @@ def test_the_traffic_of_unequal_chunks():
     assert len(set(sizes)) > 2
     for rank, found in enumerate(done.drams):
         assert found["dma_read"] == sum(sizes[(rank + j) % 4] for j in (2, 3))
-        assert found["update_local"] == found["update_incoming"] == sum(
-            sizes[(rank + j) % 4] for j in (2, 3, 4))
+        assert (
+            found["update_local"]
+            == found["update_incoming"]
+            == sum(sizes[(rank + j) % 4] for j in (2, 3, 4))
+        )
         assert found["ag_read"] == sum(sizes) - sizes[rank - 1]
         assert found["ag_write"] == sum(sizes) - sizes[rank]
     assert done.link_bytes == sum(sizes[1:]) + sum(sizes[:3])
     for config in ("sequential", "ideal_nmc"):
         plain, near = play(RAGGED, 4, SMALL, config, mode="full"), config == "ideal_nmc"
         assert plain.mode == "mirror" and len(plain.drams) == 1
-        assert plain.dram["rs_read"] == sum(sizes[1:]) if near else (
-            sum(sizes) + sum(sizes[2:]) + sizes[0])
+        assert (
+            plain.dram["rs_read"] == sum(sizes[1:])
+            if near
+            else (sum(sizes) + sum(sizes[2:]) + sizes[0])
+        )
         assert plain.dram["rs_write"] == sum(sizes) - (sizes[1] if near else sizes[1] - sizes[0])
         assert plain.link_bytes == done.link_bytes
     slow = Machine(cus=2, dram=1e9)  # memory's time too is that of the largest
@@ -94,9 +111,17 @@ def test_the_traffic_of_unequal_chunks():
     assert plain.ag_end - plain.rs_end == pytest.approx(alike.ended - plain.rs_end, rel=0.01)
 
 
-@pytest.mark.parametrize("ranks, config, policy, jitter", [
-    (2, "t3", "fifo", 0.0), (3, "t3", "round_robin", 2e-6), (4, "t3_mca", "round_robin", 2e-6),
-    (4, "t3", "mca", 0.0), (5, "t3_mca", "fifo", 2e-6), (5, "t3", "fifo", 2e-6)])
+@pytest.mark.parametrize(
+    "ranks, config, policy, jitter",
+    [
+        (2, "t3", "fifo", 0.0),
+        (3, "t3", "round_robin", 2e-6),
+        (4, "t3_mca", "round_robin", 2e-6),
+        (4, "t3", "mca", 0.0),
+        (5, "t3_mca", "fifo", 2e-6),
+        (5, "t3", "fifo", 2e-6),
+    ],
+)
 def test_result_is_the_ring_s_sum_to_the_bit(ranks, config, policy, jitter):
     values = partials(RAGGED, ranks, ranks)
     expected = ring_sum(values, Tiling(RAGGED, ranks))
@@ -148,8 +173,10 @@ def test_mirror_and_full_agree_where_chunks_begin_within_a_column():
     assert one == pytest.approx(all_of, rel=0.02)
 
 
-@pytest.mark.parametrize("m, n, k, ranks", [
-    (16384, 3072, 1536, 8), (8192, 4256, 266, 16), (8192, 4256, 1596, 8), (2048, 18432, 2304, 32)])
+@pytest.mark.parametrize(
+    "m, n, k, ranks",
+    [(16384, 3072, 1536, 8), (8192, 4256, 266, 16), (8192, 4256, 1596, 8), (2048, 18432, 2304, 32)],
+)
 def test_without_contention_only_the_longer_counts(m, n, k, ranks):
     """Within 2 % of max(GEMM, reduce-scatter summed in memory) + all-gather, where the GEMM's time
     is simulated, and the sum may begin when the first tile is there.
@@ -227,8 +254,14 @@ def test_every_part_gets_exactly_its_updates(collective, seed):
     rng = np.random.default_rng([seed, *collective.encode()])
     ranks, policy = int(rng.integers(2, 6)), str(rng.choice(["fifo", "round_robin", "mca"]))
     m, n, k = rng.integers(60, 200, 3).tolist()
-    machine = Machine(cus=int(rng.integers(1, 8)), jitter=1e-6, seed=seed, tracker_sets=2,
-                      tracker_records=int(rng.integers(1, 6)), policy=policy)
+    machine = Machine(
+        cus=int(rng.integers(1, 8)),
+        jitter=1e-6,
+        seed=seed,
+        tracker_sets=2,
+        tracker_records=int(rng.integers(1, 6)),
+        policy=policy,
+    )
     config = str(rng.choice(["t3", "t3_mca"]))
     done = play(Gemm(m, n, k, tile=(16, 16)), ranks, machine, config, collective, "full")
     tracked = done.tracker
@@ -244,8 +277,12 @@ def test_every_part_gets_exactly_its_updates(collective, seed):
 
 def test_a_small_tracker_stalls_and_changes_nothing_else():
     values = partials(RAGGED, 4, 3)
-    tiny, large = (play(RAGGED, 4, Machine(cus=2, tracker_sets=s, tracker_records=r), mode="full",
-                        values=values) for s, r in ((1, 2), (256, 8)))
+    tiny, large = (
+        play(
+            RAGGED, 4, Machine(cus=2, tracker_sets=s, tracker_records=r), mode="full", values=values
+        )
+        for s, r in ((1, 2), (256, 8))
+    )
     assert tiny.tracker.stalls > 0 and tiny.tracker.stalled > 0 and tiny.tracker.peak == 2
     assert large.tracker.stalls == 0 and large.tracker.stalled == 0
     assert (tiny.values == large.values).all()

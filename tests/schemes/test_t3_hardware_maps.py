@@ -31,8 +31,11 @@ def test_known_maps_have_no_faults(collective, ranks):
 
 def test_the_ring_s_map_on_rank_2_of_4():
     assert maps("ring_rs", 4)[2] == [
-        (3, Remote(1, "update")), (0, Dma(1, "update", 2)), (1, Dma(1, "update", 2)),
-        (2, Local(2))]
+        (3, Remote(1, "update")),
+        (0, Dma(1, "update", 2)),
+        (1, Dma(1, "update", 2)),
+        (2, Local(2)),
+    ]
 
 
 def changed(rank, position, rule=None, chunk=None):
@@ -43,24 +46,48 @@ def changed(rank, position, rule=None, chunk=None):
     return mine
 
 
-@pytest.mark.parametrize("mine, lines", [
-    (changed(0, 1, Dma(3, "update", 3)),
-     ["rank 0 waits for 3 updates of each element of chunk 2, but 2 come: it never completes"]),
-    (changed(0, 3, Local(1)),
-     ["rank 0 calls complete chunk 0 after 1 update of each element, but 2 come: too early, 1 "
-      "would be left behind"]),
-    (changed(2, 1, Dma(1, "store", 2)),
-     ["rank 2 stores chunk 0 at rank 1, over what else comes there: use op='update'"]),
-    (changed(1, 0, Remote(1, "update")), ["rank 1, chunk 2: it is sent to rank 1 itself"]),
-    (changed(1, 0, Remote(4, "update")), ["rank 1, chunk 2: there is no rank 4, they are 0 to 3"]),
-    (changed(3, 1, chunk=0), ["rank 3 has no rule for chunk 1", "rank 3 has 2 rules for chunk 0: "
-                              "give one"]),
-    (changed(0, 1, "send"), ["rank 0, chunk 2: 'send' is no rule: use Remote, Dma or Local"]),
-    (changed(0, 1, Dma(3, "add", 2)),
-     ["rank 0, chunk 2: op='add' is neither 'update' nor 'store'"]),
-    (changed(0, 1, Dma(3, "update", 0)),
-     ["rank 0, chunk 2: updates=0 must be a whole number from 1"]),
-])
+@pytest.mark.parametrize(
+    "mine, lines",
+    [
+        (
+            changed(0, 1, Dma(3, "update", 3)),
+            [
+                "rank 0 waits for 3 updates of each element of chunk 2, but 2 come: "
+                "it never completes"
+            ],
+        ),
+        (
+            changed(0, 3, Local(1)),
+            [
+                "rank 0 calls complete chunk 0 after 1 update of each element, but 2 come: "
+                "too early, 1 "
+                "would be left behind"
+            ],
+        ),
+        (
+            changed(2, 1, Dma(1, "store", 2)),
+            ["rank 2 stores chunk 0 at rank 1, over what else comes there: use op='update'"],
+        ),
+        (changed(1, 0, Remote(1, "update")), ["rank 1, chunk 2: it is sent to rank 1 itself"]),
+        (
+            changed(1, 0, Remote(4, "update")),
+            ["rank 1, chunk 2: there is no rank 4, they are 0 to 3"],
+        ),
+        (
+            changed(3, 1, chunk=0),
+            ["rank 3 has no rule for chunk 1", "rank 3 has 2 rules for chunk 0: give one"],
+        ),
+        (changed(0, 1, "send"), ["rank 0, chunk 2: 'send' is no rule: use Remote, Dma or Local"]),
+        (
+            changed(0, 1, Dma(3, "add", 2)),
+            ["rank 0, chunk 2: op='add' is neither 'update' nor 'store'"],
+        ),
+        (
+            changed(0, 1, Dma(3, "update", 0)),
+            ["rank 0, chunk 2: updates=0 must be a whole number from 1"],
+        ),
+    ],
+)
 def test_faults_are_named(mine, lines):
     assert check(mine) == lines
 
@@ -88,8 +115,9 @@ def test_faults_of_the_flow():
 def test_parts_summed_twice_and_sums_where_none_are_meant():
     gather = maps("ring_ag", 3)
     gather[0][0] = 0, Dma(2, "update", 1)
-    assert check(gather, "ring_ag") == ["rank 0 adds chunk 0 to what is at rank 2: nothing is "
-                                        "summed here, use op='store'"]
+    assert check(gather, "ring_ag") == [
+        "rank 0 adds chunk 0 to what is at rank 2: nothing is summed here, use op='store'"
+    ]
     crossed = maps("all_to_all", 3)
     crossed[0][0] = 1, Remote(2, "store")
     found = check(crossed, "all_to_all")
@@ -105,8 +133,13 @@ def tree_maps(ranks, rng):
         parent = {r: order[rng.integers(place)] for place, r in enumerate(order) if place}
         children = [sum(p == r for p in parent.values()) for r in range(ranks)]
         for r in range(ranks):
-            rule = Local(1 + children[r]) if r == chunk else (
-                Dma(parent[r], "update", 1 + children[r]) if children[r] else Remote(parent[r]))
+            rule = (
+                Local(1 + children[r])
+                if r == chunk
+                else (
+                    Dma(parent[r], "update", 1 + children[r]) if children[r] else Remote(parent[r])
+                )
+            )
             rows[r].append((chunk, rule))
     return [[row[i] for i in rng.permutation(ranks)] for row in rows]
 
@@ -127,8 +160,10 @@ def mutant(mine, rng):
     rank, place = rng.integers(len(mine)), rng.integers(len(mine))
     chunk = mine[rank][place][0]
     to, updates, op = int(rng.integers(len(mine))), int(rng.integers(1, 4)), OPS[rng.integers(2)]
-    mine[rank][place] = chunk, [Remote(to, op), Dma(to, op, updates), Local(updates)][
-        rng.integers(3)]
+    mine[rank][place] = (
+        chunk,
+        [Remote(to, op), Dma(to, op, updates), Local(updates)][rng.integers(3)],
+    )
     return mine
 
 
@@ -158,8 +193,12 @@ def test_what_is_let_through_is_right(collective):
             with pytest.raises(ValueError, match=f"no {collective}"):
                 play(GEMM, 4, collective=collective, maps=mine)
             continue
-        new = {(rank, place, rule) for rank, row in enumerate(mine)
-               for place, (_, rule) in enumerate(row) if rule != before[rank][place][1]}
+        new = {
+            (rank, place, rule)
+            for rank, row in enumerate(mine)
+            for place, (_, rule) in enumerate(row)
+            if rule != before[rank][place][1]
+        }
         assert all(type(rule) is Dma and rule.updates == 1 for *_, rule in new)
         if new - accepted:
             accepted |= new
@@ -174,18 +213,29 @@ def test_all_to_all_awaits_nothing():
     mine = maps("all_to_all", 3)
     mine[0][0] = 1, Dma(1, "store", 1)
     assert check(mine, "all_to_all") == [
-        "rank 0 sends chunk 1 by DMA: nothing is awaited here, parts stay apart: use Remote"]
+        "rank 0 sends chunk 1 by DMA: nothing is awaited here, parts stay apart: use Remote"
+    ]
 
 
-@pytest.mark.parametrize("mine, line", [
-    (5, "maps=5 is no list with a map for each rank"),
-    ([5, 5], "the map of rank 0 is 5, not a list of (chunk, rule)"),
-    ([[(0, Local(2)), 7], []], "rank 0: 7 is not (chunk, rule)"),
-    ([[(1, Remote(1), 3)], []], "rank 0: (1, Remote(to=1, op='update'), 3) is not (chunk, rule)"),
-    ([[(1.0, Remote(1))], []], "rank 0: there is no chunk 1.0, they are 0 to 1"),
-    ([[([1], Remote(1))], []], "rank 0: there is no chunk [1], they are 0 to 1"),
-    ([[(1, Remote(True))], []], "rank 0, chunk 1: there is no rank True, they are 0 to 1"),
-    ([[(1, Dma(1, "update", True))], []], "rank 0, chunk 1: updates=True must be a whole number")])
+@pytest.mark.parametrize(
+    "mine, line",
+    [
+        (5, "maps=5 is no list with a map for each rank"),
+        ([5, 5], "the map of rank 0 is 5, not a list of (chunk, rule)"),
+        ([[(0, Local(2)), 7], []], "rank 0: 7 is not (chunk, rule)"),
+        (
+            [[(1, Remote(1), 3)], []],
+            "rank 0: (1, Remote(to=1, op='update'), 3) is not (chunk, rule)",
+        ),
+        ([[(1.0, Remote(1))], []], "rank 0: there is no chunk 1.0, they are 0 to 1"),
+        ([[([1], Remote(1))], []], "rank 0: there is no chunk [1], they are 0 to 1"),
+        ([[(1, Remote(True))], []], "rank 0, chunk 1: there is no rank True, they are 0 to 1"),
+        (
+            [[(1, Dma(1, "update", True))], []],
+            "rank 0, chunk 1: updates=True must be a whole number",
+        ),
+    ],
+)
 def test_what_is_no_map(mine, line):
     assert any(found.startswith(line) for found in check(mine)), check(mine)
     with pytest.raises(ValueError, match="these maps are no ring_rs"):

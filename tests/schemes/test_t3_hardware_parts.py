@@ -22,18 +22,28 @@ def served(policy, asked, machine=PLAIN, limit=inf):
     memory = Dram(clock, machine, policy)
     memory.limit = limit
     for at, stream, name, bytes, cost in asked:
-        clock.at(at, lambda now, a: memory.ask(now, *a), (
-            stream, "gemm_read", bytes, cost, lambda now, n: order.append((n, now)), name))
+        clock.at(
+            at,
+            lambda now, a: memory.ask(now, *a),
+            (stream, "gemm_read", bytes, cost, lambda now, n: order.append((n, now)), name),
+        )
     clock.run()
     return "".join(name for name, _ in order), [round(1e9 * now) for _, now in order]
 
 
-ASKED = [(0.0, COMM, "a", 100, 1.0), (1e-9, COMM, "b", 100, 1.0), (2e-9, STORE, "s", 100, 1.0),
-         (3e-9, READ, "r", 100, 1.0), (4e-9, COMM, "c", 100, 1.0), (5e-9, READ, "q", 100, 1.0)]
+ASKED = [
+    (0.0, COMM, "a", 100, 1.0),
+    (1e-9, COMM, "b", 100, 1.0),
+    (2e-9, STORE, "s", 100, 1.0),
+    (3e-9, READ, "r", 100, 1.0),
+    (4e-9, COMM, "c", 100, 1.0),
+    (5e-9, READ, "q", 100, 1.0),
+]
 
 
-@pytest.mark.parametrize("policy, order", [
-    ("fifo", "absrcq"), ("round_robin", "arbqcs"), ("mca", "arqsbc")])
+@pytest.mark.parametrize(
+    "policy, order", [("fifo", "absrcq"), ("round_robin", "arbqcs"), ("mca", "arqsbc")]
+)
 def test_whom_the_memory_serves(policy, order):
     """Within the GEMM's stream reads go before stores, but for what simply came first."""
     found, times = served(policy, ASKED, replace(PLAIN, mixed=1.0))
@@ -42,15 +52,20 @@ def test_whom_the_memory_serves(policy, order):
 
 
 def test_turns_are_by_bytes_not_by_requests():
-    asked = [(0.0, COMM, "x", 100, 1.0)] + [(1e-9, READ, "R", 300, 1.0)] * 2 + [
-        (1e-9, COMM, "c", 100, 1.0)] * 6
+    asked = (
+        [(0.0, COMM, "x", 100, 1.0)]
+        + [(1e-9, READ, "R", 300, 1.0)] * 2
+        + [(1e-9, COMM, "c", 100, 1.0)] * 6
+    )
     assert served("round_robin", asked, replace(PLAIN, mixed=1.0))[0] == "xRcccRccc"
 
 
 def test_mca_lets_communication_in_below_its_threshold_or_when_it_starved():
     wide = replace(PLAIN, queue=8, mixed=1.0)
-    asked = [(0.0, READ, "r", 100, 1.0)] * 4 + [(1e-9, COMM, "c", 100, 1.0),
-                                               (150e-9, READ, "q", 100, 1.0)]
+    asked = [(0.0, READ, "r", 100, 1.0)] * 4 + [
+        (1e-9, COMM, "c", 100, 1.0),
+        (150e-9, READ, "q", 100, 1.0),
+    ]
     assert served("mca", asked, wide)[0] == "rrrrcq"
     assert served("mca", asked, wide, limit=2)[0] == "rrrrqc"  # not while two are queued
     starved = replace(wide, queue=1, starvation=120e-9)
@@ -60,8 +75,11 @@ def test_mca_lets_communication_in_below_its_threshold_or_when_it_starved():
 def test_a_starved_backlog_is_served_until_it_is_young_again():
     """Five of communication wait since 0, one since 620 ns; the GEMM always waits too."""
     one = replace(PLAIN, mixed=1.0, starvation=120e-9)
-    asked = [(0.0, READ, "r", 100, 1.0)] * 9 + [(0.0, COMM, c, 100, 1.0) for c in "abcde"] + [
-        (620e-9, COMM, "y", 100, 1.0)]
+    asked = (
+        [(0.0, READ, "r", 100, 1.0)] * 9
+        + [(0.0, COMM, c, 100, 1.0) for c in "abcde"]
+        + [(620e-9, COMM, "y", 100, 1.0)]
+    )
     found, times = served("mca", asked, one)
     assert found == "rrabcderyrrrrrr"
     assert times == [100 * (i + 1) for i in range(15)]
@@ -70,8 +88,11 @@ def test_a_starved_backlog_is_served_until_it_is_young_again():
 def test_updates_and_mixed_streams_cost_more():
     one = served("fifo", [(0.0, READ, "r", 100, 1.0)])[1]
     update = served("fifo", [(0.0, COMM, "u", 100, 2.0)])[1]
-    both = served("fifo", [(0.0, READ, "r", 100, 1.0), (0.0, COMM, "c", 100, 1.0),
-                           (0.0, READ, "q", 100, 1.0)], replace(PLAIN, queue=3))[1]
+    both = served(
+        "fifo",
+        [(0.0, READ, "r", 100, 1.0), (0.0, COMM, "c", 100, 1.0), (0.0, READ, "q", 100, 1.0)],
+        replace(PLAIN, queue=3),
+    )[1]
     assert (one, update) == ([100], [200])
     assert both == [100, 300, 400]  # c runs while the other stream is queued, q no longer
 
@@ -120,25 +141,41 @@ def test_panels_end_where_the_matrix_does():
 def test_a_tenth_of_the_machine_keeps_its_times():
     """Amounts over rates, and the limit of starvation over how long a stage's reads take (they go
     with the root of its tiles); the full one's to 1 %, for rounding."""
+
     def times(m):
-        return np.array([m.slots / m.rate, m.llc / m.dram, m.dma_buffer / m.link, m.latency,
-                         m.queue * m.entry / m.dram, m.dram / m.link,
-                         m.starvation * m.dram / m.slots ** 0.5])
+        return np.array(
+            [
+                m.slots / m.rate,
+                m.llc / m.dram,
+                m.dma_buffer / m.link,
+                m.latency,
+                m.queue * m.entry / m.dram,
+                m.dram / m.link,
+                m.starvation * m.dram / m.slots**0.5,
+            ]
+        )
 
     np.testing.assert_allclose(times(TENTH), times(Machine()), rtol=0.01)
     assert TENTH.cus * 10 == Machine().cus and TENTH.link * 10 == Machine().link
 
 
-@pytest.mark.parametrize("machine, expected", [
-    ({"cus": 0}, "cus=0 is too small: the least that works is 1"),
-    ({"policy": "random"}, "policy='random' is not possible: use 'round_robin', 'fifo' or 'mca'"),
-    ({"efficiency": 1.5}, "efficiency=1.5 is not between 0.05 and 1.0"),
-    ({"thresholds": (5, 10)}, "2 thresholds need 1 intensities between them, not 3"),
-    ({"intensities": (0.1, 0.2, 0.3)}, "must fall"),
-    ({"thresholds": 5}, "thresholds=5 must be several numbers"),
-    ({"intensities": ("low",) * 3}, "intensities must be a number"),
-    ({"cus": None}, "cus must be a whole number"),
-    ({"link": "fast"}, "link must be a number")])
+@pytest.mark.parametrize(
+    "machine, expected",
+    [
+        ({"cus": 0}, "cus=0 is too small: the least that works is 1"),
+        (
+            {"policy": "random"},
+            "policy='random' is not possible: use 'round_robin', 'fifo' or 'mca'",
+        ),
+        ({"efficiency": 1.5}, "efficiency=1.5 is not between 0.05 and 1.0"),
+        ({"thresholds": (5, 10)}, "2 thresholds need 1 intensities between them, not 3"),
+        ({"intensities": (0.1, 0.2, 0.3)}, "must fall"),
+        ({"thresholds": 5}, "thresholds=5 must be several numbers"),
+        ({"intensities": ("low",) * 3}, "intensities must be a number"),
+        ({"cus": None}, "cus must be a whole number"),
+        ({"link": "fast"}, "link must be a number"),
+    ],
+)
 def test_knobs_out_of_bounds(machine, expected):
     with pytest.raises(ValueError, match=expected):
         Machine(**machine)
@@ -153,23 +190,40 @@ def test_every_knob_says_what_it_is_and_where_it_is_from():
     assert replace(Machine(), cus=160).rate == 2 * Machine().rate
 
 
-@pytest.mark.parametrize("make, expected", [
-    (lambda: Gemm(0, 8, 8), "m=0 is too small"),
-    (lambda: Gemm(8, 8, 8, tile=128), "tile=128 must be two numbers"),
-    (lambda: play(Gemm(256, 256, 64), 8), "has 4 tiles of 128 x 128, too few for ranks=8"),
-    (lambda: play(Gemm(384, 256, 64), 4), "no 4 chunks that are alike"),
-    (lambda: play((8, 8, 8), 2), "takes a Gemm and a Machine"),
-    (lambda: play(Gemm(256, 256, 64), 2, config="best"), "config='best' is not possible"),
-    (lambda: play(Gemm(256, 256, 64), 2, config="ideal", collective="direct_rs"),
-     "is of ring_rs"),
-    (lambda: play(Gemm(256, 256, 64), 2, values=[0, 0]), "use mode='full'"),
-    (lambda: play(Gemm(256, 256, 64), 2, mode="full", values=np.zeros((2, 9, 9))),
-     "a partial of shape"),
-    (lambda: play(Gemm(256, 256, 64), 2, mode="full", values=5), "values=5 is no list"),
-    (lambda: play(Gemm(2, 256, 64, tile=(2, 128), wavefronts=1), 2, mode="full",
-                  values=[(np.zeros((2, 9)), np.zeros((9, 256)))] * 2), "rank 0: A "),
-    (lambda: play(Gemm(256, 256, 64), 2, mode="full", values=np.zeros((3, 256, 256))),
-     "3 values for ranks=2")])
+@pytest.mark.parametrize(
+    "make, expected",
+    [
+        (lambda: Gemm(0, 8, 8), "m=0 is too small"),
+        (lambda: Gemm(8, 8, 8, tile=128), "tile=128 must be two numbers"),
+        (lambda: play(Gemm(256, 256, 64), 8), "has 4 tiles of 128 x 128, too few for ranks=8"),
+        (lambda: play(Gemm(384, 256, 64), 4), "no 4 chunks that are alike"),
+        (lambda: play((8, 8, 8), 2), "takes a Gemm and a Machine"),
+        (lambda: play(Gemm(256, 256, 64), 2, config="best"), "config='best' is not possible"),
+        (
+            lambda: play(Gemm(256, 256, 64), 2, config="ideal", collective="direct_rs"),
+            "is of ring_rs",
+        ),
+        (lambda: play(Gemm(256, 256, 64), 2, values=[0, 0]), "use mode='full'"),
+        (
+            lambda: play(Gemm(256, 256, 64), 2, mode="full", values=np.zeros((2, 9, 9))),
+            "a partial of shape",
+        ),
+        (lambda: play(Gemm(256, 256, 64), 2, mode="full", values=5), "values=5 is no list"),
+        (
+            lambda: play(
+                Gemm(2, 256, 64, tile=(2, 128), wavefronts=1),
+                2,
+                mode="full",
+                values=[(np.zeros((2, 9)), np.zeros((9, 256)))] * 2,
+            ),
+            "rank 0: A ",
+        ),
+        (
+            lambda: play(Gemm(256, 256, 64), 2, mode="full", values=np.zeros((3, 256, 256))),
+            "3 values for ranks=2",
+        ),
+    ],
+)
 def test_sizes_that_clash(make, expected):
     with pytest.raises(ValueError, match=expected):
         make()

@@ -10,20 +10,31 @@ from tpviz.trace.table import COLUMNS
 
 W = tv.GPT(layers=2, batch=16)
 DEVICE = Device({"float32": 1e9}, 1e12, 1e10)
-NODES = Cluster("nodes", DEVICE, (Level("fast", 2, 4e8, 4e8, 1e-4),
-                                  Level("slow", 4, 1e8, 2e8, 1e-4),
-                                  Level("net", 2, 5e7, 1e8, 1e-4)))
+NODES = Cluster(
+    "nodes",
+    DEVICE,
+    (
+        Level("fast", 2, 4e8, 4e8, 1e-4),
+        Level("slow", 4, 1e8, 2e8, 1e-4),
+        Level("net", 2, 5e7, 1e8, 1e-4),
+    ),
+)
 TORUS = Cluster("torus", DEVICE, torus=(Dimension("x", 4, 2e8, 1e-6), Dimension("y", 4, 1e8, 1e-6)))
 STRATEGIES = [
-    tv.Megatron(tp=2) * tv.DataParallel(dp=4, zero=1), tv.DataParallel(dp=8, zero=3),
+    tv.Megatron(tp=2) * tv.DataParallel(dp=4, zero=1),
+    tv.DataParallel(dp=8, zero=3),
     tv.ATP(mesh=(2, 2), chunks=2) * tv.DataParallel(dp=4),
     tv.AxoNN(x=2, y=2, z=2, data=2, overlap=("oar", "ors", "oag")),
-    tv.Merak(pp=2, tp=2, dp=2, microbatches=4), tv.Merak(pp=2, dp=4, microbatches=2,
-                                                         schedule="zb_h1"),
-    tv.T3(tp=4, mode="tile") * tv.DataParallel(dp=2)]
-CASES = {"alike": (NODES, None), "torus": (TORUS, tv.Faults(slow_links={3: 3.0})),
-         "straggler": (NODES, tv.Faults(stragglers={1: 2.0}, slow_links={0: 1.5})),
-         "jitter": (NODES, tv.Faults(jitter=0.1))}
+    tv.Merak(pp=2, tp=2, dp=2, microbatches=4),
+    tv.Merak(pp=2, dp=4, microbatches=2, schedule="zb_h1"),
+    tv.T3(tp=4, mode="tile") * tv.DataParallel(dp=2),
+]
+CASES = {
+    "alike": (NODES, None),
+    "torus": (TORUS, tv.Faults(slow_links={3: 3.0})),
+    "straggler": (NODES, tv.Faults(stragglers={1: 2.0}, slow_links={0: 1.5})),
+    "jitter": (NODES, tv.Faults(jitter=0.1)),
+}
 
 
 @pytest.fixture(scope="module", params=STRATEGIES, ids=lambda s: s.short)
@@ -57,7 +68,8 @@ def test_shared_rows_are_those_of_every_ranks_own_replay(program, case, monkeypa
     assert shared.overlap() == pytest.approx(plain.overlap())
     assert shared.exposed_communication() == pytest.approx(plain.exposed_communication())
     assert sum(e.end - e.start for e in shared.critical_path()) == pytest.approx(
-        sum(e.end - e.start for e in plain.critical_path()))
+        sum(e.end - e.start for e in plain.critical_path())
+    )
 
 
 def test_a_large_world_has_the_rows_of_a_few_ranks(monkeypatch):
@@ -71,9 +83,9 @@ def test_a_large_world_has_the_rows_of_a_few_ranks(monkeypatch):
     assert trace.meta["badge"] == "simulated, 256 ranks by the rows of 1"
     assert trace.ledger(rank=255) == strategy.ledger(w)
     assert set(trace.select(rank=200, axis="tp")["members"].tolist()) == {
-        ",".join(map(str, range(200, 208)))}
-    slow = tv.simulate(strategy, w, cluster, capture=capture,
-                       faults=tv.Faults(stragglers={9: 2.0}))
+        ",".join(map(str, range(200, 208)))
+    }
+    slow = tv.simulate(strategy, w, cluster, capture=capture, faults=tv.Faults(stragglers={9: 2.0}))
     assert np.unique(slow["rank"]).tolist() == [0, 1, 8, 9]  # it, its tp, its dp and the rest
     assert slow.bubble()[200] == slow.bubble()[0] > slow.bubble()[9]
 

@@ -25,8 +25,13 @@ def test_a_collective_starts_with_its_last_member():
 
 def test_collectives_of_one_group_queue_and_kernels_go_on():
     q = queue("tp", (0, 1))
-    program = [("issue", q, "all_reduce", 100), ("issue", q, "all_reduce", 100), ("kernel", 2.0),
-               ("wait", 0), ("wait", 1)]
+    program = [
+        ("issue", q, "all_reduce", 100),
+        ("issue", q, "all_reduce", 100),
+        ("kernel", 2.0),
+        ("wait", 0),
+        ("wait", 1),
+    ]
     times = Engine(FLAT, [program, program]).run()
     assert times[0][0] == (0.0, 1.5)
     assert times[0][1] == (0.0, 3.0)
@@ -49,10 +54,15 @@ def test_groups_of_different_axes_run_at_the_same_time_and_share_ports(contentio
 
 def test_a_message_joins_sender_and_receiver():
     q = queue("pp", (0, 1), shift=1)
-    times = Engine(FLAT, [
-        [("kernel", 2.0), ("issue", q, "send", 50)],
-        [("issue", q, "recv", 50), ("wait", 0), ("kernel", 1.0)],
-        [], []]).run()
+    times = Engine(
+        FLAT,
+        [
+            [("kernel", 2.0), ("issue", q, "send", 50)],
+            [("issue", q, "recv", 50), ("wait", 0), ("kernel", 1.0)],
+            [],
+            [],
+        ],
+    ).run()
     assert times[1][1] == (0.0, 2.75)
     assert times[1][2] == (2.75, 3.75)
 
@@ -82,8 +92,13 @@ def test_where_members_send_unequal_parts_the_largest_counts():
 
 
 def test_aligned_ranks_go_on_together():
-    times = Engine(FLAT, [[("kernel", 1.0), ("align",), ("kernel", 1.0)],
-                          [("kernel", 3.0), ("align",), ("kernel", 1.0)]]).run()
+    times = Engine(
+        FLAT,
+        [
+            [("kernel", 1.0), ("align",), ("kernel", 1.0)],
+            [("kernel", 3.0), ("align",), ("kernel", 1.0)],
+        ],
+    ).run()
     assert times[0] == [(0.0, 1.0), (3.0, 3.0), (3.0, 4.0)]
     with pytest.raises(RuntimeError, match="rank 0 waits for all to begin a step"):
         Engine(FLAT, [[("align",)], []]).run()

@@ -14,14 +14,17 @@ def test_factors_are_finite_numbers_above_0(what, factor):
         Faults(**{what: {0: factor}})
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"stragglers": {-1: 2.0}}, "rank in stragglers=-1 is too small"),
-    ({"slow_links": {"0": 2.0}}, "rank in slow_links must be a whole number, not '0'"),
-    ({"slow_links": 3}, "slow_links=3 must be {rank: factor}"),
-    ({"jitter": nan}, "jitter must be a number from 0 to 100, not nan"),
-    ({"jitter": inf}, "jitter=inf is not between 0 and 100"),
-    ({"seed": 1.5}, "seed must be a whole number"),
-])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"stragglers": {-1: 2.0}}, "rank in stragglers=-1 is too small"),
+        ({"slow_links": {"0": 2.0}}, "rank in slow_links must be a whole number, not '0'"),
+        ({"slow_links": 3}, "slow_links=3 must be {rank: factor}"),
+        ({"jitter": nan}, "jitter must be a number from 0 to 100, not nan"),
+        ({"jitter": inf}, "jitter=inf is not between 0 and 100"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+    ],
+)
 def test_what_else_cannot_be(changes, message):
     with pytest.raises(ValueError, match=message):
         Faults(**changes)

@@ -23,8 +23,9 @@ import fuzz_files
 from fuzzing import Fuzz, raw_kind
 
 
-@pytest.mark.parametrize(("script", "calls"), [(fuzz_files, 40), (fuzz_calls, 120)],
-                         ids=["files", "calls"])
+@pytest.mark.parametrize(
+    ("script", "calls"), [(fuzz_files, 40), (fuzz_calls, 120)], ids=["files", "calls"]
+)
 @pytest.mark.filterwarnings("ignore")
 def test_a_sample_survives(script, calls, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -89,8 +90,10 @@ def test_what_a_file_may_not_ask_for(tmp_path, change, says):
     assert "meta" in change or "event " in message
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("FILE_BYTES", 1000), ("EVENTS", 3), ("TABLE_BYTES", 100), ("MEMBERS", 1), ("TEXT", 3)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("FILE_BYTES", 1000), ("EVENTS", 3), ("TABLE_BYTES", 100), ("MEMBERS", 1), ("TEXT", 3)],
+)
 def test_a_limit_is_named_and_can_be_raised(tmp_path, monkeypatch, name, value):
     path = straggler().to_chrome(tmp_path / "t.json.gz")
     monkeypatch.setattr(limits, name, value)
@@ -110,8 +113,12 @@ def test_a_file_read_in_runs_is_checked_as_a_whole(tmp_path, monkeypatch):
     texts = [column for column in trace.columns.values() if column.dtype.kind == "U"]
     room = 4 * len(trace) * sum(max(map(len, column.tolist())) for column in texts)
     members = {text: len(members_list(text)) for text in trace["members"].tolist()}
-    for name, most in {"EVENTS": len(events), "FILE_BYTES": len(text), "TABLE_BYTES": room,
-                       "MEMBERS": sum(members.values())}.items():
+    for name, most in {
+        "EVENTS": len(events),
+        "FILE_BYTES": len(text),
+        "TABLE_BYTES": room,
+        "MEMBERS": sum(members.values()),
+    }.items():
         monkeypatch.setattr(limits, name, most)
         assert len(tv.load_trace(path)) == len(trace)
         monkeypatch.setattr(limits, name, most - 1)
@@ -145,11 +152,25 @@ def test_a_pipe_is_not_read(tmp_path):
         tv.load_trace(tmp_path / "t.json")
 
 
-@pytest.mark.parametrize("value", [None, 3, "x", [1], {"a": 1}, {0: {"time": 3}}, [[]], [{}]],
-                         ids=str)
+@pytest.mark.parametrize(
+    "value", [None, 3, "x", [1], {"a": 1}, {0: {"time": 3}}, [[]], [{}]], ids=str
+)
 def test_meta_of_another_shape_never_raises_in_a_view(value, tmp_path):
-    meta = dict.fromkeys(("badge", "world_size", "strategy", "workload", "mesh", "ownership",
-                          "memory", "late", "losses", "overhead"), value)
+    meta = dict.fromkeys(
+        (
+            "badge",
+            "world_size",
+            "strategy",
+            "workload",
+            "mesh",
+            "ownership",
+            "memory",
+            "late",
+            "losses",
+            "overhead",
+        ),
+        value,
+    )
     trace = Trace.from_events(list(straggler()), meta)
     for made in (trace, trace.rebased(), Trace.merge([trace, trace])):
         ElementTree.fromstring(tv.Timeline(made).to_svg())
@@ -167,8 +188,10 @@ def test_ownership_of_another_mesh_is_left_out_of_the_page():
 
 def test_surrogates_and_control_characters_leave_valid_pictures_and_files(tmp_path):
     odd = "a\ud800b\x00\x1b<&'\""
-    trace = Trace.from_events([Event(name=odd, phase=odd, layer=odd, end=1.0)],
-                              {"badge": odd, "strategy": odd, "mesh": {"axes": {"tp": 1}}})
+    trace = Trace.from_events(
+        [Event(name=odd, phase=odd, layer=odd, end=1.0)],
+        {"badge": odd, "strategy": odd, "mesh": {"axes": {"tp": 1}}},
+    )
     ElementTree.fromstring(tv.Timeline(trace).to_svg())
     ElementTree.fromstring(tv.MeshView(tv.Mesh({"tp": 2}), title=odd, badge=odd).to_svg())
     cluster = tv.Cluster(odd, tv.clusters.A100_SXM, tv.clusters.nvswitch().levels)

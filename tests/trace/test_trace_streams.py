@@ -53,7 +53,9 @@ def test_runs_are_short_and_numbered(tmp_path):
 
 def test_reading_and_writing_hold_few_events_at_a_time(tmp_path, monkeypatch):
     for module, name, value in (
-        (chrome, "BATCH", 500), (stream, "BATCH", 500), (stream, "CHUNK", 1 << 16)
+        (chrome, "BATCH", 500),
+        (stream, "BATCH", 500),
+        (stream, "CHUNK", 1 << 16),
     ):
         monkeypatch.setattr(module, name, value)
     rows = [compute(0, i, i + 1 / 3, name=f"kernel {i % 9}") for i in range(6000)]

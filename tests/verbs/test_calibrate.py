@@ -43,8 +43,7 @@ def test_one_outlier_does_not_move_the_line(which, factor):
     assert alpha == pytest.approx(1e-4, rel=near) and bandwidth == pytest.approx(1e9, rel=near)
 
 
-@pytest.mark.parametrize("times", [
-    [4e-3, 3e-3, 2e-3, 1e-3], [1e-3] * 4, [1e-5, 1e-3, 2e-2, 9e-1]])
+@pytest.mark.parametrize("times", [[4e-3, 3e-3, 2e-3, 1e-3], [1e-3] * 4, [1e-5, 1e-3, 2e-2, 9e-1]])
 def test_times_that_make_no_line_give_numbers_that_can_be(times):
     alpha, bandwidth = fit_line([2] * 4, [1e4, 1e5, 1e6, 1e7], times)
     assert alpha >= 0 and 0 < bandwidth < float("inf")
@@ -68,13 +67,26 @@ TRUE = {(1, 2): (1e-4, 2e9), (2, 2): (2e-4, 1e9), (1, 4): (3e-4, 5e8), "message"
 
 def made_up(hosts=("a",) * 4, repeats=3):
     """What four ranks would have measured on such links: late starts, one repeat disturbed."""
-    ranks = [{"points": {}, "gemm": {"float32": 1e9 * (r + 1)}, "copy": 2e9 + r, "host": hosts[r],
-              "memory": 4e9, "device": "core", "words": "2 cores, gloo",
-              "badge": "this machine, gloo"} for r in range(4)]
+    ranks = [
+        {
+            "points": {},
+            "gemm": {"float32": 1e9 * (r + 1)},
+            "copy": 2e9 + r,
+            "host": hosts[r],
+            "memory": 4e9,
+            "device": "core",
+            "words": "2 cores, gloo",
+            "badge": "this machine, gloo",
+        }
+        for r in range(4)
+    ]
     for kind, (alpha, bandwidth) in TRUE.items():
         names = ("send",) if kind == "message" else ("all_reduce", "all_gather", "reduce_scatter")
-        groups = [(0, 1), (2, 3)] if kind == "message" else family(
-            range(0, kind[0] * kind[1], kind[0]), 4)
+        groups = (
+            [(0, 1), (2, 3)]
+            if kind == "message"
+            else family(range(0, kind[0] * kind[1], kind[0]), 4)
+        )
         for name in names:
             for size in SIZES:
                 hops, volume = cost("ring", name, size, len(groups[0]))
@@ -129,8 +141,11 @@ def test_a_residual_is_measured_over_fitted():
     assert found.worst["kind"] == (1, 4) and found.worst["bytes"] == SIZES[1]
     assert found.residual[1, 4][SIZES[1]] == found.worst["residual"] > 0.5
     assert abs(found.residual[1, 2][SIZES[1]]) < 1e-5
-    row = next(row for row in found.to_table() if row[0] == "groups of 4, neighbours"
-               and row[1] == "all-reduce" and row[2] == "64 KiB")
+    row = next(
+        row
+        for row in found.to_table()
+        if row[0] == "groups of 4, neighbours" and row[1] == "all-reduce" and row[2] == "64 KiB"
+    )
     assert row[-1] == f"{100 * found.worst['residual']:+.1f} %"
     assert f"{100 * found.worst['residual']:+.0f} %" in found.describe()
 
@@ -143,8 +158,12 @@ def test_the_picture_has_every_point_every_panel_and_the_badge(theme):
     names = [node.tag.split("}")[1] for node in tree.iter()]
     words = [node.text for node in tree.iter("{http://www.w3.org/2000/svg}text")]
     assert "measured: this machine, gloo" in words
-    assert {"groups of 2, neighbours", "groups of 2, 2 apart", "groups of 4, neighbours",
-            "messages between neighbours"} <= set(words)
+    assert {
+        "groups of 2, neighbours",
+        "groups of 2, 2 apart",
+        "groups of 4, neighbours",
+        "messages between neighbours",
+    } <= set(words)
     assert names.count("circle") == 4 * len(SIZES) + 1  # all-reduces, messages, and the legend's
     assert names.count("path") == 2 * 3 + 1 + 3
     lines = [node.get("d").count("L") for node in tree.iter() if node.tag.endswith("path")]
@@ -153,26 +172,45 @@ def test_the_picture_has_every_point_every_panel_and_the_badge(theme):
 
 def test_what_it_says_of_itself():
     found = calibration_of(made_up())
-    assert repr(found) == ("<Calibration of 4 ranks, 3 kinds of groups, 4 sizes: "
-                           "measured: this machine, gloo>")
+    assert repr(found) == (
+        "<Calibration of 4 ranks, 3 kinds of groups, 4 sizes: measured: this machine, gloo>"
+    )
     assert found._repr_svg_() == found.to_svg()
-    assert found.to_table()[0] == ["groups", "collective", "size", "measured", "of", "fitted",
-                                   "residual"]
+    assert found.to_table()[0] == [
+        "groups",
+        "collective",
+        "size",
+        "measured",
+        "of",
+        "fitted",
+        "residual",
+    ]
     assert len(found.to_table()) == 1 + 3 * 3 * 4 + 4
     assert "Groups of 2, 2 apart: 200 us a hop and 1 GB/s" in found.describe()
     assert "GEMMs float32 2.5 GFLOP/s" in found.describe()
 
 
 # -- real ranks ----
-@pytest.mark.parametrize("world_size, axes, kinds", [
-    (4, None, [(1, 2), (1, 4), (2, 2)]),
-    (3, {"tp": 3}, [(1, 3)]),
-    (4, [{"dp": 2, "tp": 2}], [(1, 2), (2, 2)]),
-])
+@pytest.mark.parametrize(
+    "world_size, axes, kinds",
+    [
+        (4, None, [(1, 2), (1, 4), (2, 2)]),
+        (3, {"tp": 3}, [(1, 3)]),
+        (4, [{"dp": 2, "tp": 2}], [(1, 2), (2, 2)]),
+    ],
+)
 def test_on_real_ranks(world_size, axes, kinds):
     said = []
-    found = tv.calibrate(world_size, axes, sizes=(64, 1001, 4096), repeats=2, dtypes=["float64"],
-                         gemm=16, device="cpu", progress=lambda *report: said.append(report))
+    found = tv.calibrate(
+        world_size,
+        axes,
+        sizes=(64, 1001, 4096),
+        repeats=2,
+        dtypes=["float64"],
+        gemm=16,
+        device="cpu",
+        progress=lambda *report: said.append(report),
+    )
     assert [kind for kind in found.fits if kind != "message"] == kinds
     assert set(found.cluster.table) == set(found.cluster.latencies) == set(kinds)
     assert found.cluster.size == world_size and list(found.cluster.device.flops) == ["float64"]
@@ -191,30 +229,34 @@ def test_a_measured_cluster_serves_the_other_verbs():
     cluster = calibration_of(made_up()).cluster
     link = cluster.axis_link(tv.Mesh({"tp": 4}), "tp")
     assert cluster.collective_time("all_reduce", 1e6, 4, link) == pytest.approx(
-        6 * 3e-4 + 1.5e6 / 5e8)
+        6 * 3e-4 + 1.5e6 / 5e8
+    )
 
 
 # -- refusals ----
-@pytest.mark.parametrize("arguments, message", [
-    ({"world_size": 1}, "world_size=1 is too small: the least that works is 2"),
-    ({"world_size": 2.5}, "world_size must be a whole number"),
-    ({"world_size": 1000}, "is more than the .* ranks allowed here"),
-    ({"sizes": (1024, 2048)}, "2 different sizes are too few for a fit with a residual"),
-    ({"sizes": (1024, 1024, 2048)}, "2 different sizes are too few"),
-    ({"sizes": 5}, r"sizes=5: give several in a list, as in \[65536, 1048576, 4194304\]"),
-    ({"sizes": None}, "sizes=None: give several"),
-    ({"dtypes": None}, r"dtypes=None: give several in a list, as in \['float32', 'float64'\]"),
-    ({"dtypes": "float32"}, "dtypes='float32': give several"),
-    ({"sizes": (0, 1, 2)}, "size of a message=0 is too small: the least that works is 4"),
-    ({"repeats": 0}, "repeats=0 is too small"),
-    ({"dtypes": ["int7"]}, "dtype='int7' is not possible: use 'float32'"),
-    ({"dtypes": []}, "at least one of the dtypes"),
-    ({"gemm": -2}, "gemm=-2 is too small"),
-    ({"axes": {"tp": 8}}, "mesh tp 8 has 8 ranks, but world_size=4: use world_size=8, or axes"),
-    ({"axes": "tp"}, "axes='tp': give meshes"),
-    ({"axes": []}, "no axis of 2 or more ranks"),
-    ({"device": "tpu"}, "device='tpu'"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"world_size": 1}, "world_size=1 is too small: the least that works is 2"),
+        ({"world_size": 2.5}, "world_size must be a whole number"),
+        ({"world_size": 1000}, "is more than the .* ranks allowed here"),
+        ({"sizes": (1024, 2048)}, "2 different sizes are too few for a fit with a residual"),
+        ({"sizes": (1024, 1024, 2048)}, "2 different sizes are too few"),
+        ({"sizes": 5}, r"sizes=5: give several in a list, as in \[65536, 1048576, 4194304\]"),
+        ({"sizes": None}, "sizes=None: give several"),
+        ({"dtypes": None}, r"dtypes=None: give several in a list, as in \['float32', 'float64'\]"),
+        ({"dtypes": "float32"}, "dtypes='float32': give several"),
+        ({"sizes": (0, 1, 2)}, "size of a message=0 is too small: the least that works is 4"),
+        ({"repeats": 0}, "repeats=0 is too small"),
+        ({"dtypes": ["int7"]}, "dtype='int7' is not possible: use 'float32'"),
+        ({"dtypes": []}, "at least one of the dtypes"),
+        ({"gemm": -2}, "gemm=-2 is too small"),
+        ({"axes": {"tp": 8}}, "mesh tp 8 has 8 ranks, but world_size=4: use world_size=8, or axes"),
+        ({"axes": "tp"}, "axes='tp': give meshes"),
+        ({"axes": []}, "no axis of 2 or more ranks"),
+        ({"device": "tpu"}, "device='tpu'"),
+    ],
+)
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         tv.calibrate(**arguments)

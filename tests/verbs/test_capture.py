@@ -38,14 +38,17 @@ def test_captured_rows_are_those_of_a_run(strategy):
     measured = tv.run(strategy, W, steps=1, memory=False)
     for rank in range(strategy.world_size):
         for kind in ("compute", "comm"):
-            ours, theirs = in_order(captured.trace(rank), kind), in_order(
-                measured.select(rank=rank), kind)
+            ours, theirs = (
+                in_order(captured.trace(rank), kind),
+                in_order(measured.select(rank=rank), kind),
+            )
             for column in COLUMNS:
                 assert ours[column].tolist() == theirs[column].tolist(), (rank, kind, column)
 
 
-@pytest.mark.parametrize("strategy", [s for s in PROGRAMS if type(s).__module__ != "tpviz.peers"],
-                         ids=repr)
+@pytest.mark.parametrize(
+    "strategy", [s for s in PROGRAMS if type(s).__module__ != "tpviz.peers"], ids=repr
+)
 def test_captured_ledger_is_the_formula(strategy):
     assert tv.capture(strategy, W).ledger() == strategy.ledger(W)
 

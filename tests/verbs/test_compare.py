@@ -12,8 +12,9 @@ from tpviz.verbs.compare import Comparison, compare
 WORKLOAD = tv.GPT(layers=1, hidden=64, heads=4, seq=32, batch=4, vocab=64)
 STRATEGY = tv.Megatron(tp=2) * tv.DataParallel(dp=2, bucket_mb=0.05)
 DEVICE = Device({"float32": 1e9}, 16e9, 1e9, "slow device")
-CLUSTER = Cluster("two pairs", DEVICE, (Level("in", 2, 2e7, 2e7, 1e-4),
-                                        Level("out", 2, 5e6, 5e6, 5e-4)))
+CLUSTER = Cluster(
+    "two pairs", DEVICE, (Level("in", 2, 2e7, 2e7, 1e-4), Level("out", 2, 5e6, 5e6, 5e-4))
+)
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +118,15 @@ def test_bad_input_is_named():
 
 # -- on real ranks ---------------------------------------------------------------------------------
 @pytest.mark.filterwarnings("ignore:this emulated run is not faithful")  # the machine may be busy
-@pytest.mark.parametrize(("faults", "named"), [
-    (None, "No rank and no link is slow"),
-    (tv.Faults(stragglers={2: 2.0}), "Rank 2 is a straggler"),
-    (tv.Faults(slow_links={1: 2.5}), "slow link at rank 1"),
-], ids=["no fault", "straggler", "slow link"])
+@pytest.mark.parametrize(
+    ("faults", "named"),
+    [
+        (None, "No rank and no link is slow"),
+        (tv.Faults(stragglers={2: 2.0}), "Rank 2 is a straggler"),
+        (tv.Faults(slow_links={1: 2.5}), "slow link at rank 1"),
+    ],
+    ids=["no fault", "straggler", "slow link"],
+)
 def test_an_emulated_run_names_the_seeded_fault(faults, named):
     slow = CLUSTER.scale_model(slow_motion=8)
     made = tv.compare(STRATEGY, WORKLOAD, slow, steps=3, faults=faults)

@@ -11,11 +11,18 @@ from tpviz.cluster import Cluster, Device, Level
 from tpviz.verbs.predict import check_memory
 
 W = tv.GPT(layers=2, hidden=64, heads=8, seq=32, batch=8, vocab=256)
-BOX = Cluster("box", Device({"float32": 1e9}, 1e9, 1e12, name="toy"),
-              (Level("fast", 2, 4e8, 4e8, 1e-4), Level("slow", 4, 1e8, 2e8, 1e-4)))
-ALL = [tv.Megatron(tp=1), tv.Megatron(tp=8), tv.Megatron(tp=4, sp=True),
-       tv.Megatron(tp=4, chunks=2) * tv.DataParallel(dp=2, zero=2),
-       *[tv.DataParallel(dp=8, zero=zero) for zero in range(4)]]
+BOX = Cluster(
+    "box",
+    Device({"float32": 1e9}, 1e9, 1e12, name="toy"),
+    (Level("fast", 2, 4e8, 4e8, 1e-4), Level("slow", 4, 1e8, 2e8, 1e-4)),
+)
+ALL = [
+    tv.Megatron(tp=1),
+    tv.Megatron(tp=8),
+    tv.Megatron(tp=4, sp=True),
+    tv.Megatron(tp=4, chunks=2) * tv.DataParallel(dp=2, zero=2),
+    *[tv.DataParallel(dp=8, zero=zero) for zero in range(4)],
+]
 
 
 @pytest.mark.parametrize("strategy", ALL, ids=lambda s: s.short)
@@ -40,8 +47,9 @@ def test_communication_is_all_there(strategy):
     assert p.ledger() == program.ledger()
     expected = {}
     for e in program.trace(0).select(kind="comm"):
-        seconds = BOX.collective_time(e.name, e.bytes, mesh.axes[e.axis],
-                                      BOX.axis_link(mesh, e.axis))
+        seconds = BOX.collective_time(
+            e.name, e.bytes, mesh.axes[e.axis], BOX.axis_link(mesh, e.axis)
+        )
         expected[e.axis] = expected.get(e.axis, 0.0) + seconds
     found = {axis: p.exposed.get(axis, 0.0) + p.hidden.get(axis, 0.0) for axis in expected}
     assert found == pytest.approx(expected)
@@ -61,7 +69,8 @@ def test_more_of_everything_takes_no_less():
     base = tv.predict(tv.Megatron(tp=4), W, BOX).step_time
     assert tv.predict(tv.Megatron(tp=4), replace(W, layers=3), BOX).step_time > base
     assert tv.predict(tv.Megatron(tp=4), W, BOX.scale_model(slow_motion=2)).step_time == (
-        pytest.approx(2 * base))
+        pytest.approx(2 * base)
+    )
     assert tv.predict(tv.Megatron(tp=1), W, BOX).exposed == {}
 
 
@@ -85,33 +94,41 @@ def test_memory_decides_whether_it_fits():
     assert not p.fits and p.describe().endswith("it does not fit.")
     assert tv.predict(tv.Megatron(tp=2), W, BOX).fits
     total = tv.Megatron(tp=2).memory(W).total
-    with pytest.raises(ValueError, match=r"Megatron\(tp=2\) needs .* on every rank and the device "
-                                         "'toy' has 300 kB: most of it is activations"):
+    with pytest.raises(
+        ValueError,
+        match=r"Megatron\(tp=2\) needs .* on every rank and the device "
+        "'toy' has 300 kB: most of it is activations",
+    ):
         check_memory(tv.Megatron(tp=2), W, small)
     exact = replace(BOX, device=replace(BOX.device, memory=total))
     check_memory(tv.Megatron(tp=2), W, exact)
     assert tv.predict(tv.Megatron(tp=2), W, exact).fits
 
 
-@pytest.mark.parametrize("arguments, message", [
-    ((tv.Megatron(tp=16), W, BOX), "heads=8 does not split evenly over tp=16"),
-    ((tv.DataParallel(dp=16), replace(W, batch=16), BOX), "16 ranks do not fit the 8 devices"),
-    (("Megatron", W, BOX), r"first comes a strategy such as tv.Megatron\(tp=2\), not 'Meg"),
-    ((tv.Megatron(tp=2), BOX, W), "after the strategy comes a workload"),
-    ((tv.Megatron(tp=2), W, "box"), "third comes a cluster such as .*, not 'box'"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ((tv.Megatron(tp=16), W, BOX), "heads=8 does not split evenly over tp=16"),
+        ((tv.DataParallel(dp=16), replace(W, batch=16), BOX), "16 ranks do not fit the 8 devices"),
+        (("Megatron", W, BOX), r"first comes a strategy such as tv.Megatron\(tp=2\), not 'Meg"),
+        ((tv.Megatron(tp=2), BOX, W), "after the strategy comes a workload"),
+        ((tv.Megatron(tp=2), W, "box"), "third comes a cluster such as .*, not 'box'"),
+    ],
+)
 def test_what_cannot_be_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         tv.predict(*arguments)
 
 
 def test_needs_no_torch():
-    code = ("import sys, tpviz as tv\n"
-            "from tpviz.clusters import nvlink_pairs; c = nvlink_pairs()\n"
-            "s = tv.Megatron(tp=2, chunks=2) * tv.DataParallel(dp=4, zero=3)\n"
-            "w = tv.GPT(batch=8)\n"
-            "p = tv.predict(s, w, c); p.describe(); p.ledger()\n"
-            "tv.search(w, c, simulate=False).describe()\n"
-            "print('torch' in sys.modules)")
+    code = (
+        "import sys, tpviz as tv\n"
+        "from tpviz.clusters import nvlink_pairs; c = nvlink_pairs()\n"
+        "s = tv.Megatron(tp=2, chunks=2) * tv.DataParallel(dp=4, zero=3)\n"
+        "w = tv.GPT(batch=8)\n"
+        "p = tv.predict(s, w, c); p.describe(); p.ledger()\n"
+        "tv.search(w, c, simulate=False).describe()\n"
+        "print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr

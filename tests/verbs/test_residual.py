@@ -41,10 +41,19 @@ def step(kernels=2, groups=("0,1",), slow=(), links=None, number=0, at=0.0):
             ranks = members_list(members)
             if rank in ranks:
                 begin = kernels * (2.0 if set(slow) & set(ranks) else 1.0)
-                events.append(Event(
-                    rank=rank, kind="comm", lane=f"comm/a{axis}", axis=f"a{axis}", members=members,
-                    name="all_reduce", seq=number, start=last,
-                    end=begin + (links or {}).get(members, 1.0)))
+                events.append(
+                    Event(
+                        rank=rank,
+                        kind="comm",
+                        lane=f"comm/a{axis}",
+                        axis=f"a{axis}",
+                        members=members,
+                        name="all_reduce",
+                        seq=number,
+                        start=last,
+                        end=begin + (links or {}).get(members, 1.0),
+                    )
+                )
         end = max(event.end for event in events if event.rank == rank)
         events.append(Event(rank=rank, kind="step", lane="step", name="step", end=end))
     return [e._replace(step=number, start=e.start + at, end=e.end + at) for e in events]
@@ -87,8 +96,20 @@ def test_who_lost_less_than_the_measuring_overran_is_not_accused():
 
 def test_collectives_are_timed_from_the_last_issue_and_the_one_before():
     assert collective_times(trace(slow=[0]))["a0", "0,1"].tolist() == [1.0]
-    events = [Event(rank=r, kind="comm", axis="tp", members="0,1", name="all_reduce", seq=seq,
-                    start=seq + r, end=5.0 + 3 * seq) for r in (0, 1) for seq in (0, 1)]
+    events = [
+        Event(
+            rank=r,
+            kind="comm",
+            axis="tp",
+            members="0,1",
+            name="all_reduce",
+            seq=seq,
+            start=seq + r,
+            end=5.0 + 3 * seq,
+        )
+        for r in (0, 1)
+        for seq in (0, 1)
+    ]
     assert collective_times(Trace.from_events(events))["tp", "0,1"].tolist() == [4.0, 3.0]
 
 
@@ -152,16 +173,26 @@ def test_each_part_is_the_difference_of_two_rungs():
     found = residual(measured(slow=[1], links={"0,1": 3.0, "0,2": 3.0}), PAIRS, rungs)
     assert list(found.parts) == list(PARTS)
     assert found.parts == {
-        "compute": 2.0, "exposed communication": 2.0, "latency": 1.5, "bubble": 3.0,
-        "contention": 1.0, "straggler": 1.5, "slow link": 3.5, "unexplained": 2.5,
+        "compute": 2.0,
+        "exposed communication": 2.0,
+        "latency": 1.5,
+        "bubble": 3.0,
+        "contention": 1.0,
+        "straggler": 1.5,
+        "slow link": 3.5,
+        "unexplained": 2.5,
     }
     assert (found.measured, found.simulated, found.late) == (17.0, 9.5, 0.25)
     assert found.verdict.startswith("Rank 1 is a straggler: its kernels take 2.00 times as long; ")
     assert "slow link at rank 0" in found.verdict
     assert "1.5 s of the step (8.8 %) and 3.5 s of the step (20.6 %)" in found.verdict
     assert [row[0] for row in found.to_table()] == [
-        "part", *PARTS, "step, emulated", "step, simulated",
-        "of unexplained, overrun of the emulation"]
+        "part",
+        *PARTS,
+        "step, emulated",
+        "step, simulated",
+        "of unexplained, overrun of the emulation",
+    ]
 
 
 def test_without_a_fault_the_verdict_says_what_dominates():
@@ -204,15 +235,21 @@ def _replay(program, steps, cluster, contention=True, faults=None):
     return replay(program, cluster, steps, faults or tv.Faults(), contention)
 
 
-some = settings(max_examples=25, deadline=None,
-                suppress_health_check=[HealthCheck.function_scoped_fixture])
+some = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 clusters = st.sampled_from([PAIRS, BOX, TORUS])
 factors = st.floats(1.35, 5.0)
 
 
 @some
-@given(which=st.integers(0, 2), cluster=clusters, jitter=st.floats(0, 0.1), seed=st.integers(0, 99),
-       steps=st.integers(1, 4))
+@given(
+    which=st.integers(0, 2),
+    cluster=clusters,
+    jitter=st.floats(0, 0.1),
+    seed=st.integers(0, 99),
+    steps=st.integers(1, 4),
+)
 def test_no_fault_names_nobody(programs, which, cluster, jitter, seed, steps):
     found, seen = explain(programs[which], cluster, tv.Faults(jitter=jitter, seed=seed), steps)
     assert (found.stragglers, found.slow_links) == ((), ())
@@ -222,8 +259,13 @@ def test_no_fault_names_nobody(programs, which, cluster, jitter, seed, steps):
 
 
 @some
-@given(which=st.integers(0, 2), cluster=clusters, rank=st.integers(0, 7), factor=factors,
-       jitter=st.floats(0, 0.05))
+@given(
+    which=st.integers(0, 2),
+    cluster=clusters,
+    rank=st.integers(0, 7),
+    factor=factors,
+    jitter=st.floats(0, 0.05),
+)
 def test_a_seeded_straggler_is_named(programs, which, cluster, rank, factor, jitter):
     rank %= programs[which].world_size
     faults = tv.Faults(stragglers={rank: factor}, jitter=jitter)

@@ -10,10 +10,13 @@ import tpviz as tv
 from tpviz.verbs.run import train_reference
 
 W = tv.GPT(layers=2, hidden=32, heads=4, seq=16, batch=4, vocab=256)
-STRATEGIES = [tv.Megatron(tp=4), tv.Megatron(tp=4, sp=True),
-              tv.Megatron(tp=2) * tv.DataParallel(dp=2),
-              tv.Megatron(tp=2, sp=True) * tv.DataParallel(dp=2, zero=3),
-              tv.DataParallel(dp=4, zero=2)]
+STRATEGIES = [
+    tv.Megatron(tp=4),
+    tv.Megatron(tp=4, sp=True),
+    tv.Megatron(tp=2) * tv.DataParallel(dp=2),
+    tv.Megatron(tp=2, sp=True) * tv.DataParallel(dp=2, zero=3),
+    tv.DataParallel(dp=4, zero=2),
+]
 
 
 def train(strategy, workload, steps, **more):
@@ -67,15 +70,16 @@ def test_flops_of_all_ranks_are_those_of_the_model():
     strategy = tv.Megatron(tp=2) * tv.DataParallel(dp=2)
     trace = train(strategy, W, 1)
     # PyTorch's attention computes its scores again in backward: half its forward once more
-    again = W.layers * 2 * W.batch * W.seq ** 2 * W.hidden
+    again = W.layers * 2 * W.batch * W.seq**2 * W.hidden
     assert trace["flops"].sum() == W.step_flops + again
 
 
 def test_the_trace_says_what_made_it():
     said = []
     strategy = tv.Megatron(tp=2) * tv.DataParallel(dp=2, zero=1)
-    trace = tv.run(strategy, W, steps=2, warmup=1, device="cpu",
-                   progress=lambda *report: said.append(report))
+    trace = tv.run(
+        strategy, W, steps=2, warmup=1, device="cpu", progress=lambda *report: said.append(report)
+    )
     meta = trace.meta
     assert trace.ranks == [0, 1, 2, 3] and trace.steps == [0, 1]
     assert meta["badge"] == "this machine, gloo" and meta["world_size"] == 4 and meta["warmup"] == 1
@@ -97,14 +101,17 @@ def test_gradients_are_reduced_while_backward_goes_on():
     assert reductions["start"].min() < backward["start"].max()  # an order, not a matter of speed
 
 
-@pytest.mark.parametrize("arguments, message", [
-    ({"steps": 0}, "steps=0 is too small: the least that works is 1"),
-    ({"warmup": -1}, "warmup=-1 is too small: the least that works is 0"),
-    ({"device": "tpu"}, "device='tpu'"),
-    ({"lr": -1}, "lr=-1 is not between 0 and 1000: the nearest that works is 0"),
-    ({"lr": "x"}, "lr must be a number from 0 to 1000, not 'x'"),
-    ({"memory": 3}, "memory=3 is not possible: use True or False"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"steps": 0}, "steps=0 is too small: the least that works is 1"),
+        ({"warmup": -1}, "warmup=-1 is too small: the least that works is 0"),
+        ({"device": "tpu"}, "device='tpu'"),
+        ({"lr": -1}, "lr=-1 is not between 0 and 1000: the nearest that works is 0"),
+        ({"lr": "x"}, "lr must be a number from 0 to 1000, not 'x'"),
+        ({"memory": 3}, "memory=3 is not possible: use True or False"),
+    ],
+)
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError) as error:
         tv.run(tv.Megatron(tp=2), W, **arguments)
@@ -126,8 +133,10 @@ def test_strategy_and_workload_in_the_wrong_order(verb):
 
 
 def test_every_operator_on_request():
-    few, many = (set(train(tv.Megatron(tp=1), W, 1, detail=detail)["name"].tolist())
-                 for detail in ("kernels", "all"))
+    few, many = (
+        set(train(tv.Megatron(tp=1), W, 1, detail=detail)["name"].tolist())
+        for detail in ("kernels", "all")
+    )
     assert "addmm" in few
     assert "gelu" not in few
     assert many > few | {"gelu", "native_layer_norm"}

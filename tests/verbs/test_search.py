@@ -14,22 +14,34 @@ from tpviz.verbs.reasons import because
 from tpviz.verbs.search import kendall_tau, space
 
 W = tv.GPT(layers=2, hidden=64, heads=4, seq=32, batch=8, vocab=256)
-BOX = Cluster("box", Device({"float32": 1e10}, 1e9, 1e12),
-              (Level("fast", 2, 4e9, 4e9, 1e-6), Level("slow", 2, 1e8, 2e8, 1e-6)))
+BOX = Cluster(
+    "box",
+    Device({"float32": 1e10}, 1e9, 1e12),
+    (Level("fast", 2, 4e9, 4e9, 1e-6), Level("slow", 2, 1e8, 2e8, 1e-6)),
+)
 
 
 # -- the space ----
 def test_space_has_every_class_and_product():
     found = space(W, 4)
     assert len(found) == len(set(found)) and {s.world_size for s in found} == {4}
-    for strategy in (tv.Megatron(tp=4), tv.Megatron(tp=4, sp=True), tv.Megatron(tp=4, chunks=2),
-                     tv.DataParallel(dp=4, zero=3), tv.DataParallel(dp=4, bucket_mb=25.0),
-                     tv.Megatron(tp=2, sp=True) * tv.DataParallel(dp=2, zero=1)):
+    for strategy in (
+        tv.Megatron(tp=4),
+        tv.Megatron(tp=4, sp=True),
+        tv.Megatron(tp=4, chunks=2),
+        tv.DataParallel(dp=4, zero=3),
+        tv.DataParallel(dp=4, bucket_mb=25.0),
+        tv.Megatron(tp=2, sp=True) * tv.DataParallel(dp=2, zero=1),
+    ):
         assert strategy in found
-    assert set(space(W, 1)) == {tv.ATP(mesh=(1, 1)), tv.AxoNN(x=1, z=1), tv.DataParallel(dp=1),
-                                tv.Megatron(tp=1),
-                                tv.Merak(pp=1, microbatches=1, schedule="1f1b",
-                                         recompute="none"), tv.T3(tp=1)}
+    assert set(space(W, 1)) == {
+        tv.ATP(mesh=(1, 1)),
+        tv.AxoNN(x=1, z=1),
+        tv.DataParallel(dp=1),
+        tv.Megatron(tp=1),
+        tv.Merak(pp=1, microbatches=1, schedule="1f1b", recompute="none"),
+        tv.T3(tp=1),
+    }
     assert {s.axes["tp"] for s in space(W, 1024) if "tp" in s.axes} <= {2, 4, 8, 16, 32, 64}
 
 
@@ -73,7 +85,7 @@ def test_a_space_comes_from_the_knobs_unless_said():
     assert found[0].short == "Odd(rows=1, columns=8)"
     for formula in ("cost", "memory"):
         with pytest.raises(NotImplementedError, match="Odd has no"):
-            getattr(found[0], formula)(*[W, BOX][:2 if formula == "cost" else 1])
+            getattr(found[0], formula)(*[W, BOX][: 2 if formula == "cost" else 1])
 
 
 # -- the ranking ----
@@ -102,8 +114,9 @@ def test_the_topology_decides_the_winner():
 def test_simulation_reorders_the_top(monkeypatch):
     """Where it finds the reverse, the last of the top is first, and no two pairs agree."""
     plain = tv.search(W, BOX, [tv.Megatron], simulate=False)
-    monkeypatch.setattr("tpviz.verbs.search._simulated",
-                        lambda row: replace(row, simulated=1 / row.predicted))
+    monkeypatch.setattr(
+        "tpviz.verbs.search._simulated", lambda row: replace(row, simulated=1 / row.predicted)
+    )
     found = tv.search(W, BOX, [tv.Megatron], top=3)
     assert [r.strategy for r in found.rows[:3]] == [r.strategy for r in plain.rows[2::-1]]
     assert [r.strategy for r in found.rows[3:]] == [r.strategy for r in plain.rows[3:]]
@@ -128,8 +141,7 @@ def test_the_top_is_simulated():
 def test_the_first_are_run():
     """Whether a busy machine overruns is not what is tested."""
     given = [tv.Megatron(tp=2), tv.DataParallel(dp=2, bucket_mb=25.0)]
-    found = tv.search(W, BOX.scale_model(slow_motion=100), given, top=2, run=2,
-                      seconds=None)
+    found = tv.search(W, BOX.scale_model(slow_motion=100), given, top=2, run=2, seconds=None)
     assert all(row.measured > 0 for row in found.rows)
     assert found.agreement["simulated, measured"]["rows"] == 2
     assert found.to_table()[1][3]
@@ -149,12 +161,16 @@ def test_words_say_why():
 
 
 def test_differences_sum_to_that_of_the_steps():
-    a, b = (tv.predict(s, W, BOX) for s in (tv.Megatron(tp=2) * tv.DataParallel(dp=2),
-                                            tv.Megatron(tp=4)))
+    a, b = (
+        tv.predict(s, W, BOX)
+        for s in (tv.Megatron(tp=2) * tv.DataParallel(dp=2), tv.Megatron(tp=4))
+    )
     from tpviz.verbs.reasons import _differences
+
     assert sum(_differences(a, b).values()) == pytest.approx(b.step_time - a.step_time)
     assert because(a, b).startswith("it spends ") and "less in exposed communication on tp" in (
-        because(a, b))
+        because(a, b)
+    )
     assert because(a, a) == "the formulas see no difference"
     assert because(b, a).endswith("because links are shared")
 
@@ -171,20 +187,25 @@ def test_rejected_say_why():
     assert rejected.cause == "sizes"
     assert "batch=2 does not split evenly over dp=4" in rejected.reason
     assert f"{len(found.rejected)} more were rejected because sizes do not divide." in (
-        found.describe())
+        found.describe()
+    )
     whole = tv.Megatron(tp=1).memory(W).total
     tight = replace(BOX, device=replace(BOX.device, memory=0.5 * whole))
     found = tv.search(W, tight, simulate=False)
     assert {r.cause for r in found.rejected} == {"memory"}
     assert all(row.prediction.fits for row in found.rows) and "for want of memory" in (
-        found.describe())
+        found.describe()
+    )
 
 
 def test_nothing_fits():
     tiny = replace(BOX, device=replace(BOX.device, memory=1000.0))
-    with pytest.raises(ValueError, match=r"none of \d+ strategies fits 4 ranks of box: \d+ of them "
-                                         r"for want of memory, of which .* needs least, .* kB, and "
-                                         "a device has 1 kB"):
+    with pytest.raises(
+        ValueError,
+        match=r"none of \d+ strategies fits 4 ranks of box: \d+ of them "
+        r"for want of memory, of which .* needs least, .* kB, and "
+        "a device has 1 kB",
+    ):
         tv.search(W, tiny, simulate=False)
     with pytest.raises(ValueError, match=r"sizes do not divide, as in .*: batch=7 does not"):
         tv.search(replace(W, batch=7), BOX, [tv.DataParallel])
@@ -205,18 +226,24 @@ def test_what_has_no_formula_is_rejected():
     for peer, count in ((peers.DDP, 1), (peers.DTensorTP, 2)):  # DTensorTP also inside of dp
         found = tv.search(W, BOX, [tv.Megatron, tv.DataParallel, peer], simulate=False)
         assert {r.cause for r in found.rejected} == {"no formula"} and len(found.rejected) >= count
-    with pytest.raises(ValueError, match=r"none of 1 strategies fits 4 ranks of box: they have no "
-                                         r"formula, as FSDP2\(dp=4\); tv.run, tv.simulate"):
+    with pytest.raises(
+        ValueError,
+        match=r"none of 1 strategies fits 4 ranks of box: they have no "
+        r"formula, as FSDP2\(dp=4\); tv.run, tv.simulate",
+    ):
         tv.search(W, BOX, given[1:])
     with pytest.raises(ValueError, match=r"as in DataParallel\(dp=4.*\): batch=7 does not"):
         tv.search(replace(W, batch=7), BOX, [peers.DTensorTP(tp=4), tv.DataParallel])
 
 
-@pytest.mark.parametrize("arguments, message", [
-    ((W, "x"), "second comes a cluster such as .*, not 'x'"),
-    ((BOX, W), "first comes a workload such as .*, not <Cluster box"),
-    (("x", BOX), "first comes a workload such as .*, not 'x'"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ((W, "x"), "second comes a cluster such as .*, not 'x'"),
+        ((BOX, W), "first comes a workload such as .*, not <Cluster box"),
+        (("x", BOX), "first comes a workload such as .*, not 'x'"),
+    ],
+)
 def test_what_search_expects(arguments, message):
     with pytest.raises(ValueError, match=message):
         tv.search(*arguments)
@@ -232,13 +259,17 @@ def test_more_ranks_than_may_start_fail_before_simulation(monkeypatch):
 
 
 # -- Kendall's tau ----
-@pytest.mark.parametrize("a, b, tau", [
-    ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
-    ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
-    ([1, 2, 3, 4], [1, 2, 4, 3], 4 / 6),            # 5 pairs agree, 1 does not
-    ([1, 2, 3], [1, 1, 2], 2 / (3 * 2) ** 0.5),     # one tie in b
-    ([1, 1], [2, 2], 1.0), ([1, 1], [1, 2], 0.0),
-])
+@pytest.mark.parametrize(
+    "a, b, tau",
+    [
+        ([1, 2, 3, 4], [10, 20, 30, 40], 1.0),
+        ([1, 2, 3, 4], [4, 3, 2, 1], -1.0),
+        ([1, 2, 3, 4], [1, 2, 4, 3], 4 / 6),  # 5 pairs agree, 1 does not
+        ([1, 2, 3], [1, 1, 2], 2 / (3 * 2) ** 0.5),  # one tie in b
+        ([1, 1], [2, 2], 1.0),
+        ([1, 1], [1, 2], 0.0),
+    ],
+)
 def test_kendall_by_hand(a, b, tau):
     assert kendall_tau(a, b) == pytest.approx(tau)
 

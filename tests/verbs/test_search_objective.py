@@ -14,10 +14,18 @@ PAIRS = tv.clusters.nvlink_pairs(rings="single")
 def test_paper_mode_ranks_by_the_formula_alone(monkeypatch):
     monkeypatch.setattr("tpviz.verbs.search._simulated", lambda row: pytest.fail("simulated"))
     found = tv.search(PAPER, PAIRS, tv.ATP.meshes(PAPER, 8), objective="communication")
-    times = {(row.strategy.mesh, row.strategy.order): 1e3 * row.communication / PAPER.layers
-             for row in found.rows}
-    assert list(times) == [((4, 2), "column"), ((2, 4), "row"), ((8, 1), "column"),
-                           ((4, 2), "row"), ((2, 4), "column"), ((1, 8), "column")]
+    times = {
+        (row.strategy.mesh, row.strategy.order): 1e3 * row.communication / PAPER.layers
+        for row in found.rows
+    }
+    assert list(times) == [
+        ((4, 2), "column"),
+        ((2, 4), "row"),
+        ((8, 1), "column"),
+        ((4, 2), "row"),
+        ((2, 4), "column"),
+        ((1, 8), "column"),
+    ]
     assert list(times.values())[:5] == pytest.approx([38.4, 71.1, 82.9, 107.5, 118.4], abs=0.05)
     assert found.objective == "communication" and "first of 6 by communication" in repr(found)
     head, first, *_ = found.to_table()
@@ -26,17 +34,21 @@ def test_paper_mode_ranks_by_the_formula_alone(monkeypatch):
     assert found.describe().startswith(
         "Ranked by communication alone, the schemes' own formulas: ATP(mesh=(4, 2)) is the first "
         "of 6 strategies, 76.8 ms a step. The next that sends longer is ATP(mesh=(2, 4), "
-        "order='row'), 142 ms. Its whole step is predicted to take 172 ms, the least of all.")
+        "order='row'), 142 ms. Its whole step is predicted to take 172 ms, the least of all."
+    )
     assert found.agreement.keys() == {"communication, predicted"}
     step = tv.search(PAPER, PAIRS, tv.ATP(mesh=(4, 2)), simulate=False)
     assert step.rows[0].communication is None and step.to_table()[0][1] == "predicted (ranked)"
 
 
 def test_simulation_does_not_reorder_paper_mode(monkeypatch):
-    monkeypatch.setattr("tpviz.verbs.search._simulated",
-                        lambda row: replace(row, simulated=1 / row.predicted))
-    plain, asked = (tv.search(PAPER, PAIRS, tv.ATP, top=4, objective="communication",
-                              simulate=simulate) for simulate in (None, True))
+    monkeypatch.setattr(
+        "tpviz.verbs.search._simulated", lambda row: replace(row, simulated=1 / row.predicted)
+    )
+    plain, asked = (
+        tv.search(PAPER, PAIRS, tv.ATP, top=4, objective="communication", simulate=simulate)
+        for simulate in (None, True)
+    )
     assert [r.strategy for r in asked.rows] == [r.strategy for r in plain.rows]
     assert all(row.simulated for row in asked.rows[:4]) and not plain.rows[0].simulated
 
@@ -52,13 +64,13 @@ def test_equal_communication_goes_to_the_fewest_copies():
 
 
 def test_paper_mode_keeps_the_filters_and_wants_a_formula():
-    found = tv.search(PAPER, PAIRS, [tv.Megatron, tv.ATP, tv.DataParallel],
-                      objective="communication")
+    found = tv.search(
+        PAPER, PAIRS, [tv.Megatron, tv.ATP, tv.DataParallel], objective="communication"
+    )
     assert {type(row.strategy) for row in found.rows} == {tv.Megatron, tv.ATP}
     causes = {r.strategy: (r.cause, r.reason) for r in found.rejected}
     none = tv.ATP(mesh=(2, 2)) * tv.DataParallel(dp=2)
-    assert causes[none] == (
-        "no formula", "DataParallel has no formula of its communication alone")
+    assert causes[none] == ("no formula", "DataParallel has no formula of its communication alone")
     assert "have no formula" in found.describe()
     heavy = replace(PAIRS, device=replace(PAIRS.device, memory=6.12e9))
     found = tv.search(PAPER, heavy, tv.ATP.meshes(PAPER, 8), objective="communication")

@@ -63,8 +63,9 @@ def test_a_straggler_holds_up_everybody(program):
 
 def test_a_slow_link_makes_its_groups_slow(program):
     plain = tv.simulate(PRODUCT, W, BOX, capture=program, contention=False)
-    slow = tv.simulate(PRODUCT, W, BOX, capture=program, contention=False,
-                       faults=tv.Faults(slow_links={0: 3.0}))
+    slow = tv.simulate(
+        PRODUCT, W, BOX, capture=program, contention=False, faults=tv.Faults(slow_links={0: 3.0})
+    )
     first = [t.select(kind="comm", rank=0, axis="tp") for t in (plain, slow)]
     spans = [float(c["end"][0] - c["start"][0]) for c in first]
     assert spans[1] == pytest.approx(3 * spans[0])
@@ -141,8 +142,10 @@ def spans(groups, names):
 
     board = Board(tv.capture(PRODUCT, W), nic, tv.Faults())
     queues = [board._queue(name, group, False) for name, group in zip(names, groups)]
-    programs = [[("issue", q, "all_reduce", 200_000) for q in queues if rank in q.members]
-                for rank in range(4)]
+    programs = [
+        [("issue", q, "all_reduce", 200_000) for q in queues if rank in q.members]
+        for rank in range(4)
+    ]
     times = Engine(nic, programs).run()
     return [end - start for rank in times for start, end in rank]
 

@@ -97,6 +97,7 @@ class OneCollectiveTooMany(Broken):
     def spoil(self, program):
         import torch
         import torch.distributed as dist
+
         plain = program.synchronise
 
         def synchronise():
@@ -113,6 +114,7 @@ class NeverWaited(Broken):
         import time
 
         import torch.distributed as dist
+
         down, group = program.module.blocks[0].mlp.down, program.mesh.get_group("tp")
         plain = dist.all_reduce
 
@@ -142,6 +144,7 @@ class SameRowsOnEveryRank(BrokenData):
         def first_rows(rows):
             import torch
             import torch.distributed as dist
+
             batch[:] = [r.clone() for r in rows]
             for r in batch:
                 dist.broadcast(r, 0)
@@ -170,8 +173,11 @@ def flagged(strategy, **more):
 
 
 def wrong(found, kind):
-    return {name.removeprefix(kind + " ") for name, error in found.errors.items()
-            if name.startswith(kind + " ") and error > 1e-10}
+    return {
+        name.removeprefix(kind + " ")
+        for name, error in found.errors.items()
+        if name.startswith(kind + " ") and error > 1e-10
+    }
 
 
 @pytest.mark.parametrize("bug", [NoSum, BiasOnEveryRank, WholeTargets])
@@ -186,15 +192,18 @@ def test_a_missing_sum_backward_shows_before_it_only():
     assert found.errors["outputs"] < 1e-10 < found.errors["input gradient"]
     assert not {n for n in wrong(found, "gradient") if n.startswith("blocks.1")}
     assert "blocks.0.norm2.weight" in wrong(found, "gradient")
-    assert any("tp/all_reduce/backward: run has 4 x" in line and "formula has 5 x" in line
-               for line in found.ledger_diff)
+    assert any(
+        "tp/all_reduce/backward: run has 4 x" in line and "formula has 5 x" in line
+        for line in found.ledger_diff
+    )
 
 
 def test_a_result_used_before_it_was_there_is_no_luck():
     found = flagged(NeverWaited(tp=2), steps=1)
     assert found.ledger_ok
     assert found.unwaited == tuple(
-        f"rank {rank}: never waited for all_reduce over tp in blocks.0.mlp.down" for rank in (0, 1))
+        f"rank {rank}: never waited for all_reduce over tp in blocks.0.mlp.down" for rank in (0, 1)
+    )
     assert found.unwaited[0] in repr(found)
     assert tv.verify(tv.Megatron(tp=2), W, steps=1, progress=False).unwaited == ()
 
@@ -205,8 +214,9 @@ def test_one_doubled_gradient_is_named():
     assert found.ledger_ok and found.errors["outputs"] < 1e-10
 
 
-@pytest.mark.parametrize("bug, name", [(RoundedGradient, "blocks.0.mlp.up.bias"),
-                                       (SlightlyOff, "blocks.0.norm1.weight")])
+@pytest.mark.parametrize(
+    "bug, name", [(RoundedGradient, "blocks.0.mlp.up.bias"), (SlightlyOff, "blocks.0.norm1.weight")]
+)
 def test_a_small_error_of_a_small_gradient_is_no_rounding(bug, name):
     """Of size 1e-4, so that the error is 1e-12 and less: scaled by the gradient it is not small."""
     found = flagged(bug(tp=2), steps=1)
@@ -221,8 +231,9 @@ def test_one_sum_in_float32_shows():
 
 def test_what_rounding_does_is_measured_and_allowed():
     """A gradient that is 0 but for rounding, beside one that is not."""
-    noise, size = (torch.tensor(values, dtype=torch.float64)
-                   for values in ([3e-19, -1e-19], [1e-4, 2e-4]))
+    noise, size = (
+        torch.tensor(values, dtype=torch.float64) for values in ([3e-19, -1e-19], [1e-4, 2e-4])
+    )
     assert error(-noise, noise, noise / 2) < 1e-10
     assert error(noise * 1e4, noise, noise / 2) > 1e-10
     assert error(size * (1 + 1e-13), size, size + noise) < 1e-10
@@ -248,7 +259,8 @@ def test_right_numbers_with_wrong_traffic_are_flagged():
     assert found.max_error < 1e-10 and not found.ledger_ok
     assert len(found.ledger_diff) == 2 * 3  # every rank, every step
     assert found.ledger_diff[0].startswith(
-        "rank 0, step 0: tp/all_reduce/sync: run has 1 x, 4 payload bytes")
+        "rank 0, step 0: tp/all_reduce/sync: run has 1 x, 4 payload bytes"
+    )
 
 
 def test_every_rank_on_the_same_rows():
@@ -258,8 +270,12 @@ def test_every_rank_on_the_same_rows():
 
 def test_a_bucket_that_is_never_reduced():
     found = flagged(NeverReduced(dp=2, bucket_mb=0.01))
-    first = {part[0] for part in tv.DataParallel(dp=2, bucket_mb=0.01).buckets(
-        tv.GPT(**{**vars(W), "dtype": "float64"}))[0].parts}
+    first = {
+        part[0]
+        for part in tv.DataParallel(dp=2, bucket_mb=0.01)
+        .buckets(tv.GPT(**{**vars(W), "dtype": "float64"}))[0]
+        .parts
+    }
     assert wrong(found, "gradient") == first < set(W.parameter_shapes())
 
 

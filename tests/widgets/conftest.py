@@ -20,8 +20,9 @@ def page_of(chromium, tmp_path):
 
     def opened(kind, states, motion="no-preference"):
         file = tmp_path / "page.html"
-        file.write_text(PAGE.format(stylesheet(), "".join(place(kind, s) for s in states),
-                                    scripts([kind])))
+        file.write_text(
+            PAGE.format(stylesheet(), "".join(place(kind, s) for s in states), scripts([kind]))
+        )
         contexts.append(chromium.new_context(reduced_motion=motion, offline=True))
         tab = contexts[-1].new_page()
         tab.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))

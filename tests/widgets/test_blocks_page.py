@@ -44,7 +44,9 @@ def test_keys_and_clicks_step_and_patterns_are_the_views_own(opened):
     view.page.wait_for_selector(".tpv-blocks:visible[data-step='1']")
     assert "QKV[T, 3H_d1] partial over d2" in view.locator(".tpv-live").text_content()
     drawn, both = svg.inner_html(), view.page.locator(".tpv-blocks svg[role=application]")
-    own = {html.split("id=\"")[1].split("-")[0] for html in both.evaluate_all(
-        "all => all.map(svg => svg.innerHTML)")}
+    own = {
+        html.split('id="')[1].split("-")[0]
+        for html in both.evaluate_all("all => all.map(svg => svg.innerHTML)")
+    }
     assert len(own) == 2  # a hidden view's patterns are not drawn: each has its own
     assert "url(#tpv-" not in drawn

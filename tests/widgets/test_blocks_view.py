@@ -16,7 +16,8 @@ def test_repr_and_words(view):
     assert tv.BlocksView is BlocksView
     assert repr(view) == (
         "<BlocksView ATP(mesh=(2, 2)), rank 1, step 1 of 24, forward, norm1: all-reduce of sums of "
-        "X over d2>")
+        "X over d2>"
+    )
     assert repr(view) == repr(BlocksView(rank=1))
     view.step = 1
     assert "step 2 of 24, forward, qkv: multiply for QKV" in repr(view)
@@ -35,10 +36,23 @@ def test_it_shows_a_static_picture_of_the_step_where_no_kernel_runs(view):
 
 
 def test_every_knob_of_the_strategy_is_there_and_redraws(view):
-    assert list(view.knobs.controls) == ["mesh", "order", "chunks", "chunking", "attention", "norm",
-                                         "sp"]
-    for name, value in {"mesh": (2, 1), "order": "row", "chunks": 2, "chunking": "tokens",
-                        "attention": "A1", "norm": "L2"}.items():
+    assert list(view.knobs.controls) == [
+        "mesh",
+        "order",
+        "chunks",
+        "chunking",
+        "attention",
+        "norm",
+        "sp",
+    ]
+    for name, value in {
+        "mesh": (2, 1),
+        "order": "row",
+        "chunks": 2,
+        "chunking": "tokens",
+        "attention": "A1",
+        "norm": "L2",
+    }.items():
         before, frames = view.picture.generation, view.picture.scene["frames"]
         view.knobs.controls[name].value = value
         assert (view.error, view.picture.generation) == ("", before + 1)
@@ -47,15 +61,17 @@ def test_every_knob_of_the_strategy_is_there_and_redraws(view):
             assert view.picture.scene["frames"] != frames
     view.knobs.controls["chunking"].value = "batch"
     view.knobs.controls["sp"].value = True
-    assert view.strategy == tv.ATP(mesh=(2, 1), order="row", chunks=2, attention="A1", norm="L2",
-                                   sp=True)
+    assert view.strategy == tv.ATP(
+        mesh=(2, 1), order="row", chunks=2, attention="A1", norm="L2", sp=True
+    )
 
 
 def test_sizes_that_clash_are_said_and_the_last_picture_stays(view):
     scene, before = view.picture.scene, view.picture.generation
     view.knobs.controls["mesh"].value = (2, 4)
-    assert view.error == ("heads=4 does not split evenly over d1*d2=8: use d1*d2=4, or heads=8; or "
-                          "attention='A1'")
+    assert view.error == (
+        "heads=4 does not split evenly over d1*d2=8: use d1*d2=4, or heads=8; or attention='A1'"
+    )
     assert view.picture.scene == scene
     assert view.picture.generation > before
     assert view.strategy == tv.ATP(mesh=(2, 2))

@@ -21,9 +21,19 @@ def test_it_starts_with_the_strategy_given(view):
     assert repr(view.mesh) == "<MeshView d1 2 x d2 2, rank 0>"
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("mesh", (4, 1)), ("mesh", (1, 2)), ("order", "row"), ("chunks", 4), ("chunking", "pipelined"),
-    ("attention", "A1"), ("norm", "L2"), ("sp", True)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("mesh", (4, 1)),
+        ("mesh", (1, 2)),
+        ("order", "row"),
+        ("chunks", 4),
+        ("chunking", "pipelined"),
+        ("attention", "A1"),
+        ("norm", "L2"),
+        ("sp", True),
+    ],
+)
 def test_every_knob_predicts_anew(view, name, value):
     before = view.prediction.step_time
     view._inner.controls[name].value = value
@@ -36,8 +46,9 @@ def test_every_knob_predicts_anew(view, name, value):
 
 def test_sizes_that_clash_are_said_and_the_next_ones_work(view):
     view._inner.controls["chunks"].value = 3
-    assert view.error == ("batch=4 does not split evenly over chunks=3: use chunks=2 or 4, or "
-                          "batch=3 or 6")
+    assert view.error == (
+        "batch=4 does not split evenly over chunks=3: use chunks=2 or 4, or batch=3 or 6"
+    )
     assert view.run_button.disabled
     view._inner.controls["chunks"].value = 4
     assert (view.error, view.strategy.chunks) == ("", 4)

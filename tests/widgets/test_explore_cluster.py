@@ -135,8 +135,9 @@ def test_moving_a_knob_imports_no_torch():
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
 
-@pytest.mark.parametrize("strategy", [tv.AxoNN(x=1, z=2), tv.Merak(pp=2, tp=2), tv.Merak(pp=2)],
-                         ids=lambda s: s.short)
+@pytest.mark.parametrize(
+    "strategy", [tv.AxoNN(x=1, z=2), tv.Merak(pp=2, tp=2), tv.Merak(pp=2)], ids=lambda s: s.short
+)
 def test_axes_that_are_parts_of_others_and_messages(strategy):
     """Gathers ahead, a group of both ends, messages of pairs: all have a time on the cluster."""
     view = tv.explore(tv.GPT(layers=4, batch=8), tv.clusters.nvlink_pairs(), strategy=strategy)

@@ -30,8 +30,10 @@ def test_slow_motion_serves_the_event_and_the_step_up_to_its_bound(event, step):
 
 
 def test_slow_motion_says_what_decided():
-    assert auto_slow_motion("mm", 1e-5, 3e-3) == (1000, (
-        "1,000 x: mm, the shortest event that matters (10 us at full speed), lasts 10 ms"))
+    assert auto_slow_motion("mm", 1e-5, 3e-3) == (
+        1000,
+        ("1,000 x: mm, the shortest event that matters (10 us at full speed), lasts 10 ms"),
+    )
     assert "a step lasts 1.5 s" in auto_slow_motion("mm", 1e-3, 2e-3).words
     capped = auto_slow_motion("mm", 1e-6, 1.0)
     assert (capped.factor, "lasts only 4 us" in capped.words) == (4, True)
@@ -67,7 +69,8 @@ def test_choices_become_the_scale_model(hidden, slow):
 def test_auto_predicts_at_full_speed_first():
     w, cluster = tv.GPT(), tv.clusters.nvlink_pairs()
     model, prediction, words = scaled(
-        (cluster, 4, AUTO), lambda c: tv.predict(tv.Megatron(tp=2), w, c))
+        (cluster, 4, AUTO), lambda c: tv.predict(tv.Megatron(tp=2), w, c)
+    )
     assert prediction.cluster is model
     assert words.startswith("a scale model of 4 x the hidden sizes; auto chose ")
     assert model == cluster.scale_model(hidden=4).scale_model(slow_motion=model.slow_motion)

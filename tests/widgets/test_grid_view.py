@@ -20,14 +20,19 @@ def view():
 def lit(view):
     """The known schemes that are lit."""
     common = view.picture.scene["common"]
-    return [part.split("'")[0] for part in common.split("data-case='")[1:]
-            if "data-lit='true'" in part.split(">")[0]]
+    return [
+        part.split("'")[0]
+        for part in common.split("data-case='")[1:]
+        if "data-lit='true'" in part.split(">")[0]
+    ]
 
 
 def test_repr_and_words(view):
     assert tv.GridView is GridView
-    assert repr(view) == ("<GridView AxoNN(x=2, y=2, z=2, data=1), rank 5, step 1 of 31, forward, "
-                          "norm1: all-reduce of sums of X over y>")
+    assert repr(view) == (
+        "<GridView AxoNN(x=2, y=2, z=2, data=1), rank 5, step 1 of 31, forward, "
+        "norm1: all-reduce of sums of X over y>"
+    )
     view.step = 1
     assert "forward, qkv: all-gather of W over z" in repr(view)
     assert view.describe().startswith("One block of AxoNN(x=2, y=2, z=2, data=1), 16 x 32 tokens")
@@ -49,19 +54,48 @@ def test_it_shows_a_static_picture_of_the_step_where_no_kernel_runs(view):
 def test_every_knob_that_shows_is_there_and_redraws(view):
     [row] = view.knobs.children
     shown = [name for name, box in view.knobs.controls.items() if box in row.children]
-    assert shown == ["x", "y", "z", "data", "overlap", "order", "keep", "gather", "recompute",
-                     "accumulation"]
-    for name, value in {"x": 1, "y": 1, "data": 2, "order": "yxz", "keep": False, "y ": 2,
-                        "gather": "block", "recompute": True, "accumulation": 2,
-                        "overlap": ("oar",)}.items():
+    assert shown == [
+        "x",
+        "y",
+        "z",
+        "data",
+        "overlap",
+        "order",
+        "keep",
+        "gather",
+        "recompute",
+        "accumulation",
+    ]
+    for name, value in {
+        "x": 1,
+        "y": 1,
+        "data": 2,
+        "order": "yxz",
+        "keep": False,
+        "y ": 2,
+        "gather": "block",
+        "recompute": True,
+        "accumulation": 2,
+        "overlap": ("oar",),
+    }.items():
         before, picture = view.picture.generation, view.picture.scene
         view.knobs.controls[name.strip()].value = value
         assert view.error == ""
         assert view.picture.generation > before
         assert getattr(view.strategy, name.strip()) == value
         assert view.picture.scene != picture or name == "order"  # of y = 1 without effect
-    assert view.strategy == tv.AxoNN(x=1, y=2, z=2, data=2, order="yxz", keep=False, gather="block",
-                                     recompute=True, accumulation=2, overlap=("oar",))
+    assert view.strategy == tv.AxoNN(
+        x=1,
+        y=2,
+        z=2,
+        data=2,
+        order="yxz",
+        keep=False,
+        gather="block",
+        recompute=True,
+        accumulation=2,
+        overlap=("oar",),
+    )
 
 
 def test_knobs_that_do_not_show_stay_as_they_were():
@@ -83,10 +117,14 @@ def test_overlaps_are_check_boxes(view):
 
 def test_knobs_reach_the_known_schemes(view):
     assert lit(view) == ["near Colossal-AI 3D"]
-    for knobs, names in (({"x": 4, "y": 1, "z": 1}, ["Megatron-LM"]),
-                         ({"x": 1, "z": 4}, ["ZeRO-2-like"]),
-                         ({"keep": False}, ["FSDP (ZeRO-3)"]), ({"data": 2}, ["HSDP"]),
-                         ({"z": 1}, ["DDP"]), ({"data": 1}, ["one device"])):
+    for knobs, names in (
+        ({"x": 4, "y": 1, "z": 1}, ["Megatron-LM"]),
+        ({"x": 1, "z": 4}, ["ZeRO-2-like"]),
+        ({"keep": False}, ["FSDP (ZeRO-3)"]),
+        ({"data": 2}, ["HSDP"]),
+        ({"z": 1}, ["DDP"]),
+        ({"data": 1}, ["one device"]),
+    ):
         for name, value in knobs.items():
             view.knobs.controls[name].value = value
         assert (view.error, lit(view)) == ("", names)

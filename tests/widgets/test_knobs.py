@@ -98,7 +98,10 @@ def test_some_of_several_names_are_check_boxes():
     knobs.on_change(lambda: moves.append(knobs.values()["overlap"]))
     boxes = knobs.controls["overlap"].boxes
     assert {name: box.value for name, box in boxes.items()} == {
-        "oar": False, "ors": True, "oag": False}
+        "oar": False,
+        "ors": True,
+        "oag": False,
+    }
     boxes["oag"].value = True
     assert moves == [("ors", "oag")]
     assert tv.AxoNN(**knobs.values()).overlap == ("ors", "oag")

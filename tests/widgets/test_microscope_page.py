@@ -21,8 +21,9 @@ def scene(microscope):
 @pytest.fixture(params=["no-preference", "reduce"])
 def opened(request, page_of, scene):
     """(root, reduced motion?) of a view that shall play by itself."""
-    tab = page_of("microscope", [{"scene": scene, "step": 0, "rank": 0, "autoplay": True}],
-                  request.param)
+    tab = page_of(
+        "microscope", [{"scene": scene, "step": 0, "rank": 0, "autoplay": True}], request.param
+    )
     return tab.locator(".tpv-microscope"), request.param == "reduce"
 
 

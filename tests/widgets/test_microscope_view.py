@@ -17,8 +17,11 @@ def view(ring):
 
 
 def test_repr_and_words(ring, view):
-    assert repr(view) == repr(MicroscopeView(ring)) == (
-        "<MicroscopeView ring all_reduce on 3 ranks, step 1 of 4>")
+    assert (
+        repr(view)
+        == repr(MicroscopeView(ring))
+        == ("<MicroscopeView ring all_reduce on 3 ranks, step 1 of 4>")
+    )
     view.step = 4
     assert repr(view).endswith("the end of 4 steps>")
     assert view.describe() == f"{ring.describe()} Shown: the end of 4 steps."
@@ -29,8 +32,7 @@ def test_the_animation_has_the_recorded_sends(ring, view):
     """Step by step, what travels in the picture is what the trace says was sent."""
     for number, step in enumerate(view.scene["steps"]):
         sent = ring.trace.select(kind="comm", name="send", step=number)
-        shown = sorted((f"{m['sender']},{m['receiver']}", m["place"], m["bytes"])
-                       for m in step)
+        shown = sorted((f"{m['sender']},{m['receiver']}", m["place"], m["bytes"]) for m in step)
         assert shown == sorted(zip(*(sent[c].tolist() for c in ("members", "chunk", "bytes"))))
 
 
@@ -50,7 +52,10 @@ def test_show_starts_at_the_first_step_and_raises_the_generation(ring, view):
 def test_empty_and_wrong(ring):
     empty = MicroscopeView()
     assert (repr(empty), empty.to_svg(), empty.to_table()) == (
-        "<MicroscopeView empty>", "", [["step"]])
+        "<MicroscopeView empty>",
+        "",
+        [["step"]],
+    )
     assert "without" in empty.describe()
     with pytest.raises(ValueError, match=r"what tv.microscope\(...\) returns, not 'ring'"):
         MicroscopeView("ring")
@@ -64,4 +69,3 @@ def test_the_module_stands_alone():
     assert text.count("export default") == 1
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
     assert issubclass(MicroscopeView, View)
-

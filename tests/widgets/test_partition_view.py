@@ -14,8 +14,11 @@ from tpviz.schemes.merak.partition import partition_of, shard, trace
 def graph():
     """A model of torch's own layers with a tied embedding, traced."""
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
-    model = nn.Sequential(nn.Embedding(64, 16), nn.TransformerEncoder(
-        layer, 4, enable_nested_tensor=False), nn.Linear(16, 64, bias=False))
+    model = nn.Sequential(
+        nn.Embedding(64, 16),
+        nn.TransformerEncoder(layer, 4, enable_nested_tensor=False),
+        nn.Linear(16, 64, bias=False),
+    )
     model[2].weight = model[0].weight
     return trace(model, (torch.zeros(2, 8, dtype=torch.long),))
 
@@ -31,8 +34,11 @@ def turn(view, **knobs):
 
 
 def test_it_says_what_it_shows(view, graph):
-    assert repr(view) == repr(tv.PartitionView(view.partition)) == (
-        "<PartitionView Sequential in 3 stages of 6 pieces, even by flops, stage 0 of 3>")
+    assert (
+        repr(view)
+        == repr(tv.PartitionView(view.partition))
+        == ("<PartitionView Sequential in 3 stages of 6 pieces, even by flops, stage 0 of 3>")
+    )
     view.step = 2
     assert "Shown: Stage 2: 1.layers.3, 2." in view.describe()
     assert "Tied: 0.weight (stage 0) = 2.weight (stage 2)." in view.describe()
@@ -55,8 +61,12 @@ def test_pieces_add_up_to_their_stages(graph, shared):
 
 
 def test_knobs_cut_the_traced_graph_anew(view, graph):
-    for knobs, pieces in (({"stages": 5}, 6), ({"even_by": "parameters"}, 6),
-                          ({"finer_cuts": True}, 10), ({"stages": 9}, 10)):
+    for knobs, pieces in (
+        ({"stages": 5}, 6),
+        ({"even_by": "parameters"}, 6),
+        ({"finer_cuts": True}, 10),
+        ({"stages": 9}, 10),
+    ):
         before = view.picture.generation
         turn(view, **knobs)
         assert (view.error, len(view.partition.shards)) == ("", pieces)
@@ -83,8 +93,9 @@ def test_what_cannot_be_cut_is_said_in_the_view(view):
     turn(view, finer_cuts=True, stages=9)
     view.step, good = 8, view.partition
     turn(view, finer_cuts=False)
-    assert view.error == ("9 stages are too many for 6 pieces: use at most 6 stages, or finer "
-                          "cuts, which give 10")
+    assert view.error == (
+        "9 stages are too many for 6 pieces: use at most 6 stages, or finer cuts, which give 10"
+    )
     assert view.partition is good
     turn(view, stages=2)
     assert (view.error, view.step, len(view.partition.stages)) == ("", 1, 2)

@@ -35,7 +35,8 @@ def test_keys_go_from_end_to_end_and_say_what_the_rank_does(opened):
         svg.press("ArrowRight")
         view.page.wait_for_selector(f".tpv-schedule[data-step='{step}']")
     assert says.text_content().startswith(
-        "at 2 of 24; rank 1 is idle for 2, from 0: F0 waits for the activation of F0 from rank 0.")
+        "at 2 of 24; rank 1 is idle for 2, from 0: F0 waits for the activation of F0 from rank 0."
+    )
     assert svg.locator("[data-chosen]").count() == 0
     assert svg.locator("[data-needed]").count() == 1
     svg.press("ArrowRight")

@@ -36,17 +36,22 @@ def set_knobs(view, **values):
 
 def test_repr_and_words(view):
     assert tv.ScheduleView is ScheduleView
-    assert repr(view) == ("<ScheduleView shifted_critical_path against 1f1b: p=4, m=6, f=1, b=2, "
-                          "r=1, at 0 of 36>")
-    assert view.describe().startswith("Simulated: shifted_critical_path takes 30; ranks are idle "
-                                      "25.0 % of it")
+    assert repr(view) == (
+        "<ScheduleView shifted_critical_path against 1f1b: p=4, m=6, f=1, b=2, r=1, at 0 of 36>"
+    )
+    assert view.describe().startswith(
+        "Simulated: shifted_critical_path takes 30; ranks are idle 25.0 % of it"
+    )
     view.row, view.step = 2, 6
-    assert view.describe().endswith("Shown: at 6 of 36, rank 2: R0, early recompute, 5 to 6: starts"
-                                    " when F2 ends. On the critical path. Holds 3 microbatches, 2 "
-                                    "as checkpoints.")
+    assert view.describe().endswith(
+        "Shown: at 6 of 36, rank 2: R0, early recompute, 5 to 6: starts"
+        " when F2 ends. On the critical path. Holds 3 microbatches, 2 "
+        "as checkpoints."
+    )
     assert len(view.to_table()) == 1 + 2 * 4
-    assert repr(ScheduleView()) == ("<ScheduleView shifted_critical_path: p=4, m=8, f=1, b=2, r=1, "
-                                    "at 0 of 38>")
+    assert repr(ScheduleView()) == (
+        "<ScheduleView shifted_critical_path: p=4, m=8, f=1, b=2, r=1, at 0 of 38>"
+    )
 
 
 def test_it_shows_a_static_picture_of_the_stop_where_no_kernel_runs(view):
@@ -61,9 +66,20 @@ def test_it_shows_a_static_picture_of_the_stop_where_no_kernel_runs(view):
 
 
 def test_every_knob_redraws(view):
-    for name, value in {"m": 8, "schedule": "dualpipe_v", "against": "zb_h1", "p": 2, "f": 1.5,
-                        "b": 3.0, "w": 1.25, "r": 0.5, "latency": 0.25, "recompute": False,
-                        "overlapped": True, "chunks": 2}.items():
+    for name, value in {
+        "m": 8,
+        "schedule": "dualpipe_v",
+        "against": "zb_h1",
+        "p": 2,
+        "f": 1.5,
+        "b": 3.0,
+        "w": 1.25,
+        "r": 0.5,
+        "latency": 0.25,
+        "recompute": False,
+        "overlapped": True,
+        "chunks": 2,
+    }.items():
         before, picture = view.picture.generation, view.picture.scene
         set_knobs(view, **{name: value})
         assert view.error == ""
@@ -110,7 +126,8 @@ def test_sizes_that_are_refused_are_said_and_the_last_picture_stays(view):
     set_knobs(view, m=2)
     assert view.error == (
         "shifted_critical_path with 4 ranks needs at least 4 microbatches, not 2: use "
-        "microbatches=4, or last_no_recompute, which takes any number")
+        "microbatches=4, or last_no_recompute, which takes any number"
+    )
     assert view.picture.scene == scene
     set_knobs(view, m=8)
     assert view.error == ""
@@ -161,8 +178,9 @@ def test_faults_of_ones_own_schedule_are_shown_instead_of_a_picture():
     view = ScheduleView(mine)
     assert "stage 0 goes backward in the order 1, 0" in view.describe()
     assert "stage 0 goes backward" in view.to_svg()
-    assert repr(view) == ("<ScheduleView Schedule mine: 2 ranks, 2 stages, 2 microbatches, cannot "
-                          "run>")
+    assert repr(view) == (
+        "<ScheduleView Schedule mine: 2 ranks, 2 stages, 2 microbatches, cannot run>"
+    )
     assert view.to_table() == mine.to_table()
     set_knobs(view, f=2.0)
     assert view.error == ""
@@ -179,8 +197,10 @@ def test_a_strategy_has_its_stages_own_times_and_memory(merak):
     line, _ = clock(MERAK, W, cluster, tv.Mesh(MERAK.axes))
     assert acts(merak)[0].timeline.end == line.end
     assert [act.name for act in acts(merak)] == ["shifted_critical_path", "1f1b"]
-    assert repr(merak).startswith("<ScheduleView shifted_critical_path against 1f1b: Merak(pp=2, "
-                                  "tp=1, dp=1) on laptop, gloo, at 0 s of ")
+    assert repr(merak).startswith(
+        "<ScheduleView shifted_critical_path against 1f1b: Merak(pp=2, "
+        "tp=1, dp=1) on laptop, gloo, at 0 s of "
+    )
     assert list(acts(merak)[0].memory) == [memory_of(MERAK, W, place) for place in (0, 1)]
     assert "of 2 GB" in merak.picture.scene["common"]
     [(whole, kept), _] = of_microbatch(MERAK, W)  # the last stage recomputes nothing
@@ -189,9 +209,14 @@ def test_a_strategy_has_its_stages_own_times_and_memory(merak):
         for strip, memory in zip(act.strips, act.memory):
             assert 0.5 < figure.peak(strip) / memory["activations"] < 1
     assert "without messages" in merak.picture.scene["common"]
-    f, b, r = (sum(sum(s.seconds for s in clock(MERAK, W, cluster, tv.Mesh(MERAK.axes))[1][kind, i])
-                   for i in places) / len(places) for kind, places in
-               (("F", (0, 1)), ("B", (0, 1)), ("R", (0,))))
+    f, b, r = (
+        sum(
+            sum(s.seconds for s in clock(MERAK, W, cluster, tv.Mesh(MERAK.axes))[1][kind, i])
+            for i in places
+        )
+        / len(places)
+        for kind, places in (("F", (0, 1)), ("B", (0, 1)), ("R", (0,)))
+    )
     assert acts(merak)[0].formula[0] == formulas.makespan("shifted_critical_path", 2, 4, f, b, r)
 
 
@@ -209,13 +234,30 @@ def test_knobs_of_a_strategy(merak):
 
 def run_of(strategy, workload=W, cluster="laptop, gloo", phases=("forward", "backward")):
     """A made-up trace of a run."""
-    events = [Event(id=2 * rank + i, rank=rank, kind="compute", lane="compute", phase=phase,
-                    microbatch=0, start=0.001 * (rank + i), end=0.001 * (rank + i + 1))
-              for rank in range(strategy.world_size)
-              for i, phase in enumerate(phases)]
-    return Trace.from_events(events, {
-        "badge": "emulated", "strategy": repr(strategy), "workload": repr(workload),
-        "cluster": cluster, "mesh": {"axes": strategy.axes}})
+    events = [
+        Event(
+            id=2 * rank + i,
+            rank=rank,
+            kind="compute",
+            lane="compute",
+            phase=phase,
+            microbatch=0,
+            start=0.001 * (rank + i),
+            end=0.001 * (rank + i + 1),
+        )
+        for rank in range(strategy.world_size)
+        for i, phase in enumerate(phases)
+    ]
+    return Trace.from_events(
+        events,
+        {
+            "badge": "emulated",
+            "strategy": repr(strategy),
+            "workload": repr(workload),
+            "cluster": cluster,
+            "mesh": {"axes": strategy.axes},
+        },
+    )
 
 
 def test_a_run_is_drawn_until_a_knob_makes_it_another_strategy(merak):
@@ -241,9 +283,11 @@ def test_a_run_without_whole_microbatches_is_drawn_without_what_it_has_in_flight
 
 
 def test_runs_of_something_else_are_refused(merak, view):
-    for trace, what in ((run_of(tv.Merak(pp=4)), "strategy"),
-                        (run_of(MERAK, tv.GPT(layers=4)), "workload"),
-                        (run_of(MERAK, cluster="Alps"), "cluster")):
+    for trace, what in (
+        (run_of(tv.Merak(pp=4)), "strategy"),
+        (run_of(MERAK, tv.GPT(layers=4)), "workload"),
+        (run_of(MERAK, cluster="Alps"), "cluster"),
+    ):
         with pytest.raises(ValueError, match=f"the trace is of another {what}: .*this view shows"):
             merak.measured(trace)
     with pytest.raises(ValueError, match="this view has no strategy, its times have no unit"):

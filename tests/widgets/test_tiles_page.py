@@ -12,8 +12,7 @@ INNER = "node => [node.dataset.at, node.dataset.is, node.dataset.place, node.inn
 
 @pytest.fixture(params=["no-preference", "reduce"])
 def opened(request, page_of):
-    """(the view, reduced motion?) of a page without Python, with part 9 looked at; it shall play.
-    """
+    """(the view, reduced motion?) of a page without Python, with part 9 looked at, playing."""
     tiles = TileView((512, 512, 256), 4, tile=128).picture
     tiles.part = 9
     state = {name: getattr(tiles, name) for name in ("scene", "look", "part", "step")}
@@ -44,9 +43,16 @@ def test_keys_and_clicks(opened):
     assert "tile (2, 1), chunk 2, 2nd in its order: computed" in says.text_content()
     assert svg.locator("[data-chosen]").count() == 1
     assert "url(#tpv-" not in svg.inner_html()
-    for key, part in (("ArrowDown", 13), ("ArrowDown", 13), ("ArrowUp", 9), ("Shift+ArrowLeft", 8),
-                      ("PageDown", 24), ("PageDown", 24), ("ArrowUp", 20),
-                      ("Shift+ArrowRight", 21)):
+    for key, part in (
+        ("ArrowDown", 13),
+        ("ArrowDown", 13),
+        ("ArrowUp", 9),
+        ("Shift+ArrowLeft", 8),
+        ("PageDown", 24),
+        ("PageDown", 24),
+        ("ArrowUp", 20),
+        ("Shift+ArrowRight", 21),
+    ):
         svg.press(key)
         view.page.wait_for_selector(f".tpv-tiles[data-part='{part}']")
         assert view.get_attribute("data-step") == "120"
@@ -66,7 +72,8 @@ def drawn_at(view, scene, step):
     """Every part is in the state of that step; what the page says of itself is its own pattern."""
     x, looks = scene["stops"][step], {}
     for at, told, place, inner in view.locator("[data-at]").evaluate_all(
-            f"nodes => nodes.map({INNER})"):
+        f"nodes => nodes.map({INNER})"
+    ):
         key, look = state_at(map(float, at.split(",")), told, x), inner.replace(place, "@")
         assert looks.setdefault(key, look) == look and "@" in look
     assert len(set(looks.values())) == len(looks)

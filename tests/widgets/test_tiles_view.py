@@ -21,15 +21,19 @@ def set_knobs(view, **values):
 
 def test_repr_words_and_table(view):
     assert tv.TileView is TileView
-    assert repr(view).startswith("<TileView T3-MCA against sequential: GEMM 1024 x 512 x 512 on 4 "
-                                 "GPUs, link 15 GB/s, tiles of 128 x 128, at 0 s of ")
+    assert repr(view).startswith(
+        "<TileView T3-MCA against sequential: GEMM 1024 x 512 x 512 on 4 "
+        "GPUs, link 15 GB/s, tiles of 128 x 128, at 0 s of "
+    )
     assert repr(view) == repr(TileView(gemm=Gemm(1024, 512, 512, wavefronts=1), ranks=4))
     assert "simulated" in view.describe()
-    assert view.describe().endswith("T3-MCA, GPU 0: 16 waiting, 16 computing.\n"
-                                    "sequential, GPU 0: 16 waiting, 16 computing.")
+    assert view.describe().endswith(
+        "T3-MCA, GPU 0: 16 waiting, 16 computing.\nsequential, GPU 0: 16 waiting, 16 computing."
+    )
     view.part, view.step = 9, 60
     assert "T3-MCA, GPU 0, tile (2, 1), chunk 1, 1st in its order: computed 0 s to" in (
-        view.describe())
+        view.describe()
+    )
     view.part = 1
     assert "; the sum so far comes at " in view.describe() and " from GPU 1; " in view.describe()
     one, two = view.runs
@@ -50,28 +54,56 @@ def test_it_shows_a_static_picture_of_the_step_where_no_kernel_runs(view):
 
 
 def test_what_runs_is_what_the_knobs_say(view):
-    set_knobs(view, k=256, link=7.5, policy="round_robin", config="t3", tracker_sets=2, tile=64,
-              wavefronts=2, mode="full")
+    set_knobs(
+        view,
+        k=256,
+        link=7.5,
+        policy="round_robin",
+        config="t3",
+        tracker_sets=2,
+        tile=64,
+        wavefronts=2,
+        mode="full",
+    )
     assert view.error == ""
     [one, two] = view.runs
-    assert (one.gemm, one.ranks, one.mode) == (Gemm(1024, 512, 256, tile=(64, 64), wavefronts=2), 4,
-                                               "full")
+    assert (one.gemm, one.ranks, one.mode) == (
+        Gemm(1024, 512, 256, tile=(64, 64), wavefronts=2),
+        4,
+        "full",
+    )
     assert (one.machine.link, one.machine.policy, one.machine.tracker_sets) == (
-        7.5e9, "round_robin", 2)
+        7.5e9,
+        "round_robin",
+        2,
+    )
     assert one.machine.dram == TENTH.dram
     assert one.seconds == play(one.gemm, 4, one.machine, "t3", mode="full").seconds
     assert two.seconds == play(one.gemm, 4, one.machine, "sequential", mode="full").seconds
 
 
 def test_every_knob_redraws(view):
-    for name, value in {"ranks": 8, "m": 2048, "n": 256, "k": 1024, "tile": 64, "wavefronts": 2,
-                        "link": 30.0, "config": "t3", "policy": "round_robin", "tracker_sets": 1,
-                        "mode": "full", "against": "t3_mca", "shown": "all"}.items():
+    for name, value in {
+        "ranks": 8,
+        "m": 2048,
+        "n": 256,
+        "k": 1024,
+        "tile": 64,
+        "wavefronts": 2,
+        "link": 30.0,
+        "config": "t3",
+        "policy": "round_robin",
+        "tracker_sets": 1,
+        "mode": "full",
+        "against": "t3_mca",
+        "shown": "all",
+    }.items():
         before, picture = view.picture.generation, view.picture.scene
         set_knobs(view, **{name: value})
         if name == "shown":  # too much, and said
             assert "use larger tiles, fewer wavefronts, a smaller output, or shown='one'" in (
-                view.error)
+                view.error
+            )
             break
         assert view.error == ""
         assert view.picture.generation > before
@@ -85,9 +117,11 @@ def test_knobs_without_effect_are_disabled(view):
     def played():
         return [(one.seconds, one.dram, one.tracker.stalls) for one in view.runs]
 
-    for config, against, used in (("t3_mca", "sequential", ["tracker_sets"]),
-                                  ("sequential", "t3", ["policy", "tracker_sets"]),
-                                  ("sequential", "none", [])):
+    for config, against, used in (
+        ("t3_mca", "sequential", ["tracker_sets"]),
+        ("sequential", "t3", ["policy", "tracker_sets"]),
+        ("sequential", "none", []),
+    ):
         set_knobs(view, config=config, against=against)
         for name, other in (("policy", "round_robin"), ("tracker_sets", 1)):
             box, before = view.knobs.controls[name], played()
@@ -141,16 +175,17 @@ def test_a_machine_and_a_gemm_of_ones_own():
 
 def test_bad_arguments(view):
     for error, match, options in (
-            (TypeError, "TileView has no argument 'chunks'; it takes against, aut", {"chunks": 2}),
-            (TypeError, "no argument 'shows'; did you mean 'shown'", {"shows": "all"}),
-            (ValueError, r"gemm=3 must be a Gemm, or \(m, n, k\)", {"gemm": 3}),
-            (ValueError, "m is the gemm's own, 1: give it once", {"gemm": (1, 2, 3), "m": 4}),
-            (ValueError, "square tiles of 2-byte", {"gemm": Gemm(512, 512, 64, tile=(64, 128))}),
-            (ValueError, "config='ideal' is not possible: use 'seq", {"config": "ideal"}),
-            (ValueError, "ranks=9 is too large: the most that works is 8", {"ranks": 9}),
-            (ValueError, "TileView runs on a Machine, not 'A100'", {"machine": "A100"}),
-            (ValueError, "link=0 is not between 0.001", {"link": 0}),
-            (ValueError, "too few for ranks=8: use ranks=2", {"gemm": (256, 128, 64)})):
+        (TypeError, "TileView has no argument 'chunks'; it takes against, aut", {"chunks": 2}),
+        (TypeError, "no argument 'shows'; did you mean 'shown'", {"shows": "all"}),
+        (ValueError, r"gemm=3 must be a Gemm, or \(m, n, k\)", {"gemm": 3}),
+        (ValueError, "m is the gemm's own, 1: give it once", {"gemm": (1, 2, 3), "m": 4}),
+        (ValueError, "square tiles of 2-byte", {"gemm": Gemm(512, 512, 64, tile=(64, 128))}),
+        (ValueError, "config='ideal' is not possible: use 'seq", {"config": "ideal"}),
+        (ValueError, "ranks=9 is too large: the most that works is 8", {"ranks": 9}),
+        (ValueError, "TileView runs on a Machine, not 'A100'", {"machine": "A100"}),
+        (ValueError, "link=0 is not between 0.001", {"link": 0}),
+        (ValueError, "too few for ranks=8: use ranks=2", {"gemm": (256, 128, 64)}),
+    ):
         with pytest.raises(error, match=match):
             TileView(**options)
     with pytest.raises(ValueError, match="step=121 is not in this view"):

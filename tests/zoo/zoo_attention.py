@@ -46,9 +46,12 @@ class _Ring(torch.autograd.Function):
         for hop in range(RANKS):
             works, coming = [], torch.empty_like(kv)
             if hop < RANKS - 1:
-                works = dist.batch_isend_irecv([
-                    dist.P2POp(dist.isend, kv, (rank + 1) % RANKS),
-                    dist.P2POp(dist.irecv, coming, (rank - 1) % RANKS)])
+                works = dist.batch_isend_irecv(
+                    [
+                        dist.P2POp(dist.isend, kv, (rank + 1) % RANKS),
+                        dist.P2POp(dist.irecv, coming, (rank - 1) % RANKS),
+                    ]
+                )
             scores = q @ kv[0].transpose(-1, -2) / math.sqrt(DEPTH)
             higher = torch.maximum(top, scores.amax(-1))
             weights, shrink = (scores - higher[..., None]).exp(), (top - higher).exp()
@@ -76,17 +79,27 @@ class _Ring(torch.autograd.Function):
 
 
 # k and v take three hops; backward gathers both and reduces both gradients.
-@program({("world", "send"): (RANKS - 1, (RANKS - 1) * 2 * LOCAL),
-          ("world", "recv"): (RANKS - 1, (RANKS - 1) * 2 * LOCAL),
-          ("world", "all_gather"): (2, 2 * RANKS * LOCAL),
-          ("world", "reduce_scatter"): (2, 2 * RANKS * LOCAL)}, emulated_tolerance=1e-12)
+@program(
+    {
+        ("world", "send"): (RANKS - 1, (RANKS - 1) * 2 * LOCAL),
+        ("world", "recv"): (RANKS - 1, (RANKS - 1) * 2 * LOCAL),
+        ("world", "all_gather"): (2, 2 * RANKS * LOCAL),
+        ("world", "reduce_scatter"): (2, 2 * RANKS * LOCAL),
+    },
+    emulated_tolerance=1e-12,
+)
 def ring_attention():
     """Context parallelism by batched messages and an online softmax."""
     return _attend(_Ring.apply)
 
 
-@program({("cp", "all_gather"): (2, 2 * RANKS * LOCAL),
-          ("cp", "reduce_scatter"): (2, 2 * RANKS * LOCAL)}, emulated_tolerance=1e-12)
+@program(
+    {
+        ("cp", "all_gather"): (2, 2 * RANKS * LOCAL),
+        ("cp", "reduce_scatter"): (2, 2 * RANKS * LOCAL),
+    },
+    emulated_tolerance=1e-12,
+)
 def gathered_context():
     """Context parallelism as Llama 3 was trained: k and v gathered, by functional collectives."""
     mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,), mesh_dim_names=("cp",))

@@ -14,8 +14,12 @@ from zoo_models import PARAMETERS, mlp, training
 # that it was; loading does the first again, then all gather what was read. An object's length goes
 # ahead of it: gather_object is an all-gather and a gather, a broadcast is two, all_gather_object
 # two, scatter_object_list a broadcast and two scatters. The folder's name is broadcast first.
-DIALOGUE = {"all_gather": (3 + 2, None), "gather": (3, None), "scatter": (2 * 2, None),
-            "broadcast": (2 * 1 + 2 + 2, None)}
+DIALOGUE = {
+    "all_gather": (3 + 2, None),
+    "gather": (3, None),
+    "scatter": (2 * 2, None),
+    "broadcast": (2 * 1 + 2 + 2, None),
+}
 
 
 @contextmanager
@@ -29,10 +33,16 @@ def _shared_folder():
 
 
 # Parameters are gathered once (the root keeps them for backward), and gradients reduced.
-@program({("dp", name): ledger for name, ledger in DIALOGUE.items()} | {
-    ("dp", "barrier"): (1, 0), ("dp", "reduce_scatter"): (1, PARAMETERS * ITEM),
-    ("dp", "all_gather"): (DIALOGUE["all_gather"][0] + 1, None)},
-         emulated_tolerance=1e-9, uncaptured=PICKLES)
+@program(
+    {("dp", name): ledger for name, ledger in DIALOGUE.items()}
+    | {
+        ("dp", "barrier"): (1, 0),
+        ("dp", "reduce_scatter"): (1, PARAMETERS * ITEM),
+        ("dp", "all_gather"): (DIALOGUE["all_gather"][0] + 1, None),
+    },
+    emulated_tolerance=1e-9,
+    uncaptured=PICKLES,
+)
 def checkpoint_of_fsdp():
     """A sharded model and its optimizer are saved, spoilt and loaded."""
     from torch.distributed import checkpoint
@@ -57,15 +67,21 @@ def checkpoint_of_fsdp():
                     p.zero_()
             loaded = state()
             checkpoint.load(loaded, checkpoint_id=folder)
-            set_state_dict(model, optimizer, model_state_dict=loaded["model"],
-                           optim_state_dict=loaded["optimizer"])
+            set_state_dict(
+                model,
+                optimizer,
+                model_state_dict=loaded["model"],
+                optim_state_dict=loaded["optimizer"],
+            )
         return loss
 
     return step, lambda: list(model.parameters())
 
 
-@program({("world", name): ledger for name, ledger in DIALOGUE.items()}
-         | {("world", "barrier"): (2, 0)}, uncaptured=PICKLES)
+@program(
+    {("world", name): ledger for name, ledger in DIALOGUE.items()} | {("world", "barrier"): (2, 0)},
+    uncaptured=PICKLES,
+)
 def checkpoint_in_the_background():
     """What each rank has is saved by a thread of its own, and loaded."""
     from torch.distributed import checkpoint

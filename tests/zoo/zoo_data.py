@@ -20,8 +20,10 @@ def _ddp(dtype=torch.float64, hook=None, **options):
 
 # All gradients fit one bucket. The order in which they come is learnt in the first two steps; in
 # the third ranks agree on buckets: an int32 per parameter and one per bucket, and their count.
-@program({("world", "all_reduce"): (1, PARAMETERS * ITEM), ("world", "broadcast"): (2, 6 * 4)},
-         uncaptured=READS)
+@program(
+    {("world", "all_reduce"): (1, PARAMETERS * ITEM), ("world", "broadcast"): (2, 6 * 4)},
+    uncaptured=READS,
+)
 def ddp_static_graph():
     """The same parameters are used in every step."""
     return _ddp(static_graph=True)
@@ -74,14 +76,17 @@ def ddp_fp16_hook():
 @program({("world", "all_reduce"): (1, PARAMETERS * HALF)}, uncaptured=READS)
 def ddp_built_in_fp16_hook():
     """The same by the hook that torch has in C++."""
-    return _ddp(torch.float32, lambda m: m._register_builtin_comm_hook(
-        dist.BuiltinCommHookType.FP16_COMPRESS))
+    return _ddp(
+        torch.float32,
+        lambda m: m._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS),
+    )
 
 
 @program({("world", "all_reduce"): (1, PARAMETERS * FLOAT)}, uncaptured=READS)
 def ddp_built_in_all_reduce_hook():
-    return _ddp(torch.float32, lambda m: m._register_builtin_comm_hook(
-        dist.BuiltinCommHookType.ALLREDUCE))
+    return _ddp(
+        torch.float32, lambda m: m._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    )
 
 
 # From its third step on: both biases as they are, then of each of the two 64 x 16 matrices the
@@ -91,9 +96,9 @@ def ddp_power_sgd():
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
     state = powerSGD_hook.PowerSGDState(
-        None, matrix_approximation_rank=1, start_powerSGD_iter=2, random_seed=3)
-    return _ddp(torch.float32,
-                lambda m: m.register_comm_hook(state, powerSGD_hook.powerSGD_hook))
+        None, matrix_approximation_rank=1, start_powerSGD_iter=2, random_seed=3
+    )
+    return _ddp(torch.float32, lambda m: m.register_comm_hook(state, powerSGD_hook.powerSGD_hook))
 
 
 def _with_optimizer(make):
@@ -115,25 +120,41 @@ def ddp_local_sgd():
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
     from torch.distributed.optim import PostLocalSGDOptimizer
 
-    return _with_optimizer(lambda parameters: PostLocalSGDOptimizer(
-        torch.optim.SGD(parameters, lr=0.1), PeriodicModelAverager(period=1, warmup_steps=0)))
+    return _with_optimizer(
+        lambda parameters: PostLocalSGDOptimizer(
+            torch.optim.SGD(parameters, lr=0.1), PeriodicModelAverager(period=1, warmup_steps=0)
+        )
+    )
 
 
 # Each of the four parameters is kept by one rank, which broadcasts it.
-@program({("world", "all_reduce"): (1, PARAMETERS * ITEM),
-          ("world", "broadcast"): (4, PARAMETERS * ITEM)}, uncaptured=READS)
+@program(
+    {
+        ("world", "all_reduce"): (1, PARAMETERS * ITEM),
+        ("world", "broadcast"): (4, PARAMETERS * ITEM),
+    },
+    uncaptured=READS,
+)
 def ddp_zero_redundancy():
     """ZeRO-1: optimizer states are sharded."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    return _with_optimizer(lambda parameters: ZeroRedundancyOptimizer(
-        parameters, optimizer_class=torch.optim.AdamW, lr=1e-3))
+    return _with_optimizer(
+        lambda parameters: ZeroRedundancyOptimizer(
+            parameters, optimizer_class=torch.optim.AdamW, lr=1e-3
+        )
+    )
 
 
 # Four times, while any rank has a batch: how many have one, whether gradients are synchronised (a
 # float32 each), the gradients. Then: that none has; who was last (int64), and its parameters.
-@program({("world", "all_reduce"): (4 * 3 + 2, 4 * PARAMETERS * ITEM + 9 * FLOAT + 8),
-          ("world", "broadcast"): (1, PARAMETERS * ITEM)}, uncaptured=READS)
+@program(
+    {
+        ("world", "all_reduce"): (4 * 3 + 2, 4 * PARAMETERS * ITEM + 9 * FLOAT + 8),
+        ("world", "broadcast"): (1, PARAMETERS * ITEM),
+    },
+    uncaptured=READS,
+)
 def ddp_join():
     """Rank r has 1 + r batches; ranks without any shadow the others."""
     model = DistributedDataParallel(mlp())
@@ -153,8 +174,13 @@ MEAN, OUTPUT = WIDTH * ITEM, BATCH * WIDTH * ITEM
 
 
 # Backward of an all-gather is an all-to-all, on gloo by a scatter from every rank.
-@program({("world", "all_reduce"): (2, 2 * MEAN), ("world", "all_gather"): (1, RANKS * OUTPUT),
-          ("world", "scatter"): (RANKS, RANKS * RANKS * OUTPUT)})
+@program(
+    {
+        ("world", "all_reduce"): (2, 2 * MEAN),
+        ("world", "all_gather"): (1, RANKS * OUTPUT),
+        ("world", "scatter"): (RANKS, RANKS * RANKS * OUTPUT),
+    }
+)
 def synchronised_norm():
     """Means over all ranks by differentiable collectives."""
     from torch.distributed.nn.functional import all_gather, all_reduce
@@ -187,8 +213,13 @@ def _mesh(**axes):
 
 # A Linear's weight and bias travel together: gathered as bfloat16 in both forwards and backwards,
 # their gradients reduced as float32 in the second backward.
-@program({("dp", "all_gather"): (8, 4 * PARAMETERS * HALF),
-          ("dp", "reduce_scatter"): (2, PARAMETERS * FLOAT)}, emulated_tolerance=1e-6)
+@program(
+    {
+        ("dp", "all_gather"): (8, 4 * PARAMETERS * HALF),
+        ("dp", "reduce_scatter"): (2, PARAMETERS * FLOAT),
+    },
+    emulated_tolerance=1e-6,
+)
 def fsdp_mixed_precision():
     """Two microbatches, gradients synchronised with the second."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -209,17 +240,24 @@ def fsdp_mixed_precision():
 
 
 # Two shards each: gathered twice, gradients reduced; the halves are then averaged over replicas.
-@program({("shard", "all_gather"): (4, 2 * PARAMETERS * ITEM),
-          ("shard", "reduce_scatter"): (2, PARAMETERS * ITEM),
-          ("replicate", "all_reduce"): (2, PARAMETERS * ITEM // 2)}, emulated_tolerance=1e-12)
+@program(
+    {
+        ("shard", "all_gather"): (4, 2 * PARAMETERS * ITEM),
+        ("shard", "reduce_scatter"): (2, PARAMETERS * ITEM),
+        ("replicate", "all_reduce"): (2, PARAMETERS * ITEM // 2),
+    },
+    emulated_tolerance=1e-12,
+)
 def hybrid_sharded():
     """HSDP: two replicas of two shards."""
     model = _fully_sharded(mlp(), _mesh(replicate=2, shard=2))
     return training(model, on_own_data()), lambda: gradients(model)
 
 
-SHARDED = {("dp", "all_gather"): (4, 2 * PARAMETERS * ITEM),
-           ("dp", "reduce_scatter"): (2, PARAMETERS * ITEM)}
+SHARDED = {
+    ("dp", "all_gather"): (4, 2 * PARAMETERS * ITEM),
+    ("dp", "reduce_scatter"): (2, PARAMETERS * ITEM),
+}
 
 
 @program(SHARDED, emulated_tolerance=1e-12)  # what is gathered for backward serves recomputation
@@ -251,8 +289,7 @@ def fsdp_selective_checkpoint():
     contexts = partial(create_selective_checkpoint_contexts, policy)
     model = mlp()
     for layer in (model[0], model[2]):
-        layer.forward = partial(
-            checkpoint, layer.forward, use_reentrant=False, context_fn=contexts)
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, context_fn=contexts)
     model = _fully_sharded(model, _mesh(dp=RANKS))
     return training(model, on_own_data()), lambda: gradients(model)
 
@@ -263,7 +300,8 @@ def data_parallel_by_hand():
     model, pending = mlp(), []
     for p in model.parameters():
         p.register_post_accumulate_grad_hook(
-            lambda p: pending.append((p, dist.all_reduce(p.grad, async_op=True))))
+            lambda p: pending.append((p, dist.all_reduce(p.grad, async_op=True)))
+        )
     backward = training(model, on_own_data())
 
     def step():

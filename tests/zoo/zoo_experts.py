@@ -46,8 +46,10 @@ def _tokens():
 
 def _uneven(rank):
     """The counts (int64) go first; the router's weight and bias are reduced in the end."""
-    return {("world", "all_to_all"): (5, _moved(rank) + RANKS * 8),
-            ("world", "all_reduce"): (2, (WIDTH * RANKS + RANKS) * ITEM)}
+    return {
+        ("world", "all_to_all"): (5, _moved(rank) + RANKS * 8),
+        ("world", "all_reduce"): (2, (WIDTH * RANKS + RANKS) * ITEM),
+    }
 
 
 @program(_uneven, uncaptured=READS)

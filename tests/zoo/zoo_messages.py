@@ -60,8 +60,10 @@ def tagged_messages():
 
 def _to_rank_0(rank):
     count = 1 if rank else RANKS - 1
-    return {("world", "send" if rank else "recv"): (count, count * TENSOR),
-            ("world", "barrier"): (1, 0)}
+    return {
+        ("world", "send" if rank else "recv"): (count, count * TENSOR),
+        ("world", "barrier"): (1, 0),
+    }
 
 
 @program(_to_rank_0, refused="must know who sends", uncaptured="must know who sends")
@@ -82,8 +84,11 @@ def any_source():
     return _exchange(exchange)
 
 
-@program(dict.fromkeys([("world", "send"), ("world", "recv")],
-                       (2 * (RANKS - 1), 2 * (RANKS - 1) * TENSOR // RANKS)))
+@program(
+    dict.fromkeys(
+        [("world", "send"), ("world", "recv")], (2 * (RANKS - 1), 2 * (RANKS - 1) * TENSOR // RANKS)
+    )
+)
 def ring_all_reduce():
     """Baidu's ring: a part goes once round to be added up, once round to be known."""
 
@@ -92,9 +97,12 @@ def ring_all_reduce():
         for hop in range(2 * (RANKS - 1)):
             sent, coming = (rank - hop) % RANKS, (rank - hop - 1) % RANKS
             message = torch.empty_like(parts[coming])
-            for work in dist.batch_isend_irecv([
+            for work in dist.batch_isend_irecv(
+                [
                     dist.P2POp(dist.isend, parts[sent].clone(), (rank + 1) % RANKS),
-                    dist.P2POp(dist.irecv, message, (rank - 1) % RANKS)]):
+                    dist.P2POp(dist.irecv, message, (rank - 1) % RANKS),
+                ]
+            ):
                 work.wait()
             parts[coming] = message + (parts[coming] if hop < RANKS - 1 else 0)
         return parts
@@ -107,9 +115,12 @@ def _objects(rank):
     all-gather and a gather, broadcast by two; scatter_object_list broadcasts the largest length and
     scatters lengths and objects; a message of objects is two."""
     way = {0: "send", 1: "recv"}.get(rank)
-    return {("world", "all_gather"): (3, None), ("world", "gather"): (1, None),
-            ("world", "broadcast"): (3, None), ("world", "scatter"): (2, None)} | (
-            {("world", way): (2, None)} if way else {})
+    return {
+        ("world", "all_gather"): (3, None),
+        ("world", "gather"): (1, None),
+        ("world", "broadcast"): (3, None),
+        ("world", "scatter"): (2, None),
+    } | ({("world", way): (2, None)} if way else {})
 
 
 @program(_objects, uncaptured=PICKLES)
@@ -138,8 +149,14 @@ def objects():
     return _exchange(exchange)
 
 
-@program({("world", "gather"): (1, RANKS * TENSOR), ("world", "scatter"): (1, RANKS * TENSOR),
-          ("world", "reduce"): (1, TENSOR), ("world", "broadcast"): (1, TENSOR)})
+@program(
+    {
+        ("world", "gather"): (1, RANKS * TENSOR),
+        ("world", "scatter"): (1, RANKS * TENSOR),
+        ("world", "reduce"): (1, TENSOR),
+        ("world", "broadcast"): (1, TENSOR),
+    }
+)
 def rooted():
     """The collectives that have a root."""
 
@@ -193,11 +210,16 @@ def subgroups():
 
 
 # Payloads are of the full tensor: what is reduced, the output of a gather, the input of a scatter.
-@program({("world", "all_reduce"): (2, 3 * TENSOR),
-          ("world", "all_gather"): (2, 3 * RANKS * TENSOR),
-          ("world", "reduce_scatter"): (2, 3 * TENSOR),
-          ("world", "all_to_all"): (2, 2 * TENSOR), ("world", "broadcast"): (1, TENSOR)},
-         emulated_tolerance=1e-12)
+@program(
+    {
+        ("world", "all_reduce"): (2, 3 * TENSOR),
+        ("world", "all_gather"): (2, 3 * RANKS * TENSOR),
+        ("world", "reduce_scatter"): (2, 3 * TENSOR),
+        ("world", "all_to_all"): (2, 2 * TENSOR),
+        ("world", "broadcast"): (1, TENSOR),
+    },
+    emulated_tolerance=1e-12,
+)
 def functional_collectives():
     """One tensor alone, then two at once; permute_tensor is an all-to-all."""
 
@@ -220,9 +242,14 @@ def functional_collectives():
     return _exchange(exchange)
 
 
-@program({("world", "all_reduce"): (1, 2 * TENSOR),
-          ("world", "all_gather"): (1, 2 * RANKS * TENSOR),
-          ("world", "reduce_scatter"): (1, 2 * TENSOR)}, emulated_tolerance=1e-12)
+@program(
+    {
+        ("world", "all_reduce"): (1, 2 * TENSOR),
+        ("world", "all_gather"): (1, 2 * RANKS * TENSOR),
+        ("world", "reduce_scatter"): (1, 2 * TENSOR),
+    },
+    emulated_tolerance=1e-12,
+)
 def coalesced():
     """What c10d's coalescing manager makes one collective of."""
     from torch.distributed.distributed_c10d import _coalescing_manager

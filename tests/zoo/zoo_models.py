@@ -48,8 +48,10 @@ class Attention(nn.Module):
         self.wq, self.wk, self.wv, self.wo = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in "qkvo")
 
     def forward(self, x):
-        q, k, v = (w(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
-                   for w in (self.wq, self.wk, self.wv))
+        q, k, v = (
+            w(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
+            for w in (self.wq, self.wk, self.wv)
+        )
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(mixed.transpose(1, 2).flatten(2))
 

@@ -49,8 +49,10 @@ def _pipeline(name, stages_of):
         layers.append(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()).double())
         stages.append(PipelineStage(layers[-1], index, count, torch.device("cpu")))
     schedule = getattr(schedules, name)(
-        stages if len(mine) > 1 else stages[0], MICROBATCHES,
-        loss_fn=lambda y, target: (y - target).square().mean())
+        stages if len(mine) > 1 else stages[0],
+        MICROBATCHES,
+        loss_fn=lambda y, target: (y - target).square().mean(),
+    )
     x, target = (data(i, MICROBATCHES * ROWS, WIDTH) for i in range(2))
     inputs = (x,) if 0 in mine else ()
     outputs = {"target": target} if count - 1 in mine else {}

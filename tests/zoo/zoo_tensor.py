@@ -35,7 +35,8 @@ def tensor_parallel_mlp():
     )
 
     model = parallelize_module(
-        mlp(), _mesh(tp=RANKS), {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        mlp(), _mesh(tp=RANKS), {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    )
     return training(model, seed=1), lambda: gradients(model)
 
 
@@ -55,16 +56,24 @@ def split(model, mesh, parallel_loss):
     plan = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "norm": SequenceParallel(),
-        "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=layout,
-                                  use_local_output=not parallel_loss),
+        "output": ColwiseParallel(
+            input_layouts=Shard(1), output_layouts=layout, use_local_output=not parallel_loss
+        ),
     }
     for i in range(BLOCKS):
-        block = {"attention_norm": SequenceParallel(), "attention": gather,
-                 "ffn_norm": SequenceParallel(), "feed_forward": gather}
-        block |= dict.fromkeys(["attention.wq", "attention.wk", "attention.wv",
-                                "feed_forward.w1", "feed_forward.w3"], ColwiseParallel())
-        block |= dict.fromkeys(["attention.wo", "feed_forward.w2"],
-                               RowwiseParallel(output_layouts=Shard(1)))
+        block = {
+            "attention_norm": SequenceParallel(),
+            "attention": gather,
+            "ffn_norm": SequenceParallel(),
+            "feed_forward": gather,
+        }
+        block |= dict.fromkeys(
+            ["attention.wq", "attention.wk", "attention.wv", "feed_forward.w1", "feed_forward.w3"],
+            ColwiseParallel(),
+        )
+        block |= dict.fromkeys(
+            ["attention.wo", "feed_forward.w2"], RowwiseParallel(output_layouts=Shard(1))
+        )
         plan |= {f"layers.{i}.{name}": style for name, style in block.items()}
     return parallelize_module(model, mesh, plan)
 
@@ -72,12 +81,15 @@ def split(model, mesh, parallel_loss):
 # A block gathers its input and scatters its output twice; the embedding scatters, the output layer
 # gathers. Backward does the opposite of each, so both kinds come equally often. The parallel loss
 # reduces three numbers a token: the largest logit, the sum of exponentials, the target's share.
-SEQUENCE_PARALLEL = {("tp", "all_gather"): (4 * BLOCKS + 2, (4 * BLOCKS + 2) * ACTIVATION),
-                     ("tp", "reduce_scatter"): (4 * BLOCKS + 2, (4 * BLOCKS + 2) * ACTIVATION)}
+SEQUENCE_PARALLEL = {
+    ("tp", "all_gather"): (4 * BLOCKS + 2, (4 * BLOCKS + 2) * ACTIVATION),
+    ("tp", "reduce_scatter"): (4 * BLOCKS + 2, (4 * BLOCKS + 2) * ACTIVATION),
+}
 
 
-@program(SEQUENCE_PARALLEL | {("tp", "all_reduce"): (3, 3 * TOKENS * ITEM)},
-         emulated_tolerance=1e-12)
+@program(
+    SEQUENCE_PARALLEL | {("tp", "all_reduce"): (3, 3 * TOKENS * ITEM)}, emulated_tolerance=1e-12
+)
 def sequence_parallel_llama():
     """Tensor and sequence parallel, the loss too."""
     from torch.distributed.tensor.parallel import loss_parallel
@@ -100,9 +112,13 @@ LOGITS = TOKENS * VOCAB * ITEM
 
 # As above, and the logits are gathered. Recomputing a block, two gathers and one scatter: it stops
 # before the second, of which backward needs nothing.
-@program({("tp", "all_gather"): (6 * BLOCKS + 3, (6 * BLOCKS + 2) * ACTIVATION + LOGITS),
-          ("tp", "reduce_scatter"): (5 * BLOCKS + 2, (5 * BLOCKS + 2) * ACTIVATION)},
-         emulated_tolerance=1e-12)
+@program(
+    {
+        ("tp", "all_gather"): (6 * BLOCKS + 3, (6 * BLOCKS + 2) * ACTIVATION + LOGITS),
+        ("tp", "reduce_scatter"): (5 * BLOCKS + 2, (5 * BLOCKS + 2) * ACTIVATION),
+    },
+    emulated_tolerance=1e-12,
+)
 def checkpointed_llama():
     """Tensor and sequence parallel, each block recomputed in backward."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -132,13 +148,17 @@ PARAMETERS = 9 * BLOCKS + 3
 # Over dp a block is gathered twice and the root once, gradients are reduced. Over tp as above, the
 # logits gathered and no recomputation; gradients of norms are partial sums. Clipping reduces the
 # parameters' norms over both.
-@program({("dp", "all_gather"): (2 * BLOCKS + 1, (2 * BLOCKS * BLOCK + ROOT) * ITEM),
-          ("dp", "reduce_scatter"): (BLOCKS + 1, (BLOCKS * BLOCK + ROOT) * ITEM),
-          ("dp", "all_reduce"): (1, PARAMETERS * ITEM),
-          ("tp", "all_gather"): (4 * BLOCKS + 3, (4 * BLOCKS + 2) * ACTIVATION + LOGITS),
-          ("tp", "reduce_scatter"): (4 * BLOCKS + 2, (4 * BLOCKS + 2) * ACTIVATION),
-          ("tp", "all_reduce"): (NORMS + 1, (NORMS * WIDTH + PARAMETERS) * ITEM)},
-         emulated_tolerance=1e-9)
+@program(
+    {
+        ("dp", "all_gather"): (2 * BLOCKS + 1, (2 * BLOCKS * BLOCK + ROOT) * ITEM),
+        ("dp", "reduce_scatter"): (BLOCKS + 1, (BLOCKS * BLOCK + ROOT) * ITEM),
+        ("dp", "all_reduce"): (1, PARAMETERS * ITEM),
+        ("tp", "all_gather"): (4 * BLOCKS + 3, (4 * BLOCKS + 2) * ACTIVATION + LOGITS),
+        ("tp", "reduce_scatter"): (4 * BLOCKS + 2, (4 * BLOCKS + 2) * ACTIVATION),
+        ("tp", "all_reduce"): (NORMS + 1, (NORMS * WIDTH + PARAMETERS) * ITEM),
+    },
+    emulated_tolerance=1e-9,
+)
 def two_dimensional_llama():
     """FSDP2 over dp, tensor and sequence parallel over tp, clipped gradients, AdamW."""
     from torch.distributed.fsdp import fully_shard
@@ -166,9 +186,15 @@ MATRIX, PRODUCT = 8 * WIDTH * ITEM, 8 * 8 * ITEM
 
 
 # Both matrices are scattered; on gloo rows become columns by a gather; the product is a sum.
-@program({("x", "scatter"): (2, 2 * MATRIX), ("x", "all_gather"): (1, MATRIX),
-          ("x", "reduce_scatter"): (1, PRODUCT), ("x", "all_reduce"): (1, PRODUCT)},
-         emulated_tolerance=1e-12)
+@program(
+    {
+        ("x", "scatter"): (2, 2 * MATRIX),
+        ("x", "all_gather"): (1, MATRIX),
+        ("x", "reduce_scatter"): (1, PRODUCT),
+        ("x", "all_reduce"): (1, PRODUCT),
+    },
+    emulated_tolerance=1e-12,
+)
 def dtensor_operators():
     """A product of sharded matrices and changes of layout, none of it in a module."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -222,7 +248,7 @@ def vocabulary_parallel():
     """Embedding, logits and cross entropy with the vocabulary cut, by hand as in Megatron-LM."""
     share = VOCAB // RANKS
     first = dist.get_rank() * share
-    table = data(3, VOCAB, WIDTH)[first:first + share].clone().requires_grad_()
+    table = data(3, VOCAB, WIDTH)[first : first + share].clone().requires_grad_()
     tokens, targets = (t.flatten() for t in text(1))
 
     def own(t):

@@ -79,16 +79,19 @@ class Cluster:
         for what, check in (("table", positive), ("latencies", not_negative)):
             rows = getattr(self, what)
             if not isinstance(rows, Mapping):
-                raise ValueError(f"{what}={rows!r} must be {{(stride, group size): number}}, "
-                                 "as in {(1, 4): 1e9}")
+                raise ValueError(
+                    f"{what}={rows!r} must be {{(stride, group size): number}}, "
+                    "as in {(1, 4): 1e9}"
+                )
             rows = {self._check_key(what, k): check(f"{what}[{k}]", v) for k, v in rows.items()}
             object.__setattr__(self, what, rows)
 
     def _check_parts(self, what, kind):
         parts = getattr(self, what)
         if not isinstance(parts, (tuple, list)):
-            raise ValueError(f"{what} of {self.name!r} must be a tuple of tv.{kind.__name__}s, "
-                             f"not {parts!r}")
+            raise ValueError(
+                f"{what} of {self.name!r} must be a tuple of tv.{kind.__name__}s, not {parts!r}"
+            )
         parts = tuple(parts)
         names = [part.name for part in parts if isinstance(part, kind)]
         if len(names) < len(parts):
@@ -263,8 +266,10 @@ def _mesh(mesh):
 def _renamed(data, old, new):
     """The nested data with every number ``old`` replaced: JSON has no infinity. Words stay."""
     if isinstance(data, dict):
-        return {key: value if key in ("name", "source") else _renamed(value, old, new)
-                for key, value in data.items()}
+        return {
+            key: value if key in ("name", "source") else _renamed(value, old, new)
+            for key, value in data.items()
+        }
     if isinstance(data, (list, tuple)):
         return [_renamed(value, old, new) for value in data]
     return new if data == old else data

@@ -27,19 +27,28 @@ def scaled(cluster, hidden=1, slow_motion=1, dtype=""):
         cluster = _in_float32(cluster, dtype)
     link = hidden * slow_motion
     device = cluster.device.divided(hidden**2 * slow_motion, hidden**2, link)
-    return _with(cluster, device, link, slow_motion, hidden_scale=cluster.hidden_scale * hidden,
-                 slow_motion=cluster.slow_motion * slow_motion)
+    return _with(
+        cluster,
+        device,
+        link,
+        slow_motion,
+        hidden_scale=cluster.hidden_scale * hidden,
+        slow_motion=cluster.slow_motion * slow_motion,
+    )
 
 
 def _in_float32(cluster, dtype):
     if cluster.float32_for:
-        raise ValueError(f"float32 stands for {cluster.float32_for} in {cluster.name!r} already: "
-                         "leave dtype out")
+        raise ValueError(
+            f"float32 stands for {cluster.float32_for} in {cluster.name!r} already: leave dtype out"
+        )
     rates = cluster.device.flops
     if one_of("dtype", dtype, HALVES) not in rates:
         known = " or ".join(repr(d) for d in rates if d in HALVES)
-        raise ValueError(f"the device {cluster.device.name!r} has no rate for {dtype}: "
-                         + (f"use dtype={known}" if known else "leave dtype out"))
+        raise ValueError(
+            f"the device {cluster.device.name!r} has no rate for {dtype}: "
+            + (f"use dtype={known}" if known else "leave dtype out")
+        )
     device = replace(cluster.device, flops={"float32": rates[dtype]}).divided(1, 0.5, 0.5)
     return _with(cluster, device, 0.5, 1, float32_for=dtype)
 
@@ -69,5 +78,4 @@ def stands_for(cluster):
     """{"link", "compute", "memory"}: what its rates and bytes of memory are multiplied by to have
     those of the system it stands for."""
     width, hidden, slow = 1 + bool(cluster.float32_for), cluster.hidden_scale, cluster.slow_motion
-    return {"link": hidden * slow / width, "compute": hidden**2 * slow,
-            "memory": hidden**2 / width}
+    return {"link": hidden * slow / width, "compute": hidden**2 * slow, "memory": hidden**2 / width}

@@ -49,15 +49,19 @@ def microscope(
     if chunks is None:
         chunks = found.chunks(world_size)
     elif found.fixed:
-        raise ValueError(f"chunks={chunks}: {algorithm} {collective} on {world_size} ranks has "
-                         f"{found.chunks(world_size)} of them; only trees let you choose")
+        raise ValueError(
+            f"chunks={chunks}: {algorithm} {collective} on {world_size} ranks has "
+            f"{found.chunks(world_size)} of them; only trees let you choose"
+        )
     whole_number("chunks", chunks, found.chunks(world_size))
     pieces = world_size if collective == "all_to_all" else chunks
     elements = whole_number("elements", pieces if elements is None else elements, 1)
     divides("elements", elements, "chunks", pieces)
     if not isinstance(cluster, Cluster | None):
-        raise ValueError(f"cluster={cluster!r}; use a cluster such as tv.clusters.nvlink_pairs(), "
-                         "or None for this machine")
+        raise ValueError(
+            f"cluster={cluster!r}; use a cluster such as tv.clusters.nvlink_pairs(), "
+            "or None for this machine"
+        )
     if cluster is not None:
         cluster.check_world(world_size)
     job = collective, algorithm, elements, pieces, cluster
@@ -66,8 +70,17 @@ def microscope(
     trace = Trace.merge([part for part, _, _ in ranks], **meta)
     values = [list(frame) for frame in zip(*(notes for _, notes, _ in ranks))]
     return Microscope(
-        collective, algorithm, found.formula, found.layout, world_size, elements * ITEM, trace,
-        matched(trace, values), values, max(error for _, _, error in ranks), cluster,
+        collective,
+        algorithm,
+        found.formula,
+        found.layout,
+        world_size,
+        elements * ITEM,
+        trace,
+        matched(trace, values),
+        values,
+        max(error for _, _, error in ranks),
+        cluster,
     )
 
 
@@ -85,10 +98,20 @@ def matched(trace, values):
     for key, sent in rows["send"].items():
         sender, receiver = map(int, sent.members.split(","))
         got = rows["recv"][key]
-        steps[sent.step].append(Message(
-            sent.step, sender, receiver, sent.chunk, got.chunk, sent.bytes,
-            values[sent.step][sender][sent.chunk], sent.phase, sent.start, got.end,
-        ))
+        steps[sent.step].append(
+            Message(
+                sent.step,
+                sender,
+                receiver,
+                sent.chunk,
+                got.chunk,
+                sent.bytes,
+                values[sent.step][sender][sent.chunk],
+                sent.phase,
+                sent.start,
+                got.end,
+            )
+        )
     return tuple(tuple(sorted(step)) for step in steps)
 
 
@@ -130,7 +153,7 @@ def _outcome(collective, buffer, rank):
     """The part of the buffer that is the collective's result on this rank."""
     if collective == "reduce_scatter":
         return buffer[rank]
-    return buffer[len(buffer) // 2:] if collective == "all_to_all" else buffer
+    return buffer[len(buffer) // 2 :] if collective == "all_to_all" else buffer
 
 
 def _by_torch(collective, whole):
@@ -151,4 +174,3 @@ def _by_torch(collective, whole):
     total = whole.clone()
     dist.all_reduce(total)
     return total
-

@@ -1,8 +1,8 @@
 """Exercises graded by numbers and by the trace.
 
-    tv.exercise("mean_over_ranks")                  # shows the task
-    tv.check("mean_over_ranks", mean_over_ranks)    # runs it on real ranks and answers with a hint
-    tv.hint("mean_over_ranks")                      # concept, then principle, then answer
+tv.exercise("mean_over_ranks")                  # shows the task
+tv.check("mean_over_ranks", mean_over_ranks)    # runs it on real ranks and answers with a hint
+tv.hint("mean_over_ranks")                      # concept, then principle, then answer
 """
 
 from .catalogue import EXERCISES, find

@@ -42,9 +42,12 @@ class Evidence:
         for name in ("forward", "backward", "gradients"):
             errors = getattr(self, name)
             wrong = [f"{what} {error:.1e}" for what, error in errors.items() if error > WRONG]
-            lines.append(f"{name}: {len(wrong)} of {len(errors)} wrong"
-                         + (": " if wrong else "") + ", ".join(wrong[:3])
-                         + (", ..." if len(wrong) > 3 else ""))
+            lines.append(
+                f"{name}: {len(wrong)} of {len(errors)} wrong"
+                + (": " if wrong else "")
+                + ", ".join(wrong[:3])
+                + (", ..." if len(wrong) > 3 else "")
+            )
         lines.append("ledger: " + ("\n  ".join(self.ledger) or "as the formula says"))
         return "\n".join(lines)
 
@@ -55,11 +58,20 @@ def examine(broken, timeout=60):
     from ..runtime.launch import launch
 
     ranks = launch(_look, broken, world_size=broken.world_size, timeout=timeout, progress=False)
-    errors = [{name: max(found[kind][name] for found, *_ in ranks) for name in ranks[0][0][kind]}
-              for kind in ("forward", "backward", "gradients")]
+    errors = [
+        {name: max(found[kind][name] for found, *_ in ranks) for name in ranks[0][0][kind]}
+        for kind in ("forward", "backward", "gradients")
+    ]
     _, arrays, lines = ranks[0]
-    key = next(((kind, name) for kind, found in zip(("forward", "backward"), errors)
-                for name, error in found.items() if error > WRONG), None)
+    key = next(
+        (
+            (kind, name)
+            for kind, found in zip(("forward", "backward"), errors)
+            for name, error in found.items()
+            if error > WRONG
+        ),
+        None,
+    )
     return Evidence(broken.axes, *errors, lines, *(arrays[key] if key else (None, None)))
 
 
@@ -79,14 +91,23 @@ def _look(broken):
         if not gradients:
             ledger = recorder.trace.ledger()
         gradients.append(program.gradients())
-        seen.append({("forward", name): out for name, (_, out) in found.items()}
-                    | {("backward", name): x.grad for name, (x, _) in reversed(found.items())
-                       if x.grad is not None})
+        seen.append(
+            {("forward", name): out for name, (_, out) in found.items()}
+            | {
+                ("backward", name): x.grad
+                for name, (x, _) in reversed(found.items())
+                if x.grad is not None
+            }
+        )
     arrays = {key: tuple(part[key].detach().numpy() for part in seen) for key in seen[0]}
-    errors = {kind: {name: _error(*pair) for (of, name), pair in arrays.items() if of == kind}
-              for kind in ("forward", "backward")}
-    errors["gradients"] = {name: _error(part.numpy(), gradients[1][name].numpy())
-                           for name, part in gradients[0].items()}
+    errors = {
+        kind: {name: _error(*pair) for (of, name), pair in arrays.items() if of == kind}
+        for kind in ("forward", "backward")
+    }
+    errors["gradients"] = {
+        name: _error(part.numpy(), gradients[1][name].numpy())
+        for name, part in gradients[0].items()
+    }
     lines = ledger.diff(broken.healthy.ledger(WORKLOAD), ("run", "formula"))
     return errors, arrays, tuple(lines)
 
@@ -100,6 +121,7 @@ def _watch(program):
             if args[0].requires_grad:
                 args[0].retain_grad()
             found[name] = args[0], out
+
         return hook
 
     for name, module in program.module.named_modules():
@@ -116,13 +138,18 @@ def _error(got, want):
 
 # --- atp_bugs ---
 
+
 def _make_bugs(rng):
     from . import atp_zoo as zoo
 
     def variant(cause):
         layers = zoo.CAUSES[cause].layers
-        return zoo.seed(cause, layers[int(rng.integers(len(layers)))], int(rng.integers(2)),
-                        order=("column", "row")[int(rng.integers(2))])
+        return zoo.seed(
+            cause,
+            layers[int(rng.integers(len(layers)))],
+            int(rng.integers(2)),
+            order=("column", "row")[int(rng.integers(2))],
+        )
 
     return programs(rng, zoo.CAUSES, variant, examine)
 
@@ -132,13 +159,13 @@ SHOWS = {
     "q, k, v as blocks": "got has the numbers of want in another order of the features",
     "output not summed": "the ledger misses a sum in forward, of a whole activation",
     "gradient summed over the wrong axis": "the ledger has too much on one axis in backward, and "
-                                           "too little on the other",
+    "too little on the other",
     "gradient not summed": "the ledger misses a sum in backward, and nothing else",
     "statistics of own features": "the ledger misses sums of two numbers a token, both ways",
     "chunks in the wrong order": "the sequences of got are those of want, in another order",
     "copies not summed": "no layer is wrong in either direction, and the ledger has no sum in sync",
     "loss scaled twice": "forward and the ledger are right, and every gradient is a multiple of "
-                         "what it should be",
+    "what it should be",
 }
 
 
@@ -156,8 +183,12 @@ class Diagnosis(Formula):
     def judge(self, question, got):
         """What is wrong with a diagnosis, or None where it is right."""
         causes = question.known["causes"]
-        if not (isinstance(got, tuple) and not isinstance(got, NoAnswer) and len(got) == 2
-                and all(isinstance(part, str) for part in got)):
+        if not (
+            isinstance(got, tuple)
+            and not isinstance(got, NoAnswer)
+            and len(got) == 2
+            and all(isinstance(part, str) for part in got)
+        ):
             got = f"a {got.type}" if isinstance(got, NoAnswer) else repr(got)
             return f"for {question} you returned {got}, not (layer, cause), two strings."
         layer, cause = got
@@ -166,8 +197,10 @@ class Diagnosis(Formula):
         if cause not in causes:
             return f"for {question}: {cause!r} is none of the causes: {'; '.join(causes)}."
         if cause != question.answer[1]:
-            return (f"for {question}: the layer is right, but it is not {cause!r}: "
-                    f"{self.shows[question.answer[1]]}.")
+            return (
+                f"for {question}: the layer is right, but it is not {cause!r}: "
+                f"{self.shows[question.answer[1]]}."
+            )
         return None
 
 
@@ -175,13 +208,17 @@ def _not_there(question, layer):
     """Why the fault is not in ``layer``."""
     evidence, place = question.known["evidence"], question.answer[0]
     if layer not in evidence.forward and layer not in ("sync", "loss"):
-        return (f"there is no layer {layer!r}: use a name of evidence.forward, or \"sync\" or "
-                "\"loss\" where no layer is at fault.")
+        return (
+            f'there is no layer {layer!r}: use a name of evidence.forward, or "sync" or '
+            '"loss" where no layer is at fault.'
+        )
     if place in ("sync", "loss"):
-        return (f"{layer} is not at fault: "
-                + ("nothing is wrong in any layer, forward or backward. What comes after backward?"
-                   if place == "sync" else "forward is right, and in backward even the first layer "
-                   "already gets a wrong gradient. What comes before it?"))
+        return f"{layer} is not at fault: " + (
+            "nothing is wrong in any layer, forward or backward. What comes after backward?"
+            if place == "sync"
+            else "forward is right, and in backward even the first layer "
+            "already gets a wrong gradient. What comes before it?"
+        )
     return not_first(evidence, layer, place)
 
 
@@ -206,12 +243,12 @@ BUGS = Diagnosis(
     title="The bug zoo: where, and why?",
     notebook=NOTEBOOK,
     prompt=f"{CASES} programs train with ATP, and each has one fault. The `evidence` lays a step "
-           "beside the right one: `evidence.forward`, `.backward`, `.gradients` are {name: error} "
-           f"in the order of the step (an error above {WRONG} is no rounding), `.ledger` the lines "
-           "in which the ledger differs from the formula (each ends in what \"run has\" and "
-           "\"formula has\"), `.got` and `.want` rank 0's numbers where the first error is, with "
-           "the sequences (or tokens) first and the features last. Return (layer, cause): the name "
-           "of the layer, \"sync\" or \"loss\", and one of: " + "; ".join(SHOWS) + ".",
+    "beside the right one: `evidence.forward`, `.backward`, `.gradients` are {name: error} "
+    f"in the order of the step (an error above {WRONG} is no rounding), `.ledger` the lines "
+    'in which the ledger differs from the formula (each ends in what "run has" and '
+    '"formula has"), `.got` and `.want` rank 0\'s numbers where the first error is, with '
+    "the sequences (or tokens) first and the features last. Return (layer, cause): the name "
+    'of the layer, "sync" or "loss", and one of: ' + "; ".join(SHOWS) + ".",
     starter='''def atp_bugs(evidence):
     layer = max(evidence.forward, key=evidence.forward.get)  # the largest error?
     return layer, "bias before the sum"''',
@@ -224,11 +261,11 @@ BUGS = Diagnosis(
         "Forward wrong: ledger differs > statistics (norms) or output not summed; else all of `got "
         "- want` the same over the tokens > bias; `np.sort` of both along the features equal > q, "
         "k, v as blocks; else chunks. Backward wrong: ledger with two or more lines on two axes > "
-        "wrong axis; one line > not summed; none > loss scaled twice, at \"loss\". Else copies not "
-        "summed, at \"sync\".",
+        'wrong axis; one line > not summed; none > loss scaled twice, at "loss". Else copies not '
+        'summed, at "sync".',
     ),
     success="`tv.verify` and its ledger flag every one of them; the first wrong place "
-            "does the rest.",
+    "does the rest.",
     make=_make_bugs,
     needs=None,
     checks=(),

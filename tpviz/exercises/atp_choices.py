@@ -31,13 +31,17 @@ class Choice(Formula):
         got = chosen(times, got)
         if got not in times:  # what `ask` gives is hashable
             got = got.type if isinstance(got, NoAnswer) else repr(got)
-            return (f"for {question} your function returned {got}, which is not {self.kind}: one "
-                    f"of {', '.join(map(repr, times))}.")
+            return (
+                f"for {question} your function returned {got}, which is not {self.kind}: one "
+                f"of {', '.join(map(repr, times))}."
+            )
         if times[got] <= NEAR * min(times.values()):
             return None
         words = next(filter(None, (judge(question, got) for judge in self.checks)), "")
-        return (f"for {question}: {got!r} takes {show_seconds(times[got])} {self.unit}, "
-                f"{show_seconds(min(times.values()))} is possible. {words}")
+        return (
+            f"for {question}: {got!r} takes {show_seconds(times[got])} {self.unit}, "
+            f"{show_seconds(min(times.values()))} is possible. {words}"
+        )
 
 
 def chosen(choices, got):
@@ -47,14 +51,20 @@ def chosen(choices, got):
 
 # --- atp_mesh_for ---
 
+
 def _machines():
     """(cluster, what its links are like) of 8 devices each."""
     return (
         (clusters.nvlink_pairs(4, rings="single"), "only pairs of neighbours have fast links"),
-        (clusters.nvswitch_nodes(2, 4, nics=1), "four neighbours have fast links, and the two "
-                                                "nodes share one NIC each"),
-        (clusters.torus(2, 4), "a mesh whose d2 is the ring of 2, or whose d1 is the ring of 4, "
-                               "has links of its own for each axis"),
+        (
+            clusters.nvswitch_nodes(2, 4, nics=1),
+            "four neighbours have fast links, and the two nodes share one NIC each",
+        ),
+        (
+            clusters.torus(2, 4),
+            "a mesh whose d2 is the ring of 2, or whose d1 is the ring of 4, "
+            "has links of its own for each axis",
+        ),
     )
 
 
@@ -70,8 +80,10 @@ def mesh_times(cluster, workload):
     from ..schemes.atp import ATP
     from ..verbs.predict import predict
 
-    return {(*s.mesh, s.order): predict(s, workload, cluster).step_time
-            for s in ATP.meshes(workload, cluster.size)}
+    return {
+        (*s.mesh, s.order): predict(s, workload, cluster).step_time
+        for s in ATP.meshes(workload, cluster.size)
+    }
 
 
 def _make_mesh_for(rng):
@@ -98,8 +110,10 @@ def _mesh_wrong(question, got):
     wide = "d2" if strategy.order == "column" else "d1"
     load = "the heavy one, with three times the bytes," if worst == wide else "the light one"
     load = "the only one" if 1 in got[:2] else load
-    return (f"Its kernels wait most for {worst} ({show_seconds(exposed[worst])}): {load} in "
-            f"{strategy.order} order, and a rank gets {bandwidth / 1e9:.3g} GB/s on it.")
+    return (
+        f"Its kernels wait most for {worst} ({show_seconds(exposed[worst])}): {load} in "
+        f"{strategy.order} order, and a rank gets {bandwidth / 1e9:.3g} GB/s on it."
+    )
 
 
 MESH_FOR = Choice(
@@ -107,13 +121,13 @@ MESH_FOR = Choice(
     title="Choose the mesh for the machine",
     notebook=NOTEBOOK,
     prompt="Guess before you search: three machines of 8 devices, `cluster.name` "
-           "\"NVLink-pair PCIe box\", \"2 NVSwitch nodes, 1 NIC each\" and \"2 x 4 torus\" "
-           "(neighbouring ranks lie along its side of 2). For a given `cluster` and `workload` "
-           "return (d1, d2, order) of the ATP that takes least time. Write a guess for each, or a "
-           "function that works it out: each answer is timed on the cluster by `tv.predict`, and "
-           "within 1 % of the best is right.",
-    starter='''def atp_mesh_for(cluster, workload):
-    return 8, 1, "column"  # Megatron everywhere?''',
+    '"NVLink-pair PCIe box", "2 NVSwitch nodes, 1 NIC each" and "2 x 4 torus" '
+    "(neighbouring ranks lie along its side of 2). For a given `cluster` and `workload` "
+    "return (d1, d2, order) of the ATP that takes least time. Write a guess for each, or a "
+    "function that works it out: each answer is timed on the cluster by `tv.predict`, and "
+    "within 1 % of the best is right.",
+    starter="""def atp_mesh_for(cluster, workload):
+    return 8, 1, "column"  # Megatron everywhere?""",
     hints=(
         "One axis carries three times the bytes of the other: give it the fast links, and no more "
         "ranks than these reach.",
@@ -158,10 +172,14 @@ def _make_chunk_count(rng):
 
 def _count_wrong(question, got):
     if got < question.answer:
-        return ("More chunks are faster here: what is left of a layer's sum after its last GEMM is "
-                "one chunk's.")
-    return ("Fewer chunks are faster here: each sum pays its hops again, and a chunk's latency is "
-            "not worth what it hides.")
+        return (
+            "More chunks are faster here: what is left of a layer's sum after its last GEMM is "
+            "one chunk's."
+        )
+    return (
+        "Fewer chunks are faster here: each sum pays its hops again, and a chunk's latency is "
+        "not worth what it hides."
+    )
 
 
 CHUNK_COUNT = Choice(
@@ -169,11 +187,11 @@ CHUNK_COUNT = Choice(
     title="How many chunks hide the sums?",
     notebook=NOTEBOOK,
     prompt=f"Return the number of chunks, one of {COUNTS}, with which `tv.ATP(mesh=mesh, "
-           "chunks=c)` takes least time for a step of `workload` on `cluster`; within 1 % is "
-           "right. Ask `tv.predict(strategy, workload, cluster).step_time`, or reason with the "
-           "time of a GEMM, of a sum and of its hops.",
-    starter='''def atp_chunk_count(cluster, workload, mesh):
-    return 1''',
+    "chunks=c)` takes least time for a step of `workload` on `cluster`; within 1 % is "
+    "right. Ask `tv.predict(strategy, workload, cluster).step_time`, or reason with the "
+    "time of a GEMM, of a sum and of its hops.",
+    starter="""def atp_chunk_count(cluster, workload, mesh):
+    return 1""",
     hints=(
         "A chunk's sum runs during the next chunk's GEMM. What can never be hidden?",
         "With GEMM g, sum a, latency l: T(C) = max(g + a / C + l, g / C + a + C l). Where g is the "
@@ -182,8 +200,8 @@ CHUNK_COUNT = Choice(
         "cluster).step_time)`.",
     ),
     success="The model of the step takes a GEMM in parts as costing what it costs whole. On a real "
-            "device small GEMMs are slower, and slower still while a sum runs: fewer chunks than "
-            "this, in doubt.",
+    "device small GEMMs are slower, and slower still while a sum runs: fewer chunks than "
+    "this, in doubt.",
     make=_make_chunk_count,
     needs=None,
     checks=(_count_wrong,),

@@ -96,13 +96,15 @@ def _no_sum_forward(program, layer):
     """Forward keeps this rank's part of the output."""
     way = layer.way
     layer.forward = lambda x: Linear.apply(
-        x, layer.weight, layer.bias, way._replace(contract=_Nobody))
+        x, layer.weight, layer.bias, way._replace(contract=_Nobody)
+    )
 
 
 def _own_statistics(program, layer):
     """LayerNorm over the features that this rank has."""
     layer.forward = lambda x: F.layer_norm(
-        x, layer.weight.shape, layer.weight, layer.bias, layer.eps)
+        x, layer.weight.shape, layer.weight, layer.bias, layer.eps
+    )
 
 
 def _other_order(program, layer):
@@ -123,6 +125,7 @@ def _loss_scaled_twice(program, layer):
     def forward(batch):
         loss = plain(batch)
         return loss + (times - 1) * (loss - loss.detach())
+
     program.forward = forward
 
 
@@ -131,11 +134,13 @@ CAUSES = {
     "q, k, v as blocks": Fault(_blocks_of_q_k_v, ("attention.qkv",)),
     "output not summed": Fault(_no_sum_forward, ("mlp.down", "mlp.up", "attention.out")),
     "gradient summed over the wrong axis": Fault(
-        _other_axis, ("mlp.up", "mlp.down", "attention.qkv")),
+        _other_axis, ("mlp.up", "mlp.down", "attention.qkv")
+    ),
     "gradient not summed": Fault(_no_sum, ("attention.qkv", "mlp.up", "mlp.down")),
     "statistics of own features": Fault(_own_statistics, ("norm2", "norm1")),
     "chunks in the wrong order": Fault(
-        _other_order, ("attention.out", "mlp.down", "mlp.up", "attention.qkv"), chunks=2),
+        _other_order, ("attention.out", "mlp.down", "mlp.up", "attention.qkv"), chunks=2
+    ),
     "copies not summed": Fault(_copies_not_summed, ("sync",), sp=True),
     "loss scaled twice": Fault(_loss_scaled_twice, ("loss",)),
 }

@@ -34,8 +34,11 @@ class Attempt:
 
     def matches(self, guess):
         """Ranks whose output equals ``guess(expected)``: tells a wrong answer by its numbers."""
-        return [rank for rank, (got, want) in enumerate(zip(self.outputs, self.case.expected))
-                if _equal(got, guess(want))]
+        return [
+            rank
+            for rank, (got, want) in enumerate(zip(self.outputs, self.case.expected))
+            if _equal(got, guess(want))
+        ]
 
     @property
     def right(self):
@@ -67,5 +70,8 @@ def in_words(ledger):
 
 def _equal(got, want):
     """Same shape and numbers. Inputs are whole numbers, so only divisions round (by 1e-7)."""
-    return (isinstance(got, np.ndarray) and got.shape == want.shape
-            and np.allclose(got, want, rtol=1e-5, atol=1e-5))
+    return (
+        isinstance(got, np.ndarray)
+        and got.shape == want.shape
+        and np.allclose(got, want, rtol=1e-5, atol=1e-5)
+    )

@@ -19,10 +19,15 @@ from .formula import Formula, NoAnswer, Question, same
 
 def special(scheme, ranks, node):
     """The grid (x, y, z, data) of ``ranks`` that is the scheme; ``node``: ranks of a node."""
-    side = int(ranks ** 0.5)
-    return {"Megatron-LM": (ranks, 1, 1, 1), "FSDP": (1, 1, ranks, 1), "DDP": (1, 1, 1, ranks),
-            "HSDP": (1, 1, node, ranks // node), "2D": (side, side, 1, 1),
-            "Megatron-LM + DDP": (node, 1, 1, ranks // node)}[scheme]
+    side = int(ranks**0.5)
+    return {
+        "Megatron-LM": (ranks, 1, 1, 1),
+        "FSDP": (1, 1, ranks, 1),
+        "DDP": (1, 1, 1, ranks),
+        "HSDP": (1, 1, node, ranks // node),
+        "2D": (side, side, 1, 1),
+        "Megatron-LM + DDP": (node, 1, 1, ranks // node),
+    }[scheme]
 
 
 @lru_cache(maxsize=1)
@@ -40,9 +45,14 @@ def sent(grid):
 def _make_special(rng):
     questions = []
     for scheme in rng.permutation(list(WHY)).tolist():
-        sizes = [(ranks, node) for ranks in (8, 16) for node in (2, 4, 8)
-                 if ranks != node ** 2 and ranks > node  # a node is not as large as their number
-                 and (scheme != "2D" or ranks == 16)]
+        sizes = [
+            (ranks, node)
+            for ranks in (8, 16)
+            for node in (2, 4, 8)
+            if ranks != node**2
+            and ranks > node  # a node is not as large as their number
+            and (scheme != "2D" or ranks == 16)
+        ]
         ranks, node = sizes[int(rng.integers(len(sizes)))]
         asked = {"scheme": scheme, "ranks": ranks, "node": node}
         words = f"{scheme} on {ranks} ranks, {node} a node"
@@ -69,9 +79,11 @@ def _special_wrong(question, got):
         return f"for {question}: the grid {got} does not have {ranks} ranks."
     if scheme == "Megatron-LM" and same(got, (1, ranks, 1, 1)):
         mine, want = (sent(grid).total()[2] for grid in (got, question.answer))
-        return (f"for {question}: with y alone every first layer has a sum forward, of 3 h and 4 h "
-                f"features: {mine / want:.2g} times the bytes. Megatron-LM cuts the outputs of "
-                "first layers.")
+        return (
+            f"for {question}: with y alone every first layer has a sum forward, of 3 h and 4 h "
+            f"features: {mine / want:.2g} times the bytes. Megatron-LM cuts the outputs of "
+            "first layers."
+        )
     words = f"for {question}: {WHY[scheme]}"
     try:
         return f"{words} A step on your grid sends {_words(sent(got))}."
@@ -92,13 +104,13 @@ SPECIAL = Formula(
     title="Which grid is which scheme?",
     notebook=NOTEBOOK,
     prompt="AxoNN's grid has many schemes at its edges. Return the grid (x, y, z, data) of `ranks` "
-           "ranks, `node` of them in each node, that splits the model as `scheme` does: "
-           "\"Megatron-LM\" (1D tensor parallelism), \"FSDP\" (all weights in pieces), \"HSDP\" "
-           "(pieces within a node, copies between nodes), \"DDP\", \"2D\" (a square of tensor "
-           "parallelism), \"Megatron-LM + DDP\" (tensor parallelism within a node).",
-    starter='''def axonn_special(scheme, ranks, node):
+    "ranks, `node` of them in each node, that splits the model as `scheme` does: "
+    '"Megatron-LM" (1D tensor parallelism), "FSDP" (all weights in pieces), "HSDP" '
+    '(pieces within a node, copies between nodes), "DDP", "2D" (a square of tensor '
+    'parallelism), "Megatron-LM + DDP" (tensor parallelism within a node).',
+    starter="""def axonn_special(scheme, ranks, node):
     return {"DDP": (1, 1, 1, ranks), "FSDP": (1, 1, node, ranks // node)}.get(
-        scheme, (ranks, 1, 1, 1))''',
+        scheme, (ranks, 1, 1, 1))""",
     hints=(
         "x and y cut features, z cuts a block into pieces and the batch, data only the batch.",
         "Ask of each scheme: are weights gathered (z)? Are whole models copied (data)? Are "
@@ -126,15 +138,22 @@ def grid_times(cluster, workload, least=LEAST):
     from ..schemes.axonn.model import fitting
 
     grids = fitting(AxoNN.space(workload, cluster.size), workload)
-    return {tuple(getattr(s, axis) for axis in GRID): s.communication(workload, cluster)
-            for s in grids if s.x * s.y * s.z >= least}
+    return {
+        tuple(getattr(s, axis) for axis in GRID): s.communication(workload, cluster)
+        for s in grids
+        if s.x * s.y * s.z >= least
+    }
 
 
 def _make_grid_for(rng):
     from ..schemes.axonn.models import paper_models
 
-    cases = ((clusters.perlmutter(8), 4), (clusters.perlmutter(8), 1024), (clusters.frontier(8), 8),
-             (clusters.frontier(8), 512))
+    cases = (
+        (clusters.perlmutter(8), 4),
+        (clusters.perlmutter(8), 1024),
+        (clusters.frontier(8), 8),
+        (clusters.frontier(8), 512),
+    )
     questions = []
     for number in rng.permutation(len(cases)).tolist():
         cluster, batch = cases[number]
@@ -154,9 +173,11 @@ class GridChoice(Choice):
         """What is wrong with a grid, or None where its time is near the least."""
         if got in question.known or isinstance(got, NoAnswer) or not isinstance(got, tuple):
             return super().judge(question, got)
-        return (f"for {question}: {got} is none of the {len(question.known)} grids (x, y, z, data) "
-                f"of {question.arguments['cluster'].size} ranks with x y z >= {LEAST} whose sizes "
-                f"divide, such as {next(iter(question.known))}; the batch must divide by z data.")
+        return (
+            f"for {question}: {got} is none of the {len(question.known)} grids (x, y, z, data) "
+            f"of {question.arguments['cluster'].size} ranks with x y z >= {LEAST} whose sizes "
+            f"divide, such as {next(iter(question.known))}; the batch must divide by z data."
+        )
 
 
 def _grid_wrong(question, got):
@@ -166,10 +187,16 @@ def _grid_wrong(question, got):
     cluster, w, _ = question.arguments.values()
     by_axis = seconds_by_axis(strategy_of(got), w, of_cluster(cluster, cluster.size))
     axis = max(by_axis, key=by_axis.get)
-    what = {"x": "activations", "y": "activations", "z": "weights and gradients",
-            "data": "gradients"}[axis]
-    return (f"{show_seconds(by_axis[axis])} of it go over {axis}, for {what}. What grows with the "
-            f"batch, and what does not? Here it is {w.batch} sequences.")
+    what = {
+        "x": "activations",
+        "y": "activations",
+        "z": "weights and gradients",
+        "data": "gradients",
+    }[axis]
+    return (
+        f"{show_seconds(by_axis[axis])} of it go over {axis}, for {what}. What grows with the "
+        f"batch, and what does not? Here it is {w.batch} sequences."
+    )
 
 
 GRID_FOR = GridChoice(
@@ -177,12 +204,12 @@ GRID_FOR = GridChoice(
     title="The best grid for a small batch and a large one",
     notebook=NOTEBOOK,
     prompt="A model of 20B parameters, on 32 devices of Perlmutter or 64 of Frontier, with a batch "
-           "for fine-tuning or one for pretraining. Return the grid (x, y, z, data) of all devices "
-           "with the least time of communication by the papers' model as we read it, "
-           "`tv.AxoNN(...).communication(workload, cluster)`; x y z must be at least `least` (the "
-           "memory of a device), and sizes must divide: batch by z data. Within 1 % is right.",
-    starter='''def axonn_grid_for(cluster, workload, least):
-    return 4, 1, cluster.size // 4, 1  # tensor parallelism in a node, the rest in pieces?''',
+    "for fine-tuning or one for pretraining. Return the grid (x, y, z, data) of all devices "
+    "with the least time of communication by the papers' model as we read it, "
+    "`tv.AxoNN(...).communication(workload, cluster)`; x y z must be at least `least` (the "
+    "memory of a device), and sizes must divide: batch by z data. Within 1 % is right.",
+    starter="""def axonn_grid_for(cluster, workload, least):
+    return 4, 1, cluster.size // 4, 1  # tensor parallelism in a node, the rest in pieces?""",
     hints=(
         "x and y move activations, which grow with the tokens; z and data move weights, which do "
         "not.",
@@ -193,7 +220,7 @@ GRID_FOR = GridChoice(
         "cluster)`.",
     ),
     success="The model knows no latency and hides nothing, and large batches find z and data "
-            "nearly alike: so the authors run the first few of its list.",
+    "nearly alike: so the authors run the first few of its list.",
     make=_make_grid_for,
     needs=None,
     checks=(_grid_wrong,),

@@ -64,7 +64,8 @@ def seed(cause, layer=None, block=0, grid=None):
 def _own_statistics(program, layer):
     """LayerNorm over the features that this rank has."""
     layer.forward = lambda x: F.layer_norm(
-        x, layer.weight.shape, layer.weight, layer.bias, layer.eps)
+        x, layer.weight.shape, layer.weight, layer.bias, layer.eps
+    )
 
 
 def _not_exchanged(program, layer):
@@ -80,14 +81,16 @@ def _other_block(program, layer):
     other = program.module.blocks[1 - int(block)].get_submodule(of_block).pieces
     plain = program.depth.whole
     program.depth.whole = lambda weight, phase: plain(
-        other if weight is layer.pieces else weight, phase)
+        other if weight is layer.pieces else weight, phase
+    )
 
 
 def _bias_in_pieces(program, layer):
     """The bias is left out of the sum over z, as if it were in pieces like the weight."""
     plain, bias = program.sum_gradients, layer.bias
     program.sum_gradients = lambda axis, parameters: plain(
-        axis, [p for p in parameters if axis != "z" or p is not bias])
+        axis, [p for p in parameters if axis != "z" or p is not bias]
+    )
 
 
 def _bias_twice(program, layer):
@@ -98,6 +101,7 @@ def _bias_twice(program, layer):
         plain(axis, parameters)
         if axis == "z":
             plain(axis, [layer.bias])
+
     program.sum_gradients = twice
 
 
@@ -105,7 +109,8 @@ def _scattered(program, layer, change):
     """The layer's scattered gradients are what ``change`` (gradient, plain) makes of them."""
     plain = program.depth.scatter
     program.depth.scatter = lambda weight, grad: (
-        change(grad, plain) if weight is layer.pieces else plain(weight, grad))
+        change(grad, plain) if weight is layer.pieces else plain(weight, grad)
+    )
 
 
 def _divided(program, layer):
@@ -124,6 +129,7 @@ def _not_waited(program, layer):
     def change(grad, plain):
         under_way.append(scatter_first(grad.flatten(), depth.group))
         return torch.zeros_like(layer.pieces.shard)
+
     _scattered(program, layer, change)
 
 
@@ -136,6 +142,7 @@ def _overwritten(program, layer):
             if weight is layer.pieces:
                 weight.shard.grad = None
         plain()
+
     depth.collect = collect
 
 
@@ -169,6 +176,7 @@ def _copies_counted(program, _):
         groups = [program.mesh.get_group(axis) for axis in GRID]
         program.norm = norm_of(gradients, [1] * len(gradients), groups)
         shrink(gradients, program.norm, program.strategy.clip)
+
     program._clip = clip
 
 
@@ -180,6 +188,7 @@ def _order_of_modules(program, _):
     def begin():
         plain()
         depth.order = [(weight, phase) for phase in ("forward", "backward") for weight in pieces]
+
     depth.begin = begin
 
 

@@ -12,11 +12,15 @@ from .attempt import in_words
 def same_groups(attempt):
     """All ranks made as many groups."""
     if len(set(attempt.groups)) > 1:
-        made = [f"{_ranks(np.flatnonzero(np.equal(attempt.groups, number)).tolist())} made {number}"
-                for number in sorted(set(attempt.groups))]
-        return (f"in one call {', '.join(made)} groups. Every rank must call `dist.new_group` for "
-                "every group, whether it is a member of it or not: who leaves one out gives the "
-                "next group another name, and there ranks wait for each other without end.")
+        made = [
+            f"{_ranks(np.flatnonzero(np.equal(attempt.groups, number)).tolist())} made {number}"
+            for number in sorted(set(attempt.groups))
+        ]
+        return (
+            f"in one call {', '.join(made)} groups. Every rank must call `dist.new_group` for "
+            "every group, whether it is a member of it or not: who leaves one out gives the "
+            "next group another name, and there ranks wait for each other without end."
+        )
 
 
 def returns_tensors(attempt):
@@ -24,16 +28,19 @@ def returns_tensors(attempt):
     for rank, got in enumerate(attempt.outputs):
         if not isinstance(got, np.ndarray):
             paths = " Does every path of your function end in `return`?"
-            return (f"rank {rank} returned {got}, not a tensor of numbers."
-                    + paths * (got == "NoneType"))
+            return f"rank {rank} returned {got}, not a tensor of numbers." + paths * (
+                got == "NoneType"
+            )
 
 
 def waits_for_all(attempt):
     """No collective was left unfinished."""
     if attempt.unwaited:
-        return (f"you started {' and '.join(attempt.unwaited)} without waiting for the end, so the "
-                "result may or may not be there. With `async_op=True` you get a handle: call its "
-                "`.wait()` before you use the data.")
+        return (
+            f"you started {' and '.join(attempt.unwaited)} without waiting for the end, so the "
+            "result may or may not be there. With `async_op=True` you get a handle: call its "
+            "`.wait()` before you use the data."
+        )
 
 
 def right_shape(attempt):
@@ -51,8 +58,10 @@ def right_numbers(attempt):
         return None
     got, want = attempt.outputs[wrong[0]], attempt.case.expected[wrong[0]]
     at = tuple(int(i) for i in np.argwhere(~np.isclose(got, want, rtol=1e-5, atol=1e-5))[0])
-    words = (f"On rank {wrong[0]}, element {list(at)} is {got[at]:g}; one process computes "
-             f"{want[at]:g}. You used {attempt}.")
+    words = (
+        f"On rank {wrong[0]}, element {list(at)} is {got[at]:g}; one process computes "
+        f"{want[at]:g}. You used {attempt}."
+    )
     if right:
         return f"{_are(right)} right, but {_are(wrong)} not. {words}"
     return f"{_alike(attempt)}. {words}"
@@ -60,12 +69,13 @@ def right_numbers(attempt):
 
 def _alike(attempt):
     """What wrong numbers on all ranks have in common with the right ones."""
-    for times in sorted({2, *attempt.axes.values(), attempt.size, attempt.size ** 2} - {1}):
+    for times in sorted({2, *attempt.axes.values(), attempt.size, attempt.size**2} - {1}):
         for factor, how in ((times, f"{times} times"), (1 / times, f"1/{times} of")):
             if attempt.equals(lambda rank, by=factor: by * attempt.case.expected[rank]):
                 return f"every number is {how} what it should be"
-    if attempt.equals(lambda rank: _in_order_of(attempt.outputs[rank],
-                                                attempt.case.expected[rank])):
+    if attempt.equals(
+        lambda rank: _in_order_of(attempt.outputs[rank], attempt.case.expected[rank])
+    ):
         return "the right numbers are all there, in another order"
     return "the numbers are wrong on every rank"
 
@@ -84,57 +94,85 @@ def right_axes(attempt):
         if row.axis not in needed:
             alike = {n.axis for n in attempt.needed if n.collective == row.collective}
             needed = alike or needed  # those that need this collective, if any does
-            where = ("all ranks (the default group)" if row.axis == "world" else
-                     f"axis {row.axis}" if row.axis in attempt.axes else row.axis)
+            where = (
+                "all ranks (the default group)"
+                if row.axis == "world"
+                else f"axis {row.axis}"
+                if row.axis in attempt.axes
+                else row.axis
+            )
             found = {r.axis for r in attempt.ledger if r.collective == row.collective}
-            words = (f"your {row.collective} ran on {where}, but only ranks along axis "
-                     f"{' and '.join(sorted(needed))} hold parts of the same result. ")
+            words = (
+                f"your {row.collective} ran on {where}, but only ranks along axis "
+                f"{' and '.join(sorted(needed))} hold parts of the same result. "
+            )
             if needed <= found:
-                return (f"{words}The one on {where} is too much: leave it out, and what divides "
-                        "its sum.")
-            return f"{words}Give it the group: `group=mesh.get_group(\"{sorted(needed)[0]}\")`."
+                return (
+                    f"{words}The one on {where} is too much: leave it out, and what divides "
+                    "its sum."
+                )
+            return f'{words}Give it the group: `group=mesh.get_group("{sorted(needed)[0]}")`.'
 
 
 def fewest_bytes(attempt):
     """No rank sent more bytes on the wire than the best known solution."""
     (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
     if sent > least:
-        return (f"the numbers are right, but each rank sent {sent / least:.2g}x the bytes needed: "
-                f"{sent:g} instead of {least:g}, with {attempt}.")
+        return (
+            f"the numbers are right, but each rank sent {sent / least:.2g}x the bytes needed: "
+            f"{sent:g} instead of {least:g}, with {attempt}."
+        )
 
 
 def fewest_collectives(attempt):
     """No more collectives than the best known solution."""
     (count, _, _), (least, _, _) = attempt.ledger.total(), attempt.needed.total()
     if count > least:
-        return (f"numbers and bytes are right, but you used {count} collectives ({attempt}) where "
-                f"{least} will do: each one makes every rank wait for the slowest.")
+        return (
+            f"numbers and bytes are right, but you used {count} collectives ({attempt}) where "
+            f"{least} will do: each one makes every rank wait for the slowest."
+        )
 
 
 def same_ledger(attempt):
     """Exactly the collectives and bytes of the best known solution, whatever their phase."""
-    mine, best = ({row[:2]: (row.count, row.wire_bytes) for row in led}
-                  for led in (attempt.ledger, attempt.needed))
+    mine, best = (
+        {row[:2]: (row.count, row.wire_bytes) for row in led}
+        for led in (attempt.ledger, attempt.needed)
+    )
     if mine != best:
         shown, asked = str(attempt), in_words(attempt.needed)
         if shown == asked:
-            shown, asked = (f"{words}, {ledger.total()[2]:g} bytes sent per rank" for words, ledger
-                            in ((shown, attempt.ledger), (asked, attempt.needed)))
-        return (f"the numbers are right, but the trace shows {shown}, "
-                f"and this exercise asks for {asked}.")
+            shown, asked = (
+                f"{words}, {ledger.total()[2]:g} bytes sent per rank"
+                for words, ledger in ((shown, attempt.ledger), (asked, attempt.needed))
+            )
+        return (
+            f"the numbers are right, but the trace shows {shown}, "
+            f"and this exercise asks for {asked}."
+        )
 
 
 def own_share_of_work(attempt):
     """No rank multiplied more than its share."""
     share = attempt.case.flops
     if share is not None and attempt.flops > share:
-        return (f"the numbers are right, but each rank did {attempt.flops / share:.2g}x its share "
-                f"of the multiplications: {attempt.flops} FLOPs instead of {share}.")
+        return (
+            f"the numbers are right, but each rank did {attempt.flops / share:.2g}x its share "
+            f"of the multiplications: {attempt.flops} FLOPs instead of {share}."
+        )
 
 
 FIRST = (same_groups, returns_tensors, waits_for_all)
-GENERAL = (right_axes, right_shape, right_numbers, fewest_bytes, fewest_collectives,
-           own_share_of_work, same_ledger)
+GENERAL = (
+    right_axes,
+    right_shape,
+    right_numbers,
+    fewest_bytes,
+    fewest_collectives,
+    own_share_of_work,
+    same_ledger,
+)
 
 
 def _ranks(ranks):

@@ -52,8 +52,13 @@ class Formula(Exercise):
         if problem is None and same(got, question.answer):
             return None
         judges = (judge(question, got) for judge in self.checks if problem is None)
-        return problem or next(filter(None, judges), None) or (
-            f"for {question} the answer is {_show(question.answer)}; you returned {_show(got)}.")
+        return (
+            problem
+            or next(filter(None, judges), None)
+            or (
+                f"for {question} the answer is {_show(question.answer)}; you returned {_show(got)}."
+            )
+        )
 
     def praise(self, answers):
         """What a learner whose answers are all right is told."""
@@ -70,18 +75,26 @@ def same(got, want):
 
 
 def _wrong_type(question, got):
-    kinds = {tuple: f"a tuple of {len(question.answer)} numbers" if isinstance(
-        question.answer, tuple) else "", str: "a name (a string)"}
+    kinds = {
+        tuple: f"a tuple of {len(question.answer)} numbers"
+        if isinstance(question.answer, tuple)
+        else "",
+        str: "a name (a string)",
+    }
     want = kinds.get(type(question.answer), "a number")
     kind = type(question.answer) if type(question.answer) in kinds else (int, float)
     if isinstance(got, NoAnswer) or not isinstance(got, kind):
         name = got.type if isinstance(got, NoAnswer) else type(got).__name__
-        return (f"for {question} your function returned {name}, not {want}. "
-                "Does every path of your function end in `return`?")
+        return (
+            f"for {question} your function returned {name}, not {want}. "
+            "Does every path of your function end in `return`?"
+        )
     if isinstance(got, tuple) and not all(isinstance(part, (int, float)) for part in got):
         return f"for {question} your function returned {_show(got)}, not {want}."
-    if not all(isinstance(part, str) or abs(part) <= float_info.max
-               for part in (got if isinstance(got, tuple) else (got,))):
+    if not all(
+        isinstance(part, str) or abs(part) <= float_info.max
+        for part in (got if isinstance(got, tuple) else (got,))
+    ):
         return f"for {question} your function returned {got!r}, but every number is to be finite."
     return None
 

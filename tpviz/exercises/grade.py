@@ -57,19 +57,27 @@ class Result:
         if self.passed:
             return ""
         case = "" if self.case is None else " `result.case` has what went wrong."
-        return (f"The same inputs first: `result = tv.check(\"{self.name}\", {self.name}, "
-                f"seed={self.seed})`.{case}")
+        return (
+            f'The same inputs first: `result = tv.check("{self.name}", {self.name}, '
+            f"seed={self.seed})`.{case}"
+        )
 
     def _repr_html_(self):
         colour = "#009E73" if self.passed else "#D55E00"
-        ledger = ("<p>One call, seen from the busiest rank:</p>" + self.ledger._repr_html_()
-                  if self.ledger else "")
+        ledger = (
+            "<p>One call, seen from the busiest rank:</p>" + self.ledger._repr_html_()
+            if self.ledger
+            else ""
+        )
         words, _, details = self.message.partition("\n")
         details = details and f"<pre>{escape(details.strip())}</pre>"
         style = f"border-left: 4px solid {colour}; padding-left: 1em"
-        return (f"<div class='tpviz-result' style='{style}'><b>{escape(self._headline)}</b>"
-                f"<p>{escape(words)}</p>{details}{ledger}"
-                + (self._again and f"<p>{escape(self._again)}</p>") + "</div>")
+        return (
+            f"<div class='tpviz-result' style='{style}'><b>{escape(self._headline)}</b>"
+            f"<p>{escape(words)}</p>{details}{ledger}"
+            + (self._again and f"<p>{escape(self._again)}</p>")
+            + "</div>"
+        )
 
 
 def check(name, fn, timeout=10, seed=None):
@@ -81,8 +89,10 @@ def check(name, fn, timeout=10, seed=None):
     """
     exercise = find(name)
     if not callable(fn):
-        raise ValueError(f"check({name!r}, fn) needs the function itself, without calling it; "
-                         f"got a {type(fn).__name__}")
+        raise ValueError(
+            f"check({name!r}, fn) needs the function itself, without calling it; "
+            f"got a {type(fn).__name__}"
+        )
     grade = _on_questions if isinstance(exercise, Formula) else _on_all_worlds
     result = None if seed is None else grade(exercise, fn, timeout, whole_number("seed", seed, 0))
     return grade(exercise, fn, timeout, _fresh()) if result is None or result.passed else result
@@ -164,17 +174,21 @@ def _world(axes):
 def _praise(exercise, attempt):
     _, _, sent = attempt.ledger.total()
     worlds = " and ".join(_world(axes) for axes in exercise.worlds)
-    return (f"Right on {CASES} random inputs on {worlds}, and with the fewest bytes: {attempt}, "
-            f"{sent:g} bytes sent per rank in the first call. {exercise.success}")
+    return (
+        f"Right on {CASES} random inputs on {worlds}, and with the fewest bytes: {attempt}, "
+        f"{sent:g} bytes sent per rank in the first call. {exercise.success}"
+    )
 
 
 def _explain(error):
     """What went wrong inside the ranks, for the person who wrote the function."""
     if isinstance(error, RankTimeoutError):
-        return ("your function did not come to its end, so the ranks were stopped. A collective "
-                "ends only when every rank of its group calls it, in the same order; and every "
-                "rank makes the same groups, those it is no member of as well."
-                + listed(error.states, "What each rank was doing"))
+        return (
+            "your function did not come to its end, so the ranks were stopped. A collective "
+            "ends only when every rank of its group calls it, in the same order; and every "
+            "rank makes the same groups, those it is no member of as well."
+            + listed(error.states, "What each rank was doing")
+        )
     if not error.traceback:
         return str(error)
     return f"rank {error.rank} raised an error:\n{_own_frames(error.traceback)}"

@@ -25,8 +25,9 @@ class Guess(ipywidgets.VBox):
     def __init__(self, question, unit=""):
         self.question, self.unit, self.value = question, unit, None
         self._lock, self._heard = threading.Lock(), []
-        self._field = ipywidgets.Text(placeholder="a number", description="my guess",
-                                      tooltip=f"{question} ({unit})")
+        self._field = ipywidgets.Text(
+            placeholder="a number", description="my guess", tooltip=f"{question} ({unit})"
+        )
         self._button = ipywidgets.Button(description="Commit", tooltip="fix this guess")
         self._note = ipywidgets.HTML(escape(unit), layout={"flex": "1 0 auto"})
         self._button.on_click(lambda _: self._click())
@@ -89,8 +90,12 @@ class Reveal:
         formula = " = ".join(part for part in (self.formula, value) if part)
         simulated = "" if self.simulated is None else _number(self.simulated, self.unit)
         measured = "" if self.measured is None else _number(self.measured, self.unit)
-        cells = [("your guess", guess), ("formula", formula), ("simulated", simulated),
-                 (self.badge, measured)]
+        cells = [
+            ("your guess", guess),
+            ("formula", formula),
+            ("simulated", simulated),
+            (self.badge, measured),
+        ]
         return [cell for cell in cells if cell[1]]
 
     @property
@@ -113,8 +118,10 @@ class Reveal:
     def _repr_html_(self):
         heads = "".join(f"<th>{escape(head)}</th>" for head, _ in self.cells())
         texts = "".join(f"<td>{escape(text)}</td>" for _, text in self.cells())
-        return (f"<table class='tpviz-reveal'><tr>{heads}</tr><tr>{texts}</tr></table>"
-                f"<p>{escape(self.verdict)}</p>")
+        return (
+            f"<table class='tpviz-reveal'><tr>{heads}</tr><tr>{texts}</tr></table>"
+            f"<p>{escape(self.verdict)}</p>"
+        )
 
 
 def _parse(value):

@@ -97,13 +97,22 @@ def _make_cuts(rng):
     start, length = int(rng.integers(0, 3)), int(rng.integers(6, 9))
     stop = int(rng.integers(start + 2, length))
     asked = ((with_skip, start, stop, length), (transformer,), (two_streams,))
-    words = (f"a chain with a skip from layer {start} to {stop}", "a transformer layer",
-             "two streams")
+    words = (
+        f"a chain with a skip from layer {start} to {stop}",
+        "a transformer layer",
+        "two streams",
+    )
     questions = []
     for what, called in zip(asked, words):
         operations, crosses, legal = graph_of(*what)
-        questions.append(Question({"operations": operations}, tuple(sorted(legal)), called,
-                                  {"crosses": crosses, "legal": legal}))
+        questions.append(
+            Question(
+                {"operations": operations},
+                tuple(sorted(legal)),
+                called,
+                {"crosses": crosses, "legal": legal},
+            )
+        )
     return questions
 
 
@@ -114,8 +123,9 @@ class Cuts(Formula):
     def judge(self, question, got):
         """What is wrong with some cuts, or None."""
         crosses, legal = question.known["crosses"], question.known["legal"]
-        if isinstance(got, NoAnswer) or not (isinstance(got, tuple)
-                                             and all(isinstance(name, str) for name in got)):
+        if isinstance(got, NoAnswer) or not (
+            isinstance(got, tuple) and all(isinstance(name, str) for name in got)
+        ):
             return f"for {question} your function returned {got!r}, not a list of names."
         last = question.arguments["operations"][-1][0]
         for name in got:
@@ -125,13 +135,16 @@ class Cuts(Formula):
                 return f"for {question}: no operation is called {name!r}."
             if name not in legal:
                 made = [f"{n}, used by {_user(question, n, name)}" for n in crosses[name]]
-                return (f"for {question}: behind {name} {len(made)} tensors cross: "
-                        f"{'; '.join(made)}.")
+                return (
+                    f"for {question}: behind {name} {len(made)} tensors cross: {'; '.join(made)}."
+                )
         missing = [name for name in crosses if name in legal and name not in got]
         if missing:
             [crossing] = crosses[missing[0]]
-            return (f"for {question}: a cut behind {missing[0]} is missing. There only {crossing} "
-                    "crosses.")
+            return (
+                f"for {question}: a cut behind {missing[0]} is missing. There only {crossing} "
+                "crosses."
+            )
         return None
 
 
@@ -147,14 +160,14 @@ CUTS = Cuts(
     title="Where may the graph be cut?",
     notebook=NOTEBOOK,
     prompt="The partitioner traces a model to a list of operations, and cuts it only where a "
-           "single tensor crosses. `operations` is such a list, (name, takes) in the order they "
-           "run; takes are the names of the operations whose results it uses (a name that is none "
-           "of them is an input of the model, which each stage can load itself). Return the names "
-           "of all operations right behind which a cut is legal: one result of those before is "
-           "used by those after. You are asked for three traced modules: a chain with a skip, a "
-           "transformer layer, and two streams.",
-    starter='''def merak_cuts(operations):
-    return [name for name, takes in operations[:-1]]  # everywhere?''',
+    "single tensor crosses. `operations` is such a list, (name, takes) in the order they "
+    "run; takes are the names of the operations whose results it uses (a name that is none "
+    "of them is an input of the model, which each stage can load itself). Return the names "
+    "of all operations right behind which a cut is legal: one result of those before is "
+    "used by those after. You are asked for three traced modules: a chain with a skip, a "
+    "transformer layer, and two streams.",
+    starter="""def merak_cuts(operations):
+    return [name for name, takes in operations[:-1]]  # everywhere?""",
     hints=(
         "Draw the list as a line, with an arc from each result to its last use. How many arcs pass "
         "over a place?",
@@ -165,7 +178,7 @@ CUTS = Cuts(
         "with one.",
     ),
     success="In a transformer these are the places behind each residual add: as many stages as you "
-            "like, and one hidden state over each cut, without a rule for any model.",
+    "like, and one hidden state over each cut, without a rule for any model.",
     make=_make_cuts,
     needs=None,
     checks=(),

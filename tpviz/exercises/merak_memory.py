@@ -49,17 +49,25 @@ def _keep_wrong(question, got):
     name, p, layers, keep = question.arguments.values()
     words, corrected = f"for {question}: ", name == SCP
     if corrected and same(got, by_rule(p, layers, keep, False)):
-        return (f"{words}stage {p - 2} is wrong. Under the shifted critical path it has as many "
-                f"microbatches in flight as stage {p - 3}, so it can keep no larger part.")
+        return (
+            f"{words}stage {p - 2} is wrong. Under the shifted critical path it has as many "
+            f"microbatches in flight as stage {p - 3}, so it can keep no larger part."
+        )
     if not corrected and same(got, by_rule(p, layers, keep)):
-        return (f"{words}stage {p - 2} is wrong. It has one microbatch more in flight under the "
-                "shifted critical path alone; this is 1F1B.")
+        return (
+            f"{words}stage {p - 2} is wrong. It has one microbatch more in flight under the "
+            "shifted critical path alone; this is 1F1B."
+        )
     if same(got, by_rule(p, layers, keep, False, lambda s: keep)):
-        return (f"{words}every stage keeps the same part, though later ones have fewer "
-                "microbatches in flight, and room for more.")
+        return (
+            f"{words}every stage keeps the same part, though later ones have fewer "
+            "microbatches in flight, and room for more."
+        )
     if same(got, by_rule(p, layers, keep, corrected, lambda s: keep * p / (p - s))):
-        return (f"{words}the microbatch that goes backward is all there on every stage. Those that "
-                "share the room are the others: p - 1 - s of them, not p - s.")
+        return (
+            f"{words}the microbatch that goes backward is all there on every stage. Those that "
+            "share the room are the others: p - 1 - s of them, not p - s."
+        )
     for counted, how in ((ceil, "up"), (round, "to the nearest")):
         if same(got, by_rule(p, layers, keep, corrected, counted=counted)):
             return f"{words}you rounded {how}; the released code rounds down what it recomputes."
@@ -74,25 +82,25 @@ KEEP = Formula(
     title="Which layers does each stage recompute?",
     notebook=NOTEBOOK,
     prompt="Stage-aware recomputation: stage 0 keeps the activations of a part `keep` of its "
-           "layers, and recomputes the others. Later stages have fewer microbatches in flight. "
-           "While one of n_s microbatches goes backward, the n_s - 1 others hold their part k_s: "
-           "(n_s - 1) k_s is to be the same on all stages but the last, which keeps all (k = 1). "
-           "No k is above 1. Under 1F1B n_s = p - s; under the shifted critical path stage p-2 has "
-           "as many in flight as p-3, and gets the same k (if there is a p-3). Return how many of "
-           "its `layers` each of the `p` stages recomputes, p numbers, rounded down; `name` is "
-           f"\"1f1b\" or \"{SCP}\".",
-    starter='''def merak_keep(name, p, layers, keep):
-    return [int(layers * (1 - keep)) for stage in range(p)]  # the same part everywhere?''',
+    "layers, and recomputes the others. Later stages have fewer microbatches in flight. "
+    "While one of n_s microbatches goes backward, the n_s - 1 others hold their part k_s: "
+    "(n_s - 1) k_s is to be the same on all stages but the last, which keeps all (k = 1). "
+    "No k is above 1. Under 1F1B n_s = p - s; under the shifted critical path stage p-2 has "
+    "as many in flight as p-3, and gets the same k (if there is a p-3). Return how many of "
+    "its `layers` each of the `p` stages recomputes, p numbers, rounded down; `name` is "
+    f'"1f1b" or "{SCP}".',
+    starter="""def merak_keep(name, p, layers, keep):
+    return [int(layers * (1 - keep)) for stage in range(p)]  # the same part everywhere?""",
     hints=(
         "Find n_s of each stage first. Which k makes (n_s - 1) k the same as on stage 0?",
         "k_s = keep (p - 1) / (p - 1 - s), at most 1. The last stage keeps everything; under the "
         "shifted critical path k of p-2 is that of p-3.",
         "`k = [min(1, keep * (p - 1) / (p - 1 - s)) for s in range(p - 1)] + [1]`, `if name != "
-        "\"1f1b\" and p > 2: k[p - 2] = k[p - 3]`, `return [int(layers * (1 - x) + 1e-9) for x in "
+        '"1f1b" and p > 2: k[p - 2] = k[p - 3]`, `return [int(layers * (1 - x) + 1e-9) for x in '
         "k]`.",
     ),
     success="What the released code chooses by hand, k of stage 0, can be computed: as much as the "
-            "memory of stage 0 allows.",
+    "memory of stage 0 allows.",
     make=_make_keep,
     needs=None,
     checks=(_keep_wrong,),
@@ -106,8 +114,9 @@ def peak(name, p, m, s, whole, inputs, keep):
     """Bytes at the peak, from what the clock says is held when."""
     line = timeline(schedule(name, p, m))
     checkpointed = keep * whole + (1 - keep) * inputs
-    return max(full * (whole + (1 - keep) * inputs) + kept * checkpointed
-               for _, full, kept in line.held(s))
+    return max(
+        full * (whole + (1 - keep) * inputs) + kept * checkpointed for _, full, kept in line.held(s)
+    )
 
 
 def _make_memory(rng):
@@ -115,8 +124,12 @@ def _make_memory(rng):
     for name, p, m, s in (("1f1b", 4, 8, 0), ("1f1b", 6, 4, 1), (SCP, 4, 8, 2), (SCP, 6, 12, 3)):
         whole, inputs = 100 * int(rng.integers(20, 90)), 10 * int(rng.integers(5, 30))
         keep = int(rng.integers(1, 8)) / 8
-        asked = dict(zip(("name", "p", "m", "s", "whole", "inputs", "keep"),
-                         (name, p, m, s, whole, inputs, keep)))
+        asked = dict(
+            zip(
+                ("name", "p", "m", "s", "whole", "inputs", "keep"),
+                (name, p, m, s, whole, inputs, keep),
+            )
+        )
         questions.append(Question(asked, peak(*asked.values())))
     return questions
 
@@ -127,24 +140,35 @@ def _memory_wrong(question, got):
 
     def by(n, backward=1.0, ends=1.0, behind=0):
         """By the formula, with mistakes."""
-        return (whole * (backward + (n - 1) * keep) + ends * inputs * (n - behind))
+        return whole * (backward + (n - 1) * keep) + ends * inputs * (n - behind)
 
     words, drop = f"for {question}: ", 1 - keep
     if same(got, whole * n):
         return f"{words}that is without recomputation: all {n} microbatches whole."
     if same(got, by(n, keep, drop)):
-        return (f"{words}you have {n} microbatches as they are kept. When one goes backward, what "
-                "it recomputed is there too.")
+        return (
+            f"{words}you have {n} microbatches as they are kept. When one goes backward, what "
+            "it recomputed is there too."
+        )
     if same(got, by(n, 1.0, 0.0)):
         return f"{words}what is recomputed needs its input, which each microbatch holds."
     if same(got, by(n, 1.0, 1.0)):
-        return (f"{words}inputs are held of the recomputed part of the layers alone: "
-                f"{drop:g} of `inputs`.")
+        return (
+            f"{words}inputs are held of the recomputed part of the layers alone: "
+            f"{drop:g} of `inputs`."
+        )
     if same(got, by(n, 1.0, drop, behind=1)):
         return f"{words}the microbatch that goes backward holds its inputs as well."
-    for other, why in ((n - 1, "one too few" if name != SCP else "one too few: count the forwards "
-                                                                 "before the first backward"),
-                       (p - s, f"but there are only {m}"), (m, "all of them")):
+    for other, why in (
+        (
+            n - 1,
+            "one too few"
+            if name != SCP
+            else "one too few: count the forwards before the first backward",
+        ),
+        (p - s, f"but there are only {m}"),
+        (m, "all of them"),
+    ):
         if other != n and same(got, by(other, 1.0, drop)):
             return f"{words}you have {other} microbatches in flight, {why}; there are {n}."
 
@@ -154,13 +178,13 @@ MEMORY = Formula(
     title="What does a stage hold at the peak?",
     notebook=NOTEBOOK,
     prompt="`whole`: bytes of the activations of one microbatch on one stage. `inputs`: bytes of "
-           "the inputs of its layers, which is all that a recomputed layer keeps. A part `keep` "
-           "of the layers keeps everything, the others their input. Return the bytes of "
-           "activations and inputs that rank `s` of `p` holds at the peak, with `m` microbatches, "
-           f"under `name` (\"1f1b\" or \"{SCP}\"): while one microbatch goes backward, all of it "
-           "is there (and its inputs still are). Not the last rank.",
-    starter='''def merak_memory(name, p, m, s, whole, inputs, keep):
-    return m * (keep * whole + (1 - keep) * inputs)  # as they are kept?''',
+    "the inputs of its layers, which is all that a recomputed layer keeps. A part `keep` "
+    "of the layers keeps everything, the others their input. Return the bytes of "
+    "activations and inputs that rank `s` of `p` holds at the peak, with `m` microbatches, "
+    f'under `name` ("1f1b" or "{SCP}"): while one microbatch goes backward, all of it '
+    "is there (and its inputs still are). Not the last rank.",
+    starter="""def merak_memory(name, p, m, s, whole, inputs, keep):
+    return m * (keep * whole + (1 - keep) * inputs)  # as they are kept?""",
     hints=(
         "How many microbatches are in flight (`merak_in_flight`), and how many of them are whole?",
         "n of them; one is whole, n - 1 hold `keep` of it, and all n the inputs of what is "
@@ -169,7 +193,7 @@ MEMORY = Formula(
         "(1 + (n - 1) * keep) + inputs * n * (1 - keep)`.",
     ),
     success="Beside it are parameters, gradients and the optimizer's state: what is left of the "
-            "device's memory decides how much stage 0 can keep.",
+    "device's memory decides how much stage 0 can keep.",
     make=_make_memory,
     needs=None,
     checks=(_memory_wrong,),

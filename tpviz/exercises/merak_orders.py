@@ -38,8 +38,12 @@ def run_of(lines):
     from ..workload import GPT
 
     w = GPT(layers=RANKS, hidden=8, heads=2, seq=4, batch=MICROBATCHES, vocab=16, dtype="float64")
-    return verify(Own(pp=RANKS, microbatches=MICROBATCHES, recompute="none", lines=lines), w,
-                  steps=1, progress=False)
+    return verify(
+        Own(pp=RANKS, microbatches=MICROBATCHES, recompute="none", lines=lines),
+        w,
+        steps=1,
+        progress=False,
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,8 +53,9 @@ class Written(Formula):
     def judge(self, question, got):
         """What is wrong with the lines, or None where they are as good as 1F1B's."""
         got = _lines(got)
-        if isinstance(got, NoAnswer) or not (isinstance(got, tuple)
-                                             and all(isinstance(line, str) for line in got)):
+        if isinstance(got, NoAnswer) or not (
+            isinstance(got, tuple) and all(isinstance(line, str) for line in got)
+        ):
             return f"your function returned {got!r}, not a list of {RANKS} lines of text."
         if len(got) != RANKS:
             return f"you wrote {len(got)} lines for {RANKS} ranks: each rank has one."
@@ -68,9 +73,11 @@ class Written(Formula):
         """The measures of what was written."""
         lines = _lines(answers[0])
         line, run = timeline(read(lines)), run_of(lines)
-        return (f"Simulated: {line.makespan:g}, and {held(line)} microbatches in flight. Run on "
-                f"{RANKS} real ranks it differs from one process by at most {run.max_error:.0e}, "
-                f"and sends what it must. {self.success}")
+        return (
+            f"Simulated: {line.makespan:g}, and {held(line)} microbatches in flight. Run on "
+            f"{RANKS} real ranks it differs from one process by at most {run.max_error:.0e}, "
+            f"and sends what it must. {self.success}"
+        )
 
 
 def _lines(got):
@@ -80,8 +87,12 @@ def _lines(got):
 
 def read(lines):
     """The `Schedule`; raises ``ValueError`` with the word that cannot be read."""
-    return Schedule.parse("\n".join(lines), rank_of=range(RANKS), recomputes=(False,) * RANKS,
-                          microbatches=MICROBATCHES)
+    return Schedule.parse(
+        "\n".join(lines),
+        rank_of=range(RANKS),
+        recomputes=(False,) * RANKS,
+        microbatches=MICROBATCHES,
+    )
 
 
 def held(line):
@@ -94,14 +105,18 @@ def _too_much(mine):
     best = like()
     if mine.makespan > best.makespan:
         rank, gap, word, at = longest_gap(mine)
-        return (f"it can run, and takes {mine.makespan:g}; 1F1B takes {best.makespan:g}. The "
-                f"longest gap: rank {rank} does nothing for {gap:g} before {word} at {at:g}. What "
-                "could it do there, or what does it wait for?")
+        return (
+            f"it can run, and takes {mine.makespan:g}; 1F1B takes {best.makespan:g}. The "
+            f"longest gap: rank {rank} does nothing for {gap:g} before {word} at {at:g}. What "
+            "could it do there, or what does it wait for?"
+        )
     for rank, (got, most) in enumerate(zip(mine.peak_in_flight, best.peak_in_flight)):
         if got > most:
-            return (f"it takes {mine.makespan:g} like 1F1B, but rank {rank} holds {got} "
-                    f"microbatches at once, where 1F1B holds {most}: go backward as soon as a "
-                    "gradient can be there.")
+            return (
+                f"it takes {mine.makespan:g} like 1F1B, but rank {rank} holds {got} "
+                f"microbatches at once, where 1F1B holds {most}: go backward as soon as a "
+                "gradient can be there."
+            )
     return None
 
 
@@ -110,11 +125,16 @@ def longest_gap(line):
     found = []
     for rank in range(line.schedule.ranks):
         starts, ends = line.start[rank], line.end[rank]
-        found += [(start - end, -rank, k + 1) for k, (start, end) in
-                  enumerate(zip(starts[1:], ends))]
+        found += [
+            (start - end, -rank, k + 1) for k, (start, end) in enumerate(zip(starts[1:], ends))
+        ]
     gap, rank, place = max(found)
-    return (-rank, gap, line.schedule.word(line.schedule.of(-rank)[place]),
-            line.start[-rank][place])
+    return (
+        -rank,
+        gap,
+        line.schedule.word(line.schedule.of(-rank)[place]),
+        line.start[-rank][place],
+    )
 
 
 def _differs(run):
@@ -126,15 +146,15 @@ SCHEDULE = Written(
     title="Write a schedule",
     notebook=NOTEBOOK,
     prompt=f"{RANKS} ranks, one stage each, {MICROBATCHES} microbatches, no recomputation. Return "
-           f"{RANKS} lines, one for each rank, of actions in the order in which it does them: F0 "
-           "is the forward of microbatch 0, B0 its backward. A forward (1) needs the activation of "
-           "the rank before, a backward (2) the gradient of the rank behind; gradients are summed "
-           "in the order 0, 1, 2, 3. It has to be as fast as 1F1B, and no rank may hold more "
-           "microbatches in flight. Then your lines are run on real ranks.",
-    starter='''def merak_schedule():
+    f"{RANKS} lines, one for each rank, of actions in the order in which it does them: F0 "
+    "is the forward of microbatch 0, B0 its backward. A forward (1) needs the activation of "
+    "the rank before, a backward (2) the gradient of the rank behind; gradients are summed "
+    "in the order 0, 1, 2, 3. It has to be as fast as 1F1B, and no rank may hold more "
+    "microbatches in flight. Then your lines are run on real ranks.",
+    starter="""def merak_schedule():
     return ["F0 F1 F2 F3 B0 B1 B2 B3",  # all forwards, then all backwards?
             "F0 F1 F2 F3 B0 B1 B2 B3",
-            "F0 F1 F2 F3 B0 B1 B2 B3"]''',
+            "F0 F1 F2 F3 B0 B1 B2 B3"]""",
     hints=(
         "The last rank can go backward right after each forward. How many forwards does a rank "
         "before it need, so that the last one never waits?",
@@ -144,7 +164,7 @@ SCHEDULE = Written(
         "first begins with F0 F1 F2 B0 F3.",
     ),
     success="`tv.schemes.merak.schedules` has eight more, and every one is such lines: one "
-            "executor runs them all.",
+    "executor runs them all.",
     make=lambda rng: [Question({}, (), f"{RANKS} ranks and {MICROBATCHES} microbatches")],
     needs=None,
     checks=(),
@@ -158,8 +178,7 @@ SIZES = ((4, 6), (3, 5), (2, 4))
 
 
 def with_early(plain, early):
-    """The plain schedule where all ranks but the last recompute, those in ``early`` [rank] early.
-    """
+    """The plain schedule where all ranks but the last recompute; ``early`` [rank]: early."""
     text = []
     for rank in range(plain.ranks):
         words = []
@@ -191,8 +210,9 @@ def _make_early(rng):
         lines = tuple(str(plain_order(p, m)).splitlines())
         limit = timeline(schedule("shifted_critical_path", p, m)).makespan
         words = f"{p} ranks and {m} microbatches"
-        questions.append(Question({"lines": lines, "microbatches": m}, (), words,
-                                  {"limit": limit, "ranks": p}))
+        questions.append(
+            Question({"lines": lines, "microbatches": m}, (), words, {"limit": limit, "ranks": p})
+        )
     return questions
 
 
@@ -203,16 +223,21 @@ class Chosen(Formula):
     def judge(self, question, got):
         """What is wrong with a choice, or None where it is fast, with none to spare."""
         p, m = question.known["ranks"], question.arguments["microbatches"]
-        if isinstance(got, NoAnswer) or not (isinstance(got, tuple) and len(got) == p
-                                             and all(type(part) is tuple for part in got)):
-            return (f"for {question} your function returned {got!r}, not a list of {p} lists: the "
-                    "microbatches of each rank.")
+        if isinstance(got, NoAnswer) or not (
+            isinstance(got, tuple) and len(got) == p and all(type(part) is tuple for part in got)
+        ):
+            return (
+                f"for {question} your function returned {got!r}, not a list of {p} lists: the "
+                "microbatches of each rank."
+            )
         strange = [i for part in got for i in part if i not in range(m)]
         if strange:
             return f"for {question}: there is no microbatch {strange[0]!r}, only 0 to {m - 1}."
         if got[-1]:
-            return (f"for {question}: the last rank goes backward right after its forward; it "
-                    "keeps its activations, and has nothing to recompute.")
+            return (
+                f"for {question}: the last rank goes backward right after its forward; it "
+                "keeps its activations, and has nothing to recompute."
+            )
         early = tuple(tuple(sorted(set(part))) for part in got)
         return _slow(question, early) or _spare(question, early)
 
@@ -228,8 +253,10 @@ def _slow(question, early):
         action = line.schedule.of(rank)[index]
         idle = line.start[rank][index] - (line.end[rank][index - 1] if index else 0.0)
         if action.kind == "RB" and idle > 0:
-            return (f"{words} On the critical path rank {rank} does nothing for {idle:g}, and then "
-                    f"begins RB{action.microbatch}, which recomputes.")
+            return (
+                f"{words} On the critical path rank {rank} does nothing for {idle:g}, and then "
+                f"begins RB{action.microbatch}, which recomputes."
+            )
     return f"{words} Try which recomputation could be done while its rank waits."
 
 
@@ -238,11 +265,14 @@ def _spare(question, early):
     p, m = question.known["ranks"], question.arguments["microbatches"]
     for rank, part in enumerate(early):
         for i in part:
-            less = tuple(tuple(j for j in own if (r, j) != (rank, i))
-                         for r, own in enumerate(early))
+            less = tuple(
+                tuple(j for j in own if (r, j) != (rank, i)) for r, own in enumerate(early)
+            )
             if clock(p, m, less).makespan <= question.known["limit"]:
-                return (f"for {question} it is as fast as can be, but R{i} on rank {rank} is early "
-                        "for nothing: with RB it takes no longer.")
+                return (
+                    f"for {question} it is as fast as can be, but R{i} on rank {rank} is early "
+                    "for nothing: with RB it takes no longer."
+                )
     return None
 
 
@@ -251,18 +281,18 @@ EARLY = Chosen(
     title="Recompute while you wait",
     notebook=NOTEBOOK,
     prompt="All ranks but the last keep checkpoints only and recompute (1) before each backward "
-           "(2): RB4 first waits for the gradient of microbatch 4, then recomputes; R4 B4 "
-           "recomputes while it waits. `lines` is the order of Merak's shifted critical path, "
-           "with forwards and plain backwards. Return for each rank the list of microbatches that "
-           "recompute early (the last rank's is empty), so that it is as fast as can be: 30 for 4 "
-           "ranks and 6 microbatches. Early recomputation rebuilds all activations before the "
-           "gradient is there, so let none be early that wins nothing. Your function is asked for "
-           "4, 3 and 2 ranks.",
-    starter='''def merak_early(lines, microbatches):
+    "(2): RB4 first waits for the gradient of microbatch 4, then recomputes; R4 B4 "
+    "recomputes while it waits. `lines` is the order of Merak's shifted critical path, "
+    "with forwards and plain backwards. Return for each rank the list of microbatches that "
+    "recompute early (the last rank's is empty), so that it is as fast as can be: 30 for 4 "
+    "ranks and 6 microbatches. Early recomputation rebuilds all activations before the "
+    "gradient is there, so let none be early that wins nothing. Your function is asked for "
+    "4, 3 and 2 ranks.",
+    starter="""def merak_early(lines, microbatches):
     p = len(lines)
     early = [[] for rank in range(p)]
     early[0] = [microbatches - 1]  # the last backward of rank 0
-    return early''',
+    return early""",
     hints=(
         "A rank can recompute for nothing only where it would wait. When do ranks wait for "
         "gradients: at the beginning, in the middle, or at the end?",
@@ -274,8 +304,8 @@ EARLY = Chosen(
         "For 4 ranks and 6 microbatches [[3, 4, 5], [0, 4, 5], [0, 1], []].",
     ),
     success="Found by Merak's authors: the last rank recomputes nothing, so the critical path "
-            "shifts to the one before it, and that one no longer waits. With more ranks there are "
-            "other choices as fast.",
+    "shifts to the one before it, and that one no longer waits. With more ranks there are "
+    "other choices as fast.",
     make=_make_early,
     needs=None,
     checks=(),

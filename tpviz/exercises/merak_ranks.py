@@ -31,8 +31,10 @@ def _two_copies(axes, case):
 
 def _own_alone(attempt):
     if not attempt.ledger:
-        return ("the trace shows no collective. First and last stage each know what their copy did "
-                "to the loss; the weight is one, so its gradient is the sum of both.")
+        return (
+            "the trace shows no collective. First and last stage each know what their copy did "
+            "to the loss; the weight is one, so its gradient is the sum of both."
+        )
 
 
 def _by_microbatch(attempt):
@@ -40,13 +42,18 @@ def _by_microbatch(attempt):
     inputs = [grads for (grads,) in attempt.case.inputs]
 
     def ends(part):
-        return lambda rank: part(inputs[rank]) if 0 < rank < attempt.size - 1 else sum(
-            part(inputs[end]) for end in (0, -1))
+        return lambda rank: (
+            part(inputs[rank])
+            if 0 < rank < attempt.size - 1
+            else sum(part(inputs[end]) for end in (0, -1))
+        )
 
     m = len(inputs[0])
     if attempt.equals(ends(lambda grads: grads.sum(0))):
-        return (f"every number is {m} times too large. The loss of a step is the mean over its "
-                f"{m} microbatches, so each one's gradient has the share 1/{m}.")
+        return (
+            f"every number is {m} times too large. The loss of a step is the mean over its "
+            f"{m} microbatches, so each one's gradient has the share 1/{m}."
+        )
     if any(attempt.equals(ends(lambda grads, by=by: grads[-1] / by)) for by in (1, m)):
         return "only the last microbatch is left: each has to be added to those before."
 
@@ -54,23 +61,30 @@ def _by_microbatch(attempt):
 def _all_stages(attempt):
     total = sum(grads.mean(0) for (grads,) in attempt.case.inputs)
     if attempt.equals(lambda rank: total):
-        return ("you summed over all stages. Those in the middle have other weights, whose "
-                "gradients have nothing to do with this one: the sum is over first and last.")
+        return (
+            "you summed over all stages. Those in the middle have other weights, whose "
+            "gradients have nothing to do with this one: the sum is over first and last."
+        )
 
 
 def _averaged(attempt):
     want = attempt.case.expected
-    if attempt.size > 2 and all(np.array_equal(attempt.outputs[end], want[end] / 2)
-                                for end in (0, -1)):
-        return ("first and last have half of what they should: two uses of one weight add up; they "
-                "are no two estimates of one number.")
+    if attempt.size > 2 and all(
+        np.array_equal(attempt.outputs[end], want[end] / 2) for end in (0, -1)
+    ):
+        return (
+            "first and last have half of what they should: two uses of one weight add up; they "
+            "are no two estimates of one number."
+        )
 
 
 def _one_end(attempt):
     right = attempt.right
     if len(right) == attempt.size - 1 and not {0, attempt.size - 1} <= set(right):
-        return ("one end has the sum, and the other has not. Both copies are updated by their own "
-                "optimizers: with other gradients they drift apart.")
+        return (
+            "one end has the sum, and the other has not. Both copies are updated by their own "
+            "optimizers: with other gradients they drift apart."
+        )
 
 
 def _for_each(attempt):
@@ -78,16 +92,20 @@ def _for_each(attempt):
         m = len(attempt.case.inputs[0][0])
         (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
         if sent == m * least:
-            return (f"the numbers are right, but each of {m} microbatches was sent by itself, "
-                    f"{sent:g} bytes where {least:g} will do: sums may change places, so add up "
-                    "the microbatches first.")
+            return (
+                f"the numbers are right, but each of {m} microbatches was sent by itself, "
+                f"{sent:g} bytes where {least:g} will do: sums may change places, so add up "
+                "the microbatches first."
+            )
 
 
 def _middle_is_quiet(attempt):
     for rank in range(1, attempt.size - 1):
         if attempt.trace.ledger(rank=rank):
-            return (f"the numbers are right, but rank {rank} takes part, and has no copy: it waits "
-                    "for the others in every step, for nothing.")
+            return (
+                f"the numbers are right, but rank {rank} takes part, and has no copy: it waits "
+                "for the others in every step, for nothing."
+            )
 
 
 TIES = Exercise(
@@ -95,16 +113,16 @@ TIES = Exercise(
     title="A weight that first and last stage share",
     notebook=NOTEBOOK,
     prompt="The embedding on the first stage and the head on the last use one weight, and each of "
-           "the two ranks has a copy. `grads[m, V, H]` are the gradients of this rank's weight by "
-           "each of m microbatches' own losses (a rank in the middle has another weight, of the "
-           "same size). The loss is the **mean** over the microbatches. Return the gradient "
-           "`[V, H]` of this rank's weight with which its optimizer may go on, on every rank: so "
-           "that both copies stay one weight. A rank in the middle sends nothing. (A group of some "
-           "ranks is made by `dist.new_group([...])`, which **all** ranks call.)",
-    starter='''def merak_ties(grads, mesh):
+    "the two ranks has a copy. `grads[m, V, H]` are the gradients of this rank's weight by "
+    "each of m microbatches' own losses (a rank in the middle has another weight, of the "
+    "same size). The loss is the **mean** over the microbatches. Return the gradient "
+    "`[V, H]` of this rank's weight with which its optimizer may go on, on every rank: so "
+    "that both copies stay one weight. A rank in the middle sends nothing. (A group of some "
+    "ranks is made by `dist.new_group([...])`, which **all** ranks call.)",
+    starter="""def merak_ties(grads, mesh):
     # grads: [m, V, H]; rank 0 is the first stage, the last one has the head
     rank, last = dist.get_rank(), dist.get_world_size() - 1
-    return grads.sum(0)''',
+    return grads.sum(0)""",
     hints=(
         "One weight is used at two places. What is its gradient, if each place knows its own?",
         "Of each rank the mean over the microbatches; then, for first and last, the sum of both. "
@@ -115,26 +133,40 @@ TIES = Exercise(
     success="Merak's partitioner finds such weights by identity, and makes this group by itself.",
     make=_make_ties,
     needs=_two_copies,
-    checks=(*FIRST, _own_alone, right_shape, _by_microbatch, _all_stages, _averaged, _one_end,
-            right_numbers, _for_each, _middle_is_quiet, fewest_bytes),
+    checks=(
+        *FIRST,
+        _own_alone,
+        right_shape,
+        _by_microbatch,
+        _all_stages,
+        _averaged,
+        _one_end,
+        right_numbers,
+        _for_each,
+        _middle_is_quiet,
+        fewest_bytes,
+    ),
     worlds=({"pp": 4},),
 )
 
 
 # --- merak_halves ---
 
+
 def _row_of(case, axes, rank):
     """Inputs of all ranks along tp with the same rows as ``rank``."""
     mesh = Mesh(axes)
-    return [own for r, own in enumerate(case.inputs)
-            if mesh.coords(r)["dp"] == mesh.coords(rank)["dp"]]
+    return [
+        own for r, own in enumerate(case.inputs) if mesh.coords(r)["dp"] == mesh.coords(rank)["dp"]
+    ]
 
 
 def _block(row, skip=True):
     """(y, z, dx) of the whole block; ``skip``: with the gradient that goes around the parts."""
     x, grad = row[0][0], row[0][5]
-    up1, down1, up2, down2 = (np.concatenate([own[k] for own in row], 1 - k % 2)
-                              for k in range(1, 5))
+    up1, down1, up2, down2 = (
+        np.concatenate([own[k] for own in row], 1 - k % 2) for k in range(1, 5)
+    )
     h1 = np.maximum(x @ up1.T, 0)
     y = x + h1 @ down1.T
     h2 = np.maximum(y @ up2.T, 0)
@@ -147,8 +179,9 @@ def _make_halves(rng, axes):
     inner, tp = axes["tp"] * int(rng.integers(2, 5)), axes["tp"]
     up1, up2 = (whole_numbers(rng, inner, width).astype(np.float64) for _ in range(2))
     down1, down2 = (whole_numbers(rng, width, inner).astype(np.float64) for _ in range(2))
-    weights = list(zip(*(np.split(w, tp, dim) for w, dim in
-                         ((up1, 0), (down1, 1), (up2, 0), (down2, 1)))))
+    weights = list(
+        zip(*(np.split(w, tp, dim) for w, dim in ((up1, 0), (down1, 1), (up2, 0), (down2, 1))))
+    )
     inputs = []
     for _ in range(axes["dp"]):
         x, grad = (whole_numbers(rng, rows, width).astype(np.float64) for _ in range(2))
@@ -165,8 +198,10 @@ def _eight_sums(axes, case):
 
 def _not_summed(attempt):
     if not attempt.ledger:
-        return ("the trace shows no collective. Each rank along tp has a part of the inner "
-                "features: what a part of the block returns is one term of a sum.")
+        return (
+            "the trace shows no collective. Each rank along tp has a part of the inner "
+            "features: what a part of the block returns is one term of a sum."
+        )
 
 
 def _stranger(attempt):
@@ -176,25 +211,33 @@ def _stranger(attempt):
         (first, second), rows = np.split(y, 2), len(z)
         if got.shape != (2 * rows, z.shape[1]):
             return None
-        if np.array_equal(got[rows // 2:rows], z[rows // 2:] - second + first):
-            return ("the first half is right, and z of the second has gone around the second part "
-                    "as the first half: its residual is its own y. (The released code did this.)")
+        if np.array_equal(got[rows // 2 : rows], z[rows // 2 :] - second + first):
+            return (
+                "the first half is right, and z of the second has gone around the second part "
+                "as the first half: its residual is its own y. (The released code did this.)"
+            )
 
 
 def _no_skip(attempt):
     """Judge: backward of the residual."""
     rows = len(attempt.case.inputs[0][0])
-    wrong = [_block(_row_of(attempt.case, attempt.axes, rank), skip=False)[2]
-             for rank in range(attempt.size)]
+    wrong = [
+        _block(_row_of(attempt.case, attempt.axes, rank), skip=False)[2]
+        for rank in range(attempt.size)
+    ]
     if all(np.array_equal(got[rows:], dx) for got, dx in zip(attempt.outputs, wrong)):
-        return ("z is right; the gradient only came through the parts. It also goes around them: "
-                "dy = grad + part 2's, dx = dy + part 1's.")
+        return (
+            "z is right; the gradient only came through the parts. It also goes around them: "
+            "dy = grad + part 2's, dx = dy + part 1's."
+        )
 
 
 def _other_order(attempt):
     def turned(want):
-        return np.concatenate([part for pair in np.split(want, 2) for part in
-                               reversed(np.split(pair, 2))])
+        return np.concatenate(
+            [part for pair in np.split(want, 2) for part in reversed(np.split(pair, 2))]
+        )
+
     if not attempt.right and attempt.matches(turned):
         return "the halves are right and in the wrong order: backward begins with the second."
 
@@ -202,18 +245,22 @@ def _other_order(attempt):
 def _whole_sums(attempt):
     count, _, _ = attempt.ledger.total(collective="all_reduce")
     if count != 8 and attempt.all_right:
-        return (f"the numbers are right, but the trace shows {attempt}: two parts, two halves, "
-                "forward and backward make 8 sums of half the rows.")
+        return (
+            f"the numbers are right, but the trace shows {attempt}: two parts, two halves, "
+            "forward and backward make 8 sums of half the rows."
+        )
 
 
 def _hidden(attempt):
     waits = exposed(attempt.trace)
     if waits > 0.26:
         kinds = [what for what, _, amount in timeline(attempt.trace) if amount or what == "wait"]
-        return (f"the numbers are right, but with products and sums equally long the kernels would "
-                f"wait {waits:.2g} of all sums; 0.25 is possible. The trace shows "
-                f"{' > '.join(kinds)}. Start each sum with `async_op=True`, and wait for it when "
-                "the other half's products of that part are issued.")
+        return (
+            f"the numbers are right, but with products and sums equally long the kernels would "
+            f"wait {waits:.2g} of all sums; 0.25 is possible. The trace shows "
+            f"{' > '.join(kinds)}. Start each sum with `async_op=True`, and wait for it when "
+            "the other half's products of that part are issued."
+        )
 
 
 HALVES = Exercise(
@@ -221,13 +268,13 @@ HALVES = Exercise(
     title="Two halves of a microbatch, each sum under the other's products",
     notebook=NOTEBOOK,
     prompt="A block of two parts, y = x + f1(x) and z = y + f2(y), each f(x) = relu(x Uᵀ) Dᵀ "
-           "with its inner features split over tp, so that f is a sum over tp; backward, the "
-           "gradient of what a part takes is one, too. Merak cuts the rows in two halves: while "
-           "one half's sum is under way, the other half is computed. Return `torch.cat([z, dx])`, "
-           "dx being x's gradient (weights' gradients are left out here), in 8 sums of half the "
-           "rows. Replayed on a clock where all products take as long as all sums, no more than "
-           "the last sum of each direction may be waited for: a quarter.",
-    starter='''def part(x, up, down):
+    "with its inner features split over tp, so that f is a sum over tp; backward, the "
+    "gradient of what a part takes is one, too. Merak cuts the rows in two halves: while "
+    "one half's sum is under way, the other half is computed. Return `torch.cat([z, dx])`, "
+    "dx being x's gradient (weights' gradients are left out here), in 8 sums of half the "
+    "rows. Replayed on a clock where all products take as long as all sums, no more than "
+    "the last sum of each direction may be waited for: a quarter.",
+    starter="""def part(x, up, down):
     h = (x @ up.t()).relu()
     return h @ down.t(), h
 
@@ -249,7 +296,7 @@ def merak_halves(x, up1, down1, up2, down2, grad, mesh):
     dy = grad + dn
     dn = part_back(h1, up1, down1, dy)
     total(dn)
-    return torch.cat([y + b, dy + dn])''',
+    return torch.cat([y + b, dy + dn])""",
     hints=(
         "Write down eight lines: part 1 of half 1, part 1 of half 2, part 2 of half 1, part 2 of "
         "half 2, and backward. Which sum does each line need, and when was it started?",
@@ -262,11 +309,22 @@ def merak_halves(x, up1, down1, up2, down2, grad, mesh):
         "last part to the first, from the second half to the first, with dy = grad + sum.",
     ),
     success="`tv.Merak(tp=2, subpipeline=2)` does so in every block, and `subpipeline=3` hides the "
-            "last sum of a block in the next one. It pays where half a microbatch still fills the "
-            "device.",
+    "last sum of a block in the next one. It pays where half a microbatch still fills the "
+    "device.",
     make=_make_halves,
     needs=_eight_sums,
-    checks=(*FIRST, _not_summed, right_axes, right_shape, _stranger, _no_skip, _other_order,
-            right_numbers, fewest_bytes, _whole_sums, _hidden),
+    checks=(
+        *FIRST,
+        _not_summed,
+        right_axes,
+        right_shape,
+        _stranger,
+        _no_skip,
+        _other_order,
+        right_numbers,
+        fewest_bytes,
+        _whole_sums,
+        _hidden,
+    ),
     worlds=({"dp": 2, "tp": 2},),
 )

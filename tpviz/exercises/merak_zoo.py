@@ -77,27 +77,32 @@ def seed(cause, layer=None, block=None, grid=None):
     grid = fault.grids[0] if grid is None else grid
     if grid not in fault.grids:
         raise ValueError(f"grid={grid!r} is not possible: use one of {fault.grids}")
-    return Broken(**dict(zip(("pp", "tp", "dp"), grid)), cause=cause, block=block, layer=layer,
-                  **fault.knobs)
+    return Broken(
+        **dict(zip(("pp", "tp", "dp"), grid)), cause=cause, block=block, layer=layer, **fault.knobs
+    )
 
 
 def variant(cause, number):
     """The fault in a layer, block and grid that change with ``number`` and from one to the next."""
     fault, number = CAUSES[cause], number + list(CAUSES).index(cause)
-    return seed(cause, *(choices[number % len(choices)]
-                         for choices in (fault.layers, fault.blocks, fault.grids)))
+    return seed(
+        cause,
+        *(choices[number % len(choices)] for choices in (fault.layers, fault.blocks, fault.grids)),
+    )
 
 
 # -- in a layer ------------------------------------------------------------------------------------
 def _other_half(program, layer):
     """In the block before this norm, the second half of a microbatch gets the residual of the first
     one around the MLP."""
-    [(stage, blocks)] = [(stage, list(stage.blocks.values()))
-                         for stage in program.pipeline.stages.values()]
+    [(stage, blocks)] = [
+        (stage, list(stage.blocks.values())) for stage in program.pipeline.stages.values()
+    ]
     before = next(i for i, block in enumerate(blocks) if block.norm1 is layer) - 1
     plain, around = stage.run, []
     blocks[before].norm2.register_forward_pre_hook(
-        lambda module, args: around.append(args[0].detach()))
+        lambda module, args: around.append(args[0].detach())
+    )
 
     def run(values, start, stop):
         for number in range(start, len(blocks) if stop is None else stop):
@@ -108,6 +113,7 @@ def _other_half(program, layer):
                 x = x + torch.cat([torch.zeros_like(first), first - second])
             values = (x,)
         return values
+
     stage.run = run
 
 
@@ -127,6 +133,7 @@ def _sum_left_out(program, layer):
         y = plain(x)
         layer.unsummed = lean
         return y
+
     layer.forward = forward
 
 
@@ -139,9 +146,11 @@ def _own_copy(program, layer):
 
 def _runner(program, layer):
     """The `Runner` of the stage that has the layer."""
-    return next(program.pipeline.executor.runners[number]
-                for number, stage in program.pipeline.stages.items()
-                if any(module is layer for module in stage.modules()))
+    return next(
+        program.pipeline.executor.runners[number]
+        for number, stage in program.pipeline.stages.items()
+        if any(module is layer for module in stage.modules())
+    )
 
 
 def _other_microbatch(program, layer):
@@ -154,6 +163,7 @@ def _other_microbatch(program, layer):
         before, kept.before = kept.before, last.before
         plain(microbatch)
         kept.before = before
+
     runner.recompute = recompute
 
 
@@ -171,6 +181,7 @@ def _one_buffer(program, layer):
         for buffer, tensor in zip(buffers, received):
             buffer.data.copy_(tensor)  # unseen by autograd, as what a network card writes
         return tuple(buffers)
+
     messages.take = take
 
 
@@ -202,8 +213,10 @@ def _not_waited(program, layer):
 
 def _overwritten(program, layer):
     """A microbatch's gradient takes the place of those before."""
+
     def forget(grad):
         layer.weight.grad = None
+
     layer.weight.register_hook(forget)
 
 
@@ -212,7 +225,8 @@ def _weights_forgotten(program, block):
     runner, last = _runner(program, block), program.strategy.microbatches - 1
     plain = runner.weights
     runner.weights = lambda microbatch: (
-        runner.later.pop(microbatch) if microbatch == last else plain(microbatch))
+        runner.later.pop(microbatch) if microbatch == last else plain(microbatch)
+    )
 
 
 # -- in no layer -----------------------------------------------------------------------------------
@@ -234,6 +248,7 @@ def _next_targets(program, _):
     def step(inputs):
         targets = [rows[1] for rows in inputs]
         return plain([(rows[0], other) for rows, other in zip(inputs, targets[1:] + targets[:1])])
+
     program.pipeline.executor.step = step
 
 
@@ -252,6 +267,7 @@ def _ends_averaged(program, _):
         for own, _ in ties.ties:
             for copy in own:
                 copy.grad = copy.grad / 2
+
     ties.sum = average
 
 
@@ -268,13 +284,15 @@ CAUSES = {
     "sum left out of forward": Fault(_sum_left_out, ("mlp.down",), (_SPLIT,), (1,)),
     "copies that start apart": Fault(_own_copy, ("head",), (_DEEP, _COPIED)),
     "another microbatch recomputed": Fault(_other_microbatch, ("norm1",), (_DEEP,), (0, 1, 2)),
-    "one buffer for all microbatches": Fault(_one_buffer, ("norm1",), (_DEEP,), (1, 2),
-                                             recompute="none", schedule="1f1b"),
+    "one buffer for all microbatches": Fault(
+        _one_buffer, ("norm1",), (_DEEP,), (1, 2), recompute="none", schedule="1f1b"
+    ),
     "gradient not summed": Fault(_not_summed, _FIRST, (_SPLIT,)),
     "sum not waited for": Fault(_not_waited, _FIRST, (_SPLIT,)),
     "microbatch overwritten": Fault(_overwritten, _FIRST + _SECOND, (_DEEP, _COPIED)),
-    "weights of a microbatch left out": Fault(_weights_forgotten, ("",), (_DEEP,), (0, 1, 2),
-                                              schedule="zb_h1", recompute="none"),
+    "weights of a microbatch left out": Fault(
+        _weights_forgotten, ("",), (_DEEP,), (0, 1, 2), schedule="zb_h1", recompute="none"
+    ),
     "same rows for all replicas": Fault(_same_rows, ("rows",), (_COPIED,)),
     "share of a microbatch left out": Fault(_whole_share, ("loss",), (_DEEP, _SPLIT, _COPIED)),
     "targets of another microbatch": Fault(_next_targets, ("loss",), (_DEEP, _SPLIT)),

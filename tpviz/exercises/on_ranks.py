@@ -30,8 +30,12 @@ def attempts_of(exercise, axes, cases, results):
     """(attempts, trace) from what the ranks returned."""
     trace = _named(Trace.merge([part for _, part in results], mesh={"axes": axes}), axes)
     steps = trace.steps
-    attempts = [_attempt(exercise, axes, case, [seen[i] for seen, _ in results],
-                         trace.select(step=steps[i])) for i, case in enumerate(cases)]
+    attempts = [
+        _attempt(
+            exercise, axes, case, [seen[i] for seen, _ in results], trace.select(step=steps[i])
+        )
+        for i, case in enumerate(cases)
+    ]
     return attempts, trace
 
 
@@ -42,8 +46,10 @@ def _named(trace, axes):
     known[members_text(range(Mesh(axes).size))] = "world" if len(axes) > 1 else next(iter(axes))
     own = (trace["kind"] == "comm") & ~np.isin(trace["axis"], list(axes))
     own &= ~np.isin(trace["name"], list(PEER))
-    names = [known.get(members, f"ranks {members}") if there else axis for members, axis, there in
-             zip(trace["members"].tolist(), trace["axis"].tolist(), own)]
+    names = [
+        known.get(members, f"ranks {members}") if there else axis
+        for members, axis, there in zip(trace["members"].tolist(), trace["axis"].tolist(), own)
+    ]
     return Trace({**trace.columns, "axis": np.array(names, str)}, trace.meta)
 
 
@@ -56,9 +62,17 @@ def _attempt(exercise, axes, case, seen, trace):
     comm = trace.select(kind="comm")
     waited = np.isin(comm["id"], trace["waits_for"])
     busiest = max(ledgers, key=lambda ledger: ledger.total()[::-1])
-    return Attempt(axes, case, list(outputs), busiest, exercise.needs(axes, case),
-                   flops=max(flops), unwaited=tuple(np.unique(comm["name"][~waited]).tolist()),
-                   groups=groups, trace=trace)
+    return Attempt(
+        axes,
+        case,
+        list(outputs),
+        busiest,
+        exercise.needs(axes, case),
+        flops=max(flops),
+        unwaited=tuple(np.unique(comm["name"][~waited]).tolist()),
+        groups=groups,
+        trace=trace,
+    )
 
 
 def ask(fn, questions, timeout):

@@ -51,6 +51,12 @@ def programs(rng, causes, variant, examine):
     for number, cause in enumerate(rng.permutation(list(causes))[:CASES].tolist()):
         broken = variant(cause)
         known = {"causes": tuple(causes), "evidence": examine(broken)}
-        questions.append(Question({"evidence": known["evidence"]}, (broken.place, cause),
-                                  f"program {number + 1} of {CASES}", known))
+        questions.append(
+            Question(
+                {"evidence": known["evidence"]},
+                (broken.place, cause),
+                f"program {number + 1} of {CASES}",
+                known,
+            )
+        )
     return questions

@@ -34,19 +34,27 @@ class SumEvidence(Evidence):
 
     def __repr__(self):
         lines = [super().__repr__(), f"all waited for: {'no' if self.unwaited else 'yes'}"]
-        found = [(chunk, "no sum of the ranks' parts" if parts is None else in_words(parts))
-                 for (chunk, _), parts in self.sums.items()]
+        found = [
+            (chunk, "no sum of the ranks' parts" if parts is None else in_words(parts))
+            for (chunk, _), parts in self.sums.items()
+        ]
         for (chunk, words), tiles in groupby(found):  # tiles of a chunk are mostly alike
             number = len(list(tiles))
-            lines.append(f"rank {self.rank}, chunk {chunk}, {number} tile{'s' * (number > 1)}: "
-                         f"{words}")
+            lines.append(
+                f"rank {self.rank}, chunk {chunk}, {number} tile{'s' * (number > 1)}: {words}"
+            )
         return "\n".join(lines)
 
 
 def in_words(parts):
     """What a sum is made of: '2 x chunk 1 of rank 3 + chunk 1 of rank 1'."""
-    return " + ".join(f"{'' if times == 1 else f'{times} x '}chunk {chunk} of rank {rank}"
-                      for (rank, chunk), times in parts.items()) or "nothing"
+    return (
+        " + ".join(
+            f"{'' if times == 1 else f'{times} x '}chunk {chunk} of rank {rank}"
+            for (rank, chunk), times in parts.items()
+        )
+        or "nothing"
+    )
 
 
 @lru_cache(maxsize=64)
@@ -55,17 +63,36 @@ def examine(broken, timeout=60):
     from ..runtime.launch import launch
 
     ranks = launch(_look, broken, world_size=broken.world_size, timeout=timeout, progress=False)
-    errors = {kind: {name: max(seen.errors[kind][name] for seen in ranks)
-                     for name in ranks[0].errors[kind]} for kind in ranks[0].errors}
-    first = next(((kind, name) for kind in ("forward", "backward")
-                  for name, error in errors[kind].items() if error > WRONG), None)
+    errors = {
+        kind: {
+            name: max(seen.errors[kind][name] for seen in ranks) for name in ranks[0].errors[kind]
+        }
+        for kind in ranks[0].errors
+    }
+    first = next(
+        (
+            (kind, name)
+            for kind in ("forward", "backward")
+            for name, error in errors[kind].items()
+            if error > WRONG
+        ),
+        None,
+    )
     rank = next((r for r, seen in enumerate(ranks) if first in seen.arrays), 0)
     got, want = ranks[rank].arrays.get(first, (None, None))
     sums = {}
     if first in ranks[0].parts:
         sums = taken_apart(broken, rank, got, want, [seen.parts[first] for seen in ranks])
-    return SumEvidence(broken.axes, **errors, ledger=ranks[0].ledger, got=got, want=want, rank=rank,
-                       sums=sums, unwaited=any(seen.unwaited for seen in ranks))
+    return SumEvidence(
+        broken.axes,
+        **errors,
+        ledger=ranks[0].ledger,
+        got=got,
+        want=want,
+        rank=rank,
+        sums=sums,
+        unwaited=any(seen.unwaited for seen in ranks),
+    )
 
 
 def taken_apart(strategy, rank, got, want, parts):
@@ -122,14 +149,22 @@ def _look(broken):
             program.step(batch_of(WORKLOAD, 0))
         traces.append(recorder.trace)
         gradients.append({name: grad.numpy() for name, grad in program.gradients().items()})
-        seen.append({("forward", name): out for name, (_, out) in found.items()}
-                    | {("backward", name): x.grad for name, (x, _) in reversed(found.items())
-                       if x.grad is not None})
+        seen.append(
+            {("forward", name): out for name, (_, out) in found.items()}
+            | {
+                ("backward", name): x.grad
+                for name, (x, _) in reversed(found.items())
+                if x.grad is not None
+            }
+        )
     pairs = {key: tuple(part[key].detach().numpy() for part in seen) for key in seen[0]}
-    errors = {kind: {name: _error(*pair) for (of, name), pair in pairs.items() if of == kind}
-              for kind in ("forward", "backward")}
-    errors["gradients"] = {name: _error(grad, gradients[1][name])
-                           for name, grad in gradients[0].items()}
+    errors = {
+        kind: {name: _error(*pair) for (of, name), pair in pairs.items() if of == kind}
+        for kind in ("forward", "backward")
+    }
+    errors["gradients"] = {
+        name: _error(grad, gradients[1][name]) for name, grad in gradients[0].items()
+    }
     comm = traces[0].select(kind="comm")
     lines = traces[0].ledger().diff(broken.healthy.ledger(WORKLOAD), ("run", "formula"))
     late = ~np.isin(comm["id"], traces[0]["waits_for"])
@@ -155,36 +190,38 @@ def _products(program, found):
 
 # --- t3_bugs ---
 
+
 def _make_bugs(rng):
     from . import t3_zoo as zoo
 
-    return programs(rng, zoo.CAUSES, lambda cause: zoo.variant(cause, int(rng.integers(2))),
-                    examine)
+    return programs(
+        rng, zoo.CAUSES, lambda cause: zoo.variant(cause, int(rng.integers(2))), examine
+    )
 
 
 SHOWS = {
     "all ranks begin with chunk 0": "tiles have parts of other chunks in them, even rank 0's own "
-                                    "part of its chunk",
+    "part of its chunk",
     "ring in the other direction": "tiles have parts of other chunks in them, but each owner's own "
-                                   "part is right",
+    "part is right",
     "triggered after one update": "in each tile of chunk c are only the parts of rank c and of "
-                                  "c + 1, the last that sent it on: it went before what came to it",
+    "c + 1, the last that sent it on: it went before what came to it",
     "sent before added": "in each tile of chunk c are only the parts of rank c and of c - 1, where "
-                         "it set out: those between passed it on and did not add theirs",
+    "it set out: those between passed it on and did not add theirs",
     "memory not zeroed": "tiles are no sum of parts, and got - want changes from token to token: "
-                         "other numbers were there",
+    "other numbers were there",
     "last tile left out": "the last tile of a chunk has nothing in it, and the ledger misses its "
-                          "messages",
+    "messages",
     "message not waited for": "tiles have the owner's part alone, and a message was not waited for",
     "gathered before the last update": "the rank's own chunk is right, and of the others it has "
-                                       "the owner's part alone; everything was waited for",
+    "the owner's part alone; everything was waited for",
     "bias on every rank": "got - want is the same for all tokens: no part of a sum",
     "bias's gradient summed": "one bias's gradient is wrong, and the ledger has a sum too much",
     "pieces in the order they came": "a layer's output has the right rows in another order, and "
-                                     "all before it is right",
+    "all before it is right",
     "weight's gradient of one chunk": "one weight's gradient is wrong, and the ledger is exact",
     "copies not summed": "all that is replicated has a wrong gradient, and the ledger misses its "
-                         "sum",
+    "sum",
 }
 
 
@@ -192,12 +229,16 @@ def _astray(question, place):
     """Why the fault is not in ``place``."""
     evidence, right = question.known["evidence"], question.answer[0]
     if place not in evidence.forward and place != "sync":
-        return (f"there is no {place!r}: use a name of evidence.forward, or \"sync\" where no "
-                "layer is at fault.")
+        return (
+            f'there is no {place!r}: use a name of evidence.forward, or "sync" where no '
+            "layer is at fault."
+        )
     if any(e > WRONG for e in (*evidence.forward.values(), *evidence.backward.values())):
         return not_first(evidence, place, right)
-    return (f"{place} is not at fault: forward and backward are right in all layers. Whose "
-            "parameters have a wrong gradient, of one layer or of many?")
+    return (
+        f"{place} is not at fault: forward and backward are right in all layers. Whose "
+        "parameters have a wrong gradient, of one layer or of many?"
+    )
 
 
 BUGS = Diagnosis(
@@ -205,14 +246,13 @@ BUGS = Diagnosis(
     title="The bug zoo of fused sums: where, and why?",
     notebook=NOTEBOOK,
     prompt=f"{CASES} programs train with T3 on 4 ranks, and each has one fault. The `evidence` is "
-           "as in `atp_bugs`: `.forward`, `.backward`, `.gradients` are {name: error} in the order "
-           f"of the step (an error above {WRONG} is no rounding), `.ledger` the lines that differ "
-           "from the formula, `.got` and `.want` the numbers where the first error is, on "
-           "`.rank`. If that is in a sum over the ranks, `.sums` takes it apart: {(chunk, tile): "
-           "{(rank, chunk): times}}, whose part of which chunk is in each tile; None where it is "
-           "no sum of the ranks' parts. `.unwaited` says whether a message was never waited for. "
-           "Return (place, cause): the name of a layer, or \"sync\"; and one of: "
-           + "; ".join(SHOWS) + ".",
+    "as in `atp_bugs`: `.forward`, `.backward`, `.gradients` are {name: error} in the order "
+    f"of the step (an error above {WRONG} is no rounding), `.ledger` the lines that differ "
+    "from the formula, `.got` and `.want` the numbers where the first error is, on "
+    "`.rank`. If that is in a sum over the ranks, `.sums` takes it apart: {(chunk, tile): "
+    "{(rank, chunk): times}}, whose part of which chunk is in each tile; None where it is "
+    "no sum of the ranks' parts. `.unwaited` says whether a message was never waited for. "
+    'Return (place, cause): the name of a layer, or "sync"; and one of: ' + "; ".join(SHOWS) + ".",
     starter='''def t3_bugs(evidence):
     layer = max(evidence.forward, key=evidence.forward.get)  # the largest error?
     return layer, "sent before added"''',
@@ -226,10 +266,10 @@ BUGS = Diagnosis(
         "- want` is the same for all tokens, else not zeroed; for a wrong tile of chunk c, parts "
         "of other chunks > direction if (0, 0) is in chunk 0, else all begin with it; ranks c and "
         "c+1 > triggered; c and c-1 > before added; c > gathered. No `.sums` > pieces. Gradients: "
-        "no ledger > one chunk; a bias alone > bias's gradient; else \"sync\".",
+        'no ledger > one chunk; a bias alone > bias\'s gradient; else "sync".',
     ),
     success="The sum of a tile says by itself who is missing. T3's tracker counts updates so that "
-            "nobody is; software that counts them can say so, too.",
+    "nobody is; software that counts them can say so, too.",
     make=_make_bugs,
     needs=None,
     checks=(),

@@ -62,9 +62,11 @@ class Run(Choice):
                 seconds += [predict(s, workload(), cluster).step_time, trace.step_time]
         before, ran_before, after, ran_after = (round(1e3 * t) for t in seconds)
         busy = " This machine was too busy to keep to its times." if said else ""
-        return (f"Right on {len(answers)} clusters. On four real ranks, paced to the second of "
-                f"them, a step with {choice!r} takes {ran_after} ms and with sequential "
-                f"{ran_before} (emulated), predicted {after} and {before}.{busy} {self.success}")
+        return (
+            f"Right on {len(answers)} clusters. On four real ranks, paced to the second of "
+            f"them, a step with {choice!r} takes {ran_after} ms and with sequential "
+            f"{ran_before} (emulated), predicted {after} and {before}.{busy} {self.success}"
+        )
 
 
 def _make_tile(rng):
@@ -72,8 +74,14 @@ def _make_tile(rng):
     for hop in HOPS:
         cluster = ring(hop, 1e8 * int(rng.integers(95, 106)))
         found = times(cluster)
-        questions.append(Question({"cluster": cluster, "workload": workload()},
-                                  min(found, key=found.get), f"{1e6 * hop:g} us a message", found))
+        questions.append(
+            Question(
+                {"cluster": cluster, "workload": workload()},
+                min(found, key=found.get),
+                f"{1e6 * hop:g} us a message",
+                found,
+            )
+        )
     return questions
 
 
@@ -82,10 +90,14 @@ def _tile_wrong(question, got):
     if mode == "sequential":
         return "Nothing is hidden: the whole sum is waited for."
     if mode == "chunk" or (best[0] == "tile" and rows > best[1]):
-        return ("Smaller pieces are faster here: when the last GEMM is done, the ring still has "
-                "one piece on its way.")
-    return ("Larger pieces are faster here: each message pays the latency, and a chunk of small "
-            "tiles pays it many times.")
+        return (
+            "Smaller pieces are faster here: when the last GEMM is done, the ring still has "
+            "one piece on its way."
+        )
+    return (
+        "Larger pieces are faster here: each message pays the latency, and a chunk of small "
+        "tiles pays it many times."
+    )
 
 
 TILE = Run(
@@ -93,13 +105,13 @@ TILE = Run(
     title="Tiles or chunks?",
     notebook=NOTEBOOK,
     prompt="T3 in software: real ranks, messages, a tracker. Three clusters of 4 that differ in "
-           "the latency of a message, in slow motion. For a `cluster` and a `workload` (4 chunks "
-           "of 128 tokens) return (mode, tile) with which `tv.T3(tp=4, mode=mode, tile=tile)` "
-           f"takes least time, one of {', '.join(map(repr, CHOICES))} (rows of a tile; 0 where "
-           "there are none). `tv.predict(strategy, workload, cluster).step_time` says, within 1 % "
-           "is right; your choice is then run beside sequential.",
-    starter='''def t3_tile(cluster, workload):
-    return "sequential", 0''',
+    "the latency of a message, in slow motion. For a `cluster` and a `workload` (4 chunks "
+    "of 128 tokens) return (mode, tile) with which `tv.T3(tp=4, mode=mode, tile=tile)` "
+    f"takes least time, one of {', '.join(map(repr, CHOICES))} (rows of a tile; 0 where "
+    "there are none). `tv.predict(strategy, workload, cluster).step_time` says, within 1 % "
+    "is right; your choice is then run beside sequential.",
+    starter="""def t3_tile(cluster, workload):
+    return "sequential", 0""",
     hints=(
         "A piece can be sent when it is computed, and each message pays a latency. Which of the "
         "two is the larger part, for each cluster?",
@@ -109,7 +121,7 @@ TILE = Run(
         "cluster).step_time` of all choices.",
     ),
     success="Hardware that triggers by itself has no such latency: that is why T3 can afford tiles "
-            "of kilobytes, and software mostly sends chunks.",
+    "of kilobytes, and software mostly sends chunks.",
     make=_make_tile,
     needs=None,
     checks=(_tile_wrong,),

@@ -65,8 +65,12 @@ def seed(cause, layer=None, block=0, gather=None, mode=None):
 
     one_of("cause", cause, tuple(CAUSES))
     fault, one = CAUSES[cause], {}
-    for name, value, choices in (("layer", layer, fault.layers), ("block", block, (0, 1)),
-                                 ("gather", gather, fault.gathers), ("mode", mode, fault.modes)):
+    for name, value, choices in (
+        ("layer", layer, fault.layers),
+        ("block", block, (0, 1)),
+        ("gather", gather, fault.gathers),
+        ("mode", mode, fault.modes),
+    ):
         one[name] = choices[0] if value is None else one_of(name, value, choices)
     return Broken(tp=TP, tile=TILE, cause=cause, **one)
 
@@ -75,8 +79,12 @@ def variant(cause, number):
     """The fault in a layer, block, gather and mode that change with ``number`` and from one to the
     next."""
     fault, number = CAUSES[cause], number + list(CAUSES).index(cause)
-    return seed(cause, fault.layers[number % len(fault.layers)], number // 2 % 2,
-                *(kinds[number % len(kinds)] for kinds in (fault.gathers, fault.modes)))
+    return seed(
+        cause,
+        fault.layers[number % len(fault.layers)],
+        number // 2 % 2,
+        *(kinds[number % len(kinds)] for kinds in (fault.gathers, fault.modes)),
+    )
 
 
 # -- in the ring of one layer ----------------------------------------------------------------------
@@ -173,9 +181,11 @@ def _unzeroed(program, layer):
 
         def map_tile(self, tile, updates, trigger):
             """The sum stays after it has been sent."""
+
             def kept(total):
                 memory[tile] = total.clone()
                 trigger(total)
+
             super().map_tile(tile, updates, kept if tile[0] else trigger)
 
         def update(self, tile, value):
@@ -256,8 +266,10 @@ def _gathered_early(program, layer):
             work.wait()
             whole.chunk(TP)[rank].copy_(total)
             return whole, work
+
         with patch.object(operators, "gather_first", early):
             return plain(x, weight)
+
     layer.fused = fused
 
 
@@ -269,9 +281,11 @@ def _bias_everywhere(program, layer):
 
 def _bias_summed(program, layer):
     """The bias's gradient, which each rank has whole, is summed over tp."""
+
     def total(grad):
         dist.all_reduce(grad := grad.clone(), group=layer.group)
         return grad
+
     layer.bias.register_hook(total)
 
 

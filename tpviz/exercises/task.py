@@ -54,16 +54,20 @@ class Exercise:
 
     def __post_init__(self):
         if len(self.hints) != len(HINT_KINDS):
-            raise ValueError(f"exercise {self.name!r} has {len(self.hints)} hints; it needs "
-                             f"{len(HINT_KINDS)}: {', '.join(HINT_KINDS)}")
+            raise ValueError(
+                f"exercise {self.name!r} has {len(self.hints)} hints; it needs "
+                f"{len(HINT_KINDS)}: {', '.join(HINT_KINDS)}"
+            )
 
     def __repr__(self):
         return f"{self.title}\n\n{self.prompt}\n\n{self.starter}"
 
     def _repr_markdown_(self):
-        return (f"**{self.title}**\n\n{self.prompt}\n\n"
-                f"Grade it with `tv.check(\"{self.name}\", {self.name})`; "
-                f"stuck? `tv.hint(\"{self.name}\")`.")
+        return (
+            f"**{self.title}**\n\n{self.prompt}\n\n"
+            f'Grade it with `tv.check("{self.name}", {self.name})`; '
+            f'stuck? `tv.hint("{self.name}")`.'
+        )
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,9 @@ def blocks_scene(story, rank=0):
 
     check(story.mesh, rank)
     return {
-        "title": story.title, "badge": BADGE, "rank": rank,
+        "title": story.title,
+        "badge": BADGE,
+        "rank": rank,
         "captions": [caption(story, i) for i in range(len(story.frames))],
         "words": [f"{sentence(frame)}. {frame.words}" for frame in story.frames],
         "facts": facts(story),
@@ -51,8 +53,10 @@ def blocks_scene(story, rank=0):
 def check(mesh, rank):
     """Raise ``ValueError`` where the picture would not be legible or the rank is not there."""
     if mesh.size > MAX_RANKS:
-        raise ValueError(f"mesh {' x '.join(map(str, mesh.shape))} has {mesh.size} ranks: this "
-                         f"view shows at most {MAX_RANKS}")
+        raise ValueError(
+            f"mesh {' x '.join(map(str, mesh.shape))} has {mesh.size} ranks: this "
+            f"view shows at most {MAX_RANKS}"
+        )
     mesh.coords(rank)
 
 
@@ -85,7 +89,7 @@ def payload_of(frame):
 
 
 def symbols(frame):
-    """"3bsh/d1", "4h²/(x y)": the payload of the frame's collective, in sizes of the workload."""
+    """ "3bsh/d1", "4h²/(x y)": the payload of the frame's collective, in sizes of the workload."""
     tensor = payload_of(frame)
     letters = [dim.letters for dim in (tensor.rows, tensor.cols)]
     count = prod(int(name.rstrip("H") or 1) for name in letters if name not in NAMED)
@@ -111,21 +115,21 @@ def does(frame):
         done.append(f"{verb} {frame.product[-1].name}" + of_chunk(frame.chunk))
     if frame.move:
         name = frame.move.collective.replace("_", "-")
-        done.append(f"{name} of {frame.moving[0].name} over {frame.move.axis}"
-                    + of_chunk(frame.moved_chunk))
+        done.append(
+            f"{name} of {frame.moving[0].name} over {frame.move.axis}" + of_chunk(frame.moved_chunk)
+        )
     return " while ".join(done)
 
 
 def of_chunk(chunk):
-    """" (chunk 2 of 4)", or nothing."""
+    """ " (chunk 2 of 4)", or nothing."""
     return f" (chunk {chunk[0] + 1} of {chunk[1]})" if chunk else ""
 
 
 def caption(story, number):
     """One frame in words."""
     frame = story.frames[number]
-    return (f"step {number + 1} of {len(story.frames)}, {frame.phase}, {frame.layer}: "
-            f"{does(frame)}")
+    return f"step {number + 1} of {len(story.frames)}, {frame.phase}, {frame.layer}: {does(frame)}"
 
 
 def sentence(frame):
@@ -136,9 +140,13 @@ def sentence(frame):
 def facts(story):
     """(label, text) pairs for the line above the picture."""
     total = running(story)[-1]
-    return [["mesh", " x ".join(f"{a} {n}" for a, n in story.mesh.axes.items())],
-            ["a rank sends, in a block", ", ".join(f"{amount(n)} over {axis}"
-                                                   for axis, n in total.items())]]
+    return [
+        ["mesh", " x ".join(f"{a} {n}" for a, n in story.mesh.axes.items())],
+        [
+            "a rank sends, in a block",
+            ", ".join(f"{amount(n)} over {axis}" for axis, n in total.items()),
+        ],
+    ]
 
 
 def to_table(story):
@@ -148,10 +156,19 @@ def to_table(story):
     for number, frame in enumerate(story.frames):
         flops, moved = work(frame)
         move = frame.move
-        table.append([
-            str(number + 1), frame.phase, frame.layer, sentence(frame), f"{flops:,}", f"{moved:,}",
-            f"{move.collective} over {move.axis}" if move else "", symbols(frame) if move else "",
-            *(f"{count:,.6g}" for count in sent(story, number).values())])
+        table.append(
+            [
+                str(number + 1),
+                frame.phase,
+                frame.layer,
+                sentence(frame),
+                f"{flops:,}",
+                f"{moved:,}",
+                f"{move.collective} over {move.axis}" if move else "",
+                symbols(frame) if move else "",
+                *(f"{count:,.6g}" for count in sent(story, number).values()),
+            ]
+        )
     return table
 
 
@@ -161,6 +178,8 @@ def describe(story, rank, number):
     where = ", ".join(f"{axis} {i}" for axis, i in story.mesh.coords(rank).items())
     over = " and ".join(f"{amount(total[axis])} over {axis}" for axis in total)
     frame = story.frames[number]
-    return (f"One block of {story.title}, {w.batch} x {w.seq} tokens, hidden size {w.hidden}, in "
-            f"{len(story.frames)} steps. A rank sends {over} on rings. Rank {rank} is at {where}. "
-            f"Shown: {caption(story, number)}. {sentence(frame)}. {frame.words}")
+    return (
+        f"One block of {story.title}, {w.batch} x {w.seq} tokens, hidden size {w.hidden}, in "
+        f"{len(story.frames)} steps. A rank sends {over} on rings. Rank {rank} is at {where}. "
+        f"Shown: {caption(story, number)}. {sentence(frame)}. {frame.words}"
+    )

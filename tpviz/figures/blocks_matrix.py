@@ -53,7 +53,7 @@ def parts(dim, mesh):
 
 
 def owner(tensor, held, eyes):
-    """"0,1", "*,1": the coordinates of who holds a block; of a partial sum, of the front sheet."""
+    """ "0,1", "*,1": the coordinates of who holds a block; of a partial sum, of the front sheet."""
     front = {axis: eyes.coords[axis] for axis in (tensor.partial, *tensor.later) if axis}
     where = {**held, **front}
     return ",".join(str(where.get(axis, "*")) for axis in eyes.mesh.names)
@@ -67,14 +67,23 @@ def matrix(tensor, x, y, eyes, chunk=(), future=False):
     width, height = size(tensor)
     rows, cols = parts(tensor.rows, eyes.mesh), parts(tensor.cols, eyes.mesh)
     w, h = width / len(cols), height / len(rows)
-    blocks = [({**row, **col}, [x + c * w, y + r * h, w, h])
-              for r, row in enumerate(rows) for c, col in enumerate(cols)]
-    out = [_sheets(tensor, x, y, eyes), *(_block(tensor, *block, eyes) for block in blocks),
-           _cuts(tensor.rows, x, y, width, height, eyes, down=True),
-           _cuts(tensor.cols, x, y, width, height, eyes, down=False),
-           rect(x, y, width, height, "", "fill='none' class='s-fg' stroke-width='1.2'")]
-    out += [rect(*box, "", "fill='none' class='s-fg' stroke-width='2.4'")
-            for held, box in blocks if _mine(held, eyes)]
+    blocks = [
+        ({**row, **col}, [x + c * w, y + r * h, w, h])
+        for r, row in enumerate(rows)
+        for c, col in enumerate(cols)
+    ]
+    out = [
+        _sheets(tensor, x, y, eyes),
+        *(_block(tensor, *block, eyes) for block in blocks),
+        _cuts(tensor.rows, x, y, width, height, eyes, down=True),
+        _cuts(tensor.cols, x, y, width, height, eyes, down=False),
+        rect(x, y, width, height, "", "fill='none' class='s-fg' stroke-width='1.2'"),
+    ]
+    out += [
+        rect(*box, "", "fill='none' class='s-fg' stroke-width='2.4'")
+        for held, box in blocks
+        if _mine(held, eyes)
+    ]
     if chunk:
         out.append(_bands(x, y, width, height, chunk, future))
     for held, box in blocks:
@@ -131,10 +140,15 @@ def _cuts(dim, x, y, width, height, eyes, down):
             if depth and i % eyes.mesh.axes[axis] == 0:
                 continue  # the outer axis cuts here already
             at = i * (total // count) / total
-            d = (f"M{x:.1f},{y + at * height:.1f}h{width:.1f}" if down
-                 else f"M{x + at * width:.1f},{y:.1f}v{height:.1f}")
-            out += [f"<path d='{d}' class='s-bg' stroke-width='{2 * thick:.1f}'/>",
-                    f"<path d='{d}' class='s-{eyes.keys[axis]}' stroke-width='{thick:.1f}'/>"]
+            d = (
+                f"M{x:.1f},{y + at * height:.1f}h{width:.1f}"
+                if down
+                else f"M{x + at * width:.1f},{y:.1f}v{height:.1f}"
+            )
+            out += [
+                f"<path d='{d}' class='s-bg' stroke-width='{2 * thick:.1f}'/>",
+                f"<path d='{d}' class='s-{eyes.keys[axis]}' stroke-width='{thick:.1f}'/>",
+            ]
     return "".join(out)
 
 
@@ -163,8 +177,16 @@ def _bands(x, y, width, height, chunk, future):
         others = range(k + 1, count) if future else [i for i in range(count) if i != k]
         for i in others:
             out.append(rect(x - 1, top + i * each, width + 2, each, "bg", "fill-opacity='.8'"))
-        out.append(rect(x - 3, top + k * each, width + 6, each, "",
-                        "rx='2' fill='none' class='s-fg' stroke-width='2.4'"))
+        out.append(
+            rect(
+                x - 3,
+                top + k * each,
+                width + 6,
+                each,
+                "",
+                "rx='2' fill='none' class='s-fg' stroke-width='2.4'",
+            )
+        )
     return "".join(out)
 
 
@@ -204,8 +226,10 @@ def notation(tensor, keys, name=True):
 
 def plain(tensor):
     """X[T, H_d2] as text."""
-    dims = ", ".join(d.letters + (f"_{joined(d.axes, d.axes)}" if d.axes else "")
-                     for d in (tensor.rows, tensor.cols))
+    dims = ", ".join(
+        d.letters + (f"_{joined(d.axes, d.axes)}" if d.axes else "")
+        for d in (tensor.rows, tensor.cols)
+    )
     axes = " and ".join((tensor.partial, *tensor.later))
     partial = f" partial over {axes}" if tensor.partial else ""
     return f"{tensor.name}[{dims}]{partial}"

@@ -35,8 +35,9 @@ def ranks(frame, grid, eyes):
     """All cells, the rings of the groups behind them, the names of the axes."""
     out = [_names(grid, eyes)]
     if frame.move:
-        out += [_ring(group, frame.move.axis, grid, eyes)
-                for group in eyes.mesh.groups(frame.move.axis)]
+        out += [
+            _ring(group, frame.move.axis, grid, eyes) for group in eyes.mesh.groups(frame.move.axis)
+        ]
     return "".join(out + [_cell(rank, frame, grid, eyes) for rank in range(eyes.mesh.size)])
 
 
@@ -58,8 +59,12 @@ def _ring(group, axis, grid, eyes):
     box = x0 - PAD, y0 - PAD, x1 - x0 + grid.width + 2 * PAD, y1 - y0 + grid.height + 2 * PAD
     key, mine = eyes.keys[axis], eyes.rank in group
     out = rect(*box, key, "rx='11' fill-opacity='.2'") if mine else ""
-    out += rect(*box, "", f"rx='11' fill='none' class='s-{key} tpv-flow' "
-                          f"stroke-width='{4 if mine else 2.2}' stroke-dasharray='9 5'")
+    out += rect(
+        *box,
+        "",
+        f"rx='11' fill='none' class='s-{key} tpv-flow' "
+        f"stroke-width='{4 if mine else 2.2}' stroke-dasharray='9 5'",
+    )
     for here, there in pairwise(group):
         out += _link(grid.corner(here), grid.corner(there), grid, key)
     return out
@@ -68,11 +73,16 @@ def _ring(group, axis, grid, eyes):
 def _link(here, there, grid, key):
     """A thick line with two heads between neighbours of a group."""
     (x, y), down = here, there[1] > here[1]
-    cx, cy = ((x + grid.width / 2, y + grid.height + GAP / 2) if down
-              else (x + grid.width + GAP / 2, y + grid.height / 2))
+    cx, cy = (
+        (x + grid.width / 2, y + grid.height + GAP / 2)
+        if down
+        else (x + grid.width + GAP / 2, y + grid.height / 2)
+    )
     d = "M-7,0l5,-4v2.5h4v-2.5l5,4l-5,4v-2.5h-4v2.5z"
-    return (f"<path d='{d}' class='f-{key}' "
-            f"transform='translate({cx:.1f},{cy:.1f})rotate({90 if down else 0})'/>")
+    return (
+        f"<path d='{d}' class='f-{key}' "
+        f"transform='translate({cx:.1f},{cy:.1f})rotate({90 if down else 0})'/>"
+    )
 
 
 def _cell(rank, frame, grid, eyes):
@@ -91,11 +101,16 @@ def _cell(rank, frame, grid, eyes):
             out += text(x + grid.width - 6, y + 14, where, "muted", 11, "end")
         else:
             out += text(x + 6, y + 24, where, "muted", 9)
-    left, top, width, height = ((4, 19, grid.width - 8, grid.height - 22) if tall
-                                else (50, 3, grid.width - 84, grid.height - 6))
+    left, top, width, height = (
+        (4, 19, grid.width - 8, grid.height - 22)
+        if tall
+        else (50, 3, grid.width - 84, grid.height - 6)
+    )
     out += _holds(frame, x + left, y + top, width, height, here)
-    return (f"<g data-rank='{rank}' style='cursor:pointer'><title>rank {rank} at {where}</title>"
-            f"{out}</g>")
+    return (
+        f"<g data-rank='{rank}' style='cursor:pointer'><title>rank {rank} at {where}</title>"
+        f"{out}</g>"
+    )
 
 
 def _holds(frame, x, y, width, height, eyes):
@@ -103,8 +118,7 @@ def _holds(frame, x, y, width, height, eyes):
     tensors = frame.product or frame.moving
     sizes = [size(t) for t in tensors]
     gaps = 6 * (len(tensors) - 1)
-    scale = min(SCALE, (width - gaps) / sum(w for w, _ in sizes),
-                height / max(h for _, h in sizes))
+    scale = min(SCALE, (width - gaps) / sum(w for w, _ in sizes), height / max(h for _, h in sizes))
     out, x = "", x + (width - gaps - scale * sum(w for w, _ in sizes)) / 2
     for tensor, (w, h) in zip(tensors, sizes):
         out += small(tensor, x, y + (height - scale * h) / 2, eyes, scale)

@@ -12,10 +12,13 @@ from .svg import amount, check_step, document, head, pattern_defs, rect, text
 WIDTH, STRIP, LINE, WORDS, MIDDLE = 980, 60, 130, 152, 304
 GRID, PANEL, ENLARGED = (78, 462), 692, 1.2
 SHORT = {"norm1": "LN 1", "norm2": "LN 2"}
-PHASES = {"forward": "forward →", "backward": "backward, last layer first →",
-          "recompute": "forward once more →", "sync": "end"}
-LEGEND = (
-    ("parameters", "weights"), ("activations", "activations"), ("gradients", "gradients"))
+PHASES = {
+    "forward": "forward →",
+    "backward": "backward, last layer first →",
+    "recompute": "forward once more →",
+    "sync": "end",
+}
+LEGEND = (("parameters", "weights"), ("activations", "activations"), ("gradients", "gradients"))
 
 
 def pictures(story, rank):
@@ -26,12 +29,24 @@ def pictures(story, rank):
     totals = figure.running(story)
     bottom = max(grid.bottom, GRID[1] + 160) + 14
     ticks, places = strip(story, keys)
-    frames = ["".join([
-        now(story, number, *places[number]), sentence(frame, keys), matrices(frame, eyes),
-        ranks(frame, grid, eyes), panel(story, number, eyes, totals)])
-        for number, frame in enumerate(story.frames)]
-    return {"width": WIDTH, "height": round(bottom + 48), "frames": frames,
-            "common": f"{pattern_defs()}<defs>{HATCH}</defs>{ticks}{_legend(eyes, bottom)}"}
+    frames = [
+        "".join(
+            [
+                now(story, number, *places[number]),
+                sentence(frame, keys),
+                matrices(frame, eyes),
+                ranks(frame, grid, eyes),
+                panel(story, number, eyes, totals),
+            ]
+        )
+        for number, frame in enumerate(story.frames)
+    ]
+    return {
+        "width": WIDTH,
+        "height": round(bottom + 48),
+        "frames": frames,
+        "common": f"{pattern_defs()}<defs>{HATCH}</defs>{ticks}{_legend(eyes, bottom)}",
+    }
 
 
 def blocks_svg(scene, step=0, theme="auto"):
@@ -78,8 +93,10 @@ def _tick(i, frame, x, wide, keys):
         out += rect(*box, key)
         if INKS[key].pattern != "solid":
             out += rect(*box, "", f"fill='url(#tpv-{INKS[key].pattern})'")
-    return (f"<g data-step='{i}' style='cursor:pointer'><title>step {i + 1}, {frame.layer}: "
-            f"{figure.does(frame)}</title>{out}</g>")
+    return (
+        f"<g data-step='{i}' style='cursor:pointer'><title>step {i + 1}, {frame.layer}: "
+        f"{figure.does(frame)}</title>{out}</g>"
+    )
 
 
 def now(story, number, x, wide):
@@ -96,12 +113,17 @@ def sentence(frame, keys):
     for i, part in enumerate(frame.line):
         words = part if isinstance(part, str) else notation(part, keys)
         here = first <= i < last
-        spans.append(f"<tspan class='f-{'fg' if here else 'muted'}' "
-                     f"font-weight='{700 if here else 400}'>{words}</tspan>")
-    out = (f"<text x='12' y='{LINE + 10}' font-size='14' xml:space='preserve'>"
-           f"{' '.join(spans)}</text>")
-    return out + "".join(text(12, WORDS + 12 + 16 * i, line, "muted", 12)
-                         for i, line in enumerate(wrapped(frame.words, 150)))
+        spans.append(
+            f"<tspan class='f-{'fg' if here else 'muted'}' "
+            f"font-weight='{700 if here else 400}'>{words}</tspan>"
+        )
+    out = (
+        f"<text x='12' y='{LINE + 10}' font-size='14' xml:space='preserve'>{' '.join(spans)}</text>"
+    )
+    return out + "".join(
+        text(12, WORDS + 12 + 16 * i, line, "muted", 12)
+        for i, line in enumerate(wrapped(frame.words, 150))
+    )
 
 
 # -- matrices --------------------------------------------------------------------------------------
@@ -117,11 +139,19 @@ def matrices(frame, eyes, enlarged=ENLARGED):
     if frame.moving:
         if frame.product:
             x += 14
-            out += (f"<path d='M{x:.1f},{MIDDLE - 100}v196' class='s-{eyes.keys[frame.move.axis]}' "
-                    "stroke-dasharray='4 4' stroke-width='1.6'/>")
+            out += (
+                f"<path d='M{x:.1f},{MIDDLE - 100}v196' class='s-{eyes.keys[frame.move.axis]}' "
+                "stroke-dasharray='4 4' stroke-width='1.6'/>"
+            )
             name = frame.move.collective.replace("_", "-")
-            out += text(x + 8, MIDDLE + 96, f"meanwhile: {name} over {frame.move.axis}",
-                        eyes.keys[frame.move.axis], 12, weight=700)
+            out += text(
+                x + 8,
+                MIDDLE + 96,
+                f"meanwhile: {name} over {frame.move.axis}",
+                eyes.keys[frame.move.axis],
+                12,
+                weight=700,
+            )
             x += 18
         more, x = _row([(t, frame.moved_chunk, False) for t in frame.moving], ("→",), x, eyes)
         out += more
@@ -149,8 +179,10 @@ def _row(shown, signs, x, eyes):
         left, top = x + (room - width) / 2, MIDDLE - height / 2
         middle = x + room / 2
         lift = 15 if tensor.partial else 0
-        out += (f"<text x='{middle:.1f}' y='{top - 8 - lift:.1f}' class='f-fg' font-size='12' "
-                f"text-anchor='middle' font-weight='600'>{_title(tensor, eyes.keys)}</text>")
+        out += (
+            f"<text x='{middle:.1f}' y='{top - 8 - lift:.1f}' class='f-fg' font-size='12' "
+            f"text-anchor='middle' font-weight='600'>{_title(tensor, eyes.keys)}</text>"
+        )
         out += matrix(tensor, left, top, eyes, chunk, future)
         for k, words in enumerate(below):
             out += text(middle, top + height + 14 + 13 * k, words, "muted", 10.5, "middle")
@@ -173,11 +205,16 @@ def _below(tensor, eyes):
     numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
     even = rows * cols == numbers  # a flat piece of a weight may end within a feature
     found = [f"each rank: {rows} x {cols}" if even else f"each rank: {numbers:,} numbers"]
-    same = [axis for axis, n in eyes.mesh.axes.items() if n > 1
-            and axis not in (*tensor.axes, tensor.partial, *tensor.later)]
+    same = [
+        axis
+        for axis, n in eyes.mesh.axes.items()
+        if n > 1 and axis not in (*tensor.axes, tensor.partial, *tensor.later)
+    ]
     if tensor.partial:
-        found.append(f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}" + "".join(
-            f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later))
+        found.append(
+            f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}"
+            + "".join(f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later)
+        )
     if same and eyes.mesh.size > 1:
         found.append(f"the same along {' and '.join(same)}")
     return found
@@ -193,8 +230,10 @@ def panel(story, number, eyes, totals, x=PANEL, y=GRID[1] - 20, width=130):
     lines = [("every rank, in this step", "fg", 700)]
     if frame.kernels:
         flops, moved = figure.work(frame)
-        lines += [(f"compute: {amount(flops, 'FLOP')}", "fg", ""),
-                  (f"memory: {amount(moved)} read and written", "muted", "")]
+        lines += [
+            (f"compute: {amount(flops, 'FLOP')}", "fg", ""),
+            (f"memory: {amount(moved)} read and written", "muted", ""),
+        ]
     if frame.move:
         lines += _payload(story, frame)
     out = ""
@@ -218,10 +257,12 @@ def _payload(story, frame):
     ring = "all of them send" if count > 1 else f"a ring sends {factor} of it:"
     sent = sum(figure.sent(story, story.frames.index(frame)).values())
     payload = f"{move.payload:,} bytes" if move.payload < 1e7 else amount(move.payload)
-    return [(f"{move.collective.replace('_', '-')} over {move.axis}, n = {n}{times}", "fg", ""),
-            (f"payload {figure.symbols(frame)} numbers", "fg", 700),
-            (f"= {numbers:,} x {move.payload // numbers} bytes = {payload}", "fg", ""),
-            (f"{ring} {amount(sent)}", "muted", "")]
+    return [
+        (f"{move.collective.replace('_', '-')} over {move.axis}, n = {n}{times}", "fg", ""),
+        (f"payload {figure.symbols(frame)} numbers", "fg", 700),
+        (f"= {numbers:,} x {move.payload // numbers} bytes = {payload}", "fg", ""),
+        (f"{ring} {amount(sent)}", "muted", ""),
+    ]
 
 
 def _bar(axis, so_far, total, x, y, key, width):
@@ -248,9 +289,10 @@ def _legend(eyes, y):
     out += rect(x, y, 14, 12, "", "class='s-fg' fill='none' stroke-width='.8'")
     out += text(x + 19, y + 10, "hatched: a term of a sum, the other terms behind it", size=11)
     names = eyes.mesh.names
-    where = (f"0,1: held by the rank at {names[0]} 0, {names[-1]} 1;  *: by every rank along that "
-             "axis" if len(names) > 1 else f"1: held by the rank at {names[0]} 1;  *: by all ranks")
+    where = (
+        f"0,1: held by the rank at {names[0]} 0, {names[-1]} 1;  *: by every rank along that axis"
+        if len(names) > 1
+        else f"1: held by the rank at {names[0]} 1;  *: by all ranks"
+    )
     tail = f"{where}.  T = b s tokens (b batch, s sequence), H = h hidden size.  Not to scale."
     return out + text(12, y + 30, tail, "muted", 11)
-
-

@@ -24,7 +24,7 @@ HEAD, PANEL, UNDER, LEGEND, LINE, WRAP = 112, 330, 52, 28, 16, 125
 
 
 def check_theme(theme):
-    """"light" or "dark"; raises ``ValueError`` on another: a plotly figure cannot follow a page."""
+    """Raise ``ValueError`` but on "light" or "dark": plotly figures cannot follow a page."""
     if theme not in ("light", "dark"):
         raise ValueError(f"theme={theme!r} is not one of 'light', 'dark'")
     return theme
@@ -50,31 +50,70 @@ def panels(scene, titles, theme, height=PANEL, legend=1, **more):
     above = UNDER + LEGEND * legend
     foot = above + LINE * len(notes) + 12
     made.update_layout(
-        template="none", width=960, height=HEAD + height + foot, paper_bgcolor=colors["bg"],
-        plot_bgcolor=colors["bg"], font={"family": FONT, "size": 12, "color": colors["fg"]},
-        margin={"l": 72, "r": 24, "t": HEAD, "b": foot}, meta={"alt": scene["alt"]},
-        title={"text": scene["title"], "x": 0.01, "xanchor": "left", "y": 1, "yref": "container",
-               "yanchor": "top", "pad": {"t": 12}, "font": {"size": 15}},
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": -UNDER / height,
-                "yanchor": "top"},
+        template="none",
+        width=960,
+        height=HEAD + height + foot,
+        paper_bgcolor=colors["bg"],
+        plot_bgcolor=colors["bg"],
+        font={"family": FONT, "size": 12, "color": colors["fg"]},
+        margin={"l": 72, "r": 24, "t": HEAD, "b": foot},
+        meta={"alt": scene["alt"]},
+        title={
+            "text": scene["title"],
+            "x": 0.01,
+            "xanchor": "left",
+            "y": 1,
+            "yref": "container",
+            "yanchor": "top",
+            "pad": {"t": 12},
+            "font": {"size": 15},
+        },
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": -UNDER / height,
+            "yanchor": "top",
+        },
     )
     made.update_xaxes(gridcolor=colors["rule"], linecolor=colors["muted"], zeroline=False)
     made.update_yaxes(gridcolor=colors["rule"], linecolor=colors["muted"], zeroline=False)
     for number, badge in enumerate(scene["badges"]):
         made.add_annotation(
-            text=f"<b>{badge}</b>", xref="paper", yref="paper", x=0, y=1, yshift=62, yanchor="top",
-            xanchor="left", xshift=sum(8 * len(b) + 22 for b in scene["badges"][:number]),
-            showarrow=False, bordercolor=colors["fg"], borderpad=3, font={"size": 11})
+            text=f"<b>{badge}</b>",
+            xref="paper",
+            yref="paper",
+            x=0,
+            y=1,
+            yshift=62,
+            yanchor="top",
+            xanchor="left",
+            xshift=sum(8 * len(b) + 22 for b in scene["badges"][:number]),
+            showarrow=False,
+            bordercolor=colors["fg"],
+            borderpad=3,
+            font={"size": 11},
+        )
     if notes:
-        made.add_annotation(text="<br>".join(notes), xref="paper", yref="paper", x=0, y=0,
-                            yshift=-above, yanchor="top", xanchor="left", align="left",
-                            showarrow=False, font={"size": 11, "color": colors["muted"]})
+        made.add_annotation(
+            text="<br>".join(notes),
+            xref="paper",
+            yref="paper",
+            x=0,
+            y=0,
+            yshift=-above,
+            yanchor="top",
+            xanchor="left",
+            align="left",
+            showarrow=False,
+            font={"size": 11, "color": colors["muted"]},
+        )
     return made
 
 
 def mixed(color, other, part):
     """``part`` of one "#RRGGBB" in another."""
-    pairs = ((int(c[i:i + 2], 16) for c in (color, other)) for i in (1, 3, 5))
+    pairs = ((int(c[i : i + 2], 16) for c in (color, other)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part * a + (1 - part) * b):02X}" for a, b in pairs)
 
 
@@ -90,13 +129,30 @@ def line(name, x, y, ink, dash, marker, theme, **more):
     from plotly.graph_objects import Scatter
 
     color = getattr(INKS[ink], theme)
-    return Scatter(name=name, x=list(x), y=list(y), mode="lines+markers", legendgroup=name,
-                   line={"color": color, "dash": dash, "width": 2},
-                   marker={"symbol": marker, "size": 9, "color": color}, **more)
+    return Scatter(
+        name=name,
+        x=list(x),
+        y=list(y),
+        mode="lines+markers",
+        legendgroup=name,
+        line={"color": color, "dash": dash, "width": 2},
+        marker={"symbol": marker, "size": 9, "color": color},
+        **more,
+    )
 
 
 def pointer(made, text, x, y, ink, theme, row=1, col=1, **more):
     """Point out one point in words, in the ink of its line."""
     color = getattr(INKS[ink], theme)
-    made.add_annotation(text=text, x=x, y=y, row=row, col=col, arrowcolor=color, bgcolor=color,
-                        arrowwidth=1.5, font={"color": text_on(color), "size": 11}, **more)
+    made.add_annotation(
+        text=text,
+        x=x,
+        y=y,
+        row=row,
+        col=col,
+        arrowcolor=color,
+        bgcolor=color,
+        arrowwidth=1.5,
+        font={"color": text_on(color), "size": 11},
+        **more,
+    )

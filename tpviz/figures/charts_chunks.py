@@ -20,15 +20,38 @@ def chunks_figure(scene, theme="light"):
     for column, (what, _) in enumerate(SHOWN, 1):
         for source, values in scene["lines"].items():
             y = [v / scale for v in values[what]]
-            made.add_trace(line(source, scene["counts"], y, *LINES[source], theme,
-                                showlegend=column == 1, error_y=_spread(values, what, scale)),
-                           row=1, col=column)
+            made.add_trace(
+                line(
+                    source,
+                    scene["counts"],
+                    y,
+                    *LINES[source],
+                    theme,
+                    showlegend=column == 1,
+                    error_y=_spread(values, what, scale),
+                ),
+                row=1,
+                col=column,
+            )
             if what == "step":
                 best = scene["best"][source]
-                pointer(made, f"best {best}", log10(best), y[scene["counts"].index(best)],
-                        LINES[source][0], theme, col=column, ax=SIDE[source], ay=-34)
-    made.update_xaxes(type="log", tickvals=scene["counts"], title={"text": "chunks", "standoff": 6},
-                      ticktext=list(map(str, scene["counts"])))
+                pointer(
+                    made,
+                    f"best {best}",
+                    log10(best),
+                    y[scene["counts"].index(best)],
+                    LINES[source][0],
+                    theme,
+                    col=column,
+                    ax=SIDE[source],
+                    ay=-34,
+                )
+    made.update_xaxes(
+        type="log",
+        tickvals=scene["counts"],
+        title={"text": "chunks", "standoff": 6},
+        ticktext=list(map(str, scene["counts"])),
+    )
     made.update_yaxes(rangemode="tozero", col=1)
     return made
 

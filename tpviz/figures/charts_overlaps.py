@@ -18,26 +18,58 @@ def overlaps_figure(scene, theme="light"):
 
     sources = scene["sources"]
     unit, scale = unit_of([s for found in sources.values() for s in found["step"]])
-    made = panels(scene, [f"{TITLES[source]} step ({unit})" for source in sources], theme,
-                  shared_yaxes=True, horizontal_spacing=0.03)
+    made = panels(
+        scene,
+        [f"{TITLES[source]} step ({unit})" for source in sources],
+        theme,
+        shared_yaxes=True,
+        horizontal_spacing=0.03,
+    )
     keys = axis_keys(["x", "y", "z", "data"])
     names = [name.replace(" + ", "<br>") for name in scene["bars"]]
     for column, found in enumerate(sources.values(), 1):
         stacks = [("kernels", "forward", "", found["compute"])] + [
-            (f"waiting for {axis}", keys[axis], SHAPES[axis],
-             [exposed.get(axis, 0.0) for exposed in found["exposed"]]) for axis in scene["axes"]]
+            (
+                f"waiting for {axis}",
+                keys[axis],
+                SHAPES[axis],
+                [exposed.get(axis, 0.0) for exposed in found["exposed"]],
+            )
+            for axis in scene["axes"]
+        ]
         for name, ink, shape, seconds in stacks:
-            made.add_trace(Bar(
-                name=name, x=names, y=[s / scale for s in seconds], legendgroup=name,
-                showlegend=column == 1, marker={"color": getattr(INKS[ink], theme), "pattern": {
-                    "shape": shape, "fillmode": "overlay", "size": 6,
-                    "fgcolor": made.layout.paper_bgcolor}},
-                hovertemplate="%{x}: %{y:.4g} " + unit + f" {name}<extra></extra>"),
-                row=1, col=column)
+            made.add_trace(
+                Bar(
+                    name=name,
+                    x=names,
+                    y=[s / scale for s in seconds],
+                    legendgroup=name,
+                    showlegend=column == 1,
+                    marker={
+                        "color": getattr(INKS[ink], theme),
+                        "pattern": {
+                            "shape": shape,
+                            "fillmode": "overlay",
+                            "size": 6,
+                            "fgcolor": made.layout.paper_bgcolor,
+                        },
+                    },
+                    hovertemplate="%{x}: %{y:.4g} " + unit + f" {name}<extra></extra>",
+                ),
+                row=1,
+                col=column,
+            )
         for name, step, gain in zip(names, found["step"], found["gain"]):
-            made.add_annotation(text=f"{100 * gain:+.0f} %" if gain else "0 %", x=name,
-                                y=step / scale, row=1, col=column, showarrow=False, yshift=10,
-                                font={"size": 11})
+            made.add_annotation(
+                text=f"{100 * gain:+.0f} %" if gain else "0 %",
+                x=name,
+                y=step / scale,
+                row=1,
+                col=column,
+                showarrow=False,
+                yshift=10,
+                font={"size": 11},
+            )
     made.update_layout(barmode="stack")
     made.update_xaxes(showgrid=False, tickangle=0)
     return made

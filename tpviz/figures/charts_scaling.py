@@ -21,18 +21,35 @@ def scaling_figure(scene, theme="light"):
     ``meshes`` {fabric: [words]}, for the labels that a pointer brings up.
     """
     unit, scale = unit_of([v for values in scene["times"].values() for v in values])
-    titles = [f"communication of a layer ({unit})",
-              f"its share of the step (%), {scene['fabric']} bandwidth"]
+    titles = [
+        f"communication of a layer ({unit})",
+        f"its share of the step (%), {scene['fabric']} bandwidth",
+    ]
     made = panels(scene, titles, theme, legend=2)
-    for column, (lines, factor) in enumerate(((scene["times"], 1 / scale),
-                                              (scene["fractions"], 100.0)), 1):
+    for column, (lines, factor) in enumerate(
+        ((scene["times"], 1 / scale), (scene["fractions"], 100.0)), 1
+    ):
         for name, values in lines.items():
             fabric = name.split(", ")[1] if column == 1 else scene["fabric"]
             words = scene["meshes"][fabric] if name.startswith("best") else None
-            made.add_trace(line(name, scene["sizes"], [v * factor for v in values], *STYLES[name],
-                                theme, text=words), row=1, col=column)
-    made.update_xaxes(type="log", tickvals=scene["sizes"], ticktext=list(map(str, scene["sizes"])),
-                      title={"text": "ranks N", "standoff": 6})
+            made.add_trace(
+                line(
+                    name,
+                    scene["sizes"],
+                    [v * factor for v in values],
+                    *STYLES[name],
+                    theme,
+                    text=words,
+                ),
+                row=1,
+                col=column,
+            )
+    made.update_xaxes(
+        type="log",
+        tickvals=scene["sizes"],
+        ticktext=list(map(str, scene["sizes"])),
+        title={"text": "ranks N", "standoff": 6},
+    )
     ticks = log_ticks([v / scale for values in scene["times"].values() for v in values])
     made.update_yaxes(type="log", tickvals=ticks, ticktext=[f"{t:g}" for t in ticks], row=1, col=1)
     made.update_yaxes(range=[0, 100], row=1, col=2)

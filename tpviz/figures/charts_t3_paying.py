@@ -9,17 +9,30 @@ def paying_figure(scene, theme="light"):
 
     scene : ``curve`` [[x, speedup]], the closed form; ``points`` {config: [[x, speedup, words]]}.
     """
-    made = panels(scene, ["speedup of the sublayer, over x = GEMM / reduce-scatter"], theme,
-                  legend=2)
+    made = panels(
+        scene, ["speedup of the sublayer, over x = GEMM / reduce-scatter"], theme, legend=2
+    )
     x, y = zip(*scene["curve"])
-    made.add_trace(line("without memory: (x+2) / (max(x,1)+1), derived", x, y, "axis4", "solid",
-                        "circle", theme))
+    made.add_trace(
+        line(
+            "without memory: (x+2) / (max(x,1)+1), derived", x, y, "axis4", "solid", "circle", theme
+        )
+    )
     made.data[-1].mode = "lines"
     for config, points in scene["points"].items():
         name, *style = CONFIGS[config]
         x, y, words = zip(*points)
-        made.add_trace(line(f"{name}, simulated", x, y, *style, theme, text=words,
-                            hovertemplate="%{text}: %{y:.3f}"))
+        made.add_trace(
+            line(
+                f"{name}, simulated",
+                x,
+                y,
+                *style,
+                theme,
+                text=words,
+                hovertemplate="%{text}: %{y:.3f}",
+            )
+        )
     made.add_vline(1.0, line_dash="dot", line_color=made.layout.font.color, line_width=1)
     made.update_xaxes(title={"text": "x", "standoff": 6}, rangemode="tozero")
     return made

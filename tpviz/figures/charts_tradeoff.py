@@ -2,8 +2,10 @@
 
 from .charts import line, panels, pointer, unit_of
 
-STYLES = {"stage-aware": ("forward", "solid", "diamond"),
-          "uniform": ("axis0", "dot", "circle-open")}
+STYLES = {
+    "stage-aware": ("forward", "solid", "diamond"),
+    "uniform": ("axis0", "dot", "circle-open"),
+}
 """{rule: (ink, dash, marker)}."""
 AVERAGE = {"stage-aware": ("forward", "dashdot", "x"), "uniform": ("axis0", "dashdot", "cross")}
 """The same for the average rank."""
@@ -24,22 +26,48 @@ def tradeoff_figure(scene, theme="light"):
     made = panels(scene, [f"a step ({unit})", f"{size} of the rank that needs most"], theme)
     for rule, found in lines.items():
         for what, name, scale, column, style in (
-                ("step", rule, second, 1, STYLES[rule]), ("bytes", rule, byte, 2, STYLES[rule]),
-                ("average", f"{rule}, average rank", byte, 2, AVERAGE[rule])):
-            made.add_trace(line(
-                name, found["keep"], [v / scale for v in found[what]], *style, theme,
-                showlegend=what != "bytes", text=found["drops"],
-                hovertemplate="k0 = %{x:.3g}: %{y:.4g}, layers recomputed %{text}"),
-                row=1, col=column)
+            ("step", rule, second, 1, STYLES[rule]),
+            ("bytes", rule, byte, 2, STYLES[rule]),
+            ("average", f"{rule}, average rank", byte, 2, AVERAGE[rule]),
+        ):
+            made.add_trace(
+                line(
+                    name,
+                    found["keep"],
+                    [v / scale for v in found[what]],
+                    *style,
+                    theme,
+                    showlegend=what != "bytes",
+                    text=found["drops"],
+                    hovertemplate="k0 = %{x:.3g}: %{y:.4g}, layers recomputed %{text}",
+                ),
+                row=1,
+                col=column,
+            )
         if rule in scene["picked"]:
             at = found["keep"].index(scene["picked"][rule])
             shift = -40 if rule == "stage-aware" else 40
-            pointer(made, f"{rule}: fits", found["keep"][at], found["step"][at] / second,
-                    STYLES[rule][0], theme, ax=-30 if at else 30, ay=-shift)
+            pointer(
+                made,
+                f"{rule}: fits",
+                found["keep"][at],
+                found["step"][at] / second,
+                STYLES[rule][0],
+                theme,
+                ax=-30 if at else 30,
+                ay=-shift,
+            )
     if budget <= 3 * most:  # else the line would flatten the curves
-        made.add_hline(y=budget / byte, row=1, col=2, annotation_text="budget",
-                       line={"dash": "dash", "color": made.layout.font.color})
-    made.update_xaxes(title={"text": "k0: part of the first stage's layers that keeps everything",
-                             "standoff": 6}, range=[-0.03, 1.03])
+        made.add_hline(
+            y=budget / byte,
+            row=1,
+            col=2,
+            annotation_text="budget",
+            line={"dash": "dash", "color": made.layout.font.color},
+        )
+    made.update_xaxes(
+        title={"text": "k0: part of the first stage's layers that keeps everything", "standoff": 6},
+        range=[-0.03, 1.03],
+    )
     made.update_yaxes(rangemode="tozero", row=1, col=2)
     return made

@@ -52,8 +52,12 @@ def cluster_scene(cluster, mesh=None, axis=None):
         "size": cluster.size,
         "shown": shown,
         "devices": [
-            {"device": d, "rank": d if d < ranks else None, "lit": d in lit,
-             "coords": mesh.coords(d) if d < ranks else {}}
+            {
+                "device": d,
+                "rank": d if d < ranks else None,
+                "lit": d in lit,
+                "coords": mesh.coords(d) if d < ranks else {},
+            }
             for d in _drawn(parts)
         ],
         "mesh": dict(mesh.axes) if mesh else {},
@@ -131,8 +135,9 @@ def _held(cluster, link, members):
         if tight.load == 1:
             return f"{where}: {rate}, shared with no other group"
         return f"{where}: {tight.load} {'groups' if cluster.levels else 'hops'} share {rate}"
-    driven = [(parts[i], rings(cluster, parts[i], units))
-              for i, _, units in crossings(cluster, members)]
+    driven = [
+        (parts[i], rings(cluster, parts[i], units)) for i, _, units in crossings(cluster, members)
+    ]
     level, links = min(driven, key=lambda found: found[0].p2p * found[1])
     return f"{level.name}: {links} link{'s' * (links > 1)} of {amount(level.p2p, 'B/s')}"
 
@@ -145,12 +150,16 @@ def _words(cluster, part):
         delay += f" (for {seconds(part['latency'] / cluster.slow_motion)})"
     if cluster.torus:
         links = f"{part['links']} links of " if part["links"] > 1 else ""
-        return (f"{part['name']}: ring of {part['size']}, "
-                f"{links}{_rate(part['bandwidth'], scale)} each way, {delay}")
+        return (
+            f"{part['name']}: ring of {part['size']}, "
+            f"{links}{_rate(part['bandwidth'], scale)} each way, {delay}"
+        )
     nics = f" through {part['nics']} NIC{'s' * (part['nics'] > 1)}" if part["nics"] else ""
     wired = ", all wired to each other" if part["direct"] else ""
-    return (f"{part['name']}: {part['units']} units{wired}, {_rate(part['p2p'], scale)} between "
-            f"two, {_rate(part['group'], scale)} out of one{nics}, {delay}")
+    return (
+        f"{part['name']}: {part['units']} units{wired}, {_rate(part['p2p'], scale)} between "
+        f"two, {_rate(part['group'], scale)} out of one{nics}, {delay}"
+    )
 
 
 def _rate(value, scale):
@@ -195,6 +204,9 @@ def describe(scene):
     if scene["axes"]:
         mesh = ", ".join(f"{name} of {size}" for name, size in scene["mesh"].items())
         lines.append(f"On it a mesh with axes {mesh}.")
-        lines += [f"{axis} ({ranks}) gets {rate}, {delay} a hop; {held}."
-                  for axis, ranks, rate, delay, held in to_table(scene)[1:] if rate != "-"]
+        lines += [
+            f"{axis} ({ranks}) gets {rate}, {delay} a hop; {held}."
+            for axis, ranks, rate, delay, held in to_table(scene)[1:]
+            if rate != "-"
+        ]
     return " ".join([*lines, *(caption + "." for caption in scene["captions"])])

@@ -37,9 +37,11 @@ def _title(scene):
 
 def _header(scene):
     size = 6.3 * len(scene["badge"]) + 16
-    return (rect(10, 8, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
-            + text(10 + size / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
-            + text(size + 20, 22, _title(scene), "muted"))
+    return (
+        rect(10, 8, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
+        + text(10 + size / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
+        + text(size + 20, 22, _title(scene), "muted")
+    )
 
 
 def _texts(scene):
@@ -52,8 +54,10 @@ def _texts(scene):
 def _axis_words(axis):
     if axis["bandwidth"] is None:
         return f"{axis['name']} {axis['size']}: {axis['held']}"
-    return (f"{axis['name']} {axis['size']}: {amount(axis['bandwidth'], 'B/s')}, "
-            f"{seconds(axis['latency'])} a hop ({axis['held']})")
+    return (
+        f"{axis['name']} {axis['size']}: {amount(axis['bandwidth'], 'B/s')}, "
+        f"{seconds(axis['latency'])} a hop ({axis['held']})"
+    )
 
 
 def _lines(scene, y):
@@ -64,7 +68,7 @@ def _lines(scene, y):
         chosen = axis["name"] == scene["axis"]
         out.append(text(30, y, _axis_words(axis), "fg", 11, weight=700 if chosen else ""))
         y += 17
-    for line in _texts(scene)[len(scene["axes"]):]:
+    for line in _texts(scene)[len(scene["axes"]) :]:
         out.append(text(10, y, line, "muted", 11))
         y += 16
     return "".join(out), y - 16
@@ -116,8 +120,11 @@ class _Picture:
             face += rect(x, y, CELL, CELL, "", f"{round_} fill='none' class='s-fg'")
         where = ",".join(str(place) for place in device["coords"].values())
         size = 10 if len(where) < 8 else 8
-        self.out.append(face + text(x + CELL / 2, y + 21, number, inks[0], 14, "middle", 700)
-                        + text(x + CELL / 2, y + 36, where, inks[1], size, "middle"))
+        self.out.append(
+            face
+            + text(x + CELL / 2, y + 21, number, inks[0], 14, "middle", 700)
+            + text(x + CELL / 2, y + 36, where, inks[1], size, "middle")
+        )
 
     def more(self, x, y, count, what, anchor="start"):
         """Say how many are not drawn."""
@@ -158,9 +165,11 @@ class _Levels(_Picture):
     def _box(self, number, unit, x, y):
         """A unit of level ``number``: its name, the units below it, and the bars they hang on."""
         level, (columns, rows, width, height) = self.levels[number], self.shapes[number]
-        self.out.append(rect(x, y, width, height, "bg", "rx='5'")
-                        + rect(x, y, width, height, "", "rx='5' fill='none' class='s-rule'")
-                        + text(x + PAD, y + 12, level["name"], "muted", 10))
+        self.out.append(
+            rect(x, y, width, height, "bg", "rx='5'")
+            + rect(x, y, width, height, "", "rx='5' fill='none' class='s-rule'")
+            + text(x + PAD, y + 12, level["name"], "muted", 10)
+        )
         wide, high = (CELL, CELL) if number == 0 else self.shapes[number - 1][2:]
         gap = STEP - CELL if number == 0 else 14
         crossed = any(key[0] == number and key[1] // level["units"] == unit for key in self.loads)
@@ -209,12 +218,21 @@ class _Torus(_Picture):
         for place, device in enumerate(self.scene["devices"]):
             piece, rest = divmod(place, shown[0] * shown[1])
             corner = x + piece % across * wide + 12, y + piece // across * high + 12
-            spots[device["device"]] = (corner[0] + rest % shown[0] * self.step,
-                                       corner[1] + rest // shown[0] * self.step)
+            spots[device["device"]] = (
+                corner[0] + rest % shown[0] * self.step,
+                corner[1] + rest // shown[0] * self.step,
+            )
             if slices > 1 and rest == 0:
                 where = self._slice(device["device"])
-                self.out.append(text(corner[0], corner[1] + shown[1] * self.step - 4,
-                                     f"{outer} {where}", "muted", 10))
+                self.out.append(
+                    text(
+                        corner[0],
+                        corner[1] + shown[1] * self.step - 4,
+                        f"{outer} {where}",
+                        "muted",
+                        10,
+                    )
+                )
         self._links(spots)
         for device, (left, top) in spots.items():
             self.cell(device, left, top)
@@ -222,8 +240,12 @@ class _Torus(_Picture):
             self.times(*label)
         width, height = min(slices, across) * wide, -(-slices // across) * high
         for number, part in enumerate(self.torus):
-            self.more(x, y + height + 6 + 14 * number, part["size"] - part["shown"],
-                      f"along {part['name']}")
+            self.more(
+                x,
+                y + height + 6 + 14 * number,
+                part["size"] - part["shown"],
+                f"along {part['name']}",
+            )
         cut = sum(part["size"] > part["shown"] for part in self.torus)
         return width, height + 14 * cut
 
@@ -258,13 +280,25 @@ class _Torus(_Picture):
         if number == 0:
             points = [(x + CELL, y + half), (u, v + half)]
             if wrap:
-                points = [(x + CELL, y + half), (x + out, y + half), (x + out, y + out),
-                          (u - 8, y + out), (u - 8, v + half), (u, v + half)]
+                points = [
+                    (x + CELL, y + half),
+                    (x + out, y + half),
+                    (x + out, y + out),
+                    (u - 8, y + out),
+                    (u - 8, v + half),
+                    (u, v + half),
+                ]
         elif number == 1:
             points = [(x + half, y + CELL), (u + half, v)]
             if wrap:
-                points = [(x + half, y + CELL), (x + half, y + out), (x + out + 5, y + out),
-                          (x + out + 5, v - 8), (u + half, v - 8), (u + half, v)]
+                points = [
+                    (x + half, y + CELL),
+                    (x + half, y + out),
+                    (x + out + 5, y + out),
+                    (x + out + 5, v - 8),
+                    (u + half, v - 8),
+                    (u + half, v),
+                ]
         else:
             points = [(x + CELL - 1, y + 6 * number - 8), (x + CELL + 9, y + 6 * number - 17)]
         self.line(points, load)

@@ -158,13 +158,15 @@ def _parts(foreseen, residual):
     rows, at, before = [], 0.0, 0.0
     for name, length in residual.parts.items():
         predicted = formula.get(name)
-        rows.append({
-            "name": name,
-            "seconds": float(length),
-            "share": residual.share(name),
-            "start": at,
-            "predicted": None if predicted is None else [before, before + float(predicted)],
-        })
+        rows.append(
+            {
+                "name": name,
+                "seconds": float(length),
+                "share": residual.share(name),
+                "start": at,
+                "predicted": None if predicted is None else [before, before + float(predicted)],
+            }
+        )
         at, before = at + float(length), before + float(predicted or 0.0)
     return rows
 
@@ -174,8 +176,9 @@ def _numbers(traces, residual):
     words = [f"{100 * t.overlap():.1f} % {t.badge}" for t in traces]
     rows = []
     if len(traces) == 2 and traces[0].step_time:
-        rows.append([f"{residual.badge} / simulated",
-                     f"{traces[1].step_time / traces[0].step_time:.3f}"])
+        rows.append(
+            [f"{residual.badge} / simulated", f"{traces[1].step_time / traces[0].step_time:.3f}"]
+        )
     rows.append(["overlap", ", ".join(words)])
     if residual.late:
         rows.append(["late by at most", f"{seconds(residual.late)} a step"])
@@ -201,11 +204,16 @@ def to_table(scene):
 def describe(scene):
     """The comparison in a few sentences, for readers who do not see it."""
     steps = ", ".join(f"{seconds(t)} {badge}" for badge, t in scene["marks"])
-    parts = ", ".join(f"{p['name']} {seconds(p['seconds'])} ({p['share']})"
-                      for p in scene["parts"] if p["seconds"])
+    parts = ", ".join(
+        f"{p['name']} {seconds(p['seconds'])} ({p['share']})"
+        for p in scene["parts"]
+        if p["seconds"]
+    )
     numbers = "; ".join(f"{label}: {text}" for label, text in scene["numbers"])
-    return (f"One step of {scene['title']} on {scene['caption']}: {steps}. {numbers}. "
-            f"The {scene['badges'][-1]} step is {parts}. {scene['verdict']}")
+    return (
+        f"One step of {scene['title']} on {scene['caption']}: {steps}. {numbers}. "
+        f"The {scene['badges'][-1]} step is {parts}. {scene['verdict']}"
+    )
 
 
 def to_html(scene, to_svg):
@@ -214,8 +222,10 @@ def to_html(scene, to_svg):
     side = "padding:1px 12px;text-align:"
     aligned = [side + ("left" if i == 0 else "right") for i in range(len(rows[0]))]
     table = html_table(rows, "style='border-collapse:collapse'", aligned)
-    return (f"<div class='tpv-comparison'>{to_svg(theme='page')}"
-            f"<details><summary>table</summary>{table}</details></div>")
+    return (
+        f"<div class='tpv-comparison'>{to_svg(theme='page')}"
+        f"<details><summary>table</summary>{table}</details></div>"
+    )
 
 
 def label_of(key, axes):

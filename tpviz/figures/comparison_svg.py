@@ -26,8 +26,13 @@ def comparison_svg(scene, width=1000, theme="auto"):
     if not width >= least:
         raise ValueError(f"width={width} px leaves the lanes no room: use {least} or more")
     low = min([0.0, *(part["start"] + part["seconds"] for part in scene["parts"])])
-    high = max([scene["duration"], *(p["start"] + p["seconds"] for p in scene["parts"]),
-                *(p["predicted"][1] for p in scene["parts"] if p["predicted"])])
+    high = max(
+        [
+            scene["duration"],
+            *(p["start"] + p["seconds"] for p in scene["parts"]),
+            *(p["predicted"][1] for p in scene["parts"] if p["predicted"]),
+        ]
+    )
     scale = (width - GUTTER - RIGHT) / (high - low)
 
     def to_x(t):
@@ -100,8 +105,10 @@ def _marks(scene, to_x, bottom):
     out = []
     for i, ((badge, t), dash) in enumerate(zip(scene["marks"], _dashes(scene))):
         x, y = float(to_x(t)), 60 + 12.5 * i
-        out.append(f"<path d='M{x:.1f},{y - 8}V{bottom}' class='s-fg' fill='none'"
-                   f" stroke-width='1.1' stroke-dasharray='{dash}'/>")
+        out.append(
+            f"<path d='M{x:.1f},{y - 8}V{bottom}' class='s-fg' fill='none'"
+            f" stroke-width='1.1' stroke-dasharray='{dash}'/>"
+        )
         out.append(text(x - 5, y, f"{badge} {seconds(t)}", size=10.5, anchor="end", weight=600))
     return "".join(out)
 
@@ -187,8 +194,10 @@ def _waterfall(scene, top, to_x):
         begin, end = part["start"], part["start"] + part["seconds"]
         x0, x1 = sorted((float(to_x(begin)), float(to_x(end))))
         out.append(_part(part["name"], x0, x1, y + 8.5, 10.5))
-        out.append(f"<path d='M{float(to_x(end)):.1f},{y + 8.5}v{PART}' class='s-muted'"
-                   " fill='none' stroke-width='0.8'/>")
+        out.append(
+            f"<path d='M{float(to_x(end)):.1f},{y + 8.5}v{PART}' class='s-muted'"
+            " fill='none' stroke-width='0.8'/>"
+        )
         y += PART
     badge, total = scene["marks"][-1]
     out.append(text(10, y + 16, f"step, {badge}", size=11, weight=600))
@@ -205,8 +214,9 @@ def _part(name, x0, x1, y, height):
     path = f"M{x0:.2f},{y}h{x1 - x0:.2f}v{height}H{x0:.2f}z"
     ink, pattern = INK_OF_PART.get(name, ("", ""))
     if not ink:
-        return (f"<path d='{path}' class='s-fg' fill='none' stroke-width='1.1'"
-                " stroke-dasharray='3 2'/>")
+        return (
+            f"<path d='{path}' class='s-fg' fill='none' stroke-width='1.1' stroke-dasharray='3 2'/>"
+        )
     over = f"<path d='{path}' fill='url(#tpv-{pattern})'/>" if pattern != "solid" else ""
     edge = " stroke-width='1.6'" if name in ("straggler", "slow link") else " stroke-width='0.4'"
     return f"<path d='{path}' class='f-{ink} s-fg'{edge}/>{over}"

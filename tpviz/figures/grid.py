@@ -34,7 +34,9 @@ def grid_scene(story, rank=0):
 
     check(story.mesh, rank)
     return {
-        "title": story.title, "badge": blocks.BADGE, "rank": rank,
+        "title": story.title,
+        "badge": blocks.BADGE,
+        "rank": rank,
         "captions": [caption(story, i) for i in range(len(story.frames))],
         "words": [words(story, i) for i in range(len(story.frames))],
         "facts": facts(story),
@@ -68,8 +70,9 @@ def under_way(frame):
     """What is on its way over z during a frame, a line for each kind."""
     ahead = [f for f in frame.under_way if f.collective == "all_gather"]
     leaving = [f.layer for f in frame.under_way if f.collective == "reduce_scatter"]
-    return ([f"Sent for ahead: {f.name}." for f in ahead]
-            + ([f"Not waited for yet: dW of {', '.join(leaving)}."] if leaving else []))
+    return [f"Sent for ahead: {f.name}." for f in ahead] + (
+        [f"Not waited for yet: dW of {', '.join(leaving)}."] if leaving else []
+    )
 
 
 def reached(story):
@@ -81,11 +84,17 @@ def facts(story):
     """(label, text) pairs for the line above the picture."""
     s, total = story.strategy, blocks.running(story)[-1]
     sends = ", ".join(f"{amount(n)} over {axis}" for axis, n in total.items() if n) or "nothing"
-    found = [["grid", ", ".join(f"{a} = {n}" for a, n in grid(s).items())],
-             ["a rank sends, in a block", sends]]
+    found = [
+        ["grid", ", ".join(f"{a} = {n}" for a, n in grid(s).items())],
+        ["a rank sends, in a block", sends],
+    ]
     if s.accumulation > 1:
-        found.append(["microbatches", f"{s.accumulation}, the last is shown, each sends as much "
-                                      "before the end"])
+        found.append(
+            [
+                "microbatches",
+                f"{s.accumulation}, the last is shown, each sends as much before the end",
+            ]
+        )
     return found
 
 
@@ -97,8 +106,10 @@ def grid(strategy):
 def to_table(story):
     """Rows of strings, header first: one frame each."""
     head, *rows = blocks.to_table(story)
-    return [[*head, "under way"], *([*row, " ".join(under_way(frame))]
-                                    for row, frame in zip(rows, story.frames))]
+    return [
+        [*head, "under way"],
+        *([*row, " ".join(under_way(frame))] for row, frame in zip(rows, story.frames)),
+    ]
 
 
 def describe(story, rank, number):
@@ -109,6 +120,8 @@ def describe(story, rank, number):
     names = " and ".join(case.name for case in reached(story))
     known = f"As a known scheme: {names}. " if names else ""
     part = f", in microbatches of {w.batch // s.accumulation}" if s.accumulation > 1 else ""
-    return (f"One block of {story.title}, {w.batch} x {w.seq} tokens{part}, hidden size {w.hidden},"
-            f" in {len(story.frames)} steps. {known}A rank sends {sends} on rings. Rank {rank} is "
-            f"at {where}. Shown: {caption(story, number)}. {words(story, number)}")
+    return (
+        f"One block of {story.title}, {w.batch} x {w.seq} tokens{part}, hidden size {w.hidden},"
+        f" in {len(story.frames)} steps. {known}A rank sends {sends} on rings. Rank {rank} is "
+        f"at {where}. Shown: {caption(story, number)}. {words(story, number)}"
+    )

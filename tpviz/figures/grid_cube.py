@@ -38,8 +38,7 @@ class Cube:
         rows = ny * nz
         self.down = max(27, min(ROW, room[1] / rows), min(40, 320 / rows))
         self.height = self.down - AISLE * min(1, self.down / 40)
-        self.replica = (nx * self.width + (nx - 1) * self.gap + (nz - 1) * self.deep
-                        + self.between)
+        self.replica = nx * self.width + (nx - 1) * self.gap + (nz - 1) * self.deep + self.between
         self.bottom = y + ny * nz * self.down
         self.corners = [self._corner(rank) for rank in range(self.mesh.size)]
         self.groups = {axis: self.mesh.groups(axis) for axis, n in self.mesh.axes.items() if n > 1}
@@ -49,8 +48,10 @@ class Cube:
         """Top left corner of a rank's cell."""
         x, y, z, data = (self.mesh.coords(rank).get(axis, 0) for axis in self.sizes)
         nz = self.sizes["z"]
-        return (self.x + data * self.replica + x * (self.width + self.gap)
-                + z * self.deep, self.y + (y * nz + nz - 1 - z) * self.down)
+        return (
+            self.x + data * self.replica + x * (self.width + self.gap) + z * self.deep,
+            self.y + (y * nz + nz - 1 - z) * self.down,
+        )
 
     @property
     def inside(self):
@@ -66,8 +67,10 @@ def cube(place, eyes):
     out = [_names(place, eyes)]
     for axis, groups in place.groups.items():
         d = "".join(_road(*pair, axis, place) for group in groups for pair in pairwise(group))
-        out.append(f"<path d='{d}' fill='none' class='s-{eyes.keys[axis]}' stroke-width='1.6' "
-                   "stroke-opacity='.55'/>")
+        out.append(
+            f"<path d='{d}' fill='none' class='s-{eyes.keys[axis]}' stroke-width='1.6' "
+            "stroke-opacity='.55'/>"
+        )
     return "".join(out + [_cell(rank, place, eyes) for rank in range(eyes.mesh.size)])
 
 
@@ -79,12 +82,18 @@ def moment(frame, place, eyes):
         out += _flow(mine, "z", place, eyes, "stroke-width='3' stroke-dasharray='2 4'")
     for group in place.groups.get(moved, ()):
         mine = eyes.rank in group
-        out += _flow(group, moved, place, eyes, f"stroke-width='{6 if mine else 3}' "
-                                                f"stroke-dasharray='9 5' data-group='{moved}'")
+        out += _flow(
+            group,
+            moved,
+            place,
+            eyes,
+            f"stroke-width='{6 if mine else 3}' stroke-dasharray='9 5' data-group='{moved}'",
+        )
         rings = "".join(_ring(rank, place) for rank in group if rank != eyes.rank)
         key = eyes.keys[moved]
-        out += (f"<path d='{rings}' fill='none' class='s-{key}' "
-                f"stroke-width='{2.6 if mine else 1.2}'/>")
+        out += (
+            f"<path d='{rings}' fill='none' class='s-{key}' stroke-width='{2.6 if mine else 1.2}'/>"
+        )
         if mine:
             out += f"<path d='{rings}{_ring(eyes.rank, place)}' class='f-{key}' fill-opacity='.2'/>"
     return f"<g pointer-events='none'>{out}</g>"
@@ -104,10 +113,13 @@ def holdings(frame, place):
     filled.pop("", None)
     looks = {key: f"class='f-{key}'" for key in filled} | {"partial": "fill='url(#tpv-partial)'"}
     # kinds first, hatching over them
-    blocks = "".join(f"<path d='{filled[key]}' {looks[key]}/>"
-                     for key in sorted(filled, key="partial".__eq__))
-    return (f"<g pointer-events='none'><path d='{outlines}' fill='none' class='s-muted' "
-            f"stroke-width='.8'/>{blocks}</g>")
+    blocks = "".join(
+        f"<path d='{filled[key]}' {looks[key]}/>" for key in sorted(filled, key="partial".__eq__)
+    )
+    return (
+        f"<g pointer-events='none'><path d='{outlines}' fill='none' class='s-muted' "
+        f"stroke-width='.8'/>{blocks}</g>"
+    )
 
 
 def _spread(tensors, x, y, width, height):
@@ -118,8 +130,11 @@ def _spread(tensors, x, y, width, height):
     sizes = [size(tensor) for tensor in tensors]
     total = sum(pair[along] for pair in sizes)
     gap = 6 if not along else 4
-    scale = min(SCALE, (room - gap * (len(sizes) - 1)) / total,
-                across / max(pair[1 - along] for pair in sizes))
+    scale = min(
+        SCALE,
+        (room - gap * (len(sizes) - 1)) / total,
+        across / max(pair[1 - along] for pair in sizes),
+    )
     found, at = [], (room - gap * (len(sizes) - 1) - scale * total) / 2
     for tensor, pair in zip(tensors, sizes):
         beside = (across - scale * pair[1 - along]) / 2
@@ -131,8 +146,10 @@ def _spread(tensors, x, y, width, height):
 def _ring(rank, place):
     """The outline of a rank's cell."""
     (x, y), wide, high = place.corners[rank], place.width - 10, place.height - 10
-    return (f"M{x + 5:.1f},{y:.1f}h{wide:.1f}a5,5 0 0 1 5,5v{high:.1f}a5,5 0 0 1 -5,5"
-            f"h{-wide:.1f}a5,5 0 0 1 -5,-5v{-high:.1f}a5,5 0 0 1 5,-5z")
+    return (
+        f"M{x + 5:.1f},{y:.1f}h{wide:.1f}a5,5 0 0 1 5,5v{high:.1f}a5,5 0 0 1 -5,5"
+        f"h{-wide:.1f}a5,5 0 0 1 -5,-5v{-high:.1f}a5,5 0 0 1 5,-5z"
+    )
 
 
 def _box(x, y, width, height):
@@ -165,8 +182,7 @@ def _road(here, there, axis, place):
     if axis == "y":
         return _behind(x0 + width / 2, y0 + height, y1, place)
     if axis == "z":
-        return (f"M{x0 + 0.72 * width:.1f},{y0:.1f}"
-                f"L{x1 + 0.28 * width:.1f},{y1 + height:.1f}")
+        return f"M{x0 + 0.72 * width:.1f},{y0:.1f}L{x1 + 0.28 * width:.1f},{y1 + height:.1f}"
     lanes, lane = place.sizes["x"], place.mesh.coords(here).get("x", 0)
     aisle = place.down - height
     lift = 3 + (aisle - 5) * (lane + 0.5) / lanes
@@ -175,8 +191,9 @@ def _road(here, there, axis, place):
 
 def _behind(x, top, bottom, place):
     """A line down, interrupted by the cells that it passes behind."""
-    hidden = sorted(y for left, y in place.corners
-                    if left < x < left + place.width and top < y < bottom)
+    hidden = sorted(
+        y for left, y in place.corners if left < x < left + place.width and top < y < bottom
+    )
     ends = [top, *(edge for y in hidden for edge in (y, y + place.height)), bottom]
     return "".join(f"M{x:.1f},{a:.1f}V{b:.1f}" for a, b in zip(ends[::2], ends[1::2]))
 
@@ -193,5 +210,7 @@ def _cell(rank, place, eyes):
     if height >= 34 and 6 * len(where) + 26 <= width:
         out += text(x + width - 5, y + 13, where, "muted", 10, "end")
     words = ", ".join(f"{axis} {i}" for axis, i in coords.items())
-    return (f"<g data-rank='{rank}' style='cursor:pointer'><title>rank {rank} at {words}</title>"
-            f"{out}</g>")
+    return (
+        f"<g data-rank='{rank}' style='cursor:pointer'><title>rank {rank} at {words}</title>"
+        f"{out}</g>"
+    )

@@ -27,16 +27,32 @@ def pictures(story, rank):
     for frame in story.frames:
         if frame.tensors not in shown:
             shown[frame.tensors] = matrices(frame, eyes, 1.0), holdings(frame, place)
-    frames = ["".join([
-        f"<g transform='translate(0 {TOP})'>", now(story, number, *places[number]),
-        sentence(frame, keys), shown[frame.tensors][0], "</g>",
-        moment(frame, place, eyes), shown[frame.tensors][1], _weights(frame, states),
-        panel(story, number, eyes, totals, NUMBERS, CUBE[1] - 20, 70)])
-        for number, frame in enumerate(story.frames)]
-    common = "".join([
-        pattern_defs(), f"<defs>{HATCH}</defs>", _cases(story),
-        f"<g transform='translate(0 {TOP})'>{ticks}</g>", cube(place, eyes),
-        _legend(story, eyes, bottom)])
+    frames = [
+        "".join(
+            [
+                f"<g transform='translate(0 {TOP})'>",
+                now(story, number, *places[number]),
+                sentence(frame, keys),
+                shown[frame.tensors][0],
+                "</g>",
+                moment(frame, place, eyes),
+                shown[frame.tensors][1],
+                _weights(frame, states),
+                panel(story, number, eyes, totals, NUMBERS, CUBE[1] - 20, 70),
+            ]
+        )
+        for number, frame in enumerate(story.frames)
+    ]
+    common = "".join(
+        [
+            pattern_defs(),
+            f"<defs>{HATCH}</defs>",
+            _cases(story),
+            f"<g transform='translate(0 {TOP})'>{ticks}</g>",
+            cube(place, eyes),
+            _legend(story, eyes, bottom),
+        ]
+    )
     return {"width": WIDTH, "height": round(bottom + 46), "frames": frames, "common": common}
 
 
@@ -48,22 +64,28 @@ def _cases(story):
         words = f"✓ {case.name}" if lit else case.name
         width = 6.1 * len(words) + 12
         about = f"<title>{case.what} Known from: {', '.join(case.source)}.</title>"
-        face = (rect(x, 40, width, 19, "fg", "rx='9.5'") if lit else
-                rect(x, 40, width, 19, "", "rx='9.5' fill='none' class='s-rule'"))
-        out += (f"<g data-case='{case.name}' data-lit='{str(lit).lower()}'>{about}{face}"
-                f"{text(x + width / 2, 53.5, words, 'bg' if lit else 'muted', 11, 'middle')}</g>")
+        face = (
+            rect(x, 40, width, 19, "fg", "rx='9.5'")
+            if lit
+            else rect(x, 40, width, 19, "", "rx='9.5' fill='none' class='s-rule'")
+        )
+        out += (
+            f"<g data-case='{case.name}' data-lit='{str(lit).lower()}'>{about}{face}"
+            f"{text(x + width / 2, 53.5, words, 'bg' if lit else 'muted', 11, 'middle')}</g>"
+        )
         x += width + 5
     said = [f"{case.name}: {case.what} ({', '.join(case.source)})" for case in grid.reached(story)]
     said = said or ["none of these alone"]
-    return out + "".join(text(12, 75 + 14 * i, line, "muted", 11)
-                         for i, line in enumerate(wrapped("  ".join(said), 175)))
+    return out + "".join(
+        text(12, 75 + 14 * i, line, "muted", 11)
+        for i, line in enumerate(wrapped("  ".join(said), 175))
+    )
 
 
 # -- the chosen rank's weights ---------------------------------------------------------------------
 def weights_of(frames):
     """{layer: W} as the GEMMs of forward have it."""
-    return {f.layer: f.product[1] for f in frames
-            if f.phase == "forward" and len(f.product) == 3}
+    return {f.layer: f.product[1] for f in frames if f.phase == "forward" and len(f.product) == 3}
 
 
 class _States:
@@ -104,8 +126,12 @@ def _weights(frame, states):
     x, y = HOLDS, CUBE[1] - 20
     out = text(x, y, f"weights of rank {states.eyes.rank}", size=12, weight=700)
     out += text(x, y + 54, "W", size=11, weight=600) + text(x, y + 112, "dW", size=11, weight=600)
-    coming = {layer for f in frame.under_way if f.collective == "all_gather" and f.block == 0
-              for layer in f.layers}
+    coming = {
+        layer
+        for f in frame.under_way
+        if f.collective == "all_gather" and f.block == 0
+        for layer in f.layers
+    }
     x += 24
     for layer in LAYERS:
         width, _ = states.size(states.weights[layer])
@@ -128,8 +154,10 @@ def _legend(story, eyes, y):
     for key, words in LEGEND:
         out += rect(x, y, 14, 12, key) + text(x + 19, y + 10, words, size=11)
         x += 34 + 6.2 * len(words)
-    for extra, words in (("fill-opacity='.16'", f"pale: not on rank {eyes.rank}"),
-                         ("fill='url(#tpv-partial)'", "hatched: a term of a sum")):
+    for extra, words in (
+        ("fill-opacity='.16'", f"pale: not on rank {eyes.rank}"),
+        ("fill='url(#tpv-partial)'", "hatched: a term of a sum"),
+    ):
         pale = "opacity" in extra
         out += rect(x, y, 14, 12, "activations" if pale else "", extra)
         out += rect(x, y, 14, 12, "", "class='s-fg' fill='none' stroke-width='.8'")
@@ -137,10 +165,18 @@ def _legend(story, eyes, y):
         x += 34 + 6.2 * len(words)
     low = "<tspan dy='3' font-size='80%' font-weight='700' class='f-{}'>{}</tspan><tspan dy='-3'>"
     over_z, over_x = (low.format(eyes.keys[axis], axis) for axis in "zx")
-    out += (f"<text x='{x:.1f}' y='{y + 10:.1f}' class='f-fg' font-size='11'>A[I{over_z}, J</tspan>"
-            f"{over_x}]: rows of A cut over z, columns over x</tspan></text>")
+    out += (
+        f"<text x='{x:.1f}' y='{y + 10:.1f}' class='f-fg' font-size='11'>A[I{over_z}, J</tspan>"
+        f"{over_x}]: rows of A cut over z, columns over x</tspan></text>"
+    )
     names = ",".join(eyes.mesh.names)
     micro = " of a microbatch" if story.strategy.accumulation > 1 else ""
-    return out + text(12, y + 28, f"{names}: coordinates of who holds a block, * for every rank "
-                      f"along an axis.  T = b s tokens{micro} (b batch, s sequence), H = h hidden "
-                      "size.  Not to scale.", "muted", 11)
+    return out + text(
+        12,
+        y + 28,
+        f"{names}: coordinates of who holds a block, * for every rank "
+        f"along an axis.  T = b s tokens{micro} (b batch, s sequence), H = h hidden "
+        "size.  Not to scale.",
+        "muted",
+        11,
+    )

@@ -51,12 +51,12 @@ def ledger_html(expected, measured=None):
         line = "Ledger of one step of rank 0: formula and measurement differ ✗. " + "; ".join(
             expected.diff(measured, ("the formula", "the measurement"))
         )
-    table = html_table([head, *(map(_grouped, row) for row in rows)],
-                       "style='border-collapse:collapse'", map(_side, range(len(head))))
-    return (
-        f"<div class='tpv-ledger'><p style='margin:6px 0'><b>{escape(line)}</b></p>"
-        f"{table}</div>"
+    table = html_table(
+        [head, *(map(_grouped, row) for row in rows)],
+        "style='border-collapse:collapse'",
+        map(_side, range(len(head))),
     )
+    return f"<div class='tpv-ledger'><p style='margin:6px 0'><b>{escape(line)}</b></p>{table}</div>"
 
 
 def _side(column):

@@ -31,8 +31,9 @@ def matrix_scene(matrix, mesh=None):
     Raises ValueError where the mesh does not have the matrix's ranks.
     """
     if not isinstance(matrix, CommunicationMatrix):
-        raise ValueError("a picture of a matrix needs a tv.communication_matrix(cluster), "
-                         f"not {matrix!r}")
+        raise ValueError(
+            f"a picture of a matrix needs a tv.communication_matrix(cluster), not {matrix!r}"
+        )
     shown = _shown(matrix)
     blocks, numbers = _blocks(matrix, shown)
     mesh = None if mesh is None else Mesh(dict(zip(("d1", "d2"), matrix.check_mesh(mesh))))
@@ -67,8 +68,14 @@ def _shown(matrix):
 
 def _tier(matrix, number, drawn):
     tier, key = matrix.tiers[number], TIER_KEYS[number % len(TIER_KEYS)]
-    return {"name": tier.name, "words": matrix.words(tier), "key": key, "drawn": drawn,
-            "pattern": INKS[key].pattern, "pair": tier.p2p}
+    return {
+        "name": tier.name,
+        "words": matrix.words(tier),
+        "key": key,
+        "drawn": drawn,
+        "pattern": INKS[key].pattern,
+        "pair": tier.p2p,
+    }
 
 
 def _blocks(matrix, shown):
@@ -77,12 +84,19 @@ def _blocks(matrix, shown):
     for number, tier in enumerate(matrix.tiers):
         outer = inner * tier.units
         if shown > inner:
-            blocks = [{"tier": number, "first": first, "ranks": min(outer, shown - first)}
-                      for first in range(0, shown, outer) if shown - first > inner] + blocks
-        if matrix.cluster.levels or len({t.p2p for t in matrix.tiers[:number + 1]}) == 1:
+            blocks = [
+                {"tier": number, "first": first, "ranks": min(outer, shown - first)}
+                for first in range(0, shown, outer)
+                if shown - first > inner
+            ] + blocks
+        if matrix.cluster.levels or len({t.p2p for t in matrix.tiers[: number + 1]}) == 1:
             units = range(0, shown - inner + 1, inner)
-            numbers += [{"tier": number, "row": a, "column": b, "ranks": inner}
-                        for a in units for b in units if a != b and a // outer == b // outer]
+            numbers += [
+                {"tier": number, "row": a, "column": b, "ranks": inner}
+                for a in units
+                for b in units
+                if a != b and a // outer == b // outer
+            ]
         inner = outer
     return blocks, numbers
 
@@ -93,16 +107,23 @@ def _axis(matrix, mesh, number):
     key, size = axis_keys(mesh.names)[name], mesh.shape[number]
     row = {"name": name, "size": size, "key": key, "pattern": INKS[key].pattern}
     if entry is None:
-        return row | {"bandwidth": None, "latency": 0.0, "source": "",
-                      "words": f"{name}: one rank, nothing is sent"}
+        return row | {
+            "bandwidth": None,
+            "latency": 0.0,
+            "source": "",
+            "words": f"{name}: one rank, nothing is sent",
+        }
     count = mesh.size // size
     where = "neighbours" if entry.stride == 1 else f"{entry.stride} apart"
-    rates = matrix.to_table()[1 + matrix.meshes.index(mesh.shape)][1 + 3 * number:4 + 3 * number]
+    rates = matrix.to_table()[1 + matrix.meshes.index(mesh.shape)][1 + 3 * number : 4 + 3 * number]
     words = "{}, {} a hop, {}".format(*rates)
     return row | {
-        "stride": entry.stride, "bandwidth": entry.bandwidth, "latency": entry.latency,
+        "stride": entry.stride,
+        "bandwidth": entry.bandwidth,
+        "latency": entry.latency,
         "source": entry.source,
-        "words": f"{name}: {count} group{'s' * (count > 1)} of {size} ranks, {where}: {words}"}
+        "words": f"{name}: {count} group{'s' * (count > 1)} of {size} ranks, {where}: {words}",
+    }
 
 
 def _hops(mesh, shown):
@@ -111,14 +132,19 @@ def _hops(mesh, shown):
     for axis in mesh.names:
         for group in mesh.groups(axis) if mesh.axes[axis] > 1 else ():
             if group[0] < shown:
-                found += [{"axis": axis, "from": a, "to": b}
-                          for a, b in zip(group, group[1:] + group[:1]) if max(a, b) < shown]
+                found += [
+                    {"axis": axis, "from": a, "to": b}
+                    for a, b in zip(group, group[1:] + group[:1])
+                    if max(a, b) < shown
+                ]
     return found
 
 
 def _captions(matrix, shown):
-    lines = ["block: what one pair of ranks gets; line: bus bandwidth of a rank while all groups "
-             "of the axis are active"]
+    lines = [
+        "block: what one pair of ranks gets; line: bus bandwidth of a rank while all groups "
+        "of the axis are active"
+    ]
     if shown < matrix.world_size:
         lines.append(f"the first {shown} of {matrix.world_size:,} ranks are drawn")
     return lines + ([f"source: {matrix.cluster.source}"] if matrix.cluster.source else [])

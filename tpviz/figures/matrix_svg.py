@@ -21,12 +21,16 @@ def matrix_svg(scene, theme="auto"):
     beside, width, height = (_mesh if scene["mesh"] else _rows)(scene, right, TOP)
     lines, bottom, longest = _lines(scene, TOP + max(SIDE, height) + 28)
     badge = 6.8 * len(scene["badge"]) + 18
-    body = [pattern_defs(),
-            rect(10, 8, badge, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'"),
-            text(10 + badge / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600),
-            text(badge + 20, 22, scene["title"], "muted"),
-            text(LEFT, 46, f"{_unit(scene)[1]} between two ranks", size=12, weight=700),
-            _matrix(scene), beside, lines]
+    body = [
+        pattern_defs(),
+        rect(10, 8, badge, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'"),
+        text(10 + badge / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600),
+        text(badge + 20, 22, scene["title"], "muted"),
+        text(LEFT, 46, f"{_unit(scene)[1]} between two ranks", size=12, weight=700),
+        _matrix(scene),
+        beside,
+        lines,
+    ]
     width = max(right + width + 14, 40 + LETTER * longest, badge + 30 + 6 * len(scene["title"]))
     label = f"Communication matrix of {scene['title']}"
     if scene["mesh"]:
@@ -42,20 +46,32 @@ def _matrix(scene):
         tier = scene["tiers"][block["tier"]]
         place = block["first"] * cell
         side = block["ranks"] * cell
-        out.append(swatch(tier, LEFT + place, TOP + place, side, side)
-                   + rect(LEFT + place, TOP + place, side, side, "", "fill='none' class='s-bg'"))
+        out.append(
+            swatch(tier, LEFT + place, TOP + place, side, side)
+            + rect(LEFT + place, TOP + place, side, side, "", "fill='none' class='s-bg'")
+        )
     out.append(_diagonal(scene["shown"], cell))
-    out += [_number(scene, number, cell) for number in scene["numbers"]
-            if number["ranks"] * cell >= 30]
-    out += [_hop(LEFT + (hop["to"] + 0.5) * cell, TOP + (hop["from"] + 0.82) * cell,
-                 hop["axis"], max(1.6, min(4.5, 0.13 * cell))) for hop in scene["hops"]]
+    out += [
+        _number(scene, number, cell) for number in scene["numbers"] if number["ranks"] * cell >= 30
+    ]
+    out += [
+        _hop(
+            LEFT + (hop["to"] + 0.5) * cell,
+            TOP + (hop["from"] + 0.82) * cell,
+            hop["axis"],
+            max(1.6, min(4.5, 0.13 * cell)),
+        )
+        for hop in scene["hops"]
+    ]
     return "".join(out)
 
 
 def _diagonal(shown, cell):
     """A rank and itself: empty."""
-    path = "".join(f"M{LEFT + i * cell:.2f},{TOP + i * cell:.2f}h{cell:.2f}v{cell:.2f}h-{cell:.2f}z"
-                   for i in range(shown))
+    path = "".join(
+        f"M{LEFT + i * cell:.2f},{TOP + i * cell:.2f}h{cell:.2f}v{cell:.2f}h-{cell:.2f}z"
+        for i in range(shown)
+    )
     return f"<path d='{path}' class='f-bg s-rule' stroke-width='0.6'/>"
 
 
@@ -65,8 +81,10 @@ def _ranks(scene, cell):
     out = [text(10, TOP - 17, "from ↓ to →", "muted", 10)]
     for rank in range(0, scene["shown"], step):
         place = (rank + 0.5) * cell
-        out.append(text(LEFT + place, TOP - 5, rank, "muted", 10, "middle")
-                   + text(LEFT - 5, TOP + place + 3.5, rank, "muted", 10, "end"))
+        out.append(
+            text(LEFT + place, TOP - 5, rank, "muted", 10, "middle")
+            + text(LEFT - 5, TOP + place + 3.5, rank, "muted", 10, "end")
+        )
     return "".join(out)
 
 
@@ -99,26 +117,43 @@ def _mesh(scene, x, y):
     out = [text(x, 46, f"mesh d1 {d1} x d2 {d2}", size=12, weight=700)]
     middle, length = CELL / 2 - 5, STEP - CELL
     for ink, sideways in zip(scene["axes"], (False, True)):
-        out.append(text(x + 38, y - 8, "d2 →", ink["key"], 12, weight=700) if sideways else
-                   text(x, y + 22, "d1 ↓", ink["key"], 12, "start", 700))
+        out.append(
+            text(x + 38, y - 8, "d2 →", ink["key"], 12, weight=700)
+            if sideways
+            else text(x, y + 22, "d1 ↓", ink["key"], 12, "start", 700)
+        )
         if ink["size"] == 1:
             continue
         for k in range(rows if sideways else columns):
             far = (columns if sideways else rows) * STEP - length
-            box = (x + 38, y + k * STEP + middle, far, 10) if sideways else (
-                x + 38 + k * STEP + middle, y, 10, far)
+            box = (
+                (x + 38, y + k * STEP + middle, far, 10)
+                if sideways
+                else (x + 38 + k * STEP + middle, y, 10, far)
+            )
             out.append(swatch(ink, *box))
     for row in range(rows):
         for column in range(columns):
             place = x + 38 + column * STEP, y + row * STEP, CELL, CELL
-            out.append(rect(*place, "bg", "rx='6'")
-                       + rect(*place, "", "rx='6' fill='none' class='s-fg'")
-                       + text(place[0] + CELL / 2, place[1] + 22, row * d2 + column, "fg", 12,
-                              "middle", 700))
+            out.append(
+                rect(*place, "bg", "rx='6'")
+                + rect(*place, "", "rx='6' fill='none' class='s-fg'")
+                + text(
+                    place[0] + CELL / 2, place[1] + 22, row * d2 + column, "fg", 12, "middle", 700
+                )
+            )
     height = rows * STEP
     if rows < d1 or columns < d2:
-        out.append(text(x + 38, y + height + 4, f"{rows} x {columns} of {d1} x {d2} drawn", "muted",
-                        11, extra="font-style='italic'"))
+        out.append(
+            text(
+                x + 38,
+                y + height + 4,
+                f"{rows} x {columns} of {d1} x {d2} drawn",
+                "muted",
+                11,
+                extra="font-style='italic'",
+            )
+        )
         height += 14
     return "".join(out), 38 + columns * STEP, height
 
@@ -149,8 +184,11 @@ def _lines(scene, y):
     """(axes, tiers and captions as lines of text, y of the last, the longest in letters)."""
     out, longest = [], 0
     for axis in scene["axes"]:
-        out.append(swatch(axis, 10, y - 9.5, 14, 11) + _hop(33, y - 4, axis["name"], 4)
-                   + text(44, y, axis["words"], weight=600))
+        out.append(
+            swatch(axis, 10, y - 9.5, 14, 11)
+            + _hop(33, y - 4, axis["name"], 4)
+            + text(44, y, axis["words"], weight=600)
+        )
         longest, y = max(longest, 1.1 * len(axis["words"])), y + 17
     for tier in scene["tiers"]:
         words = tier["words"] + ("" if tier["drawn"] else " (not drawn)")

@@ -94,13 +94,17 @@ def check_ownership(mesh, rows):
     for row in rows:
         for axis in _axes(row):
             if axis not in mesh.axes:
-                raise ValueError(f"{row['name']} is split over {axis!r}, but the mesh has "
-                                 f"{', '.join(mesh.names)}")
+                raise ValueError(
+                    f"{row['name']} is split over {axis!r}, but the mesh has "
+                    f"{', '.join(mesh.names)}"
+                )
         if row.get("flat"):
             ranges, size = row["flat"]["ranges"], mesh.axes[row["flat"]["axis"]]
             if len(ranges) != size or any(len(pair) != 2 for pair in ranges):
-                raise ValueError(f"{row['name']} has the ranges {short(ranges)}: give a [start, "
-                                 f"stop] for each of the {size} places on {row['flat']['axis']}")
+                raise ValueError(
+                    f"{row['name']} has the ranges {short(ranges)}: give a [start, "
+                    f"stop] for each of the {size} places on {row['flat']['axis']}"
+                )
     return rows
 
 

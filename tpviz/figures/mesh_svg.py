@@ -54,11 +54,18 @@ def arranged(scene):
     for here in scene["ranks"]:
         x, y = corner(here["slice"])
         places.append([x + here["column"] * step, y + here["row"] * step])
-    captions = "".join(text(x, y - 10, caption, "muted", 11)
-                       for (x, y), caption in zip(map(corner, range(last + 1)), scene["slices"]))
-    return {"cell": cell, "places": places, "top": TOP - 42,
-            "width": max(x for x, _ in places) + step, "height": max(y for _, y in places) + step,
-            "common": pattern_defs() + captions + _axis_names(scene, cell)}
+    captions = "".join(
+        text(x, y - 10, caption, "muted", 11)
+        for (x, y), caption in zip(map(corner, range(last + 1)), scene["slices"])
+    )
+    return {
+        "cell": cell,
+        "places": places,
+        "top": TOP - 42,
+        "width": max(x for x, _ in places) + step,
+        "height": max(y for _, y in places) + step,
+        "common": pattern_defs() + captions + _axis_names(scene, cell),
+    }
 
 
 def _axis_names(scene, cell):

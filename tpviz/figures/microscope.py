@@ -8,8 +8,16 @@ of how many ranks are in it.
 from . import microscope_layout as layout
 from .svg import amount, seconds
 
-CHUNK_INKS = ("axis0", "forward", "backward", "axis2", "axis1", "optimizer_state", "parameters",
-              "axis3")
+CHUNK_INKS = (
+    "axis0",
+    "forward",
+    "backward",
+    "axis2",
+    "axis1",
+    "optimizer_state",
+    "parameters",
+    "axis3",
+)
 """Chunk c has the ink c modulo 8; its number is always written, and beyond 8 it has a pattern."""
 TERMS = 7  # letters that fit under the number of a cell
 
@@ -31,8 +39,10 @@ def microscope_scene(microscope):
         "title": f"{m.algorithm} {m.collective} on {n} ranks",
         "badge": m.trace.badge,
         "steps": steps,
-        "captions": [*(caption(m, number) for number in range(len(steps))),
-                     f"the end, after {len(steps)} steps"],
+        "captions": [
+            *(caption(m, number) for number in range(len(steps))),
+            f"the end, after {len(steps)} steps",
+        ],
         "words": ["; ".join(message["words"] for message in step) for step in steps] + [""],
         "facts": facts(m),
         "notes": arithmetic(m),
@@ -54,8 +64,10 @@ def _ink(chunk):
 def _frame(m, number, cells):
     """The cells of every rank before a step; those that the step before it changed are new."""
     arrived = {(x.receiver, x.slot) for x in m.steps[number - 1]} if number else set()
-    return [[_cell(m, cell, (rank, place) in arrived) for place, cell in enumerate(row)]
-            for rank, row in enumerate(cells)]
+    return [
+        [_cell(m, cell, (rank, place) in arrived) for place, cell in enumerate(row)]
+        for rank, row in enumerate(cells)
+    ]
 
 
 def _cell(m, cell, new):
@@ -78,7 +90,7 @@ def _cell(m, cell, new):
 
 
 def _terms(m, cell):
-    """"3+5+2" where it fits, else how many ranks a partial sum has; nothing for a single term."""
+    """ "3+5+2" where it fits, else how many ranks a partial sum has; nothing for a single term."""
     count = len(cell.ranks)
     if count == 1:
         return ""
@@ -96,16 +108,26 @@ def _messages(m, number, drawing):
         seen[pair] = seen.get(pair, -1) + 1
         chunk = cells[message.sender][message.chunk].chunk
         key, pattern = _ink(chunk)
-        messages.append({
-            "sender": message.sender, "receiver": message.receiver, "chunk": chunk,
-            "place": message.chunk, "slot": message.slot, "bytes": message.bytes,
-            "value": f"{message.value:g}", "phase": message.phase, "key": key, "pattern": pattern,
-            "path": layout.path(drawing, *pair), "lag": 0.14 * seen[pair],
-            "words": f"rank {message.sender} to rank {message.receiver}: chunk {chunk} "
-                     f"({message.value:g}), {message.bytes:,} bytes, "
-                     f"{'added' if message.phase == 'reduce' else 'copied'}, "
-                     f"{seconds(message.end - message.start)}",
-        })
+        messages.append(
+            {
+                "sender": message.sender,
+                "receiver": message.receiver,
+                "chunk": chunk,
+                "place": message.chunk,
+                "slot": message.slot,
+                "bytes": message.bytes,
+                "value": f"{message.value:g}",
+                "phase": message.phase,
+                "key": key,
+                "pattern": pattern,
+                "path": layout.path(drawing, *pair),
+                "lag": 0.14 * seen[pair],
+                "words": f"rank {message.sender} to rank {message.receiver}: chunk {chunk} "
+                f"({message.value:g}), {message.bytes:,} bytes, "
+                f"{'added' if message.phase == 'reduce' else 'copied'}, "
+                f"{seconds(message.end - message.start)}",
+            }
+        )
     return messages
 
 
@@ -119,8 +141,10 @@ def caption(m, number):
     )
     sizes = sorted({x.bytes for x in step})
     each = " or ".join(f"{size:,}" for size in sizes)
-    text = (f"step {number + 1} of {len(m.steps)}: {_count(len(step), 'message')} of {each} bytes "
-            f"({doing}), {seconds(m.step_seconds[number])}")
+    text = (
+        f"step {number + 1} of {len(m.steps)}: {_count(len(step), 'message')} of {each} bytes "
+        f"({doing}), {seconds(m.step_seconds[number])}"
+    )
     if m.predicted:
         text += f", predicted {seconds(m.predicted[number])}"
     return text
@@ -131,8 +155,11 @@ def facts(m):
     low, high = min(m.sent), max(m.sent)
     sent = amount(high) if low == high else f"{amount(low)} to {amount(high)}"
     return [
-        ["S", amount(m.payload)], ["steps", str(len(m.steps))], ["sent per rank", sent],
-        ["t", seconds(m.seconds)], ["algbw", f"{amount(m.algbw)}/s"],
+        ["S", amount(m.payload)],
+        ["steps", str(len(m.steps))],
+        ["sent per rank", sent],
+        ["t", seconds(m.seconds)],
+        ["algbw", f"{amount(m.algbw)}/s"],
         ["busbw", f"{amount(m.busbw)}/s"],
     ]
 
@@ -150,11 +177,17 @@ def arithmetic(m):
         f"{amount(m.busbw)}/s.",
     ]
     if m.algorithm == "tree":
-        lines.insert(2, "A single tree: ranks inside it pass each byte to two children. The "
-                        "formula counts two trees that share this work (algorithm='double_tree').")
+        lines.insert(
+            2,
+            "A single tree: ranks inside it pass each byte to two children. The "
+            "formula counts two trees that share this work (algorithm='double_tree').",
+        )
     if len(m.steps) > hops:
-        lines.insert(1, "The pieces follow each other, so the last one is late by the number of "
-                        "pieces before it; the formula takes this pipelining as perfect.")
+        lines.insert(
+            1,
+            "The pieces follow each other, so the last one is late by the number of "
+            "pieces before it; the formula takes this pipelining as perfect.",
+        )
     if m.predicted:
         link = m.cluster.link(range(n), n)
         lines += [
@@ -174,18 +207,33 @@ def to_table(m):
         for x in step:
             chunk = cells[x.sender][x.chunk].chunk
             then = "added" if x.phase == "reduce" else "copied"
-            table.append([str(number + 1), str(x.sender), str(x.receiver), str(chunk),
-                          str(x.bytes), f"{x.value:g}", then, seconds(x.end - x.start)])
+            table.append(
+                [
+                    str(number + 1),
+                    str(x.sender),
+                    str(x.receiver),
+                    str(chunk),
+                    str(x.bytes),
+                    f"{x.value:g}",
+                    then,
+                    seconds(x.end - x.start),
+                ]
+            )
     return table
 
 
 def describe(m):
     """The collective in words, with its arithmetic."""
-    checked = ("the result is the one of torch.distributed" if m.error == 0 else
-               f"the result differs from the one of torch.distributed by {m.error:g}")
-    return (f"{_plain(m.algorithm).capitalize()} {_plain(m.collective)} of {m.payload:,} bytes on "
-            f"{m.world_size} ranks: {_count(len(m.steps), 'step')}, "
-            f"{_count(len(m.messages), 'message')}; {checked}. {' '.join(arithmetic(m))}")
+    checked = (
+        "the result is the one of torch.distributed"
+        if m.error == 0
+        else f"the result differs from the one of torch.distributed by {m.error:g}"
+    )
+    return (
+        f"{_plain(m.algorithm).capitalize()} {_plain(m.collective)} of {m.payload:,} bytes on "
+        f"{m.world_size} ranks: {_count(len(m.steps), 'step')}, "
+        f"{_count(len(m.messages), 'message')}; {checked}. {' '.join(arithmetic(m))}"
+    )
 
 
 def _plain(name):
@@ -194,5 +242,3 @@ def _plain(name):
 
 def _count(number, word):
     return f"{number} {word}{'' if number == 1 else 's'}"
-
-

@@ -32,12 +32,16 @@ def arrange(kind, ranks, places, parts=1):
     grow = _tree if kind == "tree" else _ring
     spots = grow(ranks, box["width"], box["height"], ROOM[kind])
     left, top = min(x for x, _ in spots), min(y for _, y in spots)
-    placed = [{"rank": rank, "x": round(x - left + MARGIN, 1), "y": round(y - top + TOP, 1)}
-              for rank, (x, y) in enumerate(spots)]
+    placed = [
+        {"rank": rank, "x": round(x - left + MARGIN, 1), "y": round(y - top + TOP, 1)}
+        for rank, (x, y) in enumerate(spots)
+    ]
     return {
         "width": round(max(p["x"] for p in placed) + box["width"] + MARGIN),
         "height": round(max(p["y"] for p in placed) + box["height"] + MARGIN),
-        "box": box, "places": corners, "ranks": placed,
+        "box": box,
+        "places": corners,
+        "ranks": placed,
         "edges": _edges(placed, box) if kind == "tree" else [],
     }
 
@@ -46,10 +50,18 @@ def _ring(ranks, width, height, room):
     """Clockwise on an ellipse, as small as leaves ``room`` between any two boxes."""
     start, scale = (pi if ranks == 2 else -pi / 2), 0.5
     while True:
-        spots = [(1.3 * scale * (width + room) * cos(start + 2 * pi * i / ranks),
-                  scale * (height + room) * sin(start + 2 * pi * i / ranks)) for i in range(ranks)]
-        if all(abs(a[0] - b[0]) >= width + room or abs(a[1] - b[1]) >= height + room
-               for i, a in enumerate(spots) for b in spots[:i]):
+        spots = [
+            (
+                1.3 * scale * (width + room) * cos(start + 2 * pi * i / ranks),
+                scale * (height + room) * sin(start + 2 * pi * i / ranks),
+            )
+            for i in range(ranks)
+        ]
+        if all(
+            abs(a[0] - b[0]) >= width + room or abs(a[1] - b[1]) >= height + room
+            for i, a in enumerate(spots)
+            for b in spots[:i]
+        ):
             return spots
         scale += 0.05
 
@@ -75,23 +87,37 @@ def _edges(placed, box):
     edges = []
     for here in placed[1:]:
         above = placed[_parent(here["rank"], len(placed))]
-        edges.append([here["x"] + box["width"] / 2, here["y"],
-                      above["x"] + box["width"] / 2, above["y"] + box["height"]])
+        edges.append(
+            [
+                here["x"] + box["width"] / 2,
+                here["y"],
+                above["x"] + box["width"] / 2,
+                above["y"] + box["height"],
+            ]
+        )
     return edges
 
 
 def path(drawing, sender, receiver):
     """The arrow between two boxes as [x0, y0, control x, y, x1, y1]: a curve bent to its right."""
     box = drawing["box"]
-    ends = [(drawing["ranks"][rank]["x"] + box["width"] / 2,
-             drawing["ranks"][rank]["y"] + box["height"] / 2) for rank in (sender, receiver)]
+    ends = [
+        (
+            drawing["ranks"][rank]["x"] + box["width"] / 2,
+            drawing["ranks"][rank]["y"] + box["height"] / 2,
+        )
+        for rank in (sender, receiver)
+    ]
     (ax, ay), (bx, by) = ends
     control = (ax + bx) / 2 - BEND * (by - ay), (ay + by) / 2 + BEND * (bx - ax)
     curve = lambda s, t: tuple(  # its polar form: curve(t, t) is the point at t
         (1 - s) * (1 - t) * a + ((1 - s) * t + s * (1 - t)) * c + s * t * b
-        for a, c, b in zip(ends[0], control, ends[1]))
-    inside = lambda point, end: (abs(point[0] - end[0]) <= box["width"] / 2 + 3
-                                 and abs(point[1] - end[1]) <= box["height"] / 2 + 3)
+        for a, c, b in zip(ends[0], control, ends[1])
+    )
+    inside = lambda point, end: (
+        abs(point[0] - end[0]) <= box["width"] / 2 + 3
+        and abs(point[1] - end[1]) <= box["height"] / 2 + 3
+    )
     times = [i / 200 for i in range(201)]
     first = next(t for t in times if not inside(curve(t, t), ends[0]))
     last = next(t for t in reversed(times) if not inside(curve(t, t), ends[1]))

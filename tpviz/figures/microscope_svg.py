@@ -20,8 +20,11 @@ def microscope_svg(scene, step=0, theme="auto"):
     check_step(scene, step)
     width, low = max(scene["width"], 560), scene["height"]
     notes = [line for note in scene["notes"] for line in wrapped(note, int(width / 5.6))]
-    body = [scene["common"], head(scene),
-            text(12, 46, scene["captions"][step], size=12, weight=600)]
+    body = [
+        scene["common"],
+        head(scene),
+        text(12, 46, scene["captions"][step], size=12, weight=600),
+    ]
     body += [scene["pieces"][place] for place in scene["frames"][step]]
     body += [text(12, low + 14 + LINE * i, line, "muted") for i, line in enumerate(notes)]
     label = f"{scene['title']}, {scene['captions'][step]}"
@@ -36,11 +39,18 @@ def pictures(drawing, frames, steps):
     drawing : of `microscope_layout.arrange`. frames : `microscope.frames`. steps : messages.
     """
     pieces = {}
-    found = [[pieces.setdefault(piece, len(pieces)) for piece in _pieces(drawing, frame, messages)]
-             for frame, messages in zip(frames, [*steps, []])]
-    return {"width": drawing["width"], "height": drawing["height"], "top": 44,
-            "common": pattern_defs() + "".join(_edge(*edge) for edge in drawing["edges"]),
-            "pieces": list(pieces), "frames": found}
+    found = [
+        [pieces.setdefault(piece, len(pieces)) for piece in _pieces(drawing, frame, messages)]
+        for frame, messages in zip(frames, [*steps, []])
+    ]
+    return {
+        "width": drawing["width"],
+        "height": drawing["height"],
+        "top": 44,
+        "common": pattern_defs() + "".join(_edge(*edge) for edge in drawing["edges"]),
+        "pieces": list(pieces),
+        "frames": found,
+    }
 
 
 def _pieces(drawing, frame, messages):
@@ -66,10 +76,18 @@ def wrapped(words, letters):
 def _box(box, here):
     """A rank's frame and its name."""
     x, y = here["x"], here["y"]
-    out = [rect(x, y, box["width"], box["height"], "bg", "rx='7'"),
-           rect(x, y, box["width"], box["height"], "",
-                "rx='7' fill='none' class='s-muted' stroke-width='1.2'"),
-           text(x + 7, y + 14, f"rank {here['rank']}", size=11, weight=700)]
+    out = [
+        rect(x, y, box["width"], box["height"], "bg", "rx='7'"),
+        rect(
+            x,
+            y,
+            box["width"],
+            box["height"],
+            "",
+            "rx='7' fill='none' class='s-muted' stroke-width='1.2'",
+        ),
+        text(x + 7, y + 14, f"rank {here['rank']}", size=11, weight=700),
+    ]
     if box["parting"]:
         out.append(text(x + box["width"] - 6, y + 14, "to send", "muted", 9, "end"))
         out.append(text(x + 7, y + box["parting"], "received", "muted", 9))
@@ -78,11 +96,20 @@ def _box(box, here):
 
 def _cell(x, y, width, height, cell):
     if not cell:
-        return rect(x, y, width, height, "",
-                    "rx='3' fill='none' class='s-rule' stroke-dasharray='3 3'")
+        return rect(
+            x, y, width, height, "", "rx='3' fill='none' class='s-rule' stroke-dasharray='3 3'"
+        )
     key, full = cell["key"], cell["full"] >= 1
-    out = [rect(x, y, width, height, key if full else "", "rx='3'" if full else
-                f"rx='3' fill='none' class='s-{key}' stroke-width='1.4'")]
+    out = [
+        rect(
+            x,
+            y,
+            width,
+            height,
+            key if full else "",
+            "rx='3'" if full else f"rx='3' fill='none' class='s-{key}' stroke-width='1.4'",
+        )
+    ]
     if full and cell["pattern"] != "solid":
         out.append(rect(x, y, width, height, "", f"rx='3' fill='url(#tpv-{cell['pattern']})'"))
     if not full:
@@ -92,37 +119,61 @@ def _cell(x, y, width, height, cell):
     out.append(text(x + width / 2, y + 24, cell["value"], ink, 13, "middle", 700))
     out.append(text(x + width / 2, y + 34, cell["terms"], small, 9, "middle"))
     if cell["new"]:
-        out.append(rect(x - 1, y - 1, width + 2, height + 2, "",
-                        "rx='4' fill='none' class='s-fg' stroke-width='2'"))
+        out.append(
+            rect(
+                x - 1,
+                y - 1,
+                width + 2,
+                height + 2,
+                "",
+                "rx='4' fill='none' class='s-fg' stroke-width='2'",
+            )
+        )
     return "".join(out)
 
 
 def _arrow(message):
     x0, y0, cx, cy, x1, y1 = message["path"]
     turn = degrees(atan2(y1 - cy, x1 - cx))
-    return (f"<path d='M{x0},{y0}Q{cx},{cy} {x1},{y1}' class='s-{message['key']}' fill='none' "
-            f"stroke-width='2'/><path d='M0,0l-9,-4.5v9z' class='f-{message['key']}' "
-            f"transform='translate({x1},{y1})rotate({turn:.1f})'/>")
+    return (
+        f"<path d='M{x0},{y0}Q{cx},{cy} {x1},{y1}' class='s-{message['key']}' fill='none' "
+        f"stroke-width='2'/><path d='M0,0l-9,-4.5v9z' class='f-{message['key']}' "
+        f"transform='translate({x1},{y1})rotate({turn:.1f})'/>"
+    )
 
 
 def _edge(x0, y0, x1, y1):
-    return (f"<path d='M{x0:.1f},{y0:.1f}L{x1:.1f},{y1:.1f}' class='s-rule' fill='none' "
-            "stroke-width='2'/>")
+    return (
+        f"<path d='M{x0:.1f},{y0:.1f}L{x1:.1f},{y1:.1f}' class='s-rule' fill='none' "
+        "stroke-width='2'/>"
+    )
 
 
 def _token(message):
     """Drawn around (0, 0) and put on its way, along which a page moves it."""
     x0, y0, cx, cy, x1, y1 = message["path"]
     at = max(HALFWAY - message["lag"], 0)
-    x, y = ((1 - at) ** 2 * a + 2 * at * (1 - at) * c + at * at * b
-            for a, c, b in ((x0, cx, x1), (y0, cy, y1)))
+    x, y = (
+        (1 - at) ** 2 * a + 2 * at * (1 - at) * c + at * at * b
+        for a, c, b in ((x0, cx, x1), (y0, cy, y1))
+    )
     width, height = TOKEN
     token = rect(-width / 2, -height / 2, width, height, message["key"], "rx='10'")
-    outline = rect(-width / 2, -height / 2, width, height, "",
-                   "rx='10' fill='none' class='s-bg' stroke-width='1.5'")
+    outline = rect(
+        -width / 2,
+        -height / 2,
+        width,
+        height,
+        "",
+        "rx='10' fill='none' class='s-bg' stroke-width='1.5'",
+    )
     sign = "+" if message["phase"] == "reduce" else ""
     name = "-".join(str(message[what]) for what in ("sender", "receiver", "chunk"))
-    return (f"<g data-message='{name}' data-path='{message['path']}' data-lag='{message['lag']}' "
-            f"transform='translate({x:.1f},{y:.1f})'><title>{escape(message['words'])}</title>"
-            + token + outline + text(0, 4, sign + message["value"], f"halo-{message['key']}", 11,
-                                     "middle", 700) + "</g>")
+    return (
+        f"<g data-message='{name}' data-path='{message['path']}' data-lag='{message['lag']}' "
+        f"transform='translate({x:.1f},{y:.1f})'><title>{escape(message['words'])}</title>"
+        + token
+        + outline
+        + text(0, 4, sign + message["value"], f"halo-{message['key']}", 11, "middle", 700)
+        + "</g>"
+    )

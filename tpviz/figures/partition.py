@@ -10,8 +10,11 @@ from .svg import amount
 BADGE = "traced"
 WIDTH, TOP = 1060, 34
 MAX_STAGES, MAX_SHARDS = 16, 160
-SIZES = (("numel", "parameters", "", "parameters"), ("flops", "FLOPs of a forward", "FLOP",
-         "forward"), ("activation_bytes", "kept for backward (estimate)", "B", "activations"))
+SIZES = (
+    ("numel", "parameters", "", "parameters"),
+    ("flops", "FLOPs of a forward", "FLOP", "forward"),
+    ("activation_bytes", "kept for backward (estimate)", "B", "activations"),
+)
 """(key in the dict, label, unit, ink) of the bars of a stage and of a piece."""
 
 
@@ -26,10 +29,15 @@ def partition_scene(data):
     check(len(data["stages"]), len(data["shards"]))
     return {
         "title": f"{data['model']}, {data['numel']:,} parameters, one microbatch in "
-                 f"{'training' if data['training'] else 'evaluation'}",
-        "badge": BADGE, "top": TOP, "facts": facts(data), "notes": notes(data),
+        f"{'training' if data['training'] else 'evaluation'}",
+        "badge": BADGE,
+        "top": TOP,
+        "facts": facts(data),
+        "notes": notes(data),
         "captions": [f"stage {part['index']} of {len(data['stages'])}" for part in data["stages"]],
-        "words": [words(part) for part in data["stages"]], **pictures(data)}
+        "words": [words(part) for part in data["stages"]],
+        **pictures(data),
+    }
 
 
 def check(stages, shards):
@@ -42,30 +50,47 @@ def check(stages, shards):
 
 def facts(data):
     """(label, text) pairs for the line above the picture."""
-    found = [["stages", f"{len(data['stages'])} of {len(data['shards'])} pieces"],
-             ["even by", data["balance"].replace("_", " ")]]
+    found = [
+        ["stages", f"{len(data['stages'])} of {len(data['shards'])} pieces"],
+        ["even by", data["balance"].replace("_", " ")],
+    ]
     for key, label, _, _ in SIZES[:2]:
         held = [part[key] for part in data["stages"]]
         if sum(held):
-            found.append([f"largest in {label.split()[0]}",
-                          f"{max(held) * len(held) / sum(held):.2f} times the mean"])
+            found.append(
+                [
+                    f"largest in {label.split()[0]}",
+                    f"{max(held) * len(held) / sum(held):.2f} times the mean",
+                ]
+            )
     cuts = [sum(m["bytes"] for m in part["sends"]) for part in data["stages"][:-1]]
     return [*found, ["across a cut, at most", amount(max(cuts))]] if cuts else found
 
 
 def notes(data):
     """What no stage shows: parameters that several hold."""
-    return ["Tied: " + " = ".join(f"{name} (stage {stage})" for name, stage in zip(
-        tie["names"], tie["stages"])) + "; their gradients are summed." for tie in data["ties"]]
+    return [
+        "Tied: "
+        + " = ".join(f"{name} (stage {stage})" for name, stage in zip(tie["names"], tie["stages"]))
+        + "; their gradients are summed."
+        for tie in data["ties"]
+    ]
 
 
 def words(part):
     """A stage in a few sentences."""
-    sizes = ", ".join(f"{amount(part[key], unit).strip()} {label}" if not unit else
-                      f"{amount(part[key], unit)} {rest}" for (key, label, unit, _), rest in
-                      zip(SIZES, ("", "forward", "kept for backward (estimate)")))
-    out = [f"Stage {part['index']}: {', '.join(part['modules']) or 'parts of modules'}.",
-           f"{sizes}."]
+    sizes = ", ".join(
+        f"{amount(part[key], unit).strip()} {label}"
+        if not unit
+        else f"{amount(part[key], unit)} {rest}"
+        for (key, label, unit, _), rest in zip(
+            SIZES, ("", "forward", "kept for backward (estimate)")
+        )
+    )
+    out = [
+        f"Stage {part['index']}: {', '.join(part['modules']) or 'parts of modules'}.",
+        f"{sizes}.",
+    ]
     if part["inputs"]:
         out.append(f"Needs the model's {', '.join(part['inputs'])}.")
     out += [f"Receives {message(m, part['index'])}." for m in part["receives"]]
@@ -76,8 +101,10 @@ def message(m, to):
     """A tensor that crosses the cut before stage ``to``."""
     handed = "" if m["from_stage"] == to - 1 else f", of stage {m['from_stage']}, handed on"
     shape = ", ".join(map(str, m["shape"]))
-    return (f"{m['name']} ({shape}) {m['dtype']}, {amount(m['bytes'])}, made in "
-            f"{m['path'] or 'the model'}{handed}")
+    return (
+        f"{m['name']} ({shape}) {m['dtype']}, {amount(m['bytes'])}, made in "
+        f"{m['path'] or 'the model'}{handed}"
+    )
 
 
 def pattern(ink):

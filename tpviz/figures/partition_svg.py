@@ -22,10 +22,21 @@ def pictures(data):
     plan = _Plan(data)
     rows = [_piece(plan, k) for k in range(len(data["shards"]))]
     cuts = [_cut(plan, part) for part in data["stages"][1:]]
-    return {"width": figure.WIDTH, "height": round(plan.bottom + 34),
-            "common": "".join([pattern_defs(), _labels(), *(_head(plan, part) for part in
-                               data["stages"]), *rows, *cuts, _legend(plan.bottom + 20)]),
-            "frames": [_frame(plan, part) for part in data["stages"]]}
+    return {
+        "width": figure.WIDTH,
+        "height": round(plan.bottom + 34),
+        "common": "".join(
+            [
+                pattern_defs(),
+                _labels(),
+                *(_head(plan, part) for part in data["stages"]),
+                *rows,
+                *cuts,
+                _legend(plan.bottom + 20),
+            ]
+        ),
+        "frames": [_frame(plan, part) for part in data["stages"]],
+    }
 
 
 def partition_svg(scene, step=0, theme="auto"):
@@ -35,8 +46,17 @@ def partition_svg(scene, step=0, theme="auto"):
     """
     check_step(scene, step)
     notes = [line for note in scene["notes"] for line in wrapped(note, LETTERS)]
-    body = "".join([scene["common"], head(scene), scene["frames"][step], *(
-        text(12, scene["height"] + 6 + 15 * i, line, "muted") for i, line in enumerate(notes))])
+    body = "".join(
+        [
+            scene["common"],
+            head(scene),
+            scene["frames"][step],
+            *(
+                text(12, scene["height"] + 6 + 15 * i, line, "muted")
+                for i, line in enumerate(notes)
+            ),
+        ]
+    )
     label = f"{scene['title']}: {scene['words'][step]}"
     height = scene["height"] + 15 * len(notes)
     return document(scene["width"], height, body, label, svg_style(theme), theme)
@@ -57,8 +77,10 @@ class _Plan:
             self.spans.append((y, y + len(mine) * self.row))
             y = self.spans[-1][1]
         self.bottom = y
-        self.most = {key: (max(s[key] for s in self.shards) or 1,
-                           max(part[key] for part in stages) or 1) for key, *_ in figure.SIZES}
+        self.most = {
+            key: (max(s[key] for s in self.shards) or 1, max(part[key] for part in stages) or 1)
+            for key, *_ in figure.SIZES
+        }
 
     def x(self, stage):
         """Where a column begins."""
@@ -73,8 +95,10 @@ def _bar(x, y, width, height, ink):
 
 
 def _labels():
-    return "".join(text(LEFT - 10, HEAD + 28 + SIZE * i, label, "muted", 11, "end")
-                   for i, (_, label, _, _) in enumerate(figure.SIZES))
+    return "".join(
+        text(LEFT - 10, HEAD + 28 + SIZE * i, label, "muted", 11, "end")
+        for i, (_, label, _, _) in enumerate(figure.SIZES)
+    )
 
 
 def _head(plan, part):
@@ -86,9 +110,11 @@ def _head(plan, part):
         y, most = HEAD + 18 + SIZE * i, plan.most[key][1]
         mean = sum(other[key] for other in stages) / len(stages)
         number = amount(part[key], unit if room > 66 else "")
-        out += (_bar(x, y, room * part[key] / most, 10, ink)
-                + f"<path d='M{x + room * mean / most:.1f},{y - 2}v14' class='s-fg' "
-                "stroke-width='1.2'/>" + text(x, y + 20, number, "muted", 9.5))
+        out += (
+            _bar(x, y, room * part[key] / most, 10, ink)
+            + f"<path d='M{x + room * mean / most:.1f},{y - 2}v14' class='s-fg' "
+            "stroke-width='1.2'/>" + text(x, y + 20, number, "muted", 9.5)
+        )
     return f"<g data-step='{stage}' style='cursor:pointer'>{out}</g>"
 
 
@@ -97,18 +123,24 @@ def _piece(plan, number):
     shard, y = plan.shards[number], plan.rows[number]
     x, room, high = plan.x(shard["stage"]), plan.wide, (plan.row - 4) / 3
     name = named(shard["modules"])
-    short = name if len(name) <= NAME else f"{name[:NAME - 1]}…"
-    tip = "; ".join([name, *(f"{label} {amount(shard[key], unit)}"
-                             for key, label, unit, _ in figure.SIZES)])
-    out = text(LEFT - 10, y + plan.row / 2 + 3.5, short, "fg",
-               10.5 if plan.row > 14 else 9.5, "end")
+    short = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+    tip = "; ".join(
+        [name, *(f"{label} {amount(shard[key], unit)}" for key, label, unit, _ in figure.SIZES)]
+    )
+    out = text(
+        LEFT - 10, y + plan.row / 2 + 3.5, short, "fg", 10.5 if plan.row > 14 else 9.5, "end"
+    )
     out += rect(x, y, room, plan.row, "bg") + rect(
-        x, y, room, plan.row, "", "fill='none' class='s-rule' stroke-width='1'")
+        x, y, room, plan.row, "", "fill='none' class='s-rule' stroke-width='1'"
+    )
     for i, (key, _, _, ink) in enumerate(figure.SIZES):
-        out += _bar(x + 4, y + 2 + i * high, (room - 8) * shard[key] / plan.most[key][0],
-                    high - .6, ink)
-    return (f"<g data-step='{shard['stage']}' data-piece='{number}' style='cursor:pointer'>"
-            f"<title>{escape(tip)}</title>{out}</g>")
+        out += _bar(
+            x + 4, y + 2 + i * high, (room - 8) * shard[key] / plan.most[key][0], high - 0.6, ink
+        )
+    return (
+        f"<g data-step='{shard['stage']}' data-piece='{number}' style='cursor:pointer'>"
+        f"<title>{escape(tip)}</title>{out}</g>"
+    )
 
 
 def named(modules):
@@ -117,11 +149,13 @@ def named(modules):
     ('h.0.{ln, attn.{q, k}}', 'emb, h.0', 'no parameters')
     """
     above = zip(*(module.split(".")[:-1] for module in modules)) if len(modules) > 1 else ()
-    shared = ".".join(names[0] for names in takewhile(
-        lambda names: len(set(names)) == 1 and "{" not in names[0], above))
+    shared = ".".join(
+        names[0]
+        for names in takewhile(lambda names: len(set(names)) == 1 and "{" not in names[0], above)
+    )
     if not shared:
         return ", ".join(modules) or "no parameters"
-    return f"{shared}.{{{', '.join(m[len(shared) + 1:] for m in modules)}}}"
+    return f"{shared}.{{{', '.join(m[len(shared) + 1 :] for m in modules)}}}"
 
 
 def _path(plan, stage):
@@ -140,14 +174,18 @@ def _cut(plan, part):
     x, anchor = (end - plan.wide / 2 + 6, "start") if right else (start - 6, "end")
     lines = [_short(m, part["index"]) for m in messages[:MESSAGES]]
     if len(messages) > MESSAGES:
-        rest = messages[MESSAGES - 1:]
+        rest = messages[MESSAGES - 1 :]
         lines[-1] = f"{len(rest)} more tensors, {amount(sum(m['bytes'] for m in rest))}"
-    out = "".join(text(x, y + 13 + 12 * i, line, size=10.5, anchor=anchor)
-                  for i, line in enumerate(lines or ["nothing crosses"]))
+    out = "".join(
+        text(x, y + 13 + 12 * i, line, size=10.5, anchor=anchor)
+        for i, line in enumerate(lines or ["nothing crosses"])
+    )
     if messages:
         tip_y = plan.spans[part["index"]][0]
-        out += (f"<path d='{d}' class='s-axis2' fill='none' stroke-width='2' data-cut=''/>"
-                f"<path d='M{end:.1f},{tip_y:.1f}l-5,-8h10z' class='f-axis2'/>")
+        out += (
+            f"<path d='{d}' class='s-axis2' fill='none' stroke-width='2' data-cut=''/>"
+            f"<path d='M{end:.1f},{tip_y:.1f}l-5,-8h10z' class='f-axis2'/>"
+        )
     return f"<g><title>{escape(tip)}</title>{out}</g>"
 
 
@@ -162,15 +200,14 @@ def _frame(plan, part):
     stage = part["index"]
     said = wrapped(figure.words(part), LETTERS)
     if len(said) > LINES:
-        said[LINES - 1:] = [said[LINES - 1][:LETTERS - 2] + " …"]
+        said[LINES - 1 :] = [said[LINES - 1][: LETTERS - 2] + " …"]
     out = "".join(text(12, SAID + 15 * i, line, size=12) for i, line in enumerate(said))
     ring = "rx='4' fill='none' class='s-fg' stroke-width='2.2'"
     y, end = plan.spans[stage]
     out += rect(plan.x(stage) - 1, HEAD - 5, plan.wide + 2, SIZE * len(figure.SIZES) + 28, "", ring)
     out += rect(plan.x(stage) - 1, y - 1, plan.wide + 2, end - y + 2, "", ring)
     if part["receives"]:
-        out += (f"<path d='{_path(plan, stage)[0]}' class='s-axis2' fill='none' "
-                "stroke-width='4.5'/>")
+        out += f"<path d='{_path(plan, stage)[0]}' class='s-axis2' fill='none' stroke-width='4.5'/>"
     return out
 
 
@@ -182,5 +219,10 @@ def _legend(y):
     out += f"<path d='M{x + 4},{y - 10}v13' class='s-fg' stroke-width='1.2'/>"
     out += text(x + 12, y, "mean of the stages", "muted", 11)
     out += f"<path d='M{x + 134},{y - 4}h16' class='s-axis2' stroke-width='2'/>"
-    return out + text(x + 156, y, "tensors that cross a cut, once each microbatch and back as "
-                      "gradients", "muted", 11)
+    return out + text(
+        x + 156,
+        y,
+        "tensors that cross a cut, once each microbatch and back as gradients",
+        "muted",
+        11,
+    )

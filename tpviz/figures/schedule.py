@@ -16,8 +16,14 @@ from .svg import amount
 BADGE = "simulated"
 WIDTH, LEFT, RIGHT, TOP = 1060, 74, 196, 84
 MAX_RANKS, MAX_ACTIONS = 16, 8192
-INK = {"F": "forward", "R": "recompute", "RB": "backward", "B": "backward", "I": "backward",
-       "W": "gradients"}
+INK = {
+    "F": "forward",
+    "R": "recompute",
+    "RB": "backward",
+    "B": "backward",
+    "I": "backward",
+    "W": "gradients",
+}
 """{kind of action: its ink}; RB begins with a part in that of R."""
 
 
@@ -73,8 +79,11 @@ class Act:
     @cached_property
     def strips(self):
         """As `held`, in bytes where these are known."""
-        return [weighed(self.timeline, rank, self.sizes) for rank in range(self.ranks)
-                ] if self.sizes else self.held
+        return (
+            [weighed(self.timeline, rank, self.sizes) for rank in range(self.ranks)]
+            if self.sizes
+            else self.held
+        )
 
     @property
     def unit(self):
@@ -147,25 +156,34 @@ def schedule_scene(acts, title, unit="", device=None):
     layout = lay_out(acts)
     times = list(stops(acts, layout).values())
     return {
-        "title": title, "badge": BADGE, "width": WIDTH, "top": TOP - 6,
+        "title": title,
+        "badge": BADGE,
+        "width": WIDTH,
+        "top": TOP - 6,
         **picture(acts, layout, unit, device),
-        "facts": facts(acts, unit), "says": " ".join(compared(acts, unit)),
+        "facts": facts(acts, unit),
+        "says": " ".join(compared(acts, unit)),
         "stops": [round(layout.x(t), 1) for t in times],
         "captions": [f"at {say(t, unit)} of {say(layout.duration, unit)}" for t in times],
-        "rows": [[*row] for row in layout.rows], "lane": layout.lane,
-        "head": TOP + 22, "foot": layout.bottom,
+        "rows": [[*row] for row in layout.rows],
+        "lane": layout.lane,
+        "head": TOP + 22,
+        "foot": layout.bottom,
     }
 
 
 def check(schedule):
     """Raise ``ValueError`` where the picture would not be legible."""
     if schedule.ranks > MAX_RANKS:
-        raise ValueError(f"{schedule.name} has {schedule.ranks} ranks: this view shows at most "
-                         f"{MAX_RANKS}")
+        raise ValueError(
+            f"{schedule.name} has {schedule.ranks} ranks: this view shows at most {MAX_RANKS}"
+        )
     count = sum(map(len, schedule.actions))
     if count > MAX_ACTIONS:
-        raise ValueError(f"{schedule.name} has {count} actions: this view shows at most "
-                         f"{MAX_ACTIONS}; use fewer microbatches")
+        raise ValueError(
+            f"{schedule.name} has {count} actions: this view shows at most "
+            f"{MAX_ACTIONS}; use fewer microbatches"
+        )
 
 
 def lay_out(acts):
@@ -186,23 +204,46 @@ def lay_out(acts):
     duration = max(act.ends for act in acts)
     most = max((peak(strip) / act.unit for act in acts for strip in act.strips), default=0) or 1
     scale = (WIDTH - LEFT - RIGHT) / (duration or 1.0)
-    shortest = min((end - start for act in acts for rows_of in zip(
-        act.timeline.start, act.timeline.end) for start, end in zip(*rows_of) if end > start),
-        default=0.0)
-    return Layout(tuple(rows), tuple(heads), lane, ran, strip, flown, gap, font, scale, duration, y,
-                  most, min(0.8, shortest * scale / 10))
+    shortest = min(
+        (
+            end - start
+            for act in acts
+            for rows_of in zip(act.timeline.start, act.timeline.end)
+            for start, end in zip(*rows_of)
+            if end > start
+        ),
+        default=0.0,
+    )
+    return Layout(
+        tuple(rows),
+        tuple(heads),
+        lane,
+        ran,
+        strip,
+        flown,
+        gap,
+        font,
+        scale,
+        duration,
+        y,
+        most,
+        min(0.8, shortest * scale / 10),
+    )
 
 
 def weighed(timeline, rank, sizes):
     """`Timeline.held` in bytes; sizes : as those of an `Act`."""
     changes = {}
-    for action, start, end in zip(timeline.schedule.of(rank), timeline.start[rank],
-                                  timeline.end[rank]):
+    for action, start, end in zip(
+        timeline.schedule.of(rank), timeline.start[rank], timeline.end[rank]
+    ):
         whole, kept = sizes[action.stage]
         again = timeline.schedule.recomputes[action.stage]
-        for kinds, time, more in (("F", start, (0, kept) if again else (whole, 0)),
-                                  (("R", "RB"), start, (whole, -kept)),
-                                  (("B", "RB", "W"), end, (-whole, 0))):
+        for kinds, time, more in (
+            ("F", start, (0, kept) if again else (whole, 0)),
+            (("R", "RB"), start, (whole, -kept)),
+            (("B", "RB", "W"), end, (-whole, 0)),
+        ):
             if action.kind in kinds:
                 was = changes.get(time, (0, 0))
                 changes[time] = was[0] + more[0], was[1] + more[1]
@@ -220,8 +261,11 @@ def peak(strip):
 
 def stops(acts, layout):
     """{`instant`: time} of 0 and of all ends of actions and of idle time, in order."""
-    found = {0: 0.0} | {layout.instant(end): end for row in layout.rows
-                        for _, end, _, _ in spans(acts[row.act].timeline, row.rank)}
+    found = {0: 0.0} | {
+        layout.instant(end): end
+        for row in layout.rows
+        for _, end, _, _ in spans(acts[row.act].timeline, row.rank)
+    }
     return dict(sorted(found.items()))
 
 
@@ -247,25 +291,46 @@ def facts(acts, unit):
             lengths[-1] += f" ({ran.badge} {say(ran.makespan, unit)})"
             idles[-1] += f" ({ran.badge} {share(ran.idle, ran.makespan)})"
         peaks.append(", ".join(map(str, act.peaks)))
-    return [[label, " against ".join(words)] for label, words in
-            (("makespan", lengths), ("idle", idles), ("most in flight", peaks))]
+    return [
+        [label, " against ".join(words)]
+        for label, words in (("makespan", lengths), ("idle", idles), ("most in flight", peaks))
+    ]
 
 
 def to_table(acts, unit):
     """Rows of strings, header first: one rank of one schedule each."""
     kinds = list(acts[0].memory[0]) if acts[0].memory else []
-    table = [["schedule", "rank", "stages", "busy", "idle", "idle inside", "idle, formula",
-              "idle, measured", "most in flight", *(INKS[MEMORY.get(k, k)].label for k in kinds)]]
+    table = [
+        [
+            "schedule",
+            "rank",
+            "stages",
+            "busy",
+            "idle",
+            "idle inside",
+            "idle, formula",
+            "idle, measured",
+            "most in flight",
+            *(INKS[MEMORY.get(k, k)].label for k in kinds),
+        ]
+    ]
     for act in acts:
         line = act.timeline
         for r in range(act.ranks):
-            table.append([
-                act.name, str(r), ", ".join(map(str, line.schedule.stages_of(r))),
-                say(line.busy[r], unit), say(line.bubble[r], unit),
-                say(max(line.bubble_inside[r], 0.0), unit),
-                say(act.formula[1][r], unit) if act.formula else "",
-                say(act.measured.idle[r], unit) if act.measured else "",
-                str(act.peaks[r]), *(amount(act.memory[r][k]) for k in kinds)])
+            table.append(
+                [
+                    act.name,
+                    str(r),
+                    ", ".join(map(str, line.schedule.stages_of(r))),
+                    say(line.busy[r], unit),
+                    say(line.bubble[r], unit),
+                    say(max(line.bubble_inside[r], 0.0), unit),
+                    say(act.formula[1][r], unit) if act.formula else "",
+                    say(act.measured.idle[r], unit) if act.measured else "",
+                    str(act.peaks[r]),
+                    *(amount(act.memory[r][k]) for k in kinds),
+                ]
+            )
     return table
 
 

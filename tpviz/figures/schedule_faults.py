@@ -19,7 +19,18 @@ def faults_scene(schedule, faults):
             y += 18
             out.append(text(12 if i == 0 else 40, y, part, "muted", 13))
     return {
-        "title": repr(schedule).strip("<>"), "badge": "cannot run", "width": figure.WIDTH,
-        "top": top, "height": y + 16, "common": "".join(out),
-        "facts": [["faults", str(len(faults))]], "says": says, "stops": [float(figure.LEFT)],
-        "captions": ["cannot run"], "rows": [], "lane": 0, "head": top, "foot": top}
+        "title": repr(schedule).strip("<>"),
+        "badge": "cannot run",
+        "width": figure.WIDTH,
+        "top": top,
+        "height": y + 16,
+        "common": "".join(out),
+        "facts": [["faults", str(len(faults))]],
+        "says": says,
+        "stops": [float(figure.LEFT)],
+        "captions": ["cannot run"],
+        "rows": [],
+        "lane": 0,
+        "head": top,
+        "foot": top,
+    }

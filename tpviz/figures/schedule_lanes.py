@@ -15,10 +15,16 @@ NUMBERS = figure.WIDTH - figure.RIGHT + 12  # x of what stands at the right
 
 def drawn(act, number, layout, unit):
     """An act's heading, lanes and strips, as pieces of SVG."""
-    return [_head(act, number, layout, unit), *_tracks(number, layout),
-            _strips(act, number, layout), _messages(act, number, layout),
-            _bars(act, number, layout), _critical(act, number, layout),
-            _pairs(act, number, layout), _ran(act, number, layout) if act.measured else ""]
+    return [
+        _head(act, number, layout, unit),
+        *_tracks(number, layout),
+        _strips(act, number, layout),
+        _messages(act, number, layout),
+        _bars(act, number, layout),
+        _critical(act, number, layout),
+        _pairs(act, number, layout),
+        _ran(act, number, layout) if act.measured else "",
+    ]
 
 
 def _head(act, number, layout, unit):
@@ -36,17 +42,25 @@ def _head(act, number, layout, unit):
 def _tracks(number, layout):
     """Per rank its name and an empty lane; its background is idle time."""
     for row in layout.of(number):
-        yield text(figure.LEFT - 10, row.y + layout.lane / 2 + 4, f"rank {row.rank}", size=11,
-                   anchor="end")
-        yield rect(figure.LEFT, row.y, layout.duration * layout.scale, layout.lane, "rule",
-                   "fill-opacity='.45'")
+        yield text(
+            figure.LEFT - 10, row.y + layout.lane / 2 + 4, f"rank {row.rank}", size=11, anchor="end"
+        )
+        yield rect(
+            figure.LEFT,
+            row.y,
+            layout.duration * layout.scale,
+            layout.lane,
+            "rule",
+            "fill-opacity='.45'",
+        )
 
 
 def pieces(act, rank):
     """(ink, start, end, half, index) of the bars of a rank; RB is two of them."""
     line, half = act.timeline, figure.halves(act.timeline, rank)
-    for i, (action, start, end) in enumerate(zip(line.schedule.of(rank), line.start[rank],
-                                                 line.end[rank])):
+    for i, (action, start, end) in enumerate(
+        zip(line.schedule.of(rank), line.start[rank], line.end[rank])
+    ):
         part = half.get(i, 0)
         if action.kind == "RB":
             middle = min(start + act.recompute[action.stage], end)
@@ -73,12 +87,15 @@ def _bars(act, number, layout):
             for words in (schedule.word(action), str(action.microbatch)):
                 if size * 0.62 * len(words) + 2 < wide:
                     labels.setdefault(ink, []).append(
-                        f"<text x='{x + wide / 2:.1f}' y='{y + high / 2 + size * .36:.1f}'>"
-                        f"{words}</text>")
+                        f"<text x='{x + wide / 2:.1f}' y='{y + high / 2 + size * 0.36:.1f}'>"
+                        f"{words}</text>"
+                    )
                     break
     return "".join(_inked(ink, "".join(paths[ink]), layout.edge) for ink in paths) + "".join(
         f"<g class='f-halo-{ink}' font-size='{size}' text-anchor='middle' font-weight='600'>"
-        f"{''.join(labels[ink])}</g>" for ink in labels)
+        f"{''.join(labels[ink])}</g>"
+        for ink in labels
+    )
 
 
 def _inked(ink, path, edge):
@@ -96,14 +113,25 @@ def _critical(act, number, layout):
         (rank, first), (_, last) = stretch[0], stretch[-1]
         x, end = layout.x(line.start[rank][first]), layout.x(line.end[rank][last])
         if end > x:
-            out.append(f"M{x + .8:.1f},{rows[rank].y + .8:g}h{end - x - 1.6:.1f}"
-                       f"v{layout.lane - 1.6:g}h-{end - x - 1.6:.1f}z")
+            out.append(
+                f"M{x + 0.8:.1f},{rows[rank].y + 0.8:g}h{end - x - 1.6:.1f}"
+                f"v{layout.lane - 1.6:g}h-{end - x - 1.6:.1f}z"
+            )
     for (rank, index), (to, at) in pairwise(act.path):
         if rank != to:
-            arrows.append(_down(layout.x(line.end[rank][index]), layout.x(line.start[to][at]),
-                                rows[rank].y, rows[to].y, layout))
-    return (f"<path d='{''.join(out)}' fill='none' class='s-fg tpv-critical' stroke-width='2'/>"
-            f"<path d='{''.join(arrows)}' fill='none' class='s-fg' stroke-width='2.4'/>")
+            arrows.append(
+                _down(
+                    layout.x(line.end[rank][index]),
+                    layout.x(line.start[to][at]),
+                    rows[rank].y,
+                    rows[to].y,
+                    layout,
+                )
+            )
+    return (
+        f"<path d='{''.join(out)}' fill='none' class='s-fg tpv-critical' stroke-width='2'/>"
+        f"<path d='{''.join(arrows)}' fill='none' class='s-fg' stroke-width='2.4'/>"
+    )
 
 
 def _stretches(path):
@@ -142,10 +170,19 @@ def _messages(act, number, layout):
     for step in sent:
         maker = schedule.order[step.needs]
         made = line.end[maker.rank][maker.index]
-        out.append(_down(layout.x(made), layout.x(made + line.latency),
-                         rows[maker.rank].y, rows[step.rank].y, layout))
-    return (f"<path d='{''.join(out)}' fill='none' class='s-{MESSAGE} tpv-messages' "
-            "stroke-width='1.1'/>")
+        out.append(
+            _down(
+                layout.x(made),
+                layout.x(made + line.latency),
+                rows[maker.rank].y,
+                rows[step.rank].y,
+                layout,
+            )
+        )
+    return (
+        f"<path d='{''.join(out)}' fill='none' class='s-{MESSAGE} tpv-messages' "
+        "stroke-width='1.1'/>"
+    )
 
 
 # -- what ranks hold -------------------------------------------------------------------------------
@@ -158,19 +195,24 @@ def _strips(act, number, layout):
         base = row.y + layout.lane + layout.ran + layout.strip
         high = (layout.strip - 3) / layout.most / act.unit
         held = act.strips[row.rank]
-        labels.append(text(figure.LEFT - 10, base - layout.strip / 2 + 3, "held", "muted", 9.5,
-                           "end"))
+        labels.append(
+            text(figure.LEFT - 10, base - layout.strip / 2 + 3, "held", "muted", 9.5, "end")
+        )
         most.append(f"M{layout.x(0):.1f},{base - figure.peak(held) * high:.2f}H{layout.x(end):.1f}")
         for (start, full, kept), (stop, *_) in zip(held, [*held[1:], (end, 0, 0)]):
             x, wide = layout.x(start), (stop - start) * layout.scale
             for path, low, count in ((whole, 0, full), (checkpoints, full, kept)):
                 if count and wide > 0:
-                    path.append(f"M{x:.1f},{base - (low + count) * high:.2f}h{wide:.1f}"
-                                f"v{count * high:.2f}h-{wide:.1f}z")
-    return (f"<path d='{''.join(whole)}' class='f-activations' data-held='whole'/>"
-            f"<path d='{''.join(checkpoints)}' class='f-activations' fill-opacity='.38' "
-            f"data-held='checkpoints'/><path d='{''.join(most)}' class='s-activations' "
-            f"stroke-dasharray='2 3' data-held='most'/>{''.join(labels)}")
+                    path.append(
+                        f"M{x:.1f},{base - (low + count) * high:.2f}h{wide:.1f}"
+                        f"v{count * high:.2f}h-{wide:.1f}z"
+                    )
+    return (
+        f"<path d='{''.join(whole)}' class='f-activations' data-held='whole'/>"
+        f"<path d='{''.join(checkpoints)}' class='f-activations' fill-opacity='.38' "
+        f"data-held='checkpoints'/><path d='{''.join(most)}' class='s-activations' "
+        f"stroke-dasharray='2 3' data-held='most'/>{''.join(labels)}"
+    )
 
 
 # -- a run -----------------------------------------------------------------------------------------
@@ -181,11 +223,12 @@ def _ran(act, number, layout):
         y, high = row.y + layout.lane + 2, layout.ran - 3
         paths = {}
         for ink, start, end in act.measured.bars[row.rank]:
-            x, wide = layout.x(start), max((end - start) * layout.scale, .3)
+            x, wide = layout.x(start), max((end - start) * layout.scale, 0.3)
             paths.setdefault(ink, []).append(f"M{x:.1f},{y:g}h{wide:.1f}v{high:g}h-{wide:.1f}z")
-        out.append(rect(figure.LEFT, y, layout.duration * layout.scale, high, "rule",
-                        "fill-opacity='.45'"))
-        out += [_inked(ink, "".join(path), .2) for ink, path in paths.items()]
+        out.append(
+            rect(figure.LEFT, y, layout.duration * layout.scale, high, "rule", "fill-opacity='.45'")
+        )
+        out += [_inked(ink, "".join(path), 0.2) for ink, path in paths.items()]
         out.append(text(figure.LEFT - 10, y + high - 2, "measured", "muted", 9.5, "end"))
         out.append(_flown(act, row, layout) if act.measured.held else "")
     return f"<g data-source='{escape(act.measured.badge)}'>{''.join(out)}</g>"
@@ -202,10 +245,12 @@ def _flown(act, row, layout):
 
     ahead = steps([(time, full + kept) for time, full, kept in act.held[rank]])
     start = f"M{layout.x(0):.1f},{base:g}"
-    return (f"<path d='{start}{ahead}' class='f-recompute' fill-opacity='.35'/>"
-            f"<path d='{start}{steps(act.measured.held[rank])}' class='s-fg' fill='none' "
-            "stroke-width='1.3' data-flown=''/>"
-            + text(figure.LEFT - 10, base - 1, "in flight", "muted", 9.5, "end"))
+    return (
+        f"<path d='{start}{ahead}' class='f-recompute' fill-opacity='.35'/>"
+        f"<path d='{start}{steps(act.measured.held[rank])}' class='s-fg' fill='none' "
+        "stroke-width='1.3' data-flown=''/>"
+        + text(figure.LEFT - 10, base - 1, "in flight", "muted", 9.5, "end")
+    )
 
 
 # -- numbers at the right --------------------------------------------------------------------------
@@ -215,19 +260,24 @@ def numbers(act, number, layout, unit, device, acts):
     for row in layout.of(number):
         rank, y = row.rank, row.y
         part = 100 * line.bubble[rank] / (line.makespan or 1.0)
-        words = [f"idle {say(line.bubble[rank], unit)} ({part:.3g} %), "
-                 f"{act.peaks[rank]} in flight"]
+        words = [f"idle {say(line.bubble[rank], unit)} ({part:.3g} %), {act.peaks[rank]} in flight"]
         if act.formula:
             words.append(f"formula {say(act.formula[1][rank], unit)}")
         if act.measured:
             held = act.measured.held
-            words.append(f"measured {say(act.measured.idle[rank], unit)}" + (
-                f", {max(count for _, count in held[rank])} in flight" if held else ""))
+            words.append(
+                f"measured {say(act.measured.idle[rank], unit)}"
+                + (f", {max(count for _, count in held[rank])} in flight" if held else "")
+            )
         for i, line_of in enumerate(words):
             yield text(NUMBERS, y + 10 + 12 * i, line_of, "muted" if i else "fg", 10.5)
         if act.memory:
-            yield _memory(act.memory[rank], y + 12 * len(words) + 2, device,
-                          max(m.total for a in acts for m in a.memory))
+            yield _memory(
+                act.memory[rank],
+                y + 12 * len(words) + 2,
+                device,
+                max(m.total for a in acts for m in a.memory),
+            )
 
 
 def _memory(memory, y, device, most):
@@ -241,5 +291,11 @@ def _memory(memory, y, device, most):
         x += width
     too_much = device is not None and memory.total > device
     of = f" of {amount(device)}" if device is not None else ""
-    return out + text(NUMBERS + wide + 4, y + 10, f"{amount(memory.total)}{of}",
-                      "exposed" if too_much else "muted", 9.5, weight=700 if too_much else "")
+    return out + text(
+        NUMBERS + wide + 4,
+        y + 10,
+        f"{amount(memory.total)}{of}",
+        "exposed" if too_much else "muted",
+        9.5,
+        weight=700 if too_much else "",
+    )

@@ -19,10 +19,15 @@ def look(acts, row, unit=""):
     number, rank, _ = layout.rows[row]
     act, place = acts[number], {at: i for i, at in enumerate(figure.stops(acts, layout))}
     moments = list(spans(act.timeline, rank))
-    return {"row": row, "stops": [place[layout.instant(end)] for _, end, _, _ in moments],
-            "words": words(act, rank, unit),
-            "marks": [_mark(act, layout.of(number), layout, rank, index, busy)
-                      for _, _, index, busy in moments]}
+    return {
+        "row": row,
+        "stops": [place[layout.instant(end)] for _, end, _, _ in moments],
+        "words": words(act, rank, unit),
+        "marks": [
+            _mark(act, layout.of(number), layout, rank, index, busy)
+            for _, _, index, busy in moments
+        ],
+    }
 
 
 def _mark(act, rows, layout, rank, index, busy):
@@ -32,9 +37,11 @@ def _mark(act, rows, layout, rank, index, busy):
     step = awaited(act.timeline, rank, index)[1]
     if step:
         x, y, width, high = maker = _box(act, rows, layout, step.rank, step.index)
-        out += (f"<path d='M{x + width:.1f},{y + high / 2:g}L{box[0]:.1f},{box[1] + box[3] / 2:g}' "
-                f"class='s-{MESSAGE}' stroke-width='3'/>"
-                + _ring(maker, " stroke-dasharray='4 3' data-needed=''"))
+        out += (
+            f"<path d='M{x + width:.1f},{y + high / 2:g}L{box[0]:.1f},{box[1] + box[3] / 2:g}' "
+            f"class='s-{MESSAGE}' stroke-width='3'/>"
+            + _ring(maker, " stroke-dasharray='4 3' data-needed=''")
+        )
     return out + _ring(box, " data-chosen=''") if busy else out
 
 
@@ -48,6 +55,7 @@ def _box(act, rows, layout, rank, index):
 
 def _ring(box, extra):
     x, y, width, high = box
-    return "".join(rect(x - 2, y - 2, width + 4, high + 4, "", f"rx='3' fill='none' {line}")
-                   for line in ("class='s-bg' stroke-width='5'",
-                                f"class='s-fg' stroke-width='2.6'{extra}"))
+    return "".join(
+        rect(x - 2, y - 2, width + 4, high + 4, "", f"rx='3' fill='none' {line}")
+        for line in ("class='s-bg' stroke-width='5'", f"class='s-fg' stroke-width='2.6'{extra}")
+    )

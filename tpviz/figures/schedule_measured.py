@@ -35,21 +35,28 @@ def measured(trace, count=None):
     """
     axes = trace.fact("mesh")["axes"]
     if "pp" not in axes:
-        raise ValueError(f"this trace has no axis pp but {', '.join(axes) or 'no axes at all'}: "
-                         "measured lanes need a run of tv.Merak, or of another pipeline over pp")
+        raise ValueError(
+            f"this trace has no axis pp but {', '.join(axes) or 'no axes at all'}: "
+            "measured lanes need a run of tv.Merak, or of another pipeline over pp"
+        )
     step, mesh = median_step(trace), Mesh(axes)
     ranks = mesh.group(0, "pp")
     found = [_bars(step.select(rank=rank, lane="compute")) for rank in ranks]
     if not all(found):
-        raise ValueError("this trace has ranks without a microbatch: measured lanes need events "
-                         "labelled with phase and microbatch")
+        raise ValueError(
+            "this trace has ranks without a microbatch: measured lanes need events "
+            "labelled with phase and microbatch"
+        )
     zero = min(row[0][1] for row in found)
     bars = tuple([(phase, start - zero, end - zero) for phase, start, end in row] for row in found)
     makespan = max(row[-1][2] for row in bars)
     idle = tuple(makespan - sum(end - start for _, start, end in row) for row in bars)
     try:
-        held = tuple([(time - zero, number) for time, number in count(rank)] for rank in ranks
-                     ) if count else ()
+        held = (
+            tuple([(time - zero, number) for time, number in count(rank)] for rank in ranks)
+            if count
+            else ()
+        )
     except ValueError:
         held = ()
     return Measured(trace.badge, bars, makespan, idle, held)
@@ -57,8 +64,9 @@ def measured(trace, count=None):
 
 def _bars(events):
     """[(phase, start, end)] of one rank's compute lane, in order."""
-    columns = [events[name].tolist() for name in ("start", "end", "kind", "phase", "microbatch",
-                                                  "axis")]
+    columns = [
+        events[name].tolist() for name in ("start", "end", "kind", "phase", "microbatch", "axis")
+    ]
     bars, before = [], None
     for start, end, kind, phase, microbatch, axis in sorted(zip(*columns)):
         if kind == "wait" and axis == "pp":

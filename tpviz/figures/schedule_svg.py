@@ -30,23 +30,28 @@ def schedule_svg(scene, step=0, look=None, theme="auto"):
     check_step(scene, step)
     said = words_of(scene, step, look)
     lines = [part for line in said.splitlines() for part in wrapped(line, LETTERS)]
-    top = head(scene) + "".join(text(12, 43 + LINE * i, line, size=12)
-                                for i, line in enumerate(lines))
+    top = head(scene) + "".join(
+        text(12, 43 + LINE * i, line, size=12) for i, line in enumerate(lines)
+    )
     x = scene["stops"][step]
     if step:
-        top += (f"<path d='M{x},{scene['head']}V{scene['foot']}' class='s-fg' "
-                f"stroke-width='1.4'/><path d='M{x},{scene['head']}l-5,-6h10z' class='f-fg'/>")
+        top += (
+            f"<path d='M{x},{scene['head']}V{scene['foot']}' class='s-fg' "
+            f"stroke-width='1.4'/><path d='M{x},{scene['head']}l-5,-6h10z' class='f-fg'/>"
+        )
     mark = look["marks"][moment_of(look, step)] if look and look["marks"] else ""
     body = scene["common"] + top + mark
-    return document(scene["width"], scene["height"], body, f"{scene['title']}, {said}",
-                    svg_style(theme), theme)
+    return document(
+        scene["width"], scene["height"], body, f"{scene['title']}, {said}", svg_style(theme), theme
+    )
 
 
 def check_row(scene, row):
     """Raise ``ValueError`` unless the scene has this row; -1 is none."""
     if not -1 <= row < len(scene["rows"]):
-        raise ValueError(f"row={row} is not in this view: use 0 to {len(scene['rows']) - 1}, or -1 "
-                         "for none")
+        raise ValueError(
+            f"row={row} is not in this view: use 0 to {len(scene['rows']) - 1}, or -1 for none"
+        )
 
 
 def moment_of(look, step):
@@ -66,12 +71,15 @@ def _axis(layout, unit):
     y, out = layout.bottom, []
     for tick in ticks(0, layout.duration, 10):
         x = layout.x(tick)
-        out.append(f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
-                   + text(x, y + 17, say(tick, unit), "muted", 10, "middle"))
+        out.append(
+            f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
+            + text(x, y + 17, say(tick, unit), "muted", 10, "middle")
+        )
     end = layout.x(layout.duration)
     words = "time" if unit else "time, in the unit of f"
-    return (f"<path d='M{figure.LEFT},{y:g}H{end:.1f}' class='s-muted'/>{''.join(out)}"
-            + text(NUMBERS, y + 17, words, "muted", 10))
+    return f"<path d='M{figure.LEFT},{y:g}H{end:.1f}' class='s-muted'/>{''.join(out)}" + text(
+        NUMBERS, y + 17, words, "muted", 10
+    )
 
 
 def _legend(acts, y, unit):
@@ -84,8 +92,13 @@ def _legend(acts, y, unit):
         items.append(("gradients", "W gradient of the weights"))
     if kinds & {"R", "RB"}:
         items.append(("recompute", "R recompute, RB before its backward"))
-    items += [("rule", "idle"), ("critical", "critical path"), ("message", "message"),
-              ("activations", "held, whole"), ("most", "most that is held")]
+    items += [
+        ("rule", "idle"),
+        ("critical", "critical path"),
+        ("message", "message"),
+        ("activations", "held, whole"),
+        ("most", "most that is held"),
+    ]
     if any(act.timeline.schedule.pairs for act in acts):
         items.append(("pair", "pair of forward and backward"))
     if any(any(act.timeline.schedule.recomputes) for act in acts):
@@ -103,12 +116,20 @@ def _legend(acts, y, unit):
         x += wide
     notes = [f"Measured: {act.measured.badge}." for act in acts if act.measured]
     if any(act.formula for act in acts):
-        notes.append("Formula: closed form " + (
-            "with the times of the mean stage, without messages." if unit else
-            "for equal stages, where it is exact."))
+        notes.append(
+            "Formula: closed form "
+            + (
+                "with the times of the mean stage, without messages."
+                if unit
+                else "for equal stages, where it is exact."
+            )
+        )
     most = max(figure.peak(strip) / act.unit for act in acts for strip in act.strips)
-    notes.append(f"A strip's height: {amount(most)} of activations between actions." if any(
-        act.sizes for act in acts) else f"A strip's height: {most:g} microbatches of all layers.")
+    notes.append(
+        f"A strip's height: {amount(most)} of activations between actions."
+        if any(act.sizes for act in acts)
+        else f"A strip's height: {most:g} microbatches of all layers."
+    )
     out.append(text(12, y + 18, " ".join(notes), "muted", 11))
     return "".join(out), y + 32
 
@@ -119,11 +140,15 @@ def _swatch(key, x, y):
     if key == "message":
         return f"<path d='M{x},{y - 4}h16' class='s-{MESSAGE}' stroke-width='1.8'/>"
     if key == "most":
-        return (f"<path d='M{x},{y - 4}h16' class='s-activations' stroke-width='1.4' "
-                "stroke-dasharray='2 3'/>")
+        return (
+            f"<path d='M{x},{y - 4}h16' class='s-activations' stroke-width='1.4' "
+            "stroke-dasharray='2 3'/>"
+        )
     if key == "flown":
-        return (rect(x, y - 7, 16, 9, "recompute", "fill-opacity='.35'")
-                + f"<path d='M{x},{y - 7}h16' class='s-fg' stroke-width='1.3'/>")
+        return (
+            rect(x, y - 7, 16, 9, "recompute", "fill-opacity='.35'")
+            + f"<path d='M{x},{y - 7}h16' class='s-fg' stroke-width='1.3'/>"
+        )
     if key == "pair":
         return f"<path d='M{x},{y}v-5h16v5' class='s-fg' fill='none' stroke-width='1.3'/>"
     if key == "checkpoints":
@@ -132,5 +157,6 @@ def _swatch(key, x, y):
         return rect(x, y - 9, 16, 11, "rule", "fill-opacity='.45'")
     pattern = INKS[key].pattern if key != "activations" else "solid"
     out = rect(x, y - 9, 16, 11, key)
-    return out + (rect(x, y - 9, 16, 11, "", f"fill='url(#tpv-{pattern})'")
-                  if PATTERNS[pattern] else "")
+    return out + (
+        rect(x, y - 9, 16, 11, "", f"fill='url(#tpv-{pattern})'") if PATTERNS[pattern] else ""
+    )

@@ -5,8 +5,14 @@ Works on the attributes of a `tpviz.schemes.merak.schedules.Timeline`.
 
 from .svg import amount, seconds
 
-DOES = {"F": "forward", "B": "backward", "RB": "recompute and backward", "R": "early recompute",
-        "I": "gradient of the input", "W": "gradient of the weights"}
+DOES = {
+    "F": "forward",
+    "B": "backward",
+    "RB": "recompute and backward",
+    "R": "early recompute",
+    "I": "gradient of the input",
+    "W": "gradient of the weights",
+}
 CLOSE = 1e-9
 """Of the makespan: times nearer than this are the same."""
 
@@ -17,7 +23,7 @@ def say(time, unit):
 
 
 def share(idle, makespan):
-    """"21.5 %": the idle part of the time of all ranks."""
+    """ "21.5 %": the idle part of the time of all ranks."""
     return f"{100 * sum(idle) / (len(idle) * makespan) if makespan else 0.0:.1f} %"
 
 
@@ -52,21 +58,32 @@ def words(act, rank, unit):
         size = sum(act.strips[rank][at - 1][1:]) if act.sizes and at else 0
         holds = _holds(*held[at - 1][1:], size) if at else "Holds nothing."
         if index == len(row):
-            found.append(f"rank {rank} is done at {say(start, unit)} and idle for the last "
-                         f"{say(end - start, unit)}.")
+            found.append(
+                f"rank {rank} is done at {say(start, unit)} and idle for the last "
+                f"{say(end - start, unit)}."
+            )
             continue
         reason, wanted = _reason(timeline, rank, index, before if busy else start, unit)
         word = _word(timeline, rank, index)
         if busy:
             slack = timeline.slack[rank][index]
-            late = ("On the critical path" if (rank, index) in path else
-                    f"Slack {say(slack, unit)}" if slack > least else "No slack")
-            found.append(f"rank {rank}: {word}, {DOES[row[index].kind]}, {say(start, unit)} to "
-                         f"{say(end, unit)}: {reason}. {late}. {holds}")
+            late = (
+                "On the critical path"
+                if (rank, index) in path
+                else f"Slack {say(slack, unit)}"
+                if slack > least
+                else "No slack"
+            )
+            found.append(
+                f"rank {rank}: {word}, {DOES[row[index].kind]}, {say(start, unit)} to "
+                f"{say(end, unit)}: {reason}. {late}. {holds}"
+            )
             before = end
         else:
-            found.append(f"rank {rank} is idle for {say(end - start, unit)}, from "
-                         f"{say(start, unit)}: {word} waits for {wanted}. {holds}")
+            found.append(
+                f"rank {rank} is idle for {say(end - start, unit)}, from "
+                f"{say(start, unit)}: {word} waits for {wanted}. {holds}"
+            )
     return found
 
 
@@ -77,10 +94,11 @@ def together(timeline, rank, index):
 
 
 def _word(timeline, rank, index):
-    """"F3", or "F3 beside B1"."""
+    """ "F3", or "F3 beside B1"."""
     schedule = timeline.schedule
-    return " beside ".join(schedule.word(schedule.of(rank)[i])
-                           for i in together(timeline, rank, index))
+    return " beside ".join(
+        schedule.word(schedule.of(rank)[i]) for i in together(timeline, rank, index)
+    )
 
 
 def _reason(timeline, rank, index, before, unit):
@@ -92,8 +110,9 @@ def _reason(timeline, rank, index, before, unit):
     if step is None:
         return after, "nothing"
     maker = schedule.of(step.rank)[step.index]
-    what = (f"the {'activation' if maker.kind == 'F' else 'gradient'} of {schedule.word(maker)}"
-            + (f" from rank {step.rank}" if step.rank != rank else ""))
+    what = f"the {'activation' if maker.kind == 'F' else 'gradient'} of {schedule.word(maker)}" + (
+        f" from rank {step.rank}" if step.rank != rank else ""
+    )
     if there - before > CLOSE * timeline.makespan or not index:
         sent = f", sent at {say(made, unit)}" if there > made else ""
         return f"starts when {what} is there{sent}", what
@@ -131,26 +150,35 @@ def compared(acts, unit):
     for act in acts:
         line = act.timeline
         of = f" of one of their {act.each} stages" if act.each > 1 else ""
-        yield (f"{act.name} takes {say(line.makespan, unit)}; ranks are idle "
-               f"{share(line.bubble, line.makespan)} of it and hold at most "
-               f"{max(act.peaks)} microbatches{of}.")
+        yield (
+            f"{act.name} takes {say(line.makespan, unit)}; ranks are idle "
+            f"{share(line.bubble, line.makespan)} of it and hold at most "
+            f"{max(act.peaks)} microbatches{of}."
+        )
     if len(acts) == 2:
         yield _difference(*acts, unit)
 
 
 def _difference(one, two, unit):
-    """"1f1b is 6 longer than early_recompute (15.8 %); a rank idles ... and holds ..."."""
+    """ "1f1b is 6 longer than early_recompute (15.8 %); a rank idles ... and holds ..."."""
     a, b = one.timeline, two.timeline
     more = b.makespan - a.makespan
     if abs(more) <= CLOSE * max(a.makespan, b.makespan):
         first = f"{two.name} takes as long as {one.name}"
     else:
-        first = (f"{two.name} is {say(abs(more), unit)} {'longer' if more > 0 else 'shorter'} "
-                 f"than {one.name}" + f" ({100 * abs(more) / (a.makespan or b.makespan):.1f} %)")
+        first = (
+            f"{two.name} is {say(abs(more), unit)} {'longer' if more > 0 else 'shorter'} "
+            f"than {one.name}" + f" ({100 * abs(more) / (a.makespan or b.makespan):.1f} %)"
+        )
     idle = [sum(line.bubble) / line.schedule.ranks for line in (a, b)]
     counts = [max(act.peaks) / act.each for act in (one, two)]  # of all its layers
-    held = (f"{counts[1]:g} against {counts[0]:g} microbatches" if counts[0] != counts[1] else
-            "as many microbatches")
+    held = (
+        f"{counts[1]:g} against {counts[0]:g} microbatches"
+        if counts[0] != counts[1]
+        else "as many microbatches"
+    )
     whole = " of all its layers" if max(one.each, two.each) > 1 else ""
-    return (f"{first}; a rank idles {say(idle[1], unit)} against {say(idle[0], unit)} on average "
-            f"and holds at most {held}{whole}.")
+    return (
+        f"{first}; a rank idles {say(idle[1], unit)} against {say(idle[0], unit)} on average "
+        f"and holds at most {held}{whole}."
+    )

@@ -55,9 +55,11 @@ def clean(markup):
 def head(scene):
     """The badge and the title of a scene, on top of a picture that stands alone."""
     size = 6.3 * len(scene["badge"]) + 16
-    return (rect(10, 8, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
-            + text(10 + size / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
-            + text(size + 20, 22, scene["title"], "muted"))
+    return (
+        rect(10, 8, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
+        + text(10 + size / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
+        + text(size + 20, 22, scene["title"], "muted")
+    )
 
 
 def check_step(scene, step):

@@ -36,8 +36,11 @@ class Act:
     def name(self):
         """Of its configuration; for plain T3 with the memory's policy."""
         name = NAMES[self.run.config]
-        return f"{name}, {self.run.machine.policy.replace('_', ' ')}" if (
-            self.run.config == "t3") else name
+        return (
+            f"{name}, {self.run.machine.policy.replace('_', ' ')}"
+            if (self.run.config == "t3")
+            else name
+        )
 
     @cached_property
     def moments(self):
@@ -93,8 +96,7 @@ class Layout(NamedTuple):
 
 
 def lay_out(acts):
-    """The `Layout`: GPU 0 of the acts side by side; or all GPUs in a row, acts one below the other.
-    """
+    """The `Layout`: GPU 0 of the acts side by side; or all GPUs in a row, an act below another."""
     down, across = acts[0].run.gemm.tiles
     stacked = any(len(act.gpus) > 1 for act in acts)
     maps, heads, y = [], [], TOP + 12
@@ -105,8 +107,10 @@ def lay_out(acts):
         each = wide / len(act.gpus)
         sides = SMALL if stacked else LABELS
         cell = min((each - sum(sides)) / across, HIGH / down, 34.0)
-        maps += [Map(number, gpu, x + i * each + sides[0], y + HEAD, cell, not stacked)
-                 for i, gpu in enumerate(act.gpus)]
+        maps += [
+            Map(number, gpu, x + i * each + sides[0], y + HEAD, cell, not stacked)
+            for i, gpu in enumerate(act.gpus)
+        ]
         if stacked:
             y += HEAD + down * cell + 22
     if not stacked:
@@ -117,8 +121,15 @@ def lay_out(acts):
         lanes.append(y + 18)
         y += 18 + len(LANES) * (LANE + GAP) + 6
     duration = max(act.run.seconds for act in acts)
-    return Layout(tuple(maps), tuple(heads), tuple(lanes), head, y,
-                  (WIDTH - LEFT - RIGHT) / (duration or 1.0), duration)
+    return Layout(
+        tuple(maps),
+        tuple(heads),
+        tuple(lanes),
+        head,
+        y,
+        (WIDTH - LEFT - RIGHT) / (duration or 1.0),
+        duration,
+    )
 
 
 LANES = ("computing", "memory", "tracker", "link")
@@ -139,11 +150,18 @@ def tiles_scene(acts, title):
     layout = lay_out(acts)
     times = [layout.duration * step / STEPS for step in range(STEPS + 1)]
     return {
-        "title": title, "badge": BADGE, "width": WIDTH, "top": TOP - 6, **picture(acts, layout),
-        "map": len(acts[0].run.tiles.tile), "facts": facts(acts), "words": counts(acts, times),
+        "title": title,
+        "badge": BADGE,
+        "width": WIDTH,
+        "top": TOP - 6,
+        **picture(acts, layout),
+        "map": len(acts[0].run.tiles.tile),
+        "facts": facts(acts),
+        "words": counts(acts, times),
         "stops": [round(layout.x(time), 2) for time in times],
         "captions": [f"at {seconds(t)} of {seconds(layout.duration)}" for t in times],
-        "head": round(layout.head, 1), "foot": round(layout.bottom, 1),
+        "head": round(layout.head, 1),
+        "foot": round(layout.bottom, 1),
     }
 
 
@@ -154,4 +172,5 @@ def check(gpus, gemm):
         raise ValueError(
             f"{gpus} x {down} x {across} tiles, each of {gemm.wavefronts} to draw, are more than "
             f"the {MAX_PARTS} that this view shows: use larger tiles, fewer wavefronts, a smaller "
-            "output, or shown='one'")
+            "output, or shown='one'"
+        )

@@ -52,8 +52,16 @@ def moments(run, gpu=0):
     """
     tiles, found = run.tiles, {}
     row, like = (gpu, slice(None)) if len(run.logs) > 1 else (0, turned(run, gpu))
-    for what in ("position", "start", "computed", "stored", "arrived", "second", "triggered",
-                 "sent"):
+    for what in (
+        "position",
+        "start",
+        "computed",
+        "stored",
+        "arrived",
+        "second",
+        "triggered",
+        "sent",
+    ):
         found[what] = getattr(tiles, what)[row][like].astype(float)
     found["link"] = _left(run, row)[like]
     ahead = (tiles.chunk - gpu) % run.ranks  # 0 for its own, then as the ring brings them
@@ -93,8 +101,7 @@ def _left(run, row):
 
 def _steps(run, since, until=np.inf):
     """[(start, end)] of the steps of a ring pass by itself, which sends nothing but chunks."""
-    rows = sorted(row[1:3] for row in run.logs[0]["sent"]
-                  if row[5] < 0 and since <= row[0] < until)
+    rows = sorted(row[1:3] for row in run.logs[0]["sent"] if row[5] < 0 and since <= row[0] < until)
     edges = [len(rows) * j // max(run.ranks - 1, 1) for j in range(run.ranks)]
     return [(rows[a][0], rows[b - 1][1]) for a, b in pairwise(edges)] if rows else []
 
@@ -111,11 +118,19 @@ def stories(found):
     """Per part (seconds at which it changes, the keys of its states: one more): what `moments`
     found, in order. A capital: see `EARLY`."""
     stored = "p" if np.isnan(found["second"]).all() else "s"  # nothing is updated a second time
-    names = {"computed": "q", "stored": stored, "second": "t", "link": "l", "sent": "x",
-             "done": "d"}
+    names = {
+        "computed": "q",
+        "stored": stored,
+        "second": "t",
+        "link": "l",
+        "sent": "x",
+        "done": "d",
+    }
     columns = np.array([found["start"], *(found[name] for name in names)]).T
-    return [_story(times, "c" + "".join(names.values()), came)
-            for times, came in zip(columns.tolist(), found["arrived"].tolist())]
+    return [
+        _story(times, "c" + "".join(names.values()), came)
+        for times, came in zip(columns.tolist(), found["arrived"].tolist())
+    ]
 
 
 def _story(times, keys, came):

@@ -29,8 +29,11 @@ def picture(acts, layout):
     for number in range(len(acts)):
         out += lanes(acts, number, layout)
     legend = _legend(acts, layout.bottom + 44)
-    return {"height": round(legend[1]), "common": "".join([*out, _axis(layout), legend[0]]),
-            "parts": _parts(acts, layout)}
+    return {
+        "height": round(legend[1]),
+        "common": "".join([*out, _axis(layout), legend[0]]),
+        "parts": _parts(acts, layout),
+    }
 
 
 # -- tiles -----------------------------------------------------------------------------------------
@@ -44,15 +47,21 @@ def _part(key, width, height):
     state = BY_KEY[key.lower()]
     gap = float(height >= SMALL)
     size = width - gap, height - gap
-    out = area("M@h{0:.2f}v{1:.2f}h-{0:.2f}z".format(*size), state.ink, state.pattern,
-               "" if state.pattern else "fill-opacity='.5'")
+    out = area(
+        "M@h{0:.2f}v{1:.2f}h-{0:.2f}z".format(*size),
+        state.ink,
+        state.pattern,
+        "" if state.pattern else "fill-opacity='.5'",
+    )
     if state.sign and min(size) >= SIGN:
-        x, high = size[0] / 2, min(size) * .85
-        out += (f"<text transform='translate(@)' x='{x:.1f}' y='{size[1] / 2 + high * .36:.1f}' "
-                f"class='f-halo-{state.ink}' font-size='{high:.1f}' font-weight='700' "
-                f"text-anchor='middle'>{state.sign}</text>")
+        x, high = size[0] / 2, min(size) * 0.85
+        out += (
+            f"<text transform='translate(@)' x='{x:.1f}' y='{size[1] / 2 + high * 0.36:.1f}' "
+            f"class='f-halo-{state.ink}' font-size='{high:.1f}' font-weight='700' "
+            f"text-anchor='middle'>{state.sign}</text>"
+        )
     if key.isupper():
-        side = min(size) * .62
+        side = min(size) * 0.62
         out += f"<path d='M@h{side:.1f}l-{side:.1f},{side:.1f}z' class='f-fg'/>"
     return out
 
@@ -60,8 +69,10 @@ def _part(key, width, height):
 def boxes(act, map):
     """(x, y) px of each part in a map, in the order of its tiles."""
     tiles, waves = act.run.tiles, act.run.gemm.wavefronts
-    return (map.x + tiles.column * map.cell,
-            map.y + tiles.row * map.cell + tiles.wave * map.cell / waves)
+    return (
+        map.x + tiles.column * map.cell,
+        map.y + tiles.row * map.cell + tiles.wave * map.cell / waves,
+    )
 
 
 def _map(act, layout, map):
@@ -79,9 +90,9 @@ def _borders(act, map):
     chunk = np.full((down + 2, across + 2), -1)
     chunk[tiles.row + 1, tiles.column + 1] = tiles.chunk
     lines = []
-    for (r, c) in np.argwhere(chunk[:-1, 1:-1] != chunk[1:, 1:-1]).tolist():
+    for r, c in np.argwhere(chunk[:-1, 1:-1] != chunk[1:, 1:-1]).tolist():
         lines.append(f"M{map.x + c * map.cell:.1f},{map.y + r * map.cell:.1f}h{map.cell:.1f}")
-    for (r, c) in np.argwhere(chunk[1:-1, :-1] != chunk[1:-1, 1:]).tolist():
+    for r, c in np.argwhere(chunk[1:-1, :-1] != chunk[1:-1, 1:]).tolist():
         lines.append(f"M{map.x + c * map.cell:.1f},{map.y + r * map.cell:.1f}v{map.cell:.1f}")
     return f"<path d='{''.join(lines)}' class='s-fg' fill='none' stroke-width='1.4'/>"
 
@@ -114,10 +125,15 @@ def _axis(layout):
     y, out = layout.bottom, []
     for tick in ticks(0, layout.duration, 10):
         x = layout.x(tick)
-        out.append(f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
-                   + text(x, y + 17, seconds(tick), "muted", 10, "middle"))
-    return (f"<path d='M{figure.LEFT},{y:g}H{layout.x(layout.duration):.1f}' class='s-muted'/>"
-            + "".join(out) + text(figure.WIDTH - figure.RIGHT + 24, y + 17, "time", "muted", 10))
+        out.append(
+            f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
+            + text(x, y + 17, seconds(tick), "muted", 10, "middle")
+        )
+    return (
+        f"<path d='M{figure.LEFT},{y:g}H{layout.x(layout.duration):.1f}' class='s-muted'/>"
+        + "".join(out)
+        + text(figure.WIDTH - figure.RIGHT + 24, y + 17, "time", "muted", 10)
+    )
 
 
 def _legend(acts, y):
@@ -131,8 +147,10 @@ def _legend(acts, y):
         wide = 22 + 5.9 * len(words) + 16
         if x + wide > figure.WIDTH:
             x, y = 12.0, y + 18
-        out.append(_part(key, 14, 11).replace("@", f"{x:g},{y - 9:g}")
-                   + text(x + 20, y, words, "muted", 11))
+        out.append(
+            _part(key, 14, 11).replace("@", f"{x:g},{y - 9:g}")
+            + text(x + 20, y, words, "muted", 11)
+        )
         x += wide
     return "".join(out), y + 14
 
@@ -149,12 +167,18 @@ def look(acts, part):
         if rest < count:
             x, y = (float(values[rest]) for values in boxes(act, map))
             size = map.cell + 1, map.cell / act.run.gemm.wavefronts + 1
-            ring = "".join(rect(x - 1.5, y - 1.5, size[0] + 1, size[1] + 1, "",
-                                f"rx='2' fill='none' {line}")
-                           for line in ("class='s-bg' stroke-width='5'",
-                                        "class='s-fg' stroke-width='2.4' data-chosen=''"))
-            return {"part": part, "words": story_of(act, act.gpus.index(map.gpu), rest),
-                    "mark": ring}
+            ring = "".join(
+                rect(x - 1.5, y - 1.5, size[0] + 1, size[1] + 1, "", f"rx='2' fill='none' {line}")
+                for line in (
+                    "class='s-bg' stroke-width='5'",
+                    "class='s-fg' stroke-width='2.4' data-chosen=''",
+                )
+            )
+            return {
+                "part": part,
+                "words": story_of(act, act.gpus.index(map.gpu), rest),
+                "mark": ring,
+            }
         rest -= count
     raise ValueError(f"part={part} is not in this view: use 0 to {part - rest - 1}, or -1 for none")
 
@@ -168,18 +192,23 @@ def tiles_svg(scene, step=0, looked=None, theme="auto"):
     lines = [part for line in said.splitlines() for part in wrapped(line, LETTERS)]
     top = head({**scene, "title": f"{scene['title']}, {scene['captions'][step]}"})
     top += "".join(text(12, 43 + LINE * i, line, size=12) for i, line in enumerate(lines))
-    top += (f"<path d='M{at},{scene['head']}V{scene['foot']}' class='s-fg' stroke-width='1.4'/>"
-            f"<path d='M{at},{scene['head']}l-5,-6h10z' class='f-fg'/>")
+    top += (
+        f"<path d='M{at},{scene['head']}V{scene['foot']}' class='s-fg' stroke-width='1.4'/>"
+        f"<path d='M{at},{scene['head']}l-5,-6h10z' class='f-fg'/>"
+    )
     body = placed(scene, at) + top + (looked["mark"] if looked else "")
-    return document(scene["width"], scene["height"], body, f"{scene['title']}, {said}",
-                    svg_style(theme), theme)
+    return document(
+        scene["width"], scene["height"], body, f"{scene['title']}, {said}", svg_style(theme), theme
+    )
 
 
 def placed(scene, at):
     """``common`` with every part in its state at ``at`` px of the time axis."""
+
     def now(found):
         key = state_at(map(float, filter(None, found[2].split(","))), found[3], at)
         return f"{found[1]}{scene['parts'][key].replace('@', found[4])}</g>"
+
     return PART.sub(now, scene["common"])
 
 

@@ -1,16 +1,17 @@
-"""What the tile theatre says: a run in numbers, how many parts are in which state, a part's story.
-"""
+"""What the tile theatre says: a run in numbers, how many parts are in which state, a part's way."""
 
 import numpy as np
 
 from .svg import amount, seconds
 from .tiles_states import STATES, fused
 
-FACTS = (("sublayer", lambda run: seconds(run.seconds)),
-         ("GEMM ends", lambda run: seconds(run.gemm_end)),
-         ("reduce-scatter ends", lambda run: seconds(run.rs_end)),
-         ("memory moved", lambda run: amount(sum(run.dram.values()))),
-         ("tracker at most", lambda run: f"{run.tracker.peak} of {run.tracker.capacity} records"))
+FACTS = (
+    ("sublayer", lambda run: seconds(run.seconds)),
+    ("GEMM ends", lambda run: seconds(run.gemm_end)),
+    ("reduce-scatter ends", lambda run: seconds(run.rs_end)),
+    ("memory moved", lambda run: amount(sum(run.dram.values()))),
+    ("tracker at most", lambda run: f"{run.tracker.peak} of {run.tracker.capacity} records"),
+)
 
 
 def facts(acts):
@@ -58,8 +59,10 @@ def to_table(acts):
     for number, table in enumerate(tables):
         for what, value in table[1:]:
             rows.setdefault(what, [""] * len(acts))[number] = value
-    return [["what (simulated)", *(act.name for act in acts)],
-            *([what, *values] for what, values in rows.items())]
+    return [
+        ["what (simulated)", *(act.name for act in acts)],
+        *([what, *values] for what, values in rows.items()),
+    ]
 
 
 def describe(acts):
@@ -67,8 +70,10 @@ def describe(acts):
     said = [act.run.describe() for act in acts]
     if len(acts) == 2:
         one, two = (sum(act.run.dram.values()) for act in acts)
-        said.append(f"{acts[0].name} is {speedup(acts):.3f} times as fast as {acts[1].name}, and "
-                    f"moves {one / two:.3f} times its bytes in memory.")
+        said.append(
+            f"{acts[0].name} is {speedup(acts):.3f} times as fast as {acts[1].name}, and "
+            f"moves {one / two:.3f} times its bytes in memory."
+        )
     return " ".join(said)
 
 
@@ -78,14 +83,19 @@ def story_of(act, place, part):
     tiles = run.tiles
     t = {what: float(values[part]) for what, values in found.items()}
     wave = f", part {tiles.wave[part] + 1} of {run.gemm.wavefronts}" * (run.gemm.wavefronts > 1)
-    said = [f"{act.name}, GPU {gpu}, tile ({tiles.row[part]}, {tiles.column[part]}){wave}, "
-            f"chunk {tiles.chunk[part]}, {ordinal(int(t['position']))} in its order: computed "
-            f"{seconds(t['start'])} to {seconds(t['computed'])}"]
-    words = (("stored", "own store in memory at {}"),
-             ("arrived", f"the sum so far comes at {{}} from GPU {(gpu + 1) % run.ranks}"),
-             ("second", "updated twice at {}"),
-             ("link", "on the link from {}"), ("sent", "sent at {}"),
-             ("done", "whole sum here at {}"))
+    said = [
+        f"{act.name}, GPU {gpu}, tile ({tiles.row[part]}, {tiles.column[part]}){wave}, "
+        f"chunk {tiles.chunk[part]}, {ordinal(int(t['position']))} in its order: computed "
+        f"{seconds(t['start'])} to {seconds(t['computed'])}"
+    ]
+    words = (
+        ("stored", "own store in memory at {}"),
+        ("arrived", f"the sum so far comes at {{}} from GPU {(gpu + 1) % run.ranks}"),
+        ("second", "updated twice at {}"),
+        ("link", "on the link from {}"),
+        ("sent", "sent at {}"),
+        ("done", "whole sum here at {}"),
+    )
     for what, text in sorted(words, key=lambda pair: t[pair[0]]):
         if t[what] == t[what]:
             also = ", which triggers the DMA" * (what == "second" and t["triggered"] == t[what])
@@ -106,6 +116,7 @@ def rule_of(run, position):
 def ordinal(position):
     """1st, 2nd, ..."""
     number = position + 1
-    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(
-        number % 10, "th")
+    suffix = (
+        "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
     return f"{number}{suffix}"

@@ -57,9 +57,7 @@ def timeline_levels(trace, critical=False):
     steps = [[float(start - zero), float(end - zero)] for start, end in zip(*spans[1:])]
     scene = {
         "badge": trace.badge,
-        "title": " on ".join(
-            trace.fact(k) for k in ("strategy", "workload") if trace.fact(k)
-        ),
+        "title": " on ".join(trace.fact(k) for k in ("strategy", "workload") if trace.fact(k)),
         "ranks": np.unique(trace["rank"][rows]).tolist(),
         "duration": float(max(trace["end"].max() - zero, 1e-9)),
         "lanes": lanes,
@@ -94,9 +92,7 @@ def _lanes(trace, rows):
     there = np.flatnonzero(np.bincount(code))
     present = {(int(ranks[i // len(found)]), str(found[i % len(found)])): i for i in there.tolist()}
     names = sorted({n for _, n in present} | {"compute"}, key=lambda n: _lane_order(n, list(keys)))
-    pairs = [
-        (r, n) for r in ranks.tolist() for n in names if (r, n) in present or n == "compute"
-    ]
+    pairs = [(r, n) for r in ranks.tolist() for n in names if (r, n) in present or n == "compute"]
     place = np.zeros(len(ranks) * len(found), np.int64)
     for i, pair in enumerate(pairs):
         if pair in present:
@@ -130,8 +126,10 @@ def _keys(trace, rows, lanes, lane):
         of_lane, which = divmod(i, len(kinds) * len(phases))
         what = kinds[which // len(phases)]
         tokens[i] = (
-            lanes[of_lane]["key"] if what == "comm"
-            else "wait" if what == "wait"
+            lanes[of_lane]["key"]
+            if what == "comm"
+            else "wait"
+            if what == "wait"
             else phase_key(str(phases[which % len(phases)]))
         )
     axes = {lane["key"]: lane["axis"] for lane in lanes if lane["axis"]}

@@ -32,7 +32,8 @@ def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
             f"width={width} px leaves the lanes no room: use more than {GUTTER + RIGHT}"
         )
     low, high = check_window(
-        window or scene.get("detail", {}).get("window") or (0.0, scene["duration"]))
+        window or scene.get("detail", {}).get("window") or (0.0, scene["duration"])
+    )
     rank = scene["ranks"][0] if rank is None else rank
     if not high > low:
         raise ValueError(

@@ -117,8 +117,11 @@ class Part:
         at, wide, a3 = self.at, self.out // self.at.i, self.a3
         found = []
         if at.s > 1:
-            found += [Move("forward", "reduce_scatter" if a3 else "all_reduce", at.stream, wide,
-                           at.chunks)]
+            found += [
+                Move(
+                    "forward", "reduce_scatter" if a3 else "all_reduce", at.stream, wide, at.chunks
+                )
+            ]
             found += [Move("backward", "all_gather", at.stream, wide)] * a3
             found += [Move("backward", "all_gather", at.stream, self.ins)] * gathers
         if at.i > 1 and sums:
@@ -132,6 +135,8 @@ class Part:
             found += [Move("forward", "all_reduce", at.inside, self.out // at.s, at.chunks)]
         if at.s > 1:
             found += [Move("forward", "all_gather", at.stream, wide)] * a3
-            found += [Move("forward", "all_gather", at.stream, self.out),
-                      Move("backward", "reduce_scatter" if a3 else "all_reduce", at.stream, wide)]
+            found += [
+                Move("forward", "all_gather", at.stream, self.out),
+                Move("backward", "reduce_scatter" if a3 else "all_reduce", at.stream, wide),
+            ]
         return found

@@ -57,8 +57,7 @@ class EasyLinear(Held):
         super().__init__(whole, part, groups, grid)
         self.x, self.y = groups.get_group("x"), groups.get_group("y")
         self.alike = equal or self.x.size() == self.y.size() == 1
-        self.way = Way(Alone(), self.x, gather=0 if self.x.size() > 1 else None,
-                       hidden=grid.hidden)
+        self.way = Way(Alone(), self.x, gather=0 if self.x.size() > 1 else None, hidden=grid.hidden)
 
     def forward(self, x):
         """The layer; see the class."""

@@ -32,20 +32,28 @@ class Evaluation:
     def _made(self, partition, stages, inputs):
         model = self.model()
         if model is None:
-            raise ValueError("evaluation traces the model once more, in evaluation mode, and it is "
-                             "gone: keep the model that parallelize was given")
+            raise ValueError(
+                "evaluation traces the model once more, in evaluation mode, and it is "
+                "gone: keep the model that parallelize was given"
+            )
         with in_evaluation(model):
             found = self.cut(model, inputs)
-            moved = [part.index for part, other in zip(partition.stages, found.stages)
-                     if set(part.parameters) != set(other.parameters)]
+            moved = [
+                part.index
+                for part, other in zip(partition.stages, found.stages)
+                if set(part.parameters) != set(other.parameters)
+            ]
             if moved:
-                raise ValueError(f"in evaluation mode {partition.graph.model} does other "
-                                 f"operations, and stages {', '.join(map(str, moved))} would hold "
-                                 "other parameters than in training: use balance='uniform', or "
-                                 "call parallelize on model.eval()")
-            return found.graph, {number: ModuleStage(found.stages[number],
-                                                     found.module(number, model), self.loss)
-                                 for number in stages}
+                raise ValueError(
+                    f"in evaluation mode {partition.graph.model} does other "
+                    f"operations, and stages {', '.join(map(str, moved))} would hold "
+                    "other parameters than in training: use balance='uniform', or "
+                    "call parallelize on model.eval()"
+                )
+            return found.graph, {
+                number: ModuleStage(found.stages[number], found.module(number, model), self.loss)
+                for number in stages
+            }
 
 
 @contextmanager

@@ -36,8 +36,13 @@ class Grid:
         self.quiet = False
         shares = prod(groups.get_group(axis).size() for axis in self.axes[1:])
         self.hidden = "oar" in strategy.overlap
-        self.depth = Depth(groups.get_group("z"), _ahead(strategy, mesh), "ors" in strategy.overlap,
-                           strategy.keep, 1 / shares)
+        self.depth = Depth(
+            groups.get_group("z"),
+            _ahead(strategy, mesh),
+            "ors" in strategy.overlap,
+            strategy.keep,
+            1 / shares,
+        )
 
     def attach(self, module, pieces):
         """Watch backward through ``module``; ``pieces``: its parameters that lie over z."""
@@ -62,14 +67,21 @@ class Grid:
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         plane = [self.groups.get_group(axis) for axis in PLANE]
         if tensors and differ(tensors, [group for group in plane if group.size() > 1]):
-            raise ValueError("the ranks of a plane (same index on data and z) were given different "
-                             f"inputs: give each model.rows(batch), or a sampler num_replicas="
-                             f"model.shares={self.shares} and rank=model.share")
+            raise ValueError(
+                "the ranks of a plane (same index on data and z) were given different "
+                f"inputs: give each model.rows(batch), or a sampler num_replicas="
+                f"model.shares={self.shares} and rank=model.share"
+            )
 
     def first_ledger(self):
         """The `Ledger` of what the first forward asks besides."""
-        return Ledger.of([(axis, "all_reduce", "forward", 1, 16, self.groups.get_group(axis).size())
-                          for axis in PLANE if "x" not in self.axes])
+        return Ledger.of(
+            [
+                (axis, "all_reduce", "forward", 1, 16, self.groups.get_group(axis).size())
+                for axis in PLANE
+                if "x" not in self.axes
+            ]
+        )
 
     def _finish(self):
         """Backward is over."""
@@ -124,8 +136,14 @@ def rows_of(batch, share, shares, name):
         return batch
     rows = len(tensors[0])
     divides("batch", rows, name, shares)
-    return tree_map(lambda t: part_of(t, share, shares) if isinstance(t, torch.Tensor) and t.dim()
-                    and len(t) == rows else t, batch)
+    return tree_map(
+        lambda t: (
+            part_of(t, share, shares)
+            if isinstance(t, torch.Tensor) and t.dim() and len(t) == rows
+            else t
+        ),
+        batch,
+    )
 
 
 def _ahead(strategy, mesh):

@@ -38,8 +38,9 @@ class Groups(NamedTuple):
     @classmethod
     def of(cls, axes, mesh):
         """Of a ``DeviceMesh`` that has the axes {name: ranks}, perhaps with others around them."""
-        return cls({axis: mesh.get_group(axis) if size > 1 else Alone()
-                    for axis, size in axes.items()})
+        return cls(
+            {axis: mesh.get_group(axis) if size > 1 else Alone() for axis, size in axes.items()}
+        )
 
 
 def own_part(part, name, full, groups):
@@ -62,8 +63,13 @@ class Held(nn.Module):
         self.part, self.pieces = part, None
         for name in ("weight", "bias"):
             full = getattr(whole, name, None)
-            own = None if full is None else nn.Parameter(own_part(part, name, full, groups),
-                                                         requires_grad=full.requires_grad)
+            own = (
+                None
+                if full is None
+                else nn.Parameter(
+                    own_part(part, name, full, groups), requires_grad=full.requires_grad
+                )
+            )
             self.register_parameter(name, own)
         if grid:
             self.pieces = Weight(self, grid.depth)
@@ -86,15 +92,21 @@ class Held(nn.Module):
         if self.pieces is None:
             return cast(x), turned(self.weight), None, cast(self.bias)
         again = self.pieces.again
-        return (cast(x), turned(self.pieces.whole()), again and (lambda: turned(again())),
-                cast(self.bias))
+        return (
+            cast(x),
+            turned(self.pieces.whole()),
+            again and (lambda: turned(again())),
+            cast(self.bias),
+        )
 
     def extra_repr(self):
         """Features, whole and of this rank."""
         part = self.part
         whole = (part.out, part.ins) if part.out_dim == 0 else (part.ins, part.out)
-        return (f"{part.role}, weight {whole} -> {tuple(self.weight.shape)}, "
-                f"bias={self.bias is not None}")
+        return (
+            f"{part.role}, weight {whole} -> {tuple(self.weight.shape)}, "
+            f"bias={self.bias is not None}"
+        )
 
 
 class SplitLinear(Held):
@@ -111,8 +123,11 @@ class SplitLinear(Held):
         at = part.at
         inside, stream = groups.get_group(at.inside), groups.get_group(at.stream)
         heads = -1 if part.a3 else None
-        how = {"chunks": at.chunks, "dim": "tokens" if at.chunking == "tokens" else 0,
-               "hidden": grid is None or grid.hidden}
+        how = {
+            "chunks": at.chunks,
+            "dim": "tokens" if at.chunking == "tokens" else 0,
+            "hidden": grid is None or grid.hidden,
+        }
         self.enter, self.leave = entrance, None
         if part.first:
             self.way = Way(stream, Alone() if entrance.sums else inside, scatter=heads, **how)
@@ -150,5 +165,11 @@ class Later(Products):
     def weight(self, x, grad, bias):
         """No gradients yet."""
         layer = self.layer
-        return operators.put_off(self.notes, x, grad, layer.weight, layer.bias if bias else None,
-                                 bool(layer.part.out_dim))
+        return operators.put_off(
+            self.notes,
+            x,
+            grad,
+            layer.weight,
+            layer.bias if bias else None,
+            bool(layer.part.out_dim),
+        )

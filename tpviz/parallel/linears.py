@@ -36,8 +36,7 @@ def widths(module):
 
 
 def owners(model):
-    """{id of a parameter: "path.name" of every module that has it}; more than one: they are tied.
-    """
+    """{id of a parameter: "path.name" of each module that has it}; more than one: they are tied."""
     found = {}
     for path, module in model.named_modules():
         for name, parameter in module._parameters.items():
@@ -58,7 +57,14 @@ def obstacle(path, module, parent, tied):
         others = [other for other in tied[id(parameter)] if other != f"{path}.{name}"]
         if others:
             return f"its {name} is tied to {', '.join(others)}"
-    if any(getattr(module, hooks) for hooks in ("_forward_hooks", "_forward_pre_hooks",
-                                                "_backward_hooks", "_backward_pre_hooks")):
+    if any(
+        getattr(module, hooks)
+        for hooks in (
+            "_forward_hooks",
+            "_forward_pre_hooks",
+            "_backward_hooks",
+            "_backward_pre_hooks",
+        )
+    ):
         return "it has hooks of its own"
     return ""

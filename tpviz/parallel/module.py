@@ -27,8 +27,18 @@ from .strategies import layout_of, refuse_sparse
 from .totals import Totals
 
 
-def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=False, mesh=None,
-                easy=False, equal_rows=False, **pipeline):
+def parallelize(
+    model,
+    strategy,
+    example_inputs=None,
+    rules=None,
+    *,
+    broadcast=False,
+    mesh=None,
+    easy=False,
+    equal_rows=False,
+    **pipeline,
+):
     """Split the linear layers of ``model`` over the ranks of a world, as ``strategy`` says.
 
     Pairs of linear layers with only activations or attention heads between them are found by your
@@ -85,14 +95,16 @@ def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=F
     if isinstance(strategy, Merak):
         return _pipelined(model, strategy, example_inputs, rules, broadcast, mesh, pipeline)
     if pipeline:
-        raise ValueError(f"{', '.join(pipeline)} are about pipelines: use tpviz.Merak(...), not "
-                         f"{strategy.short}")
+        raise ValueError(
+            f"{', '.join(pipeline)} are about pipelines: use tpviz.Merak(...), not {strategy.short}"
+        )
     layout, inputs = layout_of(strategy, easy), inputs_of(example_inputs)
     if equal_rows and not easy:
         raise ValueError("equal_rows=True is a promise about easy mode: use it with easy=True")
     if rules and easy:
-        raise ValueError("rules say which layers are pairs; easy=True splits each by itself: use "
-                         "one of the two")
+        raise ValueError(
+            "rules say which layers are pairs; easy=True splits each by itself: use one of the two"
+        )
     if isinstance(strategy, AxoNN):
         refuse_sparse(model)
     mesh = _mesh(strategy, mesh, model)
@@ -108,14 +120,24 @@ def parallelize(model, strategy, example_inputs=None, rules=None, *, broadcast=F
         return Parallelized(model, report)
     before = outputs_of(model, inputs) if inputs else None
     if easy:
-        _replace(model, {part.path: EasyLinear(whole, part, groups, grid, equal_rows)
-                         for part, whole in _parts(model, plan)})
+        _replace(
+            model,
+            {
+                part.path: EasyLinear(whole, part, groups, grid, equal_rows)
+                for part, whole in _parts(model, plan)
+            },
+        )
     else:
         _split(model, plan, groups, grid)
     if inputs:
         compare(before, outputs_of(model, inputs))
-        report = replace(report, notes=(*report.notes, "outputs for example_inputs are those of "
-                                        "the whole model, up to rounding"))
+        report = replace(
+            report,
+            notes=(
+                *report.notes,
+                "outputs for example_inputs are those of the whole model, up to rounding",
+            ),
+        )
     return Parallelized(model, replace(report, divided=True), groups, grid)
 
 
@@ -125,8 +147,9 @@ def _pipelined(model, strategy, example_inputs, rules, broadcast, mesh, options)
     def split(inside):
         return parallelize(model, inside, example_inputs, rules, mesh=mesh)
 
-    return pipelined(model, strategy, inputs_of(example_inputs), mesh, split, broadcast=broadcast,
-                     **options)
+    return pipelined(
+        model, strategy, inputs_of(example_inputs), mesh, split, broadcast=broadcast, **options
+    )
 
 
 def inputs_of(example):
@@ -141,23 +164,31 @@ def inputs_of(example):
 def _mesh(strategy, mesh, model):
     """The mesh to work on, None outside of any world."""
     if mesh is not None:
-        missing = [f"{axis}={size}" for axis, size in strategy.axes.items()
-                   if axis not in (mesh.mesh_dim_names or ()) or
-                   mesh.size(mesh.mesh_dim_names.index(axis)) != size]
+        missing = [
+            f"{axis}={size}"
+            for axis, size in strategy.axes.items()
+            if axis not in (mesh.mesh_dim_names or ())
+            or mesh.size(mesh.mesh_dim_names.index(axis)) != size
+        ]
         if missing:
             has = dict(zip(mesh.mesh_dim_names or (), mesh.mesh.shape))
-            raise ValueError(f"the mesh has {has}, but {strategy.short} needs "
-                             f"{' and '.join(missing)}")
+            raise ValueError(
+                f"the mesh has {has}, but {strategy.short} needs {' and '.join(missing)}"
+            )
         return mesh
     if not (dist.is_available() and dist.is_initialized()):
         if in_torchrun():
-            raise ValueError("this is a rank of torchrun, but torch.distributed is not ready: call "
-                             "init_process_group first, or use tv.launch")
+            raise ValueError(
+                "this is a rank of torchrun, but torch.distributed is not ready: call "
+                "init_process_group first, or use tv.launch"
+            )
         return None
     world = dist.get_world_size()
     if world != strategy.world_size:
-        raise ValueError(f"{strategy.short} is for {strategy.world_size} ranks, this world has "
-                         f"{world}: change one of them, or give mesh= with more axes")
+        raise ValueError(
+            f"{strategy.short} is for {strategy.world_size} ranks, this world has "
+            f"{world}: change one of them, or give mesh= with more axes"
+        )
     device = next((p.device.type for p in model.parameters()), "cpu")
     return Mesh(strategy.axes).device_mesh(device)
 
@@ -181,35 +212,50 @@ def _report(model, strategy, layout, plan, easy, equal):
     if isinstance(strategy, AxoNN):
         totals = Totals.of(model, strategy, [part for part, _ in parts], easy, equal)
     axes = ", ".join(f"{axis}={size}" for axis, size in strategy.axes.items())
-    return Report(type(model).__name__, f"{strategy.short} on {axes}", layout, tuple(plan.pairs),
-                  plan.left, (*plan.notes, *_notes(model, totals)), split,
-                  sum(part.held for part, _ in parts), whole - split, totals=totals)
+    return Report(
+        type(model).__name__,
+        f"{strategy.short} on {axes}",
+        layout,
+        tuple(plan.pairs),
+        plan.left,
+        (*plan.notes, *_notes(model, totals)),
+        split,
+        sum(part.held for part, _ in parts),
+        whole - split,
+        totals=totals,
+    )
 
 
 def _notes(model, totals):
     modules = list(model.modules())
     if totals:
-        yield (f"the batch is cut into {totals.shares} shares: give each rank model.rows(batch) "
-               "and let its loss be the mean over its rows")
+        yield (
+            f"the batch is cut into {totals.shares} shares: give each rank model.rows(batch) "
+            "and let its loss be the mean over its rows"
+        )
         yield "weights of split layers are flat pieces: choose weight decay by name, not by dims"
     if totals and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in modules):
         yield "BatchNorm sees a rank's rows only: nn.SyncBatchNorm has the statistics of all"
     if any(isinstance(m, nn.Dropout) and m.p for m in modules) and not (totals and totals.easy):
         alike = "the ranks of each plane" if totals else "all ranks"
-        yield (f"the model has dropout: seed {alike} alike (torch.manual_seed), or their "
-               "copies of the stream drift apart; inside pairs other elements are dropped "
-               "than in one process")
+        yield (
+            f"the model has dropout: seed {alike} alike (torch.manual_seed), or their "
+            "copies of the stream drift apart; inside pairs other elements are dropped "
+            "than in one process"
+        )
 
 
 def _split(model, plan, groups, grid):
     """Put split layers in the places of whole ones, wherever these are registered."""
     modules, new = dict(model.named_modules()), {}
     for pair in plan.pairs:
-        entrance = Entrance(groups.get_group(plan.at.inside), groups.get_group(plan.at.stream),
-                            len(pair.firsts))
+        entrance = Entrance(
+            groups.get_group(plan.at.inside), groups.get_group(plan.at.stream), len(pair.firsts)
+        )
         for part in pair.layers:
-            new[part.path] = SplitLinear(modules[part.path], part, groups,
-                                         entrance if part.first else None, grid)
+            new[part.path] = SplitLinear(
+                modules[part.path], part, groups, entrance if part.first else None, grid
+            )
     _replace(model, new)
     for path, name, _, own in chain.from_iterable(pair.divided for pair in plan.pairs):
         setattr(modules[path], name, own)

@@ -26,14 +26,17 @@ def compare(before, after):
     """Raise ``ValueError`` where an output changed by more than rounding explains."""
     for number, (a, b) in enumerate(zip(before, after)):
         if a.shape != b.shape:
-            raise ValueError(f"output {number} has shape {tuple(b.shape)} after the split, "
-                             f"{tuple(a.shape)} before: {WRONG}")
+            raise ValueError(
+                f"output {number} has shape {tuple(b.shape)} after the split, "
+                f"{tuple(a.shape)} before: {WRONG}"
+            )
         close = CLOSE.get(a.dtype, 5e-2)
         a, b = a.double(), b.double()
         error = float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) if a.numel() else 0.0
         if not error <= close:
-            raise ValueError(f"output {number} changed by {error:.1e} when the model was split: "
-                             f"{WRONG}")
+            raise ValueError(
+                f"output {number} changed by {error:.1e} when the model was split: {WRONG}"
+            )
 
 
 WRONG = "a rule does not say how this model uses its layers; the model is no longer usable"

@@ -28,8 +28,7 @@ class Parallelized(nn.Module):
             grid.attach(module, [held.weight for held in self._held().values()])
 
     def forward(self, *args, **kwargs):
-        """What the model gives: whole outputs of the rows given, the same on every rank of a plane.
-        """
+        """The model's outputs, whole, of the rows given: the same on every rank of a plane."""
         return self.module(*args, **kwargs)
 
     # -- the batch ---------------------------------------------------------------------------------
@@ -81,11 +80,16 @@ class Parallelized(nn.Module):
             return torch.zeros(())
         groups = self._groups.by_axis if self._groups else {}
         axes = {axis: group for axis, group in groups.items() if axis != "data"}
-        cut = {id(getattr(held, name)): {axis for _, axis in held.part.splits(name)} |
-               ({"z"} if held.pieces and name == "weight" else set())
-               for held in self._held().values() for name in ("weight", "bias")}
-        copies = [prod(group.size() for axis, group in axes.items()
-                       if axis not in cut.get(id(p), ())) for p in learn]
+        cut = {
+            id(getattr(held, name)): {axis for _, axis in held.part.splits(name)}
+            | ({"z"} if held.pieces and name == "weight" else set())
+            for held in self._held().values()
+            for name in ("weight", "bias")
+        }
+        copies = [
+            prod(group.size() for axis, group in axes.items() if axis not in cut.get(id(p), ()))
+            for p in learn
+        ]
         gradients = [p.grad for p in learn]
         norm = norm_of(gradients, copies, axes.values())
         shrink(gradients, norm, most)
@@ -101,8 +105,9 @@ class Parallelized(nn.Module):
 
     def full_gradients(self):
         """{original name: whole gradient} of the parameters that have one. Collective."""
-        return self._whole({name: p.grad for name, p in self.module.named_parameters()
-                            if p.grad is not None})
+        return self._whole(
+            {name: p.grad for name, p in self.module.named_parameters() if p.grad is not None}
+        )
 
     def _whole(self, tensors):
         return whole_of(tensors, self._held(), self._groups)
@@ -113,8 +118,11 @@ class Parallelized(nn.Module):
 
 def held_in(module):
     """{path: `Held`} of every place where a split layer is."""
-    return {path: part for path, part in module.named_modules(remove_duplicate=False)
-            if isinstance(part, Held)}
+    return {
+        path: part
+        for path, part in module.named_modules(remove_duplicate=False)
+        if isinstance(part, Held)
+    }
 
 
 def whole_of(tensors, held, groups):

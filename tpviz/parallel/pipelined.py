@@ -45,13 +45,16 @@ class PipelineReport:
         header, *rows = self.partition.to_table()
         return [["rank", *header, "layers run again"]] + [
             [str(self.schedule.rank_of[stage]), *row, str(self.drops[stage])]
-            for stage, row in enumerate(rows)]
+            for stage, row in enumerate(rows)
+        ]
 
     def describe(self):
         """In words: the stages, then what is split within them."""
         done = "runs" if self.divided else "would run"
-        lines = [f"{self.strategy.short} {done} {self.partition.describe()}",
-                 self.partition.report()]
+        lines = [
+            f"{self.strategy.short} {done} {self.partition.describe()}",
+            self.partition.report(),
+        ]
         return "\n".join([*lines, *([self.plan.describe()] if self.plan else [])])
 
     def __repr__(self):
@@ -87,8 +90,9 @@ class Pipelined(nn.Module):
 
     def forward(self, *args, **kwargs):
         """Stages cannot be called one by one: raises ``TypeError`` and says what to call."""
-        raise TypeError("a pipelined model runs forward and backward together: use "
-                        "loss = model.step(*inputs)")
+        raise TypeError(
+            "a pipelined model runs forward and backward together: use loss = model.step(*inputs)"
+        )
 
     def step(self, *args, targets=None, **kwargs):
         """Forward and backward of a batch, all replicas' rows; gradients are complete afterwards.
@@ -107,8 +111,9 @@ class Pipelined(nn.Module):
         Raises ``ValueError`` as `step`, and where that model is gone by then.
         """
         self._needs_ranks()
-        graph, stages = self.evaluation.program(self.report.partition, self.pipeline.stages,
-                                                (args, kwargs))
+        graph, stages = self.evaluation.program(
+            self.report.partition, self.pipeline.stages, (args, kwargs)
+        )
         return self.pipeline.evaluate(self._given(graph, args, kwargs, targets), stages)
 
     def _needs_ranks(self):
@@ -119,8 +124,10 @@ class Pipelined(nn.Module):
         """(named inputs, targets) of each of this replica's microbatches."""
         inputs = self.batch.microbatches((args, kwargs))
         targets = self.batch.microbatches(targets) if targets is not None else None
-        return [(graph.named(*a, **k), targets[m] if targets else None)
-                for m, (a, k) in enumerate(inputs)]
+        return [
+            (graph.named(*a, **k), targets[m] if targets else None)
+            for m, (a, k) in enumerate(inputs)
+        ]
 
     def mean_over_replicas(self, loss):
         """The mean of the losses of all replicas, of one that `step` gave. Collective over dp, on
@@ -146,20 +153,28 @@ class Pipelined(nn.Module):
         are whole on all ranks of tp one rank's. Collective; after `step`.
         """
         mesh, named = self.pipeline.mesh, self.pipeline.named
-        divided = {f"{path}.{name}" for stage in self.pipeline.stages.values()
-                   for path, layer in stage.held().items() for name in ("weight", "bias")
-                   if layer.part.splits(name)}
+        divided = {
+            f"{path}.{name}"
+            for stage in self.pipeline.stages.values()
+            for path, layer in stage.held().items()
+            for name in ("weight", "bias")
+            if layer.part.splits(name)
+        }
         groups = [mesh.get_group(axis) for axis in ("tp", "pp")]
         copies = {name: 1 if name in divided else groups[0].size() for name in named}
-        again = {name for tie in self.report.partition.ties
-                 for name, stage in list(zip(tie["names"], tie["stages"]))[1:]
-                 if stage in self.pipeline.stages and tie["stages"][0] != stage}
+        again = {
+            name
+            for tie in self.report.partition.ties
+            for name, stage in list(zip(tie["names"], tie["stages"]))[1:]
+            if stage in self.pipeline.stages and tie["stages"][0] != stage
+        }
         gradients = {name: p.grad for name, p in named.items() if p.grad is not None}
         counted = [name for name in gradients if name not in again]
         if not counted:  # a rank may have nothing of its own
             counted, gradients[""], copies[""] = [""], torch.zeros((), device=self._device), 1
-        norm = norm_of([gradients[name] for name in counted], [copies[name] for name in counted],
-                       groups)
+        norm = norm_of(
+            [gradients[name] for name in counted], [copies[name] for name in counted], groups
+        )
         shrink(list({id(g): g for g in gradients.values()}.values()), norm, most)
         return norm
 
@@ -174,13 +189,20 @@ class Pipelined(nn.Module):
 
     def full_gradients(self):
         """{original name: whole gradient}, zeros where there is none. Collective."""
-        return self._whole({name: torch.zeros_like(p) if p.grad is None else p.grad
-                            for name, p in self.pipeline.named.items()})
+        return self._whole(
+            {
+                name: torch.zeros_like(p) if p.grad is None else p.grad
+                for name, p in self.pipeline.named.items()
+            }
+        )
 
     def _whole(self, own):
         if self.groups:
-            held = {path: layer for stage in self.pipeline.stages.values()
-                    for path, layer in stage.held().items()}
+            held = {
+                path: layer
+                for stage in self.pipeline.stages.values()
+                for path, layer in stage.held().items()
+            }
             own = whole_of(own, held, self.groups)
         graph, schedule = self.report.partition.graph, self.pipeline.schedule
         found, device = {}, self._device
@@ -190,8 +212,10 @@ class Pipelined(nn.Module):
                 like = torch.empty(shape, dtype=dtype, device=device)
                 owner = schedule.rank_of[part.index]
                 found[name] = self.pipeline.everywhere(own.get(name), like, owner)
-        return {name: found[graph.first_names.get(name, name)] if name not in found else
-                found[name] for name in graph.parameters}
+        return {
+            name: found[graph.first_names.get(name, name)] if name not in found else found[name]
+            for name in graph.parameters
+        }
 
 
 class Batch:
@@ -203,8 +227,10 @@ class Batch:
         self.strategy, self.dim, self.shapes, self.replica = strategy, dim, shapes, replica
         tensors = [t for t in tree_leaves(example) if isinstance(t, torch.Tensor) and t.dim() > dim]
         if not tensors:
-            raise ValueError(f"example_inputs have no tensor with a dim {dim} to cut into "
-                             "microbatches: say which by batch_dim=")
+            raise ValueError(
+                f"example_inputs have no tensor with a dim {dim} to cut into "
+                "microbatches: say which by batch_dim="
+            )
         self.rows = tensors[0].shape[dim]
         divides("batch", self.rows, "dp*microbatches", strategy.dp * strategy.microbatches)
 
@@ -213,25 +239,45 @@ class Batch:
         m, shares = self.strategy.microbatches, self.strategy.dp * self.strategy.microbatches
         tensors = [t for t in tree_leaves(batch) if isinstance(t, torch.Tensor)]
         if tensors and not any(self._has_rows(t) for t in tensors):
-            raise ValueError(f"no tensor of this batch has {self.rows} rows along dim {self.dim}, "
-                             "as the example inputs had")
-        return [tree_map(lambda t, n=self.replica * m + k: part_of(t, n, shares, self.dim)
-                         if self._has_rows(t) else t, batch) for k in range(m)]
+            raise ValueError(
+                f"no tensor of this batch has {self.rows} rows along dim {self.dim}, "
+                "as the example inputs had"
+            )
+        return [
+            tree_map(
+                lambda t, n=self.replica * m + k: (
+                    part_of(t, n, shares, self.dim) if self._has_rows(t) else t
+                ),
+                batch,
+            )
+            for k in range(m)
+        ]
 
     def _has_rows(self, t):
-        return (isinstance(t, torch.Tensor) and t.dim() > self.dim
-                and t.shape[self.dim] == self.rows)
+        return isinstance(t, torch.Tensor) and t.dim() > self.dim and t.shape[self.dim] == self.rows
 
 
-def pipelined(model, strategy, inputs, mesh, split, *, broadcast=False, loss=None, batch_dim=0,
-              balance="flops", leaves=()):
+def pipelined(
+    model,
+    strategy,
+    inputs,
+    mesh,
+    split,
+    *,
+    broadcast=False,
+    loss=None,
+    batch_dim=0,
+    balance="flops",
+    leaves=(),
+):
     """A `Pipelined`; see `tpviz.parallelize`. split(strategy) splits the model's layers over tp."""
     if inputs is None:
         raise ValueError(f"{strategy.short} traces the model: give example_inputs, a whole batch")
     strategy.schedule_for([1] * strategy.stages)  # errors now, not after the trace
     dim, whole = whole_number("batch_dim", batch_dim, 0), _leaves(leaves)
-    shapes = {name: (p.shape, p.dtype)
-              for name, p in model.named_parameters(remove_duplicate=False)}
+    shapes = {
+        name: (p.shape, p.dtype) for name, p in model.named_parameters(remove_duplicate=False)
+    }
     batch = Batch(strategy, inputs, dim, shapes, mesh.get_local_rank("dp") if mesh else 0)
     if mesh is not None:
         agree(model, Groups.of(strategy.axes, mesh), broadcast)
@@ -250,8 +296,10 @@ def pipelined(model, strategy, inputs, mesh, split, *, broadcast=False, loss=Non
     if mesh is None:
         return Pipelined(report, batch)
     place = mesh.get_local_rank("pp")
-    stages = {s: ModuleStage(partition.stages[s], partition.module(s, model), loss)
-              for s in schedule.stages_of(place)}
+    stages = {
+        s: ModuleStage(partition.stages[s], partition.module(s, model), loss)
+        for s in schedule.stages_of(place)
+    }
     ties = [Tie(tie["names"], tie["stages"]) for tie in partition.ties]
     pipeline = Pipeline(strategy, schedule, stages, drops, ties, mesh)
     split_here = any(stage.held() for stage in stages.values())
@@ -265,8 +313,10 @@ def _leaves(leaves):
     if all(isinstance(kind, type) and issubclass(kind, nn.Module) for kind in several):
         return lambda module: isinstance(module, (Held, *several))
     if not callable(leaves) or isinstance(leaves, (type, nn.Module)):
-        raise ValueError(f"leaves={leaves!r}: give types of modules, as in leaves=(MyExperts,), or "
-                         "a function module -> bool")
+        raise ValueError(
+            f"leaves={leaves!r}: give types of modules, as in leaves=(MyExperts,), or "
+            "a function module -> bool"
+        )
     return lambda module: isinstance(module, Held) or bool(leaves(module))
 
 
@@ -277,4 +327,3 @@ def _cut(model, inputs, stages, balance, leaves):
     if len(shards) < 2 * stages:
         shards = shard(graph, "finest")
     return partition_of(graph, stages, shards, balance)
-

@@ -49,23 +49,35 @@ class Plan:
         self.taken = set()
         for pair in pairs_of(rules):
             if not self._by_rule(pair):
-                raise ValueError(f"rule first={list(pair.first)}, second={pair.second!r} matches "
-                                 f"nothing; linear layers are {listed(self.linears)}")
+                raise ValueError(
+                    f"rule first={list(pair.first)}, second={pair.second!r} matches "
+                    f"nothing; linear layers are {listed(self.linears)}"
+                )
         for pair in RULES:
             self._by_rule(pair)
         self._by_structure()
         order = list(self.modules).index
         self.pairs = sorted(self.planned, key=lambda pair: order(pair.firsts[0].path))
-        unnamed = ("no rule names it, and all others are split, tied or unknown" if self.inputs else
-                   "no rule names it; with example_inputs the model's graph is looked at")
-        self.left = {path: (type(self.modules[path]).__name__, self._shape(path),
-                            self.reasons.get(path, unnamed))
-                     for path in dict.fromkeys([*self.linears, *self.reasons])
-                     if path not in self.taken}
+        unnamed = (
+            "no rule names it, and all others are split, tied or unknown"
+            if self.inputs
+            else "no rule names it; with example_inputs the model's graph is looked at"
+        )
+        self.left = {
+            path: (
+                type(self.modules[path]).__name__,
+                self._shape(path),
+                self.reasons.get(path, unnamed),
+            )
+            for path in dict.fromkeys([*self.linears, *self.reasons])
+            if path not in self.taken
+        }
         if not self.pairs:
             why = [f"{path or 'it'}: {reason}" for path, (*_, reason) in self.left.items()]
-            raise ValueError(f"nothing in {type(model).__name__} can be split: "
-                             + (listed(why, "; ") or "it has no linear layers"))
+            raise ValueError(
+                f"nothing in {type(model).__name__} can be split: "
+                + (listed(why, "; ") or "it has no linear layers")
+            )
 
     def _shape(self, path):
         weight = getattr(self.modules[path], "weight", None)
@@ -81,15 +93,20 @@ class Plan:
         return found
 
     def _by_structure(self):
-        free = [path for path in self.linears if not self._obstacle(path)
-                and path not in self.taken | self.reasons.keys()]
+        free = [
+            path
+            for path in self.linears
+            if not self._obstacle(path) and path not in self.taken | self.reasons.keys()
+        ]
         for path in self.linears:
             if reason := self._obstacle(path):
                 self.reasons.setdefault(path, reason)
         flow = self._flow() if len(free) > 1 and self.inputs else None
         if not self.inputs:
-            self.notes.append("without example_inputs: pairs by rules and nn.Sequential only, and "
-                              "no forward was compared")
+            self.notes.append(
+                "without example_inputs: pairs by rules and nn.Sequential only, and "
+                "no forward was compared"
+            )
         for firsts, second in flow.pairs() if flow else in_sequences(self.modules):
             if {*firsts, second} <= set(free) - self.taken:
                 self._take(None, firsts, second, GRAPH if flow else "nn.Sequential")
@@ -102,8 +119,10 @@ class Plan:
             return Flow(self.model, *self.inputs)
         except Exception as error:  # whatever stops export, rules remain
             said = str(error).strip().split("\n")[0][:120]
-            self.notes.append(f"torch.export could not follow the model, so pairs are by rules and "
-                              f"nn.Sequential only ({type(error).__name__}: {said})")
+            self.notes.append(
+                f"torch.export could not follow the model, so pairs are by rules and "
+                f"nn.Sequential only ({type(error).__name__}: {said})"
+            )
             return None
 
     def _obstacle(self, path):
@@ -127,8 +146,11 @@ class Plan:
             if pair and not pair.owner:
                 self._warn(paths)
         except ValueError as error:
-            self.reasons |= {path: str(error).removeprefix(f"{path}: ") for path in paths
-                             if path not in self.taken}
+            self.reasons |= {
+                path: str(error).removeprefix(f"{path}: ")
+                for path in paths
+                if path not in self.taken
+            }
 
     def _refuse_shared(self, paths):
         """Raise unless layers are shared only with all that is around them: no graph says how they
@@ -141,13 +163,16 @@ class Plan:
     def _warn(self, paths):
         """Of parameters that may lie between the layers of a user's pair, where no graph says."""
         around = commonpath(paths)
-        inside = {f"{around}.{name}".lstrip(".")
-                  for name, _ in self.modules[around].named_parameters()}
+        inside = {
+            f"{around}.{name}".lstrip(".") for name, _ in self.modules[around].named_parameters()
+        }
         others = sorted(name for name in inside if name.rpartition(".")[0] not in paths)
         if others:
-            self.notes.append(f"{around or 'the model'} has parameters beside those of your rule's "
-                              f"layers ({listed(others, most=3)}): if they act between them, a "
-                              "rank has only a part of their gradients; tv.verify_parallel shows")
+            self.notes.append(
+                f"{around or 'the model'} has parameters beside those of your rule's "
+                f"layers ({listed(others, most=3)}): if they act between them, a "
+                "rank has only a part of their gradients; tv.verify_parallel shows"
+            )
 
     def _planned(self, pair, firsts, second, found):
         at = self.at
@@ -167,16 +192,30 @@ class Plan:
             divides("heads" if attention else "width", count, at.inside, at.i, also=gcd(*counts))
         parts = at.i * at.s if a3 else at.i
         layer = lambda path, first: Part(
-            path, first, *widths(self.modules[path]), out_dim(self.modules[path]),
-            getattr(self.modules[path], "bias", None) is not None, at, a3, blocks.get(path, 1),
-            path in (firsts[0], second), self.z)
+            path,
+            first,
+            *widths(self.modules[path]),
+            out_dim(self.modules[path]),
+            getattr(self.modules[path], "bias", None) is not None,
+            at,
+            a3,
+            blocks.get(path, 1),
+            path in (firsts[0], second),
+            self.z,
+        )
         layers = tuple(layer(path, True) for path in firsts), layer(second, False)
         for part in (*layers[0], layers[1]):
             divides(f"{part.path}: block", part.block, "z", self.z)
-        return Planned("attention " + ("A3" if a3 else "A1") if attention and at.s > 1
-                       else "attention" if attention else "mlp", found or pair.name,
-                       *layers,
-                       _divided(pair, holder, self.modules[holder], parts) if pair else ())
+        return Planned(
+            "attention " + ("A3" if a3 else "A1")
+            if attention and at.s > 1
+            else "attention"
+            if attention
+            else "mlp",
+            found or pair.name,
+            *layers,
+            _divided(pair, holder, self.modules[holder], parts) if pair else (),
+        )
 
 
 def _head_size(pair, holder, inner):
@@ -186,8 +225,10 @@ def _head_size(pair, holder, inner):
     name, asked = ("heads", pair.heads) if pair.heads is not None else ("head_size", pair.head_size)
     value = getattr(holder, asked, None) if isinstance(asked, str) else asked
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={asked!r} gives {value!r}, not a number of "
-                         f"{'heads' if name == 'heads' else 'features'}")
+        raise ValueError(
+            f"{name}={asked!r} gives {value!r}, not a number of "
+            f"{'heads' if name == 'heads' else 'features'}"
+        )
     divides("the second layer's in_features", inner, name, value)
     return inner // value if name == "heads" else value
 
@@ -197,8 +238,10 @@ def _units(pair, wide, inner, size):
     fused = pair.fused if pair else None
     if fused == "blocks":
         if wide % inner:
-            raise ValueError(f"out_features={wide} is no multiple of the second layer's "
-                             f"in_features={inner}: its blocks are not equal")
+            raise ValueError(
+                f"out_features={wide} is no multiple of the second layer's "
+                f"in_features={inner}: its blocks are not equal"
+            )
         return wide // inner, inner // size
     if fused == "heads":
         divides("out_features", wide, "heads", inner // size)
@@ -207,8 +250,9 @@ def _units(pair, wide, inner, size):
         divides("out_features", wide, "head_size", size)
         return 1, wide // size
     if wide != inner:
-        raise ValueError(f"out_features={wide} of the first layer and in_features={inner} of the "
-                         "second differ")
+        raise ValueError(
+            f"out_features={wide} of the first layer and in_features={inner} of the second differ"
+        )
     return 1, inner
 
 

@@ -42,8 +42,9 @@ def watched(model):
         watch.inside.pop()  # what a hook returns would be the module's output
 
     for path, module in model.named_modules():
-        hooks.append(module.register_forward_pre_hook(
-            lambda *_, path=path: watch.inside.append(path)))
+        hooks.append(
+            module.register_forward_pre_hook(lambda *_, path=path: watch.inside.append(path))
+        )
         hooks.append(module.register_forward_hook(leave, always_call=True))
     try:
         with watch:
@@ -58,8 +59,9 @@ def _tensors(tree):
 
 
 def _reduced(dtype):
-    return ((dtype.is_floating_point or dtype.is_complex)
-            and torch.finfo(dtype).eps > torch.finfo(torch.float64).eps)
+    return (dtype.is_floating_point or dtype.is_complex) and torch.finfo(dtype).eps > torch.finfo(
+        torch.float64
+    ).eps
 
 
 def lowest(found):

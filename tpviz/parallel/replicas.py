@@ -14,14 +14,19 @@ def agree(model, groups, broadcast=False):
     """Raise ``ValueError`` on every rank if two ranks of the mesh hold other numbers, naming the
     first parameter or buffer that differs; with ``broadcast`` send those of its first rank instead.
     """
-    tensors = {name: tensor for kind in (model.named_parameters, model.named_buffers)
-               for name, tensor in kind()}
+    tensors = {
+        name: tensor
+        for kind in (model.named_parameters, model.named_buffers)
+        for name, tensor in kind()
+    }
     groups = [group for group in groups.by_axis.values() if group.size() > 1]
     layout = "".join(f"{name}{tuple(t.shape)}{t.dtype}" for name, t in tensors.items())
     device = next((t.device for t in tensors.values()), torch.device("cpu"))
     if _differing([_digest(layout.encode())], groups, device):
-        raise ValueError("the ranks have different models: names, shapes or types of parameters "
-                         "differ; build the same model on every rank")
+        raise ValueError(
+            "the ranks have different models: names, shapes or types of parameters "
+            "differ; build the same model on every rank"
+        )
     if broadcast:
         for tensor in tensors.values():
             _send(tensor.detach(), groups)
@@ -33,7 +38,8 @@ def agree(model, groups, broadcast=False):
         raise ValueError(
             f"the ranks start from different numbers: {names[first]} differs ({len(different)} of "
             f"{len(names)} do): {_camps(digests[first], groups, device)}; seed every rank alike "
-            "before the model is made, or use parallelize(..., broadcast=True)")
+            "before the model is made, or use parallelize(..., broadcast=True)"
+        )
 
 
 def differ(tensors, groups):
@@ -71,8 +77,10 @@ def _camps(digest, groups, device):
     camps = {}
     for rank, value in sorted(table.tolist()):
         camps.setdefault(value, []).append(str(rank))
-    words = [f"ranks {listed(ranks)} have" if len(ranks) > 1 else f"rank {ranks[0]} has"
-             for ranks in camps.values()]
+    words = [
+        f"ranks {listed(ranks)} have" if len(ranks) > 1 else f"rank {ranks[0]} has"
+        for ranks in camps.values()
+    ]
     return listed([f"{words[0]} one value", *(f"{word} another" for word in words[1:])])
 
 

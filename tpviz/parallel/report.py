@@ -39,19 +39,41 @@ class Report:
 
     def to_table(self):
         """A list of rows of strings, header first: one row for each layer of a pair."""
-        rows = [["pair", "layer", "kind", "found by", "weight", "a rank's", "axes",
-                 "forward (elements a token)", "backward (elements a token)"]]
+        rows = [
+            [
+                "pair",
+                "layer",
+                "kind",
+                "found by",
+                "weight",
+                "a rank's",
+                "axes",
+                "forward (elements a token)",
+                "backward (elements a token)",
+            ]
+        ]
         for number, pair in enumerate(self.pairs):
             for part in pair.layers:
-                rows.append([str(number), part.path, pair.kind, pair.found, *_shapes(part),
-                             _axes(part), _moves(part, "forward"), _moves(part, "backward")])
+                rows.append(
+                    [
+                        str(number),
+                        part.path,
+                        pair.kind,
+                        pair.found,
+                        *_shapes(part),
+                        _axes(part),
+                        _moves(part, "forward"),
+                        _moves(part, "backward"),
+                    ]
+                )
         return rows
 
     def left_table(self):
         """A list of rows of strings, header first: what stays whole, and why."""
         return [["stays whole", "type", "weight", "why"]] + [
             [path or "(the model)", kind, _shape(shape), why]
-            for path, (kind, shape, why) in self.left.items()]
+            for path, (kind, shape, why) in self.left.items()
+        ]
 
     def ledger(self, tokens, itemsize=4):
         """The `Ledger` of one forward and backward with every pair called once on ``tokens`` tokens
@@ -61,28 +83,43 @@ class Report:
         Of AxoNN: tokens of a rank's share, the same on all; with the means of all gradients, where
         every parameter is of ``itemsize``. The very first forward asks more (`Grid`).
         """
-        return self.ledger_of([Call(part, tokens, part.sends) for pair in self.pairs
-                               for part in pair.layers], itemsize)
+        return self.ledger_of(
+            [Call(part, tokens, part.sends) for pair in self.pairs for part in pair.layers],
+            itemsize,
+        )
 
     def ledger_of(self, calls, itemsize=4):
         """The `Ledger` of one forward and backward with these `tpviz.parallel.sent.Call`s."""
         sizes = {self.at.inside: self.at.i, self.at.stream: self.at.s}
-        entries = [(move.axis, move.collective, move.phase, move.times,
-                    move.elements * call.tokens * itemsize // move.times, sizes[move.axis])
-                   for call in calls for move in call.moves()]
+        entries = [
+            (
+                move.axis,
+                move.collective,
+                move.phase,
+                move.times,
+                move.elements * call.tokens * itemsize // move.times,
+                sizes[move.axis],
+            )
+            for call in calls
+            for move in call.moves()
+        ]
         return Ledger.of([*entries, *(self.totals.entries(calls, itemsize) if self.totals else ())])
 
     def describe(self):
         """In words, for those who do not see tables."""
         done = "is split" if self.divided else "would be split"
         what = "linear layers" if self.totals and self.totals.easy else "pairs of linear layers"
-        lines = [f"{self.model} {done} by {self.strategy}: {len(self.pairs)} {what}; "
-                 f"of {self.split + self.replicated} parameters {self.split} are split, "
-                 f"{self.held} of those on each rank, and {self.replicated} are on every rank."]
+        lines = [
+            f"{self.model} {done} by {self.strategy}: {len(self.pairs)} {what}; "
+            f"of {self.split + self.replicated} parameters {self.split} are split, "
+            f"{self.held} of those on each rank, and {self.replicated} are on every rank."
+        ]
         for count, row in _alike(self.to_table()[1:], 1):
             _, path, kind, _, whole, own, axes, forward, backward = row
-            lines.append(f"{_times(path, count)}, {kind}: {whole} becomes {own} over {axes}; "
-                         f"forward {forward}, backward {backward}.")
+            lines.append(
+                f"{_times(path, count)}, {kind}: {whole} becomes {own} over {axes}; "
+                f"forward {forward}, backward {backward}."
+            )
         for count, row in _alike(self.left_table()[1:], 0):
             lines.append(f"{_times(row[0], count)} stays whole: {row[3]}.")
         return "\n".join([*lines, *(f"Note: {note}." for note in self.notes)])
@@ -90,8 +127,10 @@ class Report:
     def _texts(self):
         """(heading, tables with layers that are alike in one row)."""
         state = "" if self.divided else ", planned only"
-        heading = (f"{self.model} by {self.strategy}{state}: {self.split} parameters split "
-                   f"({self.held} on a rank), {self.replicated} on every rank")
+        heading = (
+            f"{self.model} by {self.strategy}{state}: {self.split} parameters split "
+            f"({self.held} on a rank), {self.replicated} on every rank"
+        )
         header, *rows = self.to_table()
         pairs = [[_times(row[1], n), *row[2:]] for n, row in _alike(rows, 1)]
         left_header, *left = self.left_table()
@@ -104,8 +143,11 @@ class Report:
         for table in tables:
             widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
             lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)]
-        notes = [line for note in self.notes
-                 for line in wrap(f"note: {note}", 98, subsequent_indent="  ")]
+        notes = [
+            line
+            for note in self.notes
+            for line in wrap(f"note: {note}", 98, subsequent_indent="  ")
+        ]
         return "\n".join([*lines, *[""] * bool(notes), *notes])
 
     def _repr_html_(self):
@@ -113,8 +155,9 @@ class Report:
         blocks = [html_table([[heading]], "class='tpviz-parallel'")]
         blocks += [html_table(table, "class='tpviz-parallel'") for table in tables]
         if self.notes:
-            blocks.append(html_table([["notes"], *([note] for note in self.notes)],
-                                     "class='tpviz-parallel'"))
+            blocks.append(
+                html_table([["notes"], *([note] for note in self.notes)], "class='tpviz-parallel'")
+            )
         return "".join(blocks)
 
 
@@ -138,9 +181,12 @@ def _axes(part):
 
 def _moves(part, phase):
     """As in "all_reduce d2 (128)": elements a token, whole tensor."""
-    words = [f"{move.collective} {move.axis} ({move.elements})"
-             + (f" in {move.times} chunks" if move.times > 1 else "")
-             for move in part.moves() if move.phase == phase]
+    words = [
+        f"{move.collective} {move.axis} ({move.elements})"
+        + (f" in {move.times} chunks" if move.times > 1 else "")
+        for move in part.moves()
+        if move.phase == phase
+    ]
     return ", ".join(words) or "nothing"
 
 
@@ -149,7 +195,7 @@ def _alike(rows, column):
     column's path aside."""
     found = {}
     for row in rows:
-        key = (re.sub(r"(^|\.)\d+(?=\.)", r"\1*", row[column]), *row[column + 1:])
+        key = (re.sub(r"(^|\.)\d+(?=\.)", r"\1*", row[column]), *row[column + 1 :])
         found.setdefault(key, []).append(row)
     for key, group in found.items():
         yield len(group), group[0] if len(group) == 1 else [*group[0][:column], *key]

@@ -62,13 +62,17 @@ class Pair:
             elif value is not None:
                 settle(self, field, whole_number, 1, MOST)
         if not self.first or {p.count("*") for p in self.first} != {self.second.count("*")}:
-            raise ValueError(f"first={list(self.first)} and second={self.second!r} must be paths "
-                             "with equally many *, as in first=['*.up'], second='*.down'")
+            raise ValueError(
+                f"first={list(self.first)} and second={self.second!r} must be paths "
+                "with equally many *, as in first=['*.up'], second='*.down'"
+            )
         for name, known in (("kind", KINDS), ("fused", FUSED)):
             one_of(name, getattr(self, name), known)
         if (self.kind == "attention") == (self.heads is None and self.head_size is None):
-            raise ValueError(f"kind={self.kind!r} with heads={self.heads!r} and head_size="
-                             f"{self.head_size!r}: kind='attention' needs one of them, 'mlp' none")
+            raise ValueError(
+                f"kind={self.kind!r} with heads={self.heads!r} and head_size="
+                f"{self.head_size!r}: kind='attention' needs one of them, 'mlp' none"
+            )
 
 
 def _names(field, value):
@@ -93,10 +97,15 @@ def pairs_of(rules):
     known = [field.name for field in fields(Pair)]
     for rule in rules:
         unknown = [name for name in rule if name not in known] if isinstance(rule, dict) else []
-        if unknown or not isinstance(rule, (Pair, dict)) or (
-                isinstance(rule, dict) and not {"first", "second"} <= rule.keys()):
-            raise ValueError(f"rule {rule!r}: use tv.Pair(...), or a dict with first, second and "
-                             f"perhaps {', '.join(known[2:])}")
+        if (
+            unknown
+            or not isinstance(rule, (Pair, dict))
+            or (isinstance(rule, dict) and not {"first", "second"} <= rule.keys())
+        ):
+            raise ValueError(
+                f"rule {rule!r}: use tv.Pair(...), or a dict with first, second and "
+                f"perhaps {', '.join(known[2:])}"
+            )
     return [rule if isinstance(rule, Pair) else Pair(**rule) for rule in rules]
 
 
@@ -122,7 +131,7 @@ def places(pair, modules):
 def _pattern(text):
     pattern = "(.*?)".join(map(re.escape, text.split("*")))
     if text.startswith("*."):
-        pattern = r"(?:(.*?)\.)?" + pattern[len(r"(.*?)\."):]
+        pattern = r"(?:(.*?)\.)?" + pattern[len(r"(.*?)\.") :]
     return re.compile(pattern)
 
 
@@ -134,29 +143,65 @@ def _fill(text, stars):
 
 # First match wins: cross attention, with one layer more, stands before self attention.
 RULES = (
-    Pair(name="GPT-2 cross attention", owner="GPT2Attention", first=("*.q_attn", "*.c_attn"),
-         second="*.c_proj", kind="attention", head_size="head_dim", fused="blocks",
-         divide=("num_heads", "split_size")),
-    Pair(name="GPT-2 attention", owner="GPT2Attention", first="*.c_attn", second="*.c_proj",
-         kind="attention", head_size="head_dim", fused="blocks",
-         divide=("num_heads", "split_size")),
+    Pair(
+        name="GPT-2 cross attention",
+        owner="GPT2Attention",
+        first=("*.q_attn", "*.c_attn"),
+        second="*.c_proj",
+        kind="attention",
+        head_size="head_dim",
+        fused="blocks",
+        divide=("num_heads", "split_size"),
+    ),
+    Pair(
+        name="GPT-2 attention",
+        owner="GPT2Attention",
+        first="*.c_attn",
+        second="*.c_proj",
+        kind="attention",
+        head_size="head_dim",
+        fused="blocks",
+        divide=("num_heads", "split_size"),
+    ),
     Pair(name="GPT-2 MLP", owner="GPT2MLP", first="*.c_fc", second="*.c_proj"),
-    Pair(name="Llama attention", owner="LlamaAttention", first=("*.q_proj", "*.k_proj", "*.v_proj"),
-         second="*.o_proj", kind="attention", head_size="head_dim",
-         divide=("num_heads", "num_key_value_heads")),
-    Pair(name="Llama MLP", owner="LlamaMLP", first=("*.gate_proj", "*.up_proj"),
-         second="*.down_proj"),
-    Pair(name="OPT attention", owner="OPTAttention", first=("*.q_proj", "*.k_proj", "*.v_proj"),
-         second="*.out_proj", kind="attention", head_size="head_dim", divide=("num_heads",)),
+    Pair(
+        name="Llama attention",
+        owner="LlamaAttention",
+        first=("*.q_proj", "*.k_proj", "*.v_proj"),
+        second="*.o_proj",
+        kind="attention",
+        head_size="head_dim",
+        divide=("num_heads", "num_key_value_heads"),
+    ),
+    Pair(
+        name="Llama MLP", owner="LlamaMLP", first=("*.gate_proj", "*.up_proj"), second="*.down_proj"
+    ),
+    Pair(
+        name="OPT attention",
+        owner="OPTAttention",
+        first=("*.q_proj", "*.k_proj", "*.v_proj"),
+        second="*.out_proj",
+        kind="attention",
+        head_size="head_dim",
+        divide=("num_heads",),
+    ),
     Pair(name="OPT MLP", owner="OPTDecoderLayer", first="*.fc1", second="*.fc2"),
-    Pair(name="BERT attention", owner="BertAttention",
-         first=("*.self.query", "*.self.key", "*.self.value"), second="*.output.dense",
-         kind="attention", head_size="attention_head_size",
-         divide=("num_attention_heads", "all_head_size")),
-    Pair(name="BERT MLP", owner="BertLayer", first="*.intermediate.dense",
-         second="*.output.dense"),
-    Pair(name="torch MLP", owner=("TransformerEncoderLayer", "TransformerDecoderLayer"),
-         first="*.linear1", second="*.linear2"),
+    Pair(
+        name="BERT attention",
+        owner="BertAttention",
+        first=("*.self.query", "*.self.key", "*.self.value"),
+        second="*.output.dense",
+        kind="attention",
+        head_size="attention_head_size",
+        divide=("num_attention_heads", "all_head_size"),
+    ),
+    Pair(name="BERT MLP", owner="BertLayer", first="*.intermediate.dense", second="*.output.dense"),
+    Pair(
+        name="torch MLP",
+        owner=("TransformerEncoderLayer", "TransformerDecoderLayer"),
+        first="*.linear1",
+        second="*.linear2",
+    ),
 )
 
 # Of modules around a split layer: inference paths that read its weight without calling it.

@@ -40,8 +40,11 @@ def calls_of(model, pairs):
     for pair in pairs:
         entered = {"seen": (None,), "left": 0}
         for part in pair.layers:
-            hooks.append(modules[part.path].register_forward_pre_hook(
-                _noting(calls, part, len(pair.firsts), entered)))
+            hooks.append(
+                modules[part.path].register_forward_pre_hook(
+                    _noting(calls, part, len(pair.firsts), entered)
+                )
+            )
     try:
         yield calls
     finally:
@@ -52,6 +55,7 @@ def calls_of(model, pairs):
 def _noting(calls, part, readers, entered):
     """A hook. entered : of a pair, what was seen when a tensor was cut last, and how many layers
     are yet to read it, as `tpviz.parallel.entrance.Entrance` counts."""
+
     def note(layer, args):
         x, enters = args[0], True
         if part.first and readers:
@@ -62,8 +66,18 @@ def _noting(calls, part, readers, entered):
             entered["left"] -= 1
             if not entered["left"]:
                 entered["seen"] = (None,)  # holds nothing between steps
-        calls.append(Call(part, x.numel() // part.ins, enters, x.requires_grad,
-                          layer.weight.requires_grad, torch.is_grad_enabled(), readers))
+        calls.append(
+            Call(
+                part,
+                x.numel() // part.ins,
+                enters,
+                x.requires_grad,
+                layer.weight.requires_grad,
+                torch.is_grad_enabled(),
+                readers,
+            )
+        )
+
     return note
 
 
@@ -80,20 +94,34 @@ def pipeline_ledger(model, calls):
     for message in filter(routes.travels, routes.source):
         part = partition.stages[message.stage]
         back = message.phase == "backward"
-        sent = [value for value in (part.sends if back else part.receives)
-                if value.trained or not back]
-        rows += [("pp", collective, message.phase, 1, _size(value.shape, value.dtype), 2)
-                 for collective, ranks in (("send", routes.source), ("recv", routes.target))
-                 if ranks[message] == place for value in sent]
+        sent = [
+            value for value in (part.sends if back else part.receives) if value.trained or not back
+        ]
+        rows += [
+            ("pp", collective, message.phase, 1, _size(value.shape, value.dtype), 2)
+            for collective, ranks in (("send", routes.source), ("recv", routes.target))
+            if ranks[message] == place
+            for value in sent
+        ]
     for tie in partition.ties:
         places = {schedule.rank_of[stage] for stage in tie["stages"]}
         own = [name for name, stage in zip(tie["names"], tie["stages"]) if stage in pipeline.stages]
         if own and len(places) > 1:
-            rows.append(("ends", "all_reduce", "sync", 1, _bytes([pipeline.named[own[0]]]),
-                         len(places)))
+            rows.append(
+                ("ends", "all_reduce", "sync", 1, _bytes([pipeline.named[own[0]]]), len(places))
+            )
     learned = [p for p in pipeline.parameters() if p.grad is not None]
-    rows += [("dp", "all_reduce", "sync", 1, _bytes(p for p in learned if p.dtype == dtype),
-              model.report.strategy.dp) for dtype in {p.dtype for p in learned}]
+    rows += [
+        (
+            "dp",
+            "all_reduce",
+            "sync",
+            1,
+            _bytes(p for p in learned if p.dtype == dtype),
+            model.report.strategy.dp,
+        )
+        for dtype in {p.dtype for p in learned}
+    ]
     return Ledger.of([*rows, *_split_rows(model, calls)])
 
 
@@ -102,15 +130,28 @@ def _split_rows(model, calls):
     strategy, stages = model.report.strategy, model.report.partition.stages
     for number, stage in model.pipeline.stages.items():
         own = stage.held()
-        again = {node.path for piece in stages[number].pieces[:model.report.drops[number]]
-                 for node in piece.nodes}
+        again = {
+            node.path
+            for piece in stages[number].pieces[: model.report.drops[number]]
+            for node in piece.nodes
+        }
         for call in (call for call in calls if call.part.path in own):
             for move in call.moves():
                 phases = [move.phase] + ["recompute"] * (
-                    move.phase == "forward" and call.part.path in again)
+                    move.phase == "forward" and call.part.path in again
+                )
                 size = move.elements * call.tokens * 8 // move.times
-                yield from ((move.axis, move.collective, phase, strategy.microbatches * move.times,
-                             size, strategy.tp) for phase in phases)
+                yield from (
+                    (
+                        move.axis,
+                        move.collective,
+                        phase,
+                        strategy.microbatches * move.times,
+                        size,
+                        strategy.tp,
+                    )
+                    for phase in phases
+                )
 
 
 def _bytes(tensors):

@@ -24,16 +24,20 @@ class Single(Part):
         gradient."""
         x, y, found = self.at.i, self.at.s, []
         if y > 1:
-            found += [Move("forward", "all_to_all", "y", self.ins),
-                      Move("forward", "reduce_scatter", "y", y * self.out),
-                      Move("backward", "all_gather", "y", y * self.out),
-                      *[Move("backward", "all_to_all", "y", self.ins)] * grad]
+            found += [
+                Move("forward", "all_to_all", "y", self.ins),
+                Move("forward", "reduce_scatter", "y", y * self.out),
+                Move("backward", "all_gather", "y", y * self.out),
+                *[Move("backward", "all_to_all", "y", self.ins)] * grad,
+            ]
         if x > 1:
-            found += [Move("forward", "all_gather", "x", x * self.ins),
-                      Move("forward", "all_to_all", "x", self.out),
-                      Move("backward", "all_to_all", "x", self.out),
-                      Move("backward", "all_gather", "x", x * self.ins),
-                      Move("backward", "reduce_scatter", "x", x * self.ins)]
+            found += [
+                Move("forward", "all_gather", "x", x * self.ins),
+                Move("forward", "all_to_all", "x", self.out),
+                Move("backward", "all_to_all", "x", self.out),
+                Move("backward", "all_gather", "x", x * self.ins),
+                Move("backward", "reduce_scatter", "x", x * self.ins),
+            ]
         return found
 
 
@@ -56,14 +60,24 @@ class Singles:
                 self.left[path] = type(module).__name__, shape, str(error)
         if not self.pairs:
             why = [f"{path or 'it'}: {reason}" for path, (*_, reason) in self.left.items()]
-            raise ValueError(f"nothing in {type(model).__name__} can be put on the grid: "
-                             + (listed(why, "; ") or "it has no linear layers"))
+            raise ValueError(
+                f"nothing in {type(model).__name__} can be put on the grid: "
+                + (listed(why, "; ") or "it has no linear layers")
+            )
 
     def _single(self, path, module):
         out, ins = widths(module)
         divides("out_features", out, "x", self.at.i)
         divides("in_features", ins, "y", self.at.s)
-        part = Single(path, True, out, ins, out_dim(module),
-                      getattr(module, "bias", None) is not None, self.at, z=self.z)
+        part = Single(
+            path,
+            True,
+            out,
+            ins,
+            out_dim(module),
+            getattr(module, "bias", None) is not None,
+            self.at,
+            z=self.z,
+        )
         divides("block", part.block, "z", self.z)
         return part

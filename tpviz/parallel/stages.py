@@ -19,7 +19,8 @@ class ModuleStage(Stage):
         self.parts = module.in_parts()
         self.receives, self.sends = (
             [Spec(m.shape, m.dtype, m.trained) for m in side or ()]
-            for side in (part.receives, part.sends))
+            for side in (part.receives, part.sends)
+        )
         self.paths = [_path(piece) for piece in part.pieces]
 
     def own(self):
@@ -67,9 +68,11 @@ def loss_of(output, loss, targets):
         found = getattr(output, "loss", output)
     if not isinstance(found, torch.Tensor) or found.dim() or not found.is_floating_point():
         what = "gives" if loss is not None else "has"
-        raise ValueError(f"the {'loss' if loss is not None else 'output'} of the last stage {what} "
-                         f"{_kind(found)} where a number is needed: use loss=function(output) or "
-                         "function(output, targets), or, with Hugging Face's models, give labels")
+        raise ValueError(
+            f"the {'loss' if loss is not None else 'output'} of the last stage {what} "
+            f"{_kind(found)} where a number is needed: use loss=function(output) or "
+            "function(output, targets), or, with Hugging Face's models, give labels"
+        )
     return found
 
 

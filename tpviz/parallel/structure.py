@@ -15,13 +15,32 @@ from .linears import known
 FEATUREWISE = frozenset(
     "gelu relu relu6 silu mish tanh sigmoid elu selu celu leaky_relu softplus hardswish "
     "hardsigmoid hardtanh dropout add sub mul div neg abs square pow exp clamp clamp_min clamp_max "
-    "clone contiguous alias to _to_copy".split())
-_SHAPES = frozenset("view reshape transpose permute unflatten flatten split chunk unbind select "
-                    "slice split_with_sizes getitem unsqueeze squeeze expand contiguous".split())
+    "clone contiguous alias to _to_copy".split()
+)
+_SHAPES = frozenset(
+    "view reshape transpose permute unflatten flatten split chunk unbind select "
+    "slice split_with_sizes getitem unsqueeze squeeze expand contiguous".split()
+)
 _ATTENTION = frozenset("scaled_dot_product_attention matmul bmm softmax _softmax".split())
-_ACTIVATIONS = (nn.GELU, nn.ReLU, nn.ReLU6, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SELU,
-                nn.CELU, nn.LeakyReLU, nn.Softplus, nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh,
-                nn.Dropout, nn.Identity)
+_ACTIVATIONS = (
+    nn.GELU,
+    nn.ReLU,
+    nn.ReLU6,
+    nn.SiLU,
+    nn.Mish,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.ELU,
+    nn.SELU,
+    nn.CELU,
+    nn.LeakyReLU,
+    nn.Softplus,
+    nn.Hardswish,
+    nn.Hardsigmoid,
+    nn.Hardtanh,
+    nn.Dropout,
+    nn.Identity,
+)
 
 
 def in_sequences(modules):
@@ -64,8 +83,9 @@ class Flow:
             program = torch.export.export(_Tensors(model), args, kwargs, strict=False)
         names = program.graph_signature.inputs_to_parameters
         first = {module: path for path, module in reversed(list(model.named_modules()))}
-        self.first = {path: first[module] for path, module
-                      in model.named_modules(remove_duplicate=False)}
+        self.first = {
+            path: first[module] for path, module in model.named_modules(remove_duplicate=False)
+        }
         self.paths, self.calls, self.read = {}, {}, set()
         for node in program.graph.nodes:
             weight = node.op == "placeholder" and names.get(node.name, "")
@@ -83,8 +103,12 @@ class Flow:
         """The calls of a layer; one whose weight is read in another way cannot be replaced."""
         for node in placeholder.users:
             made_by = list(node.meta.get("nn_module_stack", {}).values())
-            if (_name(node) == "linear" and node.args[1] is placeholder and made_by
-                    and self._path(made_by[-1][0]) == path):
+            if (
+                _name(node) == "linear"
+                and node.args[1] is placeholder
+                and made_by
+                and self._path(made_by[-1][0]) == path
+            ):
                 self.calls.setdefault(path, []).append(node)
                 self.paths[node] = path
             else:
@@ -94,8 +118,9 @@ class Flow:
         """(first layers, second layer), paths, in the order of the graph."""
         for second, calls in self.calls.items():
             found = [self._sources(call) for call in calls]
-            firsts = sorted({self.paths[node] for nodes in found for node in nodes},
-                            key=list(self.calls).index)
+            firsts = sorted(
+                {self.paths[node] for nodes in found for node in nodes}, key=list(self.calls).index
+            )
             used = sum(map(len, found))
             if found and all(found) and used == sum(len(self.calls[path]) for path in firsts):
                 yield tuple(firsts), second
@@ -124,8 +149,11 @@ class Flow:
         if not self.calls.get(path):
             return "the forward of example_inputs does not use it"
         ends = {name for call in self.calls[path] for name in _ends(call, FEATUREWISE)}
-        if _ATTENTION & {name for call in self.calls[path]
-                         for name in _ends(call, FEATUREWISE | _SHAPES)} and ends & _SHAPES:
+        if (
+            _ATTENTION
+            & {name for call in self.calls[path] for name in _ends(call, FEATUREWISE | _SHAPES)}
+            and ends & _SHAPES
+        ):
             return "its output goes to attention: a rule with kind='attention' and heads splits it"
         if ends == {"output"}:
             return "its output is the model's"

@@ -37,8 +37,9 @@ class Totals:
                 pieces.append(part.block // part.z)
             else:
                 whole.append(prod(part.local(name)) if part else parameter.numel())
-        return cls(strategy, easy, easy and not equal, (sum(whole), len(whole)),
-                   (sum(pieces), len(pieces)))
+        return cls(
+            strategy, easy, easy and not equal, (sum(whole), len(whole)), (sum(pieces), len(pieces))
+        )
 
     @property
     def axes(self):

@@ -64,20 +64,30 @@ class Trainer:
     Raises ``ValueError`` where the data are fewer than that, or arguments are not understood.
     """
 
-    def __init__(self, model, strategy, args=None, train_dataset=None, data_collator=None,
-                 eval_dataset=None, **pipeline):
+    def __init__(
+        self,
+        model,
+        strategy,
+        args=None,
+        train_dataset=None,
+        data_collator=None,
+        eval_dataset=None,
+        **pipeline,
+    ):
         self.model, self.strategy, self.args = model, strategy, args or TrainingArguments()
         self.dataset, self.collate = train_dataset, data_collator or default_collate
         self.eval_dataset, self.pipeline = eval_dataset, pipeline
-        self.each = whole_number("per_device_train_batch_size",
-                                 self.args.per_device_train_batch_size)
+        self.each = whole_number(
+            "per_device_train_batch_size", self.args.per_device_train_batch_size
+        )
         self.batch = self.each * strategy.microbatches * strategy.dp
         self.parallel = None  # the `Pipelined` of this world
         if train_dataset is not None or eval_dataset is None:
             self._enough("train_dataset", train_dataset)
         if self.schedule not in ("linear", "constant"):
-            raise ValueError(f"lr_scheduler_type={self.schedule!r} is not possible: use 'linear' "
-                             "or 'constant'")
+            raise ValueError(
+                f"lr_scheduler_type={self.schedule!r} is not possible: use 'linear' or 'constant'"
+            )
 
     @property
     def schedule(self):
@@ -96,9 +106,11 @@ class Trainer:
         """Raise ``ValueError`` unless there is a batch of them."""
         count = 0 if dataset is None else len(dataset)
         if count < self.batch:
-            raise ValueError(f"a step takes {self.batch} examples ({self.each} a microbatch, "
-                             f"{self.strategy.microbatches} microbatches, {self.strategy.dp} "
-                             f"replicas), and {name} has {count}")
+            raise ValueError(
+                f"a step takes {self.batch} examples ({self.each} a microbatch, "
+                f"{self.strategy.microbatches} microbatches, {self.strategy.dp} "
+                f"replicas), and {name} has {count}"
+            )
 
     def train(self, timeout=None):
         """Train: a `TrainOutput`. Outside of ranks they are started (``timeout``: seconds of the
@@ -106,8 +118,9 @@ class Trainer:
         self._enough("train_dataset", self.dataset)
         losses, plan, state = self._on_ranks(self._train_here, timeout)
         self._load(state)
-        return TrainOutput(len(losses), sum(losses) / len(losses),
-                           {"losses": losses, "report": plan})
+        return TrainOutput(
+            len(losses), sum(losses) / len(losses), {"losses": losses, "report": plan}
+        )
 
     def evaluate(self, eval_dataset=None, timeout=None):
         """The mean loss over an evaluation set, in evaluation mode and without gradients:
@@ -143,8 +156,11 @@ class Trainer:
         # ranks that have the same rows drop the same, or what they share would drift apart
         torch.manual_seed(args.seed + model.pipeline.mesh.get_local_rank("dp"))
         optimizer = torch.optim.AdamW(
-            _decayed(model, args.weight_decay), lr=args.learning_rate,
-            betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon)
+            _decayed(model, args.weight_decay),
+            lr=args.learning_rate,
+            betas=(args.adam_beta1, args.adam_beta2),
+            eps=args.adam_epsilon,
+        )
         rate = torch.optim.lr_scheduler.LambdaLR(optimizer, self._rate)
         losses = []
         for step in range(steps):
@@ -187,7 +203,7 @@ class Trainer:
         while True:
             order = torch.randperm(len(self.dataset), generator=generator).tolist()
             for start in range(0, len(order) - self.batch + 1, self.batch):
-                yield order[start:start + self.batch]
+                yield order[start : start + self.batch]
 
     def _batch(self, indices, dataset=None):
         dataset = self.dataset if dataset is None else dataset
@@ -207,6 +223,7 @@ def _decayed(model, decay):
     """As Hugging Face's: biases and norms do not decay."""
     named = dict(model.named_parameters())
     flat = [p for name, p in named.items() if p.dim() < 2]
-    return [{"params": [p for p in named.values() if p.dim() >= 2], "weight_decay": decay},
-            {"params": flat, "weight_decay": 0.0}]
-
+    return [
+        {"params": [p for p in named.values() if p.dim() >= 2], "weight_decay": decay},
+        {"params": flat, "weight_decay": 0.0},
+    ]

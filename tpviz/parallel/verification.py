@@ -1,6 +1,6 @@
 """`verify_parallel`: is a split model the same model? Everything compared with one process.
 
-    tv.verify_parallel(make_model, tv.ATP(mesh=(2, 2)), example_inputs)
+tv.verify_parallel(make_model, tv.ATP(mesh=(2, 2)), example_inputs)
 """
 
 from contextlib import contextmanager
@@ -62,8 +62,10 @@ class ParallelVerification(Verdict):
     reduced: dict = field(default_factory=dict)
 
     def __repr__(self):
-        return self._said(f"{self.report.model} by {self.strategy.short}, {self.steps} AdamW steps",
-                          self._reduced())
+        return self._said(
+            f"{self.report.model} by {self.strategy.short}, {self.steps} AdamW steps",
+            self._reduced(),
+        )
 
     def _reduced(self):
         """In words: what is not compared at the level of float64."""
@@ -71,13 +73,28 @@ class ParallelVerification(Verdict):
         for path, dtype in self.reduced.items():
             by_dtype.setdefault(dtype, []).append(path)
         verdict = "equal" if self.ok else "NOT EQUAL"
-        return [f"{listed(paths, most=3)} {'computes' if len(paths) == 1 else 'compute'} in "
-                f"{dtype}: {verdict} within {dtype} rounding, not compared at float64 level"
-                for dtype, paths in by_dtype.items()]
+        return [
+            f"{listed(paths, most=3)} {'computes' if len(paths) == 1 else 'compute'} in "
+            f"{dtype}: {verdict} within {dtype} rounding, not compared at float64 level"
+            for dtype, paths in by_dtype.items()
+        ]
 
 
-def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None, loss=None,
-                    mesh=None, easy=False, equal_rows=False, timeout=120, device=None, **pipeline):
+def verify_parallel(
+    make_model,
+    strategy,
+    example_inputs,
+    steps=3,
+    *,
+    rules=None,
+    loss=None,
+    mesh=None,
+    easy=False,
+    equal_rows=False,
+    timeout=120,
+    device=None,
+    **pipeline,
+):
     """Split ``make_model()`` on real ranks in float64; compare every number with one process.
 
     Compared on every rank: the outputs of every step, every parameter's gradient of the first, all
@@ -108,13 +125,25 @@ def verify_parallel(make_model, strategy, example_inputs, steps=3, *, rules=None
         _refuse_unless_it_runs(_made(make_model), example_inputs)
         if totals := getattr(plan.report, "totals", None):
             rows_of(example_inputs, 0, totals.shares, " * ".join(totals.axes))
-        found = launch(_sent_here, *job, None, device, world_size=strategy.world_size,
-                       timeout=timeout, device=device)
+        found = launch(
+            _sent_here,
+            *job,
+            None,
+            device,
+            world_size=strategy.world_size,
+            timeout=timeout,
+            device=device,
+        )
         report, first = found[0].report or plan.report, 0
-    return ParallelVerification(strategy, steps, largest([rank.errors for rank in found]), report,
-                                ledger_diff([rank.ledger_diff for rank in found], first),
-                                unwaited_lines([rank.unwaited for rank in found], first),
-                                found[0].reduced)
+    return ParallelVerification(
+        strategy,
+        steps,
+        largest([rank.errors for rank in found]),
+        report,
+        ledger_diff([rank.ledger_diff for rank in found], first),
+        unwaited_lines([rank.unwaited for rank in found], first),
+        found[0].reduced,
+    )
 
 
 class _Rank(NamedTuple):
@@ -136,11 +165,11 @@ def _sent_here(*job):
 def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, device):
     """One rank's `_Rank`."""
     device = device or "cpu"
-    inputs = tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x,
-                      example_inputs)
+    inputs = tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, example_inputs)
     whole, nudged, model = (_made(make_model).to(device) for _ in range(3))
     way = (_Stages if isinstance(strategy, Merak) else _Layers)(
-        model, strategy, inputs, loss, mesh, how)
+        model, strategy, inputs, loss, mesh, how
+    )
     split, found = way.split, {way.compared: 0.0}
     optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (whole, nudged, split)]
     with record() as recorder:
@@ -156,20 +185,33 @@ def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, d
             close = way.whole(nudged)
             with recorder.step():
                 given = way.own()
-            found[way.compared] = max([found[way.compared], *(
-                error(*three) for three in zip(way.joined(given), expected, close))])
+            found[way.compared] = max(
+                [
+                    found[way.compared],
+                    *(error(*three) for three in zip(way.joined(given), expected, close)),
+                ]
+            )
             if step == 0:
-                found |= errors("gradient", split.full_gradients(), _gradients(whole),
-                                _gradients(nudged))
+                found |= errors(
+                    "gradient", split.full_gradients(), _gradients(whole), _gradients(nudged)
+                )
             for optimizer in optimizers:
                 optimizer.step()
-    found |= errors("parameter", split.full_state_dict(), *(dict(m.named_parameters())
-                                                            for m in (whole, nudged)))
-    reduced = {path or f"the model ({type(whole).__name__})": str(dtype).removeprefix("torch.")
-               for path, dtype in reduced.items()}
+    found |= errors(
+        "parameter", split.full_state_dict(), *(dict(m.named_parameters()) for m in (whole, nudged))
+    )
+    reduced = {
+        path or f"the model ({type(whole).__name__})": str(dtype).removeprefix("torch.")
+        for path, dtype in reduced.items()
+    }
     ledgers = [recorder.trace.ledger(step=step) for step in range(steps)]
-    return _Rank(found, split.report, unwaited(recorder.trace), reduced,
-                 ledger_lines(ledgers, map(way.ledger, range(steps))))
+    return _Rank(
+        found,
+        split.report,
+        unwaited(recorder.trace),
+        reduced,
+        ledger_lines(ledgers, map(way.ledger, range(steps))),
+    )
 
 
 class _Way:
@@ -197,7 +239,8 @@ class _Layers(_Way):
         """What this rank is to send in a step, by formula."""
         grid = self.split.grid
         return self.split.report.ledger_of(self.calls, 8) + (
-            grid.first_ledger() if grid and step == 0 else Ledger.of([]))
+            grid.first_ledger() if grid and step == 0 else Ledger.of([])
+        )
 
     def whole(self, module):
         """What one process computes of the whole batch, and backward."""
@@ -267,7 +310,8 @@ def _refuse_unless_it_runs(model, inputs):
         raise ValueError(
             f"{type(model).__name__} does not run in float64, in which it would be compared "
             f"({type(error).__name__}: {said}): use operations that have float64; of Hugging "
-            "Face's experts model.set_experts_implementation('eager') has") from error
+            "Face's experts model.set_experts_implementation('eager') has"
+        ) from error
 
 
 def _wide(x):
@@ -275,8 +319,9 @@ def _wide(x):
 
 
 def _floats(outputs):
-    return [t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and
-            t.is_floating_point()]
+    return [
+        t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.is_floating_point()
+    ]
 
 
 def _loss(outputs, share, shares):

@@ -24,6 +24,7 @@ from .operations import FUNCTIONAL
 _DEVICE = torch.ops.prim.device.default
 _PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
 
+
 class NoNumbers(RuntimeError):
     """A captured program needs what tensors hold; the message says what it does."""
 
@@ -143,7 +144,10 @@ def fake_world(rank, world_size):
     gc.freeze()  # memory is found through the collector: what was there before is none of its
     try:
         dist.init_process_group(
-            "tpviz", store=dist.HashStore(), rank=rank, world_size=world_size,
+            "tpviz",
+            store=dist.HashStore(),
+            rank=rank,
+            world_size=world_size,
             timeout=timedelta(seconds=60),
         )
         yield

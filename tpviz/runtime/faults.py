@@ -97,8 +97,9 @@ def _alike(states):
     alike = {}
     for rank, text in sorted(states.items()):
         alike.setdefault(text, []).append(str(rank))
-    return [f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}: {text}"
-            for text, ranks in alike.items()]
+    return [
+        f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}: {text}" for text, ranks in alike.items()
+    ]
 
 
 def with_source(text: str) -> str:

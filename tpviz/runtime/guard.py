@@ -46,8 +46,9 @@ def enter(spec: Spec, pipe, pool_life, caller_life):
     # makes one) to the caller's resource tracker, which warns of it when the caller ends.
     multiprocessing.set_start_method(None, force=True)
     _let_go_of_fork_server()
-    threading.Thread(target=_watch, args=(pool_life, caller_life, spec.garbage),
-                     daemon=True).start()
+    threading.Thread(
+        target=_watch, args=(pool_life, caller_life, spec.garbage), daemon=True
+    ).start()
     try:
         _redirect(os.path.join(spec.folder, f"out-{spec.rank}"))
     except FileNotFoundError:  # the pool was given up before this rank has begun

@@ -101,8 +101,7 @@ class MemoryHook(TorchDispatchMode):
     def _follow(self, storage, kind):
         """Uncount it when it dies."""
         key = id(storage)
-        self.live[key] = [storage.nbytes(), kind,
-                          weakref.ref(storage, lambda _: self._gone(key))]
+        self.live[key] = [storage.nbytes(), kind, weakref.ref(storage, lambda _: self._gone(key))]
 
     def _watch_resizing(self):
         """Fully sharded parameters (FSDP, ZeRO 3) are freed and brought back by resizing."""

@@ -21,8 +21,10 @@ from tpviz.mesh import forget
 # What clears each cache of DTensor that holds meshes, by private names of torch 2.9 to 2.15, of
 # which each release has some. Clearing the propagator's own lru_cache works in all of them.
 _CLEARING = (
-    ("torch.distributed.tensor._api",
-     "DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear"),
+    (
+        "torch.distributed.tensor._api",
+        "DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear",
+    ),
     ("torch._C", "_clear_DTensor_sharding_propagator_cache"),
     ("torch.distributed.tensor._redistribute", "_gen_transform_infos.cache_clear"),
     ("torch.distributed.tensor._redistribute", "clear_redistribute_planner_cache"),

@@ -131,8 +131,12 @@ class Pacer:
             self._advance(flight.start)
             self.flights[flight.key] = flight
             self.arrivals.post(
-                slot, members.index(self.rank), number, flight.start,
-                hops * link.latency * factor, volume * factor,
+                slot,
+                members.index(self.rank),
+                number,
+                flight.start,
+                hops * link.latency * factor,
+                volume * factor,
             )
         return flight
 

@@ -262,8 +262,8 @@ def _agree(used):
     """Whether all ranks made as many groups, and their collectives of the world pair up.
 
     Otherwise those of the next job would meet what this one has left open. ``used``: of each rank,
-    the number of groups it made, and its collectives: (members, whether a message) -> how many; None
-    of a plain backend, which says too little to know that nothing is open.
+    the number of groups it made, and its collectives: (members, whether a message) -> how many;
+    None of a plain backend, which says too little to know that nothing is open.
     """
     if any(counts is None for _, counts in used):
         return False

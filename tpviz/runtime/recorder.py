@@ -272,8 +272,9 @@ def record(memory=False, detail="kernels", cluster=None, faults=None):
     so.
     """
     if not isinstance(cluster, Cluster | None) or not isinstance(faults, Faults | None):
-        raise ValueError(f"cluster={cluster!r}, faults={faults!r}: give a tv.Cluster and, if you "
-                         "like, tv.Faults")
+        raise ValueError(
+            f"cluster={cluster!r}, faults={faults!r}: give a tv.Cluster and, if you like, tv.Faults"
+        )
     if faults is not None and cluster is None:
         raise ValueError("faults are those of an emulated cluster: give a cluster too")
     if dist.is_initialized() and not backend.is_recorded():

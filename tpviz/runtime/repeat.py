@@ -68,8 +68,9 @@ class Tape:
 
     def __init__(self, listener):
         self.listener = listener
-        self.groups = [g for g in dist.distributed_c10d._world.pg_map
-                       if isinstance(g, backend.TracedGroup)]
+        self.groups = [
+            g for g in dist.distributed_c10d._world.pg_map if isinstance(g, backend.TracedGroup)
+        ]
         self.counts = [dict(g.counts) for g in self.groups]
         self.begin = self._place()
 
@@ -84,16 +85,21 @@ class Tape:
     def end(self, result):
         """The work is done; result: its tensors, if it gives some."""
         self.given = None if result is None else [(t.shape, t.dtype, t.device) for t in result]
-        self.issued = [{key: n - before.get(key, -1) for key, n in g.counts.items()}
-                       for g, before in zip(self.groups, self.counts)]
+        self.issued = [
+            {key: n - before.get(key, -1) for key, n in g.counts.items()}
+            for g, before in zip(self.groups, self.counts)
+        ]
         if self.listener is None:
             return
         of, (self.moment, start, self.level) = self.listener, self.begin
         moment, stop, level = self._place()
         self.lasts, self.change = moment - self.moment, [b - a for a, b in zip(self.level, level)]
         self.kernels, self.comms, self.waits, self.marks, self.samples = (
-            rows[a:b] for rows, a, b in zip((of.kernels, of.comms, of.waits, of.phases.marks,
-                                             of.memory.samples), start, stop))
+            rows[a:b]
+            for rows, a, b in zip(
+                (of.kernels, of.comms, of.waits, of.phases.marks, of.memory.samples), start, stop
+            )
+        )
         self.first_kernel = start[0]
 
     def repeat(self, given, fates):
@@ -107,7 +113,7 @@ class Tape:
         for group, more in zip(self.groups, self.issued):
             for key, count in more.items():
                 group.counts[key] = group.counts.get(key, -1) + count
-        return None if self.given is None else tuple(self._made(fates[len(given):]))
+        return None if self.given is None else tuple(self._made(fates[len(given) :]))
 
     def _rows(self):
         of, copies = self.listener, {}
@@ -119,21 +125,43 @@ class Tape:
             return (*where[:3], microbatch, *where[4:])
 
         of.phases.marks += [(n + more, sequence, *state) for n, _, *state in self.marks]
-        of.kernels += [(operator, start + late, end + late, task, node,
-                        label._replace(microbatch=microbatch), *what)
-                       for operator, start, end, task, node, label, *what in self.kernels]
+        of.kernels += [
+            (
+                operator,
+                start + late,
+                end + late,
+                task,
+                node,
+                label._replace(microbatch=microbatch),
+                *what,
+            )
+            for operator, start, end, task, node, label, *what in self.kernels
+        ]
         for row in self.comms:
             collective, start, end, where, payload, members, axis, seq = row
-            copies[id(row)] = [collective, start + late, end + late, here(where), payload, members,
-                               axis, seq + self._later(axis, (members, collective in PEER))]
+            copies[id(row)] = [
+                collective,
+                start + late,
+                end + late,
+                here(where),
+                payload,
+                members,
+                axis,
+                seq + self._later(axis, (members, collective in PEER)),
+            ]
         of.comms += copies.values()
-        of.waits += [(copies[id(row)], start + late, end + late, here(where))
-                     for row, start, end, where in self.waits]
+        of.waits += [
+            (copies[id(row)], start + late, end + late, here(where))
+            for row, start, end, where in self.waits
+        ]
 
     def _later(self, axis, key):
         """How many collectives of a group were issued since this was recorded."""
-        group, counts = next((g, counts) for g, counts in zip(self.groups, self.counts)
-                             if g.axis == axis and key in g.counts)
+        group, counts = next(
+            (g, counts)
+            for g, counts in zip(self.groups, self.counts)
+            if g.axis == axis and key in g.counts
+        )
         return group.counts[key] - counts.get(key, -1)
 
     def _bytes(self, given):
@@ -141,9 +169,13 @@ class Tape:
         record."""
         of, memory = self.listener, self.listener.memory
         late, present = of.clock.moment - self.moment, [memory.totals[kind] for kind in KINDS]
-        memory.samples += [(stamp + late, *(now + there - before for now, there, before in
-                                            zip(present, sample, self.level)))
-                           for stamp, *sample in self.samples]
+        memory.samples += [
+            (
+                stamp + late,
+                *(now + there - before for now, there, before in zip(present, sample, self.level)),
+            )
+            for stamp, *sample in self.samples
+        ]
         memory.totals = {k: now + more for k, now, more in zip(KINDS, present, self.change)}
         of.clock.moment += self.lasts
         for t in given:

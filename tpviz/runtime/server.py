@@ -87,7 +87,8 @@ def _check_socket(folder):
         raise RuntimeError(
             f"ranks start from a socket in {folder}, whose path would have {length} bytes; at most "
             f"{_LONGEST} are possible. Set TMPDIR to a folder whose path is shorter by "
-            f"{length - _LONGEST} or more, such as /tmp, and start Python again")
+            f"{length - _LONGEST} or more, such as /tmp, and start Python again"
+        )
 
 
 def kill():

@@ -37,12 +37,24 @@ from tpviz import labels
 
 from . import backend
 
-_SIGNALS = [signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
-            signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGIO]
+_SIGNALS = [
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGCHLD,
+    signal.SIGPIPE,
+    signal.SIGIO,
+]
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
-_HOOKS = [value for module in (module_hooks, optimizer_hooks)
-          for name, value in vars(module).items()
-          if name.startswith("_global_") and isinstance(value, dict)]
+_HOOKS = [
+    value
+    for module in (module_hooks, optimizer_hooks)
+    for name, value in vars(module).items()
+    if name.startswith("_global_") and isinstance(value, dict)
+]
 _SWITCHES = {
     "_get_mkldnn_enabled": "_set_mkldnn_enabled",
     "_get_cudnn_enabled": "_set_cudnn_enabled",
@@ -53,9 +65,22 @@ _SWITCHES = {
     "_get_mem_efficient_sdp_enabled": "_set_sdp_use_mem_efficient",
 }
 # Where a job may replace functions, or add attributes of its own.
-_PATCHED = [builtins, os, time, random, warnings, torch, dist, dist.distributed_c10d,
-            torch.nn.functional, torch.nn.Module, torch.nn.Linear, torch.Tensor,
-            torch.autograd.Function, torch.optim.Optimizer]
+_PATCHED = [
+    builtins,
+    os,
+    time,
+    random,
+    warnings,
+    torch,
+    dist,
+    dist.distributed_c10d,
+    torch.nn.functional,
+    torch.nn.Module,
+    torch.nn.Linear,
+    torch.Tensor,
+    torch.autograd.Function,
+    torch.optim.Optimizer,
+]
 
 
 def _entries():
@@ -66,29 +91,43 @@ def _entries():
     yield "default dtype", torch.get_default_dtype, torch.set_default_dtype
     yield "grad mode", torch.is_grad_enabled, torch.set_grad_enabled
     for kind in ("cpu", "cuda"):
-        yield (f"autocast, {kind}", lambda k=kind: torch.is_autocast_enabled(k),
-               lambda value, k=kind: torch.set_autocast_enabled(k, value))
-        yield (f"autocast's dtype, {kind}", lambda k=kind: torch.get_autocast_dtype(k),
-               lambda value, k=kind: torch.set_autocast_dtype(k, value))
+        yield (
+            f"autocast, {kind}",
+            lambda k=kind: torch.is_autocast_enabled(k),
+            lambda value, k=kind: torch.set_autocast_enabled(k, value),
+        )
+        yield (
+            f"autocast's dtype, {kind}",
+            lambda k=kind: torch.get_autocast_dtype(k),
+            lambda value, k=kind: torch.set_autocast_dtype(k, value),
+        )
     yield "autocast's cache", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled
-    yield ("deterministic algorithms",
-           lambda: (torch.are_deterministic_algorithms_enabled(),
-                    torch.is_deterministic_algorithms_warn_only_enabled()),
-           lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]))
+    yield (
+        "deterministic algorithms",
+        lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
+    )
     yield _attribute(torch.utils.deterministic, "fill_uninitialized_memory")
     yield "torch's threads", torch.get_num_threads, torch.set_num_threads
-    yield "matmul precision", torch.get_float32_matmul_precision, \
-        torch.set_float32_matmul_precision
-    yield ("anomaly mode",
-           lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-           lambda value: torch.set_anomaly_enabled(*value))
+    yield "matmul precision", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision
+    yield (
+        "anomaly mode",
+        lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        lambda value: torch.set_anomaly_enabled(*value),
+    )
     yield "warning always", torch.is_warn_always_enabled, torch.set_warn_always
     yield "autograd's threads", _C._is_multithreading_enabled, _C._set_multithreading_enabled
     for get, put in _SWITCHES.items():
         yield get, getattr(_C, get), getattr(_C, put)
     yield _contents("torch's print options", vars(torch._tensor_str.PRINT_OPTS))
-    yield ("NumPy's print options", numpy.get_printoptions,
-           lambda value: numpy.set_printoptions(**value))
+    yield (
+        "NumPy's print options",
+        numpy.get_printoptions,
+        lambda value: numpy.set_printoptions(**value),
+    )
     yield "NumPy's errors", numpy.geterr, lambda value: numpy.seterr(**value)
     for number, hooks in enumerate(_HOOKS):
         yield _contents(f"global hooks {number}", hooks)
@@ -101,17 +140,29 @@ def _entries():
     yield "function modes", _C._len_torch_function_stack, None
     yield "dispatch modes", _C._len_torch_dispatch_stack, None
     yield "function transforms", lambda: _C._functorch.peek_interpreter_stack() is None, None
-    yield ("hooks for saved tensors",
-           lambda: _C._autograd._top_saved_tensors_default_hooks(True) is None, None)
+    yield (
+        "hooks for saved tensors",
+        lambda: _C._autograd._top_saved_tensors_default_hooks(True) is None,
+        None,
+    )
     yield "profiler", _C._autograd._profiler_enabled, None
-    yield ("dispatch keys", lambda: (_C._dispatch_tls_local_include_set().raw_repr(),
-                                     _C._dispatch_tls_local_exclude_set().raw_repr()), None)
+    yield (
+        "dispatch keys",
+        lambda: (
+            _C._dispatch_tls_local_include_set().raw_repr(),
+            _C._dispatch_tls_local_exclude_set().raw_repr(),
+        ),
+        None,
+    )
     yield "interop threads", torch.get_num_interop_threads, None
 
     yield "collector", gc.isenabled, lambda value: gc.enable() if value else gc.disable()
     yield "collector's thresholds", gc.get_threshold, lambda value: gc.set_threshold(*value)
-    yield "collector's callbacks", lambda: list(gc.callbacks), \
-        lambda value: gc.callbacks.__setitem__(slice(None), value)
+    yield (
+        "collector's callbacks",
+        lambda: list(gc.callbacks),
+        lambda value: gc.callbacks.__setitem__(slice(None), value),
+    )
     yield "recursion limit", sys.getrecursionlimit, sys.setrecursionlimit
     yield "switch interval", sys.getswitchinterval, sys.setswitchinterval
     yield "longest number", sys.get_int_max_str_digits, sys.set_int_max_str_digits
@@ -119,33 +170,59 @@ def _entries():
     yield "profile function", sys.getprofile, sys.setprofile
     yield "threads' trace function", threading.gettrace, threading.settrace
     yield "threads' profile function", threading.getprofile, threading.setprofile
-    for name in ("stdout", "stderr", "excepthook", "displayhook", "unraisablehook",
-                 "breakpointhook"):
+    for name in (
+        "stdout",
+        "stderr",
+        "excepthook",
+        "displayhook",
+        "unraisablehook",
+        "breakpointhook",
+    ):
         yield _attribute(sys, name)
     yield "closed streams", lambda: (sys.stdout.closed, sys.stderr.closed), None
     yield _attribute(threading, "excepthook")
     for name in ("path", "argv", "meta_path", "path_hooks"):
-        yield (f"sys.{name}", lambda n=name: list(getattr(sys, n)),
-               lambda value, n=name: getattr(sys, n).__setitem__(slice(None), value))
-    yield "reducers", lambda: dict(copyreg.dispatch_table), \
-        lambda value: (copyreg.dispatch_table.clear(), copyreg.dispatch_table.update(value))
+        yield (
+            f"sys.{name}",
+            lambda n=name: list(getattr(sys, n)),
+            lambda value, n=name: getattr(sys, n).__setitem__(slice(None), value),
+        )
+    yield (
+        "reducers",
+        lambda: dict(copyreg.dispatch_table),
+        lambda value: (copyreg.dispatch_table.clear(), copyreg.dispatch_table.update(value)),
+    )
     yield "tracemalloc", tracemalloc.is_tracing, lambda _: tracemalloc.stop()
     yield "faulthandler", faulthandler.is_enabled, lambda _: faulthandler.disable()
     yield "warning filters", lambda: list(warnings.filters), _filters
-    yield ("logging",
-           lambda: (logging.root.level, list(logging.root.handlers), logging.root.manager.disable),
-           _logging)
-    yield "locale", lambda: locale.setlocale(locale.LC_ALL), \
-        lambda value: locale.setlocale(locale.LC_ALL, value)
-    yield "decimal context", lambda: repr(decimal.getcontext()), \
-        lambda _: decimal.setcontext(decimal.Context())
+    yield (
+        "logging",
+        lambda: (logging.root.level, list(logging.root.handlers), logging.root.manager.disable),
+        _logging,
+    )
+    yield (
+        "locale",
+        lambda: locale.setlocale(locale.LC_ALL),
+        lambda value: locale.setlocale(locale.LC_ALL, value),
+    )
+    yield (
+        "decimal context",
+        lambda: repr(decimal.getcontext()),
+        lambda _: decimal.setcontext(decimal.Context()),
+    )
     yield "socket time-out", socket.getdefaulttimeout, socket.setdefaulttimeout
-    yield ("start method", lambda: multiprocessing.get_start_method(allow_none=True),
-           lambda value: multiprocessing.set_start_method(value, force=True))
+    yield (
+        "start method",
+        lambda: multiprocessing.get_start_method(allow_none=True),
+        lambda value: multiprocessing.set_start_method(value, force=True),
+    )
     yield "umask", _umask, os.umask
     yield "affinity", lambda: os.sched_getaffinity(0), lambda value: os.sched_setaffinity(0, value)
-    yield ("signal mask", lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []),
-           lambda value: signal.pthread_sigmask(signal.SIG_SETMASK, value))
+    yield (
+        "signal mask",
+        lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []),
+        lambda value: signal.pthread_sigmask(signal.SIG_SETMASK, value),
+    )
     yield "priority", lambda: os.getpriority(os.PRIO_PROCESS, 0), None
     yield "signal handlers", lambda: list(map(signal.getsignal, _SIGNALS)), None
     yield "limits", lambda: list(map(resource.getrlimit, _LIMITS)), None

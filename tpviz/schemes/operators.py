@@ -96,7 +96,8 @@ def addmm(bias, x, weight):
 def _may_wait(*parameters):
     """Whether gradients of these are to come later: of what is computed, or frozen, they cannot."""
     return _later is not None and all(
-        p is None or (p.is_leaf and p.requires_grad) for p in parameters)
+        p is None or (p.is_leaf and p.requires_grad) for p in parameters
+    )
 
 
 class Linear(torch.autograd.Function):

@@ -4,9 +4,19 @@ W[F_tp, D] has its rows cut over the axis tp, b[3D_d1d2] is cut over d1 and each
 hidden, F MLP width, V vocabulary, S sequence; weights are (out, in).
 """
 
-LETTERS = {"token.weight": "VD", "position.weight": "SD", "head.weight": "VD",
-           "qkv.weight": ("3D", "D"), "qkv.bias": ("3D",), "out.weight": "DD", "out.bias": "D",
-           "up.weight": "FD", "up.bias": "F", "down.weight": "DF", "down.bias": "D"}
+LETTERS = {
+    "token.weight": "VD",
+    "position.weight": "SD",
+    "head.weight": "VD",
+    "qkv.weight": ("3D", "D"),
+    "qkv.bias": ("3D",),
+    "out.weight": "DD",
+    "out.bias": "D",
+    "up.weight": "FD",
+    "up.bias": "F",
+    "down.weight": "DF",
+    "down.bias": "D",
+}
 
 
 def ownership(strategy, workload):
@@ -20,8 +30,10 @@ def ownership(strategy, workload):
     splits = strategy.splits(workload)
     flat = getattr(strategy, "flat_ranges", lambda workload: {})(workload)
     homes = getattr(strategy, "homes", lambda workload: {})(workload)
-    return [_row(name, shape, splits.get(name, ()), flat.get(name), homes.get(name))
-            for name, shape in workload.parameter_shapes().items()]
+    return [
+        _row(name, shape, splits.get(name, ()), flat.get(name), homes.get(name))
+        for name, shape in workload.parameter_shapes().items()
+    ]
 
 
 def local_shapes(strategy, workload):
@@ -30,7 +42,7 @@ def local_shapes(strategy, workload):
     for name, cuts in (strategy.splits(workload) if strategy else {}).items():
         for dim, axis in cuts:
             shape = shapes[name]
-            shapes[name] = (*shape[:dim], shape[dim] // axes[axis], *shape[dim + 1:])
+            shapes[name] = (*shape[:dim], shape[dim] // axes[axis], *shape[dim + 1 :])
     return shapes
 
 
@@ -39,10 +51,15 @@ def _row(name, shape, cuts, flat, home):
     axes = {}  # of a dim cut twice the outer axis first
     for dim, axis in cuts:
         axes[dim] = axis + axes.get(dim, "")
-    parts = [f"{letter}_{axes[dim]}" if dim in axes else letter
-             for dim, letter in enumerate(letters)]
-    row = {"name": name, "shape": list(shape), "splits": [{"dim": d, "axis": a} for d, a in cuts],
-           "notation": f"{'W' if len(shape) > 1 else 'b'}[{', '.join(parts)}]"}
+    parts = [
+        f"{letter}_{axes[dim]}" if dim in axes else letter for dim, letter in enumerate(letters)
+    ]
+    row = {
+        "name": name,
+        "shape": list(shape),
+        "splits": [{"dim": d, "axis": a} for d, a in cuts],
+        "notation": f"{'W' if len(shape) > 1 else 'b'}[{', '.join(parts)}]",
+    }
     if flat:
         row |= {"flat": flat, "notation": f"flat({row['notation']})_{flat['axis']}"}
     return row | {"at": home} if home else row

@@ -22,8 +22,18 @@ class Alike:
     def __init__(self, kinds, sides, contention=True):
         self.sides, self.queues = sides, list(dict.fromkeys(q for own in sides for q in own))
         number = {queue: at for at, queue in enumerate(self.queues)}
-        self.edges = np.array([(rank, side, number[queue]) for rank, own in enumerate(sides)
-                               for side, queue in enumerate(own)], np.int64).reshape(-1, 3).T
+        self.edges = (
+            np.array(
+                [
+                    (rank, side, number[queue])
+                    for rank, own in enumerate(sides)
+                    for side, queue in enumerate(own)
+                ],
+                np.int64,
+            )
+            .reshape(-1, 3)
+            .T
+        )
         self._find_ports(contention)
         self._refine(_numbered([(kind, *_repeats(own)) for kind, own in zip(kinds, sides)]))
         _, first, inverse = np.unique(self.rank, return_index=True, return_inverse=True)
@@ -54,10 +64,12 @@ class Alike:
             ranks, queues, stalls, gates = colours
             colours = [
                 _coloured(ranks, (who, _mixed(queues[queue], side))),
-                _coloured(queues, (queue, _mixed(ranks[who], side)),
-                          (user, _mixed(stalls[booth], load))),
+                _coloured(
+                    queues, (queue, _mixed(ranks[who], side)), (user, _mixed(stalls[booth], load))
+                ),
                 _coloured(stalls, (booth, _mixed(queues[user], load, gates[port]))),
-                _coloured(gates, (port, _mixed(stalls[booth], queues[user], load)))]
+                _coloured(gates, (port, _mixed(stalls[booth], queues[user], load))),
+            ]
         self.rank, self.queue, self.booth, self.port = colours
 
     def _stand(self):
@@ -67,8 +79,9 @@ class Alike:
         self.stands = {int(self.queue[at]): self.queues[at] for at in first}
         mine = np.isin(self.edges[2], first)
         who, side, queue = self.edges[:, mine]
-        self.together = Counter(zip(self.queue[queue].tolist(), self.rank[who].tolist(),
-                                    side.tolist()))
+        self.together = Counter(
+            zip(self.queue[queue].tolist(), self.rank[who].tolist(), side.tolist())
+        )
         user, booth, port, place, _ = self.passing
         users = self.queue[user]
         own = Counter(zip(users.tolist(), self.booth[booth].tolist()))
@@ -76,28 +89,37 @@ class Alike:
         booths, ports = np.bincount(self.booth), np.bincount(self.port)
         made, found = {}, {}
         for row in np.flatnonzero(np.isin(user, first)).tolist():
-            colour, stall, gate = int(users[row]), int(self.booth[booth[row]]), int(
-                self.port[port[row]])
+            colour, stall, gate = (
+                int(users[row]),
+                int(self.booth[booth[row]]),
+                int(self.port[port[row]]),
+            )
             passes = found.setdefault(colour, {})
             if (gate, stall) not in passes:
                 seen = any(other == gate for other, _ in passes)
                 passes[gate, stall] = Pass(
                     self.queues[user[row]].link.ports[place[row]].key,
-                    made.setdefault(gate, Port()), stall, own[colour, stall] // booths[stall],
-                    0 if seen else all[colour, gate] // ports[gate])
+                    made.setdefault(gate, Port()),
+                    stall,
+                    own[colour, stall] // booths[stall],
+                    0 if seen else all[colour, gate] // ports[gate],
+                )
         for colour, passes in found.items():
             queue, kept = self.stands[colour], {p.key for p in passes.values()}
             queue.passes, queue.kind = list(passes.values()), colour
             queue.link = queue.link._replace(
-                ports=tuple(p for p in queue.link.ports if p.key in kept))
+                ports=tuple(p for p in queue.link.ports if p.key in kept)
+            )
 
     def of(self, rank):
         """[(queue that stands for its own, side, members that issue together)] by group."""
         own, mine = self.sides[rank], self.edges[0] == rank
         colours = self.queue[self.edges[2][mine]].tolist()
         me = int(self.rank[rank])
-        return [(self.stands[colour], first, self.together[colour, me, side])
-                for side, (colour, first) in enumerate(zip(colours, _repeats(own)))]
+        return [
+            (self.stands[colour], first, self.together[colour, me, side])
+            for side, (colour, first) in enumerate(zip(colours, _repeats(own)))
+        ]
 
 
 def _repeats(own):

@@ -161,8 +161,9 @@ class Engine:
             name, transfer.bytes, len(queue.members), queue.link
         )
         latency, factor = hops * queue.link.latency, queue.factor
-        self.flows.add(transfer, queue.kind, queue.link, latency * factor, volume * factor, time,
-                       queue.passes)
+        self.flows.add(
+            transfer, queue.kind, queue.link, latency * factor, volume * factor, time, queue.passes
+        )
 
     def _ended(self, transfer, time):
         transfer.end = time
@@ -173,9 +174,7 @@ class Engine:
             self._advance(rank)
 
     def _resolved(self):
-        return [
-            [(a, _end_of(a, b)) for a, b in times] for times in self.times
-        ]
+        return [[(a, _end_of(a, b)) for a, b in times] for times in self.times]
 
     def _deadlock(self, stuck):
         lines = []

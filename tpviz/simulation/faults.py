@@ -39,7 +39,8 @@ class Faults:
                 good = isinstance(factor, Real) and not isinstance(factor, bool)
                 if not (good and 0 < factor <= float_info.max):
                     raise ValueError(
-                        f"{what}[{rank}]={factor!r} must be a number above 0, and finite")
+                        f"{what}[{rank}]={factor!r} must be a number above 0, and finite"
+                    )
         object.__setattr__(self, "jitter", number("jitter", self.jitter, 0, 100))
         whole_number("seed", self.seed, 0)
 

@@ -14,8 +14,18 @@ from typing import NamedTuple
 class Flow:
     """One transfer: seconds of latency, bytes of volume, its link and the kind it belongs to."""
 
-    __slots__ = ("end", "kind", "left", "link", "owner", "passes", "rate", "start", "updated",
-                 "version")
+    __slots__ = (
+        "end",
+        "kind",
+        "left",
+        "link",
+        "owner",
+        "passes",
+        "rate",
+        "start",
+        "updated",
+        "version",
+    )
 
     def __init__(self, owner, kind, link, passes, latency, volume, start):
         self.owner, self.kind, self.link, self.passes = owner, kind, link, passes

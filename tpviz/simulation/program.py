@@ -50,10 +50,13 @@ class Capture:
         if rank == source:
             return trace
         keys = [(e.members, is_message(e.name)) for e in trace]
-        placed = {(text, peer): place(self.mesh, source, rank, members_list(text), peer)
-                  for text, peer in dict.fromkeys(keys)}
-        events = (e._replace(rank=rank, members=members_text(placed[key]))
-                  for e, key in zip(trace, keys))
+        placed = {
+            (text, peer): place(self.mesh, source, rank, members_list(text), peer)
+            for text, peer in dict.fromkeys(keys)
+        }
+        events = (
+            e._replace(rank=rank, members=members_text(placed[key])) for e, key in zip(trace, keys)
+        )
         return Trace.from_events(events, trace.meta)
 
     def __repr__(self):

@@ -76,8 +76,7 @@ class Template:
         self.names, self.bytes = trace["name"].tolist(), trace["bytes"].tolist()
         axes, members = trace["axis"].tolist(), trace["members"].tolist()
         self.group = [
-            (axis, text, is_message(name))
-            for axis, text, name in zip(axes, members, self.names)
+            (axis, text, is_message(name)) for axis, text, name in zip(axes, members, self.names)
         ]
         comm = {row for row, kind in enumerate(trace["kind"].tolist()) if kind == "comm"}
         self.groups = list(dict.fromkeys(g for row, g in enumerate(self.group) if row in comm))
@@ -118,8 +117,10 @@ class Board:
 
     def of(self, template, rank):
         """[queue] of each of the template's groups where ``rank`` sits."""
-        return [self._queue(axis, self._place(template.rank, rank, text, peer), peer)
-                for axis, text, peer in template.groups]
+        return [
+            self._queue(axis, self._place(template.rank, rank, text, peer), peer)
+            for axis, text, peer in template.groups
+        ]
 
     def _place(self, source, rank, text, peer):
         members, mesh = members_list(text), self.capture.mesh
@@ -127,8 +128,11 @@ class Board:
             return place(mesh, source, rank, members, peer)
         if (source, text) not in self.placed:
             places = np.array(members)
-            free = [(stride, size) for stride, size in strides(mesh)
-                    if (places // stride % size == source // stride % size).all()]
+            free = [
+                (stride, size)
+                for stride, size in strides(mesh)
+                if (places // stride % size == source // stride % size).all()
+            ]
             self.placed[source, text] = free, {}
         free, known = self.placed[source, text]
         key = tuple(rank // stride % size for stride, size in free)
@@ -178,9 +182,15 @@ def _trace(mesh, of, alike, times, last, steps):
     Ids are those of a table of all ranks. ``last`` : the id of a collective's last member.
     """
     first_id = np.concatenate([[0], np.cumsum([steps * len(t.trace) for t in of])])
-    issues = {rank: [first_id[rank] + step * len(of[rank].trace) + row for step in range(steps)
-                     for what, row, _ in of[rank].operations if what == "issue"]
-              for rank in times}
+    issues = {
+        rank: [
+            first_id[rank] + step * len(of[rank].trace) + row
+            for step in range(steps)
+            for what, row, _ in of[rank].operations
+            if what == "issue"
+        ]
+        for rank in times
+    }
     place = {index: rank for index, rank in enumerate(alike.ranks)}
     parts = []
     for rank, found in times.items():
@@ -200,8 +210,9 @@ def _trace(mesh, of, alike, times, last, steps):
                 "rank": np.full(rows, rank),
                 "start": start,
                 "end": end,
-                "members": columns["members"] if rank == template.rank else members_of(
-                    mesh, template.rank, rank, groups_in(columns)),
+                "members": columns["members"]
+                if rank == template.rank
+                else members_of(mesh, template.rank, rank, groups_in(columns)),
                 "waits_for": np.where(template.waits_for < 0, -1, template.waits_for + next_id),
                 "last": lasts,
             }
@@ -226,8 +237,7 @@ def _memory(capture, of, alike, times):
         template = of[rank]
         series = template.trace.meta.get("memory", {}).get(template.rank)
         if series:
-            stamps, seconds = template.moments(
-                times[alike.model[rank]][: len(template.operations)])
+            stamps, seconds = template.moments(times[alike.model[rank]][: len(template.operations)])
             at = np.interp(series["time"], stamps, seconds).tolist()
             found[rank] = {**series, "time": at}
     return {"memory": found} if found else {}

@@ -58,9 +58,12 @@ class SharedTrace(Trace):
         if rank != source:
             moved = self._first_id[rank] - self._first_id[source]
             waits = columns["waits_for"]
-            columns |= {"id": columns["id"] + moved, "rank": np.full_like(columns["rank"], rank),
-                        "waits_for": np.where(waits < 0, -1, waits + moved),
-                        "members": self._members_of(source, rank, columns)}
+            columns |= {
+                "id": columns["id"] + moved,
+                "rank": np.full_like(columns["rank"], rank),
+                "waits_for": np.where(waits < 0, -1, waits + moved),
+                "members": self._members_of(source, rank, columns),
+            }
         return columns
 
     def _members_of(self, source, rank, columns):
@@ -100,8 +103,9 @@ def groups_in(columns):
     message = np.isin(columns["name"], [f"{wait}{name}" for wait in ("", "wait ") for name in PEER])
     texts, at = np.unique(columns["members"], return_inverse=True)
     known, at = np.unique(at.reshape(-1) * 2 + message, return_inverse=True)
-    return [(members_list(str(texts[key // 2])), bool(key % 2)) for key in known.tolist()], \
-        at.reshape(-1)
+    return [
+        (members_list(str(texts[key // 2])), bool(key % 2)) for key in known.tolist()
+    ], at.reshape(-1)
 
 
 def members_of(mesh, source, rank, groups):

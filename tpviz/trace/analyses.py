@@ -240,12 +240,15 @@ def memory(trace, rank=None):
     if not samples:
         raise ValueError("this trace holds no memory samples; record it with memory=True")
     if rank is not None and not {whole_number("rank", rank, None), trace.model_of(rank)} & set(
-            samples):
+        samples
+    ):
         raise ValueError(
             f"no memory samples of rank {rank}; there are samples of {sorted(samples)}"
         )
-    uses = [_memory_use(r, samples.get(r) or samples[trace.model_of(r)])
-            for r in (sorted(samples) if rank is None else [rank])]
+    uses = [
+        _memory_use(r, samples.get(r) or samples[trace.model_of(r)])
+        for r in (sorted(samples) if rank is None else [rank])
+    ]
     return max(uses, key=lambda use: use.peak)
 
 

@@ -26,8 +26,17 @@ __all__ = ["load_trace", "to_chrome"]
 
 _DEFAULTS = Event()._asdict()
 SHARED = (  # the columns that many rows have in common
-    "lane", "phase", "layer", "microbatch", "chunk", "flops", "bytes", "wire_bytes", "axis",
-    "members", "dtype",
+    "lane",
+    "phase",
+    "layer",
+    "microbatch",
+    "chunk",
+    "flops",
+    "bytes",
+    "wire_bytes",
+    "axis",
+    "members",
+    "dtype",
 )
 OWN = "id", "start", "end", "step", "seq", "waits_for"
 
@@ -164,8 +173,13 @@ def _arrows(trace, lanes, start, end):
     length = _rooms(trace, source, start, end)
     arrive = np.minimum(np.maximum(start[waits], start[source] + length), end[waits])
     columns = (
-        lanes.thread[source], trace["rank"][source], trace["rank"][waits],
-        start[source] / 1e3, length / 1e3, arrive / 1e3, trace["name"][source],
+        lanes.thread[source],
+        trace["rank"][source],
+        trace["rank"][waits],
+        start[source] / 1e3,
+        length / 1e3,
+        arrive / 1e3,
+        trace["name"][source],
     )
     tid, number = lanes.index["compute", 0], count(1)
     for first in range(0, len(waits), BATCH):

@@ -178,8 +178,10 @@ def complete_events(file, events, needed, first=0):
             continue
         if not needed <= known:
             missing = min(needed - known, key=lambda name: (name != "ph", name))
-            raise ValueError(f"{place(file, number)}it has no {missing!r}: {short(event)}; "
-                             "export the trace again")
+            raise ValueError(
+                f"{place(file, number)}it has no {missing!r}: {short(event)}; "
+                "export the trace again"
+            )
         yield number, event
 
 

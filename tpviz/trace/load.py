@@ -111,8 +111,9 @@ def _values(file, first, events):
     except (KeyError, TypeError, AttributeError):
         for number, event in complete_events(file, events, _NEEDED, first):
             if event["cat"] != ISSUE and not isinstance(event.get("args"), dict):
-                raise ValueError(f"{place(file, number)}args is {short(event.get('args'))}, "
-                                 "not an object") from None
+                raise ValueError(
+                    f"{place(file, number)}args is {short(event.get('args'))}, not an object"
+                ) from None
         raise
 
     def where(row):

@@ -43,6 +43,8 @@ def members_list(text):
         ranks = [int(rank) for rank in text.split(",")] if _LISTED.fullmatch(text) else []
         last = max(ranks, default=0)
     if last >= limits.RANKS or (text and not ranks):
-        raise ValueError(f"{text[:60]!r} is no group of ranks below {limits.RANKS}, written as "
-                         "'0,2' or '0..1016:8'")
+        raise ValueError(
+            f"{text[:60]!r} is no group of ranks below {limits.RANKS}, written as "
+            "'0,2' or '0..1016:8'"
+        )
     return list(ranks)

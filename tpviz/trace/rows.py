@@ -59,16 +59,24 @@ class Runs:
         self.parts.append(columns(values, where))
         new = set(values["members"]) - self.groups.keys()
         self.groups |= {text: len(members_list(text)) for text in new}
-        limits.check("the groups of the trace have members, together,", sum(self.groups.values()),
-                     "MEMBERS", or_more=True)
+        limits.check(
+            "the groups of the trace have members, together,",
+            sum(self.groups.values()),
+            "MEMBERS",
+            or_more=True,
+        )
 
     def _check_room(self, values):
         """Refuse a text so long that room for it in every row takes too much memory."""
         for name, dtype in COLUMNS.items():
             if dtype is np.str_:
                 self.widths[name] = max(_longest(values[name]), self.widths.get(name, 0))
-        limits.check("the trace's columns of texts, as wide as their longest text, take bytes:",
-                     4 * self.rows * sum(self.widths.values()), "TABLE_BYTES", or_more=True)
+        limits.check(
+            "the trace's columns of texts, as wide as their longest text, take bytes:",
+            4 * self.rows * sum(self.widths.values()),
+            "TABLE_BYTES",
+            or_more=True,
+        )
 
     def columns(self):
         """{name: array}; rows with id -1 are numbered in the order given. The runs are gone."""
@@ -94,8 +102,9 @@ def columns(values, where):
         early = np.flatnonzero(made["end"] < made["start"])
         if len(early):
             row = int(early[0])
-            raise ValueError(f"{where(row)}end is {made['end'][row]!s}, "
-                             f"before its start, {made['start'][row]!s}")
+            raise ValueError(
+                f"{where(row)}end is {made['end'][row]!s}, before its start, {made['start'][row]!s}"
+            )
     return made
 
 
@@ -123,14 +132,19 @@ def _longest(values):
 def check_table(columns, meta):
     """Raise ``ValueError`` unless these are columns of one length, all there, and a dict."""
     if not isinstance(columns, dict) or not isinstance(meta, dict):
-        raise ValueError("a trace is made of two dicts, columns and meta, not of "
-                         f"{short(columns)} and {short(meta)}")
+        raise ValueError(
+            "a trace is made of two dicts, columns and meta, not of "
+            f"{short(columns)} and {short(meta)}"
+        )
     missing = COLUMNS.keys() - columns.keys()
     odd = [name for name, c in columns.items() if not isinstance(c, np.ndarray) or c.ndim != 1]
     lengths = set() if odd else {len(c) for c in columns.values()}
     kinds = {np.str_: "U", np.int64: "iu", np.float64: "fiu"}
-    odd += [name for name, dtype in COLUMNS.items() if not (missing or odd)
-            and columns[name].dtype.kind not in kinds[dtype]]
+    odd += [
+        name
+        for name, dtype in COLUMNS.items()
+        if not (missing or odd) and columns[name].dtype.kind not in kinds[dtype]
+    ]
     if missing or odd or len(lengths) > 1:
         raise ValueError(
             f"a trace needs columns {sorted(COLUMNS)}, arrays of one length; "
@@ -147,7 +161,8 @@ def each(kind, what, values):
     found = []
     for value in values:
         if not isinstance(value, kind):
-            raise ValueError(f"{what} are a list of {kind.__name__}s: number {len(found)} is "
-                             f"{short(value)}")
+            raise ValueError(
+                f"{what} are a list of {kind.__name__}s: number {len(found)} is {short(value)}"
+            )
         found.append(value)
     return found

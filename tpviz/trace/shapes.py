@@ -50,8 +50,13 @@ def short(value):
     """A value in an error: at most some 60 characters."""
     if isinstance(value, Integral) and not -MOST <= value <= MOST:
         return f"a number of {len(hex(value)) * 6 // 5} digits"  # text of a huge one takes for ever
-    text = repr(value) if not isinstance(value, (dict, list)) else repr(type(value)(
-        dict(list(value.items())[:4]) if isinstance(value, dict) else value[:4]))
+    text = (
+        repr(value)
+        if not isinstance(value, (dict, list))
+        else repr(
+            type(value)(dict(list(value.items())[:4]) if isinstance(value, dict) else value[:4])
+        )
+    )
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -195,8 +200,9 @@ class Map:
         """A dict, its keys as their shape gives them."""
         if not isinstance(value, dict):
             raise Misfit(value, "an object")
-        return {_at(f"the key {short(k)}", self.keys, k): _at(k, self.of, v)
-                for k, v in value.items()}
+        return {
+            _at(f"the key {short(k)}", self.keys, k): _at(k, self.of, v) for k, v in value.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -217,8 +223,11 @@ class Fields:
         missing = [name for name in self.needed if value.get(name) is None]
         if missing:
             raise Misfit(value, f"an object with a field {missing[0]!r}")
-        known = {name: _at(name, self.of[name], value[name]) for name in self.of.keys() & value
-                 if value[name] is not None}
+        known = {
+            name: _at(name, self.of[name], value[name])
+            for name in self.of.keys() & value
+            if value[name] is not None
+        }
         if self.rest is None:
             return {**value, **known}
         others = {k: v for k, v in value.items() if k not in self.of}
@@ -241,8 +250,10 @@ class Nested:
                 raise Misfit("...", f"at most {limits.DEPTH} deep (tpviz.limits.DEPTH)")
             inner = Nested(depth - 1)
             if isinstance(value, dict):
-                return {SURROGATES.sub("\ufffd", k) if isinstance(k, str) else k:
-                        _at(k, inner, v) for k, v in value.items()}
+                return {
+                    SURROGATES.sub("\ufffd", k) if isinstance(k, str) else k: _at(k, inner, v)
+                    for k, v in value.items()
+                }
             return [_at(i, inner, item) for i, item in enumerate(value)]
         return value
 

@@ -162,8 +162,9 @@ class Trace:
         """Where the numbers come from, and what is wrong with them, as every picture says it."""
         text = self.fact("badge") or "origin unknown"
         text += badge_words(self.fact("late"))
-        groups = [f"{backend} group of ranks {members}"
-                  for backend, members in self.fact("unrecorded")]
+        groups = [
+            f"{backend} group of ranks {members}" for backend, members in self.fact("unrecorded")
+        ]
         more = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
         return f"{text}; not recorded: {groups[0]}{more}" if groups else text
 

@@ -15,8 +15,7 @@ def agreement(rows, pairs):
         if len(times) > 1:
             a, b = ([rounded(t) for t in column] for column in zip(*times))
             top = any(x == min(a) and y == min(b) for x, y in zip(a, b))
-            found[f"{first}, {second}"] = {
-                "tau": kendall_tau(a, b), "top": top, "rows": len(times)}
+            found[f"{first}, {second}"] = {"tau": kendall_tau(a, b), "top": top, "rows": len(times)}
     return found
 
 

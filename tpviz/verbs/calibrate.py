@@ -1,7 +1,7 @@
 """``calibrate``: measure this machine's links and devices on real ranks, and get a `Cluster`.
 
-    found = tv.calibrate(4)
-    found.cluster, found.residual, found.to_svg()
+found = tv.calibrate(4)
+found.cluster, found.residual, found.to_svg()
 """
 
 from collections.abc import Iterable
@@ -21,8 +21,19 @@ SIZES = (2**16, 2**20, 2**22, 2**24)
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
-def calibrate(world_size=4, axes=None, sizes=SIZES, *, repeats=11, dtypes=DTYPES[:3], gemm=None,
-              cluster=None, device=None, timeout=300, progress=None):
+def calibrate(
+    world_size=4,
+    axes=None,
+    sizes=SIZES,
+    *,
+    repeats=11,
+    dtypes=DTYPES[:3],
+    gemm=None,
+    cluster=None,
+    device=None,
+    timeout=300,
+    progress=None,
+):
     """Measure what groups, devices and memory of this machine do; a `Calibration`.
 
     For every mesh axis, all its groups run all-reduces (and, as a check, all-gathers and
@@ -54,12 +65,31 @@ def calibrate(world_size=4, axes=None, sizes=SIZES, *, repeats=11, dtypes=DTYPES
     if cluster is not None:
         check_cluster(cluster, "as cluster=")
         cluster.check_world(world_size)
-        ranks = launch(time_paced_rank, keys, sizes, repeats, cluster, world_size=world_size,
-                       device=device, timeout=timeout, progress=progress)
+        ranks = launch(
+            time_paced_rank,
+            keys,
+            sizes,
+            repeats,
+            cluster,
+            world_size=world_size,
+            device=device,
+            timeout=timeout,
+            progress=progress,
+        )
         warn_if_late(max((rank["late"] for rank in ranks), key=lambda late: late["share"]))
         return calibration_of(ranks, cluster)
-    ranks = launch(time_rank, keys, sizes, repeats, dtypes, gemm, world_size=world_size,
-                   device=device, timeout=timeout, progress=progress)
+    ranks = launch(
+        time_rank,
+        keys,
+        sizes,
+        repeats,
+        dtypes,
+        gemm,
+        world_size=world_size,
+        device=device,
+        timeout=timeout,
+        progress=progress,
+    )
     return calibration_of(ranks)
 
 
@@ -67,8 +97,10 @@ def _checked_sizes(sizes):
     sizes = _listed("sizes", sizes, SIZES[:3])
     sizes = sorted({whole_number("size of a message", size, 4) for size in sizes})
     if len(sizes) < 3:
-        raise ValueError(f"{len(sizes)} different sizes are too few for a fit with a residual: "
-                         f"use 3 or more, as in {SIZES[:3]}")
+        raise ValueError(
+            f"{len(sizes)} different sizes are too few for a fit with a residual: "
+            f"use 3 or more, as in {SIZES[:3]}"
+        )
     return sizes
 
 
@@ -93,8 +125,10 @@ def _keys(world_size, axes):
         mesh = mesh if isinstance(mesh, Mesh) else Mesh(mesh)
         if mesh.size != world_size:
             words = " x ".join(f"{name} {size}" for name, size in mesh.axes.items())
-            raise ValueError(f"mesh {words} has {mesh.size} ranks, but world_size={world_size}: "
-                             f"use world_size={mesh.size}, or axes whose product is {world_size}")
+            raise ValueError(
+                f"mesh {words} has {mesh.size} ranks, but world_size={world_size}: "
+                f"use world_size={mesh.size}, or axes whose product is {world_size}"
+            )
         stride = 1
         for size in reversed(mesh.shape):
             found |= {(stride, size)} if size > 1 else set()

@@ -70,8 +70,10 @@ class Calibration:
 
     def __repr__(self):
         kinds, sizes = len(self.fits) - 1, len(self.residual["message"])
-        return (f"<Calibration of {self.cluster.size} ranks, {kinds} kinds of groups, "
-                f"{sizes} sizes: {self.badge}>")
+        return (
+            f"<Calibration of {self.cluster.size} ranks, {kinds} kinds of groups, "
+            f"{sizes} sizes: {self.badge}>"
+        )
 
 
 def calibration_of(ranks, emulated=None):
@@ -98,10 +100,20 @@ def _point(kind, collective, size, ranks, typical):
     hops, volume = cost("ring", collective, size, len(groups[0]))
     stamps = [rank["points"][kind, collective, size] for rank in ranks]
     one_clock = len({rank["host"] for rank in ranks}) == 1
-    took = [max(_took([stamps[rank][i] for rank in group], one_clock) for group in groups)
-            for i in range(len(stamps[0]))]
-    return {"kind": kind, "collective": collective, "bytes": size, "hops": hops, "volume": volume,
-            "seconds": typical(took), "shortest": min(took), "longest": max(took)}
+    took = [
+        max(_took([stamps[rank][i] for rank in group], one_clock) for group in groups)
+        for i in range(len(stamps[0]))
+    ]
+    return {
+        "kind": kind,
+        "collective": collective,
+        "bytes": size,
+        "hops": hops,
+        "volume": volume,
+        "seconds": typical(took),
+        "shortest": min(took),
+        "longest": max(took),
+    }
 
 
 def _groups(kind, world_size):
@@ -123,7 +135,9 @@ def _emulated(cluster, fits):
     """The cluster that was emulated, with measured rows in place of its rule and its own table."""
     rows = {kind: fit for kind, fit in fits.items() if kind != "message"}
     return replace(
-        cluster, name=f"{cluster.name}, emulated and measured", algorithm="ring",
+        cluster,
+        name=f"{cluster.name}, emulated and measured",
+        algorithm="ring",
         table={kind: bandwidth for kind, (_, bandwidth) in rows.items()},
         latencies={kind: alpha for kind, (alpha, _) in rows.items()},
         source="tv.calibrate of the emulated cluster: all groups of an axis at once",
@@ -139,7 +153,8 @@ def _cluster(ranks, fits):
     copy = median(rank["copy"] for rank in ranks)
     device = Device(flops, ranks[0]["memory"], copy, ranks[0]["device"])
     return Cluster(
-        f"this machine ({words})", device,
+        f"this machine ({words})",
+        device,
         (Level(words.split(", ")[-1], len(ranks), bandwidth, None, alpha),),
         table={kind: bandwidth for kind, (_, bandwidth) in rows.items()},
         latencies={kind: alpha for kind, (alpha, _) in rows.items()},

@@ -1,7 +1,7 @@
 """``capture``: each rank's program, from running the strategy on a world that is not there.
 
-    program = tv.capture(tv.Megatron(tp=4), tv.GPT())
-    program.ledger(), program.trace(0)
+program = tv.capture(tv.Megatron(tp=4), tv.GPT())
+program.ledger(), program.trace(0)
 """
 
 import threading
@@ -60,9 +60,18 @@ def capture(strategy, workload, *, detail="kernels"):
     for rank in range(mesh.size):
         coords = mesh.coords(rank)
         model[rank] = mesh.rank(**{a: i if a in distinct else 0 for a, i in coords.items()})
-    return Capture(strategy.axes, recorded, model, {
-        "strategy": repr(strategy), "workload": repr(workload), "mesh": {"axes": strategy.axes},
-        "ownership": ownership(strategy, workload), "detail": detail})
+    return Capture(
+        strategy.axes,
+        recorded,
+        model,
+        {
+            "strategy": repr(strategy),
+            "workload": repr(workload),
+            "mesh": {"axes": strategy.axes},
+            "ownership": ownership(strategy, workload),
+            "detail": detail,
+        },
+    )
 
 
 def _distinct_axes(mesh, record):
@@ -74,8 +83,11 @@ def _distinct_axes(mesh, record):
         for rank in _ranks(mesh, found):  # each index where ranks differ, against its own ends
             here, trace = mesh.coords(rank), record(rank)
             rest = [a for a in mesh.names if a not in found]
-            more |= {a for a in rest
-                     if not _same(mesh, trace, rank, record, mesh.rank(**here | {a: last[a]}))}
+            more |= {
+                a
+                for a in rest
+                if not _same(mesh, trace, rank, record, mesh.rank(**here | {a: last[a]}))
+            }
             corner = mesh.rank(**here | {a: last[a] for a in rest})
             if not more and not _same(mesh, trace, rank, record, corner):
                 more |= {a for a in rest if last[a] != zero[a]}
@@ -95,8 +107,11 @@ def _same(mesh, trace, rank, record, other):
     if any((trace[n] != theirs[n]).any() for n in plain):
         return False
     pairs = dict.fromkeys(zip(trace["members"].tolist(), theirs["members"].tolist()))
-    return all(place(mesh, rank, other, members_list(a)) == tuple(members_list(b))
-               for a, b in pairs if a or b)
+    return all(
+        place(mesh, rank, other, members_list(a)) == tuple(members_list(b))
+        for a, b in pairs
+        if a or b
+    )
 
 
 def _ranks(mesh, distinct):
@@ -131,7 +146,8 @@ def _refusing_data(strategy):
         raise ValueError(
             f"{strategy!r} cannot be captured: it {what}{raised_at(error)}, and captured tensors "
             "have none (DDP's reducer and torch's pipeline schedules read them too); run it with "
-            "tv.run, or record it inside tv.launch") from None
+            "tv.run, or record it inside tv.launch"
+        ) from None
 
 
 def _train(program, batch):

@@ -23,8 +23,9 @@ def check_workload(workload, place="first"):
 def check_cluster(cluster, place="third"):
     """Raise ``ValueError`` unless this is a cluster; ``place`` says where the verb takes it."""
     if not isinstance(cluster, Cluster):
-        raise ValueError(f"{place} comes a cluster such as tv.clusters.nvlink_pairs(), "
-                         f"not {cluster!r}")
+        raise ValueError(
+            f"{place} comes a cluster such as tv.clusters.nvlink_pairs(), not {cluster!r}"
+        )
 
 
 def check_faults(faults):

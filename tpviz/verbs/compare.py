@@ -1,7 +1,7 @@
 """``compare``: predict, simulate and run one strategy, and lay the three over each other.
 
-    c = tv.compare(tv.Megatron(tp=2) * tv.DataParallel(dp=2), tv.GPT(), cluster)
-    c.ratio, c.residual.parts, c.residual.verdict
+c = tv.compare(tv.Megatron(tp=2) * tv.DataParallel(dp=2), tv.GPT(), cluster)
+c.ratio, c.residual.parts, c.residual.verdict
 """
 
 from functools import cached_property, partial
@@ -20,8 +20,18 @@ STEPS = 3
 """Steps replayed beside a run, so that jitter is drawn more than once."""
 
 
-def compare(strategy, workload, cluster, *, steps=5, warmup=1, run=True, faults=None, timeout=120,
-            progress=None):
+def compare(
+    strategy,
+    workload,
+    cluster,
+    *,
+    steps=5,
+    warmup=1,
+    run=True,
+    faults=None,
+    timeout=120,
+    progress=None,
+):
     """The `Comparison` of what formula, replay and real ranks say of ``strategy`` on ``cluster``.
 
     Parameters
@@ -39,12 +49,21 @@ def compare(strategy, workload, cluster, *, steps=5, warmup=1, run=True, faults=
     if faults is not None and not run:
         raise ValueError("faults happen only in the run: leave them out, or use run=True")
     capture = capture_program(strategy, workload)
-    made = Comparison(strategy, workload, cluster, _foreseen(strategy, workload, cluster),
-                      capture=capture)
+    made = Comparison(
+        strategy, workload, cluster, _foreseen(strategy, workload, cluster), capture=capture
+    )
     made.simulated = made.replay(steps=min(steps, STEPS) if run else 1)
     if run:
-        made.measured = measure(strategy, workload, cluster, steps=steps, warmup=warmup,
-                                faults=faults, timeout=timeout, progress=progress)
+        made.measured = measure(
+            strategy,
+            workload,
+            cluster,
+            steps=steps,
+            warmup=warmup,
+            faults=faults,
+            timeout=timeout,
+            progress=progress,
+        )
     return made
 
 
@@ -64,8 +83,16 @@ class Comparison:
     what is compared. Made by `compare` and `of`.
     """
 
-    def __init__(self, strategy, workload, cluster, prediction=None, simulated=None, measured=None,
-                 capture=None):
+    def __init__(
+        self,
+        strategy,
+        workload,
+        cluster,
+        prediction=None,
+        simulated=None,
+        measured=None,
+        capture=None,
+    ):
         self.strategy, self.workload, self.cluster = strategy, workload, cluster
         self.prediction, self.simulated, self.measured = prediction, simulated, measured
         self._capture = capture
@@ -77,8 +104,15 @@ class Comparison:
         simulated None: simulated here. Raises ``ValueError`` where they are of different
         strategies, workloads or clusters.
         """
-        made = cls(prediction.strategy, prediction.workload, prediction.cluster, prediction,
-                   simulated, measured, capture)
+        made = cls(
+            prediction.strategy,
+            prediction.workload,
+            prediction.cluster,
+            prediction,
+            simulated,
+            measured,
+            capture,
+        )
         if simulated is None:
             made.simulated = made.replay(steps=made._steps())
         for trace in filter(None, (made.simulated, measured)):
@@ -124,19 +158,31 @@ class Comparison:
         """The program simulated again: on another cluster, with faults (see `tpviz.simulate`)."""
         if self._capture is None:
             self._capture = capture_program(self.strategy, self.workload)
-        return simulate(self.strategy, self.workload, cluster or self.cluster, steps=steps,
-                        contention=contention, faults=faults, capture=self._capture)
+        return simulate(
+            self.strategy,
+            self.workload,
+            cluster or self.cluster,
+            steps=steps,
+            contention=contention,
+            faults=faults,
+            capture=self._capture,
+        )
 
     def _check_same(self, trace):
         """Raise ``ValueError`` unless the trace says it is of what was predicted."""
-        expected = {"strategy": repr(self.strategy), "workload": repr(self.workload),
-                    "cluster": self.cluster.caption}
+        expected = {
+            "strategy": repr(self.strategy),
+            "workload": repr(self.workload),
+            "cluster": self.cluster.caption,
+        }
         for what, value in expected.items():
             found = trace.meta.get(what, value)
             if found != value:
-                raise ValueError(f"the prediction is of {what} {value}, the "
-                                 f"{trace.badge} trace of {found}: compare results of "
-                                 f"the same {what}")
+                raise ValueError(
+                    f"the prediction is of {what} {value}, the "
+                    f"{trace.badge} trace of {found}: compare results of "
+                    f"the same {what}"
+                )
 
     # -- shown -------------------------------------------------------------------------------------
     @cached_property
@@ -144,8 +190,13 @@ class Comparison:
         """The picture as data: `tpviz.figures.comparison.comparison_scene`."""
         figure = import_module("tpviz.figures.comparison")  # above the verbs: only when asked for
         return figure.comparison_scene(
-            self.prediction, self.simulated, self.measured, self.residual,
-            title=f"{self.strategy!r} on {self.workload!r}", caption=self.cluster.caption)
+            self.prediction,
+            self.simulated,
+            self.measured,
+            self.residual,
+            title=f"{self.strategy!r} on {self.workload!r}",
+            caption=self.cluster.caption,
+        )
 
     def to_svg(self, **options):
         """One static SVG; options as `tpviz.figures.comparison_svg.comparison_svg` takes them."""
@@ -163,6 +214,6 @@ class Comparison:
         return import_module("tpviz.figures.comparison").to_html(self.scene, self.to_svg)
 
     def __repr__(self):
-        return (f"<Comparison of {self.strategy!r} on {self.cluster.caption}: "
-                f"{', '.join(self.badges)}>")
-
+        return (
+            f"<Comparison of {self.strategy!r} on {self.cluster.caption}: {', '.join(self.badges)}>"
+        )

@@ -38,8 +38,9 @@ def error(found, expected, nudged):
     the reference with `nudge`d parameters has. Infinite for another shape or where a value is not a
     number.
     """
-    found, expected, nudged = (torch.as_tensor(t, dtype=torch.float64).detach()
-                               for t in (found, expected, nudged))
+    found, expected, nudged = (
+        torch.as_tensor(t, dtype=torch.float64).detach() for t in (found, expected, nudged)
+    )
     if found.shape != expected.shape:
         return float("inf")
     if not found.numel() or torch.equal(found, expected):
@@ -52,8 +53,10 @@ def error(found, expected, nudged):
 
 def errors(kind, found, expected, nudged):
     """{"<kind> <name>": `error`} of {name: tensor}; infinite where one is missing."""
-    return {f"{kind} {name}": error(found[name], value, nudged[name]) if name in found
-            else float("inf") for name, value in expected.items()}
+    return {
+        f"{kind} {name}": error(found[name], value, nudged[name]) if name in found else float("inf")
+        for name, value in expected.items()
+    }
 
 
 def largest(errors_by_rank):
@@ -64,8 +67,9 @@ def largest(errors_by_rank):
 def unwaited(trace, most=3):
     """The collectives that no wait belongs to, in words; "" if there is none."""
     waited = set(trace["waits_for"].tolist())
-    found = [event for number, event in enumerate(trace)
-             if event.kind == "comm" and number not in waited]
+    found = [
+        event for number, event in enumerate(trace) if event.kind == "comm" and number not in waited
+    ]
     words = [f"{e.name} over {e.axis} in {e.layer or e.phase or 'the step'}" for e in found]
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more
@@ -73,21 +77,27 @@ def unwaited(trace, most=3):
 
 def unwaited_lines(found_by_rank, first=0):
     """One line for each rank, numbered from ``first``, of which `unwaited` found something."""
-    return tuple(f"rank {rank}: never waited for {found}"
-                 for rank, found in enumerate(found_by_rank, first) if found)
+    return tuple(
+        f"rank {rank}: never waited for {found}"
+        for rank, found in enumerate(found_by_rank, first)
+        if found
+    )
 
 
 def ledger_lines(ledgers, formulas):
     """Differences of a rank's ledger of each step from its formula, in words."""
-    return [f"step {step}: {line}"
-            for step, (measured, formula) in enumerate(zip(ledgers, formulas))
-            for line in measured.diff(formula, ("run", "formula"))]
+    return [
+        f"step {step}: {line}"
+        for step, (measured, formula) in enumerate(zip(ledgers, formulas))
+        for line in measured.diff(formula, ("run", "formula"))
+    ]
 
 
 def ledger_diff(lines_by_rank, first=0, most=12):
     """The `ledger_lines` of all ranks, numbered from ``first``; of many the first ones."""
-    lines = [f"rank {rank}, {line}" for rank, found in enumerate(lines_by_rank, first)
-             for line in found]
+    lines = [
+        f"rank {rank}, {line}" for rank, found in enumerate(lines_by_rank, first) for line in found
+    ]
     return (*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else []))
 
 
@@ -121,13 +131,17 @@ class Verdict:
     def to_table(self):
         """Rows of strings (what, largest error, where), header first."""
         rows = [["compared", "largest error", "where"]]
-        rows += [[name, f"{self.errors[name]:.1e}", ""]
-                 for name in ("outputs", "input gradient", "losses") if name in self.errors]
+        rows += [
+            [name, f"{self.errors[name]:.1e}", ""]
+            for name in ("outputs", "input gradient", "losses")
+            if name in self.errors
+        ]
         for kind in ("gradient", "parameter"):
             of_kind = {k: e for k, e in self.errors.items() if k.startswith(kind + " ")}
             name = max(of_kind, key=of_kind.get)
-            rows.append([f"{len(of_kind)} {kind}s", f"{of_kind[name]:.1e}",
-                         name.removeprefix(kind + " ")])
+            rows.append(
+                [f"{len(of_kind)} {kind}s", f"{of_kind[name]:.1e}", name.removeprefix(kind + " ")]
+            )
         return rows
 
     def _said(self, what, notes=()):
@@ -136,6 +150,10 @@ class Verdict:
         widths = [max(len(row[k]) for row in table) for k in range(3)]
         lines = [f"{'equal' if self.ok else 'NOT EQUAL'} (tolerance {TOLERANCE}): {what}, float64"]
         lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
-        lines += [*notes, "ledger: equal to the formula on every rank" if self.ledger_ok else
-                  "ledger: differs from the formula"]
+        lines += [
+            *notes,
+            "ledger: equal to the formula on every rank"
+            if self.ledger_ok
+            else "ledger: differs from the formula",
+        ]
         return "\n".join(lines + [f"  {line}" for line in (*self.ledger_diff, *self.unwaited)])

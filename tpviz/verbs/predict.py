@@ -86,27 +86,34 @@ class Prediction:
         rows += [[name, show_seconds(s), _share(s, step)] for name, s in self.parts.items()]
         rows.append(["step", show_seconds(step), "100 %"])
         for kind in ("exposed", "hidden"):
-            rows += [[f"{kind} on {axis}", show_seconds(s), _share(s, step)]
-                     for axis, s in getattr(self, kind).items()]
+            rows += [
+                [f"{kind} on {axis}", show_seconds(s), _share(s, step)]
+                for axis, s in getattr(self, kind).items()
+            ]
         total = memory.total
         rows += [[f"{kind} memory", show_bytes(n), _share(n, total)] for kind, n in memory.items()]
         return rows
 
     def describe(self):
         """One paragraph for people who cannot see the picture."""
-        shares = ", ".join(f"{_share(s, self.step_time)} {name}"
-                           for name, s in self.parts.items() if s)
+        shares = ", ".join(
+            f"{_share(s, self.step_time)} {name}" for name, s in self.parts.items() if s
+        )
         axes = " and ".join(f"{show_seconds(s)} for {axis}" for axis, s in self.exposed.items())
         memory, size = self.memory().total, self.cluster.device.memory
-        return (f"Predicted: one step of {self.strategy.short} on {self.cluster.caption} takes "
-                f"{show_seconds(self.step_time)}: {shares}. "
-                + (f"Kernels wait {axes}. " if axes else "Nothing is communicated. ")
-                + f"A rank needs {show_bytes(memory)} of {show_bytes(size)}"
-                + (": it fits." if self.fits else ": it does not fit."))
+        return (
+            f"Predicted: one step of {self.strategy.short} on {self.cluster.caption} takes "
+            f"{show_seconds(self.step_time)}: {shares}. "
+            + (f"Kernels wait {axes}. " if axes else "Nothing is communicated. ")
+            + f"A rank needs {show_bytes(memory)} of {show_bytes(size)}"
+            + (": it fits." if self.fits else ": it does not fit.")
+        )
 
     def __repr__(self):
-        return (f"<Prediction {self.strategy.short} on {self.cluster.caption}: "
-                f"{show_seconds(self.step_time)} a step, predicted>")
+        return (
+            f"<Prediction {self.strategy.short} on {self.cluster.caption}: "
+            f"{show_seconds(self.step_time)} a step, predicted>"
+        )
 
 
 def predict(strategy, workload, cluster):
@@ -137,7 +144,8 @@ def check_memory(strategy, workload, cluster):
             f"{strategy.short} needs {show_bytes(memory.total)} on every rank and the device "
             f"{cluster.device.name!r} has {show_bytes(size)}: most of it is {largest}, "
             f"{show_bytes(memory[largest])}; use more ranks, a smaller batch, or a device of "
-            f"{show_bytes(memory.total)}")
+            f"{show_bytes(memory.total)}"
+        )
 
 
 def _share(part, whole):

@@ -81,15 +81,20 @@ class Search:
 
         With the objective "step" that is the simulated time where there is one.
         """
-        columns = COLUMNS[self.objective == "step":]
+        columns = COLUMNS[self.objective == "step" :]
         ranked = [f"{name} (ranked)" if name == columns[0] else name for name in columns]
         table = [["strategy", *ranked, "compute", "exposed", "memory"]]
         for row in self.rows[:most]:
             p, times = row.prediction, [getattr(row, name) for name in columns]
-            table.append([
-                row.strategy.short, *("" if t is None else show_seconds(t) for t in times),
-                show_seconds(p.parts["compute"]), show_seconds(sum(p.exposed.values())),
-                show_bytes(p.memory().total)])
+            table.append(
+                [
+                    row.strategy.short,
+                    *("" if t is None else show_seconds(t) for t in times),
+                    show_seconds(p.parts["compute"]),
+                    show_seconds(sum(p.exposed.values())),
+                    show_bytes(p.memory().total),
+                ]
+            )
         return table
 
     def describe(self):
@@ -100,11 +105,15 @@ class Search:
             lines.append(
                 f"{first.capitalize()} and {second} times of {found['rows']} strategies have "
                 f"Kendall's tau {found['tau']:.2f} and {'the same' if found['top'] else 'another'} "
-                "first.")
+                "first."
+            )
         lines += self._time()
         causes = Counter(r.cause for r in self.rejected)
-        words = {"sizes": "because sizes do not divide", "memory": "for want of memory",
-                 "no formula": "because they have no formula"}
+        words = {
+            "sizes": "because sizes do not divide",
+            "memory": "for want of memory",
+            "no formula": "because they have no formula",
+        }
         lines += [f"{n} more were rejected {words[cause]}." for cause, n in sorted(causes.items())]
         return " ".join(lines)
 
@@ -112,21 +121,27 @@ class Search:
         """What the time did not allow."""
         if self.untried:
             most = len(self.rows) + len(self.rejected) + len(self.untried)
-            return [f"{len(self.untried)} of {most} strategies were not looked at in the "
-                    f"{self.seconds:g} s allowed, and none was simulated: a larger seconds=, or "
-                    "None, looks at all."]
+            return [
+                f"{len(self.untried)} of {most} strategies were not looked at in the "
+                f"{self.seconds:g} s allowed, and none was simulated: a larger seconds=, or "
+                "None, looks at all."
+            ]
         if not self.late:
             return []
         done, missed = sum(row.simulated is not None for row in self.rows), len(self.late)
         names = ", ".join(strategy.short for strategy in self.late)
-        return [f"{done} of {done + missed} simulations were done in the {self.seconds:g} s "
-                f"allowed; {names} {'is' if missed == 1 else 'are'} ranked by formula alone: a "
-                "larger seconds=, or None, simulates more."]
+        return [
+            f"{done} of {done + missed} simulations were done in the {self.seconds:g} s "
+            f"allowed; {names} {'is' if missed == 1 else 'are'} ranked by formula alone: a "
+            "larger seconds=, or None, simulates more."
+        ]
 
     def __repr__(self):
         by = "" if self.objective == "step" else f" by {self.objective}"
-        return (f"<Search on {self.cluster.caption}: {self.best.short} is first of "
-                f"{len(self.rows)}{by}, {len(self.rejected)} rejected>")
+        return (
+            f"<Search on {self.cluster.caption}: {self.best.short} is first of "
+            f"{len(self.rows)}{by}, {len(self.rejected)} rejected>"
+        )
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-search'")

@@ -13,29 +13,44 @@ def why(rows):
     best, others = rows[0], rivals(rows)
     p = best.prediction
     how = "predicted" if best.simulated is None else "simulated"
-    lines = [f"{best.strategy.short} is the fastest of {len(rows)} strategies: "
-             f"{show_seconds(best.step_time)} a step, {how}."]
+    lines = [
+        f"{best.strategy.short} is the fastest of {len(rows)} strategies: "
+        f"{show_seconds(best.step_time)} a step, {how}."
+    ]
     if not others:
         shares = ", ".join(f"{show_seconds(s)} {name}" for name, s in p.parts.items() if s)
         return lines + [f"It spends {shares}; nothing of another kind fits."]
-    return lines + [f"Against {row.strategy.short} ({show_seconds(row.step_time)}) "
-                    f"{because(p, row.prediction)}." for row in others]
+    return lines + [
+        f"Against {row.strategy.short} ({show_seconds(row.step_time)}) "
+        f"{because(p, row.prediction)}."
+        for row in others
+    ]
 
 
 def least(rows):
     """The same where communication alone is the objective: the first, the next, the best step."""
     best = rows[0]
-    lines = ["Ranked by communication alone, the schemes' own formulas: "
-             f"{best.strategy.short} is the first of {len(rows)} strategies, "
-             f"{show_seconds(best.communication)} a step."]
+    lines = [
+        "Ranked by communication alone, the schemes' own formulas: "
+        f"{best.strategy.short} is the first of {len(rows)} strategies, "
+        f"{show_seconds(best.communication)} a step."
+    ]
     more = (row for row in rows if row.communication > best.communication * (1 + 1e-9))
-    lines += [f"The next that sends longer is {row.strategy.short}, "
-              f"{show_seconds(row.communication)}." for row in islice(more, 1)]
+    lines += [
+        f"The next that sends longer is {row.strategy.short}, {show_seconds(row.communication)}."
+        for row in islice(more, 1)
+    ]
     fastest = min(rows, key=lambda row: row.predicted)
     same = fastest.predicted >= best.predicted * (1 - 1e-9)
-    lines.append("Its whole step is predicted to take "
-                 f"{show_seconds(best.predicted)}, " + ("the least of all." if same else
-                 f"that of {fastest.strategy.short} {show_seconds(fastest.predicted)}."))
+    lines.append(
+        "Its whole step is predicted to take "
+        f"{show_seconds(best.predicted)}, "
+        + (
+            "the least of all."
+            if same
+            else f"that of {fastest.strategy.short} {show_seconds(fastest.predicted)}."
+        )
+    )
     return lines
 
 
@@ -45,7 +60,7 @@ def kind(strategy):
 
 
 def because(mine, other):
-    """"it spends 3.1 ms less in exposed communication on dp, but 1 ms more in compute".
+    """ "it spends 3.1 ms less in exposed communication on dp, but 1 ms more in compute".
 
     Parts are compute, each axis's exposed communication (latency included) and bubble, so the
     differences sum to that of the predicted steps. Those below a tenth of the largest go unsaid.
@@ -66,8 +81,9 @@ def _differences(mine, other):
     """{part: seconds that ``mine`` spends less}."""
     found = {"compute": other.parts["compute"] - mine.parts["compute"]}
     for axis in dict.fromkeys((*other.exposed, *mine.exposed)):
-        found[f"exposed communication on {axis}"] = (
-            other.exposed.get(axis, 0.0) - mine.exposed.get(axis, 0.0))
+        found[f"exposed communication on {axis}"] = other.exposed.get(axis, 0.0) - mine.exposed.get(
+            axis, 0.0
+        )
     return found | {"bubble": other.parts["bubble"] - mine.parts["bubble"]}
 
 

@@ -25,8 +25,16 @@ from tpviz.trace.steps import median_step
 
 from .suspects import find_slow_link, find_stragglers, refined
 
-PARTS = ("compute", "exposed communication", "latency", "bubble", "contention", "straggler",
-         "slow link", "unexplained")
+PARTS = (
+    "compute",
+    "exposed communication",
+    "latency",
+    "bubble",
+    "contention",
+    "straggler",
+    "slow link",
+    "unexplained",
+)
 ROUNDS = 4
 """Slow links are looked for one after another, at most so many: each is replayed before the next,
 since what it delays can look slow too."""
@@ -64,13 +72,18 @@ class Residual:
     def _caveat(self):
         if not self.late > LATE * self.measured:
             return ""
-        return (f" The emulation overran its own clock by {self._of(self.late)} of the step: in "
-                "slower motion this would say more.")
+        return (
+            f" The emulation overran its own clock by {self._of(self.late)} of the step: in "
+            "slower motion this would say more."
+        )
 
     def _blame(self):
         found = [str(f) for f in (*self.stragglers, *self.slow_links)]
-        costs = [f"{show_seconds(self.parts[part])} of the step ({self.share(part)})"
-                 for part in ("straggler", "slow link") if self.parts[part] > 0]
+        costs = [
+            f"{show_seconds(self.parts[part])} of the step ({self.share(part)})"
+            for part in ("straggler", "slow link")
+            if self.parts[part] > 0
+        ]
         if found:
             words = "; ".join(found) + (f": {' and '.join(costs)}" if costs else "")
             return words[0].upper() + words[1:] + "."
@@ -94,16 +107,23 @@ class Residual:
         rows.append([f"step, {self.badge}", show_seconds(self.measured), "100.0 %"])
         rows.append(["step, simulated", show_seconds(self.simulated), self._of(self.simulated)])
         if self.late:
-            rows.append(["of unexplained, overrun of the emulation", show_seconds(self.late),
-                         self._of(self.late)])
+            rows.append(
+                [
+                    "of unexplained, overrun of the emulation",
+                    show_seconds(self.late),
+                    self._of(self.late),
+                ]
+            )
         return rows
 
     def describe(self):
         """The residual in words, for people who cannot see the picture."""
         parts = ", ".join(f"{part} {show_seconds(s)}" for part, s in self.parts.items() if s)
         where = f" on {self.cluster}" if self.cluster else ""
-        return (f"One step ({self.badge}{where}) takes {show_seconds(self.measured)}, simulated "
-                f"{show_seconds(self.simulated)}: {parts}. {self.verdict}")
+        return (
+            f"One step ({self.badge}{where}) takes {show_seconds(self.measured)}, simulated "
+            f"{show_seconds(self.simulated)}: {parts}. {self.verdict}"
+        )
 
     def _of(self, seconds):
         return f"{100 * seconds / self.measured if self.measured else 0.0:.1f} %"
@@ -141,8 +161,17 @@ def residual(measured, cluster, replay, simulated=None):
     parts |= {name: above - below for name, below, above in zip(names, steps, steps[1:])}
     parts["unexplained"] = total - steps[-1]
     parts = {name: s if abs(s) > ROUNDING * total else 0.0 for name, s in parts.items()}
-    return Residual(parts, rungs, total, rungs["S3"], tuple(blame.stragglers), tuple(blame.links),
-                    late, measured.badge, cluster.caption)
+    return Residual(
+        parts,
+        rungs,
+        total,
+        rungs["S3"],
+        tuple(blame.stragglers),
+        tuple(blame.links),
+        late,
+        measured.badge,
+        cluster.caption,
+    )
 
 
 class _Blame:
@@ -179,15 +208,23 @@ class _Blame:
 
 def without_latency(cluster):
     """The cluster with links of no latency."""
-    return replace(cluster, latencies={}, levels=_each(cluster.levels, latency=0.0),
-                   torus=_each(cluster.torus, latency=0.0))
+    return replace(
+        cluster,
+        latencies={},
+        levels=_each(cluster.levels, latency=0.0),
+        torus=_each(cluster.torus, latency=0.0),
+    )
 
 
 def without_links(cluster):
     """The cluster with links of no latency and endless bandwidth: communication takes no time."""
     bare = without_latency(cluster)
-    return replace(bare, table={}, levels=_each(bare.levels, p2p=inf, group=inf),
-                   torus=_each(bare.torus, bandwidth=inf))
+    return replace(
+        bare,
+        table={},
+        levels=_each(bare.levels, p2p=inf, group=inf),
+        torus=_each(bare.torus, bandwidth=inf),
+    )
 
 
 def _each(parts, **changes):

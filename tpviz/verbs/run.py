@@ -1,7 +1,7 @@
 """``run``: train a workload on real ranks under a strategy, and see what happened as a `Trace`.
 
-    trace = tv.run(tv.Megatron(tp=2) * tv.DataParallel(dp=2), tv.GPT(), steps=3)
-    trace.meta["losses"], trace.ledger(), trace.step_time
+trace = tv.run(tv.Megatron(tp=2) * tv.DataParallel(dp=2), tv.GPT(), steps=3)
+trace.meta["losses"], trace.ledger(), trace.step_time
 """
 
 import torch.distributed as dist
@@ -20,8 +20,21 @@ from .ranks import mean_losses, number_of, program_here, train_step
 from .simulate import check_place
 
 
-def run(strategy, workload, cluster=None, *, steps=3, warmup=1, lr=LEARNING_RATE, device=None,
-        memory=True, detail="kernels", faults=None, timeout=120, progress=None):
+def run(
+    strategy,
+    workload,
+    cluster=None,
+    *,
+    steps=3,
+    warmup=1,
+    lr=LEARNING_RATE,
+    device=None,
+    memory=True,
+    detail="kernels",
+    faults=None,
+    timeout=120,
+    progress=None,
+):
     """Train on ``strategy.world_size`` real ranks; the recorded steps of all ranks as one `Trace`.
 
     Parameters
@@ -45,13 +58,31 @@ def run(strategy, workload, cluster=None, *, steps=3, warmup=1, lr=LEARNING_RATE
     detail = one_of("detail", detail, DETAILS)
     check_fit(strategy, workload)
     pace = _check_pace(strategy, workload, cluster, faults)
-    results = launch(_train, strategy, workload, steps, warmup, lr, memory, detail, pace,
-                     device=device, world_size=strategy.world_size, timeout=timeout,
-                     progress=progress)
+    results = launch(
+        _train,
+        strategy,
+        workload,
+        steps,
+        warmup,
+        lr,
+        memory,
+        detail,
+        pace,
+        device=device,
+        world_size=strategy.world_size,
+        timeout=timeout,
+        progress=progress,
+    )
     traces, losses = zip(*results)
-    return Trace.merge(traces, strategy=repr(strategy), workload=repr(workload),
-                       mesh={"axes": strategy.axes}, ownership=ownership(strategy, workload),
-                       losses=mean_losses(losses), warmup=warmup)
+    return Trace.merge(
+        traces,
+        strategy=repr(strategy),
+        workload=repr(workload),
+        mesh={"axes": strategy.axes},
+        ownership=ownership(strategy, workload),
+        losses=mean_losses(losses),
+        warmup=warmup,
+    )
 
 
 def _check_pace(strategy, workload, cluster, faults):
@@ -101,4 +132,4 @@ def _train(strategy, workload, steps, warmup, lr, memory, detail, pace):
             train()
         trace = Trace(trace.columns, {**trace.meta, "memory": allocations.trace.meta["memory"]})
         report(total, total, "memory seen")
-    return trace, [number_of(loss) for loss in losses[:warmup + steps]]
+    return trace, [number_of(loss) for loss in losses[: warmup + steps]]

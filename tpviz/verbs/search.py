@@ -1,7 +1,7 @@
 """``search``: every strategy that fits a workload and a cluster, ranked; why the first is first.
 
-    found = tv.search(tv.GPT(batch=64), tv.clusters.nvlink_pairs(), top=5)
-    found.best, found.rows, print(found.describe())
+found = tv.search(tv.GPT(batch=64), tv.clusters.nvlink_pairs(), top=5)
+found.best, found.rows, print(found.describe())
 """
 
 from collections.abc import Iterable
@@ -27,12 +27,25 @@ from .reasons import rivals
 __all__ = ["Rejected", "Row", "Search", "kendall_tau", "search", "space"]
 OBJECTIVES = ("step", "communication")
 TELL = 0.2  # s between two reports of progress
-GIVE = ("give classes such as tv.Megatron, their names, or strategies such as tv.Megatron(tp=2); "
-        "several in a list")
+GIVE = (
+    "give classes such as tv.Megatron, their names, or strategies such as tv.Megatron(tp=2); "
+    "several in a list"
+)
 
 
-def search(workload, cluster, strategies=None, top=5, *, objective="step", simulate=None, run=0,
-           world_size=None, seconds=9.0, progress=None):
+def search(
+    workload,
+    cluster,
+    strategies=None,
+    top=5,
+    *,
+    objective="step",
+    simulate=None,
+    run=0,
+    world_size=None,
+    seconds=9.0,
+    progress=None,
+):
     """Rank strategies for a workload on a cluster: by formula, then the first few by simulation.
 
     Every strategy of the space is ranked by formula. The simulations follow in that order, until
@@ -71,8 +84,9 @@ def search(workload, cluster, strategies=None, top=5, *, objective="step", simul
     run, by_step = whole_number("run", run, 0, top), objective == "step"
     order, show = _order if by_step else _paper_order, viewer(progress)
     try:
-        rows, rejected, untried = _by_formula(space(workload, world_size, strategies), workload,
-                                              cluster, objective, moment, show)
+        rows, rejected, untried = _by_formula(
+            space(workload, world_size, strategies), workload, cluster, objective, moment, show
+        )
         if not rows:
             raise ValueError(_nothing(workload, cluster, world_size, rejected))
         rows.sort(key=order)
@@ -85,8 +99,9 @@ def search(workload, cluster, strategies=None, top=5, *, objective="step", simul
         show.close()
     rows = [_measured(row) if i < run else row for i, row in enumerate(rows)]
     found = agreement(rows, pairwise(COLUMNS))
-    return Search(workload, cluster, tuple(rows), tuple(rejected), found, objective, late, seconds,
-                  untried)
+    return Search(
+        workload, cluster, tuple(rows), tuple(rejected), found, objective, late, seconds, untried
+    )
 
 
 def _by_formula(candidates, workload, cluster, objective, moment, show):
@@ -140,8 +155,10 @@ def _check_least(strategy, workload, cluster):
     least memory it needs, bytes."""
     least, size = strategy.least_memory(workload), cluster.device.memory
     if least > size:
-        raise ValueError(f"{strategy.short} needs {show_bytes(least)} or more on every rank and "
-                         f"the device {cluster.device.name!r} has {show_bytes(size)}")
+        raise ValueError(
+            f"{strategy.short} needs {show_bytes(least)} or more on every rank and "
+            f"the device {cluster.device.name!r} has {show_bytes(size)}"
+        )
     return least
 
 
@@ -159,7 +176,7 @@ def _by_simulation(rows, top, order, moment, show):
         except deadline.OutOfTime:
             break
     first = [found[row] for row in rows[:top] if row in found]
-    rest = [found.get(row, row) for row in rows[len(first):]]
+    rest = [found.get(row, row) for row in rows[len(first) :]]
     late = tuple(row.strategy for row in chosen if row not in found)
     if not late:
         rest.sort(key=order)
@@ -179,8 +196,11 @@ def space(workload, world_size, strategies=None):
     known = registered()
     given = _listed(known.values() if strategies is None else strategies)
     given = [known[one_of("strategy", s, tuple(known))] if isinstance(s, str) else s for s in given]
-    wrong = [s for s in given if not isinstance(s, Strategy)
-             and not (isinstance(s, type) and issubclass(s, Strategy))]
+    wrong = [
+        s
+        for s in given
+        if not isinstance(s, Strategy) and not (isinstance(s, type) and issubclass(s, Strategy))
+    ]
     if wrong:
         raise ValueError(f"strategies has {wrong[0]!r}: {GIVE}")
     found = [s for s in given if isinstance(s, Strategy)]
@@ -190,10 +210,13 @@ def space(workload, world_size, strategies=None):
     outer = [c for c in classes if "inner" in c.__dataclass_fields__]
     for ranks in divisors(world_size)[1:-1]:
         for around in (s for c in outer for s in c.space(workload, ranks)):
-            found += (replace(around, inner=inner) for c in classes
-                      if c not in outer and not c.shares_batch
-                      for inner in c.space(workload, world_size // ranks)
-                      if inner.axes.keys().isdisjoint(around.axes))
+            found += (
+                replace(around, inner=inner)
+                for c in classes
+                if c not in outer and not c.shares_batch
+                for inner in c.space(workload, world_size // ranks)
+                if inner.axes.keys().isdisjoint(around.axes)
+            )
     return list(dict.fromkeys(found))
 
 
@@ -249,9 +272,13 @@ def _nothing(workload, cluster, world_size, rejected):
     if not heavy and uneven:
         return start + f"sizes do not divide, as in {uneven.strategy.short}: {uneven.reason}"
     if not heavy:
-        return start + (f"they have no formula, as {rejected[0].strategy.short}; tv.run, "
-                        "tv.simulate and tv.capture take it")
+        return start + (
+            f"they have no formula, as {rejected[0].strategy.short}; tv.run, "
+            "tv.simulate and tv.capture take it"
+        )
     least = min(heavy, key=lambda s: s.memory(workload).total)
-    return start + (f"{len(heavy)} of them for want of memory, of which {least.short} needs least, "
-                    f"{show_bytes(least.memory(workload).total)}, and a device has "
-                    f"{show_bytes(cluster.device.memory)}")
+    return start + (
+        f"{len(heavy)} of them for want of memory, of which {least.short} needs least, "
+        f"{show_bytes(least.memory(workload).total)}, and a device has "
+        f"{show_bytes(cluster.device.memory)}"
+    )

@@ -1,6 +1,6 @@
 """``simulate``: replay a strategy's own program on a virtual clock; thousands of ranks, no process.
 
-    trace = tv.simulate(tv.Megatron(tp=8) * tv.DataParallel(dp=128), tv.GPT(...), cluster)
+trace = tv.simulate(tv.Megatron(tp=8) * tv.DataParallel(dp=128), tv.GPT(...), cluster)
 """
 
 from contextlib import suppress
@@ -16,8 +16,17 @@ from .predict import check, check_memory
 DETAILS = ("kernels", "all")
 
 
-def simulate(strategy, workload, cluster, *, steps=1, detail="kernels", faults=None,
-             contention=True, capture=None):
+def simulate(
+    strategy,
+    workload,
+    cluster,
+    *,
+    steps=1,
+    detail="kernels",
+    faults=None,
+    contention=True,
+    capture=None,
+):
     """A `Trace` of what each rank of ``strategy`` would do on ``cluster``, badge "simulated".
 
     Parameters
@@ -42,9 +51,16 @@ def simulate(strategy, workload, cluster, *, steps=1, detail="kernels", faults=N
         capture = capture_program(strategy, workload, detail=detail)
     _check_capture(capture, strategy, workload, detail)
     trace = replay(capture, cluster, steps, faults, contention)
-    return replace(trace, meta={
-        **trace.meta, **capture.meta, "device": "simulated", "cluster": cluster.caption,
-        "world_size": capture.world_size})
+    return replace(
+        trace,
+        meta={
+            **trace.meta,
+            **capture.meta,
+            "device": "simulated",
+            "cluster": cluster.caption,
+            "world_size": capture.world_size,
+        },
+    )
 
 
 def check_place(strategy, workload, cluster):

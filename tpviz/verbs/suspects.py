@@ -170,6 +170,8 @@ def _same(ours, theirs, what):
         counts = len(ours.get(key, ())), len(theirs.get(key, ()))
         if counts[0] != counts[1]:
             which = " ".join(key) if isinstance(key, tuple) else key
-            raise ValueError(f"the measured step has {counts[0]} {what} {which}, the simulated one "
-                             f"{counts[1]}: these are not steps of the same program")
+            raise ValueError(
+                f"the measured step has {counts[0]} {what} {which}, the simulated one "
+                f"{counts[1]}: these are not steps of the same program"
+            )
     return sorted(theirs, key=str)

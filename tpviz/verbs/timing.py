@@ -153,5 +153,10 @@ def _machine(device):
         memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         name += f", shared by {share} ranks" if share > 1 else ""
     moved = "NCCL" if device == "cuda" and inner_kind() == "nccl" else "gloo"
-    return {"host": os.uname().nodename, "device": name, "memory": memory / share,
-            "words": f"{where}, {moved}", "badge": badge(device)}
+    return {
+        "host": os.uname().nodename,
+        "device": name,
+        "memory": memory / share,
+        "words": f"{where}, {moved}",
+        "badge": badge(device),
+    }

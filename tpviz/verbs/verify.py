@@ -1,6 +1,6 @@
 """``verify``: is a split model the same model? Everything compared with one process, in float64.
 
-    tv.verify(tv.Megatron(tp=4), tv.GPT())        # a table; .ok, .max_error, .worst
+tv.verify(tv.Megatron(tp=4), tv.GPT())        # a table; .ok, .max_error, .worst
 """
 
 from dataclasses import dataclass, replace
@@ -48,8 +48,9 @@ class Verification(Verdict):
     unwaited: tuple = ()
 
     def __repr__(self):
-        return self._said(f"{self.strategy!r}, {self.strategy.world_size} ranks, {self.steps} "
-                          "steps")
+        return self._said(
+            f"{self.strategy!r}, {self.strategy.world_size} ranks, {self.steps} steps"
+        )
 
 
 def verify(strategy, workload, steps=3, *, device=None, timeout=120, progress=None):
@@ -64,23 +65,34 @@ def verify(strategy, workload, steps=3, *, device=None, timeout=120, progress=No
     steps = whole_number("steps", steps)
     check_fit(strategy, workload)
     workload = replace(workload, dtype="float64")
-    ranks = launch(_compare, strategy, workload, steps, world_size=strategy.world_size,
-                   timeout=timeout, device=device, progress=progress)
+    ranks = launch(
+        _compare,
+        strategy,
+        workload,
+        steps,
+        world_size=strategy.world_size,
+        timeout=timeout,
+        device=device,
+        progress=progress,
+    )
     compared, losses, ledgers, waits = zip(*ranks)
     found = largest(compared)
     expected, nudged = losses[0][1:]
     measured = mean_losses([of_rank for of_rank, *_ in losses])
     found["losses"] = max(map(error, measured, expected, nudged))
-    differences = ledger_diff(ledger_lines(of_rank, [strategy.ledger_of(workload, rank)] * steps)
-                              for rank, of_rank in enumerate(ledgers))
+    differences = ledger_diff(
+        ledger_lines(of_rank, [strategy.ledger_of(workload, rank)] * steps)
+        for rank, of_rank in enumerate(ledgers)
+    )
     return Verification(strategy, workload, steps, found, differences, unwaited_lines(waits))
 
 
 def _compare(strategy, workload, steps):
     """One rank: (errors, losses of all three programs, ledger of each step, `unwaited`)."""
     program, device = program_here(strategy, workload)
-    reference, nudged = (reference_program(workload, device=device, clip=strategy.clip)
-                         for _ in range(2))
+    reference, nudged = (
+        reference_program(workload, device=device, clip=strategy.clip) for _ in range(2)
+    )
     nudge(nudged.module.parameters())
     all_three = program, reference, nudged
     found, losses = {}, ([], [], [])
@@ -104,6 +116,8 @@ def _compare(strategy, workload, steps):
 
 
 def _first_step_errors(*programs):
-    return {"outputs": error(*(each.outputs() for each in programs)),
-            "input gradient": error(*(each.input_gradient() for each in programs)),
-            **errors("gradient", *(each.gradients() for each in programs))}
+    return {
+        "outputs": error(*(each.outputs() for each in programs)),
+        "input gradient": error(*(each.input_gradient() for each in programs)),
+        **errors("gradient", *(each.gradients() for each in programs)),
+    }

@@ -9,5 +9,14 @@ from .schedule import ScheduleView
 from .tiles import TileView
 from .timeline import Timeline
 
-__all__ = ["BlocksView", "Explore", "GridView", "MeshView", "MicroscopeView", "ScheduleView",
-           "TileView", "Timeline", "explore"]
+__all__ = [
+    "BlocksView",
+    "Explore",
+    "GridView",
+    "MeshView",
+    "MicroscopeView",
+    "ScheduleView",
+    "TileView",
+    "Timeline",
+    "explore",
+]

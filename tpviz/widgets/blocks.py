@@ -57,9 +57,15 @@ class BlocksView(Framed):
         self.picture = self._steps(autoplay)
         self.picture.show(self._story(strategy), rank)
         self.knobs = self._knobs(strategy)
-        self._rank = ipywidgets.IntSlider(rank, min=0, max=strategy.world_size - 1, style=WIDE,
-                                          layout=CONTROL, description="rank",
-                                          tooltip="from which the blocks are seen")
+        self._rank = ipywidgets.IntSlider(
+            rank,
+            min=0,
+            max=strategy.world_size - 1,
+            style=WIDE,
+            layout=CONTROL,
+            description="rank",
+            tooltip="from which the blocks are seen",
+        )
         [row] = self.knobs.children
         row.children = [*row.children, self._rank]
         super().__init__([self.knobs, self.picture])
@@ -136,8 +142,10 @@ class BlockSteps(Film):
         if self.story is None:
             return 0
         old = self.story.frames[min(self.step, len(self.story.frames) - 1)]
-        alike = [(f[:2] == old[:2]) * (2 + (bool(f.product) == bool(old.product)))
-                 + (f.part == old.part) for f in story.frames]
+        alike = [
+            (f[:2] == old[:2]) * (2 + (bool(f.product) == bool(old.product))) + (f.part == old.part)
+            for f in story.frames
+        ]
         return alike.index(max(alike))
 
     def _draw(self, **options):
@@ -161,13 +169,21 @@ def story(strategy, workload):
     Raises ValueError on another strategy than ATP and Megatron, and on sizes that clash.
     """
     if not isinstance(strategy, ATP | Megatron):
-        raise ValueError("BlocksView shows tv.ATP, or tv.Megatron as the mesh of one axis, not "
-                         f"{strategy!r}")
+        raise ValueError(
+            f"BlocksView shows tv.ATP, or tv.Megatron as the mesh of one axis, not {strategy!r}"
+        )
     strategy.check(workload)
-    named = [f"{f.name}={value!r}" for f in fields(strategy)
-             if (value := getattr(strategy, f.name)) != f.default or f.name in ("mesh", "tp")]
-    return figure.Story(f"{type(strategy).__name__}({', '.join(named)})", Mesh(strategy.axes),
-                        workload, tuple(walk(layout_of(strategy), workload)))
+    named = [
+        f"{f.name}={value!r}"
+        for f in fields(strategy)
+        if (value := getattr(strategy, f.name)) != f.default or f.name in ("mesh", "tp")
+    ]
+    return figure.Story(
+        f"{type(strategy).__name__}({', '.join(named)})",
+        Mesh(strategy.axes),
+        workload,
+        tuple(walk(layout_of(strategy), workload)),
+    )
 
 
 def layout_of(strategy):

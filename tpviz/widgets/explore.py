@@ -171,10 +171,15 @@ class Explore(Panel):
             self.say(f"running {choice.words} on {choice.strategy.world_size} ranks ...")
             self.bar.value, self.bar.max = 0, max(steps, 1)
             self._job = Job(
-                lambda: Outcome.of(self._runner(
-                    choice.strategy, choice.workload, choice.cluster, steps=steps,
-                    progress=self._progress,
-                )),
+                lambda: Outcome.of(
+                    self._runner(
+                        choice.strategy,
+                        choice.workload,
+                        choice.cluster,
+                        steps=steps,
+                        progress=self._progress,
+                    )
+                ),
                 lambda *end: self._ended(choice, prediction, *end),
             )
             self._enable()

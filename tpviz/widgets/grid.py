@@ -73,5 +73,6 @@ def story(strategy, workload):
     figure.check(mesh, 0)  # a grid beyond what can be shown is not walked
     strategy.check(workload)
     cases = tuple((case, case.is_reached(strategy)) for case in KNOWN)
-    return figure.GridStory(strategy.short, mesh, workload, tuple(walk(strategy, workload)),
-                            strategy, cases)
+    return figure.GridStory(
+        strategy.short, mesh, workload, tuple(walk(strategy, workload)), strategy, cases
+    )

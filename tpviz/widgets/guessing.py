@@ -23,15 +23,22 @@ class GuessPane(ipywidgets.VBox):
     def __init__(self, lock):
         self._lock = lock
         self.on = ipywidgets.Checkbox(
-            True, description="guess first, then reveal", indent=False,
+            True,
+            description="guess first, then reveal",
+            indent=False,
             tooltip="Run waits until you have committed a guess",
         )
         self.cover = ipywidgets.Checkbox(
-            False, description="cover the prediction until then", indent=False,
+            False,
+            description="cover the prediction until then",
+            indent=False,
             tooltip="harder: guess without seeing what the formula says",
         )
-        self.skip = ipywidgets.Button(description="skip the guess", icon="forward",
-                                      tooltip="run this configuration without a guess")
+        self.skip = ipywidgets.Button(
+            description="skip the guess",
+            icon="forward",
+            tooltip="run this configuration without a guess",
+        )
         self._fresh, self._of, self._skipped, self._key, self._heard = None, {}, set(), None, []
         self._form, help = ipywidgets.VBox(), small("Run opens as soon as one guess is committed.")
         self._way_out = ipywidgets.HBox([self.skip, help], layout={"align_items": "center"})
@@ -54,8 +61,12 @@ class GuessPane(ipywidgets.VBox):
     @property
     def settled(self):
         """Whether the configuration may run: guessed, skipped, or no guess is wanted."""
-        return (not self.on.value or self._key is None or self._key in self._skipped
-                or self._key in self._of)
+        return (
+            not self.on.value
+            or self._key is None
+            or self._key in self._skipped
+            or self._key in self._of
+        )
 
     @property
     def covering(self):

@@ -49,8 +49,9 @@ def control(name, default, help="", low=None, high=None, choices=None, most=None
         return ipywidgets.FloatText(value=default, **options)
     if most is not None and is_pair(default):
         shapes = sorted({*pairs(most), default}, key=lambda shape: (prod(shape), -shape[0]))
-        return ipywidgets.Dropdown(options=[(shape_words(s), s) for s in shapes], value=default,
-                                   **options)
+        return ipywidgets.Dropdown(
+            options=[(shape_words(s), s) for s in shapes], value=default, **options
+        )
     return ipywidgets.Text(value=default if isinstance(default, str) else repr(default), **options)
 
 
@@ -65,7 +66,7 @@ def pairs(most):
 
 
 def shape_words(shape):
-    """"2 x 4, 8 ranks"."""
+    """ "2 x 4, 8 ranks"."""
     count = prod(shape)
     return f"{shape[0]} x {shape[1]}, {count} rank{'' if count == 1 else 's'}"
 
@@ -98,11 +99,17 @@ class Knobs(ipywidgets.VBox):
                 f.default, str
             ):
                 self._literal.add(f.name)
-        rows = [ipywidgets.Box(list(self.controls.values()), layout=WRAPPED)] if compact else [
-            ipywidgets.HBox([self.controls[f.name], small(f.metadata["help"])],
-                            layout={"align_items": "center"})
-            for f in knob_fields(cls)
-        ]
+        rows = (
+            [ipywidgets.Box(list(self.controls.values()), layout=WRAPPED)]
+            if compact
+            else [
+                ipywidgets.HBox(
+                    [self.controls[f.name], small(f.metadata["help"])],
+                    layout={"align_items": "center"},
+                )
+                for f in knob_fields(cls)
+            ]
+        )
         super().__init__(rows)
 
     def values(self):

@@ -37,8 +37,9 @@ class MicroscopeView(Film):
     def show(self, microscope):
         """Look at another collective, from its first step."""
         if not isinstance(microscope, Microscope):
-            raise ValueError("a microscope view needs what tv.microscope(...) returns, "
-                             f"not {microscope!r}")
+            raise ValueError(
+                f"a microscope view needs what tv.microscope(...) returns, not {microscope!r}"
+            )
         scene = figure.microscope_scene(microscope)
         self.microscope = microscope
         self.publish(scene=scene, step=0, error="")

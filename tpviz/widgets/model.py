@@ -73,13 +73,20 @@ def axes_table(prediction, mesh):
         wire[row.axis] = wire.get(row.axis, 0.0) + row.wire_bytes
     for axis, size in mesh.axes.items():
         link = prediction.cluster.axis_link(mesh, axis) if size > 1 else None
-        exposed, hidden = (times.get(axis, 0.0) / slow
-                           for times in (prediction.exposed, prediction.hidden))
-        rows.append([
-            axis, str(size), f"{amount(link.bandwidth * slow)}/s" if link else "",
-            seconds(link.latency / slow) if link else "", amount(wire.get(axis, 0.0)),
-            seconds(exposed), seconds(hidden),
-        ])
+        exposed, hidden = (
+            times.get(axis, 0.0) / slow for times in (prediction.exposed, prediction.hidden)
+        )
+        rows.append(
+            [
+                axis,
+                str(size),
+                f"{amount(link.bandwidth * slow)}/s" if link else "",
+                seconds(link.latency / slow) if link else "",
+                amount(wire.get(axis, 0.0)),
+                seconds(exposed),
+                seconds(hidden),
+            ]
+        )
     return rows
 
 
@@ -94,12 +101,20 @@ def table_html(rows):
 
     def line(tag, cells):
         sides = ["left"] + ["right"] * (len(cells) - 1)
-        return "<tr>" + "".join(
-            f"<{tag} style='padding:1px 8px;white-space:nowrap;text-align:{side}'>"
-            f"{escape(str(cell))}</{tag}>" for cell, side in zip(cells, sides)) + "</tr>"
+        return (
+            "<tr>"
+            + "".join(
+                f"<{tag} style='padding:1px 8px;white-space:nowrap;text-align:{side}'>"
+                f"{escape(str(cell))}</{tag}>"
+                for cell, side in zip(cells, sides)
+            )
+            + "</tr>"
+        )
 
     head, *body = rows
     return (
-        "<table style='border-collapse:collapse;line-height:1.4'>" + line("th", head)
-        + "".join(line("td", row) for row in body) + "</table>"
+        "<table style='border-collapse:collapse;line-height:1.4'>"
+        + line("th", head)
+        + "".join(line("td", row) for row in body)
+        + "</table>"
     )

@@ -91,8 +91,10 @@ def reveals(guesses, prediction, outcome):
     asked = {
         "step": ("step time", "ms", 1e3 * prediction.step_time, lambda t: 1e3 * t.step_time),
         "exposed": (
-            "of it communication that nothing hides", "%",
-            100 * bare / prediction.step_time, exposed_share,
+            "of it communication that nothing hides",
+            "%",
+            100 * bare / prediction.step_time,
+            exposed_share,
         ),
     }
     found = {}

@@ -50,13 +50,25 @@ class Panel(ipywidgets.VBox):
 
     def _rows(self):
         buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.bar])
-        left = [self.menu, self.knobs_box, self.setting, self.steps, self.guesses, buttons,
-                self.status, self.message]
+        left = [
+            self.menu,
+            self.knobs_box,
+            self.setting,
+            self.steps,
+            self.guesses,
+            buttons,
+            self.status,
+            self.message,
+        ]
         half = {"flex": "1 1 440px", "min_width": "400px"}
         wrap = {"display": "flex", "flex_flow": "row wrap"}
         top = ipywidgets.Box(
-            [ipywidgets.VBox(left, layout=half),
-             ipywidgets.VBox([self.model, self.mesh], layout=half)], layout=wrap)
+            [
+                ipywidgets.VBox(left, layout=half),
+                ipywidgets.VBox([self.model, self.mesh], layout=half),
+            ],
+            layout=wrap,
+        )
         return [self.facts, top, self.cluster_box, self.results]
 
     def show_knobs(self, inner, outer=None):

@@ -39,9 +39,11 @@ class PartitionView(Framed):
     def __init__(self, partition, *, autoplay=False, **unknown):
         check_names("PartitionView", unknown, ["partition", "autoplay"])
         if not isinstance(partition, Partition):
-            raise ValueError("PartitionView shows what tv.parallelize(model, tv.Merak(pp=2), "
-                             "inputs).report.partition is, outside of ranks, not "
-                             f"{partition!r}")
+            raise ValueError(
+                "PartitionView shows what tv.parallelize(model, tv.Merak(pp=2), "
+                "inputs).report.partition is, outside of ranks, not "
+                f"{partition!r}"
+            )
         self._lock, self._moved = threading.RLock(), Latest(self._redraw)
         self.partition = self._given = partition
         self._pieces = {False: partition.shards, True: shard(partition.graph, "finest")}
@@ -50,12 +52,18 @@ class PartitionView(Framed):
         count, most = len(partition.ranges), max(map(len, self._pieces.values()))
         rules = [*BALANCES, *{partition.balance} - {*BALANCES}]
         self.controls = {
-            "stages": control("stages", count, "of the pipeline", 1,
-                              max(min(most, figure.MAX_STAGES), 2)),
-            "even by": control("even by", partition.balance, "what is the same on every stage, as "
-                               "far as can be", choices=rules),
-            "finer cuts": control("finer cuts", False, "cut wherever one tensor crosses, with "
-                                  "parameters between"),
+            "stages": control(
+                "stages", count, "of the pipeline", 1, max(min(most, figure.MAX_STAGES), 2)
+            ),
+            "even by": control(
+                "even by",
+                partition.balance,
+                "what is the same on every stage, as far as can be",
+                choices=rules,
+            ),
+            "finer cuts": control(
+                "finer cuts", False, "cut wherever one tensor crosses, with parameters between"
+            ),
         }
         self.knobs = ipywidgets.Box(list(self.controls.values()), layout=WRAPPED)
         super().__init__([self.knobs, self.picture])
@@ -77,14 +85,17 @@ class PartitionView(Framed):
     def _cut(self, stages, balance, finer):
         if balance not in BALANCES:  # seconds of the pieces, which only that partition knew
             if (stages, finer) != (len(self._given.ranges), False):
-                raise ValueError(f"even by {balance}: known for the {len(self._given.ranges)} "
-                                 f"stages given alone; use {', '.join(BALANCES)}")
+                raise ValueError(
+                    f"even by {balance}: known for the {len(self._given.ranges)} "
+                    f"stages given alone; use {', '.join(BALANCES)}"
+                )
             return self._given
         here, finest = (len(self._pieces[cuts]) for cuts in (finer, True))
         if stages > here:
             more = f", or finer cuts, which give {finest}" if finest > here else ""
-            raise ValueError(f"{stages} stages are too many for {here} pieces: use at most {here} "
-                             f"stages{more}")
+            raise ValueError(
+                f"{stages} stages are too many for {here} pieces: use at most {here} stages{more}"
+            )
         return partition_of(self._given.graph, stages, self._pieces[finer], balance)
 
 
@@ -113,5 +124,7 @@ class PartitionSteps(Film):
 
     def _words(self):
         p = self.partition
-        return (f"{p.graph.model} in {len(p.ranges)} stages of {len(p.shards)} pieces, even by "
-                f"{p.balance}, {self.scene['captions'][self.step]}")
+        return (
+            f"{p.graph.model} in {len(p.ranges)} stages of {len(p.shards)} pieces, even by "
+            f"{p.balance}, {self.scene['captions'][self.step]}"
+        )

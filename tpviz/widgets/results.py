@@ -25,16 +25,24 @@ class ResultsPane(ipywidgets.VBox):
         self.revealed.add_class("tpviz-revealed")
         self.comparison.add_class("tpviz-comparison")
         self.which = ipywidgets.ToggleButtons(
-            options=["measured", "simulated"], style={"button_width": "110px"},
+            options=["measured", "simulated"],
+            style={"button_width": "110px"},
             tooltips=["what the ranks did", "the same program on a virtual clock"],
             layout={"display": "none"},
         )
         self.timeline, self._outcome = Timeline(), None
         self.which.observe(lambda change: self.show_timeline(), "value")
-        super().__init__([
-            self.warning, self.revealed, self.comparison, self.ledger, self.which, self.timeline,
-            self.losses,
-        ])
+        super().__init__(
+            [
+                self.warning,
+                self.revealed,
+                self.comparison,
+                self.ledger,
+                self.which,
+                self.timeline,
+                self.losses,
+            ]
+        )
 
     def show(self, outcome, prediction, guesses):
         """Show an `Outcome`. prediction: None where it was not on a cluster."""
@@ -75,8 +83,9 @@ def comparison_html(outcome):
 
 def reveals_html(found):
     """Guess, model, simulation and measurement in one table, and how good the guesses were."""
-    verdicts = [f"{words}: {reveal.verdict}" for words, reveal in found.items()
-                if reveal.guess is not None]
+    verdicts = [
+        f"{words}: {reveal.verdict}" for words, reveal in found.items() if reveal.guess is not None
+    ]
     return table_html(reveals_table(found)) + "".join(
         f"<div style='line-height:1.5'>{escape(verdict)}</div>" for verdict in verdicts
     )

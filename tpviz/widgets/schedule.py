@@ -43,11 +43,22 @@ class ScheduleView(Framed):
     ranks; TypeError on an argument that does not exist.
     """
 
-    def __init__(self, schedule="shifted_critical_path", workload=None, cluster=None, *,
-                 against=NONE, autoplay=False, **sizes):
+    def __init__(
+        self,
+        schedule="shifted_critical_path",
+        workload=None,
+        cluster=None,
+        *,
+        against=NONE,
+        autoplay=False,
+        **sizes,
+    ):
         known = [f.name for f in fields(Sizes) if f.name not in ("schedule", "against")]
-        check_names("ScheduleView", sizes, ["schedule", "workload", "cluster", "against",
-                                            "autoplay", *known])
+        check_names(
+            "ScheduleView",
+            sizes,
+            ["schedule", "workload", "cluster", "against", "autoplay", *known],
+        )
         self._lock, self._moved = threading.RLock(), Latest(self._redraw)
         self._trace, self.picture = None, ScheduleSteps(autoplay)
         self.source = source_of(schedule, workload, cluster, against, sizes)
@@ -116,8 +127,13 @@ class ScheduleSteps(Film):
         with self._lock:
             self.programme = programme
             row = min(self.row, len(scene["rows"]) - 1)
-            self.publish(scene=scene, step=min(step, len(scene["stops"]) - 1), row=row, error="",
-                         look=self._look_at(row))
+            self.publish(
+                scene=scene,
+                step=min(step, len(scene["stops"]) - 1),
+                row=row,
+                error="",
+                look=self._look_at(row),
+            )
 
     @traitlets.observe("row")
     @shown
@@ -135,8 +151,9 @@ class ScheduleSteps(Film):
     def _draw(self, step=None, row=None, **options):
         row = self.row if row is None else row
         check_row(self.scene, row)
-        return schedule_svg(self.scene, self.step if step is None else step, self._look_at(row),
-                            **options)
+        return schedule_svg(
+            self.scene, self.step if step is None else step, self._look_at(row), **options
+        )
 
     def to_table(self):
         """Rows of strings: every rank, or the lines of a schedule with faults."""
@@ -148,8 +165,10 @@ class ScheduleSteps(Film):
         """The schedules, and what is looked at, in words."""
         if not self.look["words"]:
             return f"{self.scene['badge'].capitalize()}: {self.scene['says']}"
-        return (f"{self.scene['badge'].capitalize()}: {self.scene['says']} Shown: "
-                f"{words_of(self.scene, self.step, self.look)}")
+        return (
+            f"{self.scene['badge'].capitalize()}: {self.scene['says']} Shown: "
+            f"{words_of(self.scene, self.step, self.look)}"
+        )
 
     def _words(self):
         acts = getattr(self.programme, "acts", ())

@@ -28,25 +28,40 @@ class Sizes:
     stages on a rank, each with its share of them, are compared on the same model.
     """
 
-    schedule: str = knob("shifted_critical_path", help="the order of each rank's actions",
-                         choices=tuple(SCHEDULES))
-    against: str = knob(NONE, help="a second schedule of the same numbers, to compare with",
-                        choices=(NONE, *SCHEDULES))
+    schedule: str = knob(
+        "shifted_critical_path", help="the order of each rank's actions", choices=tuple(SCHEDULES)
+    )
+    against: str = knob(
+        NONE,
+        help="a second schedule of the same numbers, to compare with",
+        choices=(NONE, *SCHEDULES),
+    )
     p: int = knob(4, help="ranks of the pipeline", low=2, high=8)
     m: int = knob(8, help="microbatches", low=1, high=32)
-    f: float = knob(1.0, help="time of a forward of a microbatch on all layers of a rank", low=0.0,
-                    high=LONGEST)
+    f: float = knob(
+        1.0, help="time of a forward of a microbatch on all layers of a rank", low=0.0, high=LONGEST
+    )
     b: float = knob(2.0, help="time of a backward, of input and weights", low=0.0, high=LONGEST)
     r: float = knob(1.0, help="time of a recomputation", low=0.0, high=LONGEST)
-    w: float = knob(1.0, help="the part of b that is the weights' gradient, where a schedule does "
-                    "it apart (zb_h1, zb_v, dualpipe_v)", low=0.0, high=LONGEST)
+    w: float = knob(
+        1.0,
+        help="the part of b that is the weights' gradient, where a schedule does "
+        "it apart (zb_h1, zb_v, dualpipe_v)",
+        low=0.0,
+        high=LONGEST,
+    )
     latency: float = knob(0.0, help="time of a message from rank to rank", low=0.0, high=LONGEST)
-    chunks: object = knob(USUAL, help="stages on a rank, where the schedule leaves it open",
-                          choices=(USUAL, 1, 2, 3, 4))
-    recompute: bool = knob(True, help="whether stages recompute; which of them and when, the "
-                           "schedule says")
-    overlapped: bool = knob(False, help="whether the two actions of a pair run side by side "
-                            "(dualpipe_v)")
+    chunks: object = knob(
+        USUAL,
+        help="stages on a rank, where the schedule leaves it open",
+        choices=(USUAL, 1, 2, 3, 4),
+    )
+    recompute: bool = knob(
+        True, help="whether stages recompute; which of them and when, the schedule says"
+    )
+    overlapped: bool = knob(
+        False, help="whether the two actions of a pair run side by side (dualpipe_v)"
+    )
 
     def __post_init__(self):
         for f in fields(self):
@@ -66,8 +81,11 @@ class Sizes:
         chunks = None if least == most or self.chunks == USUAL else self.chunks
         p, m = (self.p, self.m) if like is None else (like.ranks, like.microbatches)
         made = _schedule(name, p, m, chunks, self.recompute)
-        formula = None if self.latency else closed_form(name, p, m, *self.times(made), chunks,
-                                                        self.overlapped)
+        formula = (
+            None
+            if self.latency
+            else closed_form(name, p, m, *self.times(made), chunks, self.overlapped)
+        )
         return self.on_the_clock(made, formula)
 
     def on_the_clock(self, made, formula=None):
@@ -80,8 +98,12 @@ class Sizes:
         """[f, b, r, w] of a microbatch on one stage of a `Schedule`; r and w do not count where
         nothing is recomputed, or no weights' gradient is apart."""
         parts = any(a.kind == "W" for row in made.actions for a in row)
-        whole = (self.f, self.b, self.r if any(made.recomputes) else 0.0,
-                 self.w if parts else self.b / 2)
+        whole = (
+            self.f,
+            self.b,
+            self.r if any(made.recomputes) else 0.0,
+            self.w if parts else self.b / 2,
+        )
         return [time * made.ranks / made.stages for time in whole]
 
 
@@ -116,24 +138,31 @@ def of_strategy(strategy, against, workload, cluster, trace=None):
     acts = [_of_merak(strategy, workload, cluster, trace)]
     if against != NONE:
         acts.append(_of_merak(replace(strategy, schedule=against), workload, cluster))
-    return Programme(tuple(acts), f"{strategy.short} on {cluster.caption}", "s",
-                     cluster.device.memory)
+    return Programme(
+        tuple(acts), f"{strategy.short} on {cluster.caption}", "s", cluster.device.memory
+    )
 
 
 def _of_merak(s, workload, cluster, trace=None):
     check(s, workload, cluster)
     line, parts = clock(s, workload, cluster, Mesh(s.axes))
-    times = {kind: [sum(segment.seconds for segment in parts[kind, stage])
-                    for stage in range(s.stages)] for kind in "FBRW"}
+    times = {
+        kind: [sum(segment.seconds for segment in parts[kind, stage]) for stage in range(s.stages)]
+        for kind in "FBRW"
+    }
     again = [r for r, does in zip(times["R"], line.schedule.recomputes) if does]
     f, b, w = (sum(times[kind]) / s.stages for kind in "FBW")
     r = sum(again) / len(again) if again else 0.0
     made = line.schedule
     formula = closed_form(s.schedule, s.pp, s.microbatches, f, b, r, w, s.stages // s.pp, False)
-    return Act(line, tuple(times["R"]), formula,
-               tuple(memory_of(s, workload, place) for place in range(made.ranks)),
-               None if trace is None else measured(trace, _counter(trace, s, workload)),
-               of_microbatch(s, workload))
+    return Act(
+        line,
+        tuple(times["R"]),
+        formula,
+        tuple(memory_of(s, workload, place) for place in range(made.ranks)),
+        None if trace is None else measured(trace, _counter(trace, s, workload)),
+        of_microbatch(s, workload),
+    )
 
 
 def _counter(trace, s, w):

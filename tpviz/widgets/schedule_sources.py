@@ -23,8 +23,10 @@ def source_of(schedule, workload, cluster, against, sizes):
     """
     make = {str: ByName, Schedule: Own, Merak: ByStrategy}.get(type(schedule))
     if make is None:
-        raise ValueError("ScheduleView shows a schedule's name, a Schedule of your own or a "
-                         f"tv.Merak, not {schedule!r}: names are {', '.join(SCHEDULES)}")
+        raise ValueError(
+            "ScheduleView shows a schedule's name, a Schedule of your own or a "
+            f"tv.Merak, not {schedule!r}: names are {', '.join(SCHEDULES)}"
+        )
     return make(schedule, workload, cluster, against, sizes)
 
 
@@ -35,8 +37,10 @@ class ByName:
 
     def __init__(self, schedule, workload, cluster, against, sizes):
         if workload is not None or cluster is not None:
-            raise ValueError("workload and cluster are for a tv.Merak: a schedule by its name has "
-                             "times f, b, r, w and latency")
+            raise ValueError(
+                "workload and cluster are for a tv.Merak: a schedule by its name has "
+                "times f, b, r, w and latency"
+            )
         self.own = None
         self.knobs = TimeKnobs(self._sizes(schedule, against, sizes), self.hidden)
 
@@ -49,8 +53,10 @@ class ByName:
 
     def check(self, trace):
         """Refuse a run."""
-        raise ValueError("this view has no strategy, its times have no unit: to draw a run, give "
-                         "it the strategy, the workload and the cluster of the run")
+        raise ValueError(
+            "this view has no strategy, its times have no unit: to draw a run, give "
+            "it the strategy, the workload and the cluster of the run"
+        )
 
 
 class Own(ByName):
@@ -78,8 +84,10 @@ class ByStrategy:
 
     def __init__(self, strategy, workload, cluster, against, sizes):
         if sizes:
-            raise ValueError(f"{next(iter(sizes))} is not for a strategy: its sizes are its own "
-                             "knobs, its times those of the cluster")
+            raise ValueError(
+                f"{next(iter(sizes))} is not for a strategy: its sizes are its own "
+                "knobs, its times those of the cluster"
+            )
         self.workload = GPT() if workload is None else workload
         self.cluster = clusters.laptop(strategy.world_size) if cluster is None else cluster
         self.strategy = strategy
@@ -91,17 +99,22 @@ class ByStrategy:
         against = values.pop("against")
         self.strategy = Merak(**values)
         same = trace is not None and trace.meta["strategy"] == repr(self.strategy)
-        return of_strategy(self.strategy, against, self.workload, self.cluster,
-                           trace if same else None)
+        return of_strategy(
+            self.strategy, against, self.workload, self.cluster, trace if same else None
+        )
 
     def check(self, trace):
         """Refuse the run of another strategy, workload or cluster."""
-        for name, mine in (("strategy", repr(self.strategy)), ("workload", repr(self.workload)),
-                           ("cluster", self.cluster.caption)):
+        for name, mine in (
+            ("strategy", repr(self.strategy)),
+            ("workload", repr(self.workload)),
+            ("cluster", self.cluster.caption),
+        ):
             its = trace.meta.get(name, mine if name == "cluster" else None)
             if its != mine:
-                raise ValueError(f"the trace is of another {name}: {its}, and this view shows "
-                                 f"{mine}")
+                raise ValueError(
+                    f"the trace is of another {name}: {its}, and this view shows {mine}"
+                )
 
 
 class TimeKnobs(Knobs):
@@ -112,8 +125,15 @@ class TimeKnobs(Knobs):
         super().__init__(Sizes, values, compact=True)
         for name, most in TIMES.items():
             self.controls[name] = ipywidgets.FloatSlider(
-                values[name], min=0.0, max=max(most, values[name]), step=0.25, description=name,
-                style=WIDE, layout=CONTROL, tooltip=self.controls[name].tooltip)
+                values[name],
+                min=0.0,
+                max=max(most, values[name]),
+                step=0.25,
+                description=name,
+                style=WIDE,
+                layout=CONTROL,
+                tooltip=self.controls[name].tooltip,
+            )
         [row] = self.children
         row.children = [box for name, box in self.controls.items() if name not in hidden]
 

@@ -33,19 +33,26 @@ class Setting(ipywidgets.VBox):
     def __init__(self, cluster=None):
         wide = {"width": "auto", "max_width": "440px"}
         self.menu = ipywidgets.Dropdown(
-            options=_menu(cluster), value=cluster or HERE, description="cluster", style=WIDE,
+            options=_menu(cluster),
+            value=cluster or HERE,
+            description="cluster",
+            style=WIDE,
             layout=wide,
             tooltip="where the ranks run: on this machine as it is, or on an emulated cluster",
         )
         self.hidden = ipywidgets.Dropdown(
             options=[(f"stands for {c} x" if c > 1 else "as it is", c) for c in HIDDEN],
-            description="hidden sizes", style=WIDE, layout={"width": "290px"},
+            description="hidden sizes",
+            style=WIDE,
+            layout={"width": "290px"},
             tooltip="scale model: a system with hidden sizes so many times larger",
         )
         self.slow = ipywidgets.Dropdown(
             options=[(AUTO, AUTO), *((f"{s:,} x", s) for s in SLOW)],
             value=AUTO if cluster is None or cluster.slow_motion == 1 else 1,
-            description="slow motion", style=WIDE, layout={"width": "290px"},
+            description="slow motion",
+            style=WIDE,
+            layout={"width": "290px"},
             tooltip="all rates are divided by this",
         )
         self.words = ipywidgets.HTML()

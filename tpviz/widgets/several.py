@@ -10,10 +10,17 @@ class Several(ipywidgets.HBox):
     value = traitlets.Tuple()
 
     def __init__(self, names, value, description, tooltip, layout):
-        self.boxes = {name: ipywidgets.Checkbox(name in value, description=name, indent=False,
-                                                layout={"width": "60px"}) for name in names}
-        label = ipywidgets.Label(description, tooltip=tooltip, layout={
-            "width": "90px", "justify_content": "flex-end", "margin": "2px 8px 2px 2px"})
+        self.boxes = {
+            name: ipywidgets.Checkbox(
+                name in value, description=name, indent=False, layout={"width": "60px"}
+            )
+            for name in names
+        }
+        label = ipywidgets.Label(
+            description,
+            tooltip=tooltip,
+            layout={"width": "90px", "justify_content": "flex-end", "margin": "2px 8px 2px 2px"},
+        )
         super().__init__([label, *self.boxes.values()], layout=layout)  # its view has no tooltip
         self.value, self._setting = tuple(value), False
         for box in self.boxes.values():

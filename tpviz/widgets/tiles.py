@@ -100,8 +100,12 @@ class TileSteps(Film):
         with self._lock:
             same = self.part < scene["common"].count("data-at=")
             self.acts = acts
-            self.publish(scene=scene, part=self.part if same else -1, error="",
-                         look=look(acts, self.part if same else -1))
+            self.publish(
+                scene=scene,
+                part=self.part if same else -1,
+                error="",
+                look=look(acts, self.part if same else -1),
+            )
 
     @traitlets.observe("part")
     @shown
@@ -121,10 +125,11 @@ class TileSteps(Film):
 
     def describe(self):
         """The runs in words, and what is shown of them."""
-        return (f"{tiles_words.describe(self.acts)} Shown, {self.scene['captions'][self.step]}: "
-                f"{words_of(self.scene, self.step, self.look)}")
+        return (
+            f"{tiles_words.describe(self.acts)} Shown, {self.scene['captions'][self.step]}: "
+            f"{words_of(self.scene, self.step, self.look)}"
+        )
 
     def _words(self):
         names = " against ".join(act.name for act in self.acts)
         return f"{names}: {self.scene['title']}, {self.scene['captions'][self.step]}"
-

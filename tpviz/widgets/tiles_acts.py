@@ -1,5 +1,4 @@
-"""What the tile theatre plays: a GEMM and its reduce-scatter on simulated GPUs, from a few numbers.
-"""
+"""What the tile theatre plays: a GEMM and its reduce-scatter on simulated GPUs."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -26,28 +25,47 @@ class Sizes:
     so they are not here.
     """
 
-    config: str = knob("t3_mca", help="sequential: GEMM, then reduce-scatter by compute units; t3: "
-                       "tracked and triggered; t3_mca: its memory serves the GEMM first",
-                       choices=tuple(NAMES))
-    against: str = knob("sequential", help="a second configuration, on the same clock",
-                        choices=(NONE, *NAMES))
+    config: str = knob(
+        "t3_mca",
+        help="sequential: GEMM, then reduce-scatter by compute units; t3: "
+        "tracked and triggered; t3_mca: its memory serves the GEMM first",
+        choices=tuple(NAMES),
+    )
+    against: str = knob(
+        "sequential", help="a second configuration, on the same clock", choices=(NONE, *NAMES)
+    )
     ranks: int = knob(8, help="GPUs; the output is cut into as many chunks", low=2, high=8)
     m: int = knob(2048, help="rows of the output: tokens", low=1, high=65536)
     n: int = knob(1024, help="columns of the output: hidden size", low=1, high=65536)
     k: int = knob(1024, help="inner dim on each GPU: how long a tile computes", low=1, high=65536)
-    tile: int = knob(128, help="rows and columns of a tile, which a workgroup computes",
-                     choices=(32, 64, 128, 256))
-    wavefronts: int = knob(1, help="parts of a tile, each stored, tracked and sent by itself",
-                           choices=(1, 2, 4))
+    tile: int = knob(
+        128,
+        help="rows and columns of a tile, which a workgroup computes",
+        choices=(32, 64, 128, 256),
+    )
+    wavefronts: int = knob(
+        1, help="parts of a tile, each stored, tracked and sent by itself", choices=(1, 2, 4)
+    )
     link: float = knob(15.0, help="GB/s of the link in each direction", low=0.001, high=1e6)
-    policy: str = knob(TENTH.policy, help="whom the memory serves in plain T3: no effect unless "
-                       "config or against is t3",
-                       choices=tuple(name for name in POLICIES if name != "mca"))
-    tracker_sets: int = knob(TENTH.tracker_sets, help="sets of the tracker's table; where all "
-                             "records of a set are used, updates wait: no effect unless config or "
-                             "against is t3 or t3_mca", low=1, high=1 << 20)
-    mode: str = knob(AUTO, help="mirror: one GPU stands for all; full: each is simulated; auto: "
-                     "mirror where chunks are alike", choices=(AUTO, "mirror", "full"))
+    policy: str = knob(
+        TENTH.policy,
+        help="whom the memory serves in plain T3: no effect unless config or against is t3",
+        choices=tuple(name for name in POLICIES if name != "mca"),
+    )
+    tracker_sets: int = knob(
+        TENTH.tracker_sets,
+        help="sets of the tracker's table; where all "
+        "records of a set are used, updates wait: no effect unless config or "
+        "against is t3 or t3_mca",
+        low=1,
+        high=1 << 20,
+    )
+    mode: str = knob(
+        AUTO,
+        help="mirror: one GPU stands for all; full: each is simulated; auto: "
+        "mirror where chunks are alike",
+        choices=(AUTO, "mirror", "full"),
+    )
     shown: str = knob("one", help="GPU 0, or all", choices=("one", "all"))
 
     def __post_init__(self):
@@ -62,22 +80,24 @@ class Sizes:
     @property
     def gemm(self):
         """The `Gemm` of each GPU."""
-        return Gemm(self.m, self.n, self.k, tile=(self.tile, self.tile),
-                    wavefronts=self.wavefronts)
+        return Gemm(self.m, self.n, self.k, tile=(self.tile, self.tile), wavefronts=self.wavefronts)
 
     @property
     def title(self):
         """In one line."""
-        return (f"GEMM {self.m} x {self.n} x {self.k} on {self.ranks} GPUs, link "
-                f"{self.link:g} GB/s, tiles of {self.tile} x {self.tile}")
+        return (
+            f"GEMM {self.m} x {self.n} x {self.k} on {self.ranks} GPUs, link "
+            f"{self.link:g} GB/s, tiles of {self.tile} x {self.tile}"
+        )
 
     def acts(self, machine=TENTH):
         """One or two `Act`s. machine : what the knobs do not say.
 
         Raises ``ValueError`` on sizes that clash, and where tiles would not be legible.
         """
-        machine = replace(machine, link=self.link * 1e9, policy=self.policy,
-                          tracker_sets=self.tracker_sets)
+        machine = replace(
+            machine, link=self.link * 1e9, policy=self.policy, tracker_sets=self.tracker_sets
+        )
         gpus = range(self.ranks) if self.shown == "all" else (0,)
         names = [self.config] if self.against == NONE else [self.config, self.against]
         check(len(names) * len(gpus), self.gemm)
@@ -97,8 +117,12 @@ def sizes_of(gemm, ranks, machine, sizes):
     """
     if not isinstance(machine, Machine):
         raise ValueError(f"TileView runs on a Machine, not {machine!r}")
-    given = {"link": machine.link / 1e9, "policy": machine.policy,
-             "tracker_sets": machine.tracker_sets, "ranks": ranks}
+    given = {
+        "link": machine.link / 1e9,
+        "policy": machine.policy,
+        "tracker_sets": machine.tracker_sets,
+        "ranks": ranks,
+    }
     if machine.policy == "mca":
         del given["policy"]  # t3_mca has it; plain T3's is one of the others
     if gemm is None:
@@ -114,8 +138,10 @@ def sizes_of(gemm, ranks, machine, sizes):
             raise ValueError(f"{name} is the gemm's own, {own[name]}: give it once")
     found = Sizes(**{**given, **own, **sizes})
     if isinstance(gemm, Gemm) and found.gemm != whole:
-        raise ValueError(f"tile={whole.tile}, itemsize={whole.itemsize}: this view shows square "
-                         f"tiles of 2-byte numbers, as in {found.gemm}")
+        raise ValueError(
+            f"tile={whole.tile}, itemsize={whole.itemsize}: this view shows square "
+            f"tiles of 2-byte numbers, as in {found.gemm}"
+        )
     return found
 
 
@@ -129,9 +155,15 @@ class TileKnobs(Knobs):
             slider = ipywidgets.FloatSlider if name == "link" else ipywidgets.IntSlider
             value = values[name]
             self.controls[name] = slider(
-                value, min=min(least, value), max=max(most, value),
-                step=step if value % step == 0 else 1, description=name, style=WIDE,
-                layout=CONTROL, tooltip=self.controls[name].tooltip)
+                value,
+                min=min(least, value),
+                max=max(most, value),
+                step=step if value % step == 0 else 1,
+                description=name,
+                style=WIDE,
+                layout=CONTROL,
+                tooltip=self.controls[name].tooltip,
+            )
         [row] = self.children
         row.children = list(self.controls.values())
         for name in ("config", "against"):
@@ -145,8 +177,13 @@ class TileKnobs(Knobs):
             self.controls[name].disabled = not shown & configs
 
 
-SLIDERS = {"m": (256, 4096, 256), "n": (128, 2048, 128), "k": (128, 4096, 128),
-           "link": (1.0, 60.0, 0.5), "tracker_sets": (1, 64, 1)}
+SLIDERS = {
+    "m": (256, 4096, 256),
+    "n": (128, 2048, 128),
+    "k": (128, 4096, 128),
+    "link": (1.0, 60.0, 0.5),
+    "tracker_sets": (1, 64, 1),
+}
 """{knob: ends and step of its slider}."""
 
 USED_BY = {"policy": {"t3"}, "tracker_sets": {"t3", "t3_mca"}}

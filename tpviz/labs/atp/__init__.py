@@ -1,8 +1,8 @@
 """The experiments of the ATP lab: chunks, contention, interconnects, scaling.
 
-    from tpviz.labs import atp
-    curve = atp.chunk_curve(workload, cluster, mesh=(4, 2))
-    curve.best("predicted"), curve.figure()
+from tpviz.labs import atp
+curve = atp.chunk_curve(workload, cluster, mesh=(4, 2))
+curve.best("predicted"), curve.figure()
 """
 
 from .chunking import ChunkCurve, chunk_curve
@@ -10,5 +10,13 @@ from .contended import Contention, contention
 from .scaled import Scaling, scaling
 from .winning import Winners, winners
 
-__all__ = ["ChunkCurve", "Contention", "Scaling", "Winners", "chunk_curve", "contention",
-           "scaling", "winners"]
+__all__ = [
+    "ChunkCurve",
+    "Contention",
+    "Scaling",
+    "Winners",
+    "chunk_curve",
+    "contention",
+    "scaling",
+    "winners",
+]

@@ -79,10 +79,15 @@ class ChunkCurve:
                 for name, pick in (("low", min), ("high", max)):
                     bounds = ([pick(column) for column in zip(*t.repeats)] for t in found)
                     lines[source][name] = dict(zip(Times._fields, map(list, zip(*bounds))))
-        return {"title": f"Chunks of {self._name} on {self.cluster.caption}",
-                "badges": self.badges, "counts": list(self.counts), "lines": lines,
-                "best": {source: self.best(source) for source in self.times},
-                "notes": self._notes(), "alt": self.describe()}
+        return {
+            "title": f"Chunks of {self._name} on {self.cluster.caption}",
+            "badges": self.badges,
+            "counts": list(self.counts),
+            "lines": lines,
+            "best": {source: self.best(source) for source in self.times},
+            "notes": self._notes(),
+            "alt": self.describe(),
+        }
 
     def figure(self, theme="light"):
         """The U-curve as a plotly ``Figure``; theme "light" or "dark"."""
@@ -94,8 +99,9 @@ class ChunkCurve:
         rows = [["chunks", *head]]
         for count, *found in zip(self.counts, *self.times.values()):
             rows.append([str(count), *(show_seconds(s) for t in found for s in t[:2])])
-        return rows + [[str(count), reason, *[""] * (len(head) - 1)]
-                       for count, reason in self.left_out.items()]
+        return rows + [
+            [str(count), reason, *[""] * (len(head) - 1)] for count, reason in self.left_out.items()
+        ]
 
     def describe(self):
         """The curve in words."""
@@ -107,27 +113,38 @@ class ChunkCurve:
                 f"{source.capitalize()}: {best} chunk{'s' * (best > 1)} best of "
                 f"{', '.join(map(str, self.counts))}, {show_seconds(at.step)} a step of which "
                 f"kernels wait {show_seconds(at.exposed)}; with {self.counts[0]}, "
-                f"{show_seconds(found[0].step)} and {show_seconds(found[0].exposed)}.")
+                f"{show_seconds(found[0].step)} and {show_seconds(found[0].exposed)}."
+            )
         return " ".join(lines + self._notes())
 
     def _notes(self):
-        notes = [f"Left out: {count} chunks ({reason})."
-                 for count, reason in self.left_out.items()]
+        notes = [f"Left out: {count} chunks ({reason})." for count, reason in self.left_out.items()]
         if "with contention" in self.times:
-            notes.append(f"With contention: a GEMM takes {self.kappa:.3g} times as long under a "
-                         "collective. What it loses counts as exposed.")
+            notes.append(
+                f"With contention: a GEMM takes {self.kappa:.3g} times as long under a "
+                "collective. What it loses counts as exposed."
+            )
         if {"simulated", "measured"} & self.times.keys():
-            notes.append("On simulated and emulated clusters a collective slows no GEMM down "
-                         "(kappa = 1 by construction: waiting is sleeping).")
+            notes.append(
+                "On simulated and emulated clusters a collective slows no GEMM down "
+                "(kappa = 1 by construction: waiting is sleeping)."
+            )
         if "measured" in self.times:
             count = len(self.times["measured"][0].repeats)
-            notes.append("Measured on the emulated cluster: " + (
-                f"median of {count} steps, bars from the least to the most." if count > 1 else
-                "one step."))
+            notes.append(
+                "Measured on the emulated cluster: "
+                + (
+                    f"median of {count} steps, bars from the least to the most."
+                    if count > 1
+                    else "one step."
+                )
+            )
         late = [str(count) for count, true in (self.faithful or {}).items() if not true]
         if late:
-            notes.append(f"Not faithful, events too short for this machine: {', '.join(late)} "
-                         "chunks. Slower motion helps.")
+            notes.append(
+                f"Not faithful, events too short for this machine: {', '.join(late)} "
+                "chunks. Slower motion helps."
+            )
         return notes
 
     def __repr__(self):
@@ -138,9 +155,21 @@ class ChunkCurve:
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def chunk_curve(workload, cluster, mesh=(2, 2), order="column", counts=(1, 2, 4, 8),
-                chunking="batch", *, kappa=1.0, simulate=True, run=False, repeats=3, progress=None,
-                **knobs):
+def chunk_curve(
+    workload,
+    cluster,
+    mesh=(2, 2),
+    order="column",
+    counts=(1, 2, 4, 8),
+    chunking="batch",
+    *,
+    kappa=1.0,
+    simulate=True,
+    run=False,
+    repeats=3,
+    progress=None,
+    **knobs,
+):
     """The `ChunkCurve` of an `ATP` mesh on a cluster.
 
     Parameters
@@ -164,7 +193,8 @@ def chunk_curve(workload, cluster, mesh=(2, 2), order="column", counts=(1, 2, 4,
         times["predicted"].append(_predicted(strategy, workload, cluster))
         if kappa > 1:
             times["with contention"].append(
-                _slowed(strategy, workload, cluster, kappa, times["predicted"][-1]))
+                _slowed(strategy, workload, cluster, kappa, times["predicted"][-1])
+            )
         if simulate:
             times["simulated"].append(_simulated(strategy, workload, cluster))
     for strategy in chosen if run else ():
@@ -172,8 +202,9 @@ def chunk_curve(workload, cluster, mesh=(2, 2), order="column", counts=(1, 2, 4,
         times["measured"].append(measured)
         faithful[strategy.chunks] = as_said
     times = {source: tuple(found) for source, found in times.items() if found}
-    return ChunkCurve(workload, cluster, plain, tuple(s.chunks for s in chosen), left_out, times,
-                      kappa, faithful)
+    return ChunkCurve(
+        workload, cluster, plain, tuple(s.chunks for s in chosen), left_out, times, kappa, faithful
+    )
 
 
 def _split(plain, workload, counts):

@@ -66,10 +66,18 @@ class Contention:
 
     def scene(self):
         """The chart as data: see `tpviz.figures.charts_contention`."""
-        return {"title": "How much longer a GEMM takes under a collective", "badges": [self.badge],
-                "ratio": self.ratio, "spread": list(self.spread), "ratios": self.ratios.tolist(),
-                "machine": self.machine, "authors": list(AUTHORS), "source": SOURCE,
-                "notes": self._notes(), "alt": self.describe()}
+        return {
+            "title": "How much longer a GEMM takes under a collective",
+            "badges": [self.badge],
+            "ratio": self.ratio,
+            "spread": list(self.spread),
+            "ratios": self.ratios.tolist(),
+            "machine": self.machine,
+            "authors": list(AUTHORS),
+            "source": SOURCE,
+            "notes": self._notes(),
+            "alt": self.describe(),
+        }
 
     def figure(self, theme="light"):
         """Every pair, the median, and the authors' A100s, as a plotly ``Figure``."""
@@ -79,41 +87,74 @@ class Contention:
         """Rows of strings, header first."""
         low, high = self.spread
         alone, under = (show_seconds(float(np.median(t))) for t in (self.alone, self.under))
-        return [["where", "kappa", "range", "GEMM alone", "under a collective", "from"],
-                [self.machine, f"{self.ratio:.2f}", f"{low:.2f} to {high:.2f} (quartiles)", alone,
-                 under, f"measured, {self.badge}"],
-                ["A100 80GB PCIe", "", f"{AUTHORS[0]} to {AUTHORS[1]}", "0.5 ms", "0.8 to 1.1 ms",
-                 SOURCE]]
+        return [
+            ["where", "kappa", "range", "GEMM alone", "under a collective", "from"],
+            [
+                self.machine,
+                f"{self.ratio:.2f}",
+                f"{low:.2f} to {high:.2f} (quartiles)",
+                alone,
+                under,
+                f"measured, {self.badge}",
+            ],
+            [
+                "A100 80GB PCIe",
+                "",
+                f"{AUTHORS[0]} to {AUTHORS[1]}",
+                "0.5 ms",
+                "0.8 to 1.1 ms",
+                SOURCE,
+            ],
+        ]
 
     def describe(self):
         """What was measured, in words."""
         low, high = self.spread
-        return " ".join([
-            f"On {self.machine} ({self.badge}) a GEMM of {self.size}^3 in {self.dtype} takes "
-            f"{self.ratio:.2f} times as long under all-reduces of {show_bytes(self.payload)} as "
-            f"alone (median of {self.ratios.size} pairs; quartiles {low:.2f} and {high:.2f}).",
-            *self._notes()])
+        return " ".join(
+            [
+                f"On {self.machine} ({self.badge}) a GEMM of {self.size}^3 in {self.dtype} takes "
+                f"{self.ratio:.2f} times as long under all-reduces of "
+                f"{show_bytes(self.payload)} as "
+                f"alone (median of {self.ratios.size} pairs; quartiles {low:.2f} and {high:.2f}).",
+                *self._notes(),
+            ]
+        )
 
     def _notes(self):
-        notes = [f"Beside it: {AUTHORS[0]} to {AUTHORS[1]} on A100s, {SOURCE}; not the paper's.",
-                 "On emulated clusters kappa is 1 by construction: there waiting for a collective "
-                 "is sleeping, which takes nothing from a GEMM."]
+        notes = [
+            f"Beside it: {AUTHORS[0]} to {AUTHORS[1]} on A100s, {SOURCE}; not the paper's.",
+            "On emulated clusters kappa is 1 by construction: there waiting for a collective "
+            "is sleeping, which takes nothing from a GEMM.",
+        ]
         if self.in_flight < 0.9:
-            notes.append(f"Only {100 * self.in_flight:.0f} % of the GEMMs ended before their "
-                         "all-reduces did: the ratio is too low; take a larger payload.")
+            notes.append(
+                f"Only {100 * self.in_flight:.0f} % of the GEMMs ended before their "
+                "all-reduces did: the ratio is too low; take a larger payload."
+            )
         return notes
 
     def __repr__(self):
         low, high = self.spread
-        return (f"<Contention kappa={self.ratio:.2f} ({low:.2f} to {high:.2f}) on {self.machine}, "
-                f"{self.badge}>")
+        return (
+            f"<Contention kappa={self.ratio:.2f} ({low:.2f} to {high:.2f}) on {self.machine}, "
+            f"{self.badge}>"
+        )
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def contention(world_size=2, *, size=None, dtype="float32", payload=None, repeats=15, device=None,
-               timeout=120, progress=None):
+def contention(
+    world_size=2,
+    *,
+    size=None,
+    dtype="float32",
+    payload=None,
+    repeats=15,
+    device=None,
+    timeout=120,
+    progress=None,
+):
     """The `Contention` of this machine: pairs of a GEMM alone and one under async all-reduces.
 
     Parameters
@@ -130,13 +171,30 @@ def contention(world_size=2, *, size=None, dtype="float32", payload=None, repeat
     size = size if size is None else whole_number("size", size)
     payload = payload if payload is None else whole_number("payload", payload, 4)
     repeats, dtype = whole_number("repeats", repeats), one_of("dtype", dtype, DTYPES)
-    ranks = launch(_time_rank, size, dtype, payload, repeats, world_size=world_size, device=device,
-                   timeout=timeout, progress=progress)
+    ranks = launch(
+        _time_rank,
+        size,
+        dtype,
+        payload,
+        repeats,
+        world_size=world_size,
+        device=device,
+        timeout=timeout,
+        progress=progress,
+    )
     first = ranks[0]
     alone, under = (np.array([rank[name] for rank in ranks]) for name in ("alone", "under"))
-    return Contention(alone, under, float(np.mean([rank["in_flight"] for rank in ranks])),
-                      first["size"], dtype, first["payload"], first["collectives"],
-                      first["machine"], first["badge"])
+    return Contention(
+        alone,
+        under,
+        float(np.mean([rank["in_flight"] for rank in ranks])),
+        first["size"],
+        dtype,
+        first["payload"],
+        first["collectives"],
+        first["machine"],
+        first["badge"],
+    )
 
 
 def _time_rank(size, dtype, payload, repeats):
@@ -164,9 +222,16 @@ def _time_rank(size, dtype, payload, repeats):
             in_flight.append(going)
     cores = len(os.sched_getaffinity(0))
     what = torch.cuda.get_device_name() if device == "cuda" else f"{cores} cores"
-    return {"alone": alone, "under": under, "in_flight": np.mean(in_flight), "size": size,
-            "payload": 4 * data.numel(), "collectives": count, "badge": badge(device),
-            "machine": f"{what}, {dist.get_world_size()} ranks"}
+    return {
+        "alone": alone,
+        "under": under,
+        "in_flight": np.mean(in_flight),
+        "size": size,
+        "payload": 4 * data.numel(),
+        "collectives": count,
+        "badge": badge(device),
+        "machine": f"{what}, {dist.get_world_size()} ranks",
+    }
 
 
 def _enough(gemm, data, device):

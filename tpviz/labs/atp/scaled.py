@@ -31,7 +31,7 @@ CAVEATS = (
     "(b) Strong scaling: a rank's compute falls as 1/N, faster than its communication, so "
     "communication over compute still grows, as N^1/2 (1D: as N).",
     "(c) Weak scaling, hidden sizes growing as N^1/2: communication over compute tends to a "
-    "constant (1D: grows as N^1/2). So \"overhead decreases with scaling\" holds for the absolute "
+    'constant (1D: grows as N^1/2). So "overhead decreases with scaling" holds for the absolute '
     "time; for the fraction only if hidden sizes grow faster than N^1/2.",
     "Modelled by formula, never reproduced: no latency, no overlap, blocks only.",
 )
@@ -82,15 +82,27 @@ class Scaling:
             times[f"1D, {name}"] = [p.seconds_1d for p in points]
             times[f"best mesh, {name}"] = [p.seconds for p in points]
         fractions = {
-            f"{'1D' if one else 'best mesh'}, {'weak' if weak else 'strong'}":
-                [p.fraction(weak, one) for p in self.points[fabric]]
-            for weak in (False, True) for one in (True, False)}
-        meshes = {name: [f"{p.strategy.mesh} {p.strategy.order}" for p in points]
-                  for name, points in self.points.items()}
-        return {"title": "Communication of a layer as ranks grow: ATP's best mesh against 1D",
-                "badges": list(self.badges), "sizes": list(self.sizes), "times": times,
-                "fractions": fractions, "fabric": fabric, "meshes": meshes,
-                "notes": [self._fabrics(), *CAVEATS], "alt": self.describe()}
+            f"{'1D' if one else 'best mesh'}, {'weak' if weak else 'strong'}": [
+                p.fraction(weak, one) for p in self.points[fabric]
+            ]
+            for weak in (False, True)
+            for one in (True, False)
+        }
+        meshes = {
+            name: [f"{p.strategy.mesh} {p.strategy.order}" for p in points]
+            for name, points in self.points.items()
+        }
+        return {
+            "title": "Communication of a layer as ranks grow: ATP's best mesh against 1D",
+            "badges": list(self.badges),
+            "sizes": list(self.sizes),
+            "times": times,
+            "fractions": fractions,
+            "fabric": fabric,
+            "meshes": meshes,
+            "notes": [self._fabrics(), *CAVEATS],
+            "alt": self.describe(),
+        }
 
     def figure(self, theme="light", fabric="constant"):
         """Two panels as a plotly ``Figure``: absolute times, and fractions on one fabric."""
@@ -98,16 +110,40 @@ class Scaling:
 
     def to_table(self):
         """Rows of strings, header first; volumes in units of batch x seq x hidden elements."""
-        rows = [["fabric", "ranks", "best mesh", "sends", "1D sends", "ratio", "time", "1D time",
-                 "fraction, strong", "1D", "fraction, weak", "1D"]]
+        rows = [
+            [
+                "fabric",
+                "ranks",
+                "best mesh",
+                "sends",
+                "1D sends",
+                "ratio",
+                "time",
+                "1D time",
+                "fraction, strong",
+                "1D",
+                "fraction, weak",
+                "1D",
+            ]
+        ]
         for name, points in self.points.items():
             for p in points:
-                fractions = [p.fraction(weak, one) for weak in (False, True)
-                             for one in (False, True)]
-                rows.append([
-                    name, str(p.ranks), f"{p.strategy.mesh} {p.strategy.order}", f"{p.volume:.3f}",
-                    f"{p.volume_1d:.3f}", f"{p.volume / p.volume_1d:.3f}", show_seconds(p.seconds),
-                    show_seconds(p.seconds_1d), *(f"{100 * f:.1f} %" for f in fractions)])
+                fractions = [
+                    p.fraction(weak, one) for weak in (False, True) for one in (False, True)
+                ]
+                rows.append(
+                    [
+                        name,
+                        str(p.ranks),
+                        f"{p.strategy.mesh} {p.strategy.order}",
+                        f"{p.volume:.3f}",
+                        f"{p.volume_1d:.3f}",
+                        f"{p.volume / p.volume_1d:.3f}",
+                        show_seconds(p.seconds),
+                        show_seconds(p.seconds_1d),
+                        *(f"{100 * f:.1f} %" for f in fractions),
+                    ]
+                )
         return rows
 
     def describe(self):
@@ -124,18 +160,22 @@ class Scaling:
                 f"{100 * last.fraction():.0f} % in strong and to "
                 f"{100 * last.fraction(weak=True):.0f} % in weak scaling (1D: "
                 f"{100 * last.fraction(one=True):.0f} % and "
-                f"{100 * last.fraction(weak=True, one=True):.0f} %).")
+                f"{100 * last.fraction(weak=True, one=True):.0f} %)."
+            )
         return " ".join([*lines, *CAVEATS])
 
     def _fabrics(self):
         first, second = (f"{rate / 1e9:.4g}" for rate in self.bandwidths)
-        return (f"constant: {first} and {second} GB/s along d1 and d2 at any N; shared: "
-                f"{self.shared}.")
+        return (
+            f"constant: {first} and {second} GB/s along d1 and d2 at any N; shared: {self.shared}."
+        )
 
     def __repr__(self):
         last = self.points["constant"][-1]
-        return (f"<Scaling to {last.ranks} ranks: best mesh {last.strategy.mesh} sends "
-                f"{last.volume / last.volume_1d:.3f} of 1D, modelled>")
+        return (
+            f"<Scaling to {last.ranks} ranks: best mesh {last.strategy.mesh} sends "
+            f"{last.volume / last.volume_1d:.3f} of 1D, modelled>"
+        )
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-lab'")
@@ -144,8 +184,10 @@ class Scaling:
 def one_nic(ranks):
     """Nodes of 8 H100s behind one NIC each (nominal rates), as many as ``ranks`` need."""
     if ranks > 8 and ranks % 8:
-        raise ValueError(f"{ranks} ranks do not fill nodes of 8: use {ranks // 8 * 8} or "
-                         f"{-(-ranks // 8) * 8}, or give another fabric as shared")
+        raise ValueError(
+            f"{ranks} ranks do not fill nodes of 8: use {ranks // 8 * 8} or "
+            f"{-(-ranks // 8) * 8}, or give another fabric as shared"
+        )
     return nvswitch(ranks) if ranks <= 8 else nvswitch_nodes(ranks // 8, nics=1)
 
 
@@ -164,8 +206,10 @@ def scaling(workload, sizes=SIZES, bandwidths=(100e9, 100e9), shared=one_nic, fl
     """
     check_workload(workload)
     if not callable(shared):
-        raise ValueError(f"shared={shared!r}: give a function from a number of ranks to a cluster "
-                         "of so many, such as tv.clusters.nvswitch")
+        raise ValueError(
+            f"shared={shared!r}: give a function from a number of ranks to a cluster "
+            "of so many, such as tv.clusters.nvswitch"
+        )
     if isinstance(sizes, str) or not isinstance(sizes, Iterable):
         raise ValueError(f"sizes={sizes!r}: give numbers of ranks in a list, as in {SIZES[:3]}")
     sizes = tuple(sorted({whole_number("size", size, 2) for size in sizes}))
@@ -175,17 +219,22 @@ def scaling(workload, sizes=SIZES, bandwidths=(100e9, 100e9), shared=one_nic, fl
         raise ValueError(f"bandwidths={bandwidths!r} must be two rates, of d1 and d2, in bytes/s")
     bandwidths = tuple(finite(f"bandwidth of d{k}", b) for k, b in enumerate(bandwidths, 1))
     flops, fabrics = finite("flops", flops), {n: shared(n) for n in sizes}
-    rates = {"constant": lambda n: lambda mesh: bandwidths,
-             "shared": lambda n: _rates_of(fabrics[n])}
-    points = {name: tuple(_point(workload, n, rate(n), flops, sizes[0]) for n in sizes)
-              for name, rate in rates.items()}
+    rates = {
+        "constant": lambda n: lambda mesh: bandwidths,
+        "shared": lambda n: _rates_of(fabrics[n]),
+    }
+    points = {
+        name: tuple(_point(workload, n, rate(n), flops, sizes[0]) for n in sizes)
+        for name, rate in rates.items()
+    }
     return Scaling(workload, sizes, bandwidths, fabrics[sizes[-1]].caption, points)
 
 
 def _rates_of(cluster):
     """A function from a mesh (d1, d2) to the bandwidths of its axes on a cluster."""
-    return lambda mesh: [cluster.bandwidth({"d1": mesh[0], "d2": mesh[1]}, axis)
-                         for axis in ("d1", "d2")]
+    return lambda mesh: [
+        cluster.bandwidth({"d1": mesh[0], "d2": mesh[1]}, axis) for axis in ("d1", "d2")
+    ]
 
 
 def _point(w, n, rates, flops, smallest):
@@ -194,8 +243,16 @@ def _point(w, n, rates, flops, smallest):
     strategy, seconds = best(ATP.meshes(w, n), w, rates)
     unit, factor = w.batch * w.seq * w.hidden, (n / smallest) ** 0.5
     volumes = (sum(wire_volume(s, w).values()) / unit for s in (strategy, one))
-    return Point(n, strategy, *volumes, seconds, bus_time(one, w, rates(one.mesh)),
-                 layer_flops(w) / n / flops, layer_flops(w, factor) / n / flops, factor)
+    return Point(
+        n,
+        strategy,
+        *volumes,
+        seconds,
+        bus_time(one, w, rates(one.mesh)),
+        layer_flops(w) / n / flops,
+        layer_flops(w, factor) / n / flops,
+        factor,
+    )
 
 
 def layer_flops(w, factor=1.0):

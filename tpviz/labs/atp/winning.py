@@ -18,8 +18,10 @@ from tpviz.verbs.predict import predict
 from tpviz.verbs.search import kendall_tau
 from tpviz.workload import GPT
 
-CLAIM = ("The paper's abstract claims 37-64 % faster training \"on specific interconnects\": its "
-         "claim, on its machines, not reproduced here.")
+CLAIM = (
+    'The paper\'s abstract claims 37-64 % faster training "on specific interconnects": its '
+    "claim, on its machines, not reproduced here."
+)
 MODES = ("communication", "predicted", "measured")
 
 
@@ -107,10 +109,14 @@ class Winners:
         modes = [m for m in MODES if m != "measured" or "emulated" in self.badges]
         return {
             "title": f"ATP on {self.base.world_size} ranks: gain over 1D, in % of its speed",
-            "badges": self.badges, "columns": list(self.clusters),
-            "rows": [_row(s) for s in self.strategies], "alt": self.describe(),
-            "gains": {m: [[self.gain(c, s, m) for c in self.clusters] for s in self.strategies]
-                      for m in modes},
+            "badges": self.badges,
+            "columns": list(self.clusters),
+            "rows": [_row(s) for s in self.strategies],
+            "alt": self.describe(),
+            "gains": {
+                m: [[self.gain(c, s, m) for c in self.clusters] for s in self.strategies]
+                for m in modes
+            },
             "fits": [[self.cells[c, s].fits for c in self.clusters] for s in self.strategies],
             "winners": {m: [self._star(c, m) for c in self.clusters] for m in modes},
             "notes": self._notes(),
@@ -128,10 +134,16 @@ class Winners:
                 cell = self.cells[name, s]
                 best = " (best)" if s == self.winner(name) and cell.fits else ""
                 memory = "" if cell.fits else ", memory does not fit"
-                rows.append([name, _row(s) + best, show_seconds(cell.communication),
-                             show_seconds(cell.predicted),
-                             f"{100 * self.gain(name, s):+.0f} %{memory}",
-                             "" if cell.measured is None else show_seconds(cell.measured)])
+                rows.append(
+                    [
+                        name,
+                        _row(s) + best,
+                        show_seconds(cell.communication),
+                        show_seconds(cell.predicted),
+                        f"{100 * self.gain(name, s):+.0f} %{memory}",
+                        "" if cell.measured is None else show_seconds(cell.measured),
+                    ]
+                )
         return rows
 
     def describe(self):
@@ -143,19 +155,25 @@ class Winners:
                 f"{name}: {'' if self.cells[name, step].fits else 'no memory fits; '}"
                 f"{_row(step)} has the shortest predicted step, "
                 f"{100 * self.gain(name, step):+.0f} % to 1D; by communication alone "
-                + ("it is first too." if paper == step else f"{_row(paper)} is first."))
+                + ("it is first too." if paper == step else f"{_row(paper)} is first.")
+            )
         return " ".join(lines + self._notes())
 
     def _notes(self):
-        notes = ["Predicted: by formula on described clusters. 1D is Megatron's mesh "
-                 f"({self.base.world_size}, 1) in column order; ★ marks the fastest. " + CLAIM]
+        notes = [
+            "Predicted: by formula on described clusters. 1D is Megatron's mesh "
+            f"({self.base.world_size}, 1) in column order; ★ marks the fastest. " + CLAIM
+        ]
         for name, tau in self.agreement.items():
             count = sum(self.cells[name, s].measured is not None for s in self.strategies)
-            notes.append(f"{name}: {count} strategies also run on the emulated cluster; Kendall's "
-                         f"tau of predicted and measured steps {tau:.2f}.")
+            notes.append(
+                f"{name}: {count} strategies also run on the emulated cluster; Kendall's "
+                f"tau of predicted and measured steps {tau:.2f}."
+            )
         late = [f"{_row(s)} on {c}" for (c, s), cell in self.cells.items() if not cell.faithful]
         notes += [f"Not faithful, events too short for this machine: {', '.join(late)}."] * bool(
-            late)
+            late
+        )
         full = [f"{_row(s)} on {c}" for (c, s), cell in self.cells.items() if not cell.fits]
         notes += [f"Memory does not fit (shown, never marked): {', '.join(full)}."] * bool(full)
         return notes
@@ -184,22 +202,28 @@ def winners(workload, clusters, world_size=8, run=0, *, steps=3, progress=None, 
     check_workload(workload)
     taken = next((name for name in ("mesh", "order") if name in knobs), None)
     if taken:
-        raise ValueError(f"{taken}={knobs[taken]!r}: winners tries all meshes in both orders; "
-                         f"leave {taken} out, or use tv.predict for one")
+        raise ValueError(
+            f"{taken}={knobs[taken]!r}: winners tries all meshes in both orders; "
+            f"leave {taken} out, or use tv.predict for one"
+        )
     world_size = whole_number("world_size", world_size, 2)
     run, steps = whole_number("run", run, 0), whole_number("steps", steps)
     clusters = _named(clusters)
     if run:
         check_world_size(world_size)
     chosen = _chosen(workload, world_size, knobs)
-    cells = {(name, strategy): _cell(strategy, workload, cluster)
-             for name, cluster in clusters.items() for strategy in chosen}
+    cells = {
+        (name, strategy): _cell(strategy, workload, cluster)
+        for name, cluster in clusters.items()
+        for strategy in chosen
+    }
     found = Winners(workload, clusters, chosen, cells)
     for name, cluster in clusters.items() if run else ():
         first = [s for _, s in found.ranking(name) if cells[name, s].fits][:run]
         for strategy in dict.fromkeys([*first, found.base]):
-            cells[name, strategy] = _measured(cells[name, strategy], strategy, workload, cluster,
-                                              steps, progress)
+            cells[name, strategy] = _measured(
+                cells[name, strategy], strategy, workload, cluster, steps, progress
+            )
     return found
 
 
@@ -208,23 +232,30 @@ def _named(clusters):
     given = [clusters] if isinstance(clusters, Cluster) else clusters
     if not isinstance(given, Iterable) or not given:
         raise ValueError(f"clusters={clusters!r}: give clusters in a list, or {{name: cluster}}")
-    pairs = list(given.items()) if isinstance(given, Mapping) else [
-        (getattr(cluster, "caption", ""), cluster) for cluster in given]
+    pairs = (
+        list(given.items())
+        if isinstance(given, Mapping)
+        else [(getattr(cluster, "caption", ""), cluster) for cluster in given]
+    )
     wrong = next((c for _, c in pairs if not isinstance(c, Cluster)), None)
     if wrong is not None:
         raise ValueError(f"clusters has {wrong!r}: give tv.Clusters, such as those of tv.clusters")
     names = [name for name, _ in pairs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise ValueError(f"two clusters are named {twice!r}: give them names, as in "
-                         "{\"one ring\": cluster, \"several rings\": other}")
+        raise ValueError(
+            f"two clusters are named {twice!r}: give them names, as in "
+            '{"one ring": cluster, "several rings": other}'
+        )
     return dict(pairs)
 
 
 def _chosen(workload, world_size, knobs):
     """All meshes in both orders; the first is 1D and must be possible: then the others are too."""
-    chosen = tuple(ATP(**{"mesh": shape.mesh, "order": shape.order, "attention": shape.attention,
-                          **knobs}) for shape in ATP.meshes(workload, world_size))
+    chosen = tuple(
+        ATP(**{"mesh": shape.mesh, "order": shape.order, "attention": shape.attention, **knobs})
+        for shape in ATP.meshes(workload, world_size)
+    )
     try:
         chosen[0].check(workload)
     except ValueError as error:

@@ -84,6 +84,7 @@ def predicted(s, w, cluster):
 
     Of many microbatches `FEW` are predicted and the rest added.
     """
+
     def times(count):
         short = replace(w, batch=w.batch // s.accumulation * count)
         found = predict(replace(s, accumulation=count), short, cluster)

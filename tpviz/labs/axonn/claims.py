@@ -40,28 +40,42 @@ class Run(NamedTuple):
     def words(self):
         """The run in words."""
         what = self.model or "a model that the abstract does not name"
-        return (f"{what} on {self.devices} {self.device}s: {self.flops / 1e15:.5g} PFLOP/s, "
-                f"{100 * self.fraction:.1f} % of peak ({self.source})")
+        return (
+            f"{what} on {self.devices} {self.device}s: {self.flops / 1e15:.5g} PFLOP/s, "
+            f"{100 * self.fraction:.1f} % of peak ({self.source})"
+        )
 
 
 RUNS = (
     Run("Perlmutter", "80B", 1024, 182e15, ABSTRACT_A, "A100"),
     Run("Perlmutter", None, 4096, 620.1e15, ABSTRACT_B, "A100"),
     Run("Frontier", None, 32768, 1381e15, ABSTRACT_B, "MI250X GCD"),
-    *(Run("Frontier", model, devices, pflops * 1e15, RECALLED, "MI250X GCD")
-      for model, devices, pflops in (
-          ("5B", 512, 40.4), ("10B", 1024, 77.3), ("20B", 2048, 145.7), ("40B", 4096, 295.9),
-          ("80B", 8192, 571.4), ("160B", 16384, 1019.9), ("320B", 32768, 1381.0))),
+    *(
+        Run("Frontier", model, devices, pflops * 1e15, RECALLED, "MI250X GCD")
+        for model, devices, pflops in (
+            ("5B", 512, 40.4),
+            ("10B", 1024, 77.3),
+            ("20B", 2048, 145.7),
+            ("40B", 4096, 295.9),
+            ("80B", 8192, 571.4),
+            ("160B", 16384, 1019.9),
+            ("320B", 32768, 1381.0),
+        )
+    ),
 )
 """80B on 1024: the abstract says 57 % of peak too, which 182 PFLOP/s are. The last recalled row is
 the abstract's 1.381 EFLOP/s, with the model recalled."""
 
-VALIDATION = ("Theirs: all grids of 20B on 32 and 40B on 64 GPUs of Perlmutter, the 10 fastest "
-              "called efficient; 9 of the model's first 10 were (recalled, medium sure; not "
-              "confirmed, not reproduced here).")
-OVERLAPS = ("Theirs: the overlaps improve training of a 20B transformer by nearly 53 % (abstract "
-            "of arXiv 2305.13525 v2; number of GPUs and share of each overlap not in it; not "
-            "reproduced here).")
+VALIDATION = (
+    "Theirs: all grids of 20B on 32 and 40B on 64 GPUs of Perlmutter, the 10 fastest "
+    "called efficient; 9 of the model's first 10 were (recalled, medium sure; not "
+    "confirmed, not reproduced here)."
+)
+OVERLAPS = (
+    "Theirs: the overlaps improve training of a 20B transformer by nearly 53 % (abstract "
+    "of arXiv 2305.13525 v2; number of GPUs and share of each overlap not in it; not "
+    "reproduced here)."
+)
 
 
 def runs_of(cluster, model):

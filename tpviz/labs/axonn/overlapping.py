@@ -67,8 +67,9 @@ class Overlaps:
         subset = replace(self.strategy, overlap=subset).overlap
         times = self.times[one_of("source", source, tuple(self.times))]
         if subset not in times:
-            raise ValueError(f"{name_of(subset)} was not tried: use one of "
-                             f"{', '.join(map(repr, times))}")
+            raise ValueError(
+                f"{name_of(subset)} was not tried: use one of {', '.join(map(repr, times))}"
+            )
         return times[()].step / times[subset].step - 1
 
     @property
@@ -78,21 +79,34 @@ class Overlaps:
 
     def scene(self):
         """The chart as data: see `tpviz.figures.charts_overlaps`."""
-        return {"title": f"AxoNN's overlaps, x y z data = {grid_of(self.strategy)}, "
-                         f"{self.cluster.caption}",
-                "badges": self.badges, "bars": [name_of(s) for s in self.subsets],
-                "axes": self._axes(), "notes": self._notes(), "alt": self.describe(),
-                "sources": {
-                    source: {"compute": [t.step - t.waits for t in found.values()],
-                             "exposed": [t.exposed for t in found.values()],
-                             "step": [t.step for t in found.values()],
-                             "gain": [self.gain(s, source) for s in found]}
-                    for source, found in self.times.items()}}
+        return {
+            "title": f"AxoNN's overlaps, x y z data = {grid_of(self.strategy)}, "
+            f"{self.cluster.caption}",
+            "badges": self.badges,
+            "bars": [name_of(s) for s in self.subsets],
+            "axes": self._axes(),
+            "notes": self._notes(),
+            "alt": self.describe(),
+            "sources": {
+                source: {
+                    "compute": [t.step - t.waits for t in found.values()],
+                    "exposed": [t.exposed for t in found.values()],
+                    "step": [t.step for t in found.values()],
+                    "gain": [self.gain(s, source) for s in found],
+                }
+                for source, found in self.times.items()
+            },
+        }
 
     def _axes(self):
         """Axes that some kernel waits for, outer first."""
-        waited = {axis for found in self.times.values() for t in found.values()
-                  for axis, seconds in t.exposed.items() if seconds}
+        waited = {
+            axis
+            for found in self.times.values()
+            for t in found.values()
+            for axis, seconds in t.exposed.items()
+            if seconds
+        }
         return [axis for axis in self.strategy.axes if axis in waited]
 
     def figure(self, theme="light"):
@@ -106,9 +120,16 @@ class Overlaps:
         for subset in self.subsets:
             for source, found in self.times.items():
                 t = found[subset]
-                rows.append([name_of(subset), BADGES.get(source, source), show_seconds(t.step),
-                             f"{100 * self.gain(subset, source):+.1f} %", show_seconds(t.waits),
-                             *(show_seconds(t.exposed.get(a, 0.0)) for a in axes)])
+                rows.append(
+                    [
+                        name_of(subset),
+                        BADGES.get(source, source),
+                        show_seconds(t.step),
+                        f"{100 * self.gain(subset, source):+.1f} %",
+                        show_seconds(t.waits),
+                        *(show_seconds(t.exposed.get(a, 0.0)) for a in axes),
+                    ]
+                )
         return rows
 
     def describe(self):
@@ -116,29 +137,39 @@ class Overlaps:
         lines = [f"Grid x y z data = {grid_of(self.strategy)} on {self.cluster.caption}."]
         for source, found in self.times.items():
             none, every = found[()], found[OVERLAPS]
-            alone = ", ".join(f"{name} {100 * self.gain((name,), source):+.1f} %"
-                              for name in OVERLAPS)
-            axes = ", ".join(f"{a} {show_seconds(none.exposed.get(a, 0.0))} to "
-                             f"{show_seconds(every.exposed.get(a, 0.0))}" for a in self._axes())
+            alone = ", ".join(
+                f"{name} {100 * self.gain((name,), source):+.1f} %" for name in OVERLAPS
+            )
+            axes = ", ".join(
+                f"{a} {show_seconds(none.exposed.get(a, 0.0))} to "
+                f"{show_seconds(every.exposed.get(a, 0.0))}"
+                for a in self._axes()
+            )
             lines.append(
                 f"{BADGES.get(source, source).capitalize()}: the step goes from "
                 f"{show_seconds(none.step)} to {show_seconds(every.step)} with all overlaps, "
                 f"{100 * self.gain(source=source):+.1f} %; each alone {alone}"
-                + (f"; kernels wait for {axes}." if axes else "; nothing is waited for."))
+                + (f"; kernels wait for {axes}." if axes else "; nothing is waited for.")
+            )
         return " ".join(lines + self._notes())
 
     def _notes(self):
-        notes = ["oar: input's gradient is summed under the weight's GEMM. ors: weights' gradients "
-                 "are scattered under all that follows. oag: the next weight is sent for ahead.",
-                 CLAIM]
+        notes = [
+            "oar: input's gradient is summed under the weight's GEMM. ors: weights' gradients "
+            "are scattered under all that follows. oag: the next weight is sent for ahead.",
+            CLAIM,
+        ]
         late = [name_of(s) for s, t in self.times.get("measured", {}).items() if not t.faithful]
-        notes += [f"Not faithful, events too short for this machine: {'; '.join(late)}. Slower "
-                  "motion helps."] * bool(late)
+        notes += [
+            f"Not faithful, events too short for this machine: {'; '.join(late)}. Slower "
+            "motion helps."
+        ] * bool(late)
         return notes
 
     def __repr__(self):
-        gains = ", ".join(f"{100 * self.gain(source=s):+.1f} % {BADGES.get(s, s)}"
-                          for s in self.times)
+        gains = ", ".join(
+            f"{100 * self.gain(source=s):+.1f} % {BADGES.get(s, s)}" for s in self.times
+        )
         return f"<Overlaps of AxoNN {grid_of(self.strategy)} on {self.cluster.caption}: {gains}>"
 
     def _repr_html_(self):
@@ -151,12 +182,22 @@ def grid_of(strategy):
 
 
 def name_of(subset):
-    """"none", "oar" or "oar + ors"."""
+    """ "none", "oar" or "oar + ors"."""
     return " + ".join(subset) or "none"
 
 
-def overlaps(workload, cluster, grid=(2, 1, 2, 1), which="all", *, simulate=True, run=False,
-             steps=3, progress=None, **knobs):
+def overlaps(
+    workload,
+    cluster,
+    grid=(2, 1, 2, 1),
+    which="all",
+    *,
+    simulate=True,
+    run=False,
+    steps=3,
+    progress=None,
+    **knobs,
+):
     """The `Overlaps` of one grid of `AxoNN`: the same step with every set of overlaps.
 
     Parameters
@@ -173,8 +214,9 @@ def overlaps(workload, cluster, grid=(2, 1, 2, 1), which="all", *, simulate=True
     simulate, run = (one_of(n, v, (True, False)) for n, v in (("simulate", simulate), ("run", run)))
     strategy, steps = made(grid, knobs), whole_number("steps", steps)
     tried = {subset: replace(strategy, overlap=subset) for subset in SUBSETS[which]}
-    asked = [(_predicted, ())] + [(_simulated, ())] * simulate + [
-        (_measured, (steps, progress))] * run
+    asked = (
+        [(_predicted, ())] + [(_simulated, ())] * simulate + [(_measured, (steps, progress))] * run
+    )
     times = {}
     for ask, more in asked:
         source = ask.__name__.removeprefix("_")
@@ -185,12 +227,16 @@ def overlaps(workload, cluster, grid=(2, 1, 2, 1), which="all", *, simulate=True
 def made(grid, knobs):
     """`AxoNN` of a grid (x, y, z, data)."""
     if not isinstance(grid, (tuple, list)) or len(grid) != 4:
-        raise ValueError(f"grid={grid!r} must be four numbers of ranks, along x, y, z and data, "
-                         "as in (2, 1, 2, 1)")
+        raise ValueError(
+            f"grid={grid!r} must be four numbers of ranks, along x, y, z and data, "
+            "as in (2, 1, 2, 1)"
+        )
     taken = next((n for n in ("x", "y", "z", "data", "overlap") if n in knobs), None)
     if taken:
-        raise ValueError(f"{taken}={knobs[taken]!r}: the lab tries all overlaps of one grid; give "
-                         "grid=(x, y, z, data) and no overlap, or use tv.predict for one")
+        raise ValueError(
+            f"{taken}={knobs[taken]!r}: the lab tries all overlaps of one grid; give "
+            "grid=(x, y, z, data) and no overlap, or use tv.predict for one"
+        )
     return AxoNN(**dict(zip(("x", "y", "z", "data"), grid)), **knobs)
 
 

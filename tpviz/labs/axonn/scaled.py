@@ -95,22 +95,35 @@ class Scaling:
     def scene(self):
         """The chart as data: see `tpviz.figures.charts_models`."""
         points = self.possible
-        both = {"first by communication": [p.first for p in points],
-                "fastest predicted": [p.fastest for p in points]}
+        both = {
+            "first by communication": [p.first for p in points],
+            "fastest predicted": [p.fastest for p in points],
+        }
         fastest = both["fastest predicted"]
         return {
             "title": f"{self.model} on {self.machine}: AxoNN's best grids, batch "
-                     f"{self.workload.batch} x {self.workload.seq} tokens",
-            "badges": list(self.badges), "devices": [p.devices for p in points],
+            f"{self.workload.batch} x {self.workload.seq} tokens",
+            "badges": list(self.badges),
+            "devices": [p.devices for p in points],
             "steps": {name: [c.step for c in found] for name, found in both.items()},
             "grids": {name: [c.words for c in found] for name, found in both.items()},
-            "shares": {"HFU, predicted": [c.used.hfu for c in fastest],
-                       "MFU, predicted": [c.used.mfu for c in fastest],
-                       "exposed communication, predicted": [c.exposed / c.step for c in fastest]},
-            "theirs": [{"devices": run.devices, "fraction": run.fraction, "words": run.words,
-                        "sure": run.sure}
-                       for run in self.claims],
-            "notes": self._notes(), "alt": self.describe()}
+            "shares": {
+                "HFU, predicted": [c.used.hfu for c in fastest],
+                "MFU, predicted": [c.used.mfu for c in fastest],
+                "exposed communication, predicted": [c.exposed / c.step for c in fastest],
+            },
+            "theirs": [
+                {
+                    "devices": run.devices,
+                    "fraction": run.fraction,
+                    "words": run.words,
+                    "sure": run.sure,
+                }
+                for run in self.claims
+            ],
+            "notes": self._notes(),
+            "alt": self.describe(),
+        }
 
     def figure(self, theme="light"):
         """Two panels as a plotly ``Figure``: the step, and how much of the devices is used."""
@@ -118,18 +131,38 @@ class Scaling:
 
     def to_table(self):
         """Rows of strings, header first."""
-        rows = [["devices", "grids that fit", "first by communication", "communication", "step",
-                 "fastest predicted", "step", "exposed", "HFU", "MFU"]]
+        rows = [
+            [
+                "devices",
+                "grids that fit",
+                "first by communication",
+                "communication",
+                "step",
+                "fastest predicted",
+                "step",
+                "exposed",
+                "HFU",
+                "MFU",
+            ]
+        ]
         for p in self.points:
             fit = f"{p.fit} of {p.grids}"
             if not p.first:
                 rows.append([str(p.devices), fit, p.reason, *[""] * 7])
                 continue
             a, b = p.first, p.fastest
-            rows.append([
-                str(p.devices), fit, a.words, show_seconds(a.communication), show_seconds(a.step),
-                b.words, show_seconds(b.step),
-                *(f"{100 * f:.1f} %" for f in (b.exposed / b.step, *b.used))])
+            rows.append(
+                [
+                    str(p.devices),
+                    fit,
+                    a.words,
+                    show_seconds(a.communication),
+                    show_seconds(a.step),
+                    b.words,
+                    show_seconds(b.step),
+                    *(f"{100 * f:.1f} %" for f in (b.exposed / b.step, *b.used)),
+                ]
+            )
         return rows
 
     def describe(self):
@@ -141,23 +174,28 @@ class Scaling:
                 f"On {p.devices} devices {p.fit} of {p.grids} grids fit; the fastest is "
                 f"{best.words} (x y z data), {show_seconds(best.step)} a step, HFU "
                 f"{100 * best.used.hfu:.1f} %, MFU {100 * best.used.mfu:.1f} %, "
-                f"{100 * best.exposed / best.step:.1f} % exposed communication.")
+                f"{100 * best.exposed / best.step:.1f} % exposed communication."
+            )
         return " ".join(lines + self._notes())
 
     def _notes(self):
-        notes = [f"By formula, every grid with recomputation and as few microbatches as memory "
-                 f"allows (weights, gradients and moments in {self.workload.dtype}). HFU counts "
-                 f"recomputation, MFU does not, both of {self.peak / 1e12:.4g} TFLOP/s; all "
-                 "matrix products run at the rate of the device's best."]
+        notes = [
+            f"By formula, every grid with recomputation and as few microbatches as memory "
+            f"allows (weights, gradients and moments in {self.workload.dtype}). HFU counts "
+            f"recomputation, MFU does not, both of {self.peak / 1e12:.4g} TFLOP/s; all "
+            "matrix products run at the rate of the device's best."
+        ]
         notes += [f"Theirs, not reproduced: {run.words}." for run in self.claims]
         left = [f"{p.devices} ({p.reason})" for p in self.points if not p.first]
         return notes + [f"Left out: {'; '.join(left)}."] * bool(left)
 
     def __repr__(self):
         last = self.possible[-1]
-        return (f"<Scaling of {self.model} on {self.machine} to {last.devices} devices: "
-                f"{show_seconds(last.fastest.step)} a step, HFU "
-                f"{100 * last.fastest.used.hfu:.1f} %, predicted>")
+        return (
+            f"<Scaling of {self.model} on {self.machine} to {last.devices} devices: "
+            f"{show_seconds(last.fastest.step)} a step, HFU "
+            f"{100 * last.fastest.used.hfu:.1f} %, predicted>"
+        )
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-lab'")
@@ -180,23 +218,31 @@ def scaling(model="80B", cluster="perlmutter", devices=DEVICES, batch=8192, **kn
     workload = paper_models(whole_number("batch", batch))[model]
     if not callable(cluster):
         if isinstance(cluster, Cluster):
-            raise ValueError(f"cluster={cluster!r} has {cluster.size} devices, and scaling takes "
-                             "growing ones: give a function from a number of devices to a cluster, "
-                             f"or {' or '.join(map(repr, NODES))}")
+            raise ValueError(
+                f"cluster={cluster!r} has {cluster.size} devices, and scaling takes "
+                "growing ones: give a function from a number of devices to a cluster, "
+                f"or {' or '.join(map(repr, NODES))}"
+            )
         cluster = _preset(one_of("cluster", cluster, tuple(NODES)))
     other = next((name for name in knobs if name not in ("order", "overlap", "keep")), None)
     if other:
-        raise ValueError(f"{other}={knobs[other]!r} cannot be set here: all grids are tried, with "
-                         "recomputation and the microbatches that fit; use order, overlap or keep")
+        raise ValueError(
+            f"{other}={knobs[other]!r} cannot be set here: all grids are tried, with "
+            "recomputation and the microbatches that fit; use order, overlap or keep"
+        )
     sizes = _sizes(devices)
     clusters = [_checked(cluster(n), n) for n in sizes]
     device = clusters[0].device
-    peak = next((peak for name, peak in NOMINAL.items() if device.name.startswith(name)),
-                device.flops[workload.dtype])
+    peak = next(
+        (peak for name, peak in NOMINAL.items() if device.name.startswith(name)),
+        device.flops[workload.dtype],
+    )
     points = tuple(_point(workload, n, c, peak, knobs) for n, c in zip(sizes, clusters))
     if not any(p.first for p in points):
-        raise ValueError(f"{model} fits none of these: " + "; ".join(
-            f"{p.devices} devices, {p.reason}" for p in points))
+        raise ValueError(
+            f"{model} fits none of these: "
+            + "; ".join(f"{p.devices} devices, {p.reason}" for p in points)
+        )
     return Scaling(model, workload, clusters[-1].name, device.name, peak, points)
 
 
@@ -213,11 +259,15 @@ def _sizes(devices):
 def _checked(cluster, devices):
     """What the caller's function gave, if it is a cluster of that many devices."""
     if not isinstance(cluster, Cluster):
-        raise ValueError(f"for {devices} devices the function gave {cluster!r}, not a cluster such "
-                         "as tv.clusters.perlmutter()")
+        raise ValueError(
+            f"for {devices} devices the function gave {cluster!r}, not a cluster such "
+            "as tv.clusters.perlmutter()"
+        )
     if cluster.size < devices:
-        raise ValueError(f"for {devices} devices the function gave {cluster!r}, which has "
-                         f"{cluster.size}: as in lambda n: tv.clusters.perlmutter(-(-n // 4))")
+        raise ValueError(
+            f"for {devices} devices the function gave {cluster!r}, which has "
+            f"{cluster.size}: as in lambda n: tv.clusters.perlmutter(-(-n // 4))"
+        )
     return cluster
 
 
@@ -233,13 +283,18 @@ def _preset(name):
 
 def _point(w, devices, cluster, peak, knobs):
     """The `Point` of a number of devices."""
-    memory, grids = cluster.device.memory, list(fitting(
-        (replace(s, recompute=True, **knobs) for s in AxoNN.space(w, devices)), w))
+    memory, grids = (
+        cluster.device.memory,
+        list(fitting((replace(s, recompute=True, **knobs) for s in AxoNN.space(w, devices)), w)),
+    )
     fit = [s for s in grids if any(size <= memory for size in needs(s, w))]
     if not fit:
         least = min((min(needs(s, w)) for s in grids), default=0)
-        reason = (f"a rank needs {show_bytes(least)} or more and has {show_bytes(memory)}"
-                  if grids else "no grid's sizes divide")
+        reason = (
+            f"a rank needs {show_bytes(least)} or more and has {show_bytes(memory)}"
+            if grids
+            else "no grid's sizes divide"
+        )
         return Point(devices, len(grids), 0, reason=reason)
     rates, flops = lru_cache(None)(of_cluster(cluster, devices)), cluster.device.flops[w.dtype]
 
@@ -251,8 +306,9 @@ def _point(w, devices, cluster, peak, knobs):
 
     def known(s):
         found = predicted(s, w, cluster)
-        return found[0], Choice(s, seconds(s, w, rates), *found,
-                                utilisation(w, found[0], devices, peak))
+        return found[0], Choice(
+            s, seconds(s, w, rates), *found, utilisation(w, found[0], devices, peak)
+        )
 
     def cut(s):
         return fewest(s, w, memory)

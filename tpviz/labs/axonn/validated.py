@@ -68,14 +68,19 @@ class Validation:
         """Rows by one of MODES, least first; of equals, to rounding, as the model has them."""
         rows = self.rows if rows is None else rows
         one_of("mode", mode, MODES)
-        return sorted((r for r in rows if getattr(r, mode) is not None),
-                      key=lambda r: rounded(getattr(r, mode)))
+        return sorted(
+            (r for r in rows if getattr(r, mode) is not None),
+            key=lambda r: rounded(getattr(r, mode)),
+        )
 
     def tau(self, first="communication", second="predicted"):
         """Kendall's tau of two MODES, over the grids that have both; None for fewer than two."""
         first, second = (one_of("mode", mode, MODES) for mode in (first, second))
-        pairs = [(rounded(getattr(r, first)), rounded(getattr(r, second)))
-                 for r in self.rows if None not in (getattr(r, first), getattr(r, second))]
+        pairs = [
+            (rounded(getattr(r, first)), rounded(getattr(r, second)))
+            for r in self.rows
+            if None not in (getattr(r, first), getattr(r, second))
+        ]
         return kendall_tau(*zip(*pairs)) if len(pairs) > 1 else None
 
     @property
@@ -100,15 +105,20 @@ class Validation:
     def scene(self):
         """The chart as data: see `tpviz.figures.charts_validation`."""
         against, rows = self.against, self.measured or self.rows
-        return {"title": f"AxoNN's grids of {self.rows[0].strategy.world_size} ranks on "
-                         f"{self.cluster.caption}",
-                "badges": self.badges, "against": against,
-                "models": [m for m in MODES[1::-1] if m != against],
-                "kinds": [kind_of(r.strategy) for r in rows],
-                "names": [grid_of(r.strategy) for r in rows],
-                "seconds": {m: [getattr(r, m) for r in rows] for m in MODES
-                            if m != "measured" or against == m},
-                "notes": self._notes(), "alt": self.describe()}
+        return {
+            "title": f"AxoNN's grids of {self.rows[0].strategy.world_size} ranks on "
+            f"{self.cluster.caption}",
+            "badges": self.badges,
+            "against": against,
+            "models": [m for m in MODES[1::-1] if m != against],
+            "kinds": [kind_of(r.strategy) for r in rows],
+            "names": [grid_of(r.strategy) for r in rows],
+            "seconds": {
+                m: [getattr(r, m) for r in rows] for m in MODES if m != "measured" or against == m
+            },
+            "notes": self._notes(),
+            "alt": self.describe(),
+        }
 
     def figure(self, theme="light"):
         """Scatter as a plotly ``Figure``: each model against the measured step, a point a grid.
@@ -119,12 +129,17 @@ class Validation:
 
     def to_table(self, most=40):
         """Rows of strings, header first: places and times of each grid."""
-        places = {mode: {r.strategy: n for n, r in enumerate(self.order(mode), 1)}
-                  for mode in MODES}
+        places = {
+            mode: {r.strategy: n for n, r in enumerate(self.order(mode), 1)} for mode in MODES
+        }
         table = [["x y z data", *(word for mode in MODES for word in (mode, "place"))]]
         for r in self.rows[:most]:
-            cells = [(show_seconds(getattr(r, m)), str(places[m][r.strategy]))
-                     if getattr(r, m) is not None else ("", "") for m in MODES]
+            cells = [
+                (show_seconds(getattr(r, m)), str(places[m][r.strategy]))
+                if getattr(r, m) is not None
+                else ("", "")
+                for m in MODES
+            ]
             table.append([grid_of(r.strategy), *(word for cell in cells for word in cell)])
         return table
 
@@ -134,8 +149,10 @@ class Validation:
         for mode in MODES if self.measured else MODES[:2]:
             best = self.order(mode)[0]
             words.append(f"{mode}: {grid_of(best.strategy)}, {show_seconds(getattr(best, mode))}")
-        lines = [f"{len(self.rows)} grids on {self.cluster.caption}. First (x y z data) by "
-                 f"{'; by '.join(words)}."]
+        lines = [
+            f"{len(self.rows)} grids on {self.cluster.caption}. First (x y z data) by "
+            f"{'; by '.join(words)}."
+        ]
         return " ".join(lines + self._notes())
 
     def _agreement(self):
@@ -144,28 +161,38 @@ class Validation:
         for first, second in combinations(MODES, 2):
             if (tau := self.tau(first, second)) is not None:
                 lines.append(f"Kendall's tau of {first} and {second}: {tau:.2f}.")
-        for top, mode in product(TOPS, MODES[:1 + bool(self.measured)]):
+        for top, mode in product(TOPS, MODES[: 1 + bool(self.measured)]):
             if hits := self.hits(mode, top):
-                lines.append(f"Of the first {top} by {mode}, {hits.found} are among the {top} "
-                             f"fastest {against} of {hits.of} (by chance {hits.chance:.1f}).")
+                lines.append(
+                    f"Of the first {top} by {mode}, {hits.found} are among the {top} "
+                    f"fastest {against} of {hits.of} (by chance {hits.chance:.1f})."
+                )
         return lines
 
     def _notes(self):
-        notes = ["communication: bytes over bandwidth, nothing hidden, no compute, as the papers "
-                 "rank. predicted: the whole step, overlaps in it. Memory is not asked for." + (
-                     " measured: median step on the emulated cluster." if self.measured else "")]
+        notes = [
+            "communication: bytes over bandwidth, nothing hidden, no compute, as the papers "
+            "rank. predicted: the whole step, overlaps in it. Memory is not asked for."
+            + (" measured: median step on the emulated cluster." if self.measured else "")
+        ]
         if self.measured and len(self.measured) < len(self.rows):
-            notes.append(f"Only the first {len(self.measured)} of {len(self.rows)} grids by the "
-                         "communication model were run.")
+            notes.append(
+                f"Only the first {len(self.measured)} of {len(self.rows)} grids by the "
+                "communication model were run."
+            )
         late = [grid_of(r.strategy) for r in self.measured if not r.faithful]
-        notes += [f"Not faithful, events too short for this machine: {'; '.join(late)}. Slower "
-                  "motion helps."] * bool(late)
+        notes += [
+            f"Not faithful, events too short for this machine: {'; '.join(late)}. Slower "
+            "motion helps."
+        ] * bool(late)
         return [*notes, " ".join(self._agreement()), CLAIM]
 
     def __repr__(self):
         against, tau = self.against, self.tau("communication", self.against)
-        return (f"<Validation of {len(self.rows)} grids on {self.cluster.caption}: Kendall's tau "
-                f"of communication and {against} {tau:.2f}; {', '.join(self.badges)}>")
+        return (
+            f"<Validation of {len(self.rows)} grids on {self.cluster.caption}: Kendall's tau "
+            f"of communication and {against} {tau:.2f}; {', '.join(self.badges)}>"
+        )
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-lab'")
@@ -177,8 +204,9 @@ def kind_of(strategy):
     return " and ".join(plane) or "z and data alone"
 
 
-def validation(workload, cluster, run=None, *, world_size=None, least=1, steps=3, progress=None,
-               **knobs):
+def validation(
+    workload, cluster, run=None, *, world_size=None, least=1, steps=3, progress=None, **knobs
+):
     """The `Validation` of all grids of `AxoNN` whose sizes divide.
 
     Parameters
@@ -198,15 +226,19 @@ def validation(workload, cluster, run=None, *, world_size=None, least=1, steps=3
     cluster.check_world(world_size)
     taken = next((name for name in ("x", "y", "z", "data") if name in knobs), None)
     if taken:
-        raise ValueError(f"{taken}={knobs[taken]!r}: all grids are tried; leave {taken} out, or "
-                         "use tv.predict for one")
+        raise ValueError(
+            f"{taken}={knobs[taken]!r}: all grids are tried; leave {taken} out, or "
+            "use tv.predict for one"
+        )
     least = whole_number("least", least, 1, world_size)
     grids = [replace(s, **knobs) for s in AxoNN.space(workload, world_size)]
     ranked = ranking(grids, workload, of_cluster(cluster, world_size), least)
     if len(ranked) < 2:
-        raise ValueError(f"{len(ranked)} of {len(grids)} grids of {world_size} ranks divide the "
-                         f"sizes with x y z >= {least}, and to rank takes two: use another "
-                         "world_size, batch or least")
+        raise ValueError(
+            f"{len(ranked)} of {len(grids)} grids of {world_size} ranks divide the "
+            f"sizes with x y z >= {least}, and to rank takes two: use another "
+            "world_size, batch or least"
+        )
     count = 0 if run is None else len(ranked) if run == "all" else whole_number("run", run, 2)
     steps = whole_number("steps", steps)
     if count:

@@ -30,18 +30,21 @@ def shifting(pp, microbatches, forward=1.0, backward=2.0):
     At backward = 2 forward that is 3 forwards of (4 m + 3 (p - 1)): the same seconds at any number
     m of microbatches. None where the closed form does not hold, see `formulas`.
     """
-    early, shifted = (makespan(name, pp, microbatches, forward, backward, forward)
-                      for name in ("early_recompute", "shifted_critical_path"))
+    early, shifted = (
+        makespan(name, pp, microbatches, forward, backward, forward)
+        for name in ("early_recompute", "shifted_critical_path")
+    )
     return None if None in (early, shifted) else 1 - shifted / early
 
 
 def told():
     """Claims and expectation in one sentence each."""
     models = ", ".join(f"{c.model} {c.speedup:.2f}x" for c in CLAIMS)
-    saved = ", ".join(f"{100 * shifting(p, m):.0f} % at p={p}, m={m}"
-                      for p, m in ((4, 8), (8, 32)))
-    return (f"Theirs: at most {models} as fast as 3D-parallel frameworks before it, on 64 GPUs "
-            f"({ABSTRACT}; what each part of Merak gives is not in it; not reproduced here).",
-            f"Derived: against 1F1B with early recomputation the shifted critical path alone saves "
-            f"{saved} (equal stages, backward twice forward): a constant a step, which cannot "
-            "explain that.")
+    saved = ", ".join(f"{100 * shifting(p, m):.0f} % at p={p}, m={m}" for p, m in ((4, 8), (8, 32)))
+    return (
+        f"Theirs: at most {models} as fast as 3D-parallel frameworks before it, on 64 GPUs "
+        f"({ABSTRACT}; what each part of Merak gives is not in it; not reproduced here).",
+        f"Derived: against 1F1B with early recomputation the shifted critical path alone saves "
+        f"{saved} (equal stages, backward twice forward): a constant a step, which cannot "
+        "explain that.",
+    )

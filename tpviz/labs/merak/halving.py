@@ -77,23 +77,33 @@ class Halves(BySource):
         rows = self.at(0), self.at(level)
         for row in rows:
             if source not in row.times:
-                raise ValueError(f"level {row.level} has no {source} times: use "
-                                 f"{' or '.join(map(repr, row.times))}, or run more levels")
+                raise ValueError(
+                    f"level {row.level} has no {source} times: use "
+                    f"{' or '.join(map(repr, row.times))}, or run more levels"
+                )
         none, this = (row.times[source].step for row in rows)
         return none / this - 1
 
     def scene(self):
         """The chart as data: see `tpviz.figures.charts_halves`."""
         lines = {source: [r for r in self.rows if source in r.times] for source in self.sources}
-        return {"title": f"{self._words} on {self.cluster.caption}, by level of sub-pipelining",
-                "badges": self.badges, "levels": [r.level for r in self.rows],
-                "sources": {source: {"levels": [r.level for r in rows],
-                                     "step": [r.times[source].step for r in rows],
-                                     "waits": [r.times[source].waits for r in rows]}
-                            for source, rows in lines.items()},
-                "blocks": {phase: [r.blocks[phase] for r in self.rows] for phase in PHASES},
-                "expected": [r.expected for r in self.rows],
-                "notes": self._notes(), "alt": self.describe()}
+        return {
+            "title": f"{self._words} on {self.cluster.caption}, by level of sub-pipelining",
+            "badges": self.badges,
+            "levels": [r.level for r in self.rows],
+            "sources": {
+                source: {
+                    "levels": [r.level for r in rows],
+                    "step": [r.times[source].step for r in rows],
+                    "waits": [r.times[source].waits for r in rows],
+                }
+                for source, rows in lines.items()
+            },
+            "blocks": {phase: [r.blocks[phase] for r in self.rows] for phase in PHASES},
+            "expected": [r.expected for r in self.rows],
+            "notes": self._notes(),
+            "alt": self.describe(),
+        }
 
     @property
     def _words(self):
@@ -106,16 +116,38 @@ class Halves(BySource):
 
     def to_table(self):
         """Rows of strings, header first: each level by each source."""
-        table = [["level", "source", "step", "gain", "waits for tp", "sums hidden",
-                  "a block forward", "backward", "expected"]]
+        table = [
+            [
+                "level",
+                "source",
+                "step",
+                "gain",
+                "waits for tp",
+                "sums hidden",
+                "a block forward",
+                "backward",
+                "expected",
+            ]
+        ]
         for row in self.rows:
             for source, t in row.times.items():
-                gain = f"{100 * self.gain(row.level, source):+.1f} %" if (
-                    self._has_none(source)) else ""
-                table.append([
-                    f"{row.level}, {LEVELS[row.level]}", BADGES.get(source, source),
-                    show_seconds(t.step), gain, show_seconds(t.waits), f"{100 * t.hidden:.0f} %",
-                    *(f"{row.blocks[p]:.3g} c" for p in PHASES), f"{row.expected:.3g} c"])
+                gain = (
+                    f"{100 * self.gain(row.level, source):+.1f} %"
+                    if (self._has_none(source))
+                    else ""
+                )
+                table.append(
+                    [
+                        f"{row.level}, {LEVELS[row.level]}",
+                        BADGES.get(source, source),
+                        show_seconds(t.step),
+                        gain,
+                        show_seconds(t.waits),
+                        f"{100 * t.hidden:.0f} %",
+                        *(f"{row.blocks[p]:.3g} c" for p in PHASES),
+                        f"{row.expected:.3g} c",
+                    ]
+                )
         return table
 
     def _has_none(self, source):
@@ -129,40 +161,53 @@ class Halves(BySource):
             found = [(r, r.times[source]) for r in self.rows if source in r.times]
             words = "; ".join(
                 f"level {r.level} {show_seconds(t.step)}, {show_seconds(t.waits)} waiting for tp, "
-                f"{100 * t.hidden:.0f} % of its sums hidden" for r, t in found)
+                f"{100 * t.hidden:.0f} % of its sums hidden"
+                for r, t in found
+            )
             lines.append(f"{BADGES.get(source, source).capitalize()}: {words}.")
-        blocks = "; ".join(f"level {r.level} {r.expected:.3g} c expected, "
-                           f"{r.blocks['forward']:.3g} c forward and {r.blocks['backward']:.3g} c "
-                           "backward found" for r in self.rows)
+        blocks = "; ".join(
+            f"level {r.level} {r.expected:.3g} c expected, "
+            f"{r.blocks['forward']:.3g} c forward and {r.blocks['backward']:.3g} c "
+            "backward found"
+            for r in self.rows
+        )
         return " ".join([*lines, f"A block of the first stage: {blocks}.", *self._notes()])
 
     def _notes(self):
         rows = self.rows[0].strategy.local(self.workload).batch
-        notes = [f"c is a sum over tp of a whole microbatch, {show_seconds(self.one_sum)}. "
-                 "Expected, where kernels are as long as the sums that they hide: 2c, c and c/2 a "
-                 "block, c/2 a stage at level 3 (derived). Backward may wait for less at "
-                 "every level: here weights' gradients are computed under the sums of the input's "
-                 "(where the schedule does not leave them for later). Halves are smaller kernels "
-                 "and shorter messages, whose latency stays: a level may lose."]
+        notes = [
+            f"c is a sum over tp of a whole microbatch, {show_seconds(self.one_sum)}. "
+            "Expected, where kernels are as long as the sums that they hide: 2c, c and c/2 a "
+            "block, c/2 a stage at level 3 (derived). Backward may wait for less at "
+            "every level: here weights' gradients are computed under the sums of the input's "
+            "(where the schedule does not leave them for later). Halves are smaller kernels "
+            "and shorter messages, whose latency stays: a level may lose."
+        ]
         notes += ["A microbatch has one row and cannot be halved: every level does the same."] * (
-            rows == 1)
+            rows == 1
+        )
         notes += [f"Halves of {rows} rows are not equal."] * (rows > 1 and rows % 2)
         late = [str(r.level) for r in self.rows if not all(t.faithful for t in r.times.values())]
-        notes += [f"Not faithful, events too short for this machine: level {', '.join(late)}. "
-                  "Slower motion helps."] * bool(late)
+        notes += [
+            f"Not faithful, events too short for this machine: level {', '.join(late)}. "
+            "Slower motion helps."
+        ] * bool(late)
         return [*notes, told()[0]]
 
     def __repr__(self):
         best = min(self.rows, key=lambda r: r.times["predicted"].step)
-        return (f"<Halves of {self._words} on {self.cluster.caption}: level {best.level} fastest, "
-                f"{show_seconds(best.times['predicted'].step)} a step, predicted>")
+        return (
+            f"<Halves of {self._words} on {self.cluster.caption}: level {best.level} fastest, "
+            f"{show_seconds(best.times['predicted'].step)} a step, predicted>"
+        )
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def halves(workload, cluster, pp=1, tp=2, levels=tuple(LEVELS), *, run=0, steps=2, progress=None,
-           **knobs):
+def halves(
+    workload, cluster, pp=1, tp=2, levels=tuple(LEVELS), *, run=0, steps=2, progress=None, **knobs
+):
     """The `Halves` of one pipeline: the same step at each level of sub-pipelining.
 
     Parameters
@@ -184,8 +229,9 @@ def halves(workload, cluster, pp=1, tp=2, levels=tuple(LEVELS), *, run=0, steps=
     run, steps = whole_number("run", run, 0), whole_number("steps", steps)
     whole_number("tp", tp, 2)
     if "subpipeline" in knobs:
-        raise ValueError(f"subpipeline={knobs['subpipeline']!r}: the lab tries several; give "
-                         "levels=(0, 2)")
+        raise ValueError(
+            f"subpipeline={knobs['subpipeline']!r}: the lab tries several; give levels=(0, 2)"
+        )
     rows = []
     for number, level in enumerate(levels):
         s = Merak(pp=pp, tp=tp, subpipeline=level, **knobs)
@@ -198,12 +244,15 @@ def halves(workload, cluster, pp=1, tp=2, levels=tuple(LEVELS), *, run=0, steps=
 
 def _row(s, w, cluster):
     found = clocked(s, w, cluster, predict(s, w, cluster).step_time)
-    waits, under = (sum(by_axis(row, which).get("tp", 0.0) for row in found.segments) / s.pp
-                    for which in ("exposed", "hidden"))
+    waits, under = (
+        sum(by_axis(row, which).get("tp", 0.0) for row in found.segments) / s.pp
+        for which in ("exposed", "hidden")
+    )
     c = transfer(cluster, Mesh(s.axes), "tp", "all_reduce", sizes(s.local(w), s.tp)[0]).seconds
     count = len(layers_of(w.layers, s.stages)[0])
-    blocks = {phase: _waits(found.pieces[kind, 0]) / count / c
-              for phase, kind in zip(PHASES, ("F", "B"))}
+    blocks = {
+        phase: _waits(found.pieces[kind, 0]) / count / c for phase, kind in zip(PHASES, ("F", "B"))
+    }
     expected = {0: 2.0, 1: 1.0, 2: 0.5, 3: 0.5 / count}[s.subpipeline]
     times = Times(found.step, waits, waits + under)
     return Row(s.subpipeline, s, {"predicted": times}, blocks, expected), c
@@ -218,8 +267,10 @@ def _trained(s, w, cluster, steps, progress):
     from tpviz.verbs.run import run
 
     trace = run(s, w, cluster, steps=steps, memory=False, progress=progress)
-    waits, sums = (sum(_seconds(trace, rank, kind) for rank in trace.ranks)
-                   / len(trace.ranks) / steps for kind in ("wait", "comm"))
+    waits, sums = (
+        sum(_seconds(trace, rank, kind) for rank in trace.ranks) / len(trace.ranks) / steps
+        for kind in ("wait", "comm")
+    )
     return Times(trace.step_time, waits, sums, is_faithful(trace.meta["late"]))
 
 

@@ -48,10 +48,14 @@ def clocked(s, w, cluster, step):
     """The `Clocked` step of a `Merak` that takes ``step`` seconds, sums and update included."""
     mesh = Mesh(s.axes)
     line, pieces = clock(s, w, cluster, mesh)
-    segments = tuple([segment for a in row for segment in pieces[a.kind, a.stage]]
-                     for row in line.schedule.actions)
-    places = tuple(_parts(s, w, cluster, mesh, line, place, found, step)
-                   for place, found in enumerate(segments))
+    segments = tuple(
+        [segment for a in row for segment in pieces[a.kind, a.stage]]
+        for row in line.schedule.actions
+    )
+    places = tuple(
+        _parts(s, w, cluster, mesh, line, place, found, step)
+        for place, found in enumerate(segments)
+    )
     return Clocked(step, line, places, pieces, segments)
 
 
@@ -69,9 +73,11 @@ def _parts(s, w, cluster, mesh, line, place, segments, step):
 def _travel(line, place):
     """Seconds in which a rank has nothing to do while a message of its own is under way."""
     steps, ends = line.schedule.order, line.end[place]
-    sent = [line.end[sender.rank][sender.index]
-            for sender, step in ((steps[s.needs], s) for s in steps if s.is_message)
-            if place in (sender.rank, step.rank)]
+    sent = [
+        line.end[sender.rank][sender.index]
+        for sender, step in ((steps[s.needs], s) for s in steps if s.is_message)
+        if place in (sender.rank, step.rank)
+    ]
     gaps = merge((0.0, *ends), (*line.start[place], inf))
     return length(intersect(gaps, merge(sent, [time + line.latency for time in sent])))
 
@@ -90,11 +96,17 @@ def read(trace, s):
     for rank, spent in breakdown(trace).items():
         mine = trace.select(rank=rank, kind="compute", phase="recompute")
         again = float((mine["end"] - mine["start"]).sum())
-        found.setdefault(mesh.coords(rank)["pp"], []).append((
-            spent.compute + spent.overlapped - again, again, spent.exposed - spent.waiting,
-            spent.idle + spent.waiting))
-    return tuple(Parts(*(sum(x) / len(found[p]) / steps for x in zip(*found[p])))
-                 for p in sorted(found))
+        found.setdefault(mesh.coords(rank)["pp"], []).append(
+            (
+                spent.compute + spent.overlapped - again,
+                again,
+                spent.exposed - spent.waiting,
+                spent.idle + spent.waiting,
+            )
+        )
+    return tuple(
+        Parts(*(sum(x) / len(found[p]) / steps for x in zip(*found[p]))) for p in sorted(found)
+    )
 
 
 def flight(trace, s, w):
@@ -115,8 +127,7 @@ def words_of(s):
 
 
 class BySource:
-    """A study whose ``rows`` have ``times`` {source: ..}: "predicted", and what else was asked for.
-    """
+    """A study whose ``rows`` have ``times`` {source: ..}: "predicted", and others asked for."""
 
     @property
     def sources(self):

@@ -64,9 +64,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Schedules(BySource):
-    """``rows`` (`Row`), in the order asked for; ``refused`` {schedule: why it is left out}.
-
-    """
+    """``rows`` (`Row`), in the order asked for; ``refused`` {schedule: why it is left out}."""
 
     workload: GPT
     cluster: Cluster
@@ -79,8 +77,7 @@ class Schedules(BySource):
         return found[one_of("schedule", name, tuple(found))]
 
     def gain(self, name="shifted_critical_path", over="early_recompute", source="predicted"):
-        """How much faster a schedule's step is than another's: its time over the first's, less 1.
-        """
+        """How much faster a schedule's step is: the other's time over its own, less 1."""
         first, other = (_times(self.at(n), source) for n in (over, name))
         return first.step / other.step - 1
 
@@ -90,13 +87,18 @@ class Schedules(BySource):
         for source in self.sources:
             rows = [row for row in self.rows if source in row.times]
             average = [mean(row.times[source].places) for row in rows]
-            bars[source] = {"names": [row.name for row in rows],
-                            "step": [row.times[source].step for row in rows],
-                            "parts": {part: [getattr(x, part) for x in average]
-                                      for part in Parts._fields}}
-        return {"title": f"{_words(self.rows[0].strategy)} on {self.cluster.caption}, by schedule",
-                "badges": self.badges, "sources": bars, "notes": self._notes(),
-                "alt": self.describe()}
+            bars[source] = {
+                "names": [row.name for row in rows],
+                "step": [row.times[source].step for row in rows],
+                "parts": {part: [getattr(x, part) for x in average] for part in Parts._fields},
+            }
+        return {
+            "title": f"{_words(self.rows[0].strategy)} on {self.cluster.caption}, by schedule",
+            "badges": self.badges,
+            "sources": bars,
+            "notes": self._notes(),
+            "alt": self.describe(),
+        }
 
     def figure(self, theme="light"):
         """Stacked bars as a plotly ``Figure``: where the average rank spends the step."""
@@ -104,61 +106,107 @@ class Schedules(BySource):
 
     def to_table(self):
         """Rows of strings, header first: each schedule by each source."""
-        table = [["schedule", "source", "step", "makespan", "closed form", "bubble of each rank",
-                  "in flight", "most of a rank"]]
+        table = [
+            [
+                "schedule",
+                "source",
+                "step",
+                "makespan",
+                "closed form",
+                "bubble of each rank",
+                "in flight",
+                "most of a rank",
+            ]
+        ]
         for row in self.rows:
             for source, t in row.times.items():
-                table.append([
-                    row.name, BADGES.get(source, source), show_seconds(t.step),
-                    show_seconds(t.makespan), show_seconds(row.form) if row.form else "none",
-                    " ".join(f"{100 * b:.1f}" for b in t.bubbles) + " %",
-                    " ".join(map(str, t.flight)),
-                    show_bytes(max(t.peaks)) if t.peaks else ""])
+                table.append(
+                    [
+                        row.name,
+                        BADGES.get(source, source),
+                        show_seconds(t.step),
+                        show_seconds(t.makespan),
+                        show_seconds(row.form) if row.form else "none",
+                        " ".join(f"{100 * b:.1f}" for b in t.bubbles) + " %",
+                        " ".join(map(str, t.flight)),
+                        show_bytes(max(t.peaks)) if t.peaks else "",
+                    ]
+                )
         return table + [[name, "refused", why, *[""] * 5] for name, why in self.refused.items()]
 
     def describe(self):
         """Which schedule is fastest and where its ranks idle, in words."""
         lines = [f"{_words(self.rows[0].strategy)} on {self.cluster.caption}."]
         for source in self.sources:
-            found = sorted((r for r in self.rows if source in r.times),
-                           key=lambda r: r.times[source].step)
+            found = sorted(
+                (r for r in self.rows if source in r.times), key=lambda r: r.times[source].step
+            )
             words = ", ".join(
                 f"{r.name} {show_seconds(r.times[source].step)} (bubble "
                 f"{100 * min(r.times[source].bubbles):.1f} to "
-                f"{100 * max(r.times[source].bubbles):.1f} %)" for r in found)
+                f"{100 * max(r.times[source].bubbles):.1f} %)"
+                for r in found
+            )
             lines.append(f"{BADGES.get(source, source).capitalize()}, fastest first: {words}.")
         return " ".join(lines + self._notes())
 
     def _notes(self):
-        notes = ["Bars: the average of the ranks, and the step beside the first's; bubble: neither "
-                 "kernels nor bytes under way."]
-        forms = [f"{r.name} {100 * (r.form / r.times['predicted'].makespan - 1):+.1f} % "
-                 f"({r.uneven:.2f})" for r in self.rows if r.form]
-        notes += [f"Closed forms are of equal stages and free messages: with the seconds of the "
-                  f"middle stage for all they are off the predicted makespan, {', '.join(forms)}. "
-                  "In brackets the slowest stage's seconds over the middle one's: not all have as "
-                  "many layers, and two have embedding and head."] * bool(forms)
+        notes = [
+            "Bars: the average of the ranks, and the step beside the first's; bubble: neither "
+            "kernels nor bytes under way."
+        ]
+        forms = [
+            f"{r.name} {100 * (r.form / r.times['predicted'].makespan - 1):+.1f} % ({r.uneven:.2f})"
+            for r in self.rows
+            if r.form
+        ]
+        notes += [
+            f"Closed forms are of equal stages and free messages: with the seconds of the "
+            f"middle stage for all they are off the predicted makespan, {', '.join(forms)}. "
+            "In brackets the slowest stage's seconds over the middle one's: not all have as "
+            "many layers, and two have embedding and head."
+        ] * bool(forms)
         if {"shifted_critical_path", "early_recompute"} <= {r.name for r in self.rows}:
-            notes.append(f"Here the shifted critical path's step is {100 * self.gain():+.1f} % "
-                         "faster than early recomputation's, predicted.")
+            notes.append(
+                f"Here the shifted critical path's step is {100 * self.gain():+.1f} % "
+                "faster than early recomputation's, predicted."
+            )
         notes += told()
         late = [r.name for r in self.rows if not all(t.faithful for t in r.times.values())]
-        notes += [f"Not faithful, events too short for this machine: {', '.join(late)}. Slower "
-                  "motion helps."] * bool(late)
+        notes += [
+            f"Not faithful, events too short for this machine: {', '.join(late)}. Slower "
+            "motion helps."
+        ] * bool(late)
         return notes + [f"Left out: {n}, {why}." for n, why in self.refused.items()]
 
     def __repr__(self):
         best = min(self.rows, key=lambda r: r.times["predicted"].step)
-        return (f"<Schedules of {_words(best.strategy)} on {self.cluster.caption}: {best.name} "
-                f"fastest of {len(self.rows)}, "
-                f"{show_seconds(best.times['predicted'].step)} a step, predicted>")
+        return (
+            f"<Schedules of {_words(best.strategy)} on {self.cluster.caption}: {best.name} "
+            f"fastest of {len(self.rows)}, "
+            f"{show_seconds(best.times['predicted'].step)} a step, predicted>"
+        )
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def schedules(workload, cluster, names=tuple(SCHEDULES), pp=4, microbatches=8, tp=1, dp=1,
-              recompute="full", *, run=0, steps=2, simulate=False, progress=None, **knobs):
+def schedules(
+    workload,
+    cluster,
+    names=tuple(SCHEDULES),
+    pp=4,
+    microbatches=8,
+    tp=1,
+    dp=1,
+    recompute="full",
+    *,
+    run=0,
+    steps=2,
+    simulate=False,
+    progress=None,
+    **knobs,
+):
     """The `Schedules` of one pipeline: the same model, ranks and microbatches in each.
 
     Parameters
@@ -180,8 +228,15 @@ def schedules(workload, cluster, names=tuple(SCHEDULES), pp=4, microbatches=8, t
         raise ValueError(f"schedule={knobs['schedule']!r}: the lab tries several; give names=(..,)")
     made, refused = [], {}
     for name in names:
-        s = Merak(pp=pp, tp=tp, dp=dp, microbatches=microbatches, recompute=recompute,
-                  schedule=name, **knobs)
+        s = Merak(
+            pp=pp,
+            tp=tp,
+            dp=dp,
+            microbatches=microbatches,
+            recompute=recompute,
+            schedule=name,
+            **knobs,
+        )
         try:
             s.check(workload)
         except ValueError as error:
@@ -189,8 +244,10 @@ def schedules(workload, cluster, names=tuple(SCHEDULES), pp=4, microbatches=8, t
         else:
             made.append(s)
     if not made:
-        raise ValueError("no schedule takes these sizes: " + "; ".join(
-            f"{name}: {why}" for name, why in refused.items()))
+        raise ValueError(
+            "no schedule takes these sizes: "
+            + "; ".join(f"{name}: {why}" for name, why in refused.items())
+        )
     rows = []
     for number, s in enumerate(made):
         row = _row(s, workload, cluster)
@@ -214,19 +271,35 @@ def _list(names):
 def _row(s, w, cluster):
     found = clocked(s, w, cluster, predict(s, w, cluster).step_time)
     middle = (s.stages - 1) // 2
-    each = [{kind: sum(x.seconds for x in found.pieces[kind, n]) for kind in ("F", "B", "R", "W")}
-            for n in range(s.stages)]
+    each = [
+        {kind: sum(x.seconds for x in found.pieces[kind, n]) for kind in ("F", "B", "R", "W")}
+        for n in range(s.stages)
+    ]
     again = [one["R"] * on for one, on in zip(each, found.line.schedule.recomputes)]
     whole = [one["F"] + one["B"] + r for one, r in zip(each, again)]
     one, form, idle = each[middle], None, None
     if s.recompute != "stage_aware":  # its stages recompute unequal parts
-        sizes = (s.schedule, s.pp, s.microbatches, one["F"], one["B"], again[middle], one["W"],
-                 s.stages // s.pp)
+        sizes = (
+            s.schedule,
+            s.pp,
+            s.microbatches,
+            one["F"],
+            one["B"],
+            again[middle],
+            one["W"],
+            s.stages // s.pp,
+        )
         form = makespan(*sizes)
         idle = form and tuple(seconds / form for seconds in bubble(*sizes))
     peaks = [memory_of(s, w, place) for place in range(s.pp)]
-    times = Times(found.step, found.line.makespan, found.places, found.line.peak_in_flight,
-                  tuple(m.total for m in peaks), tuple(m["activations"] for m in peaks))
+    times = Times(
+        found.step,
+        found.line.makespan,
+        found.places,
+        found.line.peak_in_flight,
+        tuple(m.total for m in peaks),
+        tuple(m["activations"] for m in peaks),
+    )
     return Row(s, {"predicted": times}, form, idle, max(whole) / whole[middle])
 
 
@@ -243,15 +316,23 @@ def _trained(s, w, cluster, steps, progress):
 
     trace = run(s, w, cluster, steps=steps, progress=progress)
     used = [trace.memory(rank) for rank in Mesh(s.axes).group(0, "pp")]
-    return Times(trace.step_time, bars_of(trace).makespan, read(trace, s), flight(trace, s, w),
-                 tuple(m.peak for m in used), tuple(m.peaks["activations"] for m in used),
-                 is_faithful(trace.meta["late"]))
+    return Times(
+        trace.step_time,
+        bars_of(trace).makespan,
+        read(trace, s),
+        flight(trace, s, w),
+        tuple(m.peak for m in used),
+        tuple(m.peaks["activations"] for m in used),
+        is_faithful(trace.meta["late"]),
+    )
 
 
 def _times(row, source):
     if source not in row.times:
-        raise ValueError(f"{row.name} has no {source} times: use "
-                         f"{' or '.join(map(repr, row.times))}, or run more of the schedules")
+        raise ValueError(
+            f"{row.name} has no {source} times: use "
+            f"{' or '.join(map(repr, row.times))}, or run more of the schedules"
+        )
     return row.times[source]
 
 

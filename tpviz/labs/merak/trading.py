@@ -61,8 +61,10 @@ class Tradeoff:
     @property
     def picked(self):
         """{rule: the `Point` with the largest k0 that fits the budget, None where none does}."""
-        return {rule: next((p for p in reversed(found) if p.most <= self.budget), None)
-                for rule, found in self.points.items()}
+        return {
+            rule: next((p for p in reversed(found) if p.most <= self.budget), None)
+            for rule, found in self.points.items()
+        }
 
     @property
     def _words(self):
@@ -74,16 +76,24 @@ class Tradeoff:
 
     def scene(self):
         """The chart as data: see `tpviz.figures.charts_tradeoff`."""
-        return {"title": f"{self._words} on {self.cluster.caption}: recomputation "
-                         "against memory",
-                "badges": list(self.badges), "budget": self.budget,
-                "lines": {rule: {"keep": [p.keep for p in found], "step": [p.step for p in found],
-                                 "bytes": [p.most for p in found],
-                                 "average": [sum(p.needs) / len(p.needs) for p in found],
-                                 "drops": [" ".join(map(str, p.drops)) for p in found]}
-                          for rule, found in self.points.items()},
-                "picked": {rule: p.keep for rule, p in self.picked.items() if p},
-                "notes": self._notes(), "alt": self.describe()}
+        return {
+            "title": f"{self._words} on {self.cluster.caption}: recomputation against memory",
+            "badges": list(self.badges),
+            "budget": self.budget,
+            "lines": {
+                rule: {
+                    "keep": [p.keep for p in found],
+                    "step": [p.step for p in found],
+                    "bytes": [p.most for p in found],
+                    "average": [sum(p.needs) / len(p.needs) for p in found],
+                    "drops": [" ".join(map(str, p.drops)) for p in found],
+                }
+                for rule, found in self.points.items()
+            },
+            "picked": {rule: p.keep for rule, p in self.picked.items() if p},
+            "notes": self._notes(),
+            "alt": self.describe(),
+        }
 
     def figure(self, theme="light"):
         """Two panels as a plotly ``Figure``: the step and the bytes over k0, the budget a line."""
@@ -94,40 +104,56 @@ class Tradeoff:
         rows = [["k0", "rule", "step", "most of a rank", "each place", "layers recomputed", "fits"]]
         for pair in zip(*(self.points[rule] for rule in RULES)):
             for rule, p in zip(RULES, pair):
-                rows.append([f"{p.keep:.3g}", rule, show_seconds(p.step), show_bytes(p.most),
-                             ", ".join(map(show_bytes, p.needs)), " ".join(map(str, p.drops)),
-                             "yes" if p.most <= self.budget else "no"])
+                rows.append(
+                    [
+                        f"{p.keep:.3g}",
+                        rule,
+                        show_seconds(p.step),
+                        show_bytes(p.most),
+                        ", ".join(map(show_bytes, p.needs)),
+                        " ".join(map(str, p.drops)),
+                        "yes" if p.most <= self.budget else "no",
+                    ]
+                )
         return rows
 
     def describe(self):
         """What keeping more costs and saves, in words."""
         aware = self.points["stage-aware"]
         low, high = aware[0], aware[-1]
-        lines = [f"Predicted: {self._words} on {self.cluster.caption}. From k0 = 0 to 1 "
-                 f"stage-aware the step goes from {show_seconds(low.step)} to "
-                 f"{show_seconds(high.step)} and the rank that needs most from "
-                 f"{show_bytes(low.most)} to {show_bytes(high.most)}."]
+        lines = [
+            f"Predicted: {self._words} on {self.cluster.caption}. From k0 = 0 to 1 "
+            f"stage-aware the step goes from {show_seconds(low.step)} to "
+            f"{show_seconds(high.step)} and the rank that needs most from "
+            f"{show_bytes(low.most)} to {show_bytes(high.most)}."
+        ]
         for rule, p in self.picked.items():
-            lines.append(f"{rule.capitalize()}, {show_bytes(self.budget)} a rank " + (
-                f"allow k0 = {p.keep:.3g}: {show_seconds(p.step)}, {show_bytes(p.most)}."
-                if p else f"are less than recomputing everything takes, "
-                          f"{show_bytes(self.points[rule][0].most)}."))
+            lines.append(
+                f"{rule.capitalize()}, {show_bytes(self.budget)} a rank "
+                + (
+                    f"allow k0 = {p.keep:.3g}: {show_seconds(p.step)}, {show_bytes(p.most)}."
+                    if p
+                    else f"are less than recomputing everything takes, "
+                    f"{show_bytes(self.points[rule][0].most)}."
+                )
+            )
         return " ".join(lines + self._notes())
 
     def _notes(self):
         keep, saved = max(self.saving().items(), key=lambda item: item[1])
-        return ["The first stage keeps the same part under both rules and bounds the step: most of "
-                "the gain over recomputing everything is that of k0 itself; what later stages "
-                "keep more shortens fill and drain (derived). Here it saves at most "
-                f"{100 * saved:.1f} % of the uniform step, at k0 = {keep:.3g}.",
-                "Layers are whole: k0 has an effect in steps. A stage of L layers recomputes "
-                "floor(L (1 - k))."]
+        return [
+            "The first stage keeps the same part under both rules and bounds the step: most of "
+            "the gain over recomputing everything is that of k0 itself; what later stages "
+            "keep more shortens fill and drain (derived). Here it saves at most "
+            f"{100 * saved:.1f} % of the uniform step, at k0 = {keep:.3g}.",
+            "Layers are whole: k0 has an effect in steps. A stage of L layers recomputes "
+            "floor(L (1 - k)).",
+        ]
 
     def __repr__(self):
         p = self.picked["stage-aware"]
         words = f"k0 = {p.keep:.3g} fits, {show_seconds(p.step)} a step" if p else "nothing fits"
-        return (f"<Tradeoff of {self._words} on {self.cluster.caption}: {words}, "
-                "predicted>")
+        return f"<Tradeoff of {self._words} on {self.cluster.caption}: {words}, predicted>"
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-lab'")
@@ -146,13 +172,16 @@ def tradeoff(workload, cluster, strategy, budget=None):
     if budget is None:
         budget = cluster.device.memory
     elif isinstance(budget, bool) or not isinstance(budget, int | float) or not budget > 0:
-        raise ValueError(f"budget={budget!r}: give bytes of a rank, as in 40e9, or None for the "
-                         "device's")
+        raise ValueError(
+            f"budget={budget!r}: give bytes of a rank, as in 40e9, or None for the device's"
+        )
     aware = replace(strategy, recompute="stage_aware", keep=0.0)
     even = Uniform(**{f.name: getattr(aware, f.name) for f in fields(aware)})
     ladder = keeps(aware, workload)[::-1]
-    points = {rule: tuple(_point(replace(s, keep=keep), workload, cluster) for keep in ladder)
-              for rule, s in zip(RULES, (aware, even))}
+    points = {
+        rule: tuple(_point(replace(s, keep=keep), workload, cluster) for keep in ladder)
+        for rule, s in zip(RULES, (aware, even))
+    }
     return Tradeoff(workload, cluster, aware, budget, points)
 
 

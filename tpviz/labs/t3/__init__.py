@@ -1,9 +1,9 @@
 """The experiments of the T3 lab: the paper's sublayers on simulated hardware, against its numbers.
 
-    from tpviz.labs import t3
-    found = t3.sublayers()
-    t3.against_paper(found=found), t3.end_to_end(found)
-    t3.movement(8).figure(), t3.paying().figure(), t3.modes(workload, cluster).figure()
+from tpviz.labs import t3
+found = t3.sublayers()
+t3.against_paper(found=found), t3.end_to_end(found)
+t3.movement(8).figure(), t3.paying().figure(), t3.modes(workload, cluster).figure()
 """
 
 from .drawn import drawn
@@ -14,6 +14,20 @@ from .paper import AgainstPaper, against_paper
 from .paying import Paying, paying
 from .sublayers import MODELS, Sublayers, sublayers
 
-__all__ = ["MODELS", "AgainstPaper", "Gain", "Modes", "Movement", "Paying", "Sublayers",
-           "against_paper", "drawn", "end_to_end", "modes", "movement", "paying", "ring",
-           "sublayers"]
+__all__ = [
+    "MODELS",
+    "AgainstPaper",
+    "Gain",
+    "Modes",
+    "Movement",
+    "Paying",
+    "Sublayers",
+    "against_paper",
+    "drawn",
+    "end_to_end",
+    "modes",
+    "movement",
+    "paying",
+    "ring",
+    "sublayers",
+]

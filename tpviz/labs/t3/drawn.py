@@ -20,24 +20,47 @@ def drawn(study, theme="light"):
 
 def sublayers_scene(found):
     """What `charts_t3.sublayers_figure` draws."""
-    return {"title": "T3's sublayers: forward OP and FC-2, backward FC-1 and IP",
-            "badges": ["simulated"],
-            "places": [[f"{r.model.name}<br>TP {r.tp}", r.name] for r in found.rows],
-            "speedups": {c: [r.speedup(c) for r in found.rows] for c in CONFIGS},
-            "notes": ["The paper's bars are not at hand, only means and maxima of them. "
-                      + FITTED_TO[0].upper() + FITTED_TO[1:]], "alt": found.describe()}
+    return {
+        "title": "T3's sublayers: forward OP and FC-2, backward FC-1 and IP",
+        "badges": ["simulated"],
+        "places": [[f"{r.model.name}<br>TP {r.tp}", r.name] for r in found.rows],
+        "speedups": {c: [r.speedup(c) for r in found.rows] for c in CONFIGS},
+        "notes": [
+            "The paper's bars are not at hand, only means and maxima of them. "
+            + FITTED_TO[0].upper()
+            + FITTED_TO[1:]
+        ],
+        "alt": found.describe(),
+    }
 
 
 def paper_scene(against):
     """What `charts_t3.paper_figure` draws: all but the ratios that are identities."""
-    rows = [{"name": r.anchor.name, "paper": r.anchor.paper, "ours": r.ours,
-             "kind": r.anchor.kind, "source": r.anchor.source, "matched": r.matched}
-            for r in against.rows if r.anchor.kind != "identity"]
-    same = [f"{r.anchor.name} {r.ours:.0f} % (paper {r.anchor.paper:g} %)"
-            for r in against.rows if r.anchor.kind == "identity"]
+    rows = [
+        {
+            "name": r.anchor.name,
+            "paper": r.anchor.paper,
+            "ours": r.ours,
+            "kind": r.anchor.kind,
+            "source": r.anchor.source,
+            "matched": r.matched,
+        }
+        for r in against.rows
+        if r.anchor.kind != "identity"
+    ]
+    same = [
+        f"{r.anchor.name} {r.ours:.0f} % (paper {r.anchor.paper:g} %)"
+        for r in against.rows
+        if r.anchor.kind == "identity"
+    ]
     wrong = [f"{r.anchor.name} {r.difference:+.1f} points" for r in against.unmatched]
-    return {"title": "The paper's numbers, and ours", "badges": ["simulated", "the paper's"],
-            "rows": rows, "alt": against.describe(),
-            "notes": [f"Identities, not drawn: {'; '.join(same)}.",
-                      f"Within {NEAR:g} points: {against.score}. Not: "
-                      f"{'; '.join(wrong) or 'none'}. {LITTLE}"]}
+    return {
+        "title": "The paper's numbers, and ours",
+        "badges": ["simulated", "the paper's"],
+        "rows": rows,
+        "alt": against.describe(),
+        "notes": [
+            f"Identities, not drawn: {'; '.join(same)}.",
+            f"Within {NEAR:g} points: {against.score}. Not: {'; '.join(wrong) or 'none'}. {LITTLE}",
+        ],
+    }

@@ -43,8 +43,10 @@ def end_to_end(found, config="t3_mca", what="training", other=OTHER):
     layers = {}
     for row in found.rows:
         layers.setdefault((row.model, row.tp), []).append(row)
-    return [_gain(model.name, tp, rows, config, what, units, names, other)
-            for (model, tp), rows in layers.items()]
+    return [
+        _gain(model.name, tp, rows, config, what, units, names, other)
+        for (model, tp), rows in layers.items()
+    ]
 
 
 def _gain(model, tp, rows, config, what, units, names, other):
@@ -54,8 +56,9 @@ def _gain(model, tp, rows, config, what, units, names, other):
     rest = (units - sum(SUBLAYERS[r.name] for r in mine)) * unit
     whole = (plain + rest) / (1 - other)
     saved = plain - sum(r.seconds[config] for r in mine)
-    return Gain(model, tp, what, config, whole / (whole - saved),
-                sum(r.rs + r.ag for r in mine) / whole)
+    return Gain(
+        model, tp, what, config, whole / (whole - saved), sum(r.rs + r.ag for r in mine) / whole
+    )
 
 
 def geomean(gains):

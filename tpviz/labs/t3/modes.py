@@ -78,14 +78,22 @@ class Modes:
         """What `figures.charts_t3_modes` draws."""
         lines = {source: [r for r in self.rows if source in r.times] for source in self.sources}
         s = self.rows[0].strategy
-        return {"title": f"T3 on {s.tp} ranks, gather {s.gather}: sums fused with their GEMMs, or "
-                         "after them",
-                "badges": self.badges, "modes": [r.mode for r in self.rows],
-                "sources": {source: {"modes": [r.mode for r in rows],
-                                     "step": [r.times[source].step for r in rows],
-                                     "sublayer": [r.times[source].sublayer for r in rows]}
-                            for source, rows in lines.items()},
-                "notes": self._notes(), "alt": self.describe()}
+        return {
+            "title": f"T3 on {s.tp} ranks, gather {s.gather}: sums fused with their GEMMs, or "
+            "after them",
+            "badges": self.badges,
+            "modes": [r.mode for r in self.rows],
+            "sources": {
+                source: {
+                    "modes": [r.mode for r in rows],
+                    "step": [r.times[source].step for r in rows],
+                    "sublayer": [r.times[source].sublayer for r in rows],
+                }
+                for source, rows in lines.items()
+            },
+            "notes": self._notes(),
+            "alt": self.describe(),
+        }
 
     @property
     def _words(self):
@@ -100,35 +108,51 @@ class Modes:
         """Rows of strings, header first: each mode by each source."""
         first = self.rows[0].mode
         return [["mode", "source", "step", f"over {first}'s", "FC-2", f"over {first}'s"]] + [
-            [r.mode, BADGES.get(source, source), show_seconds(t.step),
-             *_gained(self.rows[0].times, source, t.step, "step"), show_seconds(t.sublayer),
-             *_gained(self.rows[0].times, source, t.sublayer, "sublayer")]
-            for r in self.rows for source, t in r.times.items()]
+            [
+                r.mode,
+                BADGES.get(source, source),
+                show_seconds(t.step),
+                *_gained(self.rows[0].times, source, t.step, "step"),
+                show_seconds(t.sublayer),
+                *_gained(self.rows[0].times, source, t.sublayer, "sublayer"),
+            ]
+            for r in self.rows
+            for source, t in r.times.items()
+        ]
 
     def describe(self):
         """Each mode in words."""
         lines = []
         for source in self.sources:
-            words = "; ".join(f"{r.mode} {show_seconds(r.times[source].step)} a step, FC-2 "
-                              f"{show_seconds(r.times[source].sublayer)}"
-                              for r in self.rows if source in r.times)
+            words = "; ".join(
+                f"{r.mode} {show_seconds(r.times[source].step)} a step, FC-2 "
+                f"{show_seconds(r.times[source].sublayer)}"
+                for r in self.rows
+                if source in r.times
+            )
             lines.append(f"{BADGES.get(source, source).capitalize()}: {words}.")
         return " ".join([f"{self._words}.", *lines, *self._notes()])
 
     def _notes(self):
-        notes = [f"On {self.cluster.caption}. FC-2 is its GEMM with the reduce-scatter and the "
-                 "all-gather after it, forward, in the average layer. The tracker here is "
-                 "software, and the processor adds; a DMA engine and sums in memory are only in "
-                 "the simulated GPU."]
+        notes = [
+            f"On {self.cluster.caption}. FC-2 is its GEMM with the reduce-scatter and the "
+            "all-gather after it, forward, in the average layer. The tracker here is "
+            "software, and the processor adds; a DMA engine and sums in memory are only in "
+            "the simulated GPU."
+        ]
         late = [r.mode for r in self.rows if not all(t.faithful for t in r.times.values())]
-        notes += [f"Not faithful, events too short for this machine: {', '.join(late)}. Slower "
-                  "motion helps."] * bool(late)
+        notes += [
+            f"Not faithful, events too short for this machine: {', '.join(late)}. Slower "
+            "motion helps."
+        ] * bool(late)
         return notes
 
     def __repr__(self):
         best = min(self.rows, key=lambda r: r.times["predicted"].sublayer)
-        return (f"<Modes of {self._words}: FC-2 fastest by {best.mode}, "
-                f"{show_seconds(best.times['predicted'].sublayer)}, predicted>")
+        return (
+            f"<Modes of {self._words}: FC-2 fastest by {best.mode}, "
+            f"{show_seconds(best.times['predicted'].sublayer)}, predicted>"
+        )
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-lab'")
@@ -143,8 +167,11 @@ def _gained(first, source, seconds, what):
 def ring(gpus=4, machine=None):
     """The `Cluster` of ``gpus`` simulated `Machine`s in a ring: the links and the rate of T3's."""
     gpus, m = whole_number("gpus", gpus, 2, 64), Machine() if machine is None else machine
-    return Cluster("T3's ring", Device({"float16": m.rate}, 32e9, m.dram),
-                   (Level("link", gpus, m.link, m.link, m.latency),))
+    return Cluster(
+        "T3's ring",
+        Device({"float16": m.rate}, 32e9, m.dram),
+        (Level("link", gpus, m.link, m.link, m.latency),),
+    )
 
 
 def modes(workload, cluster, tp=4, modes=MODES, *, run=0, steps=1, progress=None, **knobs):
@@ -165,13 +192,18 @@ def modes(workload, cluster, tp=4, modes=MODES, *, run=0, steps=1, progress=None
     chosen = tuple(dict.fromkeys(one_of("mode", mode, MODES) for mode in modes))
     if not chosen:
         raise ValueError(f"modes is empty: give some of {', '.join(MODES)}")
-    tp, run, steps = (whole_number("tp", tp, 2), whole_number("run", run, 0),
-                      whole_number("steps", steps))
+    tp, run, steps = (
+        whole_number("tp", tp, 2),
+        whole_number("run", run, 0),
+        whole_number("steps", steps),
+    )
     rows = []
     for number, mode in enumerate(chosen):
         s = replace(T3(tp=tp, **knobs), mode=mode)
-        found = {"predicted": _predicted(s, workload, cluster),
-                 "simulated": _read(simulate(s, workload, cluster), ranks=(0,))}
+        found = {
+            "predicted": _predicted(s, workload, cluster),
+            "simulated": _read(simulate(s, workload, cluster), ranks=(0,)),
+        }
         if number < run:
             found["measured"] = _trained(s, workload, cluster, steps, progress)
         rows.append(Row(mode, s, found))
@@ -181,8 +213,9 @@ def modes(workload, cluster, tp=4, modes=MODES, *, run=0, steps=1, progress=None
 def _predicted(s, w, cluster):
     made = predict(s, w, cluster)
     up = times(w, cluster, s.tp).up[0]
-    spans = [x.seconds - up for x in made.segments
-             if x.phase == "forward" and x.layer.endswith(".mlp")]
+    spans = [
+        x.seconds - up for x in made.segments if x.phase == "forward" and x.layer.endswith(".mlp")
+    ]
     return Times(made.step_time, sum(spans) / len(spans))
 
 

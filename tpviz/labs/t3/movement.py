@@ -22,13 +22,17 @@ from tpviz.schemes.t3.hardware import Gemm, Machine, play
 from tpviz.tables import html_table
 
 CONFIGS = {"sequential": "sequential", "t3_mca": "T3"}
-KINDS = {"gemm": "GEMM's output, written", "incoming": "what comes in, written",
-         "read": "read, to send or to add", "sum": "last sum, written"}
+KINDS = {
+    "gemm": "GEMM's output, written",
+    "incoming": "what comes in, written",
+    "read": "read, to send or to add",
+    "sum": "last sum, written",
+}
 """{what moves: words}."""
-CLASSES = {"sequential": {"gemm": ("gemm_write",), "incoming": ("rs_write",),
-                          "read": ("rs_read",)},
-           "t3_mca": {"gemm": ("update_local",), "incoming": ("update_incoming",),
-                      "read": ("dma_read",)}}
+CLASSES = {
+    "sequential": {"gemm": ("gemm_write",), "incoming": ("rs_write",), "read": ("rs_read",)},
+    "t3_mca": {"gemm": ("update_local",), "incoming": ("update_incoming",), "read": ("dma_read",)},
+}
 """{config: {what moves: classes that the simulator counts it as}}; the last sum's write is one of
 "rs_write"."""
 
@@ -37,10 +41,13 @@ def chunks(config, ranks, position):
     """{what moves: chunks} of the chunk at ``position`` (0..N-1) of the order in which it goes."""
     last, first = position == ranks - 1, position == 0
     if config == "sequential":
-        return {"gemm": 1, "incoming": int(not first), "read": 1 if first else 2,
-                "sum": int(last)}
-    return {"gemm": int(not first), "incoming": int(not first),
-            "read": int(not first and not last), "sum": 0}
+        return {"gemm": 1, "incoming": int(not first), "read": 1 if first else 2, "sum": int(last)}
+    return {
+        "gemm": int(not first),
+        "incoming": int(not first),
+        "read": int(not first and not last),
+        "sum": 0,
+    }
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,19 +93,25 @@ class Movement:
     @property
     def exact(self):
         """Whether the simulator moved just that, to the byte."""
-        return all(self.simulated(config, kind) == self.total(
-            config, kind, *["sum"] * (kind == "incoming"))
-            for config in CONFIGS for kind in CLASSES[config])
+        return all(
+            self.simulated(config, kind)
+            == self.total(config, kind, *["sum"] * (kind == "incoming"))
+            for config in CONFIGS
+            for kind in CLASSES[config]
+        )
 
     def scene(self):
         """What `figures.charts_movement` draws."""
-        return {"title": f"Memory of one GPU: {self.gemm.m} x {self.gemm.n} output, "
-                         f"{self.ranks} ranks, chunks of "
-                         f"{show_bytes(self.gemm.bytes // self.ranks)}",
-                "badges": ["derived", "simulated: equal" if self.exact else "simulated: differs"],
-                "kinds": dict(KINDS),
-                "counts": {name: self.counts(config) for config, name in CONFIGS.items()},
-                "notes": self._notes(), "alt": self.describe()}
+        return {
+            "title": f"Memory of one GPU: {self.gemm.m} x {self.gemm.n} output, "
+            f"{self.ranks} ranks, chunks of "
+            f"{show_bytes(self.gemm.bytes // self.ranks)}",
+            "badges": ["derived", "simulated: equal" if self.exact else "simulated: differs"],
+            "kinds": dict(KINDS),
+            "counts": {name: self.counts(config) for config, name in CONFIGS.items()},
+            "notes": self._notes(),
+            "alt": self.describe(),
+        }
 
     def figure(self, theme="light"):
         """Two bars for each chunk as a plotly ``Figure``."""
@@ -106,34 +119,48 @@ class Movement:
 
     def to_table(self):
         """Rows of strings, header first: each kind, in chunks."""
-        rows = [[words, *(str(self.total(config, kind)) for config in CONFIGS)]
-                for kind, words in KINDS.items()]
+        rows = [
+            [words, *(str(self.total(config, kind)) for config in CONFIGS)]
+            for kind, words in KINDS.items()
+        ]
         both = [str(2 * self.gathers)] * 2
         reads = [show_bytes(run.dram["gemm_read"]) for run in self.runs.values()]
-        return [["in chunks (derived)", *CONFIGS.values()], *rows,
-                ["all-gather, read and written", *both],
-                ["GEMM's inputs, read (simulated, bytes)", *reads]]
+        return [
+            ["in chunks (derived)", *CONFIGS.values()],
+            *rows,
+            ["all-gather, read and written", *both],
+            ["GEMM's inputs, read (simulated, bytes)", *reads],
+        ]
 
     def describe(self):
         """The counts in words."""
         said = " ".join(
             f"{name}: reads {self.total(config, 'read')} chunks and writes "
             f"{self.total(config, 'gemm', 'incoming', 'sum')} for GEMM output and reduce-scatter."
-            for config, name in CONFIGS.items())
-        return " ".join([f"Over {self.ranks} ranks, without the GEMM's inputs. {said}",
-                         *self._notes()])
+            for config, name in CONFIGS.items()
+        )
+        return " ".join(
+            [f"Over {self.ranks} ranks, without the GEMM's inputs. {said}", *self._notes()]
+        )
 
     def _notes(self):
-        same = ("The simulator's bytes are these counts exactly." if self.exact
-                else "The simulator's bytes DIFFER from these counts.")
-        return [f"T3 reads {self.fewer_reads:.2f} times less for the reduce-scatter, and moves "
-                f"{100 * self.saved:.1f} % less in all but the GEMM's inputs (derived). {same}",
-                f"The all-gather after it reads and writes {self.gathers} chunks each, in both. "
-                "Published notes on the paper give 2.5 (8 ranks) and 2.2 (16)."]
+        same = (
+            "The simulator's bytes are these counts exactly."
+            if self.exact
+            else "The simulator's bytes DIFFER from these counts."
+        )
+        return [
+            f"T3 reads {self.fewer_reads:.2f} times less for the reduce-scatter, and moves "
+            f"{100 * self.saved:.1f} % less in all but the GEMM's inputs (derived). {same}",
+            f"The all-gather after it reads and writes {self.gathers} chunks each, in both. "
+            "Published notes on the paper give 2.5 (8 ranks) and 2.2 (16).",
+        ]
 
     def __repr__(self):
-        return (f"<Movement over {self.ranks} ranks: {self.fewer_reads:.2f} times fewer reads, "
-                f"{100 * self.saved:.1f} % less in all, derived>")
+        return (
+            f"<Movement over {self.ranks} ranks: {self.fewer_reads:.2f} times fewer reads, "
+            f"{100 * self.saved:.1f} % less in all, derived>"
+        )
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-lab'")

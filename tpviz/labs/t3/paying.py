@@ -66,11 +66,14 @@ class Paying:
         """What `figures.charts_t3_paying` draws."""
         most = max(p.x for p in self.points)
         xs = sorted({1.0, *(most * (i + 1) / 80 for i in range(80))})
-        return {"title": f"What fusing gains: output {self.m} x {self.n} over {self.ranks} GPUs",
-                "badges": ["derived", "simulated"], "curve": [[x, closed_form(x)] for x in xs],
-                "points": {c: [[p.x, p.speedup(c), f"K={p.k}"] for p in self.points]
-                           for c in CONFIGS},
-                "notes": self._notes(), "alt": self.describe()}
+        return {
+            "title": f"What fusing gains: output {self.m} x {self.n} over {self.ranks} GPUs",
+            "badges": ["derived", "simulated"],
+            "curve": [[x, closed_form(x)] for x in xs],
+            "points": {c: [[p.x, p.speedup(c), f"K={p.k}"] for p in self.points] for c in CONFIGS},
+            "notes": self._notes(),
+            "alt": self.describe(),
+        }
 
     def figure(self, theme="light"):
         """Speedup over x as a plotly ``Figure``."""
@@ -78,30 +81,55 @@ class Paying:
 
     def to_table(self):
         """Rows of strings, header first: each inner dim."""
-        return [["K", "x (derived)", "closed form (derived)", "sequential (simulated)",
-                 *(f"{c} (simulated)" for c in CONFIGS)],
-                *([str(p.k), f"{p.x:.2f}", f"{closed_form(p.x):.3f}",
-                   show_seconds(p.seconds["sequential"]),
-                   *(f"{p.speedup(c):.3f}" for c in CONFIGS)] for p in self.points)]
+        return [
+            [
+                "K",
+                "x (derived)",
+                "closed form (derived)",
+                "sequential (simulated)",
+                *(f"{c} (simulated)" for c in CONFIGS),
+            ],
+            *(
+                [
+                    str(p.k),
+                    f"{p.x:.2f}",
+                    f"{closed_form(p.x):.3f}",
+                    show_seconds(p.seconds["sequential"]),
+                    *(f"{p.speedup(c):.3f}" for c in CONFIGS),
+                ]
+                for p in self.points
+            ),
+        ]
 
     def describe(self):
         """The points in words."""
-        lines = "; ".join(f"K={p.k}, x={p.x:.2f}: closed form {closed_form(p.x):.2f}, "
-                          f"T3 {p.speedup('t3'):.2f}, T3-MCA {p.speedup('t3_mca'):.2f}"
-                          for p in self.points)
-        return " ".join([f"Speedup over sequential of a sublayer (simulated), over {self.ranks} "
-                         f"GPUs: {lines}.", *self._notes()])
+        lines = "; ".join(
+            f"K={p.k}, x={p.x:.2f}: closed form {closed_form(p.x):.2f}, "
+            f"T3 {p.speedup('t3'):.2f}, T3-MCA {p.speedup('t3_mca'):.2f}"
+            for p in self.points
+        )
+        return " ".join(
+            [
+                f"Speedup over sequential of a sublayer (simulated), over {self.ranks} "
+                f"GPUs: {lines}.",
+                *self._notes(),
+            ]
+        )
 
     def _notes(self):
-        return [f"The closed form is largest, 1.5, at K={self.best:.0f}, where GEMM and "
-                "reduce-scatter take equally long. It leaves out memory: the GEMM's reads, what "
-                "communication takes of them, and sums that near-memory compute saves, so points "
-                "may lie on either side."]
+        return [
+            f"The closed form is largest, 1.5, at K={self.best:.0f}, where GEMM and "
+            "reduce-scatter take equally long. It leaves out memory: the GEMM's reads, what "
+            "communication takes of them, and sums that near-memory compute saves, so points "
+            "may lie on either side."
+        ]
 
     def __repr__(self):
         top = max(self.points, key=lambda p: p.speedup("t3_mca"))
-        return (f"<Paying over {self.ranks} GPUs: T3-MCA gains most at K={top.k}, "
-                f"{top.speedup('t3_mca'):.2f}, simulated; closed form at K={self.best:.0f}>")
+        return (
+            f"<Paying over {self.ranks} GPUs: T3-MCA gains most at K={top.k}, "
+            f"{top.speedup('t3_mca'):.2f}, simulated; closed form at K={self.best:.0f}>"
+        )
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-lab'")

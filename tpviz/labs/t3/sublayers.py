@@ -28,12 +28,16 @@ class Model(NamedTuple):
     small: bool
 
 
-MODELS = {m.name: m for m in (
-    Model("Mega-GPT-2", 3072, 72, 16 << 10, (8, 16), True),
-    Model("T-NLG", 4256, 78, 8 << 10, (8, 16), True),
-    Model("GPT-3", 12288, 96, 2 << 10, (32,), False),
-    Model("PALM", 18432, 118, 2 << 10, (32,), False),
-    Model("MT-NLG", 20480, 105, 2 << 10, (32,), False))}
+MODELS = {
+    m.name: m
+    for m in (
+        Model("Mega-GPT-2", 3072, 72, 16 << 10, (8, 16), True),
+        Model("T-NLG", 4256, 78, 8 << 10, (8, 16), True),
+        Model("GPT-3", 12288, 96, 2 << 10, (32,), False),
+        Model("PALM", 18432, 118, 2 << 10, (32,), False),
+        Model("MT-NLG", 20480, 105, 2 << 10, (32,), False),
+    )
+}
 SUBLAYERS = {"OP": 1, "FC-2": 4, "FC-1": 4, "IP": 3}
 """{sublayer: its k in units of hidden / TP}. Forward OP and FC-2; backward FC-1 and IP."""
 CONFIGS = ("ideal", "ideal_nmc", "t3", "t3_mca")
@@ -41,7 +45,8 @@ FITTED_TO = (
     "slices, mixed, policy, starvation and dma_buffer are fitted by hand to four numbers of the "
     "paper: the small models' geomean and maximum speedup of T3 and of T3-MCA; flops and link are "
     "read off their ideal overlap and the gain of sums in memory; replacement is that of two which "
-    "comes nearer to their memory traffic. The large models and all of end to end are predicted.")
+    "comes nearer to their memory traffic. The large models and all of end to end are predicted."
+)
 
 
 class Row(NamedTuple):
@@ -104,28 +109,39 @@ class Sublayers:
         """Rows of strings, header first: seconds alone, and each configuration's speedup."""
         head = ["model", "TP", "sublayer", "GEMM", "RS", "AG", *CONFIGS, "memory traffic saved"]
         return [head] + [
-            [r.model.name, str(r.tp), r.name, *map(show_seconds, (r.gemm, r.rs, r.ag)),
-             *(f"{r.speedup(c):.3f}x" for c in CONFIGS), f"{100 * r.moved():.1f} %"]
-            for r in self.rows]
+            [
+                r.model.name,
+                str(r.tp),
+                r.name,
+                *map(show_seconds, (r.gemm, r.rs, r.ag)),
+                *(f"{r.speedup(c):.3f}x" for c in CONFIGS),
+                f"{100 * r.moved():.1f} %",
+            ]
+            for r in self.rows
+        ]
 
     def describe(self):
         """The means in words."""
-        words = "; ".join(f"{c} {self.geomean(c):.3f}x, at most {self.max(c):.3f}x"
-                          for c in CONFIGS)
-        return (f"{len(self.rows)} sublayers, simulated: against GEMM, reduce-scatter and "
-                f"all-gather one after the other (geomean) {words}. {FITTED_TO[0].upper()}"
-                f"{FITTED_TO[1:]}")
+        words = "; ".join(
+            f"{c} {self.geomean(c):.3f}x, at most {self.max(c):.3f}x" for c in CONFIGS
+        )
+        return (
+            f"{len(self.rows)} sublayers, simulated: against GEMM, reduce-scatter and "
+            f"all-gather one after the other (geomean) {words}. {FITTED_TO[0].upper()}"
+            f"{FITTED_TO[1:]}"
+        )
 
     def __repr__(self):
-        return (f"<Sublayers: {len(self.rows)}, T3-MCA {self.geomean('t3_mca'):.3f}x geomean, "
-                "simulated>")
+        return (
+            f"<Sublayers: {len(self.rows)}, T3-MCA {self.geomean('t3_mca'):.3f}x geomean, "
+            "simulated>"
+        )
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def sublayers(machine=None, models=tuple(MODELS), wavefronts=4, tile=(128, 128),
-              progress=None):
+def sublayers(machine=None, models=tuple(MODELS), wavefronts=4, tile=(128, 128), progress=None):
     """The `Sublayers` of models (names of `MODELS`) at each of their TP degrees.
 
     wavefronts, tile : as `Gemm` takes them; wavefronts=1 takes a third of the time and changes
@@ -133,14 +149,16 @@ def sublayers(machine=None, models=tuple(MODELS), wavefronts=4, tile=(128, 128),
     """
     machine = Machine() if machine is None else machine
     wavefronts = whole_number("wavefronts", wavefronts, 1, 128)
-    cases = [(MODELS[name], tp) for name in some_of("models", models, tuple(MODELS))
-             for tp in MODELS[name].tp]
+    cases = [
+        (MODELS[name], tp)
+        for name in some_of("models", models, tuple(MODELS))
+        for tp in MODELS[name].tp
+    ]
     rows, done = [], {}
     for model, tp in cases:
         for name, units in SUBLAYERS.items():
             if (model, tp, units) not in done:  # FC-1 is FC-2 again
-                done[model, tp, units] = _row(machine, model, tp, name, units, wavefronts,
-                                               tile)
+                done[model, tp, units] = _row(machine, model, tp, name, units, wavefronts, tile)
                 if progress:
                     progress(len(done), 3 * len(cases))
             rows.append(done[model, tp, units]._replace(name=name))
@@ -148,14 +166,23 @@ def sublayers(machine=None, models=tuple(MODELS), wavefronts=4, tile=(128, 128),
 
 
 def _row(machine, model, tp, name, units, wavefronts, tile):
-    gemm = Gemm(model.tokens, model.hidden, units * model.hidden // tp, tile=tile,
-                wavefronts=wavefronts)
+    gemm = Gemm(
+        model.tokens, model.hidden, units * model.hidden // tp, tile=tile, wavefronts=wavefronts
+    )
     runs, (g, rs, ag), seconds = played(gemm, tp, machine)
     near = reduce_scatter(Clock(), machine, gemm.bytes / tp, tp, near_memory=True)
     near.clock.run()
-    return Row(model, tp, name, g, rs, near.ended, ag,
-               seconds | {"ideal_nmc": max(g, near.ended) + ag},
-               {config: run.dram for config, run in runs.items()})
+    return Row(
+        model,
+        tp,
+        name,
+        g,
+        rs,
+        near.ended,
+        ag,
+        seconds | {"ideal_nmc": max(g, near.ended) + ag},
+        {config: run.dram for config, run in runs.items()},
+    )
 
 
 def played(gemm, ranks, machine):

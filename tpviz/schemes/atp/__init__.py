@@ -36,19 +36,34 @@ class ATP(Strategy):
     """
 
     mesh: tuple = knob((2, 2), help="ranks along (d1, d2); neighbouring ranks along d2")
-    order: str = knob("column", help="axis of the first layer's output features: column is d1, "
-                      "row is d2", choices=("column", "row"))
-    chunks: int = knob(1, help="parts of a layer whose sums overlap the next part's GEMM",
-                       low=1, high=64)
-    chunking: str = knob("batch", help="what is cut into chunks: batch as released; tokens; or "
-                         "pipelined, tokens that flow through both layers of the MLP",
-                         choices=("batch", "tokens", "pipelined"))
-    attention: str = knob("A3", help="A3: heads over both axes; A1: over one, computed by every "
-                          "rank of the other", choices=("A3", "A1"))
-    norm: str = knob("L1", help="LayerNorm. L1: of a part of the features, statistics summed; L2: "
-                     "of gathered features, as released", choices=("L1", "L2"))
-    sp: bool = knob(False, help="split the residual stream by sequence over the axis that has "
-                    "copies of it")
+    order: str = knob(
+        "column",
+        help="axis of the first layer's output features: column is d1, row is d2",
+        choices=("column", "row"),
+    )
+    chunks: int = knob(
+        1, help="parts of a layer whose sums overlap the next part's GEMM", low=1, high=64
+    )
+    chunking: str = knob(
+        "batch",
+        help="what is cut into chunks: batch as released; tokens; or "
+        "pipelined, tokens that flow through both layers of the MLP",
+        choices=("batch", "tokens", "pipelined"),
+    )
+    attention: str = knob(
+        "A3",
+        help="A3: heads over both axes; A1: over one, computed by every rank of the other",
+        choices=("A3", "A1"),
+    )
+    norm: str = knob(
+        "L1",
+        help="LayerNorm. L1: of a part of the features, statistics summed; L2: "
+        "of gathered features, as released",
+        choices=("L1", "L2"),
+    )
+    sp: bool = knob(
+        False, help="split the residual stream by sequence over the axis that has copies of it"
+    )
 
     alike = True
 
@@ -74,8 +89,10 @@ class ATP(Strategy):
         for name, size in sizes.items():
             divides(name, size, at.inside, at.i, also=gcd(heads, *sizes.values()))
         if self.sp and self.chunks > 1 and self.chunking != "batch":
-            raise ValueError(f"sp=True and chunking={self.chunking!r} are not possible together: "
-                             "use chunking='batch', or sp=False")
+            raise ValueError(
+                f"sp=True and chunking={self.chunking!r} are not possible together: "
+                "use chunking='batch', or sp=False"
+            )
         if self.chunking == "batch":
             divides("batch", w.batch, "chunks", self.chunks)
         else:
@@ -84,12 +101,18 @@ class ATP(Strategy):
     def variants(self, name, value):
         """The mesh is one knob: its axes are changed one by one."""
         d1, d2 = self.mesh
-        meshes = {"d1": [(value, d2)], "d2": [(d1, value)], "d1*d2": [
-            (value // d2, d2), (d1, value // d1), (value, 1), (1, value)]}.get(name)
+        meshes = {
+            "d1": [(value, d2)],
+            "d2": [(d1, value)],
+            "d1*d2": [(value // d2, d2), (d1, value // d1), (value, 1), (1, value)],
+        }.get(name)
         if not meshes:
             return super().variants(name, value)
-        return [lambda mesh=mesh: replace(self, mesh=mesh) for mesh in meshes
-                if prod(mesh) == value or name != "d1*d2"]
+        return [
+            lambda mesh=mesh: replace(self, mesh=mesh)
+            for mesh in meshes
+            if prod(mesh) == value or name != "d1*d2"
+        ]
 
     def _check_heads(self, w, sizes):
         at = self.layout
@@ -111,8 +134,11 @@ class ATP(Strategy):
         if not at.sp:
             return ()
         splits = self.splits(workload)
-        return tuple(name for name in workload.parameter_shapes()
-                     if all(axis != at.inside for _, axis in splits.get(name, ())))
+        return tuple(
+            name
+            for name in workload.parameter_shapes()
+            if all(axis != at.inside for _, axis in splits.get(name, ()))
+        )
 
     def ledger(self, workload):
         self.check(workload)
@@ -163,6 +189,7 @@ class ATP(Strategy):
 
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
         from .program import build
+
         self.check(workload)
         return build(self, workload, mesh, dtype, device, **options)
 

@@ -74,8 +74,10 @@ class Layer(NamedTuple):
         """
         if counts is None:
             if self.optimum == inf:
-                raise ValueError("without latency more chunks are always better: give the counts "
-                                 "to choose from, as in (1, 2, 4, 8)")
+                raise ValueError(
+                    "without latency more chunks are always better: give the counts "
+                    "to choose from, as in (1, 2, 4, 8)"
+                )
             counts = {floor(self.optimum), ceil(self.optimum)}
         counts = [whole_number("chunks", count) for count in counts]
         if not counts:
@@ -111,8 +113,10 @@ def slowdown(strategy, workload, seconds, moved, kappa):
 def _slowed(operation, seconds, moved, kappa):
     """What contention adds to one operation of the step."""
     if isinstance(operation, Pipeline):
-        raise ValueError("there is no formula for contention with chunking='pipelined': use "
-                         "chunking='batch' or 'tokens', or kappa=1")
+        raise ValueError(
+            "there is no formula for contention with chunking='pipelined': use "
+            "chunking='batch' or 'tokens', or kappa=1"
+        )
     if isinstance(operation, Under):
         under, sent = seconds(operation.kernel), moved(operation.move).seconds
         return backward(0.0, under, sent, kappa) - backward(0.0, under, sent)

@@ -34,8 +34,16 @@ def ledger(at, w):
         times = w.layers if part in BLOCK else 1
         for operation in operations:
             for move, count in moves(operation):
-                rows.append((move.axis, move.collective, phase, times * count, move.payload,
-                             sizes[move.axis]))
+                rows.append(
+                    (
+                        move.axis,
+                        move.collective,
+                        phase,
+                        times * count,
+                        move.payload,
+                        sizes[move.axis],
+                    )
+                )
     return Ledger.of(rows)
 
 
@@ -57,8 +65,7 @@ def cost(at, w, cluster, mesh):
     """The segments of one step of one rank, for a `layout.Layout`."""
     seconds = lru_cache(None)(seconds_of(w, cluster))
     moved = lru_cache(None)(lambda move: transfer(cluster, mesh, *move))
-    parts = {part: timed(operations, seconds, moved)
-             for part, operations in step_of(at, w).items()}
+    parts = {part: timed(operations, seconds, moved) for part, operations in step_of(at, w).items()}
     return segments(w, Step(**parts, ready=order(at)))
 
 

@@ -46,8 +46,10 @@ class Tensor(NamedTuple):
 
     def whole(self, axis):
         """No longer cut over an axis, nor partial over it."""
-        rows, cols = (dim._replace(axes=tuple(a for a in dim.axes if a != axis))
-                      for dim in (self.rows, self.cols))
+        rows, cols = (
+            dim._replace(axes=tuple(a for a in dim.axes if a != axis))
+            for dim in (self.rows, self.cols)
+        )
         return self._replace(rows=rows, cols=cols, partial="")
 
     def local(self, sizes):
@@ -88,7 +90,7 @@ class Frame(NamedTuple):
 
 
 def verb(move):
-    """"→ all-reduce over d2"."""
+    """ "→ all-reduce over d2"."""
     return f"→ {move.collective.replace('_', '-')} over {move.axis}"
 
 
@@ -99,22 +101,28 @@ def words_of(move):
 
 SAID = {
     "all_reduce": "The ranks of each {0} group add their terms: then all of them hold the same "
-                  "sum.",
+    "sum.",
     "reduce_scatter": "The ranks of each {0} group add their terms, and each keeps its own part of "
-                      "the sum only: half the traffic of an all-reduce.",
+    "the sum only: half the traffic of an all-reduce.",
     "all_gather": "The ranks of each {0} group show each other their parts: then all of them hold "
-                  "the whole.",
+    "the whole.",
 }
-NORM = ("LayerNorm needs the mean and variance of all features of a token. The ranks of {0} each "
-        "hold some of them, so they add up two numbers a token.")
+NORM = (
+    "LayerNorm needs the mean and variance of all features of a token. The ranks of {0} each "
+    "hold some of them, so they add up two numbers a token."
+)
 CUT = "Each rank takes its part of the features of what all of them hold: nothing is sent."
-FORWARD = ("Every rank multiplies the blocks it holds. It sees only a part of what is summed over, "
-           "so its result is one term of a sum over {0} (hatched).")
+FORWARD = (
+    "Every rank multiplies the blocks it holds. It sees only a part of what is summed over, "
+    "so its result is one term of a sum over {0} (hatched)."
+)
 ALONE = "Every rank multiplies the blocks it holds; nothing is missing from its result."
 MEANWHILE = "Meanwhile the sum of the rows before is under way."
 HERE = "Both factors are on the rank already: a weight's gradient needs no communication."
 OVER = "That hides the sum of {0}, which is under way meanwhile."
 AGAIN = "Meanwhile the rows of the input, of which only a part was kept, are gathered again."
-CORE = ("Each head needs its own queries, keys and values only, and no head is cut: every rank "
-        "computes {0} of the {1}.")
+CORE = (
+    "Each head needs its own queries, keys and values only, and no head is cut: every rank "
+    "computes {0} of the {1}."
+)
 TWICE = "Every rank of {0} computes the same heads again (A1)."

@@ -20,7 +20,7 @@ class ATPLinear(nn.Module):
         own = nn.Linear(features_in // n, features_out // m, bias=bias, **kw)
         self.weight, self.bias = own.weight, own.bias
         if bias and way.scatter == -1:
-            self.bias = nn.Parameter(own.bias[:features_out // (n * m)].detach().clone())
+            self.bias = nn.Parameter(own.bias[: features_out // (n * m)].detach().clone())
 
     def forward(self, x):
         return self.through(x, self.weight)

@@ -28,9 +28,17 @@ class Layout(NamedTuple):
         """The layout of an `ATP`."""
         inside, stream = ("d1", "d2") if strategy.order == "column" else ("d2", "d1")
         i, s = strategy.axes[inside], strategy.axes[stream]
-        return cls(inside, stream, i, s, strategy.chunks, strategy.chunking,
-                   strategy.attention == "A3" and s > 1, strategy.norm == "L2" and s > 1,
-                   strategy.sp and i > 1)
+        return cls(
+            inside,
+            stream,
+            i,
+            s,
+            strategy.chunks,
+            strategy.chunking,
+            strategy.attention == "A3" and s > 1,
+            strategy.norm == "L2" and s > 1,
+            strategy.sp and i > 1,
+        )
 
     @property
     def l1(self):
@@ -49,11 +57,18 @@ class Layout(NamedTuple):
         second = [(0, self.stream), (1, self.inside)]
         norm = [] if self.l2 else stream
         block = {
-            "norm1.weight": norm, "norm1.bias": norm, "norm2.weight": norm, "norm2.bias": norm,
-            "attention.qkv.weight": first, "attention.out.weight": second,
+            "norm1.weight": norm,
+            "norm1.bias": norm,
+            "norm2.weight": norm,
+            "norm2.bias": norm,
+            "attention.qkv.weight": first,
+            "attention.out.weight": second,
             "attention.qkv.bias": stream + inside if self.a3 else inside,
-            "attention.out.bias": stream, "mlp.up.weight": first, "mlp.up.bias": inside,
-            "mlp.down.weight": second, "mlp.down.bias": stream,
+            "attention.out.bias": stream,
+            "mlp.up.weight": first,
+            "mlp.up.bias": inside,
+            "mlp.down.weight": second,
+            "mlp.down.bias": stream,
         }
         found = {"embed.token.weight": first, "embed.position.weight": [(1, self.stream)]}
         for k in range(workload.layers):

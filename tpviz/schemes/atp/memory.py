@@ -18,8 +18,12 @@ from .step import held
 def memory(at, w):
     """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps."""
     size, tensors = held(at, w) * w.itemsize, 12 * w.layers + 5 - w.tied
-    return Memory(parameters=size, gradients=size, optimizer=2 * size + 4 * tensors,
-                  activations=activations(at, w))
+    return Memory(
+        parameters=size,
+        gradients=size,
+        optimizer=2 * size + 4 * tensors,
+        activations=activations(at, w),
+    )
 
 
 def activations(at, w):

@@ -45,6 +45,7 @@ def gathering(x, dim, group):
     def finish():
         work.wait()
         return out if dim == 0 else out.movedim(0, -2).flatten(-2)
+
     return finish
 
 
@@ -63,6 +64,7 @@ def summing(x, dim, group):
     def finish():
         work.wait()
         return out.squeeze(0) if dim == -1 else out
+
     return finish
 
 
@@ -140,7 +142,8 @@ class Linear(torch.autograd.Function):
             return grad_x
 
         grad_x, (grad_weight, grad_bias) = both_gradients(
-            way, of_input, lambda: products.weight(x, grad, ctx.needs_input_grad[2]))
+            way, of_input, lambda: products.weight(x, grad, ctx.needs_input_grad[2])
+        )
         return grad_x, grad_weight, grad_bias, None, None, None
 
 
@@ -169,8 +172,9 @@ class PipelinedMLP(torch.autograd.Function):
             with label(chunk=number):
                 inner.append(before[number]())
                 y = F.linear(F.gelu(inner[-1]), down_weight)
-                after.append(summing(y, None, down.contract) if down.contract.size() > 1
-                             else lambda: y)
+                after.append(
+                    summing(y, None, down.contract) if down.contract.size() > 1 else lambda: y
+                )
 
         for number in range(len(pieces)):
             before.append(start(number))

@@ -31,8 +31,9 @@ class Groups:
         dim = int(at.sp) if at.chunking == "batch" else "tokens"
         first = partial(Way, self.stream, self.inside, gather=sequence)
         second = partial(Way, self.inside, self.stream, scatter=sequence, chunks=at.chunks, dim=dim)
-        self.qkv, self.up = (first(scatter=scatter, chunks=at.chunks, dim=dim)
-                             for scatter in (heads, None))
+        self.qkv, self.up = (
+            first(scatter=scatter, chunks=at.chunks, dim=dim) for scatter in (heads, None)
+        )
         self.out, self.down = second(gather=heads), second()
         self.head = first()
 
@@ -79,8 +80,9 @@ class ATPMLP(nn.Module):
     def forward(self, x):
         up, down = self.up, self.down
         if self.pipelined:
-            return PipelinedMLP.apply(
-                x, down.weight, up.weight, up.bias, up.way, down.way) + down.bias
+            return (
+                PipelinedMLP.apply(x, down.weight, up.weight, up.bias, up.way, down.way) + down.bias
+            )
         return down(F.gelu(up(x)))
 
 
@@ -141,8 +143,9 @@ class ATPGPT(nn.Module):
 def build(strategy, workload, mesh, dtype, device, **options):
     """This rank's `Program`, on a ``DeviceMesh`` that has the axes d1 and d2."""
     at = strategy.layout
-    module = ATPGPT(workload, Groups(at, mesh), device=device,
-                    dtype=dtype or getattr(torch, workload.dtype))
+    module = ATPGPT(
+        workload, Groups(at, mesh), device=device, dtype=dtype or getattr(torch, workload.dtype)
+    )
     splits = strategy.splits(workload)
     load_parts(module, workload, splits, mesh)
     program = Program(workload, module, mesh, splits, **options)

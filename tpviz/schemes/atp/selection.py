@@ -40,14 +40,18 @@ def payloads(strategy, w, phase="both"):
     inside = sum(3 if at.sp and p == "backward" else 2 for p in phases)
     stream = sum(of_heads[p] + r for p in phases)
     gathered = len(phases) * at.l2 * whole / (at.i if at.sp else 1)
-    return {at.inside: inside * whole / at.s if at.i > 1 else 0.0,
-            at.stream: stream * whole / at.i + gathered if at.s > 1 else 0.0}
+    return {
+        at.inside: inside * whole / at.s if at.i > 1 else 0.0,
+        at.stream: stream * whole / at.i + gathered if at.s > 1 else 0.0,
+    }
 
 
 def wire_volume(strategy, w, phase="both"):
     """{axis: elements} that a rank sends for one layer, rings: (1) is their sum."""
-    return {axis: 2 * (strategy.axes[axis] - 1) * payload / strategy.axes[axis]
-            for axis, payload in payloads(strategy, w, phase).items()}
+    return {
+        axis: 2 * (strategy.axes[axis] - 1) * payload / strategy.axes[axis]
+        for axis, payload in payloads(strategy, w, phase).items()
+    }
 
 
 # -- how long that takes -----------------------------------------------------------------------

@@ -24,8 +24,17 @@ from typing import NamedTuple
 
 from tpviz.schemes.gpt.kernels import Kernel, adamw, attention, gemm
 
-BLOCK = ("attention", "mlp", "down_back", "up_back", "norm2_back", "out_back", "core_back",
-         "qkv_back", "norm1_back")
+BLOCK = (
+    "attention",
+    "mlp",
+    "down_back",
+    "up_back",
+    "norm2_back",
+    "out_back",
+    "core_back",
+    "qkv_back",
+    "norm1_back",
+)
 """The parts of a step (fields of `tpviz.schemes.gpt.cost.Step`) that every block has."""
 
 
@@ -73,8 +82,12 @@ def held(at, w):
     matrices = (2 - w.tied) * w.vocab * h + w.layers * (4 * h * h + 2 * h * f)
     qkv_bias = 3 * h // (n if at.a3 else at.i)
     norms = (4 * w.layers + 2) * (h if at.l2 else h // at.s)
-    return (matrices // n + w.seq * h // at.s + norms
-            + w.layers * (qkv_bias + f // at.i + 2 * h // at.s))
+    return (
+        matrices // n
+        + w.seq * h // at.s
+        + norms
+        + w.layers * (qkv_bias + f // at.i + 2 * h // at.s)
+    )
 
 
 class _Step:
@@ -97,8 +110,13 @@ class _Step:
         norm = self.statistics()
         return {
             "embed": self.sum_inside("reduce_scatter") + self.join(),
-            "attention": [*norm, *self.first(*qkv, scatter=at.a3), core[0],
-                          *self.second(*out, gather=at.a3), *self.join()],
+            "attention": [
+                *norm,
+                *self.first(*qkv, scatter=at.a3),
+                core[0],
+                *self.second(*out, gather=at.a3),
+                *self.join(),
+            ],
             "mlp": [*norm, *self.mlp(up, down), *self.join()],
             "head": [*norm, *self.first(*head, chunks=1), *self.loss()],
             "head_back": self.first_back(*head),

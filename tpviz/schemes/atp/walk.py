@@ -123,8 +123,9 @@ class _Walk:
         before = before or self.x
         after = self.moved(before, move)
         line = (before, verb(move), "→", after)
-        self.add(layer, words_of(move), moving=(before, after), moves=(move,), line=line,
-                 active=(0, 4))
+        self.add(
+            layer, words_of(move), moving=(before, after), moves=(move,), line=line, active=(0, 4)
+        )
         return after
 
     # -- parts of the block --------------------------------------------------------------------
@@ -132,8 +133,13 @@ class _Walk:
         """Two numbers a token, summed; the normalised x goes into the next layer."""
         move = self.next_move(self.at.stream, "all_reduce")
         if move:
-            two = Tensor("sums of dX" if self.part.endswith("_back") else "sums of X", self.x.rows,
-                         Dim("2", 2), self.x.kind, move.axis)
+            two = Tensor(
+                "sums of dX" if self.part.endswith("_back") else "sums of X",
+                self.x.rows,
+                Dim("2", 2),
+                self.x.kind,
+                move.axis,
+            )
             self.collective(layer, move, two)
             self.frames[-1] = self.frames[-1]._replace(words=NORM.format(move.axis))
 
@@ -155,8 +161,14 @@ class _Walk:
         heads = self.heads // prod(self.sizes[a] for a in cols.axes)
         result = Tensor(name, self.x.rows, cols, kind)
         twice = "" if self.at.a3 or self.at.s == 1 else " " + TWICE.format(self.at.stream)
-        self.add("core", CORE.format(heads, self.heads) + twice, product=(self.x, result),
-                 kernels=(kernel,), line=(self.x, "→ attention →", result), active=(0, 3))
+        self.add(
+            "core",
+            CORE.format(heads, self.heads) + twice,
+            product=(self.x, result),
+            kernels=(kernel,),
+            line=(self.x, "→ attention →", result),
+            active=(0, 3),
+        )
         self.x = result
 
     def gathered(self, layer, inner, weight):
@@ -199,8 +211,17 @@ class _Walk:
             moving = y, self.moved(y, move)
             line += (verb(move), "→", moving[1])
         words = self.free + (FORWARD.format(y.partial) if y.partial else ALONE)
-        return Frame(self.part, layer, (x, weight, y), moving, (kernel,), (move,) if move else (),
-                     line=line, active=(0, 5), words=words)
+        return Frame(
+            self.part,
+            layer,
+            (x, weight, y),
+            moving,
+            (kernel,),
+            (move,) if move else (),
+            line=line,
+            active=(0, 5),
+            words=words,
+        )
 
     def flow(self, stages, count):
         """Each stage's GEMM while the sum of the one before is under way; then the last sum."""
@@ -224,13 +245,21 @@ class _Walk:
 
     def with_sum(self, frame, before, k, count):
         """The frame with the sum of the stage before in flight; alone where there is no frame."""
-        moved = {"moving": before.moving, "moves": before.moves,
-                 "moved_chunk": self.rows(k, count) if count > 1 else ()}
+        moved = {
+            "moving": before.moving,
+            "moves": before.moves,
+            "moved_chunk": self.rows(k, count) if count > 1 else (),
+        }
         if frame:
             words = f"{frame.words} {MEANWHILE}"
             return frame._replace(words=words, **moved)
-        return before._replace(product=(), kernels=(), active=(4, len(before.line)),
-                               words=words_of(before.moves[0]), **moved)
+        return before._replace(
+            product=(),
+            kernels=(),
+            active=(4, len(before.line)),
+            words=words_of(before.moves[0]),
+            **moved,
+        )
 
     def pipeline(self):
         """Chunks through up and down: down of a chunk follows up of the next one."""
@@ -263,8 +292,15 @@ class _Walk:
         if move:
             fields = {"moving": (dx, self.moved(dx, move)), "moves": (move,)}
             words += " " + OVER.format(dx.name)
-        self.add(layer, words, product=(x.transposed, dy, dw), kernels=(kernel,), line=line,
-                 active=(0, 5), **fields)
+        self.add(
+            layer,
+            words,
+            product=(x.transposed, dy, dw),
+            kernels=(kernel,),
+            line=line,
+            active=(0, 5),
+            **fields,
+        )
         self.x = fields["moving"][1] if move else dx
 
     def backprop(self, layer, dy, weight, dx, x):
@@ -276,19 +312,26 @@ class _Walk:
             again = x.cut(op.move.axis, "rows")
             fields = {"kernels": (op.kernel,), "moving": (again, x), "moves": (op.move,)}
             words += " " + AGAIN
-        self.add(layer, words, product=(dy, weight, dx), line=(dy, "·", weight, "→", dx),
-                 active=(0, 5), **fields)
+        self.add(
+            layer,
+            words,
+            product=(dy, weight, dx),
+            line=(dy, "·", weight, "→", dx),
+            active=(0, 5),
+            **fields,
+        )
 
 
 def merged(found, each):
     """Frames of many chunks: the first two rounds, those alike as one, and the last ones."""
-    head, tail = found[:3 * each], found[-2 * each:]
-    alike = found[3 * each:-2 * each]
+    head, tail = found[: 3 * each], found[-2 * each :]
+    alike = found[3 * each : -2 * each]
     if not alike:
         return found
     one = next((f for f in alike if f.moves), alike[0])
     one = one._replace(
         kernels=tuple(k for f in alike for k in f.kernels),
         moves=tuple(m for f in alike for m in f.moves),
-        words=f"{one.words} {len(alike)} such steps, shown as one.")
+        words=f"{one.words} {len(alike)} such steps, shown as one.",
+    )
     return [*head, one, *tail]

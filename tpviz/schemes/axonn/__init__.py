@@ -33,19 +33,30 @@ class AxoNN(Strategy):
     x alone is Megatron-LM, z alone shards all weights as FSDP does, data alone is DDP.
     """
 
-    x: int = knob(2, help="ranks over a first layer's output features (heads, MLP width)", low=1,
-                  high=1024)
+    x: int = knob(
+        2, help="ranks over a first layer's output features (heads, MLP width)", low=1, high=1024
+    )
     y: int = knob(1, help="ranks over its input features (the residual stream)", low=1, high=1024)
-    z: int = knob(2, help="ranks over the pieces of a weight's block, and over the batch", low=1,
-                  high=65536)
+    z: int = knob(
+        2, help="ranks over the pieces of a weight's block, and over the batch", low=1, high=65536
+    )
     data: int = knob(1, help="replicas of the grid, which share the batch", low=1, high=65536)
-    overlap: tuple = knob(OVERLAPS, help="hide all-reduces (oar) and reduce-scatters (ors), "
-                          "send for weights ahead (oag)", choices=OVERLAPS)
-    order: str = knob("xyz", help="rank order, neighbours first: the paper's xyz, the code's yxz",
-                      choices=("xyz", "yxz"))
+    overlap: tuple = knob(
+        OVERLAPS,
+        help="hide all-reduces (oar) and reduce-scatters (ors), send for weights ahead (oag)",
+        choices=OVERLAPS,
+    )
+    order: str = knob(
+        "xyz",
+        help="rank order, neighbours first: the paper's xyz, the code's yxz",
+        choices=("xyz", "yxz"),
+    )
     keep: bool = knob(True, help="keep gathered weights until backward, else gather them again")
-    gather: str = knob("weight", help="what one message carries: a weight (the paper's), or all of "
-                       "a block's, as FSDP does", choices=("weight", "block"))
+    gather: str = knob(
+        "weight",
+        help="what one message carries: a weight (the paper's), or all of a block's, as FSDP does",
+        choices=("weight", "block"),
+    )
     recompute: bool = knob(False, help="keep a block's input only, compute its activations again")
     accumulation: int = knob(1, help="microbatches whose gradients are added up", low=1, high=1024)
     tune: bool = knob(False, help="time the layouts of each product first, take the fastest")
@@ -69,8 +80,7 @@ class AxoNN(Strategy):
         divides("hidden", w.hidden, "y", self.y, step=w.heads)
         for name, size, within in (("heads", w.heads, w.hidden), ("vocab", w.vocab, 0)):
             divides(name, size, "x", self.x, also=gcd(w.heads, w.vocab), within=within)
-        divides("batch", w.batch, "data * z * accumulation",
-                self.data * self.z * self.accumulation)
+        divides("batch", w.batch, "data * z * accumulation", self.data * self.z * self.accumulation)
         blocks = {name: prod(shape) for name, shape in self.blocks(replace(w, layers=1)).items()}
         common = gcd(w.batch // (self.data * self.accumulation), *blocks.values())
         for name, size in blocks.items():  # within: nobody can choose a block's size
@@ -86,35 +96,53 @@ class AxoNN(Strategy):
     def blocks(self, workload):
         """{weight: shape of the block that is cut over z}."""
         axes, splits, shapes = self.axes, self.splits(workload), workload.parameter_shapes()
-        return {name: tuple(size // axes[dict(splits[name])[dim]]
-                            for dim, size in enumerate(shapes[name]))
-                for name in shapes if name.endswith(("qkv.weight", "out.weight", "up.weight",
-                                                     "down.weight", "token.weight", "head.weight"))}
+        return {
+            name: tuple(
+                size // axes[dict(splits[name])[dim]] for dim, size in enumerate(shapes[name])
+            )
+            for name in shapes
+            if name.endswith(
+                (
+                    "qkv.weight",
+                    "out.weight",
+                    "up.weight",
+                    "down.weight",
+                    "token.weight",
+                    "head.weight",
+                )
+            )
+        }
 
     def flat_ranges(self, workload):
         """{weight: {"axis", "ranges": what each z index keeps of the flat block}}."""
         if self.z == 1:
             return {}
         sizes = {name: prod(shape) // self.z for name, shape in self.blocks(workload).items()}
-        return {name: {"axis": "z", "ranges": [[k * n, (k + 1) * n] for k in range(self.z)]}
-                for name, n in sizes.items()}
+        return {
+            name: {"axis": "z", "ranges": [[k * n, (k + 1) * n] for k in range(self.z)]}
+            for name, n in sizes.items()
+        }
 
     def ledger(self, workload):
         from .step import ledger
+
         self.check(workload)
         return ledger(self, workload)
 
     def cost(self, workload, cluster, mesh=None):
         from .step import cost
+
         return cost(self, workload, cluster, mesh or Mesh(self.axes))
 
     def memory(self, workload):
         from .memory import memory
+
         return memory(self, workload)
 
     def communication(self, workload, cluster, mesh=None):
         """Seconds by `model.communication`: the papers' model as we read it."""
         from .model import communication
+
         return communication(self, workload, cluster, mesh)
 
     @property
@@ -133,5 +161,6 @@ class AxoNN(Strategy):
 
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
         from .program import build
+
         self.check(workload)
         return build(self, workload, mesh, dtype, device, **options)

@@ -52,8 +52,9 @@ class Bundle:
         blocks = self.depth.begun
         if weight not in blocks:
             message_zn = self.depth.whole(self, phase).view(self.depth.size, -1)
-            blocks.update({each: message_zn[:, slice(*place)]
-                           for each, place in self.places.items()})
+            blocks.update(
+                {each: message_zn[:, slice(*place)] for each, place in self.places.items()}
+            )
         return blocks.pop(weight).flatten()
 
     def scatter(self, weight, grad):

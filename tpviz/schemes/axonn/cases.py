@@ -45,33 +45,65 @@ def kept(strategy):
 
 
 KNOWN = (
-    Case("one device", lambda s: larger(s) == "",
-         "no axis has more than one rank: nothing is sent.", ("derived",)),
-    Case("Megatron-LM", lambda s: larger(s) == "x",
-         "x alone is 1D tensor parallelism: four all-reduces of m h numbers a block.",
-         ("derived", "measured")),
-    Case("reversed Megatron-LM", lambda s: larger(s) == "y",
-         "y alone cuts first layers by rows: wide sums (3h, MLP), some three times what x alone "
-         "sends.",
-         ("derived", "measured")),
-    Case("FSDP (ZeRO-3)", lambda s: larger(s) == "z" and not kept(s),
-         "z alone shards all weights, gathered for forward and for what follows: three passes or "
-         "more; gather='block' in FSDP's messages.",
-         ("code", "authors", "measured")),
-    Case("ZeRO-2-like", lambda s: larger(s) == "z" and kept(s),
-         "z alone, gathered weights kept until backward: two passes over them, but the memory of "
-         "whole weights.", ("code", "authors", "measured")),
-    Case("HSDP", lambda s: larger(s) == "zd",
-         "weights sharded over z, gradients of the shards summed over data (as MiCS and ZeRO++ "
-         "hpZ do).", ("derived",)),
-    Case("DDP", lambda s: larger(s) == "d",
-         "data alone: every rank has the whole model, gradients are summed at the end.",
-         ("derived", "measured")),
-    Case("Tensor3D (2D)", lambda s: s.z == 1 and s.x > 1 and s.y > 1,
-         "without z this is 2D tensor parallelism, the authors' first scheme (Tensor3D: that and "
-         "data).", ("authors", "derived")),
-    Case("near Colossal-AI 3D", lambda s: s.x == s.y == s.z > 1,
-         "a cube of q³: forward sends (q-1)/q³ (kn + 2mn) a layer, Colossal-AI (q-1)/q³ (mk + kn + "
-         "mn); here activations lie q-fold.", ("derived",)),
+    Case(
+        "one device",
+        lambda s: larger(s) == "",
+        "no axis has more than one rank: nothing is sent.",
+        ("derived",),
+    ),
+    Case(
+        "Megatron-LM",
+        lambda s: larger(s) == "x",
+        "x alone is 1D tensor parallelism: four all-reduces of m h numbers a block.",
+        ("derived", "measured"),
+    ),
+    Case(
+        "reversed Megatron-LM",
+        lambda s: larger(s) == "y",
+        "y alone cuts first layers by rows: wide sums (3h, MLP), some three times what x alone "
+        "sends.",
+        ("derived", "measured"),
+    ),
+    Case(
+        "FSDP (ZeRO-3)",
+        lambda s: larger(s) == "z" and not kept(s),
+        "z alone shards all weights, gathered for forward and for what follows: three passes or "
+        "more; gather='block' in FSDP's messages.",
+        ("code", "authors", "measured"),
+    ),
+    Case(
+        "ZeRO-2-like",
+        lambda s: larger(s) == "z" and kept(s),
+        "z alone, gathered weights kept until backward: two passes over them, but the memory of "
+        "whole weights.",
+        ("code", "authors", "measured"),
+    ),
+    Case(
+        "HSDP",
+        lambda s: larger(s) == "zd",
+        "weights sharded over z, gradients of the shards summed over data (as MiCS and ZeRO++ "
+        "hpZ do).",
+        ("derived",),
+    ),
+    Case(
+        "DDP",
+        lambda s: larger(s) == "d",
+        "data alone: every rank has the whole model, gradients are summed at the end.",
+        ("derived", "measured"),
+    ),
+    Case(
+        "Tensor3D (2D)",
+        lambda s: s.z == 1 and s.x > 1 and s.y > 1,
+        "without z this is 2D tensor parallelism, the authors' first scheme (Tensor3D: that and "
+        "data).",
+        ("authors", "derived"),
+    ),
+    Case(
+        "near Colossal-AI 3D",
+        lambda s: s.x == s.y == s.z > 1,
+        "a cube of q³: forward sends (q-1)/q³ (kn + 2mn) a layer, Colossal-AI (q-1)/q³ (mk + kn + "
+        "mn); here activations lie q-fold.",
+        ("derived",),
+    ),
 )
 """In the order in which views list them; of each axis alone, then of several."""

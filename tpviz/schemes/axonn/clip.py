@@ -31,8 +31,10 @@ def norm_of(gradients, shares, groups):
     groups : of the grid's axes. Summed in float32 at least.
     """
     wide = torch.promote_types(gradients[0].dtype, torch.float32)
-    squares = [torch.linalg.vector_norm(g, dtype=wide).square() / share
-               for g, share in zip(gradients, shares)]
+    squares = [
+        torch.linalg.vector_norm(g, dtype=wide).square() / share
+        for g, share in zip(gradients, shares)
+    ]
     total = torch.stack(squares).sum()
     for group in groups:
         if group.size() > 1:

@@ -43,13 +43,14 @@ class Clock:
         A microbatch that finds all queues as the one before found them takes as long, and so do all
         that follow but the last: they are not run again.
         """
-        self.asks = [o.payload for part in microbatch for o in part.operations
-                     if isinstance(o, Ask)]
+        self.asks = [
+            o.payload for part in microbatch for o in part.operations if isinstance(o, Ask)
+        ]
         found, stood = [], None
         for self.left in range(count, 0, -1):
             stands = self._stands()
             if self.left > 1 and stood is not None and self._same(stands, stood):
-                found += found[-len(microbatch):]
+                found += found[-len(microbatch) :]
                 continue
             found, stood = found + self._pass(microbatch), stands
         return found + self._pass(end)
@@ -63,7 +64,8 @@ class Clock:
     def _same(self, stands, stood):
         """Whether two of `_stands` are the same but for rounding."""
         return len(stands) == len(stood) and all(
-            isclose(a, b, rel_tol=1e-9, abs_tol=1e-12 * self.now) for a, b in zip(stands, stood))
+            isclose(a, b, rel_tol=1e-9, abs_tol=1e-12 * self.now) for a, b in zip(stands, stood)
+        )
 
     def _pass(self, parts):
         found = []

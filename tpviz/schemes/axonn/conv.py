@@ -61,8 +61,10 @@ class GridConv2d(nn.Module):
         divides("in_channels", in_channels, "contract", n)
         divides("out_channels", out_channels, "spread", m)
         if options.get("groups", 1) != 1 or isinstance(options.get("padding"), str):
-            raise ValueError("groups and padding by name are not possible on the grid: use "
-                             "groups=1 and padding in pixels")
+            raise ValueError(
+                "groups and padding by name are not possible on the grid: use "
+                "groups=1 and padding in pixels"
+            )
         own = nn.Conv2d(in_channels // n, out_channels // m, kernel_size, bias=bias, **options)
         divides("the block's numbers", own.weight.numel(), "z", depth.size)
         self.way, self.steps = way, (own.stride, own.padding, own.dilation)

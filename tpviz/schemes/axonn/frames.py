@@ -26,7 +26,7 @@ class Flight(NamedTuple):
 
     @property
     def name(self):
-        """"W of out", "W of qkv, next block"."""
+        """ "W of out", "W of qkv, next block"."""
         where = {1: ", next block", -1: ", block before"}.get(self.block, "")
         return f"{'W' if self.collective == 'all_gather' else 'dW'} of {self.layer}{where}"
 
@@ -87,8 +87,9 @@ def all_four(tensor, ratio):
     ratio : of the MLP. Each is cut over both axes of the plane, this one over qkv's.
     """
     count = 4 + 2 * ratio
-    return tensor._replace(cols=tensor.cols._replace(letters=f"{count}H",
-                                                     size=count * tensor.rows.size))
+    return tensor._replace(
+        cols=tensor.cols._replace(letters=f"{count}H", size=count * tensor.rows.size)
+    )
 
 
 def flat(name, numbers, axes):
@@ -104,35 +105,46 @@ def words_of_gradient(axes, dx, hidden):
     """Of the GEMM of a weight's gradient; dx : what is summed meanwhile if ``hidden``."""
     words = HERE
     if axes:
-        words = ("Both factors are on the rank already, but of its own rows alone: the result is "
-                 f"one term of a sum over {' and '.join(axes)}.")
+        words = (
+            "Both factors are on the rank already, but of its own rows alone: the result is "
+            f"one term of a sum over {' and '.join(axes)}."
+        )
     return f"{words} {OVER.format(dx)}" if hidden else words
 
 
-GATHER = ("The ranks of each z group send each other their pieces of W: then all of them hold the "
-          "block of their x and y, for this GEMM.")
-GATHER_ALL = ("The ranks of each z group send each other their pieces of all four weights of the "
-              "block, in one message (here one matrix): then all of them hold the blocks of their "
-              "x and y, for this GEMM and the three to come.")
+GATHER = (
+    "The ranks of each z group send each other their pieces of W: then all of them hold the "
+    "block of their x and y, for this GEMM."
+)
+GATHER_ALL = (
+    "The ranks of each z group send each other their pieces of all four weights of the "
+    "block, in one message (here one matrix): then all of them hold the blocks of their "
+    "x and y, for this GEMM and the three to come."
+)
 KEPT = "{} stays until backward."
 DROPPED = "{} is let go after {}."
 AGAIN = "What had been let go is gathered once more."
-LAST = ("It was sent for ahead (OAG), in the order of the step before: only what is left of it is "
-        "waited for.")
+LAST = (
+    "It was sent for ahead (OAG), in the order of the step before: only what is left of it is "
+    "waited for."
+)
 AHEAD = LAST + " Now {} is sent for."
 WAITED = "The kernels wait for it."
-SCATTER = ("The ranks of each z group add their terms of dW, and each keeps the sum of its own "
-           "piece.")
-SCATTER_ALL = ("The ranks of each z group add their terms of all four dW, in one message (here one "
-               "matrix), and each keeps the sums of its own pieces.")
+SCATTER = (
+    "The ranks of each z group add their terms of dW, and each keeps the sum of its own piece."
+)
+SCATTER_ALL = (
+    "The ranks of each z group add their terms of all four dW, in one message (here one "
+    "matrix), and each keeps the sums of its own pieces."
+)
 LATER = "It is waited for at the end (ORS): the next kernels start at once."
 NOW = "The kernels wait for it."
 ENDS = {
     "z": "What is not in pieces (biases, LayerNorm) is the same along z, but each rank's gradient "
-         "is of its own rows: one sum, in a buffer with those of all other blocks; shown is the "
-         "share of this one.",
+    "is of its own rows: one sum, in a buffer with those of all other blocks; shown is the "
+    "share of this one.",
     "data": "Each replica has gradients of its own rows: one sum of all that a rank holds, in a "
-            "buffer with those of all other blocks; shown is the share of this one.",
+    "buffer with those of all other blocks; shown is the share of this one.",
 }
 COLLECTED = "Before that all scatters under way are waited for."
 SUM = SAID["all_reduce"]

@@ -31,8 +31,12 @@ def memory(s, w):
     """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps."""
     moments = _Moments(s, w)
     size, tensors = sum(moments.held) * w.itemsize, 12 * w.layers + 5 - w.tied
-    return Memory(parameters=size, gradients=size, optimizer=2 * size + 4 * tensors,
-                  activations=moments.peak())
+    return Memory(
+        parameters=size,
+        gradients=size,
+        optimizer=2 * size + 4 * tensors,
+        activations=moments.peak(),
+    )
 
 
 class _Moments:
@@ -51,8 +55,9 @@ class _Moments:
         self.cut, self.later = s.z > 1, s.z > 1 and "ors" in s.overlap
         self.keep, self.again = self.cut and s.keep, self.cut and not s.keep
         self.bundled = self.cut and s.gather == "block"
-        self.next_qkv, self.next_up = (self.block + self.block // s.z if self.bundled else size
-                                       for size in (self.qkv, self.up))
+        self.next_qkv, self.next_up = (
+            self.block + self.block // s.z if self.bundled else size for size in (self.qkv, self.up)
+        )
         self.kept = block_kept(s.layout, local) + self.keep * self.block
         self.stays = self.stream if s.recompute else self.kept  # of a block until its backward
 
@@ -81,15 +86,26 @@ class _Moments:
         """The last LayerNorm, the head's weight, and logits: 2 or 3 of their size."""
         V = self.w.vocab // self.s.x
         logits = (3 if self.s.x == 1 else 2) * self.rows * V * self.wide + 16 * self.rows
-        return self._end() + logits + self.keep * self.table + (
-            self._ahead(self.table) if self.again else self._ahead(last=last))
+        return (
+            self._end()
+            + logits
+            + self.keep * self.table
+            + (self._ahead(self.table) if self.again else self._ahead(last=last))
+        )
 
     def _head(self):
         """Gradients of the logits, of the head's weight with its piece, and of its input."""
         logits = self.rows * self.w.vocab // self.s.x * self.item
         piece = self.table // self.s.z if self.cut else 0
-        return (self._end() + logits + self.stream + self.table + piece + self.cut * self.table
-                + self._ahead())
+        return (
+            self._end()
+            + logits
+            + self.stream
+            + self.table
+            + piece
+            + self.cut * self.table
+            + self._ahead()
+        )
 
     def _block(self):
         """Backward of a down projection: gradients of its input, its output and its weight."""
@@ -97,8 +113,13 @@ class _Moments:
         waits = self._scattered(self.table)
         if self.w.tied and not self.later:
             waits = self.table // self.s.z
-        return (again + self.stream + waits + self._layer()
-                + (self._ahead(self.next_up) if self.again else self._ahead()))
+        return (
+            again
+            + self.stream
+            + waits
+            + self._layer()
+            + (self._ahead(self.next_up) if self.again else self._ahead())
+        )
 
     def _layer(self):
         """Of that layer: its input's gradient, its weight's, what was gathered again for it."""
@@ -108,8 +129,9 @@ class _Moments:
         message = self.again * self.block
         into_buffer = self.block - self.keep * self.up  # the layer's input and weight are gone
         up = self.stream - wide + self.up + self.again * self.up  # backward of the up projection
-        return message + max(wide + self.up + self.again * self.up,
-                             into_buffer + max(wide, self.up, up))
+        return message + max(
+            wide + self.up + self.again * self.up, into_buffer + max(wide, self.up, up)
+        )
 
     def _end(self):
         return 2 * self.stream + 2 * self.rows * self.wide
@@ -124,6 +146,13 @@ class _Moments:
         if not self.cut or "oag" not in self.s.overlap:
             return 0
         if size is None:
-            size = (self.next_qkv if self.s.recompute else self.next_up if self.again
-                    else 0 if last or self.s.accumulation == 1 else self.table)
+            size = (
+                self.next_qkv
+                if self.s.recompute
+                else self.next_up
+                if self.again
+                else 0
+                if last or self.s.accumulation == 1
+                else self.table
+            )
         return size

@@ -60,10 +60,13 @@ def volume(fc, tokens, x=1, y=1, z=1, data=1):
     """The `Volume` of a layer; ``tokens`` of one data replica."""
     contract, out = (x, y) if fc.transposed else (y, x)
     piece = fc.k * fc.n / (x * y * z)
-    return Volume((z - 1) * piece, (z - 1) * piece,
-                  2 * (contract - 1) / contract * tokens * fc.n / (z * out),
-                  2 * (out - 1) / out * tokens * fc.k / (z * contract),
-                  2 * (data - 1) / data * piece)
+    return Volume(
+        (z - 1) * piece,
+        (z - 1) * piece,
+        2 * (contract - 1) / contract * tokens * fc.n / (z * out),
+        2 * (out - 1) / out * tokens * fc.k / (z * contract),
+        2 * (data - 1) / data * piece,
+    )
 
 
 def passes(strategy):
@@ -91,10 +94,12 @@ def closed_forms(strategy, w):
     s, h, r = strategy, w.hidden, w.mlp_ratio
     forward, weights = passes(s)
     rows, matrix = w.batch * w.seq * h / s.data / s.z, (4 + 2 * r) * h * h / (s.x * s.y)
-    return {"data": 2 * (s.data - 1) / s.data * matrix / s.z,
-            "z": s.accumulation * weights * (s.z - 1) / s.z * matrix,
-            "y": 2 * (s.y - 1) / s.y * rows / s.x * ((3 + r) * forward + 1 + r),
-            "x": 2 * (s.x - 1) / s.x * rows / s.y * (2 * forward + 2)}
+    return {
+        "data": 2 * (s.data - 1) / s.data * matrix / s.z,
+        "z": s.accumulation * weights * (s.z - 1) / s.z * matrix,
+        "y": 2 * (s.y - 1) / s.y * rows / s.x * ((3 + r) * forward + 1 + r),
+        "x": 2 * (s.x - 1) / s.x * rows / s.y * (2 * forward + 2),
+    }
 
 
 # -- how long that takes ---------------------------------------------------------------------------
@@ -108,8 +113,9 @@ def seconds_by_axis(strategy, w, rates, axes=None, gradient_bytes=None):
     place, found = insides(axes or strategy.axes), {}
     for axis, count in elements(strategy, w).items():
         size = gradient_bytes if axis == "data" and gradient_bytes else w.itemsize
-        found[axis] = w.layers * count * size / rates(place[axis], strategy.axes[axis]) if (
-            count) else 0.0
+        found[axis] = (
+            w.layers * count * size / rates(place[axis], strategy.axes[axis]) if (count) else 0.0
+        )
     return found
 
 
@@ -149,8 +155,11 @@ def ranking(strategies, w, rates, least=1, gradient_bytes=None):
             known[inside, size] = rates(inside, size)
         return known[inside, size]
 
-    timed = [(s, seconds(s, w, rate, None, gradient_bytes)) for s in fitting(strategies, w)
-             if s.x * s.y * s.z >= least]
+    timed = [
+        (s, seconds(s, w, rate, None, gradient_bytes))
+        for s in fitting(strategies, w)
+        if s.x * s.y * s.z >= least
+    ]
     return sorted(timed, key=lambda t: (float(f"{t[1]:.9e}"), t[0].copies))
 
 

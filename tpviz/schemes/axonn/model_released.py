@@ -31,8 +31,7 @@ class Grid(NamedTuple):
 
 
 def script_seconds(grid, w, rates, accumulation=1, corrected=False):
-    """What the script prints for a `Grid` as seconds; see above. rates : (inside, size) -> bytes/s.
-    """
+    """What the script prints for a `Grid` as seconds. rates : (inside, size) -> bytes/s."""
     c, r, d, data = grid = Grid(*grid)
     tokens = w.batch * w.seq / (data * d)
     sent = dict.fromkeys(grid._fields, 0.0)
@@ -41,10 +40,12 @@ def script_seconds(grid, w, rates, accumulation=1, corrected=False):
         matrix = k * w.hidden**2 / (c * r)
         wide, narrow = (1, 4) if corrected and place == 3 else (k, 1)
         sent["d"] += 3 * (d - 1) / d * matrix * 2 * accumulation
-        sent[first] += 2 * _sum(getattr(grid, first)) * tokens * wide * w.hidden * 2 / getattr(
-            grid, second)
-        sent[second] += _sum(getattr(grid, second)) * tokens * narrow * w.hidden * 2 / getattr(
-            grid, first)
+        sent[first] += (
+            2 * _sum(getattr(grid, first)) * tokens * wide * w.hidden * 2 / getattr(grid, second)
+        )
+        sent[second] += (
+            _sum(getattr(grid, second)) * tokens * narrow * w.hidden * 2 / getattr(grid, first)
+        )
         sent["data"] += 2 * _sum(data) * matrix / d * 2
     found, inside = 0.0, 1
     for axis, size in zip(grid._fields, grid):
@@ -65,8 +66,10 @@ def script_grids(w, world_size, least=1):
 
 def script_ranking(w, world_size, rates, least=1, accumulation=1, corrected=False):
     """[(Grid, seconds)] of the script's space, least first."""
-    timed = [(grid, script_seconds(grid, w, rates, accumulation, corrected))
-             for grid in script_grids(w, world_size, least)]
+    timed = [
+        (grid, script_seconds(grid, w, rates, accumulation, corrected))
+        for grid in script_grids(w, world_size, least)
+    ]
     return sorted(timed, key=lambda t: t[1])
 
 

@@ -11,12 +11,33 @@ from typing import NamedTuple
 
 from tpviz.workload import GPT
 
-SIZES = {"5B": (24, 4096), "10B": (32, 5120), "20B": (32, 7168), "40B": (38, 9216),
-         "50B": (48, 9216), "60B": (56, 9216), "80B": (42, 12288), "100B": (53, 12288),
-         "160B": (84, 12288), "175B": (96, 12288), "320B": (96, 16384), "640B": (192, 16384)}
+SIZES = {
+    "5B": (24, 4096),
+    "10B": (32, 5120),
+    "20B": (32, 7168),
+    "40B": (38, 9216),
+    "50B": (48, 9216),
+    "60B": (56, 9216),
+    "80B": (42, 12288),
+    "100B": (53, 12288),
+    "160B": (84, 12288),
+    "175B": (96, 12288),
+    "320B": (96, 16384),
+    "640B": (192, 16384),
+}
 """{name: (layers, hidden)}; heads of 128 features."""
-LEAST_RANKS = {"5B": 4, "10B": 8, "20B": 16, "40B": 32, "50B": 32, "60B": 64, "80B": 64,
-               "100B": 64, "160B": 128, "175B": 128}
+LEAST_RANKS = {
+    "5B": 4,
+    "10B": 8,
+    "20B": 16,
+    "40B": 32,
+    "50B": 32,
+    "60B": 64,
+    "80B": 64,
+    "100B": 64,
+    "160B": 128,
+    "175B": 128,
+}
 """Ranks that x y z must have at least in the authors' launch script."""
 NOMINAL = {"A100": 312e12, "MI250X GCD": 191.5e12, "H100": 989e12}
 """FLOP/s in bfloat16 by the vendors, which the papers take percentages of."""
@@ -27,9 +48,18 @@ def paper_models(batch=8192):
 
     batch : sequences a step; 8192 are the 16.8 million tokens of their weak scaling (recalled).
     """
-    return {name: GPT(layers=layers, hidden=hidden, heads=hidden // 128, seq=2048, batch=batch,
-                      vocab=51200, dtype="bfloat16")
-            for name, (layers, hidden) in SIZES.items()}
+    return {
+        name: GPT(
+            layers=layers,
+            hidden=hidden,
+            heads=hidden // 128,
+            seq=2048,
+            batch=batch,
+            vocab=51200,
+            dtype="bfloat16",
+        )
+        for name, (layers, hidden) in SIZES.items()
+    }
 
 
 def hardware_flops(w):
@@ -54,5 +84,6 @@ def utilisation(w, seconds, devices, peak):
 
     The papers' percentages are of the first kind, against the vendor's peak (`NOMINAL`).
     """
-    return Utilisation(*(flops / (seconds * devices * peak)
-                         for flops in (hardware_flops(w), w.step_flops)))
+    return Utilisation(
+        *(flops / (seconds * devices * peak) for flops in (hardware_flops(w), w.step_flops))
+    )

@@ -105,8 +105,9 @@ class GridProgram(Program):
 
     def _clip(self):
         axes, gradients = self.strategy.axes, [p.grad for p in self.named.values()]
-        shares = [copies(axes, self.splits.get(name, ()), name in self.pieces)
-                  for name in self.named]
+        shares = [
+            copies(axes, self.splits.get(name, ()), name in self.pieces) for name in self.named
+        ]
         self.norm = norm_of(gradients, shares, [self.mesh.get_group(axis) for axis in GRID])
         shrink(gradients, self.norm, self.strategy.clip)
 
@@ -125,8 +126,12 @@ def build(strategy, workload, mesh, dtype, device, **options):
     if "oag" in strategy.overlap and strategy.z > 1:
         prefetch = Mesh(strategy.axes).second_group("z", "z_ahead")
     groups = GridGroups(strategy, mesh, prefetch)
-    module = ATPGPT(strategy.local(workload), groups, device=device,
-                    dtype=dtype or getattr(torch, workload.dtype))
+    module = ATPGPT(
+        strategy.local(workload),
+        groups,
+        device=device,
+        dtype=dtype or getattr(torch, workload.dtype),
+    )
     for name, layer in module.named_modules():
         if hasattr(layer, "pieces"):
             layer.pieces.layer = name
@@ -148,6 +153,7 @@ def build(strategy, workload, mesh, dtype, device, **options):
 
 def _load(module, workload, splits, blocks, mesh):
     """Each parameter's part of its initial value; of a block the piece on this rank."""
+
     def own(name, full):
         part = own_part(name, full, splits, mesh)
         if name not in blocks:

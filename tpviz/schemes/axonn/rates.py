@@ -28,20 +28,27 @@ class Rates(NamedTuple):
             return self.inter / min(self.node, inside)
         if (inside, size) not in self.table:
             known = " or ".join(str(key) for key in sorted(self.table))
-            raise ValueError(f"{self.name}: no bandwidth was measured for groups of {size} ranks "
-                             f"{inside} apart within a node: use (inside, size) = {known}, or "
-                             f"groups that leave a node of {self.node}")
+            raise ValueError(
+                f"{self.name}: no bandwidth was measured for groups of {size} ranks "
+                f"{inside} apart within a node: use (inside, size) = {known}, or "
+                f"groups that leave a node of {self.node}"
+            )
         return self.table[inside, size]
 
 
 PERLMUTTER = Rates("Perlmutter", 4, 80e9, {(1, 2): 76e9, (1, 4): 225e9, (2, 2): 76e9})
-FRONTIER = Rates("Frontier", 8, 40e9, {(1, 2): 129e9, (1, 4): 52e9, (1, 8): 135e9,
-                                       (2, 2): 50e9, (2, 4): 72e9, (4, 2): 36e9})
+FRONTIER = Rates(
+    "Frontier",
+    8,
+    40e9,
+    {(1, 2): 129e9, (1, 4): 52e9, (1, 8): 135e9, (2, 2): 50e9, (2, 4): 72e9, (4, 2): 36e9},
+)
 """80 between nodes halved to 40 by the authors' code, whose comments give 34 as measured."""
 
 
 def of_cluster(cluster, world_size):
     """The same call by a `Cluster`'s own rule, for ``world_size`` ranks."""
+
     def rate(inside, size):
         axes = {"outside": world_size // (inside * size), "axis": size, "inside": inside}
         return cluster.bandwidth(axes, "axis")
@@ -52,4 +59,4 @@ def of_cluster(cluster, world_size):
 def insides(axes):
     """{axis: ranks inside one step of it} of axes {name: size}, outer first."""
     sizes = list(axes.values())
-    return {axis: prod(sizes[place + 1:]) for place, axis in enumerate(axes)}
+    return {axis: prod(sizes[place + 1 :]) for place, axis in enumerate(axes)}

@@ -53,10 +53,14 @@ class _Parts:
         blocks = s.blocks(replace(w, layers=1))  # all are alike
         sizes = {name: prod(shape) * w.itemsize for name, shape in blocks.items()}
         one = {name.removeprefix("blocks.0."): size for name, size in sizes.items()}
-        self.of = {"embed": one["embed.token.weight"],
-                   "head": one["embed.token.weight" if w.tied else "head.weight"],
-                   "qkv": one["attention.qkv.weight"], "out": one["attention.out.weight"],
-                   "up": one["mlp.up.weight"], "down": one["mlp.down.weight"]}
+        self.of = {
+            "embed": one["embed.token.weight"],
+            "head": one["embed.token.weight" if w.tied else "head.weight"],
+            "qkv": one["attention.qkv.weight"],
+            "out": one["attention.out.weight"],
+            "up": one["mlp.up.weight"],
+            "down": one["mlp.down.weight"],
+        }
         self.first, self.last = self._messages("qkv"), self._messages("down")
 
     def _messages(self, layer):
@@ -80,8 +84,10 @@ class _Parts:
 
     def block(self, phase, k):
         """Forward of a block, or its repetition."""
-        return [Part(phase, f"blocks.{k}.attention", self.asked("attention", ("qkv", "out"))),
-                Part(phase, f"blocks.{k}.mlp", self.asked("mlp", ("up", "down")))]
+        return [
+            Part(phase, f"blocks.{k}.attention", self.asked("attention", ("qkv", "out"))),
+            Part(phase, f"blocks.{k}.mlp", self.asked("mlp", ("up", "down"))),
+        ]
 
     def asked(self, part, layers):
         """A part's operations, each GEMM behind the gather of its weight, if it has its own.
@@ -103,16 +109,28 @@ class _Parts:
         return [kernels[0], kernels[2]] if part == "attention" else kernels
 
     def backward(self):
-        found = [Part("backward", "head", self.back("head_back", "head")),
-                 Part("backward", "norm", tuple(self.plane["norm_back"]))]
+        found = [
+            Part("backward", "head", self.back("head_back", "head")),
+            Part("backward", "norm", tuple(self.plane["norm_back"])),
+        ]
         for k in reversed(range(self.w.layers)):
             if self.s.recompute:
                 found += self.block("recompute", k)
-            names = {"down": "mlp.down", "up": "mlp.up", "norm2": "norm2", "out": "attention.out",
-                     "core": "attention", "qkv": "attention.qkv", "norm1": "norm1"}
+            names = {
+                "down": "mlp.down",
+                "up": "mlp.up",
+                "norm2": "norm2",
+                "out": "attention.out",
+                "core": "attention",
+                "qkv": "attention.qkv",
+                "norm1": "norm1",
+            }
             for part, layer in names.items():
-                operations = (self.back(f"{part}_back", part) if part in self.of
-                              else tuple(self.plane[f"{part}_back"]))
+                operations = (
+                    self.back(f"{part}_back", part)
+                    if part in self.of
+                    else tuple(self.plane[f"{part}_back"])
+                )
                 found.append(Part("backward", f"blocks.{k}.{layer}", operations))
         operations = (*self.plane["embed_back"], Scatter(self.of["embed"]))
         return [*found, Part("backward", "embed", operations)]
@@ -121,8 +139,11 @@ class _Parts:
         """Backward of a layer: the input's gradient, the weight's, its scatter."""
         operations = list(self.plane[part])
         if "oar" not in self.s.overlap:
-            operations = [o for operation in operations for o in (
-                operation if isinstance(operation, Under) else (operation,))]
+            operations = [
+                o
+                for operation in operations
+                for o in (operation if isinstance(operation, Under) else (operation,))
+            ]
         again = [Ask(self.last[layer])] if layer in self.last and not self.s.keep else []
         scatter = [Scatter(self.first[layer])] if layer in self.first else []
         return (*again, *operations, *scatter)
@@ -132,9 +153,18 @@ class _Parts:
         pieces, whole = held(self.s, self.w)
         item = self.w.itemsize
         norm = [Move(axis, "all_reduce", max(4, item)) for axis in ("z", "y", "x") if self.s.clip]
-        return [Part("sync", "", (Move("z", "all_reduce", whole * item),
-                                  Move("data", "all_reduce", (pieces + whole) * item), *norm)),
-                Part("optimizer", "", (adamw((pieces + whole) * item),))]
+        return [
+            Part(
+                "sync",
+                "",
+                (
+                    Move("z", "all_reduce", whole * item),
+                    Move("data", "all_reduce", (pieces + whole) * item),
+                    *norm,
+                ),
+            ),
+            Part("optimizer", "", (adamw((pieces + whole) * item),)),
+        ]
 
 
 def held(s, w):
@@ -163,13 +193,15 @@ def ledger(s, w):
                 move = Move("z", "reduce_scatter", o.payload)
             if isinstance(move, Move):
                 size = axes["z" if move.axis == AHEAD else move.axis]
-                rows.append((move.axis, move.collective, part.phase, int(size > 1), move.payload,
-                             size))
+                rows.append(
+                    (move.axis, move.collective, part.phase, int(size > 1), move.payload, size)
+                )
     return Ledger.of(rows)
 
 
 def cost(s, w, cluster, mesh):
     """The segments of one step of one rank."""
+
     @cache
     def moved(axis, collective, payload):
         real = "z" if axis == AHEAD else axis
@@ -177,4 +209,3 @@ def cost(s, w, cluster, mesh):
 
     made, clock = _Parts(s, w), Clock(s, cache(seconds_of(w, cluster)), moved)
     return clock.run(made.microbatch(), s.accumulation, made.end())
-

@@ -63,9 +63,11 @@ class Tuner:
         once; nothing where tensors have no numbers."""
         for layer in layers:
             out, into = layer.pieces.shape
-            for signature in (Signature(rows, out, into, "forward"),
-                              Signature(rows, into, out, "input"),
-                              Signature(out, into, rows, "weight")):
+            for signature in (
+                Signature(rows, out, into, "forward"),
+                Signature(rows, into, out, "input"),
+                Signature(out, into, rows, "weight"),
+            ):
                 if signature not in self.chosen and not isinstance(layer.weight, FakeTensor):
                     self._decide(signature, layer.weight.detach())
 
@@ -73,7 +75,8 @@ class Tuner:
     def forward(self, x, weight, bias=None):
         """x W^T (+ b)."""
         return self._product(x.flatten(0, -2), weight.t(), "forward", bias).unflatten(
-            0, x.shape[:-1])
+            0, x.shape[:-1]
+        )
 
     def input(self, grad, weight):
         """The input's gradient."""
@@ -82,8 +85,7 @@ class Tuner:
     def weight(self, x, grad, bias):
         """The weight's gradient, and the bias's if there is one."""
         rows = grad.flatten(0, -2)
-        return (self._product(rows.t(), x.flatten(0, -2), "weight"),
-                rows.sum(0) if bias else None)
+        return (self._product(rows.t(), x.flatten(0, -2), "weight"), rows.sum(0) if bias else None)
 
     def _product(self, a, b, pass_, bias=None):
         signature = Signature(a.shape[0], b.shape[1], a.shape[1], pass_)
@@ -94,8 +96,9 @@ class Tuner:
         natural = NATURAL[pass_]
         a = like.new_ones(k, m).t() if natural[0] == "T" else like.new_ones(m, k)
         b = like.new_ones(n, k).t() if natural[1] == "T" else like.new_ones(k, n)
-        seconds = torch.tensor([self._median(a, b, form) for form in FORMS], dtype=torch.float64,
-                               device=like.device)
+        seconds = torch.tensor(
+            [self._median(a, b, form) for form in FORMS], dtype=torch.float64, device=like.device
+        )
         for group in self.groups:
             if group.size() > 1:
                 dist.all_reduce(seconds, op=dist.ReduceOp.MAX, group=group)

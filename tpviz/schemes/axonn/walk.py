@@ -39,18 +39,21 @@ class _Walk:
         self.program = parts(replace(s, accumulation=1), one)
         self.tokens = one.batch * one.seq
         plane = [self.widened(frame) for frame in walk_of_plane(s.layout, s.local(w))]
-        forward, backward = ([f for f in plane if f.phase == phase]
-                             for phase in ("forward", "backward"))
+        forward, backward = (
+            [f for f in plane if f.phase == phase] for phase in ("forward", "backward")
+        )
         self.plane_forward = forward
         self.todo = {"forward": list(forward), "recompute": list(forward), "backward": backward}
         cut, again = "z" in self.sizes, s.accumulation > 1
         self.weights = dict.fromkeys(LAYERS, "piece" if cut else "block")
         later = cut and "ors" in s.overlap
         self.gradients = dict.fromkeys(
-            LAYERS, ("leaving" if later else "piece" if cut else "block") if again else "")
+            LAYERS, ("leaving" if later else "piece" if cut else "block") if again else ""
+        )
         self.together = cut and s.gather == "block"
-        self.asks = asks(self.program, self.number, self.together) if (
-            cut and "oag" in s.overlap) else []
+        self.asks = (
+            asks(self.program, self.number, self.together) if (cut and "oag" in s.overlap) else []
+        )
 
     def all(self):
         """Every operation of the block, and the sums at the end."""
@@ -72,16 +75,21 @@ class _Walk:
     # -- tensors -------------------------------------------------------------------------------
     def widened(self, frame):
         """A frame of the plane with the rows of all replicas and all of z in its tensors."""
-        changed = {name: tuple(map(self.wide, getattr(frame, name)))
-                   for name in ("product", "moving", "line")}
+        changed = {
+            name: tuple(map(self.wide, getattr(frame, name)))
+            for name in ("product", "moving", "line")
+        }
         words = frame.words.replace(TWICE.format("y"), "Every rank of y computes the same heads.")
         return frame._replace(words=words, **changed)
 
     def wide(self, tensor):
         if isinstance(tensor, str):
             return tensor
-        dims = {name: dim._replace(size=self.tokens, axes=self.rows)
-                for name in ("rows", "cols") if (dim := getattr(tensor, name)).letters == "T"}
+        dims = {
+            name: dim._replace(size=self.tokens, axes=self.rows)
+            for name in ("rows", "cols")
+            if (dim := getattr(tensor, name)).letters == "T"
+        }
         tensor = tensor._replace(**dims)
         return self.to_sum(tensor, ("z", "data")) if tensor.name == "dW" else tensor
 
@@ -104,20 +112,37 @@ class _Walk:
         frame = self.todo[phase].pop(0)
         if frame.kernels and frame.moves and not isinstance(operation, Under):
             self.todo[phase].insert(0, frame._replace(moving=(), moves=()))
-            frame = frame._replace(product=(), kernels=(), active=(0, 4), line=(
-                frame.moving[0], verb(operation), "→", frame.moving[1]),
-                words=f"{say.SUM.format(operation.axis)} {say.NOW}")
-        stands = Under(*frame.moves, *frame.kernels) if frame.kernels and frame.moves else (
-            frame.kernels + frame.moves)[0]
+            frame = frame._replace(
+                product=(),
+                kernels=(),
+                active=(0, 4),
+                line=(frame.moving[0], verb(operation), "→", frame.moving[1]),
+                words=f"{say.SUM.format(operation.axis)} {say.NOW}",
+            )
+        stands = (
+            Under(*frame.moves, *frame.kernels)
+            if frame.kernels and frame.moves
+            else (frame.kernels + frame.moves)[0]
+        )
         assert stands == operation, f"{stands} of the plane's walk is not the program's {operation}"
         words = frame.words
         if frame.product and frame.product[-1].name == "dW":
             self.gradients = {**self.gradients, frame.layer: "block"}
             dx = frame.moving[0].name if frame.moving else ""
-            words = say.words_of_gradient([a for a in ("z", "data") if a in self.sizes], dx,
-                                          bool(frame.moving))
-        self.add(phase, frame.layer, words, product=frame.product, moving=frame.moving,
-                 kernels=frame.kernels, moves=frame.moves, line=frame.line, active=frame.active)
+            words = say.words_of_gradient(
+                [a for a in ("z", "data") if a in self.sizes], dx, bool(frame.moving)
+            )
+        self.add(
+            phase,
+            frame.layer,
+            words,
+            product=frame.product,
+            moving=frame.moving,
+            kernels=frame.kernels,
+            moves=frame.moves,
+            line=frame.line,
+            active=frame.active,
+        )
         following = self.todo[phase][0].layer if self.todo[phase] else ""
         if frame.layer in LAYERS and following != frame.layer:
             self.hold(self.let_go(phase, frame.layer), "piece")
@@ -160,11 +185,23 @@ class _Walk:
             it = ("All of it", "the last of them") if self.together else ("It", "this layer")
             said.append((say.KEPT if self.stays(phase) else say.DROPPED).format(*it))
         ahead, self.asks = self.asks[:1], self.asks[1:]
-        said.append(say.WAITED if not ahead else
-                    say.AHEAD.format(self.asks[0].name) if self.asks else say.LAST)
+        said.append(
+            say.WAITED
+            if not ahead
+            else say.AHEAD.format(self.asks[0].name)
+            if self.asks
+            else say.LAST
+        )
         move = Move("z", "all_gather", payload)
-        self.add(phase, layer, " ".join(said), moving=(say.pieces(weight), weight), moves=(move,),
-                 line=(say.pieces(weight), verb(move), "→", weight), active=(0, 4))
+        self.add(
+            phase,
+            layer,
+            " ".join(said),
+            moving=(say.pieces(weight), weight),
+            moves=(move,),
+            line=(say.pieces(weight), verb(move), "→", weight),
+            active=(0, 4),
+        )
 
     def weight(self, layer):
         """W of a layer, not transposed, as the GEMMs of the plane's walk have it."""
@@ -178,30 +215,42 @@ class _Walk:
         before, fellows = self.message(last.product[-1]), self.fellows(last.layer)
         after = self.to_sum(say.pieces(before), ["data"])
         later = "ors" in self.s.overlap
-        self.gradients = {**self.gradients,
-                          **dict.fromkeys(fellows, "leaving" if later else "piece")}
+        self.gradients = {
+            **self.gradients,
+            **dict.fromkeys(fellows, "leaving" if later else "piece"),
+        }
         self.hold(fellows, "piece")
         move = Move("z", "reduce_scatter", payload)
         words = say.SCATTER_ALL if self.together else say.SCATTER
-        self.add("backward", last.layer, f"{words} {say.LATER if later else say.NOW}",
-                 moving=(before, after), moves=(move,), line=(before, verb(move), "→", after),
-                 active=(0, 4))
+        self.add(
+            "backward",
+            last.layer,
+            f"{words} {say.LATER if later else say.NOW}",
+            moving=(before, after),
+            moves=(move,),
+            line=(before, verb(move), "→", after),
+            active=(0, 4),
+        )
 
     def collect(self):
         """Wait for scatters under way."""
-        self.gradients = {layer: "piece" if state == "leaving" else state
-                          for layer, state in self.gradients.items()}
+        self.gradients = {
+            layer: "piece" if state == "leaving" else state
+            for layer, state in self.gradients.items()
+        }
 
     def end(self):
         """The block's share of the sums over z and data."""
         waits = "leaving" in self.gradients.values()
         self.collect()
-        more, now = (held(self.s, replace(self.w, layers=n))
-                     for n in (self.w.layers + 1, self.w.layers))
+        more, now = (
+            held(self.s, replace(self.w, layers=n)) for n in (self.w.layers + 1, self.w.layers)
+        )
         in_pieces, whole = (a - b for a, b in zip(more, now))
         for layer, name, numbers, own, over in (
-                ("biases", "db", whole, "yx", ["z", "data"]),
-                ("all", "dW, db", in_pieces + whole, "zyx", ["data"])):
+            ("biases", "db", whole, "yx", ["z", "data"]),
+            ("all", "dW, db", in_pieces + whole, "zyx", ["data"]),
+        ):
             axis = over[0]
             if axis not in self.sizes:
                 continue
@@ -210,15 +259,31 @@ class _Walk:
             move = Move(axis, "all_reduce", numbers * self.w.itemsize)
             words = f"{say.ENDS[axis]} {say.COLLECTED}" if waits else say.ENDS[axis]
             waits = False
-            self.add("sync", layer, words, moving=(before, after), moves=(move,),
-                     line=(before, verb(move), "→", after), active=(0, 4))
+            self.add(
+                "sync",
+                layer,
+                words,
+                moving=(before, after),
+                moves=(move,),
+                line=(before, verb(move), "→", after),
+                active=(0, 4),
+            )
 
     def add(self, phase, layer, words, **fields):
-        leaving = [Flight("reduce_scatter", name) for name in LAYERS
-                   if self.gradients[name] == "leaving"]
-        self.frames.append(GridFrame(
-            phase, layer, words=words, under_way=(*self.asks[:1], *leaving), weights=self.weights,
-            gradients=self.gradients, **fields))
+        leaving = [
+            Flight("reduce_scatter", name) for name in LAYERS if self.gradients[name] == "leaving"
+        ]
+        self.frames.append(
+            GridFrame(
+                phase,
+                layer,
+                words=words,
+                under_way=(*self.asks[:1], *leaving),
+                weights=self.weights,
+                gradients=self.gradients,
+                **fields,
+            )
+        )
 
 
 def asks(program, number, together):
@@ -228,12 +293,20 @@ def asks(program, number, together):
     """
     found = []
     for part in program:
-        names = {"attention": ["qkv", "out"], "mlp": ["up", "down"]}.get(
-            part.layer.rpartition(".")[2], []) if part.phase != "backward" else []
+        names = (
+            {"attention": ["qkv", "out"], "mlp": ["up", "down"]}.get(
+                part.layer.rpartition(".")[2], []
+            )
+            if part.phase != "backward"
+            else []
+        )
         for _ in filter(lambda o: isinstance(o, Ask), part.operations):
             name = names.pop(0) if names else part.layer.rpartition(".")[2]
             block = part.layer.startswith("blocks.")
             name = ALL if block and together else name
-            found.append(Flight("all_gather", name,
-                                int(part.layer.split(".")[1]) - number if block else None))
+            found.append(
+                Flight(
+                    "all_gather", name, int(part.layer.split(".")[1]) - number if block else None
+                )
+            )
     return found

@@ -102,8 +102,7 @@ class Weight:
         self.source = depth
         self.layer = ""
         piece = own_of(module.weight.detach().flatten(), depth.group)
-        module.weight = torch.nn.Parameter(piece.clone(),
-                                           requires_grad=module.weight.requires_grad)
+        module.weight = torch.nn.Parameter(piece.clone(), requires_grad=module.weight.requires_grad)
 
     @property
     def shard(self):

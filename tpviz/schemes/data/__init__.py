@@ -33,22 +33,32 @@ class DataParallel(Strategy):
     """
 
     dp: int = knob(4, help="ranks that share the batch", low=1, high=65536)
-    zero: int = knob(0, help="ZeRO stage: 1 shards optimizer states, 2 gradients, 3 parameters",
-                     choices=(0, 1, 2, 3))
-    bucket_mb: float = knob(0.25, help="largest gradient bucket, in megabytes (PyTorch's DDP: 25)",
-                            low=0.001, high=1000.0)
+    zero: int = knob(
+        0,
+        help="ZeRO stage: 1 shards optimizer states, 2 gradients, 3 parameters",
+        choices=(0, 1, 2, 3),
+    )
+    bucket_mb: float = knob(
+        0.25,
+        help="largest gradient bucket, in megabytes (PyTorch's DDP: 25)",
+        low=0.001,
+        high=1000.0,
+    )
     inner: Strategy | None = None
 
     def __post_init__(self):
         super().__post_init__()
         if knob_of := getattr(self.inner, "shares_batch", ""):
             name = type(self.inner).__name__
-            raise ValueError(f"{name} shares the batch itself: use {name}({knob_of}={self.dp}) and "
-                             "no DataParallel around it")
+            raise ValueError(
+                f"{name} shares the batch itself: use {name}({knob_of}={self.dp}) and "
+                "no DataParallel around it"
+            )
         if self.inner is None or (isinstance(self.inner, Strategy) and "dp" not in self.inner.axes):
             return
-        raise ValueError(f"inner={self.inner!r} is not possible: "
-                         "use a strategy without a dp axis, or None")
+        raise ValueError(
+            f"inner={self.inner!r} is not possible: use a strategy without a dp axis, or None"
+        )
 
     @property
     def alike(self):
@@ -107,6 +117,7 @@ class DataParallel(Strategy):
     def least_memory(self, workload):
         """Without the padding of buckets, and without those in flight."""
         from .memory import least
+
         return least(self, workload)
 
     @classmethod
@@ -123,11 +134,15 @@ class DataParallel(Strategy):
         """{parameter: {"axis", "ranges": what each dp index keeps}} at ZeRO 3, else nothing."""
         if self.zero < 3 or self.dp == 1:
             return {}
-        return {name: {"axis": "dp", "ranges": _ranges(offset, numel, b.numel // self.dp, self.dp)}
-                for b in self.buckets(workload) for name, offset, numel in b.parts}
+        return {
+            name: {"axis": "dp", "ranges": _ranges(offset, numel, b.numel // self.dp, self.dp)}
+            for b in self.buckets(workload)
+            for name, offset, numel in b.parts
+        }
 
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
         from .program import build
+
         self.check(workload)
         return build(self, workload, mesh, dtype, device, **options)
 
@@ -143,8 +158,16 @@ def _inside(inner, workload, local):
 def _buckets(strategy, workload):
     """The ledger, the cost and the memory all ask for them."""
     shapes, partial = _inside(strategy.inner, workload, strategy.local(workload))
-    return tuple(plan(shapes, strategy.dp, strategy.zero,
-                      int(strategy.bucket_mb * MEGABYTE), workload.itemsize, partial))
+    return tuple(
+        plan(
+            shapes,
+            strategy.dp,
+            strategy.zero,
+            int(strategy.bucket_mb * MEGABYTE),
+            workload.itemsize,
+            partial,
+        )
+    )
 
 
 def _ranges(offset, numel, share, ranks):

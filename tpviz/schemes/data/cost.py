@@ -58,14 +58,19 @@ class _Step(Beside):
         self.workload, self.cluster = workload, cluster
         self.buckets = strategy.buckets(workload)
         sizes = [bucket.numel * workload.itemsize for bucket in self.buckets]
-        known = {size: [transfer(cluster, mesh, "dp", collective, size)
-                        for collective in ("reduce_scatter" if self.zero else "all_reduce",
-                                           "all_gather")] for size in set(sizes)}
+        known = {
+            size: [
+                transfer(cluster, mesh, "dp", collective, size)
+                for collective in ("reduce_scatter" if self.zero else "all_reduce", "all_gather")
+            ]
+            for size in set(sizes)
+        }
         self.sums = [known[size][0] for size in sizes]
         self.gathers = [known[size][1] for size in sizes]
         self.missing = [1 if bucket.late else len(bucket.parts) for bucket in self.buckets]
-        self.of = {name: k for k, b in enumerate(self.buckets) if not b.late
-                   for name, _, _ in b.parts}
+        self.of = {
+            name: k for k, b in enumerate(self.buckets) if not b.late for name, _, _ in b.parts
+        }
         self.of_block = {b.block: k for k, b in enumerate(self.buckets) if b.block >= 0}
         self.launched, self.last, self.gathering, self.entered = 0, 0.0, {}, None
 

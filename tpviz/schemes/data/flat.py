@@ -27,8 +27,9 @@ class FlatBucket:
         self.filled = sum(numel for _, _, numel in bucket.parts)
         self.group, self.zero = group, zero
         self.names = [name for name, _, _ in bucket.parts]
-        self.slots = {named[name]: slice(offset, offset + numel)
-                      for name, offset, numel in bucket.parts}
+        self.slots = {
+            named[name]: slice(offset, offset + numel) for name, offset, numel in bucket.parts
+        }
         self.whole = self.grads = self.shard = self.gathering = self.reducing = None
         self.missing = len(self.slots)
         if zero:
@@ -76,7 +77,7 @@ class FlatBucket:
         """Copy a finished gradient into the flat buffer; whether it was the last one missing."""
         if self.grads is None:
             self.grads = self._empty()
-            self.grads[self.filled:] = 0  # the padding
+            self.grads[self.filled :] = 0  # the padding
         view = self.grads[self.slots[parameter]].view_as(parameter)
         view.copy_(parameter.grad)
         parameter.grad = view
@@ -125,5 +126,7 @@ class FlatBucket:
     def _parts_of(self, share):
         whole, work = gather_first(share, self.group)
         work.wait()
-        return {name: whole[slot].view(p.shape)
-                for name, (p, slot) in zip(self.names, self.slots.items(), strict=True)}
+        return {
+            name: whole[slot].view(p.shape)
+            for name, (p, slot) in zip(self.names, self.slots.items(), strict=True)
+        }

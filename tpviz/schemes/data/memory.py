@@ -45,8 +45,10 @@ def least(strategy, workload):
     """Bytes that `memory` is never below: without padding and what is whole for a moment."""
     found = _inner_memory(strategy.inner, strategy.local(workload))
     from_stage = {"optimizer": 1, "gradients": 2, "parameters": 3}
-    parts = {kind: found[kind] if strategy.zero < stage else found["parameters"] // strategy.dp
-             for kind, stage in from_stage.items()}
+    parts = {
+        kind: found[kind] if strategy.zero < stage else found["parameters"] // strategy.dp
+        for kind, stage in from_stage.items()
+    }
     if strategy.zero:
         parts["optimizer"] *= 2  # two moments of the share
     return found["activations"] + sum(parts.values())

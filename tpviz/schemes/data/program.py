@@ -23,8 +23,9 @@ class DataParallelProgram(Program):
         self.workload, self.mesh, self.inner = workload, mesh, inner
         self.module, self.named, self.splits = inner.module, inner.named, inner.splits
         self.group, self.zero = mesh.get_group("dp"), strategy.zero
-        self.buckets = [FlatBucket(b, self.named, self.group, self.zero)
-                        for b in strategy.buckets(workload)]
+        self.buckets = [
+            FlatBucket(b, self.named, self.group, self.zero) for b in strategy.buckets(workload)
+        ]
         shards = [b.shard for b in self.buckets]
         self.optimizer = adamw(shards, lr) if self.zero else inner.optimizer
         inner.optimizer = self.optimizer  # the inner one must not keep the parameters' memory
@@ -117,9 +118,11 @@ class DataParallelProgram(Program):
         self, of_block = proxy(self), {b.block: proxy(b) for b in self.buckets if b.block >= 0}
         for number, block in enumerate(self.module.blocks):
             block.register_forward_pre_hook(
-                lambda *_, n=number: self._use(of_block[n], n + 1, "forward"))
+                lambda *_, n=number: self._use(of_block[n], n + 1, "forward")
+            )
             block.register_forward_hook(
-                lambda m, args, out, n=number: self._used(of_block[n], out, n))
+                lambda m, args, out, n=number: self._used(of_block[n], out, n)
+            )
 
     def _use(self, bucket, ahead, phase):
         bucket.ready(phase)

@@ -37,7 +37,7 @@ def times(w, cluster, parts=1):
         linear(T, h, 3 * h // parts, item),
         attention(w.batch, w.heads // parts, w.seq, h // w.heads, item),
         linear(T, h // parts, h, item, bias=whole),  # partial sums get their bias after they are
-        linear(T, h, f // parts, item),              # added up, not in the kernel
+        linear(T, h, f // parts, item),  # added up, not in the kernel
         linear(T, f // parts, h, item, bias=whole),
         linear(T, h, w.vocab // parts, item, bias=False),
     )
@@ -83,6 +83,7 @@ def completes(first="plain", second="plain"):
     which gives the weight's first. "after": outside of the layer, when a sum over ranks is done, so
     its gradient comes before the layer's backward.
     """
+
     def of_layer(name, kind):
         weight, bias = f"{name}.weight", f"{name}.bias"
         return {"plain": (bias, weight), "inside": (weight, bias), "after": (weight,)}[kind]
@@ -106,19 +107,22 @@ def completes(first="plain", second="plain"):
 def reference(w, cluster):
     """The segments of the whole model on one device."""
     t = times(w, cluster)
-    return segments(w, Step(
-        attention=Stretch().kernel(t.qkv[0], t.core[0], t.out[0]),
-        mlp=Stretch().kernel(t.up[0], t.down[0]),
-        head=Stretch().kernel(t.head[0]),
-        head_back=Stretch().kernel(*t.head[1:]),
-        down_back=Stretch().kernel(*t.down[1:]),
-        up_back=Stretch().kernel(*t.up[1:]),
-        out_back=Stretch().kernel(*t.out[1:]),
-        core_back=Stretch().kernel(t.core[1]),
-        qkv_back=Stretch().kernel(*t.qkv[1:]),
-        update=update(w, cluster, held(w)),
-        ready=completes(),
-    ))
+    return segments(
+        w,
+        Step(
+            attention=Stretch().kernel(t.qkv[0], t.core[0], t.out[0]),
+            mlp=Stretch().kernel(t.up[0], t.down[0]),
+            head=Stretch().kernel(t.head[0]),
+            head_back=Stretch().kernel(*t.head[1:]),
+            down_back=Stretch().kernel(*t.down[1:]),
+            up_back=Stretch().kernel(*t.up[1:]),
+            out_back=Stretch().kernel(*t.out[1:]),
+            core_back=Stretch().kernel(t.core[1]),
+            qkv_back=Stretch().kernel(*t.qkv[1:]),
+            update=update(w, cluster, held(w)),
+            ready=completes(),
+        ),
+    )
 
 
 def update(w, cluster, numel):
@@ -141,8 +145,10 @@ def segments(w, step):
     found.append(step.head.segment("forward", "head"))
     last = () if w.tied else ("head.weight",)
     entering = _entering(w.layers - 1, step.ready)
-    found += [step.head_back.segment("backward", "head", last),
-              step.norm_back.segment("backward", "norm", ("norm.weight", "norm.bias", *entering))]
+    found += [
+        step.head_back.segment("backward", "head", last),
+        step.norm_back.segment("backward", "norm", ("norm.weight", "norm.bias", *entering)),
+    ]
     for i in reversed(range(w.layers)):
         found += _backward(i, step)
     return found + [
@@ -152,9 +158,15 @@ def segments(w, step):
     ]
 
 
-LAYERS = {"down_back": ".mlp.down", "up_back": ".mlp.up", "norm2_back": ".norm2",
-          "out_back": ".attention.out", "core_back": ".attention", "qkv_back": ".attention.qkv",
-          "norm1_back": ".norm1"}
+LAYERS = {
+    "down_back": ".mlp.down",
+    "up_back": ".mlp.up",
+    "norm2_back": ".norm2",
+    "out_back": ".attention.out",
+    "core_back": ".attention",
+    "qkv_back": ".attention.qkv",
+    "norm1_back": ".norm1",
+}
 
 
 def _backward(i, step):

@@ -12,7 +12,6 @@ With sequence parallelism the first are split too, and the output of attention i
 the order in which the sequence is scattered.
 """
 
-
 from tpviz.cost import Memory
 
 
@@ -30,8 +29,12 @@ def memory(w, parts=1, split=False):
     split : activations between the matrices are split by sequence.
     """
     size, tensors = held(w, parts) * w.itemsize, 12 * w.layers + 5 - w.tied
-    return Memory(parameters=size, gradients=size, optimizer=2 * size + 4 * tensors,
-                  activations=activations(w, parts, split))
+    return Memory(
+        parameters=size,
+        gradients=size,
+        optimizer=2 * size + 4 * tensors,
+        activations=activations(w, parts, split),
+    )
 
 
 def activations(w, parts=1, split=False):

@@ -31,8 +31,9 @@ class Attention(nn.Module):
         self.out = nn.Linear(w.hidden, w.hidden, **kw)
 
     def forward(self, x_BSH):
-        q_BNSD, k_BNSD, v_BNSD = (self.qkv(x_BSH).unflatten(2, (self.heads, 3, -1))
-                                  .permute(3, 0, 2, 1, 4))
+        q_BNSD, k_BNSD, v_BNSD = (
+            self.qkv(x_BSH).unflatten(2, (self.heads, 3, -1)).permute(3, 0, 2, 1, 4)
+        )
         y_BNSD = F.scaled_dot_product_attention(q_BNSD, k_BNSD, v_BNSD, is_causal=True)
         return self.out(y_BNSD.transpose(1, 2).flatten(2))
 

@@ -139,8 +139,10 @@ class Program:
 
     def full(self, locals_by_name):
         """{name: full tensor} from this rank's parts."""
-        return {name: gather(part, self.splits.get(name, ()), self.mesh)
-                for name, part in locals_by_name.items()}
+        return {
+            name: gather(part, self.splits.get(name, ()), self.mesh)
+            for name, part in locals_by_name.items()
+        }
 
     def gradients(self):
         """{name: gradient of the batch's mean loss}, full tensors."""

@@ -21,8 +21,14 @@ from .cost import cost, ledger, order
 __all__ = ["GPT", "Megatron"]
 
 # First matrix of each pair by rows (out), second by columns (in), so one sum ends the pair.
-SPLIT_DIM = {"attention.qkv.weight": 0, "attention.qkv.bias": 0, "attention.out.weight": 1,
-             "mlp.up.weight": 0, "mlp.up.bias": 0, "mlp.down.weight": 1}
+SPLIT_DIM = {
+    "attention.qkv.weight": 0,
+    "attention.qkv.bias": 0,
+    "attention.out.weight": 1,
+    "mlp.up.weight": 0,
+    "mlp.up.bias": 0,
+    "mlp.down.weight": 1,
+}
 
 
 @register
@@ -36,8 +42,9 @@ class Megatron(Strategy):
 
     tp: int = knob(4, help="ranks that share every weight matrix", low=1, high=64)
     sp: bool = knob(False, help="split activations between the matrices by sequence")
-    chunks: int = knob(1, help="parts of the batch whose sums overlap the next part's GEMM",
-                       low=1, high=64)
+    chunks: int = knob(
+        1, help="parts of the batch whose sums overlap the next part's GEMM", low=1, high=64
+    )
 
     alike = True
 
@@ -53,15 +60,19 @@ class Megatron(Strategy):
         for name, size in sizes.items():
             divides(name, size, "tp", self.tp, gcd(*sizes.values()), within=within.get(name, 0))
         if self.sp and self.chunks > 1:
-            raise ValueError(f"sp=True and chunks={self.chunks} are not possible together: "
-                             "use chunks=1, or sp=False")
+            raise ValueError(
+                f"sp=True and chunks={self.chunks} are not possible together: "
+                "use chunks=1, or sp=False"
+            )
         divides("batch", w.batch, "chunks", self.chunks)
 
     def splits(self, workload):
         ends = ("embed.token.weight",) if workload.tied else ("embed.token.weight", "head.weight")
         return {name: [(0, "tp")] for name in ends} | {
             f"blocks.{i}.{name}": [(dim, "tp")]
-            for i in range(workload.layers) for name, dim in SPLIT_DIM.items()}
+            for i in range(workload.layers)
+            for name, dim in SPLIT_DIM.items()
+        }
 
     def partial(self, workload):
         """Under ``sp`` replicated parameters see only the rank's part of the sequence."""
@@ -105,5 +116,6 @@ class Megatron(Strategy):
 
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
         from .program import build
+
         self.check(workload)
         return build(self, workload, mesh, dtype, device, **options)

@@ -38,18 +38,24 @@ def ledger(workload, tp, sp, chunks=1):
     pairs = 2 * w.layers + 1
     entries = [("tp", "all_gather", "forward", 1, loss, tp)]
     if not sp:
-        return Ledger.of(entries + [
-            ("tp", "all_reduce", "forward", 1, activations, tp),
-            ("tp", "all_reduce", "forward", 2 * w.layers * chunks, activations // chunks, tp),
-            ("tp", "all_reduce", "backward", pairs, activations, tp),
-        ])
-    return Ledger.of(entries + [
-        ("tp", "all_gather", "forward", pairs, activations, tp),
-        ("tp", "reduce_scatter", "forward", pairs, activations, tp),
-        ("tp", "all_gather", "backward", 2 * pairs, activations, tp),
-        ("tp", "reduce_scatter", "backward", pairs, activations, tp),
-        ("tp", "all_reduce", "sync", 1, replicated, tp),
-    ])
+        return Ledger.of(
+            entries
+            + [
+                ("tp", "all_reduce", "forward", 1, activations, tp),
+                ("tp", "all_reduce", "forward", 2 * w.layers * chunks, activations // chunks, tp),
+                ("tp", "all_reduce", "backward", pairs, activations, tp),
+            ]
+        )
+    return Ledger.of(
+        entries
+        + [
+            ("tp", "all_gather", "forward", pairs, activations, tp),
+            ("tp", "reduce_scatter", "forward", pairs, activations, tp),
+            ("tp", "all_gather", "backward", 2 * pairs, activations, tp),
+            ("tp", "reduce_scatter", "backward", pairs, activations, tp),
+            ("tp", "all_reduce", "sync", 1, replicated, tp),
+        ]
+    )
 
 
 def sizes(w, tp):
@@ -85,22 +91,27 @@ def cost(strategy, w, cluster, mesh):
     def row_back(layer):
         return Stretch().blocking(gathered).kernel(*layer[1:])
 
-    return segments(w, Step(
-        embed=Stretch().blocking(whole),
-        attention=row(column(Stretch(), t.qkv).kernel(t.core[0]), t.out[0], w.hidden // tp),
-        mlp=row(column(Stretch(), t.up), t.down[0], w.mlp_ratio * w.hidden // tp),
-        head=column(Stretch(), t.head).blocking(transfer(cluster, mesh, "tp", "all_gather", loss)),
-        head_back=column_back(Stretch(), t.head),
-        down_back=row_back(t.down),
-        up_back=column_back(Stretch(), t.up),
-        out_back=row_back(t.out),
-        core_back=Stretch().kernel(t.core[1]),
-        qkv_back=column_back(Stretch(), t.qkv),
-        embed_back=Stretch().blocking(gathered),
-        sync=Stretch().blocking(synced),
-        update=update(w, cluster, held(w, tp)),
-        ready=order(tp),
-    ))
+    return segments(
+        w,
+        Step(
+            embed=Stretch().blocking(whole),
+            attention=row(column(Stretch(), t.qkv).kernel(t.core[0]), t.out[0], w.hidden // tp),
+            mlp=row(column(Stretch(), t.up), t.down[0], w.mlp_ratio * w.hidden // tp),
+            head=column(Stretch(), t.head).blocking(
+                transfer(cluster, mesh, "tp", "all_gather", loss)
+            ),
+            head_back=column_back(Stretch(), t.head),
+            down_back=row_back(t.down),
+            up_back=column_back(Stretch(), t.up),
+            out_back=row_back(t.out),
+            core_back=Stretch().kernel(t.core[1]),
+            qkv_back=column_back(Stretch(), t.qkv),
+            embed_back=Stretch().blocking(gathered),
+            sync=Stretch().blocking(synced),
+            update=update(w, cluster, held(w, tp)),
+            ready=order(tp),
+        ),
+    )
 
 
 def _row(strategy, w, cluster, mesh, whole):

@@ -60,6 +60,8 @@ class RowParallelLinear(nn.Linear):
         if self.fused:
             return self.fused(x, self.weight) + self.bias
         if self.chunks > 1:
-            return operators.ChunkedRowLinear.apply(
-                x, self.weight, self.group, self.chunks) + self.bias
+            return (
+                operators.ChunkedRowLinear.apply(x, self.weight, self.group, self.chunks)
+                + self.bias
+            )
         return self.operator.apply(linear(x, self.weight), self.group) + self.bias

@@ -69,7 +69,8 @@ class MegatronGPT(nn.Module):
         self.group, self.sp = group, sp
         self.embed = ParallelEmbedding(w, group, sp, **kw)
         self.blocks = nn.ModuleList(
-            ParallelBlock(w, group, sp, chunks, **kw) for _ in range(w.layers))
+            ParallelBlock(w, group, sp, chunks, **kw) for _ in range(w.layers)
+        )
         self.norm = nn.LayerNorm(w.hidden, **kw)
         self.head = ColumnParallelLinear(w.hidden, w.vocab, group, sp, bias=False, **kw)
         if w.tied:
@@ -89,8 +90,14 @@ class MegatronGPT(nn.Module):
 def build(strategy, workload, mesh, dtype, device, **options):
     """This rank's `Program`, on a ``DeviceMesh`` that has a tp axis."""
     sp = strategy.sp and strategy.tp > 1
-    module = MegatronGPT(workload, mesh.get_group("tp"), sp, strategy.chunks,
-                         dtype=dtype or getattr(torch, workload.dtype), device=device)
+    module = MegatronGPT(
+        workload,
+        mesh.get_group("tp"),
+        sp,
+        strategy.chunks,
+        dtype=dtype or getattr(torch, workload.dtype),
+        device=device,
+    )
     return program_of(strategy, module, mesh, workload, **options)
 
 

@@ -28,10 +28,13 @@ from .split import TOKENS, layers_of, stage_of
 __all__ = ["GPT", "Merak"]
 
 V_SHAPED = ("zb_v", "dualpipe_v")
-ORDERS = [{"schedule": "1f1b", "recompute": "none"}, {"schedule": "1f1b"},
-          {"schedule": "shifted_critical_path"},
-          {"schedule": "interleaved_1f1b", "recompute": "none"},
-          {"schedule": "zb_h1", "recompute": "none"}]
+ORDERS = [
+    {"schedule": "1f1b", "recompute": "none"},
+    {"schedule": "1f1b"},
+    {"schedule": "shifted_critical_path"},
+    {"schedule": "interleaved_1f1b", "recompute": "none"},
+    {"schedule": "zb_h1", "recompute": "none"},
+]
 """What `Merak.space` tries of schedules and recomputation."""
 
 
@@ -45,24 +48,42 @@ class Merak(Strategy):
     and when, the ``schedule`` says.
     """
 
-    pp: int = knob(2, help="ranks that the layers are spread over, a stage or more each", low=1,
-                   high=64)
+    pp: int = knob(
+        2, help="ranks that the layers are spread over, a stage or more each", low=1, high=64
+    )
     tp: int = knob(1, help="ranks that share every weight matrix of a stage", low=1, high=64)
     dp: int = knob(1, help="replicas that share the batch", low=1, high=65536)
-    microbatches: int = knob(4, help="parts that a replica's share of the batch is cut into", low=1,
-                             high=1024)
-    schedule: str = knob("shifted_critical_path", help="order of each stage's forward and backward "
-                         "passes", choices=tuple(SCHEDULES))
+    microbatches: int = knob(
+        4, help="parts that a replica's share of the batch is cut into", low=1, high=1024
+    )
+    schedule: str = knob(
+        "shifted_critical_path",
+        help="order of each stage's forward and backward passes",
+        choices=tuple(SCHEDULES),
+    )
     chunks: int = knob(2, help="stages of a rank under interleaved_1f1b", low=2, high=8)
-    recompute: str = knob("full", help="which layers keep only their input until backward",
-                          choices=("none", "full", "stage_aware"))
-    keep: float = knob(0.25, help="part of the first stage's layers that keep everything under "
-                       "stage_aware recomputation", low=0.0, high=1.0)
+    recompute: str = knob(
+        "full",
+        help="which layers keep only their input until backward",
+        choices=("none", "full", "stage_aware"),
+    )
+    keep: float = knob(
+        0.25,
+        help="part of the first stage's layers that keep everything under "
+        "stage_aware recomputation",
+        low=0.0,
+        high=1.0,
+    )
 
-    lean: bool = knob(True, help="recomputation leaves out its last sum over tp, which nothing "
-                       "needs")
-    subpipeline: int = knob(0, help="sums over tp under the other half's kernels: 1 in a layer, 2 "
-                            "in a block, 3 across blocks", choices=(0, 1, 2, 3))
+    lean: bool = knob(
+        True, help="recomputation leaves out its last sum over tp, which nothing needs"
+    )
+    subpipeline: int = knob(
+        0,
+        help="sums over tp under the other half's kernels: 1 in a layer, 2 "
+        "in a block, 3 across blocks",
+        choices=(0, 1, 2, 3),
+    )
 
     shares_batch, alike = "dp", ("dp", "tp")
     lies_on = MappingProxyType({"ends": "pp"})
@@ -92,9 +113,11 @@ class Merak(Strategy):
         self.inside.check(self.local(w))
         if w.layers < stages:
             works = [d for d in divisors(stages) if d <= w.layers]
-            raise ValueError(f"layers={w.layers} are fewer than the {stages} stages of "
-                             f"pp={self.pp} with schedule={self.schedule!r}: use {works[-1]} "
-                             f"stages, or layers={stages}")
+            raise ValueError(
+                f"layers={w.layers} are fewer than the {stages} stages of "
+                f"pp={self.pp} with schedule={self.schedule!r}: use {works[-1]} "
+                f"stages, or layers={stages}"
+            )
         check_schedule(self.schedule, self.pp, self.microbatches, stages // self.pp)
 
     def schedule_of(self, workload):
@@ -104,8 +127,7 @@ class Merak(Strategy):
     def schedule_for(self, counts):
         """The schedule where ``counts`` layers of each stage could be recomputed."""
         wished = tuple(count > 0 for count in self._wished(counts))
-        return _schedule(self.schedule, self.pp, self.microbatches,
-                         self.stages // self.pp, wished)
+        return _schedule(self.schedule, self.pp, self.microbatches, self.stages // self.pp, wished)
 
     def kept(self):
         """[k_s] by stage, the part of its layers that keeps everything under "stage_aware".
@@ -163,20 +185,24 @@ class Merak(Strategy):
 
     def ledger_of(self, workload, rank):
         from .step import ledger
+
         self.check(workload)
         return ledger(self, workload, Mesh(self.axes).coords(rank)["pp"])
 
     def cost(self, workload, cluster, mesh=None):
         from .step import cost
+
         return cost(self, workload, cluster, mesh or Mesh(self.axes))
 
     def memory(self, workload):
         from .memory import memory
+
         return memory(self, workload)
 
     def least_memory(self, workload):
         """Without activations."""
         from .memory import least
+
         return least(self, workload)
 
     @classmethod
@@ -202,11 +228,13 @@ class Merak(Strategy):
         """This strategy with as little recomputation as ``budget`` bytes a rank allow: see
         `budget.within`."""
         from .budget import within
+
         self.check(workload)
         return within(self, workload, budget, need)
 
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
         from .program import build
+
         self.check(workload)
         return build(self, workload, mesh, dtype, device, **options)
 

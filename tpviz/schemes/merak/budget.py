@@ -31,6 +31,8 @@ def within(s, w, budget, need=None):
         made = replace(s, recompute="stage_aware", keep=keep)
         if need(made) <= budget:
             return made
-    raise ValueError(f"{s.short} needs {show_bytes(need(made))} of a rank even where it recomputes "
-                     f"every layer, more than {show_bytes(budget)}: use more ranks, more "
-                     "microbatches, or a larger budget")
+    raise ValueError(
+        f"{s.short} needs {show_bytes(need(made))} of a rank even where it recomputes "
+        f"every layer, more than {show_bytes(budget)}: use more ranks, more "
+        "microbatches, or a larger budget"
+    )

@@ -9,8 +9,14 @@ from tpviz.labels import label, repeated
 
 from .routes import made, needed
 
-PHASES = {"F": "forward", "B": "backward", "RB": "backward", "R": "recompute", "I": "backward",
-          "W": "backward"}
+PHASES = {
+    "F": "forward",
+    "B": "backward",
+    "RB": "backward",
+    "R": "recompute",
+    "I": "backward",
+    "W": "backward",
+}
 
 
 class Executor:
@@ -85,5 +91,6 @@ class Executor:
 
 def _repeated(runner, what, action, *args):
     """A runner's method ``what`` on a microbatch; all but the first are alike."""
-    return repeated((id(runner), what), action.microbatch, getattr(runner, what),
-                    action.microbatch, *args)
+    return repeated(
+        (id(runner), what), action.microbatch, getattr(runner, what), action.microbatch, *args
+    )

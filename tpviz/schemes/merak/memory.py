@@ -38,10 +38,15 @@ def memory_of(s, w, place):
     stages = s.schedule_of(w).stages_of(place)
     size = sum(held(s, w)[stage] for stage in stages) * w.itemsize
     blocks = layers_of(w.layers, s.stages)
-    tensors = sum(12 * len(blocks[stage]) + 2 * (stage == 0) + 3 * (stage == s.stages - 1)
-                  for stage in stages)
-    return Memory(parameters=size, gradients=size, optimizer=2 * size + 4 * tensors,
-                  activations=activations(s, w, place))
+    tensors = sum(
+        12 * len(blocks[stage]) + 2 * (stage == 0) + 3 * (stage == s.stages - 1) for stage in stages
+    )
+    return Memory(
+        parameters=size,
+        gradients=size,
+        optimizer=2 * size + 4 * tensors,
+        activations=activations(s, w, place),
+    )
 
 
 def of_microbatch(s, w):
@@ -54,13 +59,18 @@ def of_microbatch(s, w):
 def activations(s, w, place):
     """Bytes at the peak: beside all tokens and targets, which are int64."""
     schedule = s.schedule_of(w)
-    kept = {stage: _kept(s, w, *what) for stage, what in _stages(s, w).items()
-            if schedule.rank_of[stage] == place}
+    kept = {
+        stage: _kept(s, w, *what)
+        for stage, what in _stages(s, w).items()
+        if schedule.rank_of[stage] == place
+    }
     peak = 0
     for (kind, stage, begun), most in schedule.moments[place].items():
         parts = kept[stage]
-        now = max(sum(n * kept[at].after_forward + full * kept[at].dropped
-                      for at, n, full in counts) for counts in most)
+        now = max(
+            sum(n * kept[at].after_forward + full * kept[at].dropped for at, n, full in counts)
+            for counts in most
+        )
         if kind == "F":
             peak = max(peak, now + parts.in_forward)
         elif kind == "I":  # what backward notes takes the place of what it frees
@@ -69,8 +79,12 @@ def activations(s, w, place):
             peak = max(peak, *(now + weight for _, weight in parts.in_backward))
         elif kind != "R":  # a weight's first gradient stays
             peak = max(peak, *(now + more + begun * weight for more, weight in parts.in_backward))
-    beside = {schedule.rank_of[n] for stage in kept for n in (stage - 1, stage + 1)
-              if 0 <= n < schedule.stages} - {place}
+    beside = {
+        schedule.rank_of[n]
+        for stage in kept
+        for n in (stage - 1, stage + 1)
+        if 0 <= n < schedule.stages
+    } - {place}
     return 16 * w.batch * w.seq // s.dp + peak + AHEAD * len(beside) * _stream(s, w)
 
 
@@ -84,8 +98,10 @@ def _stream(s, w):
 def _stages(s, w):
     """{stage: (its layers, how many of them are recomputed, whether it is the last)}."""
     blocks, drops = layers_of(w.layers, s.stages), s.drops(w)
-    return {stage: (len(blocks[stage]), drops[stage], stage == s.stages - 1)
-            for stage in range(s.stages)}
+    return {
+        stage: (len(blocks[stage]), drops[stage], stage == s.stages - 1)
+        for stage in range(s.stages)
+    }
 
 
 @lru_cache(maxsize=256)
@@ -118,5 +134,7 @@ class _Kept:
             head = 2 * stream + 2 * tokens * wide + logits * wide  # gone when blocks go backward
             self.after_forward += head
             self.in_forward = (2 if s.tp == 1 else 1) * logits * wide
-            self.in_backward = [(stream + tokens * width - head, w.hidden * width),
-                                (logits * item + stream, w.vocab // s.tp * w.hidden * item)]
+            self.in_backward = [
+                (stream + tokens * width - head, w.hidden * width),
+                (logits * item + stream, w.vocab // s.tp * w.hidden * item),
+            ]

@@ -62,11 +62,13 @@ class Messages:
 
     def _ask(self, source, count):
         """Have the first ``count`` messages of a queue on their way."""
-        for message in self.routes.incoming[source][self.asked[source]:count]:
+        for message in self.routes.incoming[source][self.asked[source] : count]:
             tensors = self.empty(message)
             with label(phase=message.phase, microbatch=message.microbatch, layer=""):
-                works = [dist.irecv(t, group=self._group(source, self.routes.rank),
-                                    group_src=source) for t in tensors]
+                works = [
+                    dist.irecv(t, group=self._group(source, self.routes.rank), group_src=source)
+                    for t in tensors
+                ]
             self.receiving[message] = tensors, works
             self.asked[source] += 1
 
@@ -82,4 +84,3 @@ class Messages:
         for sent in self.sent.values():
             while sent:
                 sent.popleft()[2].wait()
-

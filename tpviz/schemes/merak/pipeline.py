@@ -39,8 +39,12 @@ class Pipeline:
         runners = {s: Runner(stage, drops[s], split, strategy.lean) for s, stage in stages.items()}
         self.share = 1 / (strategy.microbatches * strategy.dp)
         self.executor = self._executor(schedule, stages, runners)
-        self.ties = Ties(ties, stages, schedule.rank_of,
-                         lambda places: whole.second_group("pp", "ends", places, kind))
+        self.ties = Ties(
+            ties,
+            stages,
+            schedule.rank_of,
+            lambda places: whole.second_group("pp", "ends", places, kind),
+        )
 
     def _executor(self, schedule, stages, runners):
         def empty(message):

@@ -36,8 +36,12 @@ class GPTStage(Stage):
         if number == 0:
             self.embed = ParallelEmbedding(w, group, False, **kw)
         halves = 2 if level == 1 and w.batch > 1 else 1
-        self.blocks = nn.ModuleDict({str(i): ParallelBlock(w, group, False, halves, **kw)
-                                     for i in layers_of(w.layers, stages)[number]})
+        self.blocks = nn.ModuleDict(
+            {
+                str(i): ParallelBlock(w, group, False, halves, **kw)
+                for i in layers_of(w.layers, stages)[number]
+            }
+        )
         for layer in self.blocks.modules():
             if isinstance(layer, ColumnParallelLinear):
                 layer.bare, layer.chunks = self.level > 1, halves
@@ -148,8 +152,10 @@ def build(strategy, workload, mesh, dtype, device, **options):
     kw = {"dtype": dtype or getattr(torch, workload.dtype), "device": device}
     local, splits = strategy.local(workload), strategy.splits(workload)
     place, last = mesh.get_local_rank("pp"), schedule.stages - 1
-    stages = {s: GPTStage(local, s, schedule.stages, group, strategy.subpipeline, **kw)
-              for s in schedule.stages_of(place)}
+    stages = {
+        s: GPTStage(local, s, schedule.stages, group, strategy.subpipeline, **kw)
+        for s in schedule.stages_of(place)
+    }
     for stage in stages.values():
         load_parts(stage, workload, splits, mesh, {HEAD: TOKENS} if workload.tied else {})
     ties = [Tie((TOKENS, HEAD), (0, last))] if workload.tied else []

@@ -130,8 +130,10 @@ class Runner:
         those of linear layers, with ``split``, not before `weights`."""
         kept = self.kept.pop(microbatch)
         sends = self.stage.sends
-        _backward([t for t, spec in zip(kept.sent, sends) if spec.trained] if sends else kept.sent,
-                  gradients)
+        _backward(
+            [t for t, spec in zip(kept.sent, sends) if spec.trained] if sends else kept.sent,
+            gradients,
+        )
         if self.drop:
             leaves, values = kept.again
             _backward_through(values, kept.behind)
@@ -162,14 +164,17 @@ class Forward:
 def _leaves(tensors, trained=None):
     """The same numbers, without their past, with a gradient where ``trained`` says so."""
     trained = trained or [True] * len(tensors)
-    return tuple(t.detach().requires_grad_(t.is_floating_point() and flag)
-                 for t, flag in zip(tensors, trained, strict=True))
+    return tuple(
+        t.detach().requires_grad_(t.is_floating_point() and flag)
+        for t, flag in zip(tensors, trained, strict=True)
+    )
 
 
 def _gradients(leaves):
     """Of those that were to have one; zeros where none came."""
-    return tuple(t.grad if t.grad is not None else torch.zeros_like(t)
-                 for t in leaves if t.requires_grad)
+    return tuple(
+        t.grad if t.grad is not None else torch.zeros_like(t) for t in leaves if t.requires_grad
+    )
 
 
 def _backward(tensors, gradients):
@@ -203,8 +208,7 @@ def set_random_state(state):
 @contextmanager
 def with_random_state(state):
     """Inside, random numbers are those drawn after ``state`` was; outside nothing has changed."""
-    present = state and (torch.get_rng_state(),
-                         {d: torch.cuda.get_rng_state(d) for d in state[1]})
+    present = state and (torch.get_rng_state(), {d: torch.cuda.get_rng_state(d) for d in state[1]})
     set_random_state(state)
     try:
         yield

@@ -34,14 +34,21 @@ def ledger(s, w, place):
     rows = []
     for stage in schedule.stages_of(place):
         first, last = stage == 0, stage == schedule.stages - 1
-        rows += [("tp", "all_reduce", "forward", m * first, activation, tp),
-                 ("tp", "all_reduce", "backward", m * last, activation, tp)]
+        rows += [
+            ("tp", "all_reduce", "forward", m * first, activation, tp),
+            ("tp", "all_reduce", "backward", m * last, activation, tp),
+        ]
         again = 2 * drops[stage] - (s.lean and drops[stage] > 0)
-        counts = {"forward": 2 * len(blocks[stage]), "recompute": again,
-                  "backward": 2 * len(blocks[stage])}
-        rows += [("tp", "all_reduce", phase, m * count, activation * part // local.batch, tp)
-                 for phase, count in counts.items()
-                 for part in (halves(local.batch) if s.subpipeline else [local.batch])]
+        counts = {
+            "forward": 2 * len(blocks[stage]),
+            "recompute": again,
+            "backward": 2 * len(blocks[stage]),
+        }
+        rows += [
+            ("tp", "all_reduce", phase, m * count, activation * part // local.batch, tp)
+            for phase, count in counts.items()
+            for part in (halves(local.batch) if s.subpipeline else [local.batch])
+        ]
         rows += [("tp", "all_gather", "forward", m * last, loss, tp)]
     routes = Routes(schedule, place)
     for message, source in routes.source.items():
@@ -84,19 +91,27 @@ def stage_segments(s, w, cluster, mesh):
     for stage in range(s.stages):
         split = schedule.splits(schedule.rank_of[stage])
         made = known.setdefault(split, Stretches(s.local(w), cluster, mesh, s.subpipeline, split))
-        found |= _segments(made, stage, stage == s.stages - 1, list(blocks[stage]), drops[stage],
-                           s.lean)
+        found |= _segments(
+            made, stage, stage == s.stages - 1, list(blocks[stage]), drops[stage], s.lean
+        )
     return found
 
 
 def _segments(made, stage, last, mine, drop, lean):
     """The same of one stage."""
     dropped, kept, found = mine[:drop], mine[drop:], {}
-    found["F", stage] = [*(made.embed() if stage == 0 else ()), *made.forward(dropped),
-                         *made.forward(kept), *(made.head() if last else ())]
+    found["F", stage] = [
+        *(made.embed() if stage == 0 else ()),
+        *made.forward(dropped),
+        *made.forward(kept),
+        *(made.head() if last else ()),
+    ]
     found["R", stage] = made.forward(dropped, "recompute", lean)
-    found["I", stage] = [*(made.head_back() if last else ()), *made.backward(kept),
-                         *made.backward(dropped)]
+    found["I", stage] = [
+        *(made.head_back() if last else ()),
+        *made.backward(kept),
+        *made.backward(dropped),
+    ]
     found["W", stage] = made.weights(mine, last) if made.split else []
     found["B", stage] = found["I", stage] + found["W", stage]
     found["RB", stage] = found["R", stage] + found["B", stage]
@@ -108,11 +123,16 @@ def clock(s, w, cluster, mesh):
     parts = stage_segments(s, w, cluster, mesh)
 
     def seconds(kind):
-        return [sum(segment.seconds for segment in parts[kind, stage])
-                for stage in range(s.stages)]
+        return [sum(segment.seconds for segment in parts[kind, stage]) for stage in range(s.stages)]
 
-    return timeline(s.schedule_of(w), seconds("F"), seconds("B"), recompute=seconds("R"),
-                    weight=seconds("W"), latency=message_seconds(s, w, cluster, mesh)), parts
+    return timeline(
+        s.schedule_of(w),
+        seconds("F"),
+        seconds("B"),
+        recompute=seconds("R"),
+        weight=seconds("W"),
+        latency=message_seconds(s, w, cluster, mesh),
+    ), parts
 
 
 def message_seconds(s, w, cluster, mesh):
@@ -137,8 +157,10 @@ def cost(s, w, cluster, mesh):
         found += parts[action.kind, action.stage]
         now = line.end[0][place]
     ends = [_end(s, w, cluster, mesh, line, place) for place in range(s.pp)]
-    done = [line.end[place][-1] + sum(segment.seconds for segment in end)
-            for place, end in enumerate(ends)]
+    done = [
+        line.end[place][-1] + sum(segment.seconds for segment in end)
+        for place, end in enumerate(ends)
+    ]
     late = max(done) - done[0]  # in a V the last place may have more to do at the end
     return [*found, *ends[0], *([Segment("", "", bubble=late)] if late > 0 else [])]
 
@@ -157,7 +179,8 @@ def _end(s, w, cluster, mesh, line, place):
         members = mesh.group(0, "pp")
         link = cluster.link(tuple(sorted(members[end] for end in ends)), mesh.size)
         latency, sending = cluster.collective_parts(
-            "all_reduce", prod(local_shapes(s, w)[TOKENS]) * item, 2, link)
+            "all_reduce", prod(local_shapes(s, w)[TOKENS]) * item, 2, link
+        )
         found.append(Segment("sync", "", exposed={"ends": latency + sending}, latency=latency))
     moved = transfer(cluster, mesh, "dp", "all_reduce", numbers * item)
     if moved.seconds:

@@ -37,8 +37,9 @@ class Stretches:
     @cached_property
     def halves(self):
         """Seconds of the kernels of each sub."""
-        return [times(self.w.with_batch(rows), self.cluster, self.tp)
-                for rows in halves(self.w.batch)]
+        return [
+            times(self.w.with_batch(rows), self.cluster, self.tp) for rows in halves(self.w.batch)
+        ]
 
     @cached_property
     def sums(self):
@@ -61,8 +62,11 @@ class Stretches:
 
     def head_back(self):
         """Their backward."""
-        return [self._column_back(Stretch(), [self._sum(self.w.batch)], [self.whole.head],
-                                  self.whole.head).segment("backward", "head")]
+        return [
+            self._column_back(
+                Stretch(), [self._sum(self.w.batch)], [self.whole.head], self.whole.head
+            ).segment("backward", "head")
+        ]
 
     # -- blocks ------------------------------------------------------------------------------------
     def forward(self, blocks, phase="forward", lean=False):
@@ -82,8 +86,10 @@ class Stretches:
     def _block(self, number, phase):
         t = self.whole
         attention = Stretch().kernel(t.qkv[0], t.core[0])
-        return [self._row(attention, "out").segment(phase, f"blocks.{number}.attention"),
-                self._mlp(phase, number)]
+        return [
+            self._row(attention, "out").segment(phase, f"blocks.{number}.attention"),
+            self._mlp(phase, number),
+        ]
 
     def _mlp(self, phase, number, lean=False):
         stretch = Stretch().kernel(self.whole.up[0])
@@ -131,19 +137,27 @@ class Stretches:
 
     def _back(self, number):
         t, found = self.whole, []
-        for first, core, second, part in (("up", None, "down", "mlp"),
-                                          ("qkv", t.core[1], "out", "attention")):
+        for first, core, second, part in (
+            ("up", None, "down", "mlp"),
+            ("qkv", t.core[1], "out", "attention"),
+        ):
             row, stretch = getattr(t, second), Stretch()
-            found.append(Stretch().kernel(*row[1:2 + (not self.split)]).segment(
-                "backward", f"blocks.{number}.{part}.{second}"))
+            found.append(
+                Stretch()
+                .kernel(*row[1 : 2 + (not self.split)])
+                .segment("backward", f"blocks.{number}.{part}.{second}")
+            )
             if core:
                 stretch.kernel(core)
             if self.level:
                 parts, sums = [getattr(half, first) for half in self.halves], self.sums
             else:
                 parts, sums = [getattr(t, first)], [self._sum(self.w.batch)]
-            found.append(self._column_back(stretch, sums, parts, getattr(t, first)).segment(
-                "backward", f"blocks.{number}.{part}.{first}"))
+            found.append(
+                self._column_back(stretch, sums, parts, getattr(t, first)).segment(
+                    "backward", f"blocks.{number}.{part}.{first}"
+                )
+            )
         return found
 
     def _column_back(self, stretch, sums, parts, whole):
@@ -182,10 +196,12 @@ class Stretches:
     def weights(self, blocks, head):
         """The gradients of the weights, where they come later."""
         per_block = [self.whole] if self.level < 2 else self.halves
-        found = [Stretch().kernel(*(kernel[2] for t in per_block for kernel in
-                                    (t.down, t.up, t.out, t.qkv))
-                                  ).segment("backward", f"blocks.{number}")
-                 for number in reversed(blocks)]
+        found = [
+            Stretch()
+            .kernel(*(kernel[2] for t in per_block for kernel in (t.down, t.up, t.out, t.qkv)))
+            .segment("backward", f"blocks.{number}")
+            for number in reversed(blocks)
+        ]
         last = [Stretch().kernel(self.whole.head[2]).segment("backward", "head")] if head else []
         return last + found
 

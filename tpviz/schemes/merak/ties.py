@@ -23,8 +23,7 @@ class Ties:
     def __init__(self, ties, stages, rank_of, group_of):
         self.ties = []
         for tie in ties:
-            own = [stages[stage].own()[name] for name, stage in zip(*tie)
-                   if stage in stages]
+            own = [stages[stage].own()[name] for name, stage in zip(*tie) if stage in stages]
             places = tuple(sorted({rank_of[stage] for stage in tie.stages}))
             group = group_of(places) if len(places) > 1 else None
             own = list({id(p): p for p in own}.values())  # a rank may have one for two stages

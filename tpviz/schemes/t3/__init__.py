@@ -39,12 +39,18 @@ class T3(Strategy):
     """
 
     tp: int = knob(4, help="ranks that share every weight matrix", low=1, high=64)
-    mode: str = knob("tile", help="what is sent when it is done: a tile, a chunk of all tokens, or "
-                     "(sequential) all, by a collective after the GEMM",
-                     choices=("tile", "chunk", "sequential"))
+    mode: str = knob(
+        "tile",
+        help="what is sent when it is done: a tile, a chunk of all tokens, or "
+        "(sequential) all, by a collective after the GEMM",
+        choices=("tile", "chunk", "sequential"),
+    )
     tile: int = knob(0, help="rows of a tile; 0 for a quarter of a chunk", low=0, high=4096)
-    gather: str = knob("after", help="where sums are gathered: after them, or (consumer) into the "
-                       "GEMM that needs them", choices=("after", "consumer"))
+    gather: str = knob(
+        "after",
+        help="where sums are gathered: after them, or (consumer) into the GEMM that needs them",
+        choices=("after", "consumer"),
+    )
 
     alike = True
 
@@ -125,6 +131,7 @@ class T3(Strategy):
 
     def build(self, workload, mesh, dtype=None, device="cpu", **options):
         from .program import build
+
         self.check(workload)
         return build(self, workload, mesh, dtype, device, **options)
 
@@ -132,5 +139,6 @@ class T3(Strategy):
 def _pair(tile):
     if len(tile) != 2:
         raise ValueError(f"tile={tile!r} must be rows, or (rows, columns), as in 32 or (32, 64)")
-    return tuple(whole_number(f"{what} of tile", size, 0)
-                 for what, size in zip(("rows", "columns"), tile))
+    return tuple(
+        whole_number(f"{what} of tile", size, 0) for what, size in zip(("rows", "columns"), tile)
+    )

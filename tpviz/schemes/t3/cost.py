@@ -42,8 +42,11 @@ def ledger(s, w):
     def fused(phase, collective, count, tiles):
         if s.mode == "sequential":
             return [("tp", collective, phase, count, activations, n)]
-        return [("tp", way, phase, count * (n - 1), height * width * w.itemsize, min(n, 2))
-                for height, width in tiles for way in ("send", "recv")]
+        return [
+            ("tp", way, phase, count * (n - 1), height * width * w.itemsize, min(n, 2))
+            for height, width in tiles
+            for way in ("send", "recv")
+        ]
 
     tiles = sizes_of(s.tiles(rows, w.hidden))
     for phase, sums in (("forward", 2 * L), ("backward", 2 * L + 1)):
@@ -54,13 +57,17 @@ def ledger(s, w):
         return Ledger.of([*entries, ("tp", "all_reduce", "forward", 1, activations, n)])
     pieces = [(part.stop - part.start, w.hidden) for part in bands(s.tiles(rows, w.hidden))]
     whole = [(rows, w.hidden)]
-    return Ledger.of([
-        *entries, *fused("forward", "all_gather", 2 * L + 1, pieces),
-        *fused("backward", "all_gather", 2 * L, pieces),
-        *fused("backward", "all_gather", 2 * L + 1, whole),
-        ("tp", "reduce_scatter", "forward", 1, activations, n),  # the embedding
-        ("tp", "all_gather", "backward", 1, activations, n),
-        ("tp", "all_reduce", "sync", 1, replicated, n)])
+    return Ledger.of(
+        [
+            *entries,
+            *fused("forward", "all_gather", 2 * L + 1, pieces),
+            *fused("backward", "all_gather", 2 * L, pieces),
+            *fused("backward", "all_gather", 2 * L + 1, whole),
+            ("tp", "reduce_scatter", "forward", 1, activations, n),  # the embedding
+            ("tp", "all_gather", "backward", 1, activations, n),
+            ("tp", "all_reduce", "sync", 1, replicated, n),
+        ]
+    )
 
 
 def order(tp):
@@ -74,22 +81,25 @@ def cost(s, w, cluster, mesh):
     h, f, v, L = w.hidden // s.tp, w.mlp_ratio * w.hidden // s.tp, w.vocab // s.tp, Stretch
     embed, embed_back, sync = made.ends()
     loss = transfer(cluster, mesh, "tp", "all_gather", sizes(w, s.tp)[1])
-    return segments(w, Step(
-        embed=embed,
-        attention=made.row(made.column(L(), t.qkv, 3 * h).kernel(t.core[0]), t.out, h),
-        mlp=made.row(made.column(L(), t.up, f), t.down, f),
-        head=made.column(L(), t.head, v, bias=False).blocking(loss),
-        head_back=made.column_back(t.head, v),
-        down_back=made.row_back(t.down, f),
-        up_back=made.column_back(t.up, f),
-        out_back=made.row_back(t.out, h),
-        core_back=L().kernel(t.core[1]),
-        qkv_back=made.column_back(t.qkv, 3 * h),
-        embed_back=embed_back,
-        sync=sync,
-        update=update(w, cluster, held(w, s.tp)),
-        ready=order(s.tp),
-    ))
+    return segments(
+        w,
+        Step(
+            embed=embed,
+            attention=made.row(made.column(L(), t.qkv, 3 * h).kernel(t.core[0]), t.out, h),
+            mlp=made.row(made.column(L(), t.up, f), t.down, f),
+            head=made.column(L(), t.head, v, bias=False).blocking(loss),
+            head_back=made.column_back(t.head, v),
+            down_back=made.row_back(t.down, f),
+            up_back=made.column_back(t.up, f),
+            out_back=made.row_back(t.out, h),
+            core_back=L().kernel(t.core[1]),
+            qkv_back=made.column_back(t.qkv, 3 * h),
+            embed_back=embed_back,
+            sync=sync,
+            update=update(w, cluster, held(w, s.tp)),
+            ready=order(s.tp),
+        ),
+    )
 
 
 class Layers:
@@ -104,8 +114,11 @@ class Layers:
     @cached_property
     def links(self):
         """Of neighbours in the rings of all replicas, one of each bandwidth and latency."""
-        links = (self.cluster.link((a, b), self.mesh.size, b - a)
-                 for ring in self.mesh.groups("tp") for a, b in zip(ring, ring[-1:] + ring))
+        links = (
+            self.cluster.link((a, b), self.mesh.size, b - a)
+            for ring in self.mesh.groups("tp")
+            for a, b in zip(ring, ring[-1:] + ring)
+        )
         return {link[:2]: link for link in links}.values()
 
     def _whole(self, collective, payload=None):
@@ -114,33 +127,43 @@ class Layers:
     def _message(self, height, width):
         """The `Transfer` of a tile to the next rank, on the slowest link of all rings."""
         payload = height * width * self.w.itemsize
-        latency, sending = max((self.cluster.collective_parts("send", payload, 2, link)
-                                for link in self.links), key=sum)
+        latency, sending = max(
+            (self.cluster.collective_parts("send", payload, 2, link) for link in self.links),
+            key=sum,
+        )
         return Transfer("tp", latency + sending, latency)
 
     def ends(self):
         """Stretches of (the embedding, its backward, the sum of what is replicated)."""
         if not self.s.split:
             return Stretch().blocking(self._whole("all_reduce")), Stretch(), Stretch()
-        return (Stretch().blocking(self._whole("reduce_scatter")),
-                Stretch().blocking(self._whole("all_gather")),
-                Stretch().blocking(self._whole("all_reduce", self.replicated)))
+        return (
+            Stretch().blocking(self._whole("reduce_scatter")),
+            Stretch().blocking(self._whole("all_gather")),
+            Stretch().blocking(self._whole("all_reduce", self.replicated)),
+        )
 
     def column(self, stretch, layer, features, bias=True):
         """A pair's first layer: (h, features) of weight."""
         if not self.s.split:
             return stretch.kernel(layer[0])
         h = self.w.hidden
-        return self._gathered(stretch, layer[0], self.s.tiles, lambda rows: self._gemm(
-            rows, h, features, bias * features))
+        return self._gathered(
+            stretch,
+            layer[0],
+            self.s.tiles,
+            lambda rows: self._gemm(rows, h, features, bias * features),
+        )
 
     def column_back(self, layer, features):
         stretch = self._scattered(Stretch(), layer[1], features)
         if not self.s.split:
-            return stretch.covered(self._whole("all_gather") if self.s.tp > 1 else
-                                   Transfer("tp", 0.0), layer[2])
-        return self._gathered(stretch, layer[2], whole_chunk, lambda rows: self._gemm(
-            features, rows, self.w.hidden))
+            return stretch.covered(
+                self._whole("all_gather") if self.s.tp > 1 else Transfer("tp", 0.0), layer[2]
+            )
+        return self._gathered(
+            stretch, layer[2], whole_chunk, lambda rows: self._gemm(features, rows, self.w.hidden)
+        )
 
     def row(self, stretch, layer, features):
         """A pair's second layer: (features, h) of weight."""
@@ -151,8 +174,9 @@ class Layers:
         if not self.s.split:
             return Stretch().kernel(*layer[1:])
         h = self.w.hidden
-        return self._gathered(Stretch(), layer[1], self.s.tiles, lambda rows: self._gemm(
-            rows, h, features)).kernel(layer[2])
+        return self._gathered(
+            Stretch(), layer[1], self.s.tiles, lambda rows: self._gemm(rows, h, features)
+        ).kernel(layer[2])
 
     def _gemm(self, m, k, n, bias=0):
         return self.seconds(gemm(m, k, n, self.w.itemsize, bias))

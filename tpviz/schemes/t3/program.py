@@ -12,8 +12,13 @@ from .ring import Ring
 
 def build(strategy, workload, mesh, dtype, device, **options):
     """This rank's `Program`, on a ``DeviceMesh`` that has a tp axis."""
-    module = MegatronGPT(workload, mesh.get_group("tp"), strategy.split,
-                         dtype=dtype or getattr(torch, workload.dtype), device=device)
+    module = MegatronGPT(
+        workload,
+        mesh.get_group("tp"),
+        strategy.split,
+        dtype=dtype or getattr(torch, workload.dtype),
+        device=device,
+    )
     fuse(module, ring_of(strategy, mesh), strategy.split)
     return program_of(strategy, module, mesh, workload, **options)
 

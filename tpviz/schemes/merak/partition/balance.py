@@ -26,8 +26,7 @@ def smallest_largest(weights, stages):
     before = np.concatenate([[0.0], np.cumsum(weights)])
     worst = _best(before, stages, np.maximum, lambda load: load)[0]
     limit = worst * (1 + 1e-12)
-    _, ends = _best(before, stages, np.add,
-                    lambda load: np.where(load <= limit, load ** 2, np.inf))
+    _, ends = _best(before, stages, np.add, lambda load: np.where(load <= limit, load**2, np.inf))
     return list(pairwise(ends))
 
 

@@ -12,8 +12,11 @@ def inputs_of(example):
     if isinstance(example, dict):
         return (), dict(example)
     if isinstance(example, (tuple, list)):
-        if len(example) == 2 and isinstance(example[0], (tuple, list)) \
-                and isinstance(example[1], dict):
+        if (
+            len(example) == 2
+            and isinstance(example[0], (tuple, list))
+            and isinstance(example[1], dict)
+        ):
             return tuple(example[0]), dict(example[1])
         return tuple(example), {}
     return (example,), {}
@@ -32,19 +35,23 @@ class Call:
         self.leaves, self.spec = tree_flatten((self.args, self.kwargs))
         self.fixed = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in self.leaves]
         if all(self.fixed):
-            raise ValueError(f"example_inputs have no tensor; {self.model}.forward takes "
-                             f"{self.signature}")
+            raise ValueError(
+                f"example_inputs have no tensor; {self.model}.forward takes {self.signature}"
+            )
 
     def _bound(self, args, kwargs):
         """Every argument by its name, where ``forward`` lets it have one."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise ValueError(f"inputs do not fit {self.model}.forward{self.signature}: "
-                             f"{error}") from None
+            raise ValueError(
+                f"inputs do not fit {self.model}.forward{self.signature}: {error}"
+            ) from None
         kinds = {name: p.kind for name, p in self.signature.parameters.items()}
-        if any(kinds[name] in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
-               for name in bound.arguments):
+        if any(
+            kinds[name] in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
+            for name in bound.arguments
+        ):
             return args, kwargs
         named = {}
         for name, value in bound.arguments.items():
@@ -55,20 +62,27 @@ class Call:
         """{name: tensor} of a later call, where arguments that are no tensors may be left out.
         inputs : {name: `Spec`} of the traced one."""
         args, kwargs = self._bound(args, kwargs)
-        fixed = {name: value for name, value in self.kwargs.items()
-                 if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value))}
+        fixed = {
+            name: value
+            for name, value in self.kwargs.items()
+            if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(value))
+        }
         kwargs = fixed | kwargs
         if kwargs.keys() == self.kwargs.keys():
             kwargs = {name: kwargs[name] for name in self.kwargs}
         leaves, spec = tree_flatten((args, kwargs))
         if spec != self.spec:
-            raise ValueError(f"{self.model} was traced with the arguments "
-                             f"{_words(self.args, self.kwargs)}, not {_words(args, kwargs)}: trace "
-                             "it with example inputs like these")
+            raise ValueError(
+                f"{self.model} was traced with the arguments "
+                f"{_words(self.args, self.kwargs)}, not {_words(args, kwargs)}: trace "
+                "it with example inputs like these"
+            )
         for leaf, fixed in zip(leaves, self.fixed):
             if fixed and (isinstance(leaf, torch.Tensor) or leaf != fixed[0]):
-                raise ValueError(f"{self.model} was traced with {fixed[0]!r} where now "
-                                 f"{leaf!r} is given: trace it with that value")
+                raise ValueError(
+                    f"{self.model} was traced with {fixed[0]!r} where now "
+                    f"{leaf!r} is given: trace it with that value"
+                )
         tensors = [leaf for leaf, fixed in zip(leaves, self.fixed) if not fixed]
         found = dict(zip(inputs, tensors))
         for name, tensor in found.items():
@@ -82,8 +96,9 @@ class Call:
     def joined(self, tensors):
         """The output, of its tensors."""
         ahead = iter(tensors)
-        return tree_unflatten([next(ahead) if fixed is None else fixed[0]
-                               for fixed in self.given], self.out_spec)
+        return tree_unflatten(
+            [next(ahead) if fixed is None else fixed[0] for fixed in self.given], self.out_spec
+        )
 
 
 class _Flat(nn.Module):
@@ -104,9 +119,11 @@ def check(name, tensor, spec):
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{name} has to be a tensor, not {type(tensor).__name__}")
     if tuple(tensor.shape) != spec.shape or tensor.dtype != spec.dtype:
-        raise ValueError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}, but the model was "
-                         f"traced with {spec.dtype} {spec.shape}: microbatches have that size, or "
-                         "trace it with this one")
+        raise ValueError(
+            f"{name} is {tensor.dtype} {tuple(tensor.shape)}, but the model was "
+            f"traced with {spec.dtype} {spec.shape}: microbatches have that size, or "
+            "trace it with this one"
+        )
 
 
 def _words(args, kwargs):

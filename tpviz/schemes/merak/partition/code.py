@@ -21,8 +21,9 @@ def function(stage, program, graph, nodes, takes, gives):
     """
     made = fx.Graph()
     values = made.placeholder("values")
-    known = {name: made.call_function(operator.getitem, (values, k))
-             for k, name in enumerate(takes)}
+    known = {
+        name: made.call_function(operator.getitem, (values, k)) for k, name in enumerate(takes)
+    }
     source = {node.name: node for node in program.graph.nodes}
 
     def value(node):
@@ -36,7 +37,8 @@ def function(stage, program, graph, nodes, takes, gives):
             call = graph.leaves[name]
             args, kwargs = call.arguments([value(n) for n in node.args[0]])
             known[name] = made.call_function(
-                tensors_of, (made.call_module(call.path, tuple(args), kwargs),))
+                tensors_of, (made.call_module(call.path, tuple(args), kwargs),)
+            )
         else:
             known[name] = made.node_copy(node, value)
             if not node.kwargs:

@@ -28,8 +28,11 @@ class Crossing:
 
     def _hot(self, node, users):
         layers = {layer_of(user.path) for user in users} - {None}
-        return (not node.learned or len(users) > HOT
-                or len({stack for stack, _ in layers}) < len(layers))
+        return (
+            not node.learned
+            or len(users) > HOT
+            or len({stack for stack, _ in layers}) < len(layers)
+        )
 
     def at(self, places):
         """[names, in the order they are made] of what crosses before each operation of ``places``,
@@ -47,8 +50,11 @@ class Crossing:
 
     def legal(self, names, most):
         """Whether a cut may be where these cross: ``most`` of them, hot ones aside."""
-        return (bool(names) and sum(name not in self.hot for name in names) <= most
-                and all(self.nodes[name].value for name in names))
+        return (
+            bool(names)
+            and sum(name not in self.hot for name in names) <= most
+            and all(self.nodes[name].value for name in names)
+        )
 
 
 def layer_of(path):

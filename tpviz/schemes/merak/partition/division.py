@@ -33,11 +33,14 @@ def partition_of(graph, stages, shards=None, balance="uniform"):
         shards = shards if len(shards) >= stages else shard(graph, "finest")
     shards = tuple(shards)
     if stages > len(shards):
-        raise ValueError(f"{graph.model} has {len(shards)} shards, {stages} stages are too many: "
-                         f"use at most {len(shards)}{_finer(graph, len(shards))}")
+        raise ValueError(
+            f"{graph.model} has {len(shards)} shards, {stages} stages are too many: "
+            f"use at most {len(shards)}{_finer(graph, len(shards))}"
+        )
     ranges = _ranges(shards, stages, balance)
-    return Partition(graph, shards, tuple(ranges), balance if isinstance(balance, str) else
-                     "seconds")
+    return Partition(
+        graph, shards, tuple(ranges), balance if isinstance(balance, str) else "seconds"
+    )
 
 
 def _finer(graph, have):
@@ -53,14 +56,18 @@ def _ranges(shards, stages, balance):
     if isinstance(balance, str):
         one_of("balance", balance, BALANCES)
         if balance in ("uniform", "uniform_floor"):
-            return {"uniform": uniform, "uniform_floor": uniform_floor}[balance](len(shards),
-                                                                                 stages)
-        return smallest_largest([s.numel if balance == "parameters" else s.flops for s in shards],
-                                stages)
+            return {"uniform": uniform, "uniform_floor": uniform_floor}[balance](
+                len(shards), stages
+            )
+        return smallest_largest(
+            [s.numel if balance == "parameters" else s.flops for s in shards], stages
+        )
     seconds = np.asarray(balance, dtype=float)
     if seconds.shape != (len(shards),) or not (np.isfinite(seconds) & (seconds >= 0)).all():
-        raise ValueError(f"balance by seconds needs {len(shards)} numbers >= 0, one a shard, not "
-                         f"{balance!r}: use those, or one of {', '.join(BALANCES)}")
+        raise ValueError(
+            f"balance by seconds needs {len(shards)} numbers >= 0, one a shard, not "
+            f"{balance!r}: use those, or one of {', '.join(BALANCES)}"
+        )
     return smallest_largest(seconds, stages)
 
 
@@ -90,12 +97,15 @@ class Partition:
         groups += [{name} for name in self.graph.parameters if name not in others]
         found = []
         for group in groups:
-            held = [(next((n for n in part.parameters if n in group), None), part.index)
-                    for part in self.stages]
+            held = [
+                (next((n for n in part.parameters if n in group), None), part.index)
+                for part in self.stages
+            ]
             held = [(name, stage) for name, stage in held if name]
             if len(held) > 1:
-                found.append({"names": tuple(n for n, _ in held),
-                              "stages": tuple(s for _, s in held)})
+                found.append(
+                    {"names": tuple(n for n, _ in held), "stages": tuple(s for _, s in held)}
+                )
         return found
 
     def report(self):
@@ -116,8 +126,10 @@ class Partition:
 
     def __repr__(self):
         held = ", ".join(f"{part.numel:,}" for part in self.stages)
-        return (f"Partition({self.graph.model} in {len(self.stages)} stages of "
-                f"{len(self.shards)} shards, even by {self.balance}; parameters {held})")
+        return (
+            f"Partition({self.graph.model} in {len(self.stages)} stages of "
+            f"{len(self.shards)} shards, even by {self.balance}; parameters {held})"
+        )
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-partition'")

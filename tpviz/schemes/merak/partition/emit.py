@@ -59,10 +59,12 @@ class Stage(nn.Module):
         for name, region in program.named_children():
             self.__dict__[name] = region  # not a part of the model: kept out of its names
         first = part.pieces[0].takes
-        own = first[len(part.receives):]
+        own = first[len(part.receives) :]
         self._begin = function(self, program, graph, part.free, part.inputs, own)
-        self._layers = [function(self, program, graph, piece.nodes, piece.takes, piece.gives)
-                        for piece in part.pieces]
+        self._layers = [
+            function(self, program, graph, piece.nodes, piece.takes, piece.gives)
+            for piece in part.pieces
+        ]
         super().train(graph.training)
 
     def _hold(self, name, tensors, model, device):
@@ -85,18 +87,27 @@ class Stage(nn.Module):
         """The same in `Parts`, for a pipeline that runs some layers again."""
         trained = {node.name for node in self._graph.nodes if node.trained}
         takes = tuple(piece.takes for piece in self._part.pieces)
-        return Parts(self._start, tuple(partial(layer, self) for layer in self._layers), self._end,
-                     takes, tuple(tuple(name in trained for name in names) for names in takes))
+        return Parts(
+            self._start,
+            tuple(partial(layer, self) for layer in self._layers),
+            self._end,
+            takes,
+            tuple(tuple(name in trained for name in names) for names in takes),
+        )
 
     def _start(self, received, inputs):
         if len(received) != len(self._part.receives):
             names = ", ".join(message.name for message in self._part.receives)
-            raise ValueError(f"stage {self._part.index} receives ({names}), "
-                             f"{len(self._part.receives)} in number, not {len(received)}")
+            raise ValueError(
+                f"stage {self._part.index} receives ({names}), "
+                f"{len(self._part.receives)} in number, not {len(received)}"
+            )
         missing = [name for name in self._part.inputs if name not in inputs]
         if missing:
-            raise ValueError(f"stage {self._part.index} needs the inputs "
-                             f"{', '.join(self._part.inputs)}; {', '.join(missing)} not given")
+            raise ValueError(
+                f"stage {self._part.index} needs the inputs "
+                f"{', '.join(self._part.inputs)}; {', '.join(missing)} not given"
+            )
         own = tuple(inputs[name] for name in self._part.inputs)
         for name, tensor in zip(self._part.inputs, own):
             check(name, tensor, self._graph.inputs[name])
@@ -111,8 +122,10 @@ class Stage(nn.Module):
     def train(self, mode=True):
         """Refuses to change the mode: dropout and the like were traced in one."""
         if mode != self._graph.training:
-            raise ValueError(f"this stage was traced in {_mode(self._graph.training)} mode: trace "
-                             f"the model in {_mode(mode)} mode for stages of that")
+            raise ValueError(
+                f"this stage was traced in {_mode(self._graph.training)} mode: trace "
+                f"the model in {_mode(mode)} mode for stages of that"
+            )
         return super().train(mode)
 
     def extra_repr(self):
@@ -126,8 +139,14 @@ def _mode(training):
 
 def _device(part, tensors, traced):
     """Where the stage's tensors are; the traced one's if they are nowhere yet."""
-    return next((tensors[name].device for name in (*part.parameters, *part.buffers)
-                 if name in tensors and tensors[name].device.type != "meta"), traced)
+    return next(
+        (
+            tensors[name].device
+            for name in (*part.parameters, *part.buffers)
+            if name in tensors and tensors[name].device.type != "meta"
+        ),
+        traced,
+    )
 
 
 def _matches(graph, name, tensors):
@@ -164,7 +183,8 @@ def _on_device(program, traced, device):
         if isinstance(part, fx.GraphModule):
             for node in part.graph.nodes:
                 node.args, node.kwargs = tree_map_only(
-                    torch.device, lambda d: device if d == traced else d, (node.args, node.kwargs))
+                    torch.device, lambda d: device if d == traced else d, (node.args, node.kwargs)
+                )
                 if "autocast" in str(node.target):
                     node.args = (device.type, *node.args[1:])
             part.recompile()

@@ -127,5 +127,7 @@ class ModelGraph:
 
     def __repr__(self):
         numel = self.numel(self.parameters)
-        return (f"ModelGraph({self.model}: {len(self.body)} operations, {numel:,} parameters, "
-                f"inputs {', '.join(self.inputs)})")
+        return (
+            f"ModelGraph({self.model}: {len(self.body)} operations, {numel:,} parameters, "
+            f"inputs {', '.join(self.inputs)})"
+        )

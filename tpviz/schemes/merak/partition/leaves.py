@@ -46,6 +46,7 @@ class LeafCall:
         def place(tensor):
             self.tensors.append(tensor)
             return Place(len(self.tensors) - 1)
+
         self.frame = tree_map_only(torch.Tensor, place, (args, kwargs))
 
     def arguments(self, values):
@@ -72,8 +73,9 @@ class LeafCall:
     def joined(self, tensors):
         """The output, of its tensors."""
         ahead = iter(tensors)
-        return tree_unflatten([next(ahead) if fixed is None else fixed[0]
-                               for fixed in self.fixed], self.spec)
+        return tree_unflatten(
+            [next(ahead) if fixed is None else fixed[0] for fixed in self.fixed], self.spec
+        )
 
     def forget(self):
         """Keep no hold on the model: stages ask theirs for the module at ``path``."""
@@ -129,4 +131,5 @@ def _stub(path, module, forward):
         _calls.append(made)
         tensors, made.tensors = made.tensors, None
         return made.joined(torch.ops.tpviz.leaf(tensors, len(_calls) - 1))
+
     return call

@@ -16,8 +16,11 @@ INPUT = ("input", None)
 LEAF = torch.ops.tpviz.leaf.default
 # They write their running mean and variance, though their schema does not say so.
 _STATISTICS = (torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default)
-_EMBEDDINGS = (torch.ops.aten.embedding.default, torch.ops.aten.embedding_bag.default,
-               torch.ops.aten.embedding_bag.padding_idx)
+_EMBEDDINGS = (
+    torch.ops.aten.embedding.default,
+    torch.ops.aten.embedding_bag.default,
+    torch.ops.aten.embedding_bag.padding_idx,
+)
 
 
 def _attention(*args, out_shape=None, **kwargs):
@@ -65,6 +68,7 @@ class Measure(fx.Interpreter):
             if storage._cdata not in self.outer:
                 saves[storage._cdata] = storage.nbytes()
             return tensor
+
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             value = super().run_node(n)
         writes = {self._place(t) for t, version in zip(args, versions) if t._version != version}
@@ -91,9 +95,16 @@ class Measure(fx.Interpreter):
         value = [t.requires_grad_(t.is_floating_point()) for t in call.like(args)]
         rows = args[0].shape[:-1].numel()
         flops = sum(2 * rows * p.numel() for p in call.module.parameters() if p.dim() > 1)
-        self.facts[n] = value, flops, {
-            _storage(t): t.untyped_storage().nbytes() for t in args
-            if _storage(t) not in self.outer}, set()
+        self.facts[n] = (
+            value,
+            flops,
+            {
+                _storage(t): t.untyped_storage().nbytes()
+                for t in args
+                if _storage(t) not in self.outer
+            },
+            set(),
+        )
         return value
 
     # -- what follows ------------------------------------------------------------------------------
@@ -112,8 +123,10 @@ class Measure(fx.Interpreter):
                 elif name not in self.written:
                     self.free.add(node)
                 elif kind == "input":
-                    raise ValueError(f"the model writes into its input {name}, which every stage "
-                                     "would load anew: let it write into a clone")
+                    raise ValueError(
+                        f"the model writes into its input {name}, which every stage "
+                        "would load anew: let it write into a clone"
+                    )
             elif node.op != "output":
                 found.append(self._node(node))
         return tuple(found)
@@ -122,33 +135,48 @@ class Measure(fx.Interpreter):
         value, flops, saves, writes = self.facts[node]
         takes, call = node.all_input_nodes, None
         kinds = [self.kinds[n.name] for n in takes if n.op == "placeholder"]
-        used = {kind: tuple(name for k, name in kinds if k == kind)
-                for kind in ("parameter", "buffer", "constant")}
+        used = {
+            kind: tuple(name for k, name in kinds if k == kind)
+            for kind in ("parameter", "buffer", "constant")
+        }
         if node.target is LEAF:
             call = self.calls[node.args[1]]
             used["parameter"], used["buffer"] = self.owned[call.path]
         tensors = tensors_of(value)
         if any(not isinstance(size, int) for t in tensors for size in t.shape):
-            raise ValueError(f"{call.path if call else _path(node) or 'the model'} makes a tensor "
-                             f"whose size depends on values ({_op(node)}): stages pass tensors of"
-                             " fixed sizes; use masks, or a leaf that has a method shape")
+            raise ValueError(
+                f"{call.path if call else _path(node) or 'the model'} makes a tensor "
+                f"whose size depends on values ({_op(node)}): stages pass tensors of"
+                " fixed sizes; use masks, or a leaf that has a method shape"
+            )
         if call or not self.learned.isdisjoint(takes):
             self.learned.add(node)
-        elif self.free.issuperset(takes) and not (writes or _random(node, self.module)) and \
-                self.written.isdisjoint(map(self._place, tensors)):
+        elif (
+            self.free.issuperset(takes)
+            and not (writes or _random(node, self.module))
+            and self.written.isdisjoint(map(self._place, tensors))
+        ):
             self.free.add(node)
         one = isinstance(value, torch.Tensor)
         return Node(
-            node.name, type(call.module).__name__ if call else _op(node),
-            call.path if call else _path(node), used["parameter"],
+            node.name,
+            type(call.module).__name__ if call else _op(node),
+            call.path if call else _path(node),
+            used["parameter"],
             used["buffer"] + used["constant"],
             tuple(n.name for n in takes if self.kinds.get(n.name, INPUT)[0] == "input"),
-            Spec(node.name, tuple(value.shape), value.dtype) if one else None, flops, saves,
+            Spec(node.name, tuple(value.shape), value.dtype) if one else None,
+            flops,
+            saves,
             frozenset(map(self._place, tensors + tensors_of([self.env[n] for n in takes]))),
             frozenset(writes),
-            any(t.requires_grad for t in tensors), node in self.learned, node in self.free,
-            type(call.module).__name__.endswith("Embedding") if call else
-            node.target in _EMBEDDINGS and node.args[0] in self.learned)
+            any(t.requires_grad for t in tensors),
+            node in self.learned,
+            node in self.free,
+            type(call.module).__name__.endswith("Embedding")
+            if call
+            else node.target in _EMBEDDINGS and node.args[0] in self.learned,
+        )
 
 
 def _storage(tensor):
@@ -160,8 +188,12 @@ def _random(node, module):
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
         return True
     regions = [getattr(module, n.target, None) for n in node.all_input_nodes if n.op == "get_attr"]
-    return any(_random(n, region) for region in regions if isinstance(region, fx.GraphModule)
-               for n in region.graph.nodes)
+    return any(
+        _random(n, region)
+        for region in regions
+        if isinstance(region, fx.GraphModule)
+        for n in region.graph.nodes
+    )
 
 
 def _op(node):

@@ -18,19 +18,27 @@ def reason(model, error):
         causes.append(causes[-1].__cause__ or causes[-1].__context__)
     leaf = next((cause for cause in causes if isinstance(cause, NoShape)), None)
     if leaf:
-        return (f"{where} calls the leaf {leaf}, whose forward does not run on tensors without "
-                f"numbers ({_said(leaf.__cause__)}): give it a method shape, called with the "
-                "arguments of forward, that returns what comes out as a torch.Size, as in "
-                f"{leaf.kind}.shape = lambda self, x, *others: x.shape")
+        return (
+            f"{where} calls the leaf {leaf}, whose forward does not run on tensors without "
+            f"numbers ({_said(leaf.__cause__)}): give it a method shape, called with the "
+            "arguments of forward, that returns what comes out as a torch.Size, as in "
+            f"{leaf.kind}.shape = lambda self, x, *others: x.shape"
+        )
     if isinstance(error, OwnBackward):
-        return (f"{where} calls the autograd function {said}, whose backward export would lose: "
-                "give that module's type in leaves=, or, if this is activation checkpointing, turn "
-                "it off (stages recompute by themselves)")
+        return (
+            f"{where} calls the autograd function {said}, whose backward export would lose: "
+            "give that module's type in leaves=, or, if this is activation checkpointing, turn "
+            "it off (stages recompute by themselves)"
+        )
     if "data-dependent" in said.lower() or "DataDependent" in kind or "Unbacked" in kind:
-        return (f"{where} depends on a tensor's values, which a trace has not ({said}): use "
-                "torch.where there, or give that module's type in leaves=")
-    return (f"{where} raises {kind}: {said}. If the model does run on these example_inputs, change "
-            "that line or give the module's type in leaves=; else correct the inputs")
+        return (
+            f"{where} depends on a tensor's values, which a trace has not ({said}): use "
+            "torch.where there, or give that module's type in leaves="
+        )
+    return (
+        f"{where} raises {kind}: {said}. If the model does run on these example_inputs, change "
+        "that line or give the module's type in leaves=; else correct the inputs"
+    )
 
 
 def _said(error):
@@ -49,6 +57,8 @@ def _where(model, error):
         if isinstance(owner, nn.Module) and id(owner) in paths and not calling:
             path, kind = paths[id(owner)], type(owner).__name__
             text = linecache.getline(code.co_filename, line).strip()
-            found = (f"{f'{path} ({kind})' if path else kind}, "
-                     f"{code.co_filename.rpartition('/')[2]}:{line}, `{text}`,")
+            found = (
+                f"{f'{path} ({kind})' if path else kind}, "
+                f"{code.co_filename.rpartition('/')[2]}:{line}, `{text}`,"
+            )
     return found

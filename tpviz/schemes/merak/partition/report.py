@@ -10,14 +10,18 @@ from itertools import groupby
 def text(partition):
     """The report, several lines a stage."""
     graph, mode = partition.graph, "training" if partition.graph.training else "evaluation"
-    lines = [f"{graph.model} in {_count(partition.stages, 'stage')} of "
-             f"{_count(partition.shards, 'shard')}, even by {partition.balance}; one microbatch, "
-             f"{mode} mode"]
+    lines = [
+        f"{graph.model} in {_count(partition.stages, 'stage')} of "
+        f"{_count(partition.shards, 'shard')}, even by {partition.balance}; one microbatch, "
+        f"{mode} mode"
+    ]
     for part in partition.stages:
-        lines += [f"stage {part.index}: {part.numel:,} parameters, {si(part.flops, 'FLOP')} "
-                  f"forward, {si(part.activation_bytes, 'B')} kept for backward (estimate)",
-                  f"  modules   {', '.join(grouped(part.paths)) or 'parts of modules'}",
-                  f"  inputs    {', '.join(part.inputs) or 'none'}"]
+        lines += [
+            f"stage {part.index}: {part.numel:,} parameters, {si(part.flops, 'FLOP')} "
+            f"forward, {si(part.activation_bytes, 'B')} kept for backward (estimate)",
+            f"  modules   {', '.join(grouped(part.paths)) or 'parts of modules'}",
+            f"  inputs    {', '.join(part.inputs) or 'none'}",
+        ]
         lines += [f"  receives  {_message(m)}" for m in part.receives]
     lines += [f"tied: {tied}, gradients are summed" for tied in _ties(partition)]
     return "\n".join(lines)
@@ -25,12 +29,29 @@ def text(partition):
 
 def rows(partition):
     """Rows of strings, header first: one a stage."""
-    found = [["stage", "modules", "parameters", "forward", "kept for backward (estimate)", "inputs",
-              "receives"]]
+    found = [
+        [
+            "stage",
+            "modules",
+            "parameters",
+            "forward",
+            "kept for backward (estimate)",
+            "inputs",
+            "receives",
+        ]
+    ]
     for part in partition.stages:
-        found.append([str(part.index), ", ".join(grouped(part.paths)), f"{part.numel:,}",
-                      si(part.flops, "FLOP"), si(part.activation_bytes, "B"),
-                      ", ".join(part.inputs), "; ".join(map(_message, part.receives))])
+        found.append(
+            [
+                str(part.index),
+                ", ".join(grouped(part.paths)),
+                f"{part.numel:,}",
+                si(part.flops, "FLOP"),
+                si(part.activation_bytes, "B"),
+                ", ".join(part.inputs),
+                "; ".join(map(_message, part.receives)),
+            ]
+        )
     return found
 
 
@@ -51,24 +72,55 @@ def sentence(partition):
 
 def scene(partition):
     """A plain dict for views: stages, shards and ties, with all numbers."""
+
     def message(m):
-        return {"name": m.name, "shape": list(m.shape), "dtype": _dtype(m), "bytes": m.bytes,
-                "from_stage": m.from_stage, "path": m.path, "trained": m.trained}
-    graph, owner = partition.graph, {k: stage for stage, (a, b) in enumerate(partition.ranges)
-                                     for k in range(a, b)}
+        return {
+            "name": m.name,
+            "shape": list(m.shape),
+            "dtype": _dtype(m),
+            "bytes": m.bytes,
+            "from_stage": m.from_stage,
+            "path": m.path,
+            "trained": m.trained,
+        }
+
+    graph, owner = (
+        partition.graph,
+        {k: stage for stage, (a, b) in enumerate(partition.ranges) for k in range(a, b)},
+    )
     return {
-        "model": graph.model, "balance": partition.balance, "training": graph.training,
+        "model": graph.model,
+        "balance": partition.balance,
+        "training": graph.training,
         "numel": graph.numel(graph.parameters),
-        "stages": [{"index": part.index, "modules": grouped(part.paths), "paths": list(part.paths),
-                    "numel": part.numel, "flops": part.flops,
-                    "activation_bytes": part.activation_bytes, "inputs": list(part.inputs),
-                    "receives": [message(m) for m in part.receives],
-                    "sends": [message(m) for m in part.sends or ()]} for part in partition.stages],
-        "shards": [{"stage": owner[k], "numel": s.numel, "flops": s.flops,
-                    "activation_bytes": kept, "modules": grouped(s.paths)}
-                   for k, (s, kept) in enumerate(zip(partition.shards, _kept(partition)))],
-        "ties": [{"names": list(tie["names"]), "stages": list(tie["stages"])}
-                 for tie in partition.ties]}
+        "stages": [
+            {
+                "index": part.index,
+                "modules": grouped(part.paths),
+                "paths": list(part.paths),
+                "numel": part.numel,
+                "flops": part.flops,
+                "activation_bytes": part.activation_bytes,
+                "inputs": list(part.inputs),
+                "receives": [message(m) for m in part.receives],
+                "sends": [message(m) for m in part.sends or ()],
+            }
+            for part in partition.stages
+        ],
+        "shards": [
+            {
+                "stage": owner[k],
+                "numel": s.numel,
+                "flops": s.flops,
+                "activation_bytes": kept,
+                "modules": grouped(s.paths),
+            }
+            for k, (s, kept) in enumerate(zip(partition.shards, _kept(partition)))
+        ],
+        "ties": [
+            {"names": list(tie["names"]), "stages": list(tie["stages"])} for tie in partition.ties
+        ],
+    }
 
 
 def _kept(partition):
@@ -77,8 +129,12 @@ def _kept(partition):
     for first, stop in partition.ranges:
         seen = {}
         for s in partition.shards[first:stop]:
-            new = {storage: size for node in body[s.start:s.stop]
-                   for storage, size in node.saves.items() if storage not in seen}
+            new = {
+                storage: size
+                for node in body[s.start : s.stop]
+                for storage, size in node.saves.items()
+                if storage not in seen
+            }
             seen |= new
             yield sum(new.values())
 
@@ -95,8 +151,9 @@ def grouped(paths):
         if not parent:
             found += names
         else:
-            found.append(f"{parent}.{names[0]}" if len(names) == 1 else
-                         f"{parent}.{{{', '.join(names)}}}")
+            found.append(
+                f"{parent}.{names[0]}" if len(names) == 1 else f"{parent}.{{{', '.join(names)}}}"
+            )
     return found
 
 
@@ -118,14 +175,16 @@ def si(number, unit):
     ('25.2 MB', '96 B', '0 FLOP')
     """
     for power, prefix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if number >= 10 ** power:
-            return f"{number / 10 ** power:.3g} {prefix}{unit}"
+        if number >= 10**power:
+            return f"{number / 10**power:.3g} {prefix}{unit}"
     return f"{number} {unit}"
 
 
 def _message(m):
-    return (f"{m.name} {tuple(m.shape)} {_dtype(m)}, {si(m.bytes, 'B')}, made on stage "
-            f"{m.from_stage} in {m.path or 'the model'}")
+    return (
+        f"{m.name} {tuple(m.shape)} {_dtype(m)}, {si(m.bytes, 'B')}, made on stage "
+        f"{m.from_stage} in {m.path or 'the model'}"
+    )
 
 
 def _dtype(m):
@@ -133,9 +192,10 @@ def _dtype(m):
 
 
 def _ties(partition):
-    return [" = ".join(f"{name} (stage {stage})" for name, stage in zip(tie["names"],
-                                                                        tie["stages"]))
-            for tie in partition.ties]
+    return [
+        " = ".join(f"{name} (stage {stage})" for name, stage in zip(tie["names"], tie["stages"]))
+        for tie in partition.ties
+    ]
 
 
 def _count(things, name):

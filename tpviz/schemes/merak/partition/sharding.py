@@ -51,8 +51,9 @@ def shard(graph, count=None, cross=1):
     if isinstance(count, str) and count != "finest":
         raise ValueError(f"count={count!r} is not possible: use a whole number or 'finest'")
     if count != "finest":
-        total = sum(numel for use in first_use for name, numel in use.items()
-                    if name not in embeddings)
+        total = sum(
+            numel for use in first_use for name, numel in use.items() if name not in embeddings
+        )
         share = total // whole_number("count", count)
     legal, starts, found = legal_cuts(graph, whole_number("cross", cross)), [0], 0
     for place, (node, use) in enumerate(zip(graph.body, first_use), 1):
@@ -60,11 +61,16 @@ def shard(graph, count=None, cross=1):
         if found > share and place in legal:
             starts.append(_best(place, legal, graph.body))
             found = 0
-    return tuple(Shard(a, b, sum(sum(use.values()) for use in first_use[a:b]),
-                       sum(node.flops for node in graph.body[a:b]),
-                       tuple(dict.fromkeys(node.path for node in graph.body[a:b]
-                                           if node.parameters)))
-                 for a, b in pairwise([*starts, len(graph.body)]))
+    return tuple(
+        Shard(
+            a,
+            b,
+            sum(sum(use.values()) for use in first_use[a:b]),
+            sum(node.flops for node in graph.body[a:b]),
+            tuple(dict.fromkeys(node.path for node in graph.body[a:b] if node.parameters)),
+        )
+        for a, b in pairwise([*starts, len(graph.body)])
+    )
 
 
 def legal_cuts(graph, cross=1):
@@ -76,9 +82,11 @@ def legal_cuts(graph, cross=1):
     crossing, torn = Crossing(graph), _torn(graph.body)
     last = max((k for k, node in enumerate(graph.body) if node.parameters), default=0)
     places = range(1, last + 1)
-    return {place: sum(crossing.nodes[name].value.bytes for name in names)
-            for place, names in zip(places, crossing.at(places))
-            if place not in torn and crossing.legal(names, cross)}
+    return {
+        place: sum(crossing.nodes[name].value.bytes for name in names)
+        for place, names in zip(places, crossing.at(places))
+        if place not in torn and crossing.legal(names, cross)
+    }
 
 
 def _best(place, legal, body):

@@ -67,34 +67,57 @@ def stage_parts(graph, shards, ranges):
     bounds = [shards[a].start for a, _ in ranges] + [len(graph.body)]
     crossing = Crossing(graph)
     cuts = [[], *crossing.at(bounds[1:-1]), list(graph.results)]
-    home = {node.name: k for k, (a, b) in enumerate(pairwise(bounds))
-            for node in graph.body[a:b]}
+    home = {node.name: k for k, (a, b) in enumerate(pairwise(bounds)) for node in graph.body[a:b]}
     whole = _whole_paths(graph, home)
     left = _left_over(graph, home)
     inside = crossing.at([s.stop for s in shards])
     found = []
     for k, (a, b) in enumerate(ranges):
-        body = graph.body[bounds[k]:bounds[k + 1]]
+        body = graph.body[bounds[k] : bounds[k + 1]]
         last = k == len(ranges) - 1
         free, inputs = _needs(graph, body, graph.results if last else ())
         pieces = _pieces(graph, shards[a:b], inside[a:b], cuts[k], cuts[k + 1], free, inputs)
-        used = list(dict.fromkeys(name for node in (*free, *body)
-                                  for name in (*node.parameters, *node.buffers)))
+        used = list(
+            dict.fromkeys(
+                name for node in (*free, *body) for name in (*node.parameters, *node.buffers)
+            )
+        )
         used += [other for name in used for other in graph.aliases.get(name, ())] + left[k]
         parameters = tuple(name for name in used if name in graph.parameters)
         kept = {storage: size for node in body for storage, size in node.saves.items()}
-        found.append(StagePart(
-            k, whole[k], parameters, tuple(name for name in used if name not in graph.parameters),
-            graph.numel(parameters), sum(node.flops for node in (*free, *body)),
-            sum(kept.values()), _messages(crossing, cuts[k], home),
-            None if last else _messages(crossing, cuts[k + 1], home), tuple(inputs), pieces, free))
+        found.append(
+            StagePart(
+                k,
+                whole[k],
+                parameters,
+                tuple(name for name in used if name not in graph.parameters),
+                graph.numel(parameters),
+                sum(node.flops for node in (*free, *body)),
+                sum(kept.values()),
+                _messages(crossing, cuts[k], home),
+                None if last else _messages(crossing, cuts[k + 1], home),
+                tuple(inputs),
+                pieces,
+                free,
+            )
+        )
     return tuple(found)
 
 
 def _messages(crossing, names, home):
     nodes = [crossing.nodes[name] for name in names]
-    return tuple(Message(node.name, node.value.shape, node.value.dtype, node.value.bytes,
-                         home[node.name], node.trained, node.path) for node in nodes)
+    return tuple(
+        Message(
+            node.name,
+            node.value.shape,
+            node.value.dtype,
+            node.value.bytes,
+            home[node.name],
+            node.trained,
+            node.path,
+        )
+        for node in nodes
+    )
 
 
 def _needs(graph, body, results):
@@ -114,12 +137,14 @@ def _pieces(graph, shards, inside, first, last, free, inputs):
     own = [*inputs, *(node.name for node in free if node.op != "get_attr")]
     needs, ahead = [], set(last)
     for s in reversed(shards):
-        ahead = ahead | {name for node in graph.body[s.start:s.stop] for name in node.takes}
+        ahead = ahead | {name for node in graph.body[s.start : s.stop] for name in node.takes}
         needs.append(tuple(name for name in own if name in ahead))
     values = [(*names, *need) for names, need in zip([first, *inside], reversed(needs))]
     values.append(tuple(dict.fromkeys(last)))
-    return tuple(Piece(graph.body[s.start:s.stop], takes, gives)
-                 for s, takes, gives in zip(shards, values[:-1], values[1:]))
+    return tuple(
+        Piece(graph.body[s.start : s.stop], takes, gives)
+        for s, takes, gives in zip(shards, values[:-1], values[1:])
+    )
 
 
 def _whole_paths(graph, home):

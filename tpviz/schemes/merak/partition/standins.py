@@ -38,8 +38,9 @@ def stand_ins(model, mode, device):
 
     Gives {id of a fake: its name}.
     """
-    before = [(of, dict(of)) for module in model.modules()
-              for of in (module._parameters, module._buffers)]
+    before = [
+        (of, dict(of)) for module in model.modules() for of in (module._parameters, module._buffers)
+    ]
     try:
         for of, tensors in before:
             of.update({name: stand_in(t, mode, device) for name, t in tensors.items()})
@@ -52,8 +53,11 @@ def stand_ins(model, mode, device):
 @contextmanager
 def no_caches(model):
     """While inside, Hugging Face models keep no keys and values for generation."""
-    configs = {id(c): c for module in model.modules()
-               if getattr(c := getattr(module, "config", None), "use_cache", None) is True}
+    configs = {
+        id(c): c
+        for module in model.modules()
+        if getattr(c := getattr(module, "config", None), "use_cache", None) is True
+    }
     try:
         for config in configs.values():
             config.use_cache = False
@@ -76,6 +80,7 @@ def no_own_backward():
         if leaves.inside():
             return apply.__get__(None, cls)(*args, **kwargs)
         raise OwnBackward(cls.__name__)
+
     torch.autograd.Function.apply = classmethod(refuse)
     try:
         yield

@@ -50,8 +50,9 @@ def trace(model, example_inputs, leaves=()):
         calls = stack.enter_context(leaves_of(model, leaves))
         try:
             with torch.enable_grad(), no_own_backward():
-                program = torch.export.export(call.flat(model), call.args, call.kwargs,
-                                              strict=False)
+                program = torch.export.export(
+                    call.flat(model), call.args, call.kwargs, strict=False
+                )
             module, kinds = _cleaned(program.graph_module), _kinds(program)
             tensors = _tensors(model, module, kinds, program.constants, call, mode, device)
             with mode:
@@ -91,9 +92,11 @@ def _cleaned(module):
 def _kinds(program):
     """{placeholder: (kind, name)}; names as the model has them."""
     signature, found = program.graph_signature, {}
-    for kind, names in (("parameter", signature.inputs_to_parameters),
-                        ("buffer", signature.inputs_to_buffers),
-                        ("constant", signature.inputs_to_lifted_tensor_constants)):
+    for kind, names in (
+        ("parameter", signature.inputs_to_parameters),
+        ("buffer", signature.inputs_to_buffers),
+        ("constant", signature.inputs_to_lifted_tensor_constants),
+    ):
         found |= {node: (kind, name.removeprefix("inner.")) for node, name in names.items()}
     for node in program.graph.nodes:
         if node.op == "placeholder" and node.name not in found:
@@ -119,31 +122,47 @@ def _tensors(model, module, kinds, constants, call, mode, device):
 def _owned(model, calls):
     """{path of a leaf: (names of its parameters, of its buffers)}."""
     modules = dict(model.named_modules())
-    return {path: tuple(tuple(f"{path}.{name}" for name, _ in named())
-                        for named in (modules[path].named_parameters, modules[path].named_buffers))
-            for path in {call.path for call in calls}}
+    return {
+        path: tuple(
+            tuple(f"{path}.{name}" for name, _ in named())
+            for named in (modules[path].named_parameters, modules[path].named_buffers)
+        )
+        for path in {call.path for call in calls}
+    }
 
 
 def _graph(model, module, nodes, kinds, shared, call, calls, constants, device):
     used = {name for node in nodes for name in (*node.parameters, *node.buffers)}
-    groups = [([n for n in names if n in used], [n for n in names if n not in used])
-              for names in shared]
+    groups = [
+        ([n for n in names if n in used], [n for n in names if n not in used]) for names in shared
+    ]
     inputs = {}
     for node in module.graph.nodes:
         if node.op == "placeholder" and kinds[node.name][0] == "input":
             value = node.meta["val"]
             inputs[node.name] = Spec(node.name, tuple(value.shape), value.dtype)
     [results] = [node.args[0] for node in module.graph.nodes if node.op == "output"]
-    specs = [{name: Spec(name, tuple(t.shape), t.dtype) for name, t in named}
-             for named in (model.named_parameters(remove_duplicate=False),
-                           model.named_buffers(remove_duplicate=False))]
+    specs = [
+        {name: Spec(name, tuple(t.shape), t.dtype) for name, t in named}
+        for named in (
+            model.named_parameters(remove_duplicate=False),
+            model.named_buffers(remove_duplicate=False),
+        )
+    ]
     return ModelGraph(
-        type(model).__name__, nodes, inputs, *specs,
+        type(model).__name__,
+        nodes,
+        inputs,
+        *specs,
         tuple(tuple(names) for names, _ in groups if len(names) > 1),
         {names[0]: tuple(others) for names, others in groups if names and others},
         {name: constants[f"inner.{name}"] for kind, name in kinds.values() if kind == "constant"},
         tuple(node.name for node in results),
         {path: type(m).__name__ for path, m in model.named_modules()},
-        model.training, device, call, module,
+        model.training,
+        device,
+        call,
+        module,
         {node: name for node, (kind, name) in kinds.items() if kind != "input"},
-        {node.name: calls[node.args[1]] for node in module.graph.nodes if node.target is LEAF})
+        {node.name: calls[node.args[1]] for node in module.graph.nodes if node.target is LEAF},
+    )

@@ -20,8 +20,18 @@ from .clock import Timeline, timeline
 from .plan import finish
 from .validity import faults, validate
 
-__all__ = ["KINDS", "SCHEDULES", "Action", "Schedule", "Timeline", "check", "faults", "schedule",
-           "timeline", "validate"]
+__all__ = [
+    "KINDS",
+    "SCHEDULES",
+    "Action",
+    "Schedule",
+    "Timeline",
+    "check",
+    "faults",
+    "schedule",
+    "timeline",
+    "validate",
+]
 
 
 class Known(NamedTuple):
@@ -41,22 +51,35 @@ SCHEDULES = {
     "gpipe": Known(one_f_one_b.gpipe, "all forwards, then all backwards"),
     "1f1b": Known(one_f_one_b.one_f_one_b, "a forward and a backward in turn"),
     "early_recompute": Known(
-        one_f_one_b.early_recompute, "1F1B; the last backwards recompute while they wait"),
+        one_f_one_b.early_recompute, "1F1B; the last backwards recompute while they wait"
+    ),
     "last_no_recompute": Known(
-        one_f_one_b.last_no_recompute, "early recompute, and none on the last rank"),
+        one_f_one_b.last_no_recompute, "early recompute, and none on the last rank"
+    ),
     "shifted_critical_path": Known(
-        one_f_one_b.shifted_critical_path, "Merak's: and one more forward before it",
-        check=one_f_one_b.can_shift),
+        one_f_one_b.shifted_critical_path,
+        "Merak's: and one more forward before it",
+        check=one_f_one_b.can_shift,
+    ),
     "interleaved_1f1b": Known(
-        interleaved.interleaved_1f1b, "1F1B with several stages on each rank", (2, 2, None),
-        interleaved.in_rounds),
+        interleaved.interleaved_1f1b,
+        "1F1B with several stages on each rank",
+        (2, 2, None),
+        interleaved.in_rounds,
+    ),
     "zb_h1": Known(
-        interleaved.zb_h1, "1F1B; gradients of weights fill the bubbles", (1, 1, None),
-        interleaved.in_rounds),
+        interleaved.zb_h1,
+        "1F1B; gradients of weights fill the bubbles",
+        (1, 1, None),
+        interleaved.in_rounds,
+    ),
     "zb_v": Known(v_shaped.zb_v, "two stages a rank in a V; bubbles filled", (2, 2, 2)),
     "dualpipe_v": Known(
-        v_shaped.dualpipe_v, "the V; forwards beside backwards, in pairs", (2, 2, 2),
-        v_shaped.can_pair),
+        v_shaped.dualpipe_v,
+        "the V; forwards beside backwards, in pairs",
+        (2, 2, 2),
+        v_shaped.can_pair,
+    ),
 }
 """{name: how it is made}, in the order in which views list them."""
 

@@ -34,8 +34,14 @@ from typing import NamedTuple
 
 from .text import parse
 
-KINDS = {"F": "forward", "B": "backward", "RB": "backward that recomputes first",
-         "R": "recompute early", "I": "gradient of the input", "W": "gradient of the weights"}
+KINDS = {
+    "F": "forward",
+    "B": "backward",
+    "RB": "backward that recomputes first",
+    "R": "recompute early",
+    "I": "gradient of the input",
+    "W": "gradient of the weights",
+}
 """{kind: what it does}."""
 BACKWARDS = ("B", "RB", "I")
 """The kinds that make the gradient that the stage before waits for."""
@@ -105,8 +111,11 @@ class Schedule:
     def most_in_flight(self, rank, stage=None):
         """The most microbatches, times stages, whose activations a rank holds at once: its order
         says so, however long actions take. stage : the only one that counts, by default all."""
-        changes = (GROWS.get(action.kind, 0) for action in self.actions[rank]
-                   if stage in (None, action.stage))
+        changes = (
+            GROWS.get(action.kind, 0)
+            for action in self.actions[rank]
+            if stage in (None, action.stage)
+        )
         return max(accumulate(changes), default=0)
 
     @property
@@ -132,7 +141,8 @@ class Schedule:
         """Rows of strings, header first: each rank, its stages and its actions."""
         return [["rank", "stages", "actions"]] + [
             [str(r), ", ".join(map(str, self.stages_of(r))), " ".join(self.words(r))]
-            for r in range(self.ranks)]
+            for r in range(self.ranks)
+        ]
 
     @cached_property
     def moments(self):
@@ -158,8 +168,10 @@ class Schedule:
             if kind in ("B", "RB", "W"):
                 mine[0] -= 1
                 mine[1] -= self.recomputes[stage]
-        return {key: [tuple(zip(held, now[::2], now[1::2])) for now in most]
-                for key, most in found.items()}
+        return {
+            key: [tuple(zip(held, now[::2], now[1::2])) for now in most]
+            for key, most in found.items()
+        }
 
     @cached_property
     def order(self):
@@ -179,5 +191,7 @@ class Schedule:
         return "\n".join(f"{letter}{r}: {' '.join(self.words(r))}" for r in range(self.ranks))
 
     def __repr__(self):
-        return (f"<Schedule {self.name}: {self.ranks} ranks, {self.stages} stages, "
-                f"{self.microbatches} microbatches>")
+        return (
+            f"<Schedule {self.name}: {self.ranks} ranks, {self.stages} stages, "
+            f"{self.microbatches} microbatches>"
+        )

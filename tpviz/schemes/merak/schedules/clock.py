@@ -22,8 +22,9 @@ from .actions import Schedule
 FOREVER = float("inf")
 
 
-def timeline(schedule, forward=1.0, backward=2.0, recompute=None, weight=None, latency=0.0,
-             overlapped=False):
+def timeline(
+    schedule, forward=1.0, backward=2.0, recompute=None, weight=None, latency=0.0, overlapped=False
+):
     """A schedule on a clock: a `Timeline`.
 
     forward, backward, recompute, weight : seconds of a microbatch on a (virtual) stage, a number or
@@ -40,20 +41,28 @@ def timeline(schedule, forward=1.0, backward=2.0, recompute=None, weight=None, l
     w = tuple(x / 2 for x in b) if weight is None else _each("weight", weight, stages)
     for stage, (part, whole) in enumerate(zip(w, b)):
         if part > whole:
-            raise ValueError(f"weight={part} is more than backward={whole} of stage {stage}, of "
-                             f"which it is a part")
-    lasts = {"F": f, "R": r, "B": b, "RB": tuple(x + y for x, y in zip(r, b)), "W": w,
-             "I": tuple(x - y for x, y in zip(b, w))}
-    return _run(schedule, lasts, number("latency", latency, 0.0, FOREVER),
-                bool(overlapped))
+            raise ValueError(
+                f"weight={part} is more than backward={whole} of stage {stage}, of "
+                f"which it is a part"
+            )
+    lasts = {
+        "F": f,
+        "R": r,
+        "B": b,
+        "RB": tuple(x + y for x, y in zip(r, b)),
+        "W": w,
+        "I": tuple(x - y for x, y in zip(b, w)),
+    }
+    return _run(schedule, lasts, number("latency", latency, 0.0, FOREVER), bool(overlapped))
 
 
 def _each(name, value, stages):
     """One number for each stage."""
     values = (value,) * stages if isinstance(value, Real) else tuple(value)
     if len(values) != stages:
-        raise ValueError(f"{name} has {len(values)} numbers: give one, or {stages}, one for each "
-                         f"stage")
+        raise ValueError(
+            f"{name} has {len(values)} numbers: give one, or {stages}, one for each stage"
+        )
     return tuple(number(name, v, 0.0, FOREVER) for v in values)
 
 
@@ -85,8 +94,7 @@ def _run(schedule, lasts, latency, overlapped):
         arrives.append(ends)
         start[rank].append(begins)
         end[rank].append(ends)
-    return Timeline(schedule, tuple(map(tuple, start)), tuple(map(tuple, end)), latency,
-                    overlapped)
+    return Timeline(schedule, tuple(map(tuple, start)), tuple(map(tuple, end)), latency, overlapped)
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,8 +118,10 @@ class Timeline:
     @cached_property
     def busy(self):
         """Per rank, the time in which it computes."""
-        return tuple(sum(e - max(s, before) for s, e, before in zip(starts, ends, (0.0, *ends)))
-                     for starts, ends in zip(self.start, self.end))
+        return tuple(
+            sum(e - max(s, before) for s, e, before in zip(starts, ends, (0.0, *ends)))
+            for starts, ends in zip(self.start, self.end)
+        )
 
     @property
     def bubble(self):
@@ -122,8 +132,10 @@ class Timeline:
     def bubble_inside(self):
         """Per rank, the idle time between its own first start and last end: "zero" in zero-bubble
         schedules is this one; fill and drain are not in it."""
-        return tuple(end[-1] - start[0] - busy if end else 0.0
-                     for start, end, busy in zip(self.start, self.end, self.busy))
+        return tuple(
+            end[-1] - start[0] - busy if end else 0.0
+            for start, end, busy in zip(self.start, self.end, self.busy)
+        )
 
     def in_flight(self, rank):
         """[(time, count)]: microbatches, times stages of this rank, whose activations are held,
@@ -133,8 +145,10 @@ class Timeline:
     @property
     def peak_in_flight(self):
         """Per rank, the most that `in_flight` is."""
-        return tuple(max((count for _, count in self.in_flight(r)), default=0)
-                     for r in range(self.schedule.ranks))
+        return tuple(
+            max((count for _, count in self.in_flight(r)), default=0)
+            for r in range(self.schedule.ranks)
+        )
 
     def held(self, rank):
         """[(time, full, checkpointed)] of `in_flight`, from each time on.
@@ -179,8 +193,11 @@ class Timeline:
     def to_table(self):
         """Rows of strings, header first: busy and idle time and activations of each rank."""
         return [["rank", "busy", "bubble", "bubble inside", "in flight"]] + [
-            [str(r), *(f"{x:.6g}" for x in row), str(peak)] for r, (*row, peak) in enumerate(
-                zip(self.busy, self.bubble, self.bubble_inside, self.peak_in_flight))]
+            [str(r), *(f"{x:.6g}" for x in row), str(peak)]
+            for r, (*row, peak) in enumerate(
+                zip(self.busy, self.bubble, self.bubble_inside, self.peak_in_flight)
+            )
+        ]
 
     def describe(self):
         """One paragraph for people who cannot see the picture."""
@@ -188,13 +205,15 @@ class Timeline:
         bubble, peak, span = self.bubble, self.peak_in_flight, self.makespan
         share = sum(bubble) / (s.ranks * span) if span else 0.0
         last = s.word(s.of(path[-1][0])[path[-1][1]]) if path else "nothing"
-        return (f"Simulated: {s.name} on {s.ranks} ranks with {s.microbatches} microbatches takes "
-                f"{span:.6g}. Ranks are idle {share:.1%} of it, from {min(bubble):.6g} on rank "
-                f"{bubble.index(min(bubble))} to {max(bubble):.6g} on rank "
-                f"{bubble.index(max(bubble))}. Most activations, {max(peak)} microbatches, are "
-                f"held on rank {peak.index(max(peak))}. The critical path has {len(path)} actions "
-                f"and {len(self.critical_messages())} messages and ends with {last} on rank "
-                f"{path[-1][0] if path else 0}.")
+        return (
+            f"Simulated: {s.name} on {s.ranks} ranks with {s.microbatches} microbatches takes "
+            f"{span:.6g}. Ranks are idle {share:.1%} of it, from {min(bubble):.6g} on rank "
+            f"{bubble.index(min(bubble))} to {max(bubble):.6g} on rank "
+            f"{bubble.index(max(bubble))}. Most activations, {max(peak)} microbatches, are "
+            f"held on rank {peak.index(max(peak))}. The critical path has {len(path)} actions "
+            f"and {len(self.critical_messages())} messages and ends with {last} on rank "
+            f"{path[-1][0] if path else 0}."
+        )
 
     def __repr__(self):
         return f"<Timeline of {self.schedule!r}: simulated, {self.makespan:.6g}>"

@@ -39,8 +39,17 @@ from math import isclose
 from tpviz.checks import one_of
 
 
-def makespan(name, ranks, microbatches, forward=1.0, backward=2.0, recompute=0.0, weight=None,
-             chunks=None, overlapped=False):
+def makespan(
+    name,
+    ranks,
+    microbatches,
+    forward=1.0,
+    backward=2.0,
+    recompute=0.0,
+    weight=None,
+    chunks=None,
+    overlapped=False,
+):
     """The makespan of a schedule by its closed form, in seconds, or None outside of its range.
 
     forward, backward, recompute, weight : seconds of one microbatch on one stage; backward is
@@ -69,18 +78,30 @@ def makespan(name, ranks, microbatches, forward=1.0, backward=2.0, recompute=0.0
     return None
 
 
-def bubble(name, ranks, microbatches, forward=1.0, backward=2.0, recompute=0.0, weight=None,
-           chunks=None, overlapped=False):
+def bubble(
+    name,
+    ranks,
+    microbatches,
+    forward=1.0,
+    backward=2.0,
+    recompute=0.0,
+    weight=None,
+    chunks=None,
+    overlapped=False,
+):
     """Per rank, the part of `makespan` in which it is idle, in seconds; None outside its range."""
-    span = makespan(name, ranks, microbatches, forward, backward, recompute, weight, chunks,
-                    overlapped)
+    span = makespan(
+        name, ranks, microbatches, forward, backward, recompute, weight, chunks, overlapped
+    )
     if span is None:
         return None
-    plain, again = (microbatches * _chunks(name, chunks) * x for x in (forward + backward,
-                                                                       recompute))
+    plain, again = (
+        microbatches * _chunks(name, chunks) * x for x in (forward + backward, recompute)
+    )
     last = name in ("last_no_recompute", "shifted_critical_path")
-    return tuple(span - plain - (0.0 if last and rank == ranks - 1 else again)
-                 for rank in range(ranks))
+    return tuple(
+        span - plain - (0.0 if last and rank == ranks - 1 else again) for rank in range(ranks)
+    )
 
 
 def in_flight(name, ranks, microbatches, chunks=None):

@@ -24,9 +24,11 @@ def in_rounds(p, m, chunks):
     """Raise ``ValueError`` where several chunks would have a round that is not whole."""
     if chunks > 1 and m % p:
         near = [x for x in (m - m % p, m - m % p + p) if x]
-        raise ValueError(f"several stages on each rank take microbatches in rounds of {p}, one a "
-                         f"rank; {m} are no whole number of rounds: use microbatches="
-                         f"{' or '.join(map(str, near))}")
+        raise ValueError(
+            f"several stages on each rank take microbatches in rounds of {p}, one a "
+            f"rank; {m} are no whole number of rounds: use microbatches="
+            f"{' or '.join(map(str, near))}"
+        )
 
 
 def interleaved_1f1b(p, m, chunks):
@@ -46,12 +48,13 @@ def _row(rank, p, m, chunks, ahead):
     rounds = [range(first, min(first + p, m)) for first in range(0, m, p)]
     forwards, backwards = (
         [Action(kind, chunk * p + rank, i) for some in rounds for chunk in order for i in some]
-        for kind, order in (("F", range(chunks)), ("B", range(chunks)[::-1])))
+        for kind, order in (("F", range(chunks)), ("B", range(chunks)[::-1]))
+    )
     warmup = min((chunks - 1) * p + ahead, m * chunks)
     row = forwards[:warmup]
     for forward, backward in zip(forwards[warmup:], backwards):
         row += [forward, backward]
-    return row + backwards[m * chunks - warmup:]
+    return row + backwards[m * chunks - warmup :]
 
 
 def _split(row, lag):

@@ -32,12 +32,16 @@ def peaks_in_flight(trace, stage_of=None):
     """
     axes = trace.fact("mesh")["axes"]
     if "pp" not in axes:
-        raise ValueError(f"this trace has no axis pp but {', '.join(axes) or 'no axes at all'}: "
-                         "microbatches in flight need a run of tv.Merak, or of another pipeline "
-                         "over pp")
+        raise ValueError(
+            f"this trace has no axis pp but {', '.join(axes) or 'no axes at all'}: "
+            "microbatches in flight need a run of tv.Merak, or of another pipeline "
+            "over pp"
+        )
     step = median_step(trace)
-    return tuple(max(count for _, count in _counted(step, rank, stage_of))
-                 for rank in Mesh(axes).group(0, "pp"))
+    return tuple(
+        max(count for _, count in _counted(step, rank, stage_of))
+        for rank in Mesh(axes).group(0, "pp")
+    )
 
 
 def _counted(step, rank, stage_of):
@@ -53,13 +57,17 @@ def _counted(step, rank, stage_of):
         else:
             done[key] = max(end, done.get(key, end))
     if not begun:
-        raise ValueError(f"rank {rank} of this trace has no kernels labelled with a microbatch: "
-                         "microbatches in flight need a run of tv.Merak, or labels "
-                         "(tpviz.labels.label) with phase and microbatch")
+        raise ValueError(
+            f"rank {rank} of this trace has no kernels labelled with a microbatch: "
+            "microbatches in flight need a run of tv.Merak, or labels "
+            "(tpviz.labels.label) with phase and microbatch"
+        )
     if begun.keys() != done.keys():
         which = ", ".join(str(m) for _, m in sorted(begun.keys() ^ done.keys()))
-        raise ValueError(f"rank {rank} of this trace has forward or backward alone of microbatch "
-                         f"{which}: count whole steps")
+        raise ValueError(
+            f"rank {rank} of this trace has forward or backward alone of microbatch "
+            f"{which}: count whole steps"
+        )
     changes = Counter(begun.values())
     changes.subtract(Counter(done.values()))
     times = sorted(changes)

@@ -40,7 +40,7 @@ def in_turn(stage, warmup, microbatches):
     forwards = [Action("F", stage, i) for i in range(microbatches)]
     row = forwards[:warmup]
     for i in range(microbatches):
-        row += [Action("B", stage, i), *forwards[warmup + i:warmup + i + 1]]
+        row += [Action("B", stage, i), *forwards[warmup + i : warmup + i + 1]]
     return row
 
 
@@ -51,6 +51,7 @@ def early_recompute(p, m):
 
 def last_no_recompute(p, m):
     """Early recompute, and none at all on the last rank."""
+
     def early(action):
         if action.stage == p - 2:
             return action.microbatch == 0
@@ -64,15 +65,16 @@ def can_shift(p, m, chunks):
     if p > 1 and m < max(p, 4):
         raise ValueError(
             f"shifted_critical_path with {p} ranks needs at least {max(p, 4)} microbatches, not "
-            f"{m}: use microbatches={max(p, 4)}, or last_no_recompute, which takes any number")
+            f"{m}: use microbatches={max(p, 4)}, or last_no_recompute, which takes any number"
+        )
 
 
 def shifted_critical_path(p, m):
     """Merak's schedule: the critical path shifts from the last rank to the one before it."""
+
     def early(action):
         first = {p - 2: 2, p - 3: 1}.get(action.stage, 0)
-        return action.microbatch < first or (
-            action.stage != p - 2 and _in_cooldown(action, p, m))
+        return action.microbatch < first or (action.stage != p - 2 and _in_cooldown(action, p, m))
 
     rows = [in_turn(s, p - s, m) for s in range(p)]
     if p > 1:

@@ -55,7 +55,7 @@ def walk(schedule):
 
     def missing(rank):
         row, index = schedule.actions[rank], at[rank]
-        both = row[index:index + 1 + ((rank, index) in schedule.pairs)]
+        both = row[index : index + 1 + ((rank, index) in schedule.pairs)]
         wanted = (needs(action, schedule.stages) for action in both)
         return next((w for w in wanted if w is not None and w not in made), None)
 
@@ -77,8 +77,11 @@ def walk(schedule):
                 steps.append(Step(rank, index, place, sender != rank))
                 at[rank] = index + 1
                 moved = True
-    return tuple(steps), [Wait(rank, at[rank], *missing(rank))
-                          for rank, row in enumerate(schedule.actions) if at[rank] < len(row)]
+    return tuple(steps), [
+        Wait(rank, at[rank], *missing(rank))
+        for rank, row in enumerate(schedule.actions)
+        if at[rank] < len(row)
+    ]
 
 
 def rings(schedule, waits):
@@ -87,8 +90,12 @@ def rings(schedule, waits):
     Where a result is missing because nobody makes it there is no ring.
     """
     standing = {wait.rank: wait for wait in waits}
-    maker = {(MAKES[a.kind], a.stage, a.microbatch): rank
-             for rank, row in enumerate(schedule.actions) for a in row if a.kind in MAKES}
+    maker = {
+        (MAKES[a.kind], a.stage, a.microbatch): rank
+        for rank, row in enumerate(schedule.actions)
+        for a in row
+        if a.kind in MAKES
+    }
     found, seen = [], set()
     for rank in standing:
         path = []
@@ -98,5 +105,5 @@ def rings(schedule, waits):
             wait = standing[rank]
             rank = maker.get((wait.what, wait.stage, wait.microbatch))
         if rank in path:
-            found.append([standing[r] for r in path[path.index(rank):]])
+            found.append([standing[r] for r in path[path.index(rank) :]])
     return found

@@ -57,8 +57,9 @@ def finish(name, plan, microbatches, recompute):
             for action in both:
                 row += _recomputing(action, plan.early) if does[action.stage] else [action]
         rows.append(tuple(row))
-    return Schedule(name, len(rows), stages, microbatches, plan.rank_of, tuple(rows), does,
-                    frozenset(pairs))
+    return Schedule(
+        name, len(rows), stages, microbatches, plan.rank_of, tuple(rows), does, frozenset(pairs)
+    )
 
 
 def _recomputing(action, early):
@@ -74,6 +75,8 @@ def _asked(recompute, stages):
         return (recompute,) * stages
     asked = tuple(recompute) if hasattr(recompute, "__iter__") else (recompute,)
     if len(asked) != stages or not all(isinstance(wish, bool) for wish in asked):
-        raise ValueError(f"recompute={recompute!r}: use True, False, or a tuple of them, one for "
-                         f"each of the {stages} stages")
+        raise ValueError(
+            f"recompute={recompute!r}: use True, False, or a tuple of them, one for "
+            f"each of the {stages} stages"
+        )
     return asked

@@ -32,19 +32,34 @@ def zb_v(p, m):
     rows = []
     for s in range(p):
         steady = whole - (2 * p - 1 - s)  # forwards of chunk 0 that are left after warm-up
-        rows.append(_play(s, p, m, [
-            (2 * (p - s) - 1, "F0"), (s, "F1 F0"), (p - s, "F1 I1 W"),
-            (steady, "F0 I0 W F1 I1 W"), (p - 1 - s, "I0 W F1 I1 W"),
-            (s, "I0 I1"), (p - s, "I0 W"), (2 * s, "W")]))
+        rows.append(
+            _play(
+                s,
+                p,
+                m,
+                [
+                    (2 * (p - s) - 1, "F0"),
+                    (s, "F1 F0"),
+                    (p - s, "F1 I1 W"),
+                    (steady, "F0 I0 W F1 I1 W"),
+                    (p - 1 - s, "I0 W F1 I1 W"),
+                    (s, "I0 I1"),
+                    (p - s, "I0 W"),
+                    (2 * s, "W"),
+                ],
+            )
+        )
     return Plan(v_shape(p), rows, (True,) * 2 * p)
 
 
 def can_pair(p, m, chunks):
     """Raise ``ValueError`` where there is no `dualpipe_v`."""
     if m < 2 * p:
-        raise ValueError(f"dualpipe_v with {p} ranks has {2 * p} stages and needs as many "
-                         f"microbatches, not {m}: use microbatches={2 * p} or more, or zb_v, which "
-                         f"takes any number")
+        raise ValueError(
+            f"dualpipe_v with {p} ranks has {2 * p} stages and needs as many "
+            f"microbatches, not {m}: use microbatches={2 * p} or more, or zb_v, which "
+            f"takes any number"
+        )
 
 
 def dualpipe_v(p, m):
@@ -56,9 +71,13 @@ def dualpipe_v(p, m):
         if s == p - 1:  # no pair at first: F0 runs while the first gradient is on its way
             phases, middle = [*phases, (1, "F0 B1 F1+B0")], middle - 1
         phases += [
-            (middle, "F0+B1 F1+B0"), (p - 1 - s, "B1 F1+B0"),
-            (1, " ".join(turns[:s + 1])), (1, " ".join(turns[s + 1:]).replace("B", "I")),
-            (p - 1 - s, "W I0"), (s + 1, "W")]
+            (middle, "F0+B1 F1+B0"),
+            (p - 1 - s, "B1 F1+B0"),
+            (1, " ".join(turns[: s + 1])),
+            (1, " ".join(turns[s + 1 :]).replace("B", "I")),
+            (p - 1 - s, "W I0"),
+            (s + 1, "W"),
+        ]
         rows.append(_play(s, p, m, phases))
     return Plan(v_shape(p), rows, (True,) * 2 * p)
 

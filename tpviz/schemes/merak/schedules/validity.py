@@ -14,8 +14,10 @@ from .order import rings, walk
 BEFORE = {"R": "F", "B": "FR", "RB": "F", "I": "FR", "W": "I"}
 """{kind: the kinds that come before it on its own stage, if they are there}."""
 
-COMPLETE = {False: ({"F", "B"}, {"F", "I", "W"}),
-            True: ({"F", "RB"}, {"F", "R", "B"}, {"F", "R", "I", "W"})}
+COMPLETE = {
+    False: ({"F", "B"}, {"F", "I", "W"}),
+    True: ({"F", "RB"}, {"F", "R", "B"}, {"F", "R", "I", "W"}),
+}
 """{whether a stage recomputes: the kinds of actions that it may have for one microbatch}."""
 
 
@@ -29,8 +31,9 @@ def validate(schedule):
     if wrong:
         most = 12
         more = [f"and {len(wrong) - most} more"] if len(wrong) > most else []
-        raise ValueError(f"{schedule!r} cannot run:\n" + "\n".join(
-            f"- {line}" for line in wrong[:most] + more))
+        raise ValueError(
+            f"{schedule!r} cannot run:\n" + "\n".join(f"- {line}" for line in wrong[:most] + more)
+        )
     return steps
 
 
@@ -68,16 +71,21 @@ def _strangers(schedule, rank):
         elif not 0 <= action.stage < schedule.stages:
             yield f"rank {rank}: {action} has no stage: there are 0 to {schedule.stages - 1}"
         elif not 0 <= action.microbatch < schedule.microbatches:
-            yield (f"rank {rank}: {word} has no microbatch: there are 0 to "
-                   f"{schedule.microbatches - 1}")
+            yield (
+                f"rank {rank}: {word} has no microbatch: there are 0 to {schedule.microbatches - 1}"
+            )
         elif schedule.rank_of[action.stage] != rank:
-            yield (f"rank {rank}: {action} is of stage {action.stage}, which is on rank "
-                   f"{schedule.rank_of[action.stage]}")
+            yield (
+                f"rank {rank}: {action} is of stage {action.stage}, which is on rank "
+                f"{schedule.rank_of[action.stage]}"
+            )
     for index in (k for r, k in sorted(schedule.pairs) if r == rank):
-        kinds = [action.kind for action in schedule.of(rank)[index:index + 2]]
+        kinds = [action.kind for action in schedule.of(rank)[index : index + 2]]
         if kinds not in [["F", kind] for kind in BACKWARDS]:
-            yield (f"rank {rank}: only a forward and the backward after it can be a pair, not "
-                   f"{'+'.join(schedule.word(a) for a in schedule.of(rank)[index:index + 2])}")
+            yield (
+                f"rank {rank}: only a forward and the backward after it can be a pair, not "
+                f"{'+'.join(schedule.word(a) for a in schedule.of(rank)[index : index + 2])}"
+            )
 
 
 def _missing(schedule, stage, actions):
@@ -93,8 +101,10 @@ def _missing(schedule, stage, actions):
         if has[i] in COMPLETE[schedule.recomputes[stage]]:
             continue
         words = {kind: schedule.word(Action(kind, stage, i)) for kind in KINDS}
-        yield from (f"stage {stage} {line}" for line in _unmatched(
-            has[i], words, f"microbatch {i}", schedule.recomputes[stage]))
+        yield from (
+            f"stage {stage} {line}"
+            for line in _unmatched(has[i], words, f"microbatch {i}", schedule.recomputes[stage])
+        )
 
 
 def _unmatched(has, words, which, recomputes):
@@ -110,8 +120,9 @@ def _unmatched(has, words, which, recomputes):
     if "I" in has and "W" not in has:
         yield f"does {i} and never {w}: its weights get no gradient of {which}"
     if "W" in has and "I" not in has:
-        yield f"does {w} without {i}" + (f": {backwards[0]} is whole, leave {w} out"
-                                         if backwards else "")
+        yield f"does {w} without {i}" + (
+            f": {backwards[0]} is whole, leave {w} out" if backwards else ""
+        )
     if not recomputes:
         if "R" in has:
             yield f"keeps its activations, so there is nothing to recompute: leave {r} out"
@@ -120,8 +131,10 @@ def _unmatched(has, words, which, recomputes):
     elif {"R", "RB"} <= has:
         yield f"recomputes {which} twice: use {r} and {b}, or {rb} alone"
     elif backwards and not {"R", "RB"} & has:
-        yield (f"keeps only checkpoints, so {backwards[0]} has nothing to go backward through: "
-               f"put {r} before it" + (f", or use {rb}" if "B" in has else ""))
+        yield (
+            f"keeps only checkpoints, so {backwards[0]} has nothing to go backward through: "
+            f"put {r} before it" + (f", or use {rb}" if "B" in has else "")
+        )
 
 
 def _disordered(schedule, stage, actions):
@@ -135,8 +148,10 @@ def _disordered(schedule, stage, actions):
     for kinds, what in ((BACKWARDS, "goes backward"), (("B", "RB", "W"), "sums gradients")):
         order = [a.microbatch for a in actions if a.kind in kinds]
         if order != sorted(order):
-            yield (f"stage {stage} {what} in the order {', '.join(map(str, order))}: gradients "
-                   f"are summed in the order 0 to {schedule.microbatches - 1}")
+            yield (
+                f"stage {stage} {what} in the order {', '.join(map(str, order))}: gradients "
+                f"are summed in the order 0 to {schedule.microbatches - 1}"
+            )
             return
 
 
@@ -145,7 +160,9 @@ def _hang(schedule, ring):
     links = []
     for wait in ring:
         word = schedule.word(schedule.of(wait.rank)[wait.index])
-        links.append(f"rank {wait.rank} at {word} waits for the {wait.what} of microbatch "
-                     f"{wait.microbatch} from stage {wait.stage} on rank "
-                     f"{schedule.rank_of[wait.stage]}")
+        links.append(
+            f"rank {wait.rank} at {word} waits for the {wait.what} of microbatch "
+            f"{wait.microbatch} from stage {wait.stage} on rank "
+            f"{schedule.rank_of[wait.stage]}"
+        )
     return "deadlock: " + "; ".join(links)

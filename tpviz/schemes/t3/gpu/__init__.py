@@ -13,10 +13,17 @@ they have not run on a GPU yet, and no figure in this package was measured on on
 
 import importlib
 
-_HOME = {"Settings": "settings", "VirtualRing": "ring", "matmul_reduce_scatter": "ring",
-         "ring_sum": "ring", "SymmetricRing": "symmetric", "contention": "traffic",
-         "Contention": "traffic",
-         "bandwidths": "traffic", "machine_fields": "traffic"}
+_HOME = {
+    "Settings": "settings",
+    "VirtualRing": "ring",
+    "matmul_reduce_scatter": "ring",
+    "ring_sum": "ring",
+    "SymmetricRing": "symmetric",
+    "contention": "traffic",
+    "Contention": "traffic",
+    "bandwidths": "traffic",
+    "machine_fields": "traffic",
+}
 __all__ = sorted(_HOME)
 
 

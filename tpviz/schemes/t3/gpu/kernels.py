@@ -109,8 +109,20 @@ def wait_for(counter, needed, polls, SCOPE: tl.constexpr):
 
 
 @triton.jit
-def forward(at, position, base, within, inside, sums, inbox, counter_of, counts, ranks,
-            ATOMIC: tl.constexpr, SCOPE: tl.constexpr):
+def forward(
+    at,
+    position,
+    base,
+    within,
+    inside,
+    sums,
+    inbox,
+    counter_of,
+    counts,
+    ranks,
+    ATOMIC: tl.constexpr,
+    SCOPE: tl.constexpr,
+):
     """Send on a tile of rank ``at`` that has both updates; the neighbour's count, 0 at the end."""
     mine = address(sums, at, tl.float32) + base + within
     last = position == ranks - 1
@@ -130,10 +142,31 @@ def forward(at, position, base, within, inside, sums, inbox, counter_of, counts,
 
 
 @triton.jit(do_not_specialize=["first", "begin", "end", "patience"])
-def ring(a, b, sums, inbox, counts, first, ranks, workers, begin, end, m, n, k, patience,
-         HERE: tl.constexpr, MOVERS: tl.constexpr, FUSED: tl.constexpr, ATOMIC: tl.constexpr,
-         SCOPE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-         PRECISION: tl.constexpr):
+def ring(
+    a,
+    b,
+    sums,
+    inbox,
+    counts,
+    first,
+    ranks,
+    workers,
+    begin,
+    end,
+    m,
+    n,
+    k,
+    patience,
+    HERE: tl.constexpr,
+    MOVERS: tl.constexpr,
+    FUSED: tl.constexpr,
+    ATOMIC: tl.constexpr,
+    SCOPE: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """Ranks ``first`` to ``first + HERE - 1``: tiles ``begin`` to ``end`` of each one's order.
 
     a (HERE, m, k), b (HERE, k, n); sums, inbox, counts: address of each rank's buffer (int64).
@@ -151,8 +184,7 @@ def ring(a, b, sums, inbox, counts, first, ranks, workers, begin, end, m, n, k, 
         for t in range(begin + program % workers, end, workers):
             position, place = t // tiles, t % tiles
             chunk = (rank + 1 + position) % ranks
-            row, col, row_in, col_in, base, within = tile_at(
-                chunk, place, chunk_rows, n, BM, BN)
+            row, col, row_in, col_in, base, within = tile_at(chunk, place, chunk_rows, n, BM, BN)
             inside = row_in[:, None] & col_in[None, :]
             acc = product(a, b, row, col, row_in, col_in, n, k, BK, PRECISION)
             if FUSED:
@@ -166,8 +198,20 @@ def ring(a, b, sums, inbox, counts, first, ranks, workers, begin, end, m, n, k, 
                 if MOVERS == 0:
                     position = tl.maximum(position, 1)
                     while seen == 2:
-                        seen = forward(at, position, base, within, inside, sums, inbox,
-                                       counter_of, counts, ranks, ATOMIC, SCOPE)
+                        seen = forward(
+                            at,
+                            position,
+                            base,
+                            within,
+                            inside,
+                            sums,
+                            inbox,
+                            counter_of,
+                            counts,
+                            ranks,
+                            ATOMIC,
+                            SCOPE,
+                        )
                         at = (at + ranks - 1) % ranks
                         position += 1
             else:
@@ -179,15 +223,26 @@ def ring(a, b, sums, inbox, counts, first, ranks, workers, begin, end, m, n, k, 
         while t < ranks * tiles:
             position, place = t // tiles, t % tiles
             chunk = (rank + 1 + position) % ranks
-            row, col, row_in, col_in, base, within = tile_at(
-                chunk, place, chunk_rows, n, BM, BN)
+            row, col, row_in, col_in, base, within = tile_at(chunk, place, chunk_rows, n, BM, BN)
             inside = row_in[:, None] & col_in[None, :]
             counter_of = chunk * tiles + place
             own = address(counts, rank, tl.int32)
             t += MOVERS
             if wait_for(own + counter_of, 2, patience, SCOPE) == 2:
-                forward(rank, position, base, within, inside, sums, inbox, counter_of, counts,
-                        ranks, ATOMIC, SCOPE)
+                forward(
+                    rank,
+                    position,
+                    base,
+                    within,
+                    inside,
+                    sums,
+                    inbox,
+                    counter_of,
+                    counts,
+                    ranks,
+                    ATOMIC,
+                    SCOPE,
+                )
             else:  # the first chunk's counters are not used here: see `Ring.check`
                 tl.store(own + (rank + 1) % ranks * tiles, 1)
                 t = ranks * tiles

@@ -44,8 +44,10 @@ def check_device(device):
         raise RuntimeError("T3 on a GPU needs a CUDA device, and torch sees none here")
     if cuda == kernels().INTERPRETED:
         have = "interpreted (TRITON_INTERPRET=1)" if cuda else "compiled"
-        raise RuntimeError(f"the device is {device} and Triton's kernels are {have}: compiled ones "
-                           "need a CUDA device, interpreted ones the CPU")
+        raise RuntimeError(
+            f"the device is {device} and Triton's kernels are {have}: compiled ones "
+            "need a CUDA device, interpreted ones the CPU"
+        )
 
 
 class Ring:
@@ -65,11 +67,15 @@ class Ring:
         check_device(a.device)
         self.here, self.m, self.k, self.n = sizes(a.shape, b.shape)
         if a.dtype != b.dtype or a.dtype not in DTYPES:
-            raise ValueError(f"a is {a.dtype} and b is {b.dtype}: both must be one of "
-                             f"{', '.join(map(str, DTYPES))}")
+            raise ValueError(
+                f"a is {a.dtype} and b is {b.dtype}: both must be one of "
+                f"{', '.join(map(str, DTYPES))}"
+            )
         if a.dtype == torch.bfloat16 and not a.is_cuda:
-            raise ValueError("Triton's interpreter takes the bits of bfloat16 for whole numbers: "
-                             "use torch.float16 or torch.float32")
+            raise ValueError(
+                "Triton's interpreter takes the bits of bfloat16 for whole numbers: "
+                "use torch.float16 or torch.float32"
+            )
         if any(start % 16 for table in (sums, inbox, counts) for start in table):
             raise ValueError("a rank's buffer starts at no multiple of 16 bytes; see `aligned`")
         self.ranks, self.first, self.scope = len(sums), first, scope
@@ -79,10 +85,15 @@ class Ring:
         self.tiles = self.settings.tiles(self.chunk, self.n)
         alone = not a.is_cuda  # the interpreter runs one program after another
         if alone and self.settings.movers and self.here > 1:
-            raise ValueError(f"movers={self.settings.movers} wait for each other, and interpreted "
-                             "programs run one by one: use movers=0, or a process for each rank")
-        processors = self.here * (2 + self.settings.movers) if alone else \
-            torch.cuda.get_device_properties(a.device).multi_processor_count
+            raise ValueError(
+                f"movers={self.settings.movers} wait for each other, and interpreted "
+                "programs run one by one: use movers=0, or a process for each rank"
+            )
+        processors = (
+            self.here * (2 + self.settings.movers)
+            if alone
+            else torch.cuda.get_device_properties(a.device).multi_processor_count
+        )
         self.workers = self.settings.workers(self.here, processors)
 
     def check(self, counts):
@@ -91,8 +102,10 @@ class Ring:
         It says so in a counter that is not used else: the rank's first chunk is counted elsewhere.
         """
         if int(counts[(self.first + 1) % self.ranks * self.tiles]):
-            raise RuntimeError(f"rank {self.first}: a tile never had both its updates; the rank "
-                               f"{(self.first + 1) % self.ranks} above it does not run, or stopped")
+            raise RuntimeError(
+                f"rank {self.first}: a tile never had both its updates; the rank "
+                f"{(self.first + 1) % self.ranks} above it does not run, or stopped"
+            )
 
     def launch(self, begin=0, end=None, fused=True):
         """Start the kernel on tiles ``begin`` to ``end`` of each rank's order; returns at once."""
@@ -102,11 +115,32 @@ class Ring:
         cooperative = {"launch_cooperative_grid": True} if movers else {}
         with torch.cuda.device_of(self.a):
             kernels().ring[(self.here * (self.workers + movers),)](
-                self.a, self.b, *self.tables, self.first, self.ranks, self.workers, begin, end,
-                self.m, self.n, self.k, PATIENCE, HERE=self.here, MOVERS=movers, FUSED=fused,
-                ATOMIC=s.reduce == "atomic", SCOPE=self.scope, BM=s.tile[0], BN=s.tile[1],
-                BK=s.tile[2], PRECISION="ieee", num_warps=s.warps, num_stages=s.stages,
-                enable_fp_fusion=True, **cooperative)
+                self.a,
+                self.b,
+                *self.tables,
+                self.first,
+                self.ranks,
+                self.workers,
+                begin,
+                end,
+                self.m,
+                self.n,
+                self.k,
+                PATIENCE,
+                HERE=self.here,
+                MOVERS=movers,
+                FUSED=fused,
+                ATOMIC=s.reduce == "atomic",
+                SCOPE=self.scope,
+                BM=s.tile[0],
+                BN=s.tile[1],
+                BK=s.tile[2],
+                PRECISION="ieee",
+                num_warps=s.warps,
+                num_stages=s.stages,
+                enable_fp_fusion=True,
+                **cooperative,
+            )
 
 
 class VirtualRing(Ring):
@@ -128,8 +162,9 @@ class VirtualRing(Ring):
         self.sums, self.inbox = (aligned((ranks, m, n), torch.float32, a.device) for _ in range(2))
         self.counts = aligned((ranks, ranks * tiles), torch.int32, a.device)
         inbox = self.sums if settings.reduce == "atomic" else self.inbox
-        super().__init__(a, b, addresses(self.sums), addresses(inbox), addresses(self.counts),
-                         settings=settings)
+        super().__init__(
+            a, b, addresses(self.sums), addresses(inbox), addresses(self.counts), settings=settings
+        )
 
     def clear(self):
         """Zero what tile mode adds to; T3 takes this to be done off the critical path."""

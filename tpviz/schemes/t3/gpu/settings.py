@@ -53,9 +53,11 @@ class Settings:
         if here * (least + self.movers) > processors and (self.movers or not self.programs):
             most = processors // (least + self.movers)
             other = f"at most {most} ranks" if most else f"movers={max(processors - least, 0)}"
-            raise ValueError(f"{here} ranks of {least} GEMM programs and movers={self.movers} need "
-                             f"{here * (least + self.movers)} SMs at once, and the GPU has "
-                             f"{processors}: use {other}")
+            raise ValueError(
+                f"{here} ranks of {least} GEMM programs and movers={self.movers} need "
+                f"{here * (least + self.movers)} SMs at once, and the GPU has "
+                f"{processors}: use {other}"
+            )
         return self.programs or processors // here - self.movers
 
     def tiles(self, rows, columns):
@@ -66,11 +68,14 @@ class Settings:
 def sizes(a, b):
     """(ranks, m, k, n) of a (ranks, m, k) @ b (ranks, k, n); ``ValueError`` if they do not fit."""
     if len(a) != 3 or len(b) != 3:
-        raise ValueError(f"a has shape {tuple(a)}, b has {tuple(b)}: both are one matrix a rank, "
-                         "(ranks, m, k) and (ranks, k, n)")
+        raise ValueError(
+            f"a has shape {tuple(a)}, b has {tuple(b)}: both are one matrix a rank, "
+            "(ranks, m, k) and (ranks, k, n)"
+        )
     if a[0] != b[0] or a[2] != b[1]:
-        raise ValueError(f"a {tuple(a)} does not multiply b {tuple(b)}: b must be "
-                         f"({a[0]}, {a[2]}, n)")
+        raise ValueError(
+            f"a {tuple(a)} does not multiply b {tuple(b)}: b must be ({a[0]}, {a[2]}, n)"
+        )
     for name, size in zip("mkn", (a[1], a[2], b[2])):
         whole_number(name, size)
     return a[0], a[1], a[2], b[2]

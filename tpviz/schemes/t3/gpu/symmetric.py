@@ -59,8 +59,9 @@ class SymmetricRing(Ring):
         buffers = self.sums, self.inbox, self.counts
         self.handles = [symmetric.rendezvous(buffer, group) for buffer in buffers]
         tables = [mapped(*pair, group.rank(), ranks) for pair in zip(buffers, self.handles)]
-        super().__init__(a[None], b[None], *tables, first=group.rank(), settings=settings,
-                         scope="sys")
+        super().__init__(
+            a[None], b[None], *tables, first=group.rank(), settings=settings, scope="sys"
+        )
 
     def run(self, check=True):
         """Compute and reduce-scatter; this rank's (m / ranks, n) float32, a view until the next.
@@ -79,7 +80,7 @@ class SymmetricRing(Ring):
         if check and self.settings.movers:
             self.check(self.counts)
         self.handles[0].barrier(timeout_ms=TIMEOUT)
-        return self.sums[self.first * self.chunk:(self.first + 1) * self.chunk]
+        return self.sums[self.first * self.chunk : (self.first + 1) * self.chunk]
 
 
 def check_atomics(device, group):
@@ -91,8 +92,10 @@ def check_atomics(device, group):
     dist.all_gather_object(devices, device, group=group)
     for pair in permutations(sorted(set(devices)), 2):
         if not native_atomics(*pair):
-            raise RuntimeError(f"GPU {pair[0]} has no atomics on the memory of GPU {pair[1]}, "
-                               "where a ring counts tiles: use GPUs that NVLink joins")
+            raise RuntimeError(
+                f"GPU {pair[0]} has no atomics on the memory of GPU {pair[1]}, "
+                "where a ring counts tiles: use GPUs that NVLink joins"
+            )
 
 
 def native_atomics(one, other):

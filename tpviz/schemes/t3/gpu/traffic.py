@@ -58,8 +58,18 @@ class Beside:
     device : "cuda", the current one; "cpu" in the interpreter.
     """
 
-    def __init__(self, m, n, k, movers=16, kind="update", dtype=torch.float16, buffer=512 << 20,
-                 device="cuda", settings=None):
+    def __init__(
+        self,
+        m,
+        n,
+        k,
+        movers=16,
+        kind="update",
+        dtype=torch.float16,
+        buffer=512 << 20,
+        device="cuda",
+        settings=None,
+    ):
         for name, size in (("m", m), ("n", n), ("k", k), ("movers", movers)):
             whole_number(name, size)
         self.kind = one_of("kind", kind, KINDS[2:])
@@ -71,8 +81,10 @@ class Beside:
         if torch.device(device).type == "cuda":
             self.workers = processors(device) - movers
         if self.workers < 1:
-            raise ValueError(f"movers={movers} leave none of the GPU's {processors(device)} SMs to "
-                             f"the GEMM: use at most movers={processors(device) - 1}")
+            raise ValueError(
+                f"movers={movers} leave none of the GPU's {processors(device)} SMs to "
+                f"the GEMM: use at most movers={processors(device) - 1}"
+            )
         self.a = torch.randn(m, k, device=device).to(dtype)
         self.b = torch.randn(k, n, device=device).to(dtype)
         self.out = torch.empty(m, n, dtype=dtype, device=device)
@@ -88,10 +100,29 @@ class Beside:
         s = self.settings
         cooperative = {"launch_cooperative_grid": True} if self.a.is_cuda else {}
         beside[(self.workers + self.movers,)](
-            self.a, self.b, self.out, self.source, self.target, self.done, self.moved,
-            self.workers, self.movers, self.blocks, pause, *self.shape, KIND=self.kind, BLOCK=BLOCK,
-            BM=s.tile[0], BN=s.tile[1], BK=s.tile[2], PRECISION="ieee", num_warps=s.warps,
-            num_stages=s.stages, enable_fp_fusion=True, **cooperative)
+            self.a,
+            self.b,
+            self.out,
+            self.source,
+            self.target,
+            self.done,
+            self.moved,
+            self.workers,
+            self.movers,
+            self.blocks,
+            pause,
+            *self.shape,
+            KIND=self.kind,
+            BLOCK=BLOCK,
+            BM=s.tile[0],
+            BN=s.tile[1],
+            BK=s.tile[2],
+            PRECISION="ieee",
+            num_warps=s.warps,
+            num_stages=s.stages,
+            enable_fp_fusion=True,
+            **cooperative,
+        )
 
     def measure(self, pause):
         """(seconds, bytes moved) of one run."""
@@ -100,8 +131,9 @@ class Beside:
         return seconds, int(self.moved.sum()) * BLOCK * 4
 
 
-def contention(m=8192, n=4256, k=2128, movers=16, kind="update", pauses=PAUSES, repeats=20,
-               **options):
+def contention(
+    m=8192, n=4256, k=2128, movers=16, kind="update", pauses=PAUSES, repeats=20, **options
+):
     """How much longer a GEMM takes beside traffic of several rates: list of `Contention`.
 
     The default GEMM is T-NLG's FC-2 on 8 GPUs (tokens recalled). pauses: see `Beside.launch`, more
@@ -113,10 +145,16 @@ def contention(m=8192, n=4256, k=2128, movers=16, kind="update", pauses=PAUSES, 
     for pause in pauses:
         whole_number("pause", pause, 0)
         pairs = [(bench.measure(-1), bench.measure(pause)) for _ in range(repeats + 3)][3:]
-        rows.append(Contention(
-            kind, pause, median(moved / s for _, (s, moved) in pairs),
-            median(s for (s, _), _ in pairs), median(s for _, (s, _) in pairs),
-            median(loaded / alone for (alone, _), (loaded, _) in pairs)))
+        rows.append(
+            Contention(
+                kind,
+                pause,
+                median(moved / s for _, (s, moved) in pairs),
+                median(s for (s, _), _ in pairs),
+                median(s for _, (s, _) in pairs),
+                median(loaded / alone for (alone, _), (loaded, _) in pairs),
+            )
+        )
     return rows
 
 
@@ -134,8 +172,9 @@ def bandwidths(buffer=1 << 30, repeats=20, device="cuda"):
     grid = (min(blocks, 4 * processors(device)),)
     found = {}
     for kind in KINDS:
-        run = lambda kind=kind: stream[grid](source, target, blocks, BLOCK=BLOCK, KIND=kind,
-                                             num_warps=8, enable_fp_fusion=True)
+        run = lambda kind=kind: stream[grid](
+            source, target, blocks, BLOCK=BLOCK, KIND=kind, num_warps=8, enable_fp_fusion=True
+        )
         times = [timed(run) for _ in range(repeats + 3)][3:]
         found[kind] = blocks * BLOCK * 4 / median(times)
     return found
@@ -165,21 +204,27 @@ def machine_fields(found, dram, rows=()):
     for kind in ("read", "update", *([loaded.kind] if loaded else [])):
         number(f"found[{kind!r}]", found.get(kind), 1.0, 1e15)
     if found["read"] > dram:
-        raise ValueError(f"reads of {found['read']:.3g} bytes/s pass more than dram={dram:.3g}: "
-                         f"its nominal rate is at least {found['read']:.3g}")
+        raise ValueError(
+            f"reads of {found['read']:.3g} bytes/s pass more than dram={dram:.3g}: "
+            f"its nominal rate is at least {found['read']:.3g}"
+        )
     fields = {"efficiency": found["read"] / dram, "update": found["read"] / found["update"] - 1}
     if loaded:
         share = 1 / loaded.slowdown + loaded.rate / found[loaded.kind]
         if share > MOST:
-            raise ValueError(f"the GEMM's {1 / loaded.slowdown:.3g} of its speed alone and the "
-                             f"movers' {share - 1 / loaded.slowdown:.3g} are more than one memory "
-                             "gives: the memory does not bound this GEMM; use a smaller k")
+            raise ValueError(
+                f"the GEMM's {1 / loaded.slowdown:.3g} of its speed alone and the "
+                f"movers' {share - 1 / loaded.slowdown:.3g} are more than one memory "
+                "gives: the memory does not bound this GEMM; use a smaller k"
+            )
         fields["mixed"] = fields["efficiency"] * min(share, 1.0)
     try:
         Machine(dram=dram, **fields)
     except ValueError as error:
-        raise ValueError(f"these rates are those of no memory that the simulator has: {error}; "
-                         "measure again, or leave that field at its default") from None
+        raise ValueError(
+            f"these rates are those of no memory that the simulator has: {error}; "
+            "measure again, or leave that field at its default"
+        ) from None
     return fields
 
 

@@ -37,9 +37,28 @@ def stream(source, target, blocks, BLOCK: tl.constexpr, KIND: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["pause"])
-def beside(a, b, out, source, target, done, moved, workers, movers, blocks, pause, m, n, k,
-           KIND: tl.constexpr, BLOCK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-           BK: tl.constexpr, PRECISION: tl.constexpr):
+def beside(
+    a,
+    b,
+    out,
+    source,
+    target,
+    done,
+    moved,
+    workers,
+    movers,
+    blocks,
+    pause,
+    m,
+    n,
+    k,
+    KIND: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """A GEMM on ``workers`` programs; ``movers`` more move blocks until it is done.
 
     Between two blocks a mover looks ``pause`` times whether the GEMM is done; below 0 it moves
@@ -51,8 +70,9 @@ def beside(a, b, out, source, target, done, moved, workers, movers, blocks, paus
         for t in range(program, tl.cdiv(m, BM) * tl.cdiv(n, BN), workers):
             row, col, row_in, col_in, base, within = tile_at(0, t, m, n, BM, BN)
             acc = product(a, b, row, col, row_in, col_in, n, k, BK, PRECISION)
-            tl.store(out + base + within, acc.to(out.dtype.element_ty),
-                     row_in[:, None] & col_in[None, :])
+            tl.store(
+                out + base + within, acc.to(out.dtype.element_ty), row_in[:, None] & col_in[None, :]
+            )
         arrive(done, "gpu")
     else:
         mover = program - workers

@@ -67,5 +67,6 @@ def closed(gemm, ranks, machine=None):
     down, across = gemm.tiles
     moved = (max(n - 2, 0) + machine.update * (n - 1)) * chunk
     last = 3 * chunk / rate if n > 1 else 0.0
-    return Closed(g, passed + last, passed, passed, g / ceil(down * across / machine.slots),
-                  moved / rate)
+    return Closed(
+        g, passed + last, passed, passed, g / ceil(down * across / machine.slots), moved / rate
+    )

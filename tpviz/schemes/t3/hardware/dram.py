@@ -10,8 +10,17 @@ from collections import deque
 from heapq import heappop, heappush
 from math import inf
 
-CLASSES = ("gemm_read", "gemm_write", "rs_read", "rs_write", "update_local", "update_incoming",
-           "dma_read", "ag_read", "ag_write")
+CLASSES = (
+    "gemm_read",
+    "gemm_write",
+    "rs_read",
+    "rs_write",
+    "update_local",
+    "update_incoming",
+    "dma_read",
+    "ag_read",
+    "ag_write",
+)
 """What memory traffic is counted as."""
 READ, STORE, COMM = 0, 1, 2
 

@@ -149,27 +149,35 @@ def _counts(flow):
             coming = flow.coming[rank, chunk]
             if isinstance(rule, Remote):
                 if coming:
-                    yield (f"rank {rank} keeps nothing of chunk {chunk}, its stores go to rank "
-                           f"{rule.to}: what {_ranks(coming)} sends it would stay there")
+                    yield (
+                        f"rank {rank} keeps nothing of chunk {chunk}, its stores go to rank "
+                        f"{rule.to}: what {_ranks(coming)} sends it would stay there"
+                    )
                 elif not flow.computes(rank, chunk):
                     yield f"rank {rank} does not compute chunk {chunk}: Remote sends nothing"
                 continue
             if flow.goal.many and isinstance(rule, Dma):
-                yield (f"rank {rank} sends chunk {chunk} by DMA: nothing is awaited here, parts "
-                       "stay apart: use Remote")
+                yield (
+                    f"rank {rank} sends chunk {chunk} by DMA: nothing is awaited here, parts "
+                    "stay apart: use Remote"
+                )
                 continue
             total = flow.stays(rank, chunk) + len(coming)
             if flow.goal.many:  # a buffer for each source, each written once
                 total = min(total, 1)
             if rule.updates > total:
-                yield (f"rank {rank} waits for {_updates(rule.updates)} of each element of chunk "
-                       f"{chunk}, but {total} {'comes' if total == 1 else 'come'}: it never "
-                       "completes")
+                yield (
+                    f"rank {rank} waits for {_updates(rule.updates)} of each element of chunk "
+                    f"{chunk}, but {total} {'comes' if total == 1 else 'come'}: it never "
+                    "completes"
+                )
             elif rule.updates < total:
                 does = "sends" if isinstance(rule, Dma) else "calls complete"
-                yield (f"rank {rank} {does} chunk {chunk} after {_updates(rule.updates)} of each "
-                       f"element, but {total} come: too early, {total - rule.updates} would be "
-                       "left behind")
+                yield (
+                    f"rank {rank} {does} chunk {chunk} after {_updates(rule.updates)} of each "
+                    f"element, but {total} come: too early, {total - rule.updates} would be "
+                    "left behind"
+                )
 
 
 def _overwritten(flow):
@@ -180,11 +188,15 @@ def _overwritten(flow):
                 continue
             there = len(flow.coming[rule.to, chunk]) + flow.stays(rule.to, chunk)
             if flow.goal.sums and rule.op == "store" and there > 1:
-                yield (f"rank {rank} stores chunk {chunk} at rank {rule.to}, over what else comes "
-                       "there: use op='update'")
+                yield (
+                    f"rank {rank} stores chunk {chunk} at rank {rule.to}, over what else comes "
+                    "there: use op='update'"
+                )
             elif not flow.goal.sums and rule.op == "update":
-                yield (f"rank {rank} adds chunk {chunk} to what is at rank {rule.to}: nothing is "
-                       "summed here, use op='store'")
+                yield (
+                    f"rank {rank} adds chunk {chunk} to what is at rank {rule.to}: nothing is "
+                    "summed here, use op='store'"
+                )
 
 
 def _ends(flow, chunk, held):

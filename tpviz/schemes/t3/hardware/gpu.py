@@ -31,8 +31,19 @@ class Gpu:
     times : {what: per part (``start`` and ``computed``: per tile) seconds, nan where it never is}.
     """
 
-    def __init__(self, clock, tiling, machine, policy, rules, goal=None, rank=0, bypass=True,
-                 contention=True, payload=None):
+    def __init__(
+        self,
+        clock,
+        tiling,
+        machine,
+        policy,
+        rules,
+        goal=None,
+        rank=0,
+        bypass=True,
+        contention=True,
+        payload=None,
+    ):
         self.clock, self.tiling, self.machine, self.rank = clock, tiling, machine, rank
         self.gemm, self.goal, self.payload = tiling.gemm, goal, payload
         self.waves = self.gemm.wavefronts
@@ -57,8 +68,9 @@ class Gpu:
         self.next = self.left = 0
         self.finished = self.complete = 0.0
         parts = tiling.total * self.waves
-        self.times = {what: [nan] * parts for what in (
-            "stored", "second", "triggered", "sent", "arrived")}
+        self.times = {
+            what: [nan] * parts for what in ("stored", "second", "triggered", "sent", "arrived")
+        }
         self.times |= {what: [nan] * tiling.total for what in ("start", "computed")}
         tile_flops = 2 * self.gemm.tile[0] * self.gemm.tile[1] * self.gemm.k
         self.slice_seconds = tile_flops / machine.slices / (machine.rate / machine.slots)

@@ -18,17 +18,28 @@ from typing import NamedTuple
 
 from tpviz.checks import number, one_of, whole_number
 
-POLICIES = {"round_robin": "communication and the GEMM in turn, byte for byte",
-            "fifo": "whatever came first",
-            "mca": "the GEMM first, communication when few entries are queued, or when its oldest "
-                   "request waits long: then until those that wait are young again"}
+POLICIES = {
+    "round_robin": "communication and the GEMM in turn, byte for byte",
+    "fifo": "whatever came first",
+    "mca": "the GEMM first, communication when few entries are queued, or when its oldest "
+    "request waits long: then until those that wait are young again",
+}
 """{policy of the memory controller: what it serves}."""
 
 
 def _knob(default, source, help, low=None, high=None, choices=None):
     whole = isinstance(default, int)
-    return field(default=default, metadata={"source": source, "help": help, "low": low,
-                                            "high": high, "choices": choices, "whole": whole})
+    return field(
+        default=default,
+        metadata={
+            "source": source,
+            "help": help,
+            "low": low,
+            "high": high,
+            "choices": choices,
+            "whole": whole,
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -41,41 +52,77 @@ class Machine:
 
     cus: int = _knob(80, "note", "compute units", 1, 1024)
     clock: float = _knob(1.4e9, "note", "clock of the compute units, 1/s", 1e6, 1e11)
-    flops: float | None = _knob(None, "derived", "GEMM rate; None: cus x clock x 1024, 114.7e12",
-                                1e6, 1e18)
+    flops: float | None = _knob(
+        None, "derived", "GEMM rate; None: cus x clock x 1024, 114.7e12", 1e6, 1e18
+    )
     wgs_per_cu: int = _knob(2, "chosen", "workgroups that fit a compute unit at once", 1, 16)
-    lockstep: bool = _knob(True, "note", "whether a stage begins when the one before is computed: "
-                           "the note sees reads at its begin, stores at its end",
-                           choices=(True, False))
-    slices: int = _knob(4, "fitted", "steps in which a workgroup reads its panels along k: it "
-                        "computes one while it reads the next", 1, 64)
+    lockstep: bool = _knob(
+        True,
+        "note",
+        "whether a stage begins when the one before is computed: "
+        "the note sees reads at its begin, stores at its end",
+        choices=(True, False),
+    )
+    slices: int = _knob(
+        4,
+        "fitted",
+        "steps in which a workgroup reads its panels along k: it "
+        "computes one while it reads the next",
+        1,
+        64,
+    )
     llc: int = _knob(16 << 20, "note", "last-level cache", 0, 1 << 40)
-    replacement: str = _knob("nru", "fitted", "what the cache drops: a panel not recently used, or "
-                             "the least recently used", choices=("nru", "lru"))
+    replacement: str = _knob(
+        "nru",
+        "fitted",
+        "what the cache drops: a panel not recently used, or the least recently used",
+        choices=("nru", "lru"),
+    )
     dram: float = _knob(1e12, "note", "peak of the memory", 1e9, 1e15)
     efficiency: float = _knob(0.92, "derived", "of it, while one stream is served", 0.05, 1.0)
     mixed: float = _knob(0.6, "fitted", "of it, while both streams are queued", 0.05, 1.0)
     update: float = _knob(2.0, "recalled", "cost of an update in memory, in plain writes", 1.0, 8.0)
     queue: int = _knob(64, "chosen", "entries of the memory's queue", 1, 4096)
     entry: int = _knob(2048, "derived", "bytes of an entry: 64 on each of 32 channels", 64, 1 << 20)
-    policy: str = _knob("fifo", "fitted", "whom the memory serves in plain T3",
-                        choices=tuple(POLICIES))
-    thresholds: tuple = _knob((5, 10, 30, inf), "recalled", "MCA: entries queued below which "
-                              "communication is let in, most memory-bound GEMM first")
-    intensities: tuple = _knob((0.5, 0.25, 0.1), "chosen", "MCA: busy share of the memory in the "
-                               "first stage from which each threshold but the last holds")
-    starvation: float = _knob(1e-5, "fitted", "MCA: seconds after which a request goes first; "
-                              "a starved backlog is served until it is young again", 0.0, 1.0)
-    link: float = _knob(150e9, "note", "link, in each direction (the note: bi-directional)", 1e6,
-                        1e15)
+    policy: str = _knob(
+        "fifo", "fitted", "whom the memory serves in plain T3", choices=tuple(POLICIES)
+    )
+    thresholds: tuple = _knob(
+        (5, 10, 30, inf),
+        "recalled",
+        "MCA: entries queued below which communication is let in, most memory-bound GEMM first",
+    )
+    intensities: tuple = _knob(
+        (0.5, 0.25, 0.1),
+        "chosen",
+        "MCA: busy share of the memory in the "
+        "first stage from which each threshold but the last holds",
+    )
+    starvation: float = _knob(
+        1e-5,
+        "fitted",
+        "MCA: seconds after which a request goes first; "
+        "a starved backlog is served until it is young again",
+        0.0,
+        1.0,
+    )
+    link: float = _knob(
+        150e9, "note", "link, in each direction (the note: bi-directional)", 1e6, 1e15
+    )
     latency: float = _knob(500e-9, "note", "of the link", 0.0, 1.0)
-    dma_buffer: int = _knob(1 << 20, "fitted", "bytes that the DMA engine has under way, from the "
-                            "read to the delivery: less than link x latency keeps the link idle",
-                            1, 1 << 40)
+    dma_buffer: int = _knob(
+        1 << 20,
+        "fitted",
+        "bytes that the DMA engine has under way, from the "
+        "read to the delivery: less than link x latency keeps the link idle",
+        1,
+        1 << 40,
+    )
     tracker_sets: int = _knob(256, "note", "sets of the tracker's table", 1, 1 << 20)
     tracker_records: int = _knob(8, "derived", "records of a set: 76 bytes hold about 8", 1, 1024)
-    jitter: float = _knob(0.0, "chosen", "most seconds by which an arrival is late, at random", 0.0,
-                          1.0)
+    jitter: float = _knob(
+        0.0, "chosen", "most seconds by which an arrival is late, at random", 0.0, 1.0
+    )
     seed: int = _knob(0, "chosen", "of the jitter", 0, 1 << 31)
 
     def __post_init__(self):
@@ -97,11 +144,15 @@ class Machine:
             object.__setattr__(self, name, tuple(number(name, v, 0.0, high) for v in values))
         levels, entries = self.intensities, self.thresholds
         if len(entries) != len(levels) + 1:
-            raise ValueError(f"{len(entries)} thresholds need {len(entries) - 1} intensities "
-                             f"between them, not {len(levels)}")
+            raise ValueError(
+                f"{len(entries)} thresholds need {len(entries) - 1} intensities "
+                f"between them, not {len(levels)}"
+            )
         if sorted(levels, reverse=True) != list(levels) or min(entries) <= 0:
-            raise ValueError(f"intensities={levels} must fall and thresholds={entries} be above "
-                             "0: use (0.5, 0.25, 0.1) and (5, 10, 30, inf)")
+            raise ValueError(
+                f"intensities={levels} must fall and thresholds={entries} be above "
+                "0: use (0.5, 0.25, 0.1) and (5, 10, 30, inf)"
+            )
 
     @property
     def rate(self):
@@ -124,7 +175,8 @@ class Machine:
         """Rows of strings, header first: each knob, its value, what it is, where that is from."""
         return [["knob", "value", "what", "source"]] + [
             [f.name, f"{getattr(self, f.name)}", f.metadata["help"], f.metadata["source"]]
-            for f in fields(self)]
+            for f in fields(self)
+        ]
 
 
 class _Gemm(NamedTuple):
@@ -154,8 +206,9 @@ class Gemm(_Gemm):
         m, n, k = (whole_number(name, size) for name, size in (("m", m), ("n", n), ("k", k)))
         rows, columns = (whole_number("tile", side) for side in _pair(tile))
         wavefronts = whole_number("wavefronts", wavefronts, 1, rows)
-        return super().__new__(cls, m, n, k, whole_number("itemsize", itemsize, 1, 16),
-                               (rows, columns), wavefronts)
+        return super().__new__(
+            cls, m, n, k, whole_number("itemsize", itemsize, 1, 16), (rows, columns), wavefronts
+        )
 
     @property
     def tiles(self):

@@ -76,11 +76,14 @@ def _partial(value, gemm, rank):
     if isinstance(value, (tuple, list)) and len(value) == 2 and np.ndim(value[0]) == 2:
         a, b = map(np.asarray, value)
         if a.shape != (gemm.m, gemm.k) or b.shape != (gemm.k, gemm.n):
-            raise ValueError(f"rank {rank}: A {a.shape} and B {b.shape} are not of "
-                             f"{gemm.m} x {gemm.k} times {gemm.k} x {gemm.n}")
+            raise ValueError(
+                f"rank {rank}: A {a.shape} and B {b.shape} are not of "
+                f"{gemm.m} x {gemm.k} times {gemm.k} x {gemm.n}"
+            )
         return a @ b
     value = np.asarray(value)
     if value.shape != (gemm.m, gemm.n):
-        raise ValueError(f"rank {rank}: a partial of shape {value.shape} is not "
-                         f"{gemm.m} x {gemm.n}")
+        raise ValueError(
+            f"rank {rank}: a partial of shape {value.shape} is not {gemm.m} x {gemm.n}"
+        )
     return value

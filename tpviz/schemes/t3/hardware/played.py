@@ -106,58 +106,90 @@ class Played:
 
     def to_table(self):
         """Rows of strings, header first."""
-        ends = [["GEMM ends", self.gemm_end], [f"{_words(self.collective)} ends", self.rs_end],
-                ["all ends", self.ag_end]]
-        return [["what (simulated)", "value"], *[[w, show_seconds(t)] for w, t in ends],
-                *[[f"DRAM {name}", show_bytes(b)] for name, b in self.dram.items() if b],
-                ["link, sent", show_bytes(self.link_bytes)],
-                ["link, stores posted at the peak", show_bytes(self.posted)],
-                ["tracker, records at the peak",
-                 f"{self.tracker.peak} of {self.tracker.capacity}"],
-                ["tracker, updates that waited", f"{self.tracker.stalls}"],
-                *[["tracker, parts past it", f"{self.tracker.spilled}"]] * (
-                    self.tracker.spilled > 0)]
+        ends = [
+            ["GEMM ends", self.gemm_end],
+            [f"{_words(self.collective)} ends", self.rs_end],
+            ["all ends", self.ag_end],
+        ]
+        return [
+            ["what (simulated)", "value"],
+            *[[w, show_seconds(t)] for w, t in ends],
+            *[[f"DRAM {name}", show_bytes(b)] for name, b in self.dram.items() if b],
+            ["link, sent", show_bytes(self.link_bytes)],
+            ["link, stores posted at the peak", show_bytes(self.posted)],
+            ["tracker, records at the peak", f"{self.tracker.peak} of {self.tracker.capacity}"],
+            ["tracker, updates that waited", f"{self.tracker.stalls}"],
+            *[["tracker, parts past it", f"{self.tracker.spilled}"]] * (self.tracker.spilled > 0),
+        ]
 
     def describe(self):
         """The run in words."""
         total = sum(self.dram.values())
-        return (f"{self.config} of a {self.gemm.m} x {self.gemm.n} x {self.gemm.k} GEMM with "
-                f"{_words(self.collective)} over {self.ranks} GPUs ({self.mode}), simulated: "
-                f"GEMM until {show_seconds(self.gemm_end)}, collective until "
-                f"{show_seconds(self.rs_end)}, all until {show_seconds(self.ag_end)}. A GPU moves "
-                f"{show_bytes(total)} in memory and sends {show_bytes(self.link_bytes)}. The "
-                f"tracker holds {self.tracker.peak} of {self.tracker.capacity} records at its "
-                f"peak; {self.tracker.stalls} updates waited for one.")
+        return (
+            f"{self.config} of a {self.gemm.m} x {self.gemm.n} x {self.gemm.k} GEMM with "
+            f"{_words(self.collective)} over {self.ranks} GPUs ({self.mode}), simulated: "
+            f"GEMM until {show_seconds(self.gemm_end)}, collective until "
+            f"{show_seconds(self.rs_end)}, all until {show_seconds(self.ag_end)}. A GPU moves "
+            f"{show_bytes(total)} in memory and sends {show_bytes(self.link_bytes)}. The "
+            f"tracker holds {self.tracker.peak} of {self.tracker.capacity} records at its "
+            f"peak; {self.tracker.stalls} updates waited for one."
+        )
 
     def __repr__(self):
         g = self.gemm
-        return (f"<Played {self.config} of {g.m}x{g.n}x{g.k} on {self.ranks} GPUs ({self.mode}): "
-                f"{show_seconds(self.seconds)}, simulated>")
+        return (
+            f"<Played {self.config} of {g.m}x{g.n}x{g.k} on {self.ranks} GPUs ({self.mode}): "
+            f"{show_seconds(self.seconds)}, simulated>"
+        )
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def played(tiling, machine, config, collective, mode, gpus, passes, gemm_end, rs_end, ag_end,
-           payload=None):
+def played(
+    tiling, machine, config, collective, mode, gpus, passes, gemm_end, rs_end, ag_end, payload=None
+):
     """A `Played` of GPUs that have run; ``passes`` : per GPU, the passes of rings by themselves."""
     drams, logs = [], []
     for gpu, own in zip(gpus, passes):
         memories = {id(m): m for m in (gpu.memory, gpu.other, *(p.memory for p in own))}.values()
         drams.append({name: round(sum(m.bytes[name] for m in memories)) for name in CLASSES})
-        logs.append({"served": [row for m in memories for row in m.log],
-                     "sent": gpu.sent + [row for p in own for row in p.sent],
-                     "records": gpu.table.changes})
+        logs.append(
+            {
+                "served": [row for m in memories for row in m.log],
+                "sent": gpu.sent + [row for p in own for row in p.sent],
+                "records": gpu.table.changes,
+            }
+        )
     tracked = [g.table for g in gpus]
     parts = _parts(tiling)
     updates = np.array([[t.counts.get(p, 0) for p in parts] for t in tracked])
-    tracker = Tracked(max(t.peak for t in tracked), tracked[0].sets * tracked[0].records,
-                      max(t.stalls for t in tracked), max(g.stalled for g in gpus), updates,
-                      sum(t.spilled for t in tracked))
-    return Played(tiling.gemm, tiling.ranks, machine, config, collective, mode, gemm_end, rs_end,
-                  ag_end, tuple(drams), round(sum(row[3] for row in logs[0]["sent"])),
-                  max(map(_posted, gpus)), tracker, _tiles(tiling, gpus, parts), tuple(logs),
-                  payload and payload.result())
+    tracker = Tracked(
+        max(t.peak for t in tracked),
+        tracked[0].sets * tracked[0].records,
+        max(t.stalls for t in tracked),
+        max(g.stalled for g in gpus),
+        updates,
+        sum(t.spilled for t in tracked),
+    )
+    return Played(
+        tiling.gemm,
+        tiling.ranks,
+        machine,
+        config,
+        collective,
+        mode,
+        gemm_end,
+        rs_end,
+        ag_end,
+        tuple(drams),
+        round(sum(row[3] for row in logs[0]["sent"])),
+        max(map(_posted, gpus)),
+        tracker,
+        _tiles(tiling, gpus, parts),
+        tuple(logs),
+        payload and payload.result(),
+    )
 
 
 def _posted(gpu):
@@ -181,12 +213,28 @@ def _tiles(tiling, gpus, parts):
     chunk = np.array(tiling.chunk_of)[tile]
     position = np.array([[g.position[c] for c in range(tiling.ranks)] for g in gpus])[:, chunk]
     sizes = np.array([b for each in tiling.sizes for b in each])
-    times = {what: np.array([g.times[what] for g in gpus])[
-        :, tile if what in ("start", "computed") else parts] for what in gpus[0].times}
-    return Tiles(tile, wave, chunk, np.array(tiling.rows)[tile], np.array(tiling.columns)[tile],
-                 sizes, position, **times)
+    times = {
+        what: np.array([g.times[what] for g in gpus])[
+            :, tile if what in ("start", "computed") else parts
+        ]
+        for what in gpus[0].times
+    }
+    return Tiles(
+        tile,
+        wave,
+        chunk,
+        np.array(tiling.rows)[tile],
+        np.array(tiling.columns)[tile],
+        sizes,
+        position,
+        **times,
+    )
 
 
 def _words(collective):
-    return {"ring_rs": "ring reduce-scatter", "direct_rs": "direct reduce-scatter",
-            "ring_ag": "ring all-gather", "all_to_all": "all-to-all"}[collective]
+    return {
+        "ring_rs": "ring reduce-scatter",
+        "direct_rs": "direct reduce-scatter",
+        "ring_ag": "ring all-gather",
+        "all_to_all": "all-to-all",
+    }[collective]

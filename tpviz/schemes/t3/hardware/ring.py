@@ -42,8 +42,9 @@ class Pass:
     def _ask(self, now, kind, share, step, done, cost=1.0):
         """Ask for this GPU's bytes, for as long as the largest chunk's take."""
         own = self.sizes[step]
-        self.memory.ask(now, COMM, self.kinds[kind], share * own, cost * self.slowest / own, done,
-                        None)
+        self.memory.ask(
+            now, COMM, self.kinds[kind], share * own, cost * self.slowest / own, done, None
+        )
 
     def _read(self, now, _):
         start = max(now, self.free)
@@ -69,14 +70,23 @@ def reduce_scatter(clock, machine, chunk, ranks, start=0.0, near_memory=False):
     """
     steps, sizes = ranks - 1, _sizes(chunk, ranks)
     reads = [1] * steps if near_memory else [1, *[2] * (steps - 1)][:steps]
-    return Pass(clock, machine, [*sizes[1:], sizes[0]], reads, ("rs_read", "rs_write"), start,
-                machine.update if near_memory else 1.0, last=steps > 0 and not near_memory)
+    return Pass(
+        clock,
+        machine,
+        [*sizes[1:], sizes[0]],
+        reads,
+        ("rs_read", "rs_write"),
+        start,
+        machine.update if near_memory else 1.0,
+        last=steps > 0 and not near_memory,
+    )
 
 
 def all_gather(clock, machine, chunk, ranks, start=0.0):
     """A ring all-gather of ``ranks`` chunks. chunk : as `reduce_scatter` takes it."""
-    return Pass(clock, machine, _sizes(chunk, ranks), [1] * (ranks - 1), ("ag_read", "ag_write"),
-                start)
+    return Pass(
+        clock, machine, _sizes(chunk, ranks), [1] * (ranks - 1), ("ag_read", "ag_write"), start
+    )
 
 
 def _sizes(chunk, ranks):

@@ -28,8 +28,17 @@ CONFIGS = {
 """{configuration of the paper: what it does}."""
 
 
-def play(gemm, ranks, machine=None, config="t3_mca", collective="ring_rs", mode="mirror",
-         values=None, maps=None, contention=True):
+def play(
+    gemm,
+    ranks,
+    machine=None,
+    config="t3_mca",
+    collective="ring_rs",
+    mode="mirror",
+    values=None,
+    maps=None,
+    contention=True,
+):
     """Simulate a GEMM whose output goes through a collective: a `Played`.
 
     Parameters
@@ -57,8 +66,10 @@ def play(gemm, ranks, machine=None, config="t3_mca", collective="ring_rs", mode=
     tiling = Tiling(gemm, ranks)
     if config not in ("t3", "t3_mca"):
         if collective != "ring_rs" or maps is not None or values is not None:
-            raise ValueError(f"config={config!r} is of ring_rs, without maps or values of your own:"
-                             " use config='t3' or 't3_mca'")
+            raise ValueError(
+                f"config={config!r} is of ring_rs, without maps or values of your own:"
+                " use config='t3' or 't3_mca'"
+            )
         return _separate(tiling, machine, config)
     if machine.policy == "mca":
         config = "t3_mca"
@@ -73,23 +84,40 @@ def _checked(maps, collective, ranks):
     if isinstance(maps, (list, tuple)) and len(maps) != ranks:
         raise ValueError(f"maps of {len(maps)} ranks for ranks={ranks}: give one for each rank")
     if faults := check(maps, collective):
-        raise ValueError(f"these maps are no {collective}:\n" + "\n".join(
-            f"- {line}" for line in faults[:8]))
+        raise ValueError(
+            f"these maps are no {collective}:\n" + "\n".join(f"- {line}" for line in faults[:8])
+        )
     return maps
 
 
 def _separate(tiling, machine, config):
     """GEMM and reduce-scatter each alone on the machine; ideal: at the same time, by fiat."""
     clock = Clock()
-    gpu = Gpu(clock, tiling, machine, "round_robin", [(c, None) for c in range(tiling.ranks)],
-              bypass=False)
+    gpu = Gpu(
+        clock,
+        tiling,
+        machine,
+        "round_robin",
+        [(c, None) for c in range(tiling.ranks)],
+        bypass=False,
+    )
     gpu.begin()
     clock.run()
     start = gpu.finished if config == "sequential" else 0.0
     scatter = _passed(reduce_scatter, tiling, machine, start, config == "ideal_nmc")
     gather = _passed(all_gather, tiling, machine, max(gpu.finished, scatter.ended))
-    return played(tiling, machine, config, "ring_rs", "mirror", [gpu], [[scatter, gather]],
-                  gpu.finished, scatter.ended, gather.ended)
+    return played(
+        tiling,
+        machine,
+        config,
+        "ring_rs",
+        "mirror",
+        [gpu],
+        [[scatter, gather]],
+        gpu.finished,
+        scatter.ended,
+        gather.ended,
+    )
 
 
 def _passed(ring, tiling, machine, start, *more, rank=0):
@@ -104,8 +132,10 @@ def _fused(tiling, machine, config, collective, mode, values, rules, contention)
     goal, clock = COLLECTIVES[collective], Clock()
     payload = None if values is None else Payload(values, tiling, goal)
     policy = "mca" if config == "t3_mca" else machine.policy
-    gpus = [Gpu(clock, tiling, machine, policy, rules[rank], goal, rank, True, contention, payload)
-            for rank in range(tiling.ranks if mode == "full" else 1)]
+    gpus = [
+        Gpu(clock, tiling, machine, policy, rules[rank], goal, rank, True, contention, payload)
+        for rank in range(tiling.ranks if mode == "full" else 1)
+    ]
     _connect(gpus, tiling, mode)
     for gpu in gpus:
         gpu.begin()
@@ -114,11 +144,16 @@ def _fused(tiling, machine, config, collective, mode, values, rules, contention)
         clock.run()
     _check_complete(gpus)
     gemm_end, end = (max(getattr(g, what) for g in gpus) for what in ("finished", "complete"))
-    passes = [[_passed(all_gather, tiling, machine, max(gemm_end, end), rank=gpu.rank)]
-              if goal.gathers else [] for gpu in gpus]
+    passes = [
+        [_passed(all_gather, tiling, machine, max(gemm_end, end), rank=gpu.rank)]
+        if goal.gathers
+        else []
+        for gpu in gpus
+    ]
     ag_end = passes[0][0].ended if goal.gathers else max(gemm_end, end)
-    return played(tiling, machine, config, collective, mode, gpus, passes, gemm_end, end, ag_end,
-                  payload)
+    return played(
+        tiling, machine, config, collective, mode, gpus, passes, gemm_end, end, ag_end, payload
+    )
 
 
 def _connect(gpus, tiling, mode):
@@ -133,9 +168,11 @@ def _connect(gpus, tiling, mode):
     def mirrored(to):
         """What goes to rank ``to`` comes in here as its own neighbour's at the same distance."""
         if to not in places:
-            places[to] = [t for c in range(tiling.ranks)
-                          for t in tiling.chunks[(c - to) % tiling.ranks]]
+            places[to] = [
+                t for c in range(tiling.ranks) for t in tiling.chunks[(c - to) % tiling.ranks]
+            ]
         return gpus[0], places[to]
+
     gpus[0].peers = mirrored
 
 
@@ -148,9 +185,12 @@ def _check_mirror(tiling, rules, values):
         raise ValueError(
             f"{down} x {across} tiles make no {ranks} chunks that are alike, so one GPU cannot "
             "stand for all: use mode='full', or sizes whose longer side is a multiple of "
-            f"ranks={ranks} tiles of {tiling.gemm.tile[0]} x {tiling.gemm.tile[1]}")
-    turned = [[((c - r) % ranks, _turned(rule, r, ranks)) for c, rule in row]
-              for r, row in enumerate(rules)]
+            f"ranks={ranks} tiles of {tiling.gemm.tile[0]} x {tiling.gemm.tile[1]}"
+        )
+    turned = [
+        [((c - r) % ranks, _turned(rule, r, ranks)) for c, rule in row]
+        for r, row in enumerate(rules)
+    ]
     if any(row != turned[0] for row in turned):
         raise ValueError("these maps differ from rank to rank: use mode='full'")
 
@@ -163,8 +203,10 @@ def _check_complete(gpus):
     for gpu in gpus:
         parked = sum(map(len, gpu.parked.values()))
         if gpu.table.live or parked or gpu.left < len(gpu.order):
-            raise RuntimeError(f"GPU {gpu.rank} never ends: {gpu.table.live} parts wait for their "
-                               f"last update, {parked} for a record of the tracker")
+            raise RuntimeError(
+                f"GPU {gpu.rank} never ends: {gpu.table.live} parts wait for their "
+                f"last update, {parked} for a record of the tracker"
+            )
 
 
 __all__ = ["CONFIGS", "Gemm", "Machine", "Played", "play"]

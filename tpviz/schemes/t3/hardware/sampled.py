@@ -61,11 +61,16 @@ def trace(run):
     for rank in range(len(run.logs)):
         events += _computed(run, rank)
         events += _sent(run, rank)
-        events.append(Event(rank=rank, lane="step", kind="step", name="sublayer", step=0,
-                            end=run.seconds))
-    meta = {"badge": "simulated", "world_size": run.ranks, "device": "simulated GPU",
-            "strategy": f"T3 hardware, {run.config}, {run.collective}, {run.mode}",
-            "workload": f"GEMM {run.gemm.m} x {run.gemm.n} x {run.gemm.k}"}
+        events.append(
+            Event(rank=rank, lane="step", kind="step", name="sublayer", step=0, end=run.seconds)
+        )
+    meta = {
+        "badge": "simulated",
+        "world_size": run.ranks,
+        "device": "simulated GPU",
+        "strategy": f"T3 hardware, {run.config}, {run.collective}, {run.mode}",
+        "workload": f"GEMM {run.gemm.m} x {run.gemm.n} x {run.gemm.k}",
+    }
     return Trace.from_events(events, meta)
 
 
@@ -76,13 +81,26 @@ def _computed(run, rank):
         mine = (tiles.position[rank] == position) & ~np.isnan(tiles.computed[rank])
         if mine.any():
             share = tiles.bytes[mine].sum() / run.gemm.bytes
-            spans[int(position)] = (tiles.start[rank][mine].min(), tiles.computed[rank][mine].max(),
-                                    int(tiles.chunk[mine][0]), round(run.gemm.flops * share))
+            spans[int(position)] = (
+                tiles.start[rank][mine].min(),
+                tiles.computed[rank][mine].max(),
+                int(tiles.chunk[mine][0]),
+                round(run.gemm.flops * share),
+            )
     end = 0.0
     for start, computed, chunk, flops in spans.values():
         start, end = max(start, end), max(computed, end)
-        yield Event(rank=rank, lane="compute", kind="compute", name="gemm", chunk=chunk, step=0,
-                    start=float(start), end=float(end), flops=flops)
+        yield Event(
+            rank=rank,
+            lane="compute",
+            kind="compute",
+            name="gemm",
+            chunk=chunk,
+            step=0,
+            start=float(start),
+            end=float(end),
+            flops=flops,
+        )
 
 
 def _sent(run, rank):
@@ -97,6 +115,16 @@ def _sent(run, rank):
     over = 0.0
     for (name, chunk), (start, end, size) in sorted(spans.items(), key=lambda item: item[1]):
         start, over = max(start, over), max(end, over)
-        yield Event(rank=rank, lane="comm/link", kind="comm", name=name, chunk=chunk, step=0,
-                    start=float(start), end=float(over), bytes=round(size),
-                    wire_bytes=float(size), axis="link")
+        yield Event(
+            rank=rank,
+            lane="comm/link",
+            kind="comm",
+            name=name,
+            chunk=chunk,
+            step=0,
+            start=float(start),
+            end=float(over),
+            bytes=round(size),
+            wire_bytes=float(size),
+            axis="link",
+        )

@@ -6,10 +6,17 @@ from math import sqrt
 from .machine import Machine
 
 FULL, PART = Machine(), 10
-TENTH = replace(FULL, cus=FULL.cus // PART, llc=FULL.llc // PART, dram=FULL.dram / PART,
-                link=FULL.link / PART, dma_buffer=FULL.dma_buffer // PART,
-                tracker_sets=FULL.tracker_sets // PART, entry=FULL.entry // PART,
-                starvation=FULL.starvation * sqrt(PART))
+TENTH = replace(
+    FULL,
+    cus=FULL.cus // PART,
+    llc=FULL.llc // PART,
+    dram=FULL.dram / PART,
+    link=FULL.link / PART,
+    dma_buffer=FULL.dma_buffer // PART,
+    tracker_sets=FULL.tracker_sets // PART,
+    entry=FULL.entry // PART,
+    starvation=FULL.starvation * sqrt(PART),
+)
 """A tenth of the paper's GPU in every amount and rate. Amounts over rates stay, so times do, as the
 latency's (derived). But tiles are no smaller: what a stage reads goes with the root of its tiles,
 so bursts of reads last sqrt(10) times as long, and the limit of starvation with them (derived)."""

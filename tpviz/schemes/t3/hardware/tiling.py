@@ -27,9 +27,11 @@ class Tiling:
         down, across = gemm.tiles
         total = down * across
         if total < ranks:
-            raise ValueError(f"{gemm.m} x {gemm.n} has {total} tiles of {gemm.tile[0]} x "
-                             f"{gemm.tile[1]}, too few for ranks={ranks}: use ranks={total} or "
-                             "smaller tiles")
+            raise ValueError(
+                f"{gemm.m} x {gemm.n} has {total} tiles of {gemm.tile[0]} x "
+                f"{gemm.tile[1]}, too few for ranks={ranks}: use ranks={total} or "
+                "smaller tiles"
+            )
         self.gemm, self.ranks, self.total = gemm, ranks, total
         along = range(total)
         if down < across:
@@ -47,15 +49,19 @@ class Tiling:
     @property
     def extents(self):
         """(rows of each row of tiles, columns of each column of tiles)."""
-        return tuple([min(side, whole - start) for start in range(0, whole, side)]
-                     for whole, side in zip((self.gemm.m, self.gemm.n), self.gemm.tile))
+        return tuple(
+            [min(side, whole - start) for start in range(0, whole, side)]
+            for whole, side in zip((self.gemm.m, self.gemm.n), self.gemm.tile)
+        )
 
     def _sizes(self, tile, shapes):
         down, across = self.gemm.tiles
         kind = self.rows[tile] == down - 1, self.columns[tile] == across - 1
         if kind not in shapes:
-            shapes[kind] = tuple((r.stop - r.start) * (c.stop - c.start) * self.gemm.itemsize
-                                 for r, c in self.parts(tile))
+            shapes[kind] = tuple(
+                (r.stop - r.start) * (c.stop - c.start) * self.gemm.itemsize
+                for r, c in self.parts(tile)
+            )
         return shapes[kind]
 
     def parts(self, tile):
