@@ -85,17 +85,19 @@ def in_kernel(tries, seed):
         )
         for _ in range(tries):
             cell(client, "s.prepare(rnd)")
-            client.execute(f"tv.launch(s.busy, world_size={rnd.choice(SIZES)})")
+            asked = client.execute(f"tv.launch(s.busy, world_size={rnd.choice(SIZES)})")
             # Between two cells a kernel drops the next one when it is interrupted.
             while client.get_iopub_msg(timeout=120)["msg_type"] != "execute_input":
                 pass
             time.sleep(rnd.uniform(0, LONGEST))
             manager.interrupt_kernel()
-            status, text = reply(client)
-            hits, longest = hits + (status == "error"), max(longest, text, key=line_count)
+            stopped, text = output_of(client, asked)
+            hits, longest = hits + stopped, max(longest, text, key=line_count)
             time.sleep(0.05)  # an interrupt may reach the kernel a moment after its cell has ended
-            status, _ = cell(client, f"assert not (found := s.works({rnd.choice(SIZES)})), found")
-            wrong += [] if status == "ok" else [_]
+            failed, text = cell(
+                client, f"assert not (found := s.works({rnd.choice(SIZES)})), found"
+            )
+            wrong += [text] if failed else []
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
@@ -104,22 +106,27 @@ def in_kernel(tries, seed):
 
 def cell(client, code):
     """Run a cell to its end."""
-    client.execute(code)
-    return reply(client)
+    return output_of(client, client.execute(code))
 
 
-def reply(client):
-    """(status of the cell, its output and its error)."""
-    status, text = client.get_shell_msg(timeout=120)["content"]["status"], ""
+def output_of(client, asked):
+    """Of the cell with this message id: whether it ended in an error, its output and its error.
+
+    The kernel's "idle" ends it: of an interrupt just after the cell's last line, ipykernel sends no
+    reply.
+    """
+    failed, text = False, ""
     while True:
         message = client.get_iopub_msg(timeout=120)
-        content = message["content"]
-        if message["msg_type"] == "error":
-            text += "\n".join(content["traceback"]) + "\n"
-        elif message["msg_type"] == "stream":
+        kind, content = message["msg_type"], message["content"]
+        if message["parent_header"].get("msg_id") != asked:
+            continue
+        if kind == "error":
+            failed, text = True, text + "\n".join(content["traceback"]) + "\n"
+        elif kind == "stream":
             text += content["text"]
-        elif message["msg_type"] == "status" and content["execution_state"] == "idle":
-            return status, text
+        elif kind == "status" and content["execution_state"] == "idle":
+            return failed, text
 
 
 def line_count(text):

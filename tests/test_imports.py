@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import time
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -83,9 +84,10 @@ LAYERS = [
         "tables",
         "trace",
     ],
-    ["simulation"],
+    ["simulation", "schedules"],
     ["runtime"],
     ["schemes"],
+    ["partition"],
     ["peers"],
     ["verbs", "parallel"],
     ["figures"],
@@ -101,37 +103,47 @@ FORBIDDEN = {
 }
 
 
-def imports_of(path):
-    """The parts of tpviz that a file imports, at module level or later."""
-    depth = len(path.relative_to(PACKAGE).parts)
-    found = set()
+MODULES = {
+    ".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): p
+    for p in PACKAGE.rglob("*.py")
+}
+
+
+def imports_of(name):
+    """The modules of tpviz that one imports, at module level or later."""
+    path, found = MODULES[name], set()
+    package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            if node.level:
-                above = list(path.relative_to(PACKAGE).parts[: depth - node.level])
-                parts = above + (module.split(".") if module else [])
-                found |= {parts[0]} if parts else {a.name for a in node.names}
-            elif module == "tpviz":
-                found |= {
-                    tpviz._HOME.get(a.name, f"tpviz.{a.name}").split(".")[1] for a in node.names
-                }
-            elif module.startswith("tpviz."):
-                found.add(module.split(".")[1])
-        elif isinstance(node, ast.Import):
-            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("tpviz.")}
-    return found
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            inside = {f"{base}.{alias.name}": alias.name for alias in node.names}
+            found |= {module if module in MODULES else base for module in inside}
+            if base == "tpviz":
+                found |= {tpviz._HOME.get(alias, "tpviz") for alias in inside.values()}
+    return found & MODULES.keys() - {name}
 
 
-@pytest.mark.parametrize(
-    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE))
-)
-def test_imports_point_one_way(path):
-    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if part == "__init__":
-        return
+IMPORTS = {name: imports_of(name) for name in MODULES}
+
+
+def test_imports_point_one_way():
     rank = {name: i for i, layer in enumerate(LAYERS) for name in layer}
-    assert part in rank, f"{part} has no place in the layers"
-    found = imports_of(path) & rank.keys()
-    assert {f for f in found if rank[f] > rank[part]} == set()
-    assert not found & FORBIDDEN.get(part, set())
+    for module, imported in IMPORTS.items():
+        if module == "tpviz":
+            continue
+        part = module.split(".")[1]
+        assert part in rank, f"{part} has no place in the layers"
+        for other in imported - {"tpviz"}:
+            home = other.split(".")[1]
+            assert rank[home] <= rank[part], f"{module} imports {other} of a layer above"
+            assert home not in FORBIDDEN.get(part, ()), f"{module} imports {other}"
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    try:
+        list(TopologicalSorter(IMPORTS).static_order())
+    except CycleError as error:
+        pytest.fail(f"these import each other: {' -> '.join(error.args[1])}")

@@ -27,7 +27,7 @@ _HOMES = {
     "tpviz.schemes.t3": ["T3"],
     "tpviz.schemes.data": ["DataParallel"],
     "tpviz.trace": ["Trace", "Event", "Ledger"],
-    "tpviz.trace.chrome": ["load_trace"],
+    "tpviz.trace.load": ["load_trace"],
     "tpviz.runtime.launch": ["launch", "restart", "shutdown", "progress"],
     "tpviz.runtime.recorder": ["record"],
     "tpviz.verbs.predict": ["predict", "Prediction"],

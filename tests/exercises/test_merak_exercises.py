@@ -9,7 +9,7 @@ import solutions_merak
 import tpviz as tv
 from tpviz.exercises import merak, merak_cuts, merak_memory, merak_orders, merak_ranks
 from tpviz.exercises.formula import Question
-from tpviz.schemes.merak.schedules import formulas, schedule
+from tpviz.schedules import formulas, schedule
 from tpviz.verbs.verify import Verification
 
 

@@ -1,7 +1,7 @@
 """Schedules on the clock, and made-up runs that keep to it, for the tests of their pictures."""
 
-from tpviz.figures.schedule import Act
-from tpviz.schemes.merak.schedules import schedule, timeline
+from tpviz.figures.schedule_layout import Act
+from tpviz.schedules import schedule, timeline
 from tpviz.trace import Event, Trace
 
 PHASE = {

@@ -9,8 +9,8 @@ import pytest
 
 import tpviz as tv
 from tpviz.figures import blocks as figure
+from tpviz.figures.blocks import blocks_svg
 from tpviz.figures.blocks_matrix import plain
-from tpviz.figures.blocks_svg import blocks_svg
 from tpviz.schemes.atp.step import BLOCK, step_of
 from tpviz.schemes.gpt.kernels import Kernel
 from tpviz.widgets.blocks import layout_of, story

@@ -11,7 +11,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.figures import blocks, grid
-from tpviz.figures.blocks_svg import blocks_svg
+from tpviz.figures.blocks import blocks_svg
 from tpviz.schemes.atp.step import Move, Under
 from tpviz.schemes.axonn.clock import Ask, Scatter
 from tpviz.schemes.axonn.frames import LAYERS

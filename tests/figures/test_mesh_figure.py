@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpviz.figures.mesh import describe, mesh_scene, share, to_table
-from tpviz.figures.mesh_svg import find_parameter, mesh_svg
+from tpviz.figures.mesh import describe, find_parameter, mesh_scene, mesh_svg, share, to_table
 from tpviz.mesh import Mesh
 
 OWNERSHIP = [

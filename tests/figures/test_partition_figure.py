@@ -6,8 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tpviz.figures.partition import partition_scene, words
-from tpviz.figures.partition_svg import HEAD, LEFT, SIZE, named, partition_svg
+from tpviz.figures.partition import HEAD, LEFT, SIZE, named, partition_scene, partition_svg, words
 
 
 def tensor(name, count, made):

@@ -11,13 +11,13 @@ import pytest
 from schedule_runs import act, trace_of
 
 from tpviz.figures import schedule as figure
-from tpviz.figures.schedule import Act, lay_out, schedule_scene
+from tpviz.figures.schedule import check_row, schedule_scene, schedule_svg
 from tpviz.figures.schedule_faults import faults_scene
+from tpviz.figures.schedule_layout import LEFT, RIGHT, WIDTH, Act, lay_out, peak
 from tpviz.figures.schedule_look import look
 from tpviz.figures.schedule_measured import measured
-from tpviz.figures.schedule_svg import check_row, schedule_svg
 from tpviz.figures.schedule_words import compared, spans, words
-from tpviz.schemes.merak.schedules import SCHEDULES, Schedule, faults
+from tpviz.schedules import SCHEDULES, Schedule, faults
 
 SVG = "{http://www.w3.org/2000/svg}"
 BAR = re.compile(r"M([\d.]+),([\d.]+)h([\d.]+)v([\d.]+)")
@@ -135,9 +135,9 @@ def test_strips_in_bytes_weigh_what_is_held():
         for held, strip in zip(plain.held, one.strips):
             assert strip == [(time, 7 * full, 2 * kept) for time, full, kept in held]
         layout = lay_out([one])
-        assert layout.most == max(map(figure.peak, one.strips))
+        assert layout.most == max(map(peak, one.strips))
     uneven = act("1f1b", 2, 4, sizes=((7, 2), (5, 1)))
-    assert [figure.peak(strip) for strip in uneven.strips] == [7 + 2, 5]
+    assert [peak(strip) for strip in uneven.strips] == [7 + 2, 5]
     assert "of activations between actions" in schedule_scene([uneven], "t")["common"]
     assert "Holds 2 microbatches in 9 B, 1 as checkpoints." in "".join(words(uneven, 0, ""))
 
@@ -236,7 +236,7 @@ def test_a_look_rings_the_action_and_what_it_waited_for(some):
             if busy:
                 assert rung["chosen"] == pytest.approx((layout.x(start), layout.x(end)), abs=0.02)
             elif index < len(one.timeline.end[row]):
-                at = (rung["needed"][1] - figure.LEFT) / layout.scale
+                at = (rung["needed"][1] - LEFT) / layout.scale
                 assert min(abs(at - end), abs(at + one.timeline.latency - end)) < 0.01
     assert look([one], -1)["words"] == []
 
@@ -263,7 +263,7 @@ def test_pictures_are_well_formed_and_inside(acts):
         root = ElementTree.fromstring(schedule_svg(scene, last, look(acts, 0), theme))
         assert root.get("aria-label").startswith("title <&>, at ")
     for x, y, width, height in paths(scene, "data-key") + paths(scene, "data-held"):
-        assert figure.LEFT <= x <= x + width <= figure.WIDTH - figure.RIGHT + 0.2
+        assert LEFT <= x <= x + width <= WIDTH - RIGHT + 0.2
         assert scene["top"] < y + height <= scene["foot"]
     for node in root.iter(f"{SVG}text"):
         assert float(node.get("y", 50)) <= scene["height"]

@@ -5,9 +5,10 @@ import re
 import pytest
 from schedule_runs import act, trace_of
 
-from tpviz.figures.schedule import Act, lay_out, schedule_scene
+from tpviz.figures.schedule import schedule_scene
+from tpviz.figures.schedule_layout import Act, lay_out
 from tpviz.figures.schedule_measured import measured
-from tpviz.schemes.merak.schedules import SCHEDULES
+from tpviz.schedules import SCHEDULES
 from tpviz.trace import Event, Trace
 
 BAR = re.compile(r"M([\d.]+),([\d.]+)h([\d.]+)")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tpviz.figures.palette import PATTERNS
-from tpviz.figures.tiles import MAX_PARTS, STEPS, Act, check, lay_out, tiles_scene
+from tpviz.figures.tiles import boxes, check, look, placed, tiles_scene, tiles_svg
+from tpviz.figures.tiles_layout import MAX_PARTS, STEPS, Act, lay_out
 from tpviz.figures.tiles_states import EARLY, STATES, fused, moments, state_at, stories
-from tpviz.figures.tiles_svg import boxes, look, placed, tiles_svg
 from tpviz.figures.tiles_words import facts, ordinal, story_of, to_table
 from tpviz.schemes.t3.hardware import Gemm, Machine, play
 

@@ -8,7 +8,7 @@ import tpviz as tv
 from tpviz.labs import merak
 from tpviz.labs.merak.trading import RULES, Uniform
 from tpviz.mesh import Mesh
-from tpviz.schemes.merak.schedules import schedule, timeline
+from tpviz.schedules import schedule, timeline
 from tpviz.schemes.merak.step import clock
 
 W = tv.GPT(layers=16, hidden=2048, heads=16, seq=2048, batch=8, vocab=256)

@@ -9,8 +9,8 @@ from tpviz.labs import merak
 from tpviz.labs.merak.claims import CLAIMS, shifting, told
 from tpviz.labs.merak.ranks import mean, read
 from tpviz.mesh import Mesh
+from tpviz.schedules import formulas, schedule, timeline
 from tpviz.schemes.merak.memory import memory_of
-from tpviz.schemes.merak.schedules import formulas, schedule, timeline
 from tpviz.schemes.merak.step import clock
 from tpviz.trace import Event, Trace
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import tpviz as tv
 from tpviz.parallel.stages import ModuleStage
-from tpviz.schemes.merak.partition import partition_of, trace
+from tpviz.partition import partition_of, trace
 from tpviz.schemes.merak.stage import Runner
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tpviz.schemes.merak.partition import partition_of, shard, trace
+from tpviz.partition import partition_of, shard, trace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "parallel"))
 import foreign

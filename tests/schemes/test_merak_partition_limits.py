@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import tpviz as tv
-from tpviz.schemes.merak.partition import partition_of, report, shard, trace
+from tpviz.partition import partition_of, report, shard, trace
 
 
 class Cube(torch.autograd.Function):
@@ -172,7 +172,7 @@ def test_doctests_of_the_report():
 # -- size ------------------------------------------------------------------------------------------
 LARGE = """
 import resource, sys, torch, transformers
-from tpviz.schemes.merak.partition import partition_of, trace
+from tpviz.partition import partition_of, trace
 with torch.device("meta"):
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
         n_layer=44, n_embd=6144, n_head=64, n_positions=2048))

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from partitioned import Toy, chained, cut, traced, whole
 from torch import nn
 
-from tpviz.schemes.merak.partition import partition_of, shard, trace
-from tpviz.schemes.merak.partition.balance import smallest_largest, uniform, uniform_floor
-from tpviz.schemes.merak.partition.sharding import legal_cuts, num_layers
+from tpviz.partition import partition_of, shard, trace
+from tpviz.partition.balance import smallest_largest, uniform, uniform_floor
+from tpviz.partition.sharding import legal_cuts, num_layers
 
 IDS = torch.arange(10).view(2, 5)
 

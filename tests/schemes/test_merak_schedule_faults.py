@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from test_merak_schedules import runs
 
-from tpviz.schemes.merak.schedules import SCHEDULES, Action, Schedule, faults, schedule, validate
+from tpviz.schedules import SCHEDULES, Action, Schedule, faults, schedule, validate
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Dimension, Level
 from tpviz.simulation import replay
-from tpviz.trace.table import COLUMNS
+from tpviz.trace.columns import COLUMNS
 
 W = tv.GPT(layers=2, batch=16)
 DEVICE = Device({"float32": 1e9}, 1e12, 1e10)

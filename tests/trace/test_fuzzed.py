@@ -15,7 +15,7 @@ import tpviz as tv
 from tpviz import limits
 from tpviz.figures.page import page
 from tpviz.trace import Event, Trace, stream
-from tpviz.trace.table import members_list
+from tpviz.trace.members import members_list
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import fuzz_calls

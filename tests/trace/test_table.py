@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tpviz as tv
-from tpviz.trace.table import COLUMNS
+from tpviz.trace.columns import COLUMNS
 
 
 def two_ranks():

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tpviz.trace import Event, Trace
-from tpviz.trace.table import COLUMNS
+from tpviz.trace.columns import COLUMNS
 
 
 def compute(rank, start, end, name="mm", **more):

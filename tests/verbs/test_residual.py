@@ -12,8 +12,8 @@ import tpviz as tv
 from tpviz.cluster import Cluster, Device, Dimension, Level
 from tpviz.simulation.replay import replay
 from tpviz.trace import Event, Trace
+from tpviz.trace.members import members_list
 from tpviz.trace.steps import median_step
-from tpviz.trace.table import members_list
 from tpviz.verbs.residual import PARTS, residual, without_latency, without_links
 from tpviz.verbs.suspects import (
     collective_times,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tpviz as tv
-from tpviz.schemes.merak.partition import partition_of, shard, trace
+from tpviz.partition import partition_of, shard, trace
 
 pytestmark = pytest.mark.browser
 

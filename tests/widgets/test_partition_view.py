@@ -7,7 +7,7 @@ from torch import nn
 
 import tpviz as tv
 from tpviz.figures.assets import module
-from tpviz.schemes.merak.partition import partition_of, shard, trace
+from tpviz.partition import partition_of, shard, trace
 
 
 @pytest.fixture(scope="module")

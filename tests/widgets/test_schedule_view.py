@@ -3,9 +3,9 @@ import json
 import pytest
 
 import tpviz as tv
-from tpviz.figures import schedule as figure
+from tpviz.figures.schedule_layout import peak
+from tpviz.schedules import SCHEDULES, Schedule, formulas
 from tpviz.schemes.merak.memory import memory_of, of_microbatch
-from tpviz.schemes.merak.schedules import SCHEDULES, Schedule, formulas
 from tpviz.schemes.merak.step import clock
 from tpviz.trace import Event, Trace
 from tpviz.widgets import ScheduleView
@@ -204,10 +204,10 @@ def test_a_strategy_has_its_stages_own_times_and_memory(merak):
     assert list(acts(merak)[0].memory) == [memory_of(MERAK, W, place) for place in (0, 1)]
     assert "of 2 GB" in merak.picture.scene["common"]
     [(whole, kept), _] = of_microbatch(MERAK, W)  # the last stage recomputes nothing
-    assert kept < whole < max(figure.peak(strip) for strip in acts(merak)[0].strips)
+    assert kept < whole < max(peak(strip) for strip in acts(merak)[0].strips)
     for act in acts(merak):  # between actions: less than at the worst moment of one
         for strip, memory in zip(act.strips, act.memory):
-            assert 0.5 < figure.peak(strip) / memory["activations"] < 1
+            assert 0.5 < peak(strip) / memory["activations"] < 1
     assert "without messages" in merak.picture.scene["common"]
     f, b, r = (
         sum(

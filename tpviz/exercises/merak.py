@@ -1,6 +1,6 @@
 """The exercises of notebook 05 on numbers: what a schedule holds, and how long it takes."""
 
-from ..schemes.merak.schedules import schedule, timeline
+from ..schedules import schedule, timeline
 from .formula import Formula, Question, same
 
 NOTEBOOK = "05_merak"

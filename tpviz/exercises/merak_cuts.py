@@ -1,5 +1,5 @@
 """The exercise of notebook 05 on the partitioner: where may a graph be cut? Graphs are traced from
-modules by `tpviz.schemes.merak.partition`, whose own legal cuts are the answer."""
+modules by `tpviz.partition`, whose own legal cuts are the answer."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -73,9 +73,9 @@ def two_streams():
 def _graph(module, example):
     """(operations as (name, takes) up to the last with parameters, {name: what crosses after it},
     names after which a cut is legal)."""
-    from ..schemes.merak.partition import trace
-    from ..schemes.merak.partition.crossing import Crossing
-    from ..schemes.merak.partition.sharding import legal_cuts
+    from ..partition import trace
+    from ..partition.crossing import Crossing
+    from ..partition.sharding import legal_cuts
 
     graph = trace(module, example)
     names = [node.name for node in graph.body]

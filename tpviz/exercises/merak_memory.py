@@ -3,8 +3,8 @@ holds."""
 
 from math import ceil, floor
 
+from ..schedules import schedule, timeline
 from ..schemes.merak import Merak
-from ..schemes.merak.schedules import schedule, timeline
 from .formula import Formula, Question, same
 from .merak import NOTEBOOK, SCP
 

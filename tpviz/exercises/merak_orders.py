@@ -4,8 +4,8 @@ backwards recompute early. Times are simulated, with f = r = 1 and b = 2."""
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ..schedules import Schedule, faults, schedule, timeline
 from ..schemes.merak import Merak
-from ..schemes.merak.schedules import Schedule, faults, schedule, timeline
 from .formula import Formula, NoAnswer, Question
 from .merak import NOTEBOOK
 
@@ -163,7 +163,7 @@ SCHEDULE = Written(
         "The last rank: F0 B0 F1 B1 F2 B2 F3 B3; the one before: F0 F1 B0 F2 B1 F3 B2 B3; the "
         "first begins with F0 F1 F2 B0 F3.",
     ),
-    success="`tv.schemes.merak.schedules` has eight more, and every one is such lines: one "
+    success="`tv.schedules` has eight more, and every one is such lines: one "
     "executor runs them all.",
     make=lambda rng: [Question({}, (), f"{RANKS} ranks and {MICROBATCHES} microbatches")],
     needs=None,

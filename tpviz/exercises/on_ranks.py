@@ -13,7 +13,7 @@ from ..runtime.launch import launch
 from ..runtime.operations import PEER
 from ..runtime.recorder import record
 from ..trace import Trace
-from ..trace.table import members_text
+from ..trace.members import members_text
 from .attempt import Attempt
 from .formula import NoAnswer
 

@@ -11,8 +11,11 @@ from typing import Any, NamedTuple
 from tpviz.mesh import Mesh
 from tpviz.trace.ledger import wire_bytes
 
-from .blocks_matrix import plain
-from .svg import amount
+from .blocks_matrix import HATCH, Eyes, matrix, notation, plain, size
+from .blocks_mesh import Grid, ranks
+from .microscope_svg import wrapped
+from .palette import INKS, axis_keys, svg_style
+from .svg import amount, check_step, document, head, pattern_defs, rect, text
 
 MAX_RANKS = 16
 BADGE = "counted, not run"
@@ -35,8 +38,6 @@ def blocks_scene(story, rank=0):
 
     Raises ValueError on a rank that is not there, and above 16 ranks.
     """
-    from .blocks_svg import pictures
-
     check(story.mesh, rank)
     return {
         "title": story.title,
@@ -183,3 +184,292 @@ def describe(story, rank, number):
         f"{len(story.frames)} steps. A rank sends {over} on rings. Rank {rank} is at {where}. "
         f"Shown: {caption(story, number)}. {sentence(frame)}. {frame.words}"
     )
+
+
+WIDTH, STRIP, LINE, WORDS, MIDDLE = 980, 60, 130, 152, 304
+GRID, PANEL, ENLARGED = (78, 462), 692, 1.2
+SHORT = {"norm1": "LN 1", "norm2": "LN 2"}
+PHASES = {
+    "forward": "forward →",
+    "backward": "backward, last layer first →",
+    "recompute": "forward once more →",
+    "sync": "end",
+}
+LEGEND = (("parameters", "weights"), ("activations", "activations"), ("gradients", "gradients"))
+
+
+def pictures(story, rank):
+    """{"width", "height", "common", "frames"}: what all frames share, and each of them, as SVG."""
+    keys = axis_keys(story.mesh.names)
+    eyes = Eyes(story.mesh, rank, keys)
+    grid = Grid(story.mesh, *GRID)
+    totals = running(story)
+    bottom = max(grid.bottom, GRID[1] + 160) + 14
+    ticks, places = strip(story, keys)
+    frames = [
+        "".join(
+            [
+                now(story, number, *places[number]),
+                drawn_sentence(frame, keys),
+                matrices(frame, eyes),
+                ranks(frame, grid, eyes),
+                panel(story, number, eyes, totals),
+            ]
+        )
+        for number, frame in enumerate(story.frames)
+    ]
+    return {
+        "width": WIDTH,
+        "height": round(bottom + 48),
+        "frames": frames,
+        "common": f"{pattern_defs()}<defs>{HATCH}</defs>{ticks}{_legend(eyes, bottom)}",
+    }
+
+
+def blocks_svg(scene, step=0, theme="auto"):
+    """One frame as a whole SVG; theme "light", "dark" or "auto".
+
+    Raises ValueError on a step that is not there.
+    """
+    check_step(scene, step)
+    body = f"{scene['common']}{head(scene)}{scene['frames'][step]}"
+    label = f"{scene['title']}, {scene['captions'][step]}"
+    return document(scene["width"], scene["height"], body, label, svg_style(theme), theme)
+
+
+# -- the way through the block ---------------------------------------------------------------------
+def strip(story, keys):
+    """(a tick for each frame, forward then backward, with the layers under them; their places)."""
+    frames = story.frames
+    wide = min(30.0, (WIDTH - 24) / (len(frames) + len({f.phase for f in frames}) - 1))
+    out, places, x = [], [], 12.0
+    for i, frame in enumerate(frames):
+        last = frames[i - 1] if i else None
+        if not last or last.phase != frame.phase:
+            x += wide if last else 0
+            out.append(text(x, STRIP - 14, PHASES[frame.phase], size=12, weight=700))
+        if not last or last[:2] != frame[:2]:
+            run = next((k for k, f in enumerate(frames[i:]) if f[:2] != frame[:2]), len(frames) - i)
+            name = SHORT.get(frame.layer, frame.layer)
+            if 6.0 * len(name) <= run * wide:
+                out.append(text(x + 2, STRIP + 31, name, "muted", 10))
+            out.append(f"<path d='M{x:.1f},{STRIP - 2}v24' class='s-muted'/>")
+        out.append(_tick(i, frame, x, wide, keys))
+        places.append((x, wide))
+        x += wide
+    return "".join(out), places
+
+
+def _tick(i, frame, x, wide, keys):
+    """Compute above, communication below."""
+    kinds = [frame.phase] * bool(frame.product) + [keys[m.axis] for m in frame.moves[:1]]
+    high = 18 / len(kinds)
+    out = ""
+    for k, key in enumerate(kinds):
+        box = x + 1.5, STRIP + k * high, wide - 3, high
+        out += rect(*box, key)
+        if INKS[key].pattern != "solid":
+            out += rect(*box, "", f"fill='url(#tpv-{INKS[key].pattern})'")
+    return (
+        f"<g data-step='{i}' style='cursor:pointer'><title>step {i + 1}, {frame.layer}: "
+        f"{does(frame)}</title>{out}</g>"
+    )
+
+
+def now(story, number, x, wide):
+    """A border and a pointer at the tick of the frame shown, and what it does."""
+    out = rect(x, STRIP - 2, wide, 22, "", "rx='2' fill='none' class='s-fg' stroke-width='2.6'")
+    out += f"<path d='M{x + wide / 2:.1f},{STRIP - 3}l-5,-8h10z' class='f-fg'/>"
+    return out + text(12, LINE - 12, caption(story, number), size=13, weight=700)
+
+
+# -- the sentence ----------------------------------------------------------------------------------
+def drawn_sentence(frame, keys):
+    """The layer's line with this frame's part of it in bold, and what it means."""
+    spans, (first, last) = [], frame.active
+    for i, part in enumerate(frame.line):
+        words = part if isinstance(part, str) else notation(part, keys)
+        here = first <= i < last
+        spans.append(
+            f"<tspan class='f-{'fg' if here else 'muted'}' "
+            f"font-weight='{700 if here else 400}'>{words}</tspan>"
+        )
+    out = (
+        f"<text x='12' y='{LINE + 10}' font-size='14' xml:space='preserve'>{' '.join(spans)}</text>"
+    )
+    return out + "".join(
+        text(12, WORDS + 12 + 16 * i, line, "muted", 12)
+        for i, line in enumerate(wrapped(frame.words, 150))
+    )
+
+
+# -- matrices --------------------------------------------------------------------------------------
+def matrices(frame, eyes, enlarged=ENLARGED):
+    """The product, and beside it what a collective does meanwhile; or the collective alone, as
+    large as said."""
+    signs = {3: ("·", "="), 2: ("→",)}
+    out, x = "", 24.0
+    if frame.product:
+        chunks = [frame.chunk] * (len(frame.product) == 3 and bool(frame.chunk))
+        shown = [(t, *_marks(i, chunks)) for i, t in enumerate(frame.product)]
+        out, x = _row(shown, signs[len(shown)], x, eyes)
+    if frame.moving:
+        if frame.product:
+            x += 14
+            out += (
+                f"<path d='M{x:.1f},{MIDDLE - 100}v196' class='s-{eyes.keys[frame.move.axis]}' "
+                "stroke-dasharray='4 4' stroke-width='1.6'/>"
+            )
+            name = frame.move.collective.replace("_", "-")
+            out += text(
+                x + 8,
+                MIDDLE + 96,
+                f"meanwhile: {name} over {frame.move.axis}",
+                eyes.keys[frame.move.axis],
+                12,
+                weight=700,
+            )
+            x += 18
+        more, x = _row([(t, frame.moved_chunk, False) for t in frame.moving], ("→",), x, eyes)
+        out += more
+    if frame.product and frame.moving:
+        return out
+    place = f"translate(24 {MIDDLE})scale({enlarged})translate(-24 {-MIDDLE})"
+    return f"<g transform='{place}'>{out}</g>"  # where there is room
+
+
+def _marks(place, chunks):
+    """Which rows of a product's tensor are marked: those of input and result, not of the weight."""
+    return (chunks[0], place == 2) if chunks and place != 1 else ((), False)
+
+
+def _row(shown, signs, x, eyes):
+    """Matrices from left to right with signs between them; returns (SVG, x after them)."""
+    out = ""
+    for i, (tensor, chunk, future) in enumerate(shown):
+        if i:
+            out += text(x + 9, MIDDLE + 7, signs[i - 1], size=22, anchor="middle")
+            x += 26
+        width, height = size(tensor)
+        below = _below(tensor, eyes)
+        room = max(width, 6.1 * _letters(tensor), 5.2 * max(map(len, below)))
+        left, top = x + (room - width) / 2, MIDDLE - height / 2
+        middle = x + room / 2
+        lift = 15 if tensor.partial else 0
+        out += (
+            f"<text x='{middle:.1f}' y='{top - 8 - lift:.1f}' class='f-fg' font-size='12' "
+            f"text-anchor='middle' font-weight='600'>{_title(tensor, eyes.keys)}</text>"
+        )
+        out += matrix(tensor, left, top, eyes, chunk, future)
+        for k, words in enumerate(below):
+            out += text(middle, top + height + 14 + 13 * k, words, "muted", 10.5, "middle")
+        x += room + 8 + lift
+    return out, x
+
+
+def _title(tensor, keys):
+    return notation(tensor._replace(partial=""), keys)
+
+
+def _letters(tensor):
+    dims = (tensor.rows, tensor.cols)
+    return len(tensor.name) + 4 + sum(len(d.letters) + len("".join(d.axes)) for d in dims)
+
+
+def _below(tensor, eyes):
+    """What a rank has of it, and who else has the same."""
+    rows, cols = tensor.local(eyes.mesh.axes)
+    numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
+    even = rows * cols == numbers  # a flat piece of a weight may end within a feature
+    found = [f"each rank: {rows} x {cols}" if even else f"each rank: {numbers:,} numbers"]
+    same = [
+        axis
+        for axis, n in eyes.mesh.axes.items()
+        if n > 1 and axis not in (*tensor.axes, tensor.partial, *tensor.later)
+    ]
+    if tensor.partial:
+        found.append(
+            f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}"
+            + "".join(f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later)
+        )
+    if same and eyes.mesh.size > 1:
+        found.append(f"the same along {' and '.join(same)}")
+    return found
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+def panel(story, number, eyes, totals, x=PANEL, y=GRID[1] - 20, width=130):
+    """FLOPs and bytes of the frame, its payload in words, and the running total of every axis.
+
+    x, y : of the first line; width : of the bars.
+    """
+    frame = story.frames[number]
+    lines = [("every rank, in this step", "fg", 700)]
+    if frame.kernels:
+        flops, moved = work(frame)
+        lines += [
+            (f"compute: {amount(flops, 'FLOP')}", "fg", ""),
+            (f"memory: {amount(moved)} read and written", "muted", ""),
+        ]
+    if frame.move:
+        lines += _payload(story, frame)
+    out = ""
+    for words, token, weight in lines:
+        out += text(x, y, words, token, 12, weight=weight)
+        y += 17
+    y += 10
+    out += text(x, y, "sent so far, of what a block sends", "fg", 12, weight=700)
+    for axis, total in totals[-1].items():
+        y += 22
+        out += _bar(axis, totals[number][axis], total, x, y, eyes.keys[axis], width)
+    return out
+
+
+def _payload(story, frame):
+    move, count = frame.move, len(frame.moves)
+    n = story.mesh.axes[move.axis]
+    numbers = elements(story, frame)
+    factor = "2(n-1)/n" if move.collective == "all_reduce" else "(n-1)/n"
+    times = f" (one of {count} here)" if count > 1 else ""
+    ring = "all of them send" if count > 1 else f"a ring sends {factor} of it:"
+    total = sum(sent(story, story.frames.index(frame)).values())
+    payload = f"{move.payload:,} bytes" if move.payload < 1e7 else amount(move.payload)
+    return [
+        (f"{move.collective.replace('_', '-')} over {move.axis}, n = {n}{times}", "fg", ""),
+        (f"payload {symbols(frame)} numbers", "fg", 700),
+        (f"= {numbers:,} x {move.payload // numbers} bytes = {payload}", "fg", ""),
+        (f"{ring} {amount(total)}", "muted", ""),
+    ]
+
+
+def _bar(axis, so_far, total, x, y, key, width):
+    left = x + max(26, 9 * len(axis))
+    out = text(x, y, axis, key, 12, weight=700)
+    out += rect(left, y - 10, width, 12, "", "rx='2' fill='none' class='s-muted'")
+    if total:
+        out += rect(left, y - 10, width * so_far / total, 12, key, "rx='2'")
+    words = f"{amount(so_far)} of {amount(total)}" if total else "nothing"
+    return out + text(left + 8 + width, y, words, size=11)
+
+
+def _legend(eyes, y):
+    """What colours, hatching and letters mean."""
+    out, x = "", 12.0
+    for key, words in LEGEND:
+        out += rect(x, y, 14, 12, key) + text(x + 19, y + 10, words, size=11)
+        x += 34 + 6.2 * len(words)
+    out += rect(x, y, 14, 12, "activations", "fill-opacity='.16'")
+    out += rect(x, y, 14, 12, "", "class='s-fg' fill='none' stroke-width='.8'")
+    out += text(x + 19, y + 10, f"pale: not on rank {eyes.rank}", size=11)
+    x += 140
+    out += rect(x, y, 14, 12, "", "fill='url(#tpv-partial)'")
+    out += rect(x, y, 14, 12, "", "class='s-fg' fill='none' stroke-width='.8'")
+    out += text(x + 19, y + 10, "hatched: a term of a sum, the other terms behind it", size=11)
+    names = eyes.mesh.names
+    where = (
+        f"0,1: held by the rank at {names[0]} 0, {names[-1]} 1;  *: by every rank along that axis"
+        if len(names) > 1
+        else f"1: held by the rank at {names[0]} 1;  *: by all ranks"
+    )
+    tail = f"{where}.  T = b s tokens (b batch, s sequence), H = h hidden size.  Not to scale."
+    return out + text(12, y + 30, tail, "muted", 11)

@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 from tpviz.mesh import Mesh
 
 from . import blocks
-from .svg import amount
+from .blocks import LEGEND, WIDTH, drawn_sentence, matrices, now, panel, strip
+from .blocks_matrix import HATCH, Eyes, own, size
+from .grid_cube import Cube, cube, holdings, moment
+from .microscope_svg import wrapped
+from .palette import axis_keys
+from .svg import amount, pattern_defs, rect, text
 
 
 class GridStory(NamedTuple):
@@ -30,8 +35,6 @@ def grid_scene(story, rank=0):
 
     Raises ValueError on a rank that is not there, and above 16 ranks.
     """
-    from .grid_svg import pictures
-
     check(story.mesh, rank)
     return {
         "title": story.title,
@@ -124,4 +127,178 @@ def describe(story, rank, number):
         f"One block of {story.title}, {w.batch} x {w.seq} tokens{part}, hidden size {w.hidden},"
         f" in {len(story.frames)} steps. {known}A rank sends {sends} on rings. Rank {rank} is "
         f"at {where}. Shown: {caption(story, number)}. {words(story, number)}"
+    )
+
+
+TOP = 47  # everything that the view of blocks has stands this much lower, for the cases
+CUBE, ROOM, HOLDS, NUMBERS = (16, 501), (470, 240), 500, 722
+LAYERS = ("qkv", "out", "up", "down")
+SCALE = 0.3
+
+
+def pictures(story, rank):
+    """{"width", "height", "common", "frames"}: what all frames share, and each of them, as SVG."""
+    keys = axis_keys(story.strategy.axes)
+    eyes = Eyes(story.mesh, rank, keys)
+    place = Cube(eyes, grid(story.strategy), *CUBE, ROOM)
+    totals = blocks.running(story)
+    bottom = max(place.bottom, CUBE[1] + 226) + 8
+    ticks, places = strip(story, keys)
+    states = _States(weights_of(story.frames), eyes)
+    shown = {}  # forward comes twice where it is recomputed
+    for frame in story.frames:
+        if frame.tensors not in shown:
+            shown[frame.tensors] = matrices(frame, eyes, 1.0), holdings(frame, place)
+    frames = [
+        "".join(
+            [
+                f"<g transform='translate(0 {TOP})'>",
+                now(story, number, *places[number]),
+                drawn_sentence(frame, keys),
+                shown[frame.tensors][0],
+                "</g>",
+                moment(frame, place, eyes),
+                shown[frame.tensors][1],
+                _weights(frame, states),
+                panel(story, number, eyes, totals, NUMBERS, CUBE[1] - 20, 70),
+            ]
+        )
+        for number, frame in enumerate(story.frames)
+    ]
+    common = "".join(
+        [
+            pattern_defs(),
+            f"<defs>{HATCH}</defs>",
+            _cases(story),
+            f"<g transform='translate(0 {TOP})'>{ticks}</g>",
+            cube(place, eyes),
+            _legend(story, eyes, bottom),
+        ]
+    )
+    return {"width": WIDTH, "height": round(bottom + 46), "frames": frames, "common": common}
+
+
+# -- known schemes ---------------------------------------------------------------------------------
+def _cases(story):
+    """A chip for every known scheme, those that the grid is lit, and what the lit ones are."""
+    out, x = text(12, 53, "this grid is", size=11), 78.0
+    for case, lit in story.cases:
+        words = f"✓ {case.name}" if lit else case.name
+        width = 6.1 * len(words) + 12
+        about = f"<title>{case.what} Known from: {', '.join(case.source)}.</title>"
+        face = (
+            rect(x, 40, width, 19, "fg", "rx='9.5'")
+            if lit
+            else rect(x, 40, width, 19, "", "rx='9.5' fill='none' class='s-rule'")
+        )
+        out += (
+            f"<g data-case='{case.name}' data-lit='{str(lit).lower()}'>{about}{face}"
+            f"{text(x + width / 2, 53.5, words, 'bg' if lit else 'muted', 11, 'middle')}</g>"
+        )
+        x += width + 5
+    said = [f"{case.name}: {case.what} ({', '.join(case.source)})" for case in reached(story)]
+    said = said or ["none of these alone"]
+    return out + "".join(
+        text(12, 75 + 14 * i, line, "muted", 11)
+        for i, line in enumerate(wrapped("  ".join(said), 175))
+    )
+
+
+# -- the chosen rank's weights ---------------------------------------------------------------------
+def weights_of(frames):
+    """{layer: W} as the GEMMs of forward have it."""
+    return {f.layer: f.product[1] for f in frames if f.phase == "forward" and len(f.product) == 3}
+
+
+class _States:
+    """Small pictures of the chosen rank's weights, each made once."""
+
+    def __init__(self, weights, eyes):
+        self.weights, self.eyes, self.made = weights, eyes, {}
+        self.key = eyes.keys["z"]
+
+    def draw(self, layer, x, y, state, kind, moving):
+        """The rank's block, filled as far as it holds it, dashed what is on its way; the middle of
+        its left side at (x, y)."""
+        looks = layer, state, kind, moving
+        if looks not in self.made:
+            self.made[looks] = self._draw(self.weights[layer], *looks[1:])
+        return f"<g transform='translate({x:.1f} {y:.1f})'>{self.made[looks]}</g>"
+
+    def _draw(self, tensor, state, kind, moving):
+        width, height = self.size(tensor)
+        top = 0, -height / 2
+        out = rect(*top, width, height, "", "fill='none' class='s-muted' stroke-width='.8'")
+        block = own(tensor, *top, self.eyes, SCALE)
+        cut = "z" in self.eyes.mesh.axes
+        piece = own(tensor.cut("z", "cols"), *top, self.eyes, SCALE) if cut else block
+        if state:
+            out += rect(*(block if state == "block" else piece), kind)
+        looks = "class='s-fg' stroke-width='1'"
+        if moving:
+            looks = f"class='s-{self.key} tpv-flow' stroke-width='2.4' stroke-dasharray='9 5'"
+        return out + rect(*block, "", f"fill='none' {looks}")
+
+    def size(self, tensor):
+        return tuple(SCALE * side for side in size(tensor))
+
+
+def _weights(frame, states):
+    """What the chosen rank holds of each weight and of its gradient, and what is on its way."""
+    x, y = HOLDS, CUBE[1] - 20
+    out = text(x, y, f"weights of rank {states.eyes.rank}", size=12, weight=700)
+    out += text(x, y + 54, "W", size=11, weight=600) + text(x, y + 112, "dW", size=11, weight=600)
+    coming = {
+        layer
+        for f in frame.under_way
+        if f.collective == "all_gather" and f.block == 0
+        for layer in f.layers
+    }
+    x += 24
+    for layer in LAYERS:
+        width, _ = states.size(states.weights[layer])
+        state = frame.gradients[layer]
+        out += text(x + width / 2, y + 20, layer, "muted", 10, "middle")
+        out += states.draw(layer, x, y + 50, frame.weights[layer], "parameters", layer in coming)
+        out += states.draw(layer, x, y + 108, state, "gradients", state == "leaving")
+        x += max(width, 26) + 12
+    y += 158
+    for line in under_way(frame):
+        for part in wrapped(line, 34):
+            out += text(HOLDS, y, part, states.key, 11)
+            y += 14
+    return out
+
+
+def _legend(story, eyes, y):
+    """What colours, hatching and letters mean."""
+    out, x = "", 12.0
+    for key, words in LEGEND:
+        out += rect(x, y, 14, 12, key) + text(x + 19, y + 10, words, size=11)
+        x += 34 + 6.2 * len(words)
+    for extra, words in (
+        ("fill-opacity='.16'", f"pale: not on rank {eyes.rank}"),
+        ("fill='url(#tpv-partial)'", "hatched: a term of a sum"),
+    ):
+        pale = "opacity" in extra
+        out += rect(x, y, 14, 12, "activations" if pale else "", extra)
+        out += rect(x, y, 14, 12, "", "class='s-fg' fill='none' stroke-width='.8'")
+        out += text(x + 19, y + 10, words, size=11)
+        x += 34 + 6.2 * len(words)
+    low = "<tspan dy='3' font-size='80%' font-weight='700' class='f-{}'>{}</tspan><tspan dy='-3'>"
+    over_z, over_x = (low.format(eyes.keys[axis], axis) for axis in "zx")
+    out += (
+        f"<text x='{x:.1f}' y='{y + 10:.1f}' class='f-fg' font-size='11'>A[I{over_z}, J</tspan>"
+        f"{over_x}]: rows of A cut over z, columns over x</tspan></text>"
+    )
+    names = ",".join(eyes.mesh.names)
+    micro = " of a microbatch" if story.strategy.accumulation > 1 else ""
+    return out + text(
+        12,
+        y + 28,
+        f"{names}: coordinates of who holds a block, * for every rank "
+        f"along an axis.  T = b s tokens{micro} (b batch, s sequence), H = h hidden "
+        "size.  Not to scale.",
+        "muted",
+        11,
     )

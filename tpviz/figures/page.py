@@ -11,8 +11,7 @@ from pathlib import Path
 from tpviz.mesh import Mesh
 
 from .assets import FOLDER, module, stylesheet
-from .mesh import MAX_RANKS, check_ownership, mesh_scene
-from .mesh_svg import find_parameter, mesh_svg
+from .mesh import MAX_RANKS, check_ownership, find_parameter, mesh_scene, mesh_svg
 from .svg import clean
 from .timeline import describe, timeline_scene
 from .timeline_svg import timeline_svg

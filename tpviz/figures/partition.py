@@ -4,8 +4,12 @@ Works on the plain dict of `Partition.scene`. Parameters and FLOPs are counted i
 bytes kept for backward are an estimate, all of one microbatch.
 """
 
-from .palette import INKS
-from .svg import amount
+from html import escape
+from itertools import takewhile
+
+from .microscope_svg import wrapped
+from .palette import INKS, svg_style
+from .svg import amount, check_step, document, head, pattern_defs, rect, text
 
 BADGE = "traced"
 WIDTH, TOP = 1060, 34
@@ -24,8 +28,6 @@ def partition_scene(data):
 
     Raises ``ValueError`` above 16 stages or 160 pieces.
     """
-    from .partition_svg import pictures
-
     check(len(data["stages"]), len(data["shards"]))
     return {
         "title": f"{data['model']}, {data['numel']:,} parameters, one microbatch in "
@@ -110,3 +112,223 @@ def message(m, to):
 def pattern(ink):
     """The ink's pattern, or "" where it is solid."""
     return "" if INKS[ink].pattern == "solid" else INKS[ink].pattern
+
+
+LEFT, RIGHT = 316, 16  # of the columns
+SAID, LINES, LETTERS = 52, 3, 172  # y of what is said of a stage, its lines, letters in one
+HEAD = SAID + 15 * LINES + 6
+SIZE = 27  # height of a bar of a stage, with its number
+NAME = 50  # letters of a piece's name
+FEW, MESSAGES = 40, 3  # pieces that get wide rows; messages that are written at a cut
+
+
+def pictures(data):
+    """{"width", "height", "common", "frames"}: what is always there, and of each stage what it is
+    in words and a border around it, as SVG."""
+    plan = _Plan(data)
+    rows = [_piece(plan, k) for k in range(len(data["shards"]))]
+    cuts = [_cut(plan, part) for part in data["stages"][1:]]
+    return {
+        "width": WIDTH,
+        "height": round(plan.bottom + 34),
+        "common": "".join(
+            [
+                pattern_defs(),
+                _labels(),
+                *(_head(plan, part) for part in data["stages"]),
+                *rows,
+                *cuts,
+                _legend(plan.bottom + 20),
+            ]
+        ),
+        "frames": [_frame(plan, part) for part in data["stages"]],
+    }
+
+
+def partition_svg(scene, step=0, theme="auto"):
+    """The picture with one stage in words, as a whole SVG; theme "light", "dark" or "auto".
+
+    Raises ValueError on a stage that is not there.
+    """
+    check_step(scene, step)
+    notes = [line for note in scene["notes"] for line in wrapped(note, LETTERS)]
+    body = "".join(
+        [
+            scene["common"],
+            head(scene),
+            scene["frames"][step],
+            *(
+                text(12, scene["height"] + 6 + 15 * i, line, "muted")
+                for i, line in enumerate(notes)
+            ),
+        ]
+    )
+    label = f"{scene['title']}: {scene['words'][step]}"
+    height = scene["height"] + 15 * len(notes)
+    return document(scene["width"], height, body, label, svg_style(theme), theme)
+
+
+class _Plan:
+    """Where everything is, in px. rows : y of each piece; spans : (y, end) of each stage's."""
+
+    def __init__(self, data):
+        self.data, self.shards, stages = data, data["shards"], data["stages"]
+        self.wide = (WIDTH - LEFT - RIGHT) / len(stages)
+        self.row = 18 if len(self.shards) <= FEW else 12
+        self.rows, self.spans, y = [], [], HEAD + 18 + SIZE * len(SIZES) + 16
+        for part in stages:
+            y += 18 + 12 * min(len(part["receives"]), MESSAGES) if self.spans else 0
+            mine = [s for s in self.shards if s["stage"] == part["index"]]
+            self.rows += [y + i * self.row for i in range(len(mine))]
+            self.spans.append((y, y + len(mine) * self.row))
+            y = self.spans[-1][1]
+        self.bottom = y
+        self.most = {
+            key: (max(s[key] for s in self.shards) or 1, max(part[key] for part in stages) or 1)
+            for key, *_ in SIZES
+        }
+
+    def x(self, stage):
+        """Where a column begins."""
+        return LEFT + stage * self.wide
+
+
+def _bar(x, y, width, height, ink):
+    out = rect(x, y, width, height, ink)
+    if pattern(ink) and height > 5:
+        out += rect(x, y, width, height, "", f"fill='url(#tpv-{pattern(ink)})'")
+    return out
+
+
+def _labels():
+    return "".join(
+        text(LEFT - 10, HEAD + 28 + SIZE * i, label, "muted", 11, "end")
+        for i, (_, label, _, _) in enumerate(SIZES)
+    )
+
+
+def _head(plan, part):
+    """A stage's name, and its sizes as bars with a tick at the mean of all stages."""
+    stage, stages = part["index"], plan.data["stages"]
+    x, room = plan.x(stage) + 4, plan.wide - 8
+    out = text(x, HEAD + 10, f"stage {stage}" if room > 56 else stage, size=12, weight=700)
+    for i, (key, _, unit, ink) in enumerate(SIZES):
+        y, most = HEAD + 18 + SIZE * i, plan.most[key][1]
+        mean = sum(other[key] for other in stages) / len(stages)
+        number = amount(part[key], unit if room > 66 else "")
+        out += (
+            _bar(x, y, room * part[key] / most, 10, ink)
+            + f"<path d='M{x + room * mean / most:.1f},{y - 2}v14' class='s-fg' "
+            "stroke-width='1.2'/>" + text(x, y + 20, number, "muted", 9.5)
+        )
+    return f"<g data-step='{stage}' style='cursor:pointer'>{out}</g>"
+
+
+def _piece(plan, number):
+    """A piece: its modules at the left, its bars in the column of its stage."""
+    shard, y = plan.shards[number], plan.rows[number]
+    x, room, high = plan.x(shard["stage"]), plan.wide, (plan.row - 4) / 3
+    name = named(shard["modules"])
+    short = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+    tip = "; ".join(
+        [name, *(f"{label} {amount(shard[key], unit)}" for key, label, unit, _ in SIZES)]
+    )
+    out = text(
+        LEFT - 10, y + plan.row / 2 + 3.5, short, "fg", 10.5 if plan.row > 14 else 9.5, "end"
+    )
+    out += rect(x, y, room, plan.row, "bg") + rect(
+        x, y, room, plan.row, "", "fill='none' class='s-rule' stroke-width='1'"
+    )
+    for i, (key, _, _, ink) in enumerate(SIZES):
+        out += _bar(
+            x + 4, y + 2 + i * high, (room - 8) * shard[key] / plan.most[key][0], high - 0.6, ink
+        )
+    return (
+        f"<g data-step='{shard['stage']}' data-piece='{number}' style='cursor:pointer'>"
+        f"<title>{escape(tip)}</title>{out}</g>"
+    )
+
+
+def named(modules):
+    """
+    >>> named(["h.0.ln", "h.0.attn.{q, k}"]), named(["emb", "h.0"]), named([])
+    ('h.0.{ln, attn.{q, k}}', 'emb, h.0', 'no parameters')
+    """
+    above = zip(*(module.split(".")[:-1] for module in modules)) if len(modules) > 1 else ()
+    shared = ".".join(
+        names[0]
+        for names in takewhile(lambda names: len(set(names)) == 1 and "{" not in names[0], above)
+    )
+    if not shared:
+        return ", ".join(modules) or "no parameters"
+    return f"{shared}.{{{', '.join(m[len(shared) + 1 :] for m in modules)}}}"
+
+
+def _path(plan, stage):
+    """The arrow over the cut before a stage: (d, x of its start, x of its end, y of its middle)."""
+    start, end = (plan.x(k) + plan.wide / 2 for k in (stage - 1, stage))
+    y0, y1 = plan.spans[stage - 1][1], plan.spans[stage][0]
+    return f"M{start:.1f},{y0:.1f}V{y1 - 9:.1f}H{end:.1f}V{y1 - 5:.1f}", start, end, y0
+
+
+def _cut(plan, part):
+    """What crosses the cut before a stage: an arrow, and its tensors with their bytes."""
+    messages = part["receives"]
+    d, start, end, y = _path(plan, part["index"])
+    tip = "; ".join(message(m, part["index"]) for m in messages)
+    right = WIDTH - end >= start - LEFT  # where there is room for words
+    x, anchor = (end - plan.wide / 2 + 6, "start") if right else (start - 6, "end")
+    lines = [_short(m, part["index"]) for m in messages[:MESSAGES]]
+    if len(messages) > MESSAGES:
+        rest = messages[MESSAGES - 1 :]
+        lines[-1] = f"{len(rest)} more tensors, {amount(sum(m['bytes'] for m in rest))}"
+    out = "".join(
+        text(x, y + 13 + 12 * i, line, size=10.5, anchor=anchor)
+        for i, line in enumerate(lines or ["nothing crosses"])
+    )
+    if messages:
+        tip_y = plan.spans[part["index"]][0]
+        out += (
+            f"<path d='{d}' class='s-axis2' fill='none' stroke-width='2' data-cut=''/>"
+            f"<path d='M{end:.1f},{tip_y:.1f}l-5,-8h10z' class='f-axis2'/>"
+        )
+    return f"<g><title>{escape(tip)}</title>{out}</g>"
+
+
+def _short(m, to):
+    shape = " x ".join(map(str, m["shape"]))
+    handed = "" if m["from_stage"] == to - 1 else f", from stage {m['from_stage']}"
+    return f"{m['name']} {shape}, {amount(m['bytes'])}{handed}"
+
+
+def _frame(plan, part):
+    """A stage in words, a border around its column, its arrow in bold."""
+    stage = part["index"]
+    said = wrapped(words(part), LETTERS)
+    if len(said) > LINES:
+        said[LINES - 1 :] = [said[LINES - 1][: LETTERS - 2] + " …"]
+    out = "".join(text(12, SAID + 15 * i, line, size=12) for i, line in enumerate(said))
+    ring = "rx='4' fill='none' class='s-fg' stroke-width='2.2'"
+    y, end = plan.spans[stage]
+    out += rect(plan.x(stage) - 1, HEAD - 5, plan.wide + 2, SIZE * len(SIZES) + 28, "", ring)
+    out += rect(plan.x(stage) - 1, y - 1, plan.wide + 2, end - y + 2, "", ring)
+    if part["receives"]:
+        out += f"<path d='{_path(plan, stage)[0]}' class='s-axis2' fill='none' stroke-width='4.5'/>"
+    return out
+
+
+def _legend(y):
+    out, x = "", 12.0
+    for _, label, _, ink in SIZES:
+        out += _bar(x, y - 9, 14, 11, ink) + text(x + 19, y, label, "muted", 11)
+        x += 38 + 5.9 * len(label)
+    out += f"<path d='M{x + 4},{y - 10}v13' class='s-fg' stroke-width='1.2'/>"
+    out += text(x + 12, y, "mean of the stages", "muted", 11)
+    out += f"<path d='M{x + 134},{y - 4}h16' class='s-axis2' stroke-width='2'/>"
+    return out + text(
+        x + 156,
+        y,
+        "tensors that cross a cut, once each microbatch and back as gradients",
+        "muted",
+        11,
+    )

@@ -1,141 +1,21 @@
 """Pipeline schedules on the clock -> scene: lanes of ranks, what they hold, and why they wait.
 
-Works on the `Timeline`s of `tpviz.schemes.merak.schedules`, of which it needs the attributes alone.
+Works on the `Timeline`s of `tpviz.schedules`, of which it needs the attributes alone.
 All times are simulated, in the unit of the durations given; the closed form stands beside them as
 "formula", a run as "measured".
 """
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
-
-from .palette import INKS
-from .schedule_words import compared, say, share, spans
-from .svg import amount
+from . import schedule_lanes as lanes
+from .microscope_svg import wrapped
+from .palette import INKS, MEMORY_KINDS, PATTERNS, svg_style
+from .schedule_lanes import MESSAGE, NUMBERS
+from .schedule_layout import LEFT, MEMORY, TOP, WIDTH, lay_out, peak, stops
+from .schedule_words import compared, say, share
+from .svg import amount, check_step, document, head, pattern_defs, rect, text, ticks
 
 BADGE = "simulated"
-WIDTH, LEFT, RIGHT, TOP = 1060, 74, 196, 84
 MAX_RANKS, MAX_ACTIONS = 16, 8192
-INK = {
-    "F": "forward",
-    "R": "recompute",
-    "RB": "backward",
-    "B": "backward",
-    "I": "backward",
-    "W": "gradients",
-}
 """{kind of action: its ink}; RB begins with a part in that of R."""
-
-
-@dataclass(frozen=True)
-class Act:
-    """One schedule on the clock, and what is known beside it.
-
-    timeline : its `Timeline`. recompute : seconds of each stage, the first part of RB. formula :
-    (makespan, idle time of each rank) by closed form, or None. memory : for each rank
-    {kind: bytes}, or (). measured : `schedule_measured.Measured`, or None. sizes : for each stage
-    (bytes of a microbatch as backward needs it, those that are kept where the rest is recomputed),
-    or () where bytes are not known.
-    """
-
-    timeline: Any
-    recompute: tuple
-    formula: Any = None
-    memory: tuple = ()
-    measured: Any = None
-    sizes: tuple = ()
-
-    @property
-    def name(self):
-        """The schedule's."""
-        return self.timeline.schedule.name
-
-    @property
-    def ranks(self):
-        """How many lanes it takes."""
-        return self.timeline.schedule.ranks
-
-    @cached_property
-    def each(self):
-        """Stages on a rank: each holds its share of the rank's activations."""
-        schedule = self.timeline.schedule
-        return max(len(schedule.stages_of(rank)) for rank in range(schedule.ranks)) or 1
-
-    @property
-    def ends(self):
-        """When the last bar ends, simulated or measured."""
-        return max(self.timeline.makespan, self.measured.makespan if self.measured else 0.0)
-
-    @cached_property
-    def path(self):
-        """The critical path."""
-        return self.timeline.critical_path()
-
-    @cached_property
-    def held(self):
-        """Per rank what `Timeline.held` gives."""
-        return [self.timeline.held(rank) for rank in range(self.ranks)]
-
-    @cached_property
-    def strips(self):
-        """As `held`, in bytes where these are known."""
-        return (
-            [weighed(self.timeline, rank, self.sizes) for rank in range(self.ranks)]
-            if self.sizes
-            else self.held
-        )
-
-    @property
-    def unit(self):
-        """What `strips` have of a microbatch of all layers of a rank."""
-        return 1 if self.sizes else self.each
-
-    @cached_property
-    def peaks(self):
-        """Per rank the most microbatches, times stages, that it holds."""
-        return [peak(held) for held in self.held]
-
-
-class Row(NamedTuple):
-    """A rank's place in the picture: which act, which rank, where its lane begins."""
-
-    act: int
-    rank: int
-    y: float
-
-
-class Layout(NamedTuple):
-    """Where everything is, in px. heads : y of each act's heading; lane, ran, strip, gap, font :
-    heights of a simulated lane, a measured one, the strip of what is held, the room between, and
-    letters; flown : height of the strip of what a run had in flight; scale : px of a unit of time;
-    most : what any rank holds at once, bytes or microbatches of all its layers; edge : px between
-    bars."""
-
-    rows: tuple
-    heads: tuple
-    lane: int
-    ran: int
-    strip: int
-    flown: int
-    gap: int
-    font: int
-    scale: float
-    duration: float
-    bottom: float
-    most: float
-    edge: float
-
-    def x(self, time):
-        """Of a time."""
-        return LEFT + time * self.scale
-
-    def instant(self, time):
-        """A whole number, the same for times that differ by rounding alone."""
-        return round(time / (self.duration or 1.0) * 1e9)
-
-    def of(self, act):
-        """The rows of an act, rank by rank."""
-        return [row for row in self.rows if row.act == act]
 
 
 def schedule_scene(acts, title, unit="", device=None):
@@ -149,8 +29,6 @@ def schedule_scene(acts, title, unit="", device=None):
     ``foot`` (px: from where to where a play-head stands). What is said of a row:
     `schedule_look.look`. Raises ``ValueError`` above 16 ranks or 8192 actions.
     """
-    from .schedule_svg import picture
-
     for act in acts:
         check(act.timeline.schedule)
     layout = lay_out(acts)
@@ -184,95 +62,6 @@ def check(schedule):
             f"{schedule.name} has {count} actions: this view shows at most "
             f"{MAX_ACTIONS}; use fewer microbatches"
         )
-
-
-def lay_out(acts):
-    """The `Layout` of acts; smaller where there are many lanes."""
-    lanes = sum(act.ranks for act in acts)
-    lane, strip, gap, font = (28, 16, 10, 11) if lanes <= 8 else (20, 10, 6, 10)
-    strip += 8 * (lanes <= 4)
-    ran, flown = (lane - 10, 14) if any(act.measured for act in acts) else (0, 0)
-    strip = max(strip, 38 - lane - ran) if any(act.memory for act in acts) else strip
-    rows, heads, y = [], [], TOP
-    for number, act in enumerate(acts):
-        heads.append(y + 11)
-        y += 26
-        for rank in range(act.ranks):
-            rows.append(Row(number, rank, y))
-            y += lane + ran + strip + flown + gap
-        y += 6
-    duration = max(act.ends for act in acts)
-    most = max((peak(strip) / act.unit for act in acts for strip in act.strips), default=0) or 1
-    scale = (WIDTH - LEFT - RIGHT) / (duration or 1.0)
-    shortest = min(
-        (
-            end - start
-            for act in acts
-            for rows_of in zip(act.timeline.start, act.timeline.end)
-            for start, end in zip(*rows_of)
-            if end > start
-        ),
-        default=0.0,
-    )
-    return Layout(
-        tuple(rows),
-        tuple(heads),
-        lane,
-        ran,
-        strip,
-        flown,
-        gap,
-        font,
-        scale,
-        duration,
-        y,
-        most,
-        min(0.8, shortest * scale / 10),
-    )
-
-
-def weighed(timeline, rank, sizes):
-    """`Timeline.held` in bytes; sizes : as those of an `Act`."""
-    changes = {}
-    for action, start, end in zip(
-        timeline.schedule.of(rank), timeline.start[rank], timeline.end[rank]
-    ):
-        whole, kept = sizes[action.stage]
-        again = timeline.schedule.recomputes[action.stage]
-        for kinds, time, more in (
-            ("F", start, (0, kept) if again else (whole, 0)),
-            (("R", "RB"), start, (whole, -kept)),
-            (("B", "RB", "W"), end, (-whole, 0)),
-        ):
-            if action.kind in kinds:
-                was = changes.get(time, (0, 0))
-                changes[time] = was[0] + more[0], was[1] + more[1]
-    series, now = [], (0, 0)
-    for time in sorted(changes):
-        now = now[0] + changes[time][0], now[1] + changes[time][1]
-        series.append((time, *now))
-    return series
-
-
-def peak(strip):
-    """The most that is held, whole and as checkpoints."""
-    return max((whole + kept for _, whole, kept in strip), default=0)
-
-
-def stops(acts, layout):
-    """{`instant`: time} of 0 and of all ends of actions and of idle time, in order."""
-    found = {0: 0.0} | {
-        layout.instant(end): end
-        for row in layout.rows
-        for _, end, _, _ in spans(acts[row.act].timeline, row.rank)
-    }
-    return dict(sorted(found.items()))
-
-
-def halves(timeline, rank):
-    """{index: 1 or 2} of actions drawn as the upper or lower half of a lane."""
-    pairs = sorted(timeline.schedule.pairs) if timeline.overlapped else ()
-    return {index + i: i + 1 for r, index in pairs if r == rank for i in (0, 1)}
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -334,5 +123,158 @@ def to_table(acts, unit):
     return table
 
 
-MEMORY = {"optimizer": "optimizer_state"}
 """{kind of memory: its ink}, where it has another name."""
+
+
+LETTERS, LINE = 165, 15  # of what is said above the picture
+
+
+def picture(acts, layout, unit, device):
+    """{"height", "common"}: the whole picture but for what is chosen and the play-head, as SVG."""
+    out = [pattern_defs()]
+    for number, act in enumerate(acts):
+        out += lanes.drawn(act, number, layout, unit)
+        out += lanes.numbers(act, number, layout, unit, device, acts)
+    axis, legend = _axis(layout, unit), _legend(acts, layout.bottom + 44, unit)
+    return {"height": round(legend[1]), "common": "".join([*out, axis, legend[0]])}
+
+
+def schedule_svg(scene, step=0, look=None, theme="auto"):
+    """The picture with the play-head at a stop, and what a row does there, as a whole SVG.
+
+    look : of the row, as `schedule_look.look` gives it; None for no row. theme "light", "dark" or
+    "auto". Raises ValueError on a step that is not there.
+    """
+    check_step(scene, step)
+    said = words_of(scene, step, look)
+    lines = [part for line in said.splitlines() for part in wrapped(line, LETTERS)]
+    top = head(scene) + "".join(
+        text(12, 43 + LINE * i, line, size=12) for i, line in enumerate(lines)
+    )
+    x = scene["stops"][step]
+    if step:
+        top += (
+            f"<path d='M{x},{scene['head']}V{scene['foot']}' class='s-fg' "
+            f"stroke-width='1.4'/><path d='M{x},{scene['head']}l-5,-6h10z' class='f-fg'/>"
+        )
+    mark = look["marks"][moment_of(look, step)] if look and look["marks"] else ""
+    body = scene["common"] + top + mark
+    return document(
+        scene["width"], scene["height"], body, f"{scene['title']}, {said}", svg_style(theme), theme
+    )
+
+
+def check_row(scene, row):
+    """Raise ``ValueError`` unless the scene has this row; -1 is none."""
+    if not -1 <= row < len(scene["rows"]):
+        raise ValueError(
+            f"row={row} is not in this view: use 0 to {len(scene['rows']) - 1}, or -1 for none"
+        )
+
+
+def moment_of(look, step):
+    """The place, among a row's moments, of the one up to a stop: at its end the last."""
+    return next((i for i, stop in enumerate(look["stops"]) if stop >= step), -1)
+
+
+def words_of(scene, step, look):
+    """What is said of a row at a stop; without a row, of the schedules."""
+    if not look or not look["words"]:
+        return scene["says"]
+    return f"{scene['captions'][step]}, {look['words'][moment_of(look, step)]}"
+
+
+# -- axis and legend -------------------------------------------------------------------------------
+def _axis(layout, unit):
+    y, out = layout.bottom, []
+    for tick in ticks(0, layout.duration, 10):
+        x = layout.x(tick)
+        out.append(
+            f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
+            + text(x, y + 17, say(tick, unit), "muted", 10, "middle")
+        )
+    end = layout.x(layout.duration)
+    words = "time" if unit else "time, in the unit of f"
+    return f"<path d='M{LEFT},{y:g}H{end:.1f}' class='s-muted'/>{''.join(out)}" + text(
+        NUMBERS, y + 17, words, "muted", 10
+    )
+
+
+def _legend(acts, y, unit):
+    """(what means what, in lines; y of their end)."""
+    kinds = {a.kind for act in acts for row in act.timeline.schedule.actions for a in row}
+    items = [("forward", "F forward")]
+    if kinds & {"B", "RB", "I"}:
+        items.append(("backward", "B backward" + ", I of the input alone" * ("I" in kinds)))
+    if "W" in kinds:
+        items.append(("gradients", "W gradient of the weights"))
+    if kinds & {"R", "RB"}:
+        items.append(("recompute", "R recompute, RB before its backward"))
+    items += [
+        ("rule", "idle"),
+        ("critical", "critical path"),
+        ("message", "message"),
+        ("activations", "held, whole"),
+        ("most", "most that is held"),
+    ]
+    if any(act.timeline.schedule.pairs for act in acts):
+        items.append(("pair", "pair of forward and backward"))
+    if any(any(act.timeline.schedule.recomputes) for act in acts):
+        items.append(("checkpoints", "held as checkpoints"))
+    if any(act.measured and act.measured.held for act in acts):
+        items.append(("flown", "in flight, and as measured"))
+    if any(act.memory for act in acts):
+        items += [(ink, f"memory: {INKS[ink].label}") for ink in MEMORY_KINDS.values()]
+    out, x = [], 12.0
+    for key, words in items:
+        wide = 24 + 5.9 * len(words) + 16
+        if x + wide > WIDTH:
+            x, y = 12.0, y + 18
+        out.append(_swatch(key, x, y) + text(x + 22, y, words, "muted", 11))
+        x += wide
+    notes = [f"Measured: {act.measured.badge}." for act in acts if act.measured]
+    if any(act.formula for act in acts):
+        notes.append(
+            "Formula: closed form "
+            + (
+                "with the times of the mean stage, without messages."
+                if unit
+                else "for equal stages, where it is exact."
+            )
+        )
+    most = max(peak(strip) / act.unit for act in acts for strip in act.strips)
+    notes.append(
+        f"A strip's height: {amount(most)} of activations between actions."
+        if any(act.sizes for act in acts)
+        else f"A strip's height: {most:g} microbatches of all layers."
+    )
+    out.append(text(12, y + 18, " ".join(notes), "muted", 11))
+    return "".join(out), y + 32
+
+
+def _swatch(key, x, y):
+    if key == "critical":
+        return rect(x + 1, y - 8, 14, 9, "", "fill='none' class='s-fg' stroke-width='1.8'")
+    if key == "message":
+        return f"<path d='M{x},{y - 4}h16' class='s-{MESSAGE}' stroke-width='1.8'/>"
+    if key == "most":
+        return (
+            f"<path d='M{x},{y - 4}h16' class='s-activations' stroke-width='1.4' "
+            "stroke-dasharray='2 3'/>"
+        )
+    if key == "flown":
+        return (
+            rect(x, y - 7, 16, 9, "recompute", "fill-opacity='.35'")
+            + f"<path d='M{x},{y - 7}h16' class='s-fg' stroke-width='1.3'/>"
+        )
+    if key == "pair":
+        return f"<path d='M{x},{y}v-5h16v5' class='s-fg' fill='none' stroke-width='1.3'/>"
+    if key == "checkpoints":
+        return rect(x, y - 9, 16, 11, "activations", "fill-opacity='.38'")
+    if key == "rule":
+        return rect(x, y - 9, 16, 11, "rule", "fill-opacity='.45'")
+    pattern = INKS[key].pattern if key != "activations" else "solid"
+    out = rect(x, y - 9, 16, 11, key)
+    return out + (
+        rect(x, y - 9, 16, 11, "", f"fill='url(#tpv-{pattern})'") if PATTERNS[pattern] else ""
+    )

@@ -2,7 +2,7 @@
 
 from . import schedule as figure
 from .microscope_svg import wrapped
-from .schedule_svg import LETTERS, LINE
+from .schedule import LETTERS, LINE
 from .svg import text
 
 

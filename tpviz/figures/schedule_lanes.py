@@ -3,7 +3,7 @@
 from html import escape
 from itertools import pairwise
 
-from . import schedule as figure
+from . import schedule_layout as figure
 from .palette import INKS, MEMORY_KINDS
 from .schedule_words import say
 from .svg import amount, rect, text

@@ -1,6 +1,6 @@
 """A closer look at one row of a schedule's picture: each moment in words, and marked."""
 
-from . import schedule as figure
+from . import schedule_layout as figure
 from .schedule_lanes import MESSAGE
 from .schedule_words import awaited, spans, words
 from .svg import rect

@@ -1,6 +1,6 @@
 """What schedules look like, in words: why every action starts when it does, and what two differ in.
 
-Works on the attributes of a `tpviz.schemes.merak.schedules.Timeline`.
+Works on the attributes of a `tpviz.schedules.Timeline`.
 """
 
 from .svg import amount, seconds

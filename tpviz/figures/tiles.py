@@ -4,135 +4,23 @@ Works on `Played` runs of `tpviz.schemes.t3.hardware`, of which it needs the att
 times are simulated. Where one GPU stands for all ("mirror"), the others are it with chunks turned.
 """
 
-from functools import cached_property
-from typing import NamedTuple
+import re
 
 import numpy as np
 
-from .svg import seconds
-from .tiles_states import moments, stories
+from .microscope_svg import wrapped
+from .palette import svg_style
+from .svg import check_step, document, head, pattern_defs, rect, seconds, text, ticks
+from .tiles_lanes import area, lanes
+from .tiles_layout import LEFT, MAX_PARTS, RIGHT, STEPS, TOP, WIDTH, lay_out
+from .tiles_states import BY_KEY, EARLY, STATES, state_at
+from .tiles_words import ordinal, rule_of, story_of
 
 BADGE = "simulated"
-WIDTH, LEFT, RIGHT, TOP = 1060, 110, 214, 84
-NAMES = {"sequential": "sequential", "t3": "T3", "t3_mca": "T3-MCA"}
 """{config: what it is called}."""
-MAX_PARTS, STEPS, SAMPLES = 2304, 120, 260
-HIGH, LANE, GAP = 236, 34, 9
 """px: of a GPU's tiles at most; of a lane; between lanes."""
-HEAD = 36
 """px of an act's name, and of names of chunks or GPUs, over its tiles."""
-LABELS = 60, 196
 """px left and right of a GPU's tiles, where its chunks are named; without names: SMALL."""
-SMALL = 7, 7
-
-
-class Act:
-    """One `Played`, and the GPUs whose tiles are drawn."""
-
-    def __init__(self, run, gpus=(0,)):
-        self.run, self.gpus = run, tuple(gpus)
-
-    @property
-    def name(self):
-        """Of its configuration; for plain T3 with the memory's policy."""
-        name = NAMES[self.run.config]
-        return (
-            f"{name}, {self.run.machine.policy.replace('_', ' ')}"
-            if (self.run.config == "t3")
-            else name
-        )
-
-    @cached_property
-    def moments(self):
-        """Per GPU drawn what `tiles_states.moments` gives."""
-        return [moments(self.run, gpu) for gpu in self.gpus]
-
-    @cached_property
-    def stories(self):
-        """Per GPU drawn, per part its story."""
-        return [stories(found) for found in self.moments]
-
-    @cached_property
-    def series(self):
-        """Of GPU 0 over time."""
-        return self.run.series(SAMPLES)
-
-    @cached_property
-    def computing(self):
-        """Tiles under way on GPU 0 at the times of `series`."""
-        tiles = self.run.tiles
-        first = tiles.wave == 0
-        edges = [np.sort(getattr(tiles, what)[0][first]) for what in ("start", "computed")]
-        begun, over = (np.searchsorted(e, self.series["time"], side="right") for e in edges)
-        return begun - over
-
-
-class Map(NamedTuple):
-    """A GPU's tiles: which act and GPU, its left and top, px of a tile, names of chunks or not."""
-
-    act: int
-    gpu: int
-    x: float
-    y: float
-    cell: float
-    named: bool
-
-
-class Layout(NamedTuple):
-    """Where everything is, in px. maps : `Map`s. heads : (x, y) of each act's name. lanes : per act
-    the top of its lanes. scale : px of a second."""
-
-    maps: tuple
-    heads: tuple
-    lanes: tuple
-    head: float
-    bottom: float
-    scale: float
-    duration: float
-
-    def x(self, time):
-        """Of a time."""
-        return LEFT + time * self.scale
-
-
-def lay_out(acts):
-    """The `Layout`: GPU 0 of the acts side by side; or all GPUs in a row, an act below another."""
-    down, across = acts[0].run.gemm.tiles
-    stacked = any(len(act.gpus) > 1 for act in acts)
-    maps, heads, y = [], [], TOP + 12
-    wide = (WIDTH - 24) / (1 if stacked else len(acts))
-    for number, act in enumerate(acts):
-        x = 12 + (0 if stacked else number * wide)
-        heads.append((x, y))
-        each = wide / len(act.gpus)
-        sides = SMALL if stacked else LABELS
-        cell = min((each - sum(sides)) / across, HIGH / down, 34.0)
-        maps += [
-            Map(number, gpu, x + i * each + sides[0], y + HEAD, cell, not stacked)
-            for i, gpu in enumerate(act.gpus)
-        ]
-        if stacked:
-            y += HEAD + down * cell + 22
-    if not stacked:
-        y += HEAD + down * maps[0].cell + 22
-    head, lanes = y + 4, []
-    y = head + 8
-    for _ in acts:
-        lanes.append(y + 18)
-        y += 18 + len(LANES) * (LANE + GAP) + 6
-    duration = max(act.run.seconds for act in acts)
-    return Layout(
-        tuple(maps),
-        tuple(heads),
-        tuple(lanes),
-        head,
-        y,
-        (WIDTH - LEFT - RIGHT) / (duration or 1.0),
-        duration,
-    )
-
-
-LANES = ("computing", "memory", "tracker", "link")
 
 
 def tiles_scene(acts, title):
@@ -143,7 +31,6 @@ def tiles_scene(acts, title):
     ``data-place`` (px); ``parts`` has what is drawn in it, by key, with "@" for its place. ``map``
     is how many parts a GPU has. Raises ``ValueError`` above `MAX_PARTS` parts.
     """
-    from .tiles_svg import picture
     from .tiles_words import counts, facts
 
     check(sum(len(act.gpus) for act in acts), acts[0].run.gemm)
@@ -174,3 +61,208 @@ def check(gpus, gemm):
             f"the {MAX_PARTS} that this view shows: use larger tiles, fewer wavefronts, a smaller "
             "output, or shown='one'"
         )
+
+
+LETTERS, LINE, SIGN, SMALL = 165, 15, 9.5, 6
+PART = re.compile(r"(<g data-at='([^']*)' data-is='(\w+)' data-place='([^']*)'>)</g>")
+
+
+def picture(acts, layout):
+    """{"height", "common", "parts"}: the whole picture but for the play-head and the tile looked
+    at, as SVG; and what its parts, which are empty, look like: {key of a state: SVG, "@" where its
+    place comes}."""
+    out = [pattern_defs()]
+    for number, act in enumerate(acts):
+        x, y = layout.heads[number]
+        out.append(text(x, y + 11, f"{act.name}: {seconds(act.run.seconds)}", size=14, weight=700))
+    for map in layout.maps:
+        out += _map(acts[map.act], layout, map)
+    for number in range(len(acts)):
+        out += lanes(acts, number, layout)
+    legend = _legend(acts, layout.bottom + 44)
+    return {
+        "height": round(legend[1]),
+        "common": "".join([*out, _axis(layout), legend[0]]),
+        "parts": _parts(acts, layout),
+    }
+
+
+# -- tiles -----------------------------------------------------------------------------------------
+def _parts(acts, layout):
+    cell, waves = layout.maps[0].cell, acts[0].run.gemm.wavefronts
+    return {key: _part(key, cell, cell / waves) for key in [*BY_KEY, *EARLY.upper()]}
+
+
+def _part(key, width, height):
+    """Small parts have no gaps, and a pattern goes on from one to the next: there it shows."""
+    state = BY_KEY[key.lower()]
+    gap = float(height >= SMALL)
+    size = width - gap, height - gap
+    out = area(
+        "M@h{0:.2f}v{1:.2f}h-{0:.2f}z".format(*size),
+        state.ink,
+        state.pattern,
+        "" if state.pattern else "fill-opacity='.5'",
+    )
+    if state.sign and min(size) >= SIGN:
+        x, high = size[0] / 2, min(size) * 0.85
+        out += (
+            f"<text transform='translate(@)' x='{x:.1f}' y='{size[1] / 2 + high * 0.36:.1f}' "
+            f"class='f-halo-{state.ink}' font-size='{high:.1f}' font-weight='700' "
+            f"text-anchor='middle'>{state.sign}</text>"
+        )
+    if key.isupper():
+        side = min(size) * 0.62
+        out += f"<path d='M@h{side:.1f}l-{side:.1f},{side:.1f}z' class='f-fg'/>"
+    return out
+
+
+def boxes(act, map):
+    """(x, y) px of each part in a map, in the order of its tiles."""
+    tiles, waves = act.run.tiles, act.run.gemm.wavefronts
+    return (
+        map.x + tiles.column * map.cell,
+        map.y + tiles.row * map.cell + tiles.wave * map.cell / waves,
+    )
+
+
+def _map(act, layout, map):
+    index = act.gpus.index(map.gpu)
+    for (at, told), x, y in zip(act.stories[index], *boxes(act, map)):
+        when = ",".join(f"{layout.x(t):.1f}" for t in at)
+        yield f"<g data-at='{when}' data-is='{told}' data-place='{x:.1f},{y:.1f}'></g>"
+    yield _borders(act, map)
+    yield from _chunks(act, map, act.moments[index]["position"])
+
+
+def _borders(act, map):
+    """Lines between tiles of different chunks, and around all."""
+    tiles, (down, across) = act.run.tiles, act.run.gemm.tiles
+    chunk = np.full((down + 2, across + 2), -1)
+    chunk[tiles.row + 1, tiles.column + 1] = tiles.chunk
+    lines = []
+    for r, c in np.argwhere(chunk[:-1, 1:-1] != chunk[1:, 1:-1]).tolist():
+        lines.append(f"M{map.x + c * map.cell:.1f},{map.y + r * map.cell:.1f}h{map.cell:.1f}")
+    for r, c in np.argwhere(chunk[1:-1, :-1] != chunk[1:-1, 1:]).tolist():
+        lines.append(f"M{map.x + c * map.cell:.1f},{map.y + r * map.cell:.1f}v{map.cell:.1f}")
+    return f"<path d='{''.join(lines)}' class='s-fg' fill='none' stroke-width='1.4'/>"
+
+
+def _chunks(act, map, position):
+    """Which chunk is where, and what becomes of it; on a small map only the GPU's number."""
+    if not map.named:
+        yield text(map.x, map.y - 4, f"GPU {map.gpu}", size=11)
+        return
+    tiles, run = act.run.tiles, act.run
+    down, across = run.gemm.tiles
+    rows = down >= across  # chunks lie one below the other
+    x, y = (values + map.cell / 2 for values in boxes(act, map))
+    right = map.x + across * map.cell
+    for chunk in range(run.ranks):
+        mine = tiles.chunk == chunk
+        j = int(position[mine][0])
+        if rows:
+            middle = float(y[mine].mean()) + 2
+            yield text(map.x - 6, middle, f"chunk {chunk}", "muted", 10.5, "end")
+            yield text(right + 6, middle, f"{ordinal(j)}: {rule_of(run, j)}", "muted", 10.5)
+        else:
+            yield text(float(x[mine].mean()), map.y - 3, f"{chunk}", "muted", 10.5, "middle")
+    if not rows:
+        yield text(map.x - 6, map.y - 3, "chunk", "muted", 10.5, "end")
+
+
+# -- axis and legend -------------------------------------------------------------------------------
+def _axis(layout):
+    y, out = layout.bottom, []
+    for tick in ticks(0, layout.duration, 10):
+        x = layout.x(tick)
+        out.append(
+            f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
+            + text(x, y + 17, seconds(tick), "muted", 10, "middle")
+        )
+    return (
+        f"<path d='M{LEFT},{y:g}H{layout.x(layout.duration):.1f}' class='s-muted'/>"
+        + "".join(out)
+        + text(WIDTH - RIGHT + 24, y + 17, "time", "muted", 10)
+    )
+
+
+def _legend(acts, y):
+    """(what means what, in lines; y of their end): of the states that there are."""
+    out, x = [], 12.0
+    told = {key for act in acts for stories in act.stories for _, keys in stories for key in keys}
+    items = [(s.key, s.label) for s in STATES if {s.key, s.key.upper()} & told]
+    if told & set(EARLY.upper()):
+        items.append(("W", "marked: the sum so far came first"))
+    for key, words in items:
+        wide = 22 + 5.9 * len(words) + 16
+        if x + wide > WIDTH:
+            x, y = 12.0, y + 18
+        out.append(
+            _part(key, 14, 11).replace("@", f"{x:g},{y - 9:g}")
+            + text(x + 20, y, words, "muted", 11)
+        )
+        x += wide
+    return "".join(out), y + 14
+
+
+# -- what is looked at, and the whole --------------------------------------------------------------
+def look(acts, part):
+    """{"part", "words", "mark"} of a part, counted over all maps, ready for JSON; -1: of none."""
+    if part < 0:
+        return {"part": -1, "words": "", "mark": ""}
+    layout, rest = lay_out(acts), part
+    for map in layout.maps:
+        act = acts[map.act]
+        count = len(act.run.tiles.tile)
+        if rest < count:
+            x, y = (float(values[rest]) for values in boxes(act, map))
+            size = map.cell + 1, map.cell / act.run.gemm.wavefronts + 1
+            ring = "".join(
+                rect(x - 1.5, y - 1.5, size[0] + 1, size[1] + 1, "", f"rx='2' fill='none' {line}")
+                for line in (
+                    "class='s-bg' stroke-width='5'",
+                    "class='s-fg' stroke-width='2.4' data-chosen=''",
+                )
+            )
+            return {
+                "part": part,
+                "words": story_of(act, act.gpus.index(map.gpu), rest),
+                "mark": ring,
+            }
+        rest -= count
+    raise ValueError(f"part={part} is not in this view: use 0 to {part - rest - 1}, or -1 for none")
+
+
+def tiles_svg(scene, step=0, looked=None, theme="auto"):
+    """The picture at a step as a whole SVG. looked : what `look` gives, None for no part. theme
+    "light", "dark" or "auto". Raises ``ValueError`` on a step that is not there."""
+    check_step(scene, step)
+    at = scene["stops"][step]
+    said = words_of(scene, step, looked)
+    lines = [part for line in said.splitlines() for part in wrapped(line, LETTERS)]
+    top = head({**scene, "title": f"{scene['title']}, {scene['captions'][step]}"})
+    top += "".join(text(12, 43 + LINE * i, line, size=12) for i, line in enumerate(lines))
+    top += (
+        f"<path d='M{at},{scene['head']}V{scene['foot']}' class='s-fg' stroke-width='1.4'/>"
+        f"<path d='M{at},{scene['head']}l-5,-6h10z' class='f-fg'/>"
+    )
+    body = placed(scene, at) + top + (looked["mark"] if looked else "")
+    return document(
+        scene["width"], scene["height"], body, f"{scene['title']}, {said}", svg_style(theme), theme
+    )
+
+
+def placed(scene, at):
+    """``common`` with every part in its state at ``at`` px of the time axis."""
+
+    def now(found):
+        key = state_at(map(float, filter(None, found[2].split(","))), found[3], at)
+        return f"{found[1]}{scene['parts'][key].replace('@', found[4])}</g>"
+
+    return PART.sub(now, scene["common"])
+
+
+def words_of(scene, step, looked):
+    """What is said at a step: of the part looked at, or how many parts are in which state."""
+    return looked["words"] if looked and looked["words"] else scene["words"][step]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import tiles as figure
+from . import tiles_layout as figure
 from .palette import PATTERNS
 from .svg import amount, rect, seconds, text
 from .tiles_states import fused

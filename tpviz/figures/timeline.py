@@ -13,8 +13,8 @@ translucent red, after the Dask dashboard's overlay. The badge says where the nu
 import numpy as np
 
 from tpviz.trace import Trace
+from tpviz.trace.columns import codes
 from tpviz.trace.steps import median_number, step_spans
-from tpviz.trace.table import codes
 
 from .palette import INKS, MEMORY_KINDS, axis_keys, phase_key
 from .svg import amount, pattern_defs, seconds

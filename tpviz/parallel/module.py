@@ -73,7 +73,7 @@ def parallelize(
     pipeline : of Merak, which cuts the model into stages and returns a `Pipelined`: ``loss``,
         function (output) or (output, targets) -> a mean over rows, where the model does not give
         its own; ``batch_dim``, along which ``example_inputs``, a whole batch, are cut into
-        microbatches; ``balance``, as `tpviz.schemes.merak.partition.partition_of` takes it
+        microbatches; ``balance``, as `tpviz.partition.partition_of` takes it
         ("flops" by default); ``leaves``, types of modules that stay one operation on one stage, or
         a function module -> bool: for those that a trace cannot follow (routing to experts, an
         autograd function of one's own).

@@ -19,6 +19,7 @@ from .devices import inner_kind
 from .frames import leave_alone
 from .operations import BLOCKING, OPERATIONS, PEER
 from .scatter import can_scatter, scatter
+from .silent import SilentGroup
 from .staging import DoneWork, needs_staging, staged
 
 recorder = None  # the active tpviz.runtime.recorder.Recorder of this process
@@ -269,8 +270,6 @@ def _create(options, _):
     rank, size, store = options.group_rank, options.group_size, options.store
     members = tuple(options.global_ranks_in_group) or tuple(range(size))
     if silent:
-        from .fake import SilentGroup
-
         return TracedGroup(SilentGroup(rank, size), members)
     inner = dist.ProcessGroup(store, rank, size)
     kind = dist.ProcessGroup.BackendType

@@ -33,47 +33,6 @@ def _refuse_objects(*_):
     raise NoNumbers("exchanges Python objects")
 
 
-class Done(dist.Work):
-    """The handle of a collective that moves nothing."""
-
-    def __init__(self, tensors=()):
-        super().__init__()
-        self.tensors = tensors
-
-    def wait(self, timeout=None):
-        return True
-
-    def is_completed(self):
-        return True
-
-    def get_future(self):
-        future = torch.futures.Future()
-        future.set_result(self.tensors)
-        return future
-
-
-class SilentGroup:
-    """An inner group for `backend.TracedGroup` whose every operation is done at once."""
-
-    _device_types = (torch.device("cpu"),)
-
-    def __init__(self, rank, size):
-        self._rank, self._size = rank, size
-
-    def rank(self):
-        return self._rank
-
-    def size(self):
-        return self._size
-
-    def __getattr__(self, name):
-        if name.startswith("_set") or name in ("abort", "shutdown", "_start_coalescing"):
-            return lambda *args, **kwargs: None
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *args, **kwargs: Done(args[0] if args else ())
-
-
 class OrderClock:
     """Stamps are 0, 1, 2, ...: what came before what, and nothing else."""
 

@@ -11,7 +11,7 @@ import functools
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from tpviz.trace.table import members_text
+from tpviz.trace.members import members_text
 
 from .devices import inner_kind
 

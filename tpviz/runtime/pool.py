@@ -17,7 +17,7 @@ import tempfile
 from multiprocessing.connection import wait
 from time import monotonic, sleep
 
-from tpviz.runtime import faults, guard, server
+from tpviz.runtime import faults, processes, server, worker_bootstrap
 from tpviz.runtime.board import Board, spoken
 from tpviz.runtime.output import Tail
 from tpviz.runtime.stacks import user_line
@@ -76,9 +76,11 @@ class Pool:
 
     def _start_rank(self, context, rank, life):
         ours, theirs = context.Pipe()
-        what = self.world_size, self.backend, self.device, self.folder, server.garbage()
-        spec = guard.Spec(rank, *what, *self._context)
-        process = context.Process(target=guard.enter, args=(spec, theirs, life, server.life()))
+        what = self.world_size, self.backend, self.device, self.folder, server.cleanup_dirs()
+        spec = worker_bootstrap.RankSpec(rank, *what, *self._context)
+        process = context.Process(
+            target=worker_bootstrap.start_rank, args=(spec, theirs, life, server.life())
+        )
         self._pipes.append(ours)
         self._processes.append(process)
         process.start()
@@ -242,7 +244,7 @@ class Pool:
         """End all ranks and what they started, and remove the pool's files; may be repeated."""
         for process in self._processes:
             if process.pid:
-                guard.kill_tree(process.pid)
+                processes.kill_tree(process.pid)
         for process in self._processes:
             if process.pid:
                 process.join(_JOIN_LIMIT)

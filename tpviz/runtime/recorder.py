@@ -18,7 +18,8 @@ import torch.distributed as dist
 from tpviz.cluster import Cluster
 from tpviz.simulation.faults import Faults
 from tpviz.trace.ledger import wire_bytes
-from tpviz.trace.table import Event, Trace, members_text
+from tpviz.trace.members import members_text
+from tpviz.trace.table import Event, Trace
 
 from . import backend, compute, groups
 from .clock import CudaClock

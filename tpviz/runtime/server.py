@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import Pipe, forkserver, resource_tracker, util
 from types import ModuleType
 
-from tpviz.runtime import guard, janitor
+from tpviz.runtime import forkserver_hooks, worker_bootstrap
 
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _LONGEST = 107  # bytes in the path of a Unix socket on Linux: sun_path has 108, and ends in 0
@@ -37,7 +37,7 @@ def remove_home():
     _home = None
 
 
-def garbage() -> list:
+def cleanup_dirs() -> list:
     """Directories that nobody needs once this process is gone: ours and multiprocessing's."""
     return [home(), util.get_temp_dir()]
 
@@ -69,10 +69,10 @@ def ensure():
     if not os.path.exists(forkserver._forkserver._forkserver_address or util.get_temp_dir()):
         stop()  # whoever cleans up temporary files has removed its socket: nothing reaches it
     _check_socket(util.get_temp_dir())
-    forkserver.set_forkserver_preload(["tpviz.runtime.janitor", "tpviz.runtime.worker"])
-    changes = {janitor.GARBAGE: os.pathsep.join([str(os.getpid()), *garbage()])}
+    forkserver.set_forkserver_preload(["tpviz.runtime.forkserver_hooks", "tpviz.runtime.worker"])
+    changes = {forkserver_hooks.CLEANUP_DIRS: os.pathsep.join([str(os.getpid()), *cleanup_dirs()])}
     # One thread each: thread pools made in the server would be copied into every rank.
-    changes |= dict.fromkeys(guard.THREADS, "1")
+    changes |= dict.fromkeys(worker_bootstrap.THREADS, "1")
     # Importing torch's compiler makes its cache directory; ours is removed with the rest.
     changes[_CACHE] = os.environ.get(_CACHE, os.path.join(home(), "torch-cache"))
     resource_tracker.ensure_running()  # or it would be started below, and end the blocking

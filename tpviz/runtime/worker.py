@@ -22,7 +22,7 @@ import torch._dynamo
 import torch.distributed as dist
 
 import tpviz.runtime.recorder  # noqa: F401
-from tpviz.runtime import board, guard, janitor, meshes, state
+from tpviz.runtime import board, forkserver_hooks, meshes, state, streams
 from tpviz.runtime.devices import choose_device
 
 # The caller's time-out ends a job; the group's own must never come first.
@@ -37,13 +37,13 @@ _pipe_lock = threading.Lock()
 _last_progress = 0.0
 
 gc.collect()
-janitor.give_back_memory()
+forkserver_hooks.give_back_memory()
 gc.freeze()  # a collection in a rank would otherwise write to, and so copy, every shared page
-janitor.loaded()
+forkserver_hooks.loaded()
 
 
-def main(spec: guard.Spec, pipe, preloaded: bool):
-    """Serve one rank until the caller hangs up."""
+def main(spec, pipe, preloaded: bool):
+    """Serve one rank until the caller hangs up; ``spec`` is a `worker_bootstrap.RankSpec`."""
     global rank, _pipe, _owner, _job
     rank, _pipe, _owner = spec.rank, pipe, os.getpid()
     board.attach(os.path.join(spec.folder, "board"), rank)
@@ -60,7 +60,7 @@ def main(spec: guard.Spec, pipe, preloaded: bool):
         try:
             (_job, *context), payload = pickle.loads(pipe.recv_bytes()), pipe.recv_bytes()
         except (EOFError, OSError):
-            signal.pause()  # an exit now would cut short the guard, which is tidying up
+            signal.pause()  # an exit now would cut short the thread that is cleaning up
         _apply(context)
         clean.remember_surroundings()
         _send(*_run(payload))
@@ -101,7 +101,7 @@ def _run(payload):
         answer = "error", _failure(error)
     if answer[0] == "done":  # else the board goes on showing what it was that failed
         board.write("finished")
-    guard.flush_output()
+    streams.flush_output()
     return answer
 
 

@@ -12,7 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from tpviz.mesh import Mesh
-from tpviz.trace.table import Trace, members_list, members_text
+from tpviz.trace.members import members_list, members_text
+from tpviz.trace.table import Trace
 
 PEER = ("send", "recv")
 

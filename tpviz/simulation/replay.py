@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from tpviz.trace.table import COLUMNS, MANY, members_list
+from tpviz.trace.columns import COLUMNS
+from tpviz.trace.members import MANY, members_list
 
 from .alike import Alike
 from .engine import Engine, Queue

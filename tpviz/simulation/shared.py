@@ -6,7 +6,9 @@ from functools import cached_property
 import numpy as np
 
 from tpviz.mesh import Mesh
-from tpviz.trace.table import COLUMNS, Trace, equals, members_list, members_text
+from tpviz.trace.columns import COLUMNS, equals
+from tpviz.trace.members import members_list, members_text
+from tpviz.trace.table import Trace
 
 from .program import PEER, place
 

@@ -17,12 +17,9 @@ from itertools import chain, count
 
 import numpy as np
 
-from .files import BATCH, as_texts, write_events
-from .load import FORMAT, ISSUE, load_trace
+from .columns import Event, codes
+from .files import BATCH, FORMAT, ISSUE, as_texts, write_events
 from .shapes import SURROGATES, Nested, fitting
-from .table import Event, codes
-
-__all__ = ["load_trace", "to_chrome"]
 
 _DEFAULTS = Event()._asdict()
 SHARED = (  # the columns that many rows have in common

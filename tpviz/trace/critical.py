@@ -7,7 +7,7 @@ is the issue and whose end is the completion.
 
 import numpy as np
 
-from .table import codes
+from .columns import codes
 
 
 def match_collectives(trace):

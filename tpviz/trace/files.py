@@ -15,6 +15,8 @@ from .shapes import short
 SUFFIXES = (".json", ".json.gz")
 
 
+FORMAT = 1  # version of the layout that `to_chrome` writes
+ISSUE = "issue"  # category of the slices that arrows start from, which are no events of the table
 BATCH = 20_000  # events that are text, or objects, at one time
 LEVEL = 1  # of gzip: level 5 takes four times as long for a file two thirds the size
 

@@ -19,7 +19,7 @@ import re
 import numpy as np
 
 from .files import as_texts, path_of, write_events
-from .table import members_list
+from .members import members_list
 
 _COMPUTE_STREAM, _COMM_STREAM = 7, 20
 _BITS = {1: "compute", 2: "comm"}

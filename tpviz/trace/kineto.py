@@ -14,11 +14,12 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 
+from .columns import Event
 from .kineto_events import cpu_events, gloo_events, gpu_events
 from .kineto_shapes import checked_events, information
 from .rows import table_of
 from .shapes import Rank, fitting
-from .table import Event, Trace
+from .table import Trace
 
 _MEMORY = ("gpu_memcpy", "gpu_memset")
 # What releases before torch 1.12 call the categories.

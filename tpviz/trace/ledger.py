@@ -17,7 +17,7 @@ import numpy as np
 from tpviz.checks import whole_number
 from tpviz.tables import html_table
 
-from .table import members_list
+from .members import members_list
 
 
 def wire_bytes(collective, payload, size):

@@ -6,16 +6,15 @@
 
 from tpviz import limits
 
-from .files import complete_events, place, trace_files
+from .columns import Event
+from .files import FORMAT, ISSUE, complete_events, place, trace_files
 from .kineto import from_kineto
 from .meta import checked
 from .rows import Runs
 from .shapes import Nested, fitting, short
 from .stream import TraceFile
-from .table import Event, Trace
+from .table import Trace
 
-FORMAT = 1  # version of the layout that `to_chrome` writes
-ISSUE = "issue"  # category of the slices that arrows start from, which are no events of the table
 _OWN = {"name": "name", "kind": "cat", "rank": "pid"}  # columns, and their keys in an event
 _DEFAULTS = Event()._asdict()
 _NEEDED = ("name", "cat", "pid")

@@ -9,9 +9,9 @@ import numpy as np
 
 from tpviz import limits
 
+from .columns import COLUMNS
 from .members import members_list
 from .shapes import Choice, Misfit, Number, Rank, Text, Whole, short
-from .table import COLUMNS
 
 LONGEST = 1e11
 """Seconds before and after zero, some 3000 years: what is left of a nanosecond's place is none."""

@@ -8,87 +8,17 @@ Columns are NumPy arrays of equal length; times are float seconds on one clock, 
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
+from . import analyses, ledger
+from .columns import COLUMNS, Event, equals
 from .faithful import badge_words, warn_if_late
-from .members import MANY, members_list, members_text
 from .meta import fact
+from .rows import check_table, each, table_of
+from .steps import step_spans
 
-__all__ = ["COLUMNS", "MANY", "Event", "Trace", "members_list", "members_text"]
-
-
-class Event(NamedTuple):
-    """One interval on one lane of one rank.
-
-    kind: ``compute`` | ``comm`` | ``wait`` (compute lane blocked on the event ``waits_for``) |
-    ``step`` (the span of a whole training step, on lane "step"). lane: ``compute``,
-    ``comm/<axis>``, ``step``. phase: forward, backward, sync, recompute, optimizer or "". bytes:
-    payload, the full tensor of the collective; of a kernel, what it reads and writes. wire_bytes:
-    what one rank sends on a ring. axis: mesh axis of the group. members: its global ranks, as
-    `members_text` writes them ("0,2"). seq: the how-manyeth collective of that group (the same
-    number on every member), -1 for none. id is unique in a trace; waits_for is an id or -1. dtype:
-    of a kernel's numbers, "float32", where known.
-    """
-
-    id: int = -1
-    rank: int = 0
-    lane: str = "compute"
-    kind: str = "compute"
-    name: str = ""
-    phase: str = ""
-    layer: str = ""
-    microbatch: int = -1
-    chunk: int = -1
-    step: int = -1
-    start: float = 0.0
-    end: float = 0.0
-    flops: int = 0
-    bytes: int = 0
-    wire_bytes: float = 0.0
-    axis: str = ""
-    members: str = ""
-    seq: int = -1
-    waits_for: int = -1
-    dtype: str = ""
-
-
-FEW = 64
-
-
-def codes(column):
-    """(distinct values, index of each row's value among them) of a column of texts.
-
-    Columns such as ``lane`` have few values: looking for these one by one takes a fraction of the
-    time that sorting a million texts takes.
-
-    >>> codes(np.array(["b", "a", "b"]))[1].tolist()
-    [0, 1, 0]
-    """
-    values, found, left = [], np.zeros(len(column), np.int64), np.arange(len(column))
-    while len(left):
-        if len(values) == FEW:
-            return np.unique(column, return_inverse=True)
-        same = column[left] == column[left[0]]
-        found[left[same]] = len(values)
-        values.append(column[left[0]])
-        left = left[~same]
-    return np.array(values, column.dtype), found
-
-
-def equals(name, column, value):
-    """Where a column has a value, or one of a list of them; ValueError for what is neither."""
-    try:
-        if isinstance(value, (list, tuple, set)):
-            return np.isin(column, list(value))
-        return np.broadcast_to(column == value, column.shape)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name}={value!r} is no value or list of values") from None
-
-
-_TYPES = {str: np.str_, int: np.int64, float: np.float64}
-COLUMNS = {name: _TYPES[kind] for name, kind in Event.__annotations__.items()}
+__all__ = ["Event", "Trace"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +37,6 @@ class Trace:
     meta: dict = field(default_factory=dict)
 
     def __post_init__(self):
-        from .rows import check_table
-
         check_table(self.columns, self.meta)
 
     @classmethod
@@ -117,8 +45,6 @@ class Trace:
 
         Raises ``ValueError`` for an event with a value that its column does not hold.
         """
-        from .rows import each, table_of
-
         return cls(table_of(each(Event, "events", events)), {} if meta is None else meta)
 
     @classmethod
@@ -127,8 +53,6 @@ class Trace:
 
         Warns where an emulated run was not faithful: here, since here the ranks' traces meet.
         """
-        from .rows import each
-
         traces = each(Trace, "traces", traces)
         if not traces:
             return cls.from_events([], meta)
@@ -240,8 +164,6 @@ class Trace:
     @property
     def step_time(self):
         """Seconds of one step: median over steps of (last rank's end - first rank's start)."""
-        from .steps import step_spans
-
         _, start, end = step_spans(self)
         if not len(start):
             return float(self["end"].max() - self["start"].min()) if len(self) else 0.0
@@ -250,39 +172,27 @@ class Trace:
     # The analyses live in their own modules; these are the names people type.
     def ledger(self, rank=None, step=None):
         """The `Ledger` of one rank's step: see `tpviz.trace.ledger.ledger`."""
-        from .ledger import ledger
-
-        return ledger(self, rank, step)
+        return ledger.ledger(self, rank, step)
 
     def overlap(self, rank=None):
         """Fraction of communication under computation: see `tpviz.trace.analyses.overlap`."""
-        from .analyses import overlap
-
-        return overlap(self, rank)
+        return analyses.overlap(self, rank)
 
     def exposed_communication(self, rank=None):
         """Seconds of communication that nothing hides: see `tpviz.trace.analyses`."""
-        from .analyses import exposed_communication
-
-        return exposed_communication(self, rank)
+        return analyses.exposed_communication(self, rank)
 
     def bubble(self):
         """{rank: idle fraction}: see `tpviz.trace.analyses.bubble`."""
-        from .analyses import bubble
-
-        return bubble(self)
+        return analyses.bubble(self)
 
     def critical_path(self):
         """The events that decided the end: see `tpviz.trace.critical`."""
-        from .analyses import critical_path
-
-        return critical_path(self)
+        return analyses.critical_path(self)
 
     def memory(self, rank=None):
         """Peaks and series of a rank's memory: see `tpviz.trace.analyses`."""
-        from .analyses import memory
-
-        return memory(self, rank)
+        return analyses.memory(self, rank)
 
     def to_chrome(self, path):
         """Write Chrome/Perfetto JSON (.json or .json.gz); returns the path."""

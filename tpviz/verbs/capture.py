@@ -21,7 +21,7 @@ from tpviz.runtime.repeat import repeating
 from tpviz.runtime.stacks import raised_at
 from tpviz.schemes.ownership import ownership
 from tpviz.simulation.program import Capture, place
-from tpviz.trace.table import members_list
+from tpviz.trace.members import members_list
 
 from .checks import check_fit
 

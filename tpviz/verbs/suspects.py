@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tpviz.trace.critical import match_collectives
-from tpviz.trace.table import members_list
+from tpviz.trace.members import members_list
 
 STRAGGLER = 1.15
 """A rank straggles when its kernels take more than this many times as long as the other ranks'."""

@@ -10,7 +10,7 @@ import ipywidgets
 
 from tpviz.figures import blocks as figure
 from tpviz.figures.assets import module, stylesheet
-from tpviz.figures.blocks_svg import blocks_svg
+from tpviz.figures.blocks import blocks_svg
 from tpviz.mesh import Mesh
 from tpviz.schemes.atp import ATP
 from tpviz.schemes.atp.layout import Layout

@@ -8,7 +8,7 @@ import traitlets
 
 from tpviz.figures import mesh as figure
 from tpviz.figures.assets import module, stylesheet
-from tpviz.figures.mesh_svg import find_parameter, mesh_svg
+from tpviz.figures.mesh import find_parameter, mesh_svg
 
 from .base import View, check_names
 

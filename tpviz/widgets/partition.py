@@ -10,9 +10,9 @@ import ipywidgets
 
 from tpviz.figures import partition as figure
 from tpviz.figures.assets import module, stylesheet
-from tpviz.figures.partition_svg import partition_svg
-from tpviz.schemes.merak.partition import Partition, partition_of, shard
-from tpviz.schemes.merak.partition.division import BALANCES
+from tpviz.figures.partition import partition_svg
+from tpviz.partition import Partition, partition_of, shard
+from tpviz.partition.division import BALANCES
 
 from .base import Film, Framed, check_names, shown
 from .job import Latest
@@ -28,7 +28,7 @@ class PartitionView(Framed):
     Parameters
     ----------
     partition : `Partition`, as ``tv.parallelize(model, tv.Merak(...), ...).report.partition`` of a
-        call outside of ranks, or as `tpviz.schemes.merak.partition.partition_of` gives it.
+        call outside of ranks, or as `tpviz.partition.partition_of` gives it.
     autoplay : start playing (never where the reader prefers reduced motion).
 
     ``partition`` is the one shown, ``step`` the stage that is looked at, from 0, ``error`` says why

@@ -12,10 +12,10 @@ import traitlets
 
 from tpviz.figures import schedule as figure
 from tpviz.figures.assets import module, stylesheet
+from tpviz.figures.schedule import check_row, schedule_svg, words_of
 from tpviz.figures.schedule_faults import faults_scene
 from tpviz.figures.schedule_look import look
-from tpviz.figures.schedule_svg import check_row, schedule_svg, words_of
-from tpviz.schemes.merak.schedules import faults
+from tpviz.schedules import faults
 
 from .base import Film, Framed, check_names, shown
 from .job import Latest

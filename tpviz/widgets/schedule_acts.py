@@ -5,12 +5,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tpviz.checks import number, one_of, settle, whole_number
-from tpviz.figures.schedule import Act
+from tpviz.figures.schedule_layout import Act
 from tpviz.figures.schedule_measured import measured
 from tpviz.mesh import Mesh
+from tpviz.schedules import SCHEDULES, formulas, schedule, timeline
+from tpviz.schedules.measured import in_flight
 from tpviz.schemes.merak.memory import memory_of, of_microbatch
-from tpviz.schemes.merak.schedules import SCHEDULES, formulas, schedule, timeline
-from tpviz.schemes.merak.schedules.measured import in_flight
 from tpviz.schemes.merak.split import stage_of
 from tpviz.schemes.merak.step import clock
 from tpviz.strategy import knob

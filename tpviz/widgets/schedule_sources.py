@@ -5,8 +5,8 @@ from dataclasses import fields
 import ipywidgets
 
 from tpviz import clusters
+from tpviz.schedules import SCHEDULES, Schedule, faults
 from tpviz.schemes.merak import Merak
-from tpviz.schemes.merak.schedules import SCHEDULES, Schedule, faults
 from tpviz.workload import GPT
 
 from .knobs import CONTROL, WIDE, Knobs, control

@@ -11,7 +11,7 @@ import traitlets
 from tpviz.figures import tiles as figure
 from tpviz.figures import tiles_words
 from tpviz.figures.assets import module, stylesheet
-from tpviz.figures.tiles_svg import look, tiles_svg, words_of
+from tpviz.figures.tiles import look, tiles_svg, words_of
 from tpviz.schemes.t3.hardware.tenth import TENTH
 
 from .base import Film, Framed, check_names, shown

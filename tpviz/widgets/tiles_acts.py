@@ -5,7 +5,8 @@ from dataclasses import dataclass, fields, replace
 import ipywidgets
 
 from tpviz.checks import number, one_of, settle, whole_number
-from tpviz.figures.tiles import NAMES, Act, check
+from tpviz.figures.tiles import check
+from tpviz.figures.tiles_layout import NAMES, Act
 from tpviz.schemes.t3.hardware import Gemm, Machine, play
 from tpviz.schemes.t3.hardware.machine import POLICIES
 from tpviz.schemes.t3.hardware.tenth import TENTH

@@ -6,7 +6,7 @@ sizes, is not in it. What its schedule alone can give is derived here, from the 
 
 from typing import NamedTuple
 
-from tpviz.schemes.merak.schedules.formulas import makespan
+from tpviz.schedules.formulas import makespan
 
 ABSTRACT = "abstract of arXiv 2206.04959"
 

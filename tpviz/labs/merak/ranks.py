@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from tpviz.cost import parts, transfer
 from tpviz.mesh import Mesh
+from tpviz.schedules.measured import peaks_in_flight
 from tpviz.schemes.gpt.cost import update
-from tpviz.schemes.merak.schedules.measured import peaks_in_flight
 from tpviz.schemes.merak.split import stage_of
 from tpviz.schemes.merak.step import TOKENS, clock, held, shares_ends
 from tpviz.schemes.ownership import local_shapes

@@ -17,12 +17,12 @@ from types import MappingProxyType
 
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
+from tpviz.schedules import SCHEDULES, schedule
+from tpviz.schedules import check as check_schedule
 from tpviz.schemes.megatron import Megatron
 from tpviz.strategy import Strategy, divisors, knob, register
 from tpviz.workload import GPT
 
-from .schedules import SCHEDULES, schedule
-from .schedules import check as check_schedule
 from .split import TOKENS, layers_of, stage_of
 
 __all__ = ["GPT", "Merak"]

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from .schedules.actions import BACKWARDS
+from tpviz.schedules.actions import BACKWARDS
 
 AHEAD = 2
 """How many messages of a queue are asked for before they are needed."""

@@ -14,6 +14,7 @@ from functools import lru_cache
 from math import prod
 
 from tpviz.cost import Segment, transfer
+from tpviz.schedules import timeline
 from tpviz.schemes.gpt.cost import seconds_of
 from tpviz.schemes.gpt.kernels import adamw
 from tpviz.schemes.megatron.cost import sizes
@@ -21,7 +22,6 @@ from tpviz.schemes.ownership import local_shapes
 from tpviz.trace import Ledger
 
 from .routes import Routes
-from .schedules import timeline
 from .split import TOKENS, layers_of, stage_of
 from .stretches import Stretches, halves
 

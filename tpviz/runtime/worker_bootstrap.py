@@ -4,27 +4,28 @@ A Jupyter kernel may be killed at any moment, without a chance to tidy up. So ev
 thread on two *life pipes*, of its pool and of the caller, whose only writer is the caller. When
 either is at end-of-file the rank kills its own process group, so also what it had started; when the
 caller's is, it removes the caller's temporary files first. A rank that is stopped, or stuck in C,
-cannot do that: `janitor` has the second guard.
+cannot do that: `forkserver_hooks` is the second guard.
 
-Nothing but the standard library is imported here, since the guard must stand before torch loads.
+Only the standard library is imported at first, since the guard must stand before torch loads.
 """
 
-import glob
 import multiprocessing
 import os
 import shutil
 import signal
 import sys
 import threading
-from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import NamedTuple
+
+from tpviz.runtime.processes import kill_below
+from tpviz.runtime.streams import text_stream
 
 _CLOSING = 0.5  # seconds in which the kernel closes all pipes of a process that has died
 THREADS = "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 
-class Spec(NamedTuple):
+class RankSpec(NamedTuple):
     """All that a new rank is told: the fork server's own environment and path may be stale."""
 
     rank: int
@@ -32,13 +33,13 @@ class Spec(NamedTuple):
     backend: str
     device: str | None
     folder: str
-    garbage: list  # directories that nobody needs once the caller is gone
+    cleanup_dirs: list  # directories that nobody needs once the caller is gone
     env: dict
     path: list
     cwd: str | None
 
 
-def enter(spec: Spec, pipe, pool_life, caller_life):
+def start_rank(spec: RankSpec, pipe, pool_life, caller_life):
     """The first thing a rank runs: guards and output first, then torch and the job loop."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -47,7 +48,7 @@ def enter(spec: Spec, pipe, pool_life, caller_life):
     multiprocessing.set_start_method(None, force=True)
     _let_go_of_fork_server()
     threading.Thread(
-        target=_watch, args=(pool_life, caller_life, spec.garbage), daemon=True
+        target=_watch, args=(pool_life, caller_life, spec.cleanup_dirs), daemon=True
     ).start()
     try:
         _redirect(os.path.join(spec.folder, f"out-{spec.rank}"))
@@ -89,12 +90,12 @@ def _let_go_of_fork_server():
         _forkserver._forkserver_alive_fd = None
 
 
-def _watch(pool_life, caller_life, garbage):
+def _watch(pool_life, caller_life, cleanup_dirs):
     # Nobody writes to them: they become ready at end-of-file. A pool that has gone leaves no rank
     # behind, not even one that its caller never heard of; the files are the caller's.
     wait([pool_life, caller_life])
     if wait([caller_life], _CLOSING):
-        for folder in garbage:
+        for folder in cleanup_dirs:
             shutil.rmtree(folder, ignore_errors=True)
     kill_below(os.getpid())
     os.killpg(0, signal.SIGKILL)
@@ -110,42 +111,4 @@ def _redirect(path):
     os.close(null)
     os.close(out)
     sys.stdin = open(0, closefd=False)
-    sys.stdout, sys.stderr = _stream(1), _stream(2)
-
-
-def _stream(descriptor):
-    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
-
-
-def flush_output():
-    """Pass on what was printed; a stream that the rank's function closed is opened again."""
-    for name, descriptor in (("stdout", 1), ("stderr", 2)):
-        try:
-            getattr(sys, name).flush()
-        except (ValueError, AttributeError):
-            setattr(sys, name, _stream(descriptor))
-
-
-def kill_tree(pid: int):
-    """SIGKILL a rank, its process group, and what it started in sessions of their own."""
-    kill_below(pid)
-    for kill in (os.killpg, os.kill):
-        with suppress(ProcessLookupError):  # it leads no group yet, or has just ended
-            kill(pid, signal.SIGKILL)
-
-
-def kill_below(pid: int):
-    """SIGKILL all that ``pid`` has started, and not itself."""
-    for child in descendants(pid):
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-
-
-def descendants(pid: int) -> list:
-    """Processes started by ``pid``, by those, and so on; none where there is no ``/proc``."""
-    found = []
-    for children in glob.glob(f"/proc/{pid}/task/*/children"):
-        with suppress(OSError), open(children) as file:
-            for child in map(int, file.read().split()):
-                found += [child, *descendants(child)]
-    return found
+    sys.stdout, sys.stderr = text_stream(1), text_stream(2)

@@ -3,7 +3,7 @@
 Sends do not block, messages of one pair of ranks do not share a link, and a message is on its way
 as soon as its action ends. All times are simulated, in the unit of the durations given.
 
->>> from tpviz.schemes.merak.schedules import schedule, timeline
+>>> from tpviz.schedules import schedule, timeline
 >>> t = timeline(schedule("1f1b", 4, 8))
 >>> t.makespan, t.bubble, t.peak_in_flight
 (44.0, (12.0, 12.0, 12.0, 12.0), (4, 3, 2, 1))
@@ -17,7 +17,7 @@ from numbers import Real
 from tpviz.checks import number
 
 from . import critical
-from .actions import Schedule
+from .table import Schedule
 
 FOREVER = float("inf")
 

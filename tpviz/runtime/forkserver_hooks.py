@@ -14,10 +14,10 @@ import shutil
 import signal
 from time import monotonic, sleep
 
-from tpviz.runtime.guard import kill_below
+from tpviz.runtime.processes import kill_below
 
 # Set by the caller while it starts the server: its process id, and directories to remove.
-GARBAGE = "TPVIZ_GARBAGE"
+CLEANUP_DIRS = "TPVIZ_CLEANUP_DIRS"
 _ORPHANED_WITHIN = 1.0  # seconds
 _LOOK_EVERY = 0.5  # seconds between two looks at the caller while torch is being imported
 
@@ -27,22 +27,22 @@ _is_server = False
 
 def _serve():
     global _is_server
-    garbage = os.environ.pop(GARBAGE, None)
-    if garbage:
+    cleanup_dirs = os.environ.pop(CLEANUP_DIRS, None)
+    if cleanup_dirs:
         _is_server = True
         os.setsid()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # what came so far was blocked, see `server`
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        parent, *folders = garbage.split(os.pathsep)
+        parent, *folders = cleanup_dirs.split(os.pathsep)
         server, parent = os.getpid(), int(parent)  # not getppid: the caller may be gone already
         atexit.register(_sweep, server, parent, folders)
         signal.signal(signal.SIGALRM, lambda *_: _look(server, parent, folders))
         signal.setitimer(signal.ITIMER_REAL, _LOOK_EVERY, _LOOK_EVERY)
 
 
-def _look(server, parent, garbage):
+def _look(server, parent, cleanup_dirs):
     if os.getpid() == server and os.getppid() != parent:
-        _sweep(server, parent, garbage)
+        _sweep(server, parent, cleanup_dirs)
         os._exit(0)
 
 
@@ -53,11 +53,11 @@ def loaded():
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
-def _sweep(server, parent, garbage):
+def _sweep(server, parent, cleanup_dirs):
     if os.getpid() != server or _lives_on(parent):
         return  # a rank, or a fork server that its living parent stops: the parent tidies up
     kill_below(server)
-    for folder in garbage:
+    for folder in cleanup_dirs:
         shutil.rmtree(folder, ignore_errors=True)
 
 

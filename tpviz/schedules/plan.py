@@ -15,7 +15,8 @@ I                          R, I
 
 from typing import NamedTuple
 
-from .actions import Action, Schedule
+from .actions import Action
+from .table import Schedule
 
 
 class Plan(NamedTuple):

@@ -1,6 +1,6 @@
 """What is wrong with a schedule, in words: for people who write their own.
 
->>> from .actions import Schedule
+>>> from .table import Schedule
 >>> print(*faults(Schedule.parse("s0: F0 F1 B1 B0 \\n s1: F0 B0 F1")), sep="\\n")
 stage 0 goes backward in the order 1, 0: gradients are summed in the order 0 to 1
 stage 1 has no backward of microbatch 1: add B1

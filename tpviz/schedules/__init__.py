@@ -15,9 +15,10 @@ from typing import NamedTuple
 from tpviz.checks import one_of, whole_number
 
 from . import interleaved, one_f_one_b, v_shaped
-from .actions import KINDS, Action, Schedule
+from .actions import KINDS, Action
 from .clock import Timeline, timeline
 from .plan import finish
+from .table import Schedule
 from .validity import faults, validate
 
 __all__ = [

@@ -1,0 +1,34 @@
+"""Ending processes, and all that they have started.
+
+Only the standard library is imported here: ranks and the fork server need it before torch loads.
+"""
+
+import glob
+import os
+import signal
+from contextlib import suppress
+
+
+def kill_tree(pid: int):
+    """SIGKILL a rank, its process group, and what it started in sessions of their own."""
+    kill_below(pid)
+    for kill in (os.killpg, os.kill):
+        with suppress(ProcessLookupError):  # it leads no group yet, or has just ended
+            kill(pid, signal.SIGKILL)
+
+
+def kill_below(pid: int):
+    """SIGKILL all that ``pid`` has started, and not itself."""
+    for child in descendants(pid):
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+def descendants(pid: int) -> list:
+    """Processes started by ``pid``, by those, and so on; none where there is no ``/proc``."""
+    found = []
+    for children in glob.glob(f"/proc/{pid}/task/*/children"):
+        with suppress(OSError), open(children) as file:
+            for child in map(int, file.read().split()):
+                found += [child, *descendants(child)]
+    return found

@@ -1,0 +1,77 @@
+"""One row of a trace, its columns, and how columns are searched."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Event(NamedTuple):
+    """One interval on one lane of one rank.
+
+    kind: ``compute`` | ``comm`` | ``wait`` (compute lane blocked on the event ``waits_for``) |
+    ``step`` (the span of a whole training step, on lane "step"). lane: ``compute``,
+    ``comm/<axis>``, ``step``. phase: forward, backward, sync, recompute, optimizer or "". bytes:
+    payload, the full tensor of the collective; of a kernel, what it reads and writes. wire_bytes:
+    what one rank sends on a ring. axis: mesh axis of the group. members: its global ranks, as
+    `members_text` writes them ("0,2"). seq: the how-manyeth collective of that group (the same
+    number on every member), -1 for none. id is unique in a trace; waits_for is an id or -1. dtype:
+    of a kernel's numbers, "float32", where known.
+    """
+
+    id: int = -1
+    rank: int = 0
+    lane: str = "compute"
+    kind: str = "compute"
+    name: str = ""
+    phase: str = ""
+    layer: str = ""
+    microbatch: int = -1
+    chunk: int = -1
+    step: int = -1
+    start: float = 0.0
+    end: float = 0.0
+    flops: int = 0
+    bytes: int = 0
+    wire_bytes: float = 0.0
+    axis: str = ""
+    members: str = ""
+    seq: int = -1
+    waits_for: int = -1
+    dtype: str = ""
+
+
+FEW = 64
+
+
+def codes(column):
+    """(distinct values, index of each row's value among them) of a column of texts.
+
+    Columns such as ``lane`` have few values: looking for these one by one takes a fraction of the
+    time that sorting a million texts takes.
+
+    >>> codes(np.array(["b", "a", "b"]))[1].tolist()
+    [0, 1, 0]
+    """
+    values, found, left = [], np.zeros(len(column), np.int64), np.arange(len(column))
+    while len(left):
+        if len(values) == FEW:
+            return np.unique(column, return_inverse=True)
+        same = column[left] == column[left[0]]
+        found[left[same]] = len(values)
+        values.append(column[left[0]])
+        left = left[~same]
+    return np.array(values, column.dtype), found
+
+
+def equals(name, column, value):
+    """Where a column has a value, or one of a list of them; ValueError for what is neither."""
+    try:
+        if isinstance(value, (list, tuple, set)):
+            return np.isin(column, list(value))
+        return np.broadcast_to(column == value, column.shape)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={value!r} is no value or list of values") from None
+
+
+_TYPES = {str: np.str_, int: np.int64, float: np.float64}
+COLUMNS = {name: _TYPES[kind] for name, kind in Event.__annotations__.items()}
