@@ -13,7 +13,7 @@ from harness import sweep
 from sweep_axonn import pairwise
 
 import tpviz as tv
-from tpviz.schemes.merak import SCHEDULES
+from tpviz.schedules import SCHEDULES
 
 WORKLOAD = tv.GPT(layers=8, hidden=16, heads=8, seq=8, batch=8, vocab=32)
 PLACES = [

@@ -52,7 +52,8 @@ def register(cls):
 
 def strategies():
     """{name: class} of every registered strategy."""
-    import_module("tpviz.schemes")
+    for name in import_module("tpviz.schemes").SCHEMES:
+        import_module(f"tpviz.schemes.{name}.strategy")
     return dict(_REGISTERED)
 
 

@@ -8,8 +8,8 @@ import tpviz as tv
 from tpviz.labs import axonn
 from tpviz.labs.axonn.claims import OVERLAPS as CLAIM
 from tpviz.labs.axonn.overlapping import SUBSETS, Times
-from tpviz.schemes.axonn import OVERLAPS
 from tpviz.schemes.axonn.models import paper_models
+from tpviz.schemes.axonn.strategy import OVERLAPS
 
 TINY = tv.GPT(layers=1, hidden=32, heads=4, seq=16, batch=4, vocab=64)
 NODES = tv.clusters.perlmutter(8)

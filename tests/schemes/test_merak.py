@@ -8,7 +8,7 @@ import pytest
 from tiny import TINY, assert_equal
 
 import tpviz as tv
-from tpviz.schemes.merak import SCHEDULES
+from tpviz.schedules import SCHEDULES
 
 DEEP = replace(TINY, layers=4)
 UNTIED = replace(DEEP, tied=False)

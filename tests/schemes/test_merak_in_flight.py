@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 import tpviz as tv
-from tpviz.schedules import timeline
+from tpviz.schedules import SCHEDULES, timeline
 from tpviz.schedules.formulas import in_flight as by_formula
 from tpviz.schedules.measured import in_flight, peaks_in_flight
-from tpviz.schemes.merak import SCHEDULES
 from tpviz.schemes.merak.split import stage_of
 from tpviz.trace import Event, Trace
 

@@ -9,7 +9,7 @@ NAMES = {"qkv": "attention.qkv", "up": "mlp.up", "out": "attention.out", "down":
 
 def strategy_of(mesh, order="column", **knobs):
     """The `ATP` of a mesh (d1, d2)."""
-    from ..schemes.atp import ATP  # loads torch, which showing a task does not need
+    from ..schemes.atp.strategy import ATP  # loads torch, which showing a task does not need
 
     return ATP(mesh=mesh, order=order, **knobs)
 

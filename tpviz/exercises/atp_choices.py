@@ -77,7 +77,7 @@ def _workload():
 
 def mesh_times(cluster, workload):
     """{(d1, d2, order): predicted seconds of a step} of `ATP.meshes`."""
-    from ..schemes.atp import ATP
+    from ..schemes.atp.strategy import ATP
     from ..verbs.predict import predict
 
     return {

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from tpviz.schemes.atp import ATP
 from tpviz.schemes.atp.operators import Linear
+from tpviz.schemes.atp.strategy import ATP
 from tpviz.workload import GPT
 
 from .seeded import Seeded

@@ -13,7 +13,7 @@ GRID = ("x", "y", "z", "data")
 
 def strategy_of(grid, **knobs):
     """The `AxoNN` of a grid (x, y, z, data)."""
-    from ..schemes.axonn import AxoNN  # loads torch, which showing a task does not need
+    from ..schemes.axonn.strategy import AxoNN  # loads torch, which showing a task does not need
 
     return AxoNN(**dict(zip(GRID, grid)), **knobs)
 

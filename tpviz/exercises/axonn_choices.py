@@ -134,8 +134,8 @@ LEAST = 16
 
 def grid_times(cluster, workload, least=LEAST):
     """{(x, y, z, data): seconds of communication} of all grids that fit, by the papers' model."""
-    from ..schemes.axonn import AxoNN
     from ..schemes.axonn.model import fitting
+    from ..schemes.axonn.strategy import AxoNN
 
     grids = fitting(AxoNN.space(workload, cluster.size), workload)
     return {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from tpviz.schemes.axonn import AxoNN
+from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.collectives import scatter_first
 from tpviz.workload import GPT
 

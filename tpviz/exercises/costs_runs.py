@@ -80,7 +80,7 @@ RATES = Formula(
 
 @lru_cache(maxsize=1)
 def _captured():
-    from ..schemes.megatron import Megatron
+    from ..schemes.megatron.strategy import Megatron
     from ..verbs.capture import capture
     from ..workload import GPT
 

@@ -4,7 +4,7 @@ holds."""
 from math import ceil, floor
 
 from ..schedules import schedule, timeline
-from ..schemes.merak import Merak
+from ..schemes.merak.strategy import Merak
 from .formula import Formula, Question, same
 from .merak import NOTEBOOK, SCP
 

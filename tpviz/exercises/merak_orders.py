@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..schedules import Schedule, faults, schedule, timeline
-from ..schemes.merak import Merak
+from ..schemes.merak.strategy import Merak
 from .formula import Formula, NoAnswer, Question
 from .merak import NOTEBOOK
 

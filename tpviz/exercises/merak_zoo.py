@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from tpviz.labels import current
 from tpviz.schemes.megatron.operators import ColumnLinear
-from tpviz.schemes.merak import Merak
+from tpviz.schemes.merak.strategy import Merak
 from tpviz.schemes.operators import linear_gradients
 from tpviz.workload import GPT
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from .. import clusters
-from ..schemes.t3 import T3
+from ..schemes.t3.strategy import T3
 from .atp_choices import Choice, chosen
 from .formula import Question
 from .t3 import NOTEBOOK

@@ -15,9 +15,10 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 
-from tpviz.schemes.t3 import T3, operators
+from tpviz.schemes.t3 import operators
 from tpviz.schemes.t3 import ring as rings
 from tpviz.schemes.t3.program import fuse, ring_of
+from tpviz.schemes.t3.strategy import T3
 from tpviz.workload import GPT
 
 from .seeded import Seeded

@@ -8,8 +8,8 @@ from torch import nn
 
 from tpviz.mesh import Mesh
 from tpviz.runtime.launch import in_torchrun
-from tpviz.schemes.axonn import AxoNN
-from tpviz.schemes.merak import Merak
+from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.schemes.merak.strategy import Merak
 
 from .easy import EasyLinear
 from .entrance import Entrance

@@ -11,7 +11,7 @@ from tpviz.checks import divides, whole_number
 from tpviz.partition import Partition, partition_of, shard, trace
 from tpviz.schemes.axonn.clip import norm_of, shrink
 from tpviz.schemes.collectives import part_of
-from tpviz.schemes.megatron import Megatron
+from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.pipeline import Pipeline
 from tpviz.schemes.merak.ties import Tie
 from tpviz.tables import html_table

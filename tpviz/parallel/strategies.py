@@ -2,10 +2,10 @@
 
 from torch import nn
 
-from tpviz.schemes.atp import ATP
 from tpviz.schemes.atp.layout import Layout
-from tpviz.schemes.axonn import AxoNN
-from tpviz.schemes.megatron import Megatron
+from tpviz.schemes.atp.strategy import ATP
+from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.schemes.megatron.strategy import Megatron
 
 REFUSED = {
     "gather": "a model that is not ours is not made of blocks, each weight is gathered by itself",

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from tpviz.checks import whole_number
 from tpviz.runtime.launch import launch
 from tpviz.runtime.recorder import record
-from tpviz.schemes.merak import Merak
+from tpviz.schemes.merak.strategy import Merak
 from tpviz.trace import Ledger
 from tpviz.verbs.equality import (
     Verdict,

@@ -1,9 +1,7 @@
-"""The schemes: one folder each, and one line of registration here.
+"""The schemes, a folder each: strategy, layers, program, step, memory, and the paper's equations.
 
-A scheme's package holds the strategy (its knobs, its formula; no torch), and loads its torch part
-when built.
+``strategy`` has the knobs and the formulas, without torch; the rest is loaded when it is needed.
 """
 
-from . import atp, axonn, data, megatron, merak, t3
-
-__all__ = ["atp", "axonn", "data", "megatron", "merak", "t3"]
+SCHEMES = ("atp", "axonn", "zero", "megatron", "merak", "t3")
+"""In the order in which `tpviz.strategy.strategies` lists them."""

@@ -12,10 +12,10 @@ from tpviz.figures import blocks as figure
 from tpviz.figures.assets import module, stylesheet
 from tpviz.figures.blocks import blocks_svg
 from tpviz.mesh import Mesh
-from tpviz.schemes.atp import ATP
 from tpviz.schemes.atp.layout import Layout
+from tpviz.schemes.atp.strategy import ATP
 from tpviz.schemes.atp.walk import walk
-from tpviz.schemes.megatron import Megatron
+from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.workload import GPT
 
 from .base import Film, Framed, check_names, shown

@@ -6,8 +6,8 @@
 from dataclasses import fields
 
 from tpviz.figures import grid as figure
-from tpviz.schemes.axonn import AxoNN
 from tpviz.schemes.axonn.cases import KNOWN
+from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.axonn.walk import walk
 
 from .blocks import MOST, BlockSteps, BlocksView

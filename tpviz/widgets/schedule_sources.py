@@ -6,7 +6,7 @@ import ipywidgets
 
 from tpviz import clusters
 from tpviz.schedules import SCHEDULES, Schedule, faults
-from tpviz.schemes.merak import Merak
+from tpviz.schemes.merak.strategy import Merak
 from tpviz.workload import GPT
 
 from .knobs import CONTROL, WIDE, Knobs, control

@@ -12,8 +12,8 @@ from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds, transfer
 from tpviz.figures.charts_chunks import chunks_figure
 from tpviz.mesh import Mesh
-from tpviz.schemes.atp import ATP
 from tpviz.schemes.atp.chunks import check_kappa, slowdown
+from tpviz.schemes.atp.strategy import ATP
 from tpviz.schemes.gpt.cost import seconds_of
 from tpviz.tables import html_table
 from tpviz.trace.faithful import is_faithful

@@ -16,8 +16,8 @@ from tpviz.cluster.parts import finite
 from tpviz.clusters import nvswitch, nvswitch_nodes
 from tpviz.cost import show_seconds
 from tpviz.figures.charts_scaling import scaling_figure
-from tpviz.schemes.atp import ATP
 from tpviz.schemes.atp.selection import best, bus_time, wire_volume
+from tpviz.schemes.atp.strategy import ATP
 from tpviz.tables import html_table
 from tpviz.verbs.checks import check_workload
 from tpviz.workload import GPT

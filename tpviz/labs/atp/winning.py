@@ -10,7 +10,7 @@ from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
 from tpviz.figures.charts_winners import winners_figure
 from tpviz.runtime.launch import check_world_size
-from tpviz.schemes.atp import ATP
+from tpviz.schemes.atp.strategy import ATP
 from tpviz.tables import html_table
 from tpviz.trace.faithful import is_faithful
 from tpviz.verbs.checks import check_workload

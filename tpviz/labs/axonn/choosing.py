@@ -7,10 +7,10 @@ winner is that of all grids, as if all had gone through the finest.
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from tpviz.schemes.axonn import AxoNN
 from tpviz.schemes.axonn.model import block, passes, volume
 from tpviz.schemes.axonn.models import hardware_flops
 from tpviz.schemes.axonn.rates import insides
+from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.strategy import divisors
 from tpviz.verbs.predict import predict
 

@@ -11,8 +11,8 @@ from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
 from tpviz.figures.charts_overlaps import overlaps_figure
-from tpviz.schemes.axonn import OVERLAPS, AxoNN
 from tpviz.schemes.axonn.clock import AHEAD
+from tpviz.schemes.axonn.strategy import OVERLAPS, AxoNN
 from tpviz.tables import html_table
 from tpviz.trace.faithful import is_faithful
 from tpviz.verbs.predict import predict

@@ -15,8 +15,8 @@ from tpviz.cost import by_axis, show_seconds, transfer
 from tpviz.figures.charts_halves import halves_figure
 from tpviz.mesh import Mesh
 from tpviz.schemes.megatron.cost import sizes
-from tpviz.schemes.merak import Merak
 from tpviz.schemes.merak.split import layers_of
+from tpviz.schemes.merak.strategy import Merak
 from tpviz.tables import html_table
 from tpviz.trace.analyses import length, merge
 from tpviz.trace.faithful import is_faithful

@@ -8,9 +8,10 @@ from tpviz.cluster import Cluster
 from tpviz.cost import show_bytes, show_seconds
 from tpviz.figures.charts_schedules import schedules_figure
 from tpviz.figures.schedule_measured import measured as bars_of
+from tpviz.schedules import SCHEDULES
 from tpviz.schedules.formulas import bubble, makespan
-from tpviz.schemes.merak import SCHEDULES, Merak
 from tpviz.schemes.merak.memory import memory_of
+from tpviz.schemes.merak.strategy import Merak
 from tpviz.tables import html_table
 from tpviz.trace.faithful import is_faithful
 from tpviz.verbs.checks import check_cluster, check_workload

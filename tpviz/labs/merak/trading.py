@@ -10,9 +10,9 @@ from typing import NamedTuple
 from tpviz.cluster import Cluster
 from tpviz.cost import show_bytes, show_seconds
 from tpviz.figures.charts_tradeoff import tradeoff_figure
-from tpviz.schemes.merak import Merak
 from tpviz.schemes.merak.budget import keeps
 from tpviz.schemes.merak.memory import memory_of
+from tpviz.schemes.merak.strategy import Merak
 from tpviz.tables import html_table
 from tpviz.verbs.checks import check_cluster, check_fit
 from tpviz.verbs.predict import predict

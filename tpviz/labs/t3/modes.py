@@ -13,8 +13,8 @@ from tpviz.cluster import Cluster, Device, Level
 from tpviz.cost import show_seconds
 from tpviz.figures.charts_t3_modes import modes_figure
 from tpviz.schemes.gpt.cost import times
-from tpviz.schemes.t3 import T3
 from tpviz.schemes.t3.hardware import Machine
+from tpviz.schemes.t3.strategy import T3
 from tpviz.tables import html_table
 from tpviz.trace.faithful import is_faithful
 from tpviz.verbs.checks import check_cluster, check_workload

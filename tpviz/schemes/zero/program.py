@@ -13,7 +13,7 @@ from tpviz.labels import label
 from tpviz.schemes.collectives import own_of
 from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather, reference_program
 
-from .flat import FlatBucket
+from .flat_param import FlatBucket
 
 
 class DataParallelProgram(Program):

@@ -17,9 +17,9 @@ from tpviz.mesh import Mesh
 from tpviz.schemes.ownership import local_shapes
 from tpviz.strategy import Strategy, knob, register
 
+from .buckets import MEGABYTE, buckets
 from .cost import cost, ledger
 from .memory import memory
-from .plan import MEGABYTE, plan
 
 __all__ = ["DataParallel"]
 
@@ -100,7 +100,7 @@ class DataParallel(Strategy):
         return self.inner.splits(self.local(workload)) if self.inner else {}
 
     def buckets(self, workload):
-        """The `plan.Bucket` list of one rank."""
+        """The `buckets.Bucket` list of one rank."""
         return list(_buckets(self, workload))
 
     def ledger(self, workload):
@@ -159,7 +159,7 @@ def _buckets(strategy, workload):
     """The ledger, the cost and the memory all ask for them."""
     shapes, partial = _inside(strategy.inner, workload, strategy.local(workload))
     return tuple(
-        plan(
+        buckets(
             shapes,
             strategy.dp,
             strategy.zero,

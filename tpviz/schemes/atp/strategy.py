@@ -1,0 +1,200 @@
+"""ATP: tensor parallelism on a 2D mesh, column- or row-first (Cheng et al. 2023, arXiv 2301.08658).
+
+A linear layer has its output features over one axis of the mesh and its input features over the
+other, so it ends with a sum over the latter; the next layer has the axes exchanged and needs no
+resharding. Layouts as in the authors' released code; times and volumes are derived.
+
+>>> ATP(mesh=(4, 2)).check(GPT(heads=4))
+Traceback (most recent call last):
+ValueError: heads=4 does not split evenly over d1*d2=8: use d1*d2=4, or heads=8; or attention='A1'
+"""
+
+from dataclasses import replace
+from math import gcd, prod
+
+from tpviz.checks import divides, whole_number
+from tpviz.mesh import Mesh
+from tpviz.schemes.gpt.cost import arrivals
+from tpviz.strategy import Strategy, divisors, knob, register
+from tpviz.workload import GPT
+
+from .cost import cost, ledger, order
+from .layout import Layout
+from .memory import memory
+from .selection import communication
+
+__all__ = ["ATP", "GPT"]
+
+
+@register
+class ATP(Strategy):
+    """Every weight matrix cut along both dims over a (d1, d2) mesh; one sum a layer, on one axis.
+
+    ``order="column"``: first layers (qkv, up) have columns over d1 and rows over d2, second layers
+    (out, down) the other way round; the residual stream is cut over d2. ``order="row"`` exchanges
+    d1 and d2. Ranks along d2 are neighbours.
+    """
+
+    mesh: tuple = knob((2, 2), help="ranks along (d1, d2); neighbouring ranks along d2")
+    order: str = knob(
+        "column",
+        help="axis of the first layer's output features: column is d1, row is d2",
+        choices=("column", "row"),
+    )
+    chunks: int = knob(
+        1, help="parts of a layer whose sums overlap the next part's GEMM", low=1, high=64
+    )
+    chunking: str = knob(
+        "batch",
+        help="what is cut into chunks: batch as released; tokens; or "
+        "pipelined, tokens that flow through both layers of the MLP",
+        choices=("batch", "tokens", "pipelined"),
+    )
+    attention: str = knob(
+        "A3",
+        help="A3: heads over both axes; A1: over one, computed by every rank of the other",
+        choices=("A3", "A1"),
+    )
+    norm: str = knob(
+        "L1",
+        help="LayerNorm. L1: of a part of the features, statistics summed; L2: "
+        "of gathered features, as released",
+        choices=("L1", "L2"),
+    )
+    sp: bool = knob(
+        False, help="split the residual stream by sequence over the axis that has copies of it"
+    )
+
+    alike = True
+
+    def __post_init__(self):
+        object.__setattr__(self, "mesh", _pair(self.mesh))
+        super().__post_init__()
+
+    @property
+    def axes(self):
+        return {"d1": self.mesh[0], "d2": self.mesh[1]}
+
+    @property
+    def layout(self):
+        """Which axis does what: the `Layout`."""
+        return Layout.of(self)
+
+    def check(self, workload):
+        w, at = workload, self.layout
+        sizes = {"vocab": w.vocab} | ({"seq": w.seq} if self.sp else {})
+        self._check_heads(w, sizes)
+        divides("hidden", w.hidden, at.stream, at.s, step=w.heads)  # under A3 heads have said so
+        heads = w.heads // at.s if at.a3 else w.heads
+        for name, size in sizes.items():
+            divides(name, size, at.inside, at.i, also=gcd(heads, *sizes.values()))
+        if self.sp and self.chunks > 1 and self.chunking != "batch":
+            raise ValueError(
+                f"sp=True and chunking={self.chunking!r} are not possible together: "
+                "use chunking='batch', or sp=False"
+            )
+        if self.chunking == "batch":
+            divides("batch", w.batch, "chunks", self.chunks)
+        else:
+            divides("batch * seq", w.batch * w.seq, "chunks", self.chunks)
+
+    def variants(self, name, value):
+        """The mesh is one knob: its axes are changed one by one."""
+        d1, d2 = self.mesh
+        meshes = {
+            "d1": [(value, d2)],
+            "d2": [(d1, value)],
+            "d1*d2": [(value // d2, d2), (d1, value // d1), (value, 1), (1, value)],
+        }.get(name)
+        if not meshes:
+            return super().variants(name, value)
+        return [
+            lambda mesh=mesh: replace(self, mesh=mesh)
+            for mesh in meshes
+            if prod(mesh) == value or name != "d1*d2"
+        ]
+
+    def _check_heads(self, w, sizes):
+        at = self.layout
+        if self.attention == "A1":
+            divides("heads", w.heads, at.inside, at.i, gcd(*sizes.values()), within=w.hidden)
+            return
+        try:
+            divides("heads", w.heads, "d1*d2", at.i * at.s, within=w.hidden)
+        except ValueError as error:
+            instead = "" if w.heads % at.i or w.hidden % at.s else "; or attention='A1'"
+            raise ValueError(f"{error}{instead}") from None
+
+    def splits(self, workload):
+        return self.layout.splits(workload)
+
+    def partial(self, workload):
+        """Under ``sp``, what is not cut over that axis sees only a part of the sequence."""
+        at = self.layout
+        if not at.sp:
+            return ()
+        splits = self.splits(workload)
+        return tuple(
+            name
+            for name in workload.parameter_shapes()
+            if all(axis != at.inside for _, axis in splits.get(name, ()))
+        )
+
+    def ledger(self, workload):
+        self.check(workload)
+        return ledger(self.layout, workload)
+
+    def cost(self, workload, cluster, mesh=None):
+        return cost(self.layout, workload, cluster, mesh or Mesh(self.axes))
+
+    def memory(self, workload):
+        return memory(self.layout, workload)
+
+    def communication(self, workload, cluster, mesh=None):
+        """Seconds by `selection.communication`: the paper's estimate as we read it."""
+        return communication(self, workload, cluster, mesh)
+
+    @property
+    def copies(self):
+        return self.layout.s
+
+    def arrivals(self, workload):
+        return arrivals(workload, order(self.layout))
+
+    @classmethod
+    def space(cls, workload, world_size):
+        """All meshes in both orders, those that come to the same once; A1 where the heads ask for
+        it. Of each also 2 and 4 chunks (of the batch where it divides, else of its tokens), and
+        sequence parallelism."""
+        for strategy in cls.meshes(workload, world_size):
+            yield strategy
+            if world_size > 1:
+                for chunks in (2, 4):
+                    cut = "batch" if workload.batch % chunks == 0 else "tokens"
+                    yield replace(strategy, chunks=chunks, chunking=cut)
+                if strategy.layout.i > 1:
+                    yield replace(strategy, sp=True)
+
+    @classmethod
+    def meshes(cls, workload, world_size):
+        """The search space of the paper as we read it: ordered factorisations x two orders.
+
+        A mesh of one axis in column order is the other one in row order: kept once.
+        """
+        for d1 in reversed(divisors(world_size)):
+            d2 = world_size // d1
+            attention = "A1" if workload.heads % world_size else "A3"
+            for which in ("column", "row") if d1 > 1 and d2 > 1 else ("column",):
+                yield cls(mesh=(d1, d2), order=which, attention=attention)
+
+    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+        from .program import build
+
+        self.check(workload)
+        return build(self, workload, mesh, dtype, device, **options)
+
+
+def _pair(mesh):
+    if not isinstance(mesh, (tuple, list)) or len(mesh) != 2:
+        raise ValueError(f"mesh={mesh!r} must be two sizes (d1, d2), as in (2, 2) or (4, 1)")
+    return tuple(whole_number(f"d{k + 1} of mesh", size) for k, size in enumerate(mesh))

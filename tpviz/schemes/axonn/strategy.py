@@ -1,0 +1,166 @@
+"""AxoNN's 4D algorithm: a 3D grid x, y, z for every matrix product, times data parallelism.
+
+Singh et al., arXiv 2305.13525 (4D), arXiv 2502.08145 (SC24). A weight's output features lie over
+x, its input features over y, and the block that this leaves is cut into flat pieces over z, which
+also shares the batch: z gathers weights and scatters their gradients, y adds up forward, x adds up
+backward; in every second layer x and y are exchanged. Layouts as in the authors' code, equations
+derived.
+
+>>> AxoNN(x=2, z=2, data=2).axes
+{'data': 2, 'z': 2, 'y': 1, 'x': 2}
+"""
+
+from dataclasses import replace
+from itertools import product
+from math import gcd, prod
+from types import MappingProxyType
+
+from tpviz.checks import divides
+from tpviz.mesh import Mesh
+from tpviz.schemes.atp.layout import Layout
+from tpviz.strategy import Strategy, divisors, knob, register
+from tpviz.workload import GPT
+
+__all__ = ["GPT", "AxoNN"]
+
+OVERLAPS = ("oar", "ors", "oag")
+
+
+@register
+class AxoNN(Strategy):
+    """Every product on a grid of x, y and z ranks; ``data`` replicas of the grid.
+
+    x alone is Megatron-LM, z alone shards all weights as FSDP does, data alone is DDP.
+    """
+
+    x: int = knob(
+        2, help="ranks over a first layer's output features (heads, MLP width)", low=1, high=1024
+    )
+    y: int = knob(1, help="ranks over its input features (the residual stream)", low=1, high=1024)
+    z: int = knob(
+        2, help="ranks over the pieces of a weight's block, and over the batch", low=1, high=65536
+    )
+    data: int = knob(1, help="replicas of the grid, which share the batch", low=1, high=65536)
+    overlap: tuple = knob(
+        OVERLAPS,
+        help="hide all-reduces (oar) and reduce-scatters (ors), send for weights ahead (oag)",
+        choices=OVERLAPS,
+    )
+    order: str = knob(
+        "xyz",
+        help="rank order, neighbours first: the paper's xyz, the code's yxz",
+        choices=("xyz", "yxz"),
+    )
+    keep: bool = knob(True, help="keep gathered weights until backward, else gather them again")
+    gather: str = knob(
+        "weight",
+        help="what one message carries: a weight (the paper's), or all of a block's, as FSDP does",
+        choices=("weight", "block"),
+    )
+    recompute: bool = knob(False, help="keep a block's input only, compute its activations again")
+    accumulation: int = knob(1, help="microbatches whose gradients are added up", low=1, high=1024)
+    tune: bool = knob(False, help="time the layouts of each product first, take the fastest")
+    clip: float = knob(0.0, help="largest norm of the gradient (0: any)", low=0.0, high=1e6)
+
+    shares_batch, alike = "data", True
+    lies_on = MappingProxyType({"z_ahead": "z"})
+
+    @property
+    def axes(self):
+        plane = {"y": self.y, "x": self.x} if self.order == "xyz" else {"x": self.x, "y": self.y}
+        return {"data": self.data, "z": self.z} | plane
+
+    @property
+    def layout(self):
+        """The plane of x and y, as the `Layout` of ATP: heads over x alone."""
+        return Layout("x", "y", self.x, self.y, 1, "batch", a3=False, l2=False, sp=False)
+
+    def check(self, workload):
+        w = workload
+        divides("hidden", w.hidden, "y", self.y, step=w.heads)
+        for name, size, within in (("heads", w.heads, w.hidden), ("vocab", w.vocab, 0)):
+            divides(name, size, "x", self.x, also=gcd(w.heads, w.vocab), within=within)
+        divides("batch", w.batch, "data * z * accumulation", self.data * self.z * self.accumulation)
+        blocks = {name: prod(shape) for name, shape in self.blocks(replace(w, layers=1)).items()}
+        common = gcd(w.batch // (self.data * self.accumulation), *blocks.values())
+        for name, size in blocks.items():  # within: nobody can choose a block's size
+            divides(f"block of {name}", size, "z", self.z, also=common, within=size)
+
+    def local(self, workload):
+        """The workload of one microbatch of one rank."""
+        return workload.with_batch(workload.batch // (self.data * self.z * self.accumulation))
+
+    def splits(self, workload):
+        return self.layout.splits(workload)
+
+    def blocks(self, workload):
+        """{weight: shape of the block that is cut over z}."""
+        axes, splits, shapes = self.axes, self.splits(workload), workload.parameter_shapes()
+        return {
+            name: tuple(
+                size // axes[dict(splits[name])[dim]] for dim, size in enumerate(shapes[name])
+            )
+            for name in shapes
+            if name.endswith(
+                (
+                    "qkv.weight",
+                    "out.weight",
+                    "up.weight",
+                    "down.weight",
+                    "token.weight",
+                    "head.weight",
+                )
+            )
+        }
+
+    def flat_ranges(self, workload):
+        """{weight: {"axis", "ranges": what each z index keeps of the flat block}}."""
+        if self.z == 1:
+            return {}
+        sizes = {name: prod(shape) // self.z for name, shape in self.blocks(workload).items()}
+        return {
+            name: {"axis": "z", "ranges": [[k * n, (k + 1) * n] for k in range(self.z)]}
+            for name, n in sizes.items()
+        }
+
+    def ledger(self, workload):
+        from .step import ledger
+
+        self.check(workload)
+        return ledger(self, workload)
+
+    def cost(self, workload, cluster, mesh=None):
+        from .step import cost
+
+        return cost(self, workload, cluster, mesh or Mesh(self.axes))
+
+    def memory(self, workload):
+        from .memory import memory
+
+        return memory(self, workload)
+
+    def communication(self, workload, cluster, mesh=None):
+        """Seconds by `model.communication`: the papers' model as we read it."""
+        from .model import communication
+
+        return communication(self, workload, cluster, mesh)
+
+    @property
+    def copies(self):
+        return self.y
+
+    @classmethod
+    def space(cls, workload, world_size):
+        """Every grid (x, y, z, data) of all ranks, with all overlaps and weights kept, each
+        gathered by itself: messages of a block are no other grid, and the bytes are the same."""
+        for x, y, z in product(divisors(world_size), repeat=3):
+            if world_size % (x * y * z) == 0:
+                grid = {"x": x, "y": y, "z": z, "data": world_size // (x * y * z)}
+                if all(cls.allows(*size) for size in grid.items()):
+                    yield cls(**grid)
+
+    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+        from .program import build
+
+        self.check(workload)
+        return build(self, workload, mesh, dtype, device, **options)

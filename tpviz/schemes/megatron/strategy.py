@@ -1,0 +1,121 @@
+"""Megatron-LM's 1D tensor parallelism, with sequence parallelism as a knob.
+
+Shoeybi et al. 2019 (arXiv 1909.08053); Korthikanti et al. 2022 (arXiv 2205.05198).
+
+>>> Megatron(tp=3).check(GPT(heads=4))
+Traceback (most recent call last):
+ValueError: heads=4 does not split evenly over tp=3: use tp=2 or 4
+"""
+
+from math import gcd
+
+from tpviz.checks import divides
+from tpviz.mesh import Mesh
+from tpviz.schemes.gpt.cost import arrivals
+from tpviz.schemes.gpt.memory import memory
+from tpviz.strategy import Strategy, knob, register
+from tpviz.workload import GPT
+
+from .cost import cost, ledger, order
+
+__all__ = ["GPT", "Megatron"]
+
+# First matrix of each pair by rows (out), second by columns (in), so one sum ends the pair.
+SPLIT_DIM = {
+    "attention.qkv.weight": 0,
+    "attention.qkv.bias": 0,
+    "attention.out.weight": 1,
+    "mlp.up.weight": 0,
+    "mlp.up.bias": 0,
+    "mlp.down.weight": 1,
+}
+
+
+@register
+class Megatron(Strategy):
+    """Every weight matrix split over ``tp`` ranks: by columns, then by rows, one sum per pair.
+
+    With ``sp`` the activations between the pairs are split by sequence, and each sum becomes a
+    reduce-scatter, with an all-gather before the next pair: less memory. With ``chunks`` the second
+    matrix of a pair works on a part of the batch while the sum of the part before is under way.
+    """
+
+    tp: int = knob(4, help="ranks that share every weight matrix", low=1, high=64)
+    sp: bool = knob(False, help="split activations between the matrices by sequence")
+    chunks: int = knob(
+        1, help="parts of the batch whose sums overlap the next part's GEMM", low=1, high=64
+    )
+
+    alike = True
+
+    @property
+    def axes(self):
+        return {"tp": self.tp}
+
+    def check(self, workload):
+        w = workload
+        sizes, within = {"heads": w.heads, "vocab": w.vocab}, {"heads": w.hidden}
+        if self.sp:
+            sizes["seq"] = w.seq
+        for name, size in sizes.items():
+            divides(name, size, "tp", self.tp, gcd(*sizes.values()), within=within.get(name, 0))
+        if self.sp and self.chunks > 1:
+            raise ValueError(
+                f"sp=True and chunks={self.chunks} are not possible together: "
+                "use chunks=1, or sp=False"
+            )
+        divides("batch", w.batch, "chunks", self.chunks)
+
+    def splits(self, workload):
+        ends = ("embed.token.weight",) if workload.tied else ("embed.token.weight", "head.weight")
+        return {name: [(0, "tp")] for name in ends} | {
+            f"blocks.{i}.{name}": [(dim, "tp")]
+            for i in range(workload.layers)
+            for name, dim in SPLIT_DIM.items()
+        }
+
+    def partial(self, workload):
+        """Under ``sp`` replicated parameters see only the rank's part of the sequence."""
+        if not self.sp or self.tp == 1:
+            return ()
+        split = self.splits(workload)
+        return tuple(name for name in workload.parameter_shapes() if name not in split)
+
+    def ledger(self, workload):
+        self.check(workload)
+        return ledger(workload, self.tp, self.sp, self.chunks)
+
+    def cost(self, workload, cluster, mesh=None):
+        return cost(self, workload, cluster, mesh or Mesh(self.axes))
+
+    def memory(self, workload):
+        return memory(workload, self.tp, self.sp and self.tp > 1)
+
+    def communication(self, workload, cluster, mesh=None):
+        """Seconds of four sums of B s h a layer by their bytes alone; under ``sp`` of five.
+
+        Derived: on a ring 8 B s h e (n-1)/n over the bus bandwidth; `tpviz.schemes.atp.selection`.
+        """
+        if self.tp == 1:
+            return 0.0
+        w, sums = workload, 5 if self.sp else 4
+        sent = sums * 2 * (self.tp - 1) * w.batch * w.seq * w.hidden * w.itemsize / self.tp
+        return w.layers * (sent / cluster.bandwidth(mesh or Mesh(self.axes), "tp"))
+
+    def arrivals(self, workload):
+        return arrivals(workload, order(self.tp))
+
+    @classmethod
+    def space(cls, workload, world_size):
+        """Every knob, ``chunks`` of 2 and 4 included; all the world on tp."""
+        if cls.allows("tp", world_size):
+            yield cls(tp=world_size)
+            if world_size > 1:
+                yield cls(tp=world_size, sp=True)
+                yield from (cls(tp=world_size, chunks=chunks) for chunks in (2, 4))
+
+    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+        from .program import build
+
+        self.check(workload)
+        return build(self, workload, mesh, dtype, device, **options)

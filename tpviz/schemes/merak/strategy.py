@@ -1,0 +1,264 @@
+"""Merak: 3D parallelism, a pipeline of stages whose schedule knows of recomputation.
+
+Lai et al. 2023 (IEEE TPDS 34(5), arXiv 2206.04959; its abstract, and its released code). A stage's
+layers are split as Megatron-LM's, the batch over replicas, and each replica's part into
+microbatches that go through the stages.
+
+>>> Merak(pp=2, microbatches=8).check(GPT(batch=4))
+Traceback (most recent call last):
+ValueError: batch=4 does not split evenly over dp*microbatches=8: use dp*microbatches=4, or batch=8
+"""
+
+from contextlib import suppress
+from functools import lru_cache
+from itertools import product
+from math import floor
+from types import MappingProxyType
+
+from tpviz.checks import divides
+from tpviz.mesh import Mesh
+from tpviz.schedules import SCHEDULES, schedule
+from tpviz.schedules import check as check_schedule
+from tpviz.schemes.megatron.strategy import Megatron
+from tpviz.strategy import Strategy, divisors, knob, register
+from tpviz.workload import GPT
+
+from .split import TOKENS, layers_of, stage_of
+
+__all__ = ["GPT", "Merak"]
+
+V_SHAPED = ("zb_v", "dualpipe_v")
+ORDERS = [
+    {"schedule": "1f1b", "recompute": "none"},
+    {"schedule": "1f1b"},
+    {"schedule": "shifted_critical_path"},
+    {"schedule": "interleaved_1f1b", "recompute": "none"},
+    {"schedule": "zb_h1", "recompute": "none"},
+]
+"""What `Merak.space` tries of schedules and recomputation."""
+
+
+@register
+class Merak(Strategy):
+    """``pp`` stages, each split over ``tp`` ranks, ``dp`` replicas; the batch in ``microbatches``.
+
+    ``recompute``: every layer keeps only its input ("full"), as many layers of each stage as its
+    memory allows keep everything ("stage_aware": a part ``keep`` of the first stage's, more of
+    ranks that have fewer microbatches under way), or all ("none"). Which stages recompute at all,
+    and when, the ``schedule`` says.
+    """
+
+    pp: int = knob(
+        2, help="ranks that the layers are spread over, a stage or more each", low=1, high=64
+    )
+    tp: int = knob(1, help="ranks that share every weight matrix of a stage", low=1, high=64)
+    dp: int = knob(1, help="replicas that share the batch", low=1, high=65536)
+    microbatches: int = knob(
+        4, help="parts that a replica's share of the batch is cut into", low=1, high=1024
+    )
+    schedule: str = knob(
+        "shifted_critical_path",
+        help="order of each stage's forward and backward passes",
+        choices=tuple(SCHEDULES),
+    )
+    chunks: int = knob(2, help="stages of a rank under interleaved_1f1b", low=2, high=8)
+    recompute: str = knob(
+        "full",
+        help="which layers keep only their input until backward",
+        choices=("none", "full", "stage_aware"),
+    )
+    keep: float = knob(
+        0.25,
+        help="part of the first stage's layers that keep everything under "
+        "stage_aware recomputation",
+        low=0.0,
+        high=1.0,
+    )
+
+    lean: bool = knob(
+        True, help="recomputation leaves out its last sum over tp, which nothing needs"
+    )
+    subpipeline: int = knob(
+        0,
+        help="sums over tp under the other half's kernels: 1 in a layer, 2 "
+        "in a block, 3 across blocks",
+        choices=(0, 1, 2, 3),
+    )
+
+    shares_batch, alike = "dp", ("dp", "tp")
+    lies_on = MappingProxyType({"ends": "pp"})
+
+    @property
+    def axes(self):
+        return {"pp": self.pp, "dp": self.dp, "tp": self.tp}
+
+    @property
+    def stages(self):
+        """Stages of the whole pipeline: one a rank, or several."""
+        each = {"interleaved_1f1b": self.chunks, **dict.fromkeys(V_SHAPED, 2)}
+        return self.pp * each.get(self.schedule, 1)
+
+    @property
+    def inside(self):
+        """How one stage is split."""
+        return Megatron(tp=self.tp)
+
+    def local(self, workload):
+        """The workload of one microbatch of one replica."""
+        return workload.with_batch(workload.batch // (self.dp * self.microbatches))
+
+    def check(self, workload):
+        w, stages = workload, self.stages
+        divides("batch", w.batch, "dp*microbatches", self.dp * self.microbatches)
+        self.inside.check(self.local(w))
+        if w.layers < stages:
+            works = [d for d in divisors(stages) if d <= w.layers]
+            raise ValueError(
+                f"layers={w.layers} are fewer than the {stages} stages of "
+                f"pp={self.pp} with schedule={self.schedule!r}: use {works[-1]} "
+                f"stages, or layers={stages}"
+            )
+        check_schedule(self.schedule, self.pp, self.microbatches, stages // self.pp)
+
+    def schedule_of(self, workload):
+        """The `schedules.Schedule` of this workload: stages that drop no layer do not recompute."""
+        return _scheduled(self, workload)
+
+    def schedule_for(self, counts):
+        """The schedule where ``counts`` layers of each stage could be recomputed."""
+        wished = tuple(count > 0 for count in self._wished(counts))
+        return _schedule(self.schedule, self.pp, self.microbatches, self.stages // self.pp, wished)
+
+    def kept(self):
+        """[k_s] by stage, the part of its layers that keeps everything under "stage_aware".
+
+        One of the n microbatches, times stages, that a rank has in flight is all there, and of the
+        others k is kept: (n - 1) k is made equal on all ranks, k = k_0 (n_0 - 1)/(n - 1). A rank
+        that never has more than one keeps all, and so does the last stage if it has not (derived).
+        With one stage a rank and m >= p this is the released code's rule for 1F1B and its kin,
+        k_s = k_0 (p - 1)/(p - 1 - s), all of the last stage, and under the shifted critical path
+        the same of stage p-2 as of p-3.
+        """
+        return [1.0 if share is None else min(1.0, self.keep * share) for share in self.shares()]
+
+    def shares(self):
+        """[k_s / k_0] by stage, None where all is kept: see `kept`."""
+        return _shares(self.schedule, self.pp, self.microbatches, self.stages // self.pp)
+
+    def _wished(self, counts):
+        """How many layers of each stage the knobs would have recomputed."""
+        if self.recompute == "none":
+            return [0] * len(counts)
+        if self.recompute == "full":
+            return list(counts)
+        return [floor(n * (1 - k) + 1e-9) for n, k in zip(counts, self.kept())]
+
+    def drops(self, workload):
+        """How many layers of each stage are recomputed, its first ones; none where the schedule
+        says so."""
+        return self.drops_for(_counts(workload, self.stages))
+
+    def drops_for(self, counts):
+        """The same where stages have ``counts`` layers."""
+        recomputes = self.schedule_for(counts).recomputes
+        return [n * on for n, on in zip(self._wished(counts), recomputes)]
+
+    def splits(self, workload):
+        return self.inside.splits(workload)
+
+    def stage_of(self, name, workload):
+        """The stage that a parameter is on."""
+        return stage_of(name, workload, self.stages)
+
+    def homes(self, workload):
+        """{parameter: {"axis", "indices"}}: where along pp it is; a shared one at both ends."""
+        rank_of, found = self.schedule_of(workload).rank_of, {}
+        for name in workload.parameter_shapes():
+            places = {rank_of[self.stage_of(name, workload)]}
+            if workload.tied and name == TOKENS:
+                places.add(rank_of[-1])
+            found[name] = {"axis": "pp", "indices": sorted(places)}
+        return found if self.pp > 1 else {}
+
+    def ledger(self, workload):
+        return self.ledger_of(workload, 0)
+
+    def ledger_of(self, workload, rank):
+        from .step import ledger
+
+        self.check(workload)
+        return ledger(self, workload, Mesh(self.axes).coords(rank)["pp"])
+
+    def cost(self, workload, cluster, mesh=None):
+        from .step import cost
+
+        return cost(self, workload, cluster, mesh or Mesh(self.axes))
+
+    def memory(self, workload):
+        from .memory import memory
+
+        return memory(self, workload)
+
+    def least_memory(self, workload):
+        """Without activations."""
+        from .memory import least
+
+        return least(self, workload)
+
+    @classmethod
+    def space(cls, workload, world_size):
+        """Every (pp, tp, dp) that has a pipeline; one, two and four microbatches a stage; 1F1B
+        without and with recomputation, Merak's schedule, interleaved stages and zero bubble; with
+        tp also sums under the other half's kernels."""
+        if world_size == 1:
+            yield cls(pp=1, microbatches=1, **ORDERS[0])
+        for pp, tp in product(divisors(world_size), repeat=2):
+            dp, rest = divmod(world_size, pp * tp)
+            if rest or pp == 1 or not (cls.allows("pp", pp) and cls.allows("tp", tp)):
+                continue
+            rows = workload.batch // dp
+            counts = [n for n in (pp, 2 * pp, 4 * pp) if rows >= n and rows % n == 0]
+            for count, order, level in product(counts, ORDERS, (0, 2) if tp > 1 else (0,)):
+                made = cls(pp=pp, tp=tp, dp=dp, microbatches=count, subpipeline=level, **order)
+                with suppress(ValueError):  # the schedule may ask for more microbatches
+                    made.check(workload)
+                    yield made
+
+    def within(self, workload, budget, need=None):
+        """This strategy with as little recomputation as ``budget`` bytes a rank allow: see
+        `budget.within`."""
+        from .budget import within
+
+        self.check(workload)
+        return within(self, workload, budget, need)
+
+    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+        from .program import build
+
+        self.check(workload)
+        return build(self, workload, mesh, dtype, device, **options)
+
+
+@lru_cache(maxsize=256)
+def _scheduled(s, workload):
+    """Every formula asks for it, stage by stage."""
+    return s.schedule_for(_counts(workload, s.stages))
+
+
+def _counts(workload, stages):
+    return [len(blocks) for blocks in layers_of(workload.layers, stages)]
+
+
+@lru_cache(maxsize=256)
+def _shares(name, ranks, microbatches, chunks):
+    order = _schedule(name, ranks, microbatches, chunks, (True,) * ranks * chunks)
+    others = [order.most_in_flight(rank) - 1 for rank in range(ranks)]
+    shares = [others[0] / others[rank] if others[rank] else None for rank in order.rank_of]
+    if order.most_in_flight(order.rank_of[-1], order.stages - 1) == 1:
+        shares[-1] = None
+    return tuple(shares)
+
+
+@lru_cache(maxsize=256)
+def _schedule(name, ranks, microbatches, chunks, recompute):
+    return schedule(name, ranks, microbatches, chunks=chunks, recompute=recompute)

@@ -1,0 +1,144 @@
+"""T3: sums of partial products that run under the GEMMs that make them, tile by tile.
+
+Pati et al. 2024, "T3: Transparent Tracking & Triggering for Fine-grained Overlap of Compute &
+Collectives", ASPLOS, arXiv 2401.16677. Here is its software form, for ranks of torch.distributed:
+tiles computed in the staggered order, a tracker that counts their updates, a trigger that sends
+them on. The simulated hardware is in `tpviz.schemes.t3.hardware`.
+
+>>> T3(tp=4).check(GPT(seq=31, batch=2))
+Traceback (most recent call last):
+ValueError: batch*seq=62 does not split evenly over tp=4: use tp=2, or batch*seq=60 or 64
+"""
+
+from math import gcd
+
+from tpviz.checks import divides, whole_number
+from tpviz.mesh import Mesh
+from tpviz.schemes.gpt.cost import arrivals
+from tpviz.schemes.gpt.memory import memory
+from tpviz.schemes.megatron.strategy import Megatron
+from tpviz.strategy import Strategy, knob, register
+from tpviz.workload import GPT
+
+from .cost import cost, ledger, order
+from .tiles import cut, whole_chunk
+
+__all__ = ["GPT", "T3"]
+
+
+@register
+class T3(Strategy):
+    """Megatron-LM's split over ``tp`` ranks, each sum after a GEMM fused with it.
+
+    The sum is a ring reduce-scatter whose chunks are computed in the order in which the ring needs
+    them. ``mode="chunk"``: one message a chunk. "tile": a chunk in tiles, each sent when its two
+    updates are in. "sequential": the GEMM, then the collective, for comparison. ``tile``: rows of a
+    tile, or (rows, columns), 0 of columns for all; they need not divide. ``gather="after"``, the
+    paper's: an all-gather follows each sum. "consumer", our extension: activations stay split by
+    sequence, and the gather feeds the GEMM that needs it.
+    """
+
+    tp: int = knob(4, help="ranks that share every weight matrix", low=1, high=64)
+    mode: str = knob(
+        "tile",
+        help="what is sent when it is done: a tile, a chunk of all tokens, or "
+        "(sequential) all, by a collective after the GEMM",
+        choices=("tile", "chunk", "sequential"),
+    )
+    tile: int = knob(0, help="rows of a tile; 0 for a quarter of a chunk", low=0, high=4096)
+    gather: str = knob(
+        "after",
+        help="where sums are gathered: after them, or (consumer) into the GEMM that needs them",
+        choices=("after", "consumer"),
+    )
+
+    alike = True
+
+    def __post_init__(self):
+        tile = self.tile
+        if isinstance(tile, (tuple, list)):
+            object.__setattr__(self, "tile", 0)
+        super().__post_init__()
+        if isinstance(tile, (tuple, list)):
+            object.__setattr__(self, "tile", _pair(tile))
+
+    @property
+    def axes(self):
+        return {"tp": self.tp}
+
+    @property
+    def split(self):
+        """Whether activations between the fused layers are split by sequence."""
+        return self.gather == "consumer" and self.tp > 1
+
+    def tiles(self, rows, cols):
+        """The tiles of a chunk of so many rows and columns, as `tiles.cut` makes them."""
+        if self.mode != "tile":
+            return whole_chunk(rows, cols)
+        height, width = self.tile if isinstance(self.tile, tuple) else (self.tile, 0)
+        return cut(rows, cols, height or -(-rows // 4), width)
+
+    @property
+    def _megatron(self):
+        return Megatron(tp=self.tp, sp=self.split)
+
+    def check(self, workload):
+        w = workload
+        also = gcd(w.heads, w.vocab, w.seq if self.split else w.batch * w.seq)
+        for name, size, within in (("heads", w.heads, w.hidden), ("vocab", w.vocab, 0)):
+            divides(name, size, "tp", self.tp, also, within=within)
+        name, size = ("seq", w.seq) if self.split else ("batch*seq", w.batch * w.seq)
+        divides(name, size, "tp", self.tp, also)
+
+    def splits(self, workload):
+        return self._megatron.splits(workload)
+
+    def partial(self, workload):
+        """With gather="consumer", replicated parameters see the rank's part of the sequence."""
+        return self._megatron.partial(workload)
+
+    def ledger(self, workload):
+        self.check(workload)
+        return ledger(self, workload)
+
+    def cost(self, workload, cluster, mesh=None):
+        return cost(self, workload, cluster, mesh or Mesh(self.axes))
+
+    def memory(self, workload):
+        return memory(workload, self.tp, self.split)
+
+    def communication(self, workload, cluster, mesh=None):
+        """Seconds of a layer's sums by their bytes alone, nothing hidden: those of `Megatron`."""
+        return self._megatron.communication(workload, cluster, mesh)
+
+    def arrivals(self, workload):
+        return arrivals(workload, order(self.tp))
+
+    @classmethod
+    def space(cls, workload, world_size):
+        """Tile and chunk mode with either gather, default tiles; all the world on tp.
+
+        Sequential mode is there to compare with: `Megatron` does the same and hides more.
+        """
+        if not cls.allows("tp", world_size):
+            return
+        if world_size == 1:
+            yield cls(tp=1)
+            return
+        for mode in ("tile", "chunk"):
+            for gather in ("after", "consumer"):
+                yield cls(tp=world_size, mode=mode, gather=gather)
+
+    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+        from .program import build
+
+        self.check(workload)
+        return build(self, workload, mesh, dtype, device, **options)
+
+
+def _pair(tile):
+    if len(tile) != 2:
+        raise ValueError(f"tile={tile!r} must be rows, or (rows, columns), as in 32 or (32, 64)")
+    return tuple(
+        whole_number(f"{what} of tile", size, 0) for what, size in zip(("rows", "columns"), tile)
+    )
