@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import tpviz as tv
 from tpviz.schemes.atp.layers import ATPLinear
-from tpviz.schemes.atp.operators import Way
+from tpviz.schemes.atp.operators import LinearSharding
 from tpviz.schemes.gpt.program import batch_of
 
 WORKLOAD = tv.GPT(layers=4, hidden=256, heads=8, seq=64, batch=8, tied=False)
@@ -47,8 +47,8 @@ def layers():
     mesh = tv.Mesh({"d1": 2, "d2": 2}).device_mesh()
     d1, d2 = mesh.get_group("d1"), mesh.get_group("d2")
     ours = [
-        ATPLinear(hidden, wide, Way(d2, d1), bias=False),
-        ATPLinear(wide, hidden, Way(d1, d2), bias=False),
+        ATPLinear(hidden, wide, LinearSharding(d2, d1), bias=False),
+        ATPLinear(wide, hidden, LinearSharding(d1, d2), bias=False),
     ]
     i, j = d1.rank(), d2.rank()
     with torch.no_grad():

@@ -83,7 +83,7 @@ class Strategy:
     """
 
     shares_batch, alike = "", False
-    lies_on = MappingProxyType({})
+    parent_axis = MappingProxyType({})
     clip = 0.0
 
     def __post_init__(self):
@@ -166,7 +166,7 @@ class Strategy:
         """How many ranks hold the same part of the hidden activations between two layers."""
         return 1
 
-    def arrivals(self, workload):
+    def gradient_ready_order(self, workload):
         """Parameter names in the order in which backward completes their gradients."""
         return list(reversed(workload.parameter_shapes()))
 

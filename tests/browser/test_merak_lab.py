@@ -1,4 +1,4 @@
-"""The schedule theatre in a real JupyterLab."""
+"""The schedule view in a real JupyterLab."""
 
 import pytest
 from lab_page import lab_page, written
@@ -19,7 +19,7 @@ def test_theatre(chromium, lab):
         plays(view)
         knobs(page, view, box)
         page.darken()
-        page.screenshot("theatre-dark.png", view)
+        page.screenshot("view-dark.png", view)
 
 
 def says(view, words):
@@ -43,7 +43,7 @@ def looks(page, view):
     says(view, "rank 2: B0, backward, 6 to 8: starts when R0 ends; the gradient of B0 from rank 3")
     assert view.root.get_attribute("data-row") == "2"
     svg.locator("[data-chosen]").wait_for()
-    page.screenshot("theatre-look.png", view)
+    page.screenshot("view-look.png", view)
 
 
 def plays(view):
@@ -69,9 +69,9 @@ def knobs(page, view, box):
     view.locator(".tpv-title", has_text="p=3, m=6").wait_for()
     box.get_by_label("against").select_option("zb_h1")
     view.locator(".tpv-title", has_text="w=1").wait_for()
-    page.screenshot("theatre-zero-bubble.png", box)
+    page.screenshot("view-zero-bubble.png", box)
     handle("m").focus()
     for _ in range(4):
         handle("m").press("ArrowLeft")
     view.locator(".tpv-error", has_text="needs at least 4 microbatches, not").wait_for()
-    page.screenshot("theatre-refused.png", box)
+    page.screenshot("view-refused.png", box)

@@ -13,8 +13,8 @@ PLOTS = {"schedules": "bubble", "memory": "budget", "halves": "level"}
 def test_merak(chromium, lab):
     copy = without_ranks(lab, "05_merak.ipynb", MEASURES)
     with lab_page(chromium, lab.url, copy, timeout_s=60) as page:
-        theatre = page.view(".tpv-schedule[data-ready]")
-        page.screenshot("merak-theatre.png", theatre)
+        view = page.view(".tpv-schedule[data-ready]")
+        page.screenshot("merak-view.png", view)
         page.plots(PLOTS, "merak")
         partition_is_cut_anew(page)
 

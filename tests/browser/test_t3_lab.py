@@ -1,4 +1,4 @@
-"""The tile theatre in a real JupyterLab."""
+"""The tile view in a real JupyterLab."""
 
 import pytest
 from lab_page import lab_page, written

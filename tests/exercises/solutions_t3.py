@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import tpviz as tv
-from tpviz.schemes.t3.hardware import play
+from tpviz.schemes.t3.hardware import simulate
 
 # --- t3_share ---
 
@@ -106,7 +106,7 @@ def traffic_adds_by_reading(how, step, ranks):
 
 def tracker(gemm, ranks, machine, updates=2, more=1):
     sets = 1
-    while play(gemm, ranks, replace(machine, tracker_sets=sets), "t3").tracker.stalls:
+    while simulate(gemm, ranks, replace(machine, tracker_sets=sets), "t3").tracker.stalls:
         sets *= 2
     return updates * gemm.tile[0] // gemm.wavefronts * gemm.tile[1], sets * more
 
@@ -131,7 +131,7 @@ tracker_odd = partial(tracker, more=1.5)
 def policy(gemm, ranks, machine):
     return min(
         ("round_robin", "fifo", "mca"),
-        key=lambda p: play(gemm, ranks, replace(machine, policy=p), "t3").seconds,
+        key=lambda p: simulate(gemm, ranks, replace(machine, policy=p), "t3").seconds,
     )
 
 

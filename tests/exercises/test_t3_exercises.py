@@ -11,7 +11,7 @@ import pytest
 import tpviz as tv
 from tpviz.exercises import t3, t3_maps, t3_memory, t3_tiles
 from tpviz.exercises.formula import NoAnswer, Question
-from tpviz.schemes.t3.hardware import COLLECTIVES, Gemm, Local, Machine, maps, play
+from tpviz.schemes.t3.hardware import COLLECTIVES, Gemm, Local, Machine, maps, simulate
 from tpviz.schemes.t3.hardware.closed import closed
 
 
@@ -59,7 +59,7 @@ def test_every_draw_asks_for_both_cases():
 @pytest.mark.parametrize("ranks", [2, 3, 8, 16])
 def test_memory_traffic_step_by_step_is_the_simulated_one(ranks):
     gemm, chunk = Gemm(64, 64 * ranks, 64, tile=(64, 64)), 64 * 64 * 2
-    kernel, fused = (play(gemm, ranks, config=c).dram for c in ("sequential", "t3"))
+    kernel, fused = (simulate(gemm, ranks, config=c).dram for c in ("sequential", "t3"))
     steps = [t3_memory.traffic("kernel", step, ranks) for step in range(ranks + 1)]
     assert sum(reads for reads, _ in steps) * chunk == kernel["rs_read"]
     assert steps[0][1] * chunk == kernel["gemm_write"]
@@ -97,11 +97,11 @@ def test_a_result_that_is_wrong_by_one_bit_is_not_passed(monkeypatch):
     """Which no map without faults gives."""
 
     def wrong(*args, **options):
-        run = play(*args, **options)
+        run = simulate(*args, **options)
         run.values[-1, -1] += 1
         return run
 
-    monkeypatch.setattr(t3_maps, "play", wrong)
+    monkeypatch.setattr(t3_maps, "simulate", wrong)
     said = t3_maps._played(maps("ring_rs", 3), "ring_rs")
     assert said == "played with whole numbers, it does not come out as one process computes it."
 

@@ -1,6 +1,6 @@
 """Schedules on the clock, and made-up runs that keep to it, for the tests of their pictures."""
 
-from tpviz.figures.schedule_layout import Act
+from tpviz.figures.schedule_layout import Panel
 from tpviz.schedules import schedule, timeline
 from tpviz.trace import Event, Trace
 
@@ -25,9 +25,9 @@ def act(
     b=2.0,
     **more,
 ):
-    """An `Act` of equal stages."""
+    """A `Panel` of equal stages."""
     made = schedule(name, p, m, recompute=recompute)
-    return Act(
+    return Panel(
         timeline(made, 1.0, b, r, latency=latency, overlapped=overlapped),
         (r,) * made.stages,
         **more,

@@ -12,8 +12,8 @@ import pytest
 import tpviz as tv
 from tpviz.figures import blocks, grid
 from tpviz.figures.blocks import blocks_svg
-from tpviz.schemes.atp.step import Move, Under
-from tpviz.schemes.axonn.clock import Ask, Scatter
+from tpviz.schemes.atp.step import Collective, Overlapped
+from tpviz.schemes.axonn.clock import GatherWeight, Scatter
 from tpviz.schemes.axonn.frames import LAYERS
 from tpviz.schemes.axonn.step import parts
 from tpviz.widgets.grid import story
@@ -53,10 +53,10 @@ def some(request):
 def stands_for(frame):
     """The operation of the program that a frame is."""
     if frame.kernels and frame.moves:
-        return Under(*frame.moves, *frame.kernels)
+        return Overlapped(*frame.moves, *frame.kernels)
     [operation] = frame.kernels + frame.moves
-    if isinstance(operation, Move) and operation.axis == "z":
-        return {"all_gather": Ask, "reduce_scatter": Scatter}[operation.collective](
+    if isinstance(operation, Collective) and operation.axis == "z":
+        return {"all_gather": GatherWeight, "reduce_scatter": Scatter}[operation.collective](
             operation.payload
         )
     return operation
@@ -71,7 +71,7 @@ def test_every_operation_of_a_block_has_one_frame_in_the_programs_order(some):
             for part in parts(s, W)
             for o in part.operations
             if part.layer.startswith("blocks.1.")
-            and not (s.z == 1 and isinstance(o, Ask | Scatter))
+            and not (s.z == 1 and isinstance(o, GatherWeight | Scatter))
         ]
         shown = [stands_for(frame) for frame in found.frames if frame.phase != "sync"]
         assert shown * s.accumulation == program

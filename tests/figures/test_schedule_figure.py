@@ -13,11 +13,11 @@ from schedule_runs import act, trace_of
 from tpviz.figures import schedule as figure
 from tpviz.figures.schedule import check_row, schedule_scene, schedule_svg
 from tpviz.figures.schedule_faults import faults_scene
-from tpviz.figures.schedule_layout import LEFT, RIGHT, WIDTH, Act, lay_out, peak
+from tpviz.figures.schedule_layout import LEFT, RIGHT, WIDTH, Panel, lay_out, peak
 from tpviz.figures.schedule_look import look
 from tpviz.figures.schedule_measured import measured
 from tpviz.figures.schedule_words import compared, spans, words
-from tpviz.schedules import SCHEDULES, Schedule, faults
+from tpviz.schedules import SCHEDULES, Schedule, schedule_errors
 
 SVG = "{http://www.w3.org/2000/svg}"
 BAR = re.compile(r"M([\d.]+),([\d.]+)h([\d.]+)v([\d.]+)")
@@ -208,7 +208,7 @@ def test_two_schedules_are_compared_in_words():
 def test_facts_and_table_keep_formula_simulation_and_run_apart():
     line = act().timeline
     one = act(formula=(30.0, line.bubble))
-    one = Act(line, one.recompute, one.formula, (), measured(trace_of(line)))
+    one = Panel(line, one.recompute, one.formula, (), measured(trace_of(line)))
     assert figure.facts([one, act("1f1b")], "")[:2] == [
         ["makespan", "30 (formula 30) (emulated 30) against 36"],
         ["idle", "25.0 % (formula 25.0 %) (emulated 25.0 %) against 33.3 %"],
@@ -295,9 +295,9 @@ def test_memory_is_drawn_against_the_device():
 
 def test_a_schedule_with_faults_is_told_not_drawn():
     mine = Schedule.parse("s0: F0 F1 B1 B0\ns1: F0 B0 F1", name="mine")
-    scene = faults_scene(mine, faults(mine))
+    scene = faults_scene(mine, schedule_errors(mine))
     assert scene["says"].splitlines()[0] == "mine cannot run:"
-    assert scene["says"].count("•") == len(faults(mine)) == 2
+    assert scene["says"].count("•") == len(schedule_errors(mine)) == 2
     svg = schedule_svg(scene)
     ElementTree.fromstring(svg)
     assert "s1: F0 B0 F1" in svg

@@ -6,7 +6,7 @@ import pytest
 from schedule_runs import act, trace_of
 
 from tpviz.figures.schedule import schedule_scene
-from tpviz.figures.schedule_layout import Act, lay_out
+from tpviz.figures.schedule_layout import Panel, lay_out
 from tpviz.figures.schedule_measured import measured
 from tpviz.schedules import SCHEDULES
 from tpviz.trace import Event, Trace
@@ -45,7 +45,7 @@ def test_a_wait_parts_two_bars_of_the_same_microbatch():
 
 def test_what_a_run_had_in_flight_is_a_line_over_what_the_clock_says():
     line = act(latency=0.3).timeline
-    one = Act(
+    one = Panel(
         line,
         (1.0,) * 4,
         measured=measured(
@@ -71,7 +71,7 @@ def test_what_a_run_had_in_flight_is_a_line_over_what_the_clock_says():
 
 def test_a_run_is_drawn_under_the_simulated_lanes():
     line = act().timeline
-    one = Act(line, (1.0,) * 4, None, (), measured(trace_of(line)))
+    one = Panel(line, (1.0,) * 4, None, (), measured(trace_of(line)))
     scene, layout = schedule_scene([one], "t"), lay_out([one])
     [drawn] = re.findall(r"<g data-source='emulated'>(.*?)</g>", scene["common"])
     for row in layout.rows:

@@ -11,10 +11,10 @@ import pytest
 
 from tpviz.figures.palette import PATTERNS
 from tpviz.figures.tiles import boxes, check, look, placed, tiles_scene, tiles_svg
-from tpviz.figures.tiles_layout import MAX_PARTS, STEPS, Act, lay_out
+from tpviz.figures.tiles_layout import MAX_PARTS, STEPS, Panel, lay_out
 from tpviz.figures.tiles_states import EARLY, STATES, fused, moments, state_at, stories
 from tpviz.figures.tiles_words import facts, ordinal, story_of, to_table
-from tpviz.schemes.t3.hardware import Gemm, Machine, play
+from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 
 MACHINE = Machine(cus=4, llc=1 << 20, dram=5e10, link=7.5e9, tracker_sets=8)
 CONFIGS = ("sequential", "t3", "t3_mca")
@@ -23,7 +23,7 @@ CONFIGS = ("sequential", "t3", "t3_mca")
 def run(config="t3_mca", m=512, n=256, k=256, ranks=4, mode="mirror", waves=1, tile=64, **machine):
     gemm = Gemm(m, n, k, tile=(tile, tile), wavefronts=waves)
     fields = {f: getattr(MACHINE, f) for f in MACHINE.__dataclass_fields__} | machine
-    return play(gemm, ranks, Machine(**fields), config, mode=mode)
+    return simulate(gemm, ranks, Machine(**fields), config, mode=mode)
 
 
 @pytest.fixture(params=range(3))
@@ -100,7 +100,7 @@ def test_a_mirrored_gpu_turned_is_the_gpu_that_is_simulated():
 
 # -- the picture -----------------------------------------------------------------------------------
 def test_what_is_drawn_at_a_step_is_what_is_counted(runs):
-    acts = [Act(runs[2], range(runs[2].ranks)), Act(runs[0], range(runs[0].ranks))]
+    acts = [Panel(runs[2], range(runs[2].ranks)), Panel(runs[0], range(runs[0].ranks))]
     scene = tiles_scene(acts, "t")
     looks = {look: key for key, look in scene["parts"].items()}
     labels = {s.key: s.label.split(":")[0].split(",")[0] for s in STATES}
@@ -132,7 +132,7 @@ def test_what_is_drawn_at_a_step_is_what_is_counted(runs):
 
 
 def test_lanes_are_the_series_of_the_run(runs):
-    act = Act(runs[1])
+    act = Panel(runs[1])
     assert act.computing.max() <= act.run.machine.slots
     busy = act.computing.sum() * act.series["width"]
     first = act.run.tiles.wave == 0
@@ -148,7 +148,7 @@ def test_lanes_are_the_series_of_the_run(runs):
 
 
 def test_names_of_chunks_and_their_rules():
-    common = tiles_scene([Act(run("t3", policy="round_robin")), Act(run("sequential"))], "t")[
+    common = tiles_scene([Panel(run("t3", policy="round_robin")), Panel(run("sequential"))], "t")[
         "common"
     ]
     for words in (
@@ -171,7 +171,7 @@ def test_names_of_chunks_and_their_rules():
 
 
 def test_a_part_that_is_looked_at_is_ringed_and_told():
-    acts = [Act(run("t3_mca"), range(4)), Act(run("sequential"), range(4))]
+    acts = [Panel(run("t3_mca"), range(4)), Panel(run("sequential"), range(4))]
     count, layout = len(acts[0].run.tiles.tile), lay_out(acts)
     for part in (0, 9, 3 * count + 5, 4 * count + 2, 8 * count - 1):
         found, place = look(acts, part), layout.maps[part // count]
@@ -191,11 +191,11 @@ def test_a_part_that_is_looked_at_is_ringed_and_told():
 
 @pytest.mark.parametrize("theme", ["light", "dark", "auto"])
 def test_the_picture_is_well_formed_and_the_same_each_time(theme):
-    acts = [Act(run("t3", m=300, n=520, ranks=3, mode="full", waves=2, link=1e9))]
+    acts = [Panel(run("t3", m=300, n=520, ranks=3, mode="full", waves=2, link=1e9))]
     scene = tiles_scene(acts, "a & b")
     drawn = tiles_svg(scene, 40, look(acts, 7), theme)
     ElementTree.fromstring(drawn)
-    assert json.dumps(scene) == json.dumps(tiles_scene([Act(acts[0].run)], "a & b"))
+    assert json.dumps(scene) == json.dumps(tiles_scene([Panel(acts[0].run)], "a & b"))
     assert drawn.count("data-chosen=''") == 1 and ">simulated</text>" in drawn
     with pytest.raises(ValueError, match=f"step=121 is not in this view: use 0 to {STEPS}"):
         tiles_svg(scene, STEPS + 1)
@@ -204,7 +204,7 @@ def test_the_picture_is_well_formed_and_the_same_each_time(theme):
 def test_states_differ_by_their_patterns_alone_where_parts_are_small():
     """Two states of the same meaning are never in one run: stored, with a tracker and without."""
     scene = tiles_scene(
-        [Act(run("t3", waves=2, m=2048)), Act(run("sequential", waves=2, m=2048))], "t"
+        [Panel(run("t3", waves=2, m=2048)), Panel(run("sequential", waves=2, m=2048))], "t"
     )
     assert "<text" not in "".join(scene["parts"].values())
     grey = {key: re.sub(r" class='f-\w+'", "", look) for key, look in scene["parts"].items()}
@@ -215,7 +215,7 @@ def test_states_differ_by_their_patterns_alone_where_parts_are_small():
 
 def test_a_pattern_goes_on_from_part_to_part():
     """So it shows in parts that are too small for it: what is drawn in them has no origin."""
-    act = Act(run("t3", m=4096))
+    act = Panel(run("t3", m=4096))
     scene, map = tiles_scene([act], "t"), lay_out([act]).maps[0]
     drawn = placed(scene, scene["stops"][60])
     assert map.cell < 5 and "@" not in drawn
@@ -225,7 +225,7 @@ def test_a_pattern_goes_on_from_part_to_part():
 
 def test_what_is_stored_counts_as_an_update_only_with_a_tracker():
     for config, key, word in (("t3", "s", "stored: one update<"), ("sequential", "p", "stored<")):
-        act = Act(run(config))
+        act = Panel(run(config))
         told = {key for _, keys in act.stories[0] for key in keys}
         scene = tiles_scene([act], "t")
         assert {"s", "p"} & told == {key} and f">{word}" in scene["common"]
@@ -234,7 +234,7 @@ def test_what_is_stored_counts_as_an_update_only_with_a_tracker():
 
 
 def test_areas_of_the_memory_lane_are_named():
-    common = tiles_scene([Act(run("t3"))], "t")["common"]
+    common = tiles_scene([Panel(run("t3"))], "t")["common"]
     for where, extra, order in (
         ("M[^']*h10v10h-10z", "", -1),
         ("[^']*", r"data-lane='memory' data-key='\w+'", 1),
@@ -249,7 +249,7 @@ def test_areas_of_the_memory_lane_are_named():
 
 
 def test_numbers_above_and_in_the_table_are_the_runs(runs):
-    acts = [Act(runs[2]), Act(runs[0])]
+    acts = [Panel(runs[2]), Panel(runs[0])]
     said = dict(facts(acts))
     assert said["speedup"] == f"{runs[0].seconds / runs[2].seconds:.3f}"
     table = {row[0]: row[1:] for row in to_table(acts)}

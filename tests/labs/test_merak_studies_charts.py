@@ -95,7 +95,7 @@ def test_lines_are_the_points_of_both_rules_and_the_budget():
         assert np.array(sizes.y) * found.points[rule][0].most == pytest.approx(
             [p.most * sizes.y[0] for p in points]
         )
-        assert list(steps.text) == [" ".join(map(str, p.drops)) for p in points]
+        assert list(steps.text) == [" ".join(map(str, p.num_recomputed)) for p in points]
     assert not lines
     budget = [shape for shape in figure.layout.shapes if shape.y0 == shape.y1]
     assert budget[0].y0 / sizes.y[0] == pytest.approx(found.budget / points[0].most)

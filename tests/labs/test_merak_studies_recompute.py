@@ -49,7 +49,7 @@ def test_points_are_those_of_predict_and_memory(found):
     for p in found.points["stage-aware"]:
         s = replace(found.strategy, recompute="stage_aware", keep=p.keep)
         assert p.step == tv.predict(s, W, NODES).step_time and p.most == s.memory(W).total
-        assert p.drops == tuple(s.drops(W))
+        assert p.num_recomputed == tuple(s.num_recomputed(W))
 
 
 def test_times_are_the_clocks_with_what_each_stage_drops(found):
@@ -69,7 +69,7 @@ def test_times_are_the_clocks_with_what_each_stage_drops(found):
                 schedule(plain.schedule, 4, 8),
                 seconds("F"),
                 seconds("B"),
-                [d * r for d, r in zip(p.drops, again)],
+                [d * r for d, r in zip(p.num_recomputed, again)],
                 latency=line.latency,
             ).makespan
             assert p.step == pytest.approx(expected + ends, rel=1e-6)
@@ -78,9 +78,11 @@ def test_times_are_the_clocks_with_what_each_stage_drops(found):
 def test_uniform_drops_as_many_layers_everywhere(found):
     last = found.strategy.schedule == "1f1b"
     for aware, even in zip(*(found.points[rule] for rule in RULES)):
-        assert even.keep == aware.keep and even.drops[0] == aware.drops[0]
-        assert even.drops == (*even.drops[:1] * 3, even.drops[0] * last)
-        assert aware.drops[3] == 0 and all(a <= e for a, e in zip(aware.drops, even.drops))
+        assert even.keep == aware.keep and even.num_recomputed[0] == aware.num_recomputed[0]
+        assert even.num_recomputed == (*even.num_recomputed[:1] * 3, even.num_recomputed[0] * last)
+        assert aware.num_recomputed[3] == 0 and all(
+            a <= e for a, e in zip(aware.num_recomputed, even.num_recomputed)
+        )
         assert aware.step <= even.step * (1 + 1e-9)
     steps = [p.step for p in found.points["stage-aware"]]
     assert steps == sorted(steps, reverse=True) and steps[0] > steps[-1]

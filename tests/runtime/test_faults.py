@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tpviz as tv
-from tpviz.runtime import faults, server
+from tpviz.runtime import server
 from tpviz.runtime.launch import RankError, RankTimeoutError
 
 EVERYONE = "ranks 0,1,2,3"
@@ -234,4 +234,4 @@ def test_source_lines_of_a_cell_are_added_to_a_ranks_traceback():
     linecache.cache["<cell>"] = (8, None, ["x = 1\n", "y = x / 0\n"], "<cell>")
     text = '  File "<cell>", line 2, in f\n  File "/a/b.py", line 1, in g\n    known()\nE: e'
     expected = text.replace("in f\n", "in f\n    y = x / 0\n")
-    assert faults.with_source(text) == expected
+    assert with_source(text) == expected

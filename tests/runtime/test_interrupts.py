@@ -11,7 +11,7 @@ import torch.distributed as dist
 from process_watch import Script
 
 import tpviz as tv
-from tpviz.runtime.faults import Interrupted
+from tpviz.runtime.rank_errors import Interrupted
 
 STRESS = Path(__file__).parents[2] / "bench" / "stress_interrupts.py"
 

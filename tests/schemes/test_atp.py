@@ -161,7 +161,9 @@ def test_gradients_arrive_as_in_one_process_where_there_is_one(workload):
     one = tv.DataParallel(dp=2, zero=0, bucket_mb=0.001)
     for knobs in ({}, {"sp": True, "norm": "L2"}, {"chunks": 4, "chunking": "pipelined"}):
         strategy = tv.ATP(mesh=(1, 1), **knobs)
-        assert strategy.arrivals(workload) == tv.Megatron(tp=1).arrivals(workload)
+        assert strategy.gradient_ready_order(workload) == tv.Megatron(tp=1).gradient_ready_order(
+            workload
+        )
         assert (strategy * one).ledger(workload) == one.ledger(workload)
 
 

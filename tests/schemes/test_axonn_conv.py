@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 import tpviz as tv
-from tpviz.schemes.atp.operators import Way
+from tpviz.schemes.atp.operators import LinearSharding
 from tpviz.schemes.axonn.conv import GridConv2d
 from tpviz.schemes.axonn.weights import Depth
 from tpviz.schemes.gpt.program import gather
@@ -51,7 +51,7 @@ def run(grid, count, swapped, keep, later, hidden=True):
         own = GridConv2d(
             channels[k],
             channels[k + 1],
-            way=Way(contract, spread, hidden=hidden),
+            way=LinearSharding(contract, spread, hidden=hidden),
             depth=depth,
             **OPTIONS,
         ).double()
@@ -146,7 +146,12 @@ def _events(grid, swapped, hidden):
     groups = [mesh.get_group("y"), mesh.get_group("x")]
     contract, spread = reversed(groups) if swapped else groups
     layer = GridConv2d(
-        4, 8, 3, Way(contract, spread, hidden=hidden), Depth(mesh.get_group("z")), bias=False
+        4,
+        8,
+        3,
+        LinearSharding(contract, spread, hidden=hidden),
+        Depth(mesh.get_group("z")),
+        bias=False,
     )
     x = torch.ones(2, 2, 6, 6, requires_grad=True)
     with tv.record() as recorder, recorder.step():
@@ -176,7 +181,7 @@ def test_what_cannot_be_is_named(sizes, message):
     into, out, options = sizes
     group = Four()
     with pytest.raises(ValueError, match=message):
-        GridConv2d(into, out, 3, Way(group, group), Depth(group), **options)
+        GridConv2d(into, out, 3, LinearSharding(group, group), Depth(group), **options)
 
 
 class Four:

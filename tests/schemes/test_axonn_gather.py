@@ -17,7 +17,7 @@ import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.figures import blocks, grid
 from tpviz.schemes.axonn.frames import LAYERS
-from tpviz.schemes.axonn.step import Ask, Scatter, parts
+from tpviz.schemes.axonn.step import GatherWeight, Scatter, parts
 from tpviz.widgets.grid import story
 
 THIN = Cluster("thin wires", Device({"float32": 1e8}, 1e9, 1e9), (Level("all", 8, 1e5, 1e5, 1e-3),))
@@ -287,10 +287,10 @@ def test_the_walk_is_the_program(sizes, knobs):
         (o.payload, type(o))
         for part in parts(s, w)
         for o in part.operations
-        if part.layer.startswith("blocks.1.") and isinstance(o, Ask | Scatter)
+        if part.layer.startswith("blocks.1.") and isinstance(o, GatherWeight | Scatter)
     ]
     moved = [f for f in frames if f.move and f.move.axis == "z" and f.phase != "sync"]
-    kinds = {"all_gather": Ask, "reduce_scatter": Scatter}
+    kinds = {"all_gather": GatherWeight, "reduce_scatter": Scatter}
     assert [(f.move.payload, kinds[f.move.collective]) for f in moved] * s.accumulation == sent
     for frame, after in pairwise(frames):
         if frame in moved:

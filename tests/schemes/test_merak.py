@@ -71,7 +71,9 @@ def test_odd_microbatches_blocks_and_halves():
 
 @pytest.mark.parametrize("keep", [0.0, 0.3, 1.0])
 def test_stage_aware(keep):
-    strategy = tv.Merak(pp=2, tp=2, recompute="stage_aware", keep=keep, lean=keep > 0)
+    strategy = tv.Merak(
+        pp=2, tp=2, recompute="stage_aware", keep=keep, skip_last_allreduce=keep > 0
+    )
     assert_equal(strategy, replace(DEEP, layers=8))
 
 
@@ -130,9 +132,9 @@ def test_dropped_layers():
     w = replace(DEEP, layers=16)
     strategy = tv.Merak(pp=4, recompute="stage_aware", keep=0.25, schedule="1f1b")
     assert strategy.kept() == pytest.approx([0.25, 0.375, 0.75, 1.0])
-    assert strategy.drops(w) == [3, 2, 1, 0]
-    assert replace(strategy, recompute="full").drops(w) == [4, 4, 4, 4]
-    assert replace(strategy, recompute="none").drops(w) == [0, 0, 0, 0]
+    assert strategy.num_recomputed(w) == [3, 2, 1, 0]
+    assert replace(strategy, recompute="full").num_recomputed(w) == [4, 4, 4, 4]
+    assert replace(strategy, recompute="none").num_recomputed(w) == [0, 0, 0, 0]
 
 
 # -- bad input -----------------------------------------------------------------------------------

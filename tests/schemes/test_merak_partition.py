@@ -41,7 +41,7 @@ def test_a_chain_of_stages_is_the_model(name, stages):
     states = [part.state_dict() for part in parts]
     assert set().union(*states) == set(model.state_dict())
     twice = {key for a, b in combinations(states, 2) for key in a.keys() & b.keys()}
-    tied = {name for tie in partition.ties for name in tie["names"]}
+    tied = {name for tie in partition.tied_weights for name in tie["names"]}
     assert twice <= tied.union(*(graph.aliases.get(name, ()) for name in tied))
 
 
@@ -80,10 +80,10 @@ def test_what_is_needed_far_behind_is_handed_on():
 def test_tied_parameters_are_one_inside_a_stage_and_listed_across():
     model, _, graph = traced("gpt2")
     names = ("transformer.wte.weight", "lm_head.weight")
-    assert graph.ties == (names,)
+    assert graph.tied_weights == (names,)
     partition = partition_of(graph, 3)
-    assert partition.ties == [{"names": names, "stages": (0, 2)}]
-    assert partition_of(graph, 1).ties == []
+    assert partition.tied_weights == [{"names": names, "stages": (0, 2)}]
+    assert partition_of(graph, 1).tied_weights == []
     whole = partition_of(graph, 1).module(0, model)
     assert whole.get_parameter(names[0]) is whole.get_parameter(names[1])
     assert set(whole.state_dict()) == set(model.state_dict())
@@ -92,10 +92,10 @@ def test_tied_parameters_are_one_inside_a_stage_and_listed_across():
 
 def test_a_parameter_used_under_one_name_in_two_stages_is_a_tie():
     _, _, graph = traced("odd")
-    assert graph.ties == ()
+    assert graph.tied_weights == ()
     for stages in (3, 4):
-        ties = {tie["names"]: tie["stages"] for tie in cut(graph, stages).ties}
-        assert ties[("first.weight",) * 2] == (0, stages - 1), ties
+        tied_weights = {tie["names"]: tie["stages"] for tie in cut(graph, stages).tied_weights}
+        assert tied_weights[("first.weight",) * 2] == (0, stages - 1), tied_weights
     assert graph.aliases == {"again.weight": ("shared.weight",), "again.bias": ("shared.bias",)}
 
 

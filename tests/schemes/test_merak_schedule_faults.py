@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from test_merak_schedules import runs
 
-from tpviz.schedules import SCHEDULES, Action, Schedule, faults, schedule, validate
+from tpviz.schedules import SCHEDULES, Action, Schedule, schedule, schedule_errors, validate
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_what_cannot_be_read(text, message):
 )
 def test_faults_in_words(text, more, expected):
     wrong = Schedule.parse(text, **more)
-    found = faults(wrong)
+    found = schedule_errors(wrong)
     assert found == expected
     with pytest.raises(ValueError, match="cannot run") as error:
         validate(wrong)
@@ -160,7 +160,7 @@ def test_faults_in_words(text, more, expected):
 def test_kinds_that_do_not_exist():
     assert (
         "no known kind: use F, B, RB, R, I, W"
-        in faults(Schedule("x", 1, 1, 1, (0,), ((Action("Z", 0, 0),),), (False,)))[0]
+        in schedule_errors(Schedule("x", 1, 1, 1, (0,), ((Action("Z", 0, 0),),), (False,)))[0]
     )
 
 
@@ -198,6 +198,6 @@ def test_a_broken_schedule_is_found_out_unless_it_still_runs():
         found = schedule(rng.choice(list(SCHEDULES)), p, 2 * p, recompute=rng.random() < 0.5)
         wrong = broken(found, rng)
         still = runs(wrong)
-        assert (faults(wrong) == []) == still, f"{faults(wrong)}\n{wrong}"
+        assert (schedule_errors(wrong) == []) == still, f"{schedule_errors(wrong)}\n{wrong}"
         seen.add(still)
     assert seen == {True, False}

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tpviz.schedules import SCHEDULES, Action, Schedule, faults, schedule, validate
+from tpviz.schedules import SCHEDULES, Action, Schedule, schedule, schedule_errors, validate
 from tpviz.schedules.order import walk
 
 SHIFTED = """\
@@ -74,7 +74,7 @@ def test_short_pipelines_of_the_shifted_schedule():
 
 def runs(schedule):
     """Whether the ranks finish, each waiting until what an action needs is done: another way to
-    say what `faults` says, one action at a time from sets of what is done."""
+    say what `schedule_errors` says, one action at a time from sets of what is done."""
     done, at, last = set(), [0] * schedule.ranks, {}
     every = [a for row in schedule.actions for a in row]
     for s in range(schedule.stages):
@@ -128,7 +128,7 @@ def test_every_schedule_runs_or_is_refused(name):
                 continue
             some = tuple(rng.random() < 0.5 for _ in range(stages))
             found = schedule(name, p, m, recompute=rng.choice((True, False, some)))
-            assert faults(found) == []
+            assert schedule_errors(found) == []
             made += 1
             if m <= 10:
                 assert runs(found)
@@ -149,7 +149,7 @@ def test_microbatches_that_are_offered_instead_work():
     ]:
         with pytest.raises(ValueError, match=rf"{other}\b"):
             schedule(name, p, m)
-        assert faults(schedule(name, p, other)) == []
+        assert schedule_errors(schedule(name, p, other)) == []
     with pytest.raises(ValueError, match="last_no_recompute"):
         schedule("shifted_critical_path", 4, 3)
     with pytest.raises(ValueError, match="microbatches=4 or 8"):

@@ -8,7 +8,16 @@ from math import ceil, prod
 import numpy as np
 import pytest
 
-from tpviz.schemes.t3.hardware import COLLECTIVES, CONFIGS, Dma, Gemm, Machine, Remote, maps, play
+from tpviz.schemes.t3.hardware import (
+    COLLECTIVES,
+    CONFIGS,
+    Dma,
+    Gemm,
+    Machine,
+    Remote,
+    maps,
+    simulate,
+)
 from tpviz.schemes.t3.hardware.closed import closed
 from tpviz.schemes.t3.hardware.dram import Clock
 from tpviz.schemes.t3.hardware.payload import ring_sum
@@ -39,7 +48,7 @@ def test_memory_traffic_is_the_paper_s_to_the_byte(ranks):
     """2 N - 1 reads become N - 2; the writes 2 N of GEMM and reduce-scatter 2 N - 2."""
     gemm = Gemm(16 * ranks, 64, 32, tile=(16, 16))
     c = gemm.bytes // ranks
-    before, after = (play(gemm, ranks, SMALL, config).dram for config in ("sequential", "t3"))
+    before, after = (simulate(gemm, ranks, SMALL, config).dram for config in ("sequential", "t3"))
     n = ranks
     assert (before["rs_read"], before["rs_write"], before["gemm_write"]) == (
         (2 * n - 1) * c,
@@ -69,7 +78,7 @@ def test_memory_traffic_of_the_other_collectives(ranks):
         "all_to_all": (1, n - 1, 0),
         "ring_ag": (1, n - 1, n - 1),
     }.items():
-        done = play(gemm, ranks, SMALL, collective=name)
+        done = simulate(gemm, ranks, SMALL, collective=name)
         own = "update_local" if name == "direct_rs" else "gemm_write"
         assert [done.dram[what] for what in (own, "update_incoming", "dma_read")] == [
             number * c for number in chunks
@@ -81,7 +90,7 @@ def test_memory_traffic_of_the_other_collectives(ranks):
 def test_the_traffic_of_unequal_chunks():
     """Each rank reads for its DMA what is in positions 1 to N - 2 of its own order; by itself a
     ring's step takes as long as the largest chunk, and moves the rank's own."""
-    done = play(RAGGED, 4, SMALL, mode="full")
+    done = simulate(RAGGED, 4, SMALL, mode="full")
     sizes = Tiling(RAGGED, 4).chunk_bytes
     assert len(set(sizes)) > 2
     for rank, found in enumerate(done.drams):
@@ -95,7 +104,7 @@ def test_the_traffic_of_unequal_chunks():
         assert found["ag_write"] == sum(sizes) - sizes[rank]
     assert done.link_bytes == sum(sizes[1:]) + sum(sizes[:3])
     for config in ("sequential", "ideal_nmc"):
-        plain, near = play(RAGGED, 4, SMALL, config, mode="full"), config == "ideal_nmc"
+        plain, near = simulate(RAGGED, 4, SMALL, config, mode="full"), config == "ideal_nmc"
         assert plain.mode == "mirror" and len(plain.drams) == 1
         assert (
             plain.dram["rs_read"] == sum(sizes[1:])
@@ -105,7 +114,7 @@ def test_the_traffic_of_unequal_chunks():
         assert plain.dram["rs_write"] == sum(sizes) - (sizes[1] if near else sizes[1] - sizes[0])
         assert plain.link_bytes == done.link_bytes
     slow = Machine(cus=2, dram=1e9)  # memory's time too is that of the largest
-    plain, clock = play(RAGGED, 4, slow, "sequential"), Clock()
+    plain, clock = simulate(RAGGED, 4, slow, "sequential"), Clock()
     alike = all_gather(clock, slow, max(sizes), 4, plain.rs_end)
     clock.run()
     assert plain.ag_end - plain.rs_end == pytest.approx(alike.ended - plain.rs_end, rel=0.01)
@@ -129,14 +138,14 @@ def test_result_is_the_ring_s_sum_to_the_bit(ranks, config, policy, jitter):
     assert ranks == 2 or (ring_sum(other, Tiling(RAGGED, ranks)) != expected).any()
     for seed in range(3):
         machine = Machine(cus=2, policy=policy, jitter=jitter, seed=seed)
-        done = play(RAGGED, ranks, machine, config, mode="full", values=values)
+        done = simulate(RAGGED, ranks, machine, config, mode="full", values=values)
         assert (done.values == expected).all()
         assert done.config == ("t3_mca" if policy == "mca" else config)  # it is called what it is
 
 
 def test_values_may_be_the_two_factors():
     a, b = (np.random.default_rng(1).standard_normal((3, *shape)) for shape in ((90, 24), (24, 76)))
-    done = play(RAGGED, 3, SMALL, mode="full", values=list(zip(a, b)))
+    done = simulate(RAGGED, 3, SMALL, mode="full", values=list(zip(a, b)))
     assert (done.values == ring_sum(list(a @ b), Tiling(RAGGED, 3))).all()
 
 
@@ -144,13 +153,13 @@ def test_other_collectives_carry_what_they_should():
     values, tiling = partials(RAGGED, 4, 0), Tiling(RAGGED, 4)
     machine = Machine(cus=2, jitter=1e-6)
     whole = values.astype(float)  # sums of 4 in any order, to float32's rounding
-    direct = play(RAGGED, 4, machine, collective="direct_rs", mode="full", values=values)
+    direct = simulate(RAGGED, 4, machine, collective="direct_rs", mode="full", values=values)
     np.testing.assert_allclose(direct.values, whole.sum(0), rtol=0, atol=1e-6 * np.abs(whole).max())
     assert direct.dram["dma_read"] == 0
-    exchanged = play(RAGGED, 4, machine, collective="all_to_all", mode="full", values=values)
+    exchanged = simulate(RAGGED, 4, machine, collective="all_to_all", mode="full", values=values)
     assert (exchanged.values == values).all()
     assert exchanged.rs_end == exchanged.ag_end > 0
-    gathered = play(RAGGED, 4, machine, collective="ring_ag", mode="full", values=values).values
+    gathered = simulate(RAGGED, 4, machine, collective="ring_ag", mode="full", values=values).values
     for chunk, tiles in enumerate(tiling.chunks):
         for place in (p for t in tiles for p in tiling.parts(t)):
             assert (gathered[:, *place] == values[chunk][place]).all()
@@ -159,8 +168,8 @@ def test_other_collectives_carry_what_they_should():
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_mirror_and_full_agree(collective):
     gemm = Gemm(256, 128, 64, tile=(32, 32), wavefronts=2)
-    one = play(gemm, 4, SMALL, collective=collective)
-    all_of = play(gemm, 4, SMALL, collective=collective, mode="full")
+    one = simulate(gemm, 4, SMALL, collective=collective)
+    all_of = simulate(gemm, 4, SMALL, collective=collective, mode="full")
     assert one.seconds == pytest.approx(all_of.seconds, rel=1e-9)
     assert one.dram == all_of.dram and len({str(d) for d in all_of.drams}) == 1
     assert one.link_bytes == all_of.link_bytes
@@ -169,7 +178,7 @@ def test_mirror_and_full_agree(collective):
 
 def test_mirror_and_full_agree_where_chunks_begin_within_a_column():
     gemm = Gemm(128, 18 * 32, 64, tile=(32, 32))  # 4 x 18 tiles, 9 a chunk: caches differ a little
-    one, all_of = (play(gemm, 8, SMALL, mode=mode).seconds for mode in ("mirror", "full"))
+    one, all_of = (simulate(gemm, 8, SMALL, mode=mode).seconds for mode in ("mirror", "full"))
     assert one == pytest.approx(all_of, rel=0.02)
 
 
@@ -187,8 +196,8 @@ def test_without_contention_only_the_longer_counts(m, n, k, ranks):
     the first stage ends. The cache holds everything: T3's stores leave more of it to the GEMM.
     """
     gemm, machine = Gemm(m, n, k, wavefronts=1), Machine(llc=1 << 32)
-    plain = play(gemm, ranks, machine, "sequential")
-    fused = play(gemm, ranks, machine, "t3", contention=False)
+    plain = simulate(gemm, ranks, machine, "sequential")
+    fused = simulate(gemm, ranks, machine, "t3", contention=False)
     formula = closed(gemm, ranks, machine)
     scatter, gather = formula.rs_nmc, plain.ag_end - plain.rs_end
     lead = np.nanmin(fused.tiles.computed)
@@ -200,7 +209,7 @@ def test_without_contention_only_the_longer_counts(m, n, k, ranks):
     assert 0.99 * formula.t3() <= fused.seconds
     assert fused.seconds <= 1.02 * (max(stages, formula.lead + scatter) + formula.ag)
     assert fused.gemm_end == pytest.approx(plain.gemm_end, rel=2e-3)
-    assert play(gemm, ranks, machine, "t3").seconds > fused.seconds
+    assert simulate(gemm, ranks, machine, "t3").seconds > fused.seconds
 
 
 @pytest.mark.parametrize("megabytes, ranks", list(product((6, 48, 192), (2, 4, 8, 16))))
@@ -218,7 +227,7 @@ def test_rings_alone_are_the_formula_s(megabytes, ranks):
 def test_memory_is_no_faster_than_its_rate(update):
     """With everything else for nothing the memory's work is what the time is spent on."""
     machine = Machine(cus=64, dram=1e9, mixed=0.92, update=update, link=1e12, latency=0.0, llc=0)
-    done = play(Gemm(256, 256, 8, tile=(32, 32)), 4, machine, "t3")
+    done = simulate(Gemm(256, 256, 8, tile=(32, 32)), 4, machine, "t3")
     d = done.dram
     work = d["gemm_read"] + d["dma_read"] + update * (d["update_local"] + d["update_incoming"])
     least = work / 0.92e9
@@ -229,7 +238,7 @@ def test_knobs_of_communication_matter():
     gemm = Gemm(2048, 1024, 512, wavefronts=1)
 
     def run(config="t3_mca", **knobs):
-        return play(gemm, 8, Machine(cus=16, **knobs), config)
+        return simulate(gemm, 8, Machine(cus=16, **knobs), config)
 
     assert run("t3", dma_buffer=1).rs_end > 1.05 * run("t3").rs_end
     slow = {"dram": 1e11, "starvation": 1.0}
@@ -239,7 +248,7 @@ def test_knobs_of_communication_matter():
 
 def test_configurations_stand_in_the_order_that_they_must():
     gemm = Gemm(2048, 1024, 512, wavefronts=1)
-    done = {config: play(gemm, 8, Machine(cus=16), config) for config in CONFIGS}
+    done = {config: simulate(gemm, 8, Machine(cus=16), config) for config in CONFIGS}
     seconds = {config: d.seconds for config, d in done.items()}
     assert seconds["ideal_nmc"] <= seconds["ideal"] < seconds["sequential"]
     assert seconds["t3"] < seconds["sequential"]
@@ -263,7 +272,7 @@ def test_every_part_gets_exactly_its_updates(collective, seed):
         policy=policy,
     )
     config = str(rng.choice(["t3", "t3_mca"]))
-    done = play(Gemm(m, n, k, tile=(16, 16)), ranks, machine, config, collective, "full")
+    done = simulate(Gemm(m, n, k, tile=(16, 16)), ranks, machine, config, collective, "full")
     tracked = done.tracker
     assert tracked.peak <= tracked.capacity + (tracked.spilled > 0)
     assert tracked.capacity == 2 * machine.tracker_records
@@ -278,7 +287,7 @@ def test_every_part_gets_exactly_its_updates(collective, seed):
 def test_a_small_tracker_stalls_and_changes_nothing_else():
     values = partials(RAGGED, 4, 3)
     tiny, large = (
-        play(
+        simulate(
             RAGGED, 4, Machine(cus=2, tracker_sets=s, tracker_records=r), mode="full", values=values
         )
         for s, r in ((1, 2), (256, 8))
@@ -297,18 +306,18 @@ def test_ranks_whose_trackers_wait_for_each_other_do_not_wait_for_ever(sizes, ra
     gemm = Gemm(*sizes, itemsize=4, tile=(16, 16), wavefronts=1)
     machine = Machine(cus=16, llc=1024, tracker_sets=1, tracker_records=records)
     values = partials(gemm, ranks, 0)
-    done = play(gemm, ranks, machine, "t3", mode="full", values=values)
+    done = simulate(gemm, ranks, machine, "t3", mode="full", values=values)
     assert done.tracker.spilled > 0 and done.tracker.stalls > 0
     assert done.tracker.peak == records + 1  # one at a time, complete: it does not stay
     assert "tracker, parts past it" in str(done.to_table())
     assert (done.values == ring_sum(values, Tiling(gemm, ranks))).all()
-    wide = play(gemm, ranks, Machine(cus=16, llc=1024), "t3", mode="full")
+    wide = simulate(gemm, ranks, Machine(cus=16, llc=1024), "t3", mode="full")
     assert wide.tracker.spilled == 0 and "past it" not in str(wide.to_table())
     assert wide.drams == done.drams
 
 
 def test_a_part_s_times_follow_each_other():
-    done = play(Gemm(256, 128, 64, tile=(32, 32)), 4, SMALL, mode="full")
+    done = simulate(Gemm(256, 128, 64, tile=(32, 32)), 4, SMALL, mode="full")
     t, latency = done.tiles, SMALL.latency
     assert (t.start < t.computed).all()
     for rank, row in enumerate(maps("ring_rs", 4)):

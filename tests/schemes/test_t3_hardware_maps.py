@@ -15,7 +15,7 @@ from tpviz.schemes.t3.hardware import (
     Remote,
     check,
     maps,
-    play,
+    simulate,
 )
 from tpviz.schemes.t3.hardware.maps import OPS
 from tpviz.schemes.t3.hardware.tiling import Tiling
@@ -151,7 +151,7 @@ def test_any_tree_is_a_reduce_scatter(seed):
     mine = tree_maps(ranks, rng)
     assert check(mine) == []
     values = rng.integers(-9, 9, (ranks, GEMM.m, GEMM.n)).astype(float)  # sums of these are exact
-    done = play(GEMM, ranks, Machine(cus=3), mode="full", values=values, maps=mine)
+    done = simulate(GEMM, ranks, Machine(cus=3), mode="full", values=values, maps=mine)
     assert (done.values == values.sum(0)).all()
 
 
@@ -191,7 +191,7 @@ def test_what_is_let_through_is_right(collective):
         mine = mutant(maps(collective, 4), rng)
         if check(mine, collective):
             with pytest.raises(ValueError, match=f"no {collective}"):
-                play(GEMM, 4, collective=collective, maps=mine)
+                simulate(GEMM, 4, collective=collective, maps=mine)
             continue
         new = {
             (rank, place, rule)
@@ -202,7 +202,7 @@ def test_what_is_let_through_is_right(collective):
         assert all(type(rule) is Dma and rule.updates == 1 for *_, rule in new)
         if new - accepted:
             accepted |= new
-            done = play(GEMM, 4, Machine(cus=3), "t3", collective, "full", values, mine)
+            done = simulate(GEMM, 4, Machine(cus=3), "t3", collective, "full", values, mine)
             assert (done.values == right(collective, values)).all()
     assert (0 < len(accepted) < 8) == COLLECTIVES[collective].sums
 
@@ -239,7 +239,7 @@ def test_all_to_all_awaits_nothing():
 def test_what_is_no_map(mine, line):
     assert any(found.startswith(line) for found in check(mine)), check(mine)
     with pytest.raises(ValueError, match="these maps are no ring_rs"):
-        play(GEMM, 2, maps=mine)
+        simulate(GEMM, 2, maps=mine)
 
 
 def test_numbers_of_numpy_are_numbers():
@@ -258,9 +258,9 @@ def test_many_ranks_are_no_deep_recursion():
 
 def test_maps_that_play_refuses():
     with pytest.raises(ValueError, match="maps of 3 ranks for ranks=4"):
-        play(GEMM, 4, maps=maps("ring_rs", 3))
+        simulate(GEMM, 4, maps=maps("ring_rs", 3))
     turned = [[((3 - c) % 4, rule) for c, rule in row] for row in maps("direct_rs", 4)]
     assert check(turned)
     mixed = tree_maps(4, np.random.default_rng(2))
     with pytest.raises(ValueError, match="differ from rank to rank"):
-        play(Gemm(64, 32, 16, tile=(8, 8)), 4, maps=mixed)
+        simulate(Gemm(64, 32, 16, tile=(8, 8)), 4, maps=mixed)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tpviz.cost import show_bytes
-from tpviz.schemes.t3.hardware import Gemm, Machine, play
+from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 from tpviz.schemes.t3.hardware.dram import COMM, READ, STORE, Clock, Dram
 from tpviz.schemes.t3.hardware.llc import Cache
-from tpviz.schemes.t3.hardware.tenth import TENTH
+from tpviz.schemes.t3.hardware.small_gpu import SMALL_GPU
 from tpviz.schemes.t3.hardware.tiling import Tiling
 
 PLAIN = Machine(dram=1e9, efficiency=1.0, mixed=0.5, queue=1, entry=100, update=2.0)
@@ -126,7 +126,7 @@ def test_a_walk_through_a_little_too_much_misses_all_under_lru_only():
 def test_stores_around_the_cache_leave_it_to_the_gemm():
     """Mega-GPT-2's FC-2 at TP 8: with its output in the cache the panels no longer fit."""
     gemm = Gemm(16384, 3072, 1536, wavefronts=1)
-    before, after = (play(gemm, 8, config=c).dram["gemm_read"] for c in ("sequential", "t3"))
+    before, after = (simulate(gemm, 8, config=c).dram["gemm_read"] for c in ("sequential", "t3"))
     once = (gemm.m + gemm.n) * gemm.k * 2
     assert once <= after < 0.6 * before
 
@@ -134,7 +134,7 @@ def test_stores_around_the_cache_leave_it_to_the_gemm():
 def test_panels_end_where_the_matrix_does():
     """T-NLG's 4256 columns are 33.25 tiles: with room for all, each number is read once."""
     for gemm in (Gemm(1024, 4256, 256), Gemm(1100, 512, 256), Gemm(90, 76, 24, tile=(32, 16))):
-        done = play(gemm, 2, Machine(llc=1 << 32, cus=8), "t3", mode="full")
+        done = simulate(gemm, 2, Machine(llc=1 << 32, cus=8), "t3", mode="full")
         assert done.dram["gemm_read"] == (gemm.m + gemm.n) * gemm.k * gemm.itemsize
 
 
@@ -155,8 +155,8 @@ def test_a_tenth_of_the_machine_keeps_its_times():
             ]
         )
 
-    np.testing.assert_allclose(times(TENTH), times(Machine()), rtol=0.01)
-    assert TENTH.cus * 10 == Machine().cus and TENTH.link * 10 == Machine().link
+    np.testing.assert_allclose(times(SMALL_GPU), times(Machine()), rtol=0.01)
+    assert SMALL_GPU.cus * 10 == Machine().cus and SMALL_GPU.link * 10 == Machine().link
 
 
 @pytest.mark.parametrize(
@@ -195,22 +195,22 @@ def test_every_knob_says_what_it_is_and_where_it_is_from():
     [
         (lambda: Gemm(0, 8, 8), "m=0 is too small"),
         (lambda: Gemm(8, 8, 8, tile=128), "tile=128 must be two numbers"),
-        (lambda: play(Gemm(256, 256, 64), 8), "has 4 tiles of 128 x 128, too few for ranks=8"),
-        (lambda: play(Gemm(384, 256, 64), 4), "no 4 chunks that are alike"),
-        (lambda: play((8, 8, 8), 2), "takes a Gemm and a Machine"),
-        (lambda: play(Gemm(256, 256, 64), 2, config="best"), "config='best' is not possible"),
+        (lambda: simulate(Gemm(256, 256, 64), 8), "has 4 tiles of 128 x 128, too few for ranks=8"),
+        (lambda: simulate(Gemm(384, 256, 64), 4), "no 4 chunks that are alike"),
+        (lambda: simulate((8, 8, 8), 2), "takes a Gemm and a Machine"),
+        (lambda: simulate(Gemm(256, 256, 64), 2, config="best"), "config='best' is not possible"),
         (
-            lambda: play(Gemm(256, 256, 64), 2, config="ideal", collective="direct_rs"),
+            lambda: simulate(Gemm(256, 256, 64), 2, config="ideal", collective="direct_rs"),
             "is of ring_rs",
         ),
-        (lambda: play(Gemm(256, 256, 64), 2, values=[0, 0]), "use mode='full'"),
+        (lambda: simulate(Gemm(256, 256, 64), 2, values=[0, 0]), "use mode='full'"),
         (
-            lambda: play(Gemm(256, 256, 64), 2, mode="full", values=np.zeros((2, 9, 9))),
+            lambda: simulate(Gemm(256, 256, 64), 2, mode="full", values=np.zeros((2, 9, 9))),
             "a partial of shape",
         ),
-        (lambda: play(Gemm(256, 256, 64), 2, mode="full", values=5), "values=5 is no list"),
+        (lambda: simulate(Gemm(256, 256, 64), 2, mode="full", values=5), "values=5 is no list"),
         (
-            lambda: play(
+            lambda: simulate(
                 Gemm(2, 256, 64, tile=(2, 128), wavefronts=1),
                 2,
                 mode="full",
@@ -219,7 +219,7 @@ def test_every_knob_says_what_it_is_and_where_it_is_from():
             "rank 0: A ",
         ),
         (
-            lambda: play(Gemm(256, 256, 64), 2, mode="full", values=np.zeros((3, 256, 256))),
+            lambda: simulate(Gemm(256, 256, 64), 2, mode="full", values=np.zeros((3, 256, 256))),
             "3 values for ranks=2",
         ),
     ],
@@ -233,7 +233,7 @@ def test_a_partial_of_two_rows_may_be_lists():
     """It is not taken for (A, B)."""
     gemm = Gemm(2, 32, 8, tile=(2, 16), wavefronts=1)
     partials = np.random.default_rng(0).integers(-9, 9, (2, 2, 32))
-    done = play(gemm, 2, mode="full", values=partials.tolist())
+    done = simulate(gemm, 2, mode="full", values=partials.tolist())
     assert (done.values == partials.sum(0)).all()
 
 
@@ -260,18 +260,18 @@ def test_posted_stores_are_those_that_outrun_the_link():
     by then; where it is faster than the GEMM, one tile."""
     gemm = Gemm(512, 256, 64, tile=(32, 32), wavefronts=1)
     chunk, tile = gemm.bytes // 4, 32 * 32 * 2
-    slow = play(gemm, 4, Machine(cus=64, link=1e6))
+    slow = simulate(gemm, 4, Machine(cus=64, link=1e6))
     assert chunk - tile <= slow.posted <= chunk
-    assert play(gemm, 4, Machine(cus=1, wgs_per_cu=1, link=1e12)).posted == tile
+    assert simulate(gemm, 4, Machine(cus=1, wgs_per_cu=1, link=1e12)).posted == tile
     small = Machine(cus=2, llc=64 << 10)
-    both = [play(gemm, 4, small, mode=mode).posted for mode in ("mirror", "full")]
+    both = [simulate(gemm, 4, small, mode=mode).posted for mode in ("mirror", "full")]
     assert both[0] == both[1] > 0
     assert ["link, stores posted at the peak", show_bytes(slow.posted)] in slow.to_table()
-    assert play(gemm, 4, small, collective="ring_ag").posted == 0  # all by DMA
+    assert simulate(gemm, 4, small, collective="ring_ag").posted == 0  # all by DMA
 
 
 def test_samples_add_up():
-    done = play(Gemm(512, 256, 64, tile=(32, 32)), 4, Machine(cus=2))
+    done = simulate(Gemm(512, 256, 64, tile=(32, 32)), 4, Machine(cus=2))
     found = done.series(500)
     width = found["width"]
     gemm = done.dram["gemm_read"] + done.dram["update_local"]
@@ -285,7 +285,7 @@ def test_samples_add_up():
 
 
 def test_trace_and_words():
-    done = play(Gemm(512, 256, 64, tile=(32, 32)), 4, Machine(cus=2), mode="full")
+    done = simulate(Gemm(512, 256, 64, tile=(32, 32)), 4, Machine(cus=2), mode="full")
     trace = done.trace()
     assert trace.meta["badge"] == "simulated" and trace.ranks == [0, 1, 2, 3]
     assert trace.step_time == pytest.approx(done.seconds)

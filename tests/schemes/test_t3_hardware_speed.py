@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from tpviz.schemes.t3.hardware import Gemm, play
+from tpviz.schemes.t3.hardware import Gemm, simulate
 from tpviz.widgets import TileView
 
 
@@ -23,7 +23,7 @@ def quick(work, bound):
 @pytest.mark.parametrize("mode, bound", [("mirror", 2.0), ("full", 20.0)])
 def test_a_sublayer_of_the_paper(mode, bound):
     """T-NLG's FC-2 over 8 GPUs: 0.3 s and 2.6 s on a quiet machine."""
-    assert quick(lambda: play(Gemm(8192, 4256, 2128), 8, mode=mode), bound)
+    assert quick(lambda: simulate(Gemm(8192, 4256, 2128), 8, mode=mode), bound)
 
 
 def test_a_slider_step_of_the_theatre():

@@ -4,7 +4,7 @@ import pytest
 
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.simulation.engine import Engine, Queue
-from tpviz.simulation.faults import Faults
+from tpviz.simulation.injected_faults import Faults
 
 FLAT = Cluster("flat", Device({"float32": 1e9}, 1e9, 1e9), (Level("link", 4, 100.0, 100.0, 0.25),))
 

@@ -15,7 +15,7 @@ from tpviz.trace import Event, Trace
 from tpviz.trace.members import members_list
 from tpviz.trace.steps import median_step
 from tpviz.verbs.residual import PARTS, residual, without_latency, without_links
-from tpviz.verbs.suspects import (
+from tpviz.verbs.slowdown_attribution import (
     collective_times,
     find_slow_link,
     find_stragglers,

@@ -1,4 +1,4 @@
-"""The script of the schedule theatre in a plain page: it plays evenly, and keeps still if asked."""
+"""The script of the schedule view in a plain page: it plays evenly, and keeps still if asked."""
 
 import pytest
 

@@ -21,7 +21,7 @@ def view():
 
 def acts(view):
     """The acts that are shown."""
-    return view.picture.programme.acts
+    return view.picture.shown.acts
 
 
 def spans(view):
@@ -314,7 +314,7 @@ def test_bad_arguments(view):
 
 
 def test_an_unexpected_error_in_a_callback_is_shown(view, monkeypatch):
-    monkeypatch.setattr("tpviz.widgets.schedule_acts.timeline", lambda *args: 1 / 0)
+    monkeypatch.setattr("tpviz.widgets.schedule_panels.timeline", lambda *args: 1 / 0)
     set_knobs(view, m=7)
     assert view.error == "ZeroDivisionError: division by zero"
 

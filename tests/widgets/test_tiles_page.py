@@ -1,4 +1,4 @@
-"""The script of the tile theatre in a plain page: parts change as the play-head passes."""
+"""The script of the tile view in a plain page: parts change as the play-head passes."""
 
 import pytest
 

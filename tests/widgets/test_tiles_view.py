@@ -3,10 +3,10 @@ import json
 import pytest
 
 import tpviz as tv
-from tpviz.schemes.t3.hardware import Gemm, Machine, play
-from tpviz.schemes.t3.hardware.tenth import TENTH
+from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
+from tpviz.schemes.t3.hardware.small_gpu import SMALL_GPU
 from tpviz.widgets import TileView
-from tpviz.widgets.tiles_acts import Sizes
+from tpviz.widgets.tiles_panels import Sizes
 
 
 @pytest.fixture
@@ -77,9 +77,9 @@ def test_what_runs_is_what_the_knobs_say(view):
         "round_robin",
         2,
     )
-    assert one.machine.dram == TENTH.dram
-    assert one.seconds == play(one.gemm, 4, one.machine, "t3", mode="full").seconds
-    assert two.seconds == play(one.gemm, 4, one.machine, "sequential", mode="full").seconds
+    assert one.machine.dram == SMALL_GPU.dram
+    assert one.seconds == simulate(one.gemm, 4, one.machine, "t3", mode="full").seconds
+    assert two.seconds == simulate(one.gemm, 4, one.machine, "sequential", mode="full").seconds
 
 
 def test_every_knob_redraws(view):
@@ -195,7 +195,7 @@ def test_bad_arguments(view):
 
 
 def test_an_unexpected_error_in_a_callback_is_shown(view, monkeypatch):
-    monkeypatch.setattr("tpviz.widgets.tiles_acts.play", lambda *args, **more: 1 / 0)
+    monkeypatch.setattr("tpviz.widgets.tiles_panels.simulate", lambda *args, **more: 1 / 0)
     set_knobs(view, k=640)
     assert view.error == "ZeroDivisionError: division by zero"
 

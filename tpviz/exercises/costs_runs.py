@@ -89,7 +89,7 @@ def _captured():
 
 
 def _make_straggler(rng):
-    from ..simulation.faults import Faults
+    from ..simulation.injected_faults import Faults
     from ..verbs.simulate import simulate
 
     strategy, workload, program = _captured()

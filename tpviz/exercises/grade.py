@@ -14,7 +14,7 @@ from html import escape
 import numpy as np
 
 from ..checks import whole_number
-from ..runtime.faults import RankError, RankTimeoutError, listed
+from ..runtime.rank_errors import RankError, RankTimeoutError, listed
 from ..trace import Ledger, Trace
 from .catalogue import find
 from .formula import Formula

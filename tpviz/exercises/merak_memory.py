@@ -16,7 +16,7 @@ def dropped(name, p, layers, keep):
     from ..workload import GPT
 
     s = Merak(pp=p, microbatches=p + 4, schedule=name, recompute="stage_aware", keep=keep)
-    return tuple(s.drops(GPT(layers=p * layers, batch=p + 4)))
+    return tuple(s.num_recomputed(GPT(layers=p * layers, batch=p + 4)))
 
 
 def by_rule(p, layers, keep, corrected=True, part=None, counted=floor):

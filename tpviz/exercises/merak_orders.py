@@ -4,7 +4,7 @@ backwards recompute early. Times are simulated, with f = r = 1 and b = 2."""
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..schedules import Schedule, faults, schedule, timeline
+from ..schedules import Schedule, schedule, schedule_errors, timeline
 from ..schemes.merak.strategy import Merak
 from .formula import Formula, NoAnswer, Question
 from .merak import NOTEBOOK
@@ -63,7 +63,7 @@ class Written(Formula):
             mine = read(got)
         except ValueError as error:
             return str(error)
-        wrong = faults(mine)
+        wrong = schedule_errors(mine)
         if wrong:
             more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
             return f"it cannot run: {'; '.join(wrong[:3])}{more}."

@@ -128,10 +128,10 @@ def _sum_left_out(program, layer):
     plain = layer.forward
 
     def forward(x):
-        lean = layer.unsummed
-        layer.unsummed = lean or current().phase == "forward"
+        skip_last_allreduce = layer.unsummed
+        layer.unsummed = skip_last_allreduce or current().phase == "forward"
         y = plain(x)
-        layer.unsummed = lean
+        layer.unsummed = skip_last_allreduce
         return y
 
     layer.forward = forward

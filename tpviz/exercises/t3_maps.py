@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..schemes.t3.hardware import Dma, Gemm, Local, Machine, Remote, check, maps, play
+from ..schemes.t3.hardware import Dma, Gemm, Local, Machine, Remote, check, maps, simulate
 from .formula import Formula, NoAnswer, Question
 from .t3 import NOTEBOOK
 
@@ -35,7 +35,8 @@ def partials(ranks, seed=0):
 
 
 def result(parts, run):
-    """What the collective of a `Played` is to leave of these parts, as `Played.values` has it."""
+    """What the collective of a `SimResult` is to leave of these parts, as `SimResult.values` has
+    it."""
     owner = np.empty((run.gemm.m, run.gemm.n), int)
     height, width = run.gemm.tile
     for row, column, chunk in zip(run.tiles.row, run.tiles.column, run.tiles.chunk):
@@ -109,7 +110,7 @@ def _played(mine, goal):
     ranks = len(mine)
     (gemm, machine), parts = small(ranks), partials(ranks)
     runs = [
-        play(gemm, ranks, machine, "t3", goal, "full", parts, maps=rules)
+        simulate(gemm, ranks, machine, "t3", goal, "full", parts, maps=rules)
         for rules in (mine, maps(goal, ranks))
     ]
     if not np.array_equal(runs[0].values, result(parts, runs[0])):

@@ -3,7 +3,7 @@ tracker has to be, and whom the memory serves first. Times and records are simul
 
 from dataclasses import replace
 
-from ..schemes.t3.hardware import Dma, Gemm, Machine, maps, play
+from ..schemes.t3.hardware import Dma, Gemm, Machine, maps, simulate
 from .atp_choices import Choice
 from .formula import Formula, Question, same
 from .t3 import NOTEBOOK
@@ -121,7 +121,7 @@ def fewest_sets(gemm, ranks, machine):
 
 def stalls(gemm, ranks, machine, sets):
     """Updates that wait for a record of the tracker."""
-    return play(gemm, ranks, replace(machine, tracker_sets=sets), "t3").tracker.stalls
+    return simulate(gemm, ranks, replace(machine, tracker_sets=sets), "t3").tracker.stalls
 
 
 def _make_tracker(rng):
@@ -135,7 +135,7 @@ def _make_tracker(rng):
         counted = 2 * (tile[0] // waves) * tile[1]
         words = f"{gemm!r} on {ranks} GPUs, {cus} compute units, {machine.tracker_records} records"
         asked = {"gemm": gemm, "ranks": ranks, "machine": machine}
-        known = {"peak": play(gemm, ranks, machine, "t3").tracker.peak}
+        known = {"peak": simulate(gemm, ranks, machine, "t3").tracker.peak}
         questions.append(Question(asked, (counted, fewest_sets(**asked)), words, known))
     return questions
 
@@ -177,7 +177,7 @@ TRACKER = Formula(
     "(count, sets): the number of updates of single elements at which a part in the middle "
     "of its way is sent on; and the smallest power of two of sets, of "
     "`machine.tracker_records` parts each, with which no update ever waits for a record. "
-    "`from tpviz.schemes.t3.hardware import play`; `play(gemm, ranks, machine, "
+    "`from tpviz.schemes.t3.hardware import simulate`; `simulate(gemm, ranks, machine, "
     '"t3").tracker` has `.peak`, the most parts under way at once, and `.stalls`; '
     "`dataclasses.replace(machine, tracker_sets=64)` is a machine with 64 sets.",
     starter="""def t3_tracker(gemm, ranks, machine):
@@ -188,7 +188,7 @@ TRACKER = Formula(
         "how long is a part under way: from its first update to its last.",
         "Two for each element. A partial sum may come before the own store, so parts of all chunks "
         "that are under way have a record: play it, and look at the peak.",
-        "`count = 2 * rows * columns // gemm.wavefronts`; `sets = 1`, `while play(gemm, ranks, "
+        "`count = 2 * rows * columns // gemm.wavefronts`; `sets = 1`, `while simulate(gemm, ranks, "
         'replace(machine, tracker_sets=sets), "t3").tracker.stalls: sets *= 2`.',
     ),
     success="The paper's tracker has 256 entries in 19 kB (read in notes on it). What happens when "
@@ -207,7 +207,7 @@ POLICIES = ("round_robin", "fifo", "mca")
 def policy_times(gemm, ranks, machine):
     """{policy: simulated seconds}."""
     return {
-        policy: play(gemm, ranks, replace(machine, policy=policy), "t3").seconds
+        policy: simulate(gemm, ranks, replace(machine, policy=policy), "t3").seconds
         for policy in POLICIES
     }
 
@@ -235,7 +235,7 @@ def _make_policy(rng):
 
 def _policy_wrong(question, got):
     gemm, ranks, machine = question.arguments.values()
-    alone = play(gemm, ranks, machine, "ideal")
+    alone = simulate(gemm, ranks, machine, "ideal")
     x = alone.gemm_end / alone.rs_end
     if x > 1:
         return (
@@ -259,7 +259,7 @@ POLICY = Choice(
     f"`machine`, return the policy of the memory, one of {POLICIES}, with which it takes "
     "least time (simulated; within 1 % is right): both in turn, whoever came first, or "
     "T3-MCA, the GEMM first and communication while few requests are queued. "
-    "`dataclasses.replace(machine, policy=p)` is a machine with another one, `play(gemm, "
+    "`dataclasses.replace(machine, policy=p)` is a machine with another one, `simulate(gemm, "
     'ranks, machine, "t3").seconds` its time. Guess first: is one the best everywhere?',
     starter="""def t3_policy(gemm, ranks, machine):
     return "fifo"  # whoever came first""",
@@ -267,8 +267,8 @@ POLICY = Choice(
         "Who is late, the GEMM or the communication? The one that is late should not wait.",
         'Alone (config "ideal"), `.gemm_end` and `.rs_end` say which is longer. The policy that '
         "favours the shorter one costs time.",
-        "`from tpviz.schemes.t3.hardware import play`; return the policy of the smallest "
-        '`play(gemm, ranks, replace(machine, policy=p), "t3").seconds`.',
+        "`from tpviz.schemes.t3.hardware import simulate`; return the policy of the smallest "
+        '`simulate(gemm, ranks, replace(machine, policy=p), "t3").seconds`.',
     ),
     success="T3-MCA favours the GEMM, which is right for large GEMMs that read much; where the sum "
     "is what is late it costs. The paper chooses its threshold by how much a GEMM reads.",

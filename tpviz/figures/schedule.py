@@ -19,7 +19,7 @@ MAX_RANKS, MAX_ACTIONS = 16, 8192
 
 
 def schedule_scene(acts, title, unit="", device=None):
-    """The scene of one or two `Act`s on the same time axis, ready for JSON.
+    """The scene of one or two `Panel`s on the same time axis, ready for JSON.
 
     unit : "s" where times are seconds, "" where they are in the unit of what was given. device :
     bytes that a device has, where the acts have memory. Returns ``title``, ``badge``, ``width``,

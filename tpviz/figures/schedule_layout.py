@@ -20,7 +20,7 @@ INK = {
 
 
 @dataclass(frozen=True)
-class Act:
+class Panel:
     """One schedule on the clock, and what is known beside it.
 
     timeline : its `Timeline`. recompute : seconds of each stage, the first part of RB. formula :
@@ -176,7 +176,7 @@ def lay_out(acts):
 
 
 def weighed(timeline, rank, sizes):
-    """`Timeline.held` in bytes; sizes : as those of an `Act`."""
+    """`Timeline.held` in bytes; sizes : as those of a `Panel`."""
     changes = {}
     for action, start, end in zip(
         timeline.schedule.of(rank), timeline.start[rank], timeline.end[rank]

@@ -1,7 +1,8 @@
 """A simulated T3 run, tile by tile -> scene: the output's tiles by state, and lanes on one clock.
 
-Works on `Played` runs of `tpviz.schemes.t3.hardware`, of which it needs the attributes alone. All
-times are simulated. Where one GPU stands for all ("mirror"), the others are it with chunks turned.
+Works on `SimResult` runs of `tpviz.schemes.t3.hardware`, of which it needs the attributes alone.
+All times are simulated. Where one GPU stands for all ("mirror"), the others are it with chunks
+turned.
 """
 
 import re
@@ -24,7 +25,7 @@ BADGE = "simulated"
 
 
 def tiles_scene(acts, title):
-    """The scene of one or two `Act`s on one clock, ready for JSON; as `Film` wants it.
+    """The scene of one or two `Panel`s on one clock, ready for JSON; as `Film` wants it.
 
     Its ``stops`` are equal steps of time. In ``common`` every part is an empty ``<g>`` with
     ``data-at`` (px at which its state changes), ``data-is`` (the keys of its states, one more) and

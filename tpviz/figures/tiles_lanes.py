@@ -1,4 +1,4 @@
-"""The lanes of the tile theatre: GPU 0's slots, memory queue, tracker and link over time."""
+"""The lanes of the tile view: GPU 0's slots, memory queue, tracker and link over time."""
 
 import numpy as np
 

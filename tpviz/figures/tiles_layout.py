@@ -1,4 +1,4 @@
-"""What the tile theatre shows, and where: acts, maps of tiles, lanes, and the scale of time."""
+"""What the tile view shows, and where: acts, maps of tiles, lanes, and the scale of time."""
 
 from functools import cached_property
 from typing import NamedTuple
@@ -28,8 +28,8 @@ LABELS = 60, 196
 SMALL = 7, 7
 
 
-class Act:
-    """One `Played`, and the GPUs whose tiles are drawn."""
+class Panel:
+    """One `SimResult`, and the GPUs whose tiles are drawn."""
 
     def __init__(self, run, gpus=(0,)):
         self.run, self.gpus = run, tuple(gpus)

@@ -1,4 +1,4 @@
-"""What each part of a tile is doing at any time: the states of a simulated T3 run (`Played`).
+"""What each part of a tile is doing at any time: the states of a simulated T3 run (`SimResult`).
 
     waiting -> computing -> its store queued -> stored -> updated twice -> on the link -> sent
     -> done: the whole sum is in this GPU's memory
@@ -6,7 +6,7 @@
 What a chunk's place in the order leaves out (2.3 of the paper's notes: the first goes straight to
 the link, the last stays) is skipped. Where the sum so far, from GPU r + 1, comes before the part
 itself is stored, the state is marked. Without a tracker a part is stored, and nothing counts that.
-Works on the attributes of a `Played` alone.
+Works on the attributes of a `SimResult` alone.
 """
 
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What the tile theatre says: a run in numbers, how many parts are in which state, a part's way."""
+"""What the tile view says: a run in numbers, how many parts are in which state, a part's way."""
 
 import numpy as np
 

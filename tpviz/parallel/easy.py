@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from tpviz.schemes.atp.operators import Linear, Way
+from tpviz.schemes.atp.operators import Linear, LinearSharding
 from tpviz.schemes.operators import ReduceScatter
 
 from .layers import Alone, Held
@@ -57,7 +57,9 @@ class EasyLinear(Held):
         super().__init__(whole, part, groups, grid)
         self.x, self.y = groups.get_group("x"), groups.get_group("y")
         self.alike = equal or self.x.size() == self.y.size() == 1
-        self.way = Way(Alone(), self.x, gather=0 if self.x.size() > 1 else None, hidden=grid.hidden)
+        self.way = LinearSharding(
+            Alone(), self.x, gather=0 if self.x.size() > 1 else None, hidden=grid.hidden
+        )
 
     def forward(self, x):
         """The layer; see the class."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tpviz.schemes import operators
-from tpviz.schemes.atp.operators import Gather, Linear, Products, Way
+from tpviz.schemes.atp.operators import Gather, Linear, LinearSharding, Products
 from tpviz.schemes.axonn.weights import Weight
 from tpviz.schemes.collectives import own_of
 
@@ -130,9 +130,11 @@ class SplitLinear(Held):
         }
         self.enter, self.leave = entrance, None
         if part.first:
-            self.way = Way(stream, Alone() if entrance.sums else inside, scatter=heads, **how)
+            self.way = LinearSharding(
+                stream, Alone() if entrance.sums else inside, scatter=heads, **how
+            )
         else:
-            self.way = Way(inside, stream, gather=heads, **how)
+            self.way = LinearSharding(inside, stream, gather=heads, **how)
             self.leave = stream if at.s > 1 else None
 
     def forward(self, x):
@@ -157,7 +159,7 @@ class SplitLinear(Held):
 
 class Later(Products):
     """Products of a layer on a pipeline that leaves weights' gradients for later: a note is taken,
-    see `tpviz.schemes.operators.deferring`."""
+    see `tpviz.schemes.operators.deferred_wgrad`."""
 
     def __init__(self, notes, layer):
         self.notes, self.layer = notes, layer
@@ -165,7 +167,7 @@ class Later(Products):
     def weight(self, x, grad, bias):
         """No gradients yet."""
         layer = self.layer
-        return operators.put_off(
+        return operators.defer_wgrad(
             self.notes,
             x,
             grad,

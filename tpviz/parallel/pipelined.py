@@ -13,7 +13,7 @@ from tpviz.schemes.axonn.clip import norm_of, shrink
 from tpviz.schemes.collectives import part_of
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.pipeline import Pipeline
-from tpviz.schemes.merak.ties import Tie
+from tpviz.schemes.merak.tied_weights import Tie
 from tpviz.tables import html_table
 
 from .evaluation import Evaluation
@@ -31,7 +31,7 @@ class PipelineReport:
     strategy: object
     partition: Partition
     schedule: object
-    drops: tuple
+    num_recomputed: tuple
     plan: object = None
     divided: bool = False
 
@@ -44,7 +44,7 @@ class PipelineReport:
         """Rows of strings, header first: one a stage."""
         header, *rows = self.partition.to_table()
         return [["rank", *header, "layers run again"]] + [
-            [str(self.schedule.rank_of[stage]), *row, str(self.drops[stage])]
+            [str(self.schedule.rank_of[stage]), *row, str(self.num_recomputed[stage])]
             for stage, row in enumerate(rows)
         ]
 
@@ -164,7 +164,7 @@ class Pipelined(nn.Module):
         copies = {name: 1 if name in divided else groups[0].size() for name in named}
         again = {
             name
-            for tie in self.report.partition.ties
+            for tie in self.report.partition.tied_weights
             for name, stage in list(zip(tie["names"], tie["stages"]))[1:]
             if stage in self.pipeline.stages and tie["stages"][0] != stage
         }
@@ -291,8 +291,10 @@ def pipelined(
     partition = cut(model, inputs)
     counts = [len(part.pieces) for part in partition.stages]
     counts[-1] -= 1  # the head's backward follows at once
-    schedule, drops = strategy.schedule_for(counts), strategy.drops_for(counts)
-    report = PipelineReport(strategy, partition, schedule, tuple(drops), plan, mesh is not None)
+    schedule, num_recomputed = strategy.schedule_for(counts), strategy.drops_for(counts)
+    report = PipelineReport(
+        strategy, partition, schedule, tuple(num_recomputed), plan, mesh is not None
+    )
     if mesh is None:
         return Pipelined(report, batch)
     place = mesh.get_local_rank("pp")
@@ -300,8 +302,8 @@ def pipelined(
         s: ModuleStage(partition.stages[s], partition.module(s, model), loss)
         for s in schedule.stages_of(place)
     }
-    ties = [Tie(tie["names"], tie["stages"]) for tie in partition.ties]
-    pipeline = Pipeline(strategy, schedule, stages, drops, ties, mesh)
+    tied_weights = [Tie(tie["names"], tie["stages"]) for tie in partition.tied_weights]
+    pipeline = Pipeline(strategy, schedule, stages, num_recomputed, tied_weights, mesh)
     split_here = any(stage.held() for stage in stages.values())
     groups = Groups.of({"tp": strategy.tp}, mesh) if split_here else None
     return Pipelined(report, batch, pipeline, groups, Evaluation(model, cut, loss))

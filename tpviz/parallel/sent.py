@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from tpviz.schemes.merak.routes import Routes
+from tpviz.schemes.merak.p2p_plan import P2PPlan
 from tpviz.trace import Ledger
 
 from . import entrance
@@ -90,8 +90,8 @@ def pipeline_ledger(model, calls):
     """
     pipeline, partition = model.pipeline, model.report.partition
     rows, schedule, place = [], pipeline.schedule, pipeline.place
-    routes = Routes(schedule, place)
-    for message in filter(routes.travels, routes.source):
+    p2p_plan = P2PPlan(schedule, place)
+    for message in filter(p2p_plan.travels, p2p_plan.source):
         part = partition.stages[message.stage]
         back = message.phase == "backward"
         sent = [
@@ -99,11 +99,11 @@ def pipeline_ledger(model, calls):
         ]
         rows += [
             ("pp", collective, message.phase, 1, _size(value.shape, value.dtype), 2)
-            for collective, ranks in (("send", routes.source), ("recv", routes.target))
+            for collective, ranks in (("send", p2p_plan.source), ("recv", p2p_plan.target))
             if ranks[message] == place
             for value in sent
         ]
-    for tie in partition.ties:
+    for tie in partition.tied_weights:
         places = {schedule.rank_of[stage] for stage in tie["stages"]}
         own = [name for name, stage in zip(tie["names"], tie["stages"]) if stage in pipeline.stages]
         if own and len(places) > 1:
@@ -132,7 +132,7 @@ def _split_rows(model, calls):
         own = stage.held()
         again = {
             node.path
-            for piece in stages[number].pieces[: model.report.drops[number]]
+            for piece in stages[number].pieces[: model.report.num_recomputed[number]]
             for node in piece.nodes
         }
         for call in (call for call in calls if call.part.path in own):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import prod
 
-from tpviz.schemes.axonn.clock import AHEAD
+from tpviz.schemes.axonn.clock import PREFETCH
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Totals:
         scattered, then means over shares, with one number more for each parameter
         (`tpviz.parallel.gradients.average`)."""
         s, axes = self.strategy, self.strategy.axes
-        ahead = AHEAD if "oag" in s.overlap else "z"
+        ahead = PREFETCH if "oag" in s.overlap else "z"
         for call in calls:
             block = call.part.block * itemsize
             yield ahead, "all_gather", "forward", 1, block, s.z

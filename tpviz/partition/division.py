@@ -89,10 +89,10 @@ class Partition:
         return stage_parts(self.graph, self.shards, self.ranges)
 
     @cached_property
-    def ties(self):
+    def tied_weights(self):
         """[{"names": (...), "stages": (...)}] of parameters that several stages hold: their copies
         start equal, and their gradients are to be summed. A name belongs to the stage beside it."""
-        groups = [set(group) for group in self.graph.ties]
+        groups = [set(group) for group in self.graph.tied_weights]
         others = set().union(*groups, *self.graph.aliases.values())
         groups += [{name} for name in self.graph.parameters if name not in others]
         found = []

@@ -88,7 +88,7 @@ class ModelGraph:
     inputs: dict
     parameters: dict
     buffers: dict
-    ties: tuple
+    tied_weights: tuple
     aliases: dict
     constants: dict
     results: tuple
@@ -108,7 +108,7 @@ class ModelGraph:
     @cached_property
     def first_names(self):
         """{name of a parameter: the first of its names}: tied ones count once."""
-        return {name: group[0] for group in self.ties for name in group}
+        return {name: group[0] for group in self.tied_weights for name in group}
 
     def numel(self, names):
         """Elements of the named parameters, tied ones once."""

@@ -118,7 +118,8 @@ def scene(partition):
             for k, (s, kept) in enumerate(zip(partition.shards, _kept(partition)))
         ],
         "ties": [
-            {"names": list(tie["names"]), "stages": list(tie["stages"])} for tie in partition.ties
+            {"names": list(tie["names"]), "stages": list(tie["stages"])}
+            for tie in partition.tied_weights
         ],
     }
 
@@ -194,7 +195,7 @@ def _dtype(m):
 def _ties(partition):
     return [
         " = ".join(f"{name} (stage {stage})" for name, stage in zip(tie["names"], tie["stages"]))
-        for tie in partition.ties
+        for tie in partition.tied_weights
     ]
 
 

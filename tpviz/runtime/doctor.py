@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 
 from tpviz.runtime import launch as launching
-from tpviz.runtime.faults import RankError, RankTimeoutError
+from tpviz.runtime.rank_errors import RankError, RankTimeoutError
 
 _RANKS = 4
 _SMALL_SHM = 64 << 20  # bytes; what containers get when nobody says otherwise

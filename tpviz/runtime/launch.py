@@ -22,8 +22,8 @@ from numbers import Real
 from operator import index
 
 from tpviz.runtime import bar, server
-from tpviz.runtime.faults import Interrupted, RankError, RankTimeoutError, interrupted
 from tpviz.runtime.pool import Pool
+from tpviz.runtime.rank_errors import Interrupted, RankError, RankTimeoutError, interrupted
 from tpviz.runtime.ship import ship
 from tpviz.shield import shielded
 

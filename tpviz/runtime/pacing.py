@@ -2,7 +2,7 @@
 
 A rank has a *lane clock*, the time on the emulated device. A kernel really runs; its event ends at
 lane clock + FLOPs / rate, and the rank sleeps until then. A collective really runs; it starts when
-its last member has issued it (`arrivals`), `Flows` says when it ends, and its handle is not done
+its last member has issued it (`issue_times`), `Flows` says when it ends, and its handle is not done
 before. What the host does in between is free, as it is on a device that is fed asynchronously; host
 idleness is not: time in which the rank was blocked or asleep moves the lane clock. Nothing is
 subtracted: where the real thing took longer than the model allows, the event ends when it really
@@ -19,11 +19,11 @@ from collections import Counter
 import torch
 import torch.distributed as dist
 
-from tpviz.simulation.faults import NONE
 from tpviz.simulation.flows import Flows
+from tpviz.simulation.injected_faults import NONE
 
 from . import board, compute
-from .arrivals import Arrivals
+from .issue_times import IssueTimes
 from .operations import PEER
 
 SILENT = PEER | {"reduce_scatter"}
@@ -50,7 +50,7 @@ class Pacer:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         cluster.check_world(self.world_size)
         faults.check(self.world_size)
-        self.arrivals, self.flows = Arrivals(), Flows()
+        self.issue_times, self.flows = IssueTimes(), Flows()
         self.flights, self.under_way, self.numbers = {}, {}, Counter()
         self.lock = threading.Lock()
         self.kernels, self.late = 0, Counter()
@@ -118,7 +118,7 @@ class Pacer:
     def issue(self, name, payload, members, axis):
         """This rank hands a collective to its group now; its `Flight`."""
         shift = members[1] - members[0] if name in PEER else None
-        slot = self.arrivals.slot(axis, members, shift)
+        slot = self.issue_times.slot(axis, members, shift)
         link = self._link(slot)
         hops, volume = self.cluster.collective_cost(
             "send" if name == "recv" else name, payload, len(members), link
@@ -130,7 +130,7 @@ class Pacer:
         with self.lock:
             self._advance(flight.start)
             self.flights[flight.key] = flight
-            self.arrivals.post(
+            self.issue_times.post(
                 slot,
                 members.index(self.rank),
                 number,
@@ -202,8 +202,8 @@ class Pacer:
 
     def _advance(self, until):
         """Begin what is complete, end what is over, up to a time."""
-        self.arrivals.refresh()
-        for slot in self.arrivals.slots:
+        self.issue_times.refresh()
+        for slot in self.issue_times.slots:
             self._begin(slot, 0.0)
         while (upcoming := self.flows.next_time()) is not None and upcoming <= until:
             flow = self.flows.step()
@@ -222,7 +222,7 @@ class Pacer:
     def _begin(self, slot, free):
         if slot.busy:
             return
-        found = self.arrivals.complete(slot, slot.next)
+        found = self.issue_times.complete(slot, slot.next)
         if found is None:
             return
         slot.busy = True
@@ -242,10 +242,10 @@ class Pacer:
     def align(self):
         """All ranks' lane clocks go on from the same time, the last rank's: a step begins."""
         ranks = tuple(range(self.world_size))
-        slot, self.starts = self.arrivals.slot("tpviz/start", ranks), self.starts + 1
+        slot, self.starts = self.issue_times.slot("tpviz/start", ranks), self.starts + 1
         board.write("waiting for all ranks to begin a step of an emulated run")
-        self.arrivals.post(slot, self.rank, self.starts, now(), 0.0, 0.0)
-        while (found := self.arrivals.complete(slot, self.starts)) is None:
+        self.issue_times.post(slot, self.rank, self.starts, now(), 0.0, 0.0)
+        while (found := self.issue_times.complete(slot, self.starts)) is None:
             time.sleep(1e-4)
         self.lane = found[0]
         self._mark()

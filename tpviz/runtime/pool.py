@@ -17,7 +17,7 @@ import tempfile
 from multiprocessing.connection import wait
 from time import monotonic, sleep
 
-from tpviz.runtime import faults, processes, server, worker_bootstrap
+from tpviz.runtime import processes, rank_errors, server, worker_bootstrap
 from tpviz.runtime.board import Board, spoken
 from tpviz.runtime.output import Tail
 from tpviz.runtime.stacks import user_line
@@ -147,7 +147,7 @@ class Pool:
             if left <= 0:
                 at_work = wanted == "done"
                 states = self.states(answers, stacks=at_work)
-                raise faults.timed_out(limit, states, "finish" if at_work else "start")
+                raise rank_errors.timed_out(limit, states, "finish" if at_work else "start")
             failures = self._listen(answers, max(left, 0), show)
             for tail in self._tails:
                 tail.pump()
@@ -199,12 +199,14 @@ class Pool:
         alike = [rank for rank, failure in failures.items() if _same(failure, failures[first])]
         first = min(alike)
         states.pop(first)
-        return faults.raised(first, failures[first], states)
+        return rank_errors.raised(first, failures[first], states)
 
     def _death(self, rank, states):
         process = self._processes[rank]
         process.join(1.0)
-        return faults.died(rank, process.exitcode, {r: s for r, s in states.items() if r != rank})
+        return rank_errors.died(
+            rank, process.exitcode, {r: s for r, s in states.items() if r != rank}
+        )
 
     def states(self, answers=(), failures=None, stacks: bool = True) -> dict:
         """What each rank is doing, in words: rank -> text."""
@@ -221,7 +223,7 @@ class Pool:
                 states[rank] = doing + lines.get(rank, "")
                 continue
             when = f", {doing}" if doing.startswith("waiting") else ""
-            states[rank] = faults.in_short(failures[rank]) + when
+            states[rank] = rank_errors.in_short(failures[rank]) + when
         return states
 
     def _lines(self, ranks):
@@ -235,7 +237,7 @@ class Pool:
     def dead(self) -> dict:
         """Ranks that are no longer alive: rank -> how they ended."""
         return {
-            rank: faults.end_of(process.exitcode)
+            rank: rank_errors.end_of(process.exitcode)
             for rank, process in enumerate(self._processes)
             if not process.is_alive()
         }

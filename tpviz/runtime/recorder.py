@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from tpviz.cluster import Cluster
-from tpviz.simulation.faults import Faults
+from tpviz.simulation.injected_faults import Faults
 from tpviz.trace.ledger import wire_bytes
 from tpviz.trace.members import members_text
 from tpviz.trace.table import Event, Trace

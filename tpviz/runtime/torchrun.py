@@ -14,7 +14,7 @@ import torch.distributed as dist
 import tpviz.runtime.backend  # noqa: F401  (registers "tpviz" with torch)
 from tpviz.runtime import bar
 from tpviz.runtime.devices import choose_device
-from tpviz.runtime.faults import RankError
+from tpviz.runtime.rank_errors import RankError
 
 rank = None
 _show = None

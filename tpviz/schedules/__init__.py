@@ -19,7 +19,7 @@ from .actions import KINDS, Action
 from .clock import Timeline, timeline
 from .plan import finish
 from .table import Schedule
-from .validity import faults, validate
+from .validity import schedule_errors, validate
 
 __all__ = [
     "KINDS",
@@ -28,8 +28,8 @@ __all__ = [
     "Schedule",
     "Timeline",
     "check",
-    "faults",
     "schedule",
+    "schedule_errors",
     "timeline",
     "validate",
 ]

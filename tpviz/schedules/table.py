@@ -20,7 +20,8 @@ from .validity import validate
 
 @dataclass(frozen=True)
 class Schedule:
-    """Every rank's actions, in order. Nothing is checked here: see `faults` and `validate`.
+    """Every rank's actions, in order. Nothing is checked here: see `schedule_errors` and
+    `validate`.
 
     rank_of : stage -> rank. actions : per rank a tuple of `Action`. recomputes : per stage, whether
     its forward keeps checkpoints only. pairs : (rank, index) of a forward that runs overlapped with
@@ -132,7 +133,7 @@ class Schedule:
     @cached_property
     def order(self):
         """An order in which one process could do all of it (`order.walk`); ``ValueError`` with
-        all `faults` if there is none."""
+        all `schedule_errors` if there is none."""
         return validate(self)
 
     @cached_property

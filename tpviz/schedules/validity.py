@@ -1,7 +1,7 @@
 """What is wrong with a schedule, in words: for people who write their own.
 
 >>> from .table import Schedule
->>> print(*faults(Schedule.parse("s0: F0 F1 B1 B0 \\n s1: F0 B0 F1")), sep="\\n")
+>>> print(*schedule_errors(Schedule.parse("s0: F0 F1 B1 B0 \\n s1: F0 B0 F1")), sep="\\n")
 stage 0 goes backward in the order 1, 0: gradients are summed in the order 0 to 1
 stage 1 has no backward of microbatch 1: add B1
 """
@@ -24,7 +24,7 @@ COMPLETE = {
 def validate(schedule):
     """The `order.Step`s of a schedule, each after all that it needs.
 
-    Raises ``ValueError`` with all `faults`, if there are any.
+    Raises ``ValueError`` with all `schedule_errors`, if there are any.
     """
     steps, waits = walk(schedule)
     wrong = _faults(schedule, waits)
@@ -37,7 +37,7 @@ def validate(schedule):
     return steps
 
 
-def faults(schedule):
+def schedule_errors(schedule):
     """What is wrong with a schedule, as a list of sentences; empty if nothing is.
 
     Wrong are actions of stages or microbatches that do not exist, or on another rank than their

@@ -27,7 +27,7 @@ _later = None  # where layers that run now are to note their weights' gradients,
 
 
 @contextmanager
-def deferring(later):
+def deferred_wgrad(later):
     """Of layers that run inside, backward computes the gradients of inputs, and notes in the list
     ``later`` what `make_gradients` needs for those of weights.
 
@@ -42,11 +42,11 @@ def deferring(later):
 
 
 def later():
-    """The list of `deferring` in force, or None."""
+    """The list of `deferred_wgrad` in force, or None."""
     return _later
 
 
-class Note(NamedTuple):
+class WgradStash(NamedTuple):
     """What a linear layer's weights' gradients need: its input, its output's gradient, its
     parameters. turned : whether the weight is (in, out) and not (out, in)."""
 
@@ -60,8 +60,8 @@ class Note(NamedTuple):
 def make_gradients(later, paths):
     """Add the gradients noted to ``.grad``, in their order; the list is empty afterwards.
 
-    later : `Note`s. paths : {id of a weight: its layer's name}, for the label, which nothing else
-    tells here.
+    later : `WgradStash`s. paths : {id of a weight: its layer's name}, for the label, which nothing
+    else tells here.
     """
     for x, grad, weight, bias, turned in later:
         with label(layer=paths.get(id(weight), "")):
@@ -80,7 +80,8 @@ def _add_gradients(parameters, gradients):
 
 
 def linear(x, weight, bias=None):
-    """y = x W^T + b; torch's own, unless a pipeline says by `deferring` what is to come later."""
+    """y = x W^T + b; torch's own, unless a pipeline says by `deferred_wgrad` what is to come
+    later."""
     if _may_wait(weight, bias):
         return Linear.apply(x, weight, bias)
     return torch.nn.functional.linear(x, weight, bias)
@@ -101,8 +102,8 @@ def _may_wait(*parameters):
 
 
 class Linear(torch.autograd.Function):
-    """y = x W^T + b, whose weights' gradients come later; see `deferring`. turned : of a weight
-    (in, out), y = x W + b."""
+    """y = x W^T + b, whose weights' gradients come later; see `deferred_wgrad`. turned : of a
+    weight (in, out), y = x W + b."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, turned=False):
@@ -121,14 +122,14 @@ def weight_gradients(ctx, x, grad, weight, turned=False):
     """(weight's, bias's) gradient of a linear layer, or (None, None) and a note for later."""
     if ctx.later is None:
         return linear_gradients(x, grad, ctx.bias is not None)
-    return put_off(ctx.later, x, grad, weight, ctx.bias, turned)
+    return defer_wgrad(ctx.later, x, grad, weight, ctx.bias, turned)
 
 
-def put_off(later, x, grad, weight, bias, turned=False):
-    """Take a `Note` in the list ``later``; (None, None), since there are no gradients yet."""
+def defer_wgrad(later, x, grad, weight, bias, turned=False):
+    """Take a `WgradStash` in the list ``later``; (None, None), since there are no gradients yet."""
     # x without its graph: that has this layer's node, which has the list: a circle of which the
     # collector sees one half
-    later.append(Note(x.detach(), grad, weight, bias, turned))
+    later.append(WgradStash(x.detach(), grad, weight, bias, turned))
     return None, None
 
 

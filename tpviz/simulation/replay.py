@@ -12,7 +12,7 @@ from tpviz.trace.members import MANY, members_list
 
 from .alike import Alike
 from .engine import Engine, Queue
-from .faults import NONE
+from .injected_faults import NONE
 from .program import is_message, operations, place, strides
 from .shared import SharedTrace, groups_in, members_of
 

@@ -1,7 +1,7 @@
 """Checks that several verbs share: that each argument is what belongs in its place. No torch."""
 
 from tpviz.cluster import Cluster
-from tpviz.simulation.faults import NONE, Faults
+from tpviz.simulation.injected_faults import NONE, Faults
 from tpviz.strategy import Strategy
 from tpviz.workload import GPT
 

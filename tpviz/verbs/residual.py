@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from tpviz.cost import show_seconds
-from tpviz.simulation.faults import Faults
+from tpviz.simulation.injected_faults import Faults
 from tpviz.trace.faithful import LATE
 from tpviz.trace.steps import median_step
 
-from .suspects import find_slow_link, find_stragglers, refined
+from .slowdown_attribution import find_slow_link, find_stragglers, refined
 
 PARTS = (
     "compute",

@@ -12,7 +12,7 @@ from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import DETAILS, record
 from tpviz.schemes.gpt.program import LEARNING_RATE, reference_program
 from tpviz.schemes.ownership import ownership
-from tpviz.simulation.faults import NONE
+from tpviz.simulation.injected_faults import NONE
 from tpviz.trace import Trace
 
 from .checks import check_faults, check_fit

@@ -1,4 +1,4 @@
-/** The schedule theatre: a film on a time axis, in which Python looks at one row. */
+/** The schedule view: a film on a time axis, in which Python looks at one row. */
 import { Film } from "./film.js";
 import { make, rendered } from "./view.js";
 

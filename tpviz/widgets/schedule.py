@@ -1,4 +1,4 @@
-"""The schedule theatre: a pipeline's schedule on the clock, alone or against another.
+"""The schedule view: a pipeline's schedule on the clock, alone or against another.
 
 >>> view = ScheduleView("shifted_critical_path", against="1f1b", p=4, m=8)      # doctest: +SKIP
 >>> view = ScheduleView(tv.Merak(pp=4), tv.GPT(), tv.clusters.laptop(4))        # doctest: +SKIP
@@ -15,11 +15,11 @@ from tpviz.figures.assets import module, stylesheet
 from tpviz.figures.schedule import check_row, schedule_svg, words_of
 from tpviz.figures.schedule_faults import faults_scene
 from tpviz.figures.schedule_look import look
-from tpviz.schedules import faults
+from tpviz.schedules import schedule_errors
 
 from .base import Film, Framed, check_names, shown
 from .job import Latest
-from .schedule_acts import NONE, Programme, Sizes
+from .schedule_panels import NONE, ScheduleScene, Sizes
 from .schedule_sources import source_of
 
 
@@ -63,7 +63,7 @@ class ScheduleView(Framed):
         self._trace, self.picture = None, ScheduleSteps(autoplay)
         self.source = source_of(schedule, workload, cluster, against, sizes)
         self.knobs = self.source.knobs
-        self.picture.show(self.source.programme(None))
+        self.picture.show(self.source.shown(None))
         super().__init__([self.knobs, self.picture])
         self.knobs.on_change(self._moved)
 
@@ -72,13 +72,13 @@ class ScheduleView(Framed):
         """A knob moved: the new picture, or why there is none; the last good one stays."""
         with self._lock:
             try:
-                programme = self.source.programme(self._trace)
-                for act in getattr(programme, "acts", ()):
+                shown = self.source.shown(self._trace)
+                for act in getattr(shown, "acts", ()):
                     figure.check(act.timeline.schedule)
             except ValueError as error:
                 self.picture.show_error(str(error))
                 return
-            self.picture.show(programme)
+            self.picture.show(shown)
 
     def measured(self, trace):
         """Draw what the ranks did in a run under what is simulated; None takes it away.
@@ -104,7 +104,8 @@ class ScheduleView(Framed):
 
 
 class ScheduleSteps(Film):
-    """The picture of `ScheduleView`: `show` gives it a `Programme`, or a `Schedule` with faults."""
+    """The picture of `ScheduleView`: `show` gives it a `ScheduleScene`, or a `Schedule` with
+    faults."""
 
     _esm = module("schedule")
     _css = stylesheet()
@@ -113,19 +114,19 @@ class ScheduleSteps(Film):
 
     def __init__(self, autoplay=False):
         super().__init__(autoplay)
-        self.programme = None
+        self.shown = None
 
-    def show(self, programme):
+    def show(self, shown):
         """Draw it; the play-head stays where it is."""
-        if isinstance(programme, Programme):
-            scene = figure.schedule_scene(*programme)
+        if isinstance(shown, ScheduleScene):
+            scene = figure.schedule_scene(*shown)
         else:
-            scene = faults_scene(programme, faults(programme))
+            scene = faults_scene(shown, schedule_errors(shown))
         step = 0
         if self.step and self.step < len(self.scene["stops"]):
             step = bisect_left(scene["stops"], self.scene["stops"][self.step])
         with self._lock:
-            self.programme = programme
+            self.shown = shown
             row = min(self.row, len(scene["rows"]) - 1)
             self.publish(
                 scene=scene,
@@ -145,8 +146,8 @@ class ScheduleSteps(Film):
                 self.publish(look=self._look_at(self.row))
 
     def _look_at(self, row):
-        acts = getattr(self.programme, "acts", ())
-        return look(acts, row, self.programme.unit) if acts else look((), -1)
+        acts = getattr(self.shown, "acts", ())
+        return look(acts, row, self.shown.unit) if acts else look((), -1)
 
     def _draw(self, step=None, row=None, **options):
         row = self.row if row is None else row
@@ -157,9 +158,9 @@ class ScheduleSteps(Film):
 
     def to_table(self):
         """Rows of strings: every rank, or the lines of a schedule with faults."""
-        if isinstance(self.programme, Programme):
-            return figure.to_table(self.programme.acts, self.programme.unit)
-        return self.programme.to_table()
+        if isinstance(self.shown, ScheduleScene):
+            return figure.to_table(self.shown.acts, self.shown.unit)
+        return self.shown.to_table()
 
     def describe(self):
         """The schedules, and what is looked at, in words."""
@@ -171,7 +172,7 @@ class ScheduleSteps(Film):
         )
 
     def _words(self):
-        acts = getattr(self.programme, "acts", ())
+        acts = getattr(self.shown, "acts", ())
         names = " against ".join(act.name for act in acts)
         title = f"{names}: {self.scene['title']}" if names else self.scene["title"]
         return f"{title}, {self.scene['captions'][self.step]}"

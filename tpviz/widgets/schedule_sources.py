@@ -1,23 +1,23 @@
-"""Where the schedule theatre has its schedules from, and the knobs of each."""
+"""Where the schedule view has its schedules from, and the knobs of each."""
 
 from dataclasses import fields
 
 import ipywidgets
 
 from tpviz import clusters
-from tpviz.schedules import SCHEDULES, Schedule, faults
+from tpviz.schedules import SCHEDULES, Schedule, schedule_errors
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.workload import GPT
 
 from .knobs import CONTROL, WIDE, Knobs, control
-from .schedule_acts import NONE, Sizes, of_sizes, of_strategy
+from .schedule_panels import NONE, Sizes, of_sizes, of_strategy
 
 TIMES = {"f": 4.0, "b": 8.0, "r": 4.0, "w": 4.0, "latency": 2.0}
 """Ends of the sliders of times."""
 
 
 def source_of(schedule, workload, cluster, against, sizes):
-    """The source of what a `ScheduleView` is given: it has ``knobs``, and gives a ``programme``.
+    """The source of what a `ScheduleView` is given: it has ``knobs``, and gives a ``shown``.
 
     Raises ``ValueError`` on what is no schedule, and where the arguments do not go together.
     """
@@ -47,7 +47,7 @@ class ByName:
     def _sizes(self, schedule, against, sizes):
         return Sizes(schedule=schedule, against=against, **sizes)
 
-    def programme(self, trace):
+    def shown(self, trace):
         """What the knobs say."""
         return of_sizes(Sizes(**self.knobs.values()), self.own)
 
@@ -74,9 +74,9 @@ class Own(ByName):
             raise ValueError(f"{given[0]} is the schedule's own: leave it out")
         return Sizes(against=against, recompute=any(schedule.recomputes), **sizes)
 
-    def programme(self, trace):
+    def shown(self, trace):
         """What the knobs say; the schedule itself where it has faults."""
-        return self.own if faults(self.own) else super().programme(trace)
+        return self.own if schedule_errors(self.own) else super().shown(trace)
 
 
 class ByStrategy:
@@ -93,7 +93,7 @@ class ByStrategy:
         self.strategy = strategy
         self.knobs = StrategyKnobs(strategy, against)
 
-    def programme(self, trace):
+    def shown(self, trace):
         """What the knobs say."""
         values = self.knobs.values()
         against = values.pop("against")

@@ -79,7 +79,7 @@ def _collectives(prediction):
     for row in prediction.ledger():
         if row.collective == "recv":  # its send's other end
             continue
-        axis = strategy.lies_on.get(row.axis, row.axis)
+        axis = strategy.parent_axis.get(row.axis, row.axis)
         members, link = mesh.group(0, axis), cluster.axis_link(mesh, axis)
         if row.collective == "send":
             link = cluster.link(tuple(members[:2]), mesh.size, members[1] - members[0])

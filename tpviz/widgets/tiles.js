@@ -1,4 +1,4 @@
-/** The tile theatre: a film on a time axis whose parts change their state as the play-head passes. */
+/** The tile view: a film on a time axis whose parts change their state as the play-head passes. */
 import { Film } from "./film.js";
 import { make, rendered } from "./view.js";
 

@@ -1,4 +1,4 @@
-"""The tile theatre: a GEMM whose tiles are tracked, trigger and leave, on simulated GPUs.
+"""The tile view: a GEMM whose tiles are tracked, trigger and leave, on simulated GPUs.
 
 >>> view = TileView(gemm=(2048, 1024, 512), ranks=8, against="t3")              # doctest: +SKIP
 """
@@ -12,11 +12,11 @@ from tpviz.figures import tiles as figure
 from tpviz.figures import tiles_words
 from tpviz.figures.assets import module, stylesheet
 from tpviz.figures.tiles import look, tiles_svg, words_of
-from tpviz.schemes.t3.hardware.tenth import TENTH
+from tpviz.schemes.t3.hardware.small_gpu import SMALL_GPU
 
 from .base import Film, Framed, check_names, shown
 from .job import Latest
-from .tiles_acts import Sizes, TileKnobs, sizes_of
+from .tiles_panels import Sizes, TileKnobs, sizes_of
 
 
 class TileView(Framed):
@@ -34,16 +34,16 @@ class TileView(Framed):
 
     ``step`` is the place of the play-head, 0 to 120, equal steps of the longest run's time;
     ``part`` the part of a tile that is looked at (-1: none); both can be set. ``error`` says why
-    the knobs as they stand cannot be shown, or is "". ``runs`` are the `Played` shown. Everything
-    is simulated. Raises ``ValueError`` on sizes that clash, with the nearest that work, and above
-    `figures.tiles.MAX_PARTS` parts; ``TypeError`` on an argument that does not exist.
+    the knobs as they stand cannot be shown, or is "". ``runs`` are the `SimResult` shown.
+    Everything is simulated. Raises ``ValueError`` on sizes that clash, with the nearest that work,
+    and above `figures.tiles.MAX_PARTS` parts; ``TypeError`` on an argument that does not exist.
     """
 
     def __init__(self, gemm=None, ranks=8, machine=None, *, autoplay=False, **sizes):
         known = [f.name for f in fields(Sizes)]
         check_names("TileView", sizes, ["gemm", "ranks", "machine", "autoplay", *known])
         self._lock, self._moved = threading.RLock(), Latest(self._redraw)
-        self.machine = TENTH if machine is None else machine
+        self.machine = SMALL_GPU if machine is None else machine
         self.knobs = TileKnobs(sizes_of(gemm, ranks, self.machine, sizes))
         self.picture = TileSteps(autoplay)
         self.picture.show(*self._programme())
@@ -67,7 +67,7 @@ class TileView(Framed):
 
     @property
     def runs(self):
-        """The `Played` of each configuration shown."""
+        """The `SimResult` of each configuration shown."""
         return tuple(act.run for act in self.picture.acts)
 
     @property
@@ -82,7 +82,7 @@ class TileView(Framed):
 
 
 class TileSteps(Film):
-    """The picture of `TileView`: `show` gives it `figures.tiles.Act`s."""
+    """The picture of `TileView`: `show` gives it `figures.tiles.Panel`s."""
 
     _esm = module("tiles")
     _css = stylesheet()

@@ -11,7 +11,7 @@ from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
 from tpviz.figures.charts_overlaps import overlaps_figure
-from tpviz.schemes.axonn.clock import AHEAD
+from tpviz.schemes.axonn.clock import PREFETCH
 from tpviz.schemes.axonn.strategy import OVERLAPS, AxoNN
 from tpviz.tables import html_table
 from tpviz.trace.faithful import is_faithful
@@ -271,5 +271,5 @@ def _joined(exposed):
     """Gathers that are sent for ahead have a queue of their own, but are z's."""
     found = Counter()
     for axis, seconds in exposed.items():
-        found["z" if axis == AHEAD else axis] += seconds
+        found["z" if axis == PREFETCH else axis] += seconds
     return dict(found)

@@ -39,7 +39,7 @@ class Point(NamedTuple):
     keep: float
     step: float
     needs: tuple
-    drops: tuple
+    num_recomputed: tuple
 
     @property
     def most(self):
@@ -86,7 +86,7 @@ class Tradeoff:
                     "step": [p.step for p in found],
                     "bytes": [p.most for p in found],
                     "average": [sum(p.needs) / len(p.needs) for p in found],
-                    "drops": [" ".join(map(str, p.drops)) for p in found],
+                    "drops": [" ".join(map(str, p.num_recomputed)) for p in found],
                 }
                 for rule, found in self.points.items()
             },
@@ -111,7 +111,7 @@ class Tradeoff:
                         show_seconds(p.step),
                         show_bytes(p.most),
                         ", ".join(map(show_bytes, p.needs)),
-                        " ".join(map(str, p.drops)),
+                        " ".join(map(str, p.num_recomputed)),
                         "yes" if p.most <= self.budget else "no",
                     ]
                 )
@@ -187,4 +187,4 @@ def tradeoff(workload, cluster, strategy, budget=None):
 
 def _point(s, w, cluster):
     needs = tuple(memory_of(s, w, place).total for place in range(s.pp))
-    return Point(s.keep, predict(s, w, cluster).step_time, needs, tuple(s.drops(w)))
+    return Point(s.keep, predict(s, w, cluster).step_time, needs, tuple(s.num_recomputed(w)))

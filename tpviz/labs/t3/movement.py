@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from tpviz.checks import whole_number
 from tpviz.cost import show_bytes
 from tpviz.figures.charts_movement import movement_figure
-from tpviz.schemes.t3.hardware import Gemm, Machine, play
+from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 from tpviz.tables import html_table
 
 CONFIGS = {"sequential": "sequential", "t3_mca": "T3"}
@@ -53,7 +53,7 @@ def chunks(config, ranks, position):
 @dataclass(frozen=True, repr=False)
 class Movement:
     """The counts of one sublayer, and two simulated runs that they are held against. runs :
-    {config of `CONFIGS`: `tpviz.schemes.t3.hardware.Played`}."""
+    {config of `CONFIGS`: `tpviz.schemes.t3.hardware.SimResult`}."""
 
     gemm: Gemm
     ranks: int
@@ -174,4 +174,4 @@ def movement(ranks=8, gemm=None, machine=None):
     ranks = whole_number("ranks", ranks, 3, 64)
     gemm = Gemm(128 * ranks, 256, 256, wavefronts=1) if gemm is None else gemm
     machine = Machine(cus=8) if machine is None else machine
-    return Movement(gemm, ranks, {c: play(gemm, ranks, machine, c) for c in CONFIGS})
+    return Movement(gemm, ranks, {c: simulate(gemm, ranks, machine, c) for c in CONFIGS})

@@ -16,7 +16,7 @@ from tpviz.checks import whole_number
 from tpviz.cost import show_seconds
 from tpviz.figures.charts_t3_paying import paying_figure
 from tpviz.schemes.t3.hardware import Gemm, Machine
-from tpviz.schemes.t3.hardware.tenth import TENTH
+from tpviz.schemes.t3.hardware.small_gpu import SMALL_GPU
 from tpviz.tables import html_table
 
 from .sublayers import played
@@ -141,7 +141,7 @@ def paying(ranks=8, inner=INNER, m=2048, n=1024, machine=None):
     machine : by default a tenth of the paper's GPU in every amount. Raises ``ValueError`` on fewer
     than two ranks, no inner dim, and sizes that clash.
     """
-    machine = TENTH if machine is None else machine
+    machine = SMALL_GPU if machine is None else machine
     ranks = whole_number("ranks", ranks, 2, 64)
     inner = tuple(dict.fromkeys(whole_number("inner", k) for k in inner))
     if not inner:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tpviz.checks import one_of, some_of, whole_number
 from tpviz.cost import show_seconds
-from tpviz.schemes.t3.hardware import Gemm, Machine, play
+from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 from tpviz.schemes.t3.hardware.dram import Clock
 from tpviz.schemes.t3.hardware.ring import reduce_scatter
 from tpviz.tables import html_table
@@ -186,9 +186,11 @@ def _row(machine, model, tp, name, units, wavefronts, tile):
 
 
 def played(gemm, ranks, machine):
-    """({config: `Played`}; seconds of GEMM, reduce-scatter and all-gather, each alone; {config,
+    """({config: `SimResult`}; seconds of GEMM, reduce-scatter and all-gather, each alone; {config,
     "ideal" too: seconds of the whole})."""
-    runs = {config: play(gemm, ranks, machine, config) for config in ("sequential", "t3", "t3_mca")}
+    runs = {
+        config: simulate(gemm, ranks, machine, config) for config in ("sequential", "t3", "t3_mca")
+    }
     plain = runs["sequential"]
     g, rs, ag = plain.gemm_end, plain.rs_end - plain.gemm_end, plain.ag_end - plain.rs_end
     seconds = {config: run.seconds for config, run in runs.items()}

@@ -32,7 +32,7 @@ from typing import NamedTuple
 from tpviz.checks import number, whole_number
 
 from .layout import Layout
-from .step import BLOCK, Chunks, Pipeline, Under, step_of
+from .step import BLOCK, Chunks, Overlapped, Pipeline, step_of
 
 
 class Layer(NamedTuple):
@@ -99,8 +99,8 @@ def check_kappa(kappa):
 def slowdown(strategy, workload, seconds, moved, kappa):
     """Seconds that contention adds to a step of an `ATP` whose cost is known without it.
 
-    seconds : kernel -> s; moved : `step.Move` -> `tpviz.cost.Transfer`. Raises ``ValueError`` for
-    pipelined chunks, of which this has no formula.
+    seconds : kernel -> s; moved : `step.Collective` -> `tpviz.cost.Transfer`. Raises ``ValueError``
+    for pipelined chunks, of which this has no formula.
     """
     check_kappa(kappa)
     found = 0.0
@@ -117,7 +117,7 @@ def _slowed(operation, seconds, moved, kappa):
             "there is no formula for contention with chunking='pipelined': use "
             "chunking='batch' or 'tokens', or kappa=1"
         )
-    if isinstance(operation, Under):
+    if isinstance(operation, Overlapped):
         under, sent = seconds(operation.kernel), moved(operation.move).seconds
         return backward(0.0, under, sent, kappa) - backward(0.0, under, sent)
     if isinstance(operation, Chunks):

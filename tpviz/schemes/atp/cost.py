@@ -9,7 +9,7 @@ from tpviz.cost import Stretch, transfer
 from tpviz.schemes.gpt.cost import Step, completes, seconds_of, segments
 from tpviz.trace import Ledger
 
-from .step import BLOCK, Chunks, Move, Pipeline, Under, step_of
+from .step import BLOCK, Chunks, Collective, Overlapped, Pipeline, step_of
 
 
 def order(at):
@@ -48,10 +48,10 @@ def ledger(at, w):
 
 
 def moves(operation):
-    """The (`Move`, how often) of an operation of the step."""
-    if isinstance(operation, Move):
+    """The (`Collective`, how often) of an operation of the step."""
+    if isinstance(operation, Collective):
         return [(operation, 1)]
-    if isinstance(operation, Under):
+    if isinstance(operation, Overlapped):
         return [(operation.move, 1)]
     if isinstance(operation, Chunks):
         return [(operation.move, operation.count)]
@@ -70,12 +70,12 @@ def cost(at, w, cluster, mesh):
 
 
 def timed(operations, seconds, moved):
-    """The `Stretch` of operations; seconds: kernel -> s, moved: `Move` -> `Transfer`."""
+    """The `Stretch` of operations; seconds: kernel -> s, moved: `Collective` -> `Transfer`."""
     stretch = Stretch()
     for operation in operations:
-        if isinstance(operation, Move):
+        if isinstance(operation, Collective):
             stretch.blocking(moved(operation))
-        elif isinstance(operation, Under):
+        elif isinstance(operation, Overlapped):
             stretch.covered(moved(operation.move), seconds(operation.kernel))
         elif isinstance(operation, Chunks):
             stretch.chunked(seconds(operation.kernel), moved(operation.move), operation.count)

@@ -18,7 +18,7 @@ from tpviz.schemes.collectives import gather_first, own_of, scatter_first
 from tpviz.schemes.operators import linear_gradients
 
 
-class Way(NamedTuple):
+class LinearSharding(NamedTuple):
     """How a linear layer's input comes and its output goes.
 
     contract, spread : groups of the axes with the input's and the output's features.

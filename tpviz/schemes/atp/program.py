@@ -13,7 +13,7 @@ from tpviz.schemes.gpt.program import Program, load_parts
 from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
 
 from .layers import ATPLinear, layer_norm
-from .operators import Gather, PipelinedMLP, Way
+from .operators import Gather, LinearSharding, PipelinedMLP
 
 
 class Groups:
@@ -29,8 +29,10 @@ class Groups:
         self.inside, self.stream = mesh.get_group(at.inside), mesh.get_group(at.stream)
         sequence, heads = 0 if at.sp else None, -1 if at.a3 else None
         dim = int(at.sp) if at.chunking == "batch" else "tokens"
-        first = partial(Way, self.stream, self.inside, gather=sequence)
-        second = partial(Way, self.inside, self.stream, scatter=sequence, chunks=at.chunks, dim=dim)
+        first = partial(LinearSharding, self.stream, self.inside, gather=sequence)
+        second = partial(
+            LinearSharding, self.inside, self.stream, scatter=sequence, chunks=at.chunks, dim=dim
+        )
         self.qkv, self.up = (
             first(scatter=scatter, chunks=at.chunks, dim=dim) for scatter in (heads, None)
         )

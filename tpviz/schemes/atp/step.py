@@ -38,7 +38,7 @@ BLOCK = (
 """The parts of a step (fields of `tpviz.schemes.gpt.cost.Step`) that every block has."""
 
 
-class Move(NamedTuple):
+class Collective(NamedTuple):
     """A collective that the kernels wait for; ``payload`` bytes of the full tensor."""
 
     axis: str
@@ -46,10 +46,10 @@ class Move(NamedTuple):
     payload: int
 
 
-class Under(NamedTuple):
+class Overlapped(NamedTuple):
     """A collective with a kernel over it: both start together, then both are waited for."""
 
-    move: Move
+    move: Collective
     kernel: Kernel
 
 
@@ -57,7 +57,7 @@ class Chunks(NamedTuple):
     """``count`` times a kernel and a collective that runs during the next kernels."""
 
     kernel: Kernel
-    move: Move
+    move: Collective
     count: int
 
 
@@ -65,9 +65,9 @@ class Pipeline(NamedTuple):
     """``count`` chunks through two kernels, each followed by its collective (None: none)."""
 
     first: Kernel
-    first_move: Move | None
+    first_move: Collective | None
     second: Kernel
-    second_move: Move | None
+    second_move: Collective | None
     count: int
 
 
@@ -137,7 +137,7 @@ class _Step:
     def move(self, axis, collective, payload):
         """[Move], or nothing on an axis of one."""
         size = self.at.i if axis == self.at.inside else self.at.s
-        return [Move(axis, collective, payload)] if size > 1 else []
+        return [Collective(axis, collective, payload)] if size > 1 else []
 
     def over_inside(self, collective):
         return self.move(self.at.inside, collective, self.activation // self.at.s)
@@ -222,7 +222,7 @@ class _Step:
         of_input, of_weight = self.gradients(k, n)
         gathered = self.over_stream("all_gather", features_out) if scattered else []
         again = self.gather_inside()  # the input, once more
-        before = [Under(again[0], of_input)] if again else [of_input]
+        before = [Overlapped(again[0], of_input)] if again else [of_input]
         return [*gathered, *before, *under(self.sum_inside("reduce_scatter"), of_weight)]
 
     def second_back(self, features_in, features_out, halves=False):
@@ -244,4 +244,4 @@ def part(moved, count):
 
 def under(moved, kernel):
     """The kernel, over the collective if there is one."""
-    return [Under(moved[0], kernel)] if moved else [kernel]
+    return [Overlapped(moved[0], kernel)] if moved else [kernel]

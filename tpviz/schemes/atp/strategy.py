@@ -14,7 +14,7 @@ from math import gcd, prod
 
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
-from tpviz.schemes.gpt.cost import arrivals
+from tpviz.schemes.gpt.cost import gradient_ready_order
 from tpviz.strategy import Strategy, divisors, knob, register
 from tpviz.workload import GPT
 
@@ -158,8 +158,8 @@ class ATP(Strategy):
     def copies(self):
         return self.layout.s
 
-    def arrivals(self, workload):
-        return arrivals(workload, order(self.layout))
+    def gradient_ready_order(self, workload):
+        return gradient_ready_order(workload, order(self.layout))
 
     @classmethod
     def space(cls, workload, world_size):

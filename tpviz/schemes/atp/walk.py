@@ -24,7 +24,7 @@ from .frames import (
     verb,
     words_of,
 )
-from .step import Chunks, Move, Pipeline, Under, step_of
+from .step import Chunks, Collective, Overlapped, Pipeline, step_of
 
 LIKE = 4
 """From one chunk more than this on, those in the middle share a frame."""
@@ -89,7 +89,7 @@ class _Walk:
     def next_move(self, axis, collective):
         """The next operation if it is this collective, else None."""
         op = self.todo[0] if self.todo else None
-        if isinstance(op, Move) and op[:2] == (axis, collective):
+        if isinstance(op, Collective) and op[:2] == (axis, collective):
             return self.todo.pop(0)
         return None
 
@@ -286,7 +286,7 @@ class _Walk:
         dx = Tensor(result, dy.rows, weight.rows, "gradients", next(iter(weight.cols.axes), ""))
         self.backprop(layer, dy, weight.transposed, dx, x)
         op = self.todo.pop(0)
-        move, kernel = op if isinstance(op, Under) else (None, op)
+        move, kernel = op if isinstance(op, Overlapped) else (None, op)
         dw = Tensor("dW", weight.rows, weight.cols, "gradients")
         line, fields, words = (x.transposed, "·", dy, "→", dw), {}, HERE
         if move:
@@ -308,7 +308,7 @@ class _Walk:
         op = self.todo.pop(0)
         words = self.free + (FORWARD if dx.partial else ALONE).format(dx.partial)
         fields = {"kernels": (op,)}
-        if isinstance(op, Under):
+        if isinstance(op, Overlapped):
             again = x.cut(op.move.axis, "rows")
             fields = {"kernels": (op.kernel,), "moving": (again, x), "moves": (op.move,)}
             words += " " + AGAIN

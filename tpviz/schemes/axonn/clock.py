@@ -9,13 +9,13 @@ from math import isclose
 from typing import NamedTuple
 
 from tpviz.cost import Segment
-from tpviz.schemes.atp.step import Move, Under
+from tpviz.schemes.atp.step import Collective, Overlapped
 
-AHEAD = "z_ahead"
+PREFETCH = "z_ahead"
 """The axis of gathers that are sent for ahead: a group, and so a queue, of their own."""
 
 
-class Ask(NamedTuple):
+class GatherWeight(NamedTuple):
     """The block of a weight is needed: ``payload`` bytes of all its pieces."""
 
     payload: int
@@ -44,7 +44,7 @@ class Clock:
         that follow but the last: they are not run again.
         """
         self.asks = [
-            o.payload for part in microbatch for o in part.operations if isinstance(o, Ask)
+            o.payload for part in microbatch for o in part.operations if isinstance(o, GatherWeight)
         ]
         found, stood = [], None
         for self.left in range(count, 0, -1):
@@ -81,13 +81,13 @@ class Clock:
         return found
 
     def _do(self, operation):
-        if isinstance(operation, Move):
+        if isinstance(operation, Collective):
             self._wait(self._issue(*operation))
-        elif isinstance(operation, Under):
+        elif isinstance(operation, Overlapped):
             sent = self._issue(*operation.move)
             self._kernel(operation.kernel)
             self._wait(sent)
-        elif isinstance(operation, Ask):
+        elif isinstance(operation, GatherWeight):
             self._gather(operation.payload)
         elif isinstance(operation, Scatter):
             sent = self._issue("z", "reduce_scatter", operation.payload)
@@ -99,7 +99,7 @@ class Clock:
             self._kernel(operation)
 
     def _gather(self, payload):
-        axis = AHEAD if self.ahead else "z"
+        axis = PREFETCH if self.ahead else "z"
         sent, self.sent = self.sent or self._issue(axis, "all_gather", payload), None
         self._wait(sent)
         self.place = (self.place + 1) % len(self.asks)

@@ -48,11 +48,11 @@ class Conv(torch.autograd.Function):
 class GridConv2d(nn.Module):
     """``nn.Conv2d`` on the grid, zero padding, one group; options as there.
 
-    way : `tpviz.schemes.atp.operators.Way`; a normal layer contracts over y and spreads over x, the
-    next one the other way round, so that its input is the output of the one before. depth : the
-    rank's `tpviz.schemes.axonn.weights.Depth`. The gradient of the bias, which is whole along z, is
-    to be summed over z, as those of all parameters over data. Raises ``ValueError`` where channels
-    or the block do not split evenly.
+    way : `tpviz.schemes.atp.operators.LinearSharding`; a normal layer contracts over y and spreads
+    over x, the next one the other way round, so that its input is the output of the one before.
+    depth : the rank's `tpviz.schemes.axonn.weights.Depth`. The gradient of the bias, which is whole
+    along z, is to be summed over z, as those of all parameters over data. Raises ``ValueError``
+    where channels or the block do not split evenly.
     """
 
     def __init__(self, in_channels, out_channels, kernel_size, way, depth, bias=True, **options):

@@ -128,7 +128,7 @@ LAST = (
     "It was sent for ahead (OAG), in the order of the step before: only what is left of it is "
     "waited for."
 )
-AHEAD = LAST + " Now {} is sent for."
+PREFETCH = LAST + " Now {} is sent for."
 WAITED = "The kernels wait for it."
 SCATTER = (
     "The ranks of each z group add their terms of dW, and each keeps the sum of its own piece."

@@ -25,16 +25,17 @@ from math import prod
 from typing import NamedTuple
 
 from tpviz.cost import transfer
-from tpviz.schemes.atp.step import Move, Under, step_of
+from tpviz.schemes.atp.step import Collective, Overlapped, step_of
 from tpviz.schemes.gpt.cost import seconds_of
 from tpviz.schemes.gpt.kernels import adamw
 from tpviz.trace import Ledger
 
-from .clock import AHEAD, Ask, Clock, Scatter
+from .clock import PREFETCH, Clock, GatherWeight, Scatter
 
 
 class Part(NamedTuple):
-    """A stretch of the step: its operations, each a kernel, `Move`, `Under`, `Ask` or `Scatter`."""
+    """A stretch of the step: its operations, each a kernel, `Collective`, `Overlapped`,
+    `GatherWeight` or `Scatter`."""
 
     phase: str
     layer: str
@@ -77,7 +78,7 @@ class _Parts:
         return self.forward() + self.backward()
 
     def forward(self):
-        found = [Part("forward", "embed", (Ask(self.of["embed"]), *self.plane["embed"]))]
+        found = [Part("forward", "embed", (GatherWeight(self.of["embed"]), *self.plane["embed"]))]
         for k in range(self.w.layers):
             found += self.block("forward", k)
         return [*found, Part("forward", "head", self.asked("head", ("head",)))]
@@ -99,13 +100,13 @@ class _Parts:
         for number, operation in enumerate(self.plane[part]):
             layer = layers.pop(0) if number in gemms else None
             if layer in self.first:
-                found.append(Ask(self.first[layer]))
+                found.append(GatherWeight(self.first[layer]))
             found.append(operation)
         return tuple(found)
 
     def _gemms(self, part):
         """Places of the layers' GEMMs among the operations of a part of forward."""
-        kernels = [n for n, o in enumerate(self.plane[part]) if not isinstance(o, Move)]
+        kernels = [n for n, o in enumerate(self.plane[part]) if not isinstance(o, Collective)]
         return [kernels[0], kernels[2]] if part == "attention" else kernels
 
     def backward(self):
@@ -142,9 +143,9 @@ class _Parts:
             operations = [
                 o
                 for operation in operations
-                for o in (operation if isinstance(operation, Under) else (operation,))
+                for o in (operation if isinstance(operation, Overlapped) else (operation,))
             ]
-        again = [Ask(self.last[layer])] if layer in self.last and not self.s.keep else []
+        again = [GatherWeight(self.last[layer])] if layer in self.last and not self.s.keep else []
         scatter = [Scatter(self.first[layer])] if layer in self.first else []
         return (*again, *operations, *scatter)
 
@@ -152,14 +153,16 @@ class _Parts:
         """The sums over z and data, of squares over the grid to clip by, and the optimizer."""
         pieces, whole = held(self.s, self.w)
         item = self.w.itemsize
-        norm = [Move(axis, "all_reduce", max(4, item)) for axis in ("z", "y", "x") if self.s.clip]
+        norm = [
+            Collective(axis, "all_reduce", max(4, item)) for axis in ("z", "y", "x") if self.s.clip
+        ]
         return [
             Part(
                 "sync",
                 "",
                 (
-                    Move("z", "all_reduce", whole * item),
-                    Move("data", "all_reduce", (pieces + whole) * item),
+                    Collective("z", "all_reduce", whole * item),
+                    Collective("data", "all_reduce", (pieces + whole) * item),
                     *norm,
                 ),
             ),
@@ -183,16 +186,16 @@ def held(s, w):
 def ledger(s, w):
     """The `Ledger` of one step of one rank."""
     rows, axes = [], s.axes
-    ahead = AHEAD if "oag" in s.overlap else "z"
+    ahead = PREFETCH if "oag" in s.overlap else "z"
     for part in parts(s, w):
         for o in part.operations:
-            move = o.move if isinstance(o, Under) else o
-            if isinstance(o, Ask):
-                move = Move(ahead, "all_gather", o.payload)
+            move = o.move if isinstance(o, Overlapped) else o
+            if isinstance(o, GatherWeight):
+                move = Collective(ahead, "all_gather", o.payload)
             elif isinstance(o, Scatter):
-                move = Move("z", "reduce_scatter", o.payload)
-            if isinstance(move, Move):
-                size = axes["z" if move.axis == AHEAD else move.axis]
+                move = Collective("z", "reduce_scatter", o.payload)
+            if isinstance(move, Collective):
+                size = axes["z" if move.axis == PREFETCH else move.axis]
                 rows.append(
                     (move.axis, move.collective, part.phase, int(size > 1), move.payload, size)
                 )
@@ -204,7 +207,7 @@ def cost(s, w, cluster, mesh):
 
     @cache
     def moved(axis, collective, payload):
-        real = "z" if axis == AHEAD else axis
+        real = "z" if axis == PREFETCH else axis
         return transfer(cluster, mesh, real, collective, payload)._replace(axis=axis)
 
     made, clock = _Parts(s, w), Clock(s, cache(seconds_of(w, cluster)), moved)

@@ -63,7 +63,7 @@ class AxoNN(Strategy):
     clip: float = knob(0.0, help="largest norm of the gradient (0: any)", low=0.0, high=1e6)
 
     shares_batch, alike = "data", True
-    lies_on = MappingProxyType({"z_ahead": "z"})
+    parent_axis = MappingProxyType({"z_ahead": "z"})
 
     @property
     def axes(self):

@@ -8,11 +8,11 @@ batch, cut over data and z. No torch.
 from dataclasses import replace
 
 from tpviz.schemes.atp.frames import TWICE, verb
-from tpviz.schemes.atp.step import Move, Under
+from tpviz.schemes.atp.step import Collective, Overlapped
 from tpviz.schemes.atp.walk import walk as walk_of_plane
 
 from . import frames as say
-from .clock import Ask, Scatter
+from .clock import GatherWeight, Scatter
 from .frames import ALL, LAYERS, Flight, GridFrame
 from .step import held, parts
 
@@ -66,7 +66,7 @@ class _Walk:
             for operation in part.operations:
                 if inside:
                     self.do(part.phase, operation)
-                elif isinstance(operation, Ask):
+                elif isinstance(operation, GatherWeight):
                     self.asks = self.asks[1:]
         assert not any(self.todo[phase] for phase in ("forward", "backward")), "frames left over"
         self.end()
@@ -101,7 +101,7 @@ class _Walk:
     # -- operations ----------------------------------------------------------------------------
     def do(self, phase, operation):
         """The frame of one operation of the program."""
-        if isinstance(operation, Ask):
+        if isinstance(operation, GatherWeight):
             self.gather(phase, operation.payload)
         elif isinstance(operation, Scatter):
             self.scatter(operation.payload)
@@ -110,7 +110,7 @@ class _Walk:
 
     def on_plane(self, phase, operation):
         frame = self.todo[phase].pop(0)
-        if frame.kernels and frame.moves and not isinstance(operation, Under):
+        if frame.kernels and frame.moves and not isinstance(operation, Overlapped):
             self.todo[phase].insert(0, frame._replace(moving=(), moves=()))
             frame = frame._replace(
                 product=(),
@@ -120,7 +120,7 @@ class _Walk:
                 words=f"{say.SUM.format(operation.axis)} {say.NOW}",
             )
         stands = (
-            Under(*frame.moves, *frame.kernels)
+            Overlapped(*frame.moves, *frame.kernels)
             if frame.kernels and frame.moves
             else (frame.kernels + frame.moves)[0]
         )
@@ -188,11 +188,11 @@ class _Walk:
         said.append(
             say.WAITED
             if not ahead
-            else say.AHEAD.format(self.asks[0].name)
+            else say.PREFETCH.format(self.asks[0].name)
             if self.asks
             else say.LAST
         )
-        move = Move("z", "all_gather", payload)
+        move = Collective("z", "all_gather", payload)
         self.add(
             phase,
             layer,
@@ -220,7 +220,7 @@ class _Walk:
             **dict.fromkeys(fellows, "leaving" if later else "piece"),
         }
         self.hold(fellows, "piece")
-        move = Move("z", "reduce_scatter", payload)
+        move = Collective("z", "reduce_scatter", payload)
         words = say.SCATTER_ALL if self.together else say.SCATTER
         self.add(
             "backward",
@@ -256,7 +256,7 @@ class _Walk:
                 continue
             buffer = say.flat(name, numbers, {a: self.s.axes[a] for a in own})
             before, after = self.to_sum(buffer, over), self.to_sum(buffer, over[1:])
-            move = Move(axis, "all_reduce", numbers * self.w.itemsize)
+            move = Collective(axis, "all_reduce", numbers * self.w.itemsize)
             words = f"{say.ENDS[axis]} {say.COLLECTED}" if waits else say.ENDS[axis]
             waits = False
             self.add(
@@ -300,7 +300,7 @@ def asks(program, number, together):
             if part.phase != "backward"
             else []
         )
-        for _ in filter(lambda o: isinstance(o, Ask), part.operations):
+        for _ in filter(lambda o: isinstance(o, GatherWeight), part.operations):
             name = names.pop(0) if names else part.layer.rpartition(".")[2]
             block = part.layer.startswith("blocks.")
             name = ALL if block and together else name

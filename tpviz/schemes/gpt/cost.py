@@ -130,7 +130,7 @@ def update(w, cluster, numel):
     return Stretch().kernel(seconds_of(w, cluster)(adamw(numel * w.itemsize)))
 
 
-def arrivals(w, ready):
+def gradient_ready_order(w, ready):
     """Parameter names in the order in which backward completes their gradients (`completes`)."""
     step = Step(*[Stretch()] * 9, ready=ready)
     return [name for segment in segments(w, step) for name in segment.ready]

@@ -11,7 +11,7 @@ from math import gcd
 
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
-from tpviz.schemes.gpt.cost import arrivals
+from tpviz.schemes.gpt.cost import gradient_ready_order
 from tpviz.schemes.gpt.memory import memory
 from tpviz.strategy import Strategy, knob, register
 from tpviz.workload import GPT
@@ -102,8 +102,8 @@ class Megatron(Strategy):
         sent = sums * 2 * (self.tp - 1) * w.batch * w.seq * w.hidden * w.itemsize / self.tp
         return w.layers * (sent / cluster.bandwidth(mesh or Mesh(self.axes), "tp"))
 
-    def arrivals(self, workload):
-        return arrivals(workload, order(self.tp))
+    def gradient_ready_order(self, workload):
+        return gradient_ready_order(workload, order(self.tp))
 
     @classmethod
     def space(cls, workload, world_size):

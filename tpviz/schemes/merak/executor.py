@@ -7,7 +7,7 @@ which in every schedule is that of the microbatches, so all schedules give the s
 
 from tpviz.labels import label, repeated
 
-from .routes import made, needed
+from .p2p_plan import made, needed
 
 PHASES = {
     "F": "forward",

@@ -17,7 +17,7 @@ from functools import lru_cache
 from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import block_kept
 
-from .routes import AHEAD
+from .p2p_plan import PREFETCH
 from .split import layers_of
 from .step import held
 
@@ -85,7 +85,7 @@ def activations(s, w, place):
         for n in (stage - 1, stage + 1)
         if 0 <= n < schedule.stages
     } - {place}
-    return 16 * w.batch * w.seq // s.dp + peak + AHEAD * len(beside) * _stream(s, w)
+    return 16 * w.batch * w.seq // s.dp + peak + PREFETCH * len(beside) * _stream(s, w)
 
 
 def _stream(s, w):
@@ -97,9 +97,9 @@ def _stream(s, w):
 @lru_cache(maxsize=256)
 def _stages(s, w):
     """{stage: (its layers, how many of them are recomputed, whether it is the last)}."""
-    blocks, drops = layers_of(w.layers, s.stages), s.drops(w)
+    blocks, num_recomputed = layers_of(w.layers, s.stages), s.num_recomputed(w)
     return {
-        stage: (len(blocks[stage]), drops[stage], stage == s.stages - 1)
+        stage: (len(blocks[stage]), num_recomputed[stage], stage == s.stages - 1)
         for stage in range(s.stages)
     }
 

@@ -12,34 +12,34 @@ import torch.distributed as dist
 
 from tpviz.labels import label
 
-from .routes import AHEAD
+from .p2p_plan import PREFETCH
 
 
 class Messages:
     """One rank's messages. down, up: groups of all ranks of the pipeline, for messages to higher
     and to lower ranks; empty(message): tensors to receive one into."""
 
-    def __init__(self, routes, down, up, empty):
-        self.routes, self.groups, self.empty = routes, (up, down), empty
+    def __init__(self, p2p_plan, down, up, empty):
+        self.p2p_plan, self.groups, self.empty = p2p_plan, (up, down), empty
 
     def begin(self):
         """A step begins: nothing is under way."""
-        self.asked = dict.fromkeys(self.routes.incoming, 0)
+        self.asked = dict.fromkeys(self.p2p_plan.incoming, 0)
         self.receiving, self.here = {}, {}
         self.sent = {r: deque() for r in range(self.groups[0].size())}
-        for source in self.routes.incoming:
-            self._ask(source, AHEAD)
+        for source in self.p2p_plan.incoming:
+            self._ask(source, PREFETCH)
 
     def _group(self, source, target):
         return self.groups[target > source]
 
     def put(self, message, tensors):
         """Give a message away: to the other rank, or to this rank's own later action."""
-        if not self.routes.travels(message):
+        if not self.p2p_plan.travels(message):
             self.here[message] = tensors
             return
-        target = self.routes.target[message]
-        group = self._group(self.routes.rank, target)
+        target = self.p2p_plan.target[message]
+        group = self._group(self.p2p_plan.rank, target)
         with label(phase=message.phase, microbatch=message.microbatch, layer=""):
             for tensor in tensors:
                 tensor = tensor.contiguous()
@@ -48,25 +48,25 @@ class Messages:
 
     def take(self, message):
         """The tensors of a message, as soon as they are there."""
-        if not self.routes.travels(message):
+        if not self.p2p_plan.travels(message):
             return self.here.pop(message)
-        source = self.routes.source[message]
-        self._ask(source, self.routes.incoming[source].index(message) + 1)
+        source = self.p2p_plan.source[message]
+        self._ask(source, self.p2p_plan.incoming[source].index(message) + 1)
         tensors, works = self.receiving.pop(message)
         for work in works:
             work.wait()
-        self._let_go(source, self.routes.made_at[message])
-        under_way = sum(self.routes.source[m] == source for m in self.receiving)
-        self._ask(source, self.asked[source] + AHEAD - under_way)
+        self._let_go(source, self.p2p_plan.made_at[message])
+        under_way = sum(self.p2p_plan.source[m] == source for m in self.receiving)
+        self._ask(source, self.asked[source] + PREFETCH - under_way)
         return tensors
 
     def _ask(self, source, count):
         """Have the first ``count`` messages of a queue on their way."""
-        for message in self.routes.incoming[source][self.asked[source] : count]:
+        for message in self.p2p_plan.incoming[source][self.asked[source] : count]:
             tensors = self.empty(message)
             with label(phase=message.phase, microbatch=message.microbatch, layer=""):
                 works = [
-                    dist.irecv(t, group=self._group(source, self.routes.rank), group_src=source)
+                    dist.irecv(t, group=self._group(source, self.p2p_plan.rank), group_src=source)
                     for t in tensors
                 ]
             self.receiving[message] = tensors, works
@@ -76,7 +76,7 @@ class Messages:
         """Of what was sent to a rank, what it had used before it made its action ``place`` has
         arrived."""
         sent = self.sent[rank]
-        while sent and self.routes.needed_at[sent[0][0]] < place:
+        while sent and self.p2p_plan.needed_at[sent[0][0]] < place:
             sent.popleft()[2].wait()
 
     def finish(self):

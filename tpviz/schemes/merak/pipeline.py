@@ -12,9 +12,9 @@ from tpviz.schemes.collectives import sum_together
 
 from .executor import Executor
 from .messages import Messages
-from .routes import Routes
+from .p2p_plan import P2PPlan
 from .stage import Forward, Runner
-from .ties import Ties
+from .tied_weights import Ties
 
 
 class Pipeline:
@@ -26,7 +26,7 @@ class Pipeline:
     around them.
     """
 
-    def __init__(self, strategy, schedule, stages, drops, ties, mesh):
+    def __init__(self, strategy, schedule, stages, num_recomputed, tied_weights, mesh):
         self.strategy, self.schedule, self.stages, self.mesh = strategy, schedule, stages, mesh
         self.place = mesh.get_local_rank("pp")
         self.module = nn.ModuleList(stages.values())
@@ -36,11 +36,14 @@ class Pipeline:
         self.down = mesh.get_group("pp")
         self.up = whole.second_group("pp", "pp", device_type=kind)
         split = schedule.splits(self.place)
-        runners = {s: Runner(stage, drops[s], split, strategy.lean) for s, stage in stages.items()}
+        runners = {
+            s: Runner(stage, num_recomputed[s], split, strategy.skip_last_allreduce)
+            for s, stage in stages.items()
+        }
         self.share = 1 / (strategy.microbatches * strategy.dp)
         self.executor = self._executor(schedule, stages, runners)
-        self.ties = Ties(
-            ties,
+        self.tied_weights = Ties(
+            tied_weights,
             stages,
             schedule.rank_of,
             lambda places: whole.second_group("pp", "ends", places, kind),
@@ -55,7 +58,7 @@ class Pipeline:
             device = next(iter(self.named.values())).device
             return [torch.empty(spec.shape, dtype=spec.dtype, device=device) for spec in specs]
 
-        messages = Messages(Routes(schedule, self.place), self.down, self.up, empty)
+        messages = Messages(P2PPlan(schedule, self.place), self.down, self.up, empty)
         return Executor(schedule, self.place, runners, messages, self.share)
 
     def step(self, microbatches):
@@ -63,7 +66,7 @@ class Pipeline:
         the last stage is on this rank, else None."""
         losses = self.executor.step(microbatches)
         with label(phase="sync"):
-            self.ties.sum()
+            self.tied_weights.sum()
             self._sum_replicas()
         return _mean(losses)
 

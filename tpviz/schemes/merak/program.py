@@ -19,7 +19,7 @@ from . import subpipeline
 from .pipeline import Pipeline
 from .split import HEAD, TOKENS, layers_of, stage_of
 from .stage import Spec, Stage
-from .ties import Tie
+from .tied_weights import Tie
 
 
 class GPTStage(Stage):
@@ -63,7 +63,7 @@ class GPTStage(Stage):
         return (x,)
 
     @contextmanager
-    def lean(self, layer):
+    def skip_last_allreduce(self, layer):
         last = list(self.blocks.values())[layer].mlp.down
         last.unsummed = True
         try:
@@ -158,6 +158,8 @@ def build(strategy, workload, mesh, dtype, device, **options):
     }
     for stage in stages.values():
         load_parts(stage, workload, splits, mesh, {HEAD: TOKENS} if workload.tied else {})
-    ties = [Tie((TOKENS, HEAD), (0, last))] if workload.tied else []
-    pipeline = Pipeline(strategy, schedule, stages, strategy.drops(workload), ties, mesh)
+    tied_weights = [Tie((TOKENS, HEAD), (0, last))] if workload.tied else []
+    pipeline = Pipeline(
+        strategy, schedule, stages, strategy.num_recomputed(workload), tied_weights, mesh
+    )
     return MerakProgram(workload, pipeline, **options)

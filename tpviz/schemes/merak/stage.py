@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from tpviz.schemes.operators import deferring, make_gradients
+from tpviz.schemes.operators import deferred_wgrad, make_gradients
 
 
 class Stage(nn.Module):
@@ -54,7 +54,7 @@ class Stage(nn.Module):
             values = layer(values)
         return values
 
-    def lean(self, layer):
+    def skip_last_allreduce(self, layer):
         """Inside, layer ``layer`` leaves out what only its output needs."""
         return nullcontext()
 
@@ -88,9 +88,11 @@ class Runner:
     recomputation leaves out what backward does not need, the last sum of what is recomputed.
     """
 
-    def __init__(self, stage, drop=0, split=False, lean=False):
+    def __init__(self, stage, drop=0, split=False, skip_last_allreduce=False):
         self.stage, self.drop, self.split = stage, drop, split
-        self.lean = partial(stage.lean, drop - 1) if lean else nullcontext
+        self.skip_last_allreduce = (
+            partial(stage.skip_last_allreduce, drop - 1) if skip_last_allreduce else nullcontext
+        )
         self.kept, self.later = {}, {}
 
     # -- forward ---------------------------------------------------------------------------------
@@ -99,7 +101,7 @@ class Runner:
         kept = self.kept[microbatch] = Kept()
         flags = [spec.trained for spec in self.stage.receives]
         kept.leaves, kept.later = _leaves(received, flags), [] if self.split else None
-        with deferring(kept.later):
+        with deferred_wgrad(kept.later):
             kept.sent = self._forward(kept, inputs)
         return tuple(t.detach() for t in kept.sent)
 
@@ -121,7 +123,7 @@ class Runner:
         """Run the dropped layers once more, now with a graph."""
         kept = self.kept[microbatch]
         leaves = _leaves(kept.before, self.stage.trained(0))
-        with with_random_state(kept.random), deferring(kept.later), self.lean():
+        with with_random_state(kept.random), deferred_wgrad(kept.later), self.skip_last_allreduce():
             kept.again = leaves, self._run(leaves, 0, self.drop)
 
     # -- backward --------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tpviz.schemes.megatron.cost import sizes
 from tpviz.schemes.ownership import local_shapes
 from tpviz.trace import Ledger
 
-from .routes import Routes
+from .p2p_plan import P2PPlan
 from .split import TOKENS, layers_of, stage_of
 from .stretches import Stretches, halves
 
@@ -30,7 +30,7 @@ def ledger(s, w, place):
     """The `Ledger` of one step of a rank whose index along pp is ``place``."""
     schedule, local, tp, m = s.schedule_of(w), s.local(w), s.tp, s.microbatches
     activation, loss, _ = sizes(local, tp)
-    drops, blocks = s.drops(w), layers_of(w.layers, schedule.stages)
+    num_recomputed, blocks = s.num_recomputed(w), layers_of(w.layers, schedule.stages)
     rows = []
     for stage in schedule.stages_of(place):
         first, last = stage == 0, stage == schedule.stages - 1
@@ -38,7 +38,7 @@ def ledger(s, w, place):
             ("tp", "all_reduce", "forward", m * first, activation, tp),
             ("tp", "all_reduce", "backward", m * last, activation, tp),
         ]
-        again = 2 * drops[stage] - (s.lean and drops[stage] > 0)
+        again = 2 * num_recomputed[stage] - (s.skip_last_allreduce and num_recomputed[stage] > 0)
         counts = {
             "forward": 2 * len(blocks[stage]),
             "recompute": again,
@@ -50,10 +50,10 @@ def ledger(s, w, place):
             for part in (halves(local.batch) if s.subpipeline else [local.batch])
         ]
         rows += [("tp", "all_gather", "forward", m * last, loss, tp)]
-    routes = Routes(schedule, place)
-    for message, source in routes.source.items():
-        for collective, rank in (("send", source), ("recv", routes.target[message])):
-            if rank == place and routes.travels(message):
+    p2p_plan = P2PPlan(schedule, place)
+    for message, source in p2p_plan.source.items():
+        for collective, rank in (("send", source), ("recv", p2p_plan.target[message])):
+            if rank == place and p2p_plan.travels(message):
                 rows.append(("pp", collective, message.phase, 1, activation, 2))
     shapes = held(s, w)
     if w.tied and shares_ends(schedule, place):
@@ -87,17 +87,22 @@ def held(s, w):
 def stage_segments(s, w, cluster, mesh):
     """{(kind of action, stage): `Segment`s} of one microbatch."""
     found, schedule, known = {}, s.schedule_of(w), {}
-    drops, blocks = s.drops(w), layers_of(w.layers, s.stages)
+    num_recomputed, blocks = s.num_recomputed(w), layers_of(w.layers, s.stages)
     for stage in range(s.stages):
         split = schedule.splits(schedule.rank_of[stage])
         made = known.setdefault(split, Stretches(s.local(w), cluster, mesh, s.subpipeline, split))
         found |= _segments(
-            made, stage, stage == s.stages - 1, list(blocks[stage]), drops[stage], s.lean
+            made,
+            stage,
+            stage == s.stages - 1,
+            list(blocks[stage]),
+            num_recomputed[stage],
+            s.skip_last_allreduce,
         )
     return found
 
 
-def _segments(made, stage, last, mine, drop, lean):
+def _segments(made, stage, last, mine, drop, skip_last_allreduce):
     """The same of one stage."""
     dropped, kept, found = mine[:drop], mine[drop:], {}
     found["F", stage] = [
@@ -106,7 +111,7 @@ def _segments(made, stage, last, mine, drop, lean):
         *made.forward(kept),
         *(made.head() if last else ()),
     ]
-    found["R", stage] = made.forward(dropped, "recompute", lean)
+    found["R", stage] = made.forward(dropped, "recompute", skip_last_allreduce)
     found["I", stage] = [
         *(made.head_back() if last else ()),
         *made.backward(kept),

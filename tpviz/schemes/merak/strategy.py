@@ -75,7 +75,7 @@ class Merak(Strategy):
         high=1.0,
     )
 
-    lean: bool = knob(
+    skip_last_allreduce: bool = knob(
         True, help="recomputation leaves out its last sum over tp, which nothing needs"
     )
     subpipeline: int = knob(
@@ -86,7 +86,7 @@ class Merak(Strategy):
     )
 
     shares_batch, alike = "dp", ("dp", "tp")
-    lies_on = MappingProxyType({"ends": "pp"})
+    parent_axis = MappingProxyType({"ends": "pp"})
 
     @property
     def axes(self):
@@ -153,7 +153,7 @@ class Merak(Strategy):
             return list(counts)
         return [floor(n * (1 - k) + 1e-9) for n, k in zip(counts, self.kept())]
 
-    def drops(self, workload):
+    def num_recomputed(self, workload):
         """How many layers of each stage are recomputed, its first ones; none where the schedule
         says so."""
         return self.drops_for(_counts(workload, self.stages))

@@ -69,15 +69,15 @@ class Stretches:
         ]
 
     # -- blocks ------------------------------------------------------------------------------------
-    def forward(self, blocks, phase="forward", lean=False):
+    def forward(self, blocks, phase="forward", skip_last_allreduce=False):
         """Forward of blocks that follow each other. lean : without the last sum."""
         if self.level < 2:
             found = [segment for number in blocks for segment in self._block(number, phase)]
-            if lean and found:
-                found[-1] = self._mlp(phase, blocks[-1], lean=True)
+            if skip_last_allreduce and found:
+                found[-1] = self._mlp(phase, blocks[-1], skip_last_allreduce=True)
             return found
         runs = self._runs(blocks)
-        return [self._run(run, phase, lean and run == runs[-1]) for run in runs]
+        return [self._run(run, phase, skip_last_allreduce and run == runs[-1]) for run in runs]
 
     def _runs(self, blocks):
         """Which blocks are one run: each by itself, or at level 3 all that follow each other."""
@@ -91,9 +91,9 @@ class Stretches:
             self._mlp(phase, number),
         ]
 
-    def _mlp(self, phase, number, lean=False):
+    def _mlp(self, phase, number, skip_last_allreduce=False):
         stretch = Stretch().kernel(self.whole.up[0])
-        if lean:
+        if skip_last_allreduce:
             stretch.kernel(self.whole.down[0])
         else:
             self._row(stretch, "down")
@@ -112,7 +112,7 @@ class Stretches:
         lanes.done()
         return stretch
 
-    def _run(self, run, phase, lean):
+    def _run(self, run, phase, skip_last_allreduce):
         """Level 2 and 3: parts of the subs in turn."""
         stretch = Stretch()
         lanes, sent = stretch.lanes(), {}
@@ -121,7 +121,7 @@ class Stretches:
                 lanes.wait(sent.pop(sub, None))
                 for kernel in (t.up, t.down) if part % 2 else (t.qkv, t.core, t.out):
                     lanes.kernel(kernel[0])
-                if not (lean and part == 2 * len(run) - 1):
+                if not (skip_last_allreduce and part == 2 * len(run) - 1):
                     sent[sub] = lanes.issue(self.sums[sub])
         for issued in sent.values():
             lanes.wait(issued)

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.graph import get_gradient_edge
 
-from tpviz.schemes.operators import deferring, later, make_gradients
+from tpviz.schemes.operators import deferred_wgrad, later, make_gradients
 
 SUBS = 2
 """Halves: more are not in Merak."""
@@ -80,7 +80,7 @@ class Run(torch.autograd.Function):
                     leaf_x = xs[sub].detach().requires_grad_()
                     normed = norm(leaf_x)
                     leaf, notes = normed.detach().requires_grad_(), []
-                    with deferring(notes):
+                    with deferred_wgrad(notes):
                         result = part(leaf)
                 if graph:
                     ctx.cuts.append(Cut(leaf_x, normed, leaf, result, notes))

@@ -14,7 +14,7 @@ from math import gcd
 
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
-from tpviz.schemes.gpt.cost import arrivals
+from tpviz.schemes.gpt.cost import gradient_ready_order
 from tpviz.schemes.gpt.memory import memory
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.strategy import Strategy, knob, register
@@ -111,8 +111,8 @@ class T3(Strategy):
         """Seconds of a layer's sums by their bytes alone, nothing hidden: those of `Megatron`."""
         return self._megatron.communication(workload, cluster, mesh)
 
-    def arrivals(self, workload):
-        return arrivals(workload, order(self.tp))
+    def gradient_ready_order(self, workload):
+        return gradient_ready_order(workload, order(self.tp))
 
     @classmethod
     def space(cls, workload, world_size):

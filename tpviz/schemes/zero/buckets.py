@@ -23,7 +23,7 @@ class Bucket(NamedTuple):
     late: bool = False
 
 
-def buckets(shapes, ranks, zero, limit, itemsize, partial=()):
+def fill_buckets(shapes, ranks, zero, limit, itemsize, partial=()):
     """Buckets for parameters {name: shape of a rank's part}, in the order their gradients complete.
 
     ZeRO 0 to 2 walk the parameters backwards and close a bucket when the next one would exceed

@@ -20,7 +20,8 @@ from tpviz.schemes.collectives import gather_first, own_of, scatter_first
 
 
 class FlatBucket:
-    """The buffers of one `buckets.Bucket` on this rank; the optimizer updates ``shard`` (zero > 0)."""
+    """The buffers of one `buckets.Bucket` on this rank; the optimizer updates ``shard`` (zero >
+    0)."""
 
     def __init__(self, bucket, named, group, zero):
         self.late, self.block, self.numel = bucket.late, bucket.block, bucket.numel

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from tpviz.cost import Memory
-from tpviz.schemes.gpt.cost import arrivals, completes
+from tpviz.schemes.gpt.cost import completes, gradient_ready_order
 from tpviz.schemes.gpt.memory import memory as whole_model
 
 
@@ -36,7 +36,9 @@ def memory(strategy, workload):
         late = sum(numel for b in buckets if b.late for _, _, numel in b.parts)
         found["gradients"] = share * (dp + strategy.zero) + late * item
     else:
-        order = inner.arrivals(local) if inner else arrivals(local, completes())
+        order = (
+            inner.gradient_ready_order(local) if inner else gradient_ready_order(local, completes())
+        )
         found["gradients"] = share + _in_flight(buckets, order) * item
     return found
 

@@ -17,7 +17,7 @@ from tpviz.mesh import Mesh
 from tpviz.schemes.ownership import local_shapes
 from tpviz.strategy import Strategy, knob, register
 
-from .buckets import MEGABYTE, buckets
+from .buckets import MEGABYTE, fill_buckets
 from .cost import cost, ledger
 from .memory import memory
 
@@ -66,9 +66,9 @@ class DataParallel(Strategy):
         return self.inner is None or self.inner.alike
 
     @property
-    def lies_on(self):
+    def parent_axis(self):
         """As the strategy inside."""
-        return self.inner.lies_on if self.inner else {}
+        return self.inner.parent_axis if self.inner else {}
 
     @property
     def axes(self):
@@ -159,7 +159,7 @@ def _buckets(strategy, workload):
     """The ledger, the cost and the memory all ask for them."""
     shapes, partial = _inside(strategy.inner, workload, strategy.local(workload))
     return tuple(
-        buckets(
+        fill_buckets(
             shapes,
             strategy.dp,
             strategy.zero,

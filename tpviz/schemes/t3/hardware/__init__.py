@@ -1,13 +1,13 @@
 """T3's hardware, simulated tile by tile: tracker, trigger, sums in memory, arbitration.
 
-from tpviz.schemes.t3.hardware import Gemm, Machine, play
-play(Gemm(8192, 4256, 2128), 8, Machine(), config="t3_mca")
+from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
+simulate(Gemm(8192, 4256, 2128), 8, Machine(), config="t3_mca")
 """
 
-from .faults import check
 from .machine import Gemm, Machine
+from .map_errors import check
 from .maps import COLLECTIVES, Dma, Local, Remote, maps
-from .run import CONFIGS, Played, play
+from .run import CONFIGS, SimResult, simulate
 
 __all__ = [
     "COLLECTIVES",
@@ -16,9 +16,9 @@ __all__ = [
     "Gemm",
     "Local",
     "Machine",
-    "Played",
     "Remote",
+    "SimResult",
     "check",
     "maps",
-    "play",
+    "simulate",
 ]

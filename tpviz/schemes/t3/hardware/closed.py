@@ -1,4 +1,5 @@
-"""The sublayer by formula (derived here; the paper's text was not at hand): what `play` must meet.
+"""The sublayer by formula (derived here; the paper's text was not at hand): what `simulate` must
+meet.
 
 S is the output's bytes, c = S / N a chunk, L the link, BW the memory's streaming rate.
 

@@ -5,7 +5,7 @@ from memory of the paper, unconfirmed; "derived"; "chosen", ours, of little effe
 "fitted", ours, to the speedups of the paper's two small models (`tpviz.labs.t3.paper` says how).
 
 Left out: a first arrival that stores, so that memory need not be zeroed (it is, off the critical
-path); slots that wait where stores to a peer outrun the link (`Played.posted` says how far).
+path); slots that wait where stores to a peer outrun the link (`SimResult.posted` says how far).
 
 >>> Machine(cus=0)
 Traceback (most recent call last):

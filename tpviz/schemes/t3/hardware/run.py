@@ -1,6 +1,6 @@
-"""``play``: a GEMM and its collective on simulated GPUs, tile by tile.
+"""``simulate``: a GEMM and its collective on simulated GPUs, tile by tile.
 
->>> done = play(Gemm(512, 512, 256), 4, Machine(cus=4))
+>>> done = simulate(Gemm(512, 512, 256), 4, Machine(cus=4))
 >>> done
 <Played t3_mca of 512x512x256 on 4 GPUs (mirror): 30.1 us, simulated>
 """
@@ -8,13 +8,13 @@
 from tpviz.checks import one_of, whole_number
 
 from .dram import Clock
-from .faults import check
 from .gpu import Gpu
 from .machine import Gemm, Machine
+from .map_errors import check
 from .maps import COLLECTIVES, Dma, Remote
 from .maps import maps as maps_of
 from .payload import Payload
-from .played import Played, played
+from .result import SimResult, played
 from .ring import all_gather, reduce_scatter
 from .tiling import Tiling
 
@@ -28,7 +28,7 @@ CONFIGS = {
 """{configuration of the paper: what it does}."""
 
 
-def play(
+def simulate(
     gemm,
     ranks,
     machine=None,
@@ -39,7 +39,7 @@ def play(
     maps=None,
     contention=True,
 ):
-    """Simulate a GEMM whose output goes through a collective: a `Played`.
+    """Simulate a GEMM whose output goes through a collective: a `SimResult`.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def play(
     """
     machine = Machine() if machine is None else machine
     if not isinstance(gemm, Gemm) or not isinstance(machine, Machine):
-        raise ValueError(f"play takes a Gemm and a Machine, not {gemm!r} and {machine!r}")
+        raise ValueError(f"simulate takes a Gemm and a Machine, not {gemm!r} and {machine!r}")
     ranks = whole_number("ranks", ranks, 1, 1024)
     config = one_of("config", config, tuple(CONFIGS))
     collective = one_of("collective", collective, tuple(COLLECTIVES))
@@ -209,4 +209,4 @@ def _check_complete(gpus):
             )
 
 
-__all__ = ["CONFIGS", "Gemm", "Machine", "Played", "play"]
+__all__ = ["CONFIGS", "Gemm", "Machine", "SimResult", "simulate"]

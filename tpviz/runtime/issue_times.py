@@ -29,7 +29,7 @@ class Slot:
         self.next, self.busy, self.link = 0, False, None
 
 
-class Arrivals:
+class IssueTimes:
     """The table. Made by all ranks of the world together (a collective call)."""
 
     def __init__(self):

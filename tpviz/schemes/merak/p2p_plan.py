@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from tpviz.schedules.actions import BACKWARDS
 
-AHEAD = 2
+PREFETCH = 2
 """How many messages of a queue are asked for before they are needed."""
 
 
@@ -36,7 +36,7 @@ def made(action, stages):
     return None
 
 
-class Routes:
+class P2PPlan:
     """Who makes and who needs each message that travels, and the queues of one rank."""
 
     def __init__(self, schedule, rank):

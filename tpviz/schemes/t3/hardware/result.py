@@ -55,7 +55,7 @@ class Tracked(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Played:
+class SimResult:
     """A simulated run. Seconds: ``seconds`` in all; ``gemm_end`` its last store, ``rs_end`` the
     reduce-scatter's (or other collective's) last update, ``ag_end`` the all-gather's last write.
 
@@ -149,7 +149,8 @@ class Played:
 def played(
     tiling, machine, config, collective, mode, gpus, passes, gemm_end, rs_end, ag_end, payload=None
 ):
-    """A `Played` of GPUs that have run; ``passes`` : per GPU, the passes of rings by themselves."""
+    """A `SimResult` of GPUs that have run; ``passes`` : per GPU, the passes of rings by
+    themselves."""
     drams, logs = [], []
     for gpu, own in zip(gpus, passes):
         memories = {id(m): m for m in (gpu.memory, gpu.other, *(p.memory for p in own))}.values()
@@ -172,7 +173,7 @@ def played(
         updates,
         sum(t.spilled for t in tracked),
     )
-    return Played(
+    return SimResult(
         tiling.gemm,
         tiling.ranks,
         machine,

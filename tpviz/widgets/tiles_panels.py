@@ -1,4 +1,4 @@
-"""What the tile theatre plays: a GEMM and its reduce-scatter on simulated GPUs."""
+"""What the tile view plays: a GEMM and its reduce-scatter on simulated GPUs."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -6,10 +6,10 @@ import ipywidgets
 
 from tpviz.checks import number, one_of, settle, whole_number
 from tpviz.figures.tiles import check
-from tpviz.figures.tiles_layout import NAMES, Act
-from tpviz.schemes.t3.hardware import Gemm, Machine, play
+from tpviz.figures.tiles_layout import NAMES, Panel
+from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 from tpviz.schemes.t3.hardware.machine import POLICIES
-from tpviz.schemes.t3.hardware.tenth import TENTH
+from tpviz.schemes.t3.hardware.small_gpu import SMALL_GPU
 from tpviz.schemes.t3.hardware.tiling import Tiling
 from tpviz.strategy import knob
 
@@ -49,12 +49,12 @@ class Sizes:
     )
     link: float = knob(15.0, help="GB/s of the link in each direction", low=0.001, high=1e6)
     policy: str = knob(
-        TENTH.policy,
+        SMALL_GPU.policy,
         help="whom the memory serves in plain T3: no effect unless config or against is t3",
         choices=tuple(name for name in POLICIES if name != "mca"),
     )
     tracker_sets: int = knob(
-        TENTH.tracker_sets,
+        SMALL_GPU.tracker_sets,
         help="sets of the tracker's table; where all "
         "records of a set are used, updates wait: no effect unless config or "
         "against is t3 or t3_mca",
@@ -91,8 +91,8 @@ class Sizes:
             f"{self.link:g} GB/s, tiles of {self.tile} x {self.tile}"
         )
 
-    def acts(self, machine=TENTH):
-        """One or two `Act`s. machine : what the knobs do not say.
+    def acts(self, machine=SMALL_GPU):
+        """One or two `Panel`s. machine : what the knobs do not say.
 
         Raises ``ValueError`` on sizes that clash, and where tiles would not be legible.
         """
@@ -102,13 +102,13 @@ class Sizes:
         gpus = range(self.ranks) if self.shown == "all" else (0,)
         names = [self.config] if self.against == NONE else [self.config, self.against]
         check(len(names) * len(gpus), self.gemm)
-        return tuple(Act(self._play(name, machine), gpus) for name in names)
+        return tuple(Panel(self._play(name, machine), gpus) for name in names)
 
     def _play(self, name, machine):
         mode = self.mode
         if mode == AUTO:
             mode = "mirror" if Tiling(self.gemm, self.ranks).alike else "full"
-        return play(self.gemm, self.ranks, machine, name, mode=mode)
+        return simulate(self.gemm, self.ranks, machine, name, mode=mode)
 
 
 def sizes_of(gemm, ranks, machine, sizes):

@@ -1,11 +1,11 @@
-"""What the schedule theatre plays: schedules from a few numbers, or from Merak on a cluster."""
+"""What the schedule view plays: schedules from a few numbers, or from Merak on a cluster."""
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from tpviz.checks import number, one_of, settle, whole_number
-from tpviz.figures.schedule_layout import Act
+from tpviz.figures.schedule_layout import Panel
 from tpviz.figures.schedule_measured import measured
 from tpviz.mesh import Mesh
 from tpviz.schedules import SCHEDULES, formulas, schedule, timeline
@@ -75,7 +75,8 @@ class Sizes:
                 settle(self, f.name, check, bounds["low"], bounds["high"])
 
     def act(self, name, like=None):
-        """The `Act` of a schedule by name; with its closed form, where there is one that is exact.
+        """The `Panel` of a schedule by name; with its closed form, where there is one that is
+        exact.
         like : a `Schedule` that has the ranks and the microbatches."""
         least, _, most = SCHEDULES[name].chunks
         chunks = None if least == most or self.chunks == USUAL else self.chunks
@@ -89,10 +90,10 @@ class Sizes:
         return self.on_the_clock(made, formula)
 
     def on_the_clock(self, made, formula=None):
-        """The `Act` of a `Schedule`."""
+        """The `Panel` of a `Schedule`."""
         times = self.times(made)
         line = timeline(made, *times, self.latency, self.overlapped)
-        return Act(line, (times[2],) * made.stages, formula)
+        return Panel(line, (times[2],) * made.stages, formula)
 
     def times(self, made):
         """[f, b, r, w] of a microbatch on one stage of a `Schedule`; r and w do not count where
@@ -107,8 +108,8 @@ class Sizes:
         return [time * made.ranks / made.stages for time in whole]
 
 
-class Programme(NamedTuple):
-    """What is played: `Act`s, a title, the unit of times, and the bytes of a device or None."""
+class ScheduleScene(NamedTuple):
+    """What is played: `Panel`s, a title, the unit of times, and the bytes of a device or None."""
 
     acts: tuple
     title: str
@@ -117,7 +118,7 @@ class Programme(NamedTuple):
 
 
 def of_sizes(sizes, own=None):
-    """The `Programme` of `Sizes`; own : a `Schedule` in the place of the first."""
+    """The `ScheduleScene` of `Sizes`; own : a `Schedule` in the place of the first."""
     first = sizes.act(sizes.schedule) if own is None else sizes.on_the_clock(own)
     acts = [first] if sizes.against == NONE else [first, sizes.act(sizes.against, own)]
     p, m = (first.timeline.schedule.ranks, first.timeline.schedule.microbatches)
@@ -126,11 +127,13 @@ def of_sizes(sizes, own=None):
         title += f", r={sizes.r:g}"
     if any(a.kind == "W" for act in acts for row in act.timeline.schedule.actions for a in row):
         title += f", w={sizes.w:g}"
-    return Programme(tuple(acts), title + (f", latency={sizes.latency:g}" * (sizes.latency > 0)))
+    return ScheduleScene(
+        tuple(acts), title + (f", latency={sizes.latency:g}" * (sizes.latency > 0))
+    )
 
 
 def of_strategy(strategy, against, workload, cluster, trace=None):
-    """The `Programme` of a `Merak`, with each stage's own times on a cluster.
+    """The `ScheduleScene` of a `Merak`, with each stage's own times on a cluster.
 
     against : the name of a second schedule of the same strategy, or "none". trace : of a run of
     this strategy, drawn beside it, or None.
@@ -138,7 +141,7 @@ def of_strategy(strategy, against, workload, cluster, trace=None):
     acts = [_of_merak(strategy, workload, cluster, trace)]
     if against != NONE:
         acts.append(_of_merak(replace(strategy, schedule=against), workload, cluster))
-    return Programme(
+    return ScheduleScene(
         tuple(acts), f"{strategy.short} on {cluster.caption}", "s", cluster.device.memory
     )
 
@@ -155,7 +158,7 @@ def _of_merak(s, workload, cluster, trace=None):
     r = sum(again) / len(again) if again else 0.0
     made = line.schedule
     formula = closed_form(s.schedule, s.pp, s.microbatches, f, b, r, w, s.stages // s.pp, False)
-    return Act(
+    return Panel(
         line,
         tuple(times["R"]),
         formula,

@@ -6,7 +6,7 @@ from math import sqrt
 from .machine import Machine
 
 FULL, PART = Machine(), 10
-TENTH = replace(
+SMALL_GPU = replace(
     FULL,
     cus=FULL.cus // PART,
     llc=FULL.llc // PART,

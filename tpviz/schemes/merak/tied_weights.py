@@ -20,19 +20,19 @@ class Ties:
     called on every rank for every tie, in order.
     """
 
-    def __init__(self, ties, stages, rank_of, group_of):
-        self.ties = []
-        for tie in ties:
+    def __init__(self, tied_weights, stages, rank_of, group_of):
+        self.tied_weights = []
+        for tie in tied_weights:
             own = [stages[stage].own()[name] for name, stage in zip(*tie) if stage in stages]
             places = tuple(sorted({rank_of[stage] for stage in tie.stages}))
             group = group_of(places) if len(places) > 1 else None
             own = list({id(p): p for p in own}.values())  # a rank may have one for two stages
             if own:
-                self.ties.append((own, group))
+                self.tied_weights.append((own, group))
 
     def sum(self):
         """Add up what backward has left in each copy."""
-        for own, group in self.ties:
+        for own, group in self.tied_weights:
             found = [p.grad for p in own if p.grad is not None]
             if not found and group is None:
                 continue
