@@ -13,6 +13,7 @@ import pytest
 import tpviz as tv
 from tpviz.runtime import server
 from tpviz.runtime.launch import RankError, RankTimeoutError
+from tpviz.runtime.rank_errors import with_source
 
 EVERYONE = "ranks 0,1,2,3"
 
