@@ -14,8 +14,8 @@ from math import log2
 from harness import report, row, seconds, timing
 
 import tpviz as tv
-from tpviz.schemes.axonn.model import communication, fitting, ranking
 from tpviz.schemes.axonn.models import LEAST_RANKS, NOMINAL, paper_models, utilisation
+from tpviz.schemes.axonn.paper import communication, fitting, ranking
 from tpviz.schemes.axonn.rates import of_cluster
 
 CLUSTERS = {"Perlmutter": (tv.clusters.perlmutter, 4), "Frontier": (tv.clusters.frontier, 8)}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Dimension
 from tpviz.cluster.fit import fit_line
-from tpviz.schemes.atp.selection import best, bus_time
+from tpviz.schemes.atp.paper import best, bus_time
 from tpviz.verbs.calibration import calibration_of
 
 DEVICE = Device({"float32": 1e12}, 80e9, 1e12)

@@ -17,8 +17,8 @@ from tpviz.labs.axonn.choosing import (
     predicted,
 )
 from tpviz.labs.axonn.claims import RUNS, runs_of
-from tpviz.schemes.axonn.model import fitting, ranking
 from tpviz.schemes.axonn.models import paper_models, utilisation
+from tpviz.schemes.axonn.paper import fitting, ranking
 from tpviz.schemes.axonn.rates import of_cluster
 
 SMALL = replace(paper_models(32)["5B"], layers=3)

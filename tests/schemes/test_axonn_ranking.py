@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tpviz as tv
-from tpviz.schemes.axonn import model, models, rates
+from tpviz.schemes.axonn import models, paper, rates
 
 GRIDS = grids(8)
 
@@ -19,7 +19,7 @@ GRIDS = grids(8)
 def test_ranking_is_brute_force():
     """All grids of 32 ranks that fit, each by its own bandwidths; the rest left out."""
     w, cluster = replace(SMALL, batch=16), tv.clusters.perlmutter(8)
-    found = model.ranking(tv.AxoNN.space(w, 32), w, rates.of_cluster(cluster, 32))
+    found = paper.ranking(tv.AxoNN.space(w, 32), w, rates.of_cluster(cluster, 32))
     fit = {}
     for x, y, z in product((1, 2, 4, 8, 16, 32), repeat=3):
         if 32 % (x * y * z) == 0:
@@ -29,14 +29,14 @@ def test_ranking_is_brute_force():
     grids = {(s.x, s.y, s.z, s.data): seconds for s, seconds in found}
     assert grids == pytest.approx(fit) and len(found) == len(fit) < 56
     assert [t for _, t in found] == pytest.approx(sorted(fit.values()))
-    enough = model.ranking(tv.AxoNN.space(w, 32), w, rates.of_cluster(cluster, 32), least=16)
+    enough = paper.ranking(tv.AxoNN.space(w, 32), w, rates.of_cluster(cluster, 32), least=16)
     assert enough == [(s, t) for s, t in found if s.data <= 2]
 
 
 def test_equal_times_go_to_the_fewest_copies():
     """3 x 2 sends 2 x 4 sixths over x and 12 over y, 6 x 1 5 x 4 sixths over x."""
     tie = [axonn((3, 2, 1, 1)), axonn((6, 1, 1, 1))]
-    found = model.ranking(tie, replace(SMALL, hidden=24, heads=6, vocab=24), flat)
+    found = paper.ranking(tie, replace(SMALL, hidden=24, heads=6, vocab=24), flat)
     assert [s.copies for s, _ in found] == [1, 2] and found[0][1] == pytest.approx(found[1][1])
 
 
@@ -58,7 +58,7 @@ def test_the_space_stays_within_the_knobs():
 def test_search_by_communication():
     cluster = tv.clusters.perlmutter(2)
     found = tv.search(SMALL, cluster, tv.AxoNN, objective="communication")
-    times = model.ranking(tv.AxoNN.space(SMALL, 8), SMALL, rates.of_cluster(cluster, 8))
+    times = paper.ranking(tv.AxoNN.space(SMALL, 8), SMALL, rates.of_cluster(cluster, 8))
     assert len(found.rows) == len(times) == len(GRIDS)
     assert [row.communication for row in found.rows] == pytest.approx([t for _, t in times])
     assert found.best == times[0][0]
@@ -75,7 +75,7 @@ def test_search_by_communication():
 def test_the_continuous_optimum(plane, of_x, of_y, recompute, ratio):
     """Its sizes multiply to the plane's, and neither neighbours nor whole grids beat it."""
     w = replace(SMALL, mlp_ratio=ratio)
-    x, y = model.optimum(w, plane, (of_x, of_y), recompute)
+    x, y = paper.optimum(w, plane, (of_x, of_y), recompute)
     assert x * y == pytest.approx(plane)
     passes = 1 + recompute
 
@@ -93,9 +93,9 @@ def test_the_continuous_optimum(plane, of_x, of_y, recompute, ratio):
 def test_three_columns_to_a_row():
     """The v1 paper's rule as recalled, x = 3 y; 19/6 with recomputation (derived)."""
     for recompute, ratio in ((False, 3), (True, 19 / 6)):
-        x, y = model.optimum(SMALL, 48, recompute=recompute)
+        x, y = paper.optimum(SMALL, 48, recompute=recompute)
         assert x / y == pytest.approx(ratio)
-    assert model.optimum(SMALL, 48) == pytest.approx((12, 4))
+    assert paper.optimum(SMALL, 48) == pytest.approx((12, 4))
 
 
 # -- the papers' models ----------------------------------------------------------------------------

@@ -209,7 +209,7 @@ PIECE = Formula(
 
 def layer_bytes(k, n, tokens, grid, transposed, itemsize):
     """Bytes on the wire of a rank over (x, y, z, data), from the model of communication."""
-    from ..schemes.axonn.model import FC, volume
+    from ..schemes.axonn.paper import FC, volume
 
     v = volume(FC(k, n, transposed), tokens, *grid)
     over_x, over_y = (v.forward, v.backward) if transposed else (v.backward, v.forward)

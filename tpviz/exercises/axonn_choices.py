@@ -134,7 +134,7 @@ LEAST = 16
 
 def grid_times(cluster, workload, least=LEAST):
     """{(x, y, z, data): seconds of communication} of all grids that fit, by the papers' model."""
-    from ..schemes.axonn.model import fitting
+    from ..schemes.axonn.paper import fitting
     from ..schemes.axonn.strategy import AxoNN
 
     grids = fitting(AxoNN.space(workload, cluster.size), workload)
@@ -181,7 +181,7 @@ class GridChoice(Choice):
 
 
 def _grid_wrong(question, got):
-    from ..schemes.axonn.model import seconds_by_axis
+    from ..schemes.axonn.paper import seconds_by_axis
     from ..schemes.axonn.rates import of_cluster
 
     cluster, w, _ = question.arguments.values()

@@ -3,7 +3,7 @@
 Two fabrics. "constant": each axis of the mesh has its bandwidth whatever N is, as on a torus whose
 sides are the mesh, or with full bisection. "shared": a cluster by its own rule, nodes behind one
 NIC unless said, which all rings that leave a node share. All of it is modelled, by
-`tpviz.schemes.atp.selection`: latency, overlap, embedding, head and optimizer are not in it, and
+`tpviz.schemes.atp.paper`: latency, overlap, embedding, head and optimizer are not in it, and
 whether heads and hidden size divide is not asked.
 """
 
@@ -16,7 +16,7 @@ from tpviz.cluster.parts import finite
 from tpviz.clusters import nvswitch, nvswitch_nodes
 from tpviz.cost import show_seconds
 from tpviz.figures.charts_scaling import scaling_figure
-from tpviz.schemes.atp.selection import best, bus_time, wire_volume
+from tpviz.schemes.atp.paper import best, bus_time, wire_volume
 from tpviz.schemes.atp.strategy import ATP
 from tpviz.tables import html_table
 from tpviz.verbs.checks import check_workload

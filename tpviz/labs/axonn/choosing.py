@@ -7,8 +7,8 @@ winner is that of all grids, as if all had gone through the finest.
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
-from tpviz.schemes.axonn.model import block, passes, volume
 from tpviz.schemes.axonn.models import hardware_flops
+from tpviz.schemes.axonn.paper import block, passes, volume
 from tpviz.schemes.axonn.rates import insides
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.strategy import divisors
@@ -61,7 +61,7 @@ def least_step(s, w, rates, flops):
 
     Sums in forward wait for kernels and kernels for them; gathers, and scatters, go one by one; the
     sum over data comes after all of them. No latency, no LayerNorm, embedding or head. rates : as
-    for `tpviz.schemes.axonn.model.seconds`. flops : of a device, per second.
+    for `tpviz.schemes.axonn.paper.seconds`. flops : of a device, per second.
     """
     place, (forward, weights) = insides(s.axes), passes(s)
     rows, kernels = w.batch * w.seq / s.data, hardware_flops(w) / s.world_size / flops

@@ -16,8 +16,8 @@ from tpviz.cluster import Cluster
 from tpviz.clusters import frontier, perlmutter
 from tpviz.cost import show_bytes, show_seconds
 from tpviz.figures.charts_models import models_figure
-from tpviz.schemes.axonn.model import fitting, seconds
 from tpviz.schemes.axonn.models import NOMINAL, SIZES, Utilisation, paper_models, utilisation
+from tpviz.schemes.axonn.paper import fitting, seconds
 from tpviz.schemes.axonn.rates import of_cluster
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.tables import html_table

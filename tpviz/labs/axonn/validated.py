@@ -9,7 +9,7 @@ from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
 from tpviz.figures.charts_validation import validation_figure
 from tpviz.runtime.launch import check_world_size
-from tpviz.schemes.axonn.model import ranking
+from tpviz.schemes.axonn.paper import ranking
 from tpviz.schemes.axonn.rates import of_cluster
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.tables import html_table

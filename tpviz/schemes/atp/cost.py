@@ -1,6 +1,6 @@
 """How long one step of ATP takes, and what it sends: `step` with times, and counted.
 
-The paper's own kind of estimate, of communication alone, is in `selection`.
+The paper's own kind of estimate, of communication alone, is in `paper`.
 """
 
 from functools import lru_cache

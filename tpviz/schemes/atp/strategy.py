@@ -21,7 +21,7 @@ from tpviz.workload import GPT
 from .cost import cost, ledger, order
 from .layout import Layout
 from .memory import memory
-from .selection import communication
+from .paper import communication
 
 __all__ = ["ATP", "GPT"]
 
@@ -151,7 +151,7 @@ class ATP(Strategy):
         return memory(self.layout, workload)
 
     def communication(self, workload, cluster, mesh=None):
-        """Seconds by `selection.communication`: the paper's estimate as we read it."""
+        """Seconds by `paper.communication`: the paper's estimate as we read it."""
         return communication(self, workload, cluster, mesh)
 
     @property

@@ -9,7 +9,7 @@ order "yxz". Two slips, kept to compare with it:
 - bytes are divided by 1024^3 and then by GB/s of 10^9: all times come out 1024^3/10^9 = 1.07 times
   too small, which changes no ranking.
 
-`tpviz.schemes.axonn.model` has neither.
+`tpviz.schemes.axonn.paper` has neither.
 """
 
 from itertools import product

@@ -141,7 +141,7 @@ class AxoNN(Strategy):
 
     def communication(self, workload, cluster, mesh=None):
         """Seconds by `model.communication`: the papers' model as we read it."""
-        from .model import communication
+        from .paper import communication
 
         return communication(self, workload, cluster, mesh)
 

@@ -94,7 +94,7 @@ class Megatron(Strategy):
     def communication(self, workload, cluster, mesh=None):
         """Seconds of four sums of B s h a layer by their bytes alone; under ``sp`` of five.
 
-        Derived: on a ring 8 B s h e (n-1)/n over the bus bandwidth; `tpviz.schemes.atp.selection`.
+        Derived: on a ring 8 B s h e (n-1)/n over the bus bandwidth; `tpviz.schemes.atp.paper`.
         """
         if self.tp == 1:
             return 0.0

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tpviz as tv
-from tpviz.schemes.axonn import model, model_released, models, rates
-from tpviz.schemes.axonn.model import FC, volume
+from tpviz.schemes.axonn import model_released, models, paper, rates
+from tpviz.schemes.axonn.paper import FC, volume
 
 GRIDS = grids(8)
 
@@ -63,7 +63,7 @@ def test_the_ledger_of_a_block(grid, recompute, keep, accumulation):
     gradients of what is not in pieces."""
     s = axonn(grid, recompute=recompute, keep=keep, accumulation=accumulation)
     x, y, _, data = grid
-    w, expected = replace(SMALL, dtype="float64"), model.elements(s, SMALL)
+    w, expected = replace(SMALL, dtype="float64"), paper.elements(s, SMALL)
     (one, one_end), (two, two_end) = (sent(s, replace(w, layers=k)) for k in (1, 2))
     rows = SMALL.batch * SMALL.seq / data / s.z
     statistics = 2 * (2 + recompute) * 2 * rows * 2 * (y - 1) / y
@@ -99,7 +99,7 @@ SIZES = st.sampled_from([1, 2, 3, 4, 8])
 def test_closed_forms_are_the_sum_over_layers(grid, recompute, keep, accumulation, ratio):
     w = replace(SMALL, mlp_ratio=ratio)
     s = axonn(grid, recompute=recompute, keep=keep, accumulation=accumulation)
-    assert model.closed_forms(s, w) == pytest.approx(model.elements(s, w), rel=1e-12)
+    assert paper.closed_forms(s, w) == pytest.approx(paper.elements(s, w), rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_closed_forms_are_the_sum_over_layers(grid, recompute, keep, accumulatio
 def test_a_gpt_block_by_hand(recompute, keep, of_y, of_x, of_z):
     """7R + 5, 2R + 2 and a, on (2, 2, 2, 2): m h = 4096, h^2 = 1024."""
     s = axonn((2, 2, 2, 2), recompute=recompute, keep=keep)
-    assert model.elements(s, SMALL) == {
+    assert paper.elements(s, SMALL) == {
         "y": of_y * 4096 / 4,
         "x": of_x * 4096 / 4,
         "z": of_z * 1536,
@@ -132,14 +132,14 @@ def test_seconds_by_hand():
         return {1: 1e3, 2: 2e3, 4: 4e3, 8: 8e3}[inside]
 
     s = axonn((2, 2, 2, 2))
-    assert model.seconds_by_axis(s, SMALL, rate) == {
+    assert paper.seconds_by_axis(s, SMALL, rate) == {
         "x": 2 * 4096 * 4 / 1e3,
         "y": 2 * 12288 * 4 / 2e3,
         "z": 2 * 3072 * 4 / 4e3,
         "data": 2 * 1536 * 4 / 8e3,
     }
-    assert model.seconds_by_axis(s, SMALL, rate, gradient_bytes=8)["data"] == 2 * 1536 * 8 / 8e3
-    other = model.seconds_by_axis(replace(s, order="yxz"), SMALL, rate)
+    assert paper.seconds_by_axis(s, SMALL, rate, gradient_bytes=8)["data"] == 2 * 1536 * 8 / 8e3
+    other = paper.seconds_by_axis(replace(s, order="yxz"), SMALL, rate)
     assert (other["x"], other["y"]) == (2 * 4096 * 4 / 2e3, 2 * 12288 * 4 / 1e3)
     assert asked.keys() == {(1, 2), (2, 2), (4, 2), (8, 2)}
 
@@ -149,26 +149,26 @@ def test_an_axis_of_one_rank_asks_for_no_bandwidth():
         assert size > 1
         return 1e9
 
-    assert model.seconds(axonn((1, 1, 1, 1)), SMALL, rate) == 0
-    assert model.seconds(axonn((1, 1, 4, 1)), SMALL, rate) > 0
+    assert paper.seconds(axonn((1, 1, 1, 1)), SMALL, rate) == 0
+    assert paper.seconds(axonn((1, 1, 4, 1)), SMALL, rate) > 0
 
 
 @given(st.sampled_from(GRIDS), st.booleans(), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_more_work_takes_longer(grid, recompute, keep):
     s = axonn(grid, recompute=recompute, keep=keep)
-    base = model.seconds(s, SMALL, flat)
+    base = paper.seconds(s, SMALL, flat)
     plane, weights = s.x * s.y > 1, s.z > 1
-    assert (model.seconds(s, replace(SMALL, batch=64), flat) > base) is plane
-    assert (model.seconds(replace(s, accumulation=2), SMALL, flat) > base) is weights
-    assert (model.seconds(s, SMALL, flat, gradient_bytes=8) > base) is (s.data > 1)
+    assert (paper.seconds(s, replace(SMALL, batch=64), flat) > base) is plane
+    assert (paper.seconds(replace(s, accumulation=2), SMALL, flat) > base) is weights
+    assert (paper.seconds(s, SMALL, flat, gradient_bytes=8) > base) is (s.data > 1)
     if keep:
-        assert (model.seconds(replace(s, keep=False), SMALL, flat) > base) is weights
+        assert (paper.seconds(replace(s, keep=False), SMALL, flat) > base) is weights
     if not recompute:
-        more = model.seconds(replace(s, recompute=True), SMALL, flat)
+        more = paper.seconds(replace(s, recompute=True), SMALL, flat)
         assert (more > base) is (plane or weights)
-    assert model.seconds(s, replace(SMALL, layers=6), flat) == pytest.approx(3 * base)
-    assert model.seconds(s, SMALL, lambda inside, size: 5e8) == pytest.approx(2 * base)
+    assert paper.seconds(s, replace(SMALL, layers=6), flat) == pytest.approx(3 * base)
+    assert paper.seconds(s, SMALL, lambda inside, size: 5e8) == pytest.approx(2 * base)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_our_clusters_have_the_bandwidths_of_the_model(ours, theirs, world):
         assert mine(*key) == pytest.approx(theirs(*key), rel=1e-12), key
     for grid in [(4, 2, 2, 4), (1, 2, 8, 4), (1, 1, 64, 1), (2, 1, 2, 16)]:
         s = axonn(grid)
-        by_theirs = model.seconds(s, SMALL, theirs)
+        by_theirs = paper.seconds(s, SMALL, theirs)
         assert s.communication(SMALL, ours) == pytest.approx(by_theirs, rel=1e-12)
 
 
@@ -210,9 +210,9 @@ def test_bandwidths_by_hand():
 def test_the_mesh_around_it_decides_where_axes_lie():
     cluster, s = tv.clusters.perlmutter(4), axonn((2, 1, 2, 1))
     inner = tv.Mesh({"data": 1, "z": 2, "y": 1, "x": 2, "other": 4})
-    at = model.seconds_by_axis(s, SMALL, rates.PERLMUTTER, inner.axes)
+    at = paper.seconds_by_axis(s, SMALL, rates.PERLMUTTER, inner.axes)
     assert s.communication(SMALL, cluster, inner) == sum(at.values())
-    assert at["x"] == 2 * 4 * model.elements(s, SMALL)["x"] / 20e9
+    assert at["x"] == 2 * 4 * paper.elements(s, SMALL)["x"] / 20e9
     assert s.communication(SMALL, cluster) < s.communication(SMALL, cluster, inner)
 
 
@@ -285,7 +285,7 @@ def test_the_slips_are_all_that_differs(theirs, accumulation):
     assert len(grids) == 56
     for grid in grids:
         c, r, d, data = grid
-        ours = model.seconds(
+        ours = paper.seconds(
             axonn((r, c, d, data), order="yxz", recompute=True, accumulation=accumulation),
             PAPER,
             theirs,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tpviz as tv
-from tpviz.schemes.atp import selection
-from tpviz.schemes.atp.selection import bus_time, payloads, wire_volume
+from tpviz.schemes.atp import paper
+from tpviz.schemes.atp.paper import bus_time, payloads, wire_volume
 
 MESHES = [(d, n // d) for n in range(2, 17) for d in range(1, n + 1) if n % d == 0]
 ORDERS = ("column", "row")
@@ -140,10 +140,10 @@ RATES = st.floats(1e6, 1e12)
 @settings(max_examples=80, deadline=None)
 def test_bus_and_algorithm_form_are_one_equation(mesh, order, b1, b2, attention):
     w, strategy = fitting(mesh), tv.ATP(mesh=mesh, order=order, attention=attention)
-    rates = [selection.algorithm_bandwidth(b, n) for b, n in zip((b1, b2), mesh)]
-    for phase in selection.PHASES:
+    rates = [paper.algorithm_bandwidth(b, n) for b, n in zip((b1, b2), mesh)]
+    for phase in paper.PHASES:
         bus = bus_time(strategy, w, (b1, b2), phase)
-        assert isclose(bus, selection.algorithm_time(strategy, w, rates, phase), rel_tol=1e-12)
+        assert isclose(bus, paper.algorithm_time(strategy, w, rates, phase), rel_tol=1e-12)
     halves = [bus_time(strategy, w, (b1, b2), phase) for phase in ("forward", "backward")]
     assert isclose(sum(halves), bus_time(strategy, w, (b1, b2)), rel_tol=1e-12)
 
@@ -162,10 +162,10 @@ def test_an_axis_of_one_rank_costs_nothing_whatever_its_bandwidth(nothing):
         (tv.ATP(mesh=(8, 1)), (1e9, nothing)),
         (tv.ATP(mesh=(1, 8), order="row"), (nothing, 1e9)),
     ):
-        assert bus_time(strategy, WIDE, rates) == selection.megatron_volume(WIDE, 8) * 2 / 1e9
-        assert selection.algorithm_time(strategy, WIDE, rates) > 0
+        assert bus_time(strategy, WIDE, rates) == paper.megatron_volume(WIDE, 8) * 2 / 1e9
+        assert paper.algorithm_time(strategy, WIDE, rates) > 0
     assert bus_time(tv.ATP(mesh=(1, 1)), WIDE, (nothing, nothing)) == 0
-    assert selection.algorithm_bandwidth(1e9, 1) == inf
+    assert paper.algorithm_bandwidth(1e9, 1) == inf
 
 
 def test_hops():
@@ -186,7 +186,7 @@ def test_five_is_forward_alone():
     unit = WIDE.batch * WIDE.seq * WIDE.hidden * WIDE.itemsize
     strategy = tv.ATP(mesh=(4, 2), attention="A1")
     by_hand = 7 * unit / (4 * 3e9) + 2 * unit / (2 * 2e9)
-    assert selection.algorithm_time(strategy, WIDE, (2e9, 3e9), "forward") == pytest.approx(by_hand)
+    assert paper.algorithm_time(strategy, WIDE, (2e9, 3e9), "forward") == pytest.approx(by_hand)
 
 
 # -- special cases -----------------------------------------------------------------------------
@@ -195,12 +195,12 @@ def test_one_axis_is_megatron(n):
     w, cluster = fitting((n, 1)), tv.clusters.nvswitch(8)
     first, last = tv.ATP(mesh=(n, 1)), tv.ATP(mesh=(1, n), order="row")
     for strategy in (first, last):
-        assert sum(wire_volume(strategy, w).values()) == selection.megatron_volume(w, n)
+        assert sum(wire_volume(strategy, w).values()) == paper.megatron_volume(w, n)
         assert strategy.communication(w, cluster) == tv.Megatron(tp=n).communication(w, cluster)
     for strategy in (tv.ATP(mesh=(1, n)), tv.ATP(mesh=(n, 1), order="row")):
-        wide = selection.row_parallel_first_volume(w, n)
+        wide = paper.row_parallel_first_volume(w, n)
         assert sum(wire_volume(strategy, w).values()) == pytest.approx(wide)
-        assert wide == 3 * selection.megatron_volume(w, n)
+        assert wide == 3 * paper.megatron_volume(w, n)
     with_sp = tv.ATP(mesh=(n, 1), sp=True).communication(w, cluster)
     assert with_sp == pytest.approx(tv.Megatron(tp=n, sp=True).communication(w, cluster))
     assert with_sp == pytest.approx(1.25 * first.communication(w, cluster))
@@ -224,24 +224,24 @@ def test_square(q):
     assert unit == pytest.approx(w.batch * w.seq * w.hidden * q * q)
     for order in ORDERS:
         volume = sum(wire_volume(tv.ATP(mesh=(q, q), order=order), w).values())
-        assert volume == pytest.approx(selection.square_volume(w, q))
-    assert selection.square_volume(w, q) == pytest.approx(32 * unit / q**2 * (q - 1) / q**2)
+        assert volume == pytest.approx(paper.square_volume(w, q))
+    assert paper.square_volume(w, q) == pytest.approx(32 * unit / q**2 * (q - 1) / q**2)
 
 
 @pytest.mark.parametrize("hidden, summa", [(2048, 5.6), (4096, 7.3), (12288, 14.1)])
 def test_against_summa(hidden, summa):
     w = replace(WIDE, hidden=hidden, heads=16)
     unit = w.batch * w.seq * hidden
-    assert selection.summa_volume(w, 4) / unit == pytest.approx(summa, abs=0.05)
-    assert selection.square_volume(w, 4) / unit == 6.0
-    assert selection.megatron_volume(w, 16) / unit == 7.5
+    assert paper.summa_volume(w, 4) / unit == pytest.approx(summa, abs=0.05)
+    assert paper.square_volume(w, 4) / unit == 6.0
+    assert paper.megatron_volume(w, 16) / unit == 7.5
 
 
 @pytest.mark.parametrize("hidden, wins", [(2500, False), (2510, True)])
 def test_atp_sends_less_than_summa_where_tokens_are_few(hidden, wins):
     """11 B s < 36 h: at 8192 tokens from h = 2503 on."""
     w = replace(WIDE, hidden=hidden, heads=1)
-    assert (selection.square_volume(w, 4) < selection.summa_volume(w, 4)) is wins
+    assert (paper.square_volume(w, 4) < paper.summa_volume(w, 4)) is wins
 
 
 # -- the best mesh -----------------------------------------------------------------------------
@@ -259,10 +259,10 @@ def test_atp_sends_less_than_summa_where_tokens_are_few(hidden, wins):
 )
 def test_the_best_mesh_of_equal_bandwidths(n, mesh, volume, one, ratio):
     w = tv.GPT(layers=1, hidden=2048, heads=1024, seq=1, batch=1)
-    found, seconds = selection.best(tv.ATP.meshes(w, n), w, (1e9, 1e9))
+    found, seconds = paper.best(tv.ATP.meshes(w, n), w, (1e9, 1e9))
     assert found.mesh == mesh and found.order == "column"
     assert seconds * 1e9 / w.itemsize / w.hidden == pytest.approx(volume, abs=5e-4)
-    megatron = selection.megatron_volume(w, n) / w.hidden
+    megatron = paper.megatron_volume(w, n) / w.hidden
     assert megatron == pytest.approx(one, abs=5.1e-4)
     assert volume / megatron == pytest.approx(ratio, abs=5e-4)
 
@@ -271,10 +271,10 @@ def test_equal_times_go_to_the_one_nearest_1d():
     w = tv.GPT(layers=1, hidden=12, heads=6, seq=2, batch=1)
     tie = [tv.ATP(mesh=(3, 2)), tv.ATP(mesh=(6, 1))]
     assert len({bus_time(s, w, (1e9, 1e9)) for s in tie}) == 1
-    assert selection.best(tie, w, (1e9, 1e9))[0] == tie[1]
+    assert paper.best(tie, w, (1e9, 1e9))[0] == tie[1]
     assert [s.copies for s in tie] == [2, 1] and tv.Megatron(tp=4).copies == 1
     with pytest.raises(ValueError, match="no strategies to choose from"):
-        selection.best([], w, (1e9, 1e9))
+        paper.best([], w, (1e9, 1e9))
 
 
 @given(
@@ -288,20 +288,20 @@ def test_equal_times_go_to_the_one_nearest_1d():
 def test_the_continuous_optimum(n, b1, b2, order, ratio):
     """Its sizes multiply to n, the equation gives its time there, and no mesh beats it."""
     w = tv.GPT(layers=1, hidden=2048, heads=1024, seq=1, batch=1, mlp_ratio=ratio)
-    d1, d2, seconds = selection.optimum(w, n, (b1, b2), order)
+    d1, d2, seconds = paper.optimum(w, n, (b1, b2), order)
     assert d1 * d2 == pytest.approx(n)
     i, s, first, second = (d1, d2, b1, b2) if order == "column" else (d2, d1, b2, b1)
     unit = 8 * w.hidden * w.itemsize / n
     there = unit * ((i - 1) / first + (1 + ratio / 2) * (s - 1) / second)
     assert there == pytest.approx(seconds, rel=1e-9, abs=1e-9 * unit / min(b1, b2))
     meshes = [m for m in tv.ATP.meshes(w, n) if m.order == order]
-    _, least = selection.best(meshes, w, (b1, b2))
+    _, least = paper.best(meshes, w, (b1, b2))
     assert seconds <= least * (1 + 1e-9) + 1e-12 * unit / min(b1, b2)
 
 
 def test_time_falls_as_one_over_the_root_of_n():
     w = tv.GPT(layers=1, hidden=2048, heads=1024, seq=1, batch=1)
-    times = [selection.optimum(w, n, (1e9, 1e9))[2] for n in (10**6, 4 * 10**6)]
+    times = [paper.optimum(w, n, (1e9, 1e9))[2] for n in (10**6, 4 * 10**6)]
     assert times[1] / times[0] == pytest.approx(0.5, abs=2e-3)
 
 

@@ -1,5 +1,7 @@
 """AxoNN's model of communication: what every layer sends, over the bandwidth of each axis.
 
+Singh et al., https://arxiv.org/abs/2305.13525 and https://arxiv.org/abs/2502.08145.
+
 The papers' bodies were not at hand: equations as in the authors' code, checked against this
 package's ledger. A layer with k input and n output features, m tokens of a data replica, rings,
 elements on the wire of a rank:

@@ -1,5 +1,7 @@
 """ATP's estimate of communication alone: what a layer sends, how long it takes, the best mesh.
 
+Cheng et al. 2023, https://arxiv.org/abs/2301.08658 (ATP).
+
 The text of the paper was not at hand. All of this is our derivation from the layouts of the
 authors' released code, checked against this package's ledger; the numbers of equations are ours.
 A = B s h elements, r the MLP's ratio, e bytes an element, i and s the sizes of *inside* and
