@@ -89,7 +89,7 @@ LAYERS = [
     ["schemes"],
     ["partition"],
     ["peers"],
-    ["verbs", "parallel"],
+    ["verbs", "parallel", "films"],
     ["figures"],
     ["collectives", "exercises", "labs"],
     ["widgets"],

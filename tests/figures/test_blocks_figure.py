@@ -1,4 +1,4 @@
-"""The walk through a block is the program's own: bytes, FLOPs, layouts; and its pictures."""
+"""The film of a block is the program's own: bytes, FLOPs, layouts; and its pictures."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The walk through a block on AxoNN's grid is the program's own, and so are its pictures."""
+"""The film of a block on AxoNN's grid is the program's own, and so are its pictures."""
 
 import json
 import re
@@ -12,9 +12,9 @@ import pytest
 import tpviz as tv
 from tpviz.figures import blocks, grid
 from tpviz.figures.blocks import blocks_svg
+from tpviz.films.grid_captions import LAYERS
 from tpviz.schemes.atp.step import Collective, Overlapped
 from tpviz.schemes.axonn.clock import GatherWeight, Scatter
-from tpviz.schemes.axonn.frames import LAYERS
 from tpviz.schemes.axonn.step import parts
 from tpviz.widgets.grid import story
 
@@ -62,7 +62,7 @@ def stands_for(frame):
     return operation
 
 
-# -- the walk --------------------------------------------------------------------------------------
+# -- the film --------------------------------------------------------------------------------------
 def test_every_operation_of_a_block_has_one_frame_in_the_programs_order(some):
     for found in some:
         s = found.strategy

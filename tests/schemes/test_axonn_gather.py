@@ -1,7 +1,7 @@
 """``gather="block"``: a block's weights travel together, and nothing else is different.
 
 Equal to one process, the numbers of ``gather="weight"`` to the bit, ledger and time as by formula,
-every message foreseen, memory as tracked, and the walk shows what is sent.
+every message foreseen, memory as tracked, and the film shows what is sent.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from tiny import TINY, assert_equal
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.figures import blocks, grid
-from tpviz.schemes.axonn.frames import LAYERS
+from tpviz.films.grid_captions import LAYERS
 from tpviz.schemes.axonn.step import GatherWeight, Scatter, parts
 from tpviz.widgets.grid import story
 
@@ -268,7 +268,7 @@ def test_a_blocks_weights_are_there_at_once():
     assert together == pytest.approx(2 * G + 2 * up + 1.5 * G, rel=0.05)
 
 
-# -- the walk --------------------------------------------------------------------------------------
+# -- the film --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "sizes, knobs",
     [

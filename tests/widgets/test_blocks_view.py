@@ -111,7 +111,7 @@ def test_megatron_is_the_mesh_of_one_axis():
 
 
 def test_an_unexpected_error_in_a_callback_is_shown(view, monkeypatch):
-    monkeypatch.setattr("tpviz.widgets.blocks.walk", lambda *args: 1 / 0)
+    monkeypatch.setattr("tpviz.widgets.blocks.block_frames", lambda *args: 1 / 0)
     view.knobs.controls["order"].value = "row"
     assert view.error == "ZeroDivisionError: division by zero"
 

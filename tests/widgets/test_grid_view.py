@@ -160,7 +160,7 @@ def test_a_knob_keeps_the_place_in_the_block(view):
 
 
 def test_an_unexpected_error_in_a_callback_is_shown(view, monkeypatch):
-    monkeypatch.setattr("tpviz.widgets.grid.walk", lambda *args: 1 / 0)
+    monkeypatch.setattr("tpviz.widgets.grid.grid_frames", lambda *args: 1 / 0)
     view.knobs.controls["keep"].value = False
     assert view.error == "ZeroDivisionError: division by zero"
 

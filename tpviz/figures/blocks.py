@@ -1,6 +1,6 @@
-"""A walk through a transformer block -> scene: every frame a finished picture, and its numbers.
+"""A film of a transformer block -> scene: every frame a finished picture, and its numbers.
 
-The walk (`tpviz.schemes.atp.walk`) says which tensors meet, how they are cut, and which kernels and
+The film (`tpviz.films.blocks`) says which tensors meet, how they are cut, and which kernels and
 collectives of the program a frame stands for. Bytes and FLOPs are counted from those: of one rank,
 all ranks have the same. There are no times here.
 """

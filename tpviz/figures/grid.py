@@ -1,4 +1,4 @@
-"""A walk through a block of AxoNN -> scene: the cube of ranks, weights on their way, known cases.
+"""A film of a block of AxoNN -> scene: the cube of ranks, weights on their way, known cases.
 
 Built as `tpviz.figures.blocks`, which counts and words the frames; here is what the depth axis and
 the replicas add. Everything is counted from the program's operations; there are no times here.
@@ -19,7 +19,7 @@ from .svg import amount, pattern_defs, rect, text
 
 class GridStory(NamedTuple):
     """What the picture is of: words for it, the axes of more than one rank, the workload, the
-    frames of `tpviz.schemes.axonn.walk.walk`, the strategy, and (case, is it reached?) pairs."""
+    frames of `tpviz.films.grid.grid_frames`, the strategy, and (case, is it reached?) pairs."""
 
     title: str
     mesh: Mesh

@@ -11,10 +11,10 @@ import ipywidgets
 from tpviz.figures import blocks as figure
 from tpviz.figures.assets import module, stylesheet
 from tpviz.figures.blocks import blocks_svg
+from tpviz.films.blocks import block_frames
 from tpviz.mesh import Mesh
 from tpviz.schemes.atp.layout import Layout
 from tpviz.schemes.atp.strategy import ATP
-from tpviz.schemes.atp.walk import walk
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.workload import GPT
 
@@ -182,7 +182,7 @@ def story(strategy, workload):
         f"{type(strategy).__name__}({', '.join(named)})",
         Mesh(strategy.axes),
         workload,
-        tuple(walk(layout_of(strategy), workload)),
+        tuple(block_frames(layout_of(strategy), workload)),
     )
 
 

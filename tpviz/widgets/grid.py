@@ -6,9 +6,9 @@
 from dataclasses import fields
 
 from tpviz.figures import grid as figure
-from tpviz.schemes.axonn.cases import KNOWN
+from tpviz.films.grid import grid_frames
+from tpviz.films.grid_cases import KNOWN
 from tpviz.schemes.axonn.strategy import AxoNN
-from tpviz.schemes.axonn.walk import walk
 
 from .blocks import MOST, BlockSteps, BlocksView
 from .knobs import Knobs
@@ -74,5 +74,5 @@ def story(strategy, workload):
     strategy.check(workload)
     cases = tuple((case, case.is_reached(strategy)) for case in KNOWN)
     return figure.GridStory(
-        strategy.short, mesh, workload, tuple(walk(strategy, workload)), strategy, cases
+        strategy.short, mesh, workload, tuple(grid_frames(strategy, workload)), strategy, cases
     )

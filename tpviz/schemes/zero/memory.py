@@ -1,4 +1,5 @@
-"""Bytes of one rank under data parallelism, by ZeRO stage; `flat_param` has the table of what is whole.
+"""Bytes of one rank under data parallelism, by ZeRO stage; `flat_param` has the table of what is
+whole.
 
 Peaks within a step (derived), with a share 1/dp of every bucket:
 

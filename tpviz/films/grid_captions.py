@@ -1,4 +1,4 @@
-"""What the walk through a block on the grid is made of: ATP's tensors, and what weights do besides.
+"""What the film of a block on the grid is made of: ATP's tensors, and what weights do besides.
 
 A weight lies as ``W[in_y, out_x]`` on the plane; its block is flattened output feature by output
 feature, so that a piece over z is a run of output features: ``W[in_y, out_xz]``.
@@ -7,7 +7,7 @@ feature, so that a piece over z is a run of output features: ``W[in_y, out_xz]``
 from math import prod
 from typing import NamedTuple
 
-from tpviz.schemes.atp.frames import HERE, OVER, SAID, Dim, Tensor
+from tpviz.films.captions import HERE, OVER, SAID, Dim, Tensor
 
 LAYERS = ("qkv", "out", "up", "down")
 """A block's weights."""
@@ -37,10 +37,10 @@ class Flight(NamedTuple):
 
 
 class GridFrame(NamedTuple):
-    """One picture of the walk: one operation of the program.
+    """One picture of the film: one operation of the program.
 
     phase : "forward", "recompute", "backward" or "sync"; layer, product, moving, kernels, moves,
-    line, active, words : as in `tpviz.schemes.atp.frames.Frame`; under_way : the `Flight`s that go
+    line, active, words : as in `tpviz.films.captions.Frame`; under_way : the `Flight`s that go
     on during it; weights : {layer: "piece" or "block"}, what the rank holds of each weight after
     it; gradients : {layer: "", "block", "leaving" or "piece"}.
     """

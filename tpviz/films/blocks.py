@@ -1,4 +1,4 @@
-"""A block of ATP as a walk: frame by frame which tensors meet, and who holds which part of them.
+"""A block of ATP as a film: frame by frame which tensors meet, and who holds which part of them.
 
 `step.step_of` says which kernels and collectives there are, `Layout.splits` who holds what of the
 weights. A tensor walks through them, and its layout follows from each operation, so that no mesh is
@@ -7,7 +7,9 @@ written out by hand. No torch.
 
 from math import prod
 
-from .frames import (
+from tpviz.schemes.atp.step import Chunks, Collective, Overlapped, Pipeline, step_of
+
+from .captions import (
     AGAIN,
     ALONE,
     CORE,
@@ -24,21 +26,20 @@ from .frames import (
     verb,
     words_of,
 )
-from .step import Chunks, Collective, Overlapped, Pipeline, step_of
 
 LIKE = 4
 """From one chunk more than this on, those in the middle share a frame."""
 
 
-def walk(at, w):
+def block_frames(at, w):
     """The `Frame` list of one block, forward and backward, for a `layout.Layout`."""
-    walker = _Walk(at, w)
-    walker.forward()
-    walker.backward()
-    return walker.frames
+    film = _Film(at, w)
+    film.forward()
+    film.backward()
+    return film.frames
 
 
-class _Walk:
+class _Film:
     """``x`` is the tensor on its way; ``kept`` what forward keeps for backward."""
 
     def __init__(self, at, w):
@@ -79,11 +80,11 @@ class _Walk:
         self.core("dQKV", "gradients", 3)
         self.back("qkv", "attention.qkv", "dX")
         self.norm_back("norm1")
-        assert not self.todo, "the walk has left out operations of the step"
+        assert not self.todo, "the film has left out operations of the step"
 
     # -- small words ---------------------------------------------------------------------------
     def start(self, part):
-        assert not getattr(self, "todo", None), "the walk has left out operations of the step"
+        assert not getattr(self, "todo", None), "the film has left out operations of the step"
         self.part, self.todo = part, list(self.parts[part])
 
     def next_move(self, axis, collective):

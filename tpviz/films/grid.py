@@ -1,32 +1,32 @@
-"""A block of AxoNN as a walk: every operation of its program once, with the tensors in it.
+"""A block of AxoNN as a film: every operation of its program once, with the tensors in it.
 
 `step.parts` says which operations there are and in which order; the tensors of the plane come from
-ATP's walk (`tpviz.schemes.atp.walk`), those of the depth axis are here. Rows are those of the whole
+ATP's film (`tpviz.films.blocks`), those of the depth axis are here. Rows are those of the whole
 batch, cut over data and z. No torch.
 """
 
 from dataclasses import replace
 
-from tpviz.schemes.atp.frames import TWICE, verb
+from tpviz.films.blocks import block_frames
+from tpviz.films.captions import TWICE, verb
 from tpviz.schemes.atp.step import Collective, Overlapped
-from tpviz.schemes.atp.walk import walk as walk_of_plane
+from tpviz.schemes.axonn.clock import GatherWeight, Scatter
+from tpviz.schemes.axonn.step import held, parts
 
-from . import frames as say
-from .clock import GatherWeight, Scatter
-from .frames import ALL, LAYERS, Flight, GridFrame
-from .step import held, parts
+from . import grid_captions as say
+from .grid_captions import ALL, LAYERS, Flight, GridFrame
 
 
-def walk(s, w):
+def grid_frames(s, w):
     """The `GridFrame` list of one block in the middle of the model, for an `AxoNN`.
 
     Forward, backward, then the block's share of what is summed at the end of a step. Of several
     microbatches it is the last one. Axes of one rank do nothing and have no frame.
     """
-    return _Walk(s, w).all()
+    return _Film(s, w).all()
 
 
-class _Walk:
+class _Film:
     """``todo`` are the plane's frames of each phase; ``asks`` the program's gathers to come."""
 
     def __init__(self, s, w):
@@ -38,7 +38,7 @@ class _Walk:
         one = replace(w, batch=w.batch // s.accumulation)
         self.program = parts(replace(s, accumulation=1), one)
         self.tokens = one.batch * one.seq
-        plane = [self.widened(frame) for frame in walk_of_plane(s.layout, s.local(w))]
+        plane = [self.widened(frame) for frame in block_frames(s.layout, s.local(w))]
         forward, backward = (
             [f for f in plane if f.phase == phase] for phase in ("forward", "backward")
         )
@@ -124,7 +124,7 @@ class _Walk:
             if frame.kernels and frame.moves
             else (frame.kernels + frame.moves)[0]
         )
-        assert stands == operation, f"{stands} of the plane's walk is not the program's {operation}"
+        assert stands == operation, f"{stands} of the plane's film is not the program's {operation}"
         words = frame.words
         if frame.product and frame.product[-1].name == "dW":
             self.gradients = {**self.gradients, frame.layer: "block"}
@@ -204,7 +204,7 @@ class _Walk:
         )
 
     def weight(self, layer):
-        """W of a layer, not transposed, as the GEMMs of the plane's walk have it."""
+        """W of a layer, not transposed, as the GEMMs of the plane's film have it."""
         return next(f.product[1] for f in self.plane_forward if f.layer == layer and f.product)
 
     def scatter(self, payload):

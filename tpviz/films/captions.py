@@ -1,4 +1,4 @@
-"""What the walk through a block is made of: tensors and their cuts, frames, the words for them.
+"""What the film of a block is made of: tensors and their cuts, frames, the words for them.
 
 >>> Tensor("X", Dim("T", 128), Dim("H", 64, ("d2",)), "activations").local({"d1": 2, "d2": 2})
 (128, 32)
@@ -37,6 +37,7 @@ class Tensor(NamedTuple):
 
     @property
     def transposed(self):
+        """The same with rows and columns exchanged."""
         return self._replace(name=self.name + "ᵀ", rows=self.cols, cols=self.rows)
 
     def cut(self, axis, dim):
@@ -58,7 +59,7 @@ class Tensor(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One picture of the walk: a kernel, a collective, or one over the other.
+    """One picture of the film: a kernel, a collective, or one over the other.
 
     part : field of `step.BLOCK`; layer : "qkv", "norm1", ...; product : the tensors a kernel reads,
     and its result; moving : a tensor before and after a collective; kernels, moves : what of the
@@ -81,6 +82,7 @@ class Frame(NamedTuple):
 
     @property
     def phase(self):
+        """ "forward" or "backward"."""
         return "backward" if self.part.endswith("_back") else "forward"
 
     @property
