@@ -14,14 +14,23 @@ from importlib import import_module
 from itertools import product
 from math import prod
 from types import MappingProxyType
+from typing import Any, TypeVar, dataclass_transform
 
 from .advice import changed, with_advice
 from .checks import divisors, number, one_of, settle, some_of, whole_number
 
-_REGISTERED = {}
+_Class = TypeVar("_Class")
+_REGISTERED: dict[str, type] = {}
 
 
-def knob(default, *, help, low=None, high=None, choices=None):
+def knob(
+    default: Any,
+    *,
+    help: str,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple | None = None,
+) -> Any:
     """A field of a strategy that people turn: default, one line of help, and bounds or choices.
 
     ints with ``low``/``high`` become sliders, ``choices`` become menus, bools check boxes. Where
@@ -31,7 +40,8 @@ def knob(default, *, help, low=None, high=None, choices=None):
     return field(default=default, metadata=bounds)
 
 
-def register(cls):
+@dataclass_transform(frozen_default=True, field_specifiers=(knob,))
+def register(cls: type[_Class]) -> type[_Class]:
     """Class decorator: a frozen dataclass with checked knobs, listed by `strategies`."""
     cls = dataclass(frozen=True)(cls)
     names, make = [f.name for f in fields(cls)], cls.__init__

@@ -1,0 +1,57 @@
+"""Every public function and method says what it takes and what it gives; editors know all names.
+
+python tests/test_annotations.py tpviz/trace     # what is missing there
+"""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import tpviz
+
+PACKAGE = Path(__file__).parents[1] / "tpviz"
+
+
+def missing(path):
+    """["line: function: what"] of a file's public functions and of public classes' methods."""
+    found = []
+
+    def look(body, inside=""):
+        for node in body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                look(node.body, node.name + ".")
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
+                not node.name.startswith("_") or (inside and node.name == "__init__")
+            ):
+                given = node.args
+                names = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+                bare = [a.arg for a in names if a.annotation is None]
+                static = any(ast.unparse(d) == "staticmethod" for d in node.decorator_list)
+                bare = bare[1:] if inside and not static else bare
+                stars = [a for a in (given.vararg, given.kwarg) if a and a.annotation is None]
+                bare += [a.arg for a in stars]
+                if node.returns is None and node.name != "__init__":
+                    bare.append("return")
+                if bare:
+                    found.append(f"{node.lineno}: {inside}{node.name}: {', '.join(bare)}")
+
+    look(ast.parse(path.read_text()).body)
+    return found
+
+
+def test_public_functions_are_annotated():
+    bare = {str(p.relative_to(PACKAGE)): missing(p) for p in sorted(PACKAGE.rglob("*.py"))}
+    assert {path: names for path, names in bare.items() if names} == {}
+
+
+def test_editors_know_every_public_name():
+    names = re.findall(r"import (\w+) as \1$", (PACKAGE / "__init__.pyi").read_text(), re.M)
+    assert sorted(names) == tpviz.__all__
+
+
+if __name__ == "__main__":
+    for folder in map(Path, sys.argv[1:]):
+        for file in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]:
+            for line in missing(file):
+                print(f"{file}:{line}")
