@@ -1,0 +1,49 @@
+"""What every scheme must pass, also one that is added tomorrow: points of its own search space.
+
+Its program, captured on fake ranks, has the formula's ledger on every rank, and takes in simulation
+as long as `predict` says; on real ranks it equals one process.
+"""
+
+import random
+
+import pytest
+
+import tpviz as tv
+
+W = tv.GPT(layers=2, hidden=32, heads=4, seq=8, batch=8, vocab=64)
+BOX = tv.clusters.nvlink_pairs(pairs=2).scale_model(hidden=64)
+POINTS, VERIFIED = 6, 2  # of each scheme
+
+
+def points(name, count):
+    """Strategies of a scheme's space that fit, on 1, 2 and 4 ranks: all, or so many at random."""
+    scheme = tv.strategies()[name]
+    found = [s for world in (1, 2, 4) for s in scheme.space(W, world) if fits(s)]
+    assert found, f"{name}.space has nothing that fits {W}"
+    rnd = random.Random(name)
+    return found if len(found) <= count else rnd.sample(found, count)
+
+
+def fits(strategy):
+    try:
+        strategy.check(W)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", tv.strategies())
+def test_ledger_and_time_are_those_of_the_program(name):
+    for strategy in points(name, POINTS):
+        program = tv.capture(strategy, W)
+        for rank in range(strategy.world_size):
+            assert program.ledger(rank) == strategy.ledger_of(W, rank), strategy
+        predicted = tv.predict(strategy, W, BOX).step_time
+        simulated = tv.simulate(strategy, W, BOX, capture=program, contention=False).step_time
+        assert predicted == pytest.approx(simulated, rel=1e-9), strategy
+
+
+@pytest.mark.parametrize("name", tv.strategies())
+def test_equals_one_process(name):
+    for strategy in points(name, VERIFIED):
+        assert tv.verify(strategy, W, steps=2).ok, strategy
