@@ -2,9 +2,10 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 
-def main(arguments=None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
     parser = argparse.ArgumentParser(prog="tpviz", description="Tensor parallelism you can see.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")

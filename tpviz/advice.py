@@ -4,17 +4,26 @@ A check that names one size that clashes cannot know what all its other checks a
 strategy around it has divided before. So every value that it offers is tried.
 """
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import fields, replace
 from functools import wraps
 from math import prod
+from typing import TYPE_CHECKING, Any, TypeVar
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from .strategy import Strategy
+    from .workload import GPT
+
+_Owner = TypeVar("_Owner", bound="DataclassInstance")
 _wanted = ContextVar("wanted", default=True)
 
 
 @contextmanager
-def unadvised():
+def unadvised() -> Iterator[None]:
     """While inside, errors of checks are those of the first clash: of them many are made, for
     nobody to read."""
     before = _wanted.set(False)
@@ -24,7 +33,7 @@ def unadvised():
         _wanted.reset(before)
 
 
-def fits(strategy, workload):
+def fits(strategy: "Strategy", workload: "GPT") -> bool:
     """Whether the strategy's check accepts the workload."""
     try:
         with unadvised():
@@ -34,7 +43,7 @@ def fits(strategy, workload):
     return True
 
 
-def with_advice(check):
+def with_advice(check: "Callable[[Any, GPT], None]") -> "Callable[[Any, GPT], None]":
     """A strategy's ``check`` whose errors of sizes that clash offer only what works.
 
     Where nothing would be accepted, since something else is wrong too, it offers what at least is
@@ -43,17 +52,22 @@ def with_advice(check):
 
     @wraps(check)
     def checked(strategy, workload):
-        try:
-            return check(strategy, workload)
-        except ValueError as error:
-            if not (hasattr(error, "clash") and _wanted.get()):
-                raise
-            clash = error.clash
-        with unadvised():
-            clash = _tried(check, strategy, workload, clash)
-        raise clash.error()
+        return _advised(check, strategy, workload)
 
     return checked
+
+
+def _advised(check, strategy, workload):
+    # Not inside of `checked`, which travels by value with a strategy of a notebook's cell.
+    try:
+        return check(strategy, workload)
+    except ValueError as error:
+        if not (hasattr(error, "clash") and _wanted.get()):
+            raise
+        clash = error.clash  # pyright: ignore[reportAttributeAccessIssue]
+    with unadvised():
+        clash = _tried(check, strategy, workload, clash)
+    raise clash.error()
 
 
 def _tried(check, strategy, workload, clash):
@@ -99,7 +113,7 @@ def _verdict(check, make, size_name):
     return "works"
 
 
-def changed(owner, name, value):
+def changed(owner: _Owner, name: str, value: int) -> list[Callable[[], _Owner]]:
     """Makers of ``owner``, a dataclass, with one of its fields changed so that the product that
     ``name`` says, as in "dp*microbatches", is ``value``; ``owner`` itself where that is no product
     of its fields."""

@@ -5,14 +5,17 @@ Traceback (most recent call last):
 ValueError: heads=6 does not split evenly over tp=4: use tp=3 or 6, or heads=4 or 8
 """
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import gcd, isqrt, lcm
 from numbers import Real
 from operator import index
+from typing import Any, TypeVar
 
 import numpy as np
 
+_Value = TypeVar("_Value")
 MOST = 10**18
 """The largest whole number that any argument may be: NumPy's int64 holds it."""
 NEAR = 64
@@ -29,9 +32,9 @@ class Clash:
     size: int
     parts_name: str
     parts: int
-    near_parts: tuple
-    near_sizes: tuple
-    shared: tuple = ()
+    near_parts: tuple[list[int], ...]
+    near_sizes: tuple[list[int], ...]
+    shared: tuple[()] | tuple[str, int] = ()
 
     def __str__(self):
         size, over = f"{self.size_name}={self.size}", ""
@@ -51,13 +54,13 @@ class Clash:
             f": use {advice}" if advice else ""
         )
 
-    def error(self):
+    def error(self) -> ValueError:
         """The ``ValueError`` that says so, with this as its ``clash``."""
         error = ValueError(str(self))
-        error.clash = self
+        error.clash = self  # pyright: ignore[reportAttributeAccessIssue]
         return error
 
-    def outside(self, axis, ranks):
+    def outside(self, axis: str, ranks: int) -> "Clash":
         """The same of the whole size, of which each of ``ranks`` has a part."""
         return replace(
             self,
@@ -65,7 +68,9 @@ class Clash:
             near_sizes=tuple([size * ranks for size in side] for side in self.near_sizes),
         )
 
-    def where(self, parts_work, size_works):
+    def where(
+        self, parts_work: Callable[[int], bool], size_works: Callable[[int], bool]
+    ) -> "Clash":
         """The same with only such values offered as work: functions of one value."""
         return replace(
             self,
@@ -74,7 +79,15 @@ class Clash:
         )
 
 
-def divides(size_name, size, parts_name, parts, also=0, step=1, within=0):
+def divides(
+    size_name: str,
+    size: int,
+    parts_name: str,
+    parts: int,
+    also: int = 0,
+    step: int = 1,
+    within: int = 0,
+) -> None:
     """Raise ``ValueError`` unless ``parts`` divides ``size``; says which values near by do. Its
     attribute ``clash`` is a `Clash`.
 
@@ -97,10 +110,10 @@ def divides(size_name, size, parts_name, parts, also=0, step=1, within=0):
     ).error()
 
 
-def whole_number(name, value, low=1, high=None):
+def whole_number(name: str, value: Any, low: int | None = 1, high: int | None = None) -> int:
     """``value`` as an int; ``ValueError`` unless it is whole, no bool, and in ``low``..``high``."""
     try:
-        whole = index(None if isinstance(value, bool) else value)
+        whole = index(None if isinstance(value, bool) else value)  # pyright: ignore[reportArgumentType]
     except TypeError:
         raise ValueError(f"{name} must be a whole number, not {value!r}") from None
     if abs(whole) > MOST:  # in words: Python writes no numbers of thousands of digits
@@ -116,11 +129,11 @@ def whole_number(name, value, low=1, high=None):
     return whole
 
 
-def number(name, value, low, high):
+def number(name: str, value: Any, low: float, high: float) -> float:
     """``value`` as a float; ``ValueError`` unless it is a number between ``low`` and ``high``."""
     if isinstance(value, bool) or not isinstance(value, Real) or value != value:
         raise ValueError(f"{name} must be a number from {low} to {high}, not {value!r}")
-    if not low <= value <= high:
+    if not low <= value <= high:  # pyright: ignore[reportOperatorIssue]
         raise ValueError(
             f"{name}={value} is not between {low} and {high}: "
             f"the nearest that works is {low if value < low else high}"
@@ -128,29 +141,29 @@ def number(name, value, low, high):
     return float(value)
 
 
-def one_of(name, value, choices):
+def one_of(name: str, value: _Value, choices: Collection[Any]) -> _Value:
     """``value`` if it is one of ``choices``, else ``ValueError``; 1 does not pass for True."""
-    value = value.item() if isinstance(value, np.generic) else value
+    value = value.item() if isinstance(value, np.generic) else value  # pyright: ignore[reportAssignmentType]
     if not any(type(value) is type(c) and value == c for c in choices):
         raise ValueError(f"{name}={value!r} is not possible: use {_either(map(repr, choices))}")
     return value
 
 
-def some_of(name, value, choices):
+def some_of(name: str, value: Any, choices: Collection[Any]) -> tuple[Any, ...]:
     """The tuple of those ``choices`` that are in ``value``, a list of them or one alone."""
     several = isinstance(value, (tuple, list, set, frozenset))
     chosen = [one_of(name, v, choices) for v in (value if several else (value,))]
     return tuple(choice for choice in choices if choice in chosen)
 
 
-def text(name, value):
+def text(name: str, value: Any) -> str:
     """``value``, a str; ``ValueError`` for anything else."""
     if not isinstance(value, str):
         raise ValueError(f"{name} must be a text, not {value!r}")
     return value
 
 
-def divisors(number, most=10**6):
+def divisors(number: int, most: int = 10**6) -> list[int]:
     """All of them in order; of a number above its square only those up to ``most`` and what they
     leave.
 
@@ -161,7 +174,7 @@ def divisors(number, most=10**6):
     return sorted({*low, *(number // d for d in low)})
 
 
-def settle(owner, name, check, *bounds):
+def settle(owner: Any, name: str, check: Callable[..., Any], *bounds: Any) -> None:
     """Check a field of a frozen dataclass, and keep it as a plain Python value."""
     object.__setattr__(owner, name, check(name, getattr(owner, name), *bounds))
 

@@ -8,6 +8,8 @@
 ['frontier', 'laptop', 'nvlink_pairs']
 """
 
+from collections.abc import Callable
+
 from tpviz import limits
 from tpviz.checks import one_of, whole_number
 
@@ -35,7 +37,7 @@ TPU_V3 = Device({"bfloat16": 123e12, "float32": 123e12 / 6}, 32 * 2**30, 900e9, 
 """Nominal (Google Cloud's page on TPU v3); float32 as six bfloat16 passes, derived."""
 
 
-def laptop(ranks=4):
+def laptop(ranks: int = 4) -> Cluster:
     """A laptop's ranks over gloo, as an order of magnitude: `tpviz.calibrate` measures yours.
 
     Links derived from timings on 2 cores: an all-reduce of 64 MB over 4 ranks took 89 ms, one of
@@ -46,7 +48,7 @@ def laptop(ranks=4):
     return _cluster("laptop, gloo", device, level, source="order of magnitude; calibrate() yours")
 
 
-def nvlink_pairs(pairs=4, rings="multi"):
+def nvlink_pairs(pairs: int = 4, rings: str = "multi") -> Cluster:
     """A PCIe box whose A100s are joined in pairs by NVLink: the topology that ATP is made for.
 
     NVLink 211 GB/s and PCIe 17 GB/s between two GPUs: measured, docstrings of ColossalAI's
@@ -69,7 +71,7 @@ def nvlink_pairs(pairs=4, rings="multi"):
     )
 
 
-def nvswitch(gpus=8):
+def nvswitch(gpus: int = 8) -> Cluster:
     """One node of H100s around an NVSwitch.
 
     450 GB/s out of a GPU: nominal (NVLink 4, 900 GB/s both ways). 3.4 us a hop: a constant of
@@ -78,7 +80,7 @@ def nvswitch(gpus=8):
     return _cluster("NVSwitch node", H100_SXM, [_NVSWITCH(gpus)], source="vendor nominal")
 
 
-def nvswitch_nodes(nodes=2, gpus=8, nics=8):
+def nvswitch_nodes(nodes: int = 2, gpus: int = 8, nics: int = 8) -> Cluster:
     """Several such nodes behind ``nics`` NICs of 400 Gbit/s each: fewer NICs, more to share.
 
     50 GB/s a NIC: nominal (ConnectX-7). 9.6 us a hop: a constant of NCCL's tuner for rings over a
@@ -90,7 +92,7 @@ def nvswitch_nodes(nodes=2, gpus=8, nics=8):
     return _cluster(name, H100_SXM, levels, source="vendor nominal")
 
 
-def perlmutter(nodes=2):
+def perlmutter(nodes: int = 2) -> Cluster:
     """Nodes of four A100s, all wired to each other, four NICs each.
 
     76 and 225 GB/s inside a node: measured by AxoNN's authors (tables of their Gordon Bell code);
@@ -106,7 +108,7 @@ def perlmutter(nodes=2):
     return _cluster("Perlmutter", A100_SXM, levels, table=table, source="AxoNN's code")
 
 
-def frontier(nodes=2):
+def frontier(nodes: int = 2) -> Cluster:
     """Nodes of four MI250X, two GCDs each, behind four NICs.
 
     Inside a node the table measured by AxoNN's authors, which no simple rule explains: level rates
@@ -124,7 +126,7 @@ def frontier(nodes=2):
     return _cluster("Frontier", MI250X_GCD, levels, table=table, source="AxoNN's code")
 
 
-def torus(x=4, y=2):
+def torus(x: int = 4, y: int = 2) -> Cluster:
     """TPU v3 chips on a 2D torus, neighbours along x numbered first.
 
     100 GB/s a link and direction: derived from 6.4 TB/s nominal bisection of a 32 x 32 pod, which
@@ -137,7 +139,7 @@ def torus(x=4, y=2):
     return Cluster(f"{x} x {y} torus", TPU_V3, torus=parts, source="vendor nominal; derived")
 
 
-def presets():
+def presets() -> dict[str, Callable[..., Cluster]]:
     """{name: function} of all presets, for menus; each works without arguments."""
     made = (laptop, nvlink_pairs, nvswitch, nvswitch_nodes, perlmutter, frontier, torus)
     return {preset.__name__: preset for preset in made}

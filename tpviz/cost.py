@@ -13,7 +13,12 @@ inner one's segments (`Beside`): they queue on the group's one lane, which is ma
 """
 
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+    from .mesh import Mesh
 
 PARTS = ("compute", "exposed communication", "latency", "bubble")
 
@@ -26,7 +31,9 @@ class Transfer(NamedTuple):
     latency: float = 0.0
 
 
-def transfer(cluster, mesh, axis, collective, payload):
+def transfer(
+    cluster: "Cluster", mesh: "Mesh", axis: str, collective: str, payload: float
+) -> Transfer:
     """The `Transfer` of ``payload`` bytes (the full tensor) over a mesh axis, all groups at it."""
     size = mesh.axes[axis]
     if size == 1:
@@ -48,14 +55,14 @@ class Segment(NamedTuple):
     phase: str
     layer: str = ""
     compute: float = 0.0
-    exposed: dict = {}
-    hidden: dict = {}
+    exposed: dict[str, float] = {}
+    hidden: dict[str, float] = {}
     latency: float = 0.0
     bubble: float = 0.0
-    ready: tuple = ()
+    ready: tuple[str, ...] = ()
 
     @property
-    def seconds(self):
+    def seconds(self) -> float:
         """How long it takes: kernels, waiting and bubble."""
         waiting = sum(self.exposed.values()) if self.exposed else 0.0
         return self.compute + waiting + self.bubble
@@ -68,21 +75,21 @@ class Stretch:
         self.compute = self.latency = 0.0
         self.exposed, self.hidden = {}, {}
 
-    def kernel(self, *seconds):
+    def kernel(self, *seconds: float) -> "Stretch":
         """Kernels, one after another."""
         self.compute += sum(seconds)
         return self
 
-    def blocking(self, moved):
+    def blocking(self, moved: Transfer) -> "Stretch":
         """A collective that kernels wait for from its start."""
         return self._add(moved, moved.seconds)
 
-    def covered(self, moved, seconds):
+    def covered(self, moved: Transfer, seconds: float) -> "Stretch":
         """A collective that starts with kernels of ``seconds`` and is waited for after them."""
         self.compute += seconds
         return self._add(moved, max(0.0, moved.seconds - seconds))
 
-    def chunked(self, seconds, moved, chunks):
+    def chunked(self, seconds: float, moved: Transfer, chunks: int) -> "Stretch":
         """``chunks`` times a kernel, then a collective that the next kernels need not wait for.
 
         Two stages of a pipeline with equal items: T(C) = max(C g + a, g + C a), g and a of one
@@ -93,7 +100,7 @@ class Stretch:
         ends = max(chunks * seconds + moved.seconds, seconds + whole.seconds)
         return self._add(whole, ends - chunks * seconds)
 
-    def lanes(self):
+    def lanes(self) -> "Lanes":
         """For what the rules above do not say: kernels and collectives in their order, `Lanes`."""
         return Lanes(self)
 
@@ -105,7 +112,7 @@ class Stretch:
             self.latency += latency * exposed / seconds
         return self
 
-    def segment(self, phase, layer="", ready=()):
+    def segment(self, phase: str, layer: str = "", ready: tuple[str, ...] = ()) -> Segment:
         """These parts as a `Segment`."""
         return Segment(
             phase, layer, self.compute, self.exposed, self.hidden, self.latency, 0.0, ready
@@ -118,16 +125,16 @@ class Lanes:
     What is issued is waited for before `done`.
     """
 
-    def __init__(self, stretch):
+    def __init__(self, stretch: Stretch):
         self.stretch, self.now = stretch, 0.0
         self.free, self.moved, self.waited = {}, {}, {}
 
-    def kernel(self, seconds):
+    def kernel(self, seconds: float) -> None:
         """A kernel, after what was waited for."""
         self.stretch.compute += seconds
         self.now += seconds
 
-    def issue(self, moved):
+    def issue(self, moved: Transfer | None) -> tuple[str, float] | None:
         """Queue a collective (None: nothing); what to give to `wait`."""
         if moved is None:
             return None
@@ -137,13 +144,13 @@ class Lanes:
         self.moved[axis] = total[0] + seconds, total[1] + latency
         return axis, self.free[axis]
 
-    def wait(self, issued):
+    def wait(self, issued: tuple[str, float] | None) -> None:
         """Kernels wait for a collective."""
         if issued and issued[1] > self.now:
             self.waited[issued[0]] = self.waited.get(issued[0], 0.0) + issued[1] - self.now
             self.now = issued[1]
 
-    def done(self):
+    def done(self) -> None:
         """Add to the stretch how much of each axis was waited for."""
         for axis, (seconds, latency) in self.moved.items():
             self.stretch._add(Transfer(axis, seconds, latency), self.waited.get(axis, 0.0))
@@ -155,11 +162,11 @@ class Beside:
     The axis's group has one queue: collective k ends at end_k = max(issued_k, end_{k-1}) + t_k.
     """
 
-    def __init__(self, axis):
+    def __init__(self, axis: str):
         self.axis, self.now, self.free = axis, 0.0, 0.0
         self.segments, self.ends, self.queue = [], [], []
 
-    def run(self, segment):
+    def run(self, segment: Segment) -> None:
         """Let the rank do a segment of the inner strategy."""
         self._append(segment, self.now + segment.seconds)
 
@@ -168,14 +175,14 @@ class Beside:
         self.ends.append(end)
         self.now = end
 
-    def issue(self, moved):
+    def issue(self, moved: Transfer) -> float:
         """Queue a collective now; what to give to `wait`."""
         start = self.now if self.now > self.free else self.free
         self.free = start + moved.seconds
         self.queue.append((start, self.free, moved.latency))
         return self.free
 
-    def wait(self, end, phase, layer=""):
+    def wait(self, end: float, phase: str, layer: str = "") -> None:
         """Kernels wait until ``end``: a segment of its own, if it is later than now."""
         if end > self.now:
             exposed, latency = {self.axis: end - self.now}, self._latency(end)
@@ -192,7 +199,7 @@ class Beside:
                 found += latency * part / (stop - start)
         return found
 
-    def finish(self):
+    def finish(self) -> list[Segment]:
         """All segments, each told how much of the queue it hides."""
         found, start, queue, at, count = [], 0.0, self.queue, 0, len(self.queue)
         for segment, end in zip(self.segments, self.ends):
@@ -212,7 +219,7 @@ class Beside:
         return found
 
 
-def parts(segments):
+def parts(segments: Sequence[Segment]) -> dict[str, float]:
     """{part: seconds} of `PARTS`, in that order; exposed communication without its latency."""
     exposed = sum(sum(s.exposed.values()) for s in segments)
     latency = sum(s.latency for s in segments)
@@ -220,7 +227,7 @@ def parts(segments):
     return dict(zip(PARTS, (*values, sum(s.bubble for s in segments))))
 
 
-def by_axis(segments, which):
+def by_axis(segments: Iterable[Segment], which: str) -> dict[str, float]:
     """{axis: seconds} of "exposed" or "hidden", summed over the segments."""
     found = Counter()
     for segment in segments:
@@ -236,12 +243,12 @@ class Memory(dict):
     """
 
     @property
-    def total(self):
+    def total(self) -> float:
         """Sum of the kinds, bytes."""
         return sum(self.values())
 
 
-def show_seconds(value):
+def show_seconds(value: float) -> str:
     """12.3 ms, 450 us, 1.2 s."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if abs(value) >= scale * 0.9995:
@@ -249,7 +256,7 @@ def show_seconds(value):
     return f"{value / 1e-9:.3g} ns" if value else "0 s"
 
 
-def show_bytes(value):
+def show_bytes(value: float) -> str:
     """1.5 kB, 2 MB: decimal."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(value) >= scale * 0.9995:

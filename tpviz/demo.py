@@ -10,8 +10,10 @@ the measured ledger must equal the formula; otherwise the exit code is 1.
 import argparse
 import sys
 import time
+from collections.abc import Callable, Collection, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,9 +26,10 @@ from tpviz.verbs.run import train_reference
 # steps AdamW lets that grow a little. A wrong gradient is off by far more.
 TOLERANCE = 1e-3
 DRAWN_STEPS = 2
+_Result = TypeVar("_Result")
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demonstration; returns the exit code, 1 where a check failed."""
     options = parse(arguments)
     workload = tv.GPT(layers=2, hidden=64, heads=4, seq=64, batch=8)
@@ -45,9 +48,9 @@ def main(arguments=None):
     return 0 if all(passed) else 1
 
 
-def parse(arguments):
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line; exits with a message on bad input."""
-    parser = argparse.ArgumentParser("python -m tpviz.demo", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser("python -m tpviz.demo", description=__doc__.splitlines()[0])  # pyright: ignore[reportOptionalMemberAccess]
     parser.add_argument("--steps", type=int, default=30, help="training steps of each run")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for pictures")
     options = parser.parse_args(arguments)
@@ -56,13 +59,15 @@ def parse(arguments):
     return options
 
 
-def timed(function, *args, **kwargs):
+def timed(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> tuple[_Result, float]:
     """(result, seconds)."""
     start = time.perf_counter()
     return function(*args, **kwargs), time.perf_counter() - start
 
 
-def show(name, strategy, workload, reference, out):
+def show(
+    name: str, strategy: "tv.Strategy", workload: "tv.GPT", reference: Sequence[float], out: Path
+) -> bool:
     """Train with one strategy, print and check, write the pictures; whether all checks passed."""
     trace, taken = timed(tv.run, strategy, workload, steps=len(reference), warmup=0, memory=False)
     losses = trace.meta["losses"]
@@ -82,7 +87,7 @@ def show(name, strategy, workload, reference, out):
     return largest < TOLERANCE and not differences
 
 
-def loss_table(reference, losses, rows=6):
+def loss_table(reference: Sequence[float], losses: Sequence[float], rows: int = 6) -> str:
     """Some steps of both trainings as text."""
     chosen = sorted({round(i) for i in np.linspace(0, len(losses) - 1, rows)})
     lines = [
@@ -93,7 +98,9 @@ def loss_table(reference, losses, rows=6):
     return "\n".join(["  step  one process    4 ranks  difference", *lines])
 
 
-def write_pictures(name, strategy, trace, reference, out):
+def write_pictures(
+    name: str, strategy: "tv.Strategy", trace: "tv.Trace", reference: Sequence[float], out: Path
+) -> None:
     """The page and the Chrome trace of the last steps; earlier ones only make them larger."""
     last = trace.where(np.isin(trace["step"], trace.steps[-DRAWN_STEPS:])).rebased()
     losses = f"<pre>{escape(loss_table(reference, trace.meta['losses'], rows=12))}</pre>"
@@ -106,12 +113,12 @@ def write_pictures(name, strategy, trace, reference, out):
     last.to_chrome(out / f"{name}.trace.json")
 
 
-def page_name(name):
+def page_name(name: str) -> str:
     """index.html for the first run, its own name for the other."""
     return "index.html" if name == "tp4" else f"{name}.html"
 
 
-def links(name):
+def links(name: str) -> str:
     """Each page names the other."""
     other, words = {
         "tp4": ("tp2_dp2", "tensor inside data parallelism"),
@@ -120,7 +127,7 @@ def links(name):
     return f"<p>The same training, cut the other way: <a href='{page_name(other)}'>{words}</a>.</p>"
 
 
-def farewell(out, strategies):
+def farewell(out: Path, strategies: Collection[str]) -> str:
     """What was written, and what to do next."""
     pages = "\n".join(f"  {out / page_name(name)}" for name in strategies)
     traces = "\n".join(f"  {out / name}.trace.json" for name in strategies)

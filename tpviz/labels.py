@@ -8,8 +8,9 @@ Nobody listening costs one tuple. This module imports nothing, so schemes stay f
 Label(phase='', layer='block.0', microbatch=-1, chunk=1)
 """
 
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 
 class Label(NamedTuple):
@@ -21,6 +22,7 @@ class Label(NamedTuple):
     chunk: int = -1
 
 
+_Result = TypeVar("_Result")
 _current = Label()
 
 
@@ -30,7 +32,7 @@ def current() -> Label:
 
 
 @contextmanager
-def label(**fields):
+def label(**fields: str | int) -> Iterator[None]:
     """Label everything issued inside; fields not given keep their value.
 
     Parameters: ``phase`` ("forward", "backward", "sync", "recompute", "optimizer"), ``layer``
@@ -46,16 +48,18 @@ def label(**fields):
         _current = previous
 
 
-_repeater = None  # who listens to `repeated`: (what, number, work, args) -> the result
+_repeater: Callable[..., Any] | None = (
+    None  # who listens to `repeated`: (what, number, work, args) -> the result
+)
 
 
-def set_repeater(repeater):
+def set_repeater(repeater: Callable[..., Any] | None) -> None:
     """Have ``repeater`` do what is `repeated`, or not do it; None: nobody listens."""
     global _repeater
     _repeater = repeater
 
 
-def repeated(what, number, work, *args):
+def repeated(what: Hashable, number: int, work: Callable[..., _Result], *args: Any) -> _Result:
     """The result of ``work(*args)``, None or a tuple of tensors. It is number ``number`` of
     ``what``, which from number 1 on are alike in all but their place: who records the program may
     repeat the record."""

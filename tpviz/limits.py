@@ -22,7 +22,7 @@ DEPTH = 64
 """Lists or objects within one another in the ``meta`` of a trace."""
 
 
-def check(what, size, name, or_more=False):
+def check(what: str, size: int, name: str, or_more: bool = False) -> int:
     """``size``, unless it is above the limit ``name``: ``ValueError`` with both numbers.
 
     or_more : whether the size was not found out to the end.

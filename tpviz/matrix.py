@@ -11,9 +11,10 @@ are active, by `tpviz.cluster.routes`. Measured rows override the rule and are m
 (17000000000.0, 211000000000.0)
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from .cluster import Cluster
 from .cost import show_bytes, show_seconds
 from .mesh import Mesh
 from .strategy import divisors
+
+if TYPE_CHECKING:
+    from .verbs.calibrate import Calibration
 
 
 class Entry(NamedTuple):
@@ -62,27 +66,27 @@ class CommunicationMatrix:
 
     cluster: Cluster
     world_size: int
-    tiers: tuple
-    entries: dict
+    tiers: tuple[Tier, ...]
+    entries: dict[tuple[int, int], Entry]
     badge: str
 
-    def of(self, mesh):
+    def of(self, mesh: Mesh | Sequence[int]) -> tuple[float, ...]:
         """(B1, B2): bytes/s of d1 and d2 of a mesh (d1, d2), infinite on an axis of one rank.
 
         Raises ``ValueError`` unless d1 * d2 is the matrix's number of ranks.
         """
         return tuple(entry.bandwidth if entry else float("inf") for entry in self.on(mesh))
 
-    def latencies(self, mesh):
+    def latencies(self, mesh: Mesh | Sequence[int]) -> tuple[float, ...]:
         """(seconds, seconds) of one hop along d1 and d2, 0.0 on an axis of one rank."""
         return tuple(entry.latency if entry else 0.0 for entry in self.on(mesh))
 
-    def on(self, mesh):
+    def on(self, mesh: Mesh | Sequence[int]) -> tuple[Entry | None, Entry | None]:
         """(`Entry`, `Entry`) of d1, ranks d2 apart, and d2, neighbours; None for one rank."""
         d1, d2 = self.check_mesh(mesh)
         return self.entries.get((d2, d1)), self.entries.get((1, d2))
 
-    def check_mesh(self, mesh):
+    def check_mesh(self, mesh: Mesh | Sequence[int]) -> tuple[int, int]:
         """(d1, d2), if the mesh is two sizes that make up all ranks; else ``ValueError``."""
         sizes = mesh.shape if isinstance(mesh, Mesh) else mesh
         if not isinstance(sizes, (tuple, list)) or len(sizes) != 2:
@@ -102,11 +106,11 @@ class CommunicationMatrix:
         return d1, d2
 
     @property
-    def meshes(self):
+    def meshes(self) -> list[tuple[int, int]]:
         """Every (d1, d2) of all ranks, the one axis d1 first."""
         return [(self.world_size // d2, d2) for d2 in divisors(self.world_size)]
 
-    def meets(self):
+    def meets(self) -> np.ndarray:
         """Array (ranks, ranks): the tier at which two ranks meet, -1 for a rank and itself.
 
         On a torus the outermost dimension along which they differ.
@@ -119,7 +123,7 @@ class CommunicationMatrix:
             inner *= tier.units
         return found
 
-    def p2p(self):
+    def p2p(self) -> np.ndarray:
         """Array (ranks, ranks): bytes/s from one to another, no other pair active; infinite from a
         rank to itself. On a torus the slowest link of the way, dimension by dimension."""
         rates = np.array([tier.p2p for tier in self.tiers] + [np.inf])
@@ -134,7 +138,7 @@ class CommunicationMatrix:
         return found
 
     # -- words and pictures ------------------------------------------------------------------------
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: every mesh with what its two axes get."""
         table = [["mesh", "d1", "hop", "source", "d2", "hop", "source"]]
         for mesh in self.meshes:
@@ -148,7 +152,7 @@ class CommunicationMatrix:
             table.append(row)
         return table
 
-    def describe(self, mesh=None):
+    def describe(self, mesh: Mesh | Sequence[int] | None = None) -> str:
         """The tiers, and the entries of a mesh (of all meshes when left out), in words."""
         lines = [
             f"Communication matrix of {self.world_size} ranks on {self.cluster.caption} "
@@ -167,7 +171,7 @@ class CommunicationMatrix:
         source = [f"Source: {self.cluster.source}."] if self.cluster.source else []
         return " ".join(lines + source)
 
-    def words(self, tier):
+    def words(self, tier: Tier) -> str:
         """A tier in words."""
         out = "out of a rank" if self.cluster.torus else "out of one"
         of = "ring of " if self.cluster.torus else ""
@@ -176,7 +180,7 @@ class CommunicationMatrix:
             f"two, {rate(tier.group)} {out}, {show_seconds(tier.latency)} a hop"
         )
 
-    def to_svg(self, mesh=None, theme="auto"):
+    def to_svg(self, mesh: Mesh | Sequence[int] | None = None, theme: str = "auto") -> str:
         """The matrix of pairs as nested blocks, and beside it a mesh (d1, d2) with what its axes
         get, as one SVG."""
         scene = import_module("tpviz.figures.matrix").matrix_scene(self, mesh)
@@ -193,7 +197,9 @@ class CommunicationMatrix:
         )
 
 
-def communication_matrix(cluster, world_size=None):
+def communication_matrix(
+    cluster: "Cluster | Calibration", world_size: int | None = None
+) -> CommunicationMatrix:
     """The `CommunicationMatrix` of a cluster, or of what `calibrate` measured.
 
     world_size : ranks, all devices unless said. Rows of the cluster's table override the rule for
@@ -227,7 +233,7 @@ def communication_matrix(cluster, world_size=None):
     )
 
 
-def rate(bandwidth):
+def rate(bandwidth: float) -> str:
     """12.5 GB/s."""
     return f"{show_bytes(bandwidth)}/s" if bandwidth < float("inf") else "no limit"
 

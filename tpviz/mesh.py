@@ -8,16 +8,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
 from . import limits
 from .checks import whole_number
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True)
 class Mesh:
     """Ranks 0..size-1 laid row-major over ``axes`` {name: size}: the last axis is contiguous."""
 
-    axes: dict
+    axes: dict[str, int]
 
     def __post_init__(self):
         if not isinstance(self.axes, Mapping) or not self.axes:
@@ -35,21 +40,21 @@ class Mesh:
         return hash(tuple(self.axes.items()))
 
     @property
-    def names(self):
+    def names(self) -> tuple[str, ...]:
         """Axis names, outer first."""
         return tuple(self.axes)
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, ...]:
         """Axis sizes, outer first."""
         return tuple(self.axes.values())
 
     @property
-    def size(self):
+    def size(self) -> int:
         """Number of ranks."""
         return prod(self.shape)
 
-    def coords(self, rank):
+    def coords(self, rank: int) -> dict[str, int]:
         """{axis: index} of a rank."""
         rank = whole_number("rank", rank, low=None)
         if not 0 <= rank < self.size:
@@ -61,7 +66,7 @@ class Mesh:
             rank, found[name] = divmod(rank, self.axes[name])
         return {name: found[name] for name in self.names}
 
-    def rank(self, **coords):
+    def rank(self, **coords: int) -> int:
         """The rank at the given coordinate of every axis."""
         if coords.keys() != self.axes.keys():
             raise ValueError(
@@ -75,23 +80,23 @@ class Mesh:
             rank = rank * size + place
         return rank
 
-    def group(self, rank, axis):
+    def group(self, rank: int, axis: str) -> list[int]:
         """Global ranks that differ from ``rank`` along ``axis`` only, in order, itself included."""
         self.check_axis(axis)
         stride = prod(self.shape[self.names.index(axis) + 1 :])
         first = rank - self.coords(rank)[axis] * stride
         return list(range(first, first + stride * self.axes[axis], stride))
 
-    def check_axis(self, axis):
+    def check_axis(self, axis: str) -> None:
         """Raise ``ValueError`` unless the mesh has this axis."""
         if not isinstance(axis, str) or axis not in self.axes:
             raise ValueError(f"no axis {axis!r} in this mesh: use {' or '.join(self.names)}")
 
-    def groups(self, axis):
+    def groups(self, axis: str) -> list[list[int]]:
         """All groups of an axis, by their first rank."""
         return [g for r in range(self.size) if (g := self.group(r, axis))[0] == r]
 
-    def device_mesh(self, device_type="cpu"):
+    def device_mesh(self, device_type: str = "cpu") -> "DeviceMesh":
         """The torch ``DeviceMesh`` with these axes; to be called on every rank of the world.
 
         Each axis gets a group of its own named ``mesh_<axis>``, even where it spans the whole world
@@ -110,7 +115,9 @@ class Mesh:
             groups, mesh = _made[self, device_type] = self._make(device_type)
         return mesh
 
-    def second_group(self, axis, name, places=None, device_type="cpu"):
+    def second_group(
+        self, axis: str, name: str, places: tuple[int, ...] | None = None, device_type: str = "cpu"
+    ) -> "ProcessGroup | None":
         """This rank's group of an axis once more, with a queue of its own, seen as axis ``name``.
 
         With ``places`` of those ranks alone that have these indices along the axis; None on others.
@@ -129,7 +136,7 @@ class Mesh:
                 (members, dist.new_group(members, group_desc=f"mesh_{name}")) for members in several
             ]
             made = _made[key] = [group for members, group in groups if dist.get_rank() in members]
-        return made[0] if made else None
+        return made[0] if made else None  # pyright: ignore[reportReturnType]
 
     def _make(self, device_type):
         import torch.distributed as dist
@@ -145,7 +152,10 @@ class Mesh:
         groups = [group for members, group in made if dist.get_rank() in members]
         ranks = _nested(list(range(self.size)), self.shape)
         mesh = DeviceMesh.from_group(
-            groups if len(groups) > 1 else groups[0], device_type, ranks, mesh_dim_names=self.names
+            groups if len(groups) > 1 else groups[0],  # pyright: ignore[reportArgumentType]
+            device_type,
+            ranks,
+            mesh_dim_names=self.names,
         )
         return groups, mesh
 
@@ -154,7 +164,7 @@ class Mesh:
 _made = {}
 
 
-def forget():
+def forget() -> None:
     """Let go of the meshes made so far, and so of their groups' threads, once these have ended."""
     _made.clear()
 

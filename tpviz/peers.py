@@ -8,32 +8,57 @@ no ledger, and `tpviz.search` does not list them.
     tv.run(peers.DTensorTP(tp=4), tv.GPT())
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from .checks import divides
 from .strategy import Strategy, knob
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from .schemes.gpt.model import ReferenceGPT
+    from .schemes.gpt.program import Program
+    from .workload import GPT
 
 
 class Peer(Strategy):
     """A strategy of PyTorch's on one mesh axis; ``wrap`` makes the module parallel in place."""
 
-    def check(self, workload):
+    if TYPE_CHECKING:  # of the peers
+
+        def wrap(self, module: "ReferenceGPT", mesh: "DeviceMesh") -> "nn.Module":
+            """The module, parallel."""
+            ...
+
+    def check(self, workload: "GPT") -> None:
         """Sizes are left to PyTorch, but for what would fail inside ranks."""
 
-    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+    def build(
+        self,
+        workload: "GPT",
+        mesh: "DeviceMesh",
+        dtype: "torch.dtype | None" = None,
+        device: str = "cpu",
+        **options: Any,
+    ) -> "Program":
         from .schemes.gpt.program import Program, reference_program
 
-        module = self.wrap(reference_program(self.local(workload), dtype, device).module, mesh)
+        whole = reference_program(self.local(workload), dtype, device).module
+        module = self.wrap(whole, mesh)  # pyright: ignore[reportArgumentType]
         program = Program(workload, module, mesh, **options)
         program.forward = lambda batch: module(*self.part(batch, mesh))
         _one_kind_a_call(program, **options)
         return program
 
-    def local(self, workload):
+    def local(self, workload: "GPT") -> "GPT":
         """The workload one rank sees."""
         return workload
 
-    def part(self, batch, mesh):
+    def part(self, batch: "Sequence[torch.Tensor]", mesh: "DeviceMesh") -> "Sequence[torch.Tensor]":
         """What this rank sees of the batch."""
         return batch
 
@@ -41,17 +66,19 @@ class Peer(Strategy):
 class _BatchPeer(Peer):
     """A peer whose ranks share the batch along their one axis, ``dp``."""
 
+    dp: int
+
     @property
-    def axes(self):
+    def axes(self) -> dict[str, int]:
         return {"dp": self.dp}
 
-    def check(self, workload):
+    def check(self, workload: "GPT") -> None:
         divides("batch", workload.batch, "dp", self.dp)
 
-    def local(self, workload):
+    def local(self, workload: "GPT") -> "GPT":
         return replace(workload, batch=workload.batch // self.dp)
 
-    def part(self, batch, mesh):
+    def part(self, batch: "Sequence[torch.Tensor]", mesh: "DeviceMesh") -> "Sequence[torch.Tensor]":
         return [rows.chunk(mesh.size())[mesh.get_local_rank()] for rows in batch]
 
 
@@ -74,13 +101,13 @@ class DTensorTP(Peer):
     tp: int = knob(4, help="ranks that share each matrix", low=1)
 
     @property
-    def axes(self):
+    def axes(self) -> dict[str, int]:
         return {"tp": self.tp}
 
-    def check(self, workload):
+    def check(self, workload: "GPT") -> None:
         divides("heads", workload.heads, "tp", self.tp)
 
-    def wrap(self, module, mesh):
+    def wrap(self, module: "ReferenceGPT", mesh: "DeviceMesh") -> "nn.Module":
         """The module with its matrices as DTensors."""
         from torch.distributed.tensor.parallel import (
             ColwiseParallel,
@@ -92,7 +119,7 @@ class DTensorTP(Peer):
         plan = {"attention.qkv": column, "attention.out": row, "mlp.up": column, "mlp.down": row}
         for block in module.blocks:
             parallelize_module(block, mesh, plan)
-            block.attention.heads //= self.tp
+            block.attention.heads //= self.tp  # pyright: ignore[reportAttributeAccessIssue, reportOperatorIssue]
         return module
 
 
@@ -102,13 +129,13 @@ class FSDP2(_BatchPeer):
 
     dp: int = knob(4, help="ranks that share the batch", low=1)
 
-    def wrap(self, module, mesh):
+    def wrap(self, module: "ReferenceGPT", mesh: "DeviceMesh") -> "nn.Module":
         """The module with parameters sharded."""
         from torch.distributed.fsdp import fully_shard
 
         for block in module.blocks:
             fully_shard(block, mesh=mesh)
-        return fully_shard(module, mesh=mesh)
+        return fully_shard(module, mesh=mesh)  # pyright: ignore[reportReturnType]
 
 
 @dataclass(frozen=True)
@@ -118,7 +145,7 @@ class DDP(_BatchPeer):
     dp: int = knob(4, help="ranks that share the batch", low=1)
     bucket_mb: float = knob(25.0, help="largest gradient bucket, in megabytes", low=1e-6, high=1e6)
 
-    def wrap(self, module, mesh):
+    def wrap(self, module: "ReferenceGPT", mesh: "DeviceMesh") -> "nn.Module":
         """The module inside DDP."""
         from torch.nn.parallel import DistributedDataParallel
 

@@ -8,19 +8,31 @@ Traceback (most recent call last):
 TypeError: Megatron has no knob 'tq'; its knobs are tp, sp, chunks
 """
 
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import wraps
 from importlib import import_module
 from itertools import product
 from math import prod
 from types import MappingProxyType
-from typing import Any, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, Self, TypeVar, dataclass_transform
 
 from .advice import changed, with_advice
 from .checks import divisors, number, one_of, settle, some_of, whole_number
 
-_Class = TypeVar("_Class")
-_REGISTERED: dict[str, type] = {}
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from .cluster import Cluster
+    from .cost import Memory, Segment
+    from .mesh import Mesh
+    from .schemes.gpt.program import Program
+    from .trace import Ledger
+    from .workload import GPT
+
+_Class = TypeVar("_Class", bound="Strategy")
+_REGISTERED: "dict[str, type[Strategy]]" = {}
 
 
 def knob(
@@ -40,7 +52,7 @@ def knob(
     return field(default=default, metadata=bounds)
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(knob,))
+@dataclass_transform(frozen_default=True)
 def register(cls: type[_Class]) -> type[_Class]:
     """Class decorator: a frozen dataclass with checked knobs, listed by `strategies`."""
     cls = dataclass(frozen=True)(cls)
@@ -55,12 +67,12 @@ def register(cls: type[_Class]) -> type[_Class]:
             )
         make(self, *args, **kwargs)
 
-    cls.__init__, cls.check = __init__, with_advice(cls.check)
+    cls.__init__, cls.check = __init__, with_advice(cls.check)  # pyright: ignore[reportAttributeAccessIssue]
     _REGISTERED[cls.__name__] = cls
     return cls
 
 
-def strategies():
+def strategies() -> "dict[str, type[Strategy]]":
     """{name: class} of every registered strategy."""
     for name in import_module("tpviz.schemes").SCHEMES:
         import_module(f"tpviz.schemes.{name}.strategy")
@@ -96,6 +108,28 @@ class Strategy:
     parent_axis = MappingProxyType({})
     clip = 0.0
 
+    if TYPE_CHECKING:  # of the schemes
+
+        @property
+        def axes(self) -> dict[str, int]:
+            """{"dp": 2, "tp": 2}, outer first."""
+            ...
+
+        def ledger(self, workload: "GPT") -> "Ledger":
+            """The `Ledger` of one step of rank 0, by formula."""
+            ...
+
+        def build(
+            self,
+            workload: "GPT",
+            mesh: "DeviceMesh",
+            dtype: "torch.dtype | None" = None,
+            device: str = "cpu",
+            **options: Any,
+        ) -> "Program":
+            """This rank's `Program`."""
+            ...
+
     def __post_init__(self):
         for f in fields(self):
             bounds = f.metadata
@@ -111,16 +145,16 @@ class Strategy:
             elif isinstance(f.default, float):
                 settle(self, f.name, number, bounds["low"], bounds["high"])
 
-    def check(self, workload):
+    def check(self, workload: "GPT") -> None:
         """Any workload will do, where a scheme does not say otherwise."""
 
     @property
-    def world_size(self):
+    def world_size(self) -> int:
         """Number of ranks."""
         return prod(self.axes.values())
 
     @property
-    def short(self):
+    def short(self) -> str:
         """As its code would be written: axes, and the other knobs that are not at their default.
 
         ``Megatron(tp=2) * DataParallel(dp=4, zero=1)``
@@ -135,53 +169,57 @@ class Strategy:
         own = f"{type(self).__name__}({', '.join(words)})"
         return f"{inner.short} * {own}" if inner else own
 
-    def splits(self, workload):
+    def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
         """{parameter name: [(dim, axis)]} of the parameters that are cut; none unless said."""
         return {}
 
-    def partial(self, workload):
+    def partial(self, workload: "GPT") -> Collection[str]:
         """Names of parameters whose gradient is not whole when backward ends; none unless said."""
         return ()
 
-    def ledger_of(self, workload, rank):
+    def ledger_of(self, workload: "GPT", rank: int) -> "Ledger":
         """The `Ledger` of one step of a rank; a scheme whose ranks differ says how."""
         return self.ledger(workload)
 
-    def cost(self, workload, cluster, mesh=None):
+    def cost(
+        self, workload: "GPT", cluster: "Cluster", mesh: "Mesh | None" = None
+    ) -> "list[Segment]":
         """Segments of one step. Raises ``NotImplementedError`` where a scheme has no formula."""
         raise NotImplementedError(f"{type(self).__name__} has no cost formula")
 
-    def memory(self, workload):
+    def memory(self, workload: "GPT") -> "Memory":
         """Bytes of a rank. Raises ``NotImplementedError`` where a scheme has no formula."""
         raise NotImplementedError(f"{type(self).__name__} has no formula of its memory")
 
-    def least_memory(self, workload):
+    def least_memory(self, workload: "GPT") -> float:
         """Bytes that a rank needs at least, where these are found faster than `memory`; else 0."""
         return 0
 
-    def communication(self, workload, cluster, mesh=None):
+    def communication(
+        self, workload: "GPT", cluster: "Cluster", mesh: "Mesh | None" = None
+    ) -> float:
         """Seconds of a step's communication in the blocks, by the scheme's own formula: bytes over
         bandwidth, nothing hidden. Raises ``NotImplementedError`` where a scheme has none."""
         raise NotImplementedError(
             f"{type(self).__name__} has no formula of its communication alone"
         )
 
-    def variants(self, name, value):
+    def variants(self, name: str, value: int) -> "list[Callable[[], Strategy]]":
         """Functions that make this strategy with a knob, or the product of several, changed to
         ``value``: of what `tpviz.advice` tries."""
         return changed(self, name, value)
 
     @property
-    def copies(self):
+    def copies(self) -> int:
         """How many ranks hold the same part of the hidden activations between two layers."""
         return 1
 
-    def gradient_ready_order(self, workload):
+    def gradient_ready_order(self, workload: "GPT") -> list[str]:
         """Parameter names in the order in which backward completes their gradients."""
         return list(reversed(workload.parameter_shapes()))
 
     @classmethod
-    def space(cls, workload, world_size):
+    def space(cls, workload: "GPT", world_size: int) -> Iterator[Self]:
         """Every combination of the knobs that takes all ranks.
 
         Menus and check boxes in all their values, whole numbers by the divisors of ``world_size``
@@ -194,7 +232,7 @@ class Strategy:
                 yield strategy
 
     @classmethod
-    def allows(cls, name, value):
+    def allows(cls, name: str, value: float) -> bool:
         """Whether a number is within the bounds of the knob ``name``."""
         bounds = cls.__dataclass_fields__[name].metadata
         low, high = bounds["low"], bounds["high"]

@@ -4,11 +4,14 @@
 "<table class='mine'><tr><th>axis</th><th>bytes</th></tr><tr><td>tp</td><td>&lt;8</td></tr></table>"
 """
 
+from collections.abc import Iterable
 from html import escape
 from itertools import repeat
 
 
-def html_table(rows, attributes, styles=None):
+def html_table(
+    rows: Iterable[Iterable[str]], attributes: str, styles: Iterable[str] | None = None
+) -> str:
     """Rows of strings, header first, as an HTML table. styles : CSS of each column's cells."""
     styled = repeat("") if styles is None else [f" style='{style}'" for style in styles]
 

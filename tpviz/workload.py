@@ -63,22 +63,25 @@ class GPT:
         divides("hidden", self.hidden, "heads", self.heads)
 
     @property
-    def itemsize(self):
+    def itemsize(self) -> int:
         """Bytes of one element of ``dtype``."""
         return DTYPES[self.dtype]
 
-    def with_batch(self, batch):
+    def with_batch(self, batch: int) -> "GPT":
         """The same workload with another batch: made once, for costs ask often."""
         return _with_batch(self, batch)
 
-    def parameter_shapes(self):
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """{name: shape} of every parameter, in the order of use; weights are (out, in).
 
         The rows of ``qkv`` are grouped by head (q, k and v of head 0, then of head 1, ...), so that
         a contiguous slice of rows holds whole heads.
         """
         h, f = self.hidden, self.mlp_ratio * self.hidden
-        shapes = {"embed.token.weight": (self.vocab, h), "embed.position.weight": (self.seq, h)}
+        shapes: dict[str, tuple[int, ...]] = {
+            "embed.token.weight": (self.vocab, h),
+            "embed.position.weight": (self.seq, h),
+        }
         for i in range(self.layers):
             part = {
                 "norm1.weight": (h,),
@@ -99,12 +102,12 @@ class GPT:
         return shapes if self.tied else shapes | {"head.weight": (self.vocab, h)}
 
     @property
-    def num_parameters(self):
+    def num_parameters(self) -> int:
         """V h + s h + L ((4 + 2r) h^2 + (9 + r) h) + 2h, and V h more if untied."""
         return sum(int(np.prod(shape)) for shape in self.parameter_shapes().values())
 
     @property
-    def step_flops(self):
+    def step_flops(self) -> int:
         """FLOPs of one forward and backward over the whole batch (derived; 2 per multiply-add).
 
         3 (forward, and twice that for backward) x tokens x [L ((8 + 4r) h^2 + 4 s h) + 2 h V]: the
@@ -114,7 +117,7 @@ class GPT:
         h, per_layer = self.hidden, (8 + 4 * self.mlp_ratio) * self.hidden + 4 * self.seq
         return 3 * self.batch * self.seq * h * (self.layers * per_layer + 2 * self.vocab)
 
-    def tokens(self, step):
+    def tokens(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """(inputs, targets) of training step ``step``: int64 arrays (batch, seq), the same on every
         call.
 

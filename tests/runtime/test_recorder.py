@@ -212,7 +212,10 @@ def _late_wait():
 
 def test_tensors_staged_through_the_host_give_the_same_numbers():
     """What CUDA tensors on a shared GPU go through, here forced on CPU tensors."""
-    assert tv.launch(_staged, world_size=2) == [[3.0, [0.0, 1.0], 1.0]] * 2
+    assert tv.launch(_staged, world_size=2) == [
+        [3.0, [0.0, 1.0], 1.0, 0],
+        [3.0, [0.0, 1.0], 1.0, 1],
+    ]
 
 
 def _staged():
@@ -227,6 +230,9 @@ def _staged():
         dist.all_reduce(total)
         dist.all_gather([parts[:1], parts[1:]], torch.tensor([float(rank)]))
         dist.reduce_scatter(mine, [torch.ones(1) * 0.5, torch.ones(1) * 0.5])
+        if rank == 0:
+            dist.send(torch.ones(1), 1)
+        sender = dist.recv(torch.zeros(1)) if rank else 1  # from anyone
     finally:
         del os.environ["TPVIZ_STAGE"]
-    return [total.item(), parts.tolist(), mine.item()]
+    return [total.item(), parts.tolist(), mine.item(), 1 - sender]

@@ -28,7 +28,7 @@ from tpviz.checks import one_of
 ALGORITHMS = ("ring", "tree", "recursive_doubling")
 
 
-def cost(algorithm, collective, payload, size):
+def cost(algorithm: str, collective: str, payload: float, size: int) -> tuple[int, float]:
     """(hops, volume in bytes) of one collective; see the table above.
 
     Raises ``ValueError`` for an unknown algorithm or collective.
@@ -60,7 +60,9 @@ def cost(algorithm, collective, payload, size):
     raise ValueError(f"collective {collective!r} is not known here")
 
 
-def choose(algorithm, collective, payload, size, latency, bandwidth):
+def choose(
+    algorithm: str, collective: str, payload: float, size: int, latency: float, bandwidth: float
+) -> tuple[int, float]:
     """(hops, volume): of the named algorithm, or for "auto" of the fastest, as NCCL's tuner does.
 
     latency in s, bandwidth in bytes/s. At equal times the ring.

@@ -9,11 +9,12 @@ Times in seconds, rates per second, sizes in bytes; bandwidths count one directi
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from importlib import import_module
 from math import inf, prod
+from typing import TYPE_CHECKING, Any
 
 from tpviz import limits
 from tpviz.checks import one_of, whole_number
@@ -23,6 +24,9 @@ from .collectives import ALGORITHMS, choose
 from .parts import Device, Dimension, Level, checked_name, finite, not_negative, positive
 from .scale import HALVES, caption, scaled
 from .traffic import Traffic
+
+if TYPE_CHECKING:
+    from .routes import Link
 
 __all__ = ["Cluster", "Device", "Dimension", "Level"]
 
@@ -48,12 +52,12 @@ class Cluster:
 
     name: str
     device: Device
-    levels: tuple = ()
-    torus: tuple = ()
+    levels: tuple[Level, ...] = ()
+    torus: tuple[Dimension, ...] = ()
     rings: str = "multi"
     algorithm: str = "ring"
-    table: dict = field(default_factory=dict)
-    latencies: dict = field(default_factory=dict)
+    table: dict[tuple[int, int], float] = field(default_factory=dict)
+    latencies: dict[tuple[int, int], float] = field(default_factory=dict)
     source: str = ""
     hidden_scale: float = 1.0
     slow_motion: float = 1.0
@@ -119,12 +123,12 @@ class Cluster:
         return {part.name: getattr(self, part.name) for part in fields(self)}  # without its caches
 
     @cached_property
-    def size(self):
+    def size(self) -> int:
         """Number of devices."""
         return prod(part.units for part in self.levels) * prod(part.size for part in self.torus)
 
     # -- time ------------------------------------------------------------------------------------
-    def check_world(self, world_size, what=""):
+    def check_world(self, world_size: int, what: str = "") -> None:
         """Raise ``ValueError`` unless that many ranks, 1 or more, fit, one on a device."""
         world_size = whole_number("world_size", world_size)
         if world_size > self.size:
@@ -133,13 +137,13 @@ class Cluster:
                 f"use {self.size} ranks or fewer, or a larger cluster"
             )
 
-    def check_mesh(self, mesh):
+    def check_mesh(self, mesh: Mesh | Mapping[str, int]) -> None:
         """Raise ``ValueError`` unless the ranks of the mesh fit."""
         mesh = _mesh(mesh)
         words = " x ".join(f"{name} {size}" for name, size in mesh.axes.items())
         self.check_world(mesh.size, f"mesh {words}: ")
 
-    def link(self, members, world_size, shift=None):
+    def link(self, members: Iterable[int], world_size: int, shift: int | None = None) -> "Link":
         """The `routes.Link` of a group of ranks: what `predict`, `simulate` and the pacer share.
 
         shift : for a message, receiver minus sender; ``members`` is then (sender, receiver).
@@ -169,7 +173,7 @@ class Cluster:
         if shift is not None and members != (members[0], members[0] + shift):
             raise ValueError(f"a message by shift={shift} goes between two ranks, not {members}")
 
-    def axis_link(self, mesh, axis):
+    def axis_link(self, mesh: Mesh | Mapping[str, int], axis: str) -> "Link":
         """The slowest `routes.Link` among the groups of a mesh axis, all of them active.
 
         mesh : a `Mesh`, or its axes as {"dp": 2, "tp": 4}.
@@ -182,30 +186,34 @@ class Cluster:
             self._known[key] = self._traffic(tuple(mesh.group(0, axis)), mesh.size).slowest()
         return self._known[key]
 
-    def bandwidth(self, mesh, axis):
+    def bandwidth(self, mesh: Mesh | Mapping[str, int], axis: str) -> float:
         """Bytes/s of one rank's port while all groups of the axis communicate (bus bandwidth).
 
         mesh : a `Mesh`, or its axes as {"dp": 2, "tp": 4}.
         """
         return self.axis_link(mesh, axis).bandwidth
 
-    def collective_cost(self, collective, payload, size, link):
+    def collective_cost(
+        self, collective: str, payload: float, size: int, link: "Link"
+    ) -> tuple[int, float]:
         """(hops, volume) of a collective on a link, by this cluster's algorithm."""
         if self.algorithm != "auto":
             return choose(self.algorithm, collective, payload, size, 0.0, 1.0)
         return choose("auto", collective, payload, size, link.latency, link.bandwidth)
 
-    def collective_time(self, collective, payload, size, link):
+    def collective_time(self, collective: str, payload: float, size: int, link: "Link") -> float:
         """Seconds of a collective of ``payload`` bytes (the full tensor), alone on its axis."""
         return sum(self.collective_parts(collective, payload, size, link))
 
-    def collective_parts(self, collective, payload, size, link):
+    def collective_parts(
+        self, collective: str, payload: float, size: int, link: "Link"
+    ) -> tuple[float, float]:
         """The same in two: (seconds of its hops, seconds in which its bytes pass)."""
         hops, volume = self.collective_cost(collective, payload, size, link)
         return hops * link.latency, volume / link.bandwidth if volume else 0.0
 
     # -- other clusters ----------------------------------------------------------------------------
-    def scale_model(self, hidden=1, slow_motion=1, dtype=""):
+    def scale_model(self, hidden: float = 1, slow_motion: float = 1, dtype: str = "") -> "Cluster":
         """This cluster for a model whose hidden sizes are divided by ``hidden``, in slow motion.
 
         Every ratio of durations stays; see `tpviz.cluster.scale`. With ``dtype`` ("bfloat16" or
@@ -215,7 +223,7 @@ class Cluster:
         return scaled(self, hidden, slow_motion, dtype)
 
     @property
-    def caption(self):
+    def caption(self) -> str:
         """The name, and what a scale model stands for."""
         return caption(self)
 
@@ -223,7 +231,7 @@ class Cluster:
         return f"<Cluster {self.caption}: {self.size} x {self.device.name}>"
 
     # -- JSON --------------------------------------------------------------------------------------
-    def to_json(self):
+    def to_json(self) -> str:
         """This cluster as JSON text; `from_json` reads it back, equal."""
         data = asdict(self)
         for name in ("table", "latencies"):
@@ -231,7 +239,7 @@ class Cluster:
         return json.dumps(_renamed(data, inf, "infinite"), indent=2, allow_nan=False)
 
     @classmethod
-    def from_json(cls, text):
+    def from_json(cls, text: str) -> "Cluster":
         """The cluster of a JSON text. Raises ``ValueError`` where it describes none."""
         try:
             data = _renamed(json.loads(text), "infinite", inf)
@@ -245,7 +253,7 @@ class Cluster:
             raise ValueError(f"this JSON describes no cluster: {error}") from None
 
     # -- pictures ----------------------------------------------------------------------------------
-    def to_svg(self, mesh=None, axis=None, theme="auto"):
+    def to_svg(self, mesh: Mesh | None = None, axis: str | None = None, theme: str = "auto") -> str:
         """A picture: the devices and their links, with a `Mesh` laid on them, as one SVG.
 
         axis : whose groups and links are shown; the last of the mesh when left out.
@@ -263,7 +271,7 @@ def _mesh(mesh):
     return mesh if isinstance(mesh, Mesh) else Mesh(mesh)
 
 
-def _renamed(data, old, new):
+def _renamed(data: Any, old: Any, new: Any) -> Any:
     """The nested data with every number ``old`` replaced: JSON has no infinity. Words stay."""
     if isinstance(data, dict):
         return {

@@ -7,13 +7,16 @@
 """
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 LEAST_SHARE = 0.05
 """The share of the longest time that bytes have at least: where measured times do not grow with
 size, a bandwidth cannot be told, and the fit gives the lowest that would not show."""
 
 
-def fit_line(hops, volume, seconds, rounds=30):
+def fit_line(
+    hops: ArrayLike, volume: ArrayLike, seconds: ArrayLike, rounds: int = 30
+) -> tuple[float, float]:
     """(alpha in s, B in bytes/s) by robust least squares of the relative errors, both above 0.
 
     Huber's weights (k = 1.345, scale 1.4826 x median; Huber 1964), by reweighting: a single outlier

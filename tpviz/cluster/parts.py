@@ -3,10 +3,12 @@
 Times in seconds, rates per second, sizes in bytes; bandwidths count one direction.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf, isclose
 from numbers import Real
 from sys import float_info
+from typing import Any
 
 from tpviz.checks import one_of, whole_number
 
@@ -31,7 +33,7 @@ class Device:
     Raises ``ValueError`` for unknown dtypes and for rates that are not above 0.
     """
 
-    flops: dict
+    flops: dict[str, float]
     memory: float
     memory_bandwidth: float
     name: str = "device"
@@ -50,13 +52,13 @@ class Device:
     def __hash__(self):
         return hash((tuple(self.flops.items()), self.memory, self.memory_bandwidth, self.name))
 
-    def time(self, flops, bytes=0, dtype="float32"):
+    def time(self, flops: float, bytes: float = 0, dtype: str = "float32") -> float:
         """Seconds of a kernel: its FLOPs or its memory traffic, whichever takes longer (roofline:
         Williams, Waterman, Patterson 2009)."""
         rate = self.flops.get(dtype) or min(self.flops.values())
         return max(flops / rate, bytes / self.memory_bandwidth)
 
-    def divided(self, flops=1.0, memory=1.0, bandwidth=1.0):
+    def divided(self, flops: float = 1.0, memory: float = 1.0, bandwidth: float = 1.0) -> "Device":
         """The same device, smaller by these factors."""
         return replace(
             self,
@@ -85,7 +87,7 @@ class Level:
     name: str
     units: int
     p2p: float
-    group: float | None = None
+    group: float = None  # pyright: ignore[reportAssignmentType]
     latency: float = 0.0
     nics: int | None = None
     direct: bool = False
@@ -119,7 +121,7 @@ class Level:
                 f"or nics={ceil_div(self.group, self.p2p)}"
             )
 
-    def slower(self, link, time):
+    def slower(self, link: float, time: float) -> "Level":
         """Bandwidth divided by ``link``, latency multiplied by ``time``."""
         return replace(
             self, p2p=self.p2p / link, group=self.group / link, latency=self.latency * time
@@ -147,24 +149,24 @@ class Dimension:
         keep(self, "bandwidth", positive, where)
         keep(self, "latency", not_negative, where)
 
-    def slower(self, link, time):
+    def slower(self, link: float, time: float) -> "Dimension":
         """Bandwidth divided by ``link``, latency multiplied by ``time``."""
         return replace(self, bandwidth=self.bandwidth / link, latency=self.latency * time)
 
 
 # -- checks --------------------------------------------------------------------------------------
-def keep(owner, name, check, where="", *bounds):
+def keep(owner: Any, name: str, check: Callable[..., Any], where: str = "", *bounds: Any) -> None:
     """Check a field of a frozen dataclass and keep what the check gives, a plain number."""
     object.__setattr__(owner, name, check(name + where, getattr(owner, name), *bounds))
 
 
-def checked_name(owner, what):
+def checked_name(owner: Any, what: str) -> None:
     """Raise ``ValueError`` unless the thing has a name to be called by."""
     if not isinstance(owner.name, str) or not owner.name.strip():
         raise ValueError(f"a {what} needs a name, not {owner.name!r}")
 
 
-def check_dtype(dtype):
+def check_dtype(dtype: str) -> str:
     """The dtype, if it is one of DTYPES; ``ValueError`` with torch's name of it otherwise."""
     if dtype in DTYPES:
         return dtype
@@ -175,21 +177,21 @@ def check_dtype(dtype):
     raise ValueError(f"flops has the dtype {dtype!r}, which is no dtype's name: {hint}")
 
 
-def positive(name, value):
+def positive(name: str, value: float) -> float:
     """``value`` as a float; ``ValueError`` unless it is above 0. Infinite is a link of no cost."""
     if isinstance(value, bool) or not isinstance(value, Real) or not value > 0:
         raise ValueError(f"{name}={value!r} must be a number above 0")
     return _float(name, value)
 
 
-def finite(name, value):
+def finite(name: str, value: float) -> float:
     """``value`` as a float; ``ValueError`` unless it is above 0 and finite."""
     if positive(name, value) == inf:
         raise ValueError(f"{name} must be finite")
     return float(value)
 
 
-def not_negative(name, value):
+def not_negative(name: str, value: float) -> float:
     """``value`` as a float; ``ValueError`` unless it is a finite number, 0 or more."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < inf:
         raise ValueError(f"{name}={value!r} must be a number of 0 or more")
@@ -204,6 +206,6 @@ def _float(name, value):
         raise ValueError(f"{name} is too large: the most is {float_info.max:g}") from None
 
 
-def ceil_div(whole, part):
+def ceil_div(whole: float, part: float) -> int:
     """How many parts are needed; rounding does not add one."""
     return -int(-(whole / part * (1 - 1e-12)) // 1)

@@ -13,15 +13,20 @@ many hops as pass it.
 share a port only while they are active: `Link.rate` takes how many.
 """
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from .description import Cluster
+    from .parts import Level
 
 
 class Port(NamedTuple):
     """One place that traffic passes: a unit's way out (or in), or one directed link of a torus."""
 
-    key: tuple
+    key: tuple[int, int, int | str]
     capacity: float
     load: int
     """how many flows of the group's own kind pass here when all of them are active"""
@@ -37,10 +42,10 @@ class Link(NamedTuple):
     bandwidth: float
     latency: float
     limit: float
-    ports: tuple
-    family: tuple = ()
+    ports: tuple[Port, ...]
+    family: tuple[int, ...] = ()
 
-    def rate(self, others):
+    def rate(self, others: Mapping[tuple[int, int, int | str], int]) -> float:
         """Bytes/s while flows of other kinds are active: ``others`` {port key: how many}."""
         rate = self.limit
         for key, capacity, load in self.ports:
@@ -52,7 +57,9 @@ NOWHERE = Link(inf, 0.0, inf, ())
 """The link of a group of one."""
 
 
-def family(members, world_size, shift=None):
+def family(
+    members: Iterable[int], world_size: int, shift: int | None = None
+) -> list[tuple[int, ...]]:
     """All groups of the same kind as ``members``, which are active at once.
 
     Members in even steps: the groups of that stride that a row-major mesh of all ranks has.
@@ -74,7 +81,7 @@ def family(members, world_size, shift=None):
     ]
 
 
-def stride_of(members):
+def stride_of(members: Sequence[int]) -> tuple[int, int]:
     """(stride, size) of ranks in even steps; stride 0 where they are not."""
     steps = {b - a for a, b in pairwise(members)}
     step = steps.pop() if len(steps) == 1 else 0
@@ -90,11 +97,11 @@ class Gate(NamedTuple):
 
     part: int
     inner: int
-    way: object
+    way: int | str
     capacity: float
 
 
-def gates(cluster):
+def gates(cluster: "Cluster") -> list[Gate]:
     """Every `Gate` of a cluster: two for each level or dimension, from the inside out."""
     found, inner = [], 1
     for number, part in enumerate(cluster.levels):
@@ -105,7 +112,9 @@ def gates(cluster):
     return found
 
 
-def level_route(cluster, members, shift):
+def level_route(
+    cluster: "Cluster", members: Sequence[int], shift: int | None
+) -> tuple[float, float, list[int]]:
     """(limit, latency, numbers of the ports passed) on the levels that the group crosses."""
     limit, latency, passes, count = inf, 0.0, [], 2 * len(cluster.levels)
     for number, inner, units in crossings(cluster, members):
@@ -121,7 +130,9 @@ def level_route(cluster, members, shift):
     return limit, latency, passes
 
 
-def crossings(cluster, members):
+def crossings(
+    cluster: "Cluster", members: Iterable[int]
+) -> Iterator[tuple[int, int, dict[int, int]]]:
     """Where a group leaves units: (level's number, devices in a unit, {unit: its members})."""
     inner = 1
     for number, level in enumerate(cluster.levels):
@@ -133,14 +144,16 @@ def crossings(cluster, members):
         inner = outer
 
 
-def rings(cluster, level, units):
+def rings(cluster: "Cluster", level: "Level", units: Mapping[int, int]) -> int:
     """How many links of a unit a group drives at once; units : {unit: its members}."""
     if cluster.rings == "single":
         return 1
     return min(units.values()) * (len(units) - 1 if level.direct else 1)
 
 
-def torus_route(cluster, members, shift):
+def torus_route(
+    cluster: "Cluster", members: Sequence[int], shift: int | None
+) -> tuple[float, float, list[int]]:
     """The same on a torus, a port as often as the ring's hops pass it.
 
     Each hop is routed dimension by dimension, the shorter way.

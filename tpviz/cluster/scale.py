@@ -10,8 +10,12 @@ and memory carry the doubled bytes in the same time.
 """
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tpviz.checks import number, one_of
+
+if TYPE_CHECKING:
+    from .description import Cluster
 
 BOUNDS = (1e-12, 1e12)
 """The least and most that a scale may be: their squares are still numbers."""
@@ -19,7 +23,9 @@ HALVES = ("bfloat16", "float16")
 """What float32 can stand for."""
 
 
-def scaled(cluster, hidden=1, slow_motion=1, dtype=""):
+def scaled(
+    cluster: "Cluster", hidden: float = 1, slow_motion: float = 1, dtype: str = ""
+) -> "Cluster":
     """`Cluster.scale_model`."""
     hidden = number("hidden", hidden, *BOUNDS)
     slow_motion = number("slow_motion", slow_motion, *BOUNDS)
@@ -66,7 +72,7 @@ def _with(cluster, device, link, time, **changed):
     )
 
 
-def caption(cluster):
+def caption(cluster: "Cluster") -> str:
     """The name, and what a scale model stands for."""
     words = [f"hidden sizes 1/{cluster.hidden_scale:g}"] if cluster.hidden_scale != 1 else []
     words += [f"{cluster.slow_motion:g} x slow motion"] if cluster.slow_motion != 1 else []
@@ -74,7 +80,7 @@ def caption(cluster):
     return cluster.name + (f" (scale model: {', '.join(words)})" if words else "")
 
 
-def stands_for(cluster):
+def stands_for(cluster: "Cluster") -> dict[str, float]:
     """{"link", "compute", "memory"}: what its rates and bytes of memory are multiplied by to have
     those of the system it stands for."""
     width, hidden, slow = 1 + bool(cluster.float32_for), cluster.hidden_scale, cluster.slow_motion

@@ -5,15 +5,26 @@ ports of other units; on a torus, those further along the last dimension. So a r
 once for each place in such a unit, and moved to the groups that begin there in others (derived).
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from .routes import NOWHERE, Link, Port, family, gates, level_route, stride_of, torus_route
+
+if TYPE_CHECKING:
+    from .description import Cluster
 
 
 class Traffic:
     """All ``groups`` of a kind on a cluster at once, by the cluster's rule or its table."""
 
-    def __init__(self, cluster, members, world_size, shift=None):
+    def __init__(
+        self,
+        cluster: "Cluster",
+        members: tuple[int, ...],
+        world_size: int,
+        shift: int | None = None,
+    ):
         self.cluster, self.shift = cluster, shift
         self.groups = family(members, world_size, shift)
         self.key = stride_of(members) if shift is None else None
@@ -27,7 +38,8 @@ class Traffic:
     def _alike(self):
         """For each set of groups that fall alike (their numbers, limit, latency, rows of ports)."""
         last = (*self.cluster.levels, *self.cluster.torus)[-1]
-        unit = self.cluster.size // (last.size if self.cluster.torus else last.units)
+        size = last.size if self.cluster.torus else last.units  # pyright: ignore[reportAttributeAccessIssue]
+        unit = self.cluster.size // size
         count, begin, found = len(self.gates), {}, []
         for number, group in enumerate(self.groups):
             begin.setdefault(group[0] % unit, []).append(number)
@@ -43,7 +55,7 @@ class Traffic:
         find = torus_route if self.cluster.torus else level_route
         return find(self.cluster, group, self.shift)
 
-    def slowest(self):
+    def slowest(self) -> Link:
         """The `Link` of the group that gets least; of equals the first with the slowest hop."""
         if len(self.groups) == 1:
             return self.link(self.groups[0])
@@ -53,11 +65,12 @@ class Traffic:
             rates = np.minimum(limit, shared)
             if self.key in self.cluster.table:
                 rates[:] = self.cluster.table[self.key]
-            latency, at = self.cluster.latencies.get(self.key, latency), rates.argmin()
+            latency = self.cluster.latencies.get(self.key, latency)  # pyright: ignore[reportCallIssue, reportArgumentType]
+            at = rates.argmin()
             found.append((rates[at], -latency, numbers[at]))
         return self.link(self.groups[min(found)[-1]])
 
-    def link(self, group):
+    def link(self, group: tuple[int, ...]) -> Link:
         """The `Link` of one of the groups."""
         if group not in self.links:
             self.links[group] = self._link(*(self.routes.get(group) or self._route(group)))
@@ -75,7 +88,7 @@ class Traffic:
             bandwidth = self.cluster.table[self.key]
             held = shared if shared <= limit else 0.0
             limit, ports = bandwidth, [_as_measured(port, bandwidth, held) for port in ports]
-        latency = self.cluster.latencies.get(self.key, latency)
+        latency = self.cluster.latencies.get(self.key, latency)  # pyright: ignore[reportCallIssue, reportArgumentType]
         return Link(bandwidth, latency, limit, tuple(ports), self.groups[0])
 
 

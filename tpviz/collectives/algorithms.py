@@ -4,14 +4,15 @@ Rings: Thakur, Rabenseifner, Gropp (2005), "Optimization of Collective Communica
 MPICH", as is recursive doubling; trees: see `trees`. The only library calls are isend and irecv.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..checks import one_of, whole_number
 from . import trees
-from .wire import COPY, REDUCE
+from .wire import COPY, REDUCE, Wire
 
 
-def ring_reduce_scatter(wire):
+def ring_reduce_scatter(wire: Wire) -> None:
     """n-1 steps: pass a chunk to the next rank, which adds its own; rank r ends with chunk r."""
     for i in range(wire.size - 1):
         with wire.step():
@@ -19,7 +20,7 @@ def ring_reduce_scatter(wire):
             wire.receive(wire.rank - 2 - i, source=wire.rank - 1, phase=REDUCE)
 
 
-def ring_all_gather(wire):
+def ring_all_gather(wire: Wire) -> None:
     """n-1 steps: rank r starts with chunk r; pass on what came last."""
     for i in range(wire.size - 1):
         with wire.step():
@@ -27,13 +28,13 @@ def ring_all_gather(wire):
             wire.receive(wire.rank - 1 - i, source=wire.rank - 1)
 
 
-def ring_all_reduce(wire):
+def ring_all_reduce(wire: Wire) -> None:
     """Reduce-scatter, then all-gather: 2(n-1) steps of one chunk."""
     ring_reduce_scatter(wire)
     ring_all_gather(wire)
 
 
-def tree_all_reduce(wire, number=1):
+def tree_all_reduce(wire: Wire, number: int = 1) -> None:
     """Up the tree adding, down the tree copying; chunks follow each other one step apart.
 
     number: of trees; with two, odd chunks take the second one.
@@ -63,12 +64,12 @@ def _climb(wire, chunk, tree, step, top):
             wire.send(chunk, to=child)
 
 
-def double_tree_all_reduce(wire):
+def double_tree_all_reduce(wire: Wire) -> None:
     """Two trees at once, half of the chunks on each."""
     tree_all_reduce(wire, number=2)
 
 
-def recursive_doubling_all_reduce(wire):
+def recursive_doubling_all_reduce(wire: Wire) -> None:
     """log2(n) steps: swap everything with the rank 1, 2, 4, ... away, and add."""
     distance = 1
     while distance < wire.size:
@@ -79,7 +80,7 @@ def recursive_doubling_all_reduce(wire):
         distance *= 2
 
 
-def pairwise_all_to_all(wire):
+def pairwise_all_to_all(wire: Wire) -> None:
     """n-1 steps: in step i a rank sends to the one i ahead and receives from the one i behind.
 
     Chunks 0..n-1 are what the rank sends (chunk j to rank j), n..2n-1 what it has received.
@@ -99,9 +100,9 @@ class Algorithm(NamedTuple):
     `tpviz.figures.microscope_layout`. powers: whether n must be a power of two.
     """
 
-    run: object
+    run: Callable[[Wire], None]
     formula: str
-    chunks: object
+    chunks: Callable[[int], int]
     fixed: bool = True
     layout: str = "ring"
     powers: bool = False
@@ -128,7 +129,7 @@ ALGORITHMS = {
 }
 
 
-def find(collective, algorithm, world_size):
+def find(collective: str, algorithm: str | None, world_size: int) -> Algorithm:
     """The `Algorithm`. Raises ValueError where there is none, or not for so many ranks."""
     one_of("collective", collective, tuple(dict.fromkeys(c for c, _ in ALGORITHMS)))
     names = [name for known, name in ALGORITHMS if known == collective]

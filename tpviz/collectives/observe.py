@@ -21,14 +21,14 @@ ITEM = 4  # bytes of a float32
 
 
 def microscope(
-    collective="all_reduce",
-    algorithm=None,
-    world_size=4,
-    elements=None,
-    chunks=None,
-    cluster=None,
-    timeout=60,
-):
+    collective: str = "all_reduce",
+    algorithm: str | None = None,
+    world_size: int = 4,
+    elements: int | None = None,
+    chunks: int | None = None,
+    cluster: Cluster | None = None,
+    timeout: float | None = 60,
+) -> Microscope:
     """Do a collective over send and receive on real ranks, and look at every message.
 
     Parameters
@@ -84,7 +84,7 @@ def microscope(
     )
 
 
-def matched(trace, values):
+def matched(trace: Trace, values: list[list[list[float]]]) -> tuple[tuple[Message, ...], ...]:
     """The messages of each step from the recorded sends and receives.
 
     Raises ValueError where one has no partner.

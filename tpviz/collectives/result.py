@@ -7,7 +7,7 @@ rank's link would need if the collective were done with the fewest bytes, one li
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..cluster import Cluster
 from ..cluster.collectives import cost
@@ -40,7 +40,7 @@ class Cell(NamedTuple):
 
     chunk: int
     value: float
-    ranks: tuple
+    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,19 @@ class Microscope:
     world_size: int
     payload: int
     trace: Trace = field(repr=False)
-    steps: tuple = field(repr=False)
-    values: list = field(repr=False)
+    steps: tuple[tuple[Message, ...], ...] = field(repr=False)
+    values: list[list[list[float]]] = field(repr=False)
     error: float = 0.0
     cluster: Cluster | None = None
 
     # -- worked arithmetic -------------------------------------------------------------------------
     @property
-    def messages(self):
+    def messages(self) -> list[Message]:
         """All messages, in order of their steps."""
         return [message for step in self.steps for message in step]
 
     @property
-    def sent(self):
+    def sent(self) -> list[int]:
         """Bytes that each rank has sent."""
         counts = Counter()
         for message in self.messages:
@@ -79,38 +79,38 @@ class Microscope:
         return [counts[rank] for rank in range(self.world_size)]
 
     @property
-    def seconds(self):
+    def seconds(self) -> float:
         """t: from the start of the first message to the end of the last."""
         return max(m.end for m in self.messages) - min(m.start for m in self.messages)
 
     @property
-    def step_seconds(self):
+    def step_seconds(self) -> list[float]:
         """Seconds of each step: first start to last end of its messages."""
         return [max(m.end for m in step) - min(m.start for m in step) for step in self.steps]
 
     @property
-    def algbw(self):
+    def algbw(self) -> float:
         """S / t in bytes/s."""
         return self.payload / self.seconds
 
     @property
-    def bus_factor(self):
+    def bus_factor(self) -> float:
         """busbw / algbw: 2(n-1)/n for an all_reduce, else (n-1)/n."""
         n = self.world_size
         return (2 if self.collective == "all_reduce" else 1) * (n - 1) / n
 
     @property
-    def busbw(self):
+    def busbw(self) -> float:
         """algbw times `bus_factor` in bytes/s."""
         return self.algbw * self.bus_factor
 
     @property
-    def cost(self):
+    def cost(self) -> tuple[int, float]:
         """(hops, bytes through the busiest port) by the formula of `tpviz.cluster.collectives`."""
         return cost(self.formula, self.collective, self.payload, self.world_size)
 
     @property
-    def predicted(self):
+    def predicted(self) -> list[float] | None:
         """Seconds of each step on the cluster, or None without one.
 
         Each message takes a hop's latency and then its bytes at the rate that its link leaves it,
@@ -119,6 +119,7 @@ class Microscope:
         return None if self.cluster is None else [self._predict(step) for step in self.steps]
 
     def _predict(self, step):
+        assert self.cluster is not None
         flows, volumes, end = Flows(), defaultdict(list), 0.0
         for message in step:
             volumes[message.sender, message.receiver].append(message.bytes)
@@ -128,11 +129,11 @@ class Microscope:
             flows.add(pair, shift, link, len(sizes) * link.latency, sum(sizes), 0.0)
         while flows.next_time() is not None:
             flow = flows.step()
-            end = max(end, flow.end if flow else 0.0)
+            end = max(end, flow.end if flow else 0.0)  # pyright: ignore[reportArgumentType]
         return end
 
     @property
-    def cluster_seconds(self):
+    def cluster_seconds(self) -> float | None:
         """Seconds by the formula on the cluster's own links for the whole group, or None."""
         if self.cluster is None:
             return None
@@ -142,12 +143,12 @@ class Microscope:
 
     # -- what the buffers hold ---------------------------------------------------------------------
     @property
-    def cells(self):
+    def cells(self) -> list[list[list[Cell | None]]]:
         """``cells[i][rank]``: for each place a `Cell` or None (empty), before step i, or last.
 
         Which ranks are in a sum is followed through the messages; the numbers are those noted.
         """
-        held = [self._at_first(rank) for rank in range(self.world_size)]
+        held: list[list[Any]] = [self._at_first(rank) for rank in range(self.world_size)]
         frames = [self._frame(held, 0)]
         for number, step in enumerate(self.steps):
             moves = [(m, held[m.sender][m.chunk]) for m in step]
@@ -185,7 +186,7 @@ class Microscope:
             f"{self.payload} bytes, {len(self.steps)} steps, {len(self.messages)} messages>"
         )
 
-    def to_svg(self, step=0, **options):
+    def to_svg(self, step: int = 0, **options: Any) -> str:
         """Buffers before a step and the step's messages under way; see `tpviz.figures`.
 
         step: 0 to the number of steps, where everything has arrived.
@@ -195,19 +196,19 @@ class Microscope:
 
         return microscope_svg(microscope_scene(self), step, **options)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each message, its step, its bytes and its number."""
         from ..figures.microscope import to_table
 
         return to_table(self)
 
-    def arithmetic(self):
+    def arithmetic(self) -> list[str]:
         """Lines that work out steps, bytes, algbw and busbw with the numbers of this run."""
         from ..figures.microscope import arithmetic
 
         return arithmetic(self)
 
-    def describe(self):
+    def describe(self) -> str:
         """The collective in words, with its arithmetic."""
         from ..figures.microscope import describe
 

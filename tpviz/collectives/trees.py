@@ -11,7 +11,7 @@ reduction and scan", in the form NCCL gives it; rederived here from the bits of 
 """
 
 
-def parent(rank, size, tree=0):
+def parent(rank: int, size: int, tree: int = 0) -> int | None:
     """The parent of ``rank`` in tree 0 or 1 of ``size`` ranks; None for the top."""
     if tree:
         above = parent(_other(rank, size), size)
@@ -23,18 +23,18 @@ def parent(rank, size, tree=0):
     return above if above < size else rank ^ lowest
 
 
-def children(rank, size, tree=0):
+def children(rank: int, size: int, tree: int = 0) -> list[int]:
     """The ranks whose parent is ``rank``, in order."""
     return [other for other in range(size) if parent(other, size, tree) == rank]
 
 
-def depth(rank, size, tree=0):
+def depth(rank: int, size: int, tree: int = 0) -> int:
     """Steps from ``rank`` to the top."""
     above = parent(rank, size, tree)
     return 0 if above is None else 1 + depth(above, size, tree)
 
 
-def height(size):
+def height(size: int) -> int:
     """Steps from the deepest rank to the top: log2(size), rounded up."""
     return (size - 1).bit_length()
 

@@ -5,12 +5,17 @@ it is started (`torch.distributed.isend` and `irecv`) and waited for. What is re
 until the step is over, so a chunk may be sent and added to in one step.
 """
 
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from ..labels import label
+
+if TYPE_CHECKING:
+    from ..runtime.recorder import Recorder
 
 REDUCE, COPY = "reduce", "copy"
 
@@ -23,7 +28,7 @@ class Wire:
     first step and after each.
     """
 
-    def __init__(self, buffer, recorder=None):
+    def __init__(self, buffer: torch.Tensor, recorder: "Recorder | None" = None):
         self.buffer, self.recorder = buffer, recorder
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.chunks = buffer.shape[0]
@@ -31,18 +36,18 @@ class Wire:
         self._sends, self._gets = [], []
 
     @contextmanager
-    def step(self):
+    def step(self) -> Iterator[None]:
         """One step of the algorithm; its messages travel when the block ends."""
         with self.recorder.step() if self.recorder else nullcontext():
             yield
             self._travel()
         self.notes.append(self._look())
 
-    def send(self, chunk, to, phase=COPY):
+    def send(self, chunk: int, to: int, phase: str = COPY) -> None:
         """Send a chunk to rank ``to`` (counted round the ring: n is rank 0 again)."""
         self._sends.append((chunk % self.chunks, to % self.size, phase))
 
-    def receive(self, chunk, source, phase=COPY):
+    def receive(self, chunk: int, source: int, phase: str = COPY) -> None:
         """Put what rank ``source`` sends in the place of a chunk, or (phase "reduce") add it."""
         self._gets.append((chunk % self.chunks, source % self.size, phase))
 

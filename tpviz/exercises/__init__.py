@@ -13,11 +13,11 @@ from .task import Exercise
 __all__ = ["Exercise", "Guess", "Result", "Reveal", "check", "exercise", "exercises", "hint"]
 
 
-def exercise(name):
+def exercise(name: str) -> Exercise:
     """The exercise called ``name``, which shows its task. Raises ValueError for an unknown name."""
     return find(name)
 
 
-def exercises():
+def exercises() -> list[Exercise]:
     """All exercises, in the order of the course."""
     return list(EXERCISES.values())

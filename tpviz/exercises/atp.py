@@ -1,13 +1,19 @@
 """The exercises of notebook 03 on numbers: who owns what, what is sent, which mesh is best."""
 
+from typing import TYPE_CHECKING, Any
+
 from ..mesh import Mesh
 from .formula import Formula, Question, same
+
+if TYPE_CHECKING:
+    from ..schemes.atp.strategy import ATP
+    from ..workload import GPT
 
 NOTEBOOK = "03_atp"
 NAMES = {"qkv": "attention.qkv", "up": "mlp.up", "out": "attention.out", "down": "mlp.down"}
 
 
-def strategy_of(mesh, order="column", **knobs):
+def strategy_of(mesh: tuple[int, int], order: str = "column", **knobs: Any) -> "ATP":
     """The `ATP` of a mesh (d1, d2)."""
     from ..schemes.atp.strategy import ATP  # loads torch, which showing a task does not need
 
@@ -113,7 +119,7 @@ OWNED = Formula(
 # --- atp_wire_bytes ---
 
 
-def block_bytes(strategy, workload):
+def block_bytes(strategy: "ATP", workload: "GPT") -> float:
     """Wire bytes of one block and rank from the strategy's ledger, without LayerNorm's statistics.
 
     The ledger of two blocks minus that of one. The statistics are two numbers a token, of two
@@ -246,7 +252,7 @@ def _make_best(rng):
         asked = {"world_size": size, "b1": b1, "b2": ratio * b1}
         meshes = [(size >> k, 1 << k) for k in range(size.bit_length())]
         times = {mesh: _seconds(*mesh, b1, ratio * b1) for mesh in meshes}
-        questions.append(Question(asked, min(times, key=times.get), "", times))
+        questions.append(Question(asked, min(times, key=times.get), "", times))  # pyright: ignore[reportCallIssue, reportArgumentType]
     return questions
 
 

@@ -7,12 +7,17 @@ by layer, on the same ranks. (A one-process model would do as well, cut as the r
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .atp import NOTEBOOK
 from .formula import Formula, NoAnswer
 from .seeded import CASES, programs
+
+if TYPE_CHECKING:
+    from .atp_zoo import Broken
+    from .formula import Question
 
 WRONG = 1e-10
 """An error above this is no rounding: the programs compute in float64."""
@@ -29,11 +34,11 @@ class Evidence:
     the features last, None where no layer is wrong.
     """
 
-    axes: dict
-    forward: dict
-    backward: dict
-    gradients: dict
-    ledger: tuple
+    axes: dict[str, int]
+    forward: dict[str, float]
+    backward: dict[str, float]
+    gradients: dict[str, float]
+    ledger: tuple[str, ...]
     got: np.ndarray | None = field(default=None, repr=False)
     want: np.ndarray | None = field(default=None, repr=False)
 
@@ -53,7 +58,7 @@ class Evidence:
 
 
 @lru_cache(maxsize=64)
-def examine(broken, timeout=60):
+def examine(broken: "Broken", timeout: float = 60) -> Evidence:
     """The `Evidence` on an `atp_zoo.Broken`, from real ranks; known after the first time."""
     from ..runtime.launch import launch
 
@@ -72,7 +77,7 @@ def examine(broken, timeout=60):
         ),
         None,
     )
-    return Evidence(broken.axes, *errors, lines, *(arrays[key] if key else (None, None)))
+    return Evidence(broken.axes, *errors, lines, *(arrays[key] if key else (None, None)))  # pyright: ignore[reportCallIssue]
 
 
 def _look(broken):
@@ -177,10 +182,12 @@ class Diagnosis(Formula):
     why the fault is not in that layer.
     """
 
-    shows: dict = field(default_factory=dict, repr=False)
-    astray: Callable = field(default=None, repr=False)
+    shows: dict[str, str] = field(default_factory=dict, repr=False)
+    astray: "Callable[[Question, str], str]" = field(  # pyright: ignore[reportAssignmentType]
+        default=None, repr=False
+    )
 
-    def judge(self, question, got):
+    def judge(self, question: "Question", got: Any) -> str | None:
         """What is wrong with a diagnosis, or None where it is right."""
         causes = question.known["causes"]
         if not (
@@ -222,7 +229,7 @@ def _not_there(question, layer):
     return not_first(evidence, layer, place)
 
 
-def not_first(evidence, layer, place):
+def not_first(evidence: Evidence, layer: str, place: str) -> str:
     """Why the first error is not in ``layer`` but in ``place``, both layers."""
     forward = _first(evidence.forward) is not None
     order = list(evidence.forward if forward else evidence.backward)

@@ -3,13 +3,19 @@
 Any answer is timed by `predict`, on the cluster in question; what is close to the best is right.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from .. import clusters
 from ..cost import show_seconds
 from .atp import NOTEBOOK, strategy_of
 from .formula import Formula, NoAnswer, Question
+
+if TYPE_CHECKING:
+    from ..cluster import Cluster
+    from ..workload import GPT
 
 NEAR = 1.01
 """A choice is right if its step takes at most this many times as long as the best one's."""
@@ -25,7 +31,7 @@ class Choice(Formula):
     kind: str = ""
     unit: str = "a step"
 
-    def judge(self, question, got):
+    def judge(self, question: Question, got: Any) -> str | None:
         """What is wrong with an answer, or None where its time is near the least."""
         times = question.known
         got = chosen(times, got)
@@ -44,7 +50,7 @@ class Choice(Formula):
         )
 
 
-def chosen(choices, got):
+def chosen(choices: Iterable[Any], got: Any) -> Any:
     """The choice that an answer equals, whose sizes may be floats (8 / 2, say), or the answer."""
     return next((choice for choice in choices if choice == got), got)
 
@@ -75,7 +81,7 @@ def _workload():
     return GPT(layers=2, hidden=4096, heads=32, seq=1024, batch=4, vocab=32000, dtype="bfloat16")
 
 
-def mesh_times(cluster, workload):
+def mesh_times(cluster: "Cluster", workload: "GPT") -> dict[tuple[int, int, str], float]:
     """{(d1, d2, order): predicted seconds of a step} of `ATP.meshes`."""
     from ..schemes.atp.strategy import ATP
     from ..verbs.predict import predict
@@ -94,7 +100,7 @@ def _make_mesh_for(rng):
         times.setdefault((1, cluster.size, "row"), times[cluster.size, 1, "column"])  # the same
         times.setdefault((cluster.size, 1, "row"), times[1, cluster.size, "column"])
         asked = {"cluster": cluster, "workload": w}
-        best = min(times, key=times.get)
+        best = min(times, key=times.get)  # pyright: ignore[reportCallIssue, reportArgumentType]
         questions.append(Question(asked, best, f"{cluster.name} ({why})", times))
     return questions
 
@@ -105,7 +111,7 @@ def _mesh_wrong(question, got):
 
     strategy = strategy_of(got[:2], got[2])
     exposed = predict(strategy, w, cluster).exposed
-    worst = max(exposed, key=exposed.get)
+    worst = max(exposed, key=exposed.get)  # pyright: ignore[reportCallIssue, reportArgumentType]
     bandwidth = cluster.axis_link(strategy.axes, worst).bandwidth
     wide = "d2" if strategy.order == "column" else "d1"
     load = "the heavy one, with three times the bytes," if worst == wide else "the light one"
@@ -149,7 +155,9 @@ MESH_FOR = Choice(
 COUNTS = (1, 2, 4, 8, 16, 32)
 
 
-def chunk_times(cluster, workload, mesh=(4, 2)):
+def chunk_times(
+    cluster: "Cluster", workload: "GPT", mesh: tuple[int, int] = (4, 2)
+) -> dict[int, float]:
     """{chunks: predicted seconds of a step}."""
     from ..verbs.predict import predict
 
@@ -166,7 +174,7 @@ def _make_chunk_count(rng):
         asked = {"cluster": cluster, "workload": w, "mesh": (4, 2)}
         words = f"hidden={hidden} with {1e6 * hop:.3g} us a hop"
         times = chunk_times(cluster, w)
-        questions.append(Question(asked, min(times, key=times.get), words, times))
+        questions.append(Question(asked, min(times, key=times.get), words, times))  # pyright: ignore[reportCallIssue, reportArgumentType]
     return [questions[k] for k in rng.permutation(len(questions)).tolist()]
 
 

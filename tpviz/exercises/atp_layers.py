@@ -4,6 +4,8 @@ Weights are (out, in), as in PyTorch and in `tpviz.schemes.atp`: y = x W^T + b, 
 d2, of y over d1. Numbers are whole and float64, so sums are exact in any order.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..trace import Ledger
@@ -11,10 +13,13 @@ from .atp import NOTEBOOK
 from .checks import FIRST, fewest_bytes, right_axes, right_numbers, right_shape, same_ledger
 from .task import Case, Exercise, whole_numbers
 
+if TYPE_CHECKING:
+    from .attempt import Attempt
+
 WORLDS = ({"d1": 2, "d2": 2}, {"d1": 3, "d2": 2})
 
 
-def layer(rng, axes, tokens):
+def layer(rng: np.random.Generator, axes: dict[str, int], tokens: int) -> list[np.ndarray]:
     """Whole arrays x (tokens, in), w (out, in), b (out,), grad (tokens, out)."""
     d1, d2 = axes["d1"], axes["d2"]
     wide_in, wide_out = d2 * int(rng.integers(2, 5)), d1 * int(rng.integers(2, 5))
@@ -22,21 +27,23 @@ def layer(rng, axes, tokens):
     return [whole_numbers(rng, *shape).astype(np.float64) for shape in shapes]
 
 
-def block(whole, axes, rank, *axis_of_dims):
+def block(
+    whole: np.ndarray, axes: dict[str, int], rank: int, *axis_of_dims: str | None
+) -> np.ndarray:
     """A rank's block: one axis (or None) for each dim."""
-    at = dict(zip(("d1", "d2"), divmod(rank, axes["d2"])))
+    at: dict[str, int] = dict(zip(("d1", "d2"), divmod(rank, axes["d2"])))
     for dim, axis in enumerate(axis_of_dims):
         if axis:
             whole = np.split(whole, axes[axis], dim)[at[axis]]
     return whole.copy()
 
 
-def ranks(axes):
+def ranks(axes: dict[str, int]) -> range:
     """All ranks of the mesh."""
     return range(axes["d1"] * axes["d2"])
 
 
-def make_forward(rng, axes, tokens=None):
+def make_forward(rng: np.random.Generator, axes: dict[str, int], tokens: int | None = None) -> Case:
     """The `Case` of y = x W^T + b: x, w, b of each rank, and its part of y."""
     x, w, b, _ = layer(rng, axes, tokens or int(rng.integers(2, 6)))
     inputs = [
@@ -55,7 +62,7 @@ def _sum_over_d2(axes, case):
     return Ledger.of([("d2", "all_reduce", "", 1, case.expected[0].nbytes, axes["d2"])])
 
 
-def no_sum(attempt):
+def no_sum(attempt: "Attempt") -> str | None:
     """Judge: there is a collective."""
     if not attempt.ledger:
         return (
@@ -64,7 +71,7 @@ def no_sum(attempt):
         )
 
 
-def bias_too_often(attempt):
+def bias_too_often(attempt: "Attempt") -> str | None:
     """Judge: the bias counts once."""
     n, inputs, want = attempt.axes["d2"], attempt.case.inputs, attempt.case.expected
     if attempt.equals(lambda rank: want[rank] + (n - 1) * inputs[rank][2]):
@@ -78,7 +85,7 @@ def bias_too_often(attempt):
         return f"you averaged the parts over d2: the product is their sum, so do not divide by {n}."
 
 
-def sum_over_d1(attempt):
+def sum_over_d1(attempt: "Attempt") -> str | None:
     """Judge: not all sums are over d1."""
     if {row.axis for row in attempt.ledger} == {"d1"}:
         return (

@@ -3,6 +3,8 @@
 The layer is that of `atp_layers`: features of x over d2, of y over d1, weights (out, in).
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ..cost import Stretch, Transfer
@@ -21,10 +23,13 @@ from .atp_layers import (
 from .checks import FIRST, fewest_bytes, right_axes, right_numbers, right_shape, same_ledger
 from .task import Case, Exercise
 
+if TYPE_CHECKING:
+    from ..trace import Trace
+
 PARTS = 4  # chunks
 
 
-def timeline(trace, rank=0):
+def timeline(trace: "Trace", rank: int = 0) -> list[tuple[str, int, int]]:
     """The kernels and collectives of a rank in program order: (what, id, amount); what is "kernel",
     "issue" or "wait", the amount FLOPs or bytes, the id that of the collective."""
     rows = [
@@ -40,7 +45,7 @@ def timeline(trace, rank=0):
     return [row[1:] for row in sorted(rows)]
 
 
-def exposed(trace, rank=0):
+def exposed(trace: "Trace", rank: int = 0) -> float:
     """How long kernels wait for collectives on a clock where all kernels of the trace take 1 by
     FLOPs, and all collectives 1 by bytes, in the order of the program (derived)."""
     events, stretch, queued = timeline(trace, rank), Stretch(), {}

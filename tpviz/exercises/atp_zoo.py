@@ -8,7 +8,9 @@ A fault is put into the program after it was built, on every rank; the program i
 `tpviz.schemes.atp`. Its own formula (ledger, cost) is that of the right program.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -42,11 +44,17 @@ class Fault:
     one of `NO_LAYER`. knobs : of the `ATP`, without which there would be nothing to see.
     """
 
-    def __init__(self, spoil, layers, **knobs):
+    def __init__(self, spoil: Callable[..., None], layers: tuple[str, ...], **knobs: Any):
         self.spoil, self.layers, self.knobs = spoil, layers, knobs
 
 
-def seed(cause, layer=None, block=0, mesh=(2, 2), order="column"):
+def seed(
+    cause: str,
+    layer: str | None = None,
+    block: int = 0,
+    mesh: tuple[int, int] = (2, 2),
+    order: str = "column",
+) -> Broken:
     """A `Broken`. Raises ``ValueError`` for a cause or a layer that there is not."""
     from tpviz.checks import one_of
 

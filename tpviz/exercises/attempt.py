@@ -1,10 +1,15 @@
 """One try at an exercise, as facts: what ranks returned, what they sent and multiplied."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..trace import Ledger, Trace
+
+if TYPE_CHECKING:
+    from .task import Case
 
 
 @dataclass(frozen=True)
@@ -17,22 +22,22 @@ class Attempt:
     many groups it made. trace: of this case.
     """
 
-    axes: dict
-    case: object
-    outputs: list = field(repr=False)
+    axes: dict[str, int]
+    case: "Case"
+    outputs: list[Any] = field(repr=False)
     ledger: Ledger
     needed: Ledger
     flops: int
-    unwaited: tuple = ()
-    groups: tuple = ()
+    unwaited: tuple[str, ...] = ()
+    groups: tuple[int, ...] = ()
     trace: Trace | None = field(default=None, repr=False)
 
     @property
-    def size(self):
+    def size(self) -> int:
         """Number of ranks."""
         return len(self.outputs)
 
-    def matches(self, guess):
+    def matches(self, guess: Callable[[np.ndarray], np.ndarray]) -> list[int]:
         """Ranks whose output equals ``guess(expected)``: tells a wrong answer by its numbers."""
         return [
             rank
@@ -41,20 +46,20 @@ class Attempt:
         ]
 
     @property
-    def right(self):
+    def right(self) -> list[int]:
         """Ranks that returned the right numbers."""
         return self.matches(lambda want: want)
 
     @property
-    def all_right(self):
+    def all_right(self) -> bool:
         """Whether every rank returned the right numbers."""
         return len(self.right) == self.size
 
-    def equals(self, of_rank):
+    def equals(self, of_rank: Callable[[int], np.ndarray]) -> bool:
         """Whether every rank returned ``of_rank(rank)``: names a mistake that all ranks made."""
         return all(_equal(got, of_rank(rank)) for rank, got in enumerate(self.outputs))
 
-    def names(self):
+    def names(self) -> set[str]:
         """Names of the collectives used."""
         return {row.collective for row in self.ledger}
 
@@ -63,7 +68,7 @@ class Attempt:
         return in_words(self.ledger)
 
 
-def in_words(ledger):
+def in_words(ledger: Ledger) -> str:
     """A ledger as one line: '2 x all_reduce on tp'."""
     return ", ".join(f"{r.count} x {r.collective} on {r.axis}" for r in ledger) or "no collective"
 

@@ -1,17 +1,22 @@
 """The exercises of notebook 04 on numbers: where a rank is, what it owns, what a layer sends."""
 
+from collections.abc import Sequence
 from itertools import permutations
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 from ..mesh import Mesh
 from .atp import NAMES
 from .formula import Formula, Question, same
 
+if TYPE_CHECKING:
+    from ..schemes.axonn.strategy import AxoNN
+
 NOTEBOOK = "04_axonn"
 GRID = ("x", "y", "z", "data")
 
 
-def strategy_of(grid, **knobs):
+def strategy_of(grid: Sequence[int], **knobs: Any) -> "AxoNN":
     """The `AxoNN` of a grid (x, y, z, data)."""
     from ..schemes.axonn.strategy import AxoNN  # loads torch, which showing a task does not need
 
@@ -51,7 +56,7 @@ def _coords_wrong(question, got):
             f'for {question}: that is order "xyz". In the order of the authors\' code y is '
             "innermost: ranks 0 and 1 are neighbours along y."
         )
-    sizes = dict(zip(GRID, grid))
+    sizes: dict[str, int] = dict(zip(GRID, grid))
     inner = "yxz" if order == "yxz" else "xyz"
     outer_first = Mesh({axis: sizes[axis] for axis in (*inner, "data")}).coords(rank)
     if same(got, tuple(outer_first[axis] for axis in GRID)):
@@ -207,7 +212,9 @@ PIECE = Formula(
 # --- axonn_wire_bytes ---
 
 
-def layer_bytes(k, n, tokens, grid, transposed, itemsize):
+def layer_bytes(
+    k: int, n: int, tokens: float, grid: Sequence[int], transposed: bool, itemsize: int
+) -> tuple[float, ...]:
     """Bytes on the wire of a rank over (x, y, z, data), from the model of communication."""
     from ..schemes.axonn.paper import FC, volume
 
@@ -228,7 +235,9 @@ def _make_wire(rng):
         k, n = (64 * int(size) for size in rng.permutation(range(1, 9))[:2])
         tokens = 16 * int(rng.integers(1, 5))
         sizes = k, n, tokens, grid, transposed, (2, 4, 8)[len(questions) % 3]
-        asked = dict(zip(("k", "n", "tokens", "grid", "transposed", "itemsize"), sizes))
+        asked: dict[str, Any] = dict(
+            zip(("k", "n", "tokens", "grid", "transposed", "itemsize"), sizes)
+        )
         questions.append(Question(asked, layer_bytes(*sizes)))
     return questions
 

@@ -7,12 +7,16 @@ are sent for ahead. `examine` lays a step of a broken program beside the right o
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..mesh import Mesh
 from .atp_bugs import WRONG, Diagnosis, Evidence, not_first
 from .seeded import CASES, programs
+
+if TYPE_CHECKING:
+    from .axonn_zoo import Broken
 
 NOTEBOOK = "04_axonn"
 
@@ -26,8 +30,8 @@ class GridEvidence(Evidence):
     rank 0 that were never waited for. misses : its gathers that were not sent for in time.
     """
 
-    ranks: dict = field(default_factory=dict)
-    unwaited: tuple = ()
+    ranks: dict[int, dict[str, int]] = field(default_factory=dict)
+    unwaited: tuple[str, ...] = ()
     misses: int = 0
 
     def __repr__(self):
@@ -40,7 +44,7 @@ class GridEvidence(Evidence):
 
 
 @lru_cache(maxsize=64)
-def examine(broken, timeout=60):
+def examine(broken: "Broken", timeout: float = 60) -> GridEvidence:
     """The `GridEvidence` on an `axonn_zoo.Broken`, from real ranks; known after the first time."""
     from ..runtime.launch import launch
 
@@ -121,7 +125,7 @@ def _look(broken):
         arrays,
         tuple(lines),
         tuple(late.tolist()),
-        programs[0].depth.misses,
+        programs[0].depth.misses,  # pyright: ignore[reportAttributeAccessIssue]
     )
 
 

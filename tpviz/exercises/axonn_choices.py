@@ -5,8 +5,10 @@ model of communication.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from .. import clusters
 from ..cost import show_seconds
@@ -14,10 +16,15 @@ from .atp_choices import Choice
 from .axonn import GRID, NOTEBOOK, strategy_of
 from .formula import Formula, NoAnswer, Question, same
 
+if TYPE_CHECKING:
+    from ..cluster import Cluster
+    from ..trace import Ledger
+    from ..workload import GPT
+
 # --- axonn_special ---
 
 
-def special(scheme, ranks, node):
+def special(scheme: str, ranks: int, node: int) -> tuple[int, int, int, int]:
     """The grid (x, y, z, data) of ``ranks`` that is the scheme; ``node``: ranks of a node."""
     side = int(ranks**0.5)
     return {
@@ -37,7 +44,7 @@ def _small():
     return GPT(layers=2, hidden=64, heads=16, seq=16, batch=16, vocab=64)
 
 
-def sent(grid):
+def sent(grid: Sequence[int]) -> "Ledger":
     """The ledger of a step on this grid; raises ValueError where sizes do not divide."""
     return strategy_of(grid).ledger(_small())
 
@@ -132,7 +139,9 @@ LEAST = 16
 """Ranks that x y z must have at least, as in the authors' launch script for 20B."""
 
 
-def grid_times(cluster, workload, least=LEAST):
+def grid_times(
+    cluster: "Cluster", workload: "GPT", least: int = LEAST
+) -> dict[tuple[int, ...], float]:
     """{(x, y, z, data): seconds of communication} of all grids that fit, by the papers' model."""
     from ..schemes.axonn.paper import fitting
     from ..schemes.axonn.strategy import AxoNN
@@ -161,7 +170,7 @@ def _make_grid_for(rng):
         times = grid_times(cluster, w)
         asked = {"cluster": cluster, "workload": w, "least": LEAST}
         words = f"batch={batch} on {cluster.size} devices of {cluster.name}"
-        questions.append(Question(asked, min(times, key=times.get), words, times))
+        questions.append(Question(asked, min(times, key=times.get), words, times))  # pyright: ignore[reportCallIssue, reportArgumentType]
     return questions
 
 
@@ -169,7 +178,7 @@ def _make_grid_for(rng):
 class GridChoice(Choice):
     """A `Choice` that names no list of grids: there are many."""
 
-    def judge(self, question, got):
+    def judge(self, question: Question, got: Any) -> str | None:
         """What is wrong with a grid, or None where its time is near the least."""
         if got in question.known or isinstance(got, NoAnswer) or not isinstance(got, tuple):
             return super().judge(question, got)
@@ -186,7 +195,7 @@ def _grid_wrong(question, got):
 
     cluster, w, _ = question.arguments.values()
     by_axis = seconds_by_axis(strategy_of(got), w, of_cluster(cluster, cluster.size))
-    axis = max(by_axis, key=by_axis.get)
+    axis = max(by_axis, key=by_axis.get)  # pyright: ignore[reportCallIssue, reportArgumentType]
     what = {
         "x": "activations",
         "y": "activations",

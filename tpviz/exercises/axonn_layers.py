@@ -25,13 +25,15 @@ WORLDS = ({"z": 2, "y": 2, "x": 2}, {"z": 3, "y": 2, "x": 1})
 BACK_WORLDS = ({"z": 2, "y": 2, "x": 2}, {"z": 2, "y": 1, "x": 3})
 
 
-def places(axes):
+def places(axes: dict[str, int]) -> list[dict[str, int]]:
     """The coordinates of each rank."""
     mesh = Mesh(axes)
     return [mesh.coords(rank) for rank in range(mesh.size)]
 
 
-def part(whole, axes, at, *axis_of_dims):
+def part(
+    whole: np.ndarray, axes: dict[str, int], at: dict[str, int], *axis_of_dims: str | None
+) -> np.ndarray:
     """A rank's part of an array: one axis (or None) for each dim."""
     for dim, axis in enumerate(axis_of_dims):
         if axis:
@@ -39,12 +41,12 @@ def part(whole, axes, at, *axis_of_dims):
     return whole.copy()
 
 
-def piece(block, axes, at):
+def piece(block: np.ndarray, axes: dict[str, int], at: dict[str, int]) -> np.ndarray:
     """A rank's piece of a block, flat."""
     return np.split(block.flatten(), axes["z"])[at["z"]].copy()
 
 
-def layer(rng, axes):
+def layer(rng: np.random.Generator, axes: dict[str, int]) -> list[np.ndarray]:
     """Whole arrays x (tokens, in), w (out, in), grad (tokens, out)."""
     tokens = axes["z"] * int(rng.integers(2, 5))
     inside = axes["y"] * int(rng.integers(2, 5))

@@ -4,6 +4,7 @@ real program, and the norm of the gradient, on real ranks."""
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,9 @@ def _workload(blocks):
 
 
 @lru_cache(maxsize=64)
-def step_in_order(blocks, keep, recompute, order=None):
+def step_in_order(
+    blocks: int, keep: bool, recompute: bool, order: tuple[str, ...] | None = None
+) -> tuple[tuple[str, ...], int]:
     """(names of the layers whose weights a step asks for, how many were not sent for in time).
 
     order : the names by which gathers are sent for ahead, or None for what the step before took.
@@ -48,7 +51,7 @@ def _step(strategy, workload, order):
     from ..verbs.ranks import program_here
 
     program, _ = program_here(strategy, workload)
-    depth = program.depth
+    depth = program.depth  # pyright: ignore[reportAttributeAccessIssue]
     program.step(batch_of(workload, 0))
     asked = list(depth.asked)
     if order is not None:
@@ -73,7 +76,7 @@ def _make_gathers(rng):
 class Order(Formula):
     """Asked for the order of gathers; what is close is tried on the real program."""
 
-    def judge(self, question, got):
+    def judge(self, question: Question, got: Any) -> str | None:
         """What is wrong with an order, or None where no gather is late."""
         right, (layers, *knobs) = question.answer, question.arguments.values()
         if isinstance(got, NoAnswer) or not isinstance(got, tuple):

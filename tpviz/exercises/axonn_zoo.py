@@ -9,7 +9,9 @@ A fault is put into the program after it was built, on every rank; the program i
 faults that users or authors of 3D schemes have reported, put into our program in our own way.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -45,11 +47,19 @@ class Fault:
     of the `AxoNN`, likewise.
     """
 
-    def __init__(self, spoil, layers, grids, **knobs):
+    def __init__(
+        self,
+        spoil: Callable[..., None],
+        layers: tuple[str, ...],
+        grids: tuple[tuple[int, int, int], ...],
+        **knobs: Any,
+    ):
         self.spoil, self.layers, self.grids, self.knobs = spoil, layers, grids, knobs
 
 
-def seed(cause, layer=None, block=0, grid=None):
+def seed(
+    cause: str, layer: str | None = None, block: int = 0, grid: tuple[int, int, int] | None = None
+) -> Broken:
     """A `Broken`; grid (x, y, z). Raises ``ValueError`` for a cause, layer or grid there is not."""
     from tpviz.checks import one_of
 

@@ -1,5 +1,7 @@
 """All exercises by name, in the order of the course."""
 
+from typing import TYPE_CHECKING
+
 from . import (
     atp,
     atp_bugs,
@@ -27,6 +29,9 @@ from . import (
     t3_memory,
     t3_tiles,
 )
+
+if TYPE_CHECKING:
+    from .task import Exercise
 
 COURSE = (
     start.MEAN,
@@ -80,10 +85,10 @@ COURSE = (
     t3_tiles.TILE,
     t3_bugs.BUGS,
 )
-EXERCISES = {exercise.name: exercise for exercise in COURSE}
+EXERCISES: "dict[str, Exercise]" = {exercise.name: exercise for exercise in COURSE}
 
 
-def find(name):
+def find(name: str) -> "Exercise":
     """The exercise called ``name``. Raises ValueError with the names there are."""
     if name not in EXERCISES:
         raise ValueError(f"no exercise is called {name!r}; there are {', '.join(EXERCISES)}")

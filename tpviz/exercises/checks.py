@@ -4,12 +4,17 @@ An exercise lists its judges in order: `FIRST`, then its own (they know the typi
 `GENERAL`. A judge never asserts and never raises: it explains.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from .attempt import in_words
 
+if TYPE_CHECKING:
+    from .attempt import Attempt
 
-def same_groups(attempt):
+
+def same_groups(attempt: "Attempt") -> str | None:
     """All ranks made as many groups."""
     if len(set(attempt.groups)) > 1:
         made = [
@@ -23,7 +28,7 @@ def same_groups(attempt):
         )
 
 
-def returns_tensors(attempt):
+def returns_tensors(attempt: "Attempt") -> str | None:
     """Every rank returned a tensor."""
     for rank, got in enumerate(attempt.outputs):
         if not isinstance(got, np.ndarray):
@@ -33,7 +38,7 @@ def returns_tensors(attempt):
             )
 
 
-def waits_for_all(attempt):
+def waits_for_all(attempt: "Attempt") -> str | None:
     """No collective was left unfinished."""
     if attempt.unwaited:
         return (
@@ -43,14 +48,14 @@ def waits_for_all(attempt):
         )
 
 
-def right_shape(attempt):
+def right_shape(attempt: "Attempt") -> str | None:
     """Every rank returned the expected shape."""
     for rank, (got, want) in enumerate(zip(attempt.outputs, attempt.case.expected)):
         if got.shape != want.shape:
             return f"rank {rank} returned shape {list(got.shape)}; it should be {list(want.shape)}."
 
 
-def right_numbers(attempt):
+def right_numbers(attempt: "Attempt") -> str | None:
     """Every rank returned the numbers that one process computes; shows the first that differs."""
     right = attempt.right
     wrong = [rank for rank in range(attempt.size) if rank not in right]
@@ -87,7 +92,7 @@ def _in_order_of(got, want):
     return found
 
 
-def right_axes(attempt):
+def right_axes(attempt: "Attempt") -> str | None:
     """Collectives ran only on the axes that need them."""
     needed = {row.axis for row in attempt.needed}
     for row in attempt.ledger:
@@ -114,7 +119,7 @@ def right_axes(attempt):
             return f'{words}Give it the group: `group=mesh.get_group("{sorted(needed)[0]}")`.'
 
 
-def fewest_bytes(attempt):
+def fewest_bytes(attempt: "Attempt") -> str | None:
     """No rank sent more bytes on the wire than the best known solution."""
     (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
     if sent > least:
@@ -124,7 +129,7 @@ def fewest_bytes(attempt):
         )
 
 
-def fewest_collectives(attempt):
+def fewest_collectives(attempt: "Attempt") -> str | None:
     """No more collectives than the best known solution."""
     (count, _, _), (least, _, _) = attempt.ledger.total(), attempt.needed.total()
     if count > least:
@@ -134,7 +139,7 @@ def fewest_collectives(attempt):
         )
 
 
-def same_ledger(attempt):
+def same_ledger(attempt: "Attempt") -> str | None:
     """Exactly the collectives and bytes of the best known solution, whatever their phase."""
     mine, best = (
         {row[:2]: (row.count, row.wire_bytes) for row in led}
@@ -153,7 +158,7 @@ def same_ledger(attempt):
         )
 
 
-def own_share_of_work(attempt):
+def own_share_of_work(attempt: "Attempt") -> str | None:
     """No rank multiplied more than its share."""
     share = attempt.case.flops
     if share is not None and attempt.flops > share:

@@ -206,7 +206,7 @@ def _make_axis(rng):
         questions.append(
             Question(
                 {"cluster": cluster, "mesh": mesh, "payload": payload},
-                min(times, key=times.get),
+                min(times, key=times.get),  # pyright: ignore[reportCallIssue, reportArgumentType]
                 words,
                 times,
             )

@@ -4,9 +4,10 @@ The learner's function is asked a few questions; the first answer that is wrong 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from sys import float_info
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .task import Exercise
 
@@ -29,10 +30,10 @@ class Question(NamedTuple):
     known: more facts for the judges.
     """
 
-    arguments: dict
-    answer: object
+    arguments: dict[str, Any]
+    answer: Any
     words: str = ""
-    known: dict = {}
+    known: dict[Any, Any] = {}
 
     def __str__(self):
         return self.words or ", ".join(f"{k}={_show(v)}" for k, v in self.arguments.items())
@@ -46,7 +47,7 @@ class Formula(Exercise):
     None where they do not know; ``needs`` is not used.
     """
 
-    def judge(self, question, got):
+    def judge(self, question: Question, got: Any) -> str | None:
         """What is wrong with an answer, or None where it is right."""
         problem = _wrong_type(question, got)
         if problem is None and same(got, question.answer):
@@ -60,12 +61,12 @@ class Formula(Exercise):
             )
         )
 
-    def praise(self, answers):
+    def praise(self, answers: Sequence[Any]) -> str:
         """What a learner whose answers are all right is told."""
         return f"Right on {len(answers)} questions. {self.success}"
 
 
-def same(got, want):
+def same(got: Any, want: Any) -> bool:
     """Whether two answers are equal: numbers up to rounding, names and lengths exactly."""
     if isinstance(want, tuple):
         return len(got) == len(want) and all(map(same, got, want))

@@ -8,8 +8,10 @@ which collective.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +21,10 @@ from ..trace import Ledger, Trace
 from .catalogue import find
 from .formula import Formula
 from .task import Hint
+
+if TYPE_CHECKING:
+    from .formula import Question
+    from .task import Case
 
 CASES = 3  # random inputs per world
 _hints_given = Counter()
@@ -38,7 +44,7 @@ class Result:
     ledger: Ledger | None = field(default=None, repr=False)
     trace: Trace | None = field(default=None, repr=False)
     seed: int = 0
-    case: object = field(default=None, repr=False)
+    case: "Case | Question | None" = field(default=None, repr=False)
 
     def __bool__(self):
         return self.passed
@@ -80,7 +86,9 @@ class Result:
         )
 
 
-def check(name, fn, timeout=10, seed=None):
+def check(
+    name: str, fn: Callable[..., Any], timeout: float = 10, seed: int | None = None
+) -> Result:
     """Grade ``fn`` as the answer to exercise ``name``; what ``fn`` raises becomes a `Result` too.
 
     timeout: seconds after which ranks that still wait are given up. seed: begins with the inputs of
@@ -113,7 +121,7 @@ def _on_all_worlds(exercise, fn, timeout, seed):
     return results[0]
 
 
-def hint(name):
+def hint(name: str) -> Hint:
     """The next hint for exercise ``name``: concept, then principle, then answer (which stays)."""
     exercise = find(name)
     _hints_given[name] = min(_hints_given[name] + 1, len(exercise.hints))

@@ -9,6 +9,7 @@ You guessed 0.67x the measured value.
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 
@@ -22,7 +23,7 @@ class Guess(ipywidgets.VBox):
     without a guess, so a notebook also runs from top to bottom by itself.
     """
 
-    def __init__(self, question, unit=""):
+    def __init__(self, question: str, unit: str = ""):
         self.question, self.unit, self.value = question, unit, None
         self._lock, self._heard = threading.Lock(), []
         self._field = ipywidgets.Text(
@@ -39,7 +40,7 @@ class Guess(ipywidgets.VBox):
         state = "no guess yet" if self.value is None else f"guess {_number(self.value, self.unit)}"
         return f"<Guess {self.question!r}: {state}>"
 
-    def commit(self, value):
+    def commit(self, value: float | str) -> None:
         """Fix the guess: a number or its text ("1.5e6"). Raises ValueError on anything else."""
         number = _parse(value)
         with self._lock:
@@ -52,7 +53,7 @@ class Guess(ipywidgets.VBox):
         for callback in self._heard:
             callback()
 
-    def on_commit(self, callback):
+    def on_commit(self, callback: Callable[[], object]) -> None:
         """Call ``callback()`` once a guess is committed, from whatever thread commits it."""
         self._heard.append(callback)
 
@@ -62,7 +63,14 @@ class Guess(ipywidgets.VBox):
         except ValueError as error:
             self._note.value = escape(str(error))
 
-    def reveal(self, measured, formula="", predicted=None, simulated=None, badge="measured"):
+    def reveal(
+        self,
+        measured: float | None,
+        formula: str = "",
+        predicted: float | None = None,
+        simulated: float | None = None,
+        badge: str = "measured",
+    ) -> "Reveal":
         """Guess, formula (its text and its value), simulated and measured value: a `Reveal`.
 
         measured None: nothing was measured, and the guess is held against the simulated value.
@@ -83,7 +91,7 @@ class Reveal:
     simulated: float | None = None
     badge: str = "measured"
 
-    def cells(self):
+    def cells(self) -> list[tuple[str, str]]:
         """(heading, text) of each column."""
         guess = "no guess committed" if self.guess is None else _number(self.guess, self.unit)
         value = "" if self.predicted is None else _number(self.predicted, self.unit)
@@ -99,7 +107,7 @@ class Reveal:
         return [cell for cell in cells if cell[1]]
 
     @property
-    def verdict(self):
+    def verdict(self) -> str:
         """How the guess compares with the measured value, in words."""
         if self.guess is None:
             return "Next time, commit a guess first: it is how one finds out what one believes."

@@ -9,7 +9,7 @@ SCP = "shifted_critical_path"
 # --- merak_in_flight ---
 
 
-def in_flight(name, p, m, s):
+def in_flight(name: str, p: int, m: int, s: int) -> int:
     """Microbatches that rank s holds at most, counted on the clock."""
     return timeline(schedule(name, p, m)).peak_in_flight[s]
 
@@ -82,7 +82,7 @@ IN_FLIGHT = Formula(
 THREE = ("1f1b", "early_recompute", "last_no_recompute")
 
 
-def makespans(p, m, f, r, b):
+def makespans(p: int, m: int, f: float, r: float, b: float) -> tuple[float, ...]:
     """Of `THREE`, on the clock."""
     return tuple(timeline(schedule(name, p, m), f, b, recompute=r).makespan for name in THREE)
 

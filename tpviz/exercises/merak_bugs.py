@@ -6,12 +6,16 @@ activations that are computed twice.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .atp_bugs import WRONG, Diagnosis, Evidence, _error, not_first
 from .merak import NOTEBOOK
 from .seeded import CASES, programs
+
+if TYPE_CHECKING:
+    from .merak_zoo import Broken
 
 LAYERS = (
     "embed",
@@ -38,8 +42,8 @@ class PipelineEvidence(Evidence):
     was never waited for.
     """
 
-    recomputed: dict = None
-    microbatches: tuple = ()
+    recomputed: dict[str, float] = None  # pyright: ignore[reportAssignmentType]
+    microbatches: tuple[int, ...] = ()
     unwaited: bool = False
 
     def __repr__(self):
@@ -54,7 +58,7 @@ class PipelineEvidence(Evidence):
 
 
 @lru_cache(maxsize=64)
-def examine(broken, timeout=60):
+def examine(broken: "Broken", timeout: float = 60) -> PipelineEvidence:
     """The `PipelineEvidence` on a `merak_zoo.Broken`, from real ranks; kept once known."""
     from ..runtime.launch import launch
 
@@ -135,7 +139,7 @@ def _look(broken):
             key: np.concatenate([x.grad.numpy() for x in parts]) for key, parts in inputs.items()
         }
         seen.append(
-            found | {("gradients", name, -1): p.grad.numpy() for name, p in program.named.items()}
+            found | {("gradients", name, -1): p.grad.numpy() for name, p in program.named.items()}  # pyright: ignore[reportOptionalMemberAccess]
         )
     got, want = seen
     errors = {key: _error(got[key], want[key]) for key in want}

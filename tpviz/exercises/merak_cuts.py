@@ -1,14 +1,20 @@
 """The exercise of notebook 05 on the partitioner: where may a graph be cut? Graphs are traced from
 modules by `tpviz.partition`, whose own legal cuts are the answer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from .formula import Formula, NoAnswer, Question
 from .merak import NOTEBOOK
 
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
-def transformer():
+
+def transformer() -> "tuple[nn.Module, torch.Tensor]":
     """One pre-norm layer, between an embedding and a head."""
     import torch
     import torch.nn.functional as F
@@ -30,7 +36,7 @@ def transformer():
     return nn.Sequential(*parts), torch.zeros(2, 4, dtype=torch.long)
 
 
-def with_skip(start, stop, length=6):
+def with_skip(start: int, stop: int, length: int = 6) -> "tuple[nn.Module, torch.Tensor]":
     """Linear layers in a chain, with one connection from layer ``start`` around all to ``stop``."""
     import torch
     from torch import nn
@@ -51,7 +57,7 @@ def with_skip(start, stop, length=6):
     return Skip(), torch.zeros(2, 4)
 
 
-def two_streams():
+def two_streams() -> "tuple[nn.Module, torch.Tensor]":
     """Two residual streams that each take from the other, and become one at the end."""
     import torch
     from torch import nn
@@ -88,7 +94,9 @@ def _graph(module, example):
 
 
 @lru_cache(maxsize=16)
-def graph_of(kind, *sizes):
+def graph_of(
+    kind: "Callable[..., tuple[nn.Module, torch.Tensor]]", *sizes: int
+) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], dict[str, tuple[str, ...]], frozenset[str]]:
     """The `_graph` of a model above; known after the first time."""
     return _graph(*kind(*sizes))
 
@@ -120,7 +128,7 @@ def _make_cuts(rng):
 class Cuts(Formula):
     """Asked for the operations after which a graph may be cut."""
 
-    def judge(self, question, got):
+    def judge(self, question: Question, got: Any) -> str | None:
         """What is wrong with some cuts, or None."""
         crosses, legal = question.known["crosses"], question.known["legal"]
         if isinstance(got, NoAnswer) or not (

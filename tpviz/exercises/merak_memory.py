@@ -1,7 +1,9 @@
 """The exercises of notebook 05 on memory: which layers each stage recomputes, and what it then
 holds."""
 
+from collections.abc import Callable
 from math import ceil, floor
+from typing import Any
 
 from ..schedules import schedule, timeline
 from ..schemes.merak.strategy import Merak
@@ -11,7 +13,7 @@ from .merak import NOTEBOOK, SCP
 # --- merak_keep ---
 
 
-def dropped(name, p, layers, keep):
+def dropped(name: str, p: int, layers: int, keep: float) -> tuple[int, ...]:
     """Layers that each stage recomputes, by the strategy itself."""
     from ..workload import GPT
 
@@ -19,7 +21,14 @@ def dropped(name, p, layers, keep):
     return tuple(s.num_recomputed(GPT(layers=p * layers, batch=p + 4)))
 
 
-def by_rule(p, layers, keep, corrected=True, part=None, counted=floor):
+def by_rule(
+    p: int,
+    layers: int,
+    keep: float,
+    corrected: bool = True,
+    part: Callable[[int], float] | None = None,
+    counted: Callable[[float], int] = floor,
+) -> tuple[int, ...]:
     """The same by hand, with mistakes; part(s): k of stage s. None: the rule's."""
     part = part or (lambda s: keep * (p - 1) / (p - 1 - s))
     k = [min(1.0, part(s)) for s in range(p - 1)] + [1.0]
@@ -34,7 +43,7 @@ def _make_keep(rng):
         keep = int(rng.integers(8, 20)) / 100
         while not _clear(p, layers, keep):
             keep = int(rng.integers(8, 20)) / 100
-        asked = dict(zip(("name", "p", "layers", "keep"), (name, p, layers, keep)))
+        asked: dict[str, Any] = dict(zip(("name", "p", "layers", "keep"), (name, p, layers, keep)))
         questions.append(Question(asked, dropped(*asked.values())))
     return questions
 
@@ -110,7 +119,7 @@ KEEP = Formula(
 # --- merak_memory ---
 
 
-def peak(name, p, m, s, whole, inputs, keep):
+def peak(name: str, p: int, m: int, s: int, whole: float, inputs: float, keep: float) -> float:
     """Bytes at the peak, from what the clock says is held when."""
     line = timeline(schedule(name, p, m))
     checkpointed = keep * whole + (1 - keep) * inputs
@@ -124,7 +133,7 @@ def _make_memory(rng):
     for name, p, m, s in (("1f1b", 4, 8, 0), ("1f1b", 6, 4, 1), (SCP, 4, 8, 2), (SCP, 6, 12, 3)):
         whole, inputs = 100 * int(rng.integers(20, 90)), 10 * int(rng.integers(5, 30))
         keep = int(rng.integers(1, 8)) / 8
-        asked = dict(
+        asked: dict[str, Any] = dict(
             zip(
                 ("name", "p", "m", "s", "whole", "inputs", "keep"),
                 (name, p, m, s, whole, inputs, keep),

@@ -1,13 +1,20 @@
 """The exercises of notebook 05 on orders: a schedule of one's own, which is run, and which
 backwards recompute early. Times are simulated, with f = r = 1 and b = 2."""
 
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from ..schedules import Schedule, schedule, schedule_errors, timeline
 from ..schemes.merak.strategy import Merak
 from .formula import Formula, NoAnswer, Question
 from .merak import NOTEBOOK
+
+if TYPE_CHECKING:
+    from ..schedules import Timeline
+    from ..verbs.verify import Verification
+    from ..workload import GPT
 
 # --- merak_schedule ---
 
@@ -15,7 +22,7 @@ RANKS, MICROBATCHES = 3, 4
 
 
 @lru_cache(maxsize=1)
-def like():
+def like() -> "Timeline":
     """The `Timeline` of 1F1B without recomputation."""
     return timeline(schedule("1f1b", RANKS, MICROBATCHES, recompute=False))
 
@@ -24,15 +31,15 @@ def like():
 class Own(Merak):
     """A `Merak` without recomputation whose ranks, one stage each, follow ``lines``."""
 
-    lines: tuple = ()
+    lines: tuple[str, ...] = ()
 
-    def schedule_of(self, workload):
+    def schedule_of(self, workload: "GPT") -> Schedule:
         """The schedule as it is written."""
         return read(self.lines)
 
 
 @lru_cache(maxsize=32)
-def run_of(lines):
+def run_of(lines: tuple[str, ...]) -> "Verification":
     """The `tv.verify` of a GPT whose real ranks follow these lines."""
     from ..verbs.verify import verify
     from ..workload import GPT
@@ -50,7 +57,7 @@ def run_of(lines):
 class Written(Formula):
     """Asked for the lines of a schedule: read, validated, put on a clock, and run."""
 
-    def judge(self, question, got):
+    def judge(self, question: Question, got: Any) -> str | None:
         """What is wrong with the lines, or None where they are as good as 1F1B's."""
         got = _lines(got)
         if isinstance(got, NoAnswer) or not (
@@ -69,7 +76,7 @@ class Written(Formula):
             return f"it cannot run: {'; '.join(wrong[:3])}{more}."
         return _too_much(timeline(mine)) or _differs(run_of(got))
 
-    def praise(self, answers):
+    def praise(self, answers: Sequence[Any]) -> str:
         """The measures of what was written."""
         lines = _lines(answers[0])
         line, run = timeline(read(lines)), run_of(lines)
@@ -85,7 +92,7 @@ def _lines(got):
     return tuple(filter(str.strip, got.splitlines())) if isinstance(got, str) else got
 
 
-def read(lines):
+def read(lines: Iterable[str]) -> Schedule:
     """The `Schedule`; raises ``ValueError`` with the word that cannot be read."""
     return Schedule.parse(
         "\n".join(lines),
@@ -95,7 +102,7 @@ def read(lines):
     )
 
 
-def held(line):
+def held(line: "Timeline") -> str:
     """What each rank holds at most, in words."""
     return ", ".join(map(str, line.peak_in_flight))
 
@@ -120,7 +127,7 @@ def _too_much(mine):
     return None
 
 
-def longest_gap(line):
+def longest_gap(line: "Timeline") -> tuple[int, float, str, float]:
     """(rank, idle time, word of the action after it, when) within a rank's own time."""
     found = []
     for rank in range(line.schedule.ranks):
@@ -177,7 +184,7 @@ SIZES = ((4, 6), (3, 5), (2, 4))
 """(ranks, microbatches). Here no choice but one is fast with none to spare (tests try them all)."""
 
 
-def with_early(plain, early):
+def with_early(plain: Schedule, early: Sequence[Collection[int]]) -> Schedule:
     """The plain schedule where all ranks but the last recompute; ``early`` [rank]: early."""
     text = []
     for rank in range(plain.ranks):
@@ -193,13 +200,13 @@ def with_early(plain, early):
 
 
 @lru_cache(maxsize=16)
-def plain_order(ranks, microbatches):
+def plain_order(ranks: int, microbatches: int) -> Schedule:
     """Merak's shifted critical path without its recomputation."""
     return schedule("shifted_critical_path", ranks, microbatches, recompute=False)
 
 
 @lru_cache(maxsize=1024)
-def clock(ranks, microbatches, early):
+def clock(ranks: int, microbatches: int, early: tuple[tuple[int, ...], ...]) -> "Timeline":
     """The `Timeline` of that choice."""
     return timeline(with_early(plain_order(ranks, microbatches), early))
 
@@ -220,7 +227,7 @@ def _make_early(rng):
 class Chosen(Formula):
     """Asked which microbatches recompute early on each rank; judged on the clock."""
 
-    def judge(self, question, got):
+    def judge(self, question: Question, got: Any) -> str | None:
         """What is wrong with a choice, or None where it is fast, with none to spare."""
         p, m = question.known["ranks"], question.arguments["microbatches"]
         if isinstance(got, NoAnswer) or not (

@@ -10,7 +10,9 @@ right program. Not here is what gives the same numbers: random states not restor
 random, and replicas summed before the two copies of a shared weight, for sums may change places.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -22,6 +24,9 @@ from tpviz.schemes.operators import linear_gradients
 from tpviz.workload import GPT
 
 from .seeded import Seeded
+
+if TYPE_CHECKING:
+    from ..schemes.gpt.program import Program
 
 WORKLOAD = GPT(layers=4, hidden=16, heads=4, seq=4, batch=16, vocab=32, tied=True, dtype="float64")
 NO_LAYER = ("rows", "loss", "ends", "replicas")
@@ -41,13 +46,13 @@ class Broken(Seeded, Merak):
     sound, no_layer = Merak, NO_LAYER
 
     @property
-    def place(self):
+    def place(self) -> str:
         """The name of the layer or the block that is wrong, or one of ``no_layer``."""
         return self.layer if self.layer == "head" else super().place.rstrip(".")
 
-    def find(self, program):
+    def find(self, program: "Program") -> torch.nn.Module | None:
         """The module that is wrong, None on a rank that does not have it."""
-        for stage in program.pipeline.stages.values():
+        for stage in program.pipeline.stages.values():  # pyright: ignore[reportAttributeAccessIssue]
             if (found := dict(stage.named_modules()).get(self.place)) is not None:
                 return found
 
@@ -60,12 +65,24 @@ class Fault:
     something to see. knobs : of the `Merak`, likewise.
     """
 
-    def __init__(self, spoil, layers, grids, blocks=(0, 1, 2, 3), **knobs):
+    def __init__(
+        self,
+        spoil: Callable[..., None],
+        layers: tuple[str, ...],
+        grids: tuple[tuple[int, int, int], ...],
+        blocks: tuple[int, ...] = (0, 1, 2, 3),
+        **knobs: Any,
+    ):
         self.spoil, self.layers, self.grids = spoil, layers, grids
         self.blocks, self.knobs = blocks, knobs
 
 
-def seed(cause, layer=None, block=None, grid=None):
+def seed(
+    cause: str,
+    layer: str | None = None,
+    block: int | None = None,
+    grid: tuple[int, int, int] | None = None,
+) -> Broken:
     """A `Broken`; grid (pp, tp, dp), None: the first that is possible. Raises ``ValueError`` for a
     cause, layer, block or grid in which the fault is not."""
     from tpviz.checks import one_of
@@ -82,12 +99,12 @@ def seed(cause, layer=None, block=None, grid=None):
     )
 
 
-def variant(cause, number):
+def variant(cause: str, number: int) -> Broken:
     """The fault in a layer, block and grid that change with ``number`` and from one to the next."""
     fault, number = CAUSES[cause], number + list(CAUSES).index(cause)
     return seed(
         cause,
-        *(choices[number % len(choices)] for choices in (fault.layers, fault.blocks, fault.grids)),
+        *(choices[number % len(choices)] for choices in (fault.layers, fault.blocks, fault.grids)),  # pyright: ignore[reportArgumentType]
     )
 
 
@@ -194,7 +211,7 @@ class Unwaited(ColumnLinear):
     """A column-parallel layer that takes its input's gradient before the sum is there."""
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The sum is sent for; used is what the rank has. (In fact it is of another buffer, so that
         this comes out the same every time.)"""
         x, weight = ctx.saved_tensors

@@ -1,7 +1,9 @@
 """Runs the learner's function on real ranks under the recorder: an `Attempt` per case. A function
 of numbers alone is asked on one rank."""
 
+from collections.abc import Callable, Sequence
 from numbers import Rational
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,8 +19,18 @@ from ..trace.members import members_text
 from .attempt import Attempt
 from .formula import NoAnswer
 
+if TYPE_CHECKING:
+    from .formula import Question
+    from .task import Case, Exercise
 
-def run(exercise, fn, axes, cases, timeout):
+
+def run(
+    exercise: "Exercise",
+    fn: Callable[..., Any],
+    axes: dict[str, int],
+    cases: "Sequence[Case]",
+    timeout: float,
+) -> tuple[list[Attempt], Trace]:
     """Run ``fn`` once per case on a world laid out as ``axes``; returns (attempts, trace of them
     all)."""
     inputs = [case.inputs for case in cases]
@@ -26,7 +38,12 @@ def run(exercise, fn, axes, cases, timeout):
     return attempts_of(exercise, axes, cases, results)
 
 
-def attempts_of(exercise, axes, cases, results):
+def attempts_of(
+    exercise: "Exercise",
+    axes: dict[str, int],
+    cases: "Sequence[Case]",
+    results: Sequence[tuple[list[tuple[Any, int]], Trace]],
+) -> tuple[list[Attempt], Trace]:
     """(attempts, trace) from what the ranks returned."""
     trace = _named(Trace.merge([part for _, part in results], mesh={"axes": axes}), axes)
     steps = trace.steps
@@ -75,7 +92,7 @@ def _attempt(exercise, axes, case, seen, trace):
     )
 
 
-def ask(fn, questions, timeout):
+def ask(fn: Callable[..., Any], questions: "Sequence[Question]", timeout: float) -> list[Any]:
     """What ``fn`` answers to the arguments of each `formula.Question`.
 
     It runs on a rank, so that a function without an end can be stopped.

@@ -1,9 +1,19 @@
 """What the bug zoos share: a strategy whose program gets one fault after it was built, and the
 questions about such programs."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from .formula import Question
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+    from ..schemes.gpt.program import Program
+    from ..strategy import Strategy
+    from .atp_bugs import Evidence
 
 CASES = 5
 """Programs that an exercise asks about."""
@@ -16,32 +26,43 @@ class Seeded:
     places outside of the layers.
     """
 
-    sound, causes, no_layer = None, {}, ()
+    cause: str
+    block: int
+    layer: str
+    sound: "type[Strategy]"
+    causes: dict[str, Any]
+    no_layer: tuple[str, ...]
+    sound, causes, no_layer = None, {}, ()  # pyright: ignore[reportAssignmentType]
 
     @property
-    def place(self):
+    def place(self) -> str:
         """The name of the layer that is wrong, or one of ``no_layer``."""
         return self.layer if self.layer in self.no_layer else f"blocks.{self.block}.{self.layer}"
 
     @property
-    def healthy(self):
+    def healthy(self) -> "Strategy":
         """The same strategy without the fault."""
         return self.sound(**{f.name: getattr(self, f.name) for f in fields(self.sound)})
 
-    def find(self, program):
+    def find(self, program: "Program") -> "nn.Module | None":
         """The module that is wrong, None on a rank that does not have it."""
         return dict(program.module.named_modules()).get(self.place)
 
-    def build(self, *args, **options):
+    def build(self, *args: Any, **options: Any) -> "Program":
         """The rank's program, with the fault in it."""
-        program = super().build(*args, **options)
+        program = super().build(*args, **options)  # pyright: ignore[reportAttributeAccessIssue]
         layer = self.find(program)
         if layer is not None or self.place in self.no_layer:
             self.causes[self.cause].spoil(program, layer)
         return program
 
 
-def programs(rng, causes, variant, examine):
+def programs(
+    rng: "np.random.Generator",
+    causes: Iterable[str],
+    variant: Callable[[str], Seeded],
+    examine: "Callable[..., Evidence]",
+) -> list[Question]:
     """`CASES` questions: where is the fault, and which of ``causes`` is it?
 
     variant(cause) : the `Seeded` strategy, drawn with ``rng`` too. examine(strategy) : the evidence

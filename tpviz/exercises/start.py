@@ -113,7 +113,7 @@ def _summed_too_early(attempt):
     xs = sum(x for x, _ in attempt.case.inputs)
     ws = sum(w for _, w in attempt.case.inputs)
     first_x, first_w = attempt.case.inputs[0]
-    early = [xs @ first_w, first_x @ ws, xs @ ws]
+    early = [xs @ first_w, first_x @ ws, xs @ ws]  # pyright: ignore[reportOperatorIssue]
     if any(0 in attempt.matches(lambda want, y=y: y) for y in early):
         return (
             "you added the inputs over the ranks before multiplying. The slices belong to "

@@ -1,6 +1,8 @@
 """The exercises of notebook 06 on numbers: what a sum after a GEMM costs, in which order its chunks
 are computed, and when it pays to hide it."""
 
+from typing import Any
+
 from ..schemes.t3.tiles import order
 from .formula import Formula, Question, same
 
@@ -10,7 +12,9 @@ TERA, GIGA = 1e12, 1e9
 # --- t3_share ---
 
 
-def share(tokens, hidden, k, ranks, flops, link):
+def share(
+    tokens: int, hidden: int, k: int, ranks: int, flops: float, link: float
+) -> tuple[float, float]:
     """(bytes that a rank sends, part of the time that it takes), derived."""
     sent = 2 * (ranks - 1) / ranks * tokens * hidden * 2
     sums = sent / link
@@ -154,7 +158,9 @@ ORDER = Formula(
 # --- t3_pays ---
 
 
-def pays(k, ranks, flops, link, itemsize):
+def pays(
+    k: int, ranks: int, flops: float, link: float, itemsize: int
+) -> tuple[float, float, float]:
     """(GEMM's time over the reduce-scatter's, the speedup of hiding it, the k with the largest), of
     a GEMM with a ring reduce-scatter and all-gather after it. Derived: latency, memory left out."""
     x = 2 * k * link * ranks / (itemsize * (ranks - 1) * flops)
@@ -167,7 +173,7 @@ def _make_pays(rng):
         n = int(rng.choice([4, 8, 16]))
         flops, link = int(rng.integers(60, 400)) * TERA, int(rng.integers(30, 400)) * GIGA
         k = round(x * rng.uniform(0.8, 1.6) * itemsize * (n - 1) * flops / (2 * link * n))
-        asked = dict(
+        asked: dict[str, Any] = dict(
             zip(("k", "ranks", "flops", "link", "itemsize"), (k, n, flops, link, itemsize))
         )
         questions.append(Question(asked, pays(**asked)))

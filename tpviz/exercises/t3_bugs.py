@@ -4,15 +4,21 @@ As `atp_bugs`, with what only a fused sum has: each tile of a wrong sum is taken
 which rank's part of which chunk went into it, and how often.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .atp_bugs import WRONG, Diagnosis, Evidence, _error, _watch, not_first
 from .seeded import CASES, programs
 from .t3 import NOTEBOOK
+
+if TYPE_CHECKING:
+    from ..schemes.t3.strategy import T3
+    from .t3_zoo import Broken
 
 SUMS = {"forward": ("out", "down"), "backward": ("qkv", "up", "head")}
 """Layers with a sum over the ranks, by the end of their names."""
@@ -29,7 +35,7 @@ class SumEvidence(Evidence):
     """
 
     rank: int = 0
-    sums: dict = None
+    sums: dict[tuple[int, int], dict[tuple[int, int], int] | None] = None  # pyright: ignore[reportAssignmentType]
     unwaited: bool = False
 
     def __repr__(self):
@@ -46,7 +52,7 @@ class SumEvidence(Evidence):
         return "\n".join(lines)
 
 
-def in_words(parts):
+def in_words(parts: Mapping[tuple[int, int], int]) -> str:
     """What a sum is made of: '2 x chunk 1 of rank 3 + chunk 1 of rank 1'."""
     return (
         " + ".join(
@@ -58,7 +64,7 @@ def in_words(parts):
 
 
 @lru_cache(maxsize=64)
-def examine(broken, timeout=60):
+def examine(broken: "Broken", timeout: float = 60) -> SumEvidence:
     """The `SumEvidence` on a `t3_zoo.Broken`, from real ranks; known after the first time."""
     from ..runtime.launch import launch
 
@@ -95,7 +101,9 @@ def examine(broken, timeout=60):
     )
 
 
-def taken_apart(strategy, rank, got, want, parts):
+def taken_apart(
+    strategy: "T3", rank: int, got: np.ndarray, want: np.ndarray, parts: Sequence[np.ndarray]
+) -> dict[tuple[int, int], dict[tuple[int, int], int] | None]:
     """`SumEvidence.sums`; parts : per rank its product (tokens, features) of the right program."""
     size, tokens = len(parts), len(parts[0])
     rows, chunks = tokens // size, [rank] if strategy.split else range(size)

@@ -1,13 +1,18 @@
 """The exercises of notebook 06 on address maps: data that tell each store where to go, played by
 the simulated hardware."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..schemes.t3.hardware import Dma, Gemm, Local, Machine, Remote, check, maps, simulate
 from .formula import Formula, NoAnswer, Question
 from .t3 import NOTEBOOK
+
+if TYPE_CHECKING:
+    from ..schemes.t3.hardware import SimResult
 
 RULES = {2: Remote, 3: Dma, 1: Local}
 """Fields of each rule: what ranks hand over are plain tuples."""
@@ -23,18 +28,18 @@ WORDS = {
 }
 
 
-def small(ranks):
+def small(ranks: int) -> tuple[Gemm, Machine]:
     """A GEMM of four tiles a chunk, of whole numbers, and a machine with few workgroups at once."""
     return Gemm(32, 8 * ranks, 16, tile=(8, 8), wavefronts=2), Machine(cus=1, latency=20e-9)
 
 
-def partials(ranks, seed=0):
+def partials(ranks: int, seed: int = 0) -> list[np.ndarray]:
     """Per rank an m x n array of whole numbers: sums are exact in any order."""
     gemm, rng = small(ranks)[0], np.random.default_rng(seed)
     return [rng.integers(-99, 100, (gemm.m, gemm.n)).astype(np.float32) for _ in range(ranks)]
 
 
-def result(parts, run):
+def result(parts: Sequence[np.ndarray], run: "SimResult") -> np.ndarray:
     """What the collective of a `SimResult` is to leave of these parts, as `SimResult.values` has
     it."""
     owner = np.empty((run.gemm.m, run.gemm.n), int)
@@ -45,10 +50,10 @@ def result(parts, run):
         return np.stack(parts)
     if run.collective == "ring_ag":
         return np.stack([np.choose(owner, parts)] * run.ranks)
-    return sum(parts)
+    return sum(parts)  # pyright: ignore[reportReturnType]
 
 
-def read(got):
+def read(got: Any) -> tuple[list[list[tuple[int, Dma | Local | Remote]]] | None, str | None]:
     """The maps that a function returned, with rules in place of tuples, or what is wrong."""
     if isinstance(got, NoAnswer) or not isinstance(got, tuple):
         name = got.type if isinstance(got, NoAnswer) else type(got).__name__
@@ -72,19 +77,19 @@ def read(got):
 class Mapped(Formula):
     """Asked for the maps of a collective; checked in words, then played with whole numbers."""
 
-    def judge(self, question, got):
+    def judge(self, question: Question, got: Any) -> str | None:
         """What is wrong with maps, or None where they are as good as the collective's own."""
         ranks, goal = question.arguments["ranks"], question.known["collective"]
         mine, problem = read(got)
-        if problem is None and len(mine) != ranks:
-            problem = f"you returned {len(mine)} maps for {ranks} ranks: each rank has one."
-        if problem is None and (wrong := check(mine, goal)):
+        if problem is None and len(mine) != ranks:  # pyright: ignore[reportArgumentType]
+            problem = f"you returned {len(mine)} maps for {ranks} ranks: each rank has one."  # pyright: ignore[reportArgumentType]
+        if problem is None and (wrong := check(mine, goal)):  # pyright: ignore[reportArgumentType]
             more = f" (and {len(wrong) - FAULTS} more)" if len(wrong) > FAULTS else ""
             problem = f"this is not {WORDS[goal]}: {'; '.join(wrong[:FAULTS])}{more}."
         problem = problem or _links(mine, goal) or _played(mine, goal)
         return problem and f"for {question}: {problem}"
 
-    def praise(self, answers):
+    def praise(self, answers: Sequence[Any]) -> str:
         """What was played."""
         return (
             f"Right on {len(answers)} questions: played by the simulated hardware, each result "
@@ -113,7 +118,7 @@ def _played(mine, goal):
         simulate(gemm, ranks, machine, "t3", goal, "full", parts, maps=rules)
         for rules in (mine, maps(goal, ranks))
     ]
-    if not np.array_equal(runs[0].values, result(parts, runs[0])):
+    if not np.array_equal(runs[0].values, result(parts, runs[0])):  # pyright: ignore[reportArgumentType]
         return "played with whole numbers, it does not come out as one process computes it."
     for rank in range(ranks):
         sent, least = (sum(row[3] for row in run.logs[rank]["sent"]) for run in runs)

@@ -11,7 +11,7 @@ from .t3 import NOTEBOOK
 # --- t3_traffic ---
 
 
-def traffic(how, step, ranks):
+def traffic(how: str, step: int, ranks: int) -> tuple[int, int]:
     """(chunks read, chunks written) in a GPU's memory; derived, tested against the simulation."""
     if how == "t3":
         rules = maps("ring_rs", ranks)[0]
@@ -110,7 +110,7 @@ TRAFFIC = Formula(
 MOST = 512
 
 
-def fewest_sets(gemm, ranks, machine):
+def fewest_sets(gemm: Gemm, ranks: int, machine: Machine) -> int:
     """The smallest power of two of sets with which no update waits (simulated). From one that has
     no stalls half as many may have; with stalls fewer never do better."""
     sets = MOST
@@ -119,7 +119,7 @@ def fewest_sets(gemm, ranks, machine):
     return sets
 
 
-def stalls(gemm, ranks, machine, sets):
+def stalls(gemm: Gemm, ranks: int, machine: Machine, sets: int) -> int:
     """Updates that wait for a record of the tracker."""
     return simulate(gemm, ranks, replace(machine, tracker_sets=sets), "t3").tracker.stalls
 
@@ -204,7 +204,7 @@ TRACKER = Formula(
 POLICIES = ("round_robin", "fifo", "mca")
 
 
-def policy_times(gemm, ranks, machine):
+def policy_times(gemm: Gemm, ranks: int, machine: Machine) -> dict[str, float]:
     """{policy: simulated seconds}."""
     return {
         policy: simulate(gemm, ranks, replace(machine, policy=policy), "t3").seconds
@@ -229,7 +229,7 @@ def _make_policy(rng):
             f"a GEMM of {gemm.m} x {gemm.n} x {gemm.k} on GPUs of {cus} compute units and "
             f"{dram / 1e9:g} GB/s"
         )
-        questions.append(Question(asked, min(times, key=times.get), words, times))
+        questions.append(Question(asked, min(times, key=times.get), words, times))  # pyright: ignore[reportCallIssue, reportArgumentType]
     return [questions[i] for i in rng.permutation(len(questions)).tolist()]
 
 

@@ -1,14 +1,20 @@
 """The exercise of notebook 06 on real ranks: tiles or chunks, predicted, then run."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from .. import clusters
 from ..schemes.t3.strategy import T3
 from .atp_choices import Choice, chosen
 from .formula import Question
 from .t3 import NOTEBOOK
+
+if TYPE_CHECKING:
+    from ..cluster import Cluster
+    from ..workload import GPT
 
 CHOICES = (("sequential", 0), ("chunk", 0), *(("tile", rows) for rows in (4, 8, 16, 32, 64)))
 HOPS = (1e-7, 1e-5, 1e-4)
@@ -18,14 +24,14 @@ SLOW = 20
 
 
 @lru_cache(maxsize=1)
-def workload():
+def workload() -> "GPT":
     """Four chunks of 128 tokens; its GEMMs and their sums take about as long."""
     from ..workload import GPT
 
     return GPT(layers=1, hidden=32, heads=4, seq=64, batch=8, vocab=64)
 
 
-def ring(hop, bandwidth=1e10):
+def ring(hop: float, bandwidth: float = 1e10) -> "Cluster":
     """A cluster of four whose messages take ``hop`` seconds more than their bytes, scaled down to
     what this machine's ranks can stand for; times on it are slow motion."""
     box = clusters.nvswitch(4)
@@ -33,14 +39,14 @@ def ring(hop, bandwidth=1e10):
     return replace(box, levels=(level,)).scale_model(hidden=256, slow_motion=SLOW)
 
 
-def times(cluster):
+def times(cluster: "Cluster") -> dict[tuple[str, int], float]:
     """{(mode, tile): predicted seconds of a step}."""
     from ..verbs.predict import predict
 
     return {choice: predict(strategy(*choice), workload(), cluster).step_time for choice in CHOICES}
 
 
-def strategy(mode, tile):
+def strategy(mode: str, tile: int) -> T3:
     """The `T3` of a choice."""
     return T3(tp=4, mode=mode, tile=tile)
 
@@ -49,7 +55,7 @@ def strategy(mode, tile):
 class Run(Choice):
     """A `Choice` of a mode and a tile that is run once it is right."""
 
-    def praise(self, answers):
+    def praise(self, answers: Sequence[Any]) -> str:
         """Both the choice for the second cluster and "sequential", predicted and emulated."""
         from ..verbs.predict import predict
         from ..verbs.run import run
@@ -77,7 +83,7 @@ def _make_tile(rng):
         questions.append(
             Question(
                 {"cluster": cluster, "workload": workload()},
-                min(found, key=found.get),
+                min(found, key=found.get),  # pyright: ignore[reportCallIssue, reportArgumentType]
                 f"{1e6 * hop:g} us a message",
                 found,
             )

@@ -9,7 +9,9 @@ order, the tracker, the messages) is another, or the fault is around the ring. N
 gives the same numbers: all tiles sent at the end, only slower.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -33,7 +35,7 @@ class _Known(T3):
     def build(self, *args, **options):
         """Its program, which says whose it is."""
         program = super().build(*args, **options)
-        program.strategy = self
+        program.strategy = self  # pyright: ignore[reportAttributeAccessIssue]
         return program
 
 
@@ -55,11 +57,23 @@ class Fault:
     one of `NO_LAYER`. gathers : the ``gather`` of T3 with which it is there. modes : likewise.
     """
 
-    def __init__(self, spoil, layers, gathers=("after",), modes=("tile", "chunk")):
+    def __init__(
+        self,
+        spoil: Callable[..., None],
+        layers: tuple[str, ...],
+        gathers: tuple[str, ...] = ("after",),
+        modes: tuple[str, ...] = ("tile", "chunk"),
+    ):
         self.spoil, self.layers, self.gathers, self.modes = spoil, layers, gathers, modes
 
 
-def seed(cause, layer=None, block=0, gather=None, mode=None):
+def seed(
+    cause: str,
+    layer: str | None = None,
+    block: int | None = 0,
+    gather: str | None = None,
+    mode: str | None = None,
+) -> Broken:
     """A `Broken`. Raises ``ValueError`` for a cause, layer, block, gather or mode in which the
     fault is not."""
     from tpviz.checks import one_of
@@ -76,7 +90,7 @@ def seed(cause, layer=None, block=0, gather=None, mode=None):
     return Broken(tp=TP, tile=TILE, cause=cause, **one)
 
 
-def variant(cause, number):
+def variant(cause: str, number: int) -> Broken:
     """The fault in a layer, block, gather and mode that change with ``number`` and from one to the
     next."""
     fault, number = CAUSES[cause], number + list(CAUSES).index(cause)
@@ -92,7 +106,9 @@ def variant(cause, number):
 class Spoiled(rings.Ring):
     """A `Ring` that sums with other pieces: ``pieces`` {name in its module: what}."""
 
-    def reduce_scatter(self, a, b):
+    pieces: dict[str, Any]
+
+    def reduce_scatter(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """As the ring's, with these pieces."""
         with patch.multiple(rings, **self.pieces):
             return super().reduce_scatter(a, b)
@@ -101,17 +117,21 @@ class Spoiled(rings.Ring):
 class Misplaced(rings.Ring):
     """A `Ring` that gathers with other pieces."""
 
-    def gathered(self, x, pieces=None):
+    pieces: dict[str, Any]
+
+    def gathered(
+        self, x: torch.Tensor, pieces: Callable[[int, int], Any] | None = None
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
         """As the ring's, with these pieces."""
         with patch.multiple(rings, **self.pieces):
             yield from super().gathered(x, pieces)
 
 
-def _give(program, layer, kind=Spoiled, **pieces):
+def _give(program, layer, kind: type[rings.Ring] = Spoiled, **pieces):
     """Give a layer a ring of its own, with other pieces."""
     sound = ring_of(program.strategy, program.mesh)
     ring = kind(sound.group, sound.tiles)
-    ring.pieces = pieces
+    ring.pieces = pieces  # pyright: ignore[reportAttributeAccessIssue]
     fuse(layer, ring, program.strategy.split)
 
 
@@ -123,7 +143,7 @@ def _same_order(program, layer):
 class Upwards(rings.Messages):
     """The ring in the other direction."""
 
-    def pass_on(self, tensor):
+    def pass_on(self, tensor: torch.Tensor) -> None:
         """Send to the rank above, and ask the one below."""
         ring = self.ring
         above, below = (ring.rank + 1) % ring.size, (ring.rank - 1) % ring.size
@@ -139,11 +159,13 @@ def _upwards(program, layer):
 class Early(rings.Tracker):
     """Tiles on their way are sent after their first update; the second finds nobody."""
 
-    def map_tile(self, tile, updates, trigger):
+    def map_tile(
+        self, tile: tuple[int, int, int], updates: int, trigger: Callable[[torch.Tensor], Any]
+    ) -> None:
         """One update is enough, but in a rank's own chunk."""
         super().map_tile(tile, 1 if 0 < tile[0] < TP - 1 else updates, trigger)
 
-    def update(self, tile, value):
+    def update(self, tile: tuple[int, int, int], value: torch.Tensor) -> None:
         """What comes too late is lost."""
         if tile in self._mapped:
             super().update(tile, value)
@@ -156,7 +178,7 @@ class Unadded(Early):
         super().__init__()
         self.stored = set()
 
-    def update(self, tile, value):
+    def update(self, tile: tuple[int, int, int], value: torch.Tensor) -> None:
         """The first update of a tile in the middle is the rank's own."""
         if 0 < tile[0] < TP - 1 and tile not in self.stored:
             self.stored.add(tile)
@@ -180,7 +202,7 @@ def _unzeroed(program, layer):
     class Unzeroed(rings.Tracker):
         """Adds to what is there. The first chunk is not: it goes straight to the neighbour."""
 
-        def map_tile(self, tile, updates, trigger):
+        def map_tile(self, tile: tuple[int, int, int], updates, trigger):
             """The sum stays after it has been sent."""
 
             def kept(total):
@@ -202,11 +224,11 @@ def _unzeroed(program, layer):
 class Floored(rings.Ring):
     """A chunk has as many tiles as fit; the rows that remain are nobody's."""
 
-    def reduce_scatter(self, a, b):
+    def reduce_scatter(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """Memory is zero there."""
         own, tiles = a.new_zeros(a.shape[0] // self.size, b.shape[1]), self.tiles
         full = own.shape[0] // TILE * TILE
-        self.tiles = lambda rows, cols: tiles(full, cols)
+        self.tiles = lambda rows, cols: tiles(full, cols)  # pyright: ignore[reportOptionalCall]
         own[:full] = super().reduce_scatter(a, b)[:full]
         self.tiles = tiles
         return own
@@ -219,7 +241,7 @@ def _floored(program, layer):
 class Unwaited(rings.Messages):
     """A message counts as here as soon as it is asked for."""
 
-    def take(self):
+    def take(self) -> torch.Tensor:
         """What is in the buffer before anything came. (In fact it is another buffer, so that this
         comes out the same every time.)"""
         under_way.append(self.coming.popleft())
@@ -243,7 +265,9 @@ class LastChunk(rings.Ring):
     """Where whole chunks are gathered, for the gradient of a weight, the last one takes the place
     of those before."""
 
-    def gathered(self, x, pieces=None):
+    def gathered(
+        self, x: torch.Tensor, pieces: Callable[[int, int], Any] | None = None
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
         """Of whole chunks, the last."""
         found = list(super().gathered(x, pieces))
         yield from found[-1:] if pieces is operators.whole_chunk else found

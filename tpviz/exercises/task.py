@@ -9,9 +9,12 @@ scoring by what the code touched follows GPU-Puzzles.)
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from ..trace import Ledger
 
 HINT_KINDS = ("concept", "principle", "answer")
 
@@ -24,8 +27,8 @@ class Case(NamedTuple):
     multiplied.
     """
 
-    inputs: list
-    expected: list
+    inputs: list[tuple[np.ndarray, ...]]
+    expected: list[np.ndarray]
     flops: int | None = None
 
 
@@ -45,12 +48,12 @@ class Exercise:
     notebook: str
     prompt: str
     starter: str
-    hints: tuple
+    hints: tuple[str, ...]
     success: str
-    make: Callable = field(repr=False)
-    needs: Callable = field(repr=False)
-    checks: tuple = field(repr=False)
-    worlds: tuple = ({"world": 4}, {"world": 2})
+    make: Callable[..., Any] = field(repr=False)
+    needs: "Callable[[dict[str, int], Case], Ledger] | None" = field(repr=False)
+    checks: tuple[Callable[..., str | None], ...] = field(repr=False)
+    worlds: tuple[dict[str, int], ...] = ({"world": 4}, {"world": 2})
 
     def __post_init__(self):
         if len(self.hints) != len(HINT_KINDS):
@@ -88,7 +91,7 @@ class Hint:
         return f"**{self._heading}:** {self.text}"
 
 
-def whole_numbers(rng, *shape):
+def whole_numbers(rng: np.random.Generator, *shape: int) -> np.ndarray:
     """A float32 array of whole numbers from -4 to 4.
 
     Sums and products of these are exact in float32 (far below 2**24), whatever the order of the

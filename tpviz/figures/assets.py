@@ -15,7 +15,7 @@ _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
 
 
 @lru_cache
-def module(name):
+def module(name: str) -> str:
     """One self-contained ES module: ``widgets/<name>.js`` and what it imports, each once."""
     parts, order = {}, []
 
@@ -33,6 +33,6 @@ def module(name):
 
 
 @lru_cache
-def stylesheet():
+def stylesheet() -> str:
     """The CSS of every view, with the palette's colours and the classes of Python's pictures."""
     return css_variables() + css_rules() + (FOLDER / "view.css").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ all ranks have the same. There are no times here.
 """
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.mesh import Mesh
 from tpviz.trace.ledger import wire_bytes
@@ -16,6 +16,13 @@ from .blocks_mesh import Grid, ranks
 from .microscope_svg import wrapped
 from .palette import INKS, axis_keys, svg_style
 from .svg import amount, check_step, document, head, pattern_defs, rect, text
+
+if TYPE_CHECKING:
+    from tpviz.films.captions import Frame, Tensor
+    from tpviz.films.grid_captions import GridFrame
+    from tpviz.workload import GPT
+
+    from .grid import GridStory
 
 MAX_RANKS = 16
 BADGE = "counted, not run"
@@ -28,11 +35,11 @@ class Story(NamedTuple):
 
     title: str
     mesh: Mesh
-    workload: Any
-    frames: tuple
+    workload: "GPT"
+    frames: "tuple[Frame, ...]"
 
 
-def blocks_scene(story, rank=0):
+def blocks_scene(story: Story, rank: int = 0) -> dict[str, Any]:
     """The scene of a `Story`, ready for JSON: ``title``, ``badge``, ``width``, ``height``,
     ``style``, ``common`` and ``frames`` (SVG), ``captions``, ``words``, ``facts``, ``rank``.
 
@@ -51,7 +58,7 @@ def blocks_scene(story, rank=0):
     }
 
 
-def check(mesh, rank):
+def check(mesh: Mesh, rank: int) -> None:
     """Raise ``ValueError`` where the picture would not be legible or the rank is not there."""
     if mesh.size > MAX_RANKS:
         raise ValueError(
@@ -62,15 +69,15 @@ def check(mesh, rank):
 
 
 # -- numbers ---------------------------------------------------------------------------------------
-def sent(story, number):
+def sent(story: "Story | GridStory", number: int) -> dict[str, float]:
     """{axis: bytes a rank has sent on a ring} in one frame."""
-    totals = dict.fromkeys(story.mesh.names, 0)
+    totals: dict[str, float] = dict.fromkeys(story.mesh.names, 0)
     for move in story.frames[number].moves:
         totals[move.axis] += wire_bytes(move.collective, move.payload, story.mesh.axes[move.axis])
     return totals
 
 
-def running(story):
+def running(story: "Story | GridStory") -> list[dict[str, float]]:
     """[{axis: bytes sent so far}] after every frame; the last one is the ledger of a block."""
     found, totals = [], dict.fromkeys(story.mesh.names, 0)
     for number in range(len(story.frames)):
@@ -79,17 +86,18 @@ def running(story):
     return found
 
 
-def work(frame):
+def work(frame: "Frame | GridFrame") -> tuple[int, ...]:
     """(FLOPs, bytes) of a rank's kernels in a frame."""
     return tuple(sum(kernel[i] for kernel in frame.kernels) for i in (0, 1))
 
 
-def payload_of(frame):
+def payload_of(frame: "Frame | GridFrame") -> "Tensor":
     """The tensor whose size is a collective's payload: an all-gather's result, else its input."""
+    assert frame.move is not None
     return frame.moving[frame.move.collective == "all_gather"]
 
 
-def symbols(frame):
+def symbols(frame: "Frame | GridFrame") -> str:
     """ "3bsh/d1", "4h²/(x y)": the payload of the frame's collective, in sizes of the workload."""
     tensor = payload_of(frame)
     letters = [dim.letters for dim in (tensor.rows, tensor.cols)]
@@ -101,14 +109,14 @@ def symbols(frame):
     return f"{factor}/{below}" if under else factor
 
 
-def elements(story, frame):
+def elements(story: "Story | GridStory", frame: "Frame | GridFrame") -> int:
     """Numbers in the payload of the frame's collective, from the layout of its tensor."""
     count = frame.moved_chunk[1] if frame.moved_chunk else 1
     return prod(payload_of(frame).local(story.mesh.axes)) // count
 
 
 # -- words -----------------------------------------------------------------------------------------
-def does(frame):
+def does(frame: "Frame | GridFrame") -> str:
     """What happens in a frame, in a few words."""
     done = []
     if frame.product:
@@ -122,23 +130,23 @@ def does(frame):
     return " while ".join(done)
 
 
-def of_chunk(chunk):
+def of_chunk(chunk: tuple[int, ...]) -> str:
     """ " (chunk 2 of 4)", or nothing."""
     return f" (chunk {chunk[0] + 1} of {chunk[1]})" if chunk else ""
 
 
-def caption(story, number):
+def caption(story: "Story | GridStory", number: int) -> str:
     """One frame in words."""
     frame = story.frames[number]
     return f"step {number + 1} of {len(story.frames)}, {frame.phase}, {frame.layer}: {does(frame)}"
 
 
-def sentence(frame):
+def sentence(frame: "Frame | GridFrame") -> str:
     """The layer's whole line as text."""
     return " ".join(part if isinstance(part, str) else plain(part) for part in frame.line)
 
 
-def facts(story):
+def facts(story: Story) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
     total = running(story)[-1]
     return [
@@ -150,7 +158,7 @@ def facts(story):
     ]
 
 
-def to_table(story):
+def to_table(story: "Story | GridStory") -> list[list[str]]:
     """Rows of strings, header first: one frame each."""
     names = [f"sent over {axis}" for axis in story.mesh.names]
     table = [["step", "phase", "layer", "line", "FLOPs", "bytes", "collective", "payload", *names]]
@@ -173,7 +181,7 @@ def to_table(story):
     return table
 
 
-def describe(story, rank, number):
+def describe(story: Story, rank: int, number: int) -> str:
     """The block and one frame of it in words."""
     w, total = story.workload, running(story)[-1]
     where = ", ".join(f"{axis} {i}" for axis, i in story.mesh.coords(rank).items())
@@ -198,7 +206,7 @@ PHASES = {
 LEGEND = (("parameters", "weights"), ("activations", "activations"), ("gradients", "gradients"))
 
 
-def pictures(story, rank):
+def pictures(story: Story, rank: int) -> dict[str, Any]:
     """{"width", "height", "common", "frames"}: what all frames share, and each of them, as SVG."""
     keys = axis_keys(story.mesh.names)
     eyes = Eyes(story.mesh, rank, keys)
@@ -226,7 +234,7 @@ def pictures(story, rank):
     }
 
 
-def blocks_svg(scene, step=0, theme="auto"):
+def blocks_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str:
     """One frame as a whole SVG; theme "light", "dark" or "auto".
 
     Raises ValueError on a step that is not there.
@@ -238,7 +246,9 @@ def blocks_svg(scene, step=0, theme="auto"):
 
 
 # -- the way through the block ---------------------------------------------------------------------
-def strip(story, keys):
+def strip(
+    story: "Story | GridStory", keys: dict[str, str]
+) -> tuple[str, list[tuple[float, float]]]:
     """(a tick for each frame, forward then backward, with the layers under them; their places)."""
     frames = story.frames
     wide = min(30.0, (WIDTH - 24) / (len(frames) + len({f.phase for f in frames}) - 1))
@@ -276,7 +286,7 @@ def _tick(i, frame, x, wide, keys):
     )
 
 
-def now(story, number, x, wide):
+def now(story: "Story | GridStory", number: int, x: float, wide: float) -> str:
     """A border and a pointer at the tick of the frame shown, and what it does."""
     out = rect(x, STRIP - 2, wide, 22, "", "rx='2' fill='none' class='s-fg' stroke-width='2.6'")
     out += f"<path d='M{x + wide / 2:.1f},{STRIP - 3}l-5,-8h10z' class='f-fg'/>"
@@ -284,7 +294,7 @@ def now(story, number, x, wide):
 
 
 # -- the sentence ----------------------------------------------------------------------------------
-def drawn_sentence(frame, keys):
+def drawn_sentence(frame: "Frame | GridFrame", keys: dict[str, str]) -> str:
     """The layer's line with this frame's part of it in bold, and what it means."""
     spans, (first, last) = [], frame.active
     for i, part in enumerate(frame.line):
@@ -304,7 +314,7 @@ def drawn_sentence(frame, keys):
 
 
 # -- matrices --------------------------------------------------------------------------------------
-def matrices(frame, eyes, enlarged=ENLARGED):
+def matrices(frame: "Frame | GridFrame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
     """The product, and beside it what a collective does meanwhile; or the collective alone, as
     large as said."""
     signs = {3: ("·", "="), 2: ("→",)}
@@ -315,6 +325,7 @@ def matrices(frame, eyes, enlarged=ENLARGED):
         out, x = _row(shown, signs[len(shown)], x, eyes)
     if frame.moving:
         if frame.product:
+            assert frame.move is not None
             x += 14
             out += (
                 f"<path d='M{x:.1f},{MIDDLE - 100}v196' class='s-{eyes.keys[frame.move.axis]}' "
@@ -398,7 +409,15 @@ def _below(tensor, eyes):
 
 
 # -- numbers ---------------------------------------------------------------------------------------
-def panel(story, number, eyes, totals, x=PANEL, y=GRID[1] - 20, width=130):
+def panel(
+    story: "Story | GridStory",
+    number: int,
+    eyes: Eyes,
+    totals: list[dict[str, float]],
+    x: float = PANEL,
+    y: float = GRID[1] - 20,
+    width: float = 130,
+) -> str:
     """FLOPs and bytes of the frame, its payload in words, and the running total of every axis.
 
     x, y : of the first line; width : of the bars.

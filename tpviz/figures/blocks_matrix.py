@@ -5,10 +5,16 @@ have the colour of their axis. The blocks of the chosen rank are filled; terms o
 one sheet behind the other.
 """
 
+from collections.abc import Iterable, Sequence
 from html import escape
 from math import prod
+from typing import TYPE_CHECKING
 
 from .svg import rect, text
+
+if TYPE_CHECKING:
+    from tpviz.films.captions import Dim, Tensor
+    from tpviz.mesh import Mesh
 
 PIXELS = {"T": 104.0, "2": 18.0, "1": 18.0, "n": 190.0}
 HIDDEN = 76.0
@@ -23,28 +29,28 @@ HATCH = (
 class Eyes:
     """From where the blocks are seen: the mesh, the chosen rank, the ink of each axis."""
 
-    def __init__(self, mesh, rank, keys):
+    def __init__(self, mesh: "Mesh", rank: int, keys: dict[str, str]):
         self.mesh, self.rank, self.keys = mesh, rank, keys
         self.coords = mesh.coords(rank)
 
-    def at(self, rank):
+    def at(self, rank: int) -> "Eyes":
         """The same, seen from another rank."""
         return Eyes(self.mesh, rank, self.keys)
 
 
-def side(dim):
+def side(dim: "Dim") -> float:
     """Pixels of a dim; widths grow with the root of the multiple of the hidden size."""
     if dim.letters in PIXELS:
         return PIXELS[dim.letters]
     return HIDDEN * int(dim.letters.rstrip("H") or 1) ** 0.5
 
 
-def size(tensor):
+def size(tensor: "Tensor") -> tuple[float, float]:
     """(width, height) in px, without sheets and words."""
     return side(tensor.cols), side(tensor.rows)
 
 
-def parts(dim, mesh):
+def parts(dim: "Dim", mesh: "Mesh") -> list[dict[str, int]]:
     """[{axis: index}] of the parts along a dim, in order."""
     found = [{}]
     for axis in dim.axes:
@@ -52,14 +58,21 @@ def parts(dim, mesh):
     return found
 
 
-def owner(tensor, held, eyes):
+def owner(tensor: "Tensor", held: dict[str, int], eyes: Eyes) -> str:
     """ "0,1", "*,1": the coordinates of who holds a block; of a partial sum, of the front sheet."""
     front = {axis: eyes.coords[axis] for axis in (tensor.partial, *tensor.later) if axis}
     where = {**held, **front}
     return ",".join(str(where.get(axis, "*")) for axis in eyes.mesh.names)
 
 
-def matrix(tensor, x, y, eyes, chunk=(), future=False):
+def matrix(
+    tensor: "Tensor",
+    x: float,
+    y: float,
+    eyes: Eyes,
+    chunk: tuple[int, ...] = (),
+    future: bool = False,
+) -> str:
     """A matrix with its top left corner at (x, y).
 
     chunk : (k, count, parts): these rows are marked, others pale; with ``future`` only those after.
@@ -68,7 +81,7 @@ def matrix(tensor, x, y, eyes, chunk=(), future=False):
     rows, cols = parts(tensor.rows, eyes.mesh), parts(tensor.cols, eyes.mesh)
     w, h = width / len(cols), height / len(rows)
     blocks = [
-        ({**row, **col}, [x + c * w, y + r * h, w, h])
+        ({**row, **col}, (x + c * w, y + r * h, w, h))
         for r, row in enumerate(rows)
         for c, col in enumerate(cols)
     ]
@@ -106,7 +119,7 @@ def _mine(held, eyes):
     return all(eyes.coords[axis] == i for axis, i in held.items())
 
 
-def _block(tensor, held, box, eyes):
+def _block(tensor, held, box: tuple[float, float, float, float], eyes):
     mine = _mine(held, eyes)
     out = rect(*box, tensor.kind, "" if mine else "fill-opacity='.16'")
     if tensor.partial:
@@ -190,16 +203,17 @@ def _bands(x, y, width, height, chunk, future):
     return "".join(out)
 
 
-def small(tensor, x, y, eyes, scale):
+def small(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> str:
     """A rank's own block in a small outline of the matrix."""
     width, height = (scale * s for s in size(tensor))
     out = rect(x, y, width, height, "", "fill='none' class='s-muted' stroke-width='.8'")
     box = own(tensor, x, y, eyes, scale)
-    out += rect(*box, tensor.kind)
-    return out + (rect(*box, "", "fill='url(#tpv-partial)'") if tensor.partial else "")
+    out += rect(*box, tensor.kind)  # pyright: ignore[reportCallIssue]
+    hatch = "fill='url(#tpv-partial)'"
+    return out + (rect(*box, "", hatch) if tensor.partial else "")  # pyright: ignore[reportCallIssue]
 
 
-def own(tensor, x, y, eyes, scale):
+def own(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> list[float]:
     """[x, y, width, height] of a rank's own block of a matrix whose top left corner is (x, y)."""
     box = [x, y, *(scale * s for s in size(tensor))]
     for index, dim in ((0, tensor.cols), (1, tensor.rows)):
@@ -214,7 +228,7 @@ def own(tensor, x, y, eyes, scale):
 
 
 # -- notation --------------------------------------------------------------------------------------
-def notation(tensor, keys, name=True):
+def notation(tensor: "Tensor", keys: dict[str, str], name: bool = True) -> str:
     """X[T, H_d2] as SVG tspans, axes small and in their ink."""
     dims = ", ".join(_dim(dim, keys) for dim in (tensor.rows, tensor.cols))
     words = f"{escape(tensor.name) if name else ''}[{dims}]"
@@ -224,7 +238,7 @@ def notation(tensor, keys, name=True):
     return words
 
 
-def plain(tensor):
+def plain(tensor: "Tensor") -> str:
     """X[T, H_d2] as text."""
     dims = ", ".join(
         d.letters + (f"_{joined(d.axes, d.axes)}" if d.axes else "")
@@ -235,7 +249,7 @@ def plain(tensor):
     return f"{tensor.name}[{dims}]{partial}"
 
 
-def joined(words, axes):
+def joined(words: Iterable[str], axes: Sequence[str]) -> str:
     """The axes of a dim side by side, with a dot between names that would run together."""
     return ("·" if max(map(len, axes)) > 2 else "").join(words)
 

@@ -1,9 +1,14 @@
 """The ranks of the blocks view: a cell each with what it holds, and the groups that communicate."""
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from .blocks_matrix import size, small
+from .blocks_matrix import Eyes, size, small
 from .svg import rect, text
+
+if TYPE_CHECKING:
+    from tpviz.films.captions import Frame
+    from tpviz.mesh import Mesh
 
 GAP, PAD = 18, 6  # between cells, for the ring of a group; from a cell to its ring
 ROOM = 596, 280  # for the cells, in px
@@ -13,7 +18,7 @@ SCALE = 0.36
 class Grid:
     """Where the cells stand: the first of two axes runs down, the last one across."""
 
-    def __init__(self, mesh, x, y):
+    def __init__(self, mesh: "Mesh", x: float, y: float):
         self.mesh, self.x, self.y = mesh, x, y
         *down, across = mesh.shape
         self.rows, self.columns = (down or [1])[0], across
@@ -21,17 +26,17 @@ class Grid:
         self.height = max(min(84, ROOM[1] / self.rows - GAP), 25)
 
     @property
-    def bottom(self):
+    def bottom(self) -> float:
         """Where the last row of cells ends."""
         return self.y + self.rows * (self.height + GAP)
 
-    def corner(self, rank):
+    def corner(self, rank: int) -> tuple[float, float]:
         """Top left corner of a rank's cell."""
         row, column = divmod(rank, self.columns)
         return self.x + column * (self.width + GAP), self.y + row * (self.height + GAP)
 
 
-def ranks(frame, grid, eyes):
+def ranks(frame: "Frame", grid: Grid, eyes: Eyes) -> str:
     """All cells, the rings of the groups behind them, the names of the axes."""
     out = [_names(grid, eyes)]
     if frame.move:

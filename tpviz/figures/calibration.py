@@ -6,16 +6,26 @@ the broken one says what follows for all-gather and reduce-scatter, half the hop
 """
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .palette import svg_style
 from .svg import amount, document, rect, seconds, text
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
 
 WIDTH, HEIGHT, LEFT, TOP, GAP, DOWN = 236, 150, 62, 104, 92, 74
 LINES = {"all_reduce": "", "send": "", "all_gather": "5 3", "reduce_scatter": "5 3"}
 NAMES = {name: name.replace("_", "-") for name in LINES} | {"send": "message"}
 
 
-def calibration_scene(points, fits, cluster, badge):
+def calibration_scene(
+    points: Sequence[dict[str, Any]],
+    fits: Mapping[Any, tuple[float, float]],
+    cluster: "Cluster",
+    badge: str,
+) -> dict[str, Any]:
     """The scene, ready for JSON: ``panels`` (title, alpha, bandwidth, points), limits, ``device``.
 
     points, fits : as `Calibration` has them. Raises ``ValueError`` without a fit.
@@ -51,7 +61,7 @@ def _title(kind):
     return f"groups of {size}, " + ("neighbours" if stride == 1 else f"{stride} apart")
 
 
-def calibration_svg(scene, theme="auto"):
+def calibration_svg(scene: dict[str, Any], theme: str = "auto") -> str:
     """Draw the scene; theme "light", "dark", "auto" or "page"."""
     size = 6.3 * len(scene["badge"]) + 16
     body = [
@@ -159,7 +169,7 @@ def _mark(name, x, y):
     return rect(x - 3, y - 3, 6, 6, "", f"{turn}class='f-bg s-fg' stroke-width='1.4'")
 
 
-def to_table(scene):
+def to_table(scene: dict[str, Any]) -> list[list[str]]:
     """Rows of strings, header first: each point, the range of its repeats, its line, the rest."""
     table = [["groups", "collective", "size", "measured", "of", "fitted", "residual"]]
     for panel in scene["panels"]:
@@ -179,7 +189,7 @@ def to_table(scene):
     return table
 
 
-def describe(scene):
+def describe(scene: dict[str, Any]) -> str:
     """What was measured and how well the lines fit, in words."""
     lines = [f"{scene['title']} ({scene['badge']})."]
     for panel in scene["panels"]:

@@ -6,10 +6,15 @@ Every scene has ``title``, ``badges`` (where the numbers come from; cannot be tu
 first chart is drawn.
 """
 
+from collections.abc import Collection, Iterable
 from math import ceil, floor, log10
 from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 from .palette import INKS, text_on, tokens
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure, Scatter
 
 UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 LINES = {
@@ -23,20 +28,27 @@ FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 HEAD, PANEL, UNDER, LEGEND, LINE, WRAP = 112, 330, 52, 28, 16, 125
 
 
-def check_theme(theme):
+def check_theme(theme: str) -> str:
     """Raise ``ValueError`` but on "light" or "dark": plotly figures cannot follow a page."""
     if theme not in ("light", "dark"):
         raise ValueError(f"theme={theme!r} is not one of 'light', 'dark'")
     return theme
 
 
-def unit_of(values):
+def unit_of(values: Iterable[float | None]) -> tuple[str, float]:
     """(unit, seconds of it) in which the largest of these times reads well."""
     largest = max((abs(v) for v in values if v is not None), default=0.0)
     return next(((u, s) for u, s in UNITS if largest >= s), UNITS[0] if not largest else UNITS[-1])
 
 
-def panels(scene, titles, theme, height=PANEL, legend=1, **more):
+def panels(
+    scene: dict[str, Any],
+    titles: list[str],
+    theme: str,
+    height: int = PANEL,
+    legend: int = 1,
+    **more: Any,
+) -> "Figure":
     """A ``Figure`` of subplots side by side, with title, badges, notes and the page's colours.
 
     Opaque, so that it reads on any page. height : px of a panel. legend : lines of the legend.
@@ -111,20 +123,29 @@ def panels(scene, titles, theme, height=PANEL, legend=1, **more):
     return made
 
 
-def mixed(color, other, part):
+def mixed(color: str, other: str, part: float) -> str:
     """``part`` of one "#RRGGBB" in another."""
     pairs = ((int(c[i : i + 2], 16) for c in (color, other)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part * a + (1 - part) * b):02X}" for a, b in pairs)
 
 
-def log_ticks(values):
+def log_ticks(values: Collection[float]) -> list[float]:
     """1, 2 and 5 times powers of ten around these values, above 0."""
     low, high = floor(log10(min(values))), ceil(log10(max(values)))
     ticks = [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
     return [t for t in ticks if min(values) / 2 <= t <= 2 * max(values)]
 
 
-def line(name, x, y, ink, dash, marker, theme, **more):
+def line(
+    name: str,
+    x: Iterable[Any],
+    y: Iterable[float | None],
+    ink: str,
+    dash: str,
+    marker: str,
+    theme: str,
+    **more: Any,
+) -> "Scatter":
     """A ``Scatter`` of points joined by a line: colour, dash and marker all say which it is."""
     from plotly.graph_objects import Scatter
 
@@ -141,7 +162,17 @@ def line(name, x, y, ink, dash, marker, theme, **more):
     )
 
 
-def pointer(made, text, x, y, ink, theme, row=1, col=1, **more):
+def pointer(
+    made: "Figure",
+    text: str,
+    x: float,
+    y: float,
+    ink: str,
+    theme: str,
+    row: int = 1,
+    col: int = 1,
+    **more: Any,
+) -> None:
     """Point out one point in words, in the ink of its line."""
     color = getattr(INKS[ink], theme)
     made.add_annotation(

@@ -1,15 +1,19 @@
 """Chunk curves: communication that is waited for, and the step, against the number of chunks."""
 
 from math import log10
+from typing import TYPE_CHECKING, Any
 
 from .charts import LINES, line, panels, pointer, unit_of
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 SHOWN = (("exposed", "communication that kernels wait for"), ("step", "time of a step, axis cut"))
 SIDE = {"predicted": -44, "with contention": 0, "simulated": 44, "measured": 0}
 """Where its label stands, px to the side, so that labels of one point do not meet."""
 
 
-def chunks_figure(scene, theme="light"):
+def chunks_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """The U-curve: a panel for each of SHOWN, a line for each source of its numbers.
 
     scene : ``counts``; ``lines`` {source of LINES: {"exposed": [s], "step": [s], and for what was

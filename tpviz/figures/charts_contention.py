@@ -1,10 +1,15 @@
 """Contention: each pair's ratio, their median and quartiles, beside the authors' A100s."""
 
+from typing import TYPE_CHECKING, Any
+
 from .charts import panels
 from .palette import INKS
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
-def contention_figure(scene, theme="light"):
+
+def contention_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """One row for this machine, one for the authors' traces; the axis begins at no slowdown.
 
     scene : ``ratios``, ``ratio`` and ``spread`` of this ``machine``; ``authors``, a range, with

@@ -1,6 +1,11 @@
 """Halves of microbatches: the step, and what kernels wait for, by level of sub-pipelining."""
 
+from typing import TYPE_CHECKING, Any
+
 from .charts import LINES, line, panels, unit_of
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 TITLES = {"predicted": "predicted", "measured": "emulated"}
 BLOCKS = {
@@ -11,7 +16,7 @@ BLOCKS = {
 """{line: (ink, dash, marker)}."""
 
 
-def halves_figure(scene, theme="light"):
+def halves_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """Seconds of a step; seconds that kernels wait for tp in it; the same of a block, in sums of a
     whole microbatch (c), beside what is expected.
 

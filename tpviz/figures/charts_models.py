@@ -1,7 +1,12 @@
 """Scaling of a paper's model: the step, and how much of the devices it uses, over their number."""
 
+from typing import TYPE_CHECKING, Any
+
 from .charts import line, log_ticks, panels, unit_of
 from .palette import INKS
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 STYLES = {
     "first by communication": ("axis0", "dot", "circle-open"),
@@ -12,7 +17,7 @@ STYLES = {
 }
 
 
-def models_figure(scene, theme="light"):
+def models_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """Left: seconds of a step, logarithmic. Right: shares in %, and what the papers say as stars.
 
     scene : ``devices``; ``steps`` {line of STYLES: [s]}; ``grids`` {line: [words]} for the labels

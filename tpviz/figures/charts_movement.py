@@ -1,7 +1,12 @@
 """Memory traffic of a sublayer, chunk by chunk: a panel for sequential and one for T3."""
 
+from typing import TYPE_CHECKING, Any
+
 from .charts import panels
 from .palette import INKS
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 INK = {
     "gemm": ("forward", ""),
@@ -12,7 +17,7 @@ INK = {
 """{what moves: (ink, pattern)}."""
 
 
-def movement_figure(scene, theme="light"):
+def movement_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """Chunks read and written for each chunk of the output, in the order in which it goes.
 
     scene : ``counts`` {name of a configuration: per chunk {kind: chunks}}; ``kinds`` {kind: words}.
@@ -48,7 +53,7 @@ def movement_figure(scene, theme="light"):
                             "shape": pattern,
                             "fillmode": "overlay",
                             "size": 7,
-                            "fgcolor": made.layout.plot_bgcolor,
+                            "fgcolor": made.layout.plot_bgcolor,  # pyright: ignore[reportAttributeAccessIssue]
                             "fgopacity": 0.6,
                         },
                     },

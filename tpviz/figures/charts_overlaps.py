@@ -1,14 +1,19 @@
 """Overlaps: a step's kernels and what they wait for on each axis, stacked, one bar a set."""
 
+from typing import TYPE_CHECKING, Any
+
 from .charts import panels, unit_of
 from .palette import INKS, axis_keys
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 TITLES = {"predicted": "predicted", "simulated": "simulated", "measured": "emulated"}
 SHAPES = {"x": "/", "y": "\\", "z": "x", "data": "."}
 """{axis: pattern}, so that colour never says it alone."""
 
 
-def overlaps_figure(scene, theme="light"):
+def overlaps_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """A panel of stacked bars for each source; above each bar how much faster it is than none.
 
     scene : ``bars`` (names), ``axes``, ``sources`` {source: {"compute": [s], "exposed":
@@ -51,7 +56,7 @@ def overlaps_figure(scene, theme="light"):
                             "shape": shape,
                             "fillmode": "overlay",
                             "size": 6,
-                            "fgcolor": made.layout.paper_bgcolor,
+                            "fgcolor": made.layout.paper_bgcolor,  # pyright: ignore[reportAttributeAccessIssue]
                         },
                     },
                     hovertemplate="%{x}: %{y:.4g} " + unit + f" {name}<extra></extra>",

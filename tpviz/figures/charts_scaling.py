@@ -1,6 +1,11 @@
 """Scaling: communication of a layer in seconds, and as a fraction of the step, over ranks."""
 
+from typing import TYPE_CHECKING, Any
+
 from .charts import line, log_ticks, panels, unit_of
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 STYLES = {
     "1D, constant": ("axis0", "solid", "circle"),
@@ -14,7 +19,7 @@ STYLES = {
 }
 
 
-def scaling_figure(scene, theme="light"):
+def scaling_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """Left: seconds on both fabrics, logarithmic. Right: fractions of one fabric, in %.
 
     scene : ``sizes``; ``times`` {line of STYLES: [s]}; ``fractions`` {line: [0..1]} of ``fabric``;

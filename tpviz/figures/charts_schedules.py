@@ -1,7 +1,12 @@
 """Schedules: where the average rank of a pipeline spends its step, one bar a schedule."""
 
+from typing import TYPE_CHECKING, Any
+
 from .charts import panels, unit_of
 from .palette import INKS
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 TITLES = {"predicted": "predicted", "simulated": "simulated", "measured": "emulated"}
 STACK = {
@@ -15,7 +20,7 @@ CROWD = 11
 """So many bars have their names upright."""
 
 
-def schedules_figure(scene, theme="light"):
+def schedules_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """A panel of stacked bars for each source; above each bar its step against the first's.
 
     scene : ``sources`` {source: {"names": [schedule], "step": [s], "parts": {part of STACK: [s]}}}.
@@ -49,7 +54,7 @@ def schedules_figure(scene, theme="light"):
                             "shape": shape,
                             "fillmode": "overlay",
                             "size": 6,
-                            "fgcolor": made.layout.paper_bgcolor,
+                            "fgcolor": made.layout.paper_bgcolor,  # pyright: ignore[reportAttributeAccessIssue]
                         },
                     },
                     hovertemplate="%{x}: %{y:.4g} " + unit + f" {words}<extra></extra>",

@@ -1,7 +1,12 @@
 """T3's sublayers by model, and the paper's numbers beside ours."""
 
+from typing import TYPE_CHECKING, Any
+
 from .charts import line, panels
 from .palette import INKS
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 CONFIGS = {
     "ideal": ("ideal overlap", "forward", "dot", "circle-open"),
@@ -13,7 +18,7 @@ ROW = 19
 """px of a number of the paper."""
 
 
-def sublayers_figure(scene, theme="light"):
+def sublayers_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """Speedup of each sublayer over sequential, simulated.
 
     scene : ``places`` [[model and TP, sublayer]]; ``speedups`` {config: [speedup]}.
@@ -30,7 +35,15 @@ def sublayers_figure(scene, theme="light"):
     for config, (name, *style) in CONFIGS.items():
         found = [None if x is None else scene["speedups"][config][x] for x in places]
         made.add_trace(
-            line(name, places, found, *style, theme, text=words, hovertemplate="%{text}: %{y:.3f}")
+            line(
+                name,
+                places,
+                found,
+                *style,
+                theme,  # pyright: ignore[reportCallIssue]
+                text=words,
+                hovertemplate="%{text}: %{y:.3f}",
+            )
         )
     most = max(max(values) for values in scene["speedups"].values())
     for number, model in enumerate(models):
@@ -42,7 +55,8 @@ def sublayers_figure(scene, theme="light"):
             font={"size": 11},
         )
         if number:
-            made.add_vline(number * each - 0.5, line_width=1, line_color=made.layout.font.color)
+            color = made.layout.font.color  # pyright: ignore[reportAttributeAccessIssue]
+            made.add_vline(number * each - 0.5, line_width=1, line_color=color)
     made.update_yaxes(range=[0.98, most + 0.12])
     made.update_xaxes(
         tickvals=list(range(len(scene["places"]))),
@@ -52,7 +66,7 @@ def sublayers_figure(scene, theme="light"):
     return made
 
 
-def paper_figure(scene, theme="light"):
+def paper_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """The paper's numbers beside ours, in percent.
 
     scene : ``rows`` [{"name", "paper", "ours", "kind", "source", "matched"}].

@@ -1,11 +1,16 @@
 """T3's modes on ranks: the step, and one sublayer, by where the numbers come from."""
 
+from typing import TYPE_CHECKING, Any
+
 from .charts import LINES, line, panels, unit_of
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 TITLES = {"predicted": "predicted", "simulated": "simulated", "measured": "emulated"}
 
 
-def modes_figure(scene, theme="light"):
+def modes_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """Seconds of a step, and of FC-2 in it.
 
     scene : ``modes``; ``sources`` {source: {"modes", "step": [s], "sublayer": [s]}}.

@@ -1,10 +1,15 @@
 """What fusing a GEMM with its reduce-scatter gains, over how long the GEMM is."""
 
+from typing import TYPE_CHECKING, Any
+
 from .charts import line, panels
 from .charts_t3 import CONFIGS
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
-def paying_figure(scene, theme="light"):
+
+def paying_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """Speedup over x.
 
     scene : ``curve`` [[x, speedup]], the closed form; ``points`` {config: [[x, speedup, words]]}.
@@ -28,11 +33,12 @@ def paying_figure(scene, theme="light"):
                 x,
                 y,
                 *style,
-                theme,
+                theme,  # pyright: ignore[reportCallIssue]
                 text=words,
                 hovertemplate="%{text}: %{y:.3f}",
             )
         )
-    made.add_vline(1.0, line_dash="dot", line_color=made.layout.font.color, line_width=1)
+    color = made.layout.font.color  # pyright: ignore[reportAttributeAccessIssue]
+    made.add_vline(1.0, line_dash="dot", line_color=color, line_width=1)
     made.update_xaxes(title={"text": "x", "standoff": 6}, rangemode="tozero")
     return made

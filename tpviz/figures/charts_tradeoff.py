@@ -1,6 +1,11 @@
 """Recomputation against memory: the step and a rank's bytes over the part that stage 0 keeps."""
 
+from typing import TYPE_CHECKING, Any
+
 from .charts import line, panels, pointer, unit_of
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 STYLES = {
     "stage-aware": ("forward", "solid", "diamond"),
@@ -12,7 +17,7 @@ AVERAGE = {"stage-aware": ("forward", "dashdot", "x"), "uniform": ("axis0", "das
 SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 
 
-def tradeoff_figure(scene, theme="light"):
+def tradeoff_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """Left: seconds of a step. Right: bytes of the rank that needs most and of the average rank,
     the budget dashed.
 
@@ -60,10 +65,13 @@ def tradeoff_figure(scene, theme="light"):
     if budget <= 3 * most:  # else the line would flatten the curves
         made.add_hline(
             y=budget / byte,
-            row=1,
-            col=2,
+            row=1,  # pyright: ignore[reportArgumentType]
+            col=2,  # pyright: ignore[reportArgumentType]
             annotation_text="budget",
-            line={"dash": "dash", "color": made.layout.font.color},
+            line={
+                "dash": "dash",
+                "color": made.layout.font.color,  # pyright: ignore[reportAttributeAccessIssue]
+            },
         )
     made.update_xaxes(
         title={"text": "k0: part of the first stage's layers that keeps everything", "standoff": 6},

@@ -1,10 +1,13 @@
 """Models of a step against what was measured: a point for each grid, on the diagonal if right."""
 
 from math import log10
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .charts import log_ticks, panels, pointer, unit_of
 from .palette import INKS
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 KINDS = {
     "z and data alone": ("axis3", "circle"),
@@ -22,7 +25,7 @@ FAR = 5
 """From this ratio of the largest and the least on an axis is logarithmic."""
 
 
-def validation_figure(scene, theme="light"):
+def validation_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """A panel for each model; the diagonal where both axes are steps; who is first by which.
 
     scene : ``against`` (what is upward) and ``models`` (to the right, one panel each), modes of
@@ -92,7 +95,7 @@ def validation_figure(scene, theme="light"):
 class _Axis(NamedTuple):
     """Values in a unit, and whether their axis is logarithmic."""
 
-    values: list
+    values: list[float]
     log: bool
     title: str
 

@@ -1,9 +1,13 @@
 """Which strategy wins where: heat maps of the gain over 1D, one for each way to estimate it."""
 
 from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 from .charts import mixed, panels
 from .palette import tokens
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 TITLES = {
     "communication": "communication alone (paper mode)",
@@ -12,7 +16,7 @@ TITLES = {
 }
 
 
-def winners_figure(scene, theme="light"):
+def winners_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
     """Gains in % of 1D's speed: blue faster, orange slower; the fastest of a column has a star.
 
     scene : ``rows`` and ``columns`` (names), ``gains`` {mode: rows of fractions or None}, ``fits``

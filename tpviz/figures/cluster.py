@@ -9,6 +9,8 @@ many of its groups share them, since all are active at once; the group of rank 0
 ('PCIe: 2 groups share 34 GB/s', {'level': 1, 'unit': 3, 'load': 2})
 """
 
+from typing import Any
+
 from tpviz.cluster import Cluster
 from tpviz.cluster.routes import crossings, rings, stride_of
 from tpviz.cluster.scale import stands_for
@@ -22,7 +24,9 @@ MAX_ALONG = 16
 """Devices drawn along one dimension of a torus; half as many where not all are drawn."""
 
 
-def cluster_scene(cluster, mesh=None, axis=None):
+def cluster_scene(
+    cluster: Cluster, mesh: Mesh | None = None, axis: str | None = None
+) -> dict[str, Any]:
     """The scene of a cluster, ready for JSON.
 
     axis : the one whose links are marked; the last of two or more ranks when left out. Returns a
@@ -43,7 +47,7 @@ def cluster_scene(cluster, mesh=None, axis=None):
         part["words"] = _words(cluster, part)
         shown *= part["shown"]
     loads = _loads(cluster, mesh, axis)
-    lit = set(mesh.group(0, axis)) if axis else set()
+    lit = set(mesh.group(0, axis)) if mesh and axis else set()
     ranks = mesh.size if mesh else 0
     return {
         "title": cluster.name,
@@ -56,7 +60,7 @@ def cluster_scene(cluster, mesh=None, axis=None):
                 "device": d,
                 "rank": d if d < ranks else None,
                 "lit": d in lit,
-                "coords": mesh.coords(d) if d < ranks else {},
+                "coords": mesh.coords(d) if mesh and d < ranks else {},
             }
             for d in _drawn(parts)
         ],
@@ -185,7 +189,7 @@ def _captions(cluster):
     return lines + ([f"source: {cluster.source}"] if cluster.source else [])
 
 
-def to_table(scene):
+def to_table(scene: dict[str, Any]) -> list[list[str]]:
     """Rows of strings, header first: what every axis of the mesh gets; without one, the links."""
     if not scene["axes"]:
         return [["links"], *([part["words"]] for part in scene.get("levels") or scene["torus"])]
@@ -197,7 +201,7 @@ def to_table(scene):
     return table
 
 
-def describe(scene):
+def describe(scene: dict[str, Any]) -> str:
     """The cluster, the mesh on it and what its axes get, in words."""
     parts = scene.get("levels") or scene["torus"]
     lines = [f"{scene['title']}: {scene['size']} devices.", *(p["words"] + "." for p in parts)]

@@ -5,6 +5,7 @@ stalk is drawn in the axis' ink with how many of them share it ("2x").
 """
 
 from textwrap import wrap
+from typing import Any
 
 from .palette import svg_style
 from .svg import amount, document, pattern_defs, rect, seconds, text
@@ -15,7 +16,7 @@ LETTER, LINE = 6.2, 100
 """Width of a letter of 11 px, about; the most letters in a line of text below the picture."""
 
 
-def cluster_svg(scene, theme="auto"):
+def cluster_svg(scene: dict[str, Any], theme: str = "auto") -> str:
     """Draw a cluster scene; theme "light", "dark", "auto" or "page"."""
     ink = next((axis for axis in scene["axes"] if axis["name"] == scene["axis"]), None)
     picture = _Torus(scene, ink) if "torus" in scene else _Levels(scene, ink)

@@ -5,6 +5,9 @@ the simulated and the measured step as bars, all starting at 0; below them the r
 to end, from nothing to the measured step. Badges say which is which and cannot be turned off.
 """
 
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from tpviz.tables import html_table
@@ -13,6 +16,9 @@ from tpviz.trace.steps import median_step
 from .palette import INKS, axis_keys, phase_key
 from .svg import seconds
 from .timeline import timeline_scene
+
+if TYPE_CHECKING:
+    from tpviz.trace import Trace
 
 INK_OF_PART = {
     "compute": ("other", "solid"),
@@ -26,7 +32,15 @@ INK_OF_PART = {
 """Kernels grey, communication red, waiting hatched; "unexplained" is an empty outline."""
 
 
-def comparison_scene(prediction, simulated, measured, residual, ranks=None, title="", caption=""):
+def comparison_scene(
+    prediction: Any,
+    simulated: "Trace",
+    measured: "Trace | None",
+    residual: Any,
+    ranks: Iterable[int] | None = None,
+    title: str = "",
+    caption: str = "",
+) -> dict[str, Any]:
     """The scene of a `Prediction`, two traces and a `Residual`, ready for JSON.
 
     Parameters
@@ -185,7 +199,7 @@ def _numbers(traces, residual):
     return rows
 
 
-def to_table(scene):
+def to_table(scene: dict[str, Any]) -> list[list[str]]:
     """Rows of strings, header first: each part as predicted and as found, then the steps."""
     badges, steps = scene["badges"], [t for _, t in scene["marks"]]
     rows = [["part", "predicted", badges[-1], "share"]]
@@ -201,7 +215,7 @@ def to_table(scene):
     return rows
 
 
-def describe(scene):
+def describe(scene: dict[str, Any]) -> str:
     """The comparison in a few sentences, for readers who do not see it."""
     steps = ", ".join(f"{seconds(t)} {badge}" for badge, t in scene["marks"])
     parts = ", ".join(
@@ -216,7 +230,7 @@ def describe(scene):
     )
 
 
-def to_html(scene, to_svg):
+def to_html(scene: dict[str, Any], to_svg: Callable[..., str]) -> str:
     """The picture and its table, for a notebook. to_svg : function (theme=...) -> SVG."""
     rows = to_table(scene)
     side = "padding:1px 12px;text-align:"
@@ -228,7 +242,7 @@ def to_html(scene, to_svg):
     )
 
 
-def label_of(key, axes):
+def label_of(key: str, axes: dict[str, str]) -> str:
     """What a key of bars or outlines means, in words."""
     names = {ink: axis for axis, ink in axes.items()}
     return f"communication {names[key]}" if key in names else INKS[key].label

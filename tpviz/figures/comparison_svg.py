@@ -1,6 +1,7 @@
 """The comparison scene as one static SVG: lanes of the three verbs above, the residual below."""
 
 from textwrap import wrap
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ DASHES = ("2 3", "7 4", "")
 """How the step's end is marked: dotted as predicted, dashed as simulated, solid as measured."""
 
 
-def comparison_svg(scene, width=1000, theme="auto"):
+def comparison_svg(scene: dict[str, Any], width: float = 1000, theme: str = "auto") -> str:
     """Draw a comparison scene.
 
     width in px; theme "light", "dark", "auto" or "page". Raises ValueError on a width that leaves

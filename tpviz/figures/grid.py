@@ -4,7 +4,8 @@ Built as `tpviz.figures.blocks`, which counts and words the frames; here is what
 the replicas add. Everything is counted from the program's operations; there are no times here.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.mesh import Mesh
 
@@ -16,6 +17,13 @@ from .microscope_svg import wrapped
 from .palette import axis_keys
 from .svg import amount, pattern_defs, rect, text
 
+if TYPE_CHECKING:
+    from tpviz.films.captions import Tensor
+    from tpviz.films.grid_captions import GridFrame
+    from tpviz.films.grid_cases import Case
+    from tpviz.schemes.axonn.strategy import AxoNN
+    from tpviz.workload import GPT
+
 
 class GridStory(NamedTuple):
     """What the picture is of: words for it, the axes of more than one rank, the workload, the
@@ -23,13 +31,13 @@ class GridStory(NamedTuple):
 
     title: str
     mesh: Mesh
-    workload: Any
-    frames: tuple
-    strategy: Any
-    cases: tuple
+    workload: "GPT"
+    frames: "tuple[GridFrame, ...]"
+    strategy: "AxoNN"
+    cases: "tuple[tuple[Case, bool], ...]"
 
 
-def grid_scene(story, rank=0):
+def grid_scene(story: GridStory, rank: int = 0) -> dict[str, Any]:
     """The scene of a `GridStory`, ready for JSON, with the fields of
     `tpviz.figures.blocks.blocks_scene`.
 
@@ -51,25 +59,25 @@ def grid_scene(story, rank=0):
 check = blocks.check
 
 
-def mesh_of(strategy):
+def mesh_of(strategy: "AxoNN") -> Mesh:
     """The axes of more than one rank; x where there is none."""
     return Mesh({axis: n for axis, n in strategy.axes.items() if n > 1} or {"x": 1})
 
 
 # -- words -----------------------------------------------------------------------------------------
-def caption(story, number):
+def caption(story: GridStory, number: int) -> str:
     """One frame in words."""
     return blocks.caption(story, number)
 
 
-def words(story, number):
+def words(story: GridStory, number: int) -> str:
     """The line of a frame, what it means, and what goes on meanwhile."""
     frame = story.frames[number]
     parts = [f"{blocks.sentence(frame)}.", frame.words, *under_way(frame)]
     return " ".join(parts)
 
 
-def under_way(frame):
+def under_way(frame: "GridFrame") -> list[str]:
     """What is on its way over z during a frame, a line for each kind."""
     ahead = [f for f in frame.under_way if f.collective == "all_gather"]
     leaving = [f.layer for f in frame.under_way if f.collective == "reduce_scatter"]
@@ -78,12 +86,12 @@ def under_way(frame):
     )
 
 
-def reached(story):
+def reached(story: GridStory) -> "list[Case]":
     """The cases that the grid is."""
     return [case for case, yes in story.cases if yes]
 
 
-def facts(story):
+def facts(story: GridStory) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
     s, total = story.strategy, blocks.running(story)[-1]
     sends = ", ".join(f"{amount(n)} over {axis}" for axis, n in total.items() if n) or "nothing"
@@ -101,12 +109,12 @@ def facts(story):
     return found
 
 
-def grid(strategy):
+def grid(strategy: "AxoNN") -> dict[str, int]:
     """{axis: ranks} as the paper writes them: x, y, z, data."""
     return {axis: strategy.axes[axis] for axis in ("x", "y", "z", "data")}
 
 
-def to_table(story):
+def to_table(story: GridStory) -> list[list[str]]:
     """Rows of strings, header first: one frame each."""
     head, *rows = blocks.to_table(story)
     return [
@@ -115,7 +123,7 @@ def to_table(story):
     ]
 
 
-def describe(story, rank, number):
+def describe(story: GridStory, rank: int, number: int) -> str:
     """The block, the known schemes that the grid is, and one frame, in words."""
     w, s, total = story.workload, story.strategy, blocks.running(story)[-1]
     where = ", ".join(f"{axis} {i}" for axis, i in story.mesh.coords(rank).items())
@@ -136,7 +144,7 @@ LAYERS = ("qkv", "out", "up", "down")
 SCALE = 0.3
 
 
-def pictures(story, rank):
+def pictures(story: GridStory, rank: int) -> dict[str, Any]:
     """{"width", "height", "common", "frames"}: what all frames share, and each of them, as SVG."""
     keys = axis_keys(story.strategy.axes)
     eyes = Eyes(story.mesh, rank, keys)
@@ -205,7 +213,7 @@ def _cases(story):
 
 
 # -- the chosen rank's weights ---------------------------------------------------------------------
-def weights_of(frames):
+def weights_of(frames: "Iterable[GridFrame]") -> "dict[str, Tensor]":
     """{layer: W} as the GEMMs of forward have it."""
     return {f.layer: f.product[1] for f in frames if f.phase == "forward" and len(f.product) == 3}
 
@@ -233,11 +241,11 @@ class _States:
         cut = "z" in self.eyes.mesh.axes
         piece = own(tensor.cut("z", "cols"), *top, self.eyes, SCALE) if cut else block
         if state:
-            out += rect(*(block if state == "block" else piece), kind)
+            out += rect(*(block if state == "block" else piece), kind)  # pyright: ignore[reportCallIssue]
         looks = "class='s-fg' stroke-width='1'"
         if moving:
             looks = f"class='s-{self.key} tpv-flow' stroke-width='2.4' stroke-dasharray='9 5'"
-        return out + rect(*block, "", f"fill='none' {looks}")
+        return out + rect(*block, "", f"fill='none' {looks}")  # pyright: ignore[reportCallIssue]
 
     def size(self, tensor):
         return tuple(SCALE * side for side in size(tensor))

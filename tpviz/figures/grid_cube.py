@@ -5,9 +5,13 @@ the one in front of it, so that no rank covers another and all lines run between
 """
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from .blocks_matrix import own, size
+from .blocks_matrix import Eyes, own, size
 from .svg import rect, text
+
+if TYPE_CHECKING:
+    from tpviz.films.grid_captions import GridFrame
 
 DEEP = 0.56  # of a cell's width, from a plane to the next: lines down pass beside its cells
 AISLE = 18  # between two rows of cells
@@ -23,7 +27,9 @@ class Cube:
     those of one rank.
     """
 
-    def __init__(self, eyes, sizes, x, y, room):
+    def __init__(
+        self, eyes: Eyes, sizes: dict[str, int], x: float, y: float, room: tuple[float, float]
+    ):
         self.mesh, self.sizes, self.x, self.y = eyes.mesh, sizes, x, y
         nx, ny, nz, nd = sizes.values()
         gap, alone = 18 if nx * nd <= 4 else 6, nx * nz == 1
@@ -54,7 +60,7 @@ class Cube:
         )
 
     @property
-    def inside(self):
+    def inside(self) -> tuple[float, float, float, float]:
         """(x, y, width, height) in a cell, where it shows what the rank holds: under its number,
         or beside it."""
         if self.height >= 34:
@@ -62,7 +68,7 @@ class Cube:
         return 22, 2, self.width - 26, self.height - 4
 
 
-def cube(place, eyes):
+def cube(place: Cube, eyes: Eyes) -> str:
     """What is the same in every frame: axes, faint lines between neighbours, and the cells."""
     out = [_names(place, eyes)]
     for axis, groups in place.groups.items():
@@ -74,7 +80,7 @@ def cube(place, eyes):
     return "".join(out + [_cell(rank, place, eyes) for rank in range(eyes.mesh.size)])
 
 
-def moment(frame, place, eyes):
+def moment(frame: "GridFrame", place: Cube, eyes: Eyes) -> str:
     """What a frame adds: the groups that communicate, and gathers and scatters under way."""
     out, moved = "", frame.move.axis if frame.move else ""
     if frame.under_way and moved != "z":
@@ -99,7 +105,7 @@ def moment(frame, place, eyes):
     return f"<g pointer-events='none'>{out}</g>"
 
 
-def holdings(frame, place):
+def holdings(frame: "GridFrame", place: Cube) -> str:
     """Every rank's own blocks of the tensors in the picture, in small outlines; one path a kind,
     for there are many."""
     outlines, filled = "", {}

@@ -1,8 +1,12 @@
 """The ledger of a formula beside the measured one, with a tick where they are equal."""
 
 from html import escape
+from typing import TYPE_CHECKING
 
 from tpviz.tables import html_table
+
+if TYPE_CHECKING:
+    from tpviz.trace.ledger import Ledger
 
 HEADER = [
     *("axis", "collective", "phase"),
@@ -11,7 +15,7 @@ HEADER = [
 ]
 
 
-def ledger_table(expected, measured=None):
+def ledger_table(expected: "Ledger", measured: "Ledger | None" = None) -> list[list[str]]:
     """Rows of strings, header first. measured None: not measured yet, its cells stay empty."""
     formula, seen = ({row[:3]: row[3:] for row in led or ()} for led in (expected, measured))
     table = [HEADER]
@@ -34,7 +38,7 @@ def _number(values, i):
     return f"{values[i]:.10g}" if values else "0"
 
 
-def ledger_html(expected, measured=None):
+def ledger_html(expected: "Ledger", measured: "Ledger | None" = None) -> str:
     """The table as HTML under a line that says whether formula and measurement agree."""
     head, *rows = ledger_table(expected, measured)
     if not rows:

@@ -1,6 +1,7 @@
 """Losses over steps as a small line picture; every value is also written out."""
 
 import math
+from collections.abc import Sequence
 
 from .palette import svg_style
 from .svg import document, text
@@ -8,7 +9,12 @@ from .svg import document, text
 LEFT, TOP, HEIGHT = 56, 30, 92
 
 
-def losses_svg(losses, reference=None, width=420, theme="auto"):
+def losses_svg(
+    losses: Sequence[float],
+    reference: Sequence[float] | None = None,
+    width: float = 420,
+    theme: str = "auto",
+) -> str:
     """Draw the loss of each step, and optionally the one-process reference as open circles.
 
     losses, reference: floats, one per step, of equal length. Raises ValueError where there

@@ -10,6 +10,8 @@ ring is marked: d1 an open disc, d2 a full one.
 'd1: 2 groups of 4 ranks, 2 apart: 17 GB/s, 10 us a hop, derived'
 """
 
+from typing import Any
+
 from tpviz.matrix import CommunicationMatrix
 from tpviz.mesh import Mesh
 
@@ -21,7 +23,9 @@ TIER_KEYS = ("axis2", "axis3", "axis4", "sync", "other")
 """Inks of the tiers, none of them one that d1 and d2 have."""
 
 
-def matrix_scene(matrix, mesh=None):
+def matrix_scene(
+    matrix: CommunicationMatrix, mesh: Mesh | tuple[int, int] | None = None
+) -> dict[str, Any]:
     """The scene of a `CommunicationMatrix`, ready for JSON.
 
     mesh : (d1, d2) whose groups are shown. Returns a dict: ``tiers`` (name, words, ink, pattern,

@@ -4,6 +4,7 @@ Without a mesh, what the axes of every mesh get stands there instead.
 """
 
 from textwrap import wrap
+from typing import Any
 
 from .matrix import MAX_ALONG
 from .palette import svg_style
@@ -15,7 +16,7 @@ LETTER, LINE = 6.1, 105
 """Width of a letter of 11 px, about; the most letters in a line of text below the picture."""
 
 
-def matrix_svg(scene, theme="auto"):
+def matrix_svg(scene: dict[str, Any], theme: str = "auto") -> str:
     """Draw the scene; theme "light", "dark", "auto" or "page"."""
     right = LEFT + SIDE + GAP
     beside, width, height = (_mesh if scene["mesh"] else _rows)(scene, right, TOP)
@@ -171,7 +172,7 @@ def _rows(scene, x, y):
     return "".join(out), 260, bottom
 
 
-def swatch(ink, x, y, width, height):
+def swatch(ink: dict[str, Any], x: float, y: float, width: float, height: float) -> str:
     """A rect in an ink of the palette with its pattern."""
     out = rect(x, y, width, height, ink["key"])
     if ink["pattern"] != "solid":

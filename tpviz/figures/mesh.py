@@ -10,6 +10,9 @@ drawn as its matrix, cut as ``W[F_tp, D]`` says; the block of the chosen rank is
 {'dp': [1, 3], 'tp': [2, 3]}
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from tpviz import checks
 from tpviz.mesh import Mesh
 from tpviz.trace.meta import META
@@ -22,7 +25,9 @@ WRAP = 16
 MAX_RANKS = 256
 
 
-def mesh_scene(mesh, ownership=(), title="", badge=""):
+def mesh_scene(
+    mesh: Mesh, ownership: Sequence[dict[str, Any]] = (), title: str = "", badge: str = ""
+) -> dict[str, Any]:
     """The scene of a mesh, ready for JSON.
 
     ownership: rows {"name", "shape", "notation", "splits": [{"dim", "axis"}]} and, for a flat
@@ -87,10 +92,10 @@ def _captions(mesh):
     return [", ".join(f"{a} {seen[i][a]}" for a in outer) for i in sorted(seen)]
 
 
-def check_ownership(mesh, rows):
+def check_ownership(mesh: Mesh, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows as plain lists. Raises ValueError for others than `mesh_scene` draws."""
-    rows = fitting(META["ownership"], rows, "ownership: ")
-    for row in rows:
+    found = fitting(META["ownership"], rows, "ownership: ")
+    for row in found:
         for axis in _axes(row):
             if axis not in mesh.axes:
                 raise ValueError(
@@ -104,7 +109,7 @@ def check_ownership(mesh, rows):
                     f"{row['name']} has the ranges {short(ranges)}: give a [start, "
                     f"stop] for each of the {size} places on {row['flat']['axis']}"
                 )
-    return rows
+    return found
 
 
 def _axes(row):
@@ -164,13 +169,13 @@ def _block(mesh, row, rank):
     return [round(v, 6) for v in (low[0], low[1], high[0] - low[0], high[1] - low[1])]
 
 
-def share(parameter, rank):
+def share(parameter: dict[str, Any], rank: int) -> float:
     """Fraction 0..1 of a parameter that the rank owns."""
     _, _, width, height = parameter["blocks"][parameter["block_of"][rank]]["box"]
     return width * height
 
 
-def to_table(scene):
+def to_table(scene: dict[str, Any]) -> list[list[str]]:
     """Rows of strings, header first: each parameter, how it is cut, what every rank owns of it."""
     table = [["parameter", "shape", "notation", "blocks", "share of a rank"]]
     for p in scene["parameters"]:
@@ -180,7 +185,7 @@ def to_table(scene):
     return table
 
 
-def describe(scene, rank=0):
+def describe(scene: dict[str, Any], rank: int = 0) -> str:
     """The mesh and the groups of one rank in words. Raises ValueError on a rank not there."""
     check_rank(scene, rank)
     axes = ", ".join(f"{a['name']} of {a['size']}" for a in scene["axes"])
@@ -195,7 +200,7 @@ def describe(scene, rank=0):
     )
 
 
-def check_rank(scene, rank):
+def check_rank(scene: dict[str, Any], rank: int) -> None:
     """Raise ``ValueError`` unless the scene has this rank."""
     size = len(scene["ranks"])
     if not 0 <= rank < size:
@@ -207,7 +212,9 @@ MANY = 32  # ranks that are drawn smaller, without their coordinates
 MATRIX = 200
 
 
-def mesh_svg(scene, rank=0, parameter=None, theme="auto"):
+def mesh_svg(
+    scene: dict[str, Any], rank: int = 0, parameter: str | None = None, theme: str = "auto"
+) -> str:
     """Draw a mesh scene.
 
     rank: the one chosen; parameter: a name (default: the first that is cut). theme "light", "dark"
@@ -227,7 +234,7 @@ def mesh_svg(scene, rank=0, parameter=None, theme="auto"):
     return document(width, bottom + 22, "".join(body), label, svg_style(theme), theme)
 
 
-def find_parameter(scene, name=None):
+def find_parameter(scene: dict[str, Any], name: str | None = None) -> dict[str, Any]:
     """The parameter of that name; without one, the first matrix that is cut, else the first."""
     names = [p["name"] for p in scene["parameters"]]
     if name is not None and name not in names:
@@ -240,7 +247,7 @@ def find_parameter(scene, name=None):
     )
 
 
-def arranged(scene):
+def arranged(scene: dict[str, Any]) -> dict[str, Any]:
     """{"cell", "places", "width", "height", "top", "common"}: px of a rank's square, the corner of
     each, the size of the grid with its margins, px of head that a page shows itself, and the SVG
     that is there whatever is chosen. Slices stand side by side, four in a row."""
@@ -276,7 +283,7 @@ def _axis_names(scene, cell):
     return out
 
 
-def lit_axis(scene, rank, chosen):
+def lit_axis(scene: dict[str, Any], rank: int, chosen: int) -> dict[str, Any] | None:
     """The axis whose group joins the two ranks, or None; the chosen rank itself has every axis."""
     if rank == chosen:
         return None
@@ -310,7 +317,7 @@ def _rank(scene, here, chosen):
     )
 
 
-def matrix_size(shape):
+def matrix_size(shape: Sequence[int]) -> tuple[float, float]:
     """(width, height) px of a matrix drawn to scale within MATRIX, never thinner than 36."""
     across, down = (shape[0], 1) if len(shape) == 1 else (shape[1], shape[0])
     scale = MATRIX / max(across, down)
@@ -341,8 +348,8 @@ def _frame(box, ranks, key):
     least = 3 if key else 0
     box[2:] = [max(side, least) for side in box[2:]]
     out = [
-        rect(*box, key, "" if key else "fill='none'"),
-        rect(*box, "", "fill='none' class='s-fg' stroke-width='1'"),
+        rect(*box, key, "" if key else "fill='none'"),  # pyright: ignore[reportCallIssue]
+        rect(*box, "", "fill='none' class='s-fg' stroke-width='1'"),  # pyright: ignore[reportCallIssue]
     ]
     names = ",".join(map(str, ranks))
     if box[3] >= 12 and box[2] >= 6.5 * len(names):

@@ -5,8 +5,13 @@ all it will hold is filled with the colour of its chunk; a partial sum shows its
 of how many ranks are in it.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from . import microscope_layout as layout
 from .svg import amount, seconds
+
+if TYPE_CHECKING:
+    from tpviz.collectives.result import Microscope
 
 CHUNK_INKS = (
     "axis0",
@@ -22,7 +27,7 @@ CHUNK_INKS = (
 TERMS = 7  # letters that fit under the number of a cell
 
 
-def microscope_scene(microscope):
+def microscope_scene(microscope: "Microscope") -> dict[str, Any]:
     """The scene of a `Microscope`, ready for JSON.
 
     A dict: ``steps`` (the messages of each, with their path [x0, y0, control x, y, x1, y1]),
@@ -50,7 +55,7 @@ def microscope_scene(microscope):
     }
 
 
-def frames(m):
+def frames(m: "Microscope") -> list[list[list[Any]]]:
     """Before each step, and at the end, the cells of every rank; 0 where empty, "new" where a
     message has just arrived."""
     return [_frame(m, number, cells) for number, cells in enumerate(m.cells)]
@@ -131,7 +136,7 @@ def _messages(m, number, drawing):
     return messages
 
 
-def caption(m, number):
+def caption(m: "Microscope", number: int) -> str:
     """One step in words."""
     step = m.steps[number]
     doing = " and ".join(
@@ -150,7 +155,7 @@ def caption(m, number):
     return text
 
 
-def facts(m):
+def facts(m: "Microscope") -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
     low, high = min(m.sent), max(m.sent)
     sent = amount(high) if low == high else f"{amount(low)} to {amount(high)}"
@@ -164,7 +169,7 @@ def facts(m):
     ]
 
 
-def arithmetic(m):
+def arithmetic(m: "Microscope") -> list[str]:
     """Lines that work out steps, bytes, algbw and busbw with the numbers of this very run."""
     n, hops, volume = m.world_size, *m.cost
     factor = f"{'2 ' if m.collective == 'all_reduce' else ''}(n-1)/n"
@@ -188,24 +193,24 @@ def arithmetic(m):
             "The pieces follow each other, so the last one is late by the number of "
             "pieces before it; the formula takes this pipelining as perfect.",
         )
-    if m.predicted:
+    if m.predicted and m.cluster:
         link = m.cluster.link(range(n), n)
         lines += [
             f"On {m.cluster.caption}: its messages are predicted to take "
             f"{seconds(sum(m.predicted), 4)}; t = {seconds(m.seconds, 4)}.",
             f"The formula on the links that a whole group drives: {hops} x "
             f"{seconds(link.latency)} + {volume:,.0f} bytes / {amount(link.bandwidth)}/s = "
-            f"{seconds(m.cluster_seconds, 4)}.",
+            f"{seconds(m.cluster_seconds, 4)}.",  # pyright: ignore[reportArgumentType]
         ]
     return lines
 
 
-def to_table(m):
+def to_table(m: "Microscope") -> list[list[str]]:
     """Rows of strings, header first: one message each."""
     table = [["step", "from", "to", "chunk", "bytes", "number", "then", "time"]]
     for number, (step, cells) in enumerate(zip(m.steps, m.cells)):
         for x in step:
-            chunk = cells[x.sender][x.chunk].chunk
+            chunk = cells[x.sender][x.chunk].chunk  # pyright: ignore[reportOptionalMemberAccess]
             then = "added" if x.phase == "reduce" else "copied"
             table.append(
                 [
@@ -222,7 +227,7 @@ def to_table(m):
     return table
 
 
-def describe(m):
+def describe(m: "Microscope") -> str:
     """The collective in words, with its arithmetic."""
     checked = (
         "the result is the one of torch.distributed"

@@ -1,6 +1,7 @@
 """Where the microscope draws ranks, cells and arrows: ranks on a ring, or as an in-order tree."""
 
 from math import ceil, cos, pi, sin
+from typing import Any
 
 CELL, HIGH, GAP, PAD, HEAD, PARTING = 50, 40, 3, 6, 20, 15
 COLUMNS = 4
@@ -9,7 +10,7 @@ ROOM = {"ring": 40, "circle": 84, "tree": 46}  # between two boxes, for the arro
 BEND = 0.1  # how far an arrow bends to its right, in parts of its length
 
 
-def arrange(kind, ranks, places, parts=1):
+def arrange(kind: str, ranks: int, places: int, parts: int = 1) -> dict[str, Any]:
     """Sizes and places: {"width", "height", "box", "places", "ranks", "edges"} in px.
 
     kind: "ring" (neighbours talk), "circle" (any two may talk: wider) or "tree". places: cells of a
@@ -98,7 +99,7 @@ def _edges(placed, box):
     return edges
 
 
-def path(drawing, sender, receiver):
+def path(drawing: dict[str, Any], sender: int, receiver: int) -> list[float]:
     """The arrow between two boxes as [x0, y0, control x, y, x1, y1]: a curve bent to its right."""
     box = drawing["box"]
     ends = [

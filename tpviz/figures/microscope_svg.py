@@ -2,6 +2,7 @@
 
 from html import escape
 from math import atan2, degrees
+from typing import Any
 
 from .palette import svg_style
 from .svg import check_step, document, head, pattern_defs, rect, text
@@ -11,7 +12,7 @@ LINE = 16
 HALFWAY = 0.36  # a little less than half: messages that cross do not cover each other
 
 
-def microscope_svg(scene, step=0, theme="auto"):
+def microscope_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str:
     """Draw the state before ``step`` with the messages of that step on their way.
 
     step: 0 to the number of steps; there, everything has arrived. theme "light", "dark" or "auto".
@@ -32,7 +33,9 @@ def microscope_svg(scene, step=0, theme="auto"):
     return document(width, height, "".join(body), label, svg_style(theme), theme)
 
 
-def pictures(drawing, frames, steps):
+def pictures(
+    drawing: dict[str, Any], frames: list[list[list[Any]]], steps: list[list[dict[str, Any]]]
+) -> dict[str, Any]:
     """{"width", "height", "top", "common", "pieces", "frames"}: what all steps share, and each of
     them as places in the pieces, for most cells of a step stay what they were.
 
@@ -58,12 +61,13 @@ def _pieces(drawing, frame, messages):
     for here, cells in zip(drawing["ranks"], frame):
         yield f"<g data-rank='{here['rank']}'>{_box(drawing['box'], here)}"
         for (dx, dy), cell in zip(drawing["places"], cells):
-            yield _cell(here["x"] + dx, here["y"] + dy, *drawing["box"]["cell"], cell)
+            x, y = here["x"] + dx, here["y"] + dy
+            yield _cell(x, y, *drawing["box"]["cell"], cell)  # pyright: ignore[reportCallIssue]
         yield "</g>"
     yield from map(_token, messages)
 
 
-def wrapped(words, letters):
+def wrapped(words: str, letters: int) -> list[str]:
     """Lines of at most so many letters, broken between words."""
     lines = [""]
     for word in words.split():

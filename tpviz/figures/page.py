@@ -5,8 +5,10 @@ save_changes) takes the kernel's place. Where scripts are off, the static pictur
 """
 
 import json
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tpviz.mesh import Mesh
 
@@ -15,6 +17,9 @@ from .mesh import MAX_RANKS, check_ownership, find_parameter, mesh_scene, mesh_s
 from .svg import clean
 from .timeline import describe, timeline_scene
 from .timeline_svg import timeline_svg
+
+if TYPE_CHECKING:
+    from tpviz.trace import Trace
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -29,7 +34,14 @@ pre { overflow: auto; } .facts { color: light-dark(#595959, #a6a6a6); }
 """
 
 
-def write_page(path, trace, mesh=None, title="tpviz", sections=(), ownership=None):
+def write_page(
+    path: str | Path,
+    trace: "Trace",
+    mesh: Mesh | None = None,
+    title: str = "tpviz",
+    sections: Iterable[tuple[str, str]] = (),
+    ownership: Sequence[dict[str, Any]] | None = None,
+) -> Path:
     """Write the page of a trace.
 
     Parameters
@@ -48,7 +60,13 @@ def write_page(path, trace, mesh=None, title="tpviz", sections=(), ownership=Non
     return path
 
 
-def page(trace, mesh=None, title="tpviz", sections=(), ownership=None):
+def page(
+    trace: "Trace",
+    mesh: Mesh | None = None,
+    title: str = "tpviz",
+    sections: Iterable[tuple[str, str]] = (),
+    ownership: Sequence[dict[str, Any]] | None = None,
+) -> str:
     """The page as text; see `write_page`."""
     timeline = timeline_scene(trace)
     views = [place("timeline", {"scene": timeline, "rank": timeline["ranks"][0], "selected": -1})]
@@ -94,7 +112,7 @@ def _drawable(mesh, rows):
     return rows
 
 
-def place(name, state):
+def place(name: str, state: dict[str, Any]) -> str:
     """A view's place in a page, with the traits from which `scripts` make it; "<" is escaped, so no
     text can close the script element."""
     state = {"generation": 0, "error": "", "autoplay": False, **state}
@@ -105,7 +123,7 @@ def place(name, state):
     )
 
 
-def scripts(names):
+def scripts(names: Iterable[str]) -> str:
     """The modules of the views so named as inert text, and the stand-in that starts all views."""
     modules = "".join(
         f"<script type='text/plain' id='tpv-module-{name}'>{module(name)}</script>"

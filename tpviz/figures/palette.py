@@ -8,6 +8,7 @@ keeps the hues and the order of the Ultra-Scale Playbook, which readers know.
 ('#0072B2', {'dp': 'axis1', 'tp': 'axis0'})
 """
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 
@@ -83,7 +84,7 @@ _USUAL = {
 NUM_AXIS_INKS = 5
 
 
-def axis_keys(names):
+def axis_keys(names: Collection[str]) -> dict[str, str]:
     """{axis name: key of INKS}: usual names keep their colour, others take a free one."""
     keys = {}
     for usual in (True, False):
@@ -96,30 +97,30 @@ def axis_keys(names):
     return {name: keys[name] for name in names}
 
 
-def phase_key(phase):
+def phase_key(phase: str) -> str:
     """The ink of a compute event of this phase; anything without a colour of its own is "other"."""
     return phase if phase in PHASES else "other"
 
 
-def luminance(color):
+def luminance(color: str) -> float:
     """Relative luminance of "#RRGGBB", 0..1 (WCAG 2.2, definition)."""
     channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def contrast(a, b):
+def contrast(a: str, b: str) -> float:
     """WCAG contrast ratio of two colours, 1..21."""
     low, high = sorted((luminance(a), luminance(b)))
     return (high + 0.05) / (low + 0.05)
 
 
-def text_on(color):
+def text_on(color: str) -> str:
     """Black or white, whichever reads better on this colour."""
     return max("#000000", "#FFFFFF", key=lambda text: contrast(text, color))
 
 
-def tokens(theme):
+def tokens(theme: str) -> dict[str, str]:
     """{token: colour} of a theme: every ink, its text colour (``on-<ink>``), and the page's own."""
     inks = {key: getattr(ink, theme) for key, ink in INKS.items()}
     texts = {f"on-{key}": text_on(color) for key, color in inks.items()}
@@ -127,7 +128,7 @@ def tokens(theme):
     return {**inks, **texts, **page}
 
 
-def css_variables(selector=".tpv"):
+def css_variables(selector: str = ".tpv") -> str:
     """CSS that gives ``selector`` the tokens as ``--tpv-<token>``, following its ``color-scheme``.
 
     Views inside JupyterLab take the page colours from the ``--jp-*`` variables of its theme.
@@ -152,12 +153,12 @@ def css_variables(selector=".tpv"):
     )
 
 
-def css_rules(selector=".tpv"):
+def css_rules(selector: str = ".tpv") -> str:
     """The classes of `svg_style`, within ``selector``, in the colours of `css_variables`."""
     return _rules(selector, {token: f"var(--tpv-{token})" for token in tokens("light")})
 
 
-def svg_style(theme="auto"):
+def svg_style(theme: str = "auto") -> str:
     """A ``<style>`` for an SVG: classes ``f-<token>`` (fill), ``s-<token>`` (stroke) and
     ``f-halo-<ink>`` (text on a mark, outlined in the mark's colour so that patterns do not cut it).
 

@@ -4,8 +4,10 @@ Works on the plain dict of `Partition.scene`. Parameters and FLOPs are counted i
 bytes kept for backward are an estimate, all of one microbatch.
 """
 
+from collections.abc import Sequence
 from html import escape
 from itertools import takewhile
+from typing import Any
 
 from .microscope_svg import wrapped
 from .palette import INKS, svg_style
@@ -22,7 +24,7 @@ SIZES = (
 """(key in the dict, label, unit, ink) of the bars of a stage and of a piece."""
 
 
-def partition_scene(data):
+def partition_scene(data: dict[str, Any]) -> dict[str, Any]:
     """The scene of what `Partition.scene` gives, a film (`tpviz.widgets.base.Film`) with a step for
     each stage, ready for JSON.
 
@@ -42,7 +44,7 @@ def partition_scene(data):
     }
 
 
-def check(stages, shards):
+def check(stages: int, shards: int) -> None:
     """Raise ``ValueError`` where the picture would not be legible."""
     if stages > MAX_STAGES:
         raise ValueError(f"{stages} stages: this view shows at most {MAX_STAGES}")
@@ -50,7 +52,7 @@ def check(stages, shards):
         raise ValueError(f"{shards} pieces: this view shows at most {MAX_SHARDS}; use coarser cuts")
 
 
-def facts(data):
+def facts(data: dict[str, Any]) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
     found = [
         ["stages", f"{len(data['stages'])} of {len(data['shards'])} pieces"],
@@ -69,7 +71,7 @@ def facts(data):
     return [*found, ["across a cut, at most", amount(max(cuts))]] if cuts else found
 
 
-def notes(data):
+def notes(data: dict[str, Any]) -> list[str]:
     """What no stage shows: parameters that several hold."""
     return [
         "Tied: "
@@ -79,7 +81,7 @@ def notes(data):
     ]
 
 
-def words(part):
+def words(part: dict[str, Any]) -> str:
     """A stage in a few sentences."""
     sizes = ", ".join(
         f"{amount(part[key], unit).strip()} {label}"
@@ -99,7 +101,7 @@ def words(part):
     return " ".join(out)
 
 
-def message(m, to):
+def message(m: dict[str, Any], to: int) -> str:
     """A tensor that crosses the cut before stage ``to``."""
     handed = "" if m["from_stage"] == to - 1 else f", of stage {m['from_stage']}, handed on"
     shape = ", ".join(map(str, m["shape"]))
@@ -109,7 +111,7 @@ def message(m, to):
     )
 
 
-def pattern(ink):
+def pattern(ink: str) -> str:
     """The ink's pattern, or "" where it is solid."""
     return "" if INKS[ink].pattern == "solid" else INKS[ink].pattern
 
@@ -122,7 +124,7 @@ NAME = 50  # letters of a piece's name
 FEW, MESSAGES = 40, 3  # pieces that get wide rows; messages that are written at a cut
 
 
-def pictures(data):
+def pictures(data: dict[str, Any]) -> dict[str, Any]:
     """{"width", "height", "common", "frames"}: what is always there, and of each stage what it is
     in words and a border around it, as SVG."""
     plan = _Plan(data)
@@ -145,7 +147,7 @@ def pictures(data):
     }
 
 
-def partition_svg(scene, step=0, theme="auto"):
+def partition_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str:
     """The picture with one stage in words, as a whole SVG; theme "light", "dark" or "auto".
 
     Raises ValueError on a stage that is not there.
@@ -249,7 +251,7 @@ def _piece(plan, number):
     )
 
 
-def named(modules):
+def named(modules: Sequence[str]) -> str:
     """
     >>> named(["h.0.ln", "h.0.attn.{q, k}"]), named(["emb", "h.0"]), named([])
     ('h.0.{ln, attn.{q, k}}', 'emb, h.0', 'no parameters')

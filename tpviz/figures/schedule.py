@@ -5,20 +5,28 @@ All times are simulated, in the unit of the durations given; the closed form sta
 "formula", a run as "measured".
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from . import schedule_lanes as lanes
 from .microscope_svg import wrapped
 from .palette import INKS, MEMORY_KINDS, PATTERNS, svg_style
 from .schedule_lanes import MESSAGE, NUMBERS
-from .schedule_layout import LEFT, MEMORY, TOP, WIDTH, lay_out, peak, stops
+from .schedule_layout import LEFT, MEMORY, TOP, WIDTH, Layout, Panel, lay_out, peak, stops
 from .schedule_words import compared, say, share
 from .svg import amount, check_step, document, head, pattern_defs, rect, text, ticks
+
+if TYPE_CHECKING:
+    from tpviz.schedules import Schedule
 
 BADGE = "simulated"
 MAX_RANKS, MAX_ACTIONS = 16, 8192
 """{kind of action: its ink}; RB begins with a part in that of R."""
 
 
-def schedule_scene(acts, title, unit="", device=None):
+def schedule_scene(
+    acts: Sequence[Panel], title: str, unit: str = "", device: float | None = None
+) -> dict[str, Any]:
     """The scene of one or two `Panel`s on the same time axis, ready for JSON.
 
     unit : "s" where times are seconds, "" where they are in the unit of what was given. device :
@@ -50,7 +58,7 @@ def schedule_scene(acts, title, unit="", device=None):
     }
 
 
-def check(schedule):
+def check(schedule: "Schedule") -> None:
     """Raise ``ValueError`` where the picture would not be legible."""
     if schedule.ranks > MAX_RANKS:
         raise ValueError(
@@ -65,7 +73,7 @@ def check(schedule):
 
 
 # -- numbers ---------------------------------------------------------------------------------------
-def facts(acts, unit):
+def facts(acts: Sequence[Panel], unit: str) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
     lengths, idles, peaks = [], [], []
     for act in acts:
@@ -86,9 +94,9 @@ def facts(acts, unit):
     ]
 
 
-def to_table(acts, unit):
+def to_table(acts: Sequence[Panel], unit: str) -> list[list[str]]:
     """Rows of strings, header first: one rank of one schedule each."""
-    kinds = list(acts[0].memory[0]) if acts[0].memory else []
+    kinds: list[str] = list(acts[0].memory[0]) if acts[0].memory else []
     table = [
         [
             "schedule",
@@ -129,7 +137,9 @@ def to_table(acts, unit):
 LETTERS, LINE = 165, 15  # of what is said above the picture
 
 
-def picture(acts, layout, unit, device):
+def picture(
+    acts: Sequence[Panel], layout: Layout, unit: str, device: float | None
+) -> dict[str, Any]:
     """{"height", "common"}: the whole picture but for what is chosen and the play-head, as SVG."""
     out = [pattern_defs()]
     for number, act in enumerate(acts):
@@ -139,7 +149,9 @@ def picture(acts, layout, unit, device):
     return {"height": round(legend[1]), "common": "".join([*out, axis, legend[0]])}
 
 
-def schedule_svg(scene, step=0, look=None, theme="auto"):
+def schedule_svg(
+    scene: dict[str, Any], step: int = 0, look: dict[str, Any] | None = None, theme: str = "auto"
+) -> str:
     """The picture with the play-head at a stop, and what a row does there, as a whole SVG.
 
     look : of the row, as `schedule_look.look` gives it; None for no row. theme "light", "dark" or
@@ -164,7 +176,7 @@ def schedule_svg(scene, step=0, look=None, theme="auto"):
     )
 
 
-def check_row(scene, row):
+def check_row(scene: dict[str, Any], row: int) -> None:
     """Raise ``ValueError`` unless the scene has this row; -1 is none."""
     if not -1 <= row < len(scene["rows"]):
         raise ValueError(
@@ -172,12 +184,12 @@ def check_row(scene, row):
         )
 
 
-def moment_of(look, step):
+def moment_of(look: dict[str, Any], step: int) -> int:
     """The place, among a row's moments, of the one up to a stop: at its end the last."""
     return next((i for i, stop in enumerate(look["stops"]) if stop >= step), -1)
 
 
-def words_of(scene, step, look):
+def words_of(scene: dict[str, Any], step: int, look: dict[str, Any] | None) -> str:
     """What is said of a row at a stop; without a row, of the schedules."""
     if not look or not look["words"]:
         return scene["says"]

@@ -1,12 +1,18 @@
 """A schedule that cannot run -> scene: what is wrong with it, and its lines."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 from . import schedule as figure
 from .microscope_svg import wrapped
 from .schedule import LETTERS, LINE
 from .svg import text
 
+if TYPE_CHECKING:
+    from tpviz.schedules import Schedule
 
-def faults_scene(schedule, faults):
+
+def faults_scene(schedule: "Schedule", faults: Sequence[str]) -> dict[str, Any]:
     """A scene as `schedule.schedule_scene` gives, without lanes: ``says`` tells what is wrong.
 
     faults : sentences; the picture is the schedule as it was written.

@@ -1,5 +1,6 @@
 """The lanes of a schedule's picture: a bar for each action, what is held, numbers of each rank."""
 
+from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
 
@@ -13,7 +14,7 @@ MESSAGE = "axis2"  # what travels along pp
 NUMBERS = figure.WIDTH - figure.RIGHT + 12  # x of what stands at the right
 
 
-def drawn(act, number, layout, unit):
+def drawn(act: figure.Panel, number: int, layout: figure.Layout, unit: str) -> list[str]:
     """An act's heading, lanes and strips, as pieces of SVG."""
     return [
         _head(act, number, layout, unit),
@@ -55,7 +56,7 @@ def _tracks(number, layout):
         )
 
 
-def pieces(act, rank):
+def pieces(act: figure.Panel, rank: int) -> Iterator[tuple[str, float, float, int, int]]:
     """(ink, start, end, half, index) of the bars of a rank; RB is two of them."""
     line, half = act.timeline, figure.halves(act.timeline, rank)
     for i, (action, start, end) in enumerate(
@@ -254,7 +255,14 @@ def _flown(act, row, layout):
 
 
 # -- numbers at the right --------------------------------------------------------------------------
-def numbers(act, number, layout, unit, device, acts):
+def numbers(
+    act: figure.Panel,
+    number: int,
+    layout: figure.Layout,
+    unit: str,
+    device: float | None,
+    acts: Sequence[figure.Panel],
+) -> Iterator[str]:
     """Per rank: idle time simulated, by formula and measured; the most that it holds; memory."""
     line = act.timeline
     for row in layout.of(number):

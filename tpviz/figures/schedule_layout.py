@@ -1,10 +1,17 @@
 """What the schedule view shows, and where: acts, lanes of ranks, and the scale of time."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .schedule_words import spans
+
+if TYPE_CHECKING:
+    from tpviz.cost import Memory
+    from tpviz.schedules import Timeline
+
+    from .schedule_measured import Measured
 
 WIDTH, LEFT, RIGHT, TOP = 1060, 74, 196, 84
 
@@ -30,46 +37,46 @@ class Panel:
     or () where bytes are not known.
     """
 
-    timeline: Any
-    recompute: tuple
-    formula: Any = None
-    memory: tuple = ()
-    measured: Any = None
-    sizes: tuple = ()
+    timeline: "Timeline"
+    recompute: tuple[float, ...]
+    formula: tuple[float, Sequence[float]] | None = None
+    memory: "tuple[Memory, ...]" = ()
+    measured: "Measured | None" = None
+    sizes: tuple[tuple[int, int], ...] = ()
 
     @property
-    def name(self):
+    def name(self) -> str:
         """The schedule's."""
         return self.timeline.schedule.name
 
     @property
-    def ranks(self):
+    def ranks(self) -> int:
         """How many lanes it takes."""
         return self.timeline.schedule.ranks
 
     @cached_property
-    def each(self):
+    def each(self) -> int:
         """Stages on a rank: each holds its share of the rank's activations."""
         schedule = self.timeline.schedule
         return max(len(schedule.stages_of(rank)) for rank in range(schedule.ranks)) or 1
 
     @property
-    def ends(self):
+    def ends(self) -> float:
         """When the last bar ends, simulated or measured."""
         return max(self.timeline.makespan, self.measured.makespan if self.measured else 0.0)
 
     @cached_property
-    def path(self):
+    def path(self) -> list[tuple[int, int]]:
         """The critical path."""
         return self.timeline.critical_path()
 
     @cached_property
-    def held(self):
+    def held(self) -> list[list[tuple[float, int, int]]]:
         """Per rank what `Timeline.held` gives."""
         return [self.timeline.held(rank) for rank in range(self.ranks)]
 
     @cached_property
-    def strips(self):
+    def strips(self) -> list[list[tuple[float, int, int]]]:
         """As `held`, in bytes where these are known."""
         return (
             [weighed(self.timeline, rank, self.sizes) for rank in range(self.ranks)]
@@ -78,12 +85,12 @@ class Panel:
         )
 
     @property
-    def unit(self):
+    def unit(self) -> int:
         """What `strips` have of a microbatch of all layers of a rank."""
         return 1 if self.sizes else self.each
 
     @cached_property
-    def peaks(self):
+    def peaks(self) -> list[int]:
         """Per rank the most microbatches, times stages, that it holds."""
         return [peak(held) for held in self.held]
 
@@ -103,8 +110,8 @@ class Layout(NamedTuple):
     most : what any rank holds at once, bytes or microbatches of all its layers; edge : px between
     bars."""
 
-    rows: tuple
-    heads: tuple
+    rows: tuple[Row, ...]
+    heads: tuple[float, ...]
     lane: int
     ran: int
     strip: int
@@ -117,20 +124,20 @@ class Layout(NamedTuple):
     most: float
     edge: float
 
-    def x(self, time):
+    def x(self, time: float) -> float:
         """Of a time."""
         return LEFT + time * self.scale
 
-    def instant(self, time):
+    def instant(self, time: float) -> int:
         """A whole number, the same for times that differ by rounding alone."""
         return round(time / (self.duration or 1.0) * 1e9)
 
-    def of(self, act):
+    def of(self, act: int) -> list[Row]:
         """The rows of an act, rank by rank."""
         return [row for row in self.rows if row.act == act]
 
 
-def lay_out(acts):
+def lay_out(acts: Sequence[Panel]) -> Layout:
     """The `Layout` of acts; smaller where there are many lanes."""
     lanes = sum(act.ranks for act in acts)
     lane, strip, gap, font = (28, 16, 10, 11) if lanes <= 8 else (20, 10, 6, 10)
@@ -175,7 +182,9 @@ def lay_out(acts):
     )
 
 
-def weighed(timeline, rank, sizes):
+def weighed(
+    timeline: "Timeline", rank: int, sizes: Sequence[tuple[int, int]]
+) -> list[tuple[float, int, int]]:
     """`Timeline.held` in bytes; sizes : as those of a `Panel`."""
     changes = {}
     for action, start, end in zip(
@@ -198,12 +207,12 @@ def weighed(timeline, rank, sizes):
     return series
 
 
-def peak(strip):
+def peak(strip: Iterable[tuple[float, int, int]]) -> int:
     """The most that is held, whole and as checkpoints."""
     return max((whole + kept for _, whole, kept in strip), default=0)
 
 
-def stops(acts, layout):
+def stops(acts: Sequence[Panel], layout: Layout) -> dict[int, float]:
     """{`instant`: time} of 0 and of all ends of actions and of idle time, in order."""
     found = {0: 0.0} | {
         layout.instant(end): end
@@ -213,7 +222,7 @@ def stops(acts, layout):
     return dict(sorted(found.items()))
 
 
-def halves(timeline, rank):
+def halves(timeline: "Timeline", rank: int) -> dict[int, int]:
     """{index: 1 or 2} of actions drawn as the upper or lower half of a lane."""
     pairs = sorted(timeline.schedule.pairs) if timeline.overlapped else ()
     return {index + i: i + 1 for r, index in pairs if r == rank for i in (0, 1)}

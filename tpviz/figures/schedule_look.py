@@ -1,12 +1,15 @@
 """A closer look at one row of a schedule's picture: each moment in words, and marked."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from . import schedule_layout as figure
 from .schedule_lanes import MESSAGE
 from .schedule_words import awaited, spans, words
 from .svg import rect
 
 
-def look(acts, row, unit=""):
+def look(acts: Sequence[figure.Panel], row: int, unit: str = "") -> dict[str, Any]:
     """{"row", "stops", "words", "marks"} of a row of the scene of these acts, ready for JSON.
 
     Of each of its `schedule_words.spans`: the stop at which it ends, what is to be said of it, and

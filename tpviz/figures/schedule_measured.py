@@ -1,9 +1,13 @@
 """What the ranks of a pipeline did in a run, as bars like those of its schedule."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.mesh import Mesh
 from tpviz.trace.steps import median_step
+
+if TYPE_CHECKING:
+    from tpviz.trace import Trace
 
 PHASES = ("forward", "recompute", "backward")
 
@@ -17,13 +21,15 @@ class Measured(NamedTuple):
     """
 
     badge: str
-    bars: tuple
+    bars: tuple[list[tuple[str, float, float]], ...]
     makespan: float
-    idle: tuple
-    held: tuple = ()
+    idle: tuple[float, ...]
+    held: tuple[list[tuple[float, int]], ...] = ()
 
 
-def measured(trace, count=None):
+def measured(
+    trace: "Trace", count: Callable[[int], Iterable[tuple[float, int]]] | None = None
+) -> Measured:
     """The `Measured` of a trace of a pipeline, of its median step: of each place along pp the rank
     with the lowest number.
 

@@ -3,7 +3,16 @@
 Works on the attributes of a `tpviz.schedules.Timeline`.
 """
 
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
 from .svg import amount, seconds
+
+if TYPE_CHECKING:
+    from tpviz.schedules import Timeline
+    from tpviz.schedules.order import Step
+
+    from .schedule_layout import Panel
 
 DOES = {
     "F": "forward",
@@ -17,18 +26,18 @@ CLOSE = 1e-9
 """Of the makespan: times nearer than this are the same."""
 
 
-def say(time, unit):
+def say(time: float, unit: str) -> str:
     """A time in its unit: "12.5", or "12.5 ms" of seconds."""
     return seconds(time) if unit else f"{time:.4g}"
 
 
-def share(idle, makespan):
+def share(idle: Sequence[float], makespan: float) -> str:
     """ "21.5 %": the idle part of the time of all ranks."""
     return f"{100 * sum(idle) / (len(idle) * makespan) if makespan else 0.0:.1f} %"
 
 
 # -- what a rank does, and what it waits for -------------------------------------------------------
-def spans(timeline, rank):
+def spans(timeline: "Timeline", rank: int) -> Iterator[tuple[float, float, int, bool]]:
     """(start, end, index, busy) of all that a rank does and of all its idle time, in order; index
     is the action's, while idle that of the next. What takes no time is left out; an overlapped pair
     is one."""
@@ -46,7 +55,7 @@ def spans(timeline, rank):
         yield now, timeline.makespan, index + 1, False
 
 
-def words(act, rank, unit):
+def words(act: "Panel", rank: int, unit: str) -> list[str]:
     """A sentence or more for each of the `spans` of a rank."""
     timeline, path, found = act.timeline, set(act.path), []
     row, least = timeline.schedule.of(rank), CLOSE * timeline.makespan
@@ -87,7 +96,7 @@ def words(act, rank, unit):
     return found
 
 
-def together(timeline, rank, index):
+def together(timeline: "Timeline", rank: int, index: int) -> range:
     """The indices of an action and, if it is the first of an overlapped pair, of the other."""
     paired = timeline.overlapped and (rank, index) in timeline.schedule.pairs
     return range(index, index + 1 + paired)
@@ -119,7 +128,7 @@ def _reason(timeline, rank, index, before, unit):
     return f"{after}; {what} is there since {say(there, unit)}", what
 
 
-def awaited(timeline, rank, index):
+def awaited(timeline: "Timeline", rank: int, index: int) -> "tuple[float, Step | None, float]":
     """(when the last of what an action, or a pair, waits for is there, the `Step` that made it,
     when it was made); the step is None where it waits for nothing."""
     return max(_arrival(timeline, rank, i) for i in together(timeline, rank, index))
@@ -145,7 +154,7 @@ def _holds(full, kept, size):
 
 
 # -- all of it -------------------------------------------------------------------------------------
-def compared(acts, unit):
+def compared(acts: "Sequence[Panel]", unit: str) -> Iterator[str]:
     """Sentences: each act's own, then what sets the second apart from the first."""
     for act in acts:
         line = act.timeline
@@ -156,7 +165,7 @@ def compared(acts, unit):
             f"{max(act.peaks)} microbatches{of}."
         )
     if len(acts) == 2:
-        yield _difference(*acts, unit)
+        yield _difference(*acts, unit)  # pyright: ignore[reportCallIssue]
 
 
 def _difference(one, two, unit):

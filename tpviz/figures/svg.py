@@ -3,6 +3,7 @@
 import math
 import re
 from html import escape
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,16 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
 
 
-def text(x, y, content, token="fg", size=11, anchor="start", weight="", extra=""):
+def text(
+    x: float,
+    y: float,
+    content: object,
+    token: str = "fg",
+    size: float = 11,
+    anchor: str = "start",
+    weight: int | str = "",
+    extra: str = "",
+) -> str:
     """An SVG ``<text>``; content is escaped."""
     bold = f" font-weight='{weight}'" if weight else ""
     return (
@@ -23,7 +33,7 @@ def text(x, y, content, token="fg", size=11, anchor="start", weight="", extra=""
     )
 
 
-def rect(x, y, width, height, token, extra=""):
+def rect(x: float, y: float, width: float, height: float, token: str, extra: str = "") -> str:
     """An SVG ``<rect>`` filled with a palette token ("" leaves the fill to ``extra``)."""
     fill = f" class='f-{token}'" if token else ""
     return (
@@ -32,7 +42,9 @@ def rect(x, y, width, height, token, extra=""):
     )
 
 
-def document(width, height, body, label, style, theme="auto"):
+def document(
+    width: float, height: float, body: str, label: str, style: str, theme: str = "auto"
+) -> str:
     """A whole SVG with its own background, so that it reads on any page.
 
     Pattern ids carry the theme: pictures of both themes can stand in one HTML page.
@@ -46,13 +58,13 @@ def document(width, height, body, label, style, theme="auto"):
     )
 
 
-def clean(markup):
+def clean(markup: str) -> str:
     """SVG or HTML with the replacement character for what XML cannot hold: control characters,
     and lone surrogates, which no UTF-8 file can hold either."""
     return _NO_XML.sub("\ufffd", markup)
 
 
-def head(scene):
+def head(scene: dict[str, Any]) -> str:
     """The badge and the title of a scene, on top of a picture that stands alone."""
     size = 6.3 * len(scene["badge"]) + 16
     return (
@@ -62,14 +74,14 @@ def head(scene):
     )
 
 
-def check_step(scene, step):
+def check_step(scene: dict[str, Any], step: int) -> None:
     """Raise ``ValueError`` unless the scene, a film (`tpviz.widgets.base.Film`), has this step."""
     last = len(scene["captions"]) - 1
     if not 0 <= whole_number("step", step, None) <= last:
         raise ValueError(f"step={step} is not in this view: use 0 to {last}")
 
 
-def pattern_defs():
+def pattern_defs() -> str:
     """``<defs>`` with every pattern, in the background colour; ``exposed`` is red."""
     tiles = "".join(
         f"<pattern id='tpv-{name}' width='{tile[0]}' height='{tile[0]}'"
@@ -86,7 +98,7 @@ def pattern_defs():
     return f"<defs>{tiles}</defs>"
 
 
-def bars_path(start, end, y, height):
+def bars_path(start: np.ndarray, end: np.ndarray, y: float, height: float) -> str:
     """One path for many bars of a row: arrays of x in px. A path draws far faster than rects."""
     widths = np.maximum(end - start, 0.3)
     return "".join(
@@ -94,7 +106,7 @@ def bars_path(start, end, y, height):
     )
 
 
-def ticks(low, high, count=8):
+def ticks(low: float, high: float, count: int = 8) -> list[float]:
     """Round numbers between low and high, about ``count`` of them."""
     span = high - low
     if not span > 0:
@@ -106,7 +118,7 @@ def ticks(low, high, count=8):
     return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def seconds(value, digits=3):
+def seconds(value: float, digits: int = 3) -> str:
     """12.3 ms, 450 us, 1.2 s."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if abs(value) >= scale * 0.9995:
@@ -114,7 +126,7 @@ def seconds(value, digits=3):
     return f"{value / 1e-9:.{digits}g} ns" if value else "0 s"
 
 
-def amount(value, unit="B"):
+def amount(value: float, unit: str = "B") -> str:
     """1.5 kB, 2.0 MB (decimal), 3.4 GFLOP."""
     for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= scale * 0.9995:

@@ -6,6 +6,8 @@ turned.
 """
 
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,9 +15,12 @@ from .microscope_svg import wrapped
 from .palette import svg_style
 from .svg import check_step, document, head, pattern_defs, rect, seconds, text, ticks
 from .tiles_lanes import area, lanes
-from .tiles_layout import LEFT, MAX_PARTS, RIGHT, STEPS, TOP, WIDTH, lay_out
+from .tiles_layout import LEFT, MAX_PARTS, RIGHT, STEPS, TOP, WIDTH, Layout, Map, Panel, lay_out
 from .tiles_states import BY_KEY, EARLY, STATES, state_at
 from .tiles_words import ordinal, rule_of, story_of
+
+if TYPE_CHECKING:
+    from tpviz.schemes.t3.hardware import Gemm
 
 BADGE = "simulated"
 """{config: what it is called}."""
@@ -24,7 +29,7 @@ BADGE = "simulated"
 """px left and right of a GPU's tiles, where its chunks are named; without names: SMALL."""
 
 
-def tiles_scene(acts, title):
+def tiles_scene(acts: Sequence[Panel], title: str) -> dict[str, Any]:
     """The scene of one or two `Panel`s on one clock, ready for JSON; as `Film` wants it.
 
     Its ``stops`` are equal steps of time. In ``common`` every part is an empty ``<g>`` with
@@ -53,7 +58,7 @@ def tiles_scene(acts, title):
     }
 
 
-def check(gpus, gemm):
+def check(gpus: int, gemm: "Gemm") -> None:
     """Raise ``ValueError`` where the parts of so many GPUs' outputs would not be legible."""
     down, across = gemm.tiles
     if gpus * down * across * gemm.wavefronts > MAX_PARTS:
@@ -68,7 +73,7 @@ LETTERS, LINE, SIGN, SMALL = 165, 15, 9.5, 6
 PART = re.compile(r"(<g data-at='([^']*)' data-is='(\w+)' data-place='([^']*)'>)</g>")
 
 
-def picture(acts, layout):
+def picture(acts: Sequence[Panel], layout: Layout) -> dict[str, Any]:
     """{"height", "common", "parts"}: the whole picture but for the play-head and the tile looked
     at, as SVG; and what its parts, which are empty, look like: {key of a state: SVG, "@" where its
     place comes}."""
@@ -118,7 +123,7 @@ def _part(key, width, height):
     return out
 
 
-def boxes(act, map):
+def boxes(act: Panel, map: Map) -> tuple[np.ndarray, np.ndarray]:
     """(x, y) px of each part in a map, in the order of its tiles."""
     tiles, waves = act.run.tiles, act.run.gemm.wavefronts
     return (
@@ -208,7 +213,7 @@ def _legend(acts, y):
 
 
 # -- what is looked at, and the whole --------------------------------------------------------------
-def look(acts, part):
+def look(acts: Sequence[Panel], part: int) -> dict[str, Any]:
     """{"part", "words", "mark"} of a part, counted over all maps, ready for JSON; -1: of none."""
     if part < 0:
         return {"part": -1, "words": "", "mark": ""}
@@ -235,7 +240,9 @@ def look(acts, part):
     raise ValueError(f"part={part} is not in this view: use 0 to {part - rest - 1}, or -1 for none")
 
 
-def tiles_svg(scene, step=0, looked=None, theme="auto"):
+def tiles_svg(
+    scene: dict[str, Any], step: int = 0, looked: dict[str, Any] | None = None, theme: str = "auto"
+) -> str:
     """The picture at a step as a whole SVG. looked : what `look` gives, None for no part. theme
     "light", "dark" or "auto". Raises ``ValueError`` on a step that is not there."""
     check_step(scene, step)
@@ -254,7 +261,7 @@ def tiles_svg(scene, step=0, looked=None, theme="auto"):
     )
 
 
-def placed(scene, at):
+def placed(scene: dict[str, Any], at: float) -> str:
     """``common`` with every part in its state at ``at`` px of the time axis."""
 
     def now(found):
@@ -264,6 +271,6 @@ def placed(scene, at):
     return PART.sub(now, scene["common"])
 
 
-def words_of(scene, step, looked):
+def words_of(scene: dict[str, Any], step: int, looked: dict[str, Any] | None) -> str:
     """What is said at a step: of the part looked at, or how many parts are in which state."""
     return looked["words"] if looked and looked["words"] else scene["words"][step]

@@ -1,5 +1,7 @@
 """The lanes of the tile view: GPU 0's slots, memory queue, tracker and link over time."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from . import tiles_layout as figure
@@ -17,7 +19,7 @@ NEAR = 135
 """px between two ends that are named together."""
 
 
-def lanes(acts, number, layout):
+def lanes(acts: Sequence[figure.Panel], number: int, layout: figure.Layout) -> list[str]:
     """An act's lanes and what ends when, as pieces of SVG. Acts share each lane's scale."""
     act, y = acts[number], layout.lanes[number]
     out = [
@@ -113,7 +115,7 @@ def _stack(time, parts, top, y, layout, what):
         below = above
 
 
-def area(path, ink, pattern, extra=""):
+def area(path: str, ink: str, pattern: str, extra: str = "") -> str:
     """A shape in an ink, and a pattern over it: one of `PATTERNS`, or "" for none."""
     over = f"<path d='{path}' fill='url(#tpv-{pattern})'/>" * bool(PATTERNS.get(pattern))
     return f"<path d='{path}' class='f-{ink}' {extra}/>{over}"

@@ -1,11 +1,17 @@
 """What the tile view shows, and where: acts, maps of tiles, lanes, and the scale of time."""
 
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 from .tiles_states import moments, stories
+
+if TYPE_CHECKING:
+    from tpviz.schemes.t3.hardware import SimResult
+
+Time = TypeVar("Time", float, np.ndarray)
 
 WIDTH, LEFT, RIGHT, TOP = 1060, 110, 214, 84
 
@@ -31,11 +37,11 @@ SMALL = 7, 7
 class Panel:
     """One `SimResult`, and the GPUs whose tiles are drawn."""
 
-    def __init__(self, run, gpus=(0,)):
+    def __init__(self, run: "SimResult", gpus: Iterable[int] = (0,)):
         self.run, self.gpus = run, tuple(gpus)
 
     @property
-    def name(self):
+    def name(self) -> str:
         """Of its configuration; for plain T3 with the memory's policy."""
         name = NAMES[self.run.config]
         return (
@@ -45,22 +51,22 @@ class Panel:
         )
 
     @cached_property
-    def moments(self):
+    def moments(self) -> list[dict[str, np.ndarray]]:
         """Per GPU drawn what `tiles_states.moments` gives."""
         return [moments(self.run, gpu) for gpu in self.gpus]
 
     @cached_property
-    def stories(self):
+    def stories(self) -> list[list[tuple[tuple[float, ...], str]]]:
         """Per GPU drawn, per part its story."""
         return [stories(found) for found in self.moments]
 
     @cached_property
-    def series(self):
+    def series(self) -> dict[str, np.ndarray]:
         """Of GPU 0 over time."""
         return self.run.series(SAMPLES)
 
     @cached_property
-    def computing(self):
+    def computing(self) -> np.ndarray:
         """Tiles under way on GPU 0 at the times of `series`."""
         tiles = self.run.tiles
         first = tiles.wave == 0
@@ -84,20 +90,20 @@ class Layout(NamedTuple):
     """Where everything is, in px. maps : `Map`s. heads : (x, y) of each act's name. lanes : per act
     the top of its lanes. scale : px of a second."""
 
-    maps: tuple
-    heads: tuple
-    lanes: tuple
+    maps: tuple[Map, ...]
+    heads: tuple[tuple[float, float], ...]
+    lanes: tuple[float, ...]
     head: float
     bottom: float
     scale: float
     duration: float
 
-    def x(self, time):
+    def x(self, time: Time) -> Time:
         """Of a time."""
         return LEFT + time * self.scale
 
 
-def lay_out(acts):
+def lay_out(acts: Sequence[Panel]) -> Layout:
     """The `Layout`: GPU 0 of the acts side by side; or all GPUs in a row, an act below another."""
     down, across = acts[0].run.gemm.tiles
     stacked = any(len(act.gpus) > 1 for act in acts)

@@ -9,10 +9,14 @@ itself is stored, the state is marked. Without a tracker a part is stored, and n
 Works on the attributes of a `SimResult` alone.
 """
 
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from tpviz.schemes.t3.hardware import SimResult
 
 
 class State(NamedTuple):
@@ -42,7 +46,7 @@ EARLY = "wcq"
 """States that may be marked, as capitals: the sum so far is there before the own store."""
 
 
-def moments(run, gpu=0):
+def moments(run: "SimResult", gpu: int = 0) -> dict[str, np.ndarray]:
     """{what: seconds of each part of a GPU's output, nan where it never is}, in the order of
     ``run.tiles``; also ``position`` of its chunk in the order of computing.
 
@@ -76,12 +80,12 @@ def moments(run, gpu=0):
     return found
 
 
-def fused(run):
+def fused(run: "SimResult") -> bool:
     """Whether tiles are tracked and sent one by one."""
     return run.config in ("t3", "t3_mca")
 
 
-def turned(run, gpu):
+def turned(run: "SimResult", gpu: int) -> np.ndarray:
     """Per part of a GPU's output, the part of GPU 0's at the same place of the same position."""
     if not gpu or not fused(run):
         return np.arange(len(run.tiles.chunk))
@@ -114,7 +118,7 @@ def _passed(run, ahead, found):
     found["done"] = np.where(ahead == 0, run.rs_end, np.nan)
 
 
-def stories(found):
+def stories(found: dict[str, np.ndarray]) -> list[tuple[tuple[float, ...], str]]:
     """Per part (seconds at which it changes, the keys of its states: one more): what `moments`
     found, in order. A capital: see `EARLY`."""
     stored = "p" if np.isnan(found["second"]).all() else "s"  # nothing is updated a second time
@@ -147,6 +151,6 @@ def _story(times, keys, came):
     return tuple(at), told
 
 
-def state_at(at, told, time):
+def state_at(at: Iterable[float], told: str, time: float) -> str:
     """The key of a story's state at a time."""
     return told[sum(t <= time for t in at)]

@@ -1,9 +1,17 @@
 """What the tile view says: a run in numbers, how many parts are in which state, a part's way."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from .svg import amount, seconds
 from .tiles_states import STATES, fused
+
+if TYPE_CHECKING:
+    from tpviz.schemes.t3.hardware import SimResult
+
+    from .tiles_layout import Panel
 
 FACTS = (
     ("sublayer", lambda run: seconds(run.seconds)),
@@ -14,7 +22,7 @@ FACTS = (
 )
 
 
-def facts(acts):
+def facts(acts: "Sequence[Panel]") -> list[list[str]]:
     """[label, text] pairs for the line above the picture."""
     found = [[label, " against ".join(say(act.run) for act in acts)] for label, say in FACTS]
     if len(acts) == 2:
@@ -22,12 +30,12 @@ def facts(acts):
     return found
 
 
-def speedup(acts):
+def speedup(acts: "Sequence[Panel]") -> float:
     """The second's time over the first's."""
     return acts[1].run.seconds / acts[0].run.seconds
 
 
-def counts(acts, times):
+def counts(acts: "Sequence[Panel]", times: Sequence[float]) -> list[str]:
     """Per time, in how many parts of each act is what: one sentence an act."""
     each = [_counted(act, times) for act in acts]
     return ["\n".join(lines) for lines in zip(*each)]
@@ -52,7 +60,7 @@ def _counted(act, times):
         yield f"{act.name}, {where}: {said}."
 
 
-def to_table(acts):
+def to_table(acts: "Sequence[Panel]") -> list[list[str]]:
     """Rows of strings, header first: what each run did."""
     tables = [act.run.to_table() for act in acts]
     rows = {}
@@ -65,7 +73,7 @@ def to_table(acts):
     ]
 
 
-def describe(acts):
+def describe(acts: "Sequence[Panel]") -> str:
     """The runs in words, then what sets the first apart from the second."""
     said = [act.run.describe() for act in acts]
     if len(acts) == 2:
@@ -77,7 +85,7 @@ def describe(acts):
     return " ".join(said)
 
 
-def story_of(act, place, part):
+def story_of(act: "Panel", place: int, part: int) -> str:
     """A part of a GPU's output in words, all its moments; ``place``: of the GPU in ``act.gpus``."""
     run, found, gpu = act.run, act.moments[place], act.gpus[place]
     tiles = run.tiles
@@ -103,7 +111,7 @@ def story_of(act, place, part):
     return "; ".join(said) + "."
 
 
-def rule_of(run, position):
+def rule_of(run: "SimResult", position: int) -> str:
     """What becomes of the chunk at a place of the order, in few words."""
     last = run.ranks - 1
     if not fused(run):
@@ -113,7 +121,7 @@ def rule_of(run, position):
     return "stores go to the next GPU (r - 1)" if position == 0 else "DMA after 2 updates"
 
 
-def ordinal(position):
+def ordinal(position: int) -> str:
     """1st, 2nd, ..."""
     number = position + 1
     suffix = (

@@ -10,6 +10,8 @@ translucent red, after the Dask dashboard's overlay. The badge says where the nu
 ('origin unknown', ['compute'])
 """
 
+from typing import Any
+
 import numpy as np
 
 from tpviz.trace import Trace
@@ -23,12 +25,12 @@ from .timeline_bars import Bars
 MEMORY_SAMPLES = 1500
 
 
-def timeline_scene(trace, critical=False):
+def timeline_scene(trace: Trace, critical: bool = False) -> dict[str, Any]:
     """The scene of a trace, ready for JSON; see `timeline_levels`."""
     return timeline_levels(trace, critical)[0]
 
 
-def timeline_levels(trace, critical=False):
+def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any], Bars]:
     """(scene, `Bars`) of a trace: what to draw at first, and what gives the detail of a window.
 
     The scene is a dict, ready for JSON: ``badge``, ``title``, ``ranks``, ``duration`` (s),
@@ -77,7 +79,8 @@ def timeline_levels(trace, critical=False):
         **level,
     }
     if "cut" in level and len(steps) > 1:
-        scene["detail"] = bars.level(*steps[median_number(*spans[1:])])
+        low, high = steps[median_number(*spans[1:])]
+        scene["detail"] = bars.level(low, high)
     return scene, bars
 
 
@@ -197,7 +200,7 @@ def _metrics(trace):
     return rows
 
 
-def to_table(scene):
+def to_table(scene: dict[str, Any]) -> list[list[str]]:
     """Rows of strings, header first: count and time per rank, lane and kind of event."""
     bars, lanes, keys = scene["bars"], scene["lanes"], scene["keys"]
     count = bars.get("count") or [1] * len(bars["id"])
@@ -222,12 +225,12 @@ def to_table(scene):
     return table
 
 
-def event_count(scene):
+def event_count(scene: dict[str, Any]) -> int:
     """The events that a scene stands for, drawn one by one or merged."""
     return sum(scene["bars"].get("count") or [1] * len(scene["bars"]["id"]))
 
 
-def describe(scene):
+def describe(scene: dict[str, Any]) -> str:
     """The timeline in a few sentences, for readers who do not see it."""
     ranks, axes = scene["ranks"], sorted({lane["axis"] for lane in scene["lanes"]} - {""})
     what = f"Timeline of {scene['title']}" if scene["title"] else "Timeline"
@@ -242,7 +245,7 @@ def describe(scene):
         rank = scene["lanes"][lane]["rank"]
         bare[rank] = bare.get(rank, 0.0) + end - start
     if bare:
-        worst = max(bare, key=bare.get)
+        worst = max(bare, key=bare.__getitem__)
         parts.append(
             f"Rank {worst} has the most exposed communication, {seconds(bare[worst])} in all."
         )

@@ -5,11 +5,17 @@ kind that begin in the same small piece of time become one bar, as long as they 
 says how many it stands for. Nothing here loops over events, so that a million take a second.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from tpviz.trace.analyses import merge
 
 from .svg import seconds
+
+if TYPE_CHECKING:
+    from tpviz.trace import Trace
 
 BARS = 20_000
 TEXT_COLUMNS = ("name", "phase", "layer", "members")
@@ -24,19 +30,27 @@ class Bars:
     the time at which the picture begins (s); critical : ids of the events to outline.
     """
 
-    def __init__(self, trace, rows, lane, key, zero, critical=()):
+    def __init__(
+        self,
+        trace: "Trace",
+        rows: np.ndarray,
+        lane: np.ndarray,
+        key: np.ndarray,
+        zero: float,
+        critical: Sequence[int] = (),
+    ):
         start, end = trace["start"][rows], trace["end"][rows]
         order = np.lexsort((-end, start, lane))
         self.trace, self.rows, self.lane, self.key = trace, rows[order], lane[order], key[order]
         self.start, self.end = np.round(start[order] - zero, 9), np.round(end[order] - zero, 9)
         self.until = float(trace["end"].max() - zero)
         self.critical = _places(trace["id"][self.rows], critical)
-        self.bare = ()
+        self.bare: tuple[np.ndarray, ...] = ()
 
     def __len__(self):
         return len(self.rows)
 
-    def expose(self, lanes, keys):
+    def expose(self, lanes: list[dict[str, Any]], keys: list[dict[str, Any]]) -> None:
         """Find the communication outside every computation, for the compute lane of each rank."""
         kind = np.array([k["kind"] for k in keys])[self.key]
         rank = np.array([lane["rank"] for lane in lanes])[self.lane]
@@ -48,7 +62,7 @@ class Bars:
                 found.append((np.full(len(bare[0]), i), *bare))
         self.bare = tuple(map(np.concatenate, zip(*found)))
 
-    def level(self, low=-np.inf, high=np.inf, most=BARS):
+    def level(self, low: float = -np.inf, high: float = np.inf, most: int = BARS) -> dict[str, Any]:
         """What a picture of the time from low to high (s) draws, in at most about ``most`` bars.
 
         A dict with a scene's ``bars``, ``strings``, ``exposed`` and ``critical``. Unless that is
@@ -112,7 +126,7 @@ class Bars:
         )
 
 
-def at_window(scene, low, high):
+def at_window(scene: dict[str, Any], low: float, high: float) -> dict[str, Any]:
     """The scene with its ``detail`` in place of its bars, where that has all of the window."""
     detail, slack = scene.get("detail"), 1e-9 * scene["duration"]
     if detail and detail["window"][0] - slack <= low and high <= detail["window"][1] + slack:
@@ -186,7 +200,9 @@ def _drawn(lane, start, end, bar, low, cut):
     return first, count, np.round(busy, 9), starts, ends
 
 
-def subtract(a, b):
+def subtract(
+    a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
     """The part of ``a`` outside ``b``; both, and the result, are merged (starts, ends)."""
     edges = np.concatenate([a[0], a[1], b[0], b[1]])
     change = np.repeat([1, -1, -2, 2], [len(a[0]), len(a[1]), len(b[0]), len(b[1])])

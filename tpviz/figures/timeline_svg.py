@@ -4,6 +4,9 @@ Bars of one kind on one lane become one path, and bars closer than a fraction of
 as one, so a trace of any length gives a small picture.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from tpviz.checks import number, whole_number
@@ -19,7 +22,13 @@ SUBPIXEL = 0.35
 MARKS = 100  # more beginnings and ends of steps than that would hatch the picture
 
 
-def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
+def timeline_svg(
+    scene: dict[str, Any],
+    width: float = 960,
+    theme: str = "auto",
+    rank: int | None = None,
+    window: Sequence[float] | None = None,
+) -> str:
     """Draw a timeline scene.
 
     width in px; theme "light", "dark" or "auto"; rank whose memory is shown (default: the first);
@@ -64,14 +73,14 @@ def timeline_svg(scene, width=960, theme="auto", rank=None, window=None):
     )
 
 
-def check_window(window):
+def check_window(window: Sequence[float]) -> list[float]:
     """(start, end) as floats; ``ValueError`` for anything else."""
     if not isinstance(window, (tuple, list)) or len(window) != 2:
         raise ValueError(f"window={window!r} must be (start, end) in seconds")
     return [number("window", edge, -1e12, 1e12) for edge in window]
 
 
-def lane_tops(scene, top=HEAD):
+def lane_tops(scene: dict[str, Any], top: float = HEAD) -> tuple[list[float], float]:
     """([y of each lane], y below the last): a gap between ranks."""
     tops, y, before = [], top, None
     for lane in scene["lanes"]:

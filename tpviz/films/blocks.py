@@ -6,6 +6,7 @@ written out by hand. No torch.
 """
 
 from math import prod
+from typing import TYPE_CHECKING
 
 from tpviz.schemes.atp.step import Chunks, Collective, Overlapped, Pipeline, step_of
 
@@ -27,11 +28,15 @@ from .captions import (
     words_of,
 )
 
+if TYPE_CHECKING:
+    from tpviz.schemes.atp.layout import Layout
+    from tpviz.workload import GPT
+
 LIKE = 4
 """From one chunk more than this on, those in the middle share a frame."""
 
 
-def block_frames(at, w):
+def block_frames(at: "Layout", w: "GPT") -> list[Frame]:
     """The `Frame` list of one block, forward and backward, for a `layout.Layout`."""
     film = _Film(at, w)
     film.forward()
@@ -87,11 +92,11 @@ class _Film:
         assert not getattr(self, "todo", None), "the film has left out operations of the step"
         self.part, self.todo = part, list(self.parts[part])
 
-    def next_move(self, axis, collective):
+    def next_move(self, axis, collective) -> Collective | None:
         """The next operation if it is this collective, else None."""
         op = self.todo[0] if self.todo else None
         if isinstance(op, Collective) and op[:2] == (axis, collective):
-            return self.todo.pop(0)
+            return self.todo.pop(0)  # pyright: ignore[reportReturnType]
         return None
 
     def dim(self, size, *axes):
@@ -229,7 +234,7 @@ class _Film:
         found, before = [], None
         for stage, k in [*stages, (None, 0)]:
             frame = stage._replace(moving=(), moves=()) if stage else None
-            if stage and count > 1:
+            if frame and count > 1:
                 frame = frame._replace(chunk=self.rows(k, count))
             if before and before[0].moves:
                 frame = self.with_sum(frame, *before, count)
@@ -266,7 +271,7 @@ class _Film:
         """Chunks through up and down: down of a chunk follows up of the next one."""
         up, down = self.weight("mlp.up"), self.weight("mlp.down")
         self.gathered("up", "LN(X)", up)
-        first, first_move, second, second_move, count = self.todo.pop(0)
+        first, first_move, second, second_move, count = self.todo.pop(0)  # pyright: ignore[reportAssignmentType]
         a = self.stage("up", up, self.x, "U", first, first_move)
         inner = (a.moving[1] if first_move else a.product[-1])._replace(name="GELU(U)")
         b = self.stage("down", down, inner, "Z", second, second_move)
@@ -323,7 +328,7 @@ class _Film:
         )
 
 
-def merged(found, each):
+def merged(found: list[Frame], each: int) -> list[Frame]:
     """Frames of many chunks: the first two rounds, those alike as one, and the last ones."""
     head, tail = found[: 3 * each], found[-2 * each :]
     alike = found[3 * each : -2 * each]

@@ -4,8 +4,13 @@
 (128, 32)
 """
 
+from collections.abc import Mapping
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from tpviz.schemes.atp.step import Collective
+    from tpviz.schemes.gpt.kernels import Kernel
 
 
 class Dim(NamedTuple):
@@ -13,7 +18,7 @@ class Dim(NamedTuple):
 
     letters: str
     size: int
-    axes: tuple = ()
+    axes: tuple[str, ...] = ()
 
 
 class Tensor(NamedTuple):
@@ -28,24 +33,24 @@ class Tensor(NamedTuple):
     cols: Dim
     kind: str
     partial: str = ""
-    later: tuple = ()
+    later: tuple[str, ...] = ()
 
     @property
-    def axes(self):
+    def axes(self) -> tuple[str, ...]:
         """The axes it is cut over."""
         return self.rows.axes + self.cols.axes
 
     @property
-    def transposed(self):
+    def transposed(self) -> "Tensor":
         """The same with rows and columns exchanged."""
         return self._replace(name=self.name + "ᵀ", rows=self.cols, cols=self.rows)
 
-    def cut(self, axis, dim):
+    def cut(self, axis: str, dim: str) -> "Tensor":
         """Cut over one more axis, the innermost, along ``dim`` "rows" or "cols"."""
         old = getattr(self, dim)
         return self._replace(**{dim: old._replace(axes=(*old.axes, axis))}, partial="")
 
-    def whole(self, axis):
+    def whole(self, axis: str) -> "Tensor":
         """No longer cut over an axis, nor partial over it."""
         rows, cols = (
             dim._replace(axes=tuple(a for a in dim.axes if a != axis))
@@ -53,7 +58,7 @@ class Tensor(NamedTuple):
         )
         return self._replace(rows=rows, cols=cols, partial="")
 
-    def local(self, sizes):
+    def local(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """(rows, columns) of one rank's part; sizes: {axis: ranks}."""
         return tuple(dim.size // prod(sizes[a] for a in dim.axes) for dim in (self.rows, self.cols))
 
@@ -70,33 +75,33 @@ class Frame(NamedTuple):
 
     part: str
     layer: str
-    product: tuple = ()
-    moving: tuple = ()
-    kernels: tuple = ()
-    moves: tuple = ()
-    chunk: tuple = ()
-    moved_chunk: tuple = ()
-    line: tuple = ()
-    active: tuple = (0, 0)
+    product: tuple[Tensor, ...] = ()
+    moving: tuple[Tensor, ...] = ()
+    kernels: "tuple[Kernel, ...]" = ()
+    moves: "tuple[Collective, ...]" = ()
+    chunk: tuple[int, ...] = ()
+    moved_chunk: tuple[int, ...] = ()
+    line: tuple[Tensor | str, ...] = ()
+    active: tuple[int, int] = (0, 0)
     words: str = ""
 
     @property
-    def phase(self):
+    def phase(self) -> str:
         """ "forward" or "backward"."""
         return "backward" if self.part.endswith("_back") else "forward"
 
     @property
-    def move(self):
+    def move(self) -> "Collective | None":
         """The collective shown, or None."""
         return self.moves[0] if self.moves else None
 
 
-def verb(move):
+def verb(move: "Collective") -> str:
     """ "→ all-reduce over d2"."""
     return f"→ {move.collective.replace('_', '-')} over {move.axis}"
 
 
-def words_of(move):
+def words_of(move: "Collective") -> str:
     """What a collective does, in a sentence or two."""
     return SAID[move.collective].format(move.axis)
 

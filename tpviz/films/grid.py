@@ -5,19 +5,25 @@ ATP's film (`tpviz.films.blocks`), those of the depth axis are here. Rows are th
 batch, cut over data and z. No torch.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tpviz.films.blocks import block_frames
 from tpviz.films.captions import TWICE, verb
 from tpviz.schemes.atp.step import Collective, Overlapped
 from tpviz.schemes.axonn.clock import GatherWeight, Scatter
-from tpviz.schemes.axonn.step import held, parts
+from tpviz.schemes.axonn.step import Part, held, parts
 
 from . import grid_captions as say
 from .grid_captions import ALL, LAYERS, Flight, GridFrame
 
+if TYPE_CHECKING:
+    from tpviz.schemes.axonn.strategy import AxoNN
+    from tpviz.workload import GPT
 
-def grid_frames(s, w):
+
+def grid_frames(s: "AxoNN", w: "GPT") -> list[GridFrame]:
     """The `GridFrame` list of one block in the middle of the model, for an `AxoNN`.
 
     Forward, backward, then the block's share of what is summed at the end of a step. Of several
@@ -45,9 +51,9 @@ class _Film:
         self.plane_forward = forward
         self.todo = {"forward": list(forward), "recompute": list(forward), "backward": backward}
         cut, again = "z" in self.sizes, s.accumulation > 1
-        self.weights = dict.fromkeys(LAYERS, "piece" if cut else "block")
+        self.weights: dict[str, str] = dict.fromkeys(LAYERS, "piece" if cut else "block")
         later = cut and "ors" in s.overlap
-        self.gradients = dict.fromkeys(
+        self.gradients: dict[str, str] = dict.fromkeys(
             LAYERS, ("leaving" if later else "piece" if cut else "block") if again else ""
         )
         self.together = cut and s.gather == "block"
@@ -120,7 +126,7 @@ class _Film:
                 words=f"{say.SUM.format(operation.axis)} {say.NOW}",
             )
         stands = (
-            Overlapped(*frame.moves, *frame.kernels)
+            Overlapped(*frame.moves, *frame.kernels)  # pyright: ignore[reportArgumentType]
             if frame.kernels and frame.moves
             else (frame.kernels + frame.moves)[0]
         )
@@ -161,7 +167,7 @@ class _Film:
         """Whether what is gathered in this phase outlives it."""
         return self.s.keep and not (phase == "forward" and self.s.recompute)
 
-    def hold(self, layers, what):
+    def hold(self, layers, what: str):
         self.weights = {**self.weights, **dict.fromkeys(layers, what)}
 
     def fellows(self, layer):
@@ -286,7 +292,7 @@ class _Film:
         )
 
 
-def asks(program, number, together):
+def asks(program: Iterable[Part], number: int, together: bool) -> list[Flight]:
     """The `Flight` of every gather of a program, in order; blocks are counted from ``number``.
 
     together : whether the weights of a block are gathered in one message.

@@ -4,10 +4,15 @@ A weight lies as ``W[in_y, out_x]`` on the plane; its block is flattened output 
 feature, so that a piece over z is a run of output features: ``W[in_y, out_xz]``.
 """
 
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.films.captions import HERE, OVER, SAID, Dim, Tensor
+
+if TYPE_CHECKING:
+    from tpviz.schemes.atp.step import Collective
+    from tpviz.schemes.gpt.kernels import Kernel
 
 LAYERS = ("qkv", "out", "up", "down")
 """A block's weights."""
@@ -25,13 +30,13 @@ class Flight(NamedTuple):
     block: int | None = 0
 
     @property
-    def name(self):
+    def name(self) -> str:
         """ "W of out", "W of qkv, next block"."""
-        where = {1: ", next block", -1: ", block before"}.get(self.block, "")
+        where = {1: ", next block", -1: ", block before"}.get(self.block, "")  # pyright: ignore[reportCallIssue, reportArgumentType]
         return f"{'W' if self.collective == 'all_gather' else 'dW'} of {self.layer}{where}"
 
     @property
-    def layers(self):
+    def layers(self) -> tuple[str, ...]:
         """Whose weights are in the message."""
         return LAYERS if self.layer == ALL else (self.layer,)
 
@@ -47,41 +52,41 @@ class GridFrame(NamedTuple):
 
     phase: str
     layer: str
-    product: tuple = ()
-    moving: tuple = ()
-    kernels: tuple = ()
-    moves: tuple = ()
-    line: tuple = ()
-    active: tuple = (0, 0)
+    product: tuple[Tensor, ...] = ()
+    moving: tuple[Tensor, ...] = ()
+    kernels: "tuple[Kernel, ...]" = ()
+    moves: "tuple[Collective, ...]" = ()
+    line: tuple[Tensor | str, ...] = ()
+    active: tuple[int, int] = (0, 0)
     words: str = ""
-    under_way: tuple = ()
-    weights: dict = {}
-    gradients: dict = {}
-    chunk: tuple = ()
-    moved_chunk: tuple = ()
+    under_way: tuple[Flight, ...] = ()
+    weights: dict[str, str] = {}
+    gradients: dict[str, str] = {}
+    chunk: tuple[int, ...] = ()
+    moved_chunk: tuple[int, ...] = ()
 
     @property
-    def part(self):
+    def part(self) -> str:
         """What `tpviz.figures.blocks` calls the stretch that a frame is in."""
         return self.phase
 
     @property
-    def tensors(self):
+    def tensors(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """All that is in the picture."""
         return self.product, self.moving
 
     @property
-    def move(self):
+    def move(self) -> "Collective | None":
         """The collective shown, or None."""
         return self.moves[0] if self.moves else None
 
 
-def pieces(tensor):
+def pieces(tensor: Tensor) -> Tensor:
     """A weight, or its gradient, of which every rank along z holds a piece."""
     return tensor.cut("z", "cols")
 
 
-def all_four(tensor, ratio):
+def all_four(tensor: Tensor, ratio: int) -> Tensor:
     """qkv's weight, or its gradient -> those of all four layers, side by side as one matrix.
 
     ratio : of the MLP. Each is cut over both axes of the plane, this one over qkv's.
@@ -92,7 +97,7 @@ def all_four(tensor, ratio):
     )
 
 
-def flat(name, numbers, axes):
+def flat(name: str, numbers: int, axes: Mapping[str, int]) -> Tensor:
     """A buffer of ``numbers`` on every rank: what several parameters' gradients are summed in.
 
     axes : {axis: ranks} of those along which ranks have buffers of their own.
@@ -101,7 +106,7 @@ def flat(name, numbers, axes):
     return Tensor(name, Dim("1", 1), cols, "gradients")
 
 
-def words_of_gradient(axes, dx, hidden):
+def words_of_gradient(axes: Sequence[str], dx: str, hidden: bool) -> str:
     """Of the GEMM of a weight's gradient; dx : what is summed meanwhile if ``hidden``."""
     words = HERE
     if axes:

@@ -11,7 +11,10 @@ the grid.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from tpviz.schemes.axonn.strategy import AxoNN
 
 
 class Case(NamedTuple):
@@ -23,23 +26,23 @@ class Case(NamedTuple):
     """
 
     name: str
-    is_reached: Callable
+    is_reached: Callable[["AxoNN"], bool]
     what: str
-    source: tuple
+    source: tuple[str, ...]
 
 
-def cases(strategy):
+def cases(strategy: "AxoNN") -> tuple[Case, ...]:
     """The `Case`s that an `AxoNN` is; none on most grids."""
     return tuple(case for case in KNOWN if case.is_reached(strategy))
 
 
-def larger(strategy):
+def larger(strategy: "AxoNN") -> str:
     """The axes of more than one rank, as a string in the order x, y, z, d (data)."""
     s = strategy
     return "".join(a for a, n in zip("xyzd", (s.x, s.y, s.z, s.data)) if n > 1)
 
 
-def kept(strategy):
+def kept(strategy: "AxoNN") -> bool:
     """Whether gathered weights of the blocks stay from forward to backward."""
     return strategy.keep and not strategy.recompute
 

@@ -6,9 +6,12 @@ formulas are (out, in).
 
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.schemes.atp.layout import Layout
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Move(NamedTuple):
@@ -44,11 +47,11 @@ class Part:
     z: int = 1
 
     @property
-    def role(self):
+    def role(self) -> str:
         """What it is in its pair."""
         return "first" if self.first else "second"
 
-    def splits(self, name):
+    def splits(self, name: str) -> list[tuple[int, str]]:
         """[(dim, axis)], inner cut first, of "weight" or "bias"; axes of one rank are left out."""
         at = self.at
         spread, contracted = (at.inside, at.stream) if self.first else (at.stream, at.inside)
@@ -60,16 +63,16 @@ class Part:
         return [(dim, axis) for dim, axis in cuts if sizes[axis] > 1]
 
     @property
-    def parts(self):
+    def parts(self) -> int:
         """Over how many ranks heads or MLP features lie."""
         return self.at.i * self.at.s if self.a3 else self.at.i
 
-    def to_order(self, name, full):
+    def to_order(self, name: str, full: "torch.Tensor") -> "torch.Tensor":
         """A full parameter with its output features in the order in which they are cut: of a fused
         layer [q | k | v] becomes q, k, v of one part after the other."""
         return self._regrouped(name, full, self.blocks, self.parts)
 
-    def from_order(self, name, full):
+    def from_order(self, name: str, full: "torch.Tensor") -> "torch.Tensor":
         """What `to_order` did, undone."""
         return self._regrouped(name, full, self.parts, self.blocks)
 
@@ -80,7 +83,7 @@ class Part:
         grouped = full.unflatten(dim, (outer, inner, -1)).transpose(dim, dim + 1)
         return grouped.flatten(dim, dim + 2)
 
-    def local(self, name):
+    def local(self, name: str) -> tuple[int, ...]:
         """Shape of a rank's part."""
         sizes = {self.at.inside: self.at.i, self.at.stream: self.at.s}
         shape = [self.out]
@@ -91,16 +94,16 @@ class Part:
         return tuple(shape)
 
     @property
-    def block(self):
+    def block(self) -> int:
         """Elements of the block that lies in pieces over z."""
         return prod(self.local("weight"))
 
     @property
-    def held(self):
+    def held(self) -> int:
         """Elements of its parameters on a rank."""
         return self.block // self.z + (prod(self.local("bias")) if self.bias else 0)
 
-    def moves(self, enters=None, grad=True, readers=1):
+    def moves(self, enters: bool | None = None, grad: bool = True, readers: int = 1) -> list[Move]:
         """Every `Move` of one call, forward and backward.
 
         As in `tpviz.schemes.atp.step`, with the stream gathered after each pair and cut before.

@@ -12,6 +12,8 @@ that is one reduce-scatter before it (derived). The bias is added to a rank's ow
 gradient is a mean over all ranks like that of any whole parameter.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -22,20 +24,25 @@ from tpviz.schemes.operators import ReduceScatter
 
 from .layers import Alone, Held
 
+if TYPE_CHECKING:
+    from .cuts import Part
+    from .grid import Grid
+    from .layers import Groups
+
 
 class Exchange(torch.autograd.Function):
     """Part j of the first dim goes to rank j of the group, and comes from it: (n, ...) -> (n, ...).
     It is its own inverse, and so is its gradient's way."""
 
     @staticmethod
-    def forward(ctx, x, group):
+    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         """The parts of all ranks that are for this one."""
         ctx.group = group
         return _exchanged(x, group)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         """Back to where they came from."""
         return _exchanged(grad, ctx.group), None
 
@@ -53,7 +60,14 @@ class EasyLinear(Held):
     the largest number is asked for each time, and fewer rows are filled up with zeros.
     """
 
-    def __init__(self, whole, part, groups, grid, equal=False):
+    def __init__(
+        self,
+        whole: torch.nn.Module,
+        part: "Part",
+        groups: "Groups",
+        grid: "Grid",
+        equal: bool = False,
+    ):
         super().__init__(whole, part, groups, grid)
         self.x, self.y = groups.get_group("x"), groups.get_group("y")
         self.alike = equal or self.x.size() == self.y.size() == 1
@@ -61,7 +75,7 @@ class EasyLinear(Held):
             Alone(), self.x, gather=0 if self.x.size() > 1 else None, hidden=grid.hidden
         )
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The layer; see the class."""
         x, weight, again, bias = self.ready(x)
         rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])

@@ -4,6 +4,8 @@ Backward the gradients of the first layers (q, k and v; gate and up) are added b
 one sum over *inside* and one gather over *stream*, as if the layers were one.
 """
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
@@ -15,21 +17,21 @@ class SumBack(torch.autograd.Function):
     """The same tensor; its gradient is summed over the group (f of Shoeybi et al. 2019)."""
 
     @staticmethod
-    def forward(ctx, x, group):
+    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         """x, as another tensor."""
         ctx.group = group
         return x.view_as(x)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         """The sum of all ranks' gradients."""
         grad = grad.clone(memory_format=torch.contiguous_format)  # others may hold it
         dist.all_reduce(grad, group=ctx.group)
         return grad, None
 
 
-def state(x):
+def state(x: torch.Tensor) -> tuple[torch.Tensor, int, bool]:
     """A tensor, its version, and whether gradients are on: one reader after another must see the
     same."""
     return x, 0 if x.is_inference() else x._version, torch.is_grad_enabled()
@@ -42,16 +44,19 @@ class Entrance:
     in place between two readers, or is read with and without gradients, is cut anew.
     """
 
-    def __init__(self, inside, stream, readers):
+    seen: Any  # what `state` gave; None, as the cut, while nobody is to read it
+    cut: Any
+
+    def __init__(self, inside: dist.ProcessGroup, stream: dist.ProcessGroup, readers: int):
         self.inside, self.stream, self.readers = inside, stream, readers
         self.seen, self.cut, self.left = None, None, 0
 
     @property
-    def sums(self):
+    def sums(self) -> bool:
         """Whether the sum over *inside* is made here."""
         return self.readers > 1 and self.inside.size() > 1
 
-    def __call__(self, x):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x (..., in) -> (..., in/s)."""
         seen = state(x)
         same = self.left and self.seen[0] is x and self.seen[1:] == seen[1:]

@@ -4,20 +4,39 @@ What a trace has seen of dropout and the like is fixed in it. So a model that tr
 programs: the second is traced when the first loss of an evaluation is asked for.
 """
 
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from .stages import ModuleStage
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from tpviz.partition import ModelGraph, Partition
+    from tpviz.schemes.merak.stage import Stage
 
 
 class Evaluation:
     """cut(model, inputs) : the `Partition` of a model, traced with a whole batch. loss : as
     `ModuleStage` takes it. The model is not kept alive."""
 
-    def __init__(self, model, cut, loss):
+    def __init__(
+        self,
+        model: "nn.Module",
+        cut: "Callable[[nn.Module, Any], Partition]",
+        loss: "Callable[..., torch.Tensor] | None",
+    ):
         self.model, self.cut, self.loss, self.made = ref(model), cut, loss, None
 
-    def program(self, partition, stages, inputs):
+    def program(
+        self,
+        partition: "Partition",
+        stages: "Mapping[int, Stage]",
+        inputs: tuple[tuple[Any, ...], dict[str, Any]],
+    ) -> "tuple[ModelGraph, Mapping[int, Stage]]":
         """(graph, {number: stage}) for the numbers in ``stages``, those of training in
         ``partition``.
 
@@ -57,7 +76,7 @@ class Evaluation:
 
 
 @contextmanager
-def in_evaluation(model):
+def in_evaluation(model: "nn.Module") -> Iterator[None]:
     """Inside, all of a model is in evaluation mode; outside every part in its own."""
     modes = {module: module.training for module in model.modules()}
     model.eval()

@@ -4,14 +4,20 @@ FSDP's means: what the model gives has hooks; the first one that a backward reac
 call back when that backward is over.
 """
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch.autograd import Variable
 from torch.utils._pytree import tree_leaves
 
 from tpviz.schemes.collectives import sum_together
 
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
-def in_backward():
+
+def in_backward() -> bool:
     """Whether autograd is at work."""
     return torch._C._current_graph_task_id() >= 0
 
@@ -25,7 +31,9 @@ class AfterBackward:
     the outer one.
     """
 
-    def __init__(self, module, finish, abandon):
+    def __init__(
+        self, module: torch.nn.Module, finish: Callable[[], None], abandon: Callable[[], None]
+    ):
         self.finish, self.abandon, self.asked = finish, abandon, False
         module.register_forward_pre_hook(self._before)
         module.register_forward_hook(self._watch)
@@ -43,7 +51,7 @@ class AfterBackward:
             if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
                 tensor.register_hook(self.ask)
 
-    def ask(self, *_):
+    def ask(self, *_: Any) -> None:
         """To be called back at the end of the backward that is running."""
         if not self.asked:
             self.asked = True
@@ -55,7 +63,7 @@ class AfterBackward:
 
 
 @torch.no_grad()
-def average(parameters, group):
+def average(parameters: Sequence[torch.Tensor], group: "dist.ProcessGroup") -> None:
     """Each gradient becomes its mean over the group, one message per dtype; collective.
 
     Ranks may have used different parameters: one that a rank did not use counts as 0 there, and one
@@ -67,7 +75,9 @@ def average(parameters, group):
     for dtype in dict.fromkeys(p.dtype for p in parameters):
         alike = [p for p in parameters if p.dtype == dtype]
         used = [p.grad is not None for p in alike]
-        gradients = [p.grad if has else torch.zeros_like(p) for p, has in zip(alike, used)]
+        gradients: list[Any] = [
+            p.grad if has else torch.zeros_like(p) for p, has in zip(alike, used)
+        ]
         *sums, by = sum_together([*gradients, alike[0].new_tensor(used)], group)
         if not all(used):  # else the device need not be asked
             used = by.gt(0).tolist()

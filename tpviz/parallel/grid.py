@@ -5,7 +5,9 @@ Every share of the batch has its own loss, the mean over its rows; gradients are
 shares, as DDP's are.
 """
 
+from collections.abc import Iterable
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -20,6 +22,13 @@ from tpviz.trace import Ledger
 from .gradients import AfterBackward, average, in_backward
 from .replicas import differ
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.schemes.axonn.strategy import AxoNN
+
+    from .layers import Groups
+
 PLANE = ("y", "x")
 
 
@@ -30,7 +39,7 @@ class Grid:
     quiet : whether gradients are to stay those of this rank's own share for now.
     """
 
-    def __init__(self, strategy, mesh, groups, easy=False):
+    def __init__(self, strategy: "AxoNN", mesh: "DeviceMesh", groups: "Groups", easy: bool = False):
         self.groups = groups
         self.axes = ("data", "z", *PLANE) if easy else ("data", "z")
         self.quiet = False
@@ -44,7 +53,7 @@ class Grid:
             1 / shares,
         )
 
-    def attach(self, module, pieces):
+    def attach(self, module: torch.nn.Module, pieces: Iterable[torch.Tensor]) -> None:
         """Watch backward through ``module``; ``pieces``: its parameters that lie over z."""
         self.module, self.pieces = module, {id(p) for p in pieces}
         self.after = AfterBackward(module, self._finish, self.depth.begin)
@@ -73,7 +82,7 @@ class Grid:
                 f"model.shares={self.shares} and rank=model.share"
             )
 
-    def first_ledger(self):
+    def first_ledger(self) -> Ledger:
         """The `Ledger` of what the first forward asks besides."""
         return Ledger.of(
             [
@@ -98,12 +107,12 @@ class Grid:
         self.depth.begin()  # the next step takes the order of this one
 
     @property
-    def shares(self):
+    def shares(self) -> int:
         """Into how many shares the batch is cut."""
         return prod(self.groups.get_group(axis).size() for axis in self.axes)
 
     @property
-    def share(self):
+    def share(self) -> int:
         """Which of them this rank's is; ranks of one plane have the same (not in easy mode)."""
         number = 0
         for axis in self.axes:
@@ -111,11 +120,11 @@ class Grid:
             number = number * group.size() + group.rank()
         return number
 
-    def rows(self, batch):
+    def rows(self, batch: Any) -> Any:
         """As `rows_of`, of this rank's share."""
         return rows_of(batch, self.share, self.shares, " * ".join(self.axes))
 
-    def joined(self, tensor):
+    def joined(self, tensor: torch.Tensor) -> torch.Tensor:
         """What every share has, as one: rows one below the other, of a number the mean."""
         for axis in reversed(self.axes):
             group = self.groups.get_group(axis)
@@ -126,7 +135,7 @@ class Grid:
         return tensor
 
 
-def rows_of(batch, share, shares, name):
+def rows_of(batch: Any, share: int, shares: int, name: str) -> Any:
     """A share's rows of a whole batch: of every tensor in it with as many rows as the first.
 
     Raises ``ValueError`` where the rows do not divide. name : of the number of shares.

@@ -2,7 +2,8 @@
 whole stream and a gather of it (L2 of the reference, for every pair).
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -13,15 +14,23 @@ from tpviz.schemes.atp.operators import Gather, Linear, LinearSharding, Products
 from tpviz.schemes.axonn.weights import Weight
 from tpviz.schemes.collectives import own_of
 
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from .cuts import Part
+    from .entrance import Entrance
+    from .grid import Grid
+
 
 class Alone:
     """The group of an axis of one rank: there is nothing to send."""
 
-    def size(self):
+    def size(self) -> int:
         """1"""
         return 1
 
-    def rank(self):
+    def rank(self) -> int:
         """0"""
         return 0
 
@@ -29,21 +38,23 @@ class Alone:
 class Groups(NamedTuple):
     """This rank's groups by axis, asked like a ``DeviceMesh``."""
 
-    by_axis: dict
+    by_axis: "dict[str, dist.ProcessGroup]"
 
-    def get_group(self, axis):
+    def get_group(self, axis: str) -> "dist.ProcessGroup":
         """The group of an axis."""
         return self.by_axis[axis]
 
     @classmethod
-    def of(cls, axes, mesh):
+    def of(cls, axes: dict[str, int], mesh: "DeviceMesh") -> Self:
         """Of a ``DeviceMesh`` that has the axes {name: ranks}, perhaps with others around them."""
-        return cls(
-            {axis: mesh.get_group(axis) if size > 1 else Alone() for axis, size in axes.items()}
-        )
+        # an `Alone` is asked what a group of one rank would be asked, and nothing else
+        groups: dict[str, Any] = {
+            axis: mesh.get_group(axis) if size > 1 else Alone() for axis, size in axes.items()
+        }
+        return cls(groups)
 
 
-def own_part(part, name, full, groups):
+def own_part(part: "Part", name: str, full: torch.Tensor, groups: Groups) -> torch.Tensor:
     """This rank's part of a full parameter, a copy: the full one can be freed."""
     local = part.to_order(name, full.detach())
     for dim, axis in reversed(part.splits(name)):
@@ -58,7 +69,10 @@ class Held(nn.Module):
     grid : a `tpviz.parallel.grid.Grid` if the weight's block lies in flat pieces over z, else None.
     """
 
-    def __init__(self, whole, part, groups, grid=None):
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(self, whole: nn.Module, part: "Part", groups: Groups, grid: "Grid | None" = None):
         super().__init__()
         self.part, self.pieces = part, None
         for name in ("weight", "bias"):
@@ -76,14 +90,16 @@ class Held(nn.Module):
             self.pieces.layer = part.path
         self.train(whole.training)
 
-    def ready(self, x):
+    def ready(
+        self, x: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, Callable[[], torch.Tensor] | None, torch.Tensor | None]:
         """(x, block of the weight (out, in), what makes it anew for backward or None, bias), as
         autocast would have them for a linear layer: an autograd function is not asked."""
         kind, dtype = x.device.type, None
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
 
-        def cast(tensor):
+        def cast(tensor: Any) -> Any:
             return tensor.to(dtype) if dtype and tensor is not None else tensor
 
         def turned(weight):
@@ -99,7 +115,7 @@ class Held(nn.Module):
             cast(self.bias),
         )
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         """Features, whole and of this rank."""
         part = self.part
         whole = (part.out, part.ins) if part.out_dim == 0 else (part.ins, part.out)
@@ -118,7 +134,14 @@ class SplitLinear(Held):
     round of a second. i, s: ranks along *inside* and *stream*.
     """
 
-    def __init__(self, whole, part, groups, entrance=None, grid=None):
+    def __init__(
+        self,
+        whole: nn.Module,
+        part: "Part",
+        groups: Groups,
+        entrance: "Entrance | None" = None,
+        grid: "Grid | None" = None,
+    ):
         super().__init__(whole, part, groups, grid)
         at = part.at
         inside, stream = groups.get_group(at.inside), groups.get_group(at.stream)
@@ -130,6 +153,7 @@ class SplitLinear(Held):
         }
         self.enter, self.leave = entrance, None
         if part.first:
+            assert entrance is not None
             self.way = LinearSharding(
                 stream, Alone() if entrance.sums else inside, scatter=heads, **how
             )
@@ -137,7 +161,7 @@ class SplitLinear(Held):
             self.way = LinearSharding(inside, stream, gather=heads, **how)
             self.leave = stream if at.s > 1 else None
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The layer; see the class."""
         if x.dim() == 1:
             return self(x.unsqueeze(0)).squeeze(0)
@@ -161,10 +185,10 @@ class Later(Products):
     """Products of a layer on a pipeline that leaves weights' gradients for later: a note is taken,
     see `tpviz.schemes.operators.deferred_wgrad`."""
 
-    def __init__(self, notes, layer):
+    def __init__(self, notes: list[operators.WgradStash], layer: SplitLinear):
         self.notes, self.layer = notes, layer
 
-    def weight(self, x, grad, bias):
+    def weight(self, x: torch.Tensor, grad: torch.Tensor, bias: bool) -> tuple[None, None]:
         """No gradients yet."""
         layer = self.layer
         return operators.defer_wgrad(

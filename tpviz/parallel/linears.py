@@ -9,33 +9,33 @@ from torch import nn
 LOOKS_LINEAR = ("Linear", "Conv1D", "Dense")
 
 
-def is_conv1d(module):
+def is_conv1d(module: nn.Module) -> bool:
     """Whether it is Hugging Face's layer with weight (in, out); torch's convolution is another."""
     return type(module).__name__ == "Conv1D" and type(module).__module__.startswith("transformers.")
 
 
-def known(module):
+def known(module: nn.Module) -> bool:
     """Whether its forward is x W^T + b and nothing else."""
     return type(module) is nn.Linear or is_conv1d(module)
 
 
-def looks_linear(module):
+def looks_linear(module: nn.Module) -> bool:
     """Whether people would call it a linear layer: these are listed where they are left alone."""
     return any(word in base.__name__ for base in type(module).__mro__ for word in LOOKS_LINEAR)
 
 
-def out_dim(module):
+def out_dim(module: nn.Module) -> int:
     """The dim of the weight with the output features; that of the input's is the other."""
     return 1 if is_conv1d(module) else 0
 
 
-def widths(module):
+def widths(module: nn.Module) -> tuple[int, int]:
     """(output features, input features)."""
-    out, ins = module.weight.shape
-    return (ins, out) if is_conv1d(module) else (out, ins)
+    out, ins = module.weight.shape  # pyright: ignore[reportGeneralTypeIssues]
+    return (ins, out) if is_conv1d(module) else (out, ins)  # pyright: ignore[reportReturnType]
 
 
-def owners(model):
+def owners(model: nn.Module) -> dict[int, list[str]]:
     """{id of a parameter: "path.name" of each module that has it}; more than one: they are tied."""
     found = {}
     for path, module in model.named_modules():
@@ -45,7 +45,9 @@ def owners(model):
     return found
 
 
-def obstacle(path, module, parent, tied):
+def obstacle(
+    path: str, module: nn.Module, parent: nn.Module | None, tied: dict[int, list[str]]
+) -> str:
     """Why this layer cannot be cut, whatever its partner; empty if it can. tied: `owners`."""
     if not path:
         return "it is the whole model"

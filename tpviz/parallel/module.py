@@ -1,7 +1,9 @@
 """`parallelize`: a user's own module on a mesh, its linear layers split."""
 
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import TYPE_CHECKING, Any, overload
 
 import torch.distributed as dist
 from torch import nn
@@ -26,19 +28,56 @@ from .singles import Singles
 from .strategies import layout_of, refuse_sparse
 from .totals import Totals
 
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
 
+    from tpviz.schemes.atp.strategy import ATP
+    from tpviz.schemes.megatron.strategy import Megatron
+    from tpviz.strategy import Strategy
+
+    from .pipelined import Pipelined
+    from .rules import Pair
+
+
+@overload
 def parallelize(
-    model,
-    strategy,
-    example_inputs=None,
-    rules=None,
+    model: nn.Module,
+    strategy: Merak,
+    example_inputs: Any,
+    rules: "Pair | dict[str, Any] | Sequence[Pair | dict[str, Any]] | None" = None,
     *,
-    broadcast=False,
-    mesh=None,
-    easy=False,
-    equal_rows=False,
-    **pipeline,
-):
+    broadcast: bool = False,
+    mesh: "DeviceMesh | None" = None,
+    loss: "Callable[..., torch.Tensor] | None" = None,
+    batch_dim: int = 0,
+    balance: str | Sequence[float] = "flops",
+    leaves: type[nn.Module] | Collection[type[nn.Module]] | Callable[[nn.Module], bool] = (),
+) -> "Pipelined": ...
+@overload
+def parallelize(
+    model: nn.Module,
+    strategy: "ATP | Megatron | AxoNN",
+    example_inputs: Any = None,
+    rules: "Pair | dict[str, Any] | Sequence[Pair | dict[str, Any]] | None" = None,
+    *,
+    broadcast: bool = False,
+    mesh: "DeviceMesh | None" = None,
+    easy: bool = False,
+    equal_rows: bool = False,
+) -> Parallelized: ...
+def parallelize(
+    model: nn.Module,
+    strategy: "Strategy",
+    example_inputs: Any = None,
+    rules: "Pair | dict[str, Any] | Sequence[Pair | dict[str, Any]] | None" = None,
+    *,
+    broadcast: bool = False,
+    mesh: "DeviceMesh | None" = None,
+    easy: bool = False,
+    equal_rows: bool = False,
+    **pipeline: Any,
+) -> "Parallelized | Pipelined":
     """Split the linear layers of ``model`` over the ranks of a world, as ``strategy`` says.
 
     Pairs of linear layers with only activations or attention heads between them are found by your
@@ -123,14 +162,14 @@ def parallelize(
         _replace(
             model,
             {
-                part.path: EasyLinear(whole, part, groups, grid, equal_rows)
+                part.path: EasyLinear(whole, part, groups, grid, equal_rows)  # pyright: ignore[reportArgumentType]
                 for part, whole in _parts(model, plan)
             },
         )
     else:
         _split(model, plan, groups, grid)
     if inputs:
-        compare(before, outputs_of(model, inputs))
+        compare(before, outputs_of(model, inputs))  # pyright: ignore[reportArgumentType]
         report = replace(
             report,
             notes=(
@@ -144,7 +183,7 @@ def parallelize(
 def _pipelined(model, strategy, example_inputs, rules, broadcast, mesh, options):
     mesh = _mesh(strategy, mesh, model)
 
-    def split(inside):
+    def split(inside: "Megatron") -> Parallelized:
         return parallelize(model, inside, example_inputs, rules, mesh=mesh)
 
     return pipelined(
@@ -152,7 +191,7 @@ def _pipelined(model, strategy, example_inputs, rules, broadcast, mesh, options)
     )
 
 
-def inputs_of(example):
+def inputs_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """(args, kwargs), or None."""
     if example is None:
         return None

@@ -1,5 +1,8 @@
 """Is a split model's output that of the whole model? Compared for the example inputs."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from torch.utils._pytree import tree_leaves
 
@@ -8,7 +11,9 @@ CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
 thousands of units in the last place, for sums in another order); else 5e-2, for 16 bits."""
 
 
-def outputs_of(model, inputs):
+def outputs_of(
+    model: torch.nn.Module, inputs: tuple[tuple[Any, ...], dict[str, Any]]
+) -> list[torch.Tensor]:
     """The output's tensors in evaluation mode; random numbers, if any, are the same each time."""
     training = {module: module.training for module in model.modules()}
     model.eval()
@@ -22,7 +27,7 @@ def outputs_of(model, inputs):
     return [t for t in outputs if isinstance(t, torch.Tensor) and t.is_floating_point()]
 
 
-def compare(before, after):
+def compare(before: Iterable[torch.Tensor], after: Iterable[torch.Tensor]) -> None:
     """Raise ``ValueError`` where an output changed by more than rounding explains."""
     for number, (a, b) in enumerate(zip(before, after)):
         if a.shape != b.shape:

@@ -1,7 +1,9 @@
 """`Parallelized`: what `parallelize` returns, a model of which every rank holds its part."""
 
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -10,6 +12,11 @@ from tpviz.schemes.axonn.clip import norm_of, shrink
 from tpviz.schemes.gpt.program import gather
 
 from .layers import Held
+
+if TYPE_CHECKING:
+    from .grid import Grid
+    from .layers import Groups
+    from .report import Report
 
 
 class Parallelized(nn.Module):
@@ -21,24 +28,30 @@ class Parallelized(nn.Module):
     weight decay by name, not by the number of dims.
     """
 
-    def __init__(self, module, report, groups=None, grid=None):
+    def __init__(
+        self,
+        module: nn.Module,
+        report: "Report",
+        groups: "Groups | None" = None,
+        grid: "Grid | None" = None,
+    ):
         super().__init__()
         self.module, self.report, self._groups, self.grid = module, report, groups, grid
         if grid:
             grid.attach(module, [held.weight for held in self._held().values()])
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's outputs, whole, of the rows given: the same on every rank of a plane."""
         return self.module(*args, **kwargs)
 
     # -- the batch ---------------------------------------------------------------------------------
     @property
-    def shares(self):
+    def shares(self) -> int:
         """Into how many shares the batch is cut, each for other ranks; 1 but for AxoNN."""
         return self.grid.shares if self.grid else 1
 
     @property
-    def share(self):
+    def share(self) -> int:
         """Which share is this rank's: as ``rank`` of a ``DistributedSampler`` of so many replicas.
 
         AxoNN: data * z + index on z, on all ranks of a plane alike; in easy mode every rank has
@@ -46,7 +59,7 @@ class Parallelized(nn.Module):
         """
         return self.grid.share if self.grid else 0
 
-    def rows(self, batch):
+    def rows(self, batch: Any) -> Any:
         """This rank's rows of a whole batch: of every tensor in it with as many rows as the first.
 
         Raises ``ValueError`` where the rows do not divide by `shares`.
@@ -55,7 +68,7 @@ class Parallelized(nn.Module):
 
     # -- gradients ---------------------------------------------------------------------------------
     @contextmanager
-    def no_sync(self):
+    def no_sync(self) -> Iterator[None]:
         """Backward in here leaves gradients those of this rank's share, to be added up.
 
         The first backward outside makes them complete: for all microbatches but the last. As DDP's,
@@ -70,7 +83,7 @@ class Parallelized(nn.Module):
             if self.grid:
                 self.grid.quiet = before
 
-    def clip_grad_norm_(self, most):
+    def clip_grad_norm_(self, most: float) -> torch.Tensor:
         """Scale the gradients so that the norm of the whole model's is at most ``most``; the norm.
 
         Each number counts once, however many ranks have it. Collective; after backward.
@@ -90,20 +103,20 @@ class Parallelized(nn.Module):
             prod(group.size() for axis, group in axes.items() if axis not in cut.get(id(p), ()))
             for p in learn
         ]
-        gradients = [p.grad for p in learn]
+        gradients: list[Any] = [p.grad for p in learn]
         norm = norm_of(gradients, copies, axes.values())
         shrink(gradients, norm, most)
         return norm
 
     # -- the whole ---------------------------------------------------------------------------------
-    def full_state_dict(self):
+    def full_state_dict(self) -> dict[str, torch.Tensor]:
         """{original name: whole tensor} on every rank, to load into the model as it was.
 
         Collective: call it on all ranks of the mesh. What is not split is not copied.
         """
         return self._whole(self.module.state_dict())
 
-    def full_gradients(self):
+    def full_gradients(self) -> dict[str, torch.Tensor]:
         """{original name: whole gradient} of the parameters that have one. Collective."""
         return self._whole(
             {name: p.grad for name, p in self.module.named_parameters() if p.grad is not None}
@@ -116,7 +129,7 @@ class Parallelized(nn.Module):
         return held_in(self.module)
 
 
-def held_in(module):
+def held_in(module: nn.Module) -> dict[str, Held]:
     """{path: `Held`} of every place where a split layer is."""
     return {
         path: part
@@ -125,7 +138,9 @@ def held_in(module):
     }
 
 
-def whole_of(tensors, held, groups):
+def whole_of(
+    tensors: Mapping[str, torch.Tensor], held: Mapping[str, Held], groups: "Groups | None"
+) -> dict[str, torch.Tensor]:
     """{name: whole tensor} of {name: this rank's}; those of the layers ``held`` are split.
     Collective."""
     found = {}

@@ -1,6 +1,8 @@
 """`parallelize` with Merak: a module traced, cut into stages and trained in microbatches."""
 
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -22,25 +24,34 @@ from .parallelized import whole_of
 from .replicas import agree
 from .stages import ModuleStage
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.schedules.table import Schedule
+    from tpviz.schemes.merak.strategy import Merak
+
+    from .parallelized import Parallelized
+    from .report import Report
+
 
 @dataclass(frozen=True, repr=False)
 class PipelineReport:
     """partition : which operations are on which stage. schedule : what each rank does, in order.
     plan : the `Report` of what is split over tp, None at tp=1. divided : whether it is done."""
 
-    strategy: object
+    strategy: "Merak"
     partition: Partition
-    schedule: object
-    num_recomputed: tuple
-    plan: object = None
+    schedule: "Schedule"
+    num_recomputed: tuple[int, ...]
+    plan: "Report | None" = None
     divided: bool = False
 
     @property
-    def model(self):
+    def model(self) -> str:
         """The model's class."""
         return self.partition.graph.model
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: one a stage."""
         header, *rows = self.partition.to_table()
         return [["rank", *header, "layers run again"]] + [
@@ -48,7 +59,7 @@ class PipelineReport:
             for stage, row in enumerate(rows)
         ]
 
-    def describe(self):
+    def describe(self) -> str:
         """In words: the stages, then what is split within them."""
         done = "runs" if self.divided else "would run"
         lines = [
@@ -73,14 +84,26 @@ class Pipelined(nn.Module):
     this rank's, for an optimizer. report : `PipelineReport`. evaluation : `Evaluation`.
     """
 
-    def __init__(self, report, batch, pipeline=None, groups=None, evaluation=None):
+    pipeline: Pipeline  # None of a plan, which refuses before it needs one; so the next
+    evaluation: Evaluation
+
+    def __init__(
+        self,
+        report: PipelineReport,
+        batch: "Batch",
+        pipeline: Pipeline | None = None,
+        groups: Groups | None = None,
+        evaluation: Evaluation | None = None,
+    ):
         super().__init__()
-        self.report, self.batch, self.pipeline, self.groups = report, batch, pipeline, groups
-        self.evaluation = evaluation
+        self.report, self.batch, self.pipeline, self.groups = report, batch, pipeline, groups  # pyright: ignore[reportAttributeAccessIssue]
+        self.evaluation = evaluation  # pyright: ignore[reportAttributeAccessIssue]
         if pipeline:  # under their own names, which stages that share a parameter may share
             self.__dict__["stages"] = pipeline.stages
 
-    def named_parameters(self, prefix="", recurse=True, remove_duplicate=True):
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
         """This rank's parameters, by their names in the model."""
         seen = set()
         for name, parameter in (self.pipeline.named if self.pipeline else {}).items():
@@ -88,13 +111,13 @@ class Pipelined(nn.Module):
                 seen.add(id(parameter))
                 yield prefix + name, parameter
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Stages cannot be called one by one: raises ``TypeError`` and says what to call."""
         raise TypeError(
             "a pipelined model runs forward and backward together: use loss = model.step(*inputs)"
         )
 
-    def step(self, *args, targets=None, **kwargs):
+    def step(self, *args: Any, targets: Any = None, **kwargs: Any) -> torch.Tensor | None:
         """Forward and backward of a batch, all replicas' rows; gradients are complete afterwards.
 
         ``targets`` go to the loss function. Returns the mean loss of this replica's rows on the
@@ -104,7 +127,7 @@ class Pipelined(nn.Module):
         self._needs_ranks()
         return self.pipeline.step(self._given(self.report.partition.graph, args, kwargs, targets))
 
-    def evaluate(self, *args, targets=None, **kwargs):
+    def evaluate(self, *args: Any, targets: Any = None, **kwargs: Any) -> torch.Tensor | None:
         """Forward of a batch in evaluation mode: the loss, as of `step`, and no gradients.
 
         A model that was in training mode is traced once more for this, with the first batch.
@@ -129,7 +152,7 @@ class Pipelined(nn.Module):
             for m, (a, k) in enumerate(inputs)
         ]
 
-    def mean_over_replicas(self, loss):
+    def mean_over_replicas(self, loss: torch.Tensor) -> torch.Tensor:
         """The mean of the losses of all replicas, of one that `step` gave. Collective over dp, on
         the ranks that have the last stage."""
         group, loss = self.pipeline.mesh.get_group("dp"), loss.detach().clone()
@@ -137,7 +160,7 @@ class Pipelined(nn.Module):
             dist.all_reduce(loss, group=group)
         return loss / group.size()
 
-    def mean_loss(self, loss):
+    def mean_loss(self, loss: torch.Tensor | None) -> float:
         """The batch's mean loss as a number, on every rank, from what `step` gave. Collective."""
         schedule = self.pipeline.schedule
         if loss is not None:
@@ -146,7 +169,7 @@ class Pipelined(nn.Module):
         loss = None if loss is None else loss.to(torch.float64)
         return float(self.pipeline.everywhere(loss, like, schedule.rank_of[-1]))
 
-    def clip_grad_norm_(self, most):
+    def clip_grad_norm_(self, most: float) -> torch.Tensor:
         """Scale the gradients so that the norm of the whole model's is at most ``most``; the norm.
 
         Each number counts once: of parameters that stages share the first stage's, of those that
@@ -156,7 +179,7 @@ class Pipelined(nn.Module):
         divided = {
             f"{path}.{name}"
             for stage in self.pipeline.stages.values()
-            for path, layer in stage.held().items()
+            for path, layer in stage.held().items()  # pyright: ignore[reportCallIssue]
             for name in ("weight", "bias")
             if layer.part.splits(name)
         }
@@ -183,11 +206,11 @@ class Pipelined(nn.Module):
         return next(iter(self.pipeline.named.values())).device
 
     # -- the whole ---------------------------------------------------------------------------------
-    def full_state_dict(self):
+    def full_state_dict(self) -> dict[str, torch.Tensor]:
         """{original name: whole parameter} on every rank. Collective."""
         return self._whole({name: p.detach() for name, p in self.pipeline.named.items()})
 
-    def full_gradients(self):
+    def full_gradients(self) -> dict[str, torch.Tensor]:
         """{original name: whole gradient}, zeros where there is none. Collective."""
         return self._whole(
             {
@@ -201,7 +224,7 @@ class Pipelined(nn.Module):
             held = {
                 path: layer
                 for stage in self.pipeline.stages.values()
-                for path, layer in stage.held().items()
+                for path, layer in stage.held().items()  # pyright: ignore[reportCallIssue]
             }
             own = whole_of(own, held, self.groups)
         graph, schedule = self.report.partition.graph, self.pipeline.schedule
@@ -223,7 +246,14 @@ class Batch:
     is as long there as the first one. shapes : {name: (shape, dtype)} of the whole model's
     parameters."""
 
-    def __init__(self, strategy, example, dim, shapes, replica=0):
+    def __init__(
+        self,
+        strategy: "Merak",
+        example: Any,
+        dim: int,
+        shapes: dict[str, tuple[torch.Size, torch.dtype]],
+        replica: int = 0,
+    ):
         self.strategy, self.dim, self.shapes, self.replica = strategy, dim, shapes, replica
         tensors = [t for t in tree_leaves(example) if isinstance(t, torch.Tensor) and t.dim() > dim]
         if not tensors:
@@ -234,7 +264,7 @@ class Batch:
         self.rows = tensors[0].shape[dim]
         divides("batch", self.rows, "dp*microbatches", strategy.dp * strategy.microbatches)
 
-    def microbatches(self, batch):
+    def microbatches(self, batch: Any) -> list[Any]:
         """This replica's microbatches of a whole batch, in order."""
         m, shares = self.strategy.microbatches, self.strategy.dp * self.strategy.microbatches
         tensors = [t for t in tree_leaves(batch) if isinstance(t, torch.Tensor)]
@@ -258,18 +288,18 @@ class Batch:
 
 
 def pipelined(
-    model,
-    strategy,
-    inputs,
-    mesh,
-    split,
+    model: nn.Module,
+    strategy: "Merak",
+    inputs: tuple[tuple[Any, ...], dict[str, Any]] | None,
+    mesh: "DeviceMesh | None",
+    split: "Callable[[Megatron], Parallelized]",
     *,
-    broadcast=False,
-    loss=None,
-    batch_dim=0,
-    balance="flops",
-    leaves=(),
-):
+    broadcast: bool = False,
+    loss: Callable[..., torch.Tensor] | None = None,
+    batch_dim: int = 0,
+    balance: str | Sequence[float] = "flops",
+    leaves: type[nn.Module] | Collection[type[nn.Module]] | Callable[[nn.Module], bool] = (),
+) -> Pipelined:
     """A `Pipelined`; see `tpviz.parallelize`. split(strategy) splits the model's layers over tp."""
     if inputs is None:
         raise ValueError(f"{strategy.short} traces the model: give example_inputs, a whole batch")
@@ -283,7 +313,7 @@ def pipelined(
         agree(model, Groups.of(strategy.axes, mesh), broadcast)
     plan = None
     if strategy.tp > 1:
-        plan = split(Megatron(tp=strategy.tp)).report
+        plan = split(Megatron(tp=strategy.tp)).report  # pyright: ignore[reportCallIssue]
 
     def cut(model, inputs):
         return _cut(model, batch.microbatches(inputs)[0], strategy.stages, balance, whole)

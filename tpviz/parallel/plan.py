@@ -1,9 +1,11 @@
 """The plan: which layers of a model are split, how, and why the others are not. Sends nothing."""
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import gcd
+from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import divides
 
@@ -11,6 +13,13 @@ from .cuts import Part
 from .linears import looks_linear, obstacle, out_dim, owners, widths
 from .rules import RULES, pairs_of, places
 from .structure import Flow, in_sequences
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tpviz.schemes.atp.layout import Layout
+
+    from .rules import Pair
 
 GRAPH = "graph"
 
@@ -21,12 +30,12 @@ class Planned:
 
     kind: str
     found: str
-    firsts: tuple
+    firsts: tuple[Part, ...]
     second: Part
-    divided: tuple = ()
+    divided: tuple[tuple[str, str, int, int], ...] = ()
 
     @property
-    def layers(self):
+    def layers(self) -> tuple[Part, ...]:
         """All its `Part`s, the second last."""
         return (*self.firsts, self.second)
 
@@ -39,7 +48,14 @@ class Plan:
     Raises ``ValueError`` where a user's rule matches nothing, or nothing at all can be split.
     """
 
-    def __init__(self, model, layout, rules=None, inputs=None, z=1):
+    def __init__(
+        self,
+        model: "nn.Module",
+        layout: "Layout",
+        rules: "Pair | dict[str, Any] | Sequence[Pair | dict[str, Any]] | None" = None,
+        inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+        z: int = 1,
+    ):
         self.model, self.at, self.inputs, self.z = model, layout, inputs, z
         self.modules = dict(model.named_modules())
         self.tied = owners(model)
@@ -116,7 +132,7 @@ class Plan:
 
     def _flow(self):
         try:
-            return Flow(self.model, *self.inputs)
+            return Flow(self.model, *self.inputs)  # pyright: ignore[reportOptionalIterable, reportArgumentType]
         except Exception as error:  # whatever stops export, rules remain
             said = str(error).strip().split("\n")[0][:120]
             self.notes.append(
@@ -271,13 +287,13 @@ def _divided(pair, path, holder, parts):
     return tuple(found)
 
 
-def commonpath(paths):
+def commonpath(paths: Iterable[str]) -> str:
     """The path of the module around all of them."""
     above = zip(*(path.split(".")[:-1] for path in paths))
     return ".".join(words[0] for words in takewhile(lambda words: len(set(words)) == 1, above))
 
 
-def listed(words, between=", ", most=8):
+def listed(words: Sequence[str], between: str = ", ", most: int = 8) -> str:
     """The first of them, and how many more there are."""
     more = [f"and {len(words) - most} more"] if len(words) > most else []
     return between.join([*words[:most], *more])

@@ -5,6 +5,7 @@ programs then differ by that rounding, though all parameters are float64. What d
 parameter (tables of positions) is the same in both, and does not count.
 """
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -33,7 +34,7 @@ class _Watch(TorchFunctionMode):
 
 
 @contextmanager
-def watched(model):
+def watched(model: torch.nn.Module) -> Iterator[dict[str, torch.dtype]]:
     """While inside, the forward of ``model`` is watched. Gives {path of a module: the lowest dtype
     below float64 that it computes in}; what is around the model is `LOSS`."""
     watch, hooks = _Watch(), []
@@ -64,6 +65,6 @@ def _reduced(dtype):
     ).eps
 
 
-def lowest(found):
+def lowest(found: dict[str, torch.dtype]) -> torch.dtype:
     """The dtype with the coarsest rounding of those that `watched` gave; float64 for none."""
     return max(found.values(), key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)

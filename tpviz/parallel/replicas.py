@@ -1,6 +1,8 @@
 """Do all ranks start from the same model? Checked by digests, or made so by a broadcast."""
 
 import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -9,8 +11,11 @@ from tpviz.schemes.collectives import gather_first
 
 from .plan import listed
 
+if TYPE_CHECKING:
+    from .layers import Groups
 
-def agree(model, groups, broadcast=False):
+
+def agree(model: torch.nn.Module, groups: "Groups", broadcast: bool = False) -> None:
     """Raise ``ValueError`` on every rank if two ranks of the mesh hold other numbers, naming the
     first parameter or buffer that differs; with ``broadcast`` send those of its first rank instead.
     """
@@ -19,30 +24,30 @@ def agree(model, groups, broadcast=False):
         for kind in (model.named_parameters, model.named_buffers)
         for name, tensor in kind()
     }
-    groups = [group for group in groups.by_axis.values() if group.size() > 1]
+    several = [group for group in groups.by_axis.values() if group.size() > 1]
     layout = "".join(f"{name}{tuple(t.shape)}{t.dtype}" for name, t in tensors.items())
     device = next((t.device for t in tensors.values()), torch.device("cpu"))
-    if _differing([_digest(layout.encode())], groups, device):
+    if _differing([_digest(layout.encode())], several, device):
         raise ValueError(
             "the ranks have different models: names, shapes or types of parameters "
             "differ; build the same model on every rank"
         )
     if broadcast:
         for tensor in tensors.values():
-            _send(tensor.detach(), groups)
+            _send(tensor.detach(), several)
         return
     digests = [_digest(_bytes(t)) for t in tensors.values()]
-    different = _differing(digests, groups, device)
+    different = _differing(digests, several, device)
     if different:
         names, first = list(tensors), different[0]
         raise ValueError(
             f"the ranks start from different numbers: {names[first]} differs ({len(different)} of "
-            f"{len(names)} do): {_camps(digests[first], groups, device)}; seed every rank alike "
+            f"{len(names)} do): {_camps(digests[first], several, device)}; seed every rank alike "
             "before the model is made, or use parallelize(..., broadcast=True)"
         )
 
 
-def differ(tensors, groups):
+def differ(tensors: Sequence[torch.Tensor], groups: Sequence[dist.ProcessGroup]) -> bool:
     """Whether any of them is not the same on all ranks of the groups, size included; collective."""
     digests = [_digest(_bytes(t)) ^ _digest(str(t.shape).encode()) for t in tensors]
     together = _digest(str(digests).encode())  # ranks may come with more or fewer

@@ -5,14 +5,20 @@ pictures; `Report.to_table` has them one by one.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from tpviz.schemes.atp.layout import Layout
 from tpviz.tables import html_table
 from tpviz.trace import Ledger
 
 from .sent import Call
+
+if TYPE_CHECKING:
+    from .plan import Planned
+    from .totals import Totals
 
 
 @dataclass(frozen=True)
@@ -28,16 +34,16 @@ class Report:
     model: str
     strategy: str
     at: Layout
-    pairs: tuple
-    left: dict
-    notes: tuple
+    pairs: "tuple[Planned, ...]"
+    left: dict[str, tuple[str, tuple[int, ...], str]]
+    notes: tuple[str, ...]
     split: int
     held: int
     replicated: int
     divided: bool = False
-    totals: object = None
+    totals: "Totals | None" = None
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """A list of rows of strings, header first: one row for each layer of a pair."""
         rows = [
             [
@@ -68,14 +74,14 @@ class Report:
                 )
         return rows
 
-    def left_table(self):
+    def left_table(self) -> list[list[str]]:
         """A list of rows of strings, header first: what stays whole, and why."""
         return [["stays whole", "type", "weight", "why"]] + [
             [path or "(the model)", kind, _shape(shape), why]
             for path, (kind, shape, why) in self.left.items()
         ]
 
-    def ledger(self, tokens, itemsize=4):
+    def ledger(self, tokens: int, itemsize: int = 4) -> Ledger:
         """The `Ledger` of one forward and backward with every pair called once on ``tokens`` tokens
         (batch * sequence) of ``itemsize`` bytes, where the input of each pair needs a gradient
         and is one for all its first layers (derived). Chunks must divide the batch.
@@ -88,7 +94,7 @@ class Report:
             itemsize,
         )
 
-    def ledger_of(self, calls, itemsize=4):
+    def ledger_of(self, calls: Sequence[Call], itemsize: int = 4) -> Ledger:
         """The `Ledger` of one forward and backward with these `tpviz.parallel.sent.Call`s."""
         sizes = {self.at.inside: self.at.i, self.at.stream: self.at.s}
         entries = [
@@ -105,7 +111,7 @@ class Report:
         ]
         return Ledger.of([*entries, *(self.totals.entries(calls, itemsize) if self.totals else ())])
 
-    def describe(self):
+    def describe(self) -> str:
         """In words, for those who do not see tables."""
         done = "is split" if self.divided else "would be split"
         what = "linear layers" if self.totals and self.totals.easy else "pairs of linear layers"

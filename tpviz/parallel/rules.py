@@ -11,7 +11,9 @@ nothing has to be sent between them but ATP's own sums.
 """
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from tpviz.checks import one_of, settle, whole_number
 
@@ -40,14 +42,14 @@ class Pair:
     Raises ``ValueError`` for a kind, a way of fusing or a heads argument that cannot be.
     """
 
-    first: tuple
+    first: Sequence[str]
     second: str
     kind: str = "mlp"
     heads: int | str | None = None
     head_size: int | str | None = None
     fused: str | None = None
-    divide: tuple = ()
-    owner: tuple = ()
+    divide: Sequence[str] = ()
+    owner: Sequence[str] = ()
     name: str = "your rule"
 
     def __post_init__(self):
@@ -89,7 +91,7 @@ def _text(field, value):
     return value
 
 
-def pairs_of(rules):
+def pairs_of(rules: Pair | dict[str, Any] | Sequence[Pair | dict[str, Any]] | None) -> list[Pair]:
     """Pairs from `Pair` or dict, one or several; ``ValueError`` for anything else."""
     rules = () if rules is None else [rules] if isinstance(rules, (Pair, dict)) else rules
     if not isinstance(rules, (tuple, list)):
@@ -109,7 +111,7 @@ def pairs_of(rules):
     return [rule if isinstance(rule, Pair) else Pair(**rule) for rule in rules]
 
 
-def places(pair, modules):
+def places(pair: Pair, modules: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """(what * stands for, paths of the first layers, path of the second) for every place.
 
     modules : {path: module}.

@@ -1,8 +1,9 @@
 """What ranks are to send in a step: by the calls of layers that one process makes of the batch."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -11,6 +12,11 @@ from tpviz.trace import Ledger
 
 from . import entrance
 from .cuts import Part
+
+if TYPE_CHECKING:
+    from .cuts import Move
+    from .pipelined import Pipelined
+    from .plan import Planned
 
 
 class Call(NamedTuple):
@@ -26,14 +32,14 @@ class Call(NamedTuple):
     back: bool = True
     readers: int = 1
 
-    def moves(self):
+    def moves(self) -> "list[Move]":
         """Every `tpviz.parallel.cuts.Move` of this call."""
         found = self.part.moves(self.enters, self.grad, self.readers)
         return [move for move in found if self.back or move.phase == "forward"]
 
 
 @contextmanager
-def calls_of(model, pairs):
+def calls_of(model: torch.nn.Module, pairs: "Iterable[Planned]") -> Iterator[list[Call]]:
     """While inside, calls of the layers of ``pairs`` in ``model``, not split, are noted: a list of
     `Call`s that fills."""
     modules, calls, hooks = dict(model.named_modules()), [], []
@@ -81,7 +87,7 @@ def _noting(calls, part, readers, entered):
     return note
 
 
-def pipeline_ledger(model, calls):
+def pipeline_ledger(model: "Pipelined", calls: Sequence[Call]) -> Ledger:
     """The `Ledger` of one step of this rank of a `tpviz.parallel.pipelined.Pipelined`, derived.
 
     calls : of one microbatch. Each microbatch sends what crosses each cut forward, and its gradient

@@ -1,10 +1,17 @@
 """The plan of AxoNN's easy mode: every linear layer that divides, each by itself."""
 
+from typing import TYPE_CHECKING
+
 from tpviz.checks import divides
 
 from .cuts import Move, Part
 from .linears import looks_linear, obstacle, out_dim, owners, widths
 from .plan import Planned, listed
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tpviz.schemes.atp.layout import Layout
 
 
 class Single(Part):
@@ -13,13 +20,13 @@ class Single(Part):
     Elements of `Move` are for each of a rank's own rows; equally many on all ranks.
     """
 
-    role = "single"
+    role = "single"  # pyright: ignore[reportAssignmentType]
 
-    def splits(self, name):
+    def splits(self, name: str) -> list[tuple[int, str]]:
         """As of `Part`; of "bias" none."""
         return super().splits(name) if name == "weight" else []
 
-    def moves(self, enters=True, grad=True, readers=1):
+    def moves(self, enters: bool | None = True, grad: bool = True, readers: int = 1) -> list[Move]:
         """As of `tpviz.parallel.easy`; only the last exchange asks whether the input needs a
         gradient."""
         x, y, found = self.at.i, self.at.s, []
@@ -44,7 +51,7 @@ class Single(Part):
 class Singles:
     """As `tpviz.parallel.plan.Plan`: pairs (of one layer each), left, notes."""
 
-    def __init__(self, model, layout, z):
+    def __init__(self, model: "nn.Module", layout: "Layout", z: int):
         self.at, self.z, self.notes = layout, z, []
         modules, tied = dict(model.named_modules()), owners(model)
         self.pairs, self.left = [], {}

@@ -1,5 +1,8 @@
 """A stage of a traced module as Merak's pipeline runs it, with the loss behind the last one."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import torch
 
 from tpviz.labels import label
@@ -7,12 +10,25 @@ from tpviz.schemes.merak.stage import Spec, Stage
 
 from .parallelized import held_in
 
+if TYPE_CHECKING:
+    from tpviz.partition.emit import Stage as PartStage
+    from tpviz.partition.stages import StagePart
+
+    from .layers import Held
+
 
 class ModuleStage(Stage):
     """One stage of a `Partition`. loss : function (output, targets) -> a mean over rows, or None
     where the model gives its own."""
 
-    def __init__(self, part, module, loss=None):
+    module: "PartStage"
+
+    def __init__(
+        self,
+        part: "StagePart",
+        module: "PartStage",
+        loss: Callable[..., torch.Tensor] | None = None,
+    ):
         super().__init__()
         self.number, self.last, self.loss = part.index, part.sends is None, loss
         self.__dict__["module"] = module  # its parameters keep the names they have there
@@ -23,39 +39,45 @@ class ModuleStage(Stage):
         )
         self.paths = [_path(piece) for piece in part.pieces]
 
-    def own(self):
+    def own(self) -> dict[str, torch.nn.Parameter]:
         return dict(self.module.named_parameters(remove_duplicate=False))
 
-    def held(self):
+    def held(self) -> "dict[str, Held]":
         """{path: `Held`} of the layers that are split over tp."""
         return held_in(self.module)
 
     @property
-    def layers(self):
+    def layers(self) -> tuple[Callable[..., Any], ...]:
         return self.parts.layers
 
-    def trained(self, layer):
+    def trained(self, layer: int) -> list[bool] | None:
         if layer < len(self.parts.trained):
             return list(self.parts.trained[layer])
         return [spec.trained for spec in self.sends] or None
 
-    def begin(self, received, inputs):
+    def begin(
+        self, received: tuple[torch.Tensor, ...], inputs: tuple[dict[str, torch.Tensor], Any]
+    ) -> tuple[torch.Tensor, ...]:
         return self.parts.begin(received, inputs[0])
 
-    def run(self, values, start, stop):
+    def run(
+        self, values: tuple[torch.Tensor, ...], start: int, stop: int | None
+    ) -> tuple[torch.Tensor, ...]:
         for layer, path in list(zip(self.layers, self.paths))[start:stop]:
             with label(layer=path):
                 values = layer(values)
         return values
 
-    def finish(self, values, inputs):
+    def finish(
+        self, values: tuple[torch.Tensor, ...], inputs: tuple[dict[str, torch.Tensor], Any]
+    ) -> tuple[torch.Tensor, ...]:
         output = self.parts.finish(values)
         if not self.last:
             return output
         return (loss_of(output, self.loss, inputs[1]),)
 
 
-def loss_of(output, loss, targets):
+def loss_of(output: Any, loss: Callable[..., torch.Tensor] | None, targets: Any) -> torch.Tensor:
     """The loss of a microbatch: by the function given, or what the model says it is.
 
     Raises ``ValueError`` where there is none.

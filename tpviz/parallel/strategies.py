@@ -1,11 +1,16 @@
 """What `parallelize` takes of a strategy: its layout on the plane, and which knobs it refuses."""
 
+from typing import TYPE_CHECKING
+
 from torch import nn
 
 from tpviz.schemes.atp.layout import Layout
 from tpviz.schemes.atp.strategy import ATP
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.megatron.strategy import Megatron
+
+if TYPE_CHECKING:
+    from tpviz.strategy import Strategy
 
 REFUSED = {
     "gather": "a model that is not ours is not made of blocks, each weight is gathered by itself",
@@ -18,7 +23,7 @@ REFUSED = {
 """Knobs of `AxoNN` that belong to a step of our own program, and what does it instead."""
 
 
-def layout_of(strategy, easy=False):
+def layout_of(strategy: "Strategy", easy: bool = False) -> Layout:
     """The `Layout` of a strategy that can split models it does not know.
 
     Raises ``ValueError`` for any other, and for knobs that ask for a model of our own.
@@ -61,7 +66,7 @@ def _grid(strategy):
     return strategy.layout
 
 
-def refuse_sparse(model):
+def refuse_sparse(model: nn.Module) -> None:
     """Raise ``ValueError`` for layers with sparse gradients, which cannot be averaged."""
     for path, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:

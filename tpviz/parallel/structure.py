@@ -4,6 +4,9 @@ In the graph a linear layer is second of a pair if everything that reaches it co
 layers through operations that treat each feature alone, and nothing on the way is used elsewhere.
 """
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
@@ -43,7 +46,7 @@ _ACTIVATIONS = (
 )
 
 
-def in_sequences(modules):
+def in_sequences(modules: Mapping[str, nn.Module]) -> Iterator[tuple[tuple[str, ...], str]]:
     """(first layers, second layer), paths, of neighbours in an ``nn.Sequential`` with activations
     between them."""
     for path, module in modules.items():
@@ -78,7 +81,7 @@ class Flow:
     Raises whatever ``torch.export`` raises where it cannot follow the model.
     """
 
-    def __init__(self, model, args, kwargs):
+    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]):
         with quiet():
             program = torch.export.export(_Tensors(model), args, kwargs, strict=False)
         names = program.graph_signature.inputs_to_parameters
@@ -114,7 +117,7 @@ class Flow:
             else:
                 self.read.add(path)
 
-    def pairs(self):
+    def pairs(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """(first layers, second layer), paths, in the order of the graph."""
         for second, calls in self.calls.items():
             found = [self._sources(call) for call in calls]
@@ -142,7 +145,7 @@ class Flow:
         kept = seen | {call}
         return sources if all(user in kept for node in seen for user in node.users) else set()
 
-    def reason(self, path):
+    def reason(self, path: str) -> str:
         """Why nothing is the second layer to this one."""
         if path in self.read:
             return "its weight is read without a call of the layer"

@@ -1,9 +1,19 @@
 """What AxoNN sends on a user's module beside the sums of its layers: weights and gradients."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING, Self
 
 from tpviz.schemes.axonn.clock import PREFETCH
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tpviz.schemes.axonn.strategy import AxoNN
+
+    from .cuts import Part
+    from .sent import Call
 
 
 @dataclass(frozen=True)
@@ -14,14 +24,21 @@ class Totals:
     every trainable parameter is in one of them. asks : whether layers ask for numbers of rows.
     """
 
-    strategy: object
+    strategy: "AxoNN"
     easy: bool
     asks: bool
-    whole: tuple
-    pieces: tuple
+    whole: tuple[int, int]
+    pieces: tuple[int, int]
 
     @classmethod
-    def of(cls, model, strategy, parts, easy=False, equal=False):
+    def of(
+        cls,
+        model: "nn.Module",
+        strategy: "AxoNN",
+        parts: "Iterable[Part]",
+        easy: bool = False,
+        equal: bool = False,
+    ) -> Self:
         """Of a model that is not split yet. parts : `tpviz.parallel.cuts.Part` of all that is."""
         modules, own = dict(model.named_modules()), {}
         for part in parts:
@@ -42,16 +59,18 @@ class Totals:
         )
 
     @property
-    def axes(self):
+    def axes(self) -> tuple[str, ...]:
         """Over which ranks the batch is cut, outer first."""
         return ("data", "z", "y", "x") if self.easy else ("data", "z")
 
     @property
-    def shares(self):
+    def shares(self) -> int:
         """Into how many shares the batch is cut."""
         return prod(self.strategy.axes[axis] for axis in self.axes)
 
-    def entries(self, calls, itemsize):
+    def entries(
+        self, calls: "Iterable[Call]", itemsize: int
+    ) -> Iterator[tuple[str, str, str, int, int, int]]:
         """Of `tpviz.Ledger.of`, for `tpviz.parallel.sent.Call`s: weights gathered, gradients
         scattered, then means over shares, with one number more for each parameter
         (`tpviz.parallel.gradients.average`)."""

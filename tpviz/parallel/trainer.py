@@ -5,8 +5,9 @@ they return), so that a script changes one name, as Merak's ``MerakTrainer``; tr
 needed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,16 @@ from tpviz.runtime.launch import launch
 from tpviz.runtime.launch import progress as report
 
 from .module import parallelize
+
+if TYPE_CHECKING:
+    from tpviz.schemes.merak.strategy import Merak
+
+    from .pipelined import Pipelined
+
+    class _Examples(Protocol):
+        def __len__(self) -> int: ...
+
+        def __getitem__(self, index: int, /) -> Any: ...
 
 
 @dataclass
@@ -49,7 +60,7 @@ class TrainOutput(NamedTuple):
 
     global_step: int
     training_loss: float
-    metrics: dict
+    metrics: dict[str, Any]
 
 
 class Trainer:
@@ -66,13 +77,13 @@ class Trainer:
 
     def __init__(
         self,
-        model,
-        strategy,
-        args=None,
-        train_dataset=None,
-        data_collator=None,
-        eval_dataset=None,
-        **pipeline,
+        model: torch.nn.Module,
+        strategy: "Merak",
+        args: Any = None,
+        train_dataset: "_Examples | None" = None,
+        data_collator: Callable[[list[Any]], Any] | None = None,
+        eval_dataset: "_Examples | None" = None,
+        **pipeline: Any,
     ):
         self.model, self.strategy, self.args = model, strategy, args or TrainingArguments()
         self.dataset, self.collate = train_dataset, data_collator or default_collate
@@ -90,17 +101,17 @@ class Trainer:
             )
 
     @property
-    def schedule(self):
+    def schedule(self) -> str:
         """Name of the learning rate's course."""
         name = self.args.lr_scheduler_type
         return getattr(name, "value", name)
 
     @property
-    def steps(self):
+    def steps(self) -> int:
         """Training steps in all."""
         if self.args.max_steps > 0:
             return self.args.max_steps
-        return max(1, int(self.args.num_train_epochs * (len(self.dataset) // self.batch)))
+        return max(1, int(self.args.num_train_epochs * (len(self.dataset) // self.batch)))  # pyright: ignore[reportArgumentType]
 
     def _enough(self, name, dataset):
         """Raise ``ValueError`` unless there is a batch of them."""
@@ -112,7 +123,7 @@ class Trainer:
                 f"replicas), and {name} has {count}"
             )
 
-    def train(self, timeout=None):
+    def train(self, timeout: float | None = None) -> TrainOutput:
         """Train: a `TrainOutput`. Outside of ranks they are started (``timeout``: seconds of the
         whole call, None for any); within a world of them this is to be called on each."""
         self._enough("train_dataset", self.dataset)
@@ -122,7 +133,9 @@ class Trainer:
             len(losses), sum(losses) / len(losses), {"losses": losses, "report": plan}
         )
 
-    def evaluate(self, eval_dataset=None, timeout=None):
+    def evaluate(
+        self, eval_dataset: "_Examples | None" = None, timeout: float | None = None
+    ) -> dict[str, float]:
         """The mean loss over an evaluation set, in evaluation mode and without gradients:
         {"eval_loss": its mean over all batches, "eval_samples": examples that it is of}.
 
@@ -184,7 +197,7 @@ class Trainer:
             report(number + 1, count, f"loss {losses[-1]:.4f}")
         return losses
 
-    def _parallel(self, batch):
+    def _parallel(self, batch) -> "Pipelined":
         """The model on this world's ranks: made once, since it is split in place."""
         if self.parallel is None:
             self.parallel = parallelize(self.model, self.strategy, batch, **self.pipeline)
@@ -201,13 +214,13 @@ class Trainer:
         at its end left out."""
         generator = torch.Generator().manual_seed(self.args.seed)
         while True:
-            order = torch.randperm(len(self.dataset), generator=generator).tolist()
+            order = torch.randperm(len(self.dataset), generator=generator).tolist()  # pyright: ignore[reportArgumentType]
             for start in range(0, len(order) - self.batch + 1, self.batch):
                 yield order[start : start + self.batch]
 
     def _batch(self, indices, dataset=None):
         dataset = self.dataset if dataset is None else dataset
-        batch = self.collate([dataset[i] for i in indices])
+        batch = self.collate([dataset[i] for i in indices])  # pyright: ignore[reportOptionalSubscript]
         if isinstance(batch, torch.Tensor):
             return (batch,)
         return dict(batch) if hasattr(batch, "keys") else tuple(batch)

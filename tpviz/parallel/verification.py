@@ -3,9 +3,10 @@
 tv.verify_parallel(make_model, tv.ATP(mesh=(2, 2)), example_inputs)
 """
 
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -36,6 +37,17 @@ from .report import Report
 from .sent import calls_of, pipeline_ledger
 from .stages import loss_of
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.schemes.atp.strategy import ATP
+    from tpviz.schemes.axonn.strategy import AxoNN
+    from tpviz.schemes.megatron.strategy import Megatron
+
+    from .pipelined import PipelineReport
+    from .plan import Planned
+    from .rules import Pair
+
 
 @dataclass(frozen=True, repr=False)
 class ParallelVerification(Verdict):
@@ -53,13 +65,13 @@ class ParallelVerification(Verdict):
     compared no better, and `ok` says that it is equal as far as that goes.
     """
 
-    strategy: object
+    strategy: "ATP | AxoNN | Megatron | Merak"
     steps: int
-    errors: dict
-    report: Report
-    ledger_diff: tuple = ()
-    unwaited: tuple = ()
-    reduced: dict = field(default_factory=dict)
+    errors: dict[str, float]
+    report: "Report | PipelineReport"
+    ledger_diff: tuple[str, ...] = ()
+    unwaited: tuple[str, ...] = ()
+    reduced: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self):
         return self._said(
@@ -81,20 +93,20 @@ class ParallelVerification(Verdict):
 
 
 def verify_parallel(
-    make_model,
-    strategy,
-    example_inputs,
-    steps=3,
+    make_model: Callable[[], torch.nn.Module],
+    strategy: "ATP | AxoNN | Megatron | Merak",
+    example_inputs: Any,
+    steps: int = 3,
     *,
-    rules=None,
-    loss=None,
-    mesh=None,
-    easy=False,
-    equal_rows=False,
-    timeout=120,
-    device=None,
-    **pipeline,
-):
+    rules: "Pair | dict[str, Any] | Sequence[Pair | dict[str, Any]] | None" = None,
+    loss: Callable[..., torch.Tensor] | None = None,
+    mesh: "DeviceMesh | None" = None,
+    easy: bool = False,
+    equal_rows: bool = False,
+    timeout: float | None = 120,
+    device: str | None = None,
+    **pipeline: Any,
+) -> ParallelVerification:
     """Split ``make_model()`` on real ranks in float64; compare every number with one process.
 
     Compared on every rank: the outputs of every step, every parameter's gradient of the first, all
@@ -150,7 +162,7 @@ class _Rank(NamedTuple):
     """What a rank found."""
 
     errors: dict
-    report: object
+    report: Any
     unwaited: str
     reduced: dict
     ledger_diff: list
@@ -168,7 +180,12 @@ def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, d
     inputs = tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, example_inputs)
     whole, nudged, model = (_made(make_model).to(device) for _ in range(3))
     way = (_Stages if isinstance(strategy, Merak) else _Layers)(
-        model, strategy, inputs, loss, mesh, how
+        model,
+        strategy,  # pyright: ignore[reportArgumentType]
+        inputs,
+        loss,
+        mesh,
+        how,
     )
     split, found = way.split, {way.compared: 0.0}
     optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (whole, nudged, split)]
@@ -217,6 +234,11 @@ def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, d
 class _Way:
     """What the two ways of splitting a model have in common."""
 
+    split: Any  # a `Parallelized` or a `Pipelined`
+    given: Any
+    pairs: "Iterable[Planned]"
+    shares: int
+
     @contextmanager
     def noted(self, module):
         """While inside, the calls of split layers are noted, of which the formula is."""
@@ -230,7 +252,9 @@ class _Layers(_Way):
 
     compared = "outputs"
 
-    def __init__(self, model, strategy, inputs, loss, mesh, how):
+    def __init__(
+        self, model, strategy: "ATP | AxoNN | Megatron", inputs, loss, mesh, how: dict[str, Any]
+    ):
         self.split = split = parallelize(model, strategy, inputs, mesh=mesh, **how)
         self.given, self.rows, self.loss = inputs_of(inputs), inputs_of(split.rows(inputs)), loss
         self.pairs, self.shares = split.report.pairs, split.shares
@@ -256,7 +280,7 @@ class _Layers(_Way):
         (self.loss(outputs) if self.loss else _loss(outputs, *share)).backward()
         return _floats(outputs)
 
-    def joined(self, outputs):
+    def joined(self, outputs) -> Iterable[torch.Tensor]:
         """Those of all rows. Collective."""
         return map(self.split.grid.joined, outputs) if self.split.grid else outputs
 
@@ -266,7 +290,7 @@ class _Stages(_Way):
 
     compared = "losses"
 
-    def __init__(self, model, strategy, inputs, loss, mesh, how):
+    def __init__(self, model, strategy: Merak, inputs, loss, mesh, how: dict[str, Any]):
         self.split = parallelize(model, strategy, inputs, mesh=mesh, loss=loss, **how)
         self.given, self.loss = inputs_of(inputs), loss
         plan = self.split.report.plan
@@ -285,7 +309,7 @@ class _Stages(_Way):
         args, kwargs = self.given
         return self.split.step(*args, **kwargs)
 
-    def joined(self, loss):
+    def joined(self, loss) -> Iterable[torch.Tensor]:
         return [] if loss is None else [self.split.mean_over_replicas(loss)]
 
 
@@ -301,7 +325,7 @@ def _made(make_model):
 
 def _refuse_unless_it_runs(model, inputs):
     """Raise ``ValueError`` where the model itself, on one process, fails in float64."""
-    args, kwargs = inputs_of(inputs)
+    args, kwargs = inputs_of(inputs)  # pyright: ignore[reportGeneralTypeIssues]
     try:
         with torch.no_grad():
             model(*args, **kwargs)
@@ -327,7 +351,7 @@ def _floats(outputs):
 def _loss(outputs, share, shares):
     """Every element counts, each with another weight, so that no two can be exchanged; a share has
     the weights of its rows, and the mean over shares is the whole's."""
-    total = 0
+    total: Any = 0
     for t in _floats(outputs):
         count = t.numel() if t.dim() else 0
         place = torch.arange(share * count, share * count + t.numel(), device=t.device)

@@ -1,11 +1,12 @@
 """Which shards go to which stage: contiguous ranges of a list of weights, none of them empty."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
 
-def uniform(count, stages):
+def uniform(count: int, stages: int) -> list[tuple[int, int]]:
     """Equally many shards a stage: [(start, stop)]; where that leaves some over, the first ones
     have one more. (The release's rule, ceil(n/p) each, can leave last stages empty.)"""
     each, more = divmod(count, stages)
@@ -13,13 +14,13 @@ def uniform(count, stages):
     return list(pairwise(ends))
 
 
-def uniform_floor(count, stages):
+def uniform_floor(count: int, stages: int) -> list[tuple[int, int]]:
     """floor(n/p) shards a stage, the last one has all that are left over (as in the release)."""
     ends = [*(count // stages * k for k in range(stages)), count]
     return list(pairwise(ends))
 
 
-def smallest_largest(weights, stages):
+def smallest_largest(weights: Sequence[float] | np.ndarray, stages: int) -> list[tuple[int, int]]:
     """The ranges whose heaviest is as light as can be; of these the most even (the least sum of
     squares). Exact, by dynamic programming over how far the first k stages reach."""
     weights = np.asarray(weights, dtype=float)

@@ -1,13 +1,18 @@
 """A model's call: its arguments by name, its output from tensors. Both are trees of values."""
 
 import inspect
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+
+if TYPE_CHECKING:
+    from .graph import Spec
 
 
-def inputs_of(example):
+def inputs_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """(args, kwargs) of a tensor, a tuple of arguments, a dict of named ones, or (args, kwargs)."""
     if isinstance(example, dict):
         return (), dict(example)
@@ -29,7 +34,10 @@ class Call:
     "name_0" and so on. names : of the tensors, in order, once `name` has told them.
     """
 
-    def __init__(self, model, args, kwargs):
+    given: list[tuple[Any] | None]  # of the output, as `fixed` of the arguments
+    out_spec: TreeSpec
+
+    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]):
         self.model, self.signature = type(model).__name__, inspect.signature(model.forward)
         self.args, self.kwargs = self._bound(args, kwargs)
         self.leaves, self.spec = tree_flatten((self.args, self.kwargs))
@@ -58,7 +66,9 @@ class Call:
             named |= value if kinds[name] is inspect.Parameter.VAR_KEYWORD else {name: value}
         return (), named
 
-    def named(self, args, kwargs, inputs):
+    def named(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: "dict[str, Spec]"
+    ) -> dict[str, torch.Tensor]:
         """{name: tensor} of a later call, where arguments that are no tensors may be left out.
         inputs : {name: `Spec`} of the traced one."""
         args, kwargs = self._bound(args, kwargs)
@@ -89,11 +99,11 @@ class Call:
             check(name, tensor, inputs[name])
         return found
 
-    def flat(self, model):
+    def flat(self, model: nn.Module) -> nn.Module:
         """The model with only its output's tensors: export refuses caches and the like."""
         return _Flat(model, self)
 
-    def joined(self, tensors):
+    def joined(self, tensors: Iterable[torch.Tensor]) -> Any:
         """The output, of its tensors."""
         ahead = iter(tensors)
         return tree_unflatten(
@@ -114,7 +124,7 @@ class _Flat(nn.Module):
         return tensors
 
 
-def check(name, tensor, spec):
+def check(name: str, tensor: Any, spec: "Spec") -> None:
     """Raise ``ValueError`` unless a tensor is as it was when the model was traced."""
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{name} has to be a tensor, not {type(tensor).__name__}")

@@ -1,6 +1,11 @@
 """Which values cross a place in the body of a graph, and which of them may do so in any number."""
 
 import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .graph import ModelGraph
 
 HOT = 5
 """A value that more operations use than this may cross a cut beside the one (the release's)."""
@@ -14,7 +19,7 @@ class Crossing:
     models can be cut as large ones), or into which no parameter went.
     """
 
-    def __init__(self, graph):
+    def __init__(self, graph: "ModelGraph"):
         self.nodes = {node.name: node for node in graph.body}
         self.order = {name: k for k, name in enumerate(self.nodes)}
         users, self.last = {name: [] for name in self.nodes}, {}
@@ -27,14 +32,14 @@ class Crossing:
         self.hot = {name for name, of in users.items() if self._hot(self.nodes[name], of)}
 
     def _hot(self, node, users):
-        layers = {layer_of(user.path) for user in users} - {None}
+        layers = {layer for user in users if (layer := layer_of(user.path))}
         return (
             not node.learned
             or len(users) > HOT
             or len({stack for stack, _ in layers}) < len(layers)
         )
 
-    def at(self, places):
+    def at(self, places: Iterable[int]) -> list[list[str]]:
         """[names, in the order they are made] of what crosses before each operation of ``places``,
         numbers in ascending order."""
         found, alive, made = [], {}, iter(self.order.items())
@@ -48,7 +53,7 @@ class Crossing:
             found.append(list(alive))
         return found
 
-    def legal(self, names, most):
+    def legal(self, names: Sequence[str], most: int) -> bool:
         """Whether a cut may be where these cross: ``most`` of them, hot ones aside."""
         return (
             bool(names)
@@ -57,7 +62,7 @@ class Crossing:
         )
 
 
-def layer_of(path):
+def layer_of(path: str) -> tuple[str, int] | None:
     """("h", 3) of "h.3.mlp.up": the outermost numbered place on a path; None without one."""
     match = re.match(r"(?:(.*?)\.)?(\d+)(?:\.|$)", path)
     return (match[1] or "", int(match[2])) if match else None

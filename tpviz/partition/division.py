@@ -1,7 +1,9 @@
 """`partition_of`: shards to stages, and what follows from it."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,13 +13,24 @@ from tpviz.tables import html_table
 from . import report
 from .balance import smallest_largest, uniform, uniform_floor
 from .emit import Stage
-from .sharding import shard
-from .stages import stage_parts
+from .sharding import Shard, shard
+from .stages import StagePart, stage_parts
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from .graph import ModelGraph
 
 BALANCES = ("uniform", "uniform_floor", "parameters", "flops")
 
 
-def partition_of(graph, stages, shards=None, balance="uniform"):
+def partition_of(
+    graph: "ModelGraph",
+    stages: int,
+    shards: Iterable[Shard] | None = None,
+    balance: str | Sequence[float] | np.ndarray = "uniform",
+) -> "Partition":
     """A `ModelGraph` in ``stages`` contiguous stages: a `Partition`.
 
     shards : of `shard`; by default its own default, and the finest where those are too few.
@@ -78,18 +91,18 @@ class Partition:
     ranges : (first, behind last) shard of each stage. balance : what was made even.
     """
 
-    graph: object
-    shards: tuple
-    ranges: tuple
+    graph: "ModelGraph"
+    shards: tuple[Shard, ...]
+    ranges: tuple[tuple[int, int], ...]
     balance: str
 
     @cached_property
-    def stages(self):
+    def stages(self) -> tuple[StagePart, ...]:
         """The `StagePart` of every stage."""
         return stage_parts(self.graph, self.shards, self.ranges)
 
     @cached_property
-    def tied_weights(self):
+    def tied_weights(self) -> list[dict[str, Any]]:
         """[{"names": (...), "stages": (...)}] of parameters that several stages hold: their copies
         start equal, and their gradients are to be summed. A name belongs to the stage beside it."""
         groups = [set(group) for group in self.graph.tied_weights]
@@ -108,19 +121,19 @@ class Partition:
                 )
         return found
 
-    def report(self):
+    def report(self) -> str:
         """What is on which stage, text of several lines each."""
         return report.text(self)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: one a stage."""
         return report.rows(self)
 
-    def describe(self):
+    def describe(self) -> str:
         """What matters most, in words."""
         return report.sentence(self)
 
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """A plain dict for views: stages, shards and ties, with all numbers."""
         return report.scene(self)
 
@@ -134,7 +147,9 @@ class Partition:
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-partition'")
 
-    def module(self, stage, model, device=None):
+    def module(
+        self, stage: int, model: "nn.Module", device: "torch.device | str | None" = None
+    ) -> Stage:
         """Stage number ``stage`` as a `Stage` module with the tensors of ``model``: the traced one
         or one like it, on the meta device too. device : where it will run, by default where its
         tensors are."""

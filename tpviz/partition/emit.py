@@ -3,8 +3,9 @@ that keep their names.
 """
 
 import copy
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import fx, nn
@@ -12,6 +13,12 @@ from torch.utils._pytree import tree_map_only
 
 from .calls import check
 from .code import function
+
+if TYPE_CHECKING:
+    from .graph import ModelGraph
+    from .stages import StagePart
+
+_Values = tuple[torch.Tensor, ...]
 
 
 class Parts(NamedTuple):
@@ -23,11 +30,11 @@ class Parts(NamedTuple):
     gradient comes back through it.
     """
 
-    begin: object
-    layers: tuple
-    finish: object
-    takes: tuple
-    trained: tuple
+    begin: Callable[[_Values, dict[str, torch.Tensor]], _Values]
+    layers: tuple[Callable[[_Values], _Values], ...]
+    finish: Callable[[_Values], Any]
+    takes: tuple[tuple[str, ...], ...]
+    trained: tuple[tuple[bool, ...], ...]
 
 
 class Stage(nn.Module):
@@ -41,7 +48,13 @@ class Stage(nn.Module):
     others. Leaf modules are the model's own too. It stays in the mode that was traced.
     """
 
-    def __init__(self, graph, part, model, device=None):
+    def __init__(
+        self,
+        graph: "ModelGraph",
+        part: "StagePart",
+        model: nn.Module,
+        device: torch.device | str | None = None,
+    ):
         super().__init__()
         self._graph, self._part = graph, part
         tensors = dict(model.named_parameters(remove_duplicate=False))
@@ -76,14 +89,14 @@ class Stage(nn.Module):
         _place(self, name, tensor, persistent)
 
     # -- running -----------------------------------------------------------------------------------
-    def forward(self, received, inputs):
+    def forward(self, received: _Values, inputs: dict[str, torch.Tensor]) -> Any:
         """The stage; see the class."""
         values = self._start(received, inputs)
         for layer in self._layers:
             values = layer(self, values)
         return self._end(values)
 
-    def in_parts(self):
+    def in_parts(self) -> Parts:
         """The same in `Parts`, for a pipeline that runs some layers again."""
         trained = {node.name for node in self._graph.nodes if node.trained}
         takes = tuple(piece.takes for piece in self._part.pieces)
@@ -119,7 +132,7 @@ class Stage(nn.Module):
         by_name = dict(zip(self._part.pieces[-1].gives, values))
         return self._graph.call.joined([by_name[name] for name in self._graph.results])
 
-    def train(self, mode=True):
+    def train(self, mode: bool = True) -> Self:
         """Refuses to change the mode: dropout and the like were traced in one."""
         if mode != self._graph.training:
             raise ValueError(
@@ -128,7 +141,7 @@ class Stage(nn.Module):
             )
         return super().train(mode)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         """What it holds."""
         return f"stage {self._part.index}: {', '.join(self._part.paths)}"
 

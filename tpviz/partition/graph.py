@@ -5,28 +5,35 @@ write into a tensor goes into (positions, masks, rotary tables): every stage com
 needs anew from the model's inputs, so they are never sent. The others are the *body*.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from .calls import Call
+    from .leaves import LeafCall
 
 
 class Spec(NamedTuple):
     """A tensor's name, shape and ``torch.dtype``."""
 
     name: str
-    shape: tuple
-    dtype: object
+    shape: tuple[int, ...]
+    dtype: torch.dtype
 
     @property
-    def numel(self):
+    def numel(self) -> int:
         """Elements."""
         return prod(self.shape)
 
     @property
-    def bytes(self):
+    def bytes(self) -> int:
         """Of its elements."""
         return self.numel * self.dtype.itemsize
 
@@ -51,14 +58,14 @@ class Node:
     name: str
     op: str
     path: str
-    parameters: tuple = ()
-    buffers: tuple = ()
-    takes: tuple = ()
+    parameters: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
     value: Spec | None = None
     flops: int = 0
-    saves: dict = field(default_factory=dict)
-    touches: frozenset = frozenset()
-    writes: frozenset = frozenset()
+    saves: dict[int, int] = field(default_factory=dict)
+    touches: frozenset[int | str] = frozenset()
+    writes: frozenset[int | str] = frozenset()
     trained: bool = False
     learned: bool = False
     free: bool = False
@@ -84,38 +91,38 @@ class ModelGraph:
     """
 
     model: str
-    nodes: tuple
-    inputs: dict
-    parameters: dict
-    buffers: dict
-    tied_weights: tuple
-    aliases: dict
-    constants: dict
-    results: tuple
-    types: dict = field(repr=False)
+    nodes: tuple[Node, ...]
+    inputs: dict[str, Spec]
+    parameters: dict[str, Spec]
+    buffers: dict[str, Spec]
+    tied_weights: tuple[tuple[str, ...], ...]
+    aliases: dict[str, tuple[str, ...]]
+    constants: dict[str, torch.Tensor]
+    results: tuple[str, ...]
+    types: dict[str, str] = field(repr=False)
     training: bool
     device: torch.device
-    call: object = field(repr=False)
-    program: object = field(repr=False)
-    held: dict = field(repr=False)
-    leaves: dict = field(repr=False)
+    call: "Call" = field(repr=False)
+    program: "fx.GraphModule" = field(repr=False)
+    held: dict[str, str] = field(repr=False)
+    leaves: "dict[str, LeafCall]" = field(repr=False)
 
     @cached_property
-    def body(self):
+    def body(self) -> tuple[Node, ...]:
         """The nodes that belong to one stage each: all but the free ones."""
         return tuple(node for node in self.nodes if not node.free)
 
     @cached_property
-    def first_names(self):
+    def first_names(self) -> dict[str, str]:
         """{name of a parameter: the first of its names}: tied ones count once."""
         return {name: group[0] for group in self.tied_weights for name in group}
 
-    def numel(self, names):
+    def numel(self, names: Iterable[str]) -> int:
         """Elements of the named parameters, tied ones once."""
         once = {self.first_names.get(name, name) for name in names}
         return sum(self.parameters[name].numel for name in once)
 
-    def named(self, *args, **kwargs):
+    def named(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         """{name: tensor} of a call's arguments, as stages take them.
 
         Raises ``ValueError`` where they do not fit the traced call.

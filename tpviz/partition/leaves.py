@@ -6,16 +6,27 @@ layers have one), or code that export cannot follow. Stages call the real module
 else as its forward on fake tensors, where collectives move nothing.
 """
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-_calls = []  # of the trace under way
+Leaves = (
+    type
+    | tuple[type, ...]
+    | list[type]
+    | set[type]
+    | frozenset[type]
+    | Callable[[torch.nn.Module], bool]
+)
+
+_calls: "list[LeafCall]" = []  # of the trace under way
 _depth = 0  # whether a leaf's forward runs
 
 
-def inside():
+def inside() -> bool:
     """Whether a leaf's forward runs."""
     return _depth > 0
 
@@ -23,7 +34,7 @@ def inside():
 class NoShape(Exception):
     """What a leaf gives cannot be told."""
 
-    def __init__(self, call):
+    def __init__(self, call: "LeafCall"):
         self.kind = type(call.module).__name__
         super().__init__(f"{call.path} ({self.kind})")
 
@@ -31,14 +42,25 @@ class NoShape(Exception):
 class Place:
     """Where a tensor stands among a call's arguments."""
 
-    def __init__(self, number):
+    def __init__(self, number: int):
         self.number = number
 
 
 class LeafCall:
     """One call of a leaf module. path : where it is in the model."""
 
-    def __init__(self, path, module, forward, args, kwargs):
+    module: torch.nn.Module  # it and the next two: until `forget`
+    forward: Callable[..., Any]
+    shape: Callable[..., Any] | None
+
+    def __init__(
+        self,
+        path: str,
+        module: torch.nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ):
         self.path, self.module, self.forward = path, module, forward
         self.shape = getattr(module, "shape", None)
         self.tensors = []
@@ -49,11 +71,11 @@ class LeafCall:
 
         self.frame = tree_map_only(torch.Tensor, place, (args, kwargs))
 
-    def arguments(self, values):
+    def arguments(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """(args, kwargs) with these values in the places of tensors."""
         return tree_map_only(Place, lambda place: values[place.number], self.frame)
 
-    def like(self, tensors):
+    def like(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Tensors like its output's. Raises `NoShape` where its forward cannot run on fakes."""
         global _depth
         args, kwargs = self.arguments(tensors)
@@ -70,19 +92,19 @@ class LeafCall:
         self.fixed = [None if isinstance(value, torch.Tensor) else (value,) for value in found]
         return tensors_of(found)
 
-    def joined(self, tensors):
+    def joined(self, tensors: Iterable[torch.Tensor]) -> Any:
         """The output, of its tensors."""
         ahead = iter(tensors)
         return tree_unflatten(
             [next(ahead) if fixed is None else fixed[0] for fixed in self.fixed], self.spec
         )
 
-    def forget(self):
+    def forget(self) -> None:
         """Keep no hold on the model: stages ask theirs for the module at ``path``."""
-        self.module = self.forward = self.shape = None
+        self.module = self.forward = self.shape = None  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def tensors_of(tree):
+def tensors_of(tree: Any) -> list[torch.Tensor]:
     """The tensors in a value, in order."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
@@ -99,7 +121,7 @@ def _(tensors, call):
 
 
 @contextmanager
-def leaves_of(model, leaves):
+def leaves_of(model: torch.nn.Module, leaves: Leaves) -> Iterator[list[LeafCall]]:
     """While inside, calls of leaf modules are single operators. Gives the list of `LeafCall`s.
 
     leaves : types, or a function module -> bool.
@@ -110,7 +132,7 @@ def leaves_of(model, leaves):
         chosen = lambda module: isinstance(module, types)
     found = {}
     for path, module in model.named_modules():
-        if path and chosen(module) and not any(path.startswith(f"{p}.") for p in found):
+        if path and chosen(module) and not any(path.startswith(f"{p}.") for p in found):  # pyright: ignore[reportCallIssue]
             found[path] = module
     _calls[:] = []
     before = {path: module.__dict__.get("forward") for path, module in found.items()}
@@ -129,7 +151,7 @@ def _stub(path, module, forward):
     def call(*args, **kwargs):
         made = LeafCall(path, module, forward, args, kwargs)
         _calls.append(made)
-        tensors, made.tensors = made.tensors, None
+        tensors, made.tensors = made.tensors, None  # pyright: ignore[reportAttributeAccessIssue]
         return made.joined(torch.ops.tpviz.leaf(tensors, len(_calls) - 1))
 
     return call

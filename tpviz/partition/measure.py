@@ -5,12 +5,15 @@ What is kept for backward is asked of autograd, for the kernels of the traced de
 an estimate because another device may choose other kernels, and allocators round up.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
 import torch
 from torch import fx
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from .graph import Node, Spec
-from .leaves import tensors_of
+from .leaves import LeafCall, tensors_of
 
 INPUT = ("input", None)
 LEAF = torch.ops.tpviz.leaf.default
@@ -39,12 +42,20 @@ class Measure(fx.Interpreter):
     calls : of leaves. owned : {path of a leaf: (names of parameters, of buffers)}.
     """
 
-    def __init__(self, program, kinds, calls, owned):
+    module: fx.GraphModule
+
+    def __init__(
+        self,
+        program: fx.GraphModule,
+        kinds: dict[str, tuple[str, str]],
+        calls: Sequence[LeafCall],
+        owned: dict[str, tuple[tuple[str, ...], ...]],
+    ):
         super().__init__(program, garbage_collect_values=False)  # storages keep their ids
         self.kinds, self.calls, self.owned = kinds, calls, owned
         self.facts = {}
 
-    def run(self, *tensors):
+    def run(self, *tensors: torch.Tensor) -> Self:
         """Forward on these tensors, one a placeholder."""
         names = [n.name for n in self.module.graph.nodes if n.op == "placeholder"]
         self.outer = {_storage(t): self.kinds[name][1] for t, name in zip(tensors, names)}
@@ -54,12 +65,12 @@ class Measure(fx.Interpreter):
         self.written = set().union(*(writes for *_, writes in self.facts.values()))
         return self
 
-    def run_node(self, n):
+    def run_node(self, n: fx.Node) -> Any:
         """One operation; what it does is noted."""
         if n.op in ("placeholder", "output"):
             return super().run_node(n)
-        if n.target is LEAF and self.calls[n.args[1]].shape:
-            return self._told(n, self.calls[n.args[1]])
+        if n.target is LEAF and self.calls[n.args[1]].shape:  # pyright: ignore[reportArgumentType, reportCallIssue]
+            return self._told(n, self.calls[n.args[1]])  # pyright: ignore[reportArgumentType, reportCallIssue]
         args = tensors_of([self.env[node] for node in n.all_input_nodes])
         versions, flops, saves = [t._version for t in args], self.counter.get_total_flops(), {}
 
@@ -73,16 +84,18 @@ class Measure(fx.Interpreter):
             value = super().run_node(n)
         writes = {self._place(t) for t, version in zip(args, versions) if t._version != version}
         if n.target in _STATISTICS and n.args[5]:
-            writes |= {self._place(self.env[node]) for node in n.args[3:5] if node is not None}
+            writes |= {self._place(self.env[node]) for node in n.args[3:5] if node is not None}  # pyright: ignore[reportArgumentType]
         self.facts[n] = value, self.counter.get_total_flops() - flops, saves, writes
         return value
 
-    def _place(self, tensor):
+    def _place(self, tensor) -> int | str:
         """What a tensor lies in: a parameter, buffer or input by name, else a storage's number."""
         storage = _storage(tensor)
         return self.outer.get(storage, storage)
 
-    def call_function(self, target, args, kwargs):
+    def call_function(
+        self, target: Callable[..., Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Leaves run their real forward: the operator in their place has no numbers."""
         if target is LEAF:
             return self.calls[args[1]].like(args[0])
@@ -108,7 +121,7 @@ class Measure(fx.Interpreter):
         return value
 
     # -- what follows ------------------------------------------------------------------------------
-    def nodes(self):
+    def nodes(self) -> tuple[Node, ...]:
         """The `Node` objects, in order.
 
         Raises ``ValueError`` where the model writes into one of its inputs, or makes tensors whose
@@ -179,7 +192,7 @@ class Measure(fx.Interpreter):
         )
 
 
-def _storage(tensor):
+def _storage(tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 

@@ -9,13 +9,13 @@ from .leaves import NoShape
 from .standins import OwnBackward
 
 
-def reason(model, error):
+def reason(model: nn.Module, error: BaseException) -> str:
     """The text of the error that `tracing.trace` raises."""
     said, kind = _said(error), type(error).__name__
     where = f"{type(model).__name__} cannot be traced: {_where(model, error)}"
     causes = [error]
     while causes[-1].__cause__ or causes[-1].__context__:
-        causes.append(causes[-1].__cause__ or causes[-1].__context__)
+        causes.append(causes[-1].__cause__ or causes[-1].__context__)  # pyright: ignore[reportArgumentType]
     leaf = next((cause for cause in causes if isinstance(cause, NoShape)), None)
     if leaf:
         return (

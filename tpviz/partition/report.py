@@ -4,10 +4,15 @@ Answers the question that users of the release asked first (its issue 6): what i
 FLOPs are of one microbatch's forward; activation bytes are an estimate, see `measure`.
 """
 
+from collections.abc import Iterable
 from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .division import Partition
 
 
-def text(partition):
+def text(partition: "Partition") -> str:
     """The report, several lines a stage."""
     graph, mode = partition.graph, "training" if partition.graph.training else "evaluation"
     lines = [
@@ -27,7 +32,7 @@ def text(partition):
     return "\n".join(lines)
 
 
-def rows(partition):
+def rows(partition: "Partition") -> list[list[str]]:
     """Rows of strings, header first: one a stage."""
     found = [
         [
@@ -55,7 +60,7 @@ def rows(partition):
     return found
 
 
-def sentence(partition):
+def sentence(partition: "Partition") -> str:
     """What matters most, in words."""
     stages = partition.stages
     most = max(stages, key=lambda part: part.flops)
@@ -70,7 +75,7 @@ def sentence(partition):
     return "; ".join(words) + "." + (f" Tied: {'; '.join(tied)}." if tied else "")
 
 
-def scene(partition):
+def scene(partition: "Partition") -> dict[str, Any]:
     """A plain dict for views: stages, shards and ties, with all numbers."""
 
     def message(m):
@@ -140,7 +145,7 @@ def _kept(partition):
             yield sum(new.values())
 
 
-def grouped(paths):
+def grouped(paths: Iterable[str]) -> list[str]:
     """Paths with what they share said once.
 
     >>> grouped(["emb", "h.0", "h.1", "h.2", "h.3.ln", "h.3.mlp", "h.4"])
@@ -170,7 +175,7 @@ def _ranges(names):
     return found
 
 
-def si(number, unit):
+def si(number: float, unit: str) -> str:
     """
     >>> si(25_165_824, "B"), si(96, "B"), si(0, "FLOP")
     ('25.2 MB', '96 B', '0 FLOP')

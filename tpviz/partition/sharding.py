@@ -8,10 +8,14 @@ parameters than a share of all; an embedding, which does not count in the total,
 
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
+from typing import TYPE_CHECKING, Literal
 
 from tpviz.checks import whole_number
 
 from .crossing import Crossing, layer_of
+
+if TYPE_CHECKING:
+    from .graph import ModelGraph
 
 
 @dataclass(frozen=True)
@@ -26,10 +30,12 @@ class Shard:
     stop: int
     numel: int
     flops: int
-    paths: tuple
+    paths: tuple[str, ...]
 
 
-def shard(graph, count=None, cross=1):
+def shard(
+    graph: "ModelGraph", count: int | Literal["finest"] | None = None, cross: int = 1
+) -> tuple[Shard, ...]:
     """The shards of a `ModelGraph`, in order, a tuple of `Shard`.
 
     count : roughly how many, as ``shard_count`` of the release: a shard is closed once it has more
@@ -73,7 +79,7 @@ def shard(graph, count=None, cross=1):
     )
 
 
-def legal_cuts(graph, cross=1):
+def legal_cuts(graph: "ModelGraph", cross: int = 1) -> dict[int, int]:
     """{place: bytes that cross} where the body of a graph may be cut, before operation ``place``.
 
     There ``cross`` tensors cross at most, hot ones aside; parameters follow; and what is written
@@ -83,7 +89,7 @@ def legal_cuts(graph, cross=1):
     last = max((k for k, node in enumerate(graph.body) if node.parameters), default=0)
     places = range(1, last + 1)
     return {
-        place: sum(crossing.nodes[name].value.bytes for name in names)
+        place: sum(crossing.nodes[name].value.bytes for name in names)  # pyright: ignore[reportOptionalMemberAccess]
         for place, names in zip(places, crossing.at(places))
         if place not in torn and crossing.legal(names, cross)
     }
@@ -130,7 +136,7 @@ def _first_uses(graph):
     return found
 
 
-def num_layers(graph):
+def num_layers(graph: "ModelGraph") -> int:
     """Repeated layers: numbered places with parameters, of stacks all of whose places are of one
     type; 0 if there are none."""
     found = {}

@@ -1,11 +1,18 @@
 """What each stage of a pipeline has, does, receives and sends."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .crossing import Crossing
+
+if TYPE_CHECKING:
+    import torch
+
+    from .graph import ModelGraph, Node
+    from .sharding import Shard
 
 
 class Message(NamedTuple):
@@ -16,8 +23,8 @@ class Message(NamedTuple):
     """
 
     name: str
-    shape: tuple
-    dtype: object
+    shape: tuple[int, ...]
+    dtype: "torch.dtype"
     bytes: int
     from_stage: int
     trained: bool
@@ -27,9 +34,9 @@ class Message(NamedTuple):
 class Piece(NamedTuple):
     """The operations of one shard. takes, gives : names of the values before and after it."""
 
-    nodes: tuple
-    takes: tuple
-    gives: tuple
+    nodes: "tuple[Node, ...]"
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,25 +51,27 @@ class StagePart:
     """
 
     index: int
-    paths: tuple
-    parameters: tuple
-    buffers: tuple
+    paths: tuple[str, ...]
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...]
     numel: int
     flops: int
     activation_bytes: int
-    receives: tuple
-    sends: tuple
-    inputs: tuple
-    pieces: tuple = field(repr=False)
-    free: tuple = field(repr=False)
+    receives: tuple[Message, ...]
+    sends: tuple[Message, ...] | None
+    inputs: tuple[str, ...]
+    pieces: tuple[Piece, ...] = field(repr=False)
+    free: "tuple[Node, ...]" = field(repr=False)
 
     @cached_property
-    def nodes(self):
+    def nodes(self) -> "tuple[Node, ...]":
         """Its operations of the body, in order."""
         return tuple(node for piece in self.pieces for node in piece.nodes)
 
 
-def stage_parts(graph, shards, ranges):
+def stage_parts(
+    graph: "ModelGraph", shards: "Sequence[Shard]", ranges: Sequence[tuple[int, int]]
+) -> tuple[StagePart, ...]:
     """The `StagePart` of each range of shards."""
     bounds = [shards[a].start for a, _ in ranges] + [len(graph.body)]
     crossing = Crossing(graph)

@@ -5,7 +5,9 @@ autograd function that export would take for what its forward does.
 import io
 import logging
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -13,15 +15,18 @@ from torch.utils._pytree import tree_leaves
 
 from . import leaves
 
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
-def device_of(model, inputs):
+
+def device_of(model: nn.Module, inputs: Any) -> torch.device:
     """Where the model is traced to run: its inputs' device, else its own, meta ones aside."""
     tensors = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor)]
     tensors += [*model.parameters(), *model.buffers()]
     return next((t.device for t in tensors if t.device.type != "meta"), torch.device("cpu"))
 
 
-def stand_in(value, mode, device):
+def stand_in(value: Any, mode: "FakeTensorMode", device: torch.device) -> Any:
     """A fake tensor like this one (a parameter for a parameter); anything else as it is."""
     if not isinstance(value, torch.Tensor):
         return value
@@ -33,12 +38,12 @@ def stand_in(value, mode, device):
 
 
 @contextmanager
-def stand_ins(model, mode, device):
+def stand_ins(model: nn.Module, mode: "FakeTensorMode", device: torch.device) -> Iterator[None]:
     """While inside, every parameter and buffer is a fake of its own: tied ones are apart.
 
     Gives {id of a fake: its name}.
     """
-    before = [
+    before: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (of, dict(of)) for module in model.modules() for of in (module._parameters, module._buffers)
     ]
     try:
@@ -51,9 +56,9 @@ def stand_ins(model, mode, device):
 
 
 @contextmanager
-def no_caches(model):
+def no_caches(model: nn.Module) -> Iterator[None]:
     """While inside, Hugging Face models keep no keys and values for generation."""
-    configs = {
+    configs: dict[int, Any] = {
         id(c): c
         for module in model.modules()
         if getattr(c := getattr(module, "config", None), "use_cache", None) is True
@@ -72,7 +77,7 @@ class OwnBackward(Exception):
 
 
 @contextmanager
-def no_own_backward():
+def no_own_backward() -> Iterator[None]:
     """While inside, `OwnBackward` is raised by autograd functions, those of leaves aside."""
     apply = torch.autograd.Function.__dict__["apply"]
 
@@ -81,7 +86,7 @@ def no_own_backward():
             return apply.__get__(None, cls)(*args, **kwargs)
         raise OwnBackward(cls.__name__)
 
-    torch.autograd.Function.apply = classmethod(refuse)
+    torch.autograd.Function.apply = classmethod(refuse)  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield
     finally:
@@ -89,7 +94,7 @@ def no_own_backward():
 
 
 @contextmanager
-def quiet():
+def quiet() -> Iterator[None]:
     """Nothing of export's own on the screen: what stops it is raised."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -7,22 +7,23 @@ like any other. It is the part of the paper's proxy representation (its authors 
 """
 
 from contextlib import ExitStack
+from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map
 
 from .calls import Call, inputs_of
 from .graph import ModelGraph, Spec
-from .leaves import leaves_of, tensors_of
+from .leaves import Leaves, leaves_of, tensors_of
 from .measure import LEAF, Measure
 from .reasons import reason
 from .standins import device_of, no_caches, no_own_backward, quiet, stand_in, stand_ins
 
 
-def trace(model, example_inputs, leaves=()):
+def trace(model: nn.Module, example_inputs: Any, leaves: Leaves = ()) -> ModelGraph:
     """The operations of one forward of ``model``, and what each costs: a `ModelGraph`.
 
     Parameters
@@ -142,7 +143,7 @@ def _graph(model, module, nodes, kinds, shared, call, calls, constants, device):
             value = node.meta["val"]
             inputs[node.name] = Spec(node.name, tuple(value.shape), value.dtype)
     [results] = [node.args[0] for node in module.graph.nodes if node.op == "output"]
-    specs = [
+    parameters, buffers = [
         {name: Spec(name, tuple(t.shape), t.dtype) for name, t in named}
         for named in (
             model.named_parameters(remove_duplicate=False),
@@ -153,7 +154,8 @@ def _graph(model, module, nodes, kinds, shared, call, calls, constants, device):
         type(model).__name__,
         nodes,
         inputs,
-        *specs,
+        parameters,
+        buffers,
         tuple(tuple(names) for names, _ in groups if len(names) > 1),
         {names[0]: tuple(others) for names, others in groups if names and others},
         {name: constants[f"inner.{name}"] for kind, name in kinds.values() if kind == "constant"},

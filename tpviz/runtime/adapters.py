@@ -49,6 +49,6 @@ def _in_python(register):
 # From torch 2.15 on; it would ask C++ for a name that a group made in Python does not have there.
 getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("tpviz")
 dist.get_backend = dist.distributed_c10d.get_backend = _naming_the_mover(dist.get_backend)
-DistributedDataParallel._register_builtin_comm_hook = _in_python(
+DistributedDataParallel._register_builtin_comm_hook = _in_python(  # pyright: ignore[reportAttributeAccessIssue]
     DistributedDataParallel._register_builtin_comm_hook
 )

@@ -10,6 +10,9 @@ import contextlib
 import functools
 import inspect
 import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -20,100 +23,116 @@ from .frames import leave_alone
 from .operations import BLOCKING, OPERATIONS, PEER
 from .scatter import can_scatter, scatter
 from .silent import SilentGroup
-from .staging import DoneWork, needs_staging, staged
+from .staging import DoneWork, needs_staging, source_rank, staged
 
-recorder = None  # the active tpviz.runtime.recorder.Recorder of this process
-pacer = None  # the active tpviz.runtime.pacing.Pacer of this process
+if TYPE_CHECKING:
+    from .pacing import Flight, Pacer
+    from .recorder import Recorder
+
+recorder: "Recorder | None" = None  # the active one of this process
+pacer: "Pacer | None" = None  # the active one of this process
 silent = False  # whether groups made now move nothing (tpviz.runtime.fake)
 
 
 class TracedWork(dist.Work):
     """The handle of one collective: waits for the inner work, and stamps completion and waiting."""
 
-    def __init__(self, inner, row, listener, text, flight=None):
+    def __init__(
+        self,
+        inner: dist.Work | DoneWork,
+        row: list[Any] | None,
+        listener: "Recorder | None",
+        text: str,
+        flight: "Flight | None" = None,
+    ):
         super().__init__()
         self.inner, self.row, self.listener, self.text = inner, row, listener, text
         self.flight, self.pacer = flight, pacer if flight else None
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: timedelta | None = None) -> bool:
         board.write("waiting in " + self.text)
         listener = self.listener if self.listener is recorder else None
         start = listener.clock.now() if listener else 0.0
         if self.flight:
-            done = self.pacer.wait(self.flight, self.inner, timeout)
+            done = self.pacer.wait(self.flight, self.inner, timeout)  # pyright: ignore[reportOptionalMemberAccess]
         else:
             done = self.inner.wait() if timeout is None else self.inner.wait(timeout)
         if listener:
-            listener.completed(self.row)
-            listener.waited(self.row, start)
+            listener.completed(self.row)  # pyright: ignore[reportArgumentType]
+            listener.waited(self.row, start)  # pyright: ignore[reportArgumentType]
         board.write("left " + self.text)
         return done
 
-    def get_future(self):
+    def get_future(self) -> torch.futures.Future:
         if self.flight:
-            return self.pacer.future(self.flight, self.inner)
+            return self.pacer.future(self.flight, self.inner)  # pyright: ignore[reportOptionalMemberAccess]
         return self.inner.get_future()
 
-    def is_completed(self):
+    def is_completed(self) -> bool:
         done = self.inner.is_completed()
-        return done and (not self.flight or self.pacer.is_done(self.flight))
+        return done and (not self.flight or self.pacer.is_done(self.flight))  # pyright: ignore[reportOptionalMemberAccess]
 
-    def is_success(self):
+    def is_success(self) -> bool:
         return self.inner.is_success()
 
-    def exception(self):
+    def exception(self) -> Any:
         return self.inner.exception()
 
-    def result(self):
+    def result(self) -> list[torch.Tensor]:
         return self.inner.result()
 
-    def source_rank(self):
-        inner = self.inner
-        return inner._source_rank() if hasattr(inner, "_source_rank") else inner.source_rank()
+    def source_rank(self) -> int:
+        """Whom a message from anyone was from."""
+        return source_rank(self.inner)
 
     _source_rank = source_rank  # torch 2.13's name
 
-    def synchronize(self):
+    def synchronize(self) -> None:
         self.wait()
 
 
 class TracedGroup(dist.ProcessGroup):
     """One process group: forwards each operation of `OPERATIONS` to ``inner``, and reports it."""
 
-    def __init__(self, inner, members, description=""):
-        super().__init__(inner.rank(), inner.size())
+    def __init__(
+        self,
+        inner: dist.ProcessGroup | SilentGroup,
+        members: tuple[int, ...],
+        description: str = "",
+    ):
+        super().__init__(inner.rank(), inner.size())  # pyright: ignore[reportCallIssue]
         self.inner, self.members = inner, members
         self._description, self._name = description, ""
         self._axis = ""
         self.counts = {}  # how many collectives so far, per set of members
 
     # What torch asks of a Python group; names differ between releases.
-    def getBackendName(self):
+    def getBackendName(self) -> str:
         return "tpviz"
 
-    def name(self):
+    def name(self) -> str:
         return "tpviz"
 
-    def getRank(self):
+    def getRank(self) -> int:
         return self.inner.rank()
 
-    def getSize(self):
+    def getSize(self) -> int:
         return self.inner.size()
 
     @property
-    def group_name(self):
+    def group_name(self) -> str:
         return self._name
 
     pg_name = group_name
 
     @property
-    def group_desc(self):
+    def group_desc(self) -> str:
         return self._description
 
-    def getGroupName(self):
+    def getGroupName(self) -> str:
         return self._name
 
-    def getGroupDesc(self):
+    def getGroupDesc(self) -> str:
         return self._description
 
     def _set_group_name(self, name):
@@ -129,7 +148,7 @@ class TracedGroup(dist.ProcessGroup):
     setGroupDesc = _set_group_desc
 
     @property
-    def moved_by(self):
+    def moved_by(self) -> str:
         """What `torch.distributed.get_backend` says of this group, see `adapters`."""
         return dist.Backend(inner_kind())
 
@@ -143,13 +162,13 @@ class TracedGroup(dist.ProcessGroup):
     def _set_default_backend(self, kind):
         self.inner._set_default_backend(kind)
 
-    def abort(self):
+    def abort(self) -> None:
         self.inner.abort()
 
-    def shutdown(self):
+    def shutdown(self) -> None:
         self.inner.shutdown()
 
-    def set_timeout(self, timeout):
+    def set_timeout(self, timeout: timedelta) -> None:
         self.inner.set_timeout(timeout)
 
     def _start_coalescing(self, device):
@@ -159,7 +178,7 @@ class TracedGroup(dist.ProcessGroup):
         return self.inner._end_coalescing(device)
 
     @property
-    def axis(self):
+    def axis(self) -> str:
         """This group's mesh axis: as `_naming_axes` saw, else by DeviceMesh's "mesh_<axis>"."""
         if self._axis:
             return self._axis
@@ -186,13 +205,15 @@ class TracedGroup(dist.ProcessGroup):
             self._follow(work, row, listener, args, kwargs)
         return TracedWork(work, row, listener, text, flight) if work is not None else None
 
-    def follow_silently(self, kind, tensors):
+    def follow_silently(
+        self, kind: tuple[str, Callable[..., int]], tensors: torch.Tensor | Sequence[torch.Tensor]
+    ) -> TracedWork | None:
         """Report a collective that bypasses this group, as functional ones on fake tensors do."""
         return self._forward("allreduce", *kind, ([tensors],), {})
 
     def _call(self, method, args, kwargs):
         if pacer and can_scatter(method, args):
-            return scatter(self.inner, args)
+            return scatter(self.inner, args)  # pyright: ignore[reportArgumentType]
         operation = getattr(self.inner, method)
         if needs_staging(args):
             return staged(operation, args, kwargs)
@@ -261,7 +282,7 @@ def _is_async(args, kwargs):
     return getattr(options, "asyncOp", True)
 
 
-def is_recorded(group=None):
+def is_recorded(group: dist.ProcessGroup | None = None) -> bool:
     """Whether collectives of ``group`` (default: the world) pass through this backend."""
     return isinstance(group or dist.group.WORLD, TracedGroup)
 
@@ -278,7 +299,10 @@ def _create(options, _):
     inner._register_backend(torch.device("cpu"), kind.GLOO, gloo)
     if torch.cuda.is_available() and inner_kind() == "nccl":
         nccl = dist.ProcessGroupNCCL(
-            dist.PrefixStore("nccl", store), rank, size, dist.ProcessGroupNCCL.Options()
+            dist.PrefixStore("nccl", store),  # pyright: ignore[reportPrivateImportUsage]
+            rank,
+            size,
+            dist.ProcessGroupNCCL.Options(),
         )
         inner._register_backend(torch.device("cuda"), kind.NCCL, nccl)
     return TracedGroup(inner, members)

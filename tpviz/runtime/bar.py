@@ -1,11 +1,13 @@
 """Showing how far a job is: a widget in a notebook, one line on a terminal, else nothing."""
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 _WIDTH = 30
 
 
-def viewer(progress):
+def viewer(progress: Callable[[int, int, str], Any] | bool | None) -> "_View":
     """A function ``(done, total, text)`` that shows progress, with a ``close()`` attribute.
 
     ``progress`` is None (whatever suits this place), False (nothing) or the function to call.

@@ -20,7 +20,7 @@ folder = None  # of this rank's pool, which removes it with everything in it; No
 _slot = None
 
 
-def attach(path, rank: int):
+def attach(path: str | os.PathLike[str], rank: int) -> None:
     """Let ``write`` in this process fill slot ``rank`` of the board file at ``path``."""
     global folder, _slot
     folder = os.path.dirname(path)
@@ -29,7 +29,7 @@ def attach(path, rank: int):
     _slot = memoryview(board)[rank * SLOT : (rank + 1) * SLOT]
 
 
-def write(text: str):
+def write(text: str) -> None:
     """Say what this rank is doing now; no effect in a process without a board (about 1 us)."""
     if _slot is None:
         return
@@ -46,7 +46,7 @@ class Board:
     world_size : number of ranks.
     """
 
-    def __init__(self, path, world_size: int):
+    def __init__(self, path: str | os.PathLike[str], world_size: int):
         self.path = os.fspath(path)
         with open(self.path, "w+b") as file:
             file.truncate(world_size * SLOT)
@@ -61,7 +61,7 @@ class Board:
         text = slot[_TIME.size :].partition(b"\0")[0].decode(errors="ignore")
         return text, max(0.0, perf_counter() - written)
 
-    def close(self):
+    def close(self) -> None:
         """Let go of the file; the pool removes it with its directory."""
         self._map.close()
 

@@ -6,8 +6,12 @@ is therefore a float on CPU and a `torch.cuda.Event` on CUDA; `resolve` turns ei
 """
 
 import time
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 
 class HostClock:
@@ -16,11 +20,11 @@ class HostClock:
     now = staticmethod(time.perf_counter)
 
     @staticmethod
-    def completion(work):
+    def completion(work: "dist.Work") -> None:
         """None: completion on the host is seen by whoever waits, or by the future's callback."""
 
     @staticmethod
-    def resolve(stamp):
+    def resolve(stamp: float) -> float:
         return stamp
 
 
@@ -35,24 +39,24 @@ class CudaClock:
         self.side = torch.cuda.Stream()
 
     @staticmethod
-    def now():
+    def now() -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
-    def completion(self, work):
+    def completion(self, work: "dist.Work") -> torch.cuda.Event:
         """A stamp at the end of ``work`` (NCCL): a side stream waits for it, no other does."""
         with torch.cuda.stream(self.side):
             work.wait()
             return self.now()
 
-    def resolve(self, stamp):
+    def resolve(self, stamp: torch.cuda.Event | float) -> float:
         if isinstance(stamp, float):
             return stamp
-        stamp.synchronize()
-        return self.zero + self.anchor.elapsed_time(stamp) / 1e3
+        stamp.synchronize()  # pyright: ignore[reportAttributeAccessIssue]
+        return self.zero + self.anchor.elapsed_time(stamp) / 1e3  # pyright: ignore[reportArgumentType]
 
 
-def clock():
+def clock() -> HostClock | CudaClock:
     """The clock for this process: CUDA's once CUDA is in use, else the host's."""
     return CudaClock() if torch.cuda.is_available() and torch.cuda.is_initialized() else HostClock()

@@ -12,10 +12,15 @@ recording.
 
 import contextlib
 import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import compute
+
+if TYPE_CHECKING:
+    from .phases import Phases
 
 
 class CompiledCode:
@@ -25,12 +30,19 @@ class CompiledCode:
     arguments, among which are the buffers it writes.
     """
 
-    def __init__(self, now, note, pausing, see=None):
+    def __init__(
+        self,
+        now: Callable[[], Any],
+        note: Callable[[tuple[Any, ...]], Any],
+        pausing: "Sequence[Phases | compute.KernelHook | compute.EveryOperator]",
+        see: Callable[[list[torch.Tensor]], Any] | None = None,
+    ):
         self.now, self.note, self.pausing, self.see = now, note, pausing, see
         self.replaced = []  # (module, name, kernel)
 
     def __enter__(self):
-        from torch._dynamo import callback_handler  # slow to import: with the first recording
+        # slow to import: with the first recording
+        from torch._dynamo import callback_handler  # pyright: ignore[reportPrivateImportUsage]
 
         self.handler = callback_handler
         self.handler.register_start_callback(self._compiling)

@@ -11,9 +11,10 @@ the caches are cold, and Python runs ten times slower than in a loop. See docs/a
 autograd that nothing else uses (AutocastIPU): many never come down to a device.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from threading import get_ident
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,6 +23,14 @@ from torch.utils.flop_counter import flop_registry
 from tpviz import labels
 
 from .frames import leave_alone
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+    from .compiled import _StandIn
+
+    Operator = OpOverload | _StandIn
+    Shapes = tuple[torch.Size, torch.Size] | list[Any] | None
 
 KERNELS = """
 mm addmm bmm baddbmm mm.out addmm.out bmm.out baddbmm.out convolution convolution_backward
@@ -44,17 +53,17 @@ _resumed = None  # when the last wait inside it ended
 class Note(NamedTuple):
     """What is kept of one kernel: no tensors, and nothing that can be found out later."""
 
-    operator: object
-    start: object
-    end: object
+    operator: "Operator"
+    start: Any
+    end: Any
     task: int
     """autograd's graph task, -1 outside backward"""
-    node: object
+    node: int | None
     """the autograd node's sequence number, None outside backward"""
-    label: object
-    shapes: object
+    label: labels.Label
+    shapes: "Shapes"
     """what `flops` and `traffic` need of its arguments"""
-    dtype: object
+    dtype: torch.dtype | None
     """torch's dtype of its numbers, None where it has none"""
 
 
@@ -115,7 +124,7 @@ def _kernel(operator, key):
     return kernel
 
 
-def resumed(stamp):
+def resumed(stamp: Any) -> None:
     """A wait ended inside a kernel: DTensor moved data first, and computes from here on."""
     global _resumed
     _resumed = stamp
@@ -143,7 +152,7 @@ def _local(tensor):
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def has_flops(operator):
+def has_flops(operator: "Operator") -> bool:
     """Whether there is a formula for the operator's FLOPs."""
     return operator.overloadpacket in flop_registry or operator.overloadpacket in _SAME_AS
 
@@ -169,7 +178,12 @@ class KernelHook:
     With ``fake``, on fake tensors: as many as the program calls, a DTensor's once.
     """
 
-    def __init__(self, now, note, fake=False):
+    def __init__(
+        self,
+        now: Callable[[], Any],
+        note: Callable[[tuple[Any, ...]], Any],
+        fake: bool = False,
+    ):
         self.pair, self.fake = (now, note), fake
 
     def __enter__(self):
@@ -190,12 +204,12 @@ class KernelHook:
         self.pause()
         self.library._destroy()
 
-    def pause(self):
+    def pause(self) -> None:
         """Note nothing until `resume`: torch.compile tries operators out."""
         global _observe
         _observe = None
 
-    def resume(self):
+    def resume(self) -> None:
         """Go on."""
         global _observe
         _observe = self.pair
@@ -204,20 +218,20 @@ class KernelHook:
 class EveryOperator(TorchDispatchMode):
     """The same for every aten operator, views included: slower, complete."""
 
-    def __init__(self, now, note):
+    def __init__(self, now: Callable[[], Any], note: Callable[[tuple[Any, ...]], Any]):
         super().__init__()
         self.now, self.note, self.paused = now, note, False
 
-    def pause(self):
+    def pause(self) -> None:
         """Note nothing until `resume`, as `KernelHook` does."""
         self.paused = True
 
-    def resume(self):
+    def resume(self) -> None:
         """Go on."""
         self.paused = False
 
     @classmethod
-    def ignore_compile_internals(cls):
+    def ignore_compile_internals(cls) -> bool:
         """True: what is compiled runs as compiled, and its operators are seen."""
         return True
 
@@ -235,7 +249,9 @@ class EveryOperator(TorchDispatchMode):
 leave_alone(EveryOperator.__torch_dispatch__)
 
 
-def fields(operator, start, end, shapes, dtype):
+def fields(
+    operator: "Operator", start: Any, end: Any, shapes: "Shapes", dtype: torch.dtype | None
+) -> tuple[Any, ...]:
     """The fields of a `Note` of what has just run in this thread."""
     node = _node()
     sequence = None if node is None else node._sequence_nr()
@@ -248,7 +264,7 @@ def _is_view(operator):
     return any(a is not None and not a.is_write for a in aliases)
 
 
-def flops(operator, shapes):
+def flops(operator: "Operator", shapes: "Shapes") -> int:
     """FLOPs of one call, by torch.utils.flop_counter's formulas (2 per multiply-add)."""
     if shapes is None:
         return 0
@@ -266,7 +282,7 @@ def _by_formula(packet, *shapes):
     return int(formula(*shapes[:-1], out_val=shapes[-1]))
 
 
-def traffic(operator, shapes, dtype):
+def traffic(operator: "Operator", shapes: "Shapes", dtype: torch.dtype | None) -> int:
     """Bytes that one call reads and writes: its tensor arguments and results, each once.
 
     A fused optimizer reads and writes every parameter's weight, gradient and moments.

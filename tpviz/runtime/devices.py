@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 
-def choose_device(device, local_rank: int, local_size: int) -> tuple[str, str]:
+def choose_device(device: str | None, local_rank: int, local_size: int) -> tuple[str, str]:
     """``(device, inner)``: where this rank computes, and which library moves its bytes.
 
     NCCL refuses two ranks on one GPU, so with fewer GPUs than ranks gloo moves the bytes.

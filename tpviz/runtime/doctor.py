@@ -6,8 +6,10 @@ Facts are read from the system; whether ranks start is not guessed but tried.
 import os
 import platform
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from tpviz.runtime import launch as launching
 from tpviz.runtime.rank_errors import RankError, RankTimeoutError
@@ -18,7 +20,7 @@ _RANK_MEMORY = 35 << 20  # bytes; proportional share of one of 8 idle ranks
 _BROWSERS = "chromium", "chromium-browser", "google-chrome"
 
 
-def doctor(show=print) -> dict:
+def doctor(show: Callable[[str], Any] = print) -> dict[str, Any]:
     """Describe this machine, start ranks on it, and say what that means.
 
     Parameters: ``show``, called with each line of the report. Returns the facts by name;
@@ -32,7 +34,7 @@ def doctor(show=print) -> dict:
     return facts
 
 
-def software() -> dict:
+def software() -> dict[str, Any]:
     """Versions, torch.distributed backends and GPUs that torch sees, and a browser."""
     import torch
     import torch.distributed as dist
@@ -48,7 +50,7 @@ def software() -> dict:
     }
 
 
-def machine() -> dict:
+def machine() -> dict[str, Any]:
     """Cores and bytes of memory: those of the machine, and those that a container may use."""
     shm = shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else 0
     return {
@@ -60,7 +62,7 @@ def machine() -> dict:
     }
 
 
-def try_ranks(world_size: int) -> dict:
+def try_ranks(world_size: int) -> dict[str, Any]:
     """Start ranks twice, with the fork server cold and warm, up to the end of an all-reduce."""
     result = {"world_size": world_size, "error": None}
     try:
@@ -87,7 +89,7 @@ def _all_reduce():
     return int(x)
 
 
-def notes(facts: dict) -> list[str]:
+def notes(facts: dict[str, Any]) -> list[str]:
     """What follows from the facts, in plain words."""
     return [note for note in (_on_gpus(facts), *_on_limits(facts)) if note]
 
@@ -134,7 +136,7 @@ def _on_limits(facts):
     yield "Several machines: start your script with torchrun; tpviz.launch then uses its ranks."
 
 
-def report(facts: dict) -> list[str]:
+def report(facts: dict[str, Any]) -> list[str]:
     """The facts as lines of text."""
     tried = facts["launch"]
     rows = {

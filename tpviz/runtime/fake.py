@@ -7,6 +7,7 @@ kernels of their own: `FunctionalCollectives` reports them instead.
 
 import gc
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -39,17 +40,17 @@ class OrderClock:
     def __init__(self):
         self.moment = 0
 
-    def now(self):
+    def now(self) -> float:
         """The next stamp."""
         self.moment += 1
         return float(self.moment - 1)
 
     @staticmethod
-    def completion(work):
+    def completion(work: dist.Work) -> None:
         """None: everything is done at once."""
 
     @staticmethod
-    def resolve(stamp):
+    def resolve(stamp: float) -> float:
         return stamp
 
 
@@ -75,17 +76,17 @@ class FunctionalCollectives(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         kind = FUNCTIONAL.get(name.removesuffix("_").removesuffix("_out"))
         if kind is not None:
-            group = dist.distributed_c10d._resolve_process_group(
-                next(a for a in reversed(args) if isinstance(a, str))
+            group = dist.distributed_c10d._resolve_process_group(  # pyright: ignore[reportPrivateImportUsage]
+                next(a for a in reversed(args) if isinstance(a, str))  # pyright: ignore[reportArgumentType]
             )
-            work = group.follow_silently(kind, args[0])
+            work = group.follow_silently(kind, args[0])  # pyright: ignore[reportAttributeAccessIssue]
             for tensor in result if isinstance(result, (list, tuple)) else [result]:
                 tensor._tpviz_work = work
         return result
 
 
 @contextmanager
-def fake_world(rank, world_size):
+def fake_world(rank: int, world_size: int) -> Iterator[None]:
     """Inside, torch.distributed's world has ``world_size`` ranks and this process is ``rank``.
 
     Meshes are made here; what follows belongs inside `fake_tensors`. Raises ``RuntimeError`` where
@@ -104,7 +105,7 @@ def fake_world(rank, world_size):
     try:
         dist.init_process_group(
             "tpviz",
-            store=dist.HashStore(),
+            store=dist.HashStore(),  # pyright: ignore[reportPrivateImportUsage]
             rank=rank,
             world_size=world_size,
             timeout=timedelta(seconds=60),
@@ -120,10 +121,10 @@ def fake_world(rank, world_size):
 
 
 @contextmanager
-def fake_tensors():
+def fake_tensors() -> Iterator[None]:
     """Inside, tensors have shapes and no numbers, and functional collectives are seen."""
     mode = FakeTensorMode()
     # What torch remembers by its meta tensor, module.to(dtype) could not replace.
-    mode.fake_tensor_converter.set_tensor_memo = lambda meta, fake: None
+    mode.fake_tensor_converter.set_tensor_memo = lambda meta, fake: None  # pyright: ignore[reportAttributeAccessIssue]
     with mode, FunctionalCollectives():
         yield

@@ -46,7 +46,7 @@ def _look(server, parent, cleanup_dirs):
         os._exit(0)
 
 
-def loaded():
+def loaded() -> None:
     """The server has imported all that it shall: from here on it hears when its caller goes."""
     if _is_server:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -71,7 +71,7 @@ def _lives_on(parent):
     return False
 
 
-def give_back_memory():
+def give_back_memory() -> None:
     """Give back free heap, and pages of shared libraries that ranks may never need.
 
     The latter stay in the system's page cache and come back at the next touch; but a limit on

@@ -4,12 +4,14 @@ While a compiled function runs, Dynamo looks at every Python frame that starts i
 at those that C++ calls: hooks, kernels, process groups.
 """
 
+from types import FunctionType
+
 import torch
 
-_frames = torch._C._dynamo.eval_frame
+_frames = torch._C._dynamo.eval_frame  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def leave_alone(*functions, with_callees=True):
+def leave_alone(*functions: FunctionType, with_callees: bool = True) -> None:
     """Have Dynamo run these functions, and by default whatever they call, as plain Python."""
     skip = _frames._FrameAction.SKIP
     inner = skip if with_callees else _frames._FrameAction.DEFAULT

@@ -7,6 +7,7 @@ Other groups, as of NCCL by name, stay what they are, and `unrecorded` names the
 """
 
 import functools
+from collections.abc import Callable
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -34,16 +35,17 @@ def _recording_gloo(make):
 
 
 def _recorded_world():
-    known = distributed_c10d._world.pg_map.get(dist.group.WORLD)
+    known = distributed_c10d._world.pg_map.get(dist.group.WORLD)  # pyright: ignore[reportArgumentType]
     return known is not None and known[0] == NAME
 
 
 def _only_gloo(backend):
-    kinds = dist.distributed_c10d.BackendConfig(dist.Backend(backend)).get_device_backend_map()
+    config = dist.distributed_c10d.BackendConfig(dist.Backend(backend))  # pyright: ignore[reportArgumentType]
+    kinds = config.get_device_backend_map()
     return set(kinds.values()) == {dist.Backend.GLOO}
 
 
-def unrecorded(is_recorded):
+def unrecorded(is_recorded: Callable[[dist.ProcessGroup], bool]) -> list[list[str]]:
     """[backend, members] of each group of this rank that does not pass ``is_recorded``."""
     world = distributed_c10d._world
     return [

@@ -10,11 +10,15 @@ import fcntl
 import mmap
 import os
 import tempfile
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import torch.distributed as dist
 
 from . import board
+
+if TYPE_CHECKING:
+    from tpviz.cluster.routes import Link
 
 SLOTS, RING = 256, 1024  # the file is sparse: only what is used takes memory
 
@@ -24,7 +28,9 @@ class Slot:
 
     __slots__ = ("axis", "busy", "index", "link", "members", "next", "shift")
 
-    def __init__(self, index, members, axis, shift):
+    link: "Link | None"
+
+    def __init__(self, index: int, members: tuple[int, ...], axis: int, shift: int | None):
         self.index, self.members, self.axis, self.shift = index, members, axis, shift
         self.next, self.busy, self.link = 0, False, None
 
@@ -38,7 +44,7 @@ class IssueTimes:
         self.head = 4 + self.world_size  # count, axis, shift or none, hash, members
         self.stride = self.head + RING * self.cell
         size = 8 * (1 + SLOTS * self.stride)
-        path = [None]
+        path: list[str | None] = [None]
         if rank == 0:
             # In the pool's folder: it goes with the ranks, should one of them never come this far.
             handle, path[0] = tempfile.mkstemp(prefix="tpviz-pace-", dir=board.folder)
@@ -50,7 +56,7 @@ class IssueTimes:
             dist.barrier()
         finally:
             if rank == 0:
-                os.unlink(path[0])
+                os.unlink(path[0])  # pyright: ignore[reportArgumentType]
         self.map = mmap.mmap(self.file.fileno(), size)
         view = memoryview(self.map)
         self.ints, self.floats = view.cast("q"), view.cast("d")
@@ -66,7 +72,7 @@ class IssueTimes:
                 "that rank 0 made"
             ) from None
 
-    def slot(self, axis, members, shift=None):
+    def slot(self, axis: str, members: tuple[int, ...], shift: int | None = None) -> Slot:
         """The slot of a group, made where it is new; the same on every member."""
         key = axis, members, shift is not None
         if key not in self.by_key:
@@ -101,7 +107,7 @@ class IssueTimes:
         self.ints[base + 4 : base + 4 + len(members)] = _ints(members)
         self.ints[0] = index + 1
 
-    def refresh(self):
+    def refresh(self) -> None:
         """Learn of the slots that other ranks have made."""
         for index in range(len(self.slots), self.ints[0]):
             base = self._base(index)
@@ -109,7 +115,9 @@ class IssueTimes:
             members = tuple(self.ints[base + 4 : base + 4 + size])
             self.slots.append(Slot(index, members, axis, shift or None))
 
-    def post(self, slot, place, number, time, latency, volume):
+    def post(
+        self, slot: Slot, place: int, number: int, time: float, latency: float, volume: float
+    ) -> None:
         """This rank (the ``place``-th member) issues the slot's ``number``-th collective."""
         at = self._cell(slot, number) + 4 * place
         if self.ints[at + 3] > slot.next:  # what stands there has not even begun
@@ -120,7 +128,7 @@ class IssueTimes:
         self.floats[at], self.floats[at + 1], self.floats[at + 2] = time, latency, volume
         self.ints[at + 3] = number + 1
 
-    def complete(self, slot, number):
+    def complete(self, slot: Slot, number: int) -> tuple[float, ...] | None:
         """(last arrival, latency, volume) once every member has issued it, else None.
 
         Where members send unequal parts, the largest counts.

@@ -18,8 +18,10 @@ import os
 import pickle
 import sys
 import threading
+from collections.abc import Callable
 from numbers import Real
 from operator import index
+from typing import Any
 
 from tpviz.runtime import bar, server
 from tpviz.runtime.pool import Pool
@@ -38,15 +40,15 @@ _pools = {}  # (world size, backend, device): its `Pool`
 
 
 def launch(
-    fn,
-    *args,
+    fn: Callable[..., Any],
+    *args: Any,
     world_size: int | None = None,
     timeout: float | None = 60.0,
     device: str | None = None,
     backend: str | None = None,
-    progress=None,
-    **kwargs,
-) -> list:
+    progress: Callable[[int, int, str], Any] | bool | None = None,
+    **kwargs: Any,
+) -> list[Any]:
     """Run ``fn(*args, **kwargs)`` on every rank and return all results in rank order.
 
     In ``fn`` the default group of torch.distributed is ready, with one torch thread per rank.
@@ -87,7 +89,7 @@ def launch(
 
 
 def _shown(key, payload, timeout, show):
-    if _lock._is_owned():
+    if _lock._is_owned():  # pyright: ignore[reportAttributeAccessIssue]
         raise RuntimeError("launch was called while showing the progress of another launch")
     with _lock:
         try:
@@ -151,18 +153,18 @@ def _end_pools(keys=None):
             del _pools[key]
 
 
-def pool_info() -> dict:
+def pool_info() -> dict[str, Any]:
     """Of the last used pool: ``device``, ``inner`` ("gloo" or "nccl"), ``preloaded``; or empty."""
     return dict(max(_pools.values(), key=lambda pool: pool.used).info) if _pools else {}
 
 
-def shutdown():
+def shutdown() -> None:
     """End all ranks now; the next ``launch`` starts new ones."""
     with _lock:
         shielded(_end_ranks)
 
 
-def restart():
+def restart() -> None:
     """End all ranks and the fork server too, so that edited modules are loaded again."""
     server.kill()  # before the locks: a start that hangs in the server holds them
     with _lock:
@@ -197,7 +199,7 @@ def _forget_after_fork():
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-def progress(done: int, total: int, text: str = ""):
+def progress(done: int, total: int, text: str = "") -> None:
     """Report from inside a rank that ``done`` of ``total`` parts are finished.
 
     Rank 0 speaks for all ranks; outside of a rank nothing happens, so code that reports progress
@@ -226,7 +228,7 @@ def check_world_size(world_size: int) -> int:
     """``world_size`` if that many ranks may be started; else ``ValueError`` with the numbers."""
     most = max_ranks()
     try:
-        world_size = index(None if isinstance(world_size, bool) else world_size)
+        world_size = index(None if isinstance(world_size, bool) else world_size)  # pyright: ignore[reportArgumentType]
     except TypeError:
         message = f"world_size={world_size!r} is not a whole number; use 1 to {most}"
         raise ValueError(message) from None
@@ -244,7 +246,7 @@ def _check(fn, timeout, device, backend):
     if not callable(fn):
         raise ValueError(f"launch needs a function to run on the ranks, not {fn!r}")
     good = isinstance(timeout, Real) and not isinstance(timeout, bool)
-    if timeout is not None and not (good and math.isfinite(timeout) and timeout > 0):
+    if timeout is not None and not (good and math.isfinite(timeout) and timeout > 0):  # pyright: ignore[reportOperatorIssue]
         raise ValueError(f"timeout={timeout!r}; use a number of seconds above 0, or None")
     if device not in (None, "cpu", "cuda"):
         raise ValueError(f"device={device!r}; use 'cpu', 'cuda' or None")

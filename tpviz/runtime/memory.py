@@ -10,12 +10,18 @@ A kind may change: an activation becomes a gradient.
 import gc
 import time
 import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .frames import leave_alone
+
+if TYPE_CHECKING:
+    from .fake import OrderClock
+    from .phases import Phases
 
 _DEVICE = torch.ops.prim.device.default
 KINDS = ("parameters", "gradients", "optimizer", "activations")
@@ -27,16 +33,16 @@ class MemoryHook(TorchDispatchMode):
     With a clock, as for a capture, its stamps are the times, and only fake tensors count.
     """
 
-    def __init__(self, phases, clock=None):
+    def __init__(self, phases: "Phases", clock: "OrderClock | None" = None):
         super().__init__()
         self.phases, self.fake = phases, clock is not None
         self.now = clock.now if clock else time.perf_counter
         self.live = {}  # storage id -> [bytes, kind, weak reference]
-        self.totals = dict.fromkeys(KINDS, 0)
+        self.totals: dict[str, int] = dict.fromkeys(KINDS, 0)
         self.samples, self.hooks, self.muted = [], [], False
 
     @classmethod
-    def ignore_compile_internals(cls):
+    def ignore_compile_internals(cls) -> bool:
         """True: what is compiled runs as compiled, and its allocations are seen."""
         return True
 
@@ -66,7 +72,7 @@ class MemoryHook(TorchDispatchMode):
         self.see(result)
         return result
 
-    def see(self, value):
+    def see(self, value: Any) -> None:
         """Count the tensors of ``value`` that are new."""
         if self.muted:
             return
@@ -89,7 +95,9 @@ class MemoryHook(TorchDispatchMode):
         self.totals[kind] += storage.nbytes()
         self._sample()
 
-    def unseen(self, shape, dtype, device, counted):
+    def unseen(
+        self, shape: torch.Size, dtype: torch.dtype, device: torch.device, counted: bool
+    ) -> torch.Tensor:
         """A new tensor that is in the totals already. counted : until it dies; else for good."""
         self.muted = True
         made = torch.empty(shape, dtype=dtype, device=device)
@@ -117,7 +125,7 @@ class MemoryHook(TorchDispatchMode):
             return storage
 
         leave_alone(resize_)
-        torch.UntypedStorage.resize_ = resize_
+        torch.UntypedStorage.resize_ = resize_  # pyright: ignore[reportAttributeAccessIssue]
 
     def _gone(self, key):
         entry = self.live.pop(key, None)
@@ -132,7 +140,7 @@ class MemoryHook(TorchDispatchMode):
     def _sample(self):
         self.samples.append((self.now(), *self.totals.values()))
 
-    def series(self):
+    def series(self) -> dict[str, list[float]]:
         """{"time": seconds, kind: bytes at that time, ...}: the last sample of each moment."""
         columns = list(zip(*self.samples)) or [()] * 5
         return dict(zip(("time", *KINDS), map(list, columns)))
@@ -162,7 +170,7 @@ def _alive(fake):
     return tensors, states
 
 
-def flat(value):
+def flat(value: Any) -> Iterator[torch.Tensor]:
     """The tensors in lists and tuples, one after another."""
     if isinstance(value, torch.Tensor):
         yield value

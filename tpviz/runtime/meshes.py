@@ -61,13 +61,13 @@ def _known(value, name=""):
     )
 
 
-def forget_axes():
+def forget_axes() -> None:
     """The world is nameless again: for a rank that starts on another program."""
     if hasattr(dist.group.WORLD, "_axis"):
-        dist.group.WORLD._axis = ""
+        dist.group.WORLD._axis = ""  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
 
 
-def forget_meshes():
+def forget_meshes() -> None:
     """Meshes are remembered beyond the life of their groups, here and by DTensor, which would use
     the dead ones."""
     forget()
@@ -78,4 +78,4 @@ def forget_meshes():
             attrgetter(name)(sys.modules[module])()
 
 
-DeviceMesh.__init__ = _naming_axes(DeviceMesh.__init__)
+DeviceMesh.__init__ = _naming_axes(DeviceMesh.__init__)  # pyright: ignore[reportAttributeAccessIssue]

@@ -14,12 +14,12 @@ class Tail:
     them under the cell that is running.
     """
 
-    def __init__(self, path, rank: int):
+    def __init__(self, path: str | os.PathLike[str], rank: int):
         self._fd = os.open(path, os.O_RDONLY | os.O_CREAT, 0o600)
         self._label = f"[rank {rank}] "
         self._rest = b""
 
-    def pump(self, everything: bool = False):
+    def pump(self, everything: bool = False) -> None:
         """Print the lines that are new; with ``everything`` also a last line without its end."""
         while data := os.read(self._fd, _CHUNK):
             *lines, self._rest = (self._rest + data).split(b"\n")
@@ -39,13 +39,13 @@ class Tail:
         sys.stdout.write("".join(f"{self._label}{text}\n" for text in texts))
         sys.stdout.flush()
 
-    def rewind(self):
+    def rewind(self) -> None:
         """Empty a file that has grown large; call it when the rank is idle."""
         if os.fstat(self._fd).st_size > _CHUNK:
             os.truncate(f"/proc/self/fd/{self._fd}", 0)
             os.lseek(self._fd, 0, os.SEEK_SET)
 
-    def finish(self):
+    def finish(self) -> None:
         """Print what is left and close the file."""
         self.pump(everything=True)
         os.close(self._fd)

@@ -9,7 +9,7 @@ from .compute import KernelHook
 
 
 @functools.cache
-def kernel_cost():
+def kernel_cost() -> float:
     """Seconds that recording adds to one kernel, on a one-element product; not while recording."""
     x = torch.ones(1, 1)
     plain = _seconds_each(lambda: x @ x)

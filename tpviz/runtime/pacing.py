@@ -15,16 +15,24 @@ import resource
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from tpviz.simulation.flows import Flows
-from tpviz.simulation.injected_faults import NONE
+from tpviz.simulation.injected_faults import NONE, Faults
 
 from . import board, compute
 from .issue_times import IssueTimes
 from .operations import PEER
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+
+    from .staging import DoneWork
 
 SILENT = PEER | {"reduce_scatter"}
 QUICK = 1e-3  # a wait that takes less (s) is for something that was done before
@@ -36,7 +44,10 @@ class Flight:
 
     __slots__ = ("end", "key", "name", "row", "start")
 
-    def __init__(self, key, name, start):
+    end: float | None
+    row: list[Any] | None
+
+    def __init__(self, key: tuple[int, int], name: str, start: float):
         self.key, self.name, self.start = key, name, start
         self.end = self.row = None
 
@@ -44,7 +55,7 @@ class Flight:
 class Pacer:
     """Paces one rank; made by all ranks of the world together, closed by each on its own."""
 
-    def __init__(self, cluster, faults=None):
+    def __init__(self, cluster: "Cluster", faults: Faults | None = None):
         faults = faults or NONE
         self.cluster, self.faults = cluster, faults
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
@@ -61,7 +72,7 @@ class Pacer:
         self.align()
 
     # -- the lane clock --------------------------------------------------------------------------
-    def now(self):
+    def now(self) -> float:
         """The lane clock: moved by blocked or idle time since it was last looked at."""
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         if usage.ru_nvcsw != self.switches:  # this thread has slept, or was blocked
@@ -85,16 +96,16 @@ class Pacer:
         self._mark()
 
     @staticmethod
-    def completion(work):
+    def completion(work: dist.Work) -> None:
         """None: ends come from the model, see `Flight`."""
 
     @staticmethod
-    def resolve(stamp):
+    def resolve(stamp: float) -> float:
         """Stamps are seconds already."""
         return stamp
 
     # -- kernels ---------------------------------------------------------------------------------
-    def kernel(self, note):
+    def kernel(self, note: tuple[Any, ...]) -> compute.Note:
         """A kernel has run: hold the rank until the device would be done; its note, restamped."""
         note = compute.Note._make(note)
         seconds = self.cluster.device.time(
@@ -109,13 +120,13 @@ class Pacer:
             begin = max(begin, note.start - self._worked(usage))
         end = max(begin + seconds, note.end)
         if end > begin + seconds:
-            self.late[note.operator.overloadpacket.__name__] += end - begin - seconds
+            self.late[note.operator.overloadpacket.__name__] += end - begin - seconds  # pyright: ignore[reportArgumentType]
         start = max(begin, min(note.start, end - seconds))
         self._sleep_until(end)
         return note._replace(start=start, end=end)
 
     # -- collectives -----------------------------------------------------------------------------
-    def issue(self, name, payload, members, axis):
+    def issue(self, name: str, payload: int, members: tuple[int, ...], axis: str) -> Flight:
         """This rank hands a collective to its group now; its `Flight`."""
         shift = members[1] - members[0] if name in PEER else None
         slot = self.issue_times.slot(axis, members, shift)
@@ -140,7 +151,9 @@ class Pacer:
             )
         return flight
 
-    def wait(self, flight, inner, timeout=None):
+    def wait(
+        self, flight: Flight, inner: "dist.Work | DoneWork", timeout: timedelta | None = None
+    ) -> bool:
         """Wait for the real collective, then until the model says that it is done."""
         self.now()
         entered, ready = now(), inner.is_completed()
@@ -150,7 +163,7 @@ class Pacer:
         real = 0.0 if ready else now()
         end = self.end_of(flight)
         if real > end:
-            self.late[flight.name] += real - end
+            self.late[flight.name] += real - end  # pyright: ignore[reportArgumentType]
             self.late_communication += real - end
             flight.end = end = real
             self._stamp(flight)
@@ -160,7 +173,7 @@ class Pacer:
             self._mark()
         return done
 
-    def end_of(self, flight):
+    def end_of(self, flight: Flight) -> float:
         """The time at which a collective ends; returns once that is certain, so not before it."""
         pause = 1e-4
         while True:
@@ -176,13 +189,13 @@ class Pacer:
                 pause = max(1e-5, expected - now())
             time.sleep(pause)
 
-    def is_done(self, flight):
+    def is_done(self, flight: Flight) -> bool:
         """Whether the model says that it has ended."""
         with self.lock:
             self._advance(now())
             return flight.end is not None
 
-    def future(self, flight, inner):
+    def future(self, flight: Flight, inner: "dist.Work | DoneWork") -> torch.futures.Future:
         """A future that is done when the emulated collective is (DDP waits on futures)."""
         future = torch.futures.Future()
         real = inner.get_future()
@@ -239,7 +252,7 @@ class Pacer:
             flight.row[2] = flight.end
 
     # -- life ------------------------------------------------------------------------------------
-    def align(self):
+    def align(self) -> None:
         """All ranks' lane clocks go on from the same time, the last rank's: a step begins."""
         ranks = tuple(range(self.world_size))
         slot, self.starts = self.issue_times.slot("tpviz/start", ranks), self.starts + 1
@@ -251,14 +264,14 @@ class Pacer:
         self._mark()
         board.write("running user code")
 
-    def close(self):
+    def close(self) -> None:
         """Let every collective end."""
         for flight in list(self.flights.values()):
             board.write(f"waiting for the end of {flight.name}, issued by this rank")
             self.end_of(flight)
         board.write("running user code")
 
-    def meta(self, steps, walls):
+    def meta(self, steps: Sequence[float], walls: Sequence[float]) -> dict[str, Any]:
         """What a trace says of its pacing; seconds of each step by lane clock and by the wall's."""
         total, each = sum(self.late.values()), max(len(steps), 1)
         communication = self.communication + self.late_communication

@@ -9,11 +9,12 @@ all of these.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch.optim import optimizer as optimizer_hooks
+from torch.optim import optimizer as optimizer_hooks  # pyright: ignore[reportAttributeAccessIssue]
 
 from tpviz import labels
 
@@ -21,7 +22,7 @@ from .frames import leave_alone
 
 _task_id = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node
-_next_sequence = torch._C._autograd._get_sequence_nr
+_next_sequence = torch._C._autograd._get_sequence_nr  # pyright: ignore[reportAttributeAccessIssue]
 _COMPILED = "_orig_mod"  # torch.compile's wrapper has the module under this name
 _REDUCTIONS = {"all_reduce", "reduce_scatter", "reduce"}
 
@@ -40,42 +41,42 @@ class Mark(NamedTuple):
 class Phases:
     """Follows a program on one rank between `start` and `stop`; ``kernels`` is a growing list."""
 
-    def __init__(self, kernels):
+    def __init__(self, kernels: list[tuple[Any, ...]]):
         self.kernels = kernels
         self.step, self.first_kernel = -1, 0
         self.in_optimizer = False
         self.module_seen = self.backward_seen = False
         self.stack = []  # (layer, entered inside a backward?)
-        self.marks = [(0, -1, None, False, False, -1)]
+        self.marks: list[tuple[Any, ...]] = [(0, -1, None, False, False, -1)]
         self.names = {}  # module -> qualified name; emptied by `stop`
 
-    def start(self):
+    def start(self) -> None:
         global _following
         _following, self.plain_call = self, torch.nn.Module.__call__
         self.watched_call = _watched(self, self.plain_call)
         self.resume()
 
-    def stop(self):
+    def stop(self) -> None:
         global _following
         self.pause()
         _following = None
         self.names.clear()
 
-    def pause(self):
+    def pause(self) -> None:
         """Follow no modules until `resume`: torch.compile would trace what follows them."""
         torch.nn.Module.__call__ = self.plain_call
 
-    def resume(self):
+    def resume(self) -> None:
         """Go on."""
         torch.nn.Module.__call__ = self.watched_call
 
-    def set_step(self, step):
+    def set_step(self, step: int) -> None:
         """A marked step begins (its number), or ends (-1)."""
         self.step, self.first_kernel = step, len(self.kernels)
         self.module_seen = self.backward_seen = False
         self._mark()
 
-    def where(self, collective=""):
+    def where(self, collective: str = "") -> tuple[str, str, int, int, int, int]:
         """(phase, layer, autograd sequence number or -1) of what is being issued now."""
         label, sequence = labels.current(), -1
         phase, layer = label.phase, label.layer
@@ -112,7 +113,7 @@ class Phases:
         self.backward_seen = any(note[3] >= 0 for note in of_step)
         return self.backward_seen
 
-    def of_kernels(self):
+    def of_kernels(self) -> Iterator[dict[str, Any]]:
         """The fields of each kernel of the list, in order: {phase, layer, microbatch, chunk, step}.
 
         Kernels are many, so while they run only changes of state are marked.
@@ -143,7 +144,7 @@ class Phases:
             return self.layer_of(node)
         return mark.layer or ""
 
-    def layer_of(self, sequence):
+    def layer_of(self, sequence: int) -> str:
         """The layer whose forward made the autograd node with this sequence number."""
         at = bisect_right(self.marks, sequence, key=itemgetter(1))
         return Mark._make(self.marks[at - 1]).layer or ""
@@ -155,7 +156,7 @@ class Phases:
             (len(self.kernels), _next_sequence(), layer, recomputing, self.in_optimizer, self.step)
         )
 
-    def enter(self, module):
+    def enter(self, module: torch.nn.Module) -> None:
         """A module's forward begins."""
         layer = self.names.get(module) or self._name(module)
         recomputing = _task_id() >= 0
@@ -176,12 +177,12 @@ class Phases:
         self.names[module] = name or type(_innermost(module)).__name__
         return self.names[module]
 
-    def leave(self):
+    def leave(self) -> None:
         """It is over."""
         self.stack.pop()
         self._mark()
 
-    def optimizing(self, begins):
+    def optimizing(self, begins: bool) -> None:
         """An optimizer's step begins, or is over."""
         self.in_optimizer = begins
         self._mark()

@@ -14,8 +14,10 @@ import pickle
 import shutil
 import signal
 import tempfile
+from collections.abc import Callable, Container
 from multiprocessing.connection import wait
 from time import monotonic, sleep
+from typing import Any
 
 from tpviz.runtime import processes, rank_errors, server, worker_bootstrap
 from tpviz.runtime.board import Board, spoken
@@ -110,7 +112,9 @@ class Pool:
             found.append(said[2])
         return not any(left for left, _ in found) and _agree([used for _, used in found])
 
-    def run(self, payload: bytes, timeout: float | None, show) -> list:
+    def run(
+        self, payload: bytes, timeout: float | None, show: Callable[[int, int, str], Any]
+    ) -> list[bytes]:
         """Run one shipped call on every rank; their pickled results in rank order.
 
         Raises ``RankError`` or ``RankTimeoutError``; the pool must then be killed.
@@ -166,7 +170,7 @@ class Pool:
                 continue
             rank = busy[pipe]
             try:
-                kind, job, content = pipe.recv()
+                kind, job, content = pipe.recv()  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
             except (EOFError, OSError):
                 failures[rank] = None
                 continue
@@ -208,7 +212,12 @@ class Pool:
             rank, process.exitcode, {r: s for r, s in states.items() if r != rank}
         )
 
-    def states(self, answers=(), failures=None, stacks: bool = True) -> dict:
+    def states(
+        self,
+        answers: Container[int] = (),
+        failures: dict[int, dict[str, str] | None] | None = None,
+        stacks: bool = True,
+    ) -> dict[int, str]:
         """What each rank is doing, in words: rank -> text."""
         failures = failures or {}
         busy = [r for r in range(self.world_size) if r not in answers and r not in failures]
@@ -234,7 +243,7 @@ class Pool:
         sleep(_STACK_TIME if asked else 0)
         return {rank: user_line(self._file("stack", rank)) for rank in asked}
 
-    def dead(self) -> dict:
+    def dead(self) -> dict[int, str]:
         """Ranks that are no longer alive: rank -> how they ended."""
         return {
             rank: rank_errors.end_of(process.exitcode)
@@ -242,7 +251,7 @@ class Pool:
             if not process.is_alive()
         }
 
-    def kill(self):
+    def kill(self) -> None:
         """End all ranks and what they started, and remove the pool's files; may be repeated."""
         for process in self._processes:
             if process.pid:
@@ -255,7 +264,7 @@ class Pool:
         self.let_go()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def let_go(self):
+    def let_go(self) -> None:
         """Close this process's ends of the pipes, without a word to the ranks."""
         for pipe in [*self._pipes, self._life] if self._life else self._pipes:
             pipe.close()

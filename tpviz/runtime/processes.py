@@ -9,7 +9,7 @@ import signal
 from contextlib import suppress
 
 
-def kill_tree(pid: int):
+def kill_tree(pid: int) -> None:
     """SIGKILL a rank, its process group, and what it started in sessions of their own."""
     kill_below(pid)
     for kill in (os.killpg, os.kill):
@@ -17,14 +17,14 @@ def kill_tree(pid: int):
             kill(pid, signal.SIGKILL)
 
 
-def kill_below(pid: int):
+def kill_below(pid: int) -> None:
     """SIGKILL all that ``pid`` has started, and not itself."""
     for child in descendants(pid):
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
 
 
-def descendants(pid: int) -> list:
+def descendants(pid: int) -> list[int]:
     """Processes started by ``pid``, by those, and so on; none where there is no ``/proc``."""
     found = []
     for children in glob.glob(f"/proc/{pid}/task/*/children"):

@@ -15,7 +15,13 @@ class RankError(RuntimeError):
     others : what every other rank was doing, rank -> text.
     """
 
-    def __init__(self, message: str, rank: int, traceback: str = "", others: dict | None = None):
+    def __init__(
+        self,
+        message: str,
+        rank: int,
+        traceback: str = "",
+        others: dict[int, str] | None = None,
+    ):
         super().__init__(message)
         self.rank, self.traceback, self.others = rank, traceback, others or {}
 
@@ -23,7 +29,7 @@ class RankError(RuntimeError):
 class RankTimeoutError(TimeoutError):
     """Ranks did not finish in time; ``states`` says what each was doing, rank -> text."""
 
-    def __init__(self, message: str, states: dict):
+    def __init__(self, message: str, states: dict[int, str]):
         super().__init__(message)
         self.states = states
 
@@ -36,12 +42,12 @@ class Interrupted(KeyboardInterrupt):
         return [f"KeyboardInterrupt: {self}"]
 
 
-def interrupted(states: dict) -> Interrupted:
+def interrupted(states: dict[int, str]) -> Interrupted:
     """The error of a caller that was interrupted while its ranks did this, rank -> text."""
     return Interrupted("; ".join(["the ranks were stopped", *_alike(states)]))
 
 
-def raised(rank: int, failure: dict, others: dict) -> RankError:
+def raised(rank: int, failure: dict[str, str], others: dict[int, str]) -> RankError:
     """The error for a rank that raised ``failure`` (type, message, traceback as text)."""
     text = with_source(failure["traceback"]).rstrip()
     head = f"rank {rank} {_in_full(failure)}"
@@ -51,18 +57,18 @@ def raised(rank: int, failure: dict, others: dict) -> RankError:
     return RankError(f"{head}\n\n{text}{hint}{listed(others)}", rank, text, others)
 
 
-def died(rank: int, exitcode: int, others: dict) -> RankError:
+def died(rank: int, exitcode: int | None, others: dict[int, str]) -> RankError:
     """The error for a rank whose process ended without an answer."""
     return RankError(f"rank {rank} {end_of(exitcode)}{listed(others)}", rank, "", others)
 
 
-def timed_out(timeout: float, states: dict, what: str = "finish") -> RankTimeoutError:
+def timed_out(timeout: float, states: dict[int, str], what: str = "finish") -> RankTimeoutError:
     """The error for ranks that were still busy after ``timeout`` seconds."""
     head = f"ranks did not {what} within the time-out of {timeout:g} s"
     return RankTimeoutError(f"{head}{listed(states, 'What each rank was doing')}", states)
 
 
-def in_short(failure: dict | None) -> str:
+def in_short(failure: dict[str, str] | None) -> str:
     """One line about a rank that failed; None stands for a rank that died."""
     if failure is None:
         return "died"
@@ -73,7 +79,7 @@ def _in_full(failure):
     return f"raised {failure['type']}: {failure['message']}".removesuffix(": ")
 
 
-def end_of(exitcode: int) -> str:
+def end_of(exitcode: int | None) -> str:
     """How a process ended, in words: ``"was killed by SIGKILL (signal 9)"``."""
     if exitcode is None or exitcode >= 0:
         return f"ended by itself with exit code {exitcode} before it had finished"
@@ -85,7 +91,7 @@ def end_of(exitcode: int) -> str:
     return f"was killed by {name} (signal {-exitcode}{hint})"
 
 
-def listed(states: dict, title: str = "The other ranks") -> str:
+def listed(states: dict[int, str], title: str = "The other ranks") -> str:
     """A line per state, with the ranks in it, under a title; nothing when there is no rank."""
     if not states:
         return ""

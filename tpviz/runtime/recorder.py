@@ -10,7 +10,9 @@ times by `clock`, allocations (``memory=True``, slower: record it in a step of i
 """
 
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -22,13 +24,17 @@ from tpviz.trace.members import members_text
 from tpviz.trace.table import Event, Trace
 
 from . import backend, compute, groups
-from .clock import CudaClock
+from .clock import CudaClock, HostClock
 from .clock import clock as host_or_device_clock
 from .compiled import CompiledCode
 from .devices import badge
 from .memory import MemoryHook
 from .overhead import kernel_cost
 from .phases import Phases
+
+if TYPE_CHECKING:
+    from .fake import OrderClock
+    from .pacing import Pacer
 
 DETAILS = ("kernels", "all")
 
@@ -39,7 +45,18 @@ class Recorder:
     Raises ``RuntimeError`` if another recorder is active in this process.
     """
 
-    def __init__(self, memory=False, detail="kernels", clock=None, cluster=None, faults=None):
+    clock: "HostClock | CudaClock | OrderClock | Pacer"  # once entered
+    pacer: "Pacer | None"
+    trace: Trace  # once left
+
+    def __init__(
+        self,
+        memory: bool = False,
+        detail: str = "kernels",
+        clock: "OrderClock | None" = None,
+        cluster: Cluster | None = None,
+        faults: Faults | None = None,
+    ):
         if detail not in DETAILS:
             raise ValueError(f'detail={detail!r} is not known; use "kernels" or "all"')
         self.detail = detail
@@ -47,9 +64,9 @@ class Recorder:
         self.phases = Phases(self.kernels)
         self.memory = MemoryHook(self.phases, clock) if memory else None
         self.own_seconds, self.walls = 0.0, []
-        self.clock, self.cluster, self.faults, self.pacer = clock, cluster, faults, None
+        self.clock, self.cluster, self.faults, self.pacer = clock, cluster, faults, None  # pyright: ignore[reportAttributeAccessIssue]
         self.hooks = []
-        self.trace = None
+        self.trace = None  # pyright: ignore[reportAttributeAccessIssue]
 
     # -- life ------------------------------------------------------------------------------------
     def __enter__(self):
@@ -74,7 +91,7 @@ class Recorder:
             kernels = compute.KernelHook(now, note, fake=captured)
         else:
             kernels = compute.EveryOperator(now, note)
-        hooks = [kernels, self.memory] if self.memory else [kernels]
+        hooks: list[Any] = [kernels, self.memory] if self.memory else [kernels]
         if not captured:
             see = self.memory.see if self.memory else None
             hooks.append(CompiledCode(now, note, [self.phases, kernels], see))
@@ -88,7 +105,7 @@ class Recorder:
         from .pacing import Pacer
 
         self.clock = self.pacer = Pacer(self.cluster, self.faults)
-        return time.perf_counter, lambda note: self.kernels.append(self.pacer.kernel(note))
+        return time.perf_counter, lambda note: self.kernels.append(self.pacer.kernel(note))  # pyright: ignore[reportOptionalMemberAccess]
 
     def __exit__(self, *exc):
         for h in reversed(self.hooks):
@@ -98,11 +115,11 @@ class Recorder:
         if exc[0] is None:
             if self.pacer:
                 self.pacer.close()
-                self.whole = self.clock.now() - self.begun[0], time.perf_counter() - self.begun[1]
+                self.whole = self.clock.now() - self.begun[0], time.perf_counter() - self.begun[1]  # pyright: ignore[reportOperatorIssue]
             self.trace = self._build()
 
     @contextmanager
-    def step(self):
+    def step(self) -> Iterator[int]:
         """Mark one training step; steps are numbered from 0, one that raises included.
 
         Raises ``RuntimeError`` inside another step.
@@ -122,7 +139,9 @@ class Recorder:
             self.phases.set_step(-1)
 
     # -- what the hooks call ---------------------------------------------------------------------
-    def issued(self, collective, payload, members, axis, seq):
+    def issued(
+        self, collective: str, payload: int, members: tuple[int, ...], axis: str, seq: int
+    ) -> list[Any]:
         """A collective was handed to the group: returns the row whose end `completed` fills in."""
         row = [
             collective,
@@ -137,12 +156,12 @@ class Recorder:
         self.comms.append(row)
         return row
 
-    def completed(self, row, stamp=None):
+    def completed(self, row: list[Any], stamp: Any = None) -> None:
         """The collective of ``row`` is done; the first to say so is right."""
         if row[2] is None:
             row[2] = self.clock.now() if stamp is None else stamp
 
-    def waited(self, row, start):
+    def waited(self, row: list[Any], start: Any) -> None:
         """The compute lane was blocked from ``start`` until now by the collective of ``row``."""
         end = self.clock.now()
         compute.resumed(end)
@@ -199,7 +218,7 @@ class Recorder:
     def _comm_event(self, row, rank):
         collective, start, end, where, payload, members, axis, seq = row
         start = self.clock.resolve(start)
-        end = self.clock.resolve(self.clock.now() if end is None else end)
+        end = self.clock.resolve(self.clock.now() if end is None else end)  # pyright: ignore[reportArgumentType]
         return Event(
             rank=rank,
             lane=f"comm/{axis}",
@@ -259,7 +278,12 @@ def _work(kernel):
     }
 
 
-def record(memory=False, detail="kernels", cluster=None, faults=None):
+def record(
+    memory: bool = False,
+    detail: str = "kernels",
+    cluster: Cluster | None = None,
+    faults: Faults | None = None,
+) -> Recorder:
     """Record this rank's events while the ``with`` block runs; ``.trace`` holds them afterwards.
 
     memory: also follow every allocation (parameters, gradients, optimizer, activations); this slows

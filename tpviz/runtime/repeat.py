@@ -7,7 +7,9 @@ around it is seen in the step before the recorded one.
 """
 
 import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -15,12 +17,22 @@ import torch.distributed as dist
 from tpviz import labels
 
 from . import backend
-from .memory import KINDS, flat
+from .memory import KINDS, MemoryHook, flat
 from .operations import PEER
+
+if TYPE_CHECKING:
+    from .fake import OrderClock
+    from .recorder import Recorder
+
+    class _Capturing(Recorder):
+        """A recorder as captures have it: the only kind that a tape listens to."""
+
+        clock: OrderClock
+        memory: MemoryHook
 
 
 @contextmanager
-def repeating():
+def repeating() -> Iterator[None]:
     """Inside, what a program says to be alike is done twice, before a recorder listens once."""
     tapes, fates, depth = {}, {}, 0
 
@@ -55,7 +67,7 @@ def repeating():
 class Fate:
     """Whether a tensor's storage was freed inside of a record (``inside()`` says so of now)."""
 
-    def __init__(self, tensor, inside):
+    def __init__(self, tensor: torch.Tensor, inside: Callable[[], bool]):
         self.in_record, self.inside = False, inside
         self.storage = weakref.ref(tensor.untyped_storage(), self._freed)
 
@@ -66,8 +78,15 @@ class Fate:
 class Tape:
     """The record of some work: between its making and `end`. ``listener``: the recorder or None."""
 
-    def __init__(self, listener):
-        self.listener = listener
+    listener: "_Capturing"  # or None
+    kernels: list[Any]  # it and the next four: rows, as the recorder has them
+    comms: list[Any]
+    waits: list[Any]
+    marks: list[Any]
+    samples: list[Any]
+
+    def __init__(self, listener: "Recorder | None"):
+        self.listener = listener  # pyright: ignore[reportAttributeAccessIssue]
         self.groups = [
             g for g in dist.distributed_c10d._world.pg_map if isinstance(g, backend.TracedGroup)
         ]
@@ -82,7 +101,7 @@ class Tape:
         parts = of.kernels, of.comms, of.waits, of.phases.marks, of.memory.samples
         return of.clock.moment, [*map(len, parts)], [of.memory.totals[kind] for kind in KINDS]
 
-    def end(self, result):
+    def end(self, result: Sequence[torch.Tensor] | None) -> None:
         """The work is done; result: its tensors, if it gives some."""
         self.given = None if result is None else [(t.shape, t.dtype, t.device) for t in result]
         self.issued = [
@@ -91,8 +110,8 @@ class Tape:
         ]
         if self.listener is None:
             return
-        of, (self.moment, start, self.level) = self.listener, self.begin
-        moment, stop, level = self._place()
+        of, (self.moment, start, self.level) = self.listener, self.begin  # pyright: ignore[reportGeneralTypeIssues]
+        moment, stop, level = self._place()  # pyright: ignore[reportGeneralTypeIssues]
         self.lasts, self.change = moment - self.moment, [b - a for a, b in zip(self.level, level)]
         self.kernels, self.comms, self.waits, self.marks, self.samples = (
             rows[a:b]
@@ -102,7 +121,9 @@ class Tape:
         )
         self.first_kernel = start[0]
 
-    def repeat(self, given, fates):
+    def repeat(
+        self, given: Sequence[torch.Tensor], fates: Sequence[Fate]
+    ) -> tuple[torch.Tensor, ...] | None:
         """Record the same once more; the result, as the work gives it.
 
         given : tensors that the work takes. fates : of each of these, then of the result's.
@@ -119,7 +140,7 @@ class Tape:
         of, copies = self.listener, {}
         late, microbatch = of.clock.moment - self.moment, labels.current().microbatch
         more = len(of.kernels) - self.first_kernel
-        sequence = torch._C._autograd._get_sequence_nr()
+        sequence = torch._C._autograd._get_sequence_nr()  # pyright: ignore[reportAttributeAccessIssue]
 
         def here(where):
             return (*where[:3], microbatch, *where[4:])
@@ -184,7 +205,7 @@ class Tape:
     def _made(self, fates):
         """New tensors, allocated in the record."""
         memory = self.listener and self.listener.memory
-        for (shape, dtype, device), fate in zip(self.given, fates):
+        for (shape, dtype, device), fate in zip(self.given, fates):  # pyright: ignore[reportArgumentType]
             if memory is None:
                 yield torch.empty(shape, dtype=dtype, device=device)
             else:

@@ -5,6 +5,10 @@ only once it has been waited for. Here every rank sends each other its part (all
 waits adds up what came.
 """
 
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
@@ -12,7 +16,7 @@ METHODS = {"reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"}
 _OPERATORS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
 
 
-def can_scatter(method, args):
+def can_scatter(method: str, args: Sequence[Any]) -> bool:
     """Whether this call is one that `scatter` does: sums or means of CPU tensors in equal parts."""
     if method not in METHODS or len(args) < 3:
         return False
@@ -22,7 +26,7 @@ def can_scatter(method, args):
     return output.device.type == "cpu" and all(p.numel() == output.numel() for p in parts)
 
 
-def scatter(inner, args):
+def scatter(inner: dist.ProcessGroup, args: Sequence[Any]) -> "ScatterWork":
     """Start the reduce-scatter on the group ``inner``; its handle."""
     output, parts = _output_and_parts(args)
     flat = torch.cat([part.detach().reshape(-1) for part in parts])
@@ -44,12 +48,19 @@ def _output_and_parts(args):
 class ScatterWork(dist.Work):
     """Done when all parts have come; whoever waits adds them up."""
 
-    def __init__(self, work, flat, gathered, output, mean):
+    def __init__(
+        self,
+        work: dist.Work,
+        flat: torch.Tensor,
+        gathered: torch.Tensor,
+        output: torch.Tensor,
+        mean: bool,
+    ):
         super().__init__()
         self.work, self.flat, self.gathered = work, flat, gathered
         self.output, self.mean = output, mean
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: timedelta | None = None) -> bool:
         self.work.wait()
         if self.gathered is not None:
             parts = self.gathered.view(-1, self.output.numel())
@@ -59,20 +70,20 @@ class ScatterWork(dist.Work):
             self.flat = self.gathered = None
         return True
 
-    def is_completed(self):
+    def is_completed(self) -> bool:
         return self.work.is_completed()
 
-    def is_success(self):
+    def is_success(self) -> bool:
         return self.work.is_success()
 
-    def exception(self):
+    def exception(self) -> Any:
         return self.work.exception()
 
-    def result(self):
+    def result(self) -> list[torch.Tensor]:
         self.wait()
         return [self.output]
 
-    def get_future(self):
+    def get_future(self) -> torch.futures.Future:
         self.wait()
         future = torch.futures.Future()
         future.set_result([self.output])

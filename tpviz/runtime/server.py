@@ -9,9 +9,12 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe, forkserver, resource_tracker, util
+from multiprocessing.connection import Connection
 from types import ModuleType
+from typing import Any
 
 from tpviz.runtime import forkserver_hooks, worker_bootstrap
 
@@ -29,7 +32,7 @@ def home() -> str:
     return _home[1]
 
 
-def remove_home():
+def remove_home() -> None:
     """Remove the private directory, if this process made one."""
     global _home
     if _home is not None and _home[0] == os.getpid():
@@ -37,19 +40,19 @@ def remove_home():
     _home = None
 
 
-def cleanup_dirs() -> list:
+def cleanup_dirs() -> list[str]:
     """Directories that nobody needs once this process is gone: ours and multiprocessing's."""
     return [home(), util.get_temp_dir()]
 
 
-def life():
+def life() -> Connection:
     """The end to read of a pipe that is at end-of-file exactly when this process is gone."""
     global _life
     _life = _life or Pipe(duplex=False)
     return _life[0]
 
 
-def surroundings() -> tuple:
+def surroundings() -> tuple[dict[str, str], list[str], str | None]:
     """What a rank shares with its caller: environment, import path, working directory."""
     try:
         cwd = os.getcwd()
@@ -58,15 +61,16 @@ def surroundings() -> tuple:
     return dict(os.environ), list(sys.path), cwd
 
 
-def ensure():
+def ensure() -> None:
     """Start the fork server with torch loaded, unless one is running.
 
     Raises ``RuntimeError`` where the working directory is gone: no Python starts there; and where
     the path of its socket would be too long.
     """
-    if surroundings()[2] is None and forkserver._forkserver._forkserver_pid is None:
+    server: Any = forkserver._forkserver
+    if surroundings()[2] is None and server._forkserver_pid is None:
         raise RuntimeError("the working directory no longer exists; os.chdir to one that does")
-    if not os.path.exists(forkserver._forkserver._forkserver_address or util.get_temp_dir()):
+    if not os.path.exists(server._forkserver_address or util.get_temp_dir()):
         stop()  # whoever cleans up temporary files has removed its socket: nothing reaches it
     _check_socket(util.get_temp_dir())
     forkserver.set_forkserver_preload(["tpviz.runtime.forkserver_hooks", "tpviz.runtime.worker"])
@@ -91,20 +95,21 @@ def _check_socket(folder):
         )
 
 
-def kill():
+def kill() -> None:
     """End the fork server's process at once; whoever waits for a new rank from it hears so."""
-    if forkserver._forkserver._forkserver_pid is not None:
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is not None:
         with suppress(ProcessLookupError):
-            os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+            os.kill(server._forkserver_pid, signal.SIGKILL)
 
 
-def stop():
+def stop() -> None:
     """End the fork server, so that the next ranks load edited modules; ranks must be gone.
 
     Its socket's folder is made anew too, where it is missing.
     """
     kill()  # children that others started from it would keep it alive past a polite request
-    server = forkserver._forkserver
+    server: Any = forkserver._forkserver
     with suppress(ChildProcessError, TypeError):  # TypeError: there was none
         os.waitpid(server._forkserver_pid, 0)
     with suppress(OSError, TypeError):
@@ -115,13 +120,13 @@ def stop():
 
 def _forget_server():
     """What multiprocessing knows of its fork server, as before the first start."""
-    server = forkserver._forkserver
+    server: Any = forkserver._forkserver
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
     server._forkserver_pid = server._forkserver_alive_fd = server._forkserver_address = None
 
 
-def forget_after_fork():
+def forget_after_fork() -> None:
     """In a forked child: the server is the parent's, and only the parent may keep it alive."""
     global _home, _life
     for end in _life or ():
@@ -131,7 +136,7 @@ def forget_after_fork():
 
 
 @contextmanager
-def blank_main():
+def blank_main() -> Iterator[None]:
     """Hide the user's script while processes start.
 
     ``multiprocessing`` would run the script again in each rank, to define names that we ship by

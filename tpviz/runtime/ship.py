@@ -4,11 +4,13 @@ Not everything can travel: open files, locks, generators. The error then names t
 """
 
 import types
+from collections.abc import Callable
+from typing import Any
 
 import cloudpickle
 
 
-def ship(function, args, kwargs) -> bytes:
+def ship(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """The call as bytes. Raises ``ValueError`` naming what cannot be sent to another process."""
     try:
         return cloudpickle.dumps((function, args, kwargs))

@@ -1,5 +1,8 @@
 """Groups that move nothing: every operation is done at once."""
 
+from datetime import timedelta
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
@@ -7,17 +10,17 @@ import torch.distributed as dist
 class Done(dist.Work):
     """The handle of a collective that moves nothing."""
 
-    def __init__(self, tensors=()):
+    def __init__(self, tensors: Any = ()):
         super().__init__()
         self.tensors = tensors
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: timedelta | None = None) -> bool:
         return True
 
-    def is_completed(self):
+    def is_completed(self) -> bool:
         return True
 
-    def get_future(self):
+    def get_future(self) -> torch.futures.Future:
         future = torch.futures.Future()
         future.set_result(self.tensors)
         return future
@@ -28,13 +31,13 @@ class SilentGroup:
 
     _device_types = (torch.device("cpu"),)
 
-    def __init__(self, rank, size):
+    def __init__(self, rank: int, size: int):
         self._rank, self._size = rank, size
 
-    def rank(self):
+    def rank(self) -> int:
         return self._rank
 
-    def size(self):
+    def size(self) -> int:
         return self._size
 
     def __getattr__(self, name):

@@ -10,7 +10,7 @@ _FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
 _LIBRARY = sysconfig.get_paths()["stdlib"], os.path.dirname(os.path.dirname(__file__))
 
 
-def user_line(path) -> str:
+def user_line(path: str | os.PathLike[str]) -> str:
     """``", at script.py:12 in step"``: the innermost frame outside libraries, or ""."""
     try:
         with open(path, errors="replace") as file:
@@ -20,7 +20,7 @@ def user_line(path) -> str:
     return _innermost(_FRAME.findall(dump))
 
 
-def raised_at(error) -> str:
+def raised_at(error: BaseException) -> str:
     """The same of an exception that was caught."""
     frames = traceback.extract_tb(error.__traceback__)
     return _innermost((f.filename, f.lineno, f.name) for f in reversed(frames))

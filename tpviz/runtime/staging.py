@@ -5,47 +5,66 @@ tensors are copied to the host, reduced there, and copied back before the call r
 """
 
 import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from .devices import inner_kind
 
 
 class DoneWork:
-    """The handle of a collective that is finished when it is made: staged, or blocking."""
+    """The handle of a collective that is finished when it is made: staged, or blocking.
 
-    def wait(self, timeout=None):
+    inner : the work that has moved the bytes, where it is asked whom a message was from.
+    """
+
+    def __init__(self, inner: dist.Work | None = None):
+        self.inner = inner
+
+    def source_rank(self) -> int:
+        """Whom a message from anyone was from."""
+        return source_rank(self.inner)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
         """True at once."""
         return True
 
-    def is_completed(self):
+    def is_completed(self) -> bool:
         """True."""
         return True
 
     is_success = is_completed
 
-    def exception(self):
+    def exception(self) -> None:
         """None: a failure was raised by the call."""
 
-    def result(self):
+    def result(self) -> list[torch.Tensor]:
         """No tensors of its own."""
         return []
 
-    def get_future(self):
+    def get_future(self) -> torch.futures.Future:
         """A future that is done."""
         future = torch.futures.Future()
         future.set_result(None)
         return future
 
 
-def needs_staging(args):
+def source_rank(work: Any) -> int:
+    """The sender of a message that was received from anyone; the method has two names."""
+    return work._source_rank() if hasattr(work, "_source_rank") else work.source_rank()
+
+
+def needs_staging(args: Sequence[Any]) -> bool:
     """Whether a call on these arguments must go through the host (``TPVIZ_STAGE=1`` forces it)."""
     device = _device(args)
     on_cuda = device is not None and device.type == "cuda"
     return (on_cuda and inner_kind() == "gloo") or os.environ.get("TPVIZ_STAGE") == "1"
 
 
-def staged(operation, args, kwargs):
+def staged(operation: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> DoneWork:
     """Run ``operation`` on host copies of all tensors in ``args`` and copy every result back."""
     pairs = []
 
@@ -58,11 +77,12 @@ def staged(operation, args, kwargs):
             return [to_host(v) for v in value]
         return value
 
-    operation(*(to_host(a) for a in args), **kwargs).wait()
+    work = operation(*(to_host(a) for a in args), **kwargs)
+    work.wait()
     with torch.no_grad():
         for original, copy in pairs:
             original.detach().copy_(copy)
-    return DoneWork()
+    return DoneWork(work)
 
 
 def _device(value):

@@ -25,13 +25,15 @@ import threading
 import time
 import tracemalloc
 import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy
 import torch
 import torch.distributed as dist
 from torch import _C
 from torch.nn.modules import module as module_hooks
-from torch.optim import optimizer as optimizer_hooks
+from torch.optim import optimizer as optimizer_hooks  # pyright: ignore[reportAttributeAccessIssue]
 
 from tpviz import labels
 
@@ -83,7 +85,7 @@ _PATCHED = [
 ]
 
 
-def _entries():
+def _entries() -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any] | None]]:
     """(what, how to read it, how to put a value back or None), in the order of putting back."""
     yield "recorder", lambda: backend.recorder, lambda _: _close_recorder()
     yield "label", labels.current, lambda value: setattr(labels, "_current", value)
@@ -122,7 +124,7 @@ def _entries():
     yield "autograd's threads", _C._is_multithreading_enabled, _C._set_multithreading_enabled
     for get, put in _SWITCHES.items():
         yield get, getattr(_C, get), getattr(_C, put)
-    yield _contents("torch's print options", vars(torch._tensor_str.PRINT_OPTS))
+    yield _contents("torch's print options", vars(torch._tensor_str.PRINT_OPTS))  # pyright: ignore[reportAttributeAccessIssue]
     yield (
         "NumPy's print options",
         numpy.get_printoptions,
@@ -139,13 +141,13 @@ def _entries():
     yield "inference mode", torch.is_inference_mode_enabled, None
     yield "function modes", _C._len_torch_function_stack, None
     yield "dispatch modes", _C._len_torch_dispatch_stack, None
-    yield "function transforms", lambda: _C._functorch.peek_interpreter_stack() is None, None
+    yield "function transforms", lambda: _C._functorch.peek_interpreter_stack() is None, None  # pyright: ignore[reportAttributeAccessIssue]
     yield (
         "hooks for saved tensors",
-        lambda: _C._autograd._top_saved_tensors_default_hooks(True) is None,
+        lambda: _C._autograd._top_saved_tensors_default_hooks(True) is None,  # pyright: ignore[reportAttributeAccessIssue]
         None,
     )
-    yield "profiler", _C._autograd._profiler_enabled, None
+    yield "profiler", _C._autograd._profiler_enabled, None  # pyright: ignore[reportAttributeAccessIssue]
     yield (
         "dispatch keys",
         lambda: (
@@ -239,17 +241,17 @@ class State:
         self._random = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
         self.remember_surroundings()
 
-    def remember_surroundings(self):
+    def remember_surroundings(self) -> None:
         """What the caller has given this rank for its next job: environment and directory."""
-        self._environment, self._directory = dict(os.environ._data), os.getcwd()
+        self._environment, self._directory = dict(os.environ._data), os.getcwd()  # pyright: ignore[reportAttributeAccessIssue]
 
-    def restore(self) -> list:
+    def restore(self) -> list[str]:
         """Put back what the last job changed; the names of what cannot be put back."""
         left = []
         for (name, get, put), saved in zip(_ENTRIES, self._saved):
             try:
                 if get() != saved:
-                    put(saved)
+                    put(saved)  # pyright: ignore[reportOptionalCall]
                     if get() != saved:
                         left.append(name)
             except Exception:  # no way to put it back, or the job broke what does so
@@ -267,7 +269,8 @@ class State:
         return left
 
     def _restore_surroundings(self):
-        if os.environ._data != self._environment:  # the bytes: decoding all takes ten times longer
+        # the bytes: decoding all takes ten times longer
+        if os.environ._data != self._environment:  # pyright: ignore[reportAttributeAccessIssue]
             os.environ.clear()
             os.environb.update(self._environment)
             time.tzset()
@@ -326,7 +329,7 @@ def _safe_globals(value):
 
 def _filters(value):
     warnings.resetwarnings()  # tells the C code that they have changed
-    warnings.filters[:] = value
+    warnings.filters[:] = value  # pyright: ignore[reportIndexIssue]
 
 
 def _logging(value):
@@ -351,7 +354,7 @@ def _has_children():
 
 
 def _close_recorder():
-    backend.recorder.__exit__(RuntimeError, None, None)
+    backend.recorder.__exit__(RuntimeError, None, None)  # pyright: ignore[reportOptionalMemberAccess]
 
 
 # Made once in the fork server, for all ranks.

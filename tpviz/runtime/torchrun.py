@@ -7,7 +7,9 @@ raises, upon which torchrun ends the others.
 
 import atexit
 import os
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -21,7 +23,16 @@ _show = None
 _NEVER = timedelta(days=7)
 
 
-def run(fn, args, kwargs, world_size, timeout, device, backend, progress) -> list:
+def run(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    world_size: int | None,
+    timeout: float | None,
+    device: str | None,
+    backend: str | None,
+    progress: Callable[[int, int, str], Any] | bool | None,
+) -> list[Any]:
     """Run ``fn`` on this rank and return the results of all ranks, in order, on every rank.
 
     Raises ``ValueError`` if ``world_size`` is given and is not that of the world, ``RankError``
@@ -68,7 +79,7 @@ def _leave():
         dist.destroy_process_group()
 
 
-def report(done, total, text):
+def report(done: int, total: int, text: str) -> None:
     """Show progress on rank 0."""
     if rank == 0:
-        _show(done, total, text)
+        _show(done, total, text)  # pyright: ignore[reportOptionalCall]

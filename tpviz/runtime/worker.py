@@ -13,7 +13,9 @@ import sys
 import threading
 import traceback
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from time import monotonic
+from typing import TYPE_CHECKING, NoReturn
 
 import cloudpickle
 import numpy  # noqa: F401
@@ -24,6 +26,9 @@ import torch.distributed as dist
 import tpviz.runtime.recorder  # noqa: F401
 from tpviz.runtime import board, forkserver_hooks, meshes, state, streams
 from tpviz.runtime.devices import choose_device
+
+if TYPE_CHECKING:
+    from tpviz.runtime.worker_bootstrap import RankSpec
 
 # The caller's time-out ends a job; the group's own must never come first.
 _NEVER = timedelta(days=7)
@@ -42,7 +47,7 @@ gc.freeze()  # a collection in a rank would otherwise write to, and so copy, eve
 forkserver_hooks.loaded()
 
 
-def main(spec, pipe, preloaded: bool):
+def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
     """Serve one rank until the caller hangs up; ``spec`` is a `worker_bootstrap.RankSpec`."""
     global rank, _pipe, _owner, _job
     rank, _pipe, _owner = spec.rank, pipe, os.getpid()
@@ -153,10 +158,10 @@ def _send(kind, content):
     if os.getpid() != _owner:  # a child that the job forked has come to its end
         os._exit(0)
     with _pipe_lock:
-        _pipe.send((kind, _job, content))
+        _pipe.send((kind, _job, content))  # pyright: ignore[reportOptionalMemberAccess]
 
 
-def report(done, total, text):
+def report(done: int, total: int, text: str) -> None:
     """Pass progress to the caller; rank 0 speaks for all, at most 20 times a second."""
     global _last_progress
     now = monotonic()

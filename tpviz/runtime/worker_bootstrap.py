@@ -15,8 +15,8 @@ import shutil
 import signal
 import sys
 import threading
-from multiprocessing.connection import wait
-from typing import NamedTuple
+from multiprocessing.connection import Connection, wait
+from typing import NamedTuple, NoReturn
 
 from tpviz.runtime.processes import kill_below
 from tpviz.runtime.streams import text_stream
@@ -33,13 +33,15 @@ class RankSpec(NamedTuple):
     backend: str
     device: str | None
     folder: str
-    cleanup_dirs: list  # directories that nobody needs once the caller is gone
-    env: dict
-    path: list
+    cleanup_dirs: list[str]  # directories that nobody needs once the caller is gone
+    env: dict[str, str]
+    path: list[str]
     cwd: str | None
 
 
-def start_rank(spec: RankSpec, pipe, pool_life, caller_life):
+def start_rank(
+    spec: RankSpec, pipe: Connection, pool_life: Connection, caller_life: Connection
+) -> NoReturn:
     """The first thing a rank runs: guards and output first, then torch and the job loop."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -85,9 +87,9 @@ def _let_go_of_fork_server():
     # caller may hold it, or the server would outlive the caller for as long as a rank is stuck.
     from multiprocessing.forkserver import _forkserver
 
-    if _forkserver._forkserver_alive_fd is not None:
-        os.close(_forkserver._forkserver_alive_fd)
-        _forkserver._forkserver_alive_fd = None
+    if _forkserver._forkserver_alive_fd is not None:  # pyright: ignore[reportAttributeAccessIssue]
+        os.close(_forkserver._forkserver_alive_fd)  # pyright: ignore[reportAttributeAccessIssue]
+        _forkserver._forkserver_alive_fd = None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _watch(pool_life, caller_life, cleanup_dirs):

@@ -9,8 +9,8 @@ s3: F0 B0 F1 B1 F2 B2 F3 B3
 28.0
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.checks import one_of, whole_number
 
@@ -20,6 +20,9 @@ from .clock import Timeline, timeline
 from .plan import finish
 from .table import Schedule
 from .validity import schedule_errors, validate
+
+if TYPE_CHECKING:
+    from .plan import Plan
 
 __all__ = [
     "KINDS",
@@ -42,10 +45,10 @@ class Known(NamedTuple):
     check(ranks, microbatches, chunks) : raises ``ValueError`` where there is none.
     """
 
-    make: Callable
+    make: "Callable[..., Plan]"
     help: str
-    chunks: tuple = (1, 1, 1)
-    check: Callable = lambda p, m, chunks: None
+    chunks: tuple[int, int, int | None] = (1, 1, 1)
+    check: Callable[[int, int, int], None] = lambda p, m, chunks: None
 
 
 SCHEDULES = {
@@ -85,7 +88,13 @@ SCHEDULES = {
 """{name: how it is made}, in the order in which views list them."""
 
 
-def schedule(name, ranks, microbatches, chunks=None, recompute=True):
+def schedule(
+    name: str,
+    ranks: int,
+    microbatches: int,
+    chunks: int | None = None,
+    recompute: bool | Sequence[bool] = True,
+) -> Schedule:
     """The `Schedule` of a name in `SCHEDULES`.
 
     ranks : p, pipeline ranks. microbatches : m. chunks : stages on each rank; None: the usual
@@ -99,7 +108,7 @@ def schedule(name, ranks, microbatches, chunks=None, recompute=True):
     return finish(name, known.make(ranks, microbatches, *several), microbatches, recompute)
 
 
-def check(name, ranks, microbatches, chunks=None):
+def check(name: str, ranks: int, microbatches: int, chunks: int | None = None) -> int:
     """How many stages are on each rank; ``ValueError`` where `schedule` has none to give."""
     known = SCHEDULES[one_of("schedule", name, SCHEDULES)]
     whole_number("ranks", ranks)

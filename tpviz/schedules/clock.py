@@ -9,6 +9,7 @@ as soon as its action ends. All times are simulated, in the unit of the duration
 (44.0, (12.0, 12.0, 12.0, 12.0), (4, 3, 2, 1))
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -23,8 +24,14 @@ FOREVER = float("inf")
 
 
 def timeline(
-    schedule, forward=1.0, backward=2.0, recompute=None, weight=None, latency=0.0, overlapped=False
-):
+    schedule: Schedule,
+    forward: float | Iterable[float] = 1.0,
+    backward: float | Iterable[float] = 2.0,
+    recompute: float | Iterable[float] | None = None,
+    weight: float | Iterable[float] | None = None,
+    latency: float = 0.0,
+    overlapped: bool = False,
+) -> "Timeline":
     """A schedule on a clock: a `Timeline`.
 
     forward, backward, recompute, weight : seconds of a microbatch on a (virtual) stage, a number or
@@ -105,18 +112,18 @@ class Timeline:
     """
 
     schedule: Schedule
-    start: tuple
-    end: tuple
+    start: tuple[tuple[float, ...], ...]
+    end: tuple[tuple[float, ...], ...]
     latency: float = 0.0
     overlapped: bool = False
 
     @cached_property
-    def makespan(self):
+    def makespan(self) -> float:
         """From the first start to the last end, over all ranks."""
         return max((row[-1] for row in self.end if row), default=0.0)
 
     @cached_property
-    def busy(self):
+    def busy(self) -> tuple[float, ...]:
         """Per rank, the time in which it computes."""
         return tuple(
             sum(e - max(s, before) for s, e, before in zip(starts, ends, (0.0, *ends)))
@@ -124,12 +131,12 @@ class Timeline:
         )
 
     @property
-    def bubble(self):
+    def bubble(self) -> tuple[float, ...]:
         """Per rank, the time of the makespan in which it does not compute."""
         return tuple(self.makespan - busy for busy in self.busy)
 
     @property
-    def bubble_inside(self):
+    def bubble_inside(self) -> tuple[float, ...]:
         """Per rank, the idle time between its own first start and last end: "zero" in zero-bubble
         schedules is this one; fill and drain are not in it."""
         return tuple(
@@ -137,20 +144,20 @@ class Timeline:
             for start, end, busy in zip(self.start, self.end, self.busy)
         )
 
-    def in_flight(self, rank):
+    def in_flight(self, rank: int) -> list[tuple[float, int]]:
         """[(time, count)]: microbatches, times stages of this rank, whose activations are held,
         from the start of their forward to the end of B, RB or W."""
         return [(time, full + kept) for time, full, kept in self.held(rank)]
 
     @property
-    def peak_in_flight(self):
+    def peak_in_flight(self) -> tuple[int, ...]:
         """Per rank, the most that `in_flight` is."""
         return tuple(
             max((count for _, count in self.in_flight(r)), default=0)
             for r in range(self.schedule.ranks)
         )
 
-    def held(self, rank):
+    def held(self, rank: int) -> list[tuple[float, int, int]]:
         """[(time, full, checkpointed)] of `in_flight`, from each time on.
 
         full : activations as backward needs them; on a recomputing stage only from the start of R
@@ -176,21 +183,21 @@ class Timeline:
             yield end, -1, 0
 
     @cached_property
-    def slack(self):
+    def slack(self) -> tuple[tuple[float, ...], ...]:
         """Per rank, how much later each action could end without a longer makespan."""
         return critical.slack(self)
 
-    def critical_path(self):
+    def critical_path(self) -> list[tuple[int, int]]:
         """[(rank, index)] of actions without slack, from the first to the one that ends last; where
         the rank changes there is a message; see `critical` for which, where there are several."""
         return critical.critical_path(self)
 
-    def critical_messages(self):
+    def critical_messages(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         """[((rank, index), (rank, index))]: from and to, of the messages on `critical_path`."""
         path = self.critical_path()
         return [(a, b) for a, b in pairwise(path) if a[0] != b[0]]
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: busy and idle time and activations of each rank."""
         return [["rank", "busy", "bubble", "bubble inside", "in flight"]] + [
             [str(r), *(f"{x:.6g}" for x in row), str(peak)]
@@ -199,7 +206,7 @@ class Timeline:
             )
         ]
 
-    def describe(self):
+    def describe(self) -> str:
         """One paragraph for people who cannot see the picture."""
         s, path = self.schedule, self.critical_path()
         bubble, peak, span = self.bubble, self.peak_in_flight, self.makespan

@@ -7,9 +7,13 @@ p-1 in 1F1B with recompute, p-2 in Merak's schedule.
 """
 
 from math import isclose
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .clock import Timeline
 
 
-def slack(timeline):
+def slack(timeline: "Timeline") -> tuple[tuple[float, ...], ...]:
     """Per rank, how much later each action could end, others too, and the makespan stay: seconds.
 
     Where it is 0 an action that takes longer makes the makespan longer.
@@ -38,7 +42,7 @@ def slack(timeline):
     return tuple(tuple(late - end for late, end in zip(*rows)) for rows in zip(ends, timeline.end))
 
 
-def critical_path(timeline):
+def critical_path(timeline: "Timeline") -> list[tuple[int, int]]:
     """[(rank, index)] of actions without slack, each beginning when the one before lets it, from
     time 0 to the makespan; where the rank changes there is a message.
 

@@ -40,16 +40,16 @@ from tpviz.checks import one_of
 
 
 def makespan(
-    name,
-    ranks,
-    microbatches,
-    forward=1.0,
-    backward=2.0,
-    recompute=0.0,
-    weight=None,
-    chunks=None,
-    overlapped=False,
-):
+    name: str,
+    ranks: int,
+    microbatches: int,
+    forward: float = 1.0,
+    backward: float = 2.0,
+    recompute: float = 0.0,
+    weight: float | None = None,
+    chunks: int | None = None,
+    overlapped: bool = False,
+) -> float | None:
     """The makespan of a schedule by its closed form, in seconds, or None outside of its range.
 
     forward, backward, recompute, weight : seconds of one microbatch on one stage; backward is
@@ -79,16 +79,16 @@ def makespan(
 
 
 def bubble(
-    name,
-    ranks,
-    microbatches,
-    forward=1.0,
-    backward=2.0,
-    recompute=0.0,
-    weight=None,
-    chunks=None,
-    overlapped=False,
-):
+    name: str,
+    ranks: int,
+    microbatches: int,
+    forward: float = 1.0,
+    backward: float = 2.0,
+    recompute: float = 0.0,
+    weight: float | None = None,
+    chunks: int | None = None,
+    overlapped: bool = False,
+) -> tuple[float, ...] | None:
     """Per rank, the part of `makespan` in which it is idle, in seconds; None outside its range."""
     span = makespan(
         name, ranks, microbatches, forward, backward, recompute, weight, chunks, overlapped
@@ -104,7 +104,9 @@ def bubble(
     )
 
 
-def in_flight(name, ranks, microbatches, chunks=None):
+def in_flight(
+    name: str, ranks: int, microbatches: int, chunks: int | None = None
+) -> tuple[int, ...]:
     """Per rank, the most microbatches, times stages, whose activations are held at once.
 
     From forward to the end of backward, of the weights' where that is split (derived; 1F1B, ZB-H1

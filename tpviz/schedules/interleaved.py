@@ -20,7 +20,7 @@ from .actions import Action
 from .plan import Plan, finish, looped  # noqa: F401  (finish: for the example)
 
 
-def in_rounds(p, m, chunks):
+def in_rounds(p: int, m: int, chunks: int) -> None:
     """Raise ``ValueError`` where several chunks would have a round that is not whole."""
     if chunks > 1 and m % p:
         near = [x for x in (m - m % p, m - m % p + p) if x]
@@ -31,13 +31,13 @@ def in_rounds(p, m, chunks):
         )
 
 
-def interleaved_1f1b(p, m, chunks):
+def interleaved_1f1b(p: int, m: int, chunks: int) -> Plan:
     """1F1B over several chunks of each rank: a smaller bubble for more messages and activations."""
     rows = [_row(rank, p, m, chunks, 2 * (p - 1 - rank)) for rank in range(p)]
     return Plan(looped(p, chunks), rows, (True,) * p * chunks)
 
 
-def zb_h1(p, m, chunks):
+def zb_h1(p: int, m: int, chunks: int) -> Plan:
     """1F1B with the backward split, the bubble a third as long, and no more activations."""
     rows = [_split(_row(rank, p, m, chunks, p - 1 - rank), rank) for rank in range(p)]
     return Plan(looped(p, chunks), rows, (True,) * p * chunks)

@@ -7,13 +7,20 @@ which stage.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from tpviz.mesh import Mesh
 from tpviz.trace.steps import median_step
 
+if TYPE_CHECKING:
+    from tpviz.trace import Trace
 
-def in_flight(trace, rank=0, stage_of=None):
+
+def in_flight(
+    trace: "Trace", rank: int = 0, stage_of: Callable[[str], int] | None = None
+) -> list[tuple[float, int]]:
     """[(time, count)]: microbatches, times stages of this rank, that are held, from each time on.
 
     trace : of a run, a simulation or a recorded pipeline; its median step counts, in seconds of
@@ -25,7 +32,9 @@ def in_flight(trace, rank=0, stage_of=None):
     return _counted(median_step(trace), rank, stage_of)
 
 
-def peaks_in_flight(trace, stage_of=None):
+def peaks_in_flight(
+    trace: "Trace", stage_of: Callable[[str], int] | None = None
+) -> tuple[int, ...]:
     """Per place along pp the most that `in_flight` is, of the place's rank of lowest number.
 
     Raises ``ValueError`` where the trace has no axis pp, and as `in_flight`.

@@ -23,19 +23,19 @@ from .actions import Action
 from .plan import Plan, finish, looped  # noqa: F401  (finish: for the example)
 
 
-def gpipe(p, m):
+def gpipe(p: int, m: int) -> Plan:
     """All forwards, then all backwards (arXiv 1811.06965); here backwards are in the order 0..m-1,
     as in all schedules, where the paper reverses them."""
     rows = [[Action(kind, s, i) for kind in "FB" for i in range(m)] for s in range(p)]
     return Plan(looped(p), rows, (True,) * p)
 
 
-def one_f_one_b(p, m):
+def one_f_one_b(p: int, m: int) -> Plan:
     """One forward, one backward (PipeDream-flush)."""
     return Plan(looped(p), [in_turn(s, p - s, m) for s in range(p)], (True,) * p)
 
 
-def in_turn(stage, warmup, microbatches):
+def in_turn(stage: int, warmup: int, microbatches: int) -> list[Action]:
     """``warmup`` forwards (or as many as there are), then a backward and a forward in turn."""
     forwards = [Action("F", stage, i) for i in range(microbatches)]
     row = forwards[:warmup]
@@ -44,12 +44,12 @@ def in_turn(stage, warmup, microbatches):
     return row
 
 
-def early_recompute(p, m):
+def early_recompute(p: int, m: int) -> Plan:
     """1F1B whose cool-down backwards recompute before the gradient is there."""
     return one_f_one_b(p, m)._replace(early=lambda a: _in_cooldown(a, p, m))
 
 
-def last_no_recompute(p, m):
+def last_no_recompute(p: int, m: int) -> Plan:
     """Early recompute, and none at all on the last rank."""
 
     def early(action):
@@ -60,7 +60,7 @@ def last_no_recompute(p, m):
     return one_f_one_b(p, m)._replace(recomputes=_but_last(p), early=early)
 
 
-def can_shift(p, m, chunks):
+def can_shift(p: int, m: int, chunks: int) -> None:
     """Raise ``ValueError`` where there is no `shifted_critical_path`."""
     if p > 1 and m < max(p, 4):
         raise ValueError(
@@ -69,7 +69,7 @@ def can_shift(p, m, chunks):
         )
 
 
-def shifted_critical_path(p, m):
+def shifted_critical_path(p: int, m: int) -> Plan:
     """Merak's schedule: the critical path shifts from the last rank to the one before it."""
 
     def early(action):

@@ -4,7 +4,12 @@ A forward on stage s needs the activation of stage s - 1, a backward (B, RB, I) 
 stage s + 1; all else an action needs is on its own stage, and so before it on its own rank.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from .actions import Action
+    from .table import Schedule
 
 MAKES = {"F": "activation", "B": "gradient", "RB": "gradient", "I": "gradient"}
 """What an action of a kind hands to the next stage, or to the one before."""
@@ -33,7 +38,7 @@ class Wait(NamedTuple):
     microbatch: int
 
 
-def needs(action, stages):
+def needs(action: "Action", stages: int) -> tuple[str, int, int] | None:
     """(what, stage, microbatch) that the action waits for from another stage, or None."""
     what, stage = MAKES.get(action.kind), action.stage
     if what == "activation" and stage > 0:
@@ -43,7 +48,7 @@ def needs(action, stages):
     return None
 
 
-def walk(schedule):
+def walk(schedule: "Schedule") -> tuple[tuple[Step, ...], list[Wait]]:
     """(steps, waits): `Step`s, each after all that it waits for, and the `Wait`s that are left.
 
     Each rank does its actions in their order and goes on as soon as it can; messages take no room
@@ -78,13 +83,13 @@ def walk(schedule):
                 at[rank] = index + 1
                 moved = True
     return tuple(steps), [
-        Wait(rank, at[rank], *missing(rank))
+        Wait(rank, at[rank], *missing(rank))  # pyright: ignore[reportOptionalIterable, reportArgumentType]
         for rank, row in enumerate(schedule.actions)
         if at[rank] < len(row)
     ]
 
 
-def rings(schedule, waits):
+def rings(schedule: "Schedule", waits: Iterable[Wait]) -> list[list[Wait]]:
     """The rings among ``waits``: lists of `Wait`, each waiting for the rank of the next.
 
     Where a result is missing because nobody makes it there is no ring.

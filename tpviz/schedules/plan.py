@@ -13,7 +13,8 @@ I                          R, I
 =========================  ================
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from .actions import Action
 from .table import Schedule
@@ -27,23 +28,23 @@ class Plan(NamedTuple):
     whether its backward recomputes early.
     """
 
-    rank_of: tuple
-    rows: list
-    recomputes: tuple
-    early: object = lambda action: False
+    rank_of: tuple[int, ...]
+    rows: Sequence[Sequence[Action | tuple[Action, Action]]]
+    recomputes: tuple[bool, ...]
+    early: Callable[[Action], bool] = lambda action: False
 
 
-def looped(ranks, chunks=1):
+def looped(ranks: int, chunks: int = 1) -> tuple[int, ...]:
     """rank_of where stages go round the ranks: 0, 1, .., p-1, 0, 1, .. (Megatron)."""
     return tuple(range(ranks)) * chunks
 
 
-def v_shape(ranks):
+def v_shape(ranks: int) -> tuple[int, ...]:
     """rank_of where stages go down the ranks and come back: 0, 1, .., p-1, p-1, .., 0."""
     return (*range(ranks), *reversed(range(ranks)))
 
 
-def finish(name, plan, microbatches, recompute):
+def finish(name: str, plan: Plan, microbatches: int, recompute: bool | Sequence[bool]) -> Schedule:
     """The `Schedule` of a plan. recompute : a bool, or one for each stage; see `schedule`."""
     stages = len(plan.rank_of)
     asked = _asked(recompute, stages)
@@ -71,7 +72,7 @@ def _recomputing(action, early):
     return [action._replace(kind="RB")] if action.kind == "B" else [action]
 
 
-def _asked(recompute, stages):
+def _asked(recompute: Any, stages: int) -> tuple[bool, ...]:
     if isinstance(recompute, bool):
         return (recompute,) * stages
     asked = tuple(recompute) if hasattr(recompute, "__iter__") else (recompute,)

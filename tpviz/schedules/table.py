@@ -8,14 +8,19 @@ s0: F0 F1 B0 B1
 s1: F0 B0 F1 B1
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from operator import le
+from typing import TYPE_CHECKING, Self
 
 from .actions import GROWS, Action
 from .text import parse
 from .validity import validate
+
+if TYPE_CHECKING:
+    from .order import Step
 
 
 @dataclass(frozen=True)
@@ -32,13 +37,20 @@ class Schedule:
     ranks: int
     stages: int
     microbatches: int
-    rank_of: tuple
-    actions: tuple
-    recomputes: tuple
-    pairs: frozenset = frozenset()
+    rank_of: tuple[int, ...]
+    actions: tuple[tuple[Action, ...], ...]
+    recomputes: tuple[bool, ...]
+    pairs: frozenset[tuple[int, int]] = frozenset()
 
     @classmethod
-    def parse(cls, text, name="own", rank_of=None, recomputes=None, microbatches=None):
+    def parse(
+        cls,
+        text: str,
+        name: str = "own",
+        rank_of: Iterable[int] | None = None,
+        recomputes: Iterable[bool] | None = None,
+        microbatches: int | None = None,
+    ) -> Self:
         """A schedule from lines as `str` prints them, one for each rank.
 
         Where ranks have several stages the stage goes before each action ("2F0"); "2F1+5B0" is an
@@ -48,24 +60,24 @@ class Schedule:
         """
         return cls(name, **parse(text, Action, rank_of, recomputes, microbatches))
 
-    def of(self, rank):
+    def of(self, rank: int) -> tuple[Action, ...]:
         """The actions of a rank, in order."""
         return self.actions[rank]
 
-    def forwards(self):
+    def forwards(self) -> Self:
         """The same with its forward passes alone, in their order: for evaluation."""
         rows = tuple(tuple(a for a in row if a.kind == "F") for row in self.actions)
         return replace(self, actions=rows, recomputes=(False,) * self.stages, pairs=frozenset())
 
-    def splits(self, rank):
+    def splits(self, rank: int) -> bool:
         """Whether a rank leaves gradients of weights for later, in actions of their own."""
         return any(action.kind == "W" for action in self.actions[rank])
 
-    def stages_of(self, rank):
+    def stages_of(self, rank: int) -> tuple[int, ...]:
         """The virtual stages on a rank, first to last."""
         return tuple(s for s, r in enumerate(self.rank_of) if r == rank)
 
-    def most_in_flight(self, rank, stage=None):
+    def most_in_flight(self, rank: int, stage: int | None = None) -> int:
         """The most microbatches, times stages, whose activations a rank holds at once: its order
         says so, however long actions take. stage : the only one that counts, by default all."""
         changes = (
@@ -76,15 +88,15 @@ class Schedule:
         return max(accumulate(changes), default=0)
 
     @property
-    def is_plain(self):
+    def is_plain(self) -> bool:
         """Whether rank r has stage r and no other, so that actions need not name it."""
         return self.rank_of == tuple(range(self.ranks))
 
-    def word(self, action):
+    def word(self, action: Action) -> str:
         """An action as it is printed here: "F0", or "2F0" where ranks have several stages."""
         return f"{action.kind}{action.microbatch}" if self.is_plain else str(action)
 
-    def words(self, rank):
+    def words(self, rank: int) -> list[str]:
         """The rank's line as a list of words; overlapped pairs are one: "2F1+5B0"."""
         found = []
         for index, action in enumerate(self.actions[rank]):
@@ -94,7 +106,7 @@ class Schedule:
                 found.append(self.word(action))
         return found
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each rank, its stages and its actions."""
         return [["rank", "stages", "actions"]] + [
             [str(r), ", ".join(map(str, self.stages_of(r))), " ".join(self.words(r))]
@@ -102,7 +114,9 @@ class Schedule:
         ]
 
     @cached_property
-    def moments(self):
+    def moments(
+        self,
+    ) -> tuple[dict[tuple[str, int, bool], list[tuple[tuple[int, int, int], ...]]], ...]:
         """What each rank holds at most, by its order: per rank {(kind, stage, whether a backward of
         the stage was before): [((stage, microbatches held, how many of them recomputed), ...)]}, of
         a forward or recomputation after it, of others before they free; none that holds no more
@@ -131,13 +145,13 @@ class Schedule:
         }
 
     @cached_property
-    def order(self):
+    def order(self) -> "tuple[Step, ...]":
         """An order in which one process could do all of it (`order.walk`); ``ValueError`` with
         all `schedule_errors` if there is none."""
         return validate(self)
 
     @cached_property
-    def step_of(self):
+    def step_of(self) -> "dict[tuple[int, int], Step]":
         """{(rank, index): its `order.Step`}."""
         return {step[:2]: step for step in self.order}
 

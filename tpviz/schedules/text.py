@@ -1,7 +1,12 @@
 """Reading schedules that people write, one line a rank."""
 
+from collections.abc import Callable, Iterable
 from itertools import chain
 from re import compile as pattern
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .actions import Action
 
 WORD = pattern(r"(\d*)(RB|[FBRIW])(\d+)")
 LABEL = pattern(r"\s*[sr](\d+)\s*:")
@@ -11,7 +16,13 @@ ALLOWED = (
 )
 
 
-def parse(text, make, rank_of=None, recomputes=None, microbatches=None):
+def parse(
+    text: str,
+    make: "Callable[[str, int, int], Action]",
+    rank_of: Iterable[int] | None = None,
+    recomputes: Iterable[bool] | None = None,
+    microbatches: int | None = None,
+) -> dict[str, Any]:
     """The fields of a `Schedule` but its name; make(kind, stage, microbatch) is an action.
 
     See `Schedule.parse`. Blank lines are skipped.
@@ -69,7 +80,7 @@ def _line(rank, line):
         read = [WORD.fullmatch(part) for part in parts]
         if not all(read) or len(parts) > 2:
             raise ValueError(f"line {rank + 1}: {words!r} is no action: use {ALLOWED}")
-        found += [(place + 1 < len(parts), match.groups()) for place, match in enumerate(read)]
+        found += [(place + 1 < len(parts), match.groups()) for place, match in enumerate(read)]  # pyright: ignore[reportOptionalMemberAccess]
     return found
 
 

@@ -23,7 +23,7 @@ from .actions import Action
 from .plan import Plan, finish, v_shape  # noqa: F401  (finish: for the example)
 
 
-def zb_v(p, m):
+def zb_v(p: int, m: int) -> Plan:
     """Zero bubble between a rank's own first and last action, if F = I = W and m >= 2p - 1.
 
     With fewer microbatches those that are not there are left out of the row of 2p - 1.
@@ -52,7 +52,7 @@ def zb_v(p, m):
     return Plan(v_shape(p), rows, (True,) * 2 * p)
 
 
-def can_pair(p, m, chunks):
+def can_pair(p: int, m: int, chunks: int) -> None:
     """Raise ``ValueError`` where there is no `dualpipe_v`."""
     if m < 2 * p:
         raise ValueError(
@@ -62,7 +62,7 @@ def can_pair(p, m, chunks):
         )
 
 
-def dualpipe_v(p, m):
+def dualpipe_v(p: int, m: int) -> Plan:
     """Forwards beside backwards, in pairs; only backwards near the ends are split."""
     rows = []
     for s in range(p):

@@ -7,9 +7,14 @@ stage 1 has no backward of microbatch 1: add B1
 """
 
 from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
 
 from .actions import BACKWARDS, KINDS, Action
 from .order import rings, walk
+
+if TYPE_CHECKING:
+    from .order import Step
+    from .table import Schedule
 
 BEFORE = {"R": "F", "B": "FR", "RB": "F", "I": "FR", "W": "I"}
 """{kind: the kinds that come before it on its own stage, if they are there}."""
@@ -21,7 +26,7 @@ COMPLETE = {
 """{whether a stage recomputes: the kinds of actions that it may have for one microbatch}."""
 
 
-def validate(schedule):
+def validate(schedule: "Schedule") -> "tuple[Step, ...]":
     """The `order.Step`s of a schedule, each after all that it needs.
 
     Raises ``ValueError`` with all `schedule_errors`, if there are any.
@@ -37,7 +42,7 @@ def validate(schedule):
     return steps
 
 
-def schedule_errors(schedule):
+def schedule_errors(schedule: "Schedule") -> list[str]:
     """What is wrong with a schedule, as a list of sentences; empty if nothing is.
 
     Wrong are actions of stages or microbatches that do not exist, or on another rank than their

@@ -4,18 +4,21 @@ Shapes: first dim of an activation = tokens, or sequence where it is gathered or
 ranks of the group.
 """
 
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from tpviz.labels import label
-from tpviz.schemes.collectives import gather_first, scatter_first
+from tpviz.schemes.collectives import Group, gather_first, scatter_first
 
 
-def linear_gradients(x, grad, bias, turned=False):
+def linear_gradients(
+    x: torch.Tensor, grad: torch.Tensor, bias: bool, turned: bool = False
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """A linear layer's gradients of weight (out, in), or (in, out) if it is ``turned``, and bias
     (out,), None if there is none."""
     x_2d, grad_2d = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
@@ -23,11 +26,12 @@ def linear_gradients(x, grad, bias, turned=False):
     return found, grad_2d.sum(0) if bias else None
 
 
-_later = None  # where layers that run now are to note their weights' gradients, if they are
+# where layers that run now are to note their weights' gradients, if they are
+_later: "list[WgradStash] | None" = None
 
 
 @contextmanager
-def deferred_wgrad(later):
+def deferred_wgrad(later: "list[WgradStash] | None") -> Iterator[None]:
     """Of layers that run inside, backward computes the gradients of inputs, and notes in the list
     ``later`` what `make_gradients` needs for those of weights.
 
@@ -41,7 +45,7 @@ def deferred_wgrad(later):
         _later = before
 
 
-def later():
+def later() -> "list[WgradStash] | None":
     """The list of `deferred_wgrad` in force, or None."""
     return _later
 
@@ -57,7 +61,7 @@ class WgradStash(NamedTuple):
     turned: bool = False
 
 
-def make_gradients(later, paths):
+def make_gradients(later: list[WgradStash], paths: Mapping[int, str]) -> None:
     """Add the gradients noted to ``.grad``, in their order; the list is empty afterwards.
 
     later : `WgradStash`s. paths : {id of a weight: its layer's name}, for the label, which nothing
@@ -79,7 +83,7 @@ def _add_gradients(parameters, gradients):
             torch.autograd.backward(parameter, found)
 
 
-def linear(x, weight, bias=None):
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """y = x W^T + b; torch's own, unless a pipeline says by `deferred_wgrad` what is to come
     later."""
     if _may_wait(weight, bias):
@@ -87,7 +91,7 @@ def linear(x, weight, bias=None):
     return torch.nn.functional.linear(x, weight, bias)
 
 
-def addmm(bias, x, weight):
+def addmm(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """b + x W, as ``torch.addmm``, for layers whose weight is (in, out); as `linear` else."""
     if bias.dim() == 1 and _may_wait(weight, bias):
         return Linear.apply(x, weight, bias, True)
@@ -106,26 +110,41 @@ class Linear(torch.autograd.Function):
     weight (in, out), y = x W + b."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, turned=False):
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        turned: bool = False,
+    ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.bias, ctx.later, ctx.turned = bias, later(), turned
         return torch.nn.functional.linear(x, weight.t() if turned else weight, bias)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         weight_gradients(ctx, x, grad, weight, ctx.turned)
         return grad @ (weight.t() if ctx.turned else weight), None, None, None
 
 
-def weight_gradients(ctx, x, grad, weight, turned=False):
+def weight_gradients(
+    ctx: Any, x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, turned: bool = False
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """(weight's, bias's) gradient of a linear layer, or (None, None) and a note for later."""
     if ctx.later is None:
         return linear_gradients(x, grad, ctx.bias is not None)
     return defer_wgrad(ctx.later, x, grad, weight, ctx.bias, turned)
 
 
-def defer_wgrad(later, x, grad, weight, bias, turned=False):
+def defer_wgrad(
+    later: list[WgradStash],
+    x: torch.Tensor,
+    grad: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    turned: bool = False,
+) -> tuple[None, None]:
     """Take a `WgradStash` in the list ``later``; (None, None), since there are no gradients yet."""
     # x without its graph: that has this layer's node, which has the list: a circle of which the
     # collector sees one half
@@ -140,13 +159,13 @@ class Reduce(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, group):
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
         dist.all_reduce(x, group=group)
         ctx.mark_dirty(x)
         return x
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return grad, None
 
 
@@ -157,7 +176,7 @@ class ReduceScatter(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, group):
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
         ctx.group = group
         out, work = scatter_first(x, group)
         work.wait()
@@ -165,7 +184,7 @@ class ReduceScatter(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         out, work = gather_first(grad, ctx.group)
         work.wait()
         return out, None
@@ -179,7 +198,9 @@ class VocabularyCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, logits, targets, group):
+    def forward(
+        ctx: Any, logits: torch.Tensor, targets: torch.Tensor, group: dist.ProcessGroup
+    ) -> torch.Tensor:
         size = logits.shape[-1]
         local = targets - dist.get_rank(group) * size
         inside = (local >= 0) & (local < size)
@@ -197,7 +218,7 @@ class VocabularyCrossEntropy(torch.autograd.Function):
         return (log_total - picks.sum(0)).mean()
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         probabilities, local, inside = ctx.saved_tensors
         scale = grad / local.numel()
         grad_logits = probabilities * scale

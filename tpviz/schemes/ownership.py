@@ -4,6 +4,12 @@ W[F_tp, D] has its rows cut over the axis tp, b[3D_d1d2] is cut over d1 and each
 hidden, F MLP width, V vocabulary, S sequence; weights are (out, in).
 """
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tpviz.strategy import Strategy
+    from tpviz.workload import GPT
+
 LETTERS = {
     "token.weight": "VD",
     "position.weight": "SD",
@@ -19,7 +25,7 @@ LETTERS = {
 }
 
 
-def ownership(strategy, workload):
+def ownership(strategy: "Strategy", workload: "GPT") -> list[dict[str, Any]]:
     """One dict per parameter: name, shape, splits [{"dim", "axis"}] (inner first), notation.
 
     Under ZeRO 3 a parameter is also a range of a flat buffer: "flat" then gives the axis and, for
@@ -36,7 +42,7 @@ def ownership(strategy, workload):
     ]
 
 
-def local_shapes(strategy, workload):
+def local_shapes(strategy: "Strategy | None", workload: "GPT") -> dict[str, tuple[int, ...]]:
     """{name: shape} of a rank's part of every parameter under ``strategy``; None splits nothing."""
     shapes, axes = workload.parameter_shapes(), strategy.axes if strategy else {}
     for name, cuts in (strategy.splits(workload) if strategy else {}).items():

@@ -9,17 +9,24 @@ which spreads to whoever waits for it.
 """
 
 from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .flows import Pass, Port
+
+if TYPE_CHECKING:
+    from .engine import Queue
 
 
 class Alike:
     """kinds : what each rank is, anything hashable. sides : per rank the `engine.Queue` of each of
     its groups. ``model[rank]`` is the first rank that does the same; ``ranks`` are these."""
 
-    def __init__(self, kinds, sides, contention=True):
+    def __init__(
+        self, kinds: Iterable[Hashable], sides: "Sequence[Sequence[Queue]]", contention: bool = True
+    ):
         self.sides, self.queues = sides, list(dict.fromkeys(q for own in sides for q in own))
         number = {queue: at for at, queue in enumerate(self.queues)}
         self.edges = (
@@ -54,7 +61,7 @@ class Alike:
         self.count = len(ports), len(booths)
 
     def _refine(self, rank):
-        what = [(q.axis, q.kind[2], q.link[:3], q.factor, len(q.members)) for q in self.queues]
+        what = [(q.axis, q.kind[2], q.link[:3], q.factor, len(q.members)) for q in self.queues]  # pyright: ignore[reportIndexIssue]
         ports, booths = self.count
         colours = [rank, _numbered(what), np.zeros(booths, int), np.zeros(ports, int)]
         (who, side, queue), (user, booth, port, _, load) = self.edges, self.passing
@@ -111,7 +118,7 @@ class Alike:
                 ports=tuple(p for p in queue.link.ports if p.key in kept)
             )
 
-    def of(self, rank):
+    def of(self, rank: int) -> "list[tuple[Queue, int, int]]":
         """[(queue that stands for its own, side, members that issue together)] by group."""
         own, mine = self.sides[rank], self.edges[0] == rank
         colours = self.queue[self.edges[2][mine]].tolist()

@@ -6,6 +6,7 @@ Traceback (most recent call last):
 tpviz.simulation.deadline.OutOfTime
 """
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import thread_time
@@ -18,7 +19,7 @@ class OutOfTime(Exception):
 
 
 @contextmanager
-def until(moment):
+def until(moment: float) -> Iterator[None]:
     """Inside, `check` raises `OutOfTime` from ``moment`` on, by `time.thread_time`."""
     token = _moment.set(moment)
     try:
@@ -27,7 +28,7 @@ def until(moment):
         _moment.reset(token)
 
 
-def check():
+def check() -> None:
     """Raise `OutOfTime` if it is time to give up."""
     if thread_time() > _moment.get():
         raise OutOfTime

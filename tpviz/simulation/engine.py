@@ -6,9 +6,15 @@ waits for something unfinished; collectives begin and end in the order of the cl
 """
 
 import heapq
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from . import deadline
-from .flows import Flows
+from .flows import Flows, Pass
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.cluster.routes import Link
 
 
 class Transfer:
@@ -16,7 +22,7 @@ class Transfer:
 
     __slots__ = ("bytes", "end", "last", "missing", "name", "queue", "ready", "waiting")
 
-    def __init__(self, queue, name, size, bytes):
+    def __init__(self, queue: "Queue", name: str, size: int, bytes: int):
         self.queue, self.name, self.missing, self.bytes = queue, name, size, bytes
         self.ready, self.end, self.waiting, self.last = -1.0, None, [], None
 
@@ -29,7 +35,15 @@ class Queue:
 
     __slots__ = ("axis", "busy", "factor", "kind", "link", "members", "next", "passes", "transfers")
 
-    def __init__(self, axis, members, kind, link, factor, passes=None):
+    def __init__(
+        self,
+        axis: str,
+        members: tuple[int, ...],
+        kind: Hashable,
+        link: "Link",
+        factor: float,
+        passes: Sequence[Pass] | None = None,
+    ):
         self.axis, self.members, self.kind, self.link = axis, members, kind, link
         self.factor, self.passes = factor, passes
         self.transfers, self.next, self.busy = [], 0, False
@@ -49,7 +63,13 @@ class Engine:
     ``RuntimeError`` on a deadlock.
     """
 
-    def __init__(self, cluster, programs, contention=True, ranks=None):
+    def __init__(
+        self,
+        cluster: "Cluster",
+        programs: Sequence[Sequence[tuple[Any, ...]]],
+        contention: bool = True,
+        ranks: Sequence[int] | None = None,
+    ):
         self.cluster, self.programs = cluster, programs
         self.ranks = range(len(programs)) if ranks is None else ranks
         self.flows, self.starting = Flows(contention), []
@@ -60,7 +80,7 @@ class Engine:
         self.times = [[] for _ in programs]
         self.aligning = []
 
-    def run(self):
+    def run(self) -> list[list[tuple[float, float]]]:
         """Replay to the end; returns ``times``."""
         for rank in range(len(self.programs)):
             self._advance(rank)
@@ -82,7 +102,7 @@ class Engine:
             raise RuntimeError(self._deadlock(stuck))
         return self._resolved()
 
-    def _advance(self, rank):
+    def _advance(self, rank: int):
         """Run a rank's operations until it waits for something that has not ended."""
         program, times, issued = self.programs[rank], self.times[rank], self.issued[rank]
         clock, at, places = self.clock[rank], self.at[rank], self.places[rank]
@@ -176,7 +196,7 @@ class Engine:
     def _resolved(self):
         return [[(a, _end_of(a, b)) for a, b in times] for times in self.times]
 
-    def _deadlock(self, stuck):
+    def _deadlock(self, stuck: list[int]):
         lines = []
         for rank in stuck[:8]:
             operation = self.programs[rank][self.at[rank]]

@@ -7,8 +7,12 @@ simulator and the pacer both keep their clock here, so they agree by constructio
 
 import heapq
 from collections import Counter
+from collections.abc import Hashable, Sequence
 from itertools import count
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from tpviz.cluster.routes import Link
 
 
 class Flow:
@@ -27,7 +31,16 @@ class Flow:
         "version",
     )
 
-    def __init__(self, owner, kind, link, passes, latency, volume, start):
+    def __init__(
+        self,
+        owner: Any,
+        kind: Hashable,
+        link: "Link",
+        passes: "Sequence[Pass]",
+        latency: float,
+        volume: float,
+        start: float,
+    ):
         self.owner, self.kind, self.link, self.passes = owner, kind, link, passes
         self.left, self.start, self.end = volume, start + latency, None
         self.rate, self.updated, self.version = 0.0, self.start, 0
@@ -49,9 +62,9 @@ class Pass(NamedTuple):
     are of the same kind. key : of the link's port.
     """
 
-    key: object
+    key: Hashable
     port: Port
-    kind: object
+    kind: Hashable
     own: int = 1
     all: int = 1
 
@@ -59,12 +72,21 @@ class Pass(NamedTuple):
 class Flows:
     """All transfers of a cluster on one clock. ``contention=False``: as if each axis were alone."""
 
-    def __init__(self, contention=True):
+    def __init__(self, contention: bool = True):
         self.contention = contention
         self.heap, self.number = [], count()
         self.ports, self.of_link = {}, {}  # key -> Port; of a link once, for it has many
 
-    def add(self, owner, kind, link, latency, volume, start, passes=None):
+    def add(
+        self,
+        owner: Any,
+        kind: Hashable,
+        link: "Link",
+        latency: float,
+        volume: float,
+        start: float,
+        passes: Sequence[Pass] | None = None,
+    ) -> Flow:
         """A transfer begins at ``start`` (s); `step` will give it back when it is done.
 
         passes : those of a flow that stands for several.
@@ -83,11 +105,11 @@ class Flows:
             self.of_link[id(link), kind] = link, [Pass(*port, kind) for port in ports]
         return self.of_link[id(link), kind][1]
 
-    def next_time(self):
+    def next_time(self) -> float | None:
         """When something happens next (s), or None."""
         return self.heap[0][0] if self.heap else None
 
-    def step(self):
+    def step(self) -> Flow | None:
         """Let the next thing happen; the flow that ended by it, or None."""
         time, _, flow, version = heapq.heappop(self.heap)
         if version == -1:

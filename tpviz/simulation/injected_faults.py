@@ -4,6 +4,7 @@
 1.5
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from numbers import Real
 from sys import float_info
@@ -24,8 +25,8 @@ class Faults:
     Raises ``ValueError`` on factors that are not positive, finite numbers.
     """
 
-    stragglers: dict = field(default_factory=dict)
-    slow_links: dict = field(default_factory=dict)
+    stragglers: dict[int, float] = field(default_factory=dict)
+    slow_links: dict[int, float] = field(default_factory=dict)
     jitter: float = 0.0
     seed: int = 0
 
@@ -37,7 +38,7 @@ class Faults:
             for rank, factor in factors.items():
                 whole_number(f"rank in {what}", rank, 0)
                 good = isinstance(factor, Real) and not isinstance(factor, bool)
-                if not (good and 0 < factor <= float_info.max):
+                if not (good and 0 < factor <= float_info.max):  # pyright: ignore[reportOperatorIssue]
                     raise ValueError(
                         f"{what}[{rank}]={factor!r} must be a number above 0, and finite"
                     )
@@ -47,7 +48,7 @@ class Faults:
     def __hash__(self):
         return hash((tuple(self.stragglers.items()), tuple(self.slow_links.items()), self.jitter))
 
-    def check(self, world_size):
+    def check(self, world_size: int) -> None:
         """Raise ``ValueError`` for a rank that is not there."""
         for what in ("stragglers", "slow_links"):
             for rank in getattr(self, what):
@@ -56,7 +57,7 @@ class Faults:
                         f"{what} names rank {rank}, but ranks are 0 to {world_size - 1}"
                     )
 
-    def kernel_factor(self, rank, index=0):
+    def kernel_factor(self, rank: int, index: int = 0) -> float:
         """How many times as long the rank's ``index``-th kernel takes."""
         factor = self.stragglers.get(rank, 1.0)
         if self.jitter:
@@ -64,11 +65,11 @@ class Faults:
             factor *= 1 + self.jitter * draw
         return factor
 
-    def kernel_kind(self, rank):
+    def kernel_kind(self, rank: int) -> float:
         """What the rank's kernel factors depend on: equal for ranks whose kernels are as slow."""
         return rank if self.jitter else self.stragglers.get(rank, 1.0)
 
-    def link_factor(self, members):
+    def link_factor(self, members: Iterable[int]) -> float:
         """How many times as long a collective of these ranks takes."""
         if not self.slow_links:
             return 1.0

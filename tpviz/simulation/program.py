@@ -6,14 +6,19 @@ they stay, on the others they follow the rank. A message follows the rank on all
 as on a ring.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tpviz.mesh import Mesh
 from tpviz.trace.members import members_list, members_text
 from tpviz.trace.table import Trace
+
+if TYPE_CHECKING:
+    from tpviz.trace.ledger import Ledger
 
 PEER = ("send", "recv")
 
@@ -25,26 +30,26 @@ class Capture:
     traces : {rank: Trace} of the ranks recorded. model : {rank: rank recorded that it resembles}.
     """
 
-    axes: dict
-    traces: dict
-    model: dict
-    meta: dict = field(default_factory=dict)
+    axes: dict[str, int]
+    traces: dict[int, Trace]
+    model: dict[int, int]
+    meta: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def world_size(self):
+    def world_size(self) -> int:
         """Number of ranks of the program."""
         return Mesh(self.axes).size
 
     @cached_property
-    def mesh(self):
+    def mesh(self) -> Mesh:
         """The mesh the program was captured on."""
         return Mesh(self.axes)
 
-    def ledger(self, rank=0):
+    def ledger(self, rank: int = 0) -> "Ledger":
         """The ledger of a rank's step."""
         return self.traces[self.model[rank]].ledger()
 
-    def trace(self, rank):
+    def trace(self, rank: int) -> Trace:
         """The program of one rank as a `Trace`; start and end are only an order."""
         source = self.model[rank]
         trace = self.traces[source]
@@ -68,12 +73,14 @@ class Capture:
         )
 
 
-def is_message(name):
+def is_message(name: str) -> bool:
     """Whether an event is a message's, or the wait for one."""
     return name.removeprefix("wait ") in PEER
 
 
-def place(mesh, source, rank, members, peer=False):
+def place(
+    mesh: Mesh, source: int, rank: int, members: Sequence[int], peer: bool = False
+) -> tuple[int, ...]:
     """The members that a group of rank ``source`` has where ``rank`` sits; peer: of a message."""
     if source == rank or not members:
         return tuple(members)
@@ -88,7 +95,7 @@ def place(mesh, source, rank, members, peer=False):
     return tuple(found.tolist())
 
 
-def strides(mesh):
+def strides(mesh: Mesh) -> list[tuple[int, int]]:
     """[(how far apart neighbours on an axis are, its size)], outer first."""
     stride, found = mesh.size, []
     for size in mesh.shape:
@@ -97,7 +104,7 @@ def strides(mesh):
     return found
 
 
-def operations(trace):
+def operations(trace: Trace) -> list[tuple[str, int, int]]:
     """The program of a captured rank, in order, as (what, row acted on, own row).
 
     ("kernel", row, row), ("issue", row, row), ("wait", row of the collective, row), and ("begin",

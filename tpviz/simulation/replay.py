@@ -2,8 +2,10 @@
 
 import gc
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,16 +14,26 @@ from tpviz.trace.members import MANY, members_list
 
 from .alike import Alike
 from .engine import Engine, Queue
-from .injected_faults import NONE
-from .program import is_message, operations, place, strides
+from .injected_faults import NONE, Faults
+from .program import Capture, is_message, operations, place, strides
 from .shared import SharedTrace, groups_in, members_of
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster, Device
+    from tpviz.trace.table import Trace
 
 BADGE = "simulated"
 MOST = 250_000
 """A trace with more rows than that, about 1 kB each, has them once for ranks that do the same."""
 
 
-def replay(capture, cluster, steps=1, faults=NONE, contention=True):
+def replay(
+    capture: Capture,
+    cluster: "Cluster",
+    steps: int = 1,
+    faults: Faults = NONE,
+    contention: bool = True,
+) -> "Trace":
     """The `Trace` of ``steps`` steps of every rank of a captured program on a cluster.
 
     Raises ``ValueError`` if the ranks do not fit the cluster or the faults name others, and
@@ -69,7 +81,7 @@ def _replay(capture, cluster, steps, faults, contention):
 class Template:
     """One captured rank's step: its operations, their seconds, and the groups it takes part in."""
 
-    def __init__(self, trace, rank, device):
+    def __init__(self, trace: "Trace", rank: int, device: "Device"):
         self.trace, self.rank = trace, rank
         self.operations = operations(trace)
         columns = [trace[c].tolist() for c in ("flops", "bytes", "dtype")]
@@ -84,19 +96,19 @@ class Template:
         self.side = {group: side for side, group in enumerate(self.groups)}
 
     @cached_property
-    def waits_for(self):
+    def waits_for(self) -> np.ndarray:
         """The row that each row waits for, -1 for none."""
         row_of = {i: row for row, i in enumerate(self.trace["id"].tolist())}
         return np.array([row_of.get(i, -1) for i in self.trace["waits_for"].tolist()], int)
 
     @cached_property
-    def per_step(self):
+    def per_step(self) -> np.ndarray:
         """How many collectives each row's group has in one step."""
         kinds = self.trace["kind"].tolist()
         counts = Counter(group for group, kind in zip(self.group, kinds) if kind == "comm")
         return np.array([counts[group] for group in self.group])
 
-    def moments(self, times):
+    def moments(self, times: Sequence[tuple[float, float]]) -> tuple[tuple[float, ...], np.ndarray]:
         """(captured stamps, seconds) of the operations' starts and ends, both growing."""
         starts, ends = self.trace["start"], self.trace["end"]
         pairs = []
@@ -112,11 +124,11 @@ class Template:
 class Board:
     """The queues of all groups, made once each."""
 
-    def __init__(self, capture, cluster, faults):
+    def __init__(self, capture: Capture, cluster: "Cluster", faults: Faults):
         self.capture, self.cluster, self.faults = capture, cluster, faults
         self.queues, self.placed = {}, {}
 
-    def of(self, template, rank):
+    def of(self, template: Template, rank: int) -> list[Queue]:
         """[queue] of each of the template's groups where ``rank`` sits."""
         return [
             self._queue(axis, self._place(template.rank, rank, text, peer), peer)

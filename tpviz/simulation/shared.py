@@ -1,7 +1,9 @@
 """A trace of many ranks, of which those that do the same share rows."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -25,10 +27,10 @@ class SharedTrace(Trace):
     collective's last member.
     """
 
-    model: list = field(default_factory=list)
+    model: list[int] = field(default_factory=list)
 
     @property
-    def ranks(self):
+    def ranks(self) -> list[int]:
         """Numbers of all ranks."""
         return list(range(len(self.model)))
 
@@ -45,11 +47,11 @@ class SharedTrace(Trace):
         rows = [end - start for start, end in (self._block[m] for m in self.model)]
         return np.concatenate([[0], np.cumsum(rows)]).tolist()
 
-    def model_of(self, rank):
+    def model_of(self, rank: int) -> int:
         """The rank whose rows stand for those of ``rank``."""
         return self.model[rank] if 0 <= rank < len(self.model) else rank
 
-    def of_rank(self, rank):
+    def of_rank(self, rank: int) -> Trace:
         """The rows of one rank, as a plain `Trace`."""
         return Trace(self._columns_of(rank), self.meta)
 
@@ -82,13 +84,13 @@ class SharedTrace(Trace):
     def _mesh(self):
         return Mesh(self.meta["mesh"]["axes"])
 
-    def whole(self):
+    def whole(self) -> Trace:
         """The plain `Trace` with the rows of every rank: about 1 kB a row."""
         parts = list(map(self._columns_of, self.ranks))
         columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
         return Trace(columns, self.meta)
 
-    def select(self, **equal):
+    def select(self, **equal: Any) -> Trace:
         """The rows whose columns equal the given values; with a rank, that rank's own."""
         if "rank" not in equal:
             return super().select(**equal)
@@ -100,7 +102,7 @@ class SharedTrace(Trace):
         return Trace(columns, self.meta)
 
 
-def groups_in(columns):
+def groups_in(columns: Mapping[str, np.ndarray]) -> tuple[list[tuple[list[int], bool]], np.ndarray]:
     """([(members, whether it is a message)], of each row which of these)."""
     message = np.isin(columns["name"], [f"{wait}{name}" for wait in ("", "wait ") for name in PEER])
     texts, at = np.unique(columns["members"], return_inverse=True)
@@ -110,7 +112,9 @@ def groups_in(columns):
     ], at.reshape(-1)
 
 
-def members_of(mesh, source, rank, groups):
+def members_of(
+    mesh: Mesh, source: int, rank: int, groups: tuple[list[tuple[list[int], bool]], np.ndarray]
+) -> np.ndarray:
     """The column ``members`` of ``rank``, from the `groups_in` the columns of rank ``source``."""
     kinds, at = groups
     found = [members_text(place(mesh, source, rank, *kind)) for kind in kinds]

@@ -11,7 +11,7 @@ own (derived).
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,11 @@ from tpviz.checks import whole_number
 
 from .critical import critical_path, last_members, match_collectives
 from .steps import step_spans
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from .table import Trace
 
 __all__ = [
     "Breakdown",
@@ -37,7 +42,7 @@ __all__ = [
 ]
 
 
-def merge(start, end):
+def merge(start: "ArrayLike", end: "ArrayLike") -> tuple[np.ndarray, np.ndarray]:
     """Union of intervals: disjoint sorted (start, end) arrays; touching ones join, empty go."""
     start, end = np.asarray(start, float), np.asarray(end, float)
     start, end = start[end > start], end[end > start]
@@ -49,20 +54,22 @@ def merge(start, end):
     return start[first], end[last]
 
 
-def intersect(a, b):
+def intersect(
+    a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
     """Intersection of two merged interval sets, merged itself."""
     # A piece starts where the later of two overlapping intervals starts: pair every start with the
     # interval of the other set that covers it.
     pieces = [[], []]
     for (start, end), (other_start, other_end), side in ((a, b, "right"), (b, a, "left")):
-        i = np.searchsorted(other_start, start, side) - 1
+        i = np.searchsorted(other_start, start, side) - 1  # pyright: ignore[reportCallIssue, reportArgumentType]
         covered = (i >= 0) & (start < other_end[np.maximum(i, 0)]) if len(other_end) else i >= 0
         pieces[0].append(start[covered])
         pieces[1].append(np.minimum(end[covered], other_end[i[covered]]))
     return merge(*map(np.concatenate, pieces))
 
 
-def length(intervals):
+def length(intervals: tuple[np.ndarray, np.ndarray]) -> float:
     """Total length of a merged interval set."""
     return float((intervals[1] - intervals[0]).sum())
 
@@ -89,7 +96,7 @@ def _covered(trace, ranks):
     return [(length(comm[r]), length(intersect(comm[r], compute[r]))) for r in ranks]
 
 
-def overlap(trace, rank=None):
+def overlap(trace: "Trace", rank: int | None = None) -> float:
     """Fraction (0..1) of communication time during which the same rank computes (HTA's definition).
 
     Only events of kind ``compute`` count as computation; a blocked wait does not. rank None: all
@@ -101,13 +108,13 @@ def overlap(trace, rank=None):
     return min(1.0, float(sums[1] / sums[0])) if sums[0] > 0 else 0.0
 
 
-def overlaps(trace):
+def overlaps(trace: "Trace") -> dict[int, float]:
     """{rank: overlap fraction}."""
     found = {m: overlap(trace, m) for m in set(map(trace.model_of, trace.ranks))}
     return {r: found[trace.model_of(r)] for r in trace.ranks}
 
 
-def exposed_communication(trace, rank=None):
+def exposed_communication(trace: "Trace", rank: int | None = None) -> float:
     """Seconds of communication during which the rank does not compute, over the whole trace.
 
     rank None: the largest over ranks, since the step waits for the slowest. Raises ValueError for a
@@ -133,7 +140,7 @@ class Breakdown(NamedTuple):
     waiting: float
 
 
-def breakdown(trace):
+def breakdown(trace: "Trace") -> dict[int, Breakdown]:
     """{rank: `Breakdown`}, over the marked steps (or the whole trace where no steps are marked).
 
     The span is the same for all ranks: from the first rank's start of a step to the last rank's end
@@ -181,7 +188,7 @@ def _arrival(trace):
     return arrival
 
 
-def bubble(trace):
+def bubble(trace: "Trace") -> dict[int, float]:
     """{rank: fraction of the step span lost to having nothing to do}: (idle + waiting) / span.
 
     A rank is idle when it neither computes nor communicates, and waiting when it does not compute
@@ -206,21 +213,21 @@ class MemoryUse:
 
     rank: int
     time: np.ndarray
-    series: dict
+    series: dict[str, np.ndarray]
     total: np.ndarray
 
     @property
-    def peaks(self):
+    def peaks(self) -> dict[str, int]:
         """{kind: largest bytes}."""
         return {kind: int(values.max()) for kind, values in self.series.items()}
 
     @property
-    def peak(self):
+    def peak(self) -> int:
         """Largest bytes of all kinds together."""
         return int(self.total.max())
 
     @property
-    def peak_time(self):
+    def peak_time(self) -> float:
         """When `peak` is first reached, in seconds."""
         return float(self.time[self.total.argmax()])
 
@@ -230,7 +237,7 @@ class MemoryUse:
         return f"<MemoryUse rank {self.rank}: {peak} ({kinds})>"
 
 
-def memory(trace, rank=None):
+def memory(trace: "Trace", rank: int | None = None) -> MemoryUse:
     """`MemoryUse` of one rank; the rank with the highest peak of the sum when ``rank`` is None.
 
     Raises ValueError where the trace holds no memory samples, or none of that rank.

@@ -14,12 +14,18 @@ import json
 import math
 from functools import lru_cache
 from itertools import chain, count
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .columns import Event, codes
 from .files import BATCH, FORMAT, ISSUE, as_texts, write_events
 from .shapes import SURROGATES, Nested, fitting
+
+if TYPE_CHECKING:
+    from .table import Trace
 
 _DEFAULTS = Event()._asdict()
 SHARED = (  # the columns that many rows have in common
@@ -34,11 +40,12 @@ SHARED = (  # the columns that many rows have in common
     "axis",
     "members",
     "dtype",
+    "step",
 )
-OWN = "id", "start", "end", "step", "seq", "waits_for"
+OWN = "id", "start", "end", "seq", "waits_for"
 
 
-def to_chrome(trace, path):
+def to_chrome(trace: "Trace", path: str | PathLike[str]) -> Path:
     """Write ``trace`` to ``path`` (*.json or *.json.gz) and return the path.
 
     Raises ValueError for another suffix, for times that are not finite, and for a meta that JSON
@@ -133,15 +140,13 @@ def _slices(trace, thread, start, end):
         times = start[part] / 1e3, (end[part] - start[part]) / 1e3
         own = (*times, *(trace[name][part] for name in OWN))
         rows = zip(zip(*(c.tolist() for c in shared)), zip(*(c.tolist() for c in own)))
-        for key, (ts, duration, number, begin, until, step, seq, source) in rows:
+        for key, (ts, duration, number, begin, until, seq, source) in rows:
             head = heads.get(key)
             if head is None:
                 if len(heads) >= BATCH:
                     heads.clear()
                 head = heads[key] = _head(*key)
-            more = f', "step": {step}' if step != -1 else ""
-            if seq != -1:
-                more += f', "seq": {seq}'
+            more = f', "seq": {seq}' if seq != -1 else ""
             if source != -1:
                 more += f', "waits_for": {source}'
             texts.append(

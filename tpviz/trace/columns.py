@@ -1,6 +1,6 @@
 """One row of a trace, its columns, and how columns are searched."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class Event(NamedTuple):
 FEW = 64
 
 
-def codes(column):
+def codes(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(distinct values, index of each row's value among them) of a column of texts.
 
     Columns such as ``lane`` have few values: looking for these one by one takes a fraction of the
@@ -63,7 +63,7 @@ def codes(column):
     return np.array(values, column.dtype), found
 
 
-def equals(name, column, value):
+def equals(name: str, column: np.ndarray, value: Any) -> np.ndarray:
     """Where a column has a value, or one of a list of them; ValueError for what is neither."""
     try:
         if isinstance(value, (list, tuple, set)):

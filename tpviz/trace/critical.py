@@ -5,12 +5,18 @@ of a message-passing trace (as Scalasca finds it for MPI): derived here for coll
 is the issue and whose end is the completion.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from .columns import codes
 
+if TYPE_CHECKING:
+    from .columns import Event
+    from .table import Trace
 
-def match_collectives(trace):
+
+def match_collectives(trace: "Trace") -> list[np.ndarray]:
     """Rows of the same collective on its ranks: a list of integer arrays, in order of first issue.
 
     Rows belong together that have the same members, seq and name; a send and a recv pair up by
@@ -22,7 +28,7 @@ def match_collectives(trace):
     return np.split(rows, np.flatnonzero(np.diff(group)) + 1) if len(rows) else []
 
 
-def last_members(trace):
+def last_members(trace: "Trace") -> np.ndarray:
     """For each row of a collective, the row of the member that issued it last (the first of
     several); -1 for other rows."""
     last = np.full(len(trace["start"]), -1)
@@ -46,7 +52,7 @@ def _rows_of(trace, ids):
     return np.where(trace["id"][rows] == ids, rows, -1)
 
 
-def collective_groups(trace):
+def collective_groups(trace: "Trace") -> tuple[np.ndarray, np.ndarray]:
     """(rows, number of the group of each), group after group, as `match_collectives` has them."""
     rows = np.flatnonzero(trace["kind"] == "comm")
     rank, seq, start = (trace[column][rows] for column in ("rank", "seq", "start"))
@@ -87,7 +93,7 @@ def _runs(keys):
     return order, place
 
 
-def critical_path(trace):
+def critical_path(trace: "Trace") -> "list[Event]":
     """The chain of events, in time order and across ranks, that decided when the trace ended.
 
     Found backwards, from the event that ends last (steps are not events here):

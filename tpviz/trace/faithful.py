@@ -6,18 +6,19 @@ warning, and in views.
 
 import sys
 import warnings
+from typing import Any
 
 LATE = 0.02  # from this share of a step in overruns on an emulated run is called unfaithful,
 LATE_COMM = 0.03  # or from this share of its communication, which shifts the overlap by as much
 _OWN = tuple(f"tpviz.{part}." for part in ("trace", "runtime", "verbs"))
 
 
-def is_faithful(late):
+def is_faithful(late: dict[str, Any]) -> bool:
     """Whether a run with these overruns (``trace.meta["late"]``) is as the model says."""
     return max(_excess(late)) <= 1
 
 
-def badge_words(late):
+def badge_words(late: dict[str, Any]) -> str:
     """What a badge adds of such a run: "" where it is faithful."""
     if is_faithful(late):
         return ""
@@ -25,7 +26,7 @@ def badge_words(late):
     return f", not faithful ({100 * share:.0f} % of the {of} late)"
 
 
-def unfaithful(late):
+def unfaithful(late: dict[str, Any]) -> str:
     """What is wrong with such a run and what would help, in a sentence each; "" for nothing."""
     if is_faithful(late):
         return ""
@@ -41,7 +42,7 @@ def unfaithful(late):
     )
 
 
-def warn_if_late(late):
+def warn_if_late(late: dict[str, Any]) -> None:
     """Warn of such a run, in the line that called the package."""
     if is_faithful(late):
         return

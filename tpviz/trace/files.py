@@ -3,10 +3,12 @@
 import gzip
 import json
 import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from itertools import islice
 from os import PathLike
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from tpviz import limits
 
@@ -21,7 +23,7 @@ BATCH = 20_000  # events that are text, or objects, at one time
 LEVEL = 1  # of gzip: level 5 takes four times as long for a file two thirds the size
 
 
-def write_events(path, head, texts):
+def write_events(path: str | PathLike[str], head: dict[str, Any], texts: Iterable[str]) -> Path:
     """Write the object ``head`` with a list "traceEvents"; gzipped if the name ends in ".gz".
 
     texts : JSON of one or more events each, written as they come; see `as_texts`. Returns the path.
@@ -50,21 +52,21 @@ def _packed(raw, gzipped):
     return gzip.GzipFile("", "wb", LEVEL, raw, mtime=0) if gzipped else nullcontext(raw)
 
 
-def as_texts(events):
+def as_texts(events: Iterable[dict[str, Any]]) -> Iterator[str]:
     """The events (dicts) as texts for `write_events`, `BATCH` events each."""
     events = iter(events)
     while batch := list(islice(events, BATCH)):
         yield json.dumps(batch, allow_nan=False)[1:-1]
 
 
-def path_of(path):
+def path_of(path: str | PathLike[str]) -> Path:
     """``path`` as a Path; ValueError for anything that is none."""
     if not isinstance(path, (str, PathLike)) or "\0" in str(path):
         raise ValueError(f"{path!r} is no path of a file or a folder")
     return Path(path)
 
 
-def read_json(path):
+def read_json(path: str | PathLike[str]) -> Any:
     """The JSON value in a plain or gzipped file (told by its first bytes, not by its name).
 
     Raises FileNotFoundError, or ValueError with the byte, line and column where the file breaks,
@@ -101,18 +103,18 @@ class Unpacked:
     Raises ``ValueError`` when more than `tpviz.limits.FILE_BYTES` are there: they are ``too_long``.
     """
 
-    def __init__(self, path, raw):
+    def __init__(self, path: Path, raw: BinaryIO):
         gzipped = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         self.path, self.most, self.left = path, limits.FILE_BYTES, limits.FILE_BYTES
         self.file = gzip.GzipFile(fileobj=raw) if gzipped else raw
 
     @property
-    def too_long(self):
+    def too_long(self) -> bool:
         """Whether more was there."""
         return self.left < 0
 
-    def read(self, size=None):
+    def read(self, size: int | None = None) -> bytes:
         """At most ``size`` bytes more, by default all; none at the end."""
         size = self.left + 1 if size is None else min(size, self.left + 1)
         found = self.file.read(size)
@@ -138,7 +140,7 @@ def _broken(path, text, error):
     return f"{path}: breaks at {place} of {size} bytes; {advice}; copy or export it again"
 
 
-def trace_files(path):
+def trace_files(path: str | PathLike[str]) -> list[Path]:
     """The files to read: ``path`` itself, or the trace files in it if it is a folder, by name.
 
     Raises FileNotFoundError if there is nothing there, ValueError for a folder without trace files.
@@ -167,7 +169,9 @@ def trace_files(path):
     return files
 
 
-def complete_events(file, events, needed, first=0):
+def complete_events(
+    file: Path, events: Iterable[Any], needed: Iterable[str], first: int = 0
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number, event) of the complete events ("X") of a list ``traceEvents``, from ``first`` on.
 
     Raises ValueError, with the file and the event, for one that is no object with a field "ph",
@@ -187,6 +191,6 @@ def complete_events(file, events, needed, first=0):
         yield number, event
 
 
-def place(file, number):
+def place(file: Path, number: int) -> str:
     """The words that begin an error about an event of a file."""
     return f"{file}: event {number} of traceEvents is damaged: "

@@ -15,11 +15,17 @@ the whole trace: what one interval gains by rounding, the next of its state give
 """
 
 import re
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .files import as_texts, path_of, write_events
 from .members import members_list
+
+if TYPE_CHECKING:
+    from .table import Trace
 
 _COMPUTE_STREAM, _COMM_STREAM = 7, 20
 _BITS = {1: "compute", 2: "comm"}
@@ -27,7 +33,7 @@ _BITS = {1: "compute", 2: "comm"}
 _MISREAD = re.compile(r"nccl|Memcpy|Memset|dma|.*(Memcpy|Memset|Sync)")
 
 
-def to_hta(trace, folder):
+def to_hta(trace: "Trace", folder: str | PathLike[str]) -> Path:
     """Write ``rank{r}.json.gz`` for every rank into ``folder`` (made if missing); returns it.
 
     HTA's overlap of a rank is then `overlap` of that rank, rounded by HTA to 0.01 point. Raises
@@ -131,7 +137,7 @@ def _comm_args(event, groups):
     return {**args, "Seq": event.seq} if event.seq >= 0 else args
 
 
-def kernel_name(collective):
+def kernel_name(collective: str) -> str:
     """An NCCL-style kernel name: "all_reduce" -> "ncclDevKernel_AllReduce"."""
     return "ncclDevKernel_" + "".join(word.capitalize() for word in collective.split("_"))
 
@@ -140,7 +146,7 @@ def _safe(name):
     return "op:" + name.lower() if _MISREAD.match(name) else name or "op"
 
 
-def whole_microseconds(trace, rank):
+def whole_microseconds(trace: "Trace", rank: int) -> tuple[list[int], list[float]]:
     """Starts (int) and ends of the rank's events in microseconds, keeping the time in each state.
 
     The times are cut at every start and end. Going along, each piece gets the whole number of
@@ -159,7 +165,7 @@ def whole_microseconds(trace, rank):
     steps, owed = [], np.zeros(4)
     for piece, s in zip(np.diff(cuts) * 1e6, state):
         owed[s] += piece
-        steps.append(max(0, round(owed[s])))
+        steps.append(max(0, round(owed[s])))  # pyright: ignore[reportArgumentType]
         owed[s] -= steps[-1]
     at = round(float(cuts[0]) * 1e6) + np.append(0, np.cumsum(steps, dtype=int))
     ends = at[last].astype(float)

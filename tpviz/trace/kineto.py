@@ -13,6 +13,9 @@ gloo; they are then known only where the file's ``pg_config`` has one group to c
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from .columns import Event
 from .kineto_events import cpu_events, gloo_events, gpu_events
@@ -33,7 +36,7 @@ _OLD_CATEGORIES = {
 _PHASES = ("forward", "backward", "sync", "recompute", "optimizer")
 
 
-def from_kineto(files):
+def from_kineto(files: Sequence[tuple[Path, dict[str, Any]]]) -> Trace:
     """One `Trace` of (path, loaded JSON object) pairs, one per rank, on one clock starting at zero.
 
     Raises ValueError, with the path, for files without a rank (if there are several), for ranks

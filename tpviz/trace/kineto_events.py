@@ -5,10 +5,15 @@ function (thread, time) -> phase, and yield the columns of events as dicts.
 """
 
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 from . import kineto_names as names
 from .kineto_shapes import ELEMENTS
+
+if TYPE_CHECKING:
+    from .kineto import _Profile
 
 _LAUNCH = ("cuda_runtime", "cuda_driver", "hip_runtime")
 _WRAPPERS = ("autograd::", "torch::autograd::")
@@ -17,7 +22,9 @@ _ISSUE = (
 )
 
 
-def gpu_events(profile, phase_at):
+def gpu_events(
+    profile: "_Profile", phase_at: Callable[[tuple[Any, Any], float], str]
+) -> Iterator[dict[str, Any]]:
     """Kernels by stream, NCCL's by group; the phase is that of the thread that launched them."""
     launch = {
         e["args"]["correlation"]: e
@@ -27,7 +34,7 @@ def gpu_events(profile, phase_at):
     issue = {_external(e): e["args"] for e in profile.events if e["name"] == _ISSUE}
     kernels = [e for e in profile.events if e["cat"] == "kernel"]
     streams = Counter(e["args"].get("stream") for e in kernels if not names.is_nccl(e["name"]))
-    main = max(streams, key=streams.get, default=None)
+    main = max(streams, key=streams.__getitem__, default=None)
     for e in kernels:
         at = launch.get(e["args"].get("correlation"))
         fields = {
@@ -63,7 +70,9 @@ def _nccl(kernel, args, profile):
     return {**fields, "seq": args["Seq"]} if "Seq" in args else fields
 
 
-def gloo_events(profile, phase_at):
+def gloo_events(
+    profile: "_Profile", phase_at: Callable[[tuple[Any, Any], float], str]
+) -> Iterator[dict[str, Any]]:
     """gloo's collectives, with the phase and the order in which they were issued."""
     collectives = [e for e in profile.events if _is_gloo(e)]
     for e, at in zip(collectives, _issues(profile.events, collectives)):
@@ -76,7 +85,9 @@ def gloo_events(profile, phase_at):
         }
 
 
-def cpu_events(profile, phase_at):
+def cpu_events(
+    profile: "_Profile", phase_at: Callable[[tuple[Any, Any], float], str]
+) -> Iterator[dict[str, Any]]:
     """Operators on the CPU."""
     threads = defaultdict(list)
     for e in profile.events:

@@ -7,6 +7,7 @@ their parts here.
 """
 
 import re
+from typing import Any
 
 from .ledger import wire_bytes
 
@@ -49,7 +50,7 @@ _ITEM_BYTES = {
 }
 
 
-def collective(name):
+def collective(name: str) -> str | None:
     """tpviz's name of a collective in torch's spellings: "_allgather_base" -> "all_gather".
 
     None where there is none. NCCL's SendRecv kernel, which serves send, recv and all_to_all alike,
@@ -59,22 +60,22 @@ def collective(name):
     return next((ours for prefix, ours in _COLLECTIVES.items() if short.startswith(prefix)), None)
 
 
-def is_nccl(kernel):
+def is_nccl(kernel: str) -> bool:
     """Whether a GPU kernel is NCCL's (or RCCL's, which keeps the names)."""
     return _NCCL_KERNEL.match(kernel) is not None
 
 
-def nccl_collective(kernel):
+def nccl_collective(kernel: str) -> str | None:
     """tpviz's name of what an NCCL kernel does: "ncclDevKernel_AllGather_RING_LL(...)"; or None."""
     return collective(_NCCL_PREFIX.sub("", kernel, count=1).partition("(")[0])
 
 
-def item_bytes(dtype):
+def item_bytes(dtype: str) -> int:
     """Bytes of one element; 0 for a type not known."""
     return _ITEM_BYTES.get(dtype.replace(" ", "").lower(), 0)
 
 
-def axis(description, name):
+def axis(description: str, name: str) -> str:
     """The axis of a group: DeviceMesh says "mesh_<axis>", torch its first "default_pg"."""
     if description.startswith("mesh_"):
         return description.removeprefix("mesh_")
@@ -83,7 +84,7 @@ def axis(description, name):
     return "world" if description == "default_pg" else description
 
 
-def group(args, groups):
+def group(args: dict[str, Any], groups: dict[str, dict[str, Any]]) -> tuple[str, list[int]]:
     """(axis, global ranks or []) of the group in the ``args``; ``groups``: pg_config by name."""
     name = str(args.get("Process Group Name", ""))
     known = groups.get(name, {})
@@ -102,13 +103,15 @@ def _strided(args):
     return list(range(start, start + size * stride, stride)) if start >= 0 and stride > 0 else []
 
 
-def payload(args):
+def payload(args: dict[str, Any]) -> int:
     """Bytes of the full tensor of a collective: the larger of what goes in and what comes out."""
     elements = max(0, args.get("In msg nelems", 0), args.get("Out msg nelems", 0))
     return elements * item_bytes(str(args.get("dtype", "")))
 
 
-def comm_fields(name, rank, axis_name, ranks, nbytes):
+def comm_fields(
+    name: str, rank: int, axis_name: str, ranks: list[int], nbytes: int
+) -> dict[str, Any]:
     """The columns of a comm event that follow from its group."""
     if name in ("send", "recv") and len(ranks) == 2:  # a message's members are "sender,receiver"
         other = ranks[0] if ranks[1] == rank else ranks[1]

@@ -4,6 +4,8 @@ Numbers that Kineto writes as numbers pass as text, too, where they stand for a 
 """
 
 import re
+from pathlib import Path
+from typing import Any
 
 from .files import complete_events, place
 from .shapes import Fields, List, Misfit, Number, Plain, Rank, Text, Whole, check_all, fitting
@@ -77,7 +79,7 @@ INFO = Fields(
 )
 
 
-def checked_events(path, events):
+def checked_events(path: Path, events: list[Any]) -> list[dict[str, Any]]:
     """Copies of the complete events ("X"), with the fields here checked and ``args`` in each.
 
     Raises ``ValueError`` that names the file, the event and the field.
@@ -92,6 +94,6 @@ def checked_events(path, events):
     return found
 
 
-def information(path, data):
+def information(path: Path, data: dict[str, Any]) -> dict[str, Any]:
     """The object ``data`` of a file with what it says about the run checked; ``ValueError``."""
     return fitting(INFO, data, f"{path}: ")

@@ -9,8 +9,9 @@ tp    all_reduce  forward      2           8192       12288
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -19,8 +20,11 @@ from tpviz.tables import html_table
 
 from .members import members_list
 
+if TYPE_CHECKING:
+    from .table import Trace
 
-def wire_bytes(collective, payload, size):
+
+def wire_bytes(collective: str, payload: int, size: int) -> float:
     """Bytes one rank sends when a ring of ``size`` ranks does this collective on ``payload`` bytes.
 
     payload is the full tensor: the tensor of an all_reduce, the output of an all_gather, the input
@@ -50,14 +54,15 @@ class LedgerRow(NamedTuple):
 class Ledger:
     """Rows sorted by axis, collective, phase; equal ledgers compare equal."""
 
-    rows: tuple = ()
+    rows: tuple[LedgerRow, ...] = ()
 
     @classmethod
-    def of(cls, entries):
+    def of(cls, entries: Iterable[tuple[str, str, str, int, int, int]]) -> Self:
         """From (axis, collective, phase, count, payload bytes of each, group size) tuples.
 
         Groups of one rank move nothing and are left out; so are entries with count 0.
         """
+        count: Counter[tuple[str, str, str]]
         count, payload, wire, by_size = Counter(), Counter(), Counter(), Counter()
         for axis, collective, phase, n, bytes_each, size in entries:
             if n == 0 or size == 1:
@@ -68,7 +73,7 @@ class Ledger:
             by_size[*key, size] += n * bytes_each
         # Wire bytes grow with the payload, so the sum is rounded once, whatever the order was.
         for (*key, size), total in sorted(by_size.items()):
-            wire[tuple(key)] += wire_bytes(key[1], total, size)
+            wire[tuple(key)] += wire_bytes(key[1], total, size)  # pyright: ignore[reportArgumentType]
         return cls(tuple(LedgerRow(*k, count[k], payload[k], wire[k]) for k in sorted(count)))
 
     def __iter__(self):
@@ -85,12 +90,14 @@ class Ledger:
             sums[row[:3]] = tuple(a + b for a, b in zip(old, row[3:]))
         return Ledger(tuple(LedgerRow(*k, *sums[k]) for k in sorted(sums)))
 
-    def total(self, **equal):
+    def total(self, **equal: str | float) -> tuple[int, int, float]:
         """(count, payload_bytes, wire_bytes) summed over rows whose fields equal those given."""
-        rows = [r for r in self.rows if all(getattr(r, k) == v for k, v in equal.items())]
-        return tuple(sum(r[i] for r in rows) for i in (3, 4, 5))
+        rows: list[Any] = [
+            r for r in self.rows if all(getattr(r, k) == v for k, v in equal.items())
+        ]
+        return tuple(sum(r[i] for r in rows) for i in (3, 4, 5))  # pyright: ignore[reportReturnType]
 
-    def diff(self, other, names=("this", "other")):
+    def diff(self, other: "Ledger", names: tuple[str, str] = ("this", "other")) -> list[str]:
         """Lines that say where two ledgers differ; an empty list when they are equal."""
         mine, theirs = ({r[:3]: r[3:] for r in led} for led in (self, other))
         return [
@@ -100,7 +107,7 @@ class Ledger:
             if mine.get(k) != theirs.get(k)
         ]
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """A list of rows of strings, header first."""
         return [list(LedgerRow._fields)] + [
             [*r[:3], str(r.count), str(r.payload_bytes), f"{r.wire_bytes:.10g}"] for r in self.rows
@@ -127,7 +134,7 @@ def _words(values):
     return f"{values[0]} x, {values[1]} payload bytes, {values[2]:.10g} on the wire"
 
 
-def ledger(trace, rank=None, step=None):
+def ledger(trace: "Trace", rank: int | None = None, step: int | None = None) -> Ledger:
     """The ledger of one rank (the lowest) and step (the last one marked, else all events).
 
     Raises ValueError for a rank or a step that is not in the trace.

@@ -4,6 +4,9 @@
 <Trace 4 ranks, 3120 events, imported>
 """
 
+from os import PathLike
+from typing import Any
+
 from tpviz import limits
 
 from .columns import Event
@@ -20,7 +23,7 @@ _DEFAULTS = Event()._asdict()
 _NEEDED = ("name", "cat", "pid")
 
 
-def load_trace(path):
+def load_trace(path: str | PathLike[str]) -> Trace:
     """The `Trace` in a file, or in a folder of rank files, *.json or *.json.gz.
 
     Files by `to_chrome` come back exactly (meta too, but for tuples, which JSON makes lists); files
@@ -91,7 +94,7 @@ def _check_format(file, data):
     return header
 
 
-def from_chrome(data):
+def from_chrome(data: dict[str, Any]) -> Trace:
     """The `Trace` in a file of `to_chrome`, as `_read` gives it."""
     return Trace(data["traceEvents"].columns(), data["tpviz"]["meta"])
 

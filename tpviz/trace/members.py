@@ -5,6 +5,7 @@
 """
 
 import re
+from collections.abc import Iterable
 
 from tpviz import limits
 
@@ -12,7 +13,7 @@ MANY = 16
 """Groups larger than this, in even steps, are written "0..1016:8", for a column of short texts."""
 
 
-def members_text(ranks):
+def members_text(ranks: Iterable[int]) -> str:
     """Ranks of a group as the column ``members`` writes them; the order stays.
 
     >>> members_text([0, 2]), members_text(range(0, 1024, 8))
@@ -30,7 +31,7 @@ _EVEN = re.compile(r"(\d{1,9})\.\.(\d{1,9}):([1-9]\d{0,8})")
 _LISTED = re.compile(r"\d{1,9}(,\d{1,9})*")
 
 
-def members_list(text):
+def members_list(text: str) -> list[int]:
     """The ranks that `members_text` wrote; [] for an empty text.
 
     Raises ``ValueError`` for another text, and for ranks beyond `tpviz.limits.RANKS`.

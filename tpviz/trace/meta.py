@@ -3,6 +3,8 @@
 Keys that are not in the table may be anything that JSON holds.
 """
 
+from typing import Any
+
 from tpviz import limits
 
 from .shapes import Fields, List, Map, Misfit, Number, Rank, Text, Whole, fitting
@@ -13,7 +15,7 @@ class Axes:
 
     shape = Map(Text(), Whole(1))
 
-    def check(self, value):
+    def check(self, value: Any) -> dict[str, int]:
         """The axes as a dict."""
         axes, size = self.shape.check(value), 1
         for name, length in axes.items():
@@ -30,7 +32,7 @@ class Samples:
 
     time, kind = List(Number()), List(Whole())
 
-    def check(self, value):
+    def check(self, value: Any) -> dict[str, list[float]]:
         """{"time": list, kind: list, ...}."""
         found = Fields({"time": self.time}, ("time",), rest=self.kind).check(value)
         odd = [name for name in found if len(found[name]) != len(found["time"])]
@@ -42,7 +44,7 @@ class Samples:
 class Loss(Number):
     """A loss, which may be any number, or None where it is not known."""
 
-    def check(self, value):
+    def check(self, value: Any) -> float | None:
         """A float or None."""
         return None if value is None else super().check(value)
 
@@ -50,7 +52,7 @@ class Loss(Number):
 class Group:
     """[backend, members] of a group, of which collectives are missing."""
 
-    def check(self, value):
+    def check(self, value: Any) -> list[str]:
         """A list of two texts."""
         found = List(Text()).check(value)
         if len(found) != 2:
@@ -87,12 +89,12 @@ ABSENT = {"mesh": {"axes": {}}, "world_size": 0, "overhead": 0.0, "losses": [], 
 """What views read where a key is absent or has another shape; "" for the texts."""
 
 
-def checked(meta, where):
+def checked(meta: Any, where: str) -> dict[str, Any]:
     """``meta`` of a file; ``ValueError`` that begins with ``where`` for a key of another shape."""
     return fitting(Fields(META), meta, where)
 
 
-def fact(meta, name):
+def fact(meta: Any, name: str) -> Any:
     """What the meta says under a key of the table, or that it says nothing: never raises."""
     try:
         if isinstance(meta, dict) and meta.get(name) is not None:

@@ -5,6 +5,9 @@ Traceback (most recent call last):
 ValueError: event 1: rank is -3, not a whole number from 0 to 131071
 """
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
 import numpy as np
 
 from tpviz import limits
@@ -13,6 +16,10 @@ from .columns import COLUMNS
 from .members import members_list
 from .shapes import Choice, Misfit, Number, Rank, Text, Whole, short
 
+if TYPE_CHECKING:
+    from .columns import Event
+
+_Kind = TypeVar("_Kind")
 LONGEST = 1e11
 """Seconds before and after zero, some 3000 years: what is left of a nanosecond's place is none."""
 
@@ -20,7 +27,7 @@ LONGEST = 1e11
 class Members(Text):
     """The ranks of a group as `members_text` writes them."""
 
-    def check(self, value):
+    def check(self, value: Any) -> str:
         """The text."""
         try:
             members_list(value if isinstance(value, str) else "no text")
@@ -48,7 +55,9 @@ class Runs:
     def __init__(self):
         self.parts, self.rows, self.widths, self.groups = [], 0, {}, {}
 
-    def add(self, values, where="event {}: ".format):
+    def add(
+        self, values: Mapping[str, Sequence[Any]], where: Callable[[int], str] = "event {}: ".format
+    ) -> None:
         """Append {name: list or tuple of equal length}, one for each column.
 
         where : row -> the words that begin an error about it. Raises ``ValueError`` for a value
@@ -78,7 +87,7 @@ class Runs:
             or_more=True,
         )
 
-    def columns(self):
+    def columns(self) -> dict[str, np.ndarray]:
         """{name: array}; rows with id -1 are numbered in the order given. The runs are gone."""
         parts = self.parts or [columns({name: [] for name in COLUMNS}, str)]
         # A column leaves the runs as it is joined, so that not all are there twice.
@@ -88,14 +97,18 @@ class Runs:
         return made
 
 
-def table_of(rows, where="event {}: ".format):
+def table_of(
+    rows: "Sequence[Event]", where: Callable[[int], str] = "event {}: ".format
+) -> dict[str, np.ndarray]:
     """The columns of rows, each an `Event`; those with id -1 are numbered in the order given."""
     table, by_column = Runs(), zip(*rows) if rows else [[]] * len(COLUMNS)
     table.add(dict(zip(COLUMNS, by_column)), where)
     return table.columns()
 
 
-def columns(values, where):
+def columns(
+    values: Mapping[str, Sequence[Any]], where: Callable[[int], str]
+) -> dict[str, np.ndarray]:
     """{name: array} of {name: list or tuple of equal length}, each value as its column holds it."""
     made = {name: _column(name, values[name], where) for name in values}
     if "start" in made and "end" in made:
@@ -129,7 +142,7 @@ def _longest(values):
         return 0
 
 
-def check_table(columns, meta):
+def check_table(columns: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     """Raise ``ValueError`` unless these are columns of one length, all there, and a dict."""
     if not isinstance(columns, dict) or not isinstance(meta, dict):
         raise ValueError(
@@ -152,7 +165,7 @@ def check_table(columns, meta):
         )
 
 
-def each(kind, what, values):
+def each(kind: type[_Kind], what: str, values: Iterable[_Kind]) -> list[_Kind]:
     """A list of things of one class; ``ValueError`` for anything else."""
     try:
         values = iter(values)

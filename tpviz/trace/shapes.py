@@ -10,12 +10,23 @@ ValueError: a.json: sizes[1] is 'x', not a finite number
 
 import math
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from tpviz import limits
+
+if TYPE_CHECKING:
+
+    class _Shape(Protocol):
+        def check(self, value: Any) -> Any: ...
+
+    class _Column(_Shape, Protocol):
+        def column(self, values: list[Any]) -> Sequence[Any] | np.ndarray | None: ...
+
 
 MOST = 2**62  # sums of two still fit NumPy's int64
 SURROGATES = re.compile("[\ud800-\udfff]")
@@ -24,10 +35,10 @@ SURROGATES = re.compile("[\ud800-\udfff]")
 class Misfit(Exception):
     """A value that has not the shape; each container on the way out puts its key in ``place``."""
 
-    def __init__(self, value, wanted):
+    def __init__(self, value: Any, wanted: str):
         self.words, self.place = f"is {short(value)}, not {wanted}", ""
 
-    def within(self, key):
+    def within(self, key: Any) -> "Misfit":
         """The same, found under this key or index."""
         key = f"[{key}]" if isinstance(key, int) else str(key)[:80]
         dot = "." if self.place and not self.place.startswith("[") else ""
@@ -38,7 +49,7 @@ class Misfit(Exception):
         return f"{self.place or 'it'} {self.words}"
 
 
-def fitting(shape, value, where):
+def fitting(shape: "_Shape", value: Any, where: str) -> Any:
     """``value`` as the shape gives it; ``ValueError`` that begins with ``where`` if it misfits."""
     try:
         return shape.check(value)
@@ -46,9 +57,9 @@ def fitting(shape, value, where):
         raise ValueError(f"{where}{misfit}") from None
 
 
-def short(value):
+def short(value: Any) -> str:
     """A value in an error: at most some 60 characters."""
-    if isinstance(value, Integral) and not -MOST <= value <= MOST:
+    if isinstance(value, Integral) and not -MOST <= value <= MOST:  # pyright: ignore[reportOperatorIssue]
         return f"a number of {len(hex(value)) * 6 // 5} digits"  # text of a huge one takes for ever
     text = (
         repr(value)
@@ -65,23 +76,23 @@ class Whole:
 
     kinds, dtype = frozenset([int]), np.int64
 
-    def __init__(self, low=-MOST, high=MOST, digits=False):
+    def __init__(self, low: float = -MOST, high: float = MOST, digits: bool = False):
         self.low, self.high, self.digits = low, high, digits
 
-    def bounds(self):
+    def bounds(self) -> tuple[float, float]:
         """(lowest, highest)."""
         return self.low, self.high
 
-    def check(self, value):
+    def check(self, value: Any) -> int:
         """An int."""
         if self.digits and isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
             value = int(value)
         low, high = self.bounds()
-        if type(value) is bool or not isinstance(value, Integral) or not low <= value <= high:
+        if type(value) is bool or not isinstance(value, Integral) or not low <= value <= high:  # pyright: ignore[reportOperatorIssue]
             raise Misfit(value, f"a whole number from {low} to {high}")
         return int(value)
 
-    def column(self, values):
+    def column(self, values: Sequence[Any]) -> np.ndarray | None:
         """An array of a list of values that are all as `check` returns them, else None: quick."""
         if not self.kinds.issuperset(map(type, values)):
             return None
@@ -96,7 +107,7 @@ class Whole:
 class Rank(Whole):
     """The number of a rank, below `limits.RANKS`."""
 
-    def bounds(self):
+    def bounds(self) -> tuple[float, float]:
         """(lowest, highest)."""
         return self.low, limits.RANKS - 1 + (self.low > 0)
 
@@ -106,14 +117,14 @@ class Number(Whole):
 
     kinds, dtype = frozenset([int, float]), np.float64
 
-    def __init__(self, low=-1e300, high=1e300, finite=True):
+    def __init__(self, low: float = -1e300, high: float = 1e300, finite: bool = True):
         super().__init__(low, high)
         self.finite = finite
 
-    def check(self, value):
+    def check(self, value: Any) -> float:
         """A float."""
         if isinstance(value, Real) and not isinstance(value, (bool, np.bool_)):
-            if self.low <= value <= self.high:
+            if self.low <= value <= self.high:  # pyright: ignore[reportOperatorIssue]
                 return float(value)
             if not self.finite and not math.isfinite(value):
                 return float(value)
@@ -127,7 +138,7 @@ class Text:
 
     dtype = np.str_
 
-    def check(self, value):
+    def check(self, value: Any) -> str:
         """A str."""
         if not isinstance(value, str):
             raise Misfit(value, "a text")
@@ -135,7 +146,7 @@ class Text:
             raise Misfit(value, f"a text of at most {limits.TEXT} characters (tpviz.limits.TEXT)")
         return SURROGATES.sub("\ufffd", value)
 
-    def column(self, values):
+    def column(self, values: Sequence[Any]) -> np.ndarray | None:
         """An array of a list of values that are all as `check` returns them, else None: quick."""
         if not {str}.issuperset(map(type, values)):
             return None
@@ -149,7 +160,7 @@ class Text:
 class Plain(Text):
     """A number or a text, as a name or as a number that stands for one; or None."""
 
-    def check(self, value):
+    def check(self, value: Any) -> Real | str | None:
         """The value."""
         if value is None or isinstance(value, Real):
             return value
@@ -161,11 +172,11 @@ class Plain(Text):
 class Choice(Text):
     """One of some texts."""
 
-    def __init__(self, *texts):
+    def __init__(self, *texts: str):
         self.texts = frozenset(texts)
         self.wanted = "one of " + ", ".join(map(repr, texts))
 
-    def check(self, value):
+    def check(self, value: Any) -> str:
         """The text."""
         if not isinstance(value, str) or value not in self.texts:
             raise Misfit(value, self.wanted)
@@ -176,15 +187,15 @@ class Choice(Text):
 class List:
     """A list of values of one shape; a tuple or an array passes for one."""
 
-    of: object
+    of: "_Shape"
 
-    def check(self, value):
+    def check(self, value: Any) -> list[Any]:
         """A list."""
         if isinstance(value, np.ndarray):
             value = value.tolist()
         if not isinstance(value, (list, tuple)):
             raise Misfit(value, "a list")
-        if hasattr(self.of, "column") and self.of.column(value) is not None:
+        if hasattr(self.of, "column") and self.of.column(value) is not None:  # pyright: ignore[reportAttributeAccessIssue]
             return list(value)
         return [_at(i, self.of, item) for i, item in enumerate(value)]
 
@@ -193,10 +204,10 @@ class List:
 class Map:
     """An object whose keys have one shape and whose values another."""
 
-    keys: object
-    of: object
+    keys: "_Shape"
+    of: "_Shape"
 
-    def check(self, value):
+    def check(self, value: Any) -> dict[Any, Any]:
         """A dict, its keys as their shape gives them."""
         if not isinstance(value, dict):
             raise Misfit(value, "an object")
@@ -212,11 +223,11 @@ class Fields:
     Other fields stay as they are, or have the shape ``rest``.
     """
 
-    of: dict
-    needed: tuple = ()
-    rest: object = None
+    of: "Mapping[str, _Shape]"
+    needed: tuple[str, ...] = ()
+    rest: "_Shape | None" = None
 
-    def check(self, value):
+    def check(self, value: Any) -> dict[str, Any]:
         """A dict."""
         if not isinstance(value, dict):
             raise Misfit(value, "an object")
@@ -240,7 +251,7 @@ class Nested:
 
     depth: int | None = None
 
-    def check(self, value):
+    def check(self, value: Any) -> Any:
         """The value, with its texts fit for UTF-8."""
         depth = limits.DEPTH if self.depth is None else self.depth
         if isinstance(value, str):
@@ -258,7 +269,9 @@ class Nested:
         return value
 
 
-def check_all(shapes, rows, where):
+def check_all(
+    shapes: "Mapping[str, _Column]", rows: Sequence[dict[str, Any]], where: Callable[[int], str]
+) -> None:
     """Check the fields of many objects, field by field: quick. Puts in what the shapes return.
 
     shapes : {field: shape}; fields may be absent. where : index of a row -> the words that begin

@@ -1,9 +1,14 @@
 """The steps of a trace, and the one that stands for them in pictures and comparisons."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+if TYPE_CHECKING:
+    from .table import Trace
 
-def step_spans(trace):
+
+def step_spans(trace: "Trace") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(numbers, starts, ends) of the steps marked, in order of their numbers: a step is from its
     first rank's start to its last rank's end."""
     marked = trace["kind"] == "step"
@@ -14,14 +19,14 @@ def step_spans(trace):
     return numbers, start, end
 
 
-def median_step(trace):
+def median_step(trace: "Trace") -> "Trace":
     """The rows of the step whose duration is nearest to ``trace.step_time``, the median; all rows
     where no steps are marked. At equal distance the earlier step."""
     spans = step_spans(trace)
     return trace.select(step=spans[0][median_number(*spans[1:])]) if len(spans[0]) else trace
 
 
-def median_number(start, end):
+def median_number(start: np.ndarray, end: np.ndarray) -> int:
     """Which of the steps is the median one; of two as near to it, the earlier."""
     length = end - start
     return int(np.abs(length - np.median(length)).argmin())

@@ -5,7 +5,10 @@ import gzip
 import json
 import re
 import zlib
+from collections.abc import Iterator
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from .files import BATCH, Unpacked, read_json
 
@@ -23,10 +26,10 @@ class TraceFile:
     end. Where the file breaks, or is no object, `read_json` says so, with the place.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str | PathLike[str]):
         self.path, self.head = Path(path), {}
 
-    def runs(self):
+    def runs(self) -> Iterator[tuple[int, list[Any]]]:
         """Yield (number of the first, events) for up to `BATCH` events of "traceEvents" at a time.
 
         ``head["traceEvents"]`` is then [], or what else the file has there.
@@ -116,7 +119,7 @@ class _Text:
         except json.JSONDecodeError:
             return []
         if found:
-            self.at = _COMMA.match(self.text, ends[-1]).end()
+            self.at = _COMMA.match(self.text, ends[-1]).end()  # pyright: ignore[reportOptionalMemberAccess]
         return found
 
     def take(self, character):
@@ -144,6 +147,6 @@ class _Text:
             raise json.JSONDecodeError("Extra data", self.text, self.at)
 
     def _skip(self):
-        self.at = _SPACE.match(self.text, self.at).end()
+        self.at = _SPACE.match(self.text, self.at).end()  # pyright: ignore[reportOptionalMemberAccess]
         while self.at == len(self.text) and self.more():
-            self.at = _SPACE.match(self.text, self.at).end()
+            self.at = _SPACE.match(self.text, self.at).end()  # pyright: ignore[reportOptionalMemberAccess]

@@ -7,7 +7,11 @@ Columns are NumPy arrays of equal length; times are float seconds on one clock, 
 (1, [0])
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -17,6 +21,11 @@ from .faithful import badge_words, warn_if_late
 from .meta import fact
 from .rows import check_table, each, table_of
 from .steps import step_spans
+
+if TYPE_CHECKING:
+    import pandas
+
+    from .ledger import Ledger
 
 __all__ = ["Event", "Trace"]
 
@@ -33,14 +42,14 @@ class Trace:
     ``unrecorded`` (groups whose collectives are missing: [backend, members] each).
     """
 
-    columns: dict
-    meta: dict = field(default_factory=dict)
+    columns: dict[str, np.ndarray]
+    meta: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
         check_table(self.columns, self.meta)
 
     @classmethod
-    def from_events(cls, events, meta=None):
+    def from_events(cls, events: Iterable[Event], meta: dict[str, Any] | None = None) -> Self:
         """Build from Events (any order). Events with id -1 are numbered in the order given.
 
         Raises ``ValueError`` for an event with a value that its column does not hold.
@@ -48,7 +57,7 @@ class Trace:
         return cls(table_of(each(Event, "events", events)), {} if meta is None else meta)
 
     @classmethod
-    def merge(cls, traces, **meta):
+    def merge(cls, traces: "Iterable[Trace]", **meta: Any) -> "Trace":
         """One trace from one per rank: ids renumbered; memory, overhead and badges joined.
 
         Warns where an emulated run was not faithful: here, since here the ranks' traces meet.
@@ -66,7 +75,7 @@ class Trace:
             memory.update(t.fact("memory"))
             overhead = max(overhead, t.fact("overhead"))
         columns = {n: np.concatenate([p[n] for p in parts]) for n in COLUMNS}
-        joined = {"memory": memory} if memory else {}
+        joined: dict[str, Any] = {"memory": memory} if memory else {}
         late = [t.fact("late") for t in traces if t.fact("late")]
         if late:
             joined["late"] = dict(max(late, key=lambda found: found.get("seconds", 0.0)))
@@ -82,7 +91,7 @@ class Trace:
         return cls(columns, {**traces[0].meta, **joined, "overhead": overhead, **meta}).rebased()
 
     @property
-    def badge(self):
+    def badge(self) -> str:
         """Where the numbers come from, and what is wrong with them, as every picture says it."""
         text = self.fact("badge") or "origin unknown"
         text += badge_words(self.fact("late"))
@@ -92,7 +101,7 @@ class Trace:
         more = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
         return f"{text}; not recorded: {groups[0]}{more}" if groups else text
 
-    def rebased(self):
+    def rebased(self) -> "Trace":
         """The same events with the clock starting at zero (memory samples move along)."""
         if not len(self):
             return self
@@ -106,7 +115,7 @@ class Trace:
             }
         return Trace(columns, meta)
 
-    def fact(self, name):
+    def fact(self, name: str) -> Any:
         """What ``meta`` says under a known key, an empty value where that has another shape."""
         return fact(self.meta, name)
 
@@ -124,11 +133,11 @@ class Trace:
         """Rows as Events, with plain Python values."""
         return (Event(*row) for row in zip(*(self.columns[n].tolist() for n in COLUMNS)))
 
-    def where(self, mask):
+    def where(self, mask: np.ndarray) -> "Trace":
         """The rows where the boolean array ``mask`` holds; same meta."""
         return Trace({n: c[mask] for n, c in self.columns.items()}, self.meta)
 
-    def select(self, **equal):
+    def select(self, **equal: Any) -> "Trace":
         """The rows whose columns equal the given values: ``t.select(rank=0, kind="comm")``."""
         mask = np.ones(len(self), dtype=bool)
         for name, value in equal.items():
@@ -138,31 +147,31 @@ class Trace:
         return self.where(mask)
 
     @property
-    def ranks(self):
+    def ranks(self) -> list[int]:
         """Numbers of the ranks that have events, in order."""
         return np.unique(self["rank"]).tolist()
 
-    def model_of(self, rank):
+    def model_of(self, rank: int) -> int:
         """The rank whose rows stand for those of ``rank``: its own, unless ranks share rows."""
         return rank
 
-    def whole(self):
+    def whole(self) -> "Trace":
         """The trace with the rows of every rank: itself, unless ranks share rows."""
         return self
 
     @property
-    def lanes(self):
+    def lanes(self) -> list[str]:
         """Names of the lanes to draw: compute first, then communication by name."""
         names = [n for n in np.unique(self["lane"]).tolist() if n != "step"]
         return sorted(names, key=lambda n: (n != "compute", n))
 
     @property
-    def steps(self):
+    def steps(self) -> list[int]:
         """Numbers of the steps recorded, in order."""
         return np.unique(self["step"][self["kind"] == "step"]).tolist()
 
     @property
-    def step_time(self):
+    def step_time(self) -> float:
         """Seconds of one step: median over steps of (last rank's end - first rank's start)."""
         _, start, end = step_spans(self)
         if not len(start):
@@ -170,43 +179,43 @@ class Trace:
         return float(np.median(end - start))
 
     # The analyses live in their own modules; these are the names people type.
-    def ledger(self, rank=None, step=None):
+    def ledger(self, rank: int | None = None, step: int | None = None) -> "Ledger":
         """The `Ledger` of one rank's step: see `tpviz.trace.ledger.ledger`."""
         return ledger.ledger(self, rank, step)
 
-    def overlap(self, rank=None):
+    def overlap(self, rank: int | None = None) -> float:
         """Fraction of communication under computation: see `tpviz.trace.analyses.overlap`."""
         return analyses.overlap(self, rank)
 
-    def exposed_communication(self, rank=None):
+    def exposed_communication(self, rank: int | None = None) -> float:
         """Seconds of communication that nothing hides: see `tpviz.trace.analyses`."""
         return analyses.exposed_communication(self, rank)
 
-    def bubble(self):
+    def bubble(self) -> dict[int, float]:
         """{rank: idle fraction}: see `tpviz.trace.analyses.bubble`."""
         return analyses.bubble(self)
 
-    def critical_path(self):
+    def critical_path(self) -> list[Event]:
         """The events that decided the end: see `tpviz.trace.critical`."""
         return analyses.critical_path(self)
 
-    def memory(self, rank=None):
+    def memory(self, rank: int | None = None) -> analyses.MemoryUse:
         """Peaks and series of a rank's memory: see `tpviz.trace.analyses`."""
         return analyses.memory(self, rank)
 
-    def to_chrome(self, path):
+    def to_chrome(self, path: str | PathLike[str]) -> Path:
         """Write Chrome/Perfetto JSON (.json or .json.gz); returns the path."""
         from .chrome import to_chrome
 
         return to_chrome(self, path)
 
-    def to_hta(self, folder):
+    def to_hta(self, folder: str | PathLike[str]) -> Path:
         """Write a folder that HolisticTraceAnalysis reads; returns the path."""
         from .hta import to_hta
 
         return to_hta(self, folder)
 
-    def to_pandas(self):
+    def to_pandas(self) -> "pandas.DataFrame":
         """A ``pandas.DataFrame``. Raises ``ImportError`` with a hint where pandas is missing."""
         try:
             import pandas

@@ -1,9 +1,16 @@
 """How far two rankings of the same strategies agree: Kendall's tau, and if their first is."""
 
+from collections.abc import Iterable, Sequence
 from itertools import combinations
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .ranking import Row
 
 
-def agreement(rows, pairs):
+def agreement(
+    rows: "Sequence[Row]", pairs: Iterable[tuple[str, str]]
+) -> dict[str, dict[str, float]]:
     """{"predicted, simulated": {"tau", "top", "rows"}} for pairs of columns of `search.Row`.
 
     Rows in which one of the two is None do not count; a pair with fewer than two is left out.
@@ -19,12 +26,12 @@ def agreement(rows, pairs):
     return found
 
 
-def rounded(seconds):
+def rounded(seconds: float) -> float:
     """Times that differ by rounding are one."""
     return float(f"{seconds:.9e}")
 
 
-def kendall_tau(a, b):
+def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
     """Kendall's tau-b of two sequences of numbers: 1 the same order, -1 the reverse, ties counted.
 
     Kendall 1945, "The treatment of ties in ranking problems": (concordant - discordant pairs) /

@@ -4,7 +4,8 @@ found = tv.calibrate(4)
 found.cluster, found.residual, found.to_svg()
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import one_of, whole_number
 from tpviz.mesh import Mesh
@@ -15,6 +16,9 @@ from .calibration import Calibration, calibration_of
 from .checks import check_cluster
 from .timing import time_paced_rank, time_rank
 
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+
 __all__ = ["Calibration", "calibrate"]
 
 SIZES = (2**16, 2**20, 2**22, 2**24)
@@ -22,18 +26,18 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def calibrate(
-    world_size=4,
-    axes=None,
-    sizes=SIZES,
+    world_size: int = 4,
+    axes: dict[str, int] | Mesh | Sequence[dict[str, int] | Mesh] | None = None,
+    sizes: Iterable[int] = SIZES,
     *,
-    repeats=11,
-    dtypes=DTYPES[:3],
-    gemm=None,
-    cluster=None,
-    device=None,
-    timeout=300,
-    progress=None,
-):
+    repeats: int = 11,
+    dtypes: Iterable[str] = DTYPES[:3],
+    gemm: int | None = None,
+    cluster: "Cluster | None" = None,
+    device: str | None = None,
+    timeout: float | None = 300,
+    progress: Callable[[int, int, str], Any] | bool | None = None,
+) -> Calibration:
     """Measure what groups, devices and memory of this machine do; a `Calibration`.
 
     For every mesh axis, all its groups run all-reduces (and, as a check, all-gathers and

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from importlib import import_module
 from statistics import median
+from typing import Any
 
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.cluster.collectives import cost
@@ -28,12 +29,12 @@ class Calibration:
     """
 
     cluster: Cluster
-    points: list
-    fits: dict
+    points: list[dict[str, Any]]
+    fits: dict[tuple[int, int] | str, tuple[float, float]]
     badge: str
 
     @property
-    def residual(self):
+    def residual(self) -> dict[tuple[int, int] | str, dict[int, float]]:
         """{kind: {bytes: measured / fitted - 1}} of what the lines are fitted to."""
         found = {kind: {} for kind in self.fits}
         for point in self.points:
@@ -42,26 +43,26 @@ class Calibration:
         return found
 
     @property
-    def worst(self):
+    def worst(self) -> dict[str, Any]:
         """The point that is furthest from its line, of those the lines are fitted to."""
         fitted = [point for point in self.points if point["collective"] in FITTED]
         return max(fitted, key=lambda point: abs(point["residual"]))
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: every point, its line, and how far it is from it."""
         figure = import_module("tpviz.figures.calibration")  # a layer above: when asked for
         return figure.to_table(self.scene())
 
-    def describe(self):
+    def describe(self) -> str:
         """What was found, in words."""
         return import_module("tpviz.figures.calibration").describe(self.scene())
 
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """What `tpviz.figures.calibration` draws, ready for JSON."""
         figure = import_module("tpviz.figures.calibration")
         return figure.calibration_scene(self.points, self.fits, self.cluster, self.badge)
 
-    def to_svg(self, theme="auto"):
+    def to_svg(self, theme: str = "auto") -> str:
         """Measured points and fitted lines, one panel for every kind of group, as one SVG."""
         return import_module("tpviz.figures.calibration").calibration_svg(self.scene(), theme)
 
@@ -76,15 +77,15 @@ class Calibration:
         )
 
 
-def calibration_of(ranks, emulated=None):
+def calibration_of(ranks: list[dict[str, Any]], emulated: Cluster | None = None) -> Calibration:
     """The `Calibration` from what `timing.time_rank` gave on each rank, or `time_paced_rank` while
     a cluster was ``emulated``."""
     typical = min if emulated else median
-    points, fits = [_point(*key, ranks, typical) for key in ranks[0]["points"]], {}
+    points, fits = [_point(*key, ranks, typical) for key in ranks[0]["points"]], {}  # pyright: ignore[reportCallIssue]
     for kind in dict.fromkeys(point["kind"] for point in points):
         used = [p for p in points if p["kind"] == kind and p["collective"] in FITTED]
         columns = [[p[what] for p in used] for what in ("hops", "volume", "seconds")]
-        fits[kind] = fit_line(*columns)
+        fits[kind] = fit_line(*columns)  # pyright: ignore[reportArgumentType]
     for point in points:
         alpha, bandwidth = fits[point["kind"]]
         point["fitted"] = point["hops"] * alpha + point["volume"] / bandwidth
@@ -155,7 +156,7 @@ def _cluster(ranks, fits):
     return Cluster(
         f"this machine ({words})",
         device,
-        (Level(words.split(", ")[-1], len(ranks), bandwidth, None, alpha),),
+        (Level(words.split(", ")[-1], len(ranks), bandwidth, None, alpha),),  # pyright: ignore[reportArgumentType]
         table={kind: bandwidth for kind, (_, bandwidth) in rows.items()},
         latencies={kind: alpha for kind, (alpha, _) in rows.items()},
         source="tv.calibrate: all groups of an axis at once, ring formula, robust fit",

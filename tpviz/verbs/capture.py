@@ -7,6 +7,7 @@ program.ledger(), program.trace(0)
 import threading
 from contextlib import contextmanager
 from itertools import product
+from typing import TYPE_CHECKING
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -25,11 +26,15 @@ from tpviz.trace.members import members_list
 
 from .checks import check_fit
 
+if TYPE_CHECKING:
+    from tpviz.strategy import Strategy
+    from tpviz.workload import GPT
+
 _NUMBERS = NoNumbers, DataDependentOutputException, DynamicOutputShapeException
 _lock = threading.Lock()  # a process has one torch.distributed world
 
 
-def capture(strategy, workload, *, detail="kernels"):
+def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -> Capture:
     """The `Capture` of one training step under ``strategy``: no process, no bytes, no numbers.
 
     Where the strategy says that all ranks are ``alike``, one is recorded; where it says so of some

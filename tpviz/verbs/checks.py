@@ -6,7 +6,7 @@ from tpviz.strategy import Strategy
 from tpviz.workload import GPT
 
 
-def check_fit(strategy, workload):
+def check_fit(strategy: Strategy, workload: GPT) -> None:
     """Raise ``ValueError`` unless these are a strategy and a workload whose sizes fit together."""
     if not isinstance(strategy, Strategy):
         raise ValueError(f"first comes a strategy such as tv.Megatron(tp=2), not {strategy!r}")
@@ -14,13 +14,13 @@ def check_fit(strategy, workload):
     strategy.check(workload)
 
 
-def check_workload(workload, place="first"):
+def check_workload(workload: GPT, place: str = "first") -> None:
     """Raise ``ValueError`` unless this is a workload; ``place`` says where the verb takes it."""
     if not isinstance(workload, GPT):
         raise ValueError(f"{place} comes a workload such as tv.GPT(), not {workload!r}")
 
 
-def check_cluster(cluster, place="third"):
+def check_cluster(cluster: Cluster, place: str = "third") -> None:
     """Raise ``ValueError`` unless this is a cluster; ``place`` says where the verb takes it."""
     if not isinstance(cluster, Cluster):
         raise ValueError(
@@ -28,7 +28,7 @@ def check_cluster(cluster, place="third"):
         )
 
 
-def check_faults(faults):
+def check_faults(faults: Faults | None) -> Faults:
     """The faults, none for None. Raises ``ValueError`` on anything else."""
     if not isinstance(faults, Faults | None):
         raise ValueError(f"faults={faults!r}; use tv.Faults(stragglers={{3: 1.5}}) or None")

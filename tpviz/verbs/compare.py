@@ -4,8 +4,10 @@ c = tv.compare(tv.Megatron(tp=2) * tv.DataParallel(dp=2), tv.GPT(), cluster)
 c.ratio, c.residual.parts, c.residual.verdict
 """
 
+from collections.abc import Callable
 from functools import cached_property, partial
 from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import one_of, whole_number
 
@@ -16,22 +18,33 @@ from .residual import residual
 from .run import run as measure
 from .simulate import simulate
 
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.simulation.injected_faults import Faults
+    from tpviz.simulation.program import Capture
+    from tpviz.strategy import Strategy
+    from tpviz.trace.table import Trace
+    from tpviz.workload import GPT
+
+    from .predict import Prediction
+    from .residual import Residual
+
 STEPS = 3
 """Steps replayed beside a run, so that jitter is drawn more than once."""
 
 
 def compare(
-    strategy,
-    workload,
-    cluster,
+    strategy: "Strategy",
+    workload: "GPT",
+    cluster: "Cluster",
     *,
-    steps=5,
-    warmup=1,
-    run=True,
-    faults=None,
-    timeout=120,
-    progress=None,
-):
+    steps: int = 5,
+    warmup: int = 1,
+    run: bool = True,
+    faults: "Faults | None" = None,
+    timeout: float | None = 120,
+    progress: Callable[[int, int, str], Any] | bool | None = None,
+) -> "Comparison":
     """The `Comparison` of what formula, replay and real ranks say of ``strategy`` on ``cluster``.
 
     Parameters
@@ -83,22 +96,31 @@ class Comparison:
     what is compared. Made by `compare` and `of`.
     """
 
+    simulated: "Trace"  # None only until they that make it replay
+
     def __init__(
         self,
-        strategy,
-        workload,
-        cluster,
-        prediction=None,
-        simulated=None,
-        measured=None,
-        capture=None,
+        strategy: "Strategy",
+        workload: "GPT",
+        cluster: "Cluster",
+        prediction: "Prediction | None" = None,
+        simulated: "Trace | None" = None,
+        measured: "Trace | None" = None,
+        capture: "Capture | None" = None,
     ):
         self.strategy, self.workload, self.cluster = strategy, workload, cluster
-        self.prediction, self.simulated, self.measured = prediction, simulated, measured
+        self.prediction, self.simulated, self.measured = prediction, simulated, measured  # pyright: ignore[reportAttributeAccessIssue]
         self._capture = capture
 
     @classmethod
-    def of(cls, prediction, simulated=None, measured=None, *, capture=None):
+    def of(
+        cls,
+        prediction: "Prediction",
+        simulated: "Trace | None" = None,
+        measured: "Trace | None" = None,
+        *,
+        capture: "Capture | None" = None,
+    ) -> Self:
         """From results at hand; ``capture`` spares capturing the program again.
 
         simulated None: simulated here. Raises ``ValueError`` where they are of different
@@ -120,26 +142,26 @@ class Comparison:
         return made
 
     @property
-    def badges(self):
+    def badges(self) -> tuple[str, ...]:
         """Where the numbers come from: "predicted", "simulated" and, after a run, the run's."""
         traces = [t for t in (self.simulated, self.measured) if t is not None]
         foreseen = [] if self.prediction is None else [self.prediction.badge]
         return (*foreseen, *(t.badge for t in traces))
 
     @property
-    def ratio(self):
+    def ratio(self) -> float | None:
         """Measured over simulated step time; None without a run."""
         if self.measured is None:
             return None
         return self.measured.step_time / self.simulated.step_time
 
     @property
-    def overlap(self):
+    def overlap(self) -> tuple[float, float | None]:
         """(simulated, measured) fraction of communication under computation; None: not measured."""
         return self.simulated.overlap(), None if self.measured is None else self.measured.overlap()
 
     @cached_property
-    def residual(self):
+    def residual(self) -> "Residual":
         """The `tpviz.verbs.residual.Residual` of the measured (else the simulated) step.
 
         Where the simulation has fewer steps than are compared, it is replayed with more.
@@ -154,7 +176,14 @@ class Comparison:
         trace = self.simulated if self.measured is None else self.measured
         return 1 if trace is None else min(max(1, len(trace.steps)), STEPS)
 
-    def replay(self, cluster=None, *, steps=1, contention=True, faults=None):
+    def replay(
+        self,
+        cluster: "Cluster | None" = None,
+        *,
+        steps: int = 1,
+        contention: bool = True,
+        faults: "Faults | None" = None,
+    ) -> "Trace":
         """The program simulated again: on another cluster, with faults (see `tpviz.simulate`)."""
         if self._capture is None:
             self._capture = capture_program(self.strategy, self.workload)
@@ -186,7 +215,7 @@ class Comparison:
 
     # -- shown -------------------------------------------------------------------------------------
     @cached_property
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """The picture as data: `tpviz.figures.comparison.comparison_scene`."""
         figure = import_module("tpviz.figures.comparison")  # above the verbs: only when asked for
         return figure.comparison_scene(
@@ -198,15 +227,15 @@ class Comparison:
             caption=self.cluster.caption,
         )
 
-    def to_svg(self, **options):
+    def to_svg(self, **options: Any) -> str:
         """One static SVG; options as `tpviz.figures.comparison_svg.comparison_svg` takes them."""
         return import_module("tpviz.figures.comparison_svg").comparison_svg(self.scene, **options)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each part as predicted and as found, then the steps."""
         return import_module("tpviz.figures.comparison").to_table(self.scene)
 
-    def describe(self):
+    def describe(self) -> str:
         """The comparison in words."""
         return import_module("tpviz.figures.comparison").describe(self.scene)
 

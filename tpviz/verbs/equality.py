@@ -10,7 +10,14 @@ of an attention's key bias is 0 but for rounding) and what AdamW makes of tiny g
 rounding m/(sqrt(v) + 1e-8) magnifies.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
 import torch
+
+if TYPE_CHECKING:
+    from tpviz.trace.ledger import Ledger
+    from tpviz.trace.table import Trace
 
 TOLERANCE = 1e-10
 """The largest `error` that passes: far above rounding in float64, far below any term left out."""
@@ -21,7 +28,7 @@ by up to 5 times it, in sums of another order."""
 
 
 @torch.no_grad()
-def nudge(parameters, dtype=torch.float64):
+def nudge(parameters: Iterable[torch.Tensor], dtype: torch.dtype = torch.float64) -> None:
     """Change every parameter, in place, by one unit of the dtype's rounding, up or down."""
     eps = torch.finfo(dtype).eps
     generator = torch.Generator().manual_seed(0)
@@ -30,7 +37,9 @@ def nudge(parameters, dtype=torch.float64):
         p.mul_(1 + eps * (2 * up.to(p.dtype) - 1))
 
 
-def error(found, expected, nudged):
+def error(
+    found: torch.Tensor | float, expected: torch.Tensor | float, nudged: torch.Tensor | float
+) -> float:
     """max |found - expected| / max(max |expected|, HEADROOM max |nudged - expected| / TOLERANCE).
 
     That is relative to the tensor's own size, unless rounding alone may move it by more than
@@ -51,7 +60,12 @@ def error(found, expected, nudged):
     return ratio if ratio == ratio else float("inf")
 
 
-def errors(kind, found, expected, nudged):
+def errors(
+    kind: str,
+    found: Mapping[str, torch.Tensor],
+    expected: Mapping[str, torch.Tensor],
+    nudged: Mapping[str, torch.Tensor],
+) -> dict[str, float]:
     """{"<kind> <name>": `error`} of {name: tensor}; infinite where one is missing."""
     return {
         f"{kind} {name}": error(found[name], value, nudged[name]) if name in found else float("inf")
@@ -59,12 +73,12 @@ def errors(kind, found, expected, nudged):
     }
 
 
-def largest(errors_by_rank):
+def largest(errors_by_rank: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """{name: the largest error over the ranks}."""
     return {name: max(errors[name] for errors in errors_by_rank) for name in errors_by_rank[0]}
 
 
-def unwaited(trace, most=3):
+def unwaited(trace: "Trace", most: int = 3) -> str:
     """The collectives that no wait belongs to, in words; "" if there is none."""
     waited = set(trace["waits_for"].tolist())
     found = [
@@ -75,7 +89,7 @@ def unwaited(trace, most=3):
     return ", ".join(words[:most]) + more
 
 
-def unwaited_lines(found_by_rank, first=0):
+def unwaited_lines(found_by_rank: Iterable[str], first: int = 0) -> tuple[str, ...]:
     """One line for each rank, numbered from ``first``, of which `unwaited` found something."""
     return tuple(
         f"rank {rank}: never waited for {found}"
@@ -84,7 +98,7 @@ def unwaited_lines(found_by_rank, first=0):
     )
 
 
-def ledger_lines(ledgers, formulas):
+def ledger_lines(ledgers: "Iterable[Ledger]", formulas: "Iterable[Ledger]") -> list[str]:
     """Differences of a rank's ledger of each step from its formula, in words."""
     return [
         f"step {step}: {line}"
@@ -93,7 +107,9 @@ def ledger_lines(ledgers, formulas):
     ]
 
 
-def ledger_diff(lines_by_rank, first=0, most=12):
+def ledger_diff(
+    lines_by_rank: Iterable[Iterable[str]], first: int = 0, most: int = 12
+) -> tuple[str, ...]:
     """The `ledger_lines` of all ranks, numbered from ``first``; of many the first ones."""
     lines = [
         f"rank {rank}, {line}" for rank, found in enumerate(lines_by_rank, first) for line in found
@@ -104,31 +120,35 @@ def ledger_diff(lines_by_rank, first=0, most=12):
 class Verdict:
     """What both verifications say, of ``errors``, ``ledger_diff`` and ``unwaited``."""
 
+    errors: dict[str, float]
+    ledger_diff: tuple[str, ...]
+    unwaited: tuple[str, ...]
+
     @property
-    def max_error(self):
+    def max_error(self) -> float:
         """The largest error; infinite where a value is not a number or a gradient is missing."""
         return max(self.errors.values())
 
     @property
-    def worst(self):
+    def worst(self) -> str:
         """The name of the parameter, or of the other quantity, that has the largest error."""
-        name = max(self.errors, key=self.errors.get)
+        name = max(self.errors, key=self.errors.__getitem__)
         return name.removeprefix("gradient ").removeprefix("parameter ")
 
     @property
-    def ledger_ok(self):
+    def ledger_ok(self) -> bool:
         """Every rank's ledger of every step equals the formula, exactly."""
         return not self.ledger_diff
 
     @property
-    def ok(self):
+    def ok(self) -> bool:
         """All errors at most 1e-10, the ledger exact, and every collective waited for."""
         return self.max_error <= TOLERANCE and self.ledger_ok and not self.unwaited
 
     def __bool__(self):
         return self.ok
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings (what, largest error, where), header first."""
         rows = [["compared", "largest error", "where"]]
         rows += [
@@ -138,7 +158,7 @@ class Verdict:
         ]
         for kind in ("gradient", "parameter"):
             of_kind = {k: e for k, e in self.errors.items() if k.startswith(kind + " ")}
-            name = max(of_kind, key=of_kind.get)
+            name = max(of_kind, key=of_kind.__getitem__)
             rows.append(
                 [f"{len(of_kind)} {kind}s", f"{of_kind[name]:.1e}", name.removeprefix(kind + " ")]
             )

@@ -8,6 +8,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from tpviz.cluster import Cluster
 from tpviz.cost import Memory, by_axis, parts, show_bytes, show_seconds
@@ -16,6 +17,10 @@ from tpviz.strategy import Strategy
 from tpviz.workload import GPT
 
 from .checks import check_cluster, check_fit
+
+if TYPE_CHECKING:
+    from tpviz.cost import Segment
+    from tpviz.trace.ledger import Ledger
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,11 +33,11 @@ class Prediction:
     strategy: Strategy
     workload: GPT
     cluster: Cluster
-    segments: tuple
+    segments: "tuple[Segment, ...]"
     badge = "predicted"
 
     @cached_property
-    def parts(self):
+    def parts(self) -> dict[str, float]:
         """{part: seconds}: compute, exposed communication, latency, bubble; their sum is the step.
 
         "exposed communication" is the time that kernels wait for bytes to pass, "latency" that they
@@ -41,31 +46,31 @@ class Prediction:
         return parts(self.segments)
 
     @property
-    def step_time(self):
+    def step_time(self) -> float:
         """Seconds of one step."""
         return sum(self.parts.values())
 
     @cached_property
-    def exposed(self):
+    def exposed(self) -> dict[str, float]:
         """{axis: seconds that kernels wait for it}, latency included."""
         return by_axis(self.segments, "exposed")
 
     @cached_property
-    def hidden(self):
+    def hidden(self) -> dict[str, float]:
         """{axis: seconds of communication that kernels do not wait for}."""
         return by_axis(self.segments, "hidden")
 
     @property
-    def overlap(self):
+    def overlap(self) -> float:
         """Fraction of communication time that kernels do not wait for; 0.0 without any."""
         exposed, hidden = sum(self.exposed.values()), sum(self.hidden.values())
         return hidden / (exposed + hidden) if hidden else 0.0
 
-    def ledger(self):
+    def ledger(self) -> "Ledger":
         """The `Ledger` of one step of one rank."""
         return self.strategy.ledger(self.workload)
 
-    def memory(self):
+    def memory(self) -> Memory:
         """The `tpviz.cost.Memory` of one rank, bytes by kind."""
         return Memory(self._memory)
 
@@ -74,12 +79,12 @@ class Prediction:
         return self.strategy.memory(self.workload)
 
     @property
-    def fits(self):
+    def fits(self) -> bool:
         """Whether a rank's memory fits its device."""
         return self.memory().total <= self.cluster.device.memory
 
     # -- in words ----------------------------------------------------------------------------------
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: the parts, then each axis, then memory."""
         step, memory = self.step_time, self.memory()
         rows = [["part", "time", "share"]]
@@ -94,7 +99,7 @@ class Prediction:
         rows += [[f"{kind} memory", show_bytes(n), _share(n, total)] for kind, n in memory.items()]
         return rows
 
-    def describe(self):
+    def describe(self) -> str:
         """One paragraph for people who cannot see the picture."""
         shares = ", ".join(
             f"{_share(s, self.step_time)} {name}" for name, s in self.parts.items() if s
@@ -116,7 +121,7 @@ class Prediction:
         )
 
 
-def predict(strategy, workload, cluster):
+def predict(strategy: Strategy, workload: GPT, cluster: Cluster) -> Prediction:
     """The `Prediction` of one step of ``strategy`` on ``workload``, one rank on each device.
 
     Memory that exceeds the device is no error here: see ``.fits`` and `check_memory`. Raises
@@ -128,18 +133,18 @@ def predict(strategy, workload, cluster):
     return Prediction(strategy, workload, cluster, worth)
 
 
-def check(strategy, workload, cluster):
+def check(strategy: Strategy, workload: GPT, cluster: Cluster) -> None:
     """Raise ``ValueError`` unless these are what they should be and their sizes fit together."""
     check_fit(strategy, workload)
     check_cluster(cluster)
     cluster.check_world(strategy.world_size)
 
 
-def check_memory(strategy, workload, cluster):
+def check_memory(strategy: Strategy, workload: GPT, cluster: Cluster) -> None:
     """Raise ``ValueError`` where a rank needs more bytes than its device has."""
     memory, size = strategy.memory(workload), cluster.device.memory
     if memory.total > size:
-        largest = max(memory, key=memory.get)
+        largest = max(memory, key=memory.__getitem__)
         raise ValueError(
             f"{strategy.short} needs {show_bytes(memory.total)} on every rank and the device "
             f"{cluster.device.name!r} has {show_bytes(size)}: most of it is {largest}, "

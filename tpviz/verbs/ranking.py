@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.cost import show_bytes, show_seconds
 from tpviz.strategy import Strategy
@@ -10,6 +10,10 @@ from tpviz.tables import html_table
 
 from .predict import Prediction
 from .reasons import least, why
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.workload import GPT
 
 COLUMNS = ("communication", "predicted", "simulated", "measured")
 
@@ -28,12 +32,12 @@ class Row:
     communication: float | None = None
 
     @property
-    def predicted(self):
+    def predicted(self) -> float:
         """Seconds of one step by formula."""
         return self.prediction.step_time
 
     @property
-    def step_time(self):
+    def step_time(self) -> float:
         """Seconds of one step by simulation where there is one, else by formula."""
         return self.predicted if self.simulated is None else self.simulated
 
@@ -61,22 +65,22 @@ class Search:
     "rows": how many}, "simulated, measured": ...} as far as these were made.
     """
 
-    workload: object
-    cluster: object
-    rows: tuple
-    rejected: tuple
-    agreement: dict
+    workload: "GPT"
+    cluster: "Cluster"
+    rows: tuple[Row, ...]
+    rejected: tuple[Rejected, ...]
+    agreement: dict[str, dict[str, float]]
     objective: str = "step"
-    late: tuple = ()
+    late: tuple[Strategy, ...] = ()
     seconds: float | None = None
-    untried: tuple = ()
+    untried: tuple[Strategy, ...] = ()
 
     @property
-    def best(self):
+    def best(self) -> Strategy:
         """The winning strategy."""
         return self.rows[0].strategy
 
-    def to_table(self, most=20):
+    def to_table(self, most: int = 20) -> list[list[str]]:
         """Rows of strings, header first; "ranked" says which column decides the order.
 
         With the objective "step" that is the simulated time where there is one.
@@ -97,7 +101,7 @@ class Search:
             )
         return table
 
-    def describe(self):
+    def describe(self) -> str:
         """Why the winner wins, how far the rankings agree, and what was rejected, in words."""
         lines = why(self.rows) if self.objective == "step" else least(self.rows)
         for pair, found in self.agreement.items():

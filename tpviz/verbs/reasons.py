@@ -1,11 +1,19 @@
 """Why one strategy is faster than another, in words: the difference of their predicted parts."""
 
+from collections.abc import Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from tpviz.cost import show_seconds
 
+if TYPE_CHECKING:
+    from tpviz.strategy import Strategy
 
-def why(rows):
+    from .predict import Prediction
+    from .ranking import Row
+
+
+def why(rows: "Sequence[Row]") -> list[str]:
     """Sentences about the first of ranked `search.Row`s: its time, and how it beats other kinds.
 
     It is compared with its `rivals`.
@@ -27,17 +35,17 @@ def why(rows):
     ]
 
 
-def least(rows):
+def least(rows: "Sequence[Row]") -> list[str]:
     """The same where communication alone is the objective: the first, the next, the best step."""
     best = rows[0]
     lines = [
         "Ranked by communication alone, the schemes' own formulas: "
         f"{best.strategy.short} is the first of {len(rows)} strategies, "
-        f"{show_seconds(best.communication)} a step."
+        f"{show_seconds(best.communication)} a step."  # pyright: ignore[reportArgumentType]
     ]
-    more = (row for row in rows if row.communication > best.communication * (1 + 1e-9))
+    more = (row for row in rows if row.communication > best.communication * (1 + 1e-9))  # pyright: ignore[reportOptionalOperand]
     lines += [
-        f"The next that sends longer is {row.strategy.short}, {show_seconds(row.communication)}."
+        f"The next that sends longer is {row.strategy.short}, {show_seconds(row.communication)}."  # pyright: ignore[reportArgumentType]
         for row in islice(more, 1)
     ]
     fastest = min(rows, key=lambda row: row.predicted)
@@ -54,12 +62,12 @@ def least(rows):
     return lines
 
 
-def kind(strategy):
+def kind(strategy: "Strategy") -> tuple[str, ...]:
     """The axes in use: strategies that share them are of one kind."""
     return tuple(axis for axis, size in strategy.axes.items() if size > 1)
 
 
-def because(mine, other):
+def because(mine: "Prediction", other: "Prediction") -> str:
     """ "it spends 3.1 ms less in exposed communication on dp, but 1 ms more in compute".
 
     Parts are compute, each axis's exposed communication (latency included) and bubble, so the
@@ -87,7 +95,7 @@ def _differences(mine, other):
     return found | {"bubble": other.parts["bubble"] - mine.parts["bubble"]}
 
 
-def rivals(rows):
+def rivals(rows: "Sequence[Row]") -> "list[Row]":
     """The first row of another kind than the best's, and the best of each kind with one axis."""
     seen, found = {kind(rows[0].strategy)}, []
     for row in rows:

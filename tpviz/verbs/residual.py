@@ -15,8 +15,10 @@ So the order matters: latency is what hops add to a step that already waits for 
 of whole steps, they count only what nothing hides. "unexplained" is jitter and the host's own work.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
+from typing import TYPE_CHECKING
 
 from tpviz.cost import show_seconds
 from tpviz.simulation.injected_faults import Faults
@@ -24,6 +26,12 @@ from tpviz.trace.faithful import LATE
 from tpviz.trace.steps import median_step
 
 from .slowdown_attribution import find_slow_link, find_stragglers, refined
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.trace.table import Trace
+
+    from .slowdown_attribution import SlowLink, Straggler
 
 PARTS = (
     "compute",
@@ -54,18 +62,18 @@ class Residual:
     are part of "unexplained". badge, cluster : where ``measured`` comes from, and the caption.
     """
 
-    parts: dict
-    rungs: dict
+    parts: dict[str, float]
+    rungs: dict[str, float]
     measured: float
     simulated: float
-    stragglers: tuple = ()
-    slow_links: tuple = ()
+    stragglers: "tuple[Straggler, ...]" = ()
+    slow_links: "tuple[SlowLink, ...]" = ()
     late: float = 0.0
     badge: str = "origin unknown"
     cluster: str = ""
 
     @property
-    def verdict(self):
+    def verdict(self) -> str:
         """What made the step as long as it is, in one or two sentences."""
         return self._blame() + self._caveat()
 
@@ -96,11 +104,11 @@ class Residual:
                 words += f", then {second}: {self.share(second)}"
         return words + "."
 
-    def share(self, part):
+    def share(self, part: str) -> str:
         """The part as a percentage of the measured step, in words."""
         return f"{100 * self.parts[part] / self.measured if self.measured else 0.0:.1f} %"
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each part, then the whole, simulated and measured."""
         rows = [["part", "time", "share"]]
         rows += [[part, show_seconds(s), self.share(part)] for part, s in self.parts.items()]
@@ -116,7 +124,7 @@ class Residual:
             )
         return rows
 
-    def describe(self):
+    def describe(self) -> str:
         """The residual in words, for people who cannot see the picture."""
         parts = ", ".join(f"{part} {show_seconds(s)}" for part, s in self.parts.items() if s)
         where = f" on {self.cluster}" if self.cluster else ""
@@ -132,7 +140,12 @@ class Residual:
         return f"<Residual of one step, {self.badge}: {len(self.parts)} parts>"
 
 
-def residual(measured, cluster, replay, simulated=None):
+def residual(
+    measured: "Trace",
+    cluster: "Cluster",
+    replay: "Callable[..., Trace]",
+    simulated: "Trace | None" = None,
+) -> Residual:
     """The `Residual` of a measured `Trace` on ``cluster``.
 
     Parameters
@@ -206,7 +219,7 @@ class _Blame:
         return before, simulated.step_time
 
 
-def without_latency(cluster):
+def without_latency(cluster: "Cluster") -> "Cluster":
     """The cluster with links of no latency."""
     return replace(
         cluster,
@@ -216,7 +229,7 @@ def without_latency(cluster):
     )
 
 
-def without_links(cluster):
+def without_links(cluster: "Cluster") -> "Cluster":
     """The cluster with links of no latency and endless bandwidth: communication takes no time."""
     bare = without_latency(cluster)
     return replace(

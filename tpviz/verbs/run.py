@@ -4,6 +4,9 @@ trace = tv.run(tv.Megatron(tp=2) * tv.DataParallel(dp=2), tv.GPT(), steps=3)
 trace.meta["losses"], trace.ledger(), trace.step_time
 """
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import torch.distributed as dist
 
 from tpviz.checks import number, one_of, whole_number
@@ -19,22 +22,28 @@ from .checks import check_faults, check_fit
 from .ranks import mean_losses, number_of, program_here, train_step
 from .simulate import check_place
 
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.simulation.injected_faults import Faults
+    from tpviz.strategy import Strategy
+    from tpviz.workload import GPT
+
 
 def run(
-    strategy,
-    workload,
-    cluster=None,
+    strategy: "Strategy",
+    workload: "GPT",
+    cluster: "Cluster | None" = None,
     *,
-    steps=3,
-    warmup=1,
-    lr=LEARNING_RATE,
-    device=None,
-    memory=True,
-    detail="kernels",
-    faults=None,
-    timeout=120,
-    progress=None,
-):
+    steps: int = 3,
+    warmup: int = 1,
+    lr: float = LEARNING_RATE,
+    device: str | None = None,
+    memory: bool = True,
+    detail: str = "kernels",
+    faults: "Faults | None" = None,
+    timeout: float | None = 120,
+    progress: Callable[[int, int, str], Any] | bool | None = None,
+) -> Trace:
     """Train on ``strategy.world_size`` real ranks; the recorded steps of all ranks as one `Trace`.
 
     Parameters
@@ -97,10 +106,12 @@ def _check_pace(strategy, workload, cluster, faults):
     return {"cluster": cluster, "faults": faults}
 
 
-def train_reference(workload, steps, *, lr=LEARNING_RATE, device="cpu"):
+def train_reference(
+    workload: "GPT", steps: int, *, lr: float = LEARNING_RATE, device: str = "cpu"
+) -> list[float]:
     """The losses of the same training in this one process: those of `run`, up to rounding."""
     program = reference_program(workload, device=device, lr=lr)
-    return [float(train_step(program, workload, step, device)) for step in range(steps)]
+    return [float(train_step(program, workload, step, device)) for step in range(steps)]  # pyright: ignore[reportArgumentType]
 
 
 def _train(strategy, workload, steps, warmup, lr, memory, detail, pace):

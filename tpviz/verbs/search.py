@@ -4,12 +4,13 @@ found = tv.search(tv.GPT(batch=64), tv.clusters.nvlink_pairs(), top=5)
 found.best, found.rows, print(found.describe())
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from time import thread_time
+from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import number, one_of, whole_number
 from tpviz.cost import show_bytes
@@ -24,6 +25,10 @@ from .predict import check, check_memory, predict
 from .ranking import COLUMNS, Rejected, Row, Search
 from .reasons import rivals
 
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.workload import GPT
+
 __all__ = ["Rejected", "Row", "Search", "kendall_tau", "search", "space"]
 OBJECTIVES = ("step", "communication")
 TELL = 0.2  # s between two reports of progress
@@ -34,18 +39,22 @@ GIVE = (
 
 
 def search(
-    workload,
-    cluster,
-    strategies=None,
-    top=5,
+    workload: "GPT",
+    cluster: "Cluster",
+    strategies: type[Strategy]
+    | str
+    | Strategy
+    | Iterable[type[Strategy] | str | Strategy]
+    | None = None,
+    top: int = 5,
     *,
-    objective="step",
-    simulate=None,
-    run=0,
-    world_size=None,
-    seconds=9.0,
-    progress=None,
-):
+    objective: str = "step",
+    simulate: bool | None = None,
+    run: int = 0,
+    world_size: int | None = None,
+    seconds: float | None = 9.0,
+    progress: Callable[[int, int, str], Any] | bool | None = None,
+) -> Search:
     """Rank strategies for a workload on a cluster: by formula, then the first few by simulation.
 
     Every strategy of the space is ranked by formula. The simulations follow in that order, until
@@ -136,7 +145,7 @@ def _that_may_fit(candidates, workload, cluster, moment, rejected):
             check(strategy, workload, cluster)
             with _rejecting(rejected, strategy, "memory"):
                 least[strategy] = _check_least(strategy, workload, cluster)
-    return sorted(least, key=least.get), untried
+    return sorted(least, key=least.__getitem__), untried
 
 
 @contextmanager
@@ -187,7 +196,15 @@ def _so_far(best):
     return f"; best so far {best!r}" if best else ""
 
 
-def space(workload, world_size, strategies=None):
+def space(
+    workload: "GPT",
+    world_size: int,
+    strategies: type[Strategy]
+    | str
+    | Strategy
+    | Iterable[type[Strategy] | str | Strategy]
+    | None = None,
+) -> list[Strategy]:
     """The strategies to try, none twice; `search` says what may be given.
 
     A class that has an ``inner`` is multiplied with those that have none: every way to share the

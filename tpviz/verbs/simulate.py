@@ -5,6 +5,7 @@ trace = tv.simulate(tv.Megatron(tp=8) * tv.DataParallel(dp=128), tv.GPT(...), cl
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tpviz.checks import one_of, whole_number
 from tpviz.simulation.program import Capture
@@ -13,20 +14,27 @@ from tpviz.simulation.replay import replay
 from .checks import check_faults
 from .predict import check, check_memory
 
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.simulation.injected_faults import Faults
+    from tpviz.strategy import Strategy
+    from tpviz.trace.table import Trace
+    from tpviz.workload import GPT
+
 DETAILS = ("kernels", "all")
 
 
 def simulate(
-    strategy,
-    workload,
-    cluster,
+    strategy: "Strategy",
+    workload: "GPT",
+    cluster: "Cluster",
     *,
-    steps=1,
-    detail="kernels",
-    faults=None,
-    contention=True,
-    capture=None,
-):
+    steps: int = 1,
+    detail: str = "kernels",
+    faults: "Faults | None" = None,
+    contention: bool = True,
+    capture: Capture | None = None,
+) -> "Trace":
     """A `Trace` of what each rank of ``strategy`` would do on ``cluster``, badge "simulated".
 
     Parameters
@@ -63,7 +71,7 @@ def simulate(
     )
 
 
-def check_place(strategy, workload, cluster):
+def check_place(strategy: "Strategy", workload: "GPT", cluster: "Cluster") -> None:
     """`predict`'s check, and that of memory, which in a scale model does not scale as one."""
     check(strategy, workload, cluster)
     if cluster.hidden_scale == 1:

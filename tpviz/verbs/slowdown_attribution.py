@@ -5,12 +5,15 @@ other, and so are the k-th collectives of a group. The method is our own (derive
 """
 
 from collections import defaultdict
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from tpviz.trace.critical import match_collectives
 from tpviz.trace.members import members_list
+
+if TYPE_CHECKING:
+    from tpviz.trace.table import Trace
 
 STRAGGLER = 1.15
 """A rank straggles when its kernels take more than this many times as long as the other ranks'."""
@@ -36,10 +39,10 @@ class SlowLink(NamedTuple):
     groups : the slow groups, as members.
     """
 
-    ranks: tuple
-    axes: tuple
+    ranks: tuple[int, ...]
+    axes: tuple[str, ...]
     factor: float
-    groups: tuple
+    groups: tuple[str, ...]
     placed: bool = True
 
     def __str__(self):
@@ -54,14 +57,14 @@ class SlowLink(NamedTuple):
         return f"a slow link at rank {ranks}: its {slow}"
 
 
-def weighted_median(values, weights):
+def weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
     """The value with half of the weight on either side: long events decide, not the many short."""
     order = np.argsort(values, kind="stable")
     total = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(total, total[-1] / 2)])
 
 
-def kernel_times(step):
+def kernel_times(step: "Trace") -> dict[int, np.ndarray]:
     """{rank: seconds of each of its kernels, in the order of the program}."""
     rows = step.select(kind="compute")
     rows = rows.where(np.lexsort((rows["start"], rows["rank"])))
@@ -69,7 +72,7 @@ def kernel_times(step):
     return {rank: length[rows["rank"] == rank] for rank in rows.ranks}
 
 
-def find_stragglers(measured, simulated, late=0.0):
+def find_stragglers(measured: "Trace", simulated: "Trace", late: float = 0.0) -> list[Straggler]:
     """The `Straggler` list of a measured step, slowest first.
 
     late : seconds by which the measuring itself may be off in a step; a rank that lost less than
@@ -91,7 +94,7 @@ def find_stragglers(measured, simulated, late=0.0):
     return sorted(found, key=lambda straggler: -straggler.factor)
 
 
-def collective_times(step):
+def collective_times(step: "Trace") -> dict[tuple[str, str], np.ndarray]:
     """{(axis, members): seconds of each collective of that group, in order}.
 
     Counted from when its last member has issued it and the group's previous one has ended, to the
@@ -110,7 +113,7 @@ def collective_times(step):
     return times
 
 
-def find_slow_link(measured, simulated, late=0.0):
+def find_slow_link(measured: "Trace", simulated: "Trace", late: float = 0.0) -> SlowLink | None:
     """The `SlowLink` that explains the most lost time of a measured step, or None.
 
     A rank's link is slow when its collectives are slow in every group it is in (as far as the group
@@ -142,7 +145,7 @@ def find_slow_link(measured, simulated, late=0.0):
     return _link(sorted(same), {key: slow[key] for key in guilty[best]})
 
 
-def refined(link, measured, simulated):
+def refined(link: SlowLink, measured: "Trace", simulated: "Trace") -> SlowLink:
     """The `SlowLink` with the factor that is still missing, where ``simulated`` has it already.
 
     A slow collective shares ports for longer, so durations grow by more or less than the factor.

@@ -3,6 +3,7 @@
 import os
 import time
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -13,12 +14,17 @@ from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import record
 from tpviz.schemes.collectives import gather_first, scatter_first
 
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 WARMUP = 2
 COPY_BYTES = {"cpu": 2**25, "cuda": 2**28}
 
 
-def time_rank(axes, sizes, repeats, dtypes, gemm):
+def time_rank(
+    axes: list[tuple[int, int]], sizes: list[int], repeats: int, dtypes: list[str], gemm: int | None
+) -> dict[str, Any]:
     """{"points": {(kind, collective, bytes): [[start, end], ...]}, "gemm": {dtype: s}, ...}.
 
     axes : (stride, size) keys of `Cluster.table`; a point's kind is such a key, or "message" for
@@ -32,7 +38,9 @@ def time_rank(axes, sizes, repeats, dtypes, gemm):
     return {"points": points, "gemm": compute, "copy": copy, **_machine(device)}
 
 
-def time_paced_rank(axes, sizes, repeats, cluster):
+def time_paced_rank(
+    axes: list[tuple[int, int]], sizes: list[int], repeats: int, cluster: "Cluster"
+) -> dict[str, Any]:
     """The "points" of an emulated cluster, in times of the lane clock, and how "late" the run was.
 
     Its device is described, not measured.

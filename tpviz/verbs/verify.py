@@ -3,7 +3,9 @@
 tv.verify(tv.Megatron(tp=4), tv.GPT())        # a table; .ok, .max_error, .worst
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import whole_number
 from tpviz.runtime.launch import launch
@@ -25,6 +27,10 @@ from .equality import (
 )
 from .ranks import mean_losses, number_of, program_here
 
+if TYPE_CHECKING:
+    from tpviz.strategy import Strategy
+    from tpviz.workload import GPT
+
 
 @dataclass(frozen=True, repr=False)
 class Verification(Verdict):
@@ -40,12 +46,12 @@ class Verification(Verdict):
     its numbers may be right by luck.
     """
 
-    strategy: object
-    workload: object
+    strategy: "Strategy"
+    workload: "GPT"
     steps: int
-    errors: dict
-    ledger_diff: tuple = ()
-    unwaited: tuple = ()
+    errors: dict[str, float]
+    ledger_diff: tuple[str, ...] = ()
+    unwaited: tuple[str, ...] = ()
 
     def __repr__(self):
         return self._said(
@@ -53,7 +59,15 @@ class Verification(Verdict):
         )
 
 
-def verify(strategy, workload, steps=3, *, device=None, timeout=120, progress=None):
+def verify(
+    strategy: "Strategy",
+    workload: "GPT",
+    steps: int = 3,
+    *,
+    device: str | None = None,
+    timeout: float | None = 120,
+    progress: Callable[[int, int, str], Any] | bool | None = None,
+) -> Verification:
     """Run ``strategy`` on real ranks in float64; compare every number with one process.
 
     Compared on every rank: logits, input gradient and every parameter gradient of the first step,

@@ -7,7 +7,9 @@ build). JupyterLab may run callbacks on other threads while a cell runs: a view 
 import difflib
 import logging
 import threading
+from collections.abc import Callable, Collection, Iterable
 from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 import anywidget
 import ipywidgets
@@ -16,14 +18,17 @@ import traitlets
 from tpviz.checks import one_of
 from tpviz.figures.svg import check_step
 
+_Args = ParamSpec("_Args")
 _log = logging.getLogger(__name__)
 
 
-def shown(method):
+def shown(
+    method: Callable[Concatenate[Any, _Args], None],
+) -> Callable[Concatenate[Any, _Args], None]:
     """Decorator for callbacks of a view: an exception is shown in the view and logged, not lost."""
 
     @wraps(method)
-    def guarded(self, *args, **kwargs):
+    def guarded(self: Any, *args: _Args.args, **kwargs: _Args.kwargs) -> None:
         try:
             return method(self, *args, **kwargs)
         except Exception as error:
@@ -33,7 +38,7 @@ def shown(method):
     return guarded
 
 
-def check_names(cls_name, given, known):
+def check_names(cls_name: str, given: Iterable[str], known: Collection[str]) -> None:
     """Raise ``TypeError`` on unknown keyword names, with the nearest known one."""
     for name in given:
         if name not in known:
@@ -55,25 +60,37 @@ class View(anywidget.AnyWidget):
     error = traitlets.Unicode("").tag(sync=True)
     generation = traitlets.Int(0).tag(sync=True)
 
+    if TYPE_CHECKING:  # of the subclasses
+
+        def _draw(self, **options: Any) -> str: ...
+        def _words(self) -> str: ...
+        def to_table(self) -> list[list[str]]:
+            """Rows of strings, header first."""
+            ...
+
+        def describe(self) -> str:
+            """What is shown, in words."""
+            ...
+
     def __init__(self):
         self._lock = threading.RLock()
         super().__init__()
 
-    def publish(self, **traits):
+    def publish(self, **traits: Any) -> None:
         """Set traits as one message, ``generation`` last. Safe from any thread."""
         with self._lock, self.hold_sync():
             for name, value in traits.items():
                 setattr(self, name, value)
             self.generation += 1
 
-    def show_error(self, error):
+    def show_error(self, error: BaseException | str) -> None:
         """Show an exception, or a text ("" clears it), in the view."""
         text = (
             f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
         )
         self.publish(error=text)
 
-    def to_svg(self, **options):
+    def to_svg(self, **options: Any) -> str:
         """The view as it stands as one static SVG; ``theme`` "light", "dark" or "auto"."""
         return self._draw(**options)
 
@@ -109,7 +126,7 @@ class Film(View):
     step = traitlets.Int(0).tag(sync=True)
     autoplay = traitlets.Bool(False).tag(sync=True)
 
-    def __init__(self, autoplay=False):
+    def __init__(self, autoplay: bool = False):
         super().__init__()
         self.autoplay = one_of("autoplay", autoplay, (True, False))
 
@@ -117,35 +134,37 @@ class Film(View):
 class Framed(ipywidgets.VBox):
     """Knobs around a `View`, its ``picture``, in whose name it speaks."""
 
-    def show_error(self, error):
+    picture: Film
+
+    def show_error(self, error: BaseException | str) -> None:
         """Show an exception, or a text ("" clears it), in the picture."""
         self.picture.show_error(error)
 
     @property
-    def error(self):
+    def error(self) -> str:
         """Why the knobs as they stand cannot be shown, or ""."""
         return self.picture.error
 
     @property
-    def step(self):
+    def step(self) -> int:
         """The step shown, from 0."""
         return self.picture.step
 
     @step.setter
-    def step(self, step):
+    def step(self, step: int) -> None:
         check_step(self.picture.scene, step)
         self.picture.publish(step=step)
 
-    def to_svg(self, **options):
+    def to_svg(self, **options: Any) -> str:
         """What is shown as one static SVG; options ``step``, ``theme`` "light", "dark", "auto", and
         what else the picture has."""
         return self.picture.to_svg(**options)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""
         return self.picture.to_table()
 
-    def describe(self):
+    def describe(self) -> str:
         """What is shown, in words."""
         return self.picture.describe()
 

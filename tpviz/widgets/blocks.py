@@ -5,6 +5,7 @@
 
 import threading
 from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 
@@ -21,6 +22,10 @@ from tpviz.workload import GPT
 from .base import Film, Framed, check_names, shown
 from .job import Latest
 from .knobs import CONTROL, WIDE, Knobs
+
+if TYPE_CHECKING:
+    from tpviz.figures.grid import GridStory
+    from tpviz.strategy import Strategy
 
 MOST = 8
 """Ranks in the menu of meshes; a strategy passed in may have up to 16."""
@@ -45,7 +50,15 @@ class BlocksView(Framed):
     argument that does not exist.
     """
 
-    def __init__(self, strategy=None, workload=None, rank=0, *, autoplay=False, **unknown):
+    def __init__(
+        self,
+        strategy: "Strategy | None" = None,
+        workload: GPT | None = None,
+        rank: int = 0,
+        *,
+        autoplay: bool = False,
+        **unknown: Any,
+    ):
         name = type(self).__name__
         check_names(name, unknown, ["strategy", "workload", "rank", "autoplay"])
         strategy = self._default() if strategy is None else strategy
@@ -72,6 +85,8 @@ class BlocksView(Framed):
         self.knobs.on_change(self._moved)
         self._rank.observe(lambda change: self._moved(), "value")
         self.picture.observe(lambda change: self._clicked(change.new), "rank")
+
+    picture: "BlockSteps"
 
     # -- what another view of a block has instead ----------------------------------------------
     _default = ATP
@@ -109,12 +124,12 @@ class BlocksView(Framed):
             self._rank.value = rank
 
     @property
-    def rank(self):
+    def rank(self) -> int:
         """From which rank the blocks are seen."""
         return self.picture.rank
 
     @rank.setter
-    def rank(self, rank):
+    def rank(self, rank: int) -> None:
         figure.check(Mesh(self.strategy.axes), rank)
         self._rank.value = rank
 
@@ -126,13 +141,13 @@ class BlockSteps(Film):
     _esm = module("blocks")
     _css = stylesheet()
 
-    def __init__(self, autoplay=False):
+    def __init__(self, autoplay: bool = False):
         super().__init__(autoplay)
         self.story = None
 
-    def show(self, story, rank):
+    def show(self, story: "figure.Story | GridStory", rank: int) -> None:
         """Draw a `tpviz.figures.blocks.Story` from a rank; stays at the same place in the block."""
-        scene = self._scene_of(story, rank)
+        scene = self._scene_of(story, rank)  # pyright: ignore[reportArgumentType]
         step = self._same_place(story)
         self.story = story
         self.publish(scene=scene, rank=rank, step=step, error="")
@@ -151,11 +166,11 @@ class BlockSteps(Film):
     def _draw(self, **options):
         return blocks_svg(self.scene, **{"step": self.step, **options})
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, one a step."""
         return self._figure.to_table(self.story)
 
-    def describe(self):
+    def describe(self) -> str:
         """The block and the step shown, in words."""
         return self._figure.describe(self.story, self.rank, self.step)
 
@@ -163,7 +178,7 @@ class BlockSteps(Film):
         return f"{self.scene['title']}, rank {self.rank}, {self.scene['captions'][self.step]}"
 
 
-def story(strategy, workload):
+def story(strategy: "Strategy", workload: GPT) -> figure.Story:
     """The `tpviz.figures.blocks.Story` of a strategy.
 
     Raises ValueError on another strategy than ATP and Megatron, and on sizes that clash.
@@ -186,7 +201,7 @@ def story(strategy, workload):
     )
 
 
-def layout_of(strategy):
+def layout_of(strategy: ATP | Megatron) -> Layout:
     """The `Layout` of an ATP; Megatron's is that of one axis, for there is none of the stream."""
     if isinstance(strategy, ATP):
         return strategy.layout

@@ -6,7 +6,9 @@ model, simulation and measurement stand beside each other.
 """
 
 import threading
+from collections.abc import Callable
 from html import escape
+from typing import TYPE_CHECKING, Any
 
 from tpviz.figures.ledger import ledger_table
 from tpviz.mesh import Mesh
@@ -21,11 +23,17 @@ from .panel import Panel
 from .reading import read
 from .setting import check_cluster
 
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.trace import Trace
+
 MOST = 8
 """Sliders of whole numbers end here; more ranks than a notebook's machine serves are no use."""
 
 
-def explore(workload=None, cluster=None, **options):
+def explore(
+    workload: GPT | None = None, cluster: "Cluster | None" = None, **options: Any
+) -> "Explore":
     """The widget that joins knobs, model, run, timeline and ledger; see `Explore`."""
     return Explore(workload, cluster, **options)
 
@@ -48,7 +56,15 @@ class Explore(Panel):
     its trace; ``error`` the message shown, or "".
     """
 
-    def __init__(self, workload=None, cluster=None, *, strategy=None, runner=None, **unknown):
+    def __init__(
+        self,
+        workload: GPT | None = None,
+        cluster: "Cluster | None" = None,
+        *,
+        strategy: Strategy | None = None,
+        runner: "Callable[..., Trace | Outcome] | None" = None,
+        **unknown: Any,
+    ):
         check_names("explore", unknown, ["workload", "cluster", "strategy", "runner"])
         check_cluster(cluster)
         inner, outer = _parts(strategy)
@@ -71,12 +87,12 @@ class Explore(Panel):
         self._choose(inner, outer)
 
     @property
-    def strategy(self):
+    def strategy(self) -> Strategy | None:
         """The strategy chosen, or None where sizes clash."""
         return self.choice and self.choice.strategy
 
     @property
-    def trace(self):
+    def trace(self) -> "Trace | None":
         """The trace of the last run that ended well, or None."""
         return self.outcome and self.outcome.trace
 
@@ -88,7 +104,7 @@ class Explore(Panel):
         inner, around : strategies whose values the knobs take, None for the usual ones.
         """
         with self._lock:
-            cls = strategies()[self.menu.value]
+            cls = strategies()[self.menu.value]  # pyright: ignore[reportArgumentType]
             outer = next(
                 (c for c in strategies().values() if _composes(c) and not _composes(cls)), None
             )
@@ -132,7 +148,8 @@ class Explore(Panel):
 
     def _draw(self, rows):
         """The mesh and the ledger where the strategy changed; what depends on the cluster."""
-        strategy, mesh = self.strategy, Mesh(self.strategy.axes)
+        assert self.choice is not None
+        strategy, mesh = self.choice.strategy, Mesh(self.choice.strategy.axes)
         if strategy != self._drawn:
             self._drawn, self._expected = strategy, strategy.ledger(self._workload)
             self.mesh.show(mesh, rows, badge=f"{strategy.world_size} ranks")
@@ -147,19 +164,20 @@ class Explore(Panel):
     def _draw_cluster(self):
         with self._lock:
             if self.choice is not None:
-                self.show_cluster(self.choice.cluster, Mesh(self.strategy.axes))
+                self.show_cluster(self.choice.cluster, Mesh(self.choice.strategy.axes))
 
     def _draw_ledger(self):
         self.results.show_ledger(self._expected, self._measured())
 
     def _measured(self):
         """The ledger measured for the strategy in view, or None."""
-        fits = self.outcome is not None and self._ran.strategy == self.strategy
-        return self.outcome.measured.ledger() if fits and self.outcome.measured else None
+        if self.outcome is None or self._ran is None or self._ran.strategy != self.strategy:
+            return None
+        return self.outcome.measured.ledger() if self.outcome.measured else None
 
     # -- runs ------------------------------------------------------------------------------------
     @shown
-    def run(self):
+    def run(self) -> None:
         """Run what the knobs say. A second run while one is under way is refused, in view."""
         with self._lock:
             refusal = self._refusal()
@@ -167,6 +185,7 @@ class Explore(Panel):
                 self.say(refusal)
                 return
             choice, prediction, steps = self.choice, self.prediction, self.steps.value
+            assert choice is not None
             self.show_error("")
             self.say(f"running {choice.words} on {choice.strategy.world_size} ranks ...")
             self.bar.value, self.bar.max = 0, max(steps, 1)
@@ -193,14 +212,14 @@ class Explore(Panel):
         return "" if self.guesses.settled else "commit a guess first, or skip it"
 
     @shown
-    def stop(self):
+    def stop(self) -> None:
         """End the run under way; its ranks end too."""
         with self._lock:
             if self._job and self._job.stop():
                 self.say("stopping ...")
                 self.stop_button.disabled = True
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> bool:
         """Wait for the run under way (for scripts and tests); True when none is left."""
         return self._job is None or self._job.join(timeout)
 
@@ -232,16 +251,16 @@ class Explore(Panel):
         self.run_button.description = "Run" if not self.choice or self.choice.runs else "Simulate"
 
     # -- the view in words, tables, pictures -----------------------------------------------------
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings: the formula's ledger beside the measured one."""
         with self._lock:
-            return ledger_table(self._expected, self._measured())
+            return ledger_table(self._expected, self._measured())  # pyright: ignore[reportArgumentType]
 
-    def to_svg(self, **options):
+    def to_svg(self, **options: Any) -> str:
         """The timeline of the last run, or the mesh before any."""
         return (self.timeline if self.trace is not None else self.mesh).to_svg(**options)
 
-    def describe(self):
+    def describe(self) -> str:
         """What is chosen, predicted and measured, in words."""
         with self._lock:
             chosen = self.choice.words if self.choice else f"bad sizes ({self.error})"

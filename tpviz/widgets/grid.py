@@ -4,6 +4,7 @@
 """
 
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from tpviz.figures import grid as figure
 from tpviz.films.grid import grid_frames
@@ -12,6 +13,9 @@ from tpviz.schemes.axonn.strategy import AxoNN
 
 from .blocks import MOST, BlockSteps, BlocksView
 from .knobs import Knobs
+
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
 
 UNSEEN = ("tune", "clip")
 """Knobs that change nothing in a block."""
@@ -55,14 +59,14 @@ class GridSteps(BlockSteps):
 class GridKnobs(Knobs):
     """The knobs that show in a block; the others stay as the strategy has them."""
 
-    def __init__(self, strategy):
+    def __init__(self, strategy: AxoNN):
         values = {f.name: getattr(strategy, f.name) for f in fields(strategy)}
         super().__init__(type(strategy), values, MOST, compact=True)
         [row] = self.children
         row.children = [box for name, box in self.controls.items() if name not in UNSEEN]
 
 
-def story(strategy, workload):
+def story(strategy: AxoNN, workload: "GPT") -> figure.GridStory:
     """The `tpviz.figures.grid.GridStory` of an `AxoNN`.
 
     Raises ValueError on another strategy, and on sizes that clash.

@@ -1,5 +1,9 @@
 """Guess first, then reveal: what a learner commits before the ranks run, and what came of it."""
 
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any
+
 import ipywidgets
 
 from tpviz.exercises.guess import Guess
@@ -20,7 +24,7 @@ class GuessPane(ipywidgets.VBox):
     since callbacks come from any thread.
     """
 
-    def __init__(self, lock):
+    def __init__(self, lock: threading.RLock):
         self._lock = lock
         self.on = ipywidgets.Checkbox(
             True,
@@ -48,18 +52,18 @@ class GuessPane(ipywidgets.VBox):
         for box in (self.on, self.cover):
             box.observe(lambda change: self._changed(), "value")
 
-    def on_change(self, callback):
+    def on_change(self, callback: Callable[[], Any]) -> None:
         """Call ``callback()`` when a guess is committed or skipped, or the mode changes."""
         self._heard.append(callback)
 
-    def ask(self, key):
+    def ask(self, key: Hashable) -> None:
         """Ask for the configuration ``key`` (hashable); None asks nothing."""
         with self._lock:
             self._key = key
             self._lay_out()
 
     @property
-    def settled(self):
+    def settled(self) -> bool:
         """Whether the configuration may run: guessed, skipped, or no guess is wanted."""
         return (
             not self.on.value
@@ -69,11 +73,11 @@ class GuessPane(ipywidgets.VBox):
         )
 
     @property
-    def covering(self):
+    def covering(self) -> bool:
         """Whether the prediction is to be kept secret for now."""
         return self.cover.value and not self.settled
 
-    def of(self, key):
+    def of(self, key: Hashable) -> dict[str, Guess]:
         """{question: `Guess`} made for a configuration; empty where there is none."""
         return self._of.get(key, {})
 

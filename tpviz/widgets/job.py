@@ -5,6 +5,8 @@ The thread touches no signal handler and no event loop: it works wherever Jupyte
 
 import ctypes
 import threading
+from collections.abc import Callable
+from typing import Any
 
 
 class Job:
@@ -14,24 +16,26 @@ class Job:
     button is to a cell: `tpviz.launch` ends its ranks and is usable again.
     """
 
-    def __init__(self, work, done):
+    def __init__(
+        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None, bool], Any]
+    ):
         self._work, self._done = work, done
         self._lock = threading.Lock()
         self.running, self.stopped = True, False
         self._thread = threading.Thread(target=self._main, name="tpviz-job", daemon=True)
         self._thread.start()
 
-    def stop(self):
+    def stop(self) -> bool:
         """Interrupt the work; False when it had already ended."""
         with self._lock:
             if not self.running:
                 return False
             self.stopped = True
-            ident = ctypes.c_ulong(self._thread.ident)
+            ident = ctypes.c_ulong(self._thread.ident)  # pyright: ignore[reportArgumentType]
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(KeyboardInterrupt))
             return True
 
-    def join(self, timeout=None):
+    def join(self, timeout: float | None = None) -> bool:
         """Wait for the end; True when it has come."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -60,7 +64,7 @@ class Latest:
     So moves of a slider never queue up: whatever thread they come from, the last one is drawn.
     """
 
-    def __init__(self, work):
+    def __init__(self, work: Callable[[], Any]):
         self._work, self._lock = work, threading.Lock()
         self._wanted = self._busy = False
 

@@ -5,9 +5,11 @@ knobs.values()          # {"tp": 4, "sp": False}
 """
 
 import ast
-from dataclasses import MISSING, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, Field, fields
 from html import escape
 from math import prod
+from typing import Any
 
 import ipywidgets
 
@@ -18,12 +20,20 @@ CONTROL = {"flex": "0 0 290px"}
 WRAPPED = {"display": "flex", "flex_flow": "row wrap"}
 
 
-def knob_fields(cls):
+def knob_fields(cls: type) -> list[Field[Any]]:
     """The fields of a strategy class that are knobs (made by `tpviz.strategy.knob`), in order."""
     return [f for f in fields(cls) if "help" in f.metadata and f.default is not MISSING]
 
 
-def control(name, default, help="", low=None, high=None, choices=None, most=None):
+def control(
+    name: str,
+    default: Any,
+    help: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    choices: Collection[Any] | None = None,
+    most: int | None = None,
+) -> ipywidgets.DOMWidget:
     """The ipywidgets control of one knob.
 
     choices make a menu, or check boxes where the default is a tuple of some of them; a bool a check
@@ -55,28 +65,28 @@ def control(name, default, help="", low=None, high=None, choices=None, most=None
     return ipywidgets.Text(value=default if isinstance(default, str) else repr(default), **options)
 
 
-def is_pair(value):
+def is_pair(value: Any) -> bool:
     """Whether a knob's value is the shape of a mesh of two axes."""
     return isinstance(value, tuple) and len(value) == 2 and all(type(n) is int for n in value)
 
 
-def pairs(most):
+def pairs(most: int) -> list[tuple[int, int]]:
     """All meshes of two axes with at most so many ranks."""
     return [(a, b) for a in range(1, most + 1) for b in range(1, most // a + 1)]
 
 
-def shape_words(shape):
+def shape_words(shape: tuple[int, int]) -> str:
     """ "2 x 4, 8 ranks"."""
     count = prod(shape)
     return f"{shape[0]} x {shape[1]}, {count} rank{'' if count == 1 else 's'}"
 
 
-def small(text):
+def small(text: str) -> ipywidgets.HTML:
     """A line of help: small print that may take two lines where there is little room."""
     return ipywidgets.HTML(small_html(text), layout={"flex": "1 1 0"})
 
 
-def small_html(text):
+def small_html(text: str) -> str:
     """Small print as HTML; Lab's own line height would leave a whole empty line between two."""
     return f"<div style='line-height:1.25;font-size:11px'>{escape(text)}</div>"
 
@@ -88,11 +98,19 @@ class Knobs(ipywidgets.VBox):
     of the ranks of a mesh; compact: no lines of help (they are tooltips), as many in a row as fit.
     """
 
-    def __init__(self, cls, defaults=None, most=None, compact=False):
+    def __init__(
+        self,
+        cls: type,
+        defaults: Mapping[str, Any] | None = None,
+        most: int | None = None,
+        compact: bool = False,
+    ):
         self.cls = cls
         self.controls, self._literal = {}, set()
         for f in knob_fields(cls):
-            bounds = {k: f.metadata.get(k) for k in ("help", "low", "high", "choices")}
+            bounds: dict[str, Any] = {
+                k: f.metadata.get(k) for k in ("help", "low", "high", "choices")
+            }
             value = (defaults or {}).get(f.name, f.default)
             self.controls[f.name] = control(f.name, value, most=most, **bounds)
             if isinstance(self.controls[f.name], ipywidgets.Text) and not isinstance(
@@ -112,7 +130,7 @@ class Knobs(ipywidgets.VBox):
         )
         super().__init__(rows)
 
-    def values(self):
+    def values(self) -> dict[str, Any]:
         """{name: value} as the controls stand. Raises ValueError on a text that is no value."""
         usual = {f.name: f.default for f in knob_fields(self.cls)}
         return {
@@ -120,7 +138,7 @@ class Knobs(ipywidgets.VBox):
             for name, box in self.controls.items()
         }
 
-    def on_change(self, callback):
+    def on_change(self, callback: Callable[[], Any]) -> None:
         """Call ``callback()`` whenever a control moves."""
         for box in self.controls.values():
             box.observe(lambda change: callback(), "value")

@@ -4,6 +4,9 @@
 <MeshView dp 2 x tp 2, rank 0>
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import traitlets
 
 from tpviz.figures import mesh as figure
@@ -11,6 +14,9 @@ from tpviz.figures.assets import module, stylesheet
 from tpviz.figures.mesh import find_parameter, mesh_svg
 
 from .base import View, check_names
+
+if TYPE_CHECKING:
+    from tpviz.mesh import Mesh
 
 
 class MeshView(View):
@@ -31,13 +37,26 @@ class MeshView(View):
     _css = stylesheet()
     parameter = traitlets.Unicode("").tag(sync=True)
 
-    def __init__(self, mesh=None, ownership=(), title="", badge="", **unknown):
+    def __init__(
+        self,
+        mesh: "Mesh | None" = None,
+        ownership: Sequence[dict[str, Any]] = (),
+        title: str = "",
+        badge: str = "",
+        **unknown: Any,
+    ):
         check_names("MeshView", unknown, ["mesh", "ownership", "title", "badge"])
         super().__init__()
         if mesh is not None:
             self.show(mesh, ownership, title, badge)
 
-    def show(self, mesh, ownership=(), title="", badge=""):
+    def show(
+        self,
+        mesh: "Mesh",
+        ownership: Sequence[dict[str, Any]] = (),
+        title: str = "",
+        badge: str = "",
+    ) -> None:
         """Draw another mesh; the rank and the parameter chosen stay where they still exist."""
         scene = figure.mesh_scene(mesh, ownership, title, badge)
         names = [p["name"] for p in scene["parameters"]]
@@ -54,11 +73,11 @@ class MeshView(View):
             self.scene, **{"rank": self.rank, "parameter": self.parameter or None, **options}
         )
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings: each parameter, how it is cut, and the share of a rank."""
         return figure.to_table(self.scene) if self.scene else [["parameter"]]
 
-    def describe(self):
+    def describe(self) -> str:
         """The mesh and the groups of the chosen rank in words."""
         return figure.describe(self.scene, self.rank) if self.scene else "Mesh view without a mesh."
 

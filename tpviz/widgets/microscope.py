@@ -3,6 +3,8 @@
 >>> view = MicroscopeView(tv.microscope(algorithm="ring"))      # doctest: +SKIP
 """
 
+from typing import Any
+
 from tpviz.collectives import Microscope
 from tpviz.figures import microscope as figure
 from tpviz.figures.assets import module, stylesheet
@@ -27,14 +29,16 @@ class MicroscopeView(Film):
     _esm = module("microscope")
     _css = stylesheet()
 
-    def __init__(self, microscope=None, *, autoplay=False, **unknown):
+    def __init__(
+        self, microscope: Microscope | None = None, *, autoplay: bool = False, **unknown: Any
+    ):
         check_names("MicroscopeView", unknown, ["microscope", "autoplay"])
         super().__init__(autoplay)
         self.microscope = None
         if microscope is not None:
             self.show(microscope)
 
-    def show(self, microscope):
+    def show(self, microscope: Microscope) -> None:
         """Look at another collective, from its first step."""
         if not isinstance(microscope, Microscope):
             raise ValueError(
@@ -47,15 +51,15 @@ class MicroscopeView(Film):
     def _draw(self, **options):
         return microscope_svg(self.scene, **{"step": self.step, **options}) if self.scene else ""
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings: each message, its step, its bytes and its number."""
-        return figure.to_table(self.microscope) if self.scene else [["step"]]
+        return figure.to_table(self.microscope) if self.scene else [["step"]]  # pyright: ignore[reportArgumentType]
 
-    def describe(self):
+    def describe(self) -> str:
         """The collective and the step shown in words."""
         if not self.scene:
             return "Microscope view without a collective."
-        return f"{self.microscope.describe()} Shown: {self._shown()}."
+        return f"{self.microscope.describe()} Shown: {self._shown()}."  # pyright: ignore[reportOptionalMemberAccess]
 
     def _shown(self):
         last = len(self.scene["steps"])

@@ -1,12 +1,19 @@
 """The model's pane of ``explore``: what formulas say of the knobs as they stand. Runs nothing."""
 
+from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 import ipywidgets
 
 from tpviz.figures.svg import amount, seconds
 
 from .model_svg import memory_svg, parts_svg
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Device
+    from tpviz.mesh import Mesh
+    from tpviz.verbs.predict import Prediction
 
 COVERED = (
     "<p class='tpv-covered' style='margin:6px 0'><i>The prediction is covered until you guess "
@@ -23,12 +30,12 @@ class ModelPane(ipywidgets.VBox):
         super().__init__([self.picture, self.warning, self.axes])
         self.clear()
 
-    def clear(self):
+    def clear(self) -> None:
         """Show nothing: there is no cluster to predict for."""
         self.picture.value = self.warning.value = self.axes.value = ""
         self.layout.display = "none"
 
-    def show(self, prediction, mesh, covered=False):
+    def show(self, prediction: "Prediction", mesh: "Mesh", covered: bool = False) -> None:
         """Draw a `Prediction` of a strategy whose mesh this is; ``covered`` keeps times secret."""
         device, memory = prediction.cluster.device, prediction.memory()
         slow = prediction.cluster.slow_motion
@@ -39,7 +46,7 @@ class ModelPane(ipywidgets.VBox):
         self.layout.display = ""
 
 
-def memory_warning(total, device):
+def memory_warning(total: float, device: "Device") -> str:
     """HTML that says by how much a rank's memory is exceeded, or ""."""
     if total <= device.memory:
         return ""
@@ -51,7 +58,7 @@ def memory_warning(total, device):
     return message(words)
 
 
-def message(words, colour="#D55E00"):
+def message(words: str, colour: str = "#D55E00") -> str:
     """A text that wants attention, as HTML."""
     return (
         f"<div class='tpv-message' role='alert' style='border-left:4px solid {colour};"
@@ -59,12 +66,12 @@ def message(words, colour="#D55E00"):
     )
 
 
-def fitted(svg):
+def fitted(svg: str) -> str:
     """An SVG that shrinks where its column is narrow."""
     return svg.replace("<svg ", "<svg style='max-width:100%;height:auto' ", 1)
 
 
-def axes_table(prediction, mesh):
+def axes_table(prediction: "Prediction", mesh: "Mesh") -> list[list[str]]:
     """Rows of strings, header first: per mesh axis its link and what a step sends, full speed."""
     slow = prediction.cluster.slow_motion
     rows = [["axis", "ranks", "link", "hop", "sent", "exposed", "hidden"]]
@@ -90,13 +97,13 @@ def axes_table(prediction, mesh):
     return rows
 
 
-def axes_html(prediction, mesh, covered=False):
+def axes_html(prediction: "Prediction", mesh: "Mesh", covered: bool = False) -> str:
     """`axes_table` as HTML; ``covered`` leaves the times out."""
     rows = axes_table(prediction, mesh)
     return table_html([row[: len(row) - 2 * covered] for row in rows])
 
 
-def table_html(rows):
+def table_html(rows: Sequence[Sequence[str]]) -> str:
     """Rows of strings, header first, as an HTML table; all but the first column to the right."""
 
     def line(tag, cells):

@@ -5,6 +5,7 @@ True
 """
 
 import math
+from collections.abc import Mapping
 
 from tpviz.figures.comparison import INK_OF_PART
 from tpviz.figures.palette import INKS, MEMORY_KINDS, svg_style
@@ -13,7 +14,9 @@ from tpviz.figures.svg import amount, document, pattern_defs, rect, seconds, tex
 WIDTH, LEFT, RIGHT, BAR = 470, 10, 460, 26
 
 
-def parts_svg(parts, badge, slow_motion=1, theme="page"):
+def parts_svg(
+    parts: Mapping[str, float], badge: str, slow_motion: float = 1, theme: str = "page"
+) -> str:
     """One stacked bar of the parts of a step, drawn to a time axis, and each part in figures.
 
     parts : {name: seconds}, in the inks of the comparison; badge : where the numbers come from;
@@ -52,7 +55,9 @@ def parts_svg(parts, badge, slow_motion=1, theme="page"):
     return document(WIDTH, height, "".join(body), label, svg_style(theme), theme)
 
 
-def memory_svg(memory, capacity, device, theme="page"):
+def memory_svg(
+    memory: Mapping[str, float], capacity: float, device: str, theme: str = "page"
+) -> str:
     """A rank's memory by kind, against what its device has. memory : {kind: bytes}."""
     total = sum(memory.values())
     enlarged = total < capacity / 50

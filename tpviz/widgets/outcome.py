@@ -2,12 +2,22 @@
 
 import re
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpviz.exercises.guess import Reveal
 from tpviz.runtime.launch import max_ranks
 from tpviz.trace import Trace, faithful
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.exercises.guess import Guess
+    from tpviz.simulation.program import Capture
+    from tpviz.strategy import Strategy
+    from tpviz.verbs.compare import Comparison
+    from tpviz.verbs.predict import Prediction
+    from tpviz.workload import GPT
 
 
 @dataclass(frozen=True)
@@ -19,11 +29,11 @@ class Outcome:
 
     measured: Trace | None = None
     simulated: Trace | None = None
-    comparison: Any = None
+    comparison: "Comparison | None" = None
     note: str = ""
 
     @classmethod
-    def of(cls, result):
+    def of(cls, result: "Trace | Outcome") -> "Outcome":
         """What a runner returned, which may be a `Trace` alone. Raises ValueError on others."""
         if isinstance(result, cls) and result.traces:
             return result
@@ -32,18 +42,25 @@ class Outcome:
         raise ValueError(f"a runner returns a Trace or an Outcome with one, not {result!r}")
 
     @property
-    def traces(self):
+    def traces(self) -> dict[str, Trace]:
         """{"measured": Trace, "simulated": Trace}, of those that there are."""
         both = {"measured": self.measured, "simulated": self.simulated}
         return {name: trace for name, trace in both.items() if trace is not None}
 
     @property
-    def trace(self):
+    def trace(self) -> Trace:
         """The measured trace, or the simulated one where nothing was measured."""
         return next(iter(self.traces.values()))
 
 
-def run(strategy, workload, cluster, *, steps, progress):
+def run(
+    strategy: "Strategy",
+    workload: "GPT",
+    cluster: "Cluster | None",
+    *,
+    steps: int,
+    progress: Callable[..., Any],
+) -> Outcome:
     """The runner of ``explore``: on this machine measured, on a cluster also simulated.
 
     With more ranks than this machine starts, simulated only. progress : called with (done, total,
@@ -66,7 +83,12 @@ def run(strategy, workload, cluster, *, steps, progress):
     return Outcome(measured, simulated, *compared(prediction, simulated, measured, capture))
 
 
-def compared(prediction, simulated, measured, capture=None):
+def compared(
+    prediction: "Prediction",
+    simulated: Trace | None,
+    measured: Trace | None,
+    capture: "Capture | None" = None,
+) -> "tuple[Comparison | None, str]":
     """(`Comparison`, "") with its residual worked out, or (None, why there is none)."""
     from tpviz.verbs.compare import Comparison
 
@@ -78,13 +100,15 @@ def compared(prediction, simulated, measured, capture=None):
     return comparison, ""
 
 
-def unfaithful(trace):
+def unfaithful(trace: Trace) -> str:
     """What an emulated run says against its own faithfulness, and what helps; "" for nothing."""
     words = faithful.unfaithful(trace.fact("late"))
     return words and f"{words[0].upper()}{words[1:]}."
 
 
-def reveals(guesses, prediction, outcome):
+def reveals(
+    guesses: "Mapping[str, Guess]", prediction: "Prediction", outcome: Outcome
+) -> dict[str, Reveal]:
     """{quantity: `Reveal`}: guess (where there is one), formula, simulation and measurement."""
     parts = prediction.parts
     bare = parts["exposed communication"] + parts["latency"]
@@ -107,14 +131,14 @@ def reveals(guesses, prediction, outcome):
     return found
 
 
-def reveals_table(found):
+def reveals_table(found: Mapping[str, Reveal]) -> list[list[str]]:
     """Rows of strings, header first, of `reveals`: one per quantity."""
     heads = ["", *(head for head, _ in next(iter(found.values())).cells())]
     rows = [[words, *(text for _, text in reveal.cells())] for words, reveal in found.items()]
     return [heads, *rows]
 
 
-def exposed_share(trace):
+def exposed_share(trace: Trace) -> float:
     """Per cent of a step in which a rank communicates and nothing hides it (the worst rank's)."""
     spans = max(len(trace.steps), 1) * trace.step_time
     return 100 * trace.exposed_communication() / spans if spans else 0.0

@@ -1,6 +1,9 @@
 """The parts that ``explore`` shows and how they are laid out; what they do is in explore.py."""
 
+import threading
+from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 import ipywidgets
 
@@ -14,6 +17,12 @@ from .model import ModelPane, fitted, message
 from .results import ResultsPane
 from .setting import Setting
 
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.mesh import Mesh
+
+    from .knobs import Knobs
+
 STEPS = 3
 
 
@@ -24,7 +33,7 @@ class Panel(ipywidgets.VBox):
     ``error`` is the message shown, or "".
     """
 
-    def __init__(self, names, cluster, lock):
+    def __init__(self, names: Sequence[str], cluster: "Cluster | None", lock: threading.RLock):
         self.menu = ipywidgets.Dropdown(options=names, description="strategy", style=WIDE)
         self.knobs_box = ipywidgets.VBox()
         self.setting, self.guesses = Setting(cluster), GuessPane(lock)
@@ -71,7 +80,7 @@ class Panel(ipywidgets.VBox):
         )
         return [self.facts, top, self.cluster_box, self.results]
 
-    def show_knobs(self, inner, outer=None):
+    def show_knobs(self, inner: "Knobs", outer: "Knobs | None" = None) -> None:
         """Show the knobs of a strategy, and of one around it."""
         boxes = [inner]
         if outer:
@@ -79,7 +88,7 @@ class Panel(ipywidgets.VBox):
             boxes += [ipywidgets.HTML(f"<b>{words}</b>"), outer]
         self.knobs_box.children = boxes
 
-    def show_cluster(self, cluster, mesh):
+    def show_cluster(self, cluster: "Cluster | None", mesh: "Mesh") -> None:
         """The cluster with the mesh laid on it, and the traffic of the axis chosen; None hides."""
         self.cluster_box.layout.display = "none" if cluster is None else ""
         if cluster is None:
@@ -92,12 +101,12 @@ class Panel(ipywidgets.VBox):
         scene = cluster_scene(cluster, mesh, self.axis.value)
         self.cluster_picture.value = fitted(cluster_svg(scene, theme="page"))
 
-    def show_error(self, error):
+    def show_error(self, error: BaseException | str) -> None:
         """Show an exception (or a text; "" clears it) under the controls."""
         plain = isinstance(error, ValueError | str)
         self.error = str(error) if plain else f"{type(error).__name__}: {error}"
         self.message.value = self.error and message(self.error)
 
-    def say(self, text):
+    def say(self, text: str) -> None:
         """Say what is going on, under the buttons."""
         self.status.value = f"<div aria-live='polite' style='line-height:1.4'>{escape(text)}</div>"

@@ -5,6 +5,7 @@
 """
 
 import threading
+from typing import Any
 
 import ipywidgets
 
@@ -36,7 +37,9 @@ class PartitionView(Framed):
     above 16 stages or 160 pieces; TypeError on an argument that does not exist.
     """
 
-    def __init__(self, partition, *, autoplay=False, **unknown):
+    picture: "PartitionSteps"
+
+    def __init__(self, partition: Partition, *, autoplay: bool = False, **unknown: Any):
         check_names("PartitionView", unknown, ["partition", "autoplay"])
         if not isinstance(partition, Partition):
             raise ValueError(
@@ -51,7 +54,7 @@ class PartitionView(Framed):
         self.picture.show(partition)
         count, most = len(partition.ranges), max(map(len, self._pieces.values()))
         rules = [*BALANCES, *{partition.balance} - {*BALANCES}]
-        self.controls = {
+        self.controls: dict[str, Any] = {
             "stages": control(
                 "stages", count, "of the pipeline", 1, max(min(most, figure.MAX_STAGES), 2)
             ),
@@ -105,7 +108,7 @@ class PartitionSteps(Film):
     _esm = module("partition")
     _css = stylesheet()
 
-    def show(self, partition):
+    def show(self, partition: Partition) -> None:
         """Draw it; stays at the same stage where there is one."""
         scene = figure.partition_scene(partition.scene())
         self.partition = partition
@@ -114,11 +117,11 @@ class PartitionSteps(Film):
     def _draw(self, step=None, **options):
         return partition_svg(self.scene, self.step if step is None else step, **options)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: one a stage."""
         return self.partition.to_table()
 
-    def describe(self):
+    def describe(self) -> str:
         """The partition, and the stage that is looked at, in words."""
         return f"{self.partition.describe()} Shown: {self.scene['words'][self.step]}"
 

@@ -1,6 +1,8 @@
 """The results' pane of ``explore``: what a run showed, beside what was guessed and predicted."""
 
+from collections.abc import Mapping
 from html import escape
+from typing import TYPE_CHECKING
 
 import ipywidgets
 
@@ -10,6 +12,13 @@ from tpviz.figures.losses import losses_svg
 from .model import fitted, message, table_html
 from .outcome import reveals, reveals_table, unfaithful
 from .timeline import Timeline
+
+if TYPE_CHECKING:
+    from tpviz.exercises.guess import Guess, Reveal
+    from tpviz.trace import Ledger
+    from tpviz.verbs.predict import Prediction
+
+    from .outcome import Outcome
 
 
 class ResultsPane(ipywidgets.VBox):
@@ -44,7 +53,9 @@ class ResultsPane(ipywidgets.VBox):
             ]
         )
 
-    def show(self, outcome, prediction, guesses):
+    def show(
+        self, outcome: "Outcome", prediction: "Prediction | None", guesses: "Mapping[str, Guess]"
+    ) -> None:
         """Show an `Outcome`. prediction: None where it was not on a cluster."""
         self._outcome = outcome
         losses = outcome.trace.fact("losses")
@@ -55,22 +66,22 @@ class ResultsPane(ipywidgets.VBox):
         self.show_timeline()
         if prediction is not None:
             words = outcome.measured and unfaithful(outcome.measured)
-            self.warning.value = message(words) if words else ""
+            self.warning.value = message(words) if words else ""  # pyright: ignore[reportArgumentType]
             self.revealed.value = reveals_html(reveals(guesses, prediction, outcome))
             self.comparison.value = comparison_html(outcome)
 
-    def show_timeline(self):
+    def show_timeline(self) -> None:
         """Draw the trace that the switch names."""
         if self._outcome is not None:
             traces = self._outcome.traces
-            self.timeline.show(traces.get(self.which.value, self._outcome.trace))
+            self.timeline.show(traces.get(self.which.value, self._outcome.trace))  # pyright: ignore[reportArgumentType, reportCallIssue]
 
-    def show_ledger(self, expected, measured):
+    def show_ledger(self, expected: "Ledger | None", measured: "Ledger | None") -> None:
         """The formula's ledger, and the measured one where there is one."""
-        self.ledger.value = ledger_html(expected, measured)
+        self.ledger.value = ledger_html(expected, measured)  # pyright: ignore[reportArgumentType]
 
 
-def comparison_html(outcome):
+def comparison_html(outcome: "Outcome") -> str:
     """Prediction, simulation and measurement laid over each other, and what sets them apart."""
     comparison = outcome.comparison
     if comparison is None:
@@ -81,7 +92,7 @@ def comparison_html(outcome):
     )
 
 
-def reveals_html(found):
+def reveals_html(found: "Mapping[str, Reveal]") -> str:
     """Guess, model, simulation and measurement in one table, and how good the guesses were."""
     verdicts = [
         f"{words}: {reveal.verdict}" for words, reveal in found.items() if reveal.guess is not None

@@ -7,6 +7,7 @@
 import threading
 from bisect import bisect_left
 from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import traitlets
 
@@ -21,6 +22,13 @@ from .base import Film, Framed, check_names, shown
 from .job import Latest
 from .schedule_panels import NONE, ScheduleScene, Sizes
 from .schedule_sources import source_of
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.schedules import Schedule
+    from tpviz.schemes.merak.strategy import Merak
+    from tpviz.trace import Trace
+    from tpviz.workload import GPT
 
 
 class ScheduleView(Framed):
@@ -43,15 +51,17 @@ class ScheduleView(Framed):
     ranks; TypeError on an argument that does not exist.
     """
 
+    picture: "ScheduleSteps"
+
     def __init__(
         self,
-        schedule="shifted_critical_path",
-        workload=None,
-        cluster=None,
+        schedule: "str | Schedule | Merak" = "shifted_critical_path",
+        workload: "GPT | None" = None,
+        cluster: "Cluster | None" = None,
         *,
-        against=NONE,
-        autoplay=False,
-        **sizes,
+        against: str = NONE,
+        autoplay: bool = False,
+        **sizes: Any,
     ):
         known = [f.name for f in fields(Sizes) if f.name not in ("schedule", "against")]
         check_names(
@@ -80,7 +90,7 @@ class ScheduleView(Framed):
                 return
             self.picture.show(shown)
 
-    def measured(self, trace):
+    def measured(self, trace: "Trace | None") -> None:
         """Draw what the ranks did in a run under what is simulated; None takes it away.
 
         trace : what ``tv.run`` of this strategy returned. Where a knob makes it another strategy,
@@ -93,12 +103,12 @@ class ScheduleView(Framed):
         self._redraw()
 
     @property
-    def row(self):
+    def row(self) -> int:
         """The lane that is looked at, or -1: those of the first schedule, then of the second."""
         return self.picture.row
 
     @row.setter
-    def row(self, row):
+    def row(self, row: int) -> None:
         check_row(self.picture.scene, row)
         self.picture.publish(row=row)
 
@@ -112,11 +122,11 @@ class ScheduleSteps(Film):
     row = traitlets.Int(-1).tag(sync=True)
     look = traitlets.Dict().tag(sync=True)  # of the row alone: those of all would be much
 
-    def __init__(self, autoplay=False):
+    def __init__(self, autoplay: bool = False):
         super().__init__(autoplay)
         self.shown = None
 
-    def show(self, shown):
+    def show(self, shown: "ScheduleScene | Schedule") -> None:
         """Draw it; the play-head stays where it is."""
         if isinstance(shown, ScheduleScene):
             scene = figure.schedule_scene(*shown)
@@ -147,7 +157,7 @@ class ScheduleSteps(Film):
 
     def _look_at(self, row):
         acts = getattr(self.shown, "acts", ())
-        return look(acts, row, self.shown.unit) if acts else look((), -1)
+        return look(acts, row, self.shown.unit) if acts else look((), -1)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
 
     def _draw(self, step=None, row=None, **options):
         row = self.row if row is None else row
@@ -156,13 +166,13 @@ class ScheduleSteps(Film):
             self.scene, self.step if step is None else step, self._look_at(row), **options
         )
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings: every rank, or the lines of a schedule with faults."""
         if isinstance(self.shown, ScheduleScene):
             return figure.to_table(self.shown.acts, self.shown.unit)
-        return self.shown.to_table()
+        return self.shown.to_table()  # pyright: ignore[reportOptionalMemberAccess]
 
-    def describe(self):
+    def describe(self) -> str:
         """The schedules, and what is looked at, in words."""
         if not self.look["words"]:
             return f"{self.scene['badge'].capitalize()}: {self.scene['says']}"

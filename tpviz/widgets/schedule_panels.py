@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.checks import number, one_of, settle, whole_number
 from tpviz.figures.schedule_layout import Panel
@@ -15,6 +15,13 @@ from tpviz.schemes.merak.split import stage_of
 from tpviz.schemes.merak.step import clock
 from tpviz.strategy import knob
 from tpviz.verbs.predict import check
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.schedules import Schedule
+    from tpviz.schemes.merak.strategy import Merak
+    from tpviz.trace import Trace
+    from tpviz.workload import GPT
 
 NONE, USUAL = "none", "usual"
 LONGEST = 1e6
@@ -51,7 +58,7 @@ class Sizes:
         high=LONGEST,
     )
     latency: float = knob(0.0, help="time of a message from rank to rank", low=0.0, high=LONGEST)
-    chunks: object = knob(
+    chunks: int | str = knob(
         USUAL,
         help="stages on a rank, where the schedule leaves it open",
         choices=(USUAL, 1, 2, 3, 4),
@@ -74,7 +81,7 @@ class Sizes:
                 check = whole_number if isinstance(f.default, int) else number
                 settle(self, f.name, check, bounds["low"], bounds["high"])
 
-    def act(self, name, like=None):
+    def act(self, name: str, like: "Schedule | None" = None) -> Panel:
         """The `Panel` of a schedule by name; with its closed form, where there is one that is
         exact.
         like : a `Schedule` that has the ranks and the microbatches."""
@@ -89,13 +96,15 @@ class Sizes:
         )
         return self.on_the_clock(made, formula)
 
-    def on_the_clock(self, made, formula=None):
+    def on_the_clock(
+        self, made: "Schedule", formula: tuple[float, tuple[float, ...]] | None = None
+    ) -> Panel:
         """The `Panel` of a `Schedule`."""
         times = self.times(made)
-        line = timeline(made, *times, self.latency, self.overlapped)
+        line = timeline(made, *times, self.latency, self.overlapped)  # pyright: ignore[reportCallIssue]
         return Panel(line, (times[2],) * made.stages, formula)
 
-    def times(self, made):
+    def times(self, made: "Schedule") -> list[float]:
         """[f, b, r, w] of a microbatch on one stage of a `Schedule`; r and w do not count where
         nothing is recomputed, or no weights' gradient is apart."""
         parts = any(a.kind == "W" for row in made.actions for a in row)
@@ -111,13 +120,13 @@ class Sizes:
 class ScheduleScene(NamedTuple):
     """What is played: `Panel`s, a title, the unit of times, and the bytes of a device or None."""
 
-    acts: tuple
+    acts: tuple[Panel, ...]
     title: str
     unit: str = ""
-    device: object = None
+    device: float | None = None
 
 
-def of_sizes(sizes, own=None):
+def of_sizes(sizes: Sizes, own: "Schedule | None" = None) -> ScheduleScene:
     """The `ScheduleScene` of `Sizes`; own : a `Schedule` in the place of the first."""
     first = sizes.act(sizes.schedule) if own is None else sizes.on_the_clock(own)
     acts = [first] if sizes.against == NONE else [first, sizes.act(sizes.against, own)]
@@ -132,7 +141,13 @@ def of_sizes(sizes, own=None):
     )
 
 
-def of_strategy(strategy, against, workload, cluster, trace=None):
+def of_strategy(
+    strategy: "Merak",
+    against: str,
+    workload: "GPT",
+    cluster: "Cluster",
+    trace: "Trace | None" = None,
+) -> ScheduleScene:
     """The `ScheduleScene` of a `Merak`, with each stage's own times on a cluster.
 
     against : the name of a second schedule of the same strategy, or "none". trace : of a run of
@@ -174,10 +189,10 @@ def _counter(trace, s, w):
     return lambda rank: in_flight(trace, rank, several)
 
 
-def closed_form(*sizes):
+def closed_form(*sizes: Any) -> tuple[float, tuple[float, ...]] | None:
     """(makespan, idle time of each rank) by `formulas`, or None where there is none."""
     span = formulas.makespan(*sizes)
-    return None if span is None else (span, formulas.bubble(*sizes))
+    return None if span is None else (span, formulas.bubble(*sizes))  # pyright: ignore[reportReturnType]
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,8 @@
 """Where the schedule view has its schedules from, and the knobs of each."""
 
+from collections.abc import Collection
 from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 
@@ -12,11 +14,23 @@ from tpviz.workload import GPT
 from .knobs import CONTROL, WIDE, Knobs, control
 from .schedule_panels import NONE, Sizes, of_sizes, of_strategy
 
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.trace import Trace
+
+    from .schedule_panels import ScheduleScene
+
 TIMES = {"f": 4.0, "b": 8.0, "r": 4.0, "w": 4.0, "latency": 2.0}
 """Ends of the sliders of times."""
 
 
-def source_of(schedule, workload, cluster, against, sizes):
+def source_of(
+    schedule: str | Schedule | Merak,
+    workload: GPT | None,
+    cluster: "Cluster | None",
+    against: str,
+    sizes: dict[str, Any],
+) -> "ByName | ByStrategy":
     """The source of what a `ScheduleView` is given: it has ``knobs``, and gives a ``shown``.
 
     Raises ``ValueError`` on what is no schedule, and where the arguments do not go together.
@@ -35,7 +49,14 @@ class ByName:
 
     hidden = ()
 
-    def __init__(self, schedule, workload, cluster, against, sizes):
+    def __init__(
+        self,
+        schedule: str | Schedule,
+        workload: GPT | None,
+        cluster: "Cluster | None",
+        against: str,
+        sizes: dict[str, Any],
+    ):
         if workload is not None or cluster is not None:
             raise ValueError(
                 "workload and cluster are for a tv.Merak: a schedule by its name has "
@@ -47,11 +68,11 @@ class ByName:
     def _sizes(self, schedule, against, sizes):
         return Sizes(schedule=schedule, against=against, **sizes)
 
-    def shown(self, trace):
+    def shown(self, trace: "Trace | None") -> "ScheduleScene | Schedule":
         """What the knobs say."""
         return of_sizes(Sizes(**self.knobs.values()), self.own)
 
-    def check(self, trace):
+    def check(self, trace: "Trace") -> None:
         """Refuse a run."""
         raise ValueError(
             "this view has no strategy, its times have no unit: to draw a run, give "
@@ -64,7 +85,14 @@ class Own(ByName):
 
     hidden = ("schedule", "p", "m", "chunks", "recompute")
 
-    def __init__(self, schedule, workload, cluster, against, sizes):
+    def __init__(
+        self,
+        schedule: Schedule,
+        workload: GPT | None,
+        cluster: "Cluster | None",
+        against: str,
+        sizes: dict[str, Any],
+    ):
         super().__init__(schedule, workload, cluster, against, sizes)
         self.own = schedule
 
@@ -74,7 +102,7 @@ class Own(ByName):
             raise ValueError(f"{given[0]} is the schedule's own: leave it out")
         return Sizes(against=against, recompute=any(schedule.recomputes), **sizes)
 
-    def shown(self, trace):
+    def shown(self, trace: "Trace | None") -> "ScheduleScene | Schedule":
         """What the knobs say; the schedule itself where it has faults."""
         return self.own if schedule_errors(self.own) else super().shown(trace)
 
@@ -82,7 +110,14 @@ class Own(ByName):
 class ByStrategy:
     """A strategy on a cluster: its knobs."""
 
-    def __init__(self, strategy, workload, cluster, against, sizes):
+    def __init__(
+        self,
+        strategy: Merak,
+        workload: GPT | None,
+        cluster: "Cluster | None",
+        against: str,
+        sizes: dict[str, Any],
+    ):
         if sizes:
             raise ValueError(
                 f"{next(iter(sizes))} is not for a strategy: its sizes are its own "
@@ -93,7 +128,7 @@ class ByStrategy:
         self.strategy = strategy
         self.knobs = StrategyKnobs(strategy, against)
 
-    def shown(self, trace):
+    def shown(self, trace: "Trace | None") -> "ScheduleScene":
         """What the knobs say."""
         values = self.knobs.values()
         against = values.pop("against")
@@ -103,7 +138,7 @@ class ByStrategy:
             self.strategy, against, self.workload, self.cluster, trace if same else None
         )
 
-    def check(self, trace):
+    def check(self, trace: "Trace") -> None:
         """Refuse the run of another strategy, workload or cluster."""
         for name, mine in (
             ("strategy", repr(self.strategy)),
@@ -120,7 +155,7 @@ class ByStrategy:
 class TimeKnobs(Knobs):
     """The knobs of `Sizes`; times are sliders. hidden : names of those that are not shown."""
 
-    def __init__(self, sizes, hidden=()):
+    def __init__(self, sizes: Sizes, hidden: Collection[str] = ()):
         values = {f.name: getattr(sizes, f.name) for f in fields(sizes)}
         super().__init__(Sizes, values, compact=True)
         for name, most in TIMES.items():
@@ -141,7 +176,7 @@ class TimeKnobs(Knobs):
 class StrategyKnobs(Knobs):
     """Merak's knobs, and a second schedule."""
 
-    def __init__(self, strategy, against):
+    def __init__(self, strategy: Merak, against: str):
         values = {f.name: getattr(strategy, f.name) for f in fields(strategy)}
         super().__init__(type(strategy), values, 8, compact=True)
         self.controls["microbatches"].max = max(32, strategy.microbatches)
@@ -149,6 +184,6 @@ class StrategyKnobs(Knobs):
         [row] = self.children
         row.children = [*row.children, self.controls["against"]]
 
-    def values(self):
+    def values(self) -> dict[str, Any]:
         """{name: value} as the controls stand."""
         return {name: box.value for name, box in self.controls.items()}

@@ -1,5 +1,8 @@
 """The choices beside the strategy: which cluster, how small a model of it, how slow its motion."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import ipywidgets
 
 from tpviz import clusters
@@ -8,12 +11,15 @@ from tpviz.cluster import Cluster
 from .knobs import WIDE, small_html
 from .slow import auto_slow_motion, shortest
 
+if TYPE_CHECKING:
+    from tpviz.verbs.predict import Prediction
+
 HIDDEN = (1, 2, 4, 8, 16, 32, 64)
 SLOW = (1, 10, 100, 1_000, 10_000)
 HERE, AUTO = "this machine", "auto"  # not None: a menu shows None as an empty field
 
 
-def check_cluster(cluster):
+def check_cluster(cluster: Cluster | None) -> Cluster | None:
     """``cluster`` if it is one, or None. Raises ValueError naming what is accepted."""
     if cluster is None or isinstance(cluster, Cluster):
         return cluster
@@ -30,7 +36,7 @@ class Setting(ipywidgets.VBox):
     cluster : offered first, and chosen; None chooses this machine.
     """
 
-    def __init__(self, cluster=None):
+    def __init__(self, cluster: Cluster | None = None):
         wide = {"width": "auto", "max_width": "440px"}
         self.menu = ipywidgets.Dropdown(
             options=_menu(cluster),
@@ -62,17 +68,17 @@ class Setting(ipywidgets.VBox):
         self._lay_out()
 
     @property
-    def chosen(self):
+    def chosen(self) -> tuple[Cluster | None, int, float | str]:
         """What is chosen: (cluster or None, hidden scale, slow motion or `AUTO`)."""
         cluster = None if self.menu.value == HERE else self.menu.value
-        return cluster, self.hidden.value, self.slow.value
+        return cluster, self.hidden.value, self.slow.value  # pyright: ignore[reportReturnType]
 
-    def on_change(self, callback):
+    def on_change(self, callback: Callable[[], Any]) -> None:
         """Call ``callback()`` whenever a menu changes."""
         for box in (self.menu, self.hidden, self.slow):
             box.observe(lambda change: callback(), "value")
 
-    def say(self, text):
+    def say(self, text: str) -> None:
         """Say what the scale model is, under its menus."""
         self.words.value = small_html(text)
 
@@ -81,7 +87,9 @@ class Setting(ipywidgets.VBox):
         self.children = [self.menu, self._scaling] if on_cluster else [self.menu]
 
 
-def scaled(chosen, predict):
+def scaled(
+    chosen: tuple[Cluster, int, float | str], predict: "Callable[[Cluster], Prediction]"
+) -> "tuple[Cluster, Prediction, str]":
     """(the cluster to emulate, its prediction, what was done in words) of `Setting.chosen`.
 
     predict : function of a cluster.
@@ -97,7 +105,7 @@ def scaled(chosen, predict):
         slow, why = found.factor, f"auto chose {found.words}"
         words.append(why)
     if slow != 1 or prediction is None:
-        model = model.scale_model(slow_motion=slow)
+        model = model.scale_model(slow_motion=slow)  # pyright: ignore[reportArgumentType]
         prediction = predict(model)
     return model, prediction, "; ".join(words)
 

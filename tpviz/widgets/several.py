@@ -1,5 +1,7 @@
 """A control for any number of names: a check box each."""
 
+from collections.abc import Collection
+
 import ipywidgets
 import traitlets
 
@@ -9,7 +11,14 @@ class Several(ipywidgets.HBox):
 
     value = traitlets.Tuple()
 
-    def __init__(self, names, value, description, tooltip, layout):
+    def __init__(
+        self,
+        names: Collection[str],
+        value: Collection[str],
+        description: str,
+        tooltip: str,
+        layout: dict[str, str],
+    ):
         self.boxes = {
             name: ipywidgets.Checkbox(
                 name in value, description=name, indent=False, layout={"width": "60px"}

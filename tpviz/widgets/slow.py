@@ -5,10 +5,13 @@
 """
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.figures.svg import seconds
 from tpviz.mesh import Mesh
+
+if TYPE_CHECKING:
+    from tpviz.verbs.predict import Prediction
 
 FAITHFUL = 10e-3
 """Seconds that the shortest event should last when ranks emulate it: Python's own delays are a few
@@ -27,7 +30,7 @@ class SlowMotion(NamedTuple):
     words: str
 
 
-def auto_slow_motion(name, shortest, step):
+def auto_slow_motion(name: str, shortest: float, step: float) -> SlowMotion:
     """The `SlowMotion` in which the shortest event, and the step, are long enough to be faithful.
 
     shortest, step : seconds of the shortest event, called ``name``, and of a step at full speed.
@@ -40,7 +43,7 @@ def auto_slow_motion(name, shortest, step):
     most = _digits(LONGEST_STEP / step, math.floor)
     factor = max(1.0, min(max(for_event, for_step), most))
     event = f"{name}, the shortest event that matters ({seconds(shortest)} at full speed)"
-    now, step = seconds(shortest * factor), seconds(step * factor)
+    now, step = seconds(shortest * factor), seconds(step * factor)  # pyright: ignore[reportAssignmentType]
     if factor < for_event:
         words = f"{event}, lasts only {now}, maybe unfaithfully short; but a step lasts {step}"
     elif for_event >= for_step:
@@ -50,7 +53,7 @@ def auto_slow_motion(name, shortest, step):
     return SlowMotion(factor, f"{factor:,g} x: {words}")
 
 
-def shortest(prediction):
+def shortest(prediction: "Prediction") -> tuple[str, float, float]:
     """(name, seconds of the shortest event that matters, seconds of a step) of a `Prediction`.
 
     Events are the stretches of kernels between collectives, and collectives of their mean size.

@@ -5,6 +5,7 @@
 
 import threading
 from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import traitlets
 
@@ -17,6 +18,10 @@ from tpviz.schemes.t3.hardware.small_gpu import SMALL_GPU
 from .base import Film, Framed, check_names, shown
 from .job import Latest
 from .tiles_panels import Sizes, TileKnobs, sizes_of
+
+if TYPE_CHECKING:
+    from tpviz.figures.tiles_layout import Panel
+    from tpviz.schemes.t3.hardware import Gemm, Machine, SimResult
 
 
 class TileView(Framed):
@@ -39,7 +44,17 @@ class TileView(Framed):
     and above `figures.tiles.MAX_PARTS` parts; ``TypeError`` on an argument that does not exist.
     """
 
-    def __init__(self, gemm=None, ranks=8, machine=None, *, autoplay=False, **sizes):
+    picture: "TileSteps"
+
+    def __init__(
+        self,
+        gemm: "Gemm | tuple[int, int, int] | None" = None,
+        ranks: int = 8,
+        machine: "Machine | None" = None,
+        *,
+        autoplay: bool = False,
+        **sizes: Any,
+    ):
         known = [f.name for f in fields(Sizes)]
         check_names("TileView", sizes, ["gemm", "ranks", "machine", "autoplay", *known])
         self._lock, self._moved = threading.RLock(), Latest(self._redraw)
@@ -66,17 +81,17 @@ class TileView(Framed):
             self.picture.show(*programme)
 
     @property
-    def runs(self):
+    def runs(self) -> "tuple[SimResult, ...]":
         """The `SimResult` of each configuration shown."""
         return tuple(act.run for act in self.picture.acts)
 
     @property
-    def part(self):
+    def part(self) -> int:
         """The part of a tile looked at, counted over all that is drawn, or -1."""
         return self.picture.part
 
     @part.setter
-    def part(self, part):
+    def part(self, part: int) -> None:
         look(self.picture.acts, part)
         self.picture.publish(part=part)
 
@@ -89,11 +104,11 @@ class TileSteps(Film):
     part = traitlets.Int(-1).tag(sync=True)
     look = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, autoplay=False):
+    def __init__(self, autoplay: bool = False):
         super().__init__(autoplay)
         self.acts = ()
 
-    def show(self, acts, title):
+    def show(self, acts: "tuple[Panel, ...]", title: str) -> None:
         """Draw them; the play-head stays at its part of the whole, the part looked at if it is
         there."""
         scene = figure.tiles_scene(acts, title)
@@ -119,11 +134,11 @@ class TileSteps(Film):
         looked = self.look if part is None else look(self.acts, part)
         return tiles_svg(self.scene, self.step if step is None else step, looked, **options)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: what each run did."""
         return tiles_words.to_table(self.acts)
 
-    def describe(self):
+    def describe(self) -> str:
         """The runs in words, and what is shown of them."""
         return (
             f"{tiles_words.describe(self.acts)} Shown, {self.scene['captions'][self.step]}: "

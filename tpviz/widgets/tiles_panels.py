@@ -1,6 +1,7 @@
 """What the tile view plays: a GEMM and its reduce-scatter on simulated GPUs."""
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import ipywidgets
 
@@ -79,19 +80,19 @@ class Sizes:
                 settle(self, f.name, kind, bounds["low"], bounds["high"])
 
     @property
-    def gemm(self):
+    def gemm(self) -> Gemm:
         """The `Gemm` of each GPU."""
         return Gemm(self.m, self.n, self.k, tile=(self.tile, self.tile), wavefronts=self.wavefronts)
 
     @property
-    def title(self):
+    def title(self) -> str:
         """In one line."""
         return (
             f"GEMM {self.m} x {self.n} x {self.k} on {self.ranks} GPUs, link "
             f"{self.link:g} GB/s, tiles of {self.tile} x {self.tile}"
         )
 
-    def acts(self, machine=SMALL_GPU):
+    def acts(self, machine: Machine = SMALL_GPU) -> tuple[Panel, ...]:
         """One or two `Panel`s. machine : what the knobs do not say.
 
         Raises ``ValueError`` on sizes that clash, and where tiles would not be legible.
@@ -111,7 +112,9 @@ class Sizes:
         return simulate(self.gemm, self.ranks, machine, name, mode=mode)
 
 
-def sizes_of(gemm, ranks, machine, sizes):
+def sizes_of(
+    gemm: Gemm | tuple[int, int, int] | None, ranks: int, machine: Machine, sizes: dict[str, Any]
+) -> Sizes:
     """`Sizes` of what a `TileView` is given: a `Gemm` or (m, n, k) or None, a `Machine`, knobs.
 
     Raises ``ValueError`` on something else, and on a knob that is given twice.
@@ -149,7 +152,7 @@ def sizes_of(gemm, ranks, machine, sizes):
 class TileKnobs(Knobs):
     """The knobs of `Sizes`, in as few lines as they fit; sizes are sliders with round steps."""
 
-    def __init__(self, sizes):
+    def __init__(self, sizes: Sizes):
         values = {f.name: getattr(sizes, f.name) for f in fields(sizes)}
         super().__init__(Sizes, values, compact=True)
         for name, (least, most, step) in SLIDERS.items():

@@ -3,6 +3,8 @@
 >>> view = Timeline(tv.run(tv.Megatron(tp=4), tv.GPT()))      # doctest: +SKIP
 """
 
+from typing import TYPE_CHECKING, Any
+
 import traitlets
 
 from tpviz.checks import one_of
@@ -11,6 +13,9 @@ from tpviz.figures.assets import module, stylesheet
 from tpviz.figures.timeline_svg import check_window, timeline_svg
 
 from .base import View, check_names, shown
+
+if TYPE_CHECKING:
+    from tpviz.trace import Trace
 
 AROUND = 0.25  # of the window on either side, so that little steps need no more detail
 
@@ -37,7 +42,14 @@ class Timeline(View):
     window = traitlets.List(traitlets.Float()).tag(sync=True)
     detail = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, trace=None, *, critical=False, autoplay=False, **unknown):
+    def __init__(
+        self,
+        trace: "Trace | None" = None,
+        *,
+        critical: bool = False,
+        autoplay: bool = False,
+        **unknown: Any,
+    ):
         check_names("Timeline", unknown, ["trace", "critical", "autoplay"])
         super().__init__()
         self._critical, self._bars = one_of("critical", critical, (True, False)), None
@@ -46,7 +58,7 @@ class Timeline(View):
         if trace is not None:
             self.show(trace)
 
-    def show(self, trace):
+    def show(self, trace: "Trace") -> None:
         """Draw another trace."""
         scene, bars = figure.timeline_levels(trace, self._critical)
         rank = self.rank if self.rank in scene["ranks"] else scene["ranks"][0]
@@ -74,10 +86,10 @@ class Timeline(View):
         )  # a linked mesh may have more ranks
         scene, bars = self.scene, self._bars
         if bars is not None and options.get("window"):
-            scene = {**scene, "detail": bars.level(*check_window(options["window"]))}
+            scene = {**scene, "detail": bars.level(*check_window(options["window"]))}  # pyright: ignore[reportArgumentType]
         return timeline_svg(scene, **{"rank": rank, **options})
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings: count and time per rank, lane and kind of event."""
         return (
             figure.to_table(self.scene)
@@ -85,7 +97,7 @@ class Timeline(View):
             else [["rank", "lane", "what", "count", "time", "bytes"]]
         )
 
-    def describe(self):
+    def describe(self) -> str:
         """The timeline in words."""
         return figure.describe(self.scene) if self.scene else "Timeline without a trace."
 

@@ -1,9 +1,9 @@
 """``chunk_curve``: exposed communication and step time against the number of chunks."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from tpviz.trace.faithful import is_faithful
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
 SOURCES = ("predicted", "with contention", "simulated", "measured")
 
 
@@ -31,7 +34,7 @@ class Times(NamedTuple):
 
     step: float
     exposed: float
-    repeats: tuple = ()
+    repeats: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,20 +49,20 @@ class ChunkCurve:
     workload: GPT
     cluster: Cluster
     strategy: ATP
-    counts: tuple
-    left_out: dict
-    times: dict
+    counts: tuple[int, ...]
+    left_out: dict[int, str]
+    times: dict[str, tuple[Times, ...]]
     kappa: float = 1.0
-    faithful: dict = None
+    faithful: dict[int, bool] | None = None
 
-    def best(self, source="predicted"):
+    def best(self, source: str = "predicted") -> int:
         """The count with the shortest step; of equals, to rounding, the smallest."""
         one_of("source", source, tuple(self.times))
         steps = zip(self.times[source], self.counts)
         return min((float(f"{times.step:.9e}"), count) for times, count in steps)[1]
 
     @property
-    def badges(self):
+    def badges(self) -> list[str]:
         """Where the numbers come from."""
         words = {"with contention": "predicted", "measured": "emulated"}
         return list(dict.fromkeys(words.get(source, source) for source in self.times))
@@ -70,7 +73,7 @@ class ChunkCurve:
         mesh, order = self.strategy.mesh, self.strategy.order
         return f"ATP(mesh={mesh}, order={order!r})"
 
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """The chart as data: see `tpviz.figures.charts_chunks`."""
         lines = {}
         for source, found in self.times.items():
@@ -89,11 +92,11 @@ class ChunkCurve:
             "alt": self.describe(),
         }
 
-    def figure(self, theme="light"):
+    def figure(self, theme: str = "light") -> "Figure":
         """The U-curve as a plotly ``Figure``; theme "light" or "dark"."""
         return chunks_figure(self.scene(), theme)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first; counts that are not possible have the reason."""
         head = [f"{source}, {what}" for source in self.times for what in ("step", "exposed")]
         rows = [["chunks", *head]]
@@ -103,7 +106,7 @@ class ChunkCurve:
             [str(count), reason, *[""] * (len(head) - 1)] for count, reason in self.left_out.items()
         ]
 
-    def describe(self):
+    def describe(self) -> str:
         """The curve in words."""
         lines = [f"{self._name} on {self.cluster.caption}, chunking={self.strategy.chunking!r}."]
         for source, found in self.times.items():
@@ -156,20 +159,20 @@ class ChunkCurve:
 
 
 def chunk_curve(
-    workload,
-    cluster,
-    mesh=(2, 2),
-    order="column",
-    counts=(1, 2, 4, 8),
-    chunking="batch",
+    workload: GPT,
+    cluster: Cluster,
+    mesh: tuple[int, int] = (2, 2),
+    order: str = "column",
+    counts: Iterable[int] = (1, 2, 4, 8),
+    chunking: str = "batch",
     *,
-    kappa=1.0,
-    simulate=True,
-    run=False,
-    repeats=3,
-    progress=None,
-    **knobs,
-):
+    kappa: float = 1.0,
+    simulate: bool = True,
+    run: bool = False,
+    repeats: int = 3,
+    progress: Callable[[int, int, str], object] | bool | None = None,
+    **knobs: Any,
+) -> ChunkCurve:
     """The `ChunkCurve` of an `ATP` mesh on a cluster.
 
     Parameters
@@ -252,4 +255,4 @@ def _measured(strategy, workload, cluster, repeats, progress):
     trace = run(strategy, workload, cluster, steps=repeats, memory=False, progress=progress)
     steps = [trace.select(step=step) for step in trace.steps]
     found = tuple((step.step_time, step.exposed_communication()) for step in steps)
-    return Times(*np.median(found, axis=0).tolist(), found), is_faithful(trace.meta["late"])
+    return Times(*np.median(found, axis=0).tolist(), found), is_faithful(trace.meta["late"])  # pyright: ignore[reportCallIssue]

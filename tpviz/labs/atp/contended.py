@@ -2,7 +2,9 @@
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,6 +16,9 @@ from tpviz.figures.charts_contention import contention_figure
 from tpviz.runtime.devices import badge
 from tpviz.runtime.launch import check_world_size, launch
 from tpviz.tables import html_table
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 AUTHORS = (1.5, 2.1)
 """Range of kappa on A100s: our analysis of traces that ATP's authors had in their repository, GEMMs
@@ -45,26 +50,26 @@ class Contention:
     badge: str
 
     @property
-    def ratios(self):
+    def ratios(self) -> np.ndarray:
         """Under / alone of each pair, flat."""
         return (self.under / self.alone).ravel()
 
     @property
-    def ratio(self):
+    def ratio(self) -> float:
         """Their median, as measured; noise can bring it below 1."""
         return float(np.median(self.ratios))
 
     @property
-    def kappa(self):
+    def kappa(self) -> float:
         """The median, 1 or more: for T(C) of `tpviz.schemes.atp.chunks` and `chunk_curve`."""
         return max(1.0, self.ratio)
 
     @property
-    def spread(self):
+    def spread(self) -> tuple[float, float]:
         """(lower, upper) quartile of the ratios."""
         return tuple(np.quantile(self.ratios, (0.25, 0.75)).tolist())
 
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """The chart as data: see `tpviz.figures.charts_contention`."""
         return {
             "title": "How much longer a GEMM takes under a collective",
@@ -79,11 +84,11 @@ class Contention:
             "alt": self.describe(),
         }
 
-    def figure(self, theme="light"):
+    def figure(self, theme: str = "light") -> "Figure":
         """Every pair, the median, and the authors' A100s, as a plotly ``Figure``."""
         return contention_figure(self.scene(), theme)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""
         low, high = self.spread
         alone, under = (show_seconds(float(np.median(t))) for t in (self.alone, self.under))
@@ -107,7 +112,7 @@ class Contention:
             ],
         ]
 
-    def describe(self):
+    def describe(self) -> str:
         """What was measured, in words."""
         low, high = self.spread
         return " ".join(
@@ -145,16 +150,16 @@ class Contention:
 
 
 def contention(
-    world_size=2,
+    world_size: int = 2,
     *,
-    size=None,
-    dtype="float32",
-    payload=None,
-    repeats=15,
-    device=None,
-    timeout=120,
-    progress=None,
-):
+    size: int | None = None,
+    dtype: str = "float32",
+    payload: int | None = None,
+    repeats: int = 15,
+    device: str | None = None,
+    timeout: float = 120,
+    progress: Callable[[int, int, str], object] | bool | None = None,
+) -> Contention:
     """The `Contention` of this machine: pairs of a GEMM alone and one under async all-reduces.
 
     Parameters
@@ -213,9 +218,9 @@ def _time_rank(size, dtype, payload, repeats):
         _together(device)
         works = [dist.all_reduce(data, async_op=True) for _ in range(count)]
         beside = _lasts(gemm, device)
-        going = not works[-1].is_completed()
+        going = not works[-1].is_completed()  # pyright: ignore[reportOptionalMemberAccess]
         for work in works:
-            work.wait()
+            work.wait()  # pyright: ignore[reportOptionalMemberAccess]
         if number >= 2:
             alone.append(single)
             under.append(beside)

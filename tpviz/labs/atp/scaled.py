@@ -7,9 +7,9 @@ NIC unless said, which all rings that leave a node share. All of it is modelled,
 whether heads and hidden size divide is not asked.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.checks import one_of, whole_number
 from tpviz.cluster.parts import finite
@@ -21,6 +21,11 @@ from tpviz.schemes.atp.strategy import ATP
 from tpviz.tables import html_table
 from tpviz.verbs.checks import check_workload
 from tpviz.workload import GPT
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from tpviz.cluster import Cluster
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 FABRICS = ("constant", "shared")
@@ -55,7 +60,7 @@ class Point(NamedTuple):
     compute_weak: float
     factor: float
 
-    def fraction(self, weak=False, one=False):
+    def fraction(self, weak: bool = False, one: bool = False) -> float:
         """Communication over communication and compute; ``one``: of 1D."""
         seconds = self.seconds_1d if one else self.seconds
         compute = self.compute_weak if weak else self.compute
@@ -68,13 +73,13 @@ class Scaling:
     """``points`` {fabric of FABRICS: `Point` of each size}."""
 
     workload: GPT
-    sizes: tuple
-    bandwidths: tuple
+    sizes: tuple[int, ...]
+    bandwidths: tuple[float, float]
     shared: str
-    points: dict
+    points: dict[str, tuple[Point, ...]]
     badges = ("modelled",)
 
-    def scene(self, fabric="constant"):
+    def scene(self, fabric: str = "constant") -> dict[str, Any]:
         """The chart as data: see `tpviz.figures.charts_scaling`; fractions are of one fabric."""
         one_of("fabric", fabric, FABRICS)
         times = {}
@@ -104,11 +109,11 @@ class Scaling:
             "alt": self.describe(),
         }
 
-    def figure(self, theme="light", fabric="constant"):
+    def figure(self, theme: str = "light", fabric: str = "constant") -> "Figure":
         """Two panels as a plotly ``Figure``: absolute times, and fractions on one fabric."""
         return scaling_figure(self.scene(fabric), theme)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first; volumes in units of batch x seq x hidden elements."""
         rows = [
             [
@@ -146,7 +151,7 @@ class Scaling:
                 )
         return rows
 
-    def describe(self):
+    def describe(self) -> str:
         """What grows and what falls, in words, with the caveats."""
         lines = ["Modelled. " + self._fabrics()]
         for name, points in self.points.items():
@@ -181,7 +186,7 @@ class Scaling:
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def one_nic(ranks):
+def one_nic(ranks: int) -> "Cluster":
     """Nodes of 8 H100s behind one NIC each (nominal rates), as many as ``ranks`` need."""
     if ranks > 8 and ranks % 8:
         raise ValueError(
@@ -191,7 +196,13 @@ def one_nic(ranks):
     return nvswitch(ranks) if ranks <= 8 else nvswitch_nodes(ranks // 8, nics=1)
 
 
-def scaling(workload, sizes=SIZES, bandwidths=(100e9, 100e9), shared=one_nic, flops=250e12):
+def scaling(
+    workload: GPT,
+    sizes: Iterable[int] = SIZES,
+    bandwidths: tuple[float, float] = (100e9, 100e9),
+    shared: "Callable[[int], Cluster]" = one_nic,
+    flops: float = 250e12,
+) -> Scaling:
     """The `Scaling` of a workload's layers over numbers of ranks.
 
     Parameters
@@ -217,7 +228,7 @@ def scaling(workload, sizes=SIZES, bandwidths=(100e9, 100e9), shared=one_nic, fl
         raise ValueError(f"no sizes: give numbers of ranks, as in {SIZES[:3]}")
     if not isinstance(bandwidths, (tuple, list)) or len(bandwidths) != 2:
         raise ValueError(f"bandwidths={bandwidths!r} must be two rates, of d1 and d2, in bytes/s")
-    bandwidths = tuple(finite(f"bandwidth of d{k}", b) for k, b in enumerate(bandwidths, 1))
+    bandwidths = tuple(finite(f"bandwidth of d{k}", b) for k, b in enumerate(bandwidths, 1))  # pyright: ignore[reportAssignmentType]
     flops, fabrics = finite("flops", flops), {n: shared(n) for n in sizes}
     rates = {
         "constant": lambda n: lambda mesh: bandwidths,
@@ -242,11 +253,12 @@ def _point(w, n, rates, flops, smallest):
     one = ATP(mesh=(n, 1), attention="A1" if w.heads % n else "A3")
     strategy, seconds = best(ATP.meshes(w, n), w, rates)
     unit, factor = w.batch * w.seq * w.hidden, (n / smallest) ** 0.5
-    volumes = (sum(wire_volume(s, w).values()) / unit for s in (strategy, one))
+    volume, volume_1d = (sum(wire_volume(s, w).values()) / unit for s in (strategy, one))
     return Point(
         n,
         strategy,
-        *volumes,
+        volume,
+        volume_1d,
         seconds,
         bus_time(one, w, rates(one.mesh)),
         layer_flops(w) / n / flops,
@@ -255,7 +267,7 @@ def _point(w, n, rates, flops, smallest):
     )
 
 
-def layer_flops(w, factor=1.0):
+def layer_flops(w: GPT, factor: float = 1.0) -> float:
     """FLOPs of a layer forward and backward, hidden sizes times ``factor``: those of
     `GPT.step_flops`."""
     h = w.hidden * factor

@@ -1,9 +1,9 @@
 """``winners``: which mesh and order of ATP is fastest on which interconnect."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.checks import whole_number
 from tpviz.cluster import Cluster
@@ -17,6 +17,9 @@ from tpviz.verbs.checks import check_workload
 from tpviz.verbs.predict import predict
 from tpviz.verbs.search import kendall_tau
 from tpviz.workload import GPT
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 CLAIM = (
     'The paper\'s abstract claims 37-64 % faster training "on specific interconnects": its '
@@ -48,16 +51,16 @@ class Winners:
     """
 
     workload: GPT
-    clusters: dict
-    strategies: tuple
-    cells: dict
+    clusters: dict[str, Cluster]
+    strategies: tuple[ATP, ...]
+    cells: dict[tuple[str, ATP], Cell]
 
     @property
-    def base(self):
+    def base(self) -> ATP:
         """Megatron's 1D mesh, to which gains refer."""
         return self.strategies[0]
 
-    def ranking(self, cluster, mode="predicted"):
+    def ranking(self, cluster: str, mode: str = "predicted") -> list[tuple[float, ATP]]:
         """[(seconds, strategy)] of a cluster, fastest first; of equals the one nearest 1D.
 
         Strategies whose memory does not fit come last. mode : one of MODES.
@@ -70,7 +73,7 @@ class Winners:
                 found.append((not cell.fits, float(f"{seconds:.9e}"), number, strategy))
         return [(seconds, strategy) for _, seconds, _, strategy in sorted(found)]
 
-    def winner(self, cluster, mode="predicted"):
+    def winner(self, cluster: str, mode: str = "predicted") -> ATP:
         """The fastest strategy of a cluster whose memory fits; of all where none fits."""
         return self.ranking(cluster, mode)[0][1]
 
@@ -78,9 +81,9 @@ class Winners:
         """The number of the strategy that is marked as the fastest: None where none fits or ran."""
         ranked = self.ranking(cluster, mode)
         first = ranked[0][1] if ranked else None
-        return self.strategies.index(first) if ranked and self.cells[cluster, first].fits else None
+        return self.strategies.index(first) if ranked and self.cells[cluster, first].fits else None  # pyright: ignore[reportArgumentType]
 
-    def gain(self, cluster, strategy, mode="predicted"):
+    def gain(self, cluster: str, strategy: ATP, mode: str = "predicted") -> float | None:
         """How much faster than 1D: its time over this one's, less 1; None where not measured."""
         own, base = (getattr(self.cells[cluster, s], mode) for s in (strategy, self.base))
         if own is None or base is None:
@@ -88,7 +91,7 @@ class Winners:
         return base / own - 1 if own else 0.0
 
     @cached_property
-    def agreement(self):
+    def agreement(self) -> dict[str, float]:
         """{cluster: Kendall's tau of predicted and measured steps}, where two or more were run."""
         found = {}
         for name in self.clusters:
@@ -99,12 +102,12 @@ class Winners:
         return found
 
     @property
-    def badges(self):
+    def badges(self) -> list[str]:
         """Where the numbers come from."""
         run = any(cell.measured is not None for cell in self.cells.values())
         return ["predicted"] + ["emulated"] * run
 
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """The chart as data: see `tpviz.figures.charts_winners`."""
         modes = [m for m in MODES if m != "measured" or "emulated" in self.badges]
         return {
@@ -122,11 +125,11 @@ class Winners:
             "notes": self._notes(),
         }
 
-    def figure(self, theme="light"):
+    def figure(self, theme: str = "light") -> "Figure":
         """Heat maps as a plotly ``Figure``: communication alone, the whole step, measured steps."""
         return winners_figure(self.scene(), theme)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: the times, and the gain of the step over 1D."""
         rows = [["cluster", "mesh, order", "communication", "predicted step", "gain", "measured"]]
         for name in self.clusters:
@@ -140,13 +143,13 @@ class Winners:
                         _row(s) + best,
                         show_seconds(cell.communication),
                         show_seconds(cell.predicted),
-                        f"{100 * self.gain(name, s):+.0f} %{memory}",
+                        f"{100 * self.gain(name, s):+.0f} %{memory}",  # pyright: ignore[reportOperatorIssue]
                         "" if cell.measured is None else show_seconds(cell.measured),
                     ]
                 )
         return rows
 
-    def describe(self):
+    def describe(self) -> str:
         """Who wins where, in words."""
         lines = []
         for name in self.clusters:
@@ -154,7 +157,7 @@ class Winners:
             lines.append(
                 f"{name}: {'' if self.cells[name, step].fits else 'no memory fits; '}"
                 f"{_row(step)} has the shortest predicted step, "
-                f"{100 * self.gain(name, step):+.0f} % to 1D; by communication alone "
+                f"{100 * self.gain(name, step):+.0f} % to 1D; by communication alone "  # pyright: ignore[reportOperatorIssue]
                 + ("it is first too." if paper == step else f"{_row(paper)} is first.")
             )
         return " ".join(lines + self._notes())
@@ -186,7 +189,16 @@ class Winners:
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def winners(workload, clusters, world_size=8, run=0, *, steps=3, progress=None, **knobs):
+def winners(
+    workload: GPT,
+    clusters: Cluster | Iterable[Cluster] | Mapping[str, Cluster],
+    world_size: int = 8,
+    run: int = 0,
+    *,
+    steps: int = 3,
+    progress: Callable[[int, int, str], object] | bool | None = None,
+    **knobs: Any,
+) -> Winners:
     """The `Winners` of all meshes and orders of `ATP` on several clusters.
 
     Parameters
@@ -227,7 +239,7 @@ def winners(workload, clusters, world_size=8, run=0, *, steps=3, progress=None, 
     return found
 
 
-def _named(clusters):
+def _named(clusters) -> dict[str, Cluster]:
     """{name: cluster} of one cluster, several, or such a dict."""
     given = [clusters] if isinstance(clusters, Cluster) else clusters
     if not isinstance(given, Iterable) or not given:

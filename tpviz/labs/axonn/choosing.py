@@ -4,8 +4,10 @@ Whatever an estimate may leave out, it never says more than the next finer one (
 winner is that of all grids, as if all had gone through the finest.
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Any
 
 from tpviz.schemes.axonn.models import hardware_flops
 from tpviz.schemes.axonn.paper import block, passes, volume
@@ -14,12 +16,16 @@ from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.strategy import divisors
 from tpviz.verbs.predict import predict
 
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.workload import GPT
+
 FEW = 4
 """Microbatches that are predicted one by one; more of them take as long each as the last of these
 (derived: from the second on each finds the queues as the one before)."""
 
 
-def cheapest(items, *stages):
+def cheapest(items: Iterable[Any], *stages: Callable[[Any], tuple[Any, Any]]) -> Any:
     """The item of least cost, as the last stage gave it.
 
     stages : item -> (cost, item), each slower than the one before it and its cost no lower. An item
@@ -37,26 +43,26 @@ def cheapest(items, *stages):
 
 
 # -- memory ----------------------------------------------------------------------------------------
-def microbatches(grid, w):
+def microbatches(grid: AxoNN, w: "GPT") -> list[int]:
     """Numbers of microbatches that divide what a rank has of the batch."""
     return [n for n in divisors(w.batch // (grid.data * grid.z)) if AxoNN.allows("accumulation", n)]
 
 
-def needs(grid, w):
+def needs(grid: AxoNN, w: "GPT") -> Iterator[float]:
     """Bytes of a rank, lazily: with most microbatches, then with one, when no scatter of another is
     under way. No other number needs less than both."""
     for count in dict.fromkeys((microbatches(grid, w)[-1], 1)):
         yield replace(grid, accumulation=count).memory(w).total
 
 
-def fewest(grid, w, memory):
+def fewest(grid: AxoNN, w: "GPT", memory: float) -> AxoNN:
     """A grid that fits by its `needs`, with the fewest microbatches with which it does."""
     cut = (replace(grid, accumulation=count) for count in microbatches(grid, w))
     return next(s for s in cut if s.memory(w).total <= memory)
 
 
 # -- seconds of a step -----------------------------------------------------------------------------
-def least_step(s, w, rates, flops):
+def least_step(s: AxoNN, w: "GPT", rates: Callable[[int, int], float], flops: float) -> float:
     """Seconds that a step with recomputation takes at least (derived).
 
     Sums in forward wait for kernels and kernels for them; gathers, and scatters, go one by one; the
@@ -79,7 +85,7 @@ def least_step(s, w, rates, flops):
     return max(kernels + found["forward"], found["gather"], found["scatter"]) + found["data"]
 
 
-def predicted(s, w, cluster):
+def predicted(s: AxoNN, w: "GPT", cluster: "Cluster") -> tuple[float, float]:
     """(seconds of a step, of communication in it that kernels wait for), as `tpviz.predict` says.
 
     Of many microbatches `FEW` are predicted and the rest added.
@@ -92,4 +98,4 @@ def predicted(s, w, cluster):
 
     if s.accumulation <= FEW:
         return times(s.accumulation)
-    return tuple(b + (s.accumulation - FEW) * (b - a) for a, b in zip(times(FEW - 1), times(FEW)))
+    return tuple(b + (s.accumulation - FEW) * (b - a) for a, b in zip(times(FEW - 1), times(FEW)))  # pyright: ignore[reportReturnType]

@@ -27,17 +27,17 @@ class Run(NamedTuple):
     device: str
 
     @property
-    def fraction(self):
+    def fraction(self) -> float:
         """Of the vendor's peak (derived from ``flops``)."""
         return self.flops / self.devices / NOMINAL[self.device]
 
     @property
-    def sure(self):
+    def sure(self) -> bool:
         """Whether an abstract says it of this model."""
         return self.model is not None and self.source != RECALLED
 
     @property
-    def words(self):
+    def words(self) -> str:
         """The run in words."""
         what = self.model or "a model that the abstract does not name"
         return (
@@ -78,6 +78,6 @@ OVERLAPS = (
 )
 
 
-def runs_of(cluster, model):
+def runs_of(cluster: str, model: str) -> tuple[Run, ...]:
     """The `RUNS` on a cluster whose model is this one, or not named."""
     return tuple(run for run in RUNS if run.cluster == cluster and run.model in (model, None))

@@ -1,9 +1,10 @@
 """``overlaps``: what each of AxoNN's three overlaps hides, alone and together."""
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
 from .claims import OVERLAPS as CLAIM
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 SUBSETS = {
     "all": tuple(c for n in range(4) for c in combinations(OVERLAPS, n)),
@@ -36,11 +40,11 @@ class Times(NamedTuple):
     """
 
     step: float
-    exposed: dict
+    exposed: dict[str, float]
     faithful: bool = True
 
     @property
-    def waits(self):
+    def waits(self) -> float:
         """Seconds of all axes."""
         return sum(self.exposed.values())
 
@@ -52,14 +56,14 @@ class Overlaps:
     workload: GPT
     cluster: Cluster
     strategy: AxoNN
-    times: dict
+    times: dict[str, dict[tuple[str, ...], Times]]
 
     @property
-    def subsets(self):
+    def subsets(self) -> tuple[tuple[str, ...], ...]:
         """The sets that were tried, from none to all."""
         return tuple(self.times["predicted"])
 
-    def gain(self, subset=OVERLAPS, source="predicted"):
+    def gain(self, subset: str | Iterable[str] = OVERLAPS, source: str = "predicted") -> float:
         """How much faster than without any overlap: the time without over its own, less 1.
 
         subset : overlaps in any order, or the name of one.
@@ -73,11 +77,11 @@ class Overlaps:
         return times[()].step / times[subset].step - 1
 
     @property
-    def badges(self):
+    def badges(self) -> list[str]:
         """Where the numbers come from."""
         return [BADGES.get(source, source) for source in self.times]
 
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """The chart as data: see `tpviz.figures.charts_overlaps`."""
         return {
             "title": f"AxoNN's overlaps, x y z data = {grid_of(self.strategy)}, "
@@ -109,11 +113,11 @@ class Overlaps:
         }
         return [axis for axis in self.strategy.axes if axis in waited]
 
-    def figure(self, theme="light"):
+    def figure(self, theme: str = "light") -> "Figure":
         """Stacked bars as a plotly ``Figure``: compute, and what is waited for on each axis."""
         return overlaps_figure(self.scene(), theme)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each set of overlaps by each source."""
         axes = self._axes()
         rows = [["overlaps", "source", "step", "gain", "waits", *(f"on {a}" for a in axes)]]
@@ -132,7 +136,7 @@ class Overlaps:
                 )
         return rows
 
-    def describe(self):
+    def describe(self) -> str:
         """What the overlaps hide, in words."""
         lines = [f"Grid x y z data = {grid_of(self.strategy)} on {self.cluster.caption}."]
         for source, found in self.times.items():
@@ -176,28 +180,28 @@ class Overlaps:
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def grid_of(strategy):
+def grid_of(strategy: AxoNN) -> str:
     """The sizes of x, y, z and data: "2 1 2 1"."""
     return f"{strategy.x} {strategy.y} {strategy.z} {strategy.data}"
 
 
-def name_of(subset):
+def name_of(subset: Iterable[str]) -> str:
     """ "none", "oar" or "oar + ors"."""
     return " + ".join(subset) or "none"
 
 
 def overlaps(
-    workload,
-    cluster,
-    grid=(2, 1, 2, 1),
-    which="all",
+    workload: GPT,
+    cluster: Cluster,
+    grid: tuple[int, int, int, int] = (2, 1, 2, 1),
+    which: str = "all",
     *,
-    simulate=True,
-    run=False,
-    steps=3,
-    progress=None,
-    **knobs,
-):
+    simulate: bool = True,
+    run: bool = False,
+    steps: int = 3,
+    progress: Callable[[int, int, str], object] | bool | None = None,
+    **knobs: Any,
+) -> Overlaps:
     """The `Overlaps` of one grid of `AxoNN`: the same step with every set of overlaps.
 
     Parameters
@@ -224,7 +228,7 @@ def overlaps(
     return Overlaps(workload, cluster, strategy, times)
 
 
-def made(grid, knobs):
+def made(grid: tuple[int, int, int, int], knobs: dict[str, Any]) -> AxoNN:
     """`AxoNN` of a grid (x, y, z, data)."""
     if not isinstance(grid, (tuple, list)) or len(grid) != 4:
         raise ValueError(
@@ -263,13 +267,13 @@ def _read(trace):
     waits, found = trace["kind"] == "wait", Counter()
     seconds, axes = (trace["end"] - trace["start"])[waits], trace["axis"][waits]
     for axis in np.unique(axes):
-        found[str(axis)] = float(seconds[axes == axis].sum()) / len(trace.ranks) / len(trace.steps)
+        found[str(axis)] = float(seconds[axes == axis].sum()) / len(trace.ranks) / len(trace.steps)  # pyright: ignore[reportArgumentType]
     return Times(trace.step_time, _joined(found))
 
 
-def _joined(exposed):
+def _joined(exposed) -> dict[str, float]:
     """Gathers that are sent for ahead have a queue of their own, but are z's."""
     found = Counter()
     for axis, seconds in exposed.items():
-        found["z" if axis == PREFETCH else axis] += seconds
-    return dict(found)
+        found["z" if axis == PREFETCH else axis] += seconds  # pyright: ignore[reportArgumentType]
+    return dict(found)  # pyright: ignore[reportReturnType]

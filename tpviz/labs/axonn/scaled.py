@@ -6,10 +6,10 @@ once more. Of those that fit two are shown: the first by the communication model
 choose, and the one with the shortest predicted step. All of it by formula.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
@@ -26,6 +26,11 @@ from tpviz.workload import GPT
 
 from .choosing import cheapest, fewest, least_step, needs, predicted
 from .claims import runs_of
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from .claims import Run
 
 DEVICES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 NODES = {"perlmutter": (perlmutter, 4), "frontier": (frontier, 8)}
@@ -44,7 +49,7 @@ class Choice(NamedTuple):
     used: Utilisation
 
     @property
-    def words(self):
+    def words(self) -> str:
         """8 1 16 8, 2 microbatches."""
         s = self.strategy
         sizes = " ".join(str(getattr(s, axis)) for axis in AXES)
@@ -74,30 +79,30 @@ class Scaling:
     machine: str
     device: str
     peak: float
-    points: tuple
+    points: tuple[Point, ...]
     badges = ("predicted",)
 
     @property
-    def possible(self):
+    def possible(self) -> tuple[Point, ...]:
         """The points at which some grid fits."""
         return tuple(p for p in self.points if p.first)
 
     @property
-    def claims(self):
+    def claims(self) -> "tuple[Run, ...]":
         """What the papers say of this model on this machine: `claims.Run`."""
         return runs_of(self.machine, self.model)
 
-    def at(self, devices):
+    def at(self, devices: int) -> Point:
         """The `Point` of a number of devices."""
         found = {p.devices: p for p in self.points}
         return found[one_of("devices", devices, tuple(found))]
 
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """The chart as data: see `tpviz.figures.charts_models`."""
         points = self.possible
         both = {
-            "first by communication": [p.first for p in points],
-            "fastest predicted": [p.fastest for p in points],
+            "first by communication": [p.first for p in points if p.first],
+            "fastest predicted": [p.fastest for p in points if p.fastest],
         }
         fastest = both["fastest predicted"]
         return {
@@ -125,11 +130,11 @@ class Scaling:
             "alt": self.describe(),
         }
 
-    def figure(self, theme="light"):
+    def figure(self, theme: str = "light") -> "Figure":
         """Two panels as a plotly ``Figure``: the step, and how much of the devices is used."""
         return models_figure(self.scene(), theme)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""
         rows = [
             [
@@ -147,7 +152,7 @@ class Scaling:
         ]
         for p in self.points:
             fit = f"{p.fit} of {p.grids}"
-            if not p.first:
+            if not p.first or not p.fastest:
                 rows.append([str(p.devices), fit, p.reason, *[""] * 7])
                 continue
             a, b = p.first, p.fastest
@@ -165,11 +170,12 @@ class Scaling:
             )
         return rows
 
-    def describe(self):
+    def describe(self) -> str:
         """How the step and the use of the devices go with their number, in words."""
         lines = [f"Predicted: {self.model} on {self.machine}."]
         for p in self.possible[:1] + self.possible[1:][-1:]:
             best = p.fastest
+            assert best is not None  # of a possible point
             lines.append(
                 f"On {p.devices} devices {p.fit} of {p.grids} grids fit; the fastest is "
                 f"{best.words} (x y z data), {show_seconds(best.step)} a step, HFU "
@@ -191,6 +197,7 @@ class Scaling:
 
     def __repr__(self):
         last = self.possible[-1]
+        assert last.fastest is not None
         return (
             f"<Scaling of {self.model} on {self.machine} to {last.devices} devices: "
             f"{show_seconds(last.fastest.step)} a step, HFU "
@@ -201,7 +208,13 @@ class Scaling:
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def scaling(model="80B", cluster="perlmutter", devices=DEVICES, batch=8192, **knobs):
+def scaling(
+    model: str = "80B",
+    cluster: str | Callable[[int], Cluster] = "perlmutter",
+    devices: Iterable[int] = DEVICES,
+    batch: int = 8192,
+    **knobs: Any,
+) -> Scaling:
     """The `Scaling` of a model of AxoNN's papers.
 
     Parameters

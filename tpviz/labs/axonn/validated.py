@@ -1,8 +1,9 @@
 """``validation``: does AxoNN's communication model, or ours of the step, find the fastest grids?"""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
@@ -21,6 +22,9 @@ from tpviz.workload import GPT
 
 from .claims import VALIDATION as CLAIM
 from .overlapping import grid_of
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 MODES = ("communication", "predicted", "measured")
 TOPS = (3, 10)
@@ -46,7 +50,7 @@ class Hits(NamedTuple):
     of: int
 
     @property
-    def chance(self):
+    def chance(self) -> float:
         """Expected hits of a random order."""
         return self.top**2 / self.of
 
@@ -57,14 +61,14 @@ class Validation:
 
     workload: GPT
     cluster: Cluster
-    rows: tuple
+    rows: tuple[Row, ...]
 
     @property
-    def measured(self):
+    def measured(self) -> tuple[Row, ...]:
         """The rows that were run."""
         return tuple(r for r in self.rows if r.measured is not None)
 
-    def order(self, mode="communication", rows=None):
+    def order(self, mode: str = "communication", rows: Iterable[Row] | None = None) -> list[Row]:
         """Rows by one of MODES, least first; of equals, to rounding, as the model has them."""
         rows = self.rows if rows is None else rows
         one_of("mode", mode, MODES)
@@ -73,7 +77,7 @@ class Validation:
             key=lambda r: rounded(getattr(r, mode)),
         )
 
-    def tau(self, first="communication", second="predicted"):
+    def tau(self, first: str = "communication", second: str = "predicted") -> float | None:
         """Kendall's tau of two MODES, over the grids that have both; None for fewer than two."""
         first, second = (one_of("mode", mode, MODES) for mode in (first, second))
         pairs = [
@@ -84,11 +88,11 @@ class Validation:
         return kendall_tau(*zip(*pairs)) if len(pairs) > 1 else None
 
     @property
-    def against(self):
+    def against(self) -> str:
         """What models are held against: "measured" steps, or "predicted" where nothing was run."""
         return "measured" if self.measured else "predicted"
 
-    def hits(self, mode="communication", top=3):
+    def hits(self, mode: str = "communication", top: int = 3) -> Hits | None:
         """The `Hits` of a model; None unless there are more than ``top`` grids to find them in."""
         run, top = self.measured or self.rows, whole_number("top", top)
         if len(run) <= top:
@@ -98,11 +102,11 @@ class Validation:
         return Hits(top, sum(s in fastest for s in first), len(run))
 
     @property
-    def badges(self):
+    def badges(self) -> list[str]:
         """Where the numbers come from."""
         return ["predicted"] + ["emulated"] * bool(self.measured)
 
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """The chart as data: see `tpviz.figures.charts_validation`."""
         against, rows = self.against, self.measured or self.rows
         return {
@@ -120,14 +124,14 @@ class Validation:
             "alt": self.describe(),
         }
 
-    def figure(self, theme="light"):
+    def figure(self, theme: str = "light") -> "Figure":
         """Scatter as a plotly ``Figure``: each model against the measured step, a point a grid.
 
         Where nothing was run: the communication model against the predicted step.
         """
         return validation_figure(self.scene(), theme)
 
-    def to_table(self, most=40):
+    def to_table(self, most: int | None = 40) -> list[list[str]]:
         """Rows of strings, header first: places and times of each grid."""
         places = {
             mode: {r.strategy: n for n, r in enumerate(self.order(mode), 1)} for mode in MODES
@@ -143,7 +147,7 @@ class Validation:
             table.append([grid_of(r.strategy), *(word for cell in cells for word in cell)])
         return table
 
-    def describe(self):
+    def describe(self) -> str:
         """Who is first by which model, and how far they agree, in words."""
         words = []
         for mode in MODES if self.measured else MODES[:2]:
@@ -198,15 +202,23 @@ class Validation:
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def kind_of(strategy):
+def kind_of(strategy: AxoNN) -> str:
     """Which of the plane's axes a grid has: "z and data alone", "x", "y" or "x and y"."""
     plane = [axis for axis in ("x", "y") if strategy.axes[axis] > 1]
     return " and ".join(plane) or "z and data alone"
 
 
 def validation(
-    workload, cluster, run=None, *, world_size=None, least=1, steps=3, progress=None, **knobs
-):
+    workload: GPT,
+    cluster: Cluster,
+    run: int | Literal["all"] | None = None,
+    *,
+    world_size: int | None = None,
+    least: int = 1,
+    steps: int = 3,
+    progress: Callable[[int, int, str], object] | bool | None = None,
+    **knobs: Any,
+) -> Validation:
     """The `Validation` of all grids of `AxoNN` whose sizes divide.
 
     Parameters

@@ -23,7 +23,9 @@ class Claim(NamedTuple):
 CLAIMS = (Claim("1.5B", 1.42), Claim("2.5B", 1.39), Claim("8.3B", 1.43), Claim("20B", 1.61))
 
 
-def shifting(pp, microbatches, forward=1.0, backward=2.0):
+def shifting(
+    pp: int, microbatches: int, forward: float = 1.0, backward: float = 2.0
+) -> float | None:
     """The part (0..1) of 1F1B's makespan with early recomputation that the shifted critical path
     saves (derived: equal stages, all recomputed, messages free).
 
@@ -34,13 +36,13 @@ def shifting(pp, microbatches, forward=1.0, backward=2.0):
         makespan(name, pp, microbatches, forward, backward, forward)
         for name in ("early_recompute", "shifted_critical_path")
     )
-    return None if None in (early, shifted) else 1 - shifted / early
+    return None if early is None or shifted is None else 1 - shifted / early
 
 
-def told():
+def told() -> tuple[str, str]:
     """Claims and expectation in one sentence each."""
     models = ", ".join(f"{c.model} {c.speedup:.2f}x" for c in CLAIMS)
-    saved = ", ".join(f"{100 * shifting(p, m):.0f} % at p={p}, m={m}" for p, m in ((4, 8), (8, 32)))
+    saved = ", ".join(f"{100 * shifting(p, m):.0f} % at p={p}, m={m}" for p, m in ((4, 8), (8, 32)))  # pyright: ignore[reportOperatorIssue]
     return (
         f"Theirs: at most {models} as fast as 3D-parallel frameworks before it, on 64 GPUs "
         f"({ABSTRACT}; what each part of Merak gives is not in it; not reproduced here).",

@@ -6,8 +6,9 @@ sums that they hide, kernels wait in a block and direction for 2c, c and c/2 at 
 and at level 3 for c/2 in a whole stage (derived from the order of the phases).
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
@@ -27,6 +28,9 @@ from tpviz.workload import GPT
 from .claims import told
 from .ranks import BADGES, BySource, clocked, words_of
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
 LEVELS = {0: "none", 1: "in a layer", 2: "in a block", 3: "across blocks"}
 PHASES = ("forward", "backward")
 
@@ -41,7 +45,7 @@ class Times(NamedTuple):
     faithful: bool = True
 
     @property
-    def hidden(self):
+    def hidden(self) -> float:
         """The share (0..1) of the sums that kernels do not wait for."""
         return max(0.0, 1 - self.waits / self.sums) if self.sums else 0.0
 
@@ -53,8 +57,8 @@ class Row(NamedTuple):
 
     level: int
     strategy: Merak
-    times: dict
-    blocks: dict
+    times: dict[str, Times]
+    blocks: dict[str, float]
     expected: float
 
 
@@ -64,15 +68,15 @@ class Halves(BySource):
 
     workload: GPT
     cluster: Cluster
-    rows: tuple
+    rows: tuple[Row, ...]
     one_sum: float
 
-    def at(self, level):
+    def at(self, level: int) -> Row:
         """The `Row` of a level."""
         found = {row.level: row for row in self.rows}
         return found[one_of("level", level, tuple(found))]
 
-    def gain(self, level, source="predicted"):
+    def gain(self, level: int, source: str = "predicted") -> float:
         """How much faster than level 0: its step over this level's, less 1."""
         rows = self.at(0), self.at(level)
         for row in rows:
@@ -84,7 +88,7 @@ class Halves(BySource):
         none, this = (row.times[source].step for row in rows)
         return none / this - 1
 
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """The chart as data: see `tpviz.figures.charts_halves`."""
         lines = {source: [r for r in self.rows if source in r.times] for source in self.sources}
         return {
@@ -110,11 +114,11 @@ class Halves(BySource):
         s = self.rows[0].strategy
         return f"{words_of(s)}, {s.schedule}, recompute {s.recompute}"
 
-    def figure(self, theme="light"):
+    def figure(self, theme: str = "light") -> "Figure":
         """Three panels as a plotly ``Figure``: step, waits, and waits of a block beside c."""
         return halves_figure(self.scene(), theme)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each level by each source."""
         table = [
             [
@@ -154,7 +158,7 @@ class Halves(BySource):
         """Whether level 0 is there to compare with."""
         return any(r.level == 0 and source in r.times for r in self.rows)
 
-    def describe(self):
+    def describe(self) -> str:
         """What each level hides, in words."""
         lines = [f"{self._words} on {self.cluster.caption}."]
         for source in self.sources:
@@ -206,8 +210,17 @@ class Halves(BySource):
 
 
 def halves(
-    workload, cluster, pp=1, tp=2, levels=tuple(LEVELS), *, run=0, steps=2, progress=None, **knobs
-):
+    workload: GPT,
+    cluster: Cluster,
+    pp: int = 1,
+    tp: int = 2,
+    levels: Iterable[int] = tuple(LEVELS),
+    *,
+    run: int = 0,
+    steps: int = 2,
+    progress: Callable[[int, int, str], object] | bool | None = None,
+    **knobs: Any,
+) -> Halves:
     """The `Halves` of one pipeline: the same step at each level of sub-pipelining.
 
     Parameters

@@ -6,8 +6,9 @@ a message of its own is under way a rank without work waits for bytes, else it i
 `tpviz.trace.analyses.bubble` counts it.
 """
 
+from collections.abc import Sequence
 from math import inf, prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.cost import parts, transfer
 from tpviz.mesh import Mesh
@@ -17,6 +18,14 @@ from tpviz.schemes.merak.split import stage_of
 from tpviz.schemes.merak.step import TOKENS, clock, held, shares_ends
 from tpviz.schemes.ownership import local_shapes
 from tpviz.trace.analyses import breakdown, intersect, length, merge
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.cost import Segment
+    from tpviz.schedules import Timeline
+    from tpviz.schemes.merak.strategy import Merak
+    from tpviz.trace import Trace
+    from tpviz.workload import GPT
 
 BADGES = {"measured": "emulated"}
 """{source: its badge}, where that is another word."""
@@ -38,13 +47,13 @@ class Clocked(NamedTuple):
     those of all its actions."""
 
     step: float
-    line: object
-    places: tuple
-    pieces: dict
-    segments: tuple
+    line: "Timeline"
+    places: tuple[Parts, ...]
+    pieces: "dict[tuple[str, int], list[Segment]]"
+    segments: "tuple[list[Segment], ...]"
 
 
-def clocked(s, w, cluster, step):
+def clocked(s: "Merak", w: "GPT", cluster: "Cluster", step: float) -> Clocked:
     """The `Clocked` step of a `Merak` that takes ``step`` seconds, sums and update included."""
     mesh = Mesh(s.axes)
     line, pieces = clock(s, w, cluster, mesh)
@@ -90,7 +99,7 @@ def _ends(s, w, cluster, mesh, schedule):
     return sum(cluster.collective_parts("all_reduce", payload, 2, cluster.link(both, mesh.size)))
 
 
-def read(trace, s):
+def read(trace: "Trace", s: "Merak") -> tuple[Parts, ...]:
     """Per place along pp its `Parts` in a trace of this `Merak`, averaged over steps and ranks."""
     mesh, steps, found = Mesh(s.axes), len(trace.steps), {}
     for rank, spent in breakdown(trace).items():
@@ -109,18 +118,18 @@ def read(trace, s):
     )
 
 
-def flight(trace, s, w):
+def flight(trace: "Trace", s: "Merak", w: "GPT") -> tuple[int, ...]:
     """Per place along pp the most microbatches, times stages, that a trace of this `Merak` has in
     flight at once."""
     return peaks_in_flight(trace, lambda layer: stage_of(layer, w, s.stages))
 
 
-def mean(places):
+def mean(places: Sequence[Parts]) -> Parts:
     """The `Parts` of the average rank."""
     return Parts(*(sum(x) / len(places) for x in zip(*places)))
 
 
-def words_of(s):
+def words_of(s: "Merak") -> str:
     """The sizes of a `Merak` in words: "Merak, pp 4, tp 2, 8 microbatches"."""
     sizes = ", ".join(f"{axis} {size}" for axis, size in s.axes.items() if size > 1)
     return f"Merak, {sizes or 'one rank'}, {s.microbatches} microbatches"
@@ -129,12 +138,14 @@ def words_of(s):
 class BySource:
     """A study whose ``rows`` have ``times`` {source: ..}: "predicted", and others asked for."""
 
+    rows: tuple[Any, ...]
+
     @property
-    def sources(self):
+    def sources(self) -> tuple[str, ...]:
         """Where numbers come from."""
         return tuple(dict.fromkeys(source for row in self.rows for source in row.times))
 
     @property
-    def badges(self):
+    def badges(self) -> list[str]:
         """The sources as the figure names them."""
         return [BADGES.get(source, source) for source in self.sources]

@@ -1,7 +1,8 @@
 """``schedules``: the same pipeline in one schedule after another, by formula and on real ranks."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
@@ -21,6 +22,9 @@ from tpviz.workload import GPT
 from .claims import told
 from .ranks import BADGES, BySource, Parts, clocked, flight, mean, read, words_of
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
 
 class Times(NamedTuple):
     """A step of one schedule. Seconds: the ``step``; its ``makespan``, from the first forward to
@@ -31,14 +35,14 @@ class Times(NamedTuple):
 
     step: float
     makespan: float
-    places: tuple
-    flight: tuple
-    peaks: tuple = ()
-    activations: tuple = ()
+    places: tuple[Parts, ...]
+    flight: tuple[int, ...]
+    peaks: tuple[float, ...] = ()
+    activations: tuple[float, ...] = ()
     faithful: bool = True
 
     @property
-    def bubbles(self):
+    def bubbles(self) -> tuple[float, ...]:
         """Per place, the share (0..1) of the step in which it has nothing to do."""
         return tuple(parts.bubble / sum(parts) for parts in self.places)
 
@@ -52,13 +56,13 @@ class Row(NamedTuple):
     """
 
     strategy: Merak
-    times: dict
+    times: dict[str, Times]
     form: float | None
-    idle: tuple | None
+    idle: tuple[float, ...] | None
     uneven: float
 
     @property
-    def name(self):
+    def name(self) -> str:
         """The schedule's."""
         return self.strategy.schedule
 
@@ -69,20 +73,25 @@ class Schedules(BySource):
 
     workload: GPT
     cluster: Cluster
-    rows: tuple
-    refused: dict
+    rows: tuple[Row, ...]
+    refused: dict[str, str]
 
-    def at(self, name):
+    def at(self, name: str) -> Row:
         """The `Row` of a schedule."""
         found = {row.name: row for row in self.rows}
         return found[one_of("schedule", name, tuple(found))]
 
-    def gain(self, name="shifted_critical_path", over="early_recompute", source="predicted"):
+    def gain(
+        self,
+        name: str = "shifted_critical_path",
+        over: str = "early_recompute",
+        source: str = "predicted",
+    ) -> float:
         """How much faster a schedule's step is: the other's time over its own, less 1."""
         first, other = (_times(self.at(n), source) for n in (over, name))
         return first.step / other.step - 1
 
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """The chart as data: see `tpviz.figures.charts_schedules`."""
         bars = {}
         for source in self.sources:
@@ -101,11 +110,11 @@ class Schedules(BySource):
             "alt": self.describe(),
         }
 
-    def figure(self, theme="light"):
+    def figure(self, theme: str = "light") -> "Figure":
         """Stacked bars as a plotly ``Figure``: where the average rank spends the step."""
         return schedules_figure(self.scene(), theme)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each schedule by each source."""
         table = [
             [
@@ -135,7 +144,7 @@ class Schedules(BySource):
                 )
         return table + [[name, "refused", why, *[""] * 5] for name, why in self.refused.items()]
 
-    def describe(self):
+    def describe(self) -> str:
         """Which schedule is fastest and where its ranks idle, in words."""
         lines = [f"{_words(self.rows[0].strategy)} on {self.cluster.caption}."]
         for source in self.sources:
@@ -193,21 +202,21 @@ class Schedules(BySource):
 
 
 def schedules(
-    workload,
-    cluster,
-    names=tuple(SCHEDULES),
-    pp=4,
-    microbatches=8,
-    tp=1,
-    dp=1,
-    recompute="full",
+    workload: GPT,
+    cluster: Cluster,
+    names: str | Iterable[str] = tuple(SCHEDULES),
+    pp: int = 4,
+    microbatches: int = 8,
+    tp: int = 1,
+    dp: int = 1,
+    recompute: str = "full",
     *,
-    run=0,
-    steps=2,
-    simulate=False,
-    progress=None,
-    **knobs,
-):
+    run: int = 0,
+    steps: int = 2,
+    simulate: bool = False,
+    progress: Callable[[int, int, str], object] | bool | None = None,
+    **knobs: Any,
+) -> Schedules:
     """The `Schedules` of one pipeline: the same model, ranks and microbatches in each.
 
     Parameters
@@ -291,7 +300,7 @@ def _row(s, w, cluster):
             s.stages // s.pp,
         )
         form = makespan(*sizes)
-        idle = form and tuple(seconds / form for seconds in bubble(*sizes))
+        idle = form and tuple(seconds / form for seconds in bubble(*sizes))  # pyright: ignore[reportOptionalIterable]
     peaks = [memory_of(s, w, place) for place in range(s.pp)]
     times = Times(
         found.step,
@@ -301,7 +310,7 @@ def _row(s, w, cluster):
         tuple(m.total for m in peaks),
         tuple(m["activations"] for m in peaks),
     )
-    return Row(s, {"predicted": times}, form, idle, max(whole) / whole[middle])
+    return Row(s, {"predicted": times}, form, idle, max(whole) / whole[middle])  # pyright: ignore[reportArgumentType]
 
 
 def _replayed(s, w, cluster):

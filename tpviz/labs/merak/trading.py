@@ -5,7 +5,7 @@ formula; the first stage, which holds most microbatches, keeps as much in both.
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.cluster import Cluster
 from tpviz.cost import show_bytes, show_seconds
@@ -20,6 +20,9 @@ from tpviz.workload import GPT
 
 from .ranks import words_of
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
 RULES = ("stage-aware", "uniform")
 
 
@@ -27,7 +30,7 @@ class Uniform(Merak):
     """`Merak` whose stages all keep the same part of their layers; where the schedule does not
     recompute a stage, all of it."""
 
-    def kept(self):
+    def kept(self) -> list[float]:
         """{stage: k_s}, as `Merak.kept`."""
         return [self.keep] * self.stages
 
@@ -38,11 +41,11 @@ class Point(NamedTuple):
 
     keep: float
     step: float
-    needs: tuple
-    num_recomputed: tuple
+    needs: tuple[float, ...]
+    num_recomputed: tuple[int, ...]
 
     @property
-    def most(self):
+    def most(self) -> float:
         """Bytes of the rank that needs most."""
         return max(self.needs)
 
@@ -55,11 +58,11 @@ class Tradeoff:
     cluster: Cluster
     strategy: Merak
     budget: float
-    points: dict
+    points: dict[str, tuple[Point, ...]]
     badges = ("predicted",)
 
     @property
-    def picked(self):
+    def picked(self) -> dict[str, Point | None]:
         """{rule: the `Point` with the largest k0 that fits the budget, None where none does}."""
         return {
             rule: next((p for p in reversed(found) if p.most <= self.budget), None)
@@ -70,11 +73,11 @@ class Tradeoff:
     def _words(self):
         return f"{words_of(self.strategy)}, {self.strategy.schedule},"
 
-    def saving(self):
+    def saving(self) -> dict[float, float]:
         """{k0: the part (0..1) of the uniform step that stage-aware recomputation saves}."""
         return {a.keep: 1 - a.step / u.step for a, u in zip(*(self.points[r] for r in RULES))}
 
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """The chart as data: see `tpviz.figures.charts_tradeoff`."""
         return {
             "title": f"{self._words} on {self.cluster.caption}: recomputation against memory",
@@ -95,11 +98,11 @@ class Tradeoff:
             "alt": self.describe(),
         }
 
-    def figure(self, theme="light"):
+    def figure(self, theme: str = "light") -> "Figure":
         """Two panels as a plotly ``Figure``: the step and the bytes over k0, the budget a line."""
         return tradeoff_figure(self.scene(), theme)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: every k0 under both rules."""
         rows = [["k0", "rule", "step", "most of a rank", "each place", "layers recomputed", "fits"]]
         for pair in zip(*(self.points[rule] for rule in RULES)):
@@ -117,7 +120,7 @@ class Tradeoff:
                 )
         return rows
 
-    def describe(self):
+    def describe(self) -> str:
         """What keeping more costs and saves, in words."""
         aware = self.points["stage-aware"]
         low, high = aware[0], aware[-1]
@@ -159,7 +162,9 @@ class Tradeoff:
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def tradeoff(workload, cluster, strategy, budget=None):
+def tradeoff(
+    workload: GPT, cluster: Cluster, strategy: Merak, budget: float | None = None
+) -> Tradeoff:
     """The `Tradeoff` of a `Merak`: every k0 that changes something, under both rules.
 
     strategy : its recompute and keep are set here. budget : bytes of a rank; None: the device's.

@@ -1,12 +1,17 @@
 """Pictures of the sublayers, and of the paper's numbers beside ours."""
 
+from typing import TYPE_CHECKING, Any
+
 from tpviz.figures.charts_t3 import CONFIGS, paper_figure, sublayers_figure
 
 from .paper import LITTLE, NEAR, AgainstPaper
 from .sublayers import FITTED_TO, Sublayers
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
-def drawn(study, theme="light"):
+
+def drawn(study: Sublayers | AgainstPaper, theme: str = "light") -> "Figure":
     """A plotly ``Figure`` of `Sublayers`: speedups; or of `AgainstPaper`: the paper's and ours.
 
     Raises ``ValueError`` on something else.
@@ -18,7 +23,7 @@ def drawn(study, theme="light"):
     raise ValueError(f"drawn takes what t3.sublayers() or t3.against_paper() gives, not {study!r}")
 
 
-def sublayers_scene(found):
+def sublayers_scene(found: Sublayers) -> dict[str, Any]:
     """What `charts_t3.sublayers_figure` draws."""
     return {
         "title": "T3's sublayers: forward OP and FC-2, backward FC-1 and IP",
@@ -34,7 +39,7 @@ def sublayers_scene(found):
     }
 
 
-def paper_scene(against):
+def paper_scene(against: AgainstPaper) -> dict[str, Any]:
     """What `charts_t3.paper_figure` draws: all but the ratios that are identities."""
     rows = [
         {

@@ -7,12 +7,16 @@ all-reduce, the others take the same time a unit. Everything else of the iterati
 sliced and stays as it is, takes the share ``other`` of Sequential's time.
 """
 
+from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.checks import number, one_of
 
 from .sublayers import SUBLAYERS
+
+if TYPE_CHECKING:
+    from .sublayers import Sublayers
 
 OTHER = 0.425
 """Share of other work: a reading note of the paper says 40 to 45 %."""
@@ -32,7 +36,9 @@ class Gain(NamedTuple):
     """The share of Sequential's iteration that is reduce-scatter and all-gather."""
 
 
-def end_to_end(found, config="t3_mca", what="training", other=OTHER):
+def end_to_end(
+    found: "Sublayers", config: str = "t3_mca", what: str = "training", other: float = OTHER
+) -> list[Gain]:
     """A `Gain` for each model and TP degree of `Sublayers`, simulated sublayers scaled up.
 
     what : "training" or "prompt" (inference, its first pass). other : share of work that is not
@@ -61,6 +67,6 @@ def _gain(model, tp, rows, config, what, units, names, other):
     )
 
 
-def geomean(gains):
+def geomean(gains: Sequence[Gain]) -> float:
     """The geometric mean of the speedups."""
     return prod(g.speedup for g in gains) ** (1 / len(gains))

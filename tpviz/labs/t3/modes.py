@@ -5,8 +5,9 @@ program on a virtual clock) and, if asked for, on real ranks paced to the cluste
 the step stands one sublayer, forward FC-2: its GEMM, reduce-scatter and all-gather.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster, Device, Level
@@ -21,6 +22,9 @@ from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.predict import predict
 from tpviz.verbs.simulate import simulate
 from tpviz.workload import GPT
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 MODES = ("sequential", "chunk", "tile")
 BADGES = {"measured": "emulated"}
@@ -41,7 +45,7 @@ class Row(NamedTuple):
 
     mode: str
     strategy: T3
-    times: dict
+    times: dict[str, Times]
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,31 +54,31 @@ class Modes:
 
     workload: GPT
     cluster: Cluster
-    rows: tuple
+    rows: tuple[Row, ...]
 
     @property
-    def sources(self):
+    def sources(self) -> tuple[str, ...]:
         """Where numbers come from."""
         return tuple(dict.fromkeys(source for row in self.rows for source in row.times))
 
     @property
-    def badges(self):
+    def badges(self) -> list[str]:
         """The sources as the figure names them."""
         return [BADGES.get(source, source) for source in self.sources]
 
-    def times(self, mode, source="predicted"):
+    def times(self, mode: str, source: str = "predicted") -> Times:
         """The `Times` of a mode. Raises ``ValueError`` on one that is not here."""
         rows = {row.mode: row for row in self.rows}
         row = rows[one_of("mode", mode, tuple(rows))]
         return row.times[one_of("source", source, tuple(row.times))]
 
-    def gain(self, mode="tile", source="predicted", what="sublayer"):
+    def gain(self, mode: str = "tile", source: str = "predicted", what: str = "sublayer") -> float:
         """The part by which sequential takes longer than a mode; what : "sublayer" or "step"."""
         what = one_of("what", what, ("sublayer", "step"))
         slow, fast = (getattr(self.times(m, source), what) for m in ("sequential", mode))
         return slow / fast - 1
 
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """What `figures.charts_t3_modes` draws."""
         lines = {source: [r for r in self.rows if source in r.times] for source in self.sources}
         s = self.rows[0].strategy
@@ -100,11 +104,11 @@ class Modes:
         s = self.rows[0].strategy
         return f"T3, {s.tp} ranks, gather {s.gather}, on {self.cluster.caption}"
 
-    def figure(self, theme="light"):
+    def figure(self, theme: str = "light") -> "Figure":
         """Step and sublayer of each mode as a plotly ``Figure``."""
         return modes_figure(self.scene(), theme)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each mode by each source."""
         first = self.rows[0].mode
         return [["mode", "source", "step", f"over {first}'s", "FC-2", f"over {first}'s"]] + [
@@ -120,7 +124,7 @@ class Modes:
             for source, t in r.times.items()
         ]
 
-    def describe(self):
+    def describe(self) -> str:
         """Each mode in words."""
         lines = []
         for source in self.sources:
@@ -164,7 +168,7 @@ def _gained(first, source, seconds, what):
     return [f"{100 * (seconds / getattr(first[source], what) - 1):+.1f} %"]
 
 
-def ring(gpus=4, machine=None):
+def ring(gpus: int = 4, machine: Machine | None = None) -> Cluster:
     """The `Cluster` of ``gpus`` simulated `Machine`s in a ring: the links and the rate of T3's."""
     gpus, m = whole_number("gpus", gpus, 2, 64), Machine() if machine is None else machine
     return Cluster(
@@ -174,7 +178,17 @@ def ring(gpus=4, machine=None):
     )
 
 
-def modes(workload, cluster, tp=4, modes=MODES, *, run=0, steps=1, progress=None, **knobs):
+def modes(
+    workload: GPT,
+    cluster: Cluster,
+    tp: int = 4,
+    modes: Iterable[str] = MODES,
+    *,
+    run: int = 0,
+    steps: int = 1,
+    progress: Callable[[int, int, str], object] | bool | None = None,
+    **knobs: Any,
+) -> Modes:
     """The `Modes` of T3 on ``tp`` ranks.
 
     Parameters

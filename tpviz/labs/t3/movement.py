@@ -14,12 +14,18 @@ bytes against these counts exactly.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import whole_number
 from tpviz.cost import show_bytes
 from tpviz.figures.charts_movement import movement_figure
 from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 from tpviz.tables import html_table
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from tpviz.schemes.t3.hardware import SimResult
 
 CONFIGS = {"sequential": "sequential", "t3_mca": "T3"}
 KINDS = {
@@ -37,7 +43,7 @@ CLASSES = {
 "rs_write"."""
 
 
-def chunks(config, ranks, position):
+def chunks(config: str, ranks: int, position: int) -> dict[str, int]:
     """{what moves: chunks} of the chunk at ``position`` (0..N-1) of the order in which it goes."""
     last, first = position == ranks - 1, position == 0
     if config == "sequential":
@@ -57,33 +63,33 @@ class Movement:
 
     gemm: Gemm
     ranks: int
-    runs: dict
+    runs: "dict[str, SimResult]"
 
-    def counts(self, config):
+    def counts(self, config: str) -> list[dict[str, int]]:
         """Per position {what moves: chunks}."""
         return [chunks(config, self.ranks, j) for j in range(self.ranks)]
 
-    def total(self, config, *kinds):
+    def total(self, config: str, *kinds: str) -> int:
         """Chunks in all; of all kinds if none is named."""
         return sum(row[kind] for row in self.counts(config) for kind in kinds or KINDS)
 
     @property
-    def gathers(self):
+    def gathers(self) -> int:
         """Chunks that the all-gather reads; it writes as many."""
         return self.ranks - 1
 
     @property
-    def fewer_reads(self):
+    def fewer_reads(self) -> float:
         """Reads of the reduce-scatter, sequential over T3: (2N - 1) / (N - 2)."""
         return self.total("sequential", "read") / self.total("t3_mca", "read")
 
     @property
-    def saved(self):
+    def saved(self) -> float:
         """The part (0..1) of all traffic but the GEMM's reads that T3 does without."""
         one, two = (self.total(c) + 2 * self.gathers for c in CONFIGS)
         return 1 - two / one
 
-    def simulated(self, config, kind):
+    def simulated(self, config: str, kind: str) -> float:
         """Chunks that the simulator moved: its bytes over those of a chunk. The last sum's write is
         with what comes in."""
         run = self.runs[config]
@@ -91,7 +97,7 @@ class Movement:
         return sum(run.dram[name] for name in names) * self.ranks / self.gemm.bytes
 
     @property
-    def exact(self):
+    def exact(self) -> bool:
         """Whether the simulator moved just that, to the byte."""
         return all(
             self.simulated(config, kind)
@@ -100,7 +106,7 @@ class Movement:
             for kind in CLASSES[config]
         )
 
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """What `figures.charts_movement` draws."""
         return {
             "title": f"Memory of one GPU: {self.gemm.m} x {self.gemm.n} output, "
@@ -113,11 +119,11 @@ class Movement:
             "alt": self.describe(),
         }
 
-    def figure(self, theme="light"):
+    def figure(self, theme: str = "light") -> "Figure":
         """Two bars for each chunk as a plotly ``Figure``."""
         return movement_figure(self.scene(), theme)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each kind, in chunks."""
         rows = [
             [words, *(str(self.total(config, kind)) for config in CONFIGS)]
@@ -132,7 +138,7 @@ class Movement:
             ["GEMM's inputs, read (simulated, bytes)", *reads],
         ]
 
-    def describe(self):
+    def describe(self) -> str:
         """The counts in words."""
         said = " ".join(
             f"{name}: reads {self.total(config, 'read')} chunks and writes "
@@ -166,7 +172,7 @@ class Movement:
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def movement(ranks=8, gemm=None, machine=None):
+def movement(ranks: int = 8, gemm: Gemm | None = None, machine: Machine | None = None) -> Movement:
     """The `Movement` of a `Gemm` over ``ranks`` (3 to 64); by default one small one.
 
     Raises ``ValueError`` on sizes whose chunks are not alike: counts in chunks are for equal ones.

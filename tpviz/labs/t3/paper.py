@@ -6,12 +6,15 @@ notes of it ("note"). All of them are simulated, theirs and ours.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.tables import html_table
 
 from .end_to_end import OTHER, end_to_end, geomean
 from .sublayers import FITTED_TO, MODELS, Sublayers, sublayers
+
+if TYPE_CHECKING:
+    from tpviz.schemes.t3.hardware import Machine
 
 NEAR = 5.0
 """Points within which a number counts as matched."""
@@ -33,8 +36,8 @@ class Anchor(NamedTuple):
     source: str
     kind: str
     small: bool
-    ours: Callable
-    varied: tuple = ()
+    ours: Callable[[Sublayers, float], float]
+    varied: tuple[str, ...] = ()
 
 
 VARIED = {
@@ -233,16 +236,16 @@ class Compared(NamedTuple):
 
     anchor: Anchor
     ours: float
-    sensitivity: dict
+    sensitivity: dict[str, float]
     plain: float | None = None
 
     @property
-    def difference(self):
+    def difference(self) -> float:
         """Points: ours less the paper's."""
         return self.ours - self.anchor.paper
 
     @property
-    def matched(self):
+    def matched(self) -> bool:
         """Whether within `NEAR` points."""
         return abs(self.difference) <= NEAR
 
@@ -251,30 +254,30 @@ class Compared(NamedTuple):
 class AgainstPaper:
     """``rows`` of `Compared`, in the order of `ANCHORS`; ``found``: the `Sublayers` behind them."""
 
-    rows: tuple
+    rows: tuple[Compared, ...]
     found: Sublayers
 
-    def at(self, name):
+    def at(self, name: str) -> Compared:
         """The `Compared` of an anchor's name."""
         return {row.anchor.name: row for row in self.rows}[name]
 
     @property
-    def unmatched(self):
+    def unmatched(self) -> tuple[Compared, ...]:
         """Those that are further off than `NEAR` points."""
         return tuple(row for row in self.rows if not row.matched)
 
     @property
-    def near(self):
+    def near(self) -> dict[str, tuple[int, int]]:
         """{kind of `KINDS`: (how many are within `NEAR` points, of how many)}."""
         kinds = {kind: [r.matched for r in self.rows if r.anchor.kind == kind] for kind in KINDS}
         return {kind: (sum(matched), len(matched)) for kind, matched in kinds.items()}
 
     @property
-    def score(self):
+    def score(self) -> str:
         """`near` in words. Kinds are kept apart: only what is predicted is evidence."""
         return ", ".join(f"{kind} {part} of {whole}" for kind, (part, whole) in self.near.items())
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""
         head = [
             "number",
@@ -296,13 +299,14 @@ class AgainstPaper:
                 "yes" if r.matched else "no",
                 r.anchor.kind,
                 "; ".join(
-                    f"{what}: {value - r.plain:+.1f}" for what, value in r.sensitivity.items()
+                    f"{what}: {value - r.plain:+.1f}"  # pyright: ignore[reportOperatorIssue]
+                    for what, value in r.sensitivity.items()
                 ),
             ]
             for r in self.rows
         ]
 
-    def describe(self):
+    def describe(self) -> str:
         """How many of each kind match and what is behind it, in words."""
         wrong = ", ".join(f"{r.anchor.name} ({r.difference:+.1f})" for r in self.unmatched)
         kinds = "; ".join(f"{kind}: {words}" for kind, words in KINDS.items())
@@ -321,7 +325,12 @@ class AgainstPaper:
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def against_paper(machine=None, found=None, sensitivity=False, progress=None):
+def against_paper(
+    machine: "Machine | None" = None,
+    found: Sublayers | None = None,
+    sensitivity: bool = False,
+    progress: Callable[[int, int], object] | None = None,
+) -> AgainstPaper:
     """The `AgainstPaper` of a ``Machine``: some 15 s, and as much again with ``sensitivity``.
 
     found : `Sublayers` of all `MODELS`, where they are there already; then ``machine`` is theirs.

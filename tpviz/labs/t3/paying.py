@@ -9,8 +9,9 @@ x = g / r: sequential takes g + 2r, overlapped max(g, r) + r, so by rates alone
 output's rows and columns cancel, and 1.5 is the most, at x = 1.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.checks import whole_number
 from tpviz.cost import show_seconds
@@ -21,16 +22,19 @@ from tpviz.tables import html_table
 
 from .sublayers import played
 
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
 CONFIGS = ("t3", "t3_mca", "ideal")
 INNER = (128, 256, 512, 768, 1024, 1536, 2048, 3072)
 
 
-def ratio(k, ranks, machine):
+def ratio(k: int, ranks: int, machine: Machine) -> float:
     """x: the GEMM's seconds over those of its reduce-scatter, by rates alone."""
     return k * machine.link * ranks / ((ranks - 1) * machine.rate)
 
 
-def closed_form(x):
+def closed_form(x: float) -> float:
     """Speedup of ideal overlap by rates alone, without memory."""
     return (x + 2) / (max(x, 1.0) + 1)
 
@@ -40,9 +44,9 @@ class Point(NamedTuple):
 
     k: int
     x: float
-    seconds: dict
+    seconds: dict[str, float]
 
-    def speedup(self, config):
+    def speedup(self, config: str) -> float:
         """Over sequential."""
         return self.seconds["sequential"] / self.seconds[config]
 
@@ -55,14 +59,14 @@ class Paying:
     n: int
     ranks: int
     machine: Machine
-    points: tuple
+    points: tuple[Point, ...]
 
     @property
-    def best(self):
+    def best(self) -> float:
         """The inner dim at which the closed form is largest, x = 1."""
         return 1 / ratio(1, self.ranks, self.machine)
 
-    def scene(self):
+    def scene(self) -> dict[str, Any]:
         """What `figures.charts_t3_paying` draws."""
         most = max(p.x for p in self.points)
         xs = sorted({1.0, *(most * (i + 1) / 80 for i in range(80))})
@@ -75,11 +79,11 @@ class Paying:
             "alt": self.describe(),
         }
 
-    def figure(self, theme="light"):
+    def figure(self, theme: str = "light") -> "Figure":
         """Speedup over x as a plotly ``Figure``."""
         return paying_figure(self.scene(), theme)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each inner dim."""
         return [
             [
@@ -101,7 +105,7 @@ class Paying:
             ),
         ]
 
-    def describe(self):
+    def describe(self) -> str:
         """The points in words."""
         lines = "; ".join(
             f"K={p.k}, x={p.x:.2f}: closed form {closed_form(p.x):.2f}, "
@@ -135,7 +139,13 @@ class Paying:
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def paying(ranks=8, inner=INNER, m=2048, n=1024, machine=None):
+def paying(
+    ranks: int = 8,
+    inner: Iterable[int] = INNER,
+    m: int = 2048,
+    n: int = 1024,
+    machine: Machine | None = None,
+) -> Paying:
     """The `Paying` of an m x n output summed over ``ranks``, for some inner dims.
 
     machine : by default a tenth of the paper's GPU in every amount. Raises ``ValueError`` on fewer

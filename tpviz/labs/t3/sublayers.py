@@ -4,9 +4,10 @@ Model sizes are public; tokens of a batch are recalled (unconfirmed; speedups ha
 them). Which knobs of `Machine` are fitted, and to what, is in `FITTED_TO`.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.checks import one_of, some_of, whole_number
 from tpviz.cost import show_seconds
@@ -14,6 +15,9 @@ from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 from tpviz.schemes.t3.hardware.dram import Clock
 from tpviz.schemes.t3.hardware.ring import reduce_scatter
 from tpviz.tables import html_table
+
+if TYPE_CHECKING:
+    from tpviz.schemes.t3.hardware import SimResult
 
 
 class Model(NamedTuple):
@@ -24,7 +28,7 @@ class Model(NamedTuple):
     hidden: int
     layers: int
     tokens: int
-    tp: tuple
+    tp: tuple[int, ...]
     small: bool
 
 
@@ -61,18 +65,18 @@ class Row(NamedTuple):
     rs: float
     rs_nmc: float
     ag: float
-    seconds: dict
-    dram: dict
+    seconds: dict[str, float]
+    dram: dict[str, dict[str, int]]
 
-    def speedup(self, config):
+    def speedup(self, config: str) -> float:
         """Sequential's time over that of a configuration."""
         return self.seconds["sequential"] / self.seconds[config]
 
-    def moved(self, config="t3_mca"):
+    def moved(self, config: str = "t3_mca") -> float:
         """The share of the memory traffic that is saved."""
         return 1 - sum(self.dram[config].values()) / sum(self.dram["sequential"].values())
 
-    def read(self, config="t3_mca"):
+    def read(self, config: str = "t3_mca") -> float:
         """How many times the GEMM's reads sequential makes."""
         return self.dram["sequential"]["gemm_read"] / self.dram[config]["gemm_read"]
 
@@ -81,19 +85,19 @@ class Row(NamedTuple):
 class Sublayers:
     """``rows`` of `Row`, simulated on ``machine``."""
 
-    rows: tuple
+    rows: tuple[Row, ...]
     machine: Machine
 
-    def of(self, small):
+    def of(self, small: bool) -> "Sublayers":
         """Those of the small models, or of the large ones."""
         return Sublayers(tuple(r for r in self.rows if r.model.small == small), self.machine)
 
-    def geomean(self, value):
+    def geomean(self, value: str | Callable[[Row], float]) -> float:
         """Over the rows, of ``value(row)`` or of a configuration's speedup."""
         found = self._values(value)
         return prod(found) ** (1 / len(found))
 
-    def max(self, value):
+    def max(self, value: str | Callable[[Row], float]) -> float:
         """The largest."""
         return max(self._values(value))
 
@@ -105,7 +109,7 @@ class Sublayers:
             return [row.speedup(name) for row in self.rows]
         return [value(row) for row in self.rows]
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: seconds alone, and each configuration's speedup."""
         head = ["model", "TP", "sublayer", "GEMM", "RS", "AG", *CONFIGS, "memory traffic saved"]
         return [head] + [
@@ -120,7 +124,7 @@ class Sublayers:
             for r in self.rows
         ]
 
-    def describe(self):
+    def describe(self) -> str:
         """The means in words."""
         words = "; ".join(
             f"{c} {self.geomean(c):.3f}x, at most {self.max(c):.3f}x" for c in CONFIGS
@@ -141,7 +145,13 @@ class Sublayers:
         return html_table(self.to_table(), "class='tpviz-lab'")
 
 
-def sublayers(machine=None, models=tuple(MODELS), wavefronts=4, tile=(128, 128), progress=None):
+def sublayers(
+    machine: Machine | None = None,
+    models: str | Iterable[str] = tuple(MODELS),
+    wavefronts: int = 4,
+    tile: tuple[int, int] = (128, 128),
+    progress: Callable[[int, int], object] | None = None,
+) -> Sublayers:
     """The `Sublayers` of models (names of `MODELS`) at each of their TP degrees.
 
     wavefronts, tile : as `Gemm` takes them; wavefronts=1 takes a third of the time and changes
@@ -185,7 +195,9 @@ def _row(machine, model, tp, name, units, wavefronts, tile):
     )
 
 
-def played(gemm, ranks, machine):
+def played(
+    gemm: Gemm, ranks: int, machine: Machine
+) -> "tuple[dict[str, SimResult], tuple[float, float, float], dict[str, float]]":
     """({config: `SimResult`}; seconds of GEMM, reduce-scatter and all-gather, each alone; {config,
     "ideal" too: seconds of the whole})."""
     runs = {

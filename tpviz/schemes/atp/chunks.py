@@ -26,13 +26,22 @@ So without contention chunks are free for as long as the sums stay hidden: only 
 ([16.5, 13.0, 12.0, 13.0], 4.0, 4)
 """
 
+from collections.abc import Callable, Iterable
 from math import ceil, floor, inf, sqrt
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.checks import number, whole_number
 
 from .layout import Layout
 from .step import BLOCK, Chunks, Overlapped, Pipeline, step_of
+
+if TYPE_CHECKING:
+    from tpviz.cost import Transfer
+    from tpviz.schemes.gpt.kernels import Kernel
+    from tpviz.workload import GPT
+
+    from .step import Collective
+    from .strategy import ATP
 
 
 class Layer(NamedTuple):
@@ -43,7 +52,7 @@ class Layer(NamedTuple):
     latency: float = 0.0
     kappa: float = 1.0
 
-    def seconds(self, chunks):
+    def seconds(self, chunks: int) -> float:
         """T(C): from the first GEMM's start to the last sum's end."""
         g, a, alpha, kappa = self
         whole_number("chunks", chunks)
@@ -51,12 +60,12 @@ class Layer(NamedTuple):
         slowed = (chunks - 1) * (1 - 1 / kappa) * one
         return max(g + slowed + one, g / chunks + chunks * one)
 
-    def exposed(self, chunks):
+    def exposed(self, chunks: int) -> float:
         """T(C) - g: what the sum adds to the GEMM, by waiting and by slowing it down."""
         return self.seconds(chunks) - self.gemm
 
     @property
-    def optimum(self):
+    def optimum(self) -> float:
         """The best number of chunks, not rounded, 1 or more; infinite without latency."""
         g, a, alpha, kappa = self
         if not a:
@@ -67,7 +76,7 @@ class Layer(NamedTuple):
         slow = sqrt(a / ((kappa - 1) * alpha)) if kappa > 1 else inf
         return max(1.0, slow if slow <= meet else max(meet, sqrt(g / alpha)))
 
-    def best(self, counts=None):
+    def best(self, counts: Iterable[int] | None = None) -> int:
         """The fastest of these numbers of chunks, or of all; of equals the smallest.
 
         Raises ``ValueError`` without numbers to choose from where more chunks are always better.
@@ -85,18 +94,24 @@ class Layer(NamedTuple):
         return min(counts, key=lambda count: (self.seconds(count), count))
 
 
-def backward(of_input, of_weight, moved, kappa=1.0):
+def backward(of_input: float, of_weight: float, moved: float, kappa: float = 1.0) -> float:
     """T of a backward layer: the input gradient's sum runs under the weight gradient's GEMM."""
     check_kappa(kappa)
     return of_input + max(moved, of_weight + (1 - 1 / kappa) * moved)
 
 
-def check_kappa(kappa):
+def check_kappa(kappa: float) -> float:
     """``kappa`` as a float; ``ValueError`` below 1: a collective speeds no GEMM up."""
     return number("kappa", kappa, 1, 1000)
 
 
-def slowdown(strategy, workload, seconds, moved, kappa):
+def slowdown(
+    strategy: "ATP",
+    workload: "GPT",
+    seconds: "Callable[[Kernel], float]",
+    moved: "Callable[[Collective], Transfer]",
+    kappa: float,
+) -> float:
     """Seconds that contention adds to a step of an `ATP` whose cost is known without it.
 
     seconds : kernel -> s; moved : `step.Collective` -> `tpviz.cost.Transfer`. Raises ``ValueError``
@@ -127,7 +142,11 @@ def _slowed(operation, seconds, moved, kappa):
     return 0.0
 
 
-def layer_of(operation, seconds, moved):
+def layer_of(
+    operation: Chunks,
+    seconds: "Callable[[Kernel], float]",
+    moved: "Callable[[Collective], Transfer]",
+) -> Layer:
     """The `Layer` of a `step.Chunks`: its GEMM and its sum as they are in these chunks."""
     kernel, move, count = operation
     one = moved(move)

@@ -3,16 +3,26 @@
 The paper's own kind of estimate, of communication alone, is in `paper`.
 """
 
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from tpviz.cost import Stretch, transfer
+from tpviz.cost import Segment, Stretch, Transfer, transfer
 from tpviz.schemes.gpt.cost import Step, completes, seconds_of, segments
 from tpviz.trace import Ledger
 
-from .step import BLOCK, Chunks, Collective, Overlapped, Pipeline, step_of
+from .step import BLOCK, Chunks, Collective, Operation, Overlapped, Pipeline, step_of
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.mesh import Mesh
+    from tpviz.schemes.gpt.kernels import Kernel
+    from tpviz.workload import GPT
+
+    from .layout import Layout
 
 
-def order(at):
+def order(at: "Layout") -> dict[str, tuple[str, ...]]:
     """The order of a block's gradients, `completes`: where there is a sum, the bias is after it."""
     kinds = []
     for contracted, spread in ((at.s, at.i), (at.i, at.s)):
@@ -26,7 +36,7 @@ def order(at):
     return ready
 
 
-def ledger(at, w):
+def ledger(at: "Layout", w: "GPT") -> Ledger:
     """The `Ledger` of one step of one rank, for a `layout.Layout`."""
     rows, sizes = [], {at.inside: at.i, at.stream: at.s}
     for part, operations in step_of(at, w).items():
@@ -47,7 +57,7 @@ def ledger(at, w):
     return Ledger.of(rows)
 
 
-def moves(operation):
+def moves(operation: Operation) -> list[tuple[Collective, int]]:
     """The (`Collective`, how often) of an operation of the step."""
     if isinstance(operation, Collective):
         return [(operation, 1)]
@@ -61,7 +71,7 @@ def moves(operation):
     return []
 
 
-def cost(at, w, cluster, mesh):
+def cost(at: "Layout", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segment]:
     """The segments of one step of one rank, for a `layout.Layout`."""
     seconds = lru_cache(None)(seconds_of(w, cluster))
     moved = lru_cache(None)(lambda move: transfer(cluster, mesh, *move))
@@ -69,7 +79,11 @@ def cost(at, w, cluster, mesh):
     return segments(w, Step(**parts, ready=order(at)))
 
 
-def timed(operations, seconds, moved):
+def timed(
+    operations: Iterable[Operation],
+    seconds: "Callable[[Kernel], float]",
+    moved: Callable[[Collective], Transfer],
+) -> Stretch:
     """The `Stretch` of operations; seconds: kernel -> s, moved: `Collective` -> `Transfer`."""
     stretch = Stretch()
     for operation in operations:

@@ -5,7 +5,12 @@
 else in this package is written with these two, so the row order is the same code.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
+
+    from .strategy import ATP
 
 
 class Layout(NamedTuple):
@@ -24,7 +29,7 @@ class Layout(NamedTuple):
     sp: bool
 
     @classmethod
-    def of(cls, strategy):
+    def of(cls, strategy: "ATP") -> "Layout":
         """The layout of an `ATP`."""
         inside, stream = ("d1", "d2") if strategy.order == "column" else ("d2", "d1")
         i, s = strategy.axes[inside], strategy.axes[stream]
@@ -41,16 +46,16 @@ class Layout(NamedTuple):
         )
 
     @property
-    def l1(self):
+    def l1(self) -> bool:
         """LayerNorm on a part of the features, with summed statistics."""
         return self.s > 1 and not self.l2
 
     @property
-    def pipelined(self):
+    def pipelined(self) -> bool:
         """Chunks go through both layers of the MLP without a stop."""
         return self.chunking == "pipelined" and self.chunks > 1 and self.i * self.s > 1
 
-    def splits(self, workload):
+    def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
         """{parameter: [(dim, axis)]}, inner cut first; weights are (out, in)."""
         inside, stream = [(0, self.inside)], [(0, self.stream)]
         first = [(0, self.inside), (1, self.stream)]

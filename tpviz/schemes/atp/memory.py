@@ -10,12 +10,19 @@ autograd keeps of a block, without sequence parallelism:
     pipeline's only those before, those after are computed once more in backward.
 """
 
+from typing import TYPE_CHECKING
+
 from tpviz.cost import Memory
 
 from .step import held
 
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
 
-def memory(at, w):
+    from .layout import Layout
+
+
+def memory(at: "Layout", w: "GPT") -> Memory:
     """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps."""
     size, tensors = held(at, w) * w.itemsize, 12 * w.layers + 5 - w.tied
     return Memory(
@@ -26,7 +33,7 @@ def memory(at, w):
     )
 
 
-def activations(at, w):
+def activations(at: "Layout", w: "GPT") -> int:
     """Bytes at the peak: in the loss, in backward of the head, or entering the last block."""
     T, H, F, V = w.batch * w.seq, w.hidden, w.mlp_ratio * w.hidden // at.i, w.vocab // at.i
     item, wide, n = w.itemsize, max(w.itemsize, 4), at.i if at.sp else 1
@@ -42,7 +49,7 @@ def activations(at, w):
     return kept + max(end + loss, end + head, enters)
 
 
-def block_kept(at, w):
+def block_kept(at: "Layout", w: "GPT") -> int:
     """Bytes that autograd keeps of one block until its backward; the table above."""
     T, H, F, n = w.batch * w.seq, w.hidden, w.mlp_ratio * w.hidden // at.i, at.i if at.sp else 1
     item, wide = w.itemsize, max(w.itemsize, 4)

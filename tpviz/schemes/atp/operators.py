@@ -6,7 +6,8 @@ authors' released code; the attention variants A1 and A3 are those of its exampl
 last dim. n, m = ranks of the groups.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,8 +15,10 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from tpviz.labels import label
-from tpviz.schemes.collectives import gather_first, own_of, scatter_first
+from tpviz.schemes.collectives import Group, gather_first, own_of, scatter_first
 from tpviz.schemes.operators import linear_gradients
+
+_Found = TypeVar("_Found")
 
 
 class LinearSharding(NamedTuple):
@@ -28,17 +31,17 @@ class LinearSharding(NamedTuple):
     hidden : whether the sum of the input's gradient runs under the weight's gradient.
     """
 
-    contract: object
-    spread: object
+    contract: Group
+    spread: Group
     gather: int | None = None
     scatter: int | None = None
     chunks: int = 1
-    dim: object = 0
+    dim: int | Literal["tokens"] = 0
     hidden: bool = True
 
 
 # -- collectives along any dim, started at once: each gives what to call for the result ------------
-def gathering(x, dim, group):
+def gathering(x: torch.Tensor, dim: int, group: Group) -> Callable[[], torch.Tensor]:
     """The whole of x along ``dim`` (0 or -1), from every rank's part."""
     out, work = gather_first(x if dim == 0 else x.unsqueeze(0), group)
 
@@ -49,7 +52,7 @@ def gathering(x, dim, group):
     return finish
 
 
-def summing(x, dim, group):
+def summing(x: torch.Tensor, dim: int | None, group: Group) -> Callable[[], torch.Tensor]:
     """The sum of x over the ranks: whole if ``dim`` is None, else this rank's part along it.
 
     Takes x over.
@@ -62,20 +65,22 @@ def summing(x, dim, group):
         out, work = scatter_first(x.unflatten(-1, (group.size(), -1)).movedim(-2, 0), group)
 
     def finish():
-        work.wait()
+        work.wait()  # pyright: ignore[reportOptionalMemberAccess]
         return out.squeeze(0) if dim == -1 else out
 
     return finish
 
 
-def parts(x, way):
+def parts(
+    x: torch.Tensor, way: LinearSharding
+) -> tuple[Sequence[torch.Tensor], Callable[[list[torch.Tensor]], torch.Tensor]]:
     """(parts of x, what joins the parts of a result)."""
     if way.chunks == 1:
         return [x], lambda results: results[0]
     if way.dim == "tokens":
         shape, rows = x.shape[:-1], x.flatten(0, -2)
         return rows.chunk(way.chunks), lambda results: torch.cat(results).unflatten(0, shape)
-    return x.chunk(way.chunks, way.dim), lambda results: torch.cat(results, way.dim)
+    return x.chunk(way.chunks, way.dim), lambda results: torch.cat(results, way.dim)  # pyright: ignore[reportArgumentType]
 
 
 # -- the layer -----------------------------------------------------------------------------------
@@ -87,13 +92,17 @@ class Products:
     weight = staticmethod(linear_gradients)
 
 
-def both_gradients(way, of_input, of_weight):
+def both_gradients(
+    way: LinearSharding,
+    of_input: Callable[[], torch.Tensor] | None,
+    of_weight: Callable[[], _Found],
+) -> tuple[torch.Tensor | None, _Found]:
     """(the input's gradient, what ``of_weight`` gives): the first is summed over ``way.spread``,
     under the second if ``way.hidden``. None for ``of_input`` where nobody wants it."""
     grad_x = of_input() if of_input else None
     if not of_input or way.spread.size() == 1:
         return grad_x, of_weight()
-    finish = summing(grad_x, way.gather, way.spread)
+    finish = summing(grad_x, way.gather, way.spread)  # pyright: ignore[reportArgumentType]
     if way.hidden:
         found = of_weight()
         return finish(), found
@@ -111,7 +120,15 @@ class Linear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, weight, bias, way, again=None, products=Products):
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        way: LinearSharding,
+        again: Callable[[], torch.Tensor] | None = None,
+        products: Any = Products,
+    ) -> torch.Tensor:
         ctx.way, ctx.again, ctx.products = way, again, products
         whole = gathering(x, way.gather, way.spread)() if way.gather is not None else x
         ctx.save_for_backward(x if way.gather == 0 else whole, None if again else weight)
@@ -127,7 +144,7 @@ class Linear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         way, products, (x, weight) = ctx.way, ctx.products, ctx.saved_tensors
         weight = ctx.again() if ctx.again else weight
         if way.scatter is not None:
@@ -155,7 +172,15 @@ class PipelinedMLP(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, down_weight, up_weight, up_bias, up, down):
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        down_weight: torch.Tensor,
+        up_weight: torch.Tensor,
+        up_bias: torch.Tensor,
+        up: LinearSharding,
+        down: LinearSharding,
+    ) -> torch.Tensor:
         ctx.ways = up, down
         pieces, join = parts(x, up)
         before, after, inner = [], [], []
@@ -185,7 +210,7 @@ class PipelinedMLP(torch.autograd.Function):
         return join([finish() for finish in after])
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (up, down), (x, inner, down_weight, up_weight) = ctx.ways, ctx.saved_tensors
         grad = grad.contiguous().flatten(0, -2)
         grad_inner = grad @ down_weight
@@ -210,7 +235,14 @@ class SplitLayerNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, weight, bias, eps, group):
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        eps: float,
+        group: Group,
+    ) -> torch.Tensor:
         ctx.group, ctx.size = group, x.shape[-1] * group.size()
         wide = x if x.dtype == torch.float64 else x.float()
         mean, square = _mean(group, ctx.size, wide, wide * wide)
@@ -220,7 +252,7 @@ class SplitLayerNorm(torch.autograd.Function):
         return normal * weight + bias
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         normal, weight = ctx.saved_tensors
         scaled = (grad * weight).to(ctx.scale.dtype)
         plain, along = _mean(ctx.group, ctx.size, scaled, scaled * normal)
@@ -240,13 +272,13 @@ class Gather(torch.autograd.Function):
     """All features on every rank of the group; the gradient, which all have, is cut."""
 
     @staticmethod
-    def forward(ctx, x, group):
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
         ctx.group = group
         return gathering(x, -1, group)()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return _own(grad, ctx.group), None
 
 
@@ -254,13 +286,13 @@ class Cut(torch.autograd.Function):
     """This rank's part of the features; the gradients of all parts are gathered."""
 
     @staticmethod
-    def forward(ctx, x, group):
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
         ctx.group = group
         return _own(x, group)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return gathering(grad.contiguous(), -1, ctx.group)(), None
 
 

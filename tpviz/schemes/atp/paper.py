@@ -22,16 +22,24 @@ counted. An axis of one rank sends nothing: its term is 0, whatever its bandwidt
 {'d1': 3.0, 'd2': 3.0}
 """
 
+from collections.abc import Callable, Iterable, Sequence
 from math import sqrt
+from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import one_of
 from tpviz.mesh import Mesh
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.workload import GPT
+
+    from .strategy import ATP
 
 PHASES = ("both", "forward", "backward")
 
 
 # -- what a layer sends ------------------------------------------------------------------------
-def payloads(strategy, w, phase="both"):
+def payloads(strategy: "ATP", w: "GPT", phase: str = "both") -> dict[str, float]:
     """{axis: elements} of one layer in all-reduces of the local tensor; two halves are one.
 
     ``sp`` gathers two inputs again in backward, L2 gathers the whole stream twice each way.
@@ -48,7 +56,7 @@ def payloads(strategy, w, phase="both"):
     }
 
 
-def wire_volume(strategy, w, phase="both"):
+def wire_volume(strategy: "ATP", w: "GPT", phase: str = "both") -> dict[str, float]:
     """{axis: elements} that a rank sends for one layer, rings: (1) is their sum."""
     return {
         axis: 2 * (strategy.axes[axis] - 1) * payload / strategy.axes[axis]
@@ -57,7 +65,14 @@ def wire_volume(strategy, w, phase="both"):
 
 
 # -- how long that takes -----------------------------------------------------------------------
-def bus_time(strategy, w, bandwidths, phase="both", latencies=(0.0, 0.0), statistics=False):
+def bus_time(
+    strategy: "ATP",
+    w: "GPT",
+    bandwidths: Sequence[float | None],
+    phase: str = "both",
+    latencies: Sequence[float] = (0.0, 0.0),
+    statistics: bool = False,
+) -> float:
     """Seconds of one layer by (2) or (4), with ``phase="forward"`` by (5).
 
     bandwidths : (B1, B2) of d1 and d2, bytes/s that a rank sends. latencies : (s, s) of one hop;
@@ -71,17 +86,19 @@ def bus_time(strategy, w, bandwidths, phase="both", latencies=(0.0, 0.0), statis
     return seconds
 
 
-def algorithm_time(strategy, w, bandwidths, phase="both"):
+def algorithm_time(
+    strategy: "ATP", w: "GPT", bandwidths: Sequence[float | None], phase: str = "both"
+) -> float:
     """Seconds of one layer by (3): bandwidths are payload over time, B' = B n / (2(n-1))."""
     return _seconds(payloads(strategy, w, phase), _by_axis(bandwidths), w)
 
 
-def algorithm_bandwidth(bus, size):
+def algorithm_bandwidth(bus: float, size: int) -> float:
     """B' of an all-reduce over ``size`` ranks, from its bus bandwidth; infinite for one rank."""
     return bus * size / (2 * (size - 1)) if size > 1 else float("inf")
 
 
-def communication(strategy, w, cluster, mesh=None):
+def communication(strategy: "ATP", w: "GPT", cluster: "Cluster", mesh: Mesh | None = None) -> float:
     """Seconds of all layers by (2) or (4), by the bus bandwidths that the axes have on a cluster.
 
     mesh : the strategy's own unless another strategy is around it.
@@ -92,22 +109,22 @@ def communication(strategy, w, cluster, mesh=None):
 
 
 # -- special cases, in elements on the wire per layer --------------------------------------------
-def megatron_volume(w, n):
+def megatron_volume(w: "GPT", n: int) -> float:
     """One axis in column order, (n, 1): Megatron-LM's 1D parallelism, 8 A (n-1)/n."""
     return 8 * w.batch * w.seq * w.hidden * (n - 1) / n
 
 
-def row_parallel_first_volume(w, n):
+def row_parallel_first_volume(w: "GPT", n: int) -> float:
     """(1, n) in column order: the first layer's sums are the wide ones, (8 + 4r) A (n-1)/n."""
     return (8 + 4 * w.mlp_ratio) * w.batch * w.seq * w.hidden * (n - 1) / n
 
 
-def square_volume(w, q):
+def square_volume(w: "GPT", q: int) -> float:
     """(q, q) in either order: (16 + 4r) A (q-1)/q^2, with r = 4 32 A (q-1)/q^2."""
     return (16 + 4 * w.mlp_ratio) * w.batch * w.seq * w.hidden * (q - 1) / q**2
 
 
-def summa_volume(w, q):
+def summa_volume(w: "GPT", q: int) -> float:
     """What 2D tensor parallelism by SUMMA (Optimus) moves on q x q ranks, ideal broadcasts.
 
     Three products a linear layer, each with one set of activations, (3 + r) A, and one of weights,
@@ -118,7 +135,9 @@ def summa_volume(w, q):
 
 
 # -- the best mesh -----------------------------------------------------------------------------
-def optimum(w, n, bandwidths, order="column"):
+def optimum(
+    w: "GPT", n: int, bandwidths: Sequence[float], order: str = "column"
+) -> tuple[float, float, float]:
     """(d1, d2, seconds of a layer) of the best mesh if its sizes could be any numbers.
 
     With c = 1 + r/2: i = sqrt(c N B_i/B_s), s = sqrt(N B_s/(c B_i)), T = (8 A e/N) (2 sqrt(c N/(B_i
@@ -133,7 +152,11 @@ def optimum(w, n, bandwidths, order="column"):
     return (*((inside, stream) if order == "column" else (stream, inside)), seconds)
 
 
-def best(strategies, w, bandwidths):
+def best(
+    strategies: "Iterable[ATP]",
+    w: "GPT",
+    bandwidths: Sequence[float | None] | Callable[[tuple[int, int]], Sequence[float | None]],
+) -> "tuple[ATP, float]":
     """(strategy, seconds of a layer): the least by (2) and (4).
 
     At equal times the one nearest 1D (fewest copies of the hidden activations), then the first.
@@ -154,7 +177,7 @@ def _phases(phase):
     return PHASES[1:] if phase == "both" else (phase,)
 
 
-def _by_axis(pair):
+def _by_axis(pair) -> dict[str, Any]:
     return dict(zip(("d1", "d2"), pair, strict=True))
 
 

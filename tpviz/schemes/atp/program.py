@@ -3,17 +3,27 @@
 Shapes as in `layers`; N' heads of a rank (N/i, under A3 N/(i s)), D = H/N.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from tpviz.schemes.gpt.program import Program, load_parts
 from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
 
 from .layers import ATPLinear, layer_norm
 from .operators import Gather, LinearSharding, PipelinedMLP
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.workload import GPT
+
+    from .layout import Layout
+    from .strategy import ATP
 
 
 class Groups:
@@ -22,9 +32,9 @@ class Groups:
     A scheme on more axes than these two makes its own of ``linear``, ``embedding`` and `through`.
     """
 
-    linear = ATPLinear
+    linear: Callable[..., ATPLinear] = ATPLinear
 
-    def __init__(self, layout, mesh):
+    def __init__(self, layout: "Layout", mesh: "DeviceMesh"):
         at = self.layout = layout
         self.inside, self.stream = mesh.get_group(at.inside), mesh.get_group(at.stream)
         sequence, heads = 0 if at.sp else None, -1 if at.a3 else None
@@ -39,15 +49,15 @@ class Groups:
         self.out, self.down = second(gather=heads), second()
         self.head = first()
 
-    def join(self, y):
+    def join(self, y: Tensor) -> Tensor:
         """What a pair of layers adds to the residual stream, in the stream's layout."""
         return Gather.apply(y, self.stream) if self.layout.l2 else y
 
-    def embedding(self, w, **kw):
+    def embedding(self, w: "GPT", **kw: Any) -> "ATPEmbedding":
         """The module of tokens and positions."""
         return ATPEmbedding(w, self, **kw)
 
-    def through(self, block, x):
+    def through(self, block: nn.Module, x: Tensor) -> Tensor:
         """A block's output."""
         return block(x)
 
@@ -55,13 +65,13 @@ class Groups:
 class ATPAttention(nn.Module):
     """Causal attention with N' whole heads on each rank."""
 
-    def __init__(self, w, groups, **kw):
+    def __init__(self, w: "GPT", groups: Groups, **kw: Any):
         super().__init__()
         self.head_size, self.sp = w.hidden // w.heads, groups.layout.sp
         self.qkv = groups.linear(w.hidden, 3 * w.hidden, groups.qkv, **kw)
         self.out = groups.linear(w.hidden, w.hidden, groups.out, **kw)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         qkv = self.qkv(x).unflatten(2, (-1, 3, self.head_size))
         batch, sequence = (1, 0) if self.sp else (0, 1)
         q_BNSD, k_BNSD, v_BNSD = qkv.permute(3, batch, 2, sequence, 4)
@@ -73,13 +83,13 @@ class ATPAttention(nn.Module):
 class ATPMLP(nn.Module):
     """Up, exact GELU, down."""
 
-    def __init__(self, w, groups, **kw):
+    def __init__(self, w: "GPT", groups: Groups, **kw: Any):
         super().__init__()
         self.pipelined = groups.layout.pipelined
         self.up = groups.linear(w.hidden, w.mlp_ratio * w.hidden, groups.up, **kw)
         self.down = groups.linear(w.mlp_ratio * w.hidden, w.hidden, groups.down, **kw)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         up, down = self.up, self.down
         if self.pipelined:
             return (
@@ -91,7 +101,7 @@ class ATPMLP(nn.Module):
 class ATPBlock(nn.Module):
     """LayerNorm before each part, both parts on the residual stream."""
 
-    def __init__(self, w, groups, **kw):
+    def __init__(self, w: "GPT", groups: Groups, **kw: Any):
         super().__init__()
         self.join = groups.join
         self.norm1 = layer_norm(w.hidden, groups.layout, groups.stream, **kw)
@@ -99,7 +109,7 @@ class ATPBlock(nn.Module):
         self.norm2 = layer_norm(w.hidden, groups.layout, groups.stream, **kw)
         self.mlp = ATPMLP(w, groups, **kw)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         x = x + self.join(self.attention(self.norm1(x)))
         return x + self.join(self.mlp(self.norm2(x)))
 
@@ -107,19 +117,19 @@ class ATPBlock(nn.Module):
 class ATPEmbedding(ParallelEmbedding):
     """Tokens by vocabulary over *inside*, features over *stream*."""
 
-    def __init__(self, w, groups, **kw):
+    def __init__(self, w: "GPT", groups: Groups, **kw: Any):
         width = w.hidden // groups.layout.s
         super().__init__(w, groups.inside, groups.layout.sp, width, **kw)
         self.join = groups.join
 
-    def forward(self, tokens_BS):
+    def forward(self, tokens_BS: Tensor) -> Tensor:
         return self.join(super().forward(tokens_BS))
 
 
 class ATPGPT(nn.Module):
     """The reference GPT on the mesh; the same parameter names."""
 
-    def __init__(self, workload, groups, **kw):
+    def __init__(self, workload: "GPT", groups: Groups, **kw: Any):
         super().__init__()
         w = workload
         self.groups = groups
@@ -130,7 +140,7 @@ class ATPGPT(nn.Module):
         if w.tied:
             self.head.weight = self.embed.token.weight
 
-    def forward(self, tokens_BS, targets_BS):
+    def forward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
         """The mean cross-entropy of the batch, the same scalar on every rank."""
         x = self.embed(tokens_BS)
         for block in self.blocks:
@@ -142,7 +152,14 @@ class ATPGPT(nn.Module):
         return cross_entropy(logits, targets, self.groups.inside)
 
 
-def build(strategy, workload, mesh, dtype, device, **options):
+def build(
+    strategy: "ATP",
+    workload: "GPT",
+    mesh: "DeviceMesh",
+    dtype: torch.dtype | None,
+    device: str | torch.device,
+    **options: Any,
+) -> Program:
     """This rank's `Program`, on a ``DeviceMesh`` that has the axes d1 and d2."""
     at = strategy.layout
     module = ATPGPT(

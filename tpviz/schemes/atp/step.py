@@ -20,9 +20,14 @@ gradient, a second one scatters and gathers its gradient, and a first layer gath
 for the weight's gradient, which keeps activations small.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.schemes.gpt.kernels import Kernel, adamw, attention, gemm
+
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
+
+    from .layout import Layout
 
 BLOCK = (
     "attention",
@@ -71,12 +76,16 @@ class Pipeline(NamedTuple):
     count: int
 
 
-def step_of(at, w):
+Operation = Kernel | Collective | Overlapped | Chunks | Pipeline
+"""What a part of a step is made of."""
+
+
+def step_of(at: "Layout", w: "GPT") -> dict[str, list[Operation]]:
     """{part of a step: its operations in order} for a `layout.Layout`."""
     return _Step(at, w).parts()
 
 
-def held(at, w):
+def held(at: "Layout", w: "GPT") -> int:
     """Number of parameters of a rank."""
     h, f, n = w.hidden, w.mlp_ratio * w.hidden, at.i * at.s
     matrices = (2 - w.tied) * w.vocab * h + w.layers * (4 * h * h + 2 * h * f)
@@ -203,7 +212,7 @@ class _Step:
             return [gemm(self.tokens, k, n, self.item, bias)]
         if chunks == 1:
             return [gemm(self.tokens, k, n, self.item), *moved]
-        return [Chunks(gemm(self.tokens // chunks, k, n, self.item), part(moved, chunks), chunks)]
+        return [Chunks(gemm(self.tokens // chunks, k, n, self.item), part(moved, chunks), chunks)]  # pyright: ignore[reportArgumentType]
 
     def mlp(self, up, down):
         """Both layers, one after the other or as a pipeline."""
@@ -237,11 +246,11 @@ class _Step:
         return gemm(self.tokens, n, k, self.item), gemm(n, self.tokens, k, self.item)
 
 
-def part(moved, count):
+def part(moved: list[Collective], count: int) -> Collective | None:
     """One of ``count`` equal parts of a collective, None where there is none."""
     return moved[0]._replace(payload=moved[0].payload // count) if moved else None
 
 
-def under(moved, kernel):
+def under(moved: list[Collective], kernel: Kernel) -> list[Operation]:
     """The kernel, over the collective if there is one."""
     return [Overlapped(moved[0], kernel)] if moved else [kernel]

@@ -9,8 +9,10 @@ Traceback (most recent call last):
 ValueError: heads=4 does not split evenly over d1*d2=8: use d1*d2=4, or heads=8; or attention='A1'
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import gcd, prod
+from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
@@ -22,6 +24,15 @@ from .cost import cost, ledger, order
 from .layout import Layout
 from .memory import memory
 from .paper import communication
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.cluster import Cluster
+    from tpviz.cost import Memory, Segment
+    from tpviz.schemes.gpt.program import Program
+    from tpviz.trace import Ledger
 
 __all__ = ["ATP", "GPT"]
 
@@ -72,15 +83,15 @@ class ATP(Strategy):
         super().__post_init__()
 
     @property
-    def axes(self):
+    def axes(self) -> dict[str, int]:
         return {"d1": self.mesh[0], "d2": self.mesh[1]}
 
     @property
-    def layout(self):
+    def layout(self) -> Layout:
         """Which axis does what: the `Layout`."""
         return Layout.of(self)
 
-    def check(self, workload):
+    def check(self, workload: GPT) -> None:
         w, at = workload, self.layout
         sizes = {"vocab": w.vocab} | ({"seq": w.seq} if self.sp else {})
         self._check_heads(w, sizes)
@@ -98,7 +109,7 @@ class ATP(Strategy):
         else:
             divides("batch * seq", w.batch * w.seq, "chunks", self.chunks)
 
-    def variants(self, name, value):
+    def variants(self, name: str, value: int) -> list[Callable[[], Strategy]]:
         """The mesh is one knob: its axes are changed one by one."""
         d1, d2 = self.mesh
         meshes = {
@@ -125,10 +136,10 @@ class ATP(Strategy):
             instead = "" if w.heads % at.i or w.hidden % at.s else "; or attention='A1'"
             raise ValueError(f"{error}{instead}") from None
 
-    def splits(self, workload):
+    def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
         return self.layout.splits(workload)
 
-    def partial(self, workload):
+    def partial(self, workload: GPT) -> tuple[str, ...]:
         """Under ``sp``, what is not cut over that axis sees only a part of the sequence."""
         at = self.layout
         if not at.sp:
@@ -140,29 +151,29 @@ class ATP(Strategy):
             if all(axis != at.inside for _, axis in splits.get(name, ()))
         )
 
-    def ledger(self, workload):
+    def ledger(self, workload: GPT) -> "Ledger":
         self.check(workload)
         return ledger(self.layout, workload)
 
-    def cost(self, workload, cluster, mesh=None):
+    def cost(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> "list[Segment]":
         return cost(self.layout, workload, cluster, mesh or Mesh(self.axes))
 
-    def memory(self, workload):
+    def memory(self, workload: GPT) -> "Memory":
         return memory(self.layout, workload)
 
-    def communication(self, workload, cluster, mesh=None):
+    def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
         """Seconds by `paper.communication`: the paper's estimate as we read it."""
         return communication(self, workload, cluster, mesh)
 
     @property
-    def copies(self):
+    def copies(self) -> int:
         return self.layout.s
 
-    def gradient_ready_order(self, workload):
+    def gradient_ready_order(self, workload: GPT) -> list[str]:
         return gradient_ready_order(workload, order(self.layout))
 
     @classmethod
-    def space(cls, workload, world_size):
+    def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
         """All meshes in both orders, those that come to the same once; A1 where the heads ask for
         it. Of each also 2 and 4 chunks (of the batch where it divides, else of its tokens), and
         sequence parallelism."""
@@ -176,7 +187,7 @@ class ATP(Strategy):
                     yield replace(strategy, sp=True)
 
     @classmethod
-    def meshes(cls, workload, world_size):
+    def meshes(cls, workload: GPT, world_size: int) -> Iterator[Self]:
         """The search space of the paper as we read it: ordered factorisations x two orders.
 
         A mesh of one axis in column order is the other one in row order: kept once.
@@ -185,9 +196,16 @@ class ATP(Strategy):
             d2 = world_size // d1
             attention = "A1" if workload.heads % world_size else "A3"
             for which in ("column", "row") if d1 > 1 and d2 > 1 else ("column",):
-                yield cls(mesh=(d1, d2), order=which, attention=attention)
+                yield cls(mesh=(d1, d2), order=which, attention=attention)  # pyright: ignore[reportCallIssue]
 
-    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+    def build(
+        self,
+        workload: GPT,
+        mesh: "DeviceMesh",
+        dtype: "torch.dtype | None" = None,
+        device: "str | torch.device" = "cpu",
+        **options: Any,
+    ) -> "Program":
         from .program import build
 
         self.check(workload)

@@ -5,11 +5,16 @@ order, sending ahead and waiting later are Depth's. Numbers are those of every w
 Shapes: z ranks, n numbers of a rank's pieces, one weight's behind the other's.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import torch
 
 from tpviz.labels import label
+
+if TYPE_CHECKING:
+    from .weights import Weight
 
 
 class Bundle:
@@ -21,7 +26,7 @@ class Bundle:
     have come. A weight asked for a second time before all others were once is gathered again.
     """
 
-    def __init__(self, weights, layer):
+    def __init__(self, weights: "Sequence[Weight]", layer: str):
         self.weights, self.layer, self.depth = tuple(weights), layer, weights[0].depth
         places = [0]
         for weight in self.weights:
@@ -32,22 +37,22 @@ class Bundle:
 
     # -- as a weight -------------------------------------------------------------------------------
     @property
-    def shard(self):
+    def shard(self) -> torch.Tensor:
         """This rank's pieces, (n,)."""
         return torch.cat([weight.shard.detach() for weight in self.weights])
 
     @property
-    def version(self):
+    def version(self) -> int:
         """Changes whenever a weight was changed."""
         return sum(weight.version for weight in self.weights)
 
-    def add(self, gradient):
+    def add(self, gradient: torch.Tensor) -> None:
         """Add this rank's part of the summed gradients, (n,), to those of the parameters."""
         for weight, (start, end) in self.places.items():
             weight.add(gradient[start:end])
 
     # -- as what its weights come from -------------------------------------------------------------
-    def whole(self, weight, phase):
+    def whole(self, weight: "Weight", phase: str) -> torch.Tensor:
         """The block of one of its weights, flat, a copy out of the message."""
         blocks = self.depth.begun
         if weight not in blocks:
@@ -57,7 +62,7 @@ class Bundle:
             )
         return blocks.pop(weight).flatten()
 
-    def scatter(self, weight, grad):
+    def scatter(self, weight: "Weight", grad: torch.Tensor) -> None:
         """Takes the gradient of one of its weights; with the last one all are scattered."""
         begun = self.depth.begun
         if self not in begun:

@@ -6,16 +6,19 @@ and x in turn (derived). Replicas over data have equal gradients by then. The au
 weights over the whole grid and the rest over the groups that cut it, which is the same norm.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 import torch
 import torch.distributed as dist
 
+from tpviz.schemes.collectives import Group
+
 GRID = ("z", "y", "x")
 """The axes whose ranks hold parts of one replica, in the order of the sums."""
 
 
-def copies(axes, splits, in_pieces):
+def copies(axes: Mapping[str, int], splits: Iterable[tuple[int, str]], in_pieces: bool) -> int:
     """How many ranks of a grid hold the same part of a parameter.
 
     axes : {axis: ranks}. splits : its [(dim, axis)]. in_pieces : whether it is cut over z too.
@@ -24,7 +27,9 @@ def copies(axes, splits, in_pieces):
     return prod(axes[axis] for axis in GRID if axis not in cut)
 
 
-def norm_of(gradients, shares, groups):
+def norm_of(
+    gradients: Sequence[torch.Tensor], shares: Iterable[int], groups: Iterable[Group]
+) -> torch.Tensor:
     """The 2-norm of the whole model's gradient, a scalar tensor, the same on every rank.
 
     gradients : this rank's parts. shares : for each, on how many ranks of the grid it is.
@@ -42,7 +47,7 @@ def norm_of(gradients, shares, groups):
     return total.sqrt()
 
 
-def shrink(gradients, norm, most):
+def shrink(gradients: Iterable[torch.Tensor], norm: torch.Tensor, most: float) -> None:
     """Scale the gradients in place so that their norm is at most ``most``.
 
     By most / (norm + 1e-6) where that is below 1, as `torch.nn.utils.clip_grad_norm_` does.

@@ -5,11 +5,18 @@ present one is there, before the kernels that use it; with ORS scatters are wait
 next microbatch goes backward, or at the end.
 """
 
+from collections.abc import Callable
 from math import isclose
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tpviz.cost import Segment
+from tpviz.cost import Segment, Transfer
 from tpviz.schemes.atp.step import Collective, Overlapped
+
+if TYPE_CHECKING:
+    from tpviz.schemes.gpt.kernels import Kernel
+
+    from .step import Part
+    from .strategy import AxoNN
 
 PREFETCH = "z_ahead"
 """The axis of gathers that are sent for ahead: a group, and so a queue, of their own."""
@@ -30,14 +37,19 @@ class Scatter(NamedTuple):
 class Clock:
     """Turns `step.Part`s into `Segment`s. seconds: kernel -> s; moved(axis, collective, bytes)."""
 
-    def __init__(self, strategy, seconds, moved):
+    def __init__(
+        self,
+        strategy: "AxoNN",
+        seconds: "Callable[[Kernel], float]",
+        moved: Callable[[str, str, int], Transfer],
+    ):
         self.seconds, self.moved = seconds, moved
         self.ahead, self.later = "oag" in strategy.overlap, "ors" in strategy.overlap
         self.now, self.free, self.scattering = 0.0, {}, []
         self.sent, self.place, self.left = None, 0, 0
         self.segment, self.compute, self.latency, self.before = None, 0.0, 0.0, ""
 
-    def run(self, microbatch, count, end):
+    def run(self, microbatch: "list[Part]", count: int, end: "list[Part]") -> list[Segment]:
         """``count`` times the parts of a microbatch, then those of the end.
 
         A microbatch that finds all queues as the one before found them takes as long, and so do all
@@ -128,7 +140,7 @@ class Clock:
             return
         waited = max(0.0, end - self.now)
         self.now += waited
-        exposed, hidden, axis = self.segment.exposed, self.segment.hidden, found.axis
+        exposed, hidden, axis = self.segment.exposed, self.segment.hidden, found.axis  # pyright: ignore[reportOptionalMemberAccess]
         exposed[axis] = exposed.get(axis, 0.0) + waited
         hidden[axis] = hidden.get(axis, 0.0) + max(0.0, found.seconds - waited)
         self.latency += found.latency * min(1.0, waited / found.seconds)

@@ -6,14 +6,17 @@ the whole layer, n and m ranks along the axes that these are cut over. Input (B,
 forward, backward and layouts as for its linear layers (derived from those).
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import nn
 
 from tpviz.checks import divides
-from tpviz.schemes.atp.operators import both_gradients, summing
+from tpviz.schemes.atp.operators import LinearSharding, both_gradients, summing
 from tpviz.schemes.collectives import own_of
 
-from .weights import Weight
+from .weights import Depth, Weight
 
 _backward = torch.ops.aten.convolution_backward
 
@@ -25,14 +28,22 @@ class Conv(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, weight, bias, way, steps, again):
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        way: LinearSharding,
+        steps: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+        again: Callable[[], torch.Tensor] | None,
+    ) -> torch.Tensor:
         ctx.way, ctx.steps, ctx.again = way, steps, again
         ctx.save_for_backward(x, None if again else weight)
         y = torch.conv2d(x, weight, bias, *steps)
         return summing(y, None, way.contract)() if way.contract.size() > 1 else y
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         way, (x, weight) = ctx.way, ctx.saved_tensors
         weight, grad = ctx.again() if ctx.again else weight, grad.contiguous()
 
@@ -55,7 +66,16 @@ class GridConv2d(nn.Module):
     where channels or the block do not split evenly.
     """
 
-    def __init__(self, in_channels, out_channels, kernel_size, way, depth, bias=True, **options):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        way: LinearSharding,
+        depth: Depth,
+        bias: bool = True,
+        **options: Any,
+    ):
         super().__init__()
         n, m = way.contract.size(), way.spread.size()
         divides("in_channels", in_channels, "contract", n)
@@ -71,7 +91,7 @@ class GridConv2d(nn.Module):
         self.weight, self.bias = own.weight, own.bias
         self.pieces = Weight(self, depth)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight, again = self.pieces.whole(), self.pieces.again
         if self.way.contract.size() == 1 or self.bias is None:
             return Conv.apply(x, weight, self.bias, self.way, self.steps, again)
@@ -79,10 +99,10 @@ class GridConv2d(nn.Module):
         return y + self.bias[:, None, None]
 
     @torch.no_grad()
-    def load(self, weight, bias=None):
+    def load(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """Take this rank's parts of a whole layer's parameters, (K, C, kh, kw) and (K,)."""
         way, z = self.way, self.pieces.depth
         own = own_of(own_of(weight, way.spread), way.contract, 1)
         self.weight.copy_(own_of(own.flatten(), z.group))
         if self.bias is not None:
-            self.bias.copy_(own_of(bias, way.spread))
+            self.bias.copy_(own_of(bias, way.spread))  # pyright: ignore[reportArgumentType]

@@ -20,14 +20,20 @@ All of that are buffers and counted as activations; gradients are the pieces tha
 
 from dataclasses import replace
 from math import prod
+from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
 from tpviz.schemes.atp.memory import block_kept
 
 from .step import held
 
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
 
-def memory(s, w):
+    from .strategy import AxoNN
+
+
+def memory(s: "AxoNN", w: "GPT") -> Memory:
     """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps."""
     moments = _Moments(s, w)
     size, tensors = sum(moments.held) * w.itemsize, 12 * w.layers + 5 - w.tied

@@ -12,9 +12,13 @@ order "yxz". Two slips, kept to compare with it:
 `tpviz.schemes.axonn.paper` has neither.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
 
 GIB = 1024**3
 LAYERS = ((3, False), (1, True), (4, False), (4, True))
@@ -30,7 +34,13 @@ class Grid(NamedTuple):
     data: int
 
 
-def script_seconds(grid, w, rates, accumulation=1, corrected=False):
+def script_seconds(
+    grid: Sequence[int],
+    w: "GPT",
+    rates: Callable[[int, int], float],
+    accumulation: int = 1,
+    corrected: bool = False,
+) -> float:
     """What the script prints for a `Grid` as seconds. rates : (inside, size) -> bytes/s."""
     c, r, d, data = grid = Grid(*grid)
     tokens = w.batch * w.seq / (data * d)
@@ -55,7 +65,7 @@ def script_seconds(grid, w, rates, accumulation=1, corrected=False):
     return found
 
 
-def script_grids(w, world_size, least=1):
+def script_grids(w: "GPT", world_size: int, least: int = 1) -> Iterator[Grid]:
     """The script's space: powers of two, at least ``least`` ranks for a model, an even batch."""
     powers = [2**k for k in range(world_size.bit_length())]
     for grid in product(powers, repeat=4):
@@ -64,7 +74,14 @@ def script_grids(w, world_size, least=1):
             yield Grid(*grid)
 
 
-def script_ranking(w, world_size, rates, least=1, accumulation=1, corrected=False):
+def script_ranking(
+    w: "GPT",
+    world_size: int,
+    rates: Callable[[int, int], float],
+    least: int = 1,
+    accumulation: int = 1,
+    corrected: bool = False,
+) -> list[tuple[Grid, float]]:
     """[(Grid, seconds)] of the script's space, least first."""
     timed = [
         (grid, script_seconds(grid, w, rates, accumulation, corrected))

@@ -43,7 +43,7 @@ NOMINAL = {"A100": 312e12, "MI250X GCD": 191.5e12, "H100": 989e12}
 """FLOP/s in bfloat16 by the vendors, which the papers take percentages of."""
 
 
-def paper_models(batch=8192):
+def paper_models(batch: int = 8192) -> dict[str, GPT]:
     """{name: `GPT`}: seq 2048, vocab 51200, bfloat16.
 
     batch : sequences a step; 8192 are the 16.8 million tokens of their weak scaling (recalled).
@@ -62,7 +62,7 @@ def paper_models(batch=8192):
     }
 
 
-def hardware_flops(w):
+def hardware_flops(w: GPT) -> int:
     """FLOPs of a step that computes all blocks twice forward: what the authors' code counts.
 
     96 B s l h^2 (1 + s/6h + V/16lh) for an MLP of ratio 4: `GPT.step_flops` and the blocks again.
@@ -79,7 +79,7 @@ class Utilisation(NamedTuple):
     mfu: float
 
 
-def utilisation(w, seconds, devices, peak):
+def utilisation(w: GPT, seconds: float, devices: int, peak: float) -> Utilisation:
     """The `Utilisation` of a step of ``seconds`` with recomputation; peak : FLOP/s of a device.
 
     The papers' percentages are of the first kind, against the vendor's peak (`NOMINAL`).

@@ -24,14 +24,21 @@ ratio, a = 2, 3 or 4 passes of weights (`closed_forms`; with r = 4 7R + 5, 2R + 
 {'data': 0.0, 'z': 0.0, 'y': 6.0, 'x': 2.0}
 """
 
-from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import sqrt
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.advice import fits
 
 from .rates import insides, of_cluster
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.mesh import Mesh
+    from tpviz.workload import GPT
+
+    from .strategy import AxoNN
 
 
 class FC(NamedTuple):
@@ -52,13 +59,13 @@ class Volume(NamedTuple):
     data: float
 
 
-def block(w):
+def block(w: "GPT") -> tuple[FC, FC, FC, FC]:
     """The layers of a block: qkv, out, up, down."""
     h, wide = w.hidden, w.mlp_ratio * w.hidden
     return FC(h, 3 * h), FC(h, h, True), FC(h, wide), FC(wide, h, True)
 
 
-def volume(fc, tokens, x=1, y=1, z=1, data=1):
+def volume(fc: FC, tokens: float, x: int = 1, y: int = 1, z: int = 1, data: int = 1) -> Volume:
     """The `Volume` of a layer; ``tokens`` of one data replica."""
     contract, out = (x, y) if fc.transposed else (y, x)
     piece = fc.k * fc.n / (x * y * z)
@@ -71,15 +78,15 @@ def volume(fc, tokens, x=1, y=1, z=1, data=1):
     )
 
 
-def passes(strategy):
+def passes(strategy: "AxoNN") -> tuple[int, int]:
     """(forward passes R, times z moves the weights of a microbatch: 2, 3 or 4)."""
     forward = 1 + strategy.recompute
     return forward, forward + (not strategy.keep) + 1
 
 
-def elements(strategy, w):
+def elements(strategy: "AxoNN", w: "GPT") -> dict[str, float]:
     """{axis: elements} on the wire of a rank for one block and a whole step."""
-    s, found = strategy, Counter(dict.fromkeys(strategy.axes, 0.0))
+    s, found = strategy, dict.fromkeys(strategy.axes, 0.0)
     forward, weights = passes(s)
     for fc in block(w):
         v = volume(fc, w.batch * w.seq / s.data, s.x, s.y, s.z, s.data)
@@ -88,10 +95,10 @@ def elements(strategy, w):
         found[contract] += forward * v.forward
         found[out] += v.backward
         found["data"] += v.data
-    return dict(found)
+    return found
 
 
-def closed_forms(strategy, w):
+def closed_forms(strategy: "AxoNN", w: "GPT") -> dict[str, float]:
     """The same by the sums above."""
     s, h, r = strategy, w.hidden, w.mlp_ratio
     forward, weights = passes(s)
@@ -105,7 +112,13 @@ def closed_forms(strategy, w):
 
 
 # -- how long that takes ---------------------------------------------------------------------------
-def seconds_by_axis(strategy, w, rates, axes=None, gradient_bytes=None):
+def seconds_by_axis(
+    strategy: "AxoNN",
+    w: "GPT",
+    rates: Callable[[int, int], float],
+    axes: Mapping[str, int] | None = None,
+    gradient_bytes: int | None = None,
+) -> dict[str, float]:
     """{axis: seconds} of all blocks in a step.
 
     rates : called with (inside, size), bytes/s, as `rates.Rates`. axes : {name: size}, outer first,
@@ -121,12 +134,20 @@ def seconds_by_axis(strategy, w, rates, axes=None, gradient_bytes=None):
     return found
 
 
-def seconds(strategy, w, rates, axes=None, gradient_bytes=None):
+def seconds(
+    strategy: "AxoNN",
+    w: "GPT",
+    rates: Callable[[int, int], float],
+    axes: Mapping[str, int] | None = None,
+    gradient_bytes: int | None = None,
+) -> float:
     """Their sum: what AxoNN minimises."""
     return sum(seconds_by_axis(strategy, w, rates, axes, gradient_bytes).values())
 
 
-def communication(strategy, w, cluster, mesh=None):
+def communication(
+    strategy: "AxoNN", w: "GPT", cluster: "Cluster", mesh: "Mesh | None" = None
+) -> float:
     """The same by the bandwidths that the axes have on a cluster."""
     axes = mesh.axes if mesh else strategy.axes
     size = mesh.size if mesh else strategy.world_size
@@ -134,7 +155,7 @@ def communication(strategy, w, cluster, mesh=None):
 
 
 # -- the best grid ---------------------------------------------------------------------------------
-def fitting(strategies, w):
+def fitting(strategies: "Iterable[AxoNN]", w: "GPT") -> "Iterator[AxoNN]":
     """Those whose sizes divide. One layer says for all."""
     one = replace(w, layers=1)
     for strategy in strategies:
@@ -142,7 +163,13 @@ def fitting(strategies, w):
             yield strategy
 
 
-def ranking(strategies, w, rates, least=1, gradient_bytes=None):
+def ranking(
+    strategies: "Iterable[AxoNN]",
+    w: "GPT",
+    rates: Callable[[int, int], float],
+    least: int = 1,
+    gradient_bytes: int | None = None,
+) -> "list[tuple[AxoNN, float]]":
     """[(strategy, seconds)] of those whose sizes divide, least first: the papers' way to choose.
 
     At equal times the fewest copies of hidden activations come first. Nothing is said of memory but
@@ -165,7 +192,9 @@ def ranking(strategies, w, rates, least=1, gradient_bytes=None):
     return sorted(timed, key=lambda t: (float(f"{t[1]:.9e}"), t[0].copies))
 
 
-def optimum(w, plane, bandwidths=(1.0, 1.0), recompute=False):
+def optimum(
+    w: "GPT", plane: int, bandwidths: tuple[float, float] = (1.0, 1.0), recompute: bool = False
+) -> tuple[float, float]:
     """(x, y) of the best plane of x y = ``plane`` ranks if sizes could be any numbers (derived).
 
     x/y = ((3 + r) R + 1 + r)/(2R + 2) b_x/b_y, from Lagrange: 3 for equal bandwidths (b_x, b_y) and

@@ -5,7 +5,9 @@ What is not cut into pieces (biases, LayerNorm, positions) is the same along z a
 gradients are summed over both; the pieces' gradients over data.
 """
 
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -23,11 +25,20 @@ from .layers import GridEmbedding, GridLinear
 from .tuner import Tuner
 from .weights import Depth
 
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.workload import GPT
+
+    from .strategy import AxoNN
+
 
 class GridGroups(Groups):
     """The groups of the plane, and the depth axis that weights lie along."""
 
-    def __init__(self, strategy, mesh, prefetch):
+    def __init__(self, strategy: "AxoNN", mesh: "DeviceMesh", prefetch: "dist.ProcessGroup | None"):
         super().__init__(strategy.layout, mesh)
         self.depth = Depth(mesh.get_group("z"), prefetch, "ors" in strategy.overlap, strategy.keep)
         axes = ("x", "y", "z", "data")
@@ -39,10 +50,10 @@ class GridGroups(Groups):
             for name in ("qkv", "out", "up", "down", "head"):
                 setattr(self, name, getattr(self, name)._replace(hidden=False))
 
-    def embedding(self, w, **kw):
+    def embedding(self, w: "GPT", **kw: Any) -> GridEmbedding:
         return GridEmbedding(w, self, **kw)
 
-    def through(self, block, x):
+    def through(self, block: "nn.Module", x: torch.Tensor) -> torch.Tensor:
         """A block; with recomputation it keeps its input only."""
         if not self.recompute:
             return block(x)
@@ -56,11 +67,22 @@ def _contexts():
 class GridProgram(Program):
     """One rank's step: microbatches, then the sums over z and data."""
 
-    def __init__(self, strategy, workload, module, mesh, depth, pieces, lr=LEARNING_RATE):
+    mesh: "DeviceMesh"
+
+    def __init__(
+        self,
+        strategy: "AxoNN",
+        workload: "GPT",
+        module: "nn.Module",
+        mesh: "DeviceMesh",
+        depth: Depth,
+        pieces: Mapping[str, tuple[int, ...]],
+        lr: float = LEARNING_RATE,
+    ):
         super().__init__(workload, module, mesh, strategy.splits(workload), lr=lr)
         self.strategy, self.depth, self.pieces = strategy, depth, pieces
 
-    def step(self, batch):
+    def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         self.optimizer.zero_grad()
         self.watched.clear()
         self.depth.begin()
@@ -77,15 +99,15 @@ class GridProgram(Program):
         self.synchronise()
         return torch.stack([loss.detach() for loss in losses]).mean()
 
-    def keep(self, **tensors):
+    def keep(self, **tensors: torch.Tensor) -> None:
         """Of every microbatch of a step, not only of the last."""
         for name, tensor in tensors.items():
             self.watched.setdefault(name, []).append(tensor)
 
-    def outputs(self):
+    def outputs(self) -> torch.Tensor:
         return gather(torch.cat(self.watched["logits"]), self.output_splits, self.mesh)
 
-    def input_gradient(self):
+    def input_gradient(self) -> torch.Tensor:
         grads = [x.grad for x in self.watched["input"]]
         return gather(torch.cat(grads), self.input_splits, self.mesh)
 
@@ -95,7 +117,7 @@ class GridProgram(Program):
         mine = mesh.get_local_rank("data") * s.z + mesh.get_local_rank("z")
         return [part_of(whole, mine, s.data * s.z) for whole in batch]
 
-    def synchronise(self):
+    def synchronise(self) -> None:
         whole = [p for name, p in self.named.items() if name not in self.pieces]
         with label(phase="sync"):
             self.sum_gradients("z", whole)
@@ -108,10 +130,10 @@ class GridProgram(Program):
         shares = [
             copies(axes, self.splits.get(name, ()), name in self.pieces) for name in self.named
         ]
-        self.norm = norm_of(gradients, shares, [self.mesh.get_group(axis) for axis in GRID])
-        shrink(gradients, self.norm, self.strategy.clip)
+        self.norm = norm_of(gradients, shares, [self.mesh.get_group(axis) for axis in GRID])  # pyright: ignore[reportArgumentType]
+        shrink(gradients, self.norm, self.strategy.clip)  # pyright: ignore[reportArgumentType]
 
-    def full(self, locals_by_name):
+    def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         found = {}
         for name, part in locals_by_name.items():
             if name in self.pieces:
@@ -120,7 +142,14 @@ class GridProgram(Program):
         return found
 
 
-def build(strategy, workload, mesh, dtype, device, **options):
+def build(
+    strategy: "AxoNN",
+    workload: "GPT",
+    mesh: "DeviceMesh",
+    dtype: torch.dtype | None,
+    device: str | torch.device,
+    **options: Any,
+) -> GridProgram:
     """This rank's `GridProgram`, on a ``DeviceMesh`` with the axes x, y, z and data."""
     prefetch = None
     if "oag" in strategy.overlap and strategy.z > 1:
@@ -134,11 +163,11 @@ def build(strategy, workload, mesh, dtype, device, **options):
     )
     for name, layer in module.named_modules():
         if hasattr(layer, "pieces"):
-            layer.pieces.layer = name
+            layer.pieces.layer = name  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
     if strategy.gather == "block" and strategy.z > 1:
         for number, block in enumerate(module.blocks):
             weights = [layer.pieces for layer in block.modules() if hasattr(layer, "pieces")]
-            Bundle(weights, f"blocks.{number}")
+            Bundle(weights, f"blocks.{number}")  # pyright: ignore[reportArgumentType]
     blocks = strategy.blocks(workload)
     _load(module, workload, strategy.splits(workload), blocks, mesh)
     if groups.tuner:

@@ -11,8 +11,12 @@ with one member in some node drives one NIC there.
 (225.0, 40.0)
 """
 
+from collections.abc import Callable, Mapping
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
 
 
 class Rates(NamedTuple):
@@ -21,9 +25,9 @@ class Rates(NamedTuple):
     name: str
     node: int
     inter: float
-    table: dict
+    table: dict[tuple[int, int], float]
 
-    def __call__(self, inside, size):
+    def __call__(self, inside: int, size: int) -> float:
         if inside * size > self.node:
             return self.inter / min(self.node, inside)
         if (inside, size) not in self.table:
@@ -46,7 +50,7 @@ FRONTIER = Rates(
 """80 between nodes halved to 40 by the authors' code, whose comments give 34 as measured."""
 
 
-def of_cluster(cluster, world_size):
+def of_cluster(cluster: "Cluster", world_size: int) -> Callable[[int, int], float]:
     """The same call by a `Cluster`'s own rule, for ``world_size`` ranks."""
 
     def rate(inside, size):
@@ -56,7 +60,7 @@ def of_cluster(cluster, world_size):
     return rate
 
 
-def insides(axes):
+def insides(axes: Mapping[str, int]) -> dict[str, int]:
     """{axis: ranks inside one step of it} of axes {name: size}, outer first."""
     sizes = list(axes.values())
     return {axis: prod(sizes[place + 1 :]) for place, axis in enumerate(axes)}

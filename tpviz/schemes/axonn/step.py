@@ -22,15 +22,22 @@ not in pieces is summed over z, and everything over data; to clip, one number ov
 from dataclasses import replace
 from functools import cache
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tpviz.cost import transfer
-from tpviz.schemes.atp.step import Collective, Overlapped, step_of
+from tpviz.cost import Segment, transfer
+from tpviz.schemes.atp.step import Collective, Operation, Overlapped, step_of
 from tpviz.schemes.gpt.cost import seconds_of
 from tpviz.schemes.gpt.kernels import adamw
 from tpviz.trace import Ledger
 
 from .clock import PREFETCH, Clock, GatherWeight, Scatter
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.mesh import Mesh
+    from tpviz.workload import GPT
+
+    from .strategy import AxoNN
 
 
 class Part(NamedTuple):
@@ -39,10 +46,10 @@ class Part(NamedTuple):
 
     phase: str
     layer: str
-    operations: tuple
+    operations: tuple[Operation | GatherWeight | Scatter, ...]
 
 
-def parts(s, w):
+def parts(s: "AxoNN", w: "GPT") -> list[Part]:
     """The `Part` list of a step of `AxoNN` s, in order, the update last."""
     return _Parts(s, w).all()
 
@@ -100,7 +107,7 @@ class _Parts:
         for number, operation in enumerate(self.plane[part]):
             layer = layers.pop(0) if number in gemms else None
             if layer in self.first:
-                found.append(GatherWeight(self.first[layer]))
+                found.append(GatherWeight(self.first[layer]))  # pyright: ignore[reportArgumentType]
             found.append(operation)
         return tuple(found)
 
@@ -170,7 +177,7 @@ class _Parts:
         ]
 
 
-def held(s, w):
+def held(s: "AxoNN", w: "GPT") -> tuple[int, int]:
     """(numbers in pieces, others) that a rank has: one block says for all."""
     one, axes, pieces, whole = replace(w, layers=1), s.axes, 0, 0
     blocks, splits = s.blocks(one), s.splits(one)
@@ -183,7 +190,7 @@ def held(s, w):
     return pieces // s.z, whole
 
 
-def ledger(s, w):
+def ledger(s: "AxoNN", w: "GPT") -> Ledger:
     """The `Ledger` of one step of one rank."""
     rows, axes = [], s.axes
     ahead = PREFETCH if "oag" in s.overlap else "z"
@@ -202,7 +209,7 @@ def ledger(s, w):
     return Ledger.of(rows)
 
 
-def cost(s, w, cluster, mesh):
+def cost(s: "AxoNN", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segment]:
     """The segments of one step of one rank."""
 
     @cache

@@ -10,16 +10,28 @@ derived.
 {'data': 2, 'z': 2, 'y': 1, 'x': 2}
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from math import gcd, prod
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
 from tpviz.schemes.atp.layout import Layout
 from tpviz.strategy import Strategy, divisors, knob, register
 from tpviz.workload import GPT
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.cluster import Cluster
+    from tpviz.cost import Memory, Segment
+    from tpviz.trace import Ledger
+
+    from .program import GridProgram
 
 __all__ = ["GPT", "AxoNN"]
 
@@ -66,16 +78,16 @@ class AxoNN(Strategy):
     parent_axis = MappingProxyType({"z_ahead": "z"})
 
     @property
-    def axes(self):
+    def axes(self) -> dict[str, int]:
         plane = {"y": self.y, "x": self.x} if self.order == "xyz" else {"x": self.x, "y": self.y}
         return {"data": self.data, "z": self.z} | plane
 
     @property
-    def layout(self):
+    def layout(self) -> Layout:
         """The plane of x and y, as the `Layout` of ATP: heads over x alone."""
         return Layout("x", "y", self.x, self.y, 1, "batch", a3=False, l2=False, sp=False)
 
-    def check(self, workload):
+    def check(self, workload: GPT) -> None:
         w = workload
         divides("hidden", w.hidden, "y", self.y, step=w.heads)
         for name, size, within in (("heads", w.heads, w.hidden), ("vocab", w.vocab, 0)):
@@ -86,14 +98,14 @@ class AxoNN(Strategy):
         for name, size in blocks.items():  # within: nobody can choose a block's size
             divides(f"block of {name}", size, "z", self.z, also=common, within=size)
 
-    def local(self, workload):
+    def local(self, workload: GPT) -> GPT:
         """The workload of one microbatch of one rank."""
         return workload.with_batch(workload.batch // (self.data * self.z * self.accumulation))
 
-    def splits(self, workload):
+    def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
         return self.layout.splits(workload)
 
-    def blocks(self, workload):
+    def blocks(self, workload: GPT) -> dict[str, tuple[int, ...]]:
         """{weight: shape of the block that is cut over z}."""
         axes, splits, shapes = self.axes, self.splits(workload), workload.parameter_shapes()
         return {
@@ -113,7 +125,7 @@ class AxoNN(Strategy):
             )
         }
 
-    def flat_ranges(self, workload):
+    def flat_ranges(self, workload: GPT) -> dict[str, dict[str, Any]]:
         """{weight: {"axis", "ranges": what each z index keeps of the flat block}}."""
         if self.z == 1:
             return {}
@@ -123,43 +135,50 @@ class AxoNN(Strategy):
             for name, n in sizes.items()
         }
 
-    def ledger(self, workload):
+    def ledger(self, workload: GPT) -> "Ledger":
         from .step import ledger
 
         self.check(workload)
         return ledger(self, workload)
 
-    def cost(self, workload, cluster, mesh=None):
+    def cost(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> "list[Segment]":
         from .step import cost
 
         return cost(self, workload, cluster, mesh or Mesh(self.axes))
 
-    def memory(self, workload):
+    def memory(self, workload: GPT) -> "Memory":
         from .memory import memory
 
         return memory(self, workload)
 
-    def communication(self, workload, cluster, mesh=None):
+    def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
         """Seconds by `model.communication`: the papers' model as we read it."""
         from .paper import communication
 
         return communication(self, workload, cluster, mesh)
 
     @property
-    def copies(self):
+    def copies(self) -> int:
         return self.y
 
     @classmethod
-    def space(cls, workload, world_size):
+    def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
         """Every grid (x, y, z, data) of all ranks, with all overlaps and weights kept, each
         gathered by itself: messages of a block are no other grid, and the bytes are the same."""
         for x, y, z in product(divisors(world_size), repeat=3):
             if world_size % (x * y * z) == 0:
                 grid = {"x": x, "y": y, "z": z, "data": world_size // (x * y * z)}
                 if all(cls.allows(*size) for size in grid.items()):
-                    yield cls(**grid)
+                    yield cls(**grid)  # pyright: ignore[reportArgumentType]
 
-    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+    def build(
+        self,
+        workload: GPT,
+        mesh: "DeviceMesh",
+        dtype: "torch.dtype | None" = None,
+        device: "str | torch.device" = "cpu",
+        **options: Any,
+    ) -> "GridProgram":
         from .program import build
 
         self.check(workload)

@@ -15,13 +15,19 @@ An operand that lies the other way is copied first, and the copy is timed too. T
 of one product; only rounding can differ from form to form.
 """
 
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from time import perf_counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
+
+if TYPE_CHECKING:
+    from tpviz.schemes.collectives import Group
+
+    from .layers import GridLinear
 
 FORMS = ("NN", "NT", "TN")
 NATURAL = {"forward": "NT", "input": "NN", "weight": "TN"}
@@ -37,7 +43,9 @@ class Signature(NamedTuple):
     pass_: str
 
 
-def product(a, b, form, bias=None):
+def product(
+    a: torch.Tensor, b: torch.Tensor, form: str, bias: torch.Tensor | None = None
+) -> torch.Tensor:
     """a b (+ bias), with both operands laid out as ``form`` says."""
     a, b = _laid(a, form[0] == "T"), _laid(b, form[1] == "T")
     return a @ b if bias is None else torch.addmm(bias, a, b)
@@ -54,11 +62,17 @@ class Tuner:
     repeats : how often a form is timed, after one run that is not. clock : seconds, host's.
     """
 
-    def __init__(self, groups, repeats=5, clock=perf_counter):
+    def __init__(
+        self,
+        groups: "Sequence[Group]",
+        repeats: int = 5,
+        clock: Callable[[], float] = perf_counter,
+    ):
         self.groups, self.repeats, self.clock = groups, repeats, clock
-        self.chosen, self.seconds = {}, {}
+        self.chosen: dict[Signature, str] = {}
+        self.seconds: dict[Signature, dict[str, float]] = {}
 
-    def prepare(self, layers, rows):
+    def prepare(self, layers: "Iterable[GridLinear]", rows: int) -> None:
         """Time the products of linear ``layers`` (out, in) on ``rows`` tokens, on every rank at
         once; nothing where tensors have no numbers."""
         for layer in layers:
@@ -72,17 +86,21 @@ class Tuner:
                     self._decide(signature, layer.weight.detach())
 
     # -- the products, as `tpviz.schemes.atp.operators.Products` ----------------------------------
-    def forward(self, x, weight, bias=None):
+    def forward(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """x W^T (+ b)."""
         return self._product(x.flatten(0, -2), weight.t(), "forward", bias).unflatten(
             0, x.shape[:-1]
         )
 
-    def input(self, grad, weight):
+    def input(self, grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """The input's gradient."""
         return self._product(grad.flatten(0, -2), weight, "input").unflatten(0, grad.shape[:-1])
 
-    def weight(self, x, grad, bias):
+    def weight(
+        self, x: torch.Tensor, grad: torch.Tensor, bias: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The weight's gradient, and the bias's if there is one."""
         rows = grad.flatten(0, -2)
         return (self._product(rows.t(), x.flatten(0, -2), "weight"), rows.sum(0) if bias else None)
@@ -103,7 +121,7 @@ class Tuner:
             if group.size() > 1:
                 dist.all_reduce(seconds, op=dist.ReduceOp.MAX, group=group)
         self.seconds[signature] = dict(zip(FORMS, seconds.tolist()))
-        self.chosen[signature] = min(FORMS, key=self.seconds[signature].get)
+        self.chosen[signature] = min(FORMS, key=self.seconds[signature].get)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
     def _median(self, a, b, form):
         product(a, b, form)

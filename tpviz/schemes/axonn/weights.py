@@ -6,11 +6,19 @@ here (its paper's OAG and ORS, and whether the gathered block is kept for backwa
 changes a number.
 """
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch.autograd.function import once_differentiable
 
 from tpviz.labels import current, label
-from tpviz.schemes.collectives import gather_first, own_of, scatter_first
+from tpviz.schemes.collectives import Group, gather_first, own_of, scatter_first
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from .bundle import Bundle
 
 
 class Depth:
@@ -22,17 +30,24 @@ class Depth:
     `bundle.Bundle`s hold between two of their weights.
     """
 
-    def __init__(self, group, prefetch=None, later=False, keep=True, share=1):
+    def __init__(
+        self,
+        group: Group,
+        prefetch: "dist.ProcessGroup | None" = None,
+        later: bool = False,
+        keep: bool = True,
+        share: float = 1,
+    ):
         self.group, self.prefetch, self.later, self.keep = group, prefetch, later, keep
         self.share = share
         self.order, self.asked, self.ahead, self.scattering = [], [], None, []
         self.misses, self.begun = 0, {}
 
     @property
-    def size(self):
+    def size(self) -> int:
         return self.group.size()
 
-    def begin(self):
+    def begin(self) -> None:
         """A step begins: the order that the last one took is what this one is to take.
 
         What a step that failed left under way is nobody's.
@@ -40,13 +55,13 @@ class Depth:
         self.order, self.asked, self.ahead, self.scattering = self.asked, [], None, []
         self.begun = {}
 
-    def forget(self):
+    def forget(self) -> None:
         """What was sent for ahead is not used: it is gathered again when needed."""
         if self.ahead:
             self.ahead[-1].wait()
             self.ahead = None
 
-    def whole(self, weight, phase):
+    def whole(self, weight: "Weight | Bundle", phase: str) -> torch.Tensor:
         """The block of a `Weight`, flat: sent for now, unless that was done in time."""
         if self.size == 1:
             return weight.shard.detach()
@@ -69,7 +84,7 @@ class Depth:
         with label(phase=phase, layer=weight.layer):  # of its use, whenever it is sent for
             return gather_first(weight.shard.detach(), self.prefetch or self.group)
 
-    def scatter(self, weight, grad):
+    def scatter(self, weight: "Weight | Bundle", grad: torch.Tensor) -> torch.Tensor | None:
         """This rank's piece of the summed gradient, or None if it is to come with `collect`."""
         if self.size == 1:
             return self._shared(grad.flatten())
@@ -83,7 +98,7 @@ class Depth:
     def _shared(self, out):
         return out if self.share == 1 else out * self.share
 
-    def collect(self):
+    def collect(self) -> None:
         """Wait for the gradients that are under way, and give them to their parameters."""
         for weight, out, work in self.scattering:
             work.wait()
@@ -97,28 +112,28 @@ class Weight:
     source : what hands out its block and takes its gradient: ``depth``, or a `bundle.Bundle`.
     """
 
-    def __init__(self, module, depth):
+    def __init__(self, module: Any, depth: Depth):
         self.module, self.depth, self.shape = module, depth, module.weight.shape
-        self.source = depth
+        self.source: Depth | Bundle = depth
         self.layer = ""
         piece = own_of(module.weight.detach().flatten(), depth.group)
         module.weight = torch.nn.Parameter(piece.clone(), requires_grad=module.weight.requires_grad)
 
     @property
-    def shard(self):
+    def shard(self) -> torch.nn.Parameter:
         return self.module.weight
 
     @property
-    def version(self):
+    def version(self) -> int:
         """Changes whenever the parameter was changed in place."""
         return self.shard._version
 
-    def add(self, gradient):
+    def add(self, gradient: torch.Tensor) -> None:
         """Add to the parameter's gradient, which may take ``gradient`` for its own."""
         shard = self.shard
         shard.grad = gradient if shard.grad is None else shard.grad.add_(gradient)
 
-    def whole(self):
+    def whole(self) -> torch.Tensor:
         """The block, for the graph; without gradients gathered at once and not noted in the order,
         which is that of training."""
         if torch.is_grad_enabled() or self.depth.size == 1:
@@ -128,7 +143,7 @@ class Weight:
         return out.view(self.shape)
 
     @property
-    def again(self):
+    def again(self) -> Callable[[], torch.Tensor] | None:
         """What gathers the block once more in backward, or None where it is kept."""
         if self.depth.keep or self.depth.size == 1:
             return None
@@ -139,7 +154,7 @@ class Whole(torch.autograd.Function):
     """The gathered block of a `Weight`; its gradient is scattered."""
 
     @staticmethod
-    def forward(ctx, shard, weight):
+    def forward(ctx: Any, shard: torch.Tensor, weight: Weight) -> torch.Tensor:
         ctx.weight = weight
         again = torch._C._current_graph_task_id() >= 0  # in a backward that computes forward anew
         phase = current().phase or ("recompute" if again else "forward")
@@ -147,5 +162,5 @@ class Whole(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return ctx.weight.source.scatter(ctx.weight, grad), None

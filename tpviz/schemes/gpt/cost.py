@@ -7,12 +7,17 @@ Backward completes gradients in this order: head and last LayerNorm, then block 
 norm2, out, qkv, norm1, then positions and tokens; `completes` has the finer points.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
-from tpviz.cost import Stretch
+from tpviz.cost import Segment, Stretch
 
-from .kernels import adamw, attention, linear
+from .kernels import Kernel, adamw, attention, linear
 from .memory import held
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.workload import GPT
 
 
 class Times(NamedTuple):
@@ -21,15 +26,15 @@ class Times(NamedTuple):
     Linear layers: (forward, input's gradient, weight's gradient); attention: (forward, backward).
     """
 
-    qkv: tuple
-    core: tuple
-    out: tuple
-    up: tuple
-    down: tuple
-    head: tuple
+    qkv: tuple[float, ...]
+    core: tuple[float, ...]
+    out: tuple[float, ...]
+    up: tuple[float, ...]
+    down: tuple[float, ...]
+    head: tuple[float, ...]
 
 
-def times(w, cluster, parts=1):
+def times(w: "GPT", cluster: "Cluster", parts: int = 1) -> Times:
     """The `Times` of a rank that holds 1/``parts`` of every matrix and of the heads."""
     seconds, item, T = seconds_of(w, cluster), w.itemsize, w.batch * w.seq
     h, f, whole = w.hidden, w.mlp_ratio * w.hidden, parts == 1
@@ -44,7 +49,7 @@ def times(w, cluster, parts=1):
     return Times(*(tuple(map(seconds, of_layer)) for of_layer in kernels))
 
 
-def seconds_of(w, cluster):
+def seconds_of(w: "GPT", cluster: "Cluster") -> Callable[[Kernel], float]:
     """kernel -> its seconds on a device of the cluster, in the workload's dtype."""
     device, dtype = cluster.device, w.dtype
     return lambda kernel: device.time(kernel.flops, kernel.bytes, dtype)
@@ -72,10 +77,10 @@ class Step(NamedTuple):
     embed: Stretch = Stretch()
     embed_back: Stretch = Stretch()
     sync: Stretch = Stretch()
-    ready: dict = {}
+    ready: dict[str, tuple[str, ...]] = {}
 
 
-def completes(first="plain", second="plain"):
+def completes(first: str = "plain", second: str = "plain") -> dict[str, tuple[str, ...]]:
     """{part of backward: names of a block's parameters}, in the order of their gradients.
 
     What it depends on is where the bias of a pair's first and second layers is added. "plain":
@@ -104,7 +109,7 @@ def completes(first="plain", second="plain"):
     }
 
 
-def reference(w, cluster):
+def reference(w: "GPT", cluster: "Cluster") -> list[Segment]:
     """The segments of the whole model on one device."""
     t = times(w, cluster)
     return segments(
@@ -125,18 +130,18 @@ def reference(w, cluster):
     )
 
 
-def update(w, cluster, numel):
+def update(w: "GPT", cluster: "Cluster", numel: int) -> Stretch:
     """The optimizer's `Stretch`: one fused kernel on ``numel`` parameters."""
     return Stretch().kernel(seconds_of(w, cluster)(adamw(numel * w.itemsize)))
 
 
-def gradient_ready_order(w, ready):
+def gradient_ready_order(w: "GPT", ready: dict[str, tuple[str, ...]]) -> list[str]:
     """Parameter names in the order in which backward completes their gradients (`completes`)."""
     step = Step(*[Stretch()] * 9, ready=ready)
     return [name for segment in segments(w, step) for name in segment.ready]
 
 
-def segments(w, step):
+def segments(w: "GPT", step: Step) -> list[Segment]:
     """All segments of one step in time order, with the parameters whose gradients they complete."""
     found = [step.embed.segment("forward", "embed")]
     for i in range(w.layers):

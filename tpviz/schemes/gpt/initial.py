@@ -4,14 +4,21 @@ No broadcast is needed, and a split model starts from bit for bit the numbers of
 model.
 """
 
+from collections.abc import Callable, Mapping
 from math import sqrt
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+if TYPE_CHECKING:
+    from torch import nn
 
-def initial(workload, name, dtype=torch.float64):
+    from tpviz.workload import GPT
+
+
+def initial(workload: "GPT", name: str, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """The full initial value of the parameter ``name``, drawn in float64 on the CPU, then cast.
 
     Weights as in GPT-2: normal, 0.02, and 0.02 / sqrt(2 layers) for the two that write to the
@@ -29,7 +36,12 @@ def initial(workload, name, dtype=torch.float64):
 
 
 @torch.no_grad()
-def load_initial(module, workload, take=lambda name, full: full, copies=()):
+def load_initial(
+    module: "nn.Module",
+    workload: "GPT",
+    take: Callable[[str, torch.Tensor], torch.Tensor] = lambda name, full: full,
+    copies: Mapping[str, str] | tuple[()] = (),
+) -> None:
     """Fill each parameter of ``module`` with ``take(name, full value)``, this rank's part.
 
     copies : {name: the parameter of the model that it is a copy of}.

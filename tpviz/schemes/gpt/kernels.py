@@ -17,12 +17,14 @@ class Kernel(NamedTuple):
     bytes: int
 
 
-def gemm(m, k, n, itemsize, bias=0):
+def gemm(m: int, k: int, n: int, itemsize: int, bias: int = 0) -> Kernel:
     """(m, k) @ (k, n), and ``bias`` numbers added: mm, or addmm with a bias."""
     return Kernel(2 * m * k * n, (m * k + k * n + m * n + bias) * itemsize)
 
 
-def linear(tokens, features_in, features_out, itemsize, bias=True):
+def linear(
+    tokens: int, features_in: int, features_out: int, itemsize: int, bias: bool = True
+) -> tuple[Kernel, Kernel, Kernel]:
     """(forward, input's gradient, weight's gradient) of a linear layer."""
     return (
         gemm(tokens, features_in, features_out, itemsize, features_out * bias),
@@ -31,7 +33,7 @@ def linear(tokens, features_in, features_out, itemsize, bias=True):
     )
 
 
-def attention(B, N, S, D, itemsize):
+def attention(B: int, N: int, S: int, D: int, itemsize: int) -> tuple[Kernel, Kernel]:
     """(forward, backward) of fused attention: 2 and 5 products of S x S x D per head.
 
     Both halves of the causal mask count, as PyTorch counts them. Besides q, k, v and the output it
@@ -42,7 +44,7 @@ def attention(B, N, S, D, itemsize):
     return Kernel(2 * product, 4 * tensor + rows), Kernel(5 * product, 8 * tensor + rows)
 
 
-def adamw(parameter_bytes):
+def adamw(parameter_bytes: int) -> Kernel:
     """The fused update: parameter, gradient and two moments are read, all but the gradient written.
 
     Its arithmetic is not counted as FLOPs, as PyTorch does not.

@@ -12,10 +12,15 @@ With sequence parallelism the first are split too, and the output of attention i
 the order in which the sequence is scattered.
 """
 
+from typing import TYPE_CHECKING
+
 from tpviz.cost import Memory
 
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
 
-def held(w, parts=1):
+
+def held(w: "GPT", parts: int = 1) -> int:
     """Parameters of a rank that has 1/``parts`` of the matrices: V H + S H + 2 H, and V H untied;
     (4 + 2 F/H) H^2 + 3 H + F of the block divided, 6 H whole."""
     h, f = w.hidden, w.mlp_ratio * w.hidden
@@ -23,7 +28,7 @@ def held(w, parts=1):
     return divided // parts + (w.seq + 2 + 6 * w.layers) * h
 
 
-def memory(w, parts=1, split=False):
+def memory(w: "GPT", parts: int = 1, split: bool = False) -> Memory:
     """The `Memory` of such a rank under AdamW: two moments, and 4 bytes a tensor to count steps.
 
     split : activations between the matrices are split by sequence.
@@ -37,7 +42,7 @@ def memory(w, parts=1, split=False):
     )
 
 
-def activations(w, parts=1, split=False):
+def activations(w: "GPT", parts: int = 1, split: bool = False) -> int:
     """Bytes at the peak: in the loss, in backward of the head, or entering the last block."""
     T, H, F, V = w.batch * w.seq, w.hidden, w.mlp_ratio * w.hidden // parts, w.vocab // parts
     item, wide, n = w.itemsize, max(w.itemsize, 4), parts if split else 1
@@ -51,7 +56,7 @@ def activations(w, parts=1, split=False):
     return kept + max(end + loss, end + head, enters)
 
 
-def block_kept(w, parts=1, split=False):
+def block_kept(w: "GPT", parts: int = 1, split: bool = False) -> int:
     """Bytes that autograd keeps of one block until its backward; the table above."""
     T, H, F, n = w.batch * w.seq, w.hidden, w.mlp_ratio * w.hidden // parts, parts if split else 1
     wide = max(w.itemsize, 4)

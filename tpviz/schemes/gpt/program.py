@@ -4,48 +4,73 @@ The gather methods give full tensors under the reference's names on every rank, 
 their own; they are for checking, not part of a step.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
 import torch
 import torch.distributed as dist
 
 from tpviz.labels import label
-from tpviz.schemes.collectives import own_of, sum_together
+from tpviz.schemes.collectives import GroupsByAxis, own_of, sum_together
 
 from .initial import load_initial
 from .model import ReferenceGPT
 
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.workload import GPT
+
 LEARNING_RATE = 1e-3
 
 
-def batch_of(workload, step, device="cpu"):
+def batch_of(
+    workload: "GPT", step: int, device: "str | torch.device" = "cpu"
+) -> tuple[torch.Tensor, ...]:
     """(inputs, targets) of a training step as tensors (batch, seq) on ``device``."""
     return tuple(torch.from_numpy(a).to(device) for a in workload.tokens(step))
 
 
-def adamw(parameters, lr=LEARNING_RATE):
+def adamw(
+    parameters: Iterable[torch.Tensor] | Iterable[dict[str, Any]], lr: float = LEARNING_RATE
+) -> torch.optim.AdamW:
     """The optimizer of all programs: PyTorch's fused AdamW, default betas and weight decay."""
     return torch.optim.AdamW(parameters, lr=lr, fused=True)
 
 
-def load_parts(module, workload, splits, mesh, copies=()):
+def load_parts(
+    module: "nn.Module",
+    workload: "GPT",
+    splits: Mapping[str, Sequence[tuple[int, str]]],
+    mesh: GroupsByAxis,
+    copies: Mapping[str, str] | tuple[()] = (),
+) -> None:
     """Fill each parameter with this rank's part of its initial value; splits: as in `Program`,
     copies: as `load_initial` takes them."""
     load_initial(module, workload, lambda name, full: own_part(name, full, splits, mesh), copies)
 
 
-def own_part(name, full, splits, mesh):
+def own_part(
+    name: str,
+    full: torch.Tensor,
+    splits: Mapping[str, Sequence[tuple[int, str]]],
+    mesh: GroupsByAxis,
+) -> torch.Tensor:
     """This rank's part of a parameter."""
     for dim, axis in reversed(splits.get(name, ())):
         full = own_of(full, mesh.get_group(axis), dim)
     return full
 
 
-def gather(local, splits, mesh):
+def gather(
+    local: torch.Tensor, splits: Sequence[tuple[int, str]], mesh: GroupsByAxis | None
+) -> torch.Tensor:
     """The full tensor from every rank's part; ``splits``: (dim, axis) pairs, inner axis first."""
     local = local.detach().contiguous()
     for dim, axis in splits:
-        group = mesh.get_group(axis)
+        group = mesh.get_group(axis)  # pyright: ignore[reportOptionalMemberAccess]
         parts = [torch.empty_like(local) for _ in range(group.size())]
         dist.all_gather(parts, local, group=group)
         local = torch.cat(parts, dim)
@@ -63,19 +88,28 @@ class Program:
     clip : largest norm of the gradient, 0 for any; for a module that is whole on this rank.
     """
 
-    output_splits = input_splits = ()
+    output_splits: Sequence[tuple[int, str]] = ()
+    input_splits: Sequence[tuple[int, str]] = ()
     clip = 0.0
     sequence_first = False
-    partial, partial_axis = (), None
+    partial: Sequence[str] = ()
+    partial_axis: str | None = None
 
-    def __init__(self, workload, module, mesh=None, splits=None, lr=LEARNING_RATE):
+    def __init__(
+        self,
+        workload: "GPT",
+        module: "nn.Module",
+        mesh: "DeviceMesh | None" = None,
+        splits: Mapping[str, Sequence[tuple[int, str]]] | None = None,
+        lr: float = LEARNING_RATE,
+    ):
         self.workload, self.module, self.mesh = workload, module, mesh
         self.named = dict(module.named_parameters())
         self.splits = splits or {}
         self.optimizer = adamw(module.parameters(), lr)
-        self.watched = {}
+        self.watched: dict[str, Any] = {}
 
-    def step(self, batch):
+    def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         """Forward, backward and gradient synchronisation of one batch.
 
         ``batch`` is the whole one: inputs and targets, each (batch, seq). Returns the loss: the
@@ -89,28 +123,28 @@ class Program:
             torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.clip)
         return loss.detach()
 
-    def forward(self, batch):
+    def forward(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         """The loss of the batch, ready for backward."""
         return self.module(*batch)
 
-    def synchronise(self):
+    def synchronise(self) -> None:
         """Complete the gradients of the parameters named in ``partial``, in one sum."""
         if self.partial:
             with label(phase="sync"):
-                self.sum_gradients(self.partial_axis, [self.named[name] for name in self.partial])
+                self.sum_gradients(self.partial_axis, [self.named[name] for name in self.partial])  # pyright: ignore[reportArgumentType]
 
-    def sum_gradients(self, axis, parameters):
+    def sum_gradients(self, axis: str, parameters: Sequence[torch.Tensor]) -> None:
         """Add up the gradients of all ranks along an axis, in one message."""
-        group = self.mesh.get_group(axis)
+        group = self.mesh.get_group(axis)  # pyright: ignore[reportOptionalMemberAccess]
         if group.size() > 1:
-            for p, total in zip(parameters, sum_together([p.grad for p in parameters], group)):
+            for p, total in zip(parameters, sum_together([p.grad for p in parameters], group)):  # pyright: ignore[reportArgumentType]
                 p.grad = total
 
-    def optimizer_step(self):
+    def optimizer_step(self) -> None:
         """Update the parameters from the gradients of the last `step`."""
         self.optimizer.step()
 
-    def watch(self):
+    def watch(self) -> None:
         """From now on keep what `outputs` and `input_gradient` give."""
         program = proxy(self)  # the graph of what is kept may lead to the head: a circle no
         #                        collector sees, with the program and its groups in it
@@ -119,41 +153,47 @@ class Program:
             x.retain_grad()
             program.keep(input=x)
 
-        self.module.embed.register_forward_hook(keep_input)
-        self.module.head.register_forward_hook(lambda m, args, out: program.keep(logits=out))
+        self.module.embed.register_forward_hook(keep_input)  # pyright: ignore[reportAttributeAccessIssue]
+        self.module.head.register_forward_hook(lambda m, args, out: program.keep(logits=out))  # pyright: ignore[reportAttributeAccessIssue]
 
-    def keep(self, **tensors):
+    def keep(self, **tensors: torch.Tensor) -> None:
         """What `watch` has seen of a forward: first ``input``, then ``logits``."""
         self.watched.update(tensors)
 
-    def outputs(self):
+    def outputs(self) -> torch.Tensor:
         """The logits (batch, seq, vocab) of the last step."""
         return self._batch_first(gather(self.watched["logits"], self.output_splits, self.mesh))
 
-    def input_gradient(self):
+    def input_gradient(self) -> torch.Tensor:
         """The loss's gradient by the first block's input (batch, seq, hidden)."""
         return self._batch_first(gather(self.watched["input"].grad, self.input_splits, self.mesh))
 
     def _batch_first(self, full):
         return full.transpose(0, 1) if self.sequence_first else full
 
-    def full(self, locals_by_name):
+    def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """{name: full tensor} from this rank's parts."""
         return {
             name: gather(part, self.splits.get(name, ()), self.mesh)
             for name, part in locals_by_name.items()
         }
 
-    def gradients(self):
+    def gradients(self) -> dict[str, torch.Tensor]:
         """{name: gradient of the batch's mean loss}, full tensors."""
-        return self.full({name: p.grad for name, p in self.named.items()})
+        return self.full({name: p.grad for name, p in self.named.items()})  # pyright: ignore[reportArgumentType]
 
-    def parameters(self):
+    def parameters(self) -> dict[str, torch.Tensor]:
         """{name: value}, full tensors."""
         return self.full(self.named)
 
 
-def reference_program(workload, dtype=None, device="cpu", lr=LEARNING_RATE, clip=0.0):
+def reference_program(
+    workload: "GPT",
+    dtype: torch.dtype | None = None,
+    device: "str | torch.device" = "cpu",
+    lr: float = LEARNING_RATE,
+    clip: float = 0.0,
+) -> Program:
     """The whole model in one process, on one device; ``clip``: as of a `Strategy`."""
     module = ReferenceGPT(workload, dtype=dtype or getattr(torch, workload.dtype), device=device)
     load_initial(module, workload)

@@ -4,11 +4,16 @@ Shapes: B batch, S sequence, V vocabulary, H features of a rank, n ranks of the 
 sequence parallelism activations are (S/n, B, H), sequence first.
 """
 
-import torch.nn.functional as F
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
-from tpviz.schemes.collectives import own_of
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tpviz.schemes.collectives import Group, own_of
 from tpviz.schemes.operators import Reduce, ReduceScatter, VocabularyCrossEntropy
+
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
 
 
 class ParallelEmbedding(nn.Module):
@@ -17,14 +22,14 @@ class ParallelEmbedding(nn.Module):
     width : features of this rank's tables, all of them unless said.
     """
 
-    def __init__(self, w, group, sp, width=None, **kw):
+    def __init__(self, w: "GPT", group: Group, sp: bool, width: int | None = None, **kw: Any):
         super().__init__()
         width = width or w.hidden
         self.rank, self.size, self.group, self.sp = group.rank(), group.size(), group, sp
         self.token = nn.Embedding(w.vocab // self.size, width, **kw)
         self.position = nn.Embedding(w.seq, width, **kw)
 
-    def forward(self, tokens_BS):
+    def forward(self, tokens_BS: Tensor) -> Tensor:
         if self.size == 1:
             return self.lookup(tokens_BS) + self.position.weight
         if not self.sp:
@@ -33,7 +38,7 @@ class ParallelEmbedding(nn.Module):
         x_sBH = ReduceScatter.apply(self._own_rows(tokens_BS.t()), self.group)
         return x_sBH + own_of(self.position.weight, self.group).unsqueeze(1)
 
-    def lookup(self, rows):
+    def lookup(self, rows: Tensor) -> Tensor:
         """Rows of this rank's part of the table of tokens."""
         return self.token(rows)
 
@@ -45,7 +50,7 @@ class ParallelEmbedding(nn.Module):
         return self.lookup(local.masked_fill_(elsewhere, 0)).masked_fill(elsewhere.unsqueeze(-1), 0)
 
 
-def cross_entropy(logits, targets, group):
+def cross_entropy(logits: Tensor, targets: Tensor, group: Group) -> Tensor:
     """Mean loss of logits (..., V/n) split by vocabulary, against targets (...)."""
     logits, targets = logits.flatten(0, -2), targets.flatten()
     if group.size() == 1:

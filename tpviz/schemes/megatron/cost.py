@@ -25,14 +25,23 @@ Attention is on no group's way, the embedding is r forward (sp: and a backward),
 two numbers a token.
 """
 
-from tpviz.cost import Stretch, Transfer, transfer
+from typing import TYPE_CHECKING
+
+from tpviz.cost import Segment, Stretch, Transfer, transfer
 from tpviz.schemes.gpt.cost import Step, completes, seconds_of, segments, times, update
 from tpviz.schemes.gpt.kernels import gemm
 from tpviz.schemes.gpt.memory import held
 from tpviz.trace import Ledger
 
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.mesh import Mesh
+    from tpviz.workload import GPT
 
-def ledger(workload, tp, sp, chunks=1):
+    from .strategy import Megatron
+
+
+def ledger(workload: "GPT", tp: int, sp: bool, chunks: int = 1) -> Ledger:
     """The `Ledger` of one step of one rank."""
     w, activations, loss, replicated = workload, *sizes(workload, tp)
     pairs = 2 * w.layers + 1
@@ -58,19 +67,19 @@ def ledger(workload, tp, sp, chunks=1):
     )
 
 
-def sizes(w, tp):
+def sizes(w: "GPT", tp: int) -> tuple[int, int, int]:
     """Bytes of (an activation, the loss's gathered pairs, what sp replicates)."""
     loss = 2 * tp * w.batch * w.seq * max(w.itemsize, 4)  # every rank's two numbers per token
     replicated = (w.seq + 6 * w.layers + 2) * w.hidden * w.itemsize
     return w.batch * w.seq * w.hidden * w.itemsize, loss, replicated
 
 
-def order(tp):
+def order(tp: int) -> dict[str, tuple[str, ...]]:
     """`completes` of a block: one rank runs torch's own layers."""
     return completes("inside", "after") if tp > 1 else completes()
 
 
-def cost(strategy, w, cluster, mesh):
+def cost(strategy: "Megatron", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segment]:
     """The segments of one step of one rank; the table above."""
     tp, sp = strategy.tp, strategy.sp and strategy.tp > 1
     activations, loss, replicated = sizes(w, tp)

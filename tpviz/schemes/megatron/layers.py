@@ -5,11 +5,17 @@ activations are (B, S, H) on every rank; with it they are (S/n, B, H) between th
 and (S, B, ...) inside, sequence first so that gathering and scattering are contiguous.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from torch import nn
 
 from tpviz.schemes.operators import Reduce, ReduceScatter, linear
 
 from . import operators
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
 
 
 class ColumnParallelLinear(nn.Linear):
@@ -22,12 +28,20 @@ class ColumnParallelLinear(nn.Linear):
 
     bare, chunks, fused = False, 1, None
 
-    def __init__(self, features_in, features_out, group, sp, bias=True, **kw):
+    def __init__(
+        self,
+        features_in: int,
+        features_out: int,
+        group: "dist.ProcessGroup",
+        sp: bool,
+        bias: bool = True,
+        **kw: Any,
+    ):
         super().__init__(features_in, features_out // group.size(), bias=bias, **kw)
         self.group = group
         self.operator = operators.SequenceColumnLinear if sp else operators.ColumnLinear
 
-    def forward(self, x):
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
         if self.group.size() == 1 or self.bare:
             return linear(x, self.weight, self.bias)
         if self.fused:
@@ -47,12 +61,20 @@ class RowParallelLinear(nn.Linear):
 
     bare, unsummed, fused = False, False, None
 
-    def __init__(self, features_in, features_out, group, sp, chunks=1, **kw):
+    def __init__(
+        self,
+        features_in: int,
+        features_out: int,
+        group: "dist.ProcessGroup",
+        sp: bool,
+        chunks: int = 1,
+        **kw: Any,
+    ):
         super().__init__(features_in // group.size(), features_out, **kw)
         self.group, self.chunks = group, chunks
         self.operator = ReduceScatter if sp else Reduce
 
-    def forward(self, x):
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
         if self.bare:
             return linear(x, self.weight)
         if self.group.size() == 1 or self.unsummed:

@@ -10,6 +10,8 @@ Shapes: first dim of an activation = tokens, or sequence where it is gathered or
 ranks of the group.
 """
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
@@ -26,13 +28,20 @@ class ColumnLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, weight, bias, group, chunks=1):
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        group: dist.ProcessGroup,
+        chunks: int = 1,
+    ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.group, ctx.chunks, ctx.bias, ctx.later = group, chunks, bias, operators.later()
         return torch.nn.functional.linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         parts, works = [], []
@@ -50,7 +59,13 @@ class SequenceColumnLinear(torch.autograd.Function):
     """The same with x split by sequence: gathered forward, and again backward, not kept."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, group):
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        group: dist.ProcessGroup,
+    ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.group = group
         whole, work = gather_first(x, group)
@@ -58,7 +73,7 @@ class SequenceColumnLinear(torch.autograd.Function):
         return torch.nn.functional.linear(whole, weight, bias)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         whole, gathering = gather_first(x, ctx.group)
@@ -78,7 +93,9 @@ class ChunkedRowLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, weight, group, chunks):
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, group: dist.ProcessGroup, chunks: int
+    ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.bias, ctx.later = None, operators.later()
         parts, works = [], []
@@ -91,7 +108,7 @@ class ChunkedRowLinear(torch.autograd.Function):
         return torch.cat(parts)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         return grad @ weight, operators.weight_gradients(ctx, x, grad, weight)[0], None, None

@@ -3,6 +3,8 @@
 Shapes as in `layers`; N/n heads a rank, D = H/N.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -12,18 +14,27 @@ from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
 
 from .layers import ColumnParallelLinear, RowParallelLinear
 
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.strategy import Strategy
+    from tpviz.workload import GPT
+
+    from .strategy import Megatron
+
 
 class ParallelAttention(nn.Module):
     """Causal attention with N/n whole heads on each rank."""
 
-    def __init__(self, w, group, sp, chunks, **kw):
+    def __init__(self, w: "GPT", group: "dist.ProcessGroup", sp: bool, chunks: int, **kw: Any):
         super().__init__()
         self.heads, self.head_size = w.heads // group.size(), w.hidden // w.heads
         self.sequence_first = sp
         self.qkv = ColumnParallelLinear(w.hidden, 3 * w.hidden, group, sp, **kw)
         self.out = RowParallelLinear(w.hidden, w.hidden, group, sp, chunks, **kw)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         qkv = self.qkv(x)
         qkv = qkv.view(*qkv.shape[:2], self.heads, 3, self.head_size)
         batch, sequence = (1, 0) if self.sequence_first else (0, 1)
@@ -36,26 +47,26 @@ class ParallelAttention(nn.Module):
 class ParallelMLP(nn.Module):
     """Up by columns, exact GELU, down by rows."""
 
-    def __init__(self, w, group, sp, chunks, **kw):
+    def __init__(self, w: "GPT", group: "dist.ProcessGroup", sp: bool, chunks: int, **kw: Any):
         super().__init__()
         self.up = ColumnParallelLinear(w.hidden, w.mlp_ratio * w.hidden, group, sp, **kw)
         self.down = RowParallelLinear(w.mlp_ratio * w.hidden, w.hidden, group, sp, chunks, **kw)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down(F.gelu(self.up(x)))
 
 
 class ParallelBlock(nn.Module):
     """LayerNorm before each part; the norms are on every rank."""
 
-    def __init__(self, w, group, sp, chunks, **kw):
+    def __init__(self, w: "GPT", group: "dist.ProcessGroup", sp: bool, chunks: int, **kw: Any):
         super().__init__()
         self.norm1 = nn.LayerNorm(w.hidden, **kw)
         self.attention = ParallelAttention(w, group, sp, chunks, **kw)
         self.norm2 = nn.LayerNorm(w.hidden, **kw)
         self.mlp = ParallelMLP(w, group, sp, chunks, **kw)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
@@ -63,7 +74,9 @@ class ParallelBlock(nn.Module):
 class MegatronGPT(nn.Module):
     """The reference GPT with its matrices split over ``group``; the same parameter names."""
 
-    def __init__(self, workload, group, sp, chunks=1, **kw):
+    def __init__(
+        self, workload: "GPT", group: "dist.ProcessGroup", sp: bool, chunks: int = 1, **kw: Any
+    ):
         super().__init__()
         w = workload
         self.group, self.sp = group, sp
@@ -76,7 +89,7 @@ class MegatronGPT(nn.Module):
         if w.tied:
             self.head.weight = self.embed.token.weight
 
-    def forward(self, tokens_BS, targets_BS):
+    def forward(self, tokens_BS: torch.Tensor, targets_BS: torch.Tensor) -> torch.Tensor:
         """The mean cross-entropy of the batch, the same scalar on every rank."""
         x = self.embed(tokens_BS)
         for block in self.blocks:
@@ -87,7 +100,14 @@ class MegatronGPT(nn.Module):
         return cross_entropy(logits, targets_BS.t() if self.sp else targets_BS, self.group)
 
 
-def build(strategy, workload, mesh, dtype, device, **options):
+def build(
+    strategy: "Megatron",
+    workload: "GPT",
+    mesh: "DeviceMesh",
+    dtype: torch.dtype | None,
+    device: str | torch.device,
+    **options: Any,
+) -> Program:
     """This rank's `Program`, on a ``DeviceMesh`` that has a tp axis."""
     sp = strategy.sp and strategy.tp > 1
     module = MegatronGPT(
@@ -101,12 +121,14 @@ def build(strategy, workload, mesh, dtype, device, **options):
     return program_of(strategy, module, mesh, workload, **options)
 
 
-def program_of(strategy, module, mesh, workload, **options):
+def program_of(
+    strategy: "Strategy", module: MegatronGPT, mesh: "DeviceMesh", workload: "GPT", **options: Any
+) -> Program:
     """The `Program` of a `MegatronGPT`, filled with this rank's part of the initial values."""
     splits = strategy.splits(workload)
     load_parts(module, workload, splits, mesh)
     program = Program(workload, module, mesh, splits, **options)
-    program.partial, program.partial_axis = strategy.partial(workload), "tp"
+    program.partial, program.partial_axis = strategy.partial(workload), "tp"  # pyright: ignore[reportAttributeAccessIssue]
     program.sequence_first = module.sp
     program.output_splits = [(2, "tp")]
     program.input_splits = [(0, "tp")] if module.sp else []

@@ -7,7 +7,9 @@ Traceback (most recent call last):
 ValueError: heads=4 does not split evenly over tp=3: use tp=2 or 4
 """
 
+from collections.abc import Iterator
 from math import gcd
+from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
@@ -17,6 +19,15 @@ from tpviz.strategy import Strategy, knob, register
 from tpviz.workload import GPT
 
 from .cost import cost, ledger, order
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.cluster import Cluster
+    from tpviz.cost import Memory, Segment
+    from tpviz.schemes.gpt.program import Program
+    from tpviz.trace import Ledger
 
 __all__ = ["GPT", "Megatron"]
 
@@ -49,10 +60,10 @@ class Megatron(Strategy):
     alike = True
 
     @property
-    def axes(self):
+    def axes(self) -> dict[str, int]:
         return {"tp": self.tp}
 
-    def check(self, workload):
+    def check(self, workload: GPT) -> None:
         w = workload
         sizes, within = {"heads": w.heads, "vocab": w.vocab}, {"heads": w.hidden}
         if self.sp:
@@ -66,7 +77,7 @@ class Megatron(Strategy):
             )
         divides("batch", w.batch, "chunks", self.chunks)
 
-    def splits(self, workload):
+    def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
         ends = ("embed.token.weight",) if workload.tied else ("embed.token.weight", "head.weight")
         return {name: [(0, "tp")] for name in ends} | {
             f"blocks.{i}.{name}": [(dim, "tp")]
@@ -74,24 +85,24 @@ class Megatron(Strategy):
             for name, dim in SPLIT_DIM.items()
         }
 
-    def partial(self, workload):
+    def partial(self, workload: GPT) -> tuple[str, ...]:
         """Under ``sp`` replicated parameters see only the rank's part of the sequence."""
         if not self.sp or self.tp == 1:
             return ()
         split = self.splits(workload)
         return tuple(name for name in workload.parameter_shapes() if name not in split)
 
-    def ledger(self, workload):
+    def ledger(self, workload: GPT) -> "Ledger":
         self.check(workload)
         return ledger(workload, self.tp, self.sp, self.chunks)
 
-    def cost(self, workload, cluster, mesh=None):
+    def cost(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> "list[Segment]":
         return cost(self, workload, cluster, mesh or Mesh(self.axes))
 
-    def memory(self, workload):
+    def memory(self, workload: GPT) -> "Memory":
         return memory(workload, self.tp, self.sp and self.tp > 1)
 
-    def communication(self, workload, cluster, mesh=None):
+    def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
         """Seconds of four sums of B s h a layer by their bytes alone; under ``sp`` of five.
 
         Derived: on a ring 8 B s h e (n-1)/n over the bus bandwidth; `tpviz.schemes.atp.paper`.
@@ -102,11 +113,11 @@ class Megatron(Strategy):
         sent = sums * 2 * (self.tp - 1) * w.batch * w.seq * w.hidden * w.itemsize / self.tp
         return w.layers * (sent / cluster.bandwidth(mesh or Mesh(self.axes), "tp"))
 
-    def gradient_ready_order(self, workload):
+    def gradient_ready_order(self, workload: GPT) -> list[str]:
         return gradient_ready_order(workload, order(self.tp))
 
     @classmethod
-    def space(cls, workload, world_size):
+    def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
         """Every knob, ``chunks`` of 2 and 4 included; all the world on tp."""
         if cls.allows("tp", world_size):
             yield cls(tp=world_size)
@@ -114,7 +125,14 @@ class Megatron(Strategy):
                 yield cls(tp=world_size, sp=True)
                 yield from (cls(tp=world_size, chunks=chunks) for chunks in (2, 4))
 
-    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+    def build(
+        self,
+        workload: GPT,
+        mesh: "DeviceMesh",
+        dtype: "torch.dtype | None" = None,
+        device: "str | torch.device" = "cpu",
+        **options: Any,
+    ) -> "Program":
         from .program import build
 
         self.check(workload)

@@ -4,15 +4,22 @@ The released code takes this number from its user; here it follows from the byte
 (`memory`, derived, or what a profile of one says).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tpviz.cost import show_bytes
 
 from .memory import memory
 from .split import layers_of
 
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
 
-def keeps(s, w):
+    from .strategy import Merak
+
+
+def keeps(s: "Merak", w: "GPT") -> list[float]:
     """Every ``keep`` from 1 down to 0 at which some stage keeps a layer more than just below it."""
     found = {0.0, 1.0}
     for share, blocks in zip(s.shares(), layers_of(w.layers, s.stages)):
@@ -20,7 +27,9 @@ def keeps(s, w):
     return sorted((keep for keep in found if keep <= 1), reverse=True)
 
 
-def within(s, w, budget, need=None):
+def within(
+    s: "Merak", w: "GPT", budget: float, need: "Callable[[Merak], float] | None" = None
+) -> "Merak":
     """``s`` with stage-aware recomputation that recomputes as little as fits in ``budget`` bytes of
     a rank. need(strategy) : bytes of the rank that needs most, `memory`'s total unless given.
 

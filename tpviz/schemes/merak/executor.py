@@ -5,9 +5,20 @@ after another. Gradients of a stage's parameters are added up in the order of it
 which in every schedule is that of the microbatches, so all schedules give the same numbers.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
 from tpviz.labels import label, repeated
 
 from .p2p_plan import made, needed
+
+if TYPE_CHECKING:
+    import torch
+
+    from tpviz.schedules import Schedule
+
+    from .messages import Messages
+    from .stage import Forward, Runner
 
 PHASES = {
     "F": "forward",
@@ -26,11 +37,18 @@ class Executor:
     `Messages`. share : what the gradient of a microbatch's loss begins with.
     """
 
-    def __init__(self, schedule, rank, runners, messages, share=1.0):
+    def __init__(
+        self,
+        schedule: "Schedule",
+        rank: int,
+        runners: "Mapping[int, Runner | Forward]",
+        messages: "Messages",
+        share: float = 1.0,
+    ):
         self.actions, self.stages = schedule.of(rank), schedule.stages
         self.runners, self.messages, self.share = runners, messages, share
 
-    def step(self, inputs):
+    def step(self, inputs: Sequence[Any]) -> "dict[int, torch.Tensor]":
         """Forward and backward of all microbatches; ``inputs``: what each one gives the stages.
 
         Returns {microbatch: loss} where the last stage is on this rank, else {}.
@@ -50,7 +68,7 @@ class Executor:
         if action.stage == self.stages - 1:
             self.losses[action.microbatch] = sent[0]
         else:
-            self.messages.put(made(action, self.stages), sent)
+            self.messages.put(made(action, self.stages), sent)  # pyright: ignore[reportArgumentType]
 
     def _R(self, action, runner, inputs):
         _repeated(runner, "recompute", action)

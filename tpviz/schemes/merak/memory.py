@@ -13,6 +13,7 @@ the part of the layers that keep everything. Here the same is counted action by 
 """
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import block_kept
@@ -21,19 +22,24 @@ from .p2p_plan import PREFETCH
 from .split import layers_of
 from .step import held
 
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
 
-def memory(s, w):
+    from .strategy import Merak
+
+
+def memory(s: "Merak", w: "GPT") -> Memory:
     """The `Memory` of the rank that needs most, under AdamW: two moments, and 4 bytes a tensor to
     count steps."""
     return max((memory_of(s, w, place) for place in range(s.pp)), key=lambda m: m.total)
 
 
-def least(s, w):
+def least(s: "Merak", w: "GPT") -> int:
     """Weights, their gradients and moments of the largest stage."""
     return 4 * max(held(s, w)) * w.itemsize
 
 
-def memory_of(s, w, place):
+def memory_of(s: "Merak", w: "GPT", place: int) -> Memory:
     """The `Memory` of the ranks whose index along pp is ``place``."""
     stages = s.schedule_of(w).stages_of(place)
     size = sum(held(s, w)[stage] for stage in stages) * w.itemsize
@@ -49,14 +55,14 @@ def memory_of(s, w, place):
     )
 
 
-def of_microbatch(s, w):
+def of_microbatch(s: "Merak", w: "GPT") -> tuple[tuple[int, int], ...]:
     """Per stage (all bytes that backward needs of a microbatch, those that are kept from its
     forward on): the rest is dropped and recomputed."""
     parts = [_kept(s, w, *what) for what in _stages(s, w).values()]
     return tuple((part.after_forward + part.dropped, part.after_forward) for part in parts)
 
 
-def activations(s, w, place):
+def activations(s: "Merak", w: "GPT", place: int) -> int:
     """Bytes at the peak: beside all tokens and targets, which are int64."""
     schedule = s.schedule_of(w)
     kept = {

@@ -7,22 +7,30 @@ wait for each other (NCCL runs the messages of a group one after another).
 """
 
 from collections import deque
+from collections.abc import Callable, Sequence
 
+import torch
 import torch.distributed as dist
 
 from tpviz.labels import label
 
-from .p2p_plan import PREFETCH
+from .p2p_plan import PREFETCH, Message, P2PPlan
 
 
 class Messages:
     """One rank's messages. down, up: groups of all ranks of the pipeline, for messages to higher
     and to lower ranks; empty(message): tensors to receive one into."""
 
-    def __init__(self, p2p_plan, down, up, empty):
+    def __init__(
+        self,
+        p2p_plan: P2PPlan,
+        down: dist.ProcessGroup,
+        up: dist.ProcessGroup,
+        empty: Callable[[Message], list[torch.Tensor]],
+    ):
         self.p2p_plan, self.groups, self.empty = p2p_plan, (up, down), empty
 
-    def begin(self):
+    def begin(self) -> None:
         """A step begins: nothing is under way."""
         self.asked = dict.fromkeys(self.p2p_plan.incoming, 0)
         self.receiving, self.here = {}, {}
@@ -33,7 +41,7 @@ class Messages:
     def _group(self, source, target):
         return self.groups[target > source]
 
-    def put(self, message, tensors):
+    def put(self, message: Message, tensors: Sequence[torch.Tensor]) -> None:
         """Give a message away: to the other rank, or to this rank's own later action."""
         if not self.p2p_plan.travels(message):
             self.here[message] = tensors
@@ -46,7 +54,7 @@ class Messages:
                 work = dist.isend(tensor, group=group, group_dst=target)
                 self.sent[target].append((message, tensor, work))
 
-    def take(self, message):
+    def take(self, message: Message) -> Sequence[torch.Tensor]:
         """The tensors of a message, as soon as they are there."""
         if not self.p2p_plan.travels(message):
             return self.here.pop(message)
@@ -79,7 +87,7 @@ class Messages:
         while sent and self.p2p_plan.needed_at[sent[0][0]] < place:
             sent.popleft()[2].wait()
 
-    def finish(self):
+    def finish(self) -> None:
         """A step ends: wait until all that was sent has arrived."""
         for sent in self.sent.values():
             while sent:

@@ -1,8 +1,11 @@
 """Which messages a schedule's actions make and need, and between whom they travel (no torch)."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tpviz.schedules.actions import BACKWARDS
+from tpviz.schedules.actions import BACKWARDS, Action
+
+if TYPE_CHECKING:
+    from tpviz.schedules import Schedule
 
 PREFETCH = 2
 """How many messages of a queue are asked for before they are needed."""
@@ -16,7 +19,7 @@ class Message(NamedTuple):
     microbatch: int
 
 
-def needed(action, stages):
+def needed(action: Action, stages: int) -> Message | None:
     """The `Message` that an action waits for, or None."""
     kind, stage, microbatch = action
     if kind == "F":
@@ -26,7 +29,7 @@ def needed(action, stages):
     return None
 
 
-def made(action, stages):
+def made(action: Action, stages: int) -> Message | None:
     """The `Message` that an action makes, or None."""
     kind, stage, microbatch = action
     if kind == "F":
@@ -39,7 +42,7 @@ def made(action, stages):
 class P2PPlan:
     """Who makes and who needs each message that travels, and the queues of one rank."""
 
-    def __init__(self, schedule, rank):
+    def __init__(self, schedule: "Schedule", rank: int):
         self.made_at, self.needed_at, self.source = {}, {}, {}
         for r in range(schedule.ranks):
             for place, action in enumerate(schedule.of(r)):
@@ -55,6 +58,6 @@ class P2PPlan:
                 if message and r != rank and self.target[message] == rank:
                     self.incoming.setdefault(r, []).append(message)
 
-    def travels(self, message):
+    def travels(self, message: Message) -> bool:
         """Whether it goes to another rank."""
         return self.source[message] != self.target[message]

@@ -2,6 +2,9 @@
 that come after.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -13,8 +16,15 @@ from tpviz.schemes.collectives import sum_together
 from .executor import Executor
 from .messages import Messages
 from .p2p_plan import P2PPlan
-from .stage import Forward, Runner
-from .tied_weights import Ties
+from .stage import Forward, Runner, Stage
+from .tied_weights import Tie, Ties
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.schedules import Schedule
+
+    from .strategy import Merak
 
 
 class Pipeline:
@@ -26,12 +36,20 @@ class Pipeline:
     around them.
     """
 
-    def __init__(self, strategy, schedule, stages, num_recomputed, tied_weights, mesh):
+    def __init__(
+        self,
+        strategy: "Merak",
+        schedule: "Schedule",
+        stages: Mapping[int, Stage],
+        num_recomputed: Sequence[int],
+        tied_weights: Sequence[Tie],
+        mesh: "DeviceMesh",
+    ):
         self.strategy, self.schedule, self.stages, self.mesh = strategy, schedule, stages, mesh
         self.place = mesh.get_local_rank("pp")
         self.module = nn.ModuleList(stages.values())
         self.named = {name: p for stage in stages.values() for name, p in stage.own().items()}
-        whole = Mesh({axis: mesh.get_group(axis).size() for axis in mesh.mesh_dim_names})
+        whole = Mesh({axis: mesh.get_group(axis).size() for axis in mesh.mesh_dim_names})  # pyright: ignore[reportOptionalIterable]
         kind = mesh.device_type
         self.down = mesh.get_group("pp")
         self.up = whole.second_group("pp", "pp", device_type=kind)
@@ -58,10 +76,10 @@ class Pipeline:
             device = next(iter(self.named.values())).device
             return [torch.empty(spec.shape, dtype=spec.dtype, device=device) for spec in specs]
 
-        messages = Messages(P2PPlan(schedule, self.place), self.down, self.up, empty)
+        messages = Messages(P2PPlan(schedule, self.place), self.down, self.up, empty)  # pyright: ignore[reportArgumentType]
         return Executor(schedule, self.place, runners, messages, self.share)
 
-    def step(self, microbatches):
+    def step(self, microbatches: Sequence[Any]) -> torch.Tensor | None:
         """Forward and backward of all microbatches and the sums of gradients; the mean loss where
         the last stage is on this rank, else None."""
         losses = self.executor.step(microbatches)
@@ -70,7 +88,9 @@ class Pipeline:
             self._sum_replicas()
         return _mean(losses)
 
-    def evaluate(self, microbatches, stages=None):
+    def evaluate(
+        self, microbatches: Sequence[Any], stages: Mapping[int, Stage] | None = None
+    ) -> torch.Tensor | None:
         """The mean loss of all microbatches, forward alone, where the last stage is, else None.
         stages : others with the same parameters, as of a program in evaluation mode."""
         stages = stages or self.stages
@@ -85,20 +105,22 @@ class Pipeline:
         learned = [p for p in self.parameters() if p.grad is not None]
         for dtype in dict.fromkeys(p.dtype for p in learned):
             alike = [p for p in learned if p.dtype == dtype]
-            for p, total in zip(alike, sum_together([p.grad for p in alike], group)):
+            for p, total in zip(alike, sum_together([p.grad for p in alike], group)):  # pyright: ignore[reportArgumentType]
                 p.grad = total
 
-    def parameters(self):
+    def parameters(self) -> list[nn.Parameter]:
         """This rank's, each once."""
         return list({id(p): p for p in self.named.values()}.values())
 
-    def everywhere(self, tensor, like, owner):
+    def everywhere(
+        self, tensor: torch.Tensor | None, like: torch.Tensor, owner: int
+    ) -> torch.Tensor:
         """A tensor of the rank at index ``owner`` of the pipeline, on all of its ranks. like: one
         of its shape, dtype and device, which is overwritten on the others."""
         group = self.mesh.get_group("pp")
         if group.size() == 1:
-            return tensor
-        tensor = tensor.detach().contiguous() if self.place == owner else like
+            return tensor  # pyright: ignore[reportReturnType]
+        tensor = tensor.detach().contiguous() if self.place == owner else like  # pyright: ignore[reportOptionalMemberAccess]
         dist.broadcast(tensor, group=group, group_src=owner)
         return tensor
 

@@ -4,7 +4,9 @@ Where the embedding and the head share their weight, first and last stage have a
 their gradients are added up before those of all replicas are.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,12 +23,28 @@ from .split import HEAD, TOKENS, layers_of, stage_of
 from .stage import Spec, Stage
 from .tied_weights import Tie
 
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.workload import GPT
+
+    from .strategy import Merak
+
 
 class GPTStage(Stage):
     """Some blocks of a GPT, with the reference's names; the first stage embeds, the last one has
     the loss."""
 
-    def __init__(self, w, number, stages, group, level=0, **kw):
+    def __init__(
+        self,
+        w: "GPT",
+        number: int,
+        stages: int,
+        group: "dist.ProcessGroup",
+        level: int = 0,
+        **kw: Any,
+    ):
         super().__init__()
         self.number, self.group = number, group
         self.level = level if group.size() > 1 else 0
@@ -51,27 +69,29 @@ class GPTStage(Stage):
             self.norm = nn.LayerNorm(w.hidden, **kw)
             self.head = ColumnParallelLinear(w.hidden, w.vocab, group, False, bias=False, **kw)
 
-    def begin(self, received, inputs):
+    def begin(self, received: Sequence[torch.Tensor], inputs: Any) -> Sequence[torch.Tensor]:
         return received if self.number else (self.embed(inputs[0]),)
 
-    def run(self, values, start, stop):
+    def run(
+        self, values: Sequence[torch.Tensor], start: int, stop: int | None
+    ) -> Sequence[torch.Tensor]:
         (x,), blocks = values, list(self.blocks.values())[start:stop]
         if self.level == 3 and blocks:
-            return (subpipeline.run(blocks, x, self.paths_of),)
+            return (subpipeline.run(blocks, x, self.paths_of),)  # pyright: ignore[reportArgumentType]
         for block in blocks:
-            x = subpipeline.run([block], x, self.paths_of) if self.level == 2 else block(x)
+            x = subpipeline.run([block], x, self.paths_of) if self.level == 2 else block(x)  # pyright: ignore[reportArgumentType]
         return (x,)
 
     @contextmanager
-    def skip_last_allreduce(self, layer):
-        last = list(self.blocks.values())[layer].mlp.down
+    def skip_last_allreduce(self, layer: int) -> Iterator[None]:
+        last: RowParallelLinear = list(self.blocks.values())[layer].mlp.down  # pyright: ignore[reportAttributeAccessIssue, reportAssignmentType]
         last.unsummed = True
         try:
             yield
         finally:
             last.unsummed = False
 
-    def finish(self, values, inputs):
+    def finish(self, values: Sequence[torch.Tensor], inputs: Any) -> Sequence[torch.Tensor]:
         if not hasattr(self, "head"):
             return values
         logits = self.head(self.norm(*values))
@@ -83,14 +103,14 @@ class GPTStage(Stage):
 class MerakProgram(Program):
     """One rank's step: the pipeline on its replica's rows, and the update."""
 
-    def __init__(self, workload, pipeline, lr=LEARNING_RATE):
+    def __init__(self, workload: "GPT", pipeline: Pipeline, lr: float = LEARNING_RATE):
         strategy = pipeline.strategy
         self.strategy, self.workload, self.mesh = strategy, workload, pipeline.mesh
         self.pipeline, self.module, self.named = pipeline, pipeline.module, pipeline.named
         self.splits = strategy.splits(workload)
         self.optimizer, self.watched = adamw(pipeline.parameters(), lr), {}
 
-    def step(self, batch):
+    def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor | None:
         self.optimizer.zero_grad()
         self.watched.clear()
         s, replica = self.strategy, self.mesh.get_local_rank("dp")
@@ -98,7 +118,7 @@ class MerakProgram(Program):
         return self.pipeline.step(list(zip(*rows)))
 
     # -- for checking -----------------------------------------------------------------------------
-    def watch(self):
+    def watch(self) -> None:
         for stage in self.pipeline.stages.values():
             for name, layer in (("input", "embed"), ("logits", "head")):
                 if hasattr(stage, layer):
@@ -114,7 +134,7 @@ class MerakProgram(Program):
 
         return keep
 
-    def outputs(self):
+    def outputs(self) -> torch.Tensor:
         """The logits (batch, seq, vocab) of the last step, on every rank."""
         found = torch.cat(self.watched["logits"]) if "logits" in self.watched else None
         w, axes = self.workload, self.strategy.axes
@@ -122,7 +142,7 @@ class MerakProgram(Program):
         found = self._everywhere(found, shape, self.pipeline.schedule.rank_of[-1])
         return gather(found, [(2, "tp"), (0, "dp")], self.mesh)
 
-    def input_gradient(self):
+    def input_gradient(self) -> torch.Tensor:
         found = None
         if "input" in self.watched:
             found = torch.cat([x.grad for x in self.watched["input"]])
@@ -130,7 +150,7 @@ class MerakProgram(Program):
         shape = w.batch // self.strategy.dp, w.seq, w.hidden
         return gather(self._everywhere(found, shape, 0), [(0, "dp")], self.mesh)
 
-    def full(self, locals_by_name):
+    def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         found, axes, schedule = {}, self.strategy.axes, self.pipeline.schedule
         for name, shape in self.workload.parameter_shapes().items():
             shape = list(shape)
@@ -146,7 +166,14 @@ class MerakProgram(Program):
         return self.pipeline.everywhere(tensor, like, owner)
 
 
-def build(strategy, workload, mesh, dtype, device, **options):
+def build(
+    strategy: "Merak",
+    workload: "GPT",
+    mesh: "DeviceMesh",
+    dtype: torch.dtype | None,
+    device: str | torch.device,
+    **options: Any,
+) -> MerakProgram:
     """This rank's `MerakProgram`, on a ``DeviceMesh`` with the axes pp, dp and tp."""
     schedule, group = strategy.schedule_of(workload), mesh.get_group("tp")
     kw = {"dtype": dtype or getattr(torch, workload.dtype), "device": device}

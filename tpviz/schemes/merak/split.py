@@ -2,13 +2,17 @@
 
 from functools import lru_cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
 
 TOKENS, HEAD = "embed.token.weight", "head.weight"
 """The two ends' weights; where they are one, the last stage has a copy under the second name."""
 
 
 @lru_cache(maxsize=256)
-def layers_of(layers, stages):
+def layers_of(layers: int, stages: int) -> tuple[range, ...]:
     """The blocks of each stage: contiguous ranges, as equal as can be, the later ones larger.
 
     Stage 0 has the embedding besides, the last one the head.
@@ -17,7 +21,7 @@ def layers_of(layers, stages):
     return tuple(range(a, b) for a, b in pairwise(cuts))
 
 
-def stage_of(name, workload, stages):
+def stage_of(name: str, workload: "GPT", stages: int) -> int:
     """The stage that has the parameter or module ``name``."""
     part, _, rest = name.partition(".")
     if part != "blocks":

@@ -6,9 +6,10 @@ more before backward, with the random numbers of the first time. The graph is cu
 them.
 """
 
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -26,43 +27,45 @@ class Stage(nn.Module):
 
     number, receives, sends = 0, (), ()
 
-    def trained(self, layer):
+    def trained(self, layer: int) -> list[bool] | None:
         """Whether a gradient comes back through each of the values before layer number ``layer``;
         None: through all that are floating-point."""
 
-    def own(self):
+    def own(self) -> dict[str, nn.Parameter]:
         """{name: parameter} of what this stage trains."""
         return dict(self.named_parameters())
 
-    def begin(self, received, inputs):
+    def begin(self, received: Sequence[torch.Tensor], inputs: Any) -> Sequence[torch.Tensor]:
         """The values that the first layer takes; ``inputs`` are this microbatch's of the model."""
         return received
 
     @cached_property
-    def paths_of(self):
+    def paths_of(self) -> dict[int, str]:
         """{id of a parameter: its layer's name}."""
         return {id(p): name.rpartition(".")[0] for name, p in self.own().items()}
 
     @property
-    def layers(self):
+    def layers(self) -> Sequence[Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]]:
         """Callables, values -> values."""
         return ()
 
-    def run(self, values, start, stop):
+    def run(
+        self, values: Sequence[torch.Tensor], start: int, stop: int | None
+    ) -> Sequence[torch.Tensor]:
         """Values through the layers from ``start`` to ``stop``, None for the last."""
         for layer in self.layers[start:stop]:
             values = layer(values)
         return values
 
-    def skip_last_allreduce(self, layer):
+    def skip_last_allreduce(self, layer: int) -> AbstractContextManager[None]:
         """Inside, layer ``layer`` leaves out what only its output needs."""
         return nullcontext()
 
-    def finish(self, values, inputs):
+    def finish(self, values: Sequence[torch.Tensor], inputs: Any) -> Sequence[torch.Tensor]:
         """What the next stage receives; of the last stage a tuple of the loss alone."""
         return values
 
-    def forward(self, run, *args):
+    def forward(self, run: Callable[..., Any], *args: Any) -> Any:
         """Run one of the above as this module, so that its parts are known by their names."""
         return run(*args)
 
@@ -70,7 +73,7 @@ class Stage(nn.Module):
 class Spec(NamedTuple):
     """A tensor between two stages, and whether its gradient goes back."""
 
-    shape: tuple
+    shape: tuple[int, ...]
     dtype: torch.dtype
     trained: bool = True
 
@@ -88,7 +91,9 @@ class Runner:
     recomputation leaves out what backward does not need, the last sum of what is recomputed.
     """
 
-    def __init__(self, stage, drop=0, split=False, skip_last_allreduce=False):
+    def __init__(
+        self, stage: Stage, drop: int = 0, split: bool = False, skip_last_allreduce: bool = False
+    ):
         self.stage, self.drop, self.split = stage, drop, split
         self.skip_last_allreduce = (
             partial(stage.skip_last_allreduce, drop - 1) if skip_last_allreduce else nullcontext
@@ -96,7 +101,9 @@ class Runner:
         self.kept, self.later = {}, {}
 
     # -- forward ---------------------------------------------------------------------------------
-    def forward(self, microbatch, received, inputs):
+    def forward(
+        self, microbatch: int, received: Sequence[torch.Tensor], inputs: Any
+    ) -> tuple[torch.Tensor, ...]:
         """What is sent on, or the loss in a tuple."""
         kept = self.kept[microbatch] = Kept()
         flags = [spec.trained for spec in self.stage.receives]
@@ -119,7 +126,7 @@ class Runner:
         return self.stage(self.stage.run, values, start, stop)
 
     # -- recomputation ---------------------------------------------------------------------------
-    def recompute(self, microbatch):
+    def recompute(self, microbatch: int) -> None:
         """Run the dropped layers once more, now with a graph."""
         kept = self.kept[microbatch]
         leaves = _leaves(kept.before, self.stage.trained(0))
@@ -127,7 +134,9 @@ class Runner:
             kept.again = leaves, self._run(leaves, 0, self.drop)
 
     # -- backward --------------------------------------------------------------------------------
-    def backward(self, microbatch, gradients):
+    def backward(
+        self, microbatch: int, gradients: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
         """The gradients of what was received; those of the parameters are added to ``.grad``,
         those of linear layers, with ``split``, not before `weights`."""
         kept = self.kept.pop(microbatch)
@@ -144,7 +153,7 @@ class Runner:
             self.later[microbatch] = kept.later
         return _gradients(kept.leaves)
 
-    def weights(self, microbatch):
+    def weights(self, microbatch: int) -> None:
         """The gradients that `backward` left for later."""
         make_gradients(self.later.pop(microbatch, []), self.stage.paths_of)
 
@@ -152,11 +161,13 @@ class Runner:
 class Forward:
     """Runs a `Stage` forward, and keeps nothing: a `Runner` for evaluation."""
 
-    def __init__(self, stage):
+    def __init__(self, stage: Stage):
         self.stage = stage
 
     @torch.no_grad()
-    def forward(self, microbatch, received, inputs):
+    def forward(
+        self, microbatch: int, received: Sequence[torch.Tensor], inputs: Any
+    ) -> Sequence[torch.Tensor]:
         """What is sent on, or the loss in a tuple."""
         stage = self.stage
         values = stage(stage.run, stage(stage.begin, received, inputs), 0, None)
@@ -183,7 +194,7 @@ def _backward(tensors, gradients):
     """Backward of those tensors that have a graph."""
     pairs = [(t, g) for t, g in zip(tensors, gradients, strict=True) if t.requires_grad]
     if pairs:
-        torch.autograd.backward(*zip(*pairs))
+        torch.autograd.backward(*zip(*pairs))  # pyright: ignore[reportArgumentType]
 
 
 def _backward_through(tensors, leaves):
@@ -191,7 +202,9 @@ def _backward_through(tensors, leaves):
     _backward([t for t, leaf in zip(tensors, leaves) if leaf.requires_grad], _gradients(leaves))
 
 
-def random_state(values):
+def random_state(
+    values: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, dict[torch.device, torch.Tensor]] | None:
     """Of the generators that dropout draws from, where ``values`` are."""
     if any(isinstance(t, FakeTensor) for t in values):
         return None
@@ -199,7 +212,7 @@ def random_state(values):
     return torch.get_rng_state(), {d: torch.cuda.get_rng_state(d) for d in devices}
 
 
-def set_random_state(state):
+def set_random_state(state: tuple[torch.Tensor, dict[torch.device, torch.Tensor]] | None) -> None:
     """Set what `random_state` gave."""
     if state is not None:
         torch.set_rng_state(state[0])
@@ -208,7 +221,9 @@ def set_random_state(state):
 
 
 @contextmanager
-def with_random_state(state):
+def with_random_state(
+    state: tuple[torch.Tensor, dict[torch.device, torch.Tensor]] | None,
+) -> Iterator[None]:
     """Inside, random numbers are those drawn after ``state`` was; outside nothing has changed."""
     present = state and (torch.get_rng_state(), {d: torch.cuda.get_rng_state(d) for d in state[1]})
     set_random_state(state)

@@ -12,9 +12,10 @@ message's latency between ranks; then the sums at the end and the update, stage 
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
+from typing import TYPE_CHECKING
 
 from tpviz.cost import Segment, transfer
-from tpviz.schedules import timeline
+from tpviz.schedules import Schedule, Timeline, timeline
 from tpviz.schemes.gpt.cost import seconds_of
 from tpviz.schemes.gpt.kernels import adamw
 from tpviz.schemes.megatron.cost import sizes
@@ -25,8 +26,15 @@ from .p2p_plan import P2PPlan
 from .split import TOKENS, layers_of, stage_of
 from .stretches import Stretches, halves
 
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.mesh import Mesh
+    from tpviz.workload import GPT
 
-def ledger(s, w, place):
+    from .strategy import Merak
+
+
+def ledger(s: "Merak", w: "GPT", place: int) -> Ledger:
     """The `Ledger` of one step of a rank whose index along pp is ``place``."""
     schedule, local, tp, m = s.schedule_of(w), s.local(w), s.tp, s.microbatches
     activation, loss, _ = sizes(local, tp)
@@ -63,14 +71,14 @@ def ledger(s, w, place):
     return Ledger.of([*rows, ("dp", "all_reduce", "sync", 1, total, s.dp)])
 
 
-def shares_ends(schedule, place):
+def shares_ends(schedule: Schedule, place: int) -> bool:
     """Whether the first and the last stage are on two ranks, one of them this."""
     ends = {schedule.rank_of[0], schedule.rank_of[-1]}
     return len(ends) == 2 and place in ends
 
 
 @lru_cache(maxsize=256)
-def held(s, w):
+def held(s: "Merak", w: "GPT") -> tuple[int, ...]:
     """(numbers of a rank's parameters) by stage; of a shared weight both ends have a copy."""
     one = replace(w, layers=1)  # all blocks are alike
     size = {name: prod(shape) for name, shape in local_shapes(s.inside, one).items()}
@@ -84,7 +92,9 @@ def held(s, w):
     return tuple(found)
 
 
-def stage_segments(s, w, cluster, mesh):
+def stage_segments(
+    s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh"
+) -> dict[tuple[str, int], list[Segment]]:
     """{(kind of action, stage): `Segment`s} of one microbatch."""
     found, schedule, known = {}, s.schedule_of(w), {}
     num_recomputed, blocks = s.num_recomputed(w), layers_of(w.layers, s.stages)
@@ -123,7 +133,9 @@ def _segments(made, stage, last, mine, drop, skip_last_allreduce):
     return found
 
 
-def clock(s, w, cluster, mesh):
+def clock(
+    s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh"
+) -> tuple[Timeline, dict[tuple[str, int], list[Segment]]]:
     """The `schedules.Timeline` of a step, and the segments of each stage's actions."""
     parts = stage_segments(s, w, cluster, mesh)
 
@@ -140,7 +152,7 @@ def clock(s, w, cluster, mesh):
     ), parts
 
 
-def message_seconds(s, w, cluster, mesh):
+def message_seconds(s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> float:
     """Seconds of an activation, or its gradient, from one rank of the pipeline to the next."""
     if s.pp == 1:
         return 0.0
@@ -149,7 +161,7 @@ def message_seconds(s, w, cluster, mesh):
     return sum(cluster.collective_parts("send", payload, 2, link))
 
 
-def cost(s, w, cluster, mesh):
+def cost(s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segment]:
     """The segments of one step of rank 0, the first of the pipeline: what it does and waits for,
     until the last rank is done."""
     schedule = s.schedule_of(w)

@@ -9,15 +9,17 @@ Traceback (most recent call last):
 ValueError: batch=4 does not split evenly over dp*microbatches=8: use dp*microbatches=4, or batch=8
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import product
 from math import floor
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
-from tpviz.schedules import SCHEDULES, schedule
+from tpviz.schedules import SCHEDULES, Schedule, schedule
 from tpviz.schedules import check as check_schedule
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.strategy import Strategy, divisors, knob, register
@@ -25,10 +27,20 @@ from tpviz.workload import GPT
 
 from .split import TOKENS, layers_of, stage_of
 
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.cluster import Cluster
+    from tpviz.cost import Memory, Segment
+    from tpviz.trace import Ledger
+
+    from .program import MerakProgram
+
 __all__ = ["GPT", "Merak"]
 
 V_SHAPED = ("zb_v", "dualpipe_v")
-ORDERS = [
+ORDERS: list[dict[str, Any]] = [
     {"schedule": "1f1b", "recompute": "none"},
     {"schedule": "1f1b"},
     {"schedule": "shifted_critical_path"},
@@ -89,25 +101,25 @@ class Merak(Strategy):
     parent_axis = MappingProxyType({"ends": "pp"})
 
     @property
-    def axes(self):
+    def axes(self) -> dict[str, int]:
         return {"pp": self.pp, "dp": self.dp, "tp": self.tp}
 
     @property
-    def stages(self):
+    def stages(self) -> int:
         """Stages of the whole pipeline: one a rank, or several."""
         each = {"interleaved_1f1b": self.chunks, **dict.fromkeys(V_SHAPED, 2)}
         return self.pp * each.get(self.schedule, 1)
 
     @property
-    def inside(self):
+    def inside(self) -> Megatron:
         """How one stage is split."""
         return Megatron(tp=self.tp)
 
-    def local(self, workload):
+    def local(self, workload: GPT) -> GPT:
         """The workload of one microbatch of one replica."""
         return workload.with_batch(workload.batch // (self.dp * self.microbatches))
 
-    def check(self, workload):
+    def check(self, workload: GPT) -> None:
         w, stages = workload, self.stages
         divides("batch", w.batch, "dp*microbatches", self.dp * self.microbatches)
         self.inside.check(self.local(w))
@@ -120,16 +132,16 @@ class Merak(Strategy):
             )
         check_schedule(self.schedule, self.pp, self.microbatches, stages // self.pp)
 
-    def schedule_of(self, workload):
+    def schedule_of(self, workload: GPT) -> Schedule:
         """The `schedules.Schedule` of this workload: stages that drop no layer do not recompute."""
         return _scheduled(self, workload)
 
-    def schedule_for(self, counts):
+    def schedule_for(self, counts: Sequence[int]) -> Schedule:
         """The schedule where ``counts`` layers of each stage could be recomputed."""
         wished = tuple(count > 0 for count in self._wished(counts))
         return _schedule(self.schedule, self.pp, self.microbatches, self.stages // self.pp, wished)
 
-    def kept(self):
+    def kept(self) -> list[float]:
         """[k_s] by stage, the part of its layers that keeps everything under "stage_aware".
 
         One of the n microbatches, times stages, that a rank has in flight is all there, and of the
@@ -141,7 +153,7 @@ class Merak(Strategy):
         """
         return [1.0 if share is None else min(1.0, self.keep * share) for share in self.shares()]
 
-    def shares(self):
+    def shares(self) -> tuple[float | None, ...]:
         """[k_s / k_0] by stage, None where all is kept: see `kept`."""
         return _shares(self.schedule, self.pp, self.microbatches, self.stages // self.pp)
 
@@ -153,24 +165,24 @@ class Merak(Strategy):
             return list(counts)
         return [floor(n * (1 - k) + 1e-9) for n, k in zip(counts, self.kept())]
 
-    def num_recomputed(self, workload):
+    def num_recomputed(self, workload: GPT) -> list[int]:
         """How many layers of each stage are recomputed, its first ones; none where the schedule
         says so."""
         return self.drops_for(_counts(workload, self.stages))
 
-    def drops_for(self, counts):
+    def drops_for(self, counts: Sequence[int]) -> list[int]:
         """The same where stages have ``counts`` layers."""
         recomputes = self.schedule_for(counts).recomputes
         return [n * on for n, on in zip(self._wished(counts), recomputes)]
 
-    def splits(self, workload):
+    def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
         return self.inside.splits(workload)
 
-    def stage_of(self, name, workload):
+    def stage_of(self, name: str, workload: GPT) -> int:
         """The stage that a parameter is on."""
         return stage_of(name, workload, self.stages)
 
-    def homes(self, workload):
+    def homes(self, workload: GPT) -> dict[str, dict[str, Any]]:
         """{parameter: {"axis", "indices"}}: where along pp it is; a shared one at both ends."""
         rank_of, found = self.schedule_of(workload).rank_of, {}
         for name in workload.parameter_shapes():
@@ -180,33 +192,33 @@ class Merak(Strategy):
             found[name] = {"axis": "pp", "indices": sorted(places)}
         return found if self.pp > 1 else {}
 
-    def ledger(self, workload):
+    def ledger(self, workload: GPT) -> "Ledger":
         return self.ledger_of(workload, 0)
 
-    def ledger_of(self, workload, rank):
+    def ledger_of(self, workload: GPT, rank: int) -> "Ledger":
         from .step import ledger
 
         self.check(workload)
         return ledger(self, workload, Mesh(self.axes).coords(rank)["pp"])
 
-    def cost(self, workload, cluster, mesh=None):
+    def cost(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> "list[Segment]":
         from .step import cost
 
         return cost(self, workload, cluster, mesh or Mesh(self.axes))
 
-    def memory(self, workload):
+    def memory(self, workload: GPT) -> "Memory":
         from .memory import memory
 
         return memory(self, workload)
 
-    def least_memory(self, workload):
+    def least_memory(self, workload: GPT) -> int:
         """Without activations."""
         from .memory import least
 
         return least(self, workload)
 
     @classmethod
-    def space(cls, workload, world_size):
+    def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
         """Every (pp, tp, dp) that has a pipeline; one, two and four microbatches a stage; 1F1B
         without and with recomputation, Merak's schedule, interleaved stages and zero bubble; with
         tp also sums under the other half's kernels."""
@@ -224,7 +236,9 @@ class Merak(Strategy):
                     made.check(workload)
                     yield made
 
-    def within(self, workload, budget, need=None):
+    def within(
+        self, workload: GPT, budget: float, need: "Callable[[Merak], float] | None" = None
+    ) -> "Merak":
         """This strategy with as little recomputation as ``budget`` bytes a rank allow: see
         `budget.within`."""
         from .budget import within
@@ -232,7 +246,14 @@ class Merak(Strategy):
         self.check(workload)
         return within(self, workload, budget, need)
 
-    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+    def build(
+        self,
+        workload: GPT,
+        mesh: "DeviceMesh",
+        dtype: "torch.dtype | None" = None,
+        device: "str | torch.device" = "cpu",
+        **options: Any,
+    ) -> "MerakProgram":
         from .program import build
 
         self.check(workload)

@@ -11,18 +11,25 @@ A is attention's kernels, M the MLP's. What a part waits for is the sum of its o
 a part is the inputs' gradients, then the weights' under the sum.
 """
 
+from collections.abc import Sequence
 from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
-from tpviz.cost import Stretch, transfer
-from tpviz.schemes.gpt.cost import times
+from tpviz.cost import Segment, Stretch, Transfer, transfer
+from tpviz.schemes.gpt.cost import Times, times
 from tpviz.schemes.megatron.cost import sizes
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.mesh import Mesh
+    from tpviz.workload import GPT
 
 
 class Stretches:
     """Segments of a stage's pieces. w : the workload of one microbatch; split : weights' gradients
     are left for later."""
 
-    def __init__(self, w, cluster, mesh, level, split):
+    def __init__(self, w: "GPT", cluster: "Cluster", mesh: "Mesh", level: int, split: bool):
         self.w, self.cluster, self.mesh, self.split = w, cluster, mesh, split
         self.tp = mesh.axes["tp"]
         self.level = level if self.tp > 1 else 0
@@ -30,19 +37,19 @@ class Stretches:
 
     # -- kernels and sums --------------------------------------------------------------------------
     @cached_property
-    def whole(self):
+    def whole(self) -> Times:
         """Seconds of the kernels of the whole microbatch."""
         return times(self.w, self.cluster, self.tp)
 
     @cached_property
-    def halves(self):
+    def halves(self) -> list[Times]:
         """Seconds of the kernels of each sub."""
         return [
             times(self.w.with_batch(rows), self.cluster, self.tp) for rows in halves(self.w.batch)
         ]
 
     @cached_property
-    def sums(self):
+    def sums(self) -> list[Transfer]:
         """The sum over tp of each sub's activations."""
         return [self._sum(rows) for rows in halves(self.w.batch)]
 
@@ -51,16 +58,16 @@ class Stretches:
         return transfer(self.cluster, self.mesh, "tp", "all_reduce", payload)
 
     # -- both ends ---------------------------------------------------------------------------------
-    def embed(self):
+    def embed(self) -> list[Segment]:
         """The embedding's forward; its backward sends nothing."""
         return [Stretch().blocking(self._sum(self.w.batch)).segment("forward", "embed")]
 
-    def head(self):
+    def head(self) -> list[Segment]:
         """The last LayerNorm, the head and the loss."""
         pairs = transfer(self.cluster, self.mesh, "tp", "all_gather", sizes(self.w, self.tp)[1])
         return [Stretch().kernel(self.whole.head[0]).blocking(pairs).segment("forward", "head")]
 
-    def head_back(self):
+    def head_back(self) -> list[Segment]:
         """Their backward."""
         return [
             self._column_back(
@@ -69,7 +76,9 @@ class Stretches:
         ]
 
     # -- blocks ------------------------------------------------------------------------------------
-    def forward(self, blocks, phase="forward", skip_last_allreduce=False):
+    def forward(
+        self, blocks: Sequence[int], phase: str = "forward", skip_last_allreduce: bool = False
+    ) -> list[Segment]:
         """Forward of blocks that follow each other. lean : without the last sum."""
         if self.level < 2:
             found = [segment for number in blocks for segment in self._block(number, phase)]
@@ -129,7 +138,7 @@ class Stretches:
         return stretch.segment(phase, _name(run))
 
     # -- backward ----------------------------------------------------------------------------------
-    def backward(self, blocks):
+    def backward(self, blocks: Sequence[int]) -> list[Segment]:
         """Backward of blocks that follow each other, the last one first."""
         if self.level < 2:
             return [segment for number in reversed(blocks) for segment in self._back(number)]
@@ -193,7 +202,7 @@ class Stretches:
         lanes.done()
         return stretch.segment("backward", _name(run))
 
-    def weights(self, blocks, head):
+    def weights(self, blocks: Sequence[int], head: bool) -> list[Segment]:
         """The gradients of the weights, where they come later."""
         per_block = [self.whole] if self.level < 2 else self.halves
         found = [
@@ -206,7 +215,7 @@ class Stretches:
         return last + found
 
 
-def halves(batch):
+def halves(batch: int) -> list[int]:
     """Rows of each sub: two, as equal as can be, or one."""
     return [size for size in (-(-batch // 2), batch // 2) if size]
 

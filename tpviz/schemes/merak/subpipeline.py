@@ -16,23 +16,33 @@ A sum's handle and its tensor are kept together, and the tensor is used after th
 must not be asked for a ``.grad`` that is being summed.
 """
 
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
-from tpviz.schemes.operators import deferred_wgrad, later, make_gradients
+from tpviz.schemes.operators import WgradStash, deferred_wgrad, later, make_gradients
+
+if TYPE_CHECKING:
+    from tpviz.schemes.megatron.layers import RowParallelLinear
+    from tpviz.schemes.megatron.program import ParallelBlock
 
 SUBS = 2
 """Halves: more are not in Merak."""
 
 
-def run(blocks, x, paths):
+def run(blocks: "Sequence[ParallelBlock]", x: torch.Tensor, paths: dict[int, str]) -> torch.Tensor:
     """x (B, S, H) through transformer blocks whose tensor-parallel layers are bare. paths : {id of
     a weight: its layer's name}."""
     return Run.apply(x, blocks, torch.is_grad_enabled(), paths)
 
 
-def parts(blocks):
+def parts(
+    blocks: "Iterable[ParallelBlock]",
+) -> "Iterator[tuple[nn.Module, nn.Module, RowParallelLinear]]":
     """(norm, part, its last layer) of each part of the blocks, in order."""
     for block in blocks:
         yield block.norm1, block.attention, block.attention.out
@@ -46,7 +56,14 @@ class Cut:
 
     __slots__ = ("leaf", "normed", "notes", "result", "x")
 
-    def __init__(self, x, normed, leaf, result, notes):
+    def __init__(
+        self,
+        x: torch.Tensor,
+        normed: torch.Tensor,
+        leaf: torch.Tensor,
+        result: torch.Tensor,
+        notes: list[WgradStash],
+    ):
         self.x, self.leaf, self.notes = x, leaf, notes
         self.normed, self.result = get_gradient_edge(normed), get_gradient_edge(result)
 
@@ -54,11 +71,11 @@ class Cut:
 class Sum:
     """A tensor that is being added up over a group, or is not sent at all."""
 
-    def __init__(self, tensor, group):
+    def __init__(self, tensor: torch.Tensor, group: dist.ProcessGroup | None):
         self.tensor = tensor
         self.work = dist.all_reduce(tensor, group=group, async_op=True) if group else None
 
-    def wait(self):
+    def wait(self) -> torch.Tensor:
         if self.work:
             self.work.wait()
         return self.tensor
@@ -68,7 +85,13 @@ class Run(torch.autograd.Function):
     """The forward and backward of `run`; parameters' gradients are added to ``.grad``."""
 
     @staticmethod
-    def forward(ctx, x, blocks, graph, paths):
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        blocks: "Sequence[ParallelBlock]",
+        graph: bool,
+        paths: dict[int, str],
+    ) -> torch.Tensor:
         ctx.parts, ctx.cuts = list(parts(blocks)), []
         xs, sums, bias = list(x.detach().chunk(SUBS)), {}, None
         ctx.later, ctx.paths = later(), paths
@@ -90,7 +113,8 @@ class Run(torch.autograd.Function):
         return torch.cat([_added(x, sums[sub], bias) for sub, x in enumerate(xs)])
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        sums: dict[int, tuple[Cut, Sum]]
         grads, sums = list(grad.contiguous().chunk(SUBS)), {}
         for number in reversed(range(len(ctx.parts))):
             last = ctx.parts[number][2]

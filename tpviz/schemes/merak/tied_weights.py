@@ -1,15 +1,21 @@
 """Parameters that several stages hold: copies that start equal and get the same gradient."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.schemes.collectives import sum_together
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+    from .stage import Stage
 
 
 class Tie(NamedTuple):
     """One parameter's copies: a name and a stage of each."""
 
-    names: tuple
-    stages: tuple
+    names: tuple[str, ...]
+    stages: tuple[int, ...]
 
 
 class Ties:
@@ -20,7 +26,13 @@ class Ties:
     called on every rank for every tie, in order.
     """
 
-    def __init__(self, tied_weights, stages, rank_of, group_of):
+    def __init__(
+        self,
+        tied_weights: Iterable[Tie],
+        stages: "Mapping[int, Stage]",
+        rank_of: Sequence[int],
+        group_of: "Callable[[tuple[int, ...]], dist.ProcessGroup | None]",
+    ):
         self.tied_weights = []
         for tie in tied_weights:
             own = [stages[stage].own()[name] for name, stage in zip(*tie) if stage in stages]
@@ -30,7 +42,7 @@ class Ties:
             if own:
                 self.tied_weights.append((own, group))
 
-    def sum(self):
+    def sum(self) -> None:
         """Add up what backward has left in each copy."""
         for own, group in self.tied_weights:
             found = [p.grad for p in own if p.grad is not None]

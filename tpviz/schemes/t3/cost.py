@@ -20,7 +20,9 @@ partial sum's arrival a_i,
 for the slowest, of any replica's ring.
 """
 
+from collections.abc import ValuesView
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 from tpviz.cost import Stretch, Transfer, transfer
 from tpviz.schemes.gpt.cost import Step, completes, seconds_of, segments, times, update
@@ -32,8 +34,17 @@ from tpviz.trace import Ledger
 from .tiles import bands, whole_chunk
 from .tiles import sizes as sizes_of
 
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.cluster.routes import Link
+    from tpviz.cost import Segment
+    from tpviz.mesh import Mesh
+    from tpviz.workload import GPT
 
-def ledger(s, w):
+    from .strategy import T3
+
+
+def ledger(s: "T3", w: "GPT") -> Ledger:
     """The `Ledger` of one step of one rank, the same on all."""
     n, (activations, loss, replicated) = s.tp, sizes(w, s.tp)
     rows, L = w.batch * w.seq // n, w.layers
@@ -70,12 +81,12 @@ def ledger(s, w):
     )
 
 
-def order(tp):
+def order(tp: int) -> dict[str, tuple[str, ...]]:
     """`completes` of a block: one rank runs torch's own layers."""
     return completes("inside", "after") if tp > 1 else completes()
 
 
-def cost(s, w, cluster, mesh):
+def cost(s: "T3", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> "list[Segment]":
     """The segments of one step of one rank."""
     t, made = times(w, cluster, s.tp), Layers(s, w, cluster, mesh)
     h, f, v, L = w.hidden // s.tp, w.mlp_ratio * w.hidden // s.tp, w.vocab // s.tp, Stretch
@@ -105,14 +116,14 @@ def cost(s, w, cluster, mesh):
 class Layers:
     """Stretches of T3's layers; a layer's times: (forward, input's gradient, weight's gradient)."""
 
-    def __init__(self, s, w, cluster, mesh):
+    def __init__(self, s: "T3", w: "GPT", cluster: "Cluster", mesh: "Mesh"):
         self.s, self.w, self.cluster, self.mesh = s, w, cluster, mesh
         self.seconds, self.rows = seconds_of(w, cluster), w.batch * w.seq // s.tp
         self.activations, _, self.replicated = sizes(w, s.tp)
         self.message = lru_cache(self._message)
 
     @cached_property
-    def links(self):
+    def links(self) -> "ValuesView[Link]":
         """Of neighbours in the rings of all replicas, one of each bandwidth and latency."""
         links = (
             self.cluster.link((a, b), self.mesh.size, b - a)
@@ -133,7 +144,7 @@ class Layers:
         )
         return Transfer("tp", latency + sending, latency)
 
-    def ends(self):
+    def ends(self) -> tuple[Stretch, Stretch, Stretch]:
         """Stretches of (the embedding, its backward, the sum of what is replicated)."""
         if not self.s.split:
             return Stretch().blocking(self._whole("all_reduce")), Stretch(), Stretch()
@@ -143,7 +154,9 @@ class Layers:
             Stretch().blocking(self._whole("all_reduce", self.replicated)),
         )
 
-    def column(self, stretch, layer, features, bias=True):
+    def column(
+        self, stretch: Stretch, layer: tuple[float, ...], features: int, bias: bool = True
+    ) -> Stretch:
         """A pair's first layer: (h, features) of weight."""
         if not self.s.split:
             return stretch.kernel(layer[0])
@@ -155,7 +168,7 @@ class Layers:
             lambda rows: self._gemm(rows, h, features, bias * features),
         )
 
-    def column_back(self, layer, features):
+    def column_back(self, layer: tuple[float, ...], features: int) -> Stretch:
         stretch = self._scattered(Stretch(), layer[1], features)
         if not self.s.split:
             return stretch.covered(
@@ -165,12 +178,12 @@ class Layers:
             stretch, layer[2], whole_chunk, lambda rows: self._gemm(features, rows, self.w.hidden)
         )
 
-    def row(self, stretch, layer, features):
+    def row(self, stretch: Stretch, layer: tuple[float, ...], features: int) -> Stretch:
         """A pair's second layer: (features, h) of weight."""
         stretch = self._scattered(stretch, layer[0], features)
         return stretch if self.s.split else stretch.blocking(self._whole("all_gather"))
 
-    def row_back(self, layer, features):
+    def row_back(self, layer: tuple[float, ...], features: int) -> Stretch:
         if not self.s.split:
             return Stretch().kernel(*layer[1:])
         h = self.w.hidden

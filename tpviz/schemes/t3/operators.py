@@ -10,6 +10,8 @@ Shapes: x (..., in), weight (out, in), first dims of activations tokens, or sequ
 split; n = ranks.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch.nn.functional import linear
 
@@ -18,19 +20,22 @@ from tpviz.schemes.operators import linear_gradients
 
 from .tiles import whole_chunk
 
+if TYPE_CHECKING:
+    from .ring import Ring
+
 
 class Row(torch.autograd.Function):
     """y = sum over ranks of x W^T, whole on every rank; ``ring``: `ring.Ring`."""
 
     @staticmethod
-    def forward(ctx, x, weight, ring):
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, ring: "Ring") -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         whole, work = gather_first(ring.reduce_scatter(x.flatten(0, -2), weight.t()), ring.group)
         work.wait()
         return whole.view(*x.shape[:-1], -1)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         return grad @ weight, linear_gradients(x, grad, False)[0], None
@@ -43,13 +48,17 @@ class Column(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x, weight, bias, ring):
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ring: "Ring"
+    ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.ring = ring
         return linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(
+        ctx: Any, grad: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, None]:
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         own = ctx.ring.reduce_scatter(grad.flatten(0, -2), weight)
@@ -63,14 +72,14 @@ class SplitRow(torch.autograd.Function):
     """y = the rank's part of the sum of x W^T; backward gathers its gradient into the GEMM."""
 
     @staticmethod
-    def forward(ctx, x, weight, ring):
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, ring: "Ring") -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.ring = ring
         own = ring.reduce_scatter(x.flatten(0, -2), weight.t())
         return own.view(-1, *x.shape[1:-1], weight.shape[0])
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         x, weight = ctx.saved_tensors
         of_x, whole = x.new_empty(x.shape), grad.new_empty(*x.shape[:-1], weight.shape[0])
         for rows, piece in ctx.ring.gathered(grad.flatten(0, -2)):
@@ -84,7 +93,9 @@ class SplitColumn(torch.autograd.Function):
     gradient, not kept."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, ring):
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ring: "Ring"
+    ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.ring = ring
         y = x.new_empty(ring.size * x.shape[0], *x.shape[1:-1], weight.shape[0])
@@ -93,7 +104,9 @@ class SplitColumn(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(
+        ctx: Any, grad: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, None]:
         x, weight = ctx.saved_tensors
         grad_2d, of_weight = grad.flatten(0, -2), None
         own = ctx.ring.reduce_scatter(grad_2d, weight)

@@ -15,6 +15,8 @@ Shapes: T tokens, n ranks, k and h features.
 """
 
 from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -23,6 +25,9 @@ from tpviz.schemes.collectives import gather_first, scatter_first
 
 from .tiles import bands, gathering_order, order
 from .tracker import Tracker
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Ring:
@@ -33,13 +38,18 @@ class Ring:
     which rank 0 of two receives, see `program.ring_of`.
     """
 
-    def __init__(self, group, tiles, back=None):
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        tiles: Callable[[int, int], list[tuple[slice, slice]]] | None,
+        back: dist.ProcessGroup | None = None,
+    ):
         self.group, self.tiles = group, tiles
         self.rank, self.size = group.rank(), group.size()
         ways = group, back or group
         self.down, self.up = ways if self.rank == 0 else ways[::-1]
 
-    def reduce_scatter(self, a, b):
+    def reduce_scatter(self, a: "torch.Tensor", b: "torch.Tensor") -> "torch.Tensor":
         """a (T, k) @ b (k, h), summed over the ranks: this rank's rows (T/n, h).
 
         Each sum is ((p_{c-1} + p_{c-2}) + ...) + p_c, p_r the product on rank r mod n, bit for bit.
@@ -68,7 +78,11 @@ class Ring:
         messages.finish()
         return own
 
-    def gathered(self, x, pieces=None):
+    def gathered(
+        self,
+        x: "torch.Tensor",
+        pieces: Callable[[int, int], list[tuple[slice, slice]]] | None = None,
+    ) -> "Iterator[tuple[slice, torch.Tensor]]":
         """Yield (rows, piece) of the x (t, h) of all ranks, rows of (n t, h), as they come.
 
         pieces : as ``tiles``, of which only the rows count; by default the ring's own.
@@ -95,10 +109,10 @@ class Messages:
     """What goes round the ring during one GEMM: first in, first out. most : on their way at once,
     those of a chunk."""
 
-    def __init__(self, ring, most):
+    def __init__(self, ring: Ring, most: int):
         self.ring, self.most, self.coming, self.sent = ring, most, deque(), deque()
 
-    def pass_on(self, tensor):
+    def pass_on(self, tensor: "torch.Tensor") -> None:
         """Send to the rank below, and ask the one above for the message of the same number."""
         ring = self.ring
         above, below = (ring.rank + 1) % ring.size, (ring.rank - 1) % ring.size
@@ -107,13 +121,13 @@ class Messages:
         self.sent.append((tensor, dist.isend(tensor, group=ring.down, group_dst=below)))
         self._let_go(self.most)
 
-    def take(self):
+    def take(self) -> "torch.Tensor":
         """The next message from the rank above, as soon as it is here."""
         tensor, work = self.coming.popleft()
         work.wait()
         return tensor
 
-    def finish(self):
+    def finish(self) -> None:
         """Wait until all that was sent has arrived."""
         self._let_go(0)
 

@@ -10,7 +10,9 @@ Traceback (most recent call last):
 ValueError: batch*seq=62 does not split evenly over tp=4: use tp=2, or batch*seq=60 or 64
 """
 
+from collections.abc import Iterator
 from math import gcd
+from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
@@ -22,6 +24,15 @@ from tpviz.workload import GPT
 
 from .cost import cost, ledger, order
 from .tiles import cut, whole_chunk
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.cluster import Cluster
+    from tpviz.cost import Memory, Segment
+    from tpviz.schemes.gpt.program import Program
+    from tpviz.trace import Ledger
 
 __all__ = ["GPT", "T3"]
 
@@ -63,15 +74,15 @@ class T3(Strategy):
             object.__setattr__(self, "tile", _pair(tile))
 
     @property
-    def axes(self):
+    def axes(self) -> dict[str, int]:
         return {"tp": self.tp}
 
     @property
-    def split(self):
+    def split(self) -> bool:
         """Whether activations between the fused layers are split by sequence."""
         return self.gather == "consumer" and self.tp > 1
 
-    def tiles(self, rows, cols):
+    def tiles(self, rows: int, cols: int) -> list[tuple[slice, slice]]:
         """The tiles of a chunk of so many rows and columns, as `tiles.cut` makes them."""
         if self.mode != "tile":
             return whole_chunk(rows, cols)
@@ -82,7 +93,7 @@ class T3(Strategy):
     def _megatron(self):
         return Megatron(tp=self.tp, sp=self.split)
 
-    def check(self, workload):
+    def check(self, workload: GPT) -> None:
         w = workload
         also = gcd(w.heads, w.vocab, w.seq if self.split else w.batch * w.seq)
         for name, size, within in (("heads", w.heads, w.hidden), ("vocab", w.vocab, 0)):
@@ -90,32 +101,32 @@ class T3(Strategy):
         name, size = ("seq", w.seq) if self.split else ("batch*seq", w.batch * w.seq)
         divides(name, size, "tp", self.tp, also)
 
-    def splits(self, workload):
+    def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
         return self._megatron.splits(workload)
 
-    def partial(self, workload):
+    def partial(self, workload: GPT) -> tuple[str, ...]:
         """With gather="consumer", replicated parameters see the rank's part of the sequence."""
         return self._megatron.partial(workload)
 
-    def ledger(self, workload):
+    def ledger(self, workload: GPT) -> "Ledger":
         self.check(workload)
         return ledger(self, workload)
 
-    def cost(self, workload, cluster, mesh=None):
+    def cost(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> "list[Segment]":
         return cost(self, workload, cluster, mesh or Mesh(self.axes))
 
-    def memory(self, workload):
+    def memory(self, workload: GPT) -> "Memory":
         return memory(workload, self.tp, self.split)
 
-    def communication(self, workload, cluster, mesh=None):
+    def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
         """Seconds of a layer's sums by their bytes alone, nothing hidden: those of `Megatron`."""
         return self._megatron.communication(workload, cluster, mesh)
 
-    def gradient_ready_order(self, workload):
+    def gradient_ready_order(self, workload: GPT) -> list[str]:
         return gradient_ready_order(workload, order(self.tp))
 
     @classmethod
-    def space(cls, workload, world_size):
+    def space(cls, workload: GPT, world_size: int) -> "Iterator[T3]":
         """Tile and chunk mode with either gather, default tiles; all the world on tp.
 
         Sequential mode is there to compare with: `Megatron` does the same and hides more.
@@ -129,7 +140,14 @@ class T3(Strategy):
             for gather in ("after", "consumer"):
                 yield cls(tp=world_size, mode=mode, gather=gather)
 
-    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+    def build(
+        self,
+        workload: GPT,
+        mesh: "DeviceMesh",
+        dtype: "torch.dtype | None" = None,
+        device: "torch.device | str" = "cpu",
+        **options: Any,
+    ) -> "Program":
         from .program import build
 
         self.check(workload)

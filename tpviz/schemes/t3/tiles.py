@@ -12,18 +12,20 @@ references: T3's staggered order). An all-gather goes round the same way from r 
 (slice(8, 10, None), slice(0, 8, None))]
 """
 
+from collections.abc import Iterable
 
-def order(rank, size):
+
+def order(rank: int, size: int) -> list[int]:
     """The chunks in the order in which a rank computes them; its own comes last."""
     return [(rank + 1 + position) % size for position in range(size)]
 
 
-def gathering_order(rank, size):
+def gathering_order(rank: int, size: int) -> list[int]:
     """The chunks in the order in which a rank has them when they are passed round; own first."""
     return [(rank + position) % size for position in range(size)]
 
 
-def cut(rows, cols, height, width=0):
+def cut(rows: int, cols: int, height: int, width: int = 0) -> list[tuple[slice, slice]]:
     """[(rows, columns)] slices of the tiles of a chunk, row by row; the last may be smaller.
 
     height, width : of a tile; 0 is all of the chunk.
@@ -31,17 +33,17 @@ def cut(rows, cols, height, width=0):
     return [(down, across) for down in _slices(rows, height) for across in _slices(cols, width)]
 
 
-def whole_chunk(rows, cols):
+def whole_chunk(rows: int, cols: int) -> list[tuple[slice, slice]]:
     """A chunk as one tile."""
     return cut(rows, cols, 0)
 
 
-def bands(tiles):
+def bands(tiles: Iterable[tuple[slice, slice]]) -> list[slice]:
     """The rows of tiles, each once: what a gather sends, which has whole rows."""
     return list({down.start: down for down, _ in tiles}.values())
 
 
-def sizes(tiles):
+def sizes(tiles: Iterable[tuple[slice, slice]]) -> list[tuple[int, int]]:
     """[(height, width)] of tiles."""
     return [tuple(side.stop - side.start for side in tile) for tile in tiles]
 

@@ -10,7 +10,9 @@ In T3's hardware the memory controller counts a tile's updates and starts the DM
 ([7], 0)
 """
 
+from collections.abc import Callable, Hashable
 from operator import iadd
+from typing import Any
 
 
 class Tracker:
@@ -19,11 +21,11 @@ class Tracker:
     def __init__(self):
         self._mapped, self._held = {}, {}
 
-    def map_tile(self, tile, updates, trigger):
+    def map_tile(self, tile: Hashable, updates: int, trigger: Callable[[Any], object]) -> None:
         """``trigger(sum)`` is to be called when so many updates of a tile are in."""
         self._mapped[tile] = updates, trigger
 
-    def update(self, tile, value):
+    def update(self, tile: Hashable, value: Any) -> None:
         """Store the tile's first update, add others to it (in place); the last one triggers.
 
         Two updates add up to the same bits whichever comes first. Raises ``RuntimeError`` for a
@@ -43,7 +45,7 @@ class Tracker:
     def __len__(self):
         return len(self._held)
 
-    def finish(self):
+    def finish(self) -> None:
         """Raise ``RuntimeError`` if a tile still waits for an update."""
         if self._mapped:
             raise RuntimeError(f"tiles that never had all of their updates: {[*self._mapped][:8]}")

@@ -4,6 +4,7 @@ A bucket is a run of whole parameters, one flat buffer, padded so that the ranks
 evenly. Buckets are listed in the order in which backward completes their gradients.
 """
 
+from collections.abc import Iterable
 from math import prod
 from typing import NamedTuple
 
@@ -17,13 +18,20 @@ class Bucket(NamedTuple):
     late : the gradients are complete only after the inner strategy's own synchronisation.
     """
 
-    parts: tuple
+    parts: tuple[tuple[str, int, int], ...]
     numel: int
     block: int = -1
     late: bool = False
 
 
-def fill_buckets(shapes, ranks, zero, limit, itemsize, partial=()):
+def fill_buckets(
+    shapes: dict[str, tuple[int, ...]],
+    ranks: int,
+    zero: int,
+    limit: int,
+    itemsize: int,
+    partial: Iterable[str] = (),
+) -> list[Bucket]:
     """Buckets for parameters {name: shape of a rank's part}, in the order their gradients complete.
 
     ZeRO 0 to 2 walk the parameters backwards and close a bucket when the next one would exceed

@@ -21,12 +21,23 @@ ZeRO 3: entering a block, kernels wait for its parameters, and the next block's 
 sum queues behind that gather, and the gather after it behind the sum.
 """
 
-from tpviz.cost import Beside, transfer
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tpviz.cost import Beside, Segment, transfer
 from tpviz.schemes.gpt.cost import reference, update
 from tpviz.trace import Ledger
 
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.mesh import Mesh
+    from tpviz.workload import GPT
 
-def ledger(buckets, dp, zero, itemsize):
+    from .buckets import Bucket
+    from .strategy import DataParallel
+
+
+def ledger(buckets: "Iterable[Bucket]", dp: int, zero: int, itemsize: int) -> Ledger:
     """The `Ledger` of one step of one rank over the axis dp."""
     entries = []
     for bucket in buckets:
@@ -40,7 +51,9 @@ def ledger(buckets, dp, zero, itemsize):
     return Ledger.of(entries)
 
 
-def cost(strategy, workload, cluster, mesh):
+def cost(
+    strategy: "DataParallel", workload: "GPT", cluster: "Cluster", mesh: "Mesh"
+) -> list[Segment]:
     """The inner strategy's segments on the local batch, with this axis's collectives beside."""
     local, inner = strategy.local(workload), strategy.inner
     segments = inner.cost(local, cluster, mesh) if inner else reference(local, cluster)

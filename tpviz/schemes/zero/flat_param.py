@@ -12,18 +12,29 @@ Every ZeRO stage uses the same layout. A rank's share is its part of the flat bu
            block in use   in flight                     reduce-scatter of gradients
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.distributed as dist
 
 from tpviz.labels import label
 from tpviz.schemes.collectives import gather_first, own_of, scatter_first
 
+if TYPE_CHECKING:
+    from .buckets import Bucket
+
 
 class FlatBucket:
     """The buffers of one `buckets.Bucket` on this rank; the optimizer updates ``shard`` (zero >
     0)."""
 
-    def __init__(self, bucket, named, group, zero):
+    def __init__(
+        self,
+        bucket: "Bucket",
+        named: dict[str, torch.nn.Parameter],
+        group: dist.ProcessGroup,
+        zero: int,
+    ):
         self.late, self.block, self.numel = bucket.late, bucket.block, bucket.numel
         self.filled = sum(numel for _, _, numel in bucket.parts)
         self.group, self.zero = group, zero
@@ -55,44 +66,44 @@ class FlatBucket:
         return torch.empty(self.numel, dtype=first.dtype, device=first.device)
 
     # -- parameters -------------------------------------------------------------------------------
-    def gather(self, phase):
+    def gather(self, phase: str) -> None:
         """Start to fill the whole buffer from every rank's share."""
         if self.zero == 3:
-            self.whole.untyped_storage().resize_(self.whole.numel() * self.whole.element_size())
+            self.whole.untyped_storage().resize_(self.whole.numel() * self.whole.element_size())  # pyright: ignore[reportOptionalMemberAccess]
         with label(phase=phase):
-            _, self.gathering = gather_first(self.shard.detach(), self.group, self.whole)
+            _, self.gathering = gather_first(self.shard.detach(), self.group, self.whole)  # pyright: ignore[reportOptionalMemberAccess]
 
-    def ready(self, phase):
+    def ready(self, phase: str) -> None:
         """Wait until the parameters are whole."""
         if self.gathering is not None:
             with label(phase=phase):
                 self.gathering.wait()
             self.gathering = None
 
-    def free(self):
+    def free(self) -> None:
         """Give the memory of the whole parameters back; views are valid again after `gather`."""
-        self.whole.untyped_storage().resize_(0)
+        self.whole.untyped_storage().resize_(0)  # pyright: ignore[reportOptionalMemberAccess]
 
     # -- gradients --------------------------------------------------------------------------------
-    def collect(self, parameter):
+    def collect(self, parameter: torch.nn.Parameter) -> bool:
         """Copy a finished gradient into the flat buffer; whether it was the last one missing."""
         if self.grads is None:
             self.grads = self._empty()
             self.grads[self.filled :] = 0  # the padding
         view = self.grads[self.slots[parameter]].view_as(parameter)
-        view.copy_(parameter.grad)
+        view.copy_(parameter.grad)  # pyright: ignore[reportArgumentType]
         parameter.grad = view
         self.missing -= 1
         return self.missing == 0
 
-    def reduce(self):
+    def reduce(self) -> None:
         """Start to sum the gradients over the ranks."""
         if self.zero:
-            _, self.reducing = scatter_first(self.grads, self.group, self.shard.grad)
+            _, self.reducing = scatter_first(self.grads, self.group, self.shard.grad)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
         else:
             self.reducing = dist.all_reduce(self.grads, group=self.group, async_op=True)
 
-    def reduced(self):
+    def reduced(self) -> None:
         """Wait for the sum; from stage 2 on the whole gradient is freed."""
         if self.reducing is None:
             return
@@ -102,7 +113,7 @@ class FlatBucket:
             self.grads = None
             self._drop()
 
-    def reset(self):
+    def reset(self) -> None:
         """Before a new step: no gradient has arrived."""
         self.missing = len(self.slots)
         self._drop()
@@ -112,16 +123,16 @@ class FlatBucket:
             parameter.grad = None
 
     # -- for checking -----------------------------------------------------------------------------
-    def full_gradients(self):
+    def full_gradients(self) -> dict[str, torch.Tensor]:
         """{name: this rank's reduced gradient, in the parameter's shape}."""
         if not self.zero:
-            return {name: p.grad for name, p in zip(self.names, self.slots)}
-        return self._parts_of(self.shard.grad)
+            return {name: p.grad for name, p in zip(self.names, self.slots)}  # pyright: ignore[reportReturnType]
+        return self._parts_of(self.shard.grad)  # pyright: ignore[reportOptionalMemberAccess]
 
-    def full_parameters(self):
+    def full_parameters(self) -> dict[str, torch.Tensor]:
         """{name: value, in the parameter's shape}."""
         if self.zero == 3:
-            return self._parts_of(self.shard.detach())
+            return self._parts_of(self.shard.detach())  # pyright: ignore[reportOptionalMemberAccess]
         return {name: p.detach() for name, p in zip(self.names, self.slots)}
 
     def _parts_of(self, share):

@@ -15,13 +15,19 @@ their bucket until then.
 
 from functools import lru_cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
 from tpviz.schemes.gpt.cost import completes, gradient_ready_order
 from tpviz.schemes.gpt.memory import memory as whole_model
 
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
 
-def memory(strategy, workload):
+    from .strategy import DataParallel
+
+
+def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
     """The `tpviz.cost.Memory` of one rank."""
     local, inner, dp = strategy.local(workload), strategy.inner, strategy.dp
     found = Memory(_inner_memory(inner, local))
@@ -44,7 +50,7 @@ def memory(strategy, workload):
     return found
 
 
-def least(strategy, workload):
+def least(strategy: "DataParallel", workload: "GPT") -> int:
     """Bytes that `memory` is never below: without padding and what is whole for a moment."""
     found = _inner_memory(strategy.inner, strategy.local(workload))
     from_stage = {"optimizer": 1, "gradients": 2, "parameters": 3}

@@ -5,6 +5,8 @@ while backward goes on. At stage 3 block hooks gather a block's parameters one b
 use.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from weakref import proxy
 
 import torch
@@ -15,11 +17,25 @@ from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather, ref
 
 from .flat_param import FlatBucket
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.workload import GPT
+
+    from .strategy import DataParallel
+
 
 class DataParallelProgram(Program):
     """An inner program on this rank's part of the batch, with the whole batch's gradients."""
 
-    def __init__(self, strategy, workload, inner, mesh, lr):
+    def __init__(
+        self,
+        strategy: "DataParallel",
+        workload: "GPT",
+        inner: Program,
+        mesh: "DeviceMesh",
+        lr: float,
+    ):
         self.workload, self.mesh, self.inner = workload, mesh, inner
         self.module, self.named, self.splits = inner.module, inner.named, inner.splits
         self.group, self.zero = mesh.get_group("dp"), strategy.zero
@@ -27,7 +43,7 @@ class DataParallelProgram(Program):
             FlatBucket(b, self.named, self.group, self.zero) for b in strategy.buckets(workload)
         ]
         shards = [b.shard for b in self.buckets]
-        self.optimizer = adamw(shards, lr) if self.zero else inner.optimizer
+        self.optimizer = adamw(shards, lr) if self.zero else inner.optimizer  # pyright: ignore[reportArgumentType]
         inner.optimizer = self.optimizer  # the inner one must not keep the parameters' memory
         self.launched = 0
         for bucket in self.buckets:
@@ -37,7 +53,7 @@ class DataParallelProgram(Program):
             self._hook_blocks()
 
     # -- one step ---------------------------------------------------------------------------------
-    def step(self, batch):
+    def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         self.launched = 0
         for bucket in self.buckets:
             bucket.reset()
@@ -49,12 +65,12 @@ class DataParallelProgram(Program):
         self.synchronise()
         return loss.detach()
 
-    def forward(self, batch):
+    def forward(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         if self.zero == 3:
             self._gather_roots()
         return self.inner.forward(batch)
 
-    def synchronise(self):
+    def synchronise(self) -> None:
         self.inner.synchronise()
         with label(phase="sync"):
             for bucket in self.buckets:
@@ -65,7 +81,7 @@ class DataParallelProgram(Program):
             for bucket in self.buckets:
                 bucket.reduced()
 
-    def optimizer_step(self):
+    def optimizer_step(self) -> None:
         self.optimizer.step()
         if self.zero in (1, 2):
             for bucket in self.buckets:
@@ -107,7 +123,7 @@ class DataParallelProgram(Program):
             bucket.ready("forward")
 
     def _last_block_before_backward(self):
-        self._prefetch(len(self.module.blocks) - 1, "backward")
+        self._prefetch(len(self.module.blocks) - 1, "backward")  # pyright: ignore[reportArgumentType]
 
     def _prefetch(self, block, phase):
         for bucket in self.buckets:
@@ -134,19 +150,19 @@ class DataParallelProgram(Program):
         out.register_hook(lambda grad: self._use(bucket, number - 1, "backward"))
 
     # -- for checking -----------------------------------------------------------------------------
-    def watch(self):
+    def watch(self) -> None:
         self.inner.watch()
 
-    def outputs(self):
+    def outputs(self) -> torch.Tensor:
         return gather(self.inner.outputs(), [(0, "dp")], self.mesh)
 
-    def input_gradient(self):
+    def input_gradient(self) -> torch.Tensor:
         return gather(self.inner.input_gradient(), [(0, "dp")], self.mesh)
 
-    def gradients(self):
+    def gradients(self) -> dict[str, torch.Tensor]:
         return self._full(FlatBucket.full_gradients)
 
-    def parameters(self):
+    def parameters(self) -> dict[str, torch.Tensor]:
         return self._full(FlatBucket.full_parameters)
 
     def _full(self, of_bucket):
@@ -156,7 +172,14 @@ class DataParallelProgram(Program):
         return self.full({name: found[name] for name in self.named})
 
 
-def build(strategy, workload, mesh, dtype, device, lr=LEARNING_RATE):
+def build(
+    strategy: "DataParallel",
+    workload: "GPT",
+    mesh: "DeviceMesh",
+    dtype: torch.dtype | None,
+    device: str,
+    lr: float = LEARNING_RATE,
+) -> Program:
     """This rank's program for a `DataParallel` strategy; its inner program alone where dp = 1."""
     local = strategy.local(workload)
     if strategy.inner:

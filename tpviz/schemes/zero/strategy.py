@@ -9,17 +9,29 @@ a time.
 DataParallel(dp=2, zero=1, bucket_mb=0.25, inner=Megatron(tp=2, sp=False, chunks=1))
 """
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
 from tpviz.schemes.ownership import local_shapes
 from tpviz.strategy import Strategy, knob, register
 
-from .buckets import MEGABYTE, fill_buckets
+from .buckets import MEGABYTE, Bucket, fill_buckets
 from .cost import cost, ledger
 from .memory import memory
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.cluster import Cluster
+    from tpviz.cost import Memory, Segment
+    from tpviz.schemes.gpt.program import Program
+    from tpviz.trace import Ledger
+    from tpviz.workload import GPT
 
 __all__ = ["DataParallel"]
 
@@ -61,20 +73,20 @@ class DataParallel(Strategy):
         )
 
     @property
-    def alike(self):
+    def alike(self) -> bool | tuple[str, ...]:
         """As the strategy inside."""
         return self.inner is None or self.inner.alike
 
     @property
-    def parent_axis(self):
+    def parent_axis(self) -> Mapping[str, str]:
         """As the strategy inside."""
         return self.inner.parent_axis if self.inner else {}
 
     @property
-    def axes(self):
+    def axes(self) -> dict[str, int]:
         return {"dp": self.dp} | (self.inner.axes if self.inner else {})
 
-    def check(self, workload):
+    def check(self, workload: "GPT") -> None:
         divides("batch", workload.batch, "dp", self.dp)
         if self.inner is None:
             return
@@ -86,42 +98,44 @@ class DataParallel(Strategy):
                 raise
             raise clash.outside("dp", self.dp).error() from None
 
-    def variants(self, name, value):
+    def variants(self, name: str, value: int) -> list[Callable[[], Strategy]]:
         """Of the strategy inside, where the knob is its own."""
         if self.inner and name not in vars(self):
             return [lambda v=v: replace(self, inner=v()) for v in self.inner.variants(name, value)]
         return super().variants(name, value)
 
-    def local(self, workload):
+    def local(self, workload: "GPT") -> "GPT":
         """The workload that one replica sees: its part of the batch."""
         return workload.with_batch(workload.batch // self.dp)
 
-    def splits(self, workload):
+    def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
         return self.inner.splits(self.local(workload)) if self.inner else {}
 
-    def buckets(self, workload):
+    def buckets(self, workload: "GPT") -> list[Bucket]:
         """The `buckets.Bucket` list of one rank."""
         return list(_buckets(self, workload))
 
-    def ledger(self, workload):
+    def ledger(self, workload: "GPT") -> "Ledger":
         self.check(workload)
         own = ledger(self.buckets(workload), self.dp, self.zero, workload.itemsize)
         return own + self.inner.ledger(self.local(workload)) if self.inner else own
 
-    def cost(self, workload, cluster, mesh=None):
+    def cost(
+        self, workload: "GPT", cluster: "Cluster", mesh: Mesh | None = None
+    ) -> "list[Segment]":
         return cost(self, workload, cluster, mesh or Mesh(self.axes))
 
-    def memory(self, workload):
+    def memory(self, workload: "GPT") -> "Memory":
         return memory(self, workload)
 
-    def least_memory(self, workload):
+    def least_memory(self, workload: "GPT") -> int:
         """Without the padding of buckets, and without those in flight."""
         from .memory import least
 
         return least(self, workload)
 
     @classmethod
-    def space(cls, workload, world_size):
+    def space(cls, workload: "GPT", world_size: int) -> Iterator[Self]:
         """All stages; those with buckets also with PyTorch's 25 MB."""
         if not cls.allows("dp", world_size):
             return
@@ -130,7 +144,7 @@ class DataParallel(Strategy):
             if zero < 3 and world_size > 1:
                 yield cls(dp=world_size, zero=zero, bucket_mb=25.0)
 
-    def flat_ranges(self, workload):
+    def flat_ranges(self, workload: "GPT") -> dict[str, dict[str, Any]]:
         """{parameter: {"axis", "ranges": what each dp index keeps}} at ZeRO 3, else nothing."""
         if self.zero < 3 or self.dp == 1:
             return {}
@@ -140,7 +154,14 @@ class DataParallel(Strategy):
             for name, offset, numel in b.parts
         }
 
-    def build(self, workload, mesh, dtype=None, device="cpu", **options):
+    def build(
+        self,
+        workload: "GPT",
+        mesh: "DeviceMesh",
+        dtype: "torch.dtype | None" = None,
+        device: str = "cpu",
+        **options: Any,
+    ) -> "Program":
         from .program import build
 
         self.check(workload)

@@ -24,7 +24,7 @@ _HOME = {
     "bandwidths": "traffic",
     "machine_fields": "traffic",
 }
-__all__ = sorted(_HOME)
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name):

@@ -35,18 +35,25 @@ this GPU or of another process.
 Checked in Triton's interpreter and by compiling for sm_80 and sm_90; not run on a GPU yet.
 """
 
-import triton
-import triton.language as tl
+import triton  # pyright: ignore[reportMissingImports]
+import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 
 @triton.jit
-def address(table, rank, TYPE: tl.constexpr):
+def address(table: tl.tensor, rank: tl.tensor, TYPE: tl.constexpr) -> tl.tensor:
     """Where a rank's buffer starts; `Ring` has checked that 16 bytes divide it."""
     return tl.multiple_of(tl.load(table + rank).to(tl.pointer_type(TYPE)), 16)
 
 
 @triton.jit
-def tile_at(chunk, place, chunk_rows, n, BM: tl.constexpr, BN: tl.constexpr):
+def tile_at(
+    chunk: tl.tensor,
+    place: tl.tensor,
+    chunk_rows: tl.tensor,
+    n: tl.tensor,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+) -> tuple[tl.tensor, ...]:
     """A chunk's tile: first row and column, which rows and columns there are, offsets in (m, n).
 
     The offset comes in two parts, 64 bits for the tile and 32 inside of it, to spare registers.
@@ -61,7 +68,18 @@ def tile_at(chunk, place, chunk_rows, n, BM: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
-def product(a, b, row, col, row_in, col_in, n, k, BK: tl.constexpr, PRECISION: tl.constexpr):
+def product(
+    a: tl.tensor,
+    b: tl.tensor,
+    row: tl.tensor,
+    col: tl.tensor,
+    row_in: tl.tensor,
+    col_in: tl.tensor,
+    n: tl.tensor,
+    k: tl.tensor,
+    BK: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> tl.tensor:
     """One output tile in float32, its sum over k in order."""
     acc = tl.zeros((row_in.shape[0], col_in.shape[0]), tl.float32)
     depth = tl.arange(0, BK)
@@ -80,7 +98,9 @@ def product(a, b, row, col, row_in, col_in, n, k, BK: tl.constexpr, PRECISION: t
 
 
 @triton.jit
-def put(to, value, inside, ATOMIC: tl.constexpr, SCOPE: tl.constexpr):
+def put(
+    to: tl.tensor, value: tl.tensor, inside: tl.tensor, ATOMIC: tl.constexpr, SCOPE: tl.constexpr
+) -> None:
     """One update of a tile."""
     if ATOMIC:
         tl.atomic_add(to, value, inside, sem="relaxed", scope=SCOPE)
@@ -89,7 +109,7 @@ def put(to, value, inside, ATOMIC: tl.constexpr, SCOPE: tl.constexpr):
 
 
 @triton.jit
-def arrive(counter, SCOPE: tl.constexpr):
+def arrive(counter: tl.tensor, SCOPE: tl.constexpr) -> tl.tensor:
     """Count an update whose puts are done; how many there are now."""
     tl.debug_barrier()
     seen = tl.atomic_add(counter, 1, sem="acq_rel", scope=SCOPE) + 1
@@ -98,7 +118,9 @@ def arrive(counter, SCOPE: tl.constexpr):
 
 
 @triton.jit
-def wait_for(counter, needed, polls, SCOPE: tl.constexpr):
+def wait_for(
+    counter: tl.tensor, needed: tl.tensor, polls: tl.tensor, SCOPE: tl.constexpr
+) -> tl.tensor:
     """Poll until ``needed`` updates are counted, at most so often; how many there were."""
     seen = tl.atomic_add(counter, 0, sem="acquire", scope=SCOPE)
     while (seen < needed) & (polls > 0):
@@ -110,19 +132,19 @@ def wait_for(counter, needed, polls, SCOPE: tl.constexpr):
 
 @triton.jit
 def forward(
-    at,
-    position,
-    base,
-    within,
-    inside,
-    sums,
-    inbox,
-    counter_of,
-    counts,
-    ranks,
+    at: tl.tensor,
+    position: tl.tensor,
+    base: tl.tensor,
+    within: tl.tensor,
+    inside: tl.tensor,
+    sums: tl.tensor,
+    inbox: tl.tensor,
+    counter_of: tl.tensor,
+    counts: tl.tensor,
+    ranks: tl.tensor,
     ATOMIC: tl.constexpr,
     SCOPE: tl.constexpr,
-):
+) -> tl.tensor:
     """Send on a tile of rank ``at`` that has both updates; the neighbour's count, 0 at the end."""
     mine = address(sums, at, tl.float32) + base + within
     last = position == ranks - 1
@@ -143,20 +165,20 @@ def forward(
 
 @triton.jit(do_not_specialize=["first", "begin", "end", "patience"])
 def ring(
-    a,
-    b,
-    sums,
-    inbox,
-    counts,
-    first,
-    ranks,
-    workers,
-    begin,
-    end,
-    m,
-    n,
-    k,
-    patience,
+    a: tl.tensor,
+    b: tl.tensor,
+    sums: tl.tensor,
+    inbox: tl.tensor,
+    counts: tl.tensor,
+    first: tl.tensor,
+    ranks: tl.tensor,
+    workers: tl.tensor,
+    begin: tl.tensor,
+    end: tl.tensor,
+    m: tl.tensor,
+    n: tl.tensor,
+    k: tl.tensor,
+    patience: tl.tensor,
     HERE: tl.constexpr,
     MOVERS: tl.constexpr,
     FUSED: tl.constexpr,
@@ -166,7 +188,7 @@ def ring(
     BN: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
-):
+) -> None:
     """Ranks ``first`` to ``first + HERE - 1``: tiles ``begin`` to ``end`` of each one's order.
 
     a (HERE, m, k), b (HERE, k, n); sums, inbox, counts: address of each rank's buffer (int64).

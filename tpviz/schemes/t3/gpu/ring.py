@@ -12,6 +12,8 @@ Not run on a GPU yet; no time in this package's documentation was measured on on
 """
 
 import math
+from collections.abc import Sequence
+from types import ModuleType
 
 import torch
 
@@ -25,7 +27,7 @@ estimated)."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def kernels():
+def kernels() -> ModuleType:
     """The module of Triton kernels; ``RuntimeError`` in words where there is no Triton."""
     try:
         from . import kernels as found
@@ -37,7 +39,7 @@ def kernels():
     return found
 
 
-def check_device(device):
+def check_device(device: torch.device | str) -> None:
     """``RuntimeError`` unless the kernels can run on this device."""
     cuda = torch.device(device).type == "cuda"
     if cuda and not torch.cuda.is_available():
@@ -62,7 +64,17 @@ class Ring:
     scope : "gpu", or "sys" where ranks are on several GPUs.
     """
 
-    def __init__(self, a, b, sums, inbox, counts, first=0, settings=None, scope="gpu"):
+    def __init__(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        sums: Sequence[int],
+        inbox: Sequence[int],
+        counts: Sequence[int],
+        first: int = 0,
+        settings: Settings | None = None,
+        scope: str = "gpu",
+    ):
         self.settings = settings or Settings()
         check_device(a.device)
         self.here, self.m, self.k, self.n = sizes(a.shape, b.shape)
@@ -96,7 +108,7 @@ class Ring:
         )
         self.workers = self.settings.workers(self.here, processors)
 
-    def check(self, counts):
+    def check(self, counts: torch.Tensor) -> None:
         """``RuntimeError`` if a mover of this rank, with these counters, gave up; waits for it.
 
         It says so in a counter that is not used else: the rank's first chunk is counted elsewhere.
@@ -107,7 +119,7 @@ class Ring:
                 f"{(self.first + 1) % self.ranks} above it does not run, or stopped"
             )
 
-    def launch(self, begin=0, end=None, fused=True):
+    def launch(self, begin: int = 0, end: int | None = None, fused: bool = True) -> None:
         """Start the kernel on tiles ``begin`` to ``end`` of each rank's order; returns at once."""
         s = self.settings
         movers = s.movers if fused else 0
@@ -155,7 +167,7 @@ class VirtualRing(Ring):
     Raises ``ValueError`` for sizes that do not fit, ``RuntimeError`` without Triton or a GPU.
     """
 
-    def __init__(self, a, b, settings=None):
+    def __init__(self, a: torch.Tensor, b: torch.Tensor, settings: Settings | None = None):
         settings = settings or Settings()
         ranks, m, _, n = sizes(a.shape, b.shape)
         tiles = settings.tiles(ring_of(ranks, m), n)
@@ -166,13 +178,13 @@ class VirtualRing(Ring):
             a, b, addresses(self.sums), addresses(inbox), addresses(self.counts), settings=settings
         )
 
-    def clear(self):
+    def clear(self) -> None:
         """Zero what tile mode adds to; T3 takes this to be done off the critical path."""
         self.counts.zero_()
         if self.settings.reduce == "atomic":
             self.sums.zero_()
 
-    def run(self, mode="tile", clear=True):
+    def run(self, mode: str = "tile", clear: bool = True) -> torch.Tensor:
         """Compute and reduce-scatter; (ranks, m / ranks, n) float32, a view until the next run.
 
         "sequential": the GEMM, then a ring reduce-scatter. "chunk": a GEMM a chunk, its hop on a
@@ -192,7 +204,7 @@ class VirtualRing(Ring):
         rows = self.sums.view(self.ranks, self.ranks, self.chunk, self.n)
         return rows.diagonal().permute(2, 0, 1)
 
-    def partials(self):
+    def partials(self) -> torch.Tensor:
         """(ranks, m, n) float32: what each rank computes, not summed; a view until the next run."""
         self.launch(fused=False)
         return self.sums
@@ -203,11 +215,11 @@ class VirtualRing(Ring):
             side, now = torch.cuda.Stream(self.a.device), torch.cuda.current_stream(self.a.device)
         for position in range(self.ranks):
             self.launch(position * self.tiles, (position + 1) * self.tiles, fused=False)
-            if side:
+            if side and now:
                 side.wait_stream(now)  # the chunks of this position are done
             with torch.cuda.stream(side):
                 self._hop(position)
-        if side:
+        if side and now:
             now.wait_stream(side)
 
     def _reduce_scatter(self):
@@ -230,7 +242,9 @@ class VirtualRing(Ring):
                 torch.add(own, came, out=own if position == self.ranks - 1 else to)
 
 
-def matmul_reduce_scatter(a, b, mode="tile", settings=None):
+def matmul_reduce_scatter(
+    a: torch.Tensor, b: torch.Tensor, mode: str = "tile", settings: Settings | None = None
+) -> torch.Tensor:
     """a @ b of every virtual rank, summed and scattered; the arguments of `VirtualRing`.
 
     Returns (ranks, m / ranks, n) float32, with the bits of `ring_sum` as `VirtualRing.run` says.
@@ -238,7 +252,7 @@ def matmul_reduce_scatter(a, b, mode="tile", settings=None):
     return VirtualRing(a, b, settings).run(mode).clone()
 
 
-def ring_sum(partials):
+def ring_sum(partials: torch.Tensor) -> torch.Tensor:
     """The ring reduce-scatter of (ranks, m, n) partials, one addition after another (derived).
 
     Chunk c starts at rank c - 1 and goes down: ((p[c-1] + p[c-2]) + ...) + p[c], rank c's result.
@@ -254,13 +268,13 @@ def ring_sum(partials):
     return out
 
 
-def aligned(shape, dtype, device):
+def aligned(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
     """Zeros of which every ``x[i]`` starts at a multiple of 16 bytes, as the kernels take it."""
     size = math.prod(shape[1:])
     flat = torch.zeros((shape[0], -(-size // 4) * 4), dtype=dtype, device=device)
     return flat[:, :size].unflatten(1, shape[1:])
 
 
-def addresses(buffers):
+def addresses(buffers: torch.Tensor) -> list[int]:
     """Address of each rank's part of a stacked buffer."""
     return [part.data_ptr() for part in buffers]

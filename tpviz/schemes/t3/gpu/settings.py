@@ -1,5 +1,6 @@
 """How the kernels are launched, and which sizes they take. No torch, no Triton."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpviz.checks import divides, one_of, whole_number
@@ -25,7 +26,7 @@ class Settings:
     warps, stages : warps a program, depth of its software pipeline.
     """
 
-    tile: tuple = (128, 128, 64)
+    tile: tuple[int, int, int] = (128, 128, 64)
     reduce: str = "atomic"
     movers: int = 0
     programs: int | None = None
@@ -46,7 +47,7 @@ class Settings:
             if whole_number(f"tile {name}", size, 16, 256) & (size - 1):
                 raise ValueError(f"tile {name}={size} is no power of two: use {_near(size)}")
 
-    def workers(self, here, processors):
+    def workers(self, here: int, processors: int) -> int:
         """GEMM programs a rank, ``here`` ranks on a GPU of ``processors`` SMs; checks that waiting
         programs cannot keep the ones they wait for off the GPU."""
         least = self.programs or 1
@@ -60,12 +61,12 @@ class Settings:
             )
         return self.programs or processors // here - self.movers
 
-    def tiles(self, rows, columns):
+    def tiles(self, rows: int, columns: int) -> int:
         """Tiles of a chunk of so many rows and columns; ragged ones count."""
         return -(-rows // self.tile[0]) * -(-columns // self.tile[1])
 
 
-def sizes(a, b):
+def sizes(a: Sequence[int], b: Sequence[int]) -> tuple[int, int, int, int]:
     """(ranks, m, k, n) of a (ranks, m, k) @ b (ranks, k, n); ``ValueError`` if they do not fit."""
     if len(a) != 3 or len(b) != 3:
         raise ValueError(
@@ -81,7 +82,7 @@ def sizes(a, b):
     return a[0], a[1], a[2], b[2]
 
 
-def ring_of(ranks, m):
+def ring_of(ranks: int, m: int) -> int:
     """Rows of a chunk of m rows over a ring; ``ValueError`` if there is no ring or no equal one."""
     whole_number("ranks", ranks, 2)
     divides("rows m", m, "ranks", ranks)

@@ -16,12 +16,16 @@ Torch calls its module alpha. Not run yet: it needs a GPU.
 
 import ctypes
 from itertools import permutations
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
 
 from .ring import Ring
 from .settings import Settings, ring_of, sizes
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import _SymmetricMemory
 
 TIMEOUT = 120_000
 """Milliseconds after which a barrier ends in a CUDA error; longer than a mover's patience."""
@@ -40,10 +44,16 @@ class SymmetricRing(Ring):
     between the GPUs, or memory that the ranks can map (torch's own words).
     """
 
-    def __init__(self, a, b, settings=None, group=None):
+    def __init__(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        settings: Settings | None = None,
+        group: dist.ProcessGroup | None = None,
+    ):
         import torch.distributed._symmetric_memory as symmetric
 
-        group = group or dist.group.WORLD
+        group = cast(dist.ProcessGroup, group or dist.group.WORLD)
         ranks = group.size()
         if not a.is_cuda:
             raise RuntimeError(f"a is on {a.device}: torch's symmetric memory needs CUDA")
@@ -63,7 +73,7 @@ class SymmetricRing(Ring):
             a[None], b[None], *tables, first=group.rank(), settings=settings, scope="sys"
         )
 
-    def run(self, check=True):
+    def run(self, check: bool = True) -> torch.Tensor:
         """Compute and reduce-scatter; this rank's (m / ranks, n) float32, a view until the next.
 
         With movers it waits for the GPU, and raises ``RuntimeError`` if a rank did not send all
@@ -83,12 +93,12 @@ class SymmetricRing(Ring):
         return self.sums[self.first * self.chunk : (self.first + 1) * self.chunk]
 
 
-def check_atomics(device, group):
+def check_atomics(device: int | None, group: dist.ProcessGroup) -> None:
     """``RuntimeError``, on all ranks, unless their GPUs' atomics work on each other's memory.
 
     Ranks that see only their own GPU all call it 0, and are not asked. Collective.
     """
-    devices = [None] * group.size()
+    devices: list[Any] = [None] * group.size()
     dist.all_gather_object(devices, device, group=group)
     for pair in permutations(sorted(set(devices)), 2):
         if not native_atomics(*pair):
@@ -98,14 +108,14 @@ def check_atomics(device, group):
             )
 
 
-def native_atomics(one, other):
+def native_atomics(one: int, other: int) -> bool:
     """Whether the driver says so: attribute 3, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED."""
     found = ctypes.c_int()
     ask = ctypes.CDLL("libcuda.so.1").cuDeviceGetP2PAttribute
     return ask(ctypes.byref(found), 3, one, other) == 0 and found.value == 1
 
 
-def mapped(buffer, handle, me, ranks):
+def mapped(buffer: torch.Tensor, handle: "_SymmetricMemory", me: int, ranks: int) -> list[int]:
     """Where each rank's buffer is in this process's addresses."""
     remote = lambda rank: handle.get_remote_tensor(rank, buffer.shape, buffer.dtype)
     return [(buffer if rank == me else remote(rank)).data_ptr() for rank in range(ranks)]

@@ -11,8 +11,9 @@ mover can also add. An update here is an atomic in the L2 cache, not in the DRAM
 NVIDIA's GPUs have to near-memory reduction. Needs a CUDA device; nothing was measured yet.
 """
 
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 
@@ -46,6 +47,12 @@ class Contention(NamedTuple):
     """Median of the pairs' seconds / alone."""
 
 
+class _Fields(TypedDict, total=False):
+    efficiency: float
+    update: float
+    mixed: float
+
+
 class Beside:
     """A GEMM, m x k times k x n, and movers beside it, on one device.
 
@@ -60,15 +67,15 @@ class Beside:
 
     def __init__(
         self,
-        m,
-        n,
-        k,
-        movers=16,
-        kind="update",
-        dtype=torch.float16,
-        buffer=512 << 20,
-        device="cuda",
-        settings=None,
+        m: int,
+        n: int,
+        k: int,
+        movers: int = 16,
+        kind: str = "update",
+        dtype: torch.dtype = torch.float16,
+        buffer: int = 512 << 20,
+        device: torch.device | str = "cuda",
+        settings: Settings | None = None,
     ):
         for name, size in (("m", m), ("n", n), ("k", k), ("movers", movers)):
             whole_number(name, size)
@@ -93,13 +100,13 @@ class Beside:
         self.done = torch.zeros(1, dtype=torch.int32, device=device)
         self.moved = torch.zeros(movers, dtype=torch.int32, device=device)
 
-    def launch(self, pause=0):
+    def launch(self, pause: int = 0) -> None:
         """Start the kernel; ``done`` must be 0. A pause below 0: movers leave at once."""
         from .traffic_kernels import beside
 
         s = self.settings
         cooperative = {"launch_cooperative_grid": True} if self.a.is_cuda else {}
-        beside[(self.workers + self.movers,)](
+        beside[(self.workers + self.movers,)](  # pyright: ignore[reportIndexIssue]
             self.a,
             self.b,
             self.out,
@@ -124,7 +131,7 @@ class Beside:
             **cooperative,
         )
 
-    def measure(self, pause):
+    def measure(self, pause: int) -> tuple[float, int]:
         """(seconds, bytes moved) of one run."""
         self.done.zero_()
         seconds = timed(lambda: self.launch(pause))
@@ -132,8 +139,15 @@ class Beside:
 
 
 def contention(
-    m=8192, n=4256, k=2128, movers=16, kind="update", pauses=PAUSES, repeats=20, **options
-):
+    m: int = 8192,
+    n: int = 4256,
+    k: int = 2128,
+    movers: int = 16,
+    kind: str = "update",
+    pauses: Iterable[int] = PAUSES,
+    repeats: int = 20,
+    **options: Any,
+) -> list[Contention]:
     """How much longer a GEMM takes beside traffic of several rates: list of `Contention`.
 
     The default GEMM is T-NLG's FC-2 on 8 GPUs (tokens recalled). pauses: see `Beside.launch`, more
@@ -158,7 +172,9 @@ def contention(
     return rows
 
 
-def bandwidths(buffer=1 << 30, repeats=20, device="cuda"):
+def bandwidths(
+    buffer: int = 1 << 30, repeats: int = 20, device: torch.device | str = "cuda"
+) -> dict[str, float]:
     """{kind: bytes of the buffer passed in a second} of a GPU that does nothing else.
 
     "copy" and "update" count a byte once that is read and then stored, or added.
@@ -172,7 +188,7 @@ def bandwidths(buffer=1 << 30, repeats=20, device="cuda"):
     grid = (min(blocks, 4 * processors(device)),)
     found = {}
     for kind in KINDS:
-        run = lambda kind=kind: stream[grid](
+        run = lambda kind=kind: stream[grid](  # pyright: ignore[reportIndexIssue]
             source, target, blocks, BLOCK=BLOCK, KIND=kind, num_warps=8, enable_fp_fusion=True
         )
         times = [timed(run) for _ in range(repeats + 3)][3:]
@@ -180,7 +196,9 @@ def bandwidths(buffer=1 << 30, repeats=20, device="cuda"):
     return found
 
 
-def machine_fields(found, dram, rows=()):
+def machine_fields(
+    found: Mapping[str, float], dram: float, rows: Iterable[Contention] = ()
+) -> _Fields:
     """Fields of the simulator's `Machine`: efficiency, update, and mixed if there are ``rows``.
 
     found : of `bandwidths`. dram : nominal bytes/s of the memory. rows : of `contention`, with a
@@ -208,7 +226,10 @@ def machine_fields(found, dram, rows=()):
             f"reads of {found['read']:.3g} bytes/s pass more than dram={dram:.3g}: "
             f"its nominal rate is at least {found['read']:.3g}"
         )
-    fields = {"efficiency": found["read"] / dram, "update": found["read"] / found["update"] - 1}
+    fields: _Fields = {
+        "efficiency": found["read"] / dram,
+        "update": found["read"] / found["update"] - 1,
+    }
     if loaded:
         share = 1 / loaded.slowdown + loaded.rate / found[loaded.kind]
         if share > MOST:
@@ -228,12 +249,12 @@ def machine_fields(found, dram, rows=()):
     return fields
 
 
-def processors(device):
+def processors(device: torch.device | str) -> int:
     """SMs of a GPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def timed(function):
+def timed(function: Callable[[], object]) -> float:
     """Seconds of the GPU's work that a call starts, between CUDA events; waits for it.
 
     The GPU is kept busy before, so that all is queued when it begins: launching is not counted.

@@ -3,14 +3,16 @@
 Not run on a GPU yet; tested in Triton's interpreter, compiled for sm_80 and sm_90.
 """
 
-import triton
-import triton.language as tl
+import triton  # pyright: ignore[reportMissingImports]
+import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from .kernels import arrive, product, tile_at
 
 
 @triton.jit
-def move(source, target, block, BLOCK: tl.constexpr, KIND: tl.constexpr):
+def move(
+    source: tl.tensor, target: tl.tensor, block: tl.tensor, BLOCK: tl.constexpr, KIND: tl.constexpr
+) -> tl.tensor:
     """One block of float32: "read", "write", "copy" (read, store) or "update" (read, atomic add).
 
     Returns what was read (zeros for "write"), so that a caller can keep a read from being dropped.
@@ -27,7 +29,9 @@ def move(source, target, block, BLOCK: tl.constexpr, KIND: tl.constexpr):
 
 
 @triton.jit
-def stream(source, target, blocks, BLOCK: tl.constexpr, KIND: tl.constexpr):
+def stream(
+    source: tl.tensor, target: tl.tensor, blocks: tl.tensor, BLOCK: tl.constexpr, KIND: tl.constexpr
+) -> None:
     """All blocks, shared out among the programs."""
     kept = tl.zeros((BLOCK,), tl.float32)
     for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
@@ -38,27 +42,27 @@ def stream(source, target, blocks, BLOCK: tl.constexpr, KIND: tl.constexpr):
 
 @triton.jit(do_not_specialize=["pause"])
 def beside(
-    a,
-    b,
-    out,
-    source,
-    target,
-    done,
-    moved,
-    workers,
-    movers,
-    blocks,
-    pause,
-    m,
-    n,
-    k,
+    a: tl.tensor,
+    b: tl.tensor,
+    out: tl.tensor,
+    source: tl.tensor,
+    target: tl.tensor,
+    done: tl.tensor,
+    moved: tl.tensor,
+    workers: tl.tensor,
+    movers: tl.tensor,
+    blocks: tl.tensor,
+    pause: tl.tensor,
+    m: tl.tensor,
+    n: tl.tensor,
+    k: tl.tensor,
     KIND: tl.constexpr,
     BLOCK: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
-):
+) -> None:
     """A GEMM on ``workers`` programs; ``movers`` more move blocks until it is done.
 
     Between two blocks a mover looks ``pause`` times whether the GEMM is done; below 0 it moves

@@ -11,11 +11,14 @@ S is the output's bytes, c = S / N a chunk, L the link, BW the memory's streamin
 """
 
 from math import ceil
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.checks import number, whole_number
 
 from .machine import Machine
+
+if TYPE_CHECKING:
+    from .machine import Gemm
 
 BETA = {"t3": 0.94, "t3_mca": 0.29}
 """{configuration: share of communication's memory time that is not hidden}: fitted to the geomeans
@@ -37,28 +40,28 @@ class Closed(NamedTuple):
     memory: float
 
     @property
-    def sequential(self):
+    def sequential(self) -> float:
         """g + RS + AG."""
         return self.gemm + self.rs + self.ag
 
     @property
-    def ideal(self):
+    def ideal(self) -> float:
         """max(g, RS) + AG: reduce-scatter and GEMM at once, neither slows the other."""
         return max(self.gemm, self.rs) + self.ag
 
     @property
-    def ideal_nmc(self):
+    def ideal_nmc(self) -> float:
         """max(g, RS_nmc) + AG: sums are made in memory."""
         return max(self.gemm, self.rs_nmc) + self.ag
 
-    def t3(self, beta=0.0):
+    def t3(self, beta: float = 0.0) -> float:
         """max(g + beta memory, lead + RS_nmc) + AG. beta : 0..1, `BETA` of a configuration; 0:
         nothing is in the GEMM's way."""
         beta = number("beta", beta, 0.0, 1.0)
         return max(self.gemm + beta * self.memory, self.lead + self.rs_nmc) + self.ag
 
 
-def closed(gemm, ranks, machine=None):
+def closed(gemm: "Gemm", ranks: int, machine: Machine | None = None) -> Closed:
     """The `Closed` of a `Gemm` summed over ``ranks`` on a `Machine`."""
     machine, n = machine or Machine(), whole_number("ranks", ranks)
     rate, chunk = machine.efficiency * machine.dram, gemm.bytes / n

@@ -7,8 +7,13 @@ opened for each in turn, and the memory is slower.
 """
 
 from collections import deque
+from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .machine import Machine
 
 CLASSES = (
     "gemm_read",
@@ -31,12 +36,12 @@ class Clock:
     def __init__(self):
         self.heap, self.asked, self.now = [], 0, 0.0
 
-    def at(self, time, function, argument):
+    def at(self, time: float, function: Callable[[float, Any], object], argument: Any) -> None:
         """Call ``function(time, argument)`` then."""
         self.asked += 1
         heappush(self.heap, (time, self.asked, function, argument))
 
-    def run(self):
+    def run(self) -> float:
         """Until nothing is left; returns the last time."""
         heap = self.heap
         while heap:
@@ -52,7 +57,7 @@ class Dram:
     class, in all. busy : seconds. limit : MCA's threshold in entries.
     """
 
-    def __init__(self, clock, machine, policy):
+    def __init__(self, clock: Clock, machine: "Machine", policy: str):
         self.clock, self.policy = clock, policy
         self.waiting = (deque(), deque(), deque())
         self.queue, self.queued, self.counts = deque(), 0, [0, 0]
@@ -63,7 +68,16 @@ class Dram:
         self.serving, self.busy, self.log = False, 0.0, []
         self.bytes = dict.fromkeys(CLASSES, 0)
 
-    def ask(self, now, stream, kind, bytes, cost, done, argument):
+    def ask(
+        self,
+        now: float,
+        stream: int,
+        kind: str,
+        bytes: float,
+        cost: float,
+        done: Callable[[float, Any], object],
+        argument: Any,
+    ) -> None:
         """Serve ``bytes`` and then call ``done(time, argument)``. stream : READ, STORE or COMM."""
         if stream == COMM:
             if not self.waiting[COMM]:

@@ -6,13 +6,24 @@ What a store does next is in the chunk's rule (`maps`).
 """
 
 from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from math import nan
 from random import Random
+from typing import TYPE_CHECKING
 
 from .dram import COMM, READ, STORE, Dram
 from .llc import Cache
 from .maps import Dma, Remote
 from .tracker import Table
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .dram import Clock
+    from .machine import Machine
+    from .maps import Goal, Rule
+    from .payload import Payload
+    from .tiling import Tiling
 
 
 class Workgroup:
@@ -20,7 +31,7 @@ class Workgroup:
 
     __slots__ = ("free", "missing", "slice", "tile")
 
-    def __init__(self, tile, now):
+    def __init__(self, tile: int, now: float):
         self.tile, self.free, self.slice, self.missing = tile, now, 0, 0
 
 
@@ -31,18 +42,20 @@ class Gpu:
     times : {what: per part (``start`` and ``computed``: per tile) seconds, nan where it never is}.
     """
 
+    peers: "Callable[[int], tuple[Gpu, Sequence[int]]]"
+
     def __init__(
         self,
-        clock,
-        tiling,
-        machine,
-        policy,
-        rules,
-        goal=None,
-        rank=0,
-        bypass=True,
-        contention=True,
-        payload=None,
+        clock: "Clock",
+        tiling: "Tiling",
+        machine: "Machine",
+        policy: str,
+        rules: "Sequence[tuple[int, Rule | None]]",
+        goal: "Goal | None" = None,
+        rank: int = 0,
+        bypass: bool = True,
+        contention: bool = True,
+        payload: "Payload | None" = None,
     ):
         self.clock, self.tiling, self.machine, self.rank = clock, tiling, machine, rank
         self.gemm, self.goal, self.payload = tiling.gemm, goal, payload
@@ -77,7 +90,7 @@ class Gpu:
         each = self.gemm.k * self.gemm.itemsize / machine.slices
         self.panels = tuple([extent * each for extent in side] for side in tiling.extents)
 
-    def begin(self):
+    def begin(self) -> None:
         """The first stage: a workgroup in every slot."""
         self._stage(0.0)
 
@@ -102,7 +115,7 @@ class Gpu:
             if panel is None:
                 panel = cache.put(key, self.panels[side][index])
                 group.missing += 1
-                panel.waiting.append(group)
+                panel.waiting.append(group)  # pyright: ignore[reportOptionalMemberAccess]
                 self.memory.ask(now, READ, "gemm_read", panel.bytes, 1.0, self._read, panel)
             elif panel.waiting is not None:
                 group.missing += 1
@@ -173,7 +186,7 @@ class Gpu:
     def _threshold(self, part):
         """The updates that a part waits for."""
         rule = self.rules[self.tiling.chunk_of[part // self.waves]]
-        return rule.updates * (self.tiling.ranks if self.goal.many else 1)
+        return rule.updates * (self.tiling.ranks if self.goal.many else 1)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
 
     def _let_in(self, now, place, part, spill=False):
         """Whether the tracker has a record for a parked part, whose updates then go to memory."""
@@ -184,7 +197,7 @@ class Gpu:
             self._enqueue(now, update)
         return True
 
-    def spill(self, now):
+    def spill(self, now: float) -> bool:
         """Whether a parked part has all its updates: then one goes past the full tracker."""
         for place, waiting in self.parked.items():
             for part, updates in waiting.items():
@@ -222,7 +235,7 @@ class Gpu:
                 return
             self._let_in(now, place, part)
 
-    def arrive(self, now, message):
+    def arrive(self, now: float, message: "tuple[int, str, tuple[int, np.ndarray] | None]") -> None:
         """An update or store from a peer: (part, op, value)."""
         part, op, value = message
         self.times["arrived"][part] = now

@@ -5,8 +5,10 @@ fits; outputs that are stored through it push panels out, T3's go around it (so 
 """
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from itertools import islice
 from random import Random
+from typing import Any
 
 
 class Panel:
@@ -14,8 +16,9 @@ class Panel:
 
     __slots__ = ("bytes", "waiting")
 
-    def __init__(self, bytes):
-        self.bytes, self.waiting = bytes, []
+    def __init__(self, bytes: float):
+        self.bytes = bytes
+        self.waiting: list[Any] | None = []
 
 
 class Cache:
@@ -26,19 +29,19 @@ class Cache:
     caches do that only know what was not used recently.
     """
 
-    def __init__(self, capacity, policy="nru"):
+    def __init__(self, capacity: int, policy: str = "nru"):
         self.capacity, self.used = capacity, 0
         self.held = OrderedDict()  # oldest use first
         self.random = Random(0) if policy == "nru" else None
 
-    def get(self, key):
+    def get(self, key: Hashable) -> Panel | None:
         """The `Panel` of a key, or None."""
         panel = self.held.get(key)
         if panel is not None:
             self.held.move_to_end(key)
         return panel
 
-    def put(self, key, bytes):
+    def put(self, key: Hashable, bytes: float) -> Panel:
         """Keep a new `Panel`; drops others until it fits. One larger than all is not kept."""
         panel = Panel(bytes)
         if bytes > self.capacity:

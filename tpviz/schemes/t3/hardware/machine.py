@@ -14,7 +14,7 @@ ValueError: cus=0 is too small: the least that works is 1
 
 from dataclasses import dataclass, field, fields
 from math import ceil, inf
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from tpviz.checks import number, one_of, whole_number
 
@@ -87,12 +87,12 @@ class Machine:
     policy: str = _knob(
         "fifo", "fitted", "whom the memory serves in plain T3", choices=tuple(POLICIES)
     )
-    thresholds: tuple = _knob(
+    thresholds: tuple[float, ...] = _knob(
         (5, 10, 30, inf),
         "recalled",
         "MCA: entries queued below which communication is let in, most memory-bound GEMM first",
     )
-    intensities: tuple = _knob(
+    intensities: tuple[float, ...] = _knob(
         (0.5, 0.25, 0.1),
         "chosen",
         "MCA: busy share of the memory in the "
@@ -155,23 +155,23 @@ class Machine:
             )
 
     @property
-    def rate(self):
+    def rate(self) -> float:
         """FLOP/s of a GEMM on all compute units."""
         return self.cus * self.clock * 1024 if self.flops is None else self.flops
 
     @property
-    def slots(self):
+    def slots(self) -> int:
         """Workgroups that run at once: a stage."""
         return self.cus * self.wgs_per_cu
 
-    def threshold(self, intensity):
+    def threshold(self, intensity: float) -> float:
         """MCA's entries for a GEMM whose first stage keeps the memory busy for this share."""
         for level, entries in zip(self.intensities, self.thresholds):
             if intensity >= level:
                 return entries
         return self.thresholds[-1]
 
-    def knobs(self):
+    def knobs(self) -> list[list[str]]:
         """Rows of strings, header first: each knob, its value, what it is, where that is from."""
         return [["knob", "value", "what", "source"]] + [
             [f.name, f"{getattr(self, f.name)}", f.metadata["help"], f.metadata["source"]]
@@ -184,7 +184,7 @@ class _Gemm(NamedTuple):
     n: int
     k: int
     itemsize: int = 2
-    tile: tuple = (128, 128)
+    tile: tuple[int, int] = (128, 128)
     wavefronts: int = 4
 
 
@@ -201,7 +201,15 @@ class Gemm(_Gemm):
 
     __slots__ = ()
 
-    def __new__(cls, m, n, k, itemsize=2, tile=(128, 128), wavefronts=4):
+    def __new__(
+        cls,
+        m: int,
+        n: int,
+        k: int,
+        itemsize: int = 2,
+        tile: tuple[int, int] = (128, 128),
+        wavefronts: int = 4,
+    ) -> Self:
         """Checked sizes."""
         m, n, k = (whole_number(name, size) for name, size in (("m", m), ("n", n), ("k", k)))
         rows, columns = (whole_number("tile", side) for side in _pair(tile))
@@ -211,17 +219,17 @@ class Gemm(_Gemm):
         )
 
     @property
-    def tiles(self):
+    def tiles(self) -> tuple[int, int]:
         """Tiles down and across the output."""
         return ceil(self.m / self.tile[0]), ceil(self.n / self.tile[1])
 
     @property
-    def bytes(self):
+    def bytes(self) -> int:
         """Of the output: S in the formulas."""
         return self.m * self.n * self.itemsize
 
     @property
-    def flops(self):
+    def flops(self) -> int:
         """Of the whole GEMM."""
         return 2 * self.m * self.n * self.k
 

@@ -10,6 +10,8 @@ rank 0 sends chunk 2 after 1 update of each element, but 2 come: too early, 1 wo
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,8 +19,11 @@ from tpviz.checks import one_of
 
 from .maps import COLLECTIVES, OPS, Dma, Local, Remote
 
+if TYPE_CHECKING:
+    from .maps import Rule
 
-def check(maps, collective="ring_rs"):
+
+def check(maps: "Sequence[Sequence[tuple[int, Rule]]]", collective: str = "ring_rs") -> list[str]:
     """What keeps ``maps`` from being the collective, as a list of sentences; empty if nothing does.
 
     maps : per rank a list of (chunk, rule). collective : of `COLLECTIVES`, for what is computed and
@@ -117,7 +122,7 @@ def _strangers(rank, row, ranks):
             yield f"rank {rank}: there is no chunk {entry[0]!r}, they are 0 to {ranks - 1}"
         else:
             seen[entry[0]] += 1
-            yield from _odd(rank, *entry, ranks)
+            yield from _odd(rank, *entry, ranks)  # pyright: ignore[reportCallIssue]
     for chunk in sorted(set(range(ranks)) - set(seen)):
         yield f"rank {rank} has no rule for chunk {chunk}"
     for chunk, times in seen.items():

@@ -13,6 +13,7 @@ order as derived here; the others follow its discussion (derived).
 0 Local(updates=2)
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tpviz.checks import one_of, whole_number
@@ -41,7 +42,10 @@ class Local(NamedTuple):
     updates: int = 2
 
 
-def ring_rs(rank, ranks):
+Rule = Remote | Dma | Local
+
+
+def ring_rs(rank: int, ranks: int) -> list[tuple[int, Rule]]:
     """Ring reduce-scatter to rank - 1: chunk rank + 1 first, its own last."""
     to, first, last = (rank - 1) % ranks, (rank + 1) % ranks, (rank, Local(min(ranks, 2)))
     if ranks == 1:
@@ -50,23 +54,27 @@ def ring_rs(rank, ranks):
     return [(first, Remote(to, "update")), *middle, last]
 
 
-def direct_rs(rank, ranks):
+def direct_rs(rank: int, ranks: int) -> list[tuple[int, Rule]]:
     """Reduce-scatter on links between all: every chunk goes to its owner's memory at once."""
     others = [(rank + 1 + j) % ranks for j in range(ranks - 1)]
-    return [(c, Remote(c, "update")) for c in others] + [(rank, Local(ranks))]
+    sent: list[tuple[int, Rule]] = [(c, Remote(c, "update")) for c in others]
+    return sent + [(rank, Local(ranks))]
 
 
-def ring_ag(rank, ranks):
+def ring_ag(rank: int, ranks: int) -> list[tuple[int, Rule]]:
     """Ring all-gather: what is there is sent on; a rank computes its own chunk, the first."""
     to = (rank - 1) % ranks
-    sent = [((rank + j) % ranks, Dma(to, "store", 1)) for j in range(ranks - 1)]
+    sent: list[tuple[int, Rule]] = [
+        ((rank + j) % ranks, Dma(to, "store", 1)) for j in range(ranks - 1)
+    ]
     return sent + [((rank - 1) % ranks, Local(1))]
 
 
-def all_to_all(rank, ranks):
+def all_to_all(rank: int, ranks: int) -> list[tuple[int, Rule]]:
     """Every chunk is stored at its owner, in a buffer for each source."""
     others = [(rank + 1 + j) % ranks for j in range(ranks - 1)]
-    return [(c, Remote(c, "store")) for c in others] + [(rank, Local(1))]
+    sent: list[tuple[int, Rule]] = [(c, Remote(c, "store")) for c in others]
+    return sent + [(rank, Local(1))]
 
 
 class Goal(NamedTuple):
@@ -74,14 +82,14 @@ class Goal(NamedTuple):
     "owner" (the rank of its number) or at "all". sums : one sum of all ranks' parts. computes :
     "all" chunks on each rank, or its "own". gathers : whether an all-gather comes after."""
 
-    of: object
+    of: Callable[[int, int], list[tuple[int, Rule]]]
     ends: str
     sums: bool
     computes: str = "all"
     gathers: bool = False
 
     @property
-    def many(self):
+    def many(self) -> bool:
         """Whether each source has a buffer of its own at the owner."""
         return self.ends == "owner" and not self.sums
 
@@ -95,7 +103,7 @@ COLLECTIVES = {
 """{name: `Goal`}."""
 
 
-def maps(collective, ranks):
+def maps(collective: str, ranks: int) -> list[list[tuple[int, Rule]]]:
     """Per rank, in the order in which it computes, a list of (chunk, rule)."""
     goal = COLLECTIVES[one_of("collective", collective, tuple(COLLECTIVES))]
     ranks = whole_number("ranks", ranks)

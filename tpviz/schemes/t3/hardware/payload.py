@@ -6,9 +6,16 @@ on what arrives first; with more than two (direct reduce-scatter) it does, in th
 the sign of a zero is lost: 0 + -0.0 is 0.0.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from tpviz.checks import whole_number
+
+if TYPE_CHECKING:
+    from .maps import Goal
+    from .tiling import Tiling
 
 
 class Payload:
@@ -17,7 +24,12 @@ class Payload:
     memory : per rank what it holds. Raises ``ValueError`` on other shapes or numbers of ranks.
     """
 
-    def __init__(self, partials, tiling, goal):
+    def __init__(
+        self,
+        partials: Sequence[np.ndarray | tuple[np.ndarray, np.ndarray]],
+        tiling: "Tiling",
+        goal: "Goal",
+    ):
         gemm, ranks = tiling.gemm, whole_number("ranks", tiling.ranks)
         if not hasattr(partials, "__len__"):
             raise ValueError(f"values={partials!r} is no list: give an m x n array for each rank")
@@ -28,26 +40,33 @@ class Payload:
         sources = ranks if goal.many else 1
         self.memory = [np.zeros((sources, *p.shape), p.dtype) for p in self.partials]
 
-    def part(self, rank, tile, wave):
+    def part(self, rank: int, tile: int, wave: int) -> tuple[int, np.ndarray]:
         """(rank, what its GEMM computes of a part of a tile)."""
         return rank, self.partials[rank][self.tiling.parts(tile)[wave]]
 
-    def read(self, rank, tile, wave):
+    def read(self, rank: int, tile: int, wave: int) -> tuple[int, np.ndarray]:
         """(rank, what its memory holds there): complete, so nobody writes it any more."""
         return rank, self.memory[rank][0][self.tiling.parts(tile)[wave]]
 
-    def write(self, rank, tile, wave, op, message):
+    def write(
+        self,
+        rank: int,
+        tile: int,
+        wave: int,
+        op: str | None,
+        message: tuple[int, np.ndarray] | None,
+    ) -> None:
         """Add or write what came in; ``op`` None: what this rank computed itself."""
         if op is None:
             op, message = "update" if self.goal.sums else "store", self.part(rank, tile, wave)
-        source, value = message
+        source, value = message  # pyright: ignore[reportGeneralTypeIssues]
         place = self.memory[rank][source if self.goal.many else 0][self.tiling.parts(tile)[wave]]
         if op == "update":
             place += value
         else:
             place[:] = value
 
-    def result(self):
+    def result(self) -> np.ndarray:
         """m x n, each chunk from its owner; one more dim in front where there are several: of
         ranks that all end with all chunks, of sources whose parts are not summed."""
         if self.goal.ends == "all":
@@ -59,7 +78,7 @@ class Payload:
         return whole if self.goal.many else whole[0]
 
 
-def ring_sum(partials, tiling):
+def ring_sum(partials: Sequence[np.ndarray], tiling: "Tiling") -> np.ndarray:
     """The sum of m x n partials as a ring reduce-scatter adds it: ((p[c-1] + p[c-2]) + ...) + p[c]
     in chunk c (derived). What a T3 run must equal to the bit, but for the sign of a zero."""
     ranks, whole = tiling.ranks, np.zeros_like(partials[0])

@@ -1,8 +1,9 @@
 """What a simulated run did: times, memory traffic, the tracker, every part of every tile."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,14 @@ from tpviz.tables import html_table
 from .dram import CLASSES
 from .machine import Gemm, Machine
 from .maps import Remote
+
+if TYPE_CHECKING:
+    from tpviz.trace import Trace
+
+    from .gpu import Gpu
+    from .payload import Payload
+    from .ring import Pass
+    from .tiling import Tiling
 
 
 class Tiles(NamedTuple):
@@ -74,37 +83,37 @@ class SimResult:
     gemm_end: float
     rs_end: float
     ag_end: float
-    drams: tuple
+    drams: tuple[dict[str, int], ...]
     link_bytes: int
     posted: int
     tracker: Tracked
     tiles: Tiles
-    logs: tuple
+    logs: tuple[dict[str, list[Any]], ...]
     values: np.ndarray | None = None
 
     @property
-    def seconds(self):
+    def seconds(self) -> float:
         """Of the whole: to the end of the all-gather, if one follows."""
         return self.ag_end
 
     @property
-    def dram(self):
+    def dram(self) -> dict[str, int]:
         """{class: bytes} of GPU 0."""
         return self.drams[0]
 
-    def series(self, samples=200, gpu=0):
+    def series(self, samples: int = 200, gpu: int = 0) -> dict[str, Any]:
         """What a GPU's memory, tracker and links hold over time: see `sampled.series`."""
         from .sampled import series
 
         return series(self, samples, gpu)
 
-    def trace(self):
+    def trace(self) -> "Trace":
         """A `Trace`: compute by chunk, links, badge "simulated". See `sampled.trace`."""
         from .sampled import trace
 
         return trace(self)
 
-    def to_table(self):
+    def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""
         ends = [
             ["GEMM ends", self.gemm_end],
@@ -122,7 +131,7 @@ class SimResult:
             *[["tracker, parts past it", f"{self.tracker.spilled}"]] * (self.tracker.spilled > 0),
         ]
 
-    def describe(self):
+    def describe(self) -> str:
         """The run in words."""
         total = sum(self.dram.values())
         return (
@@ -147,8 +156,18 @@ class SimResult:
 
 
 def played(
-    tiling, machine, config, collective, mode, gpus, passes, gemm_end, rs_end, ag_end, payload=None
-):
+    tiling: "Tiling",
+    machine: Machine,
+    config: str,
+    collective: str,
+    mode: str,
+    gpus: "Sequence[Gpu]",
+    passes: "Sequence[Sequence[Pass]]",
+    gemm_end: float,
+    rs_end: float,
+    ag_end: float,
+    payload: "Payload | None" = None,
+) -> SimResult:
     """A `SimResult` of GPUs that have run; ``passes`` : per GPU, the passes of rings by
     themselves."""
     drams, logs = [], []

@@ -5,9 +5,15 @@ piece that comes in is written. A step begins when the one before has arrived wh
 long as the largest chunk does: in each, some rank sends that one. Bytes are this GPU's own.
 """
 
+from collections.abc import Sequence
 from numbers import Real
+from typing import TYPE_CHECKING
 
 from .dram import COMM, Dram
+
+if TYPE_CHECKING:
+    from .dram import Clock
+    from .machine import Machine
 
 PIECES = 64
 """Pieces of a chunk: as many as let the link wait for the first read for 1 % of a step."""
@@ -21,7 +27,17 @@ class Pass:
     Afterwards ``ended`` and ``sent``: (asked, start, end, bytes, to, -1) each.
     """
 
-    def __init__(self, clock, machine, sizes, reads, kinds, start=0.0, cost=1.0, last=False):
+    def __init__(
+        self,
+        clock: "Clock",
+        machine: "Machine",
+        sizes: Sequence[float],
+        reads: Sequence[int],
+        kinds: tuple[str, str],
+        start: float = 0.0,
+        cost: float = 1.0,
+        last: bool = False,
+    ):
         self.clock, self.machine, self.sizes, self.slowest = clock, machine, sizes, max(sizes)
         self.reads, self.kinds, self.cost, self.last = reads, kinds, cost, last
         self.memory = Dram(clock, machine, "fifo")
@@ -62,7 +78,14 @@ class Pass:
         self.ended = now
 
 
-def reduce_scatter(clock, machine, chunk, ranks, start=0.0, near_memory=False):
+def reduce_scatter(
+    clock: "Clock",
+    machine: "Machine",
+    chunk: float | Sequence[float],
+    ranks: int,
+    start: float = 0.0,
+    near_memory: bool = False,
+) -> Pass:
     """A ring reduce-scatter of ``ranks`` chunks, run by compute units.
 
     chunk : bytes of one, or of each, this GPU's own first. near_memory : what comes in is added in
@@ -82,12 +105,18 @@ def reduce_scatter(clock, machine, chunk, ranks, start=0.0, near_memory=False):
     )
 
 
-def all_gather(clock, machine, chunk, ranks, start=0.0):
+def all_gather(
+    clock: "Clock",
+    machine: "Machine",
+    chunk: float | Sequence[float],
+    ranks: int,
+    start: float = 0.0,
+) -> Pass:
     """A ring all-gather of ``ranks`` chunks. chunk : as `reduce_scatter` takes it."""
     return Pass(
         clock, machine, _sizes(chunk, ranks), [1] * (ranks - 1), ("ag_read", "ag_write"), start
     )
 
 
-def _sizes(chunk, ranks):
-    return [chunk] * ranks if isinstance(chunk, Real) else list(chunk)
+def _sizes(chunk: float | Sequence[float], ranks: int) -> list[float]:
+    return [chunk] * ranks if isinstance(chunk, Real) else list(chunk)  # pyright: ignore[reportArgumentType, reportReturnType]

@@ -5,6 +5,9 @@
 <Played t3_mca of 512x512x256 on 4 GPUs (mirror): 30.1 us, simulated>
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from tpviz.checks import one_of, whole_number
 
 from .dram import Clock
@@ -18,6 +21,11 @@ from .result import SimResult, played
 from .ring import all_gather, reduce_scatter
 from .tiling import Tiling
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .maps import Rule
+
 CONFIGS = {
     "sequential": "GEMM, then reduce-scatter by compute units, then all-gather",
     "t3": "GEMM and reduce-scatter fused, the memory serves both alike; then all-gather",
@@ -29,16 +37,16 @@ CONFIGS = {
 
 
 def simulate(
-    gemm,
-    ranks,
-    machine=None,
-    config="t3_mca",
-    collective="ring_rs",
-    mode="mirror",
-    values=None,
-    maps=None,
-    contention=True,
-):
+    gemm: Gemm,
+    ranks: int,
+    machine: Machine | None = None,
+    config: str = "t3_mca",
+    collective: str = "ring_rs",
+    mode: str = "mirror",
+    values: "Sequence[np.ndarray | tuple[np.ndarray, np.ndarray]] | None" = None,
+    maps: "Sequence[Sequence[tuple[int, Rule]]] | None" = None,
+    contention: bool = True,
+) -> SimResult:
     """Simulate a GEMM whose output goes through a collective: a `SimResult`.
 
     Parameters

@@ -1,5 +1,7 @@
 """A simulated run over time: samples for drawing, and a `Trace` for whatever reads traces."""
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from tpviz.checks import whole_number
@@ -7,8 +9,11 @@ from tpviz.trace import Event, Trace
 
 from .dram import COMM
 
+if TYPE_CHECKING:
+    from .result import SimResult
 
-def series(run, samples=200, gpu=0):
+
+def series(run: "SimResult", samples: int = 200, gpu: int = 0) -> dict[str, Any]:
     """{what: array of ``samples``} of one GPU, over the whole run.
 
     time : s, the middles of equal intervals of length ``width``. gemm_queue, comm_queue : bytes
@@ -52,7 +57,7 @@ def _covered(spans, at):
     return (begun - over) * at - done[0][begun] + done[1][over]
 
 
-def trace(run):
+def trace(run: "SimResult") -> Trace:
     """A `Trace` of all GPUs simulated: on lane "compute" the GEMM by chunk, on "comm/link" what the
     links send of each chunk, and the all-gather; on a lane a chunk begins where the one before ends
     at the earliest.

@@ -12,6 +12,10 @@ they begin with.
 
 from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .machine import Gemm
 
 
 class Tiling:
@@ -23,7 +27,7 @@ class Tiling:
     Raises ``ValueError`` where there are fewer tiles than ranks.
     """
 
-    def __init__(self, gemm, ranks):
+    def __init__(self, gemm: "Gemm", ranks: int):
         down, across = gemm.tiles
         total = down * across
         if total < ranks:
@@ -47,7 +51,7 @@ class Tiling:
         self.sizes = tuple(self._sizes(t, shapes) for t in along)
 
     @property
-    def extents(self):
+    def extents(self) -> tuple[list[int], ...]:
         """(rows of each row of tiles, columns of each column of tiles)."""
         return tuple(
             [min(side, whole - start) for start in range(0, whole, side)]
@@ -64,7 +68,7 @@ class Tiling:
             )
         return shapes[kind]
 
-    def parts(self, tile):
+    def parts(self, tile: int) -> tuple[tuple[slice, slice], ...]:
         """The (rows, columns) slices of a tile's parts."""
         (height, width), waves = self.gemm.tile, self.gemm.wavefronts
         top, left = self.rows[tile] * height, self.columns[tile] * width
@@ -73,12 +77,12 @@ class Tiling:
         return tuple((slice(a, b), across) for a, b in pairwise(edges) if a < b)
 
     @cached_property
-    def chunk_bytes(self):
+    def chunk_bytes(self) -> tuple[int, ...]:
         """Bytes of each chunk."""
         return tuple(sum(sum(self.sizes[t]) for t in tiles) for tiles in self.chunks)
 
     @property
-    def alike(self):
+    def alike(self) -> bool:
         """Whether all chunks have the same tiles, so that one GPU can stand for all."""
         first = [self.sizes[t] for t in self.chunks[0]]
         return all([self.sizes[t] for t in tiles] == first for tiles in self.chunks[1:])

@@ -14,6 +14,7 @@ goes past the full table (ours; there is one, since the first parts to be sent w
 """
 
 from collections import defaultdict
+from collections.abc import Hashable
 
 
 class Table:
@@ -21,18 +22,20 @@ class Table:
     many updates had to wait. spilled : how many parts went past the full table. counts : per part
     the updates that it got. changes : (seconds, +1 or -1) of records."""
 
-    def __init__(self, sets, records):
+    def __init__(self, sets: int, records: int):
         self.sets, self.records = sets, records
         self.used = defaultdict(int)
         self.left, self.counts = {}, defaultdict(int)
         self.live = self.peak = self.stalls = self.spilled = 0
         self.changes = []
 
-    def full(self, place):
+    def full(self, place: int) -> bool:
         """Whether a set has no record free."""
         return self.used[place] >= self.records
 
-    def admit(self, tile, part, threshold, now, spill=False):
+    def admit(
+        self, tile: int, part: Hashable, threshold: int, now: float, spill: bool = False
+    ) -> bool:
         """Whether a new part gets a record; spill : it does, past the table."""
         place = tile % self.sets
         if self.full(place) and not spill:
@@ -45,7 +48,7 @@ class Table:
         self.changes.append((now, 1))
         return True
 
-    def count(self, tile, part, now=0.0):
+    def count(self, tile: int, part: Hashable, now: float = 0.0) -> bool:
         """One update is in memory; True if it is the last, which frees the record."""
         self.counts[part] += 1
         self.left[part] -= 1
