@@ -219,6 +219,19 @@ def test_rules_that_cannot_be(rules, message):
         tv.parallelize(mlp(), tv.ATP(mesh=(2, 2)), rules=rules)
 
 
+@pytest.mark.parametrize("strategy", [tv.Merak(pp=2, microbatches=2), tv.ATP(mesh=(2, 2))])
+def test_options_of_easy_mode_elsewhere(strategy):
+    with pytest.raises(ValueError, match="easy=True is a mode of AxoNN: use AxoNN"):
+        tv.parallelize(mlp(), strategy, torch.ones(4, 16), easy=True)
+    with pytest.raises(ValueError, match="a promise about easy mode"):
+        tv.parallelize(mlp(), strategy, torch.ones(4, 16), equal_rows=True)
+
+
+def test_a_verification_needs_inputs():
+    with pytest.raises(ValueError, match="example_inputs=None: give a batch"):
+        tv.verify_parallel(mlp, tv.ATP(mesh=(2, 2)), None)
+
+
 def test_nothing_to_split():
     with pytest.raises(ValueError, match="nothing in LayerNorm can be split: it has no linear lay"):
         tv.parallelize(nn.LayerNorm(4), tv.ATP())

@@ -131,15 +131,19 @@ def parallelize(
     for a model of which nothing can be split, for ranks with different numbers, and where outputs
     change. Dropout: seed ranks with the same rows alike, or copies of the stream drift apart.
     """
+    if easy and not isinstance(strategy, AxoNN):
+        raise ValueError(
+            f"easy=True is a mode of AxoNN: use AxoNN(x=..., y=..., z=..., data=...), not {strategy!r}"
+        )
+    if equal_rows and not easy:
+        raise ValueError("equal_rows=True is a promise about easy mode: use it with easy=True")
     if isinstance(strategy, Merak):
         return _pipelined(model, strategy, example_inputs, rules, broadcast, mesh, pipeline)
     if pipeline:
         raise ValueError(
             f"{', '.join(pipeline)} are about pipelines: use tpviz.Merak(...), not {strategy.short}"
         )
-    layout, inputs = layout_of(strategy, easy), inputs_of(example_inputs)
-    if equal_rows and not easy:
-        raise ValueError("equal_rows=True is a promise about easy mode: use it with easy=True")
+    layout, inputs = layout_of(strategy), inputs_of(example_inputs)
     if rules and easy:
         raise ValueError(
             "rules say which layers are pairs; easy=True splits each by itself: use one of the two"

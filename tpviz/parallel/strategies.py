@@ -23,7 +23,7 @@ REFUSED = {
 """Knobs of `AxoNN` that belong to a step of our own program, and what does it instead."""
 
 
-def layout_of(strategy: "Strategy", easy: bool = False) -> Layout:
+def layout_of(strategy: "Strategy") -> Layout:
     """The `Layout` of a strategy that can split models it does not know.
 
     Raises ``ValueError`` for any other, and for knobs that ask for a model of our own.
@@ -33,11 +33,6 @@ def layout_of(strategy: "Strategy", easy: bool = False) -> Layout:
     if not isinstance(strategy, (ATP, Megatron, AxoNN)):
         raise ValueError(
             f"parallelize works with ATP(...), Megatron(...) and AxoNN(...), not {strategy!r}"
-        )
-    if easy and not isinstance(strategy, AxoNN):
-        raise ValueError(
-            f"easy=True is a mode of AxoNN: use AxoNN(x=..., y=..., z=..., data=...), "
-            f"not {strategy.short}"
         )
     if isinstance(strategy, AxoNN):
         return _grid(strategy)

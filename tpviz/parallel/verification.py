@@ -123,9 +123,11 @@ def verify_parallel(
     timeout, device : as `tpviz.launch` takes them.
 
     Inside a world the ranks are those of the world, and each returns its own errors. Returns a
-    `ParallelVerification`; raises what `parallelize` raises.
+    `ParallelVerification`; raises what `parallelize` raises, and ``ValueError`` without inputs.
     """
     steps = whole_number("steps", steps)
+    if example_inputs is None:
+        raise ValueError("example_inputs=None: give a batch, on which the ranks are compared")
     example_inputs = tree_map(_wide, example_inputs)
     how = {"rules": rules, "easy": easy, "equal_rows": equal_rows, **pipeline}
     job = (make_model, strategy, example_inputs, steps, loss, how)
