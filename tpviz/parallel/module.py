@@ -133,7 +133,8 @@ def parallelize(
     """
     if easy and not isinstance(strategy, AxoNN):
         raise ValueError(
-            f"easy=True is a mode of AxoNN: use AxoNN(x=..., y=..., z=..., data=...), not {strategy!r}"
+            f"easy=True is a mode of AxoNN: use AxoNN(x=..., y=..., z=..., data=...), not "
+            f"{strategy!r}"
         )
     if equal_rows and not easy:
         raise ValueError("equal_rows=True is a promise about easy mode: use it with easy=True")
