@@ -26,7 +26,7 @@ KNOBS = {
     "schedule": tuple(SCHEDULES),
     "recompute": ("none", "full", "stage_aware"),
     "subpipeline": (0, 1, 2, 3),
-    "lean": (True, False),
+    "skip_last_allreduce": (True, False),
     "tied": (True, False),
 }
 

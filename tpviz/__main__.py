@@ -1,23 +1,191 @@
-"""The command line: ``python -m tpviz doctor``, or just ``tpviz doctor``."""
+"""The command line: ``tpviz doctor``, ``tpviz run "Megatron(tp=4)"``, ``tpviz lab`` and others.
+
+    tpviz run "Megatron(tp=2) * DataParallel(dp=2)" --gpt "layers=2, hidden=64" --chrome step.json
+    tpviz predict "AxoNN(x=2, z=4)" --cluster "nvswitch(8)"
+    tpviz search --cluster "nvlink_pairs(pairs=2)" --gpt "batch=8"
+
+Strategies, workloads and clusters are written as in Python, with plain values only.
+"""
 
 import argparse
+import ast
+import shutil
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import mul
+from pathlib import Path
+from typing import Any
+
+NOTEBOOKS = (Path(__file__).parent / "notebooks", Path(__file__).parents[1] / "notebooks")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code."""
-    parser = argparse.ArgumentParser(prog="tpviz", description="Tensor parallelism you can see.")
+    """Run one command; its exit code. Bad input is one line on standard error, and code 2."""
+    chosen = _parser().parse_args(arguments)
+    try:
+        return chosen.run(chosen)
+    except (ValueError, TypeError) as error:
+        print(f"tpviz {chosen.command}: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser():
+    about = "See, run and check how neural networks are split over many devices."
+    parser = argparse.ArgumentParser(prog="tpviz", description=about)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+
+    def command(name, run, help, strategy=True, cluster=True):
+        own = commands.add_parser(name, help=help, description=help)
+        own.set_defaults(run=run)
+        if strategy:
+            own.add_argument("strategy", help='such as "Megatron(tp=2) * DataParallel(dp=2)"')
+        if cluster:
+            own.add_argument("--cluster", default="nvswitch(8)", help="a preset: %(default)s")
+        own.add_argument("--gpt", default="", help='of the model: "layers=2, hidden=64"')
+        return own
+
+    own = command("run", _run, "train on real ranks of this machine", cluster=False)
+    own.add_argument("--steps", type=int, default=3)
+    own.add_argument("--chrome", type=Path, help="write a trace for Perfetto: *.json, *.json.gz")
+    own.add_argument("--html", type=Path, help="write the timeline as a page without network")
+    command("predict", _predict, "the time of a step by formula")
+    command("simulate", _simulate, "the time of a step by simulation of the program")
+    own = command("search", _search, "which strategies are fastest on a cluster", strategy=False)
+    own.add_argument("strategies", nargs="*", help="classes to try: ATP AxoNN; by default all")
+    own.add_argument("--seconds", type=float, default=9.0, help="at most so long: %(default)s")
+    own = commands.add_parser("lab", help="copy the notebooks and open them in JupyterLab")
+    own.add_argument("folder", nargs="?", type=Path, default=Path("tpviz-notebooks"))
+    own.add_argument("--no-open", action="store_true", help="copy only")
+    own.set_defaults(run=_lab)
     commands.add_parser("doctor", help="say what this machine can do").set_defaults(run=_doctor)
-    chosen = parser.parse_args(arguments)
-    return chosen.run(chosen)
+    return parser
+
+
+# -- commands --------------------------------------------------------------------------------------
+def _run(options):
+    import tpviz as tv
+    from tpviz.figures.page import write_page
+
+    if options.steps < 1:
+        raise ValueError(f"--steps {options.steps}: use 1 or more")
+    trace = tv.run(_strategy(options.strategy), _workload(options.gpt), steps=options.steps)
+    print(f"{trace.badge}: {trace.step_time * 1e3:.4g} ms a step\n{trace.ledger()}")
+    if options.chrome:
+        print(trace.to_chrome(options.chrome))
+    if options.html:
+        write_page(options.html, trace)
+        print(options.html)
+    tv.shutdown()
+    return 0
+
+
+def _predict(options):
+    import tpviz as tv
+
+    strategy, workload = _strategy(options.strategy), _workload(options.gpt)
+    print(tv.predict(strategy, workload, _cluster(options.cluster)).describe())
+    return 0
+
+
+def _simulate(options):
+    import tpviz as tv
+
+    strategy, workload = _strategy(options.strategy), _workload(options.gpt)
+    trace = tv.simulate(strategy, workload, _cluster(options.cluster))
+    print(f"{trace.badge}: {trace.step_time * 1e3:.4g} ms a step\n{trace.ledger()}")
+    return 0
+
+
+def _search(options):
+    import tpviz as tv
+
+    found = tv.search(
+        _workload(options.gpt),
+        _cluster(options.cluster),
+        options.strategies or None,
+        seconds=options.seconds,
+    )
+    print(found.describe())
+    return 0
+
+
+def _lab(options):
+    """A copy is made once: notebooks that are there already, and may be worked on, are kept."""
+    source = next((folder for folder in NOTEBOOKS if folder.is_dir()), None)
+    if source is None:
+        raise ValueError("the notebooks are not installed: reinstall tpviz from its wheel")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for file in sorted(source.glob("*.ipynb")):
+        kept = (options.folder / file.name).exists()
+        print(f"{'kept' if kept else 'copied'} {options.folder / file.name}")
+        if not kept:
+            shutil.copyfile(file, options.folder / file.name)
+    if options.no_open:
+        return 0
+    first = options.folder / "00_start.ipynb"
+    try:
+        return subprocess.run([sys.executable, "-m", "jupyterlab", first]).returncode
+    except KeyboardInterrupt:
+        return 0
 
 
 def _doctor(_):
     from tpviz.runtime.doctor import doctor
 
     return 1 if doctor()["launch"]["error"] else 0
+
+
+# -- what is written as in Python ------------------------------------------------------------------
+def _strategy(text):
+    import tpviz as tv
+
+    return reduce(mul, (_made(node, tv.strategies(), "strategy") for node in _factors(text)))
+
+
+def _workload(text):
+    import tpviz as tv
+
+    return _made(_expression(f"GPT({text})"), {"GPT": tv.GPT}, "workload")
+
+
+def _cluster(text):
+    from tpviz import clusters
+
+    return _made(_expression(text), clusters.presets(), "cluster")
+
+
+def _expression(text):
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"{text!r} is not written as in Python: {error.msg}") from None
+
+
+def _factors(text):
+    """The calls of a product, in order."""
+
+    def of(node):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            return [*of(node.left), *of(node.right)]
+        return [node]
+
+    return of(_expression(text))
+
+
+def _made(node: ast.expr, known: Mapping[str, Callable[..., Any]], what: str) -> Any:
+    """What ``Name(1, knob=2)``, or a name alone, says; nothing else is evaluated."""
+    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+    name = ast.unparse(call.func)
+    if name not in known:
+        raise ValueError(f"{name!r} is no {what}; there are {', '.join(sorted(known))}")
+    try:
+        given = [ast.literal_eval(value) for value in call.args]
+        named = {word.arg or "**": ast.literal_eval(word.value) for word in call.keywords}
+    except ValueError:
+        raise ValueError(f"{ast.unparse(node)}: use plain values, such as tp=2 or (2, 2)") from None
+    return known[name](*given, **named)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def test_stored_without_outputs_and_widget_state(notebook):
 
 def test_size(notebook):
     assert len(notebook.cells) <= 25
-    assert max(len(source.splitlines()) for source in code(notebook)) <= 12
+    assert max(len(source.splitlines()) for source in code(notebook)) <= 15
 
 
 def test_the_skeleton_is_there_in_order(notebook):

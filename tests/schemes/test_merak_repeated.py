@@ -15,7 +15,7 @@ CASES = [
     {"recompute": "stage_aware", "keep": 0.5},
     {"schedule": "1f1b", "recompute": "none", "tp": 2, "subpipeline": 1},
     {"schedule": "zb_h1", "tp": 2, "subpipeline": 2},
-    {"schedule": "1f1b", "tp": 2, "subpipeline": 3, "lean": False},
+    {"schedule": "1f1b", "tp": 2, "subpipeline": 3, "skip_last_allreduce": False},
 ]
 
 

@@ -117,7 +117,8 @@ SPECIAL = Formula(
     'parallelism), "Megatron-LM + DDP" (tensor parallelism within a node).',
     starter="""def axonn_special(scheme, ranks, node):
     return {"DDP": (1, 1, 1, ranks), "FSDP": (1, 1, node, ranks // node)}.get(
-        scheme, (ranks, 1, 1, 1))""",
+        scheme, (ranks, 1, 1, 1)
+    )""",
     hints=(
         "x and y cut features, z cuts a block into pieces and the batch, data only the batch.",
         "Ask of each scheme: are weights gathered (z)? Are whole models copied (data)? Are "

@@ -159,9 +159,11 @@ SCHEDULE = Written(
     "in the order 0, 1, 2, 3. It has to be as fast as 1F1B, and no rank may hold more "
     "microbatches in flight. Then your lines are run on real ranks.",
     starter="""def merak_schedule():
-    return ["F0 F1 F2 F3 B0 B1 B2 B3",  # all forwards, then all backwards?
-            "F0 F1 F2 F3 B0 B1 B2 B3",
-            "F0 F1 F2 F3 B0 B1 B2 B3"]""",
+    return [
+        "F0 F1 F2 F3 B0 B1 B2 B3",  # all forwards, then all backwards?
+        "F0 F1 F2 F3 B0 B1 B2 B3",
+        "F0 F1 F2 F3 B0 B1 B2 B3",
+    ]""",
     hints=(
         "The last rank can go backward right after each forward. How many forwards does a rank "
         "before it need, so that the last one never waits?",

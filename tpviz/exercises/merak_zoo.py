@@ -271,17 +271,17 @@ def _next_targets(program, _):
 
 def _ends_apart(program, _):
     """Each copy of the shared weight has its own stage's gradient."""
-    program.pipeline.ties.sum = lambda: None
+    program.pipeline.tied_weights.sum = lambda: None
 
 
 def _ends_averaged(program, _):
     """The gradients of the two copies are averaged."""
-    ties = program.pipeline.ties
+    ties = program.pipeline.tied_weights
     plain = ties.sum
 
     def average():
         plain()
-        for own, _ in ties.ties:
+        for own, _ in ties.shared:
             for copy in own:
                 copy.grad = copy.grad / 2
 

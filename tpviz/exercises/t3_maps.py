@@ -149,6 +149,7 @@ RING_STARTER = """from tpviz.schemes.t3.hardware import Dma, Local, Remote
 def t3_ring_maps(ranks):
     def own(rank):  # in the order in which the rank computes
         return [(chunk, Dma((rank - 1) % ranks, "update", 1)) for chunk in range(ranks)]
+
     return [own(rank) for rank in range(ranks)]"""
 
 

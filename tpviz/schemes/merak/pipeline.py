@@ -17,7 +17,7 @@ from .executor import Executor
 from .messages import Messages
 from .p2p_plan import P2PPlan
 from .stage import Forward, Runner, Stage
-from .tied_weights import Tie, Ties
+from .tied_weights import Tie, TiedWeights
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -60,7 +60,7 @@ class Pipeline:
         }
         self.share = 1 / (strategy.microbatches * strategy.dp)
         self.executor = self._executor(schedule, stages, runners)
-        self.tied_weights = Ties(
+        self.tied_weights = TiedWeights(
             tied_weights,
             stages,
             schedule.rank_of,

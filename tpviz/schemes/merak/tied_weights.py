@@ -18,7 +18,7 @@ class Tie(NamedTuple):
     stages: tuple[int, ...]
 
 
-class Ties:
+class TiedWeights:
     """The gradients of one rank's copies are added up with those of others.
 
     stages : {stage: module} of this rank. rank_of : stage -> index along the pipeline. group_of :
@@ -33,18 +33,18 @@ class Ties:
         rank_of: Sequence[int],
         group_of: "Callable[[tuple[int, ...]], dist.ProcessGroup | None]",
     ):
-        self.tied_weights = []
+        self.shared = []
         for tie in tied_weights:
             own = [stages[stage].own()[name] for name, stage in zip(*tie) if stage in stages]
             places = tuple(sorted({rank_of[stage] for stage in tie.stages}))
             group = group_of(places) if len(places) > 1 else None
             own = list({id(p): p for p in own}.values())  # a rank may have one for two stages
             if own:
-                self.tied_weights.append((own, group))
+                self.shared.append((own, group))
 
     def sum(self) -> None:
         """Add up what backward has left in each copy."""
-        for own, group in self.tied_weights:
+        for own, group in self.shared:
             found = [p.grad for p in own if p.grad is not None]
             if not found and group is None:
                 continue
