@@ -6,7 +6,7 @@ STAMP := $(VENV)/.set-up
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab bench lint versions picture binder-check clean
+.PHONY: help setup demo test lab bench lint versions picture types binder-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/make \1:/p' $(MAKEFILE_LIST)
@@ -37,6 +37,10 @@ bench: setup  ## measure beside peers; tables on the screen, JSON in out/bench
 
 versions:  ## run the core of the suite on the lowest and the newest torch, in .versions
 	$(PYTHON) .ci/versions.py $(VERSIONS)
+
+types: setup  ## check the types of the package with pyright (downloads it on first use)
+	$(BIN)/python -m pip install --quiet pyright
+	$(BIN)/pyright
 
 lint: setup  ## check code and notebooks with ruff, and that the notebooks carry no outputs
 	$(BIN)/ruff check .
