@@ -37,7 +37,7 @@ s3: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5"""
     "module",
     [
         "",
-        ".actions",
+        ".table",
         ".clock",
         ".formulas",
         ".interleaved",

@@ -36,7 +36,7 @@ def partials(gemm, ranks, seed):
 
 
 @pytest.mark.parametrize(
-    "module", ["closed", "faults", "machine", "maps", "run", "tiling", "tracker"]
+    "module", ["closed", "map_errors", "machine", "maps", "run", "tiling", "tracker"]
 )
 def test_examples_in_docstrings(module):
     done = doctest.testmod(import_module(f"tpviz.schemes.t3.hardware.{module}"))
