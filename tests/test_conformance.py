@@ -9,6 +9,7 @@ import random
 import pytest
 
 import tpviz as tv
+from tpviz.advice import fits
 
 W = tv.GPT(layers=2, hidden=32, heads=4, seq=8, batch=8, vocab=64)
 BOX = tv.clusters.nvlink_pairs(pairs=2).scale_model(hidden=64)
@@ -18,18 +19,10 @@ POINTS, VERIFIED = 6, 2  # of each scheme
 def points(name, count):
     """Strategies of a scheme's space that fit, on 1, 2 and 4 ranks: all, or so many at random."""
     scheme = tv.strategies()[name]
-    found = [s for world in (1, 2, 4) for s in scheme.space(W, world) if fits(s)]
+    found = [s for world in (1, 2, 4) for s in scheme.space(W, world) if fits(s, W)]
     assert found, f"{name}.space has nothing that fits {W}"
     rnd = random.Random(name)
     return found if len(found) <= count else rnd.sample(found, count)
-
-
-def fits(strategy):
-    try:
-        strategy.check(W)
-    except ValueError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("name", tv.strategies())

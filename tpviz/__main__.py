@@ -71,7 +71,7 @@ def _run(options):
     if options.steps < 1:
         raise ValueError(f"--steps {options.steps}: use 1 or more")
     trace = tv.run(_strategy(options.strategy), _workload(options.gpt), steps=options.steps)
-    print(f"{trace.badge}: {trace.step_time * 1e3:.4g} ms a step\n{trace.ledger()}")
+    _print_step(trace)
     if options.chrome:
         print(trace.to_chrome(options.chrome))
     if options.html:
@@ -93,9 +93,12 @@ def _simulate(options):
     import tpviz as tv
 
     strategy, workload = _strategy(options.strategy), _workload(options.gpt)
-    trace = tv.simulate(strategy, workload, _cluster(options.cluster))
-    print(f"{trace.badge}: {trace.step_time * 1e3:.4g} ms a step\n{trace.ledger()}")
+    _print_step(tv.simulate(strategy, workload, _cluster(options.cluster)))
     return 0
+
+
+def _print_step(trace):
+    print(f"{trace.badge}: {trace.step_time * 1e3:.4g} ms a step\n{trace.ledger()}")
 
 
 def _search(options):

@@ -22,7 +22,7 @@ Leaves = (
     | Callable[[torch.nn.Module], bool]
 )
 
-_calls: "list[LeafCall]" = []  # of the trace under way
+_calls: "list[LeafCall]" = []  # of the trace being made
 _depth = 0  # whether a leaf's forward runs
 
 

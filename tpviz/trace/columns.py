@@ -13,9 +13,9 @@ class Event(NamedTuple):
     ``comm/<axis>``, ``step``. phase: forward, backward, sync, recompute, optimizer or "". bytes:
     payload, the full tensor of the collective; of a kernel, what it reads and writes. wire_bytes:
     what one rank sends on a ring. axis: mesh axis of the group. members: its global ranks, as
-    `members_text` writes them ("0,2"). seq: the how-manyeth collective of that group (the same
-    number on every member), -1 for none. id is unique in a trace; waits_for is an id or -1. dtype:
-    of a kernel's numbers, "float32", where known.
+    `members_text` writes them ("0,2"). seq: the number of the collective within that group (the
+    same number on every member), -1 for none. id is unique in a trace; waits_for is an id or -1.
+    dtype: of a kernel's numbers, "float32", where known.
     """
 
     id: int = -1

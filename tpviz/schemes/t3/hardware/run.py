@@ -62,7 +62,7 @@ def simulate(
     contention : False: communication has a memory of its own and an update costs as a write.
 
     "t3" on a machine whose policy is "mca" is "t3_mca", and called so.
-    Raises ``ValueError`` on sizes that clash and on maps with `faults`.
+    Raises ``ValueError`` on sizes that clash and on maps that `map_errors.check` refuses.
     """
     machine = Machine() if machine is None else machine
     if not isinstance(gemm, Gemm) or not isinstance(machine, Machine):
