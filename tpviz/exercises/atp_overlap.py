@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..cost import Stretch, Transfer
+from ..cost import Clock, Transfer, by_axis
+from ..step import Collective, Kernel, Operations, Part
 from ..trace import Ledger
 from .atp import NOTEBOOK
 from .atp_layers import (
@@ -48,21 +49,23 @@ def timeline(trace: "Trace", rank: int = 0) -> list[tuple[str, int, int]]:
 def exposed(trace: "Trace", rank: int = 0) -> float:
     """How long kernels wait for collectives on a clock where all kernels of the trace take 1 by
     FLOPs, and all collectives 1 by bytes, in the order of the program (derived)."""
-    events, stretch, queued = timeline(trace, rank), Stretch(), {}
+    events, made, tickets = timeline(trace, rank), Operations(), {}
     totals = {
         kind: sum(amount for what, _, amount in events if what == kind) or 1
         for kind in ("kernel", "issue")
     }
-    lanes = stretch.lanes()
     for what, number, amount in events:
         if what == "kernel":
-            lanes.kernel(amount / totals["kernel"])
+            made.append(Kernel(amount, 0))
         elif what == "issue":
-            queued[number] = lanes.issue(Transfer("axis", amount / totals["issue"]))
+            tickets[number] = made.issue(Collective("axis", "", amount))
         else:
-            lanes.wait(queued.get(number))
-    lanes.done()
-    return sum(stretch.exposed.values())
+            made.wait(tickets.get(number))
+    clock = Clock(
+        lambda kernel: kernel.flops / totals["kernel"],
+        lambda move: Transfer(move.axis, move.payload / totals["issue"]),
+    )
+    return sum(by_axis(clock.run([Part("", "", tuple(made))]), "exposed").values())
 
 
 # --- atp_column_backward ---

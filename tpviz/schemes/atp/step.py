@@ -1,6 +1,6 @@
 """ATP's training step as data: the kernels and collectives of each layer, in order (derived).
 
-`cost` gives it times and `ledger` counts it, so the two cannot disagree. With A = B s h elements, i
+With A = B s h elements, i
 and s the sizes of *inside* and *stream*, a block sends:
 
 =========  ==============================  =================================================
@@ -20,72 +20,43 @@ gradient, a second one scatters and gathers its gradient, and a first layer gath
 for the weight's gradient, which keeps activations small.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from tpviz.schemes.gpt.kernels import Kernel, adamw, attention, gemm
+from tpviz.schemes.gpt.kernels import adamw, attention, gemm
+from tpviz.schemes.gpt.step import assemble, completes
+from tpviz.step import Chunks, Collective, Kernel, Operation, Overlapped, Part, Pipeline
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
 
     from .layout import Layout
 
-BLOCK = (
-    "attention",
-    "mlp",
-    "down_back",
-    "up_back",
-    "norm2_back",
-    "out_back",
-    "core_back",
-    "qkv_back",
-    "norm1_back",
-)
-"""The parts of a step (fields of `tpviz.schemes.gpt.cost.Step`) that every block has."""
+
+def step(at: "Layout", w: "GPT") -> tuple[Part, ...]:
+    """The parts of one step of a rank, for a `layout.Layout`."""
+    return assemble(w, pieces(at, w), order(at))
 
 
-class Collective(NamedTuple):
-    """A collective that the kernels wait for; ``payload`` bytes of the full tensor."""
-
-    axis: str
-    collective: str
-    payload: int
+def pieces(at: "Layout", w: "GPT") -> dict[str, list[Operation]]:
+    """{piece of the network, as in `tpviz.schemes.gpt.step.PIECES`: its operations in order}."""
+    return _Pieces(at, w).all()
 
 
-class Overlapped(NamedTuple):
-    """A collective with a kernel over it: both start together, then both are waited for."""
-
-    move: Collective
-    kernel: Kernel
-
-
-class Chunks(NamedTuple):
-    """``count`` times a kernel and a collective that runs during the next kernels."""
-
-    kernel: Kernel
-    move: Collective
-    count: int
-
-
-class Pipeline(NamedTuple):
-    """``count`` chunks through two kernels, each followed by its collective (None: none)."""
-
-    first: Kernel
-    first_move: Collective | None
-    second: Kernel
-    second_move: Collective | None
-    count: int
+def order(at: "Layout") -> dict[str, tuple[str, ...]]:
+    """The order of a block's gradients, `completes`: where there is a sum, the bias is after it."""
+    kinds = []
+    for contracted, spread in ((at.s, at.i), (at.i, at.s)):
+        kinds.append("after" if contracted > 1 else "inside" if spread > 1 else "plain")
+    ready = completes(*kinds)
+    if at.pipelined:  # one function for both layers of the MLP
+        up = ready["up_back"] if kinds[0] == "inside" else ("mlp.up.weight", "mlp.up.bias")
+        ready |= {"down_back": (), "up_back": ("mlp.down.weight", *up)}
+        if kinds[1] == "inside":
+            ready["entering"] = ("mlp.down.bias",)
+    return ready
 
 
-Operation = Kernel | Collective | Overlapped | Chunks | Pipeline
-"""What a part of a step is made of."""
-
-
-def step_of(at: "Layout", w: "GPT") -> dict[str, list[Operation]]:
-    """{part of a step: its operations in order} for a `layout.Layout`."""
-    return _Step(at, w).parts()
-
-
-def held(at: "Layout", w: "GPT") -> int:
+def num_local_parameters(at: "Layout", w: "GPT") -> int:
     """Number of parameters of a rank."""
     h, f, n = w.hidden, w.mlp_ratio * w.hidden, at.i * at.s
     matrices = (2 - w.tied) * w.vocab * h + w.layers * (4 * h * h + 2 * h * f)
@@ -99,7 +70,7 @@ def held(at: "Layout", w: "GPT") -> int:
     )
 
 
-class _Step:
+class _Pieces:
     """Collects the operations; tokens, features and bytes are those of one rank."""
 
     def __init__(self, at, w):
@@ -109,8 +80,8 @@ class _Step:
         self.activation = self.tokens * w.hidden * self.item
         self.wide = max(w.itemsize, 4)
 
-    def parts(self):
-        """{part: operations}."""
+    def all(self):
+        """{piece: operations}."""
         w, at = self.w, self.at
         heads = w.heads // (at.i * at.s if at.a3 else at.i)
         core = attention(w.batch, heads, w.seq, w.hidden // w.heads, self.item)
@@ -139,12 +110,12 @@ class _Step:
             "norm1_back": self.norm_back(),
             "embed_back": self.gather_inside(),
             "sync": self.replicated(),
-            "update": [adamw(held(at, w) * self.item)],
+            "update": [adamw(num_local_parameters(at, w) * self.item)],
         }
 
     # -- collectives -------------------------------------------------------------------------------
     def move(self, axis, collective, payload):
-        """[Move], or nothing on an axis of one."""
+        """[`Collective`], or nothing on an axis of one."""
         size = self.at.i if axis == self.at.inside else self.at.s
         return [Collective(axis, collective, payload)] if size > 1 else []
 
