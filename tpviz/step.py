@@ -13,7 +13,7 @@ tp    all_reduce  forward      2           8192       12288
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .trace.ledger import Ledger
 
@@ -24,8 +24,8 @@ RING_SHIFT = "ring_shift"
 class Kernel(NamedTuple):
     """The work of one kernel: floating-point operations, and bytes that it reads and writes."""
 
-    flops: float
-    bytes: float
+    flops: int
+    bytes: int
 
 
 class Collective(NamedTuple):
@@ -117,11 +117,11 @@ Operation = Kernel | Collective | Issue | Wait | Overlapped | Chunks | Pipeline
 
 class Part(NamedTuple):
     """Operations of one layer in one phase. ready : parameters whose gradients are complete at its
-    end, in that order."""
+    end, in that order. What is no `Operation` is a scheme's own, which its step replaces."""
 
     phase: str
     layer: str
-    operations: tuple[Operation, ...]
+    operations: tuple[Any, ...]
     ready: tuple[str, ...] = ()
 
 

@@ -37,7 +37,7 @@ def ledger(s: "Merak", w: "GPT", place: int) -> "Ledger":
     """The `Ledger` of one step of a rank whose index along pp is ``place``."""
     schedule, item, activation = s.schedule_of(w), w.itemsize, payloads(s.local(w), s.tp).activation
     actions, stages = stage_parts(s, w), schedule.stages_of(place)
-    step = [
+    step: list[Part | Repeat] = [
         Repeat(tuple(actions[kind, stage]), s.microbatches)
         for stage in stages
         for kind in ("F", "RB")

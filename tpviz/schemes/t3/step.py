@@ -20,12 +20,13 @@ arrival a_i,
 for the slowest, of any replica's ring.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tpviz.schemes.gpt.kernels import gemm
 from tpviz.schemes.gpt.memory import num_local_parameters
 from tpviz.schemes.gpt.step import assemble, completes, kernels, payloads, update
-from tpviz.step import RING_SHIFT, Collective, Operation, Operations, Overlapped, Part
+from tpviz.step import RING_SHIFT, Collective, Kernel, Operation, Operations, Overlapped, Part
 
 from .tiles import bands, sizes, whole_chunk
 
@@ -110,14 +111,15 @@ class Layers:
             of_weight,
         ]
 
-    def gemm(self, m, k, n, bias=0):
+    def gemm(self, m: int, k: int, n: int, bias: int = 0) -> Kernel:
+        """(m, k) @ (k, n)."""
         return gemm(m, k, n, self.w.itemsize, bias)
 
-    def shift(self, height, width):
+    def shift(self, height: int, width: int) -> Collective:
         """A tile to the next rank."""
         return Collective("tp", RING_SHIFT, height * width * self.w.itemsize)
 
-    def scattered(self, whole, features):
+    def scattered(self, whole: Kernel, features: int) -> list[Operation]:
         """A GEMM with the reduce-scatter of its results fused; ``whole``: the GEMM in one."""
         s, h = self.s, self.w.hidden
         if s.tp == 1 or s.mode == "sequential":
@@ -132,7 +134,12 @@ class Layers:
                 tickets.append(made.issue(message if position < s.tp - 1 else None))
         return made
 
-    def gathered(self, whole, cut, kernel):
+    def gathered(
+        self,
+        whole: Kernel,
+        cut: Callable[[int, int], list[tuple[slice, slice]]],
+        kernel: Callable[[int], Kernel],
+    ) -> list[Operation]:
         """A GEMM fed by an all-gather; ``whole``: the GEMM in one, kernel: rows -> `Kernel`."""
         s, h = self.s, self.w.hidden
         if s.tp == 1 or s.mode == "sequential":

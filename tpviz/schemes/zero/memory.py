@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import memory as whole_model
-from tpviz.schemes.gpt.step import reference
-from tpviz.strategy import step_of
+
+from .step import inner_parts
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
@@ -44,8 +44,7 @@ def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
         late = sum(numel for b in buckets if b.late for _, _, numel in b.parts)
         found["gradients"] = share * (dp + strategy.zero) + late * item
     else:
-        parts = step_of(inner, local) if inner else reference(local)
-        order = [name for part in parts for name in part.ready]
+        order = [name for part in inner_parts(inner, local) for name in part.ready]
         found["gradients"] = share + _in_flight(buckets, order) * item
     return found
 

@@ -28,6 +28,7 @@ from tpviz.step import Collective, Operations, Part, Wait
 from tpviz.strategy import step_of
 
 if TYPE_CHECKING:
+    from tpviz.strategy import Strategy
     from tpviz.workload import GPT
 
     from .strategy import DataParallel
@@ -36,8 +37,15 @@ if TYPE_CHECKING:
 def step(strategy: "DataParallel", workload: "GPT") -> tuple[Part, ...]:
     """The inner strategy's step on the local batch, with this axis's collectives in it."""
     local, inner = strategy.local(workload), strategy.inner
-    parts = step_of(inner, local) if inner else reference(local)
-    return _Step(strategy, workload).over(parts) if strategy.dp > 1 else tuple(parts)
+    parts = inner_parts(inner, local)
+    return _Step(strategy, workload).over(parts) if strategy.dp > 1 else parts
+
+
+def inner_parts(inner: "Strategy | None", local: "GPT") -> tuple[Part, ...]:
+    """The step of the strategy inside, or of one process; those with a `Repeat` share the batch
+    themselves and are in none."""
+    step = step_of(inner, local) if inner else reference(local)
+    return tuple(part for part in step if isinstance(part, Part))
 
 
 class _Step:
