@@ -55,6 +55,25 @@ def knob(
     return field(default=default, metadata=bounds)
 
 
+def settle_knobs(owner: Any) -> None:
+    """Check the fields of a frozen dataclass that `knob` made, and keep them as plain values.
+
+    Raises ``ValueError`` for one that is not of its kind, or out of its bounds or choices.
+    """
+    for f in fields(owner):
+        bounds = f.metadata
+        if not bounds or f.default is MISSING:
+            continue
+        if bounds["choices"] is not None:
+            check = some_of if isinstance(f.default, tuple) else one_of
+            settle(owner, f.name, check, bounds["choices"])
+        elif isinstance(f.default, bool):
+            settle(owner, f.name, one_of, (True, False))
+        elif isinstance(f.default, (int, float)):
+            kind = whole_number if isinstance(f.default, int) else number
+            settle(owner, f.name, kind, bounds["low"], bounds["high"])
+
+
 @dataclass_transform(frozen_default=True)
 def register(cls: type[_Class]) -> type[_Class]:
     """Class decorator: a frozen dataclass with checked knobs, listed by `strategies`."""
@@ -120,19 +139,7 @@ class Strategy:
             ...
 
     def __post_init__(self):
-        for f in fields(self):
-            bounds = f.metadata
-            if not bounds or f.default is MISSING:
-                continue
-            if bounds["choices"] is not None:
-                check = some_of if isinstance(f.default, tuple) else one_of
-                settle(self, f.name, check, bounds["choices"])
-            elif isinstance(f.default, bool):
-                settle(self, f.name, one_of, (True, False))
-            elif isinstance(f.default, int):
-                settle(self, f.name, whole_number, bounds["low"], bounds["high"])
-            elif isinstance(f.default, float):
-                settle(self, f.name, number, bounds["low"], bounds["high"])
+        settle_knobs(self)
 
     def check(self, workload: "GPT") -> None:
         """Any workload will do, where a scheme does not say otherwise."""
