@@ -1,23 +1,24 @@
 """ATP's training step as data: the kernels and collectives of each layer, in order (derived).
 
-With A = B s h elements, i
-and s the sizes of *inside* and *stream*, a block sends:
+AR: all-reduce, AG: all-gather, RS: reduce-scatter. With A = B s h elements, i and s the sizes of
+*inside* and *stream*, a block sends:
 
-=========  ==============================  =================================================
-layer      forward                         backward
-=========  ==============================  =================================================
-qkv        stream: A1 sum 3A/i, A3 halves  inside: sum A/s; A3: stream, the gradient gathered
-out        inside: sum A/s                 stream: A1 sum A/i, A3 halves (forward gather A/i)
-up         stream: sum 4A/i                inside: sum A/s
-down       inside: sum A/s                 stream: sum 4A/i
-norms      L1: stream, sum of two numbers  L1: as many; L2: stream, A gathered
-           a token; L2: A gathered
-=========  ==============================  =================================================
+=========  ================================  ===================================================
+layer      forward                           backward
+=========  ================================  ===================================================
+qkv        stream: A1 AR of 3A/i, A3 RS      inside: AR of A/s; A3: stream, AG of the gradient
+out        inside: AR of A/s; A3: stream,    stream: A1 AR of A/i, A3 RS
+           AG of A/i before
+up         stream: AR of 4A/i                inside: AR of A/s
+down       inside: AR of A/s                 stream: AR of 4A/i
+norms      L1: stream, AR of two numbers     L1: as many; L2: stream, AG of A
+           a token; L2: AG of A
+=========  ================================  ===================================================
 
 On a ring that is (8 A / N) ((i - 1) + 3 (s - 1)) elements a rank and block without the norms, N =
-i s. Under ``sp`` the sums over *inside* are halves: a first layer gathers before and scatters its
-gradient, a second one scatters and gathers its gradient, and a first layer gathers its input again
-for the weight's gradient, which keeps activations small.
+i s. Under ``sp`` the all-reduces over *inside* are halves: a first layer gathers before and
+reduce-scatters its gradient, a second one reduce-scatters and gathers its gradient, and a first
+layer gathers its input again for the weight's gradient, which keeps activations small.
 """
 
 from typing import TYPE_CHECKING

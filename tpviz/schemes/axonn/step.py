@@ -1,22 +1,25 @@
-"""One training step of AxoNN in the order of its program: what it sends, and how long it takes.
+"""AxoNN's training step as data: the plane's collectives, and those of the weights (derived).
 
 The plane's part is ATP's list of kernels and collectives (`tpviz.schemes.atp.step`) for the rows of
-one microbatch; here the weights come in between. With A = m h elements of a rank's rows, per block
-and microbatch, derived; of `recompute` the forward column once more:
+one microbatch; here the weights come in between. AR: all-reduce, AG: all-gather, RS:
+reduce-scatter. With A = m h elements of a rank's rows, per block and microbatch; ``recompute`` does
+the forward column once more:
 
-======  =========================  ==================================================
-layer   forward                    backward
-======  =========================  ==================================================
-qkv     z: gather; y: sum 3A/x     x: sum A/y; z: scatter, without ``keep`` gather
-out     z: gather; x: sum A/y      y: sum A/x; z: the same
-up      z: gather; y: sum 4A/x     x: sum A/y; z: the same
-down    z: gather; x: sum A/y      y: sum 4A/x; z: the same
-norms   y: two numbers a token     y: as many
-======  =========================  ==================================================
+======  ======================  ==========================================
+layer   forward                 backward
+======  ======================  ==========================================
+qkv     z: AG; y: AR of 3A/x    x: AR of A/y; z: RS, without ``keep`` AG
+out     z: AG; x: AR of A/y     y: AR of A/x; z: the same
+up      z: AG; y: AR of 4A/x    x: AR of A/y; z: the same
+down    z: AG; x: AR of A/y     y: AR of 4A/x; z: the same
+norms   y: AR of two numbers    y: the same
+        a token
+======  ======================  ==========================================
 
-A gather and a scatter are of the block k n/(x y). With ``gather="block"`` those of all four layers
-are one: qkv gathers in forward, without ``keep`` down in backward; qkv scatters. At the end what is
-not in pieces is summed over z, and everything over data; to clip, one number over z, y and x.
+AG and RS over z are of the block k n/(x y). With ``gather="block"`` those of all four layers are
+one message: qkv gathers in forward, without ``keep`` down in backward; qkv scatters. At the end
+what is not cut over z is all-reduced over z, and everything over data; to clip, one number over z,
+y and x.
 """
 
 from dataclasses import replace

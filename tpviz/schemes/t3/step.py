@@ -1,8 +1,8 @@
 """T3's training step as data: which GEMMs are fused with which collectives, tile by tile (derived).
 
-With A = B s h bytes per element, L layers and n = tp ranks, 2L sums forward (out, down) and 2L + 1
-backward (qkv, up, the head) are fused with their GEMMs: of each a rank sends and receives the n - 1
-chunks of A/n that are not its own, in as many messages as they have tiles. Then:
+With A = B s h elements, L layers and n = tp ranks, 2L reduce-scatters forward (out, down) and
+2L + 1 backward (qkv, up, the head) are fused with their GEMMs: of each a rank sends and receives
+the n - 1 chunks of A/n that are not its own, in as many messages as they have tiles. Then:
 
 gather="after": an all-gather of A for each; the embedding and the loss are Megatron-LM's.
 gather="consumer": nothing is gathered after them. 2L + 1 gathers forward (before qkv, up, the head)

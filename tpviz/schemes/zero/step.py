@@ -2,23 +2,22 @@
 
 With P bytes of parameters, padded, in buckets:
 
-ZeRO 0: all-reduce of every bucket's gradient: P.
-ZeRO 1, 2: reduce-scatter of every gradient bucket, all-gather of every parameter bucket after the
-update: 2 P in two halves, on a ring the same traffic as ZeRO 0 (Rajbhandari et al. 2020, arXiv
+ZeRO 0: an all-reduce of every gradient bucket: P.
+ZeRO 1, 2: a reduce-scatter of every gradient bucket, an all-gather of every parameter bucket after
+the update: 2 P in two halves, on a ring the same traffic as ZeRO 0 (Rajbhandari et al. 2020, arXiv
 1910.02054, section 7).
 ZeRO 3: every bucket is gathered before forward, the blocks' again before backward, gradients
-reduce-scattered: the 1.5 x of the paper's section 7.2.2 (a little less, the root being gathered
-once).
+reduce-scattered: the 1.5 x of the paper's section 7.2.2 (a little less: the root is gathered once).
 
-Times: the group's collectives queue. Bucket k is complete at ready_k, its sum takes t_k.
+The collectives of the group run one after another. Bucket k is complete at ready_k, and reducing it
+takes t_k.
 
-ZeRO 0, 1: backward ends at max(its end, max over k of ready_k + t_k + t_{k+1} + ...): a sum waits
-for the sums before it, kernels for none until the end. ZeRO 1, 2 then gather all buckets, with
-nothing to hide them.
-ZeRO 2, 3: before bucket k is sent, kernels wait for bucket k-1's sum, so that one at most is in
-flight.
-ZeRO 3: entering a block, kernels wait for its parameters, and the next block's are prefetched. Its
-sum queues behind that gather, and the gather after it behind the sum.
+ZeRO 0, 1: backward ends at max(its end, max over k of ready_k + t_k + t_{k+1} + ...): a bucket
+waits for the buckets before it, kernels for none until the end. ZeRO 1, 2 then gather all buckets,
+with nothing to hide them.
+ZeRO 2, 3: before bucket k is issued, kernels wait for bucket k-1, so that at most one is in flight.
+ZeRO 3: entering a block, kernels wait for its parameters, and the next block's are prefetched. The
+block's reduce-scatter queues behind that all-gather, and the next all-gather behind it.
 """
 
 from typing import TYPE_CHECKING
