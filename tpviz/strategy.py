@@ -90,6 +90,7 @@ def register(cls: type[_Class]) -> type[_Class]:
         make(self, *args, **kwargs)
 
     cls.__init__, cls.check = __init__, with_advice(cls.check)  # pyright: ignore[reportAttributeAccessIssue]
+    cls.scheme = cls.scheme or cls.__module__.rpartition(".")[0]
     _REGISTERED[cls.__name__] = cls
     return cls
 
@@ -123,11 +124,12 @@ class Strategy:
     shares_batch : the knob by which it cuts the batch itself, so that no `DataParallel` goes around
     it; "" if it does not.
     parent_axis : {axis of the ledger that is none of the mesh: the mesh's axis it is a part of}.
+    scheme : the package of the scheme's files; one that derives from another has that one's.
     alike : True if all ranks run the same program but for their place in the mesh, so that
     `tpviz.capture` needs to see one of them; or the axes along which they do; False: not known.
     """
 
-    shares_batch, alike = "", False
+    shares_batch, alike, scheme = "", False, ""
     parent_axis = MappingProxyType({})
     clip = 0.0
 
@@ -241,8 +243,7 @@ class Strategy:
     ) -> "Program":
         """This rank's `Program`, by ``build`` of the ``program.py`` in the scheme's folder."""
         self.check(workload)
-        folder = type(self).__module__.rpartition(".")[0]
-        program = import_module(f"{folder}.program")
+        program = import_module(f"{self.scheme}.program")
         return program.build(self, workload, mesh, dtype, device, **options)
 
     @classmethod
