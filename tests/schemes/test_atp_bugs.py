@@ -8,13 +8,14 @@ import cloudpickle
 import pytest
 
 import tpviz as tv
-from tpviz.exercises import atp_bugs
 from tpviz.exercises import atp_zoo as zoo
+from tpviz.exercises.zoo import examine
 from tpviz.schemes.atp.operators import Linear
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks cannot import this file
 
-SEEDED = [(cause, layer) for cause, fault in zoo.CAUSES.items() for layer in fault.layers]
+CAUSES = zoo.Broken.faults
+SEEDED = [(cause, layer) for cause, fault in CAUSES.items() for layer in fault.options["layer"]]
 OTHER_BYTES = {
     "output not summed",
     "gradient summed over the wrong axis",
@@ -60,14 +61,14 @@ def test_flagged_where_the_axes_are_unequal(name, mesh):
     assert verified(broken, steps=1).ok == (broken.cause == "q, k, v as blocks")
 
 
-@pytest.mark.parametrize("cause", zoo.CAUSES)
+@pytest.mark.parametrize("cause", CAUSES)
 def test_without_the_fault_it_is_equal(cause):
     assert verified(zoo.seed(cause).healthy, steps=1).ok
 
 
 @pytest.mark.parametrize("cause", sorted(OTHER_BYTES))
 def test_the_ledger_says_in_which_direction_bytes_are_missing(cause):
-    lines = " ".join(atp_bugs.examine(zoo.seed(cause)).ledger)
+    lines = " ".join(examine(zoo.seed(cause)).ledger)
     where = {
         "output not summed": {"forward"},
         "copies not summed": {"sync"},
@@ -79,7 +80,7 @@ def test_the_ledger_says_in_which_direction_bytes_are_missing(cause):
 @pytest.mark.parametrize("name", SEEDED[1::2], ids="-".join)
 def test_evidence_begins_in_the_seeded_layer(name):
     broken = seeded(name, number=1)
-    evidence = atp_bugs.examine(broken)
+    evidence = examine(broken)
     errors = evidence.backward if broken.cause in FORWARD_IS_RIGHT else evidence.forward
     first = next((layer for layer, error in errors.items() if error > 1e-10), None)
     assert first == {"sync": None, "loss": "head"}.get(broken.place, broken.place)
@@ -91,7 +92,7 @@ def test_evidence_of_a_right_program_is_all_right():
         def build(self, *args, **options):
             return tv.ATP.build(self, *args, **options)
 
-    evidence = atp_bugs.examine(Right(mesh=(2, 2)))
+    evidence = examine(Right(mesh=(2, 2)))
     assert list(evidence.forward)[:3] == ["embed", "blocks.0.norm1", "blocks.0.attention.qkv"]
     assert list(evidence.backward)[:2] == ["head", "norm"]
     assert "forward: 0 of 15 wrong\nbackward: 0 of 14 wrong\ngradients: 0 of 28" in repr(evidence)
