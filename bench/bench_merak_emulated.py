@@ -19,6 +19,7 @@ import warnings
 from harness import report, row
 
 import tpviz as tv
+from tpviz.figures.charts import words_of
 from tpviz.labs import merak
 from tpviz.labs.merak.claims import shifting, told
 
@@ -115,8 +116,7 @@ def shifted(found):
     for over in ("1f1b", "early_recompute"):
         for source in ("simulated", "measured"):
             yield row(
-                f"shifted critical path over {over}: gain, "
-                f"{merak.ranks.BADGES.get(source, source)}",
+                f"shifted critical path over {over}: gain, {words_of(source)}",
                 100 * found.gain("shifted_critical_path", over, source),
                 "%",
             )
@@ -131,10 +131,7 @@ def halves(steps):
     print(found.describe(), flush=True)
     for line in found.rows:
         for source, times in line.times.items():
-            badge, bounded = (
-                merak.ranks.BADGES.get(source, source),
-                (line.level, source) == (2, "measured"),
-            )
+            badge, bounded = words_of(source), (line.level, source) == (2, "measured")
             yield row(
                 f"level {line.level}: part of the sums over tp that kernels wait for, {badge}",
                 100 * (1 - times.hidden),

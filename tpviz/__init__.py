@@ -52,6 +52,7 @@ _HOMES = {
     ],
     "tpviz.widgets.partition": ["PartitionView"],  # by itself: it works on torch's graphs
     "tpviz.collectives.observe": ["microscope"],
+    "tpviz.labs.study": ["Study", "study"],
     "tpviz.exercises": ["Guess", "check", "exercise", "hint"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +10,11 @@ from plain_chart import assert_plain
 
 import tpviz as tv
 from tpviz.figures.charts import LINES, log_ticks, mixed, unit_of
-from tpviz.figures.charts_scaling import STYLES
 from tpviz.figures.palette import contrast, tokens
 from tpviz.labs import atp
-from tpviz.labs.atp.chunking import ChunkCurve, Times
 from tpviz.labs.atp.contended import Contention
+from tpviz.labs.atp.scaled import STYLES
+from tpviz.labs.study import Outcome
 
 W = tv.GPT(layers=1, hidden=64, heads=8, seq=32, batch=8, vocab=64)
 NODE = tv.clusters.nvswitch()
@@ -22,19 +23,11 @@ NODE = tv.clusters.nvswitch()
 def chunks():
     found = atp.chunk_curve(W, NODE, counts=(1, 2, 4, 3), kappa=2, simulate=False)
     runs = [((3e-3, 2e-3), (1e-3, 5e-4), (2e-3, 1e-3)), ((2e-3, 1e-3),) * 3, ((4e-3, 1e-3),) * 3]
-    times = found.times | {
-        "measured": tuple(Times(2e-3 * (k + 1), 1e-3, r) for k, r in enumerate(runs))
-    }
-    return ChunkCurve(
-        W,
-        NODE,
-        found.strategy,
-        found.counts,
-        found.left_out,
-        times,
-        2.0,
-        {1: True, 2: True, 4: False},
-    )
+    rows = []
+    for row, run in zip(found.rows, runs):
+        measured = Outcome(run[0][0], {"d1": 1e-3}, faithful=row.label != 4, repeats=run)
+        rows.append(replace(row, times={**row.times, "measured": measured}))
+    return replace(found, rows=tuple(rows))
 
 
 def winners():
@@ -84,7 +77,7 @@ def traces(figure, **equal):
 def test_chunk_lines_are_the_curves():
     curve = chunks()
     figure = curve.figure()
-    unit, scale = unit_of([t.step for found in curve.times.values() for t in found])
+    unit, scale = unit_of([t.step for found in curve.times.values() for t in found.values()])
     assert [a.text for a in figure.layout.annotations[:2]] == [
         f"communication that kernels wait for ({unit})",
         f"time of a step, axis cut ({unit})",
@@ -92,12 +85,15 @@ def test_chunk_lines_are_the_curves():
     for source, found in curve.times.items():
         exposed, step = traces(figure, name=source)
         assert exposed.x == step.x == curve.counts
-        assert np.array(exposed.y) * scale == pytest.approx([t.exposed for t in found])
-        assert np.array(step.y) * scale == pytest.approx([t.step for t in found])
+        if source != "measured":
+            assert np.array(exposed.y) * scale == pytest.approx([t.waits for t in found.values()])
+            assert np.array(step.y) * scale == pytest.approx([t.step for t in found.values()])
         assert (step.line.dash, step.marker.symbol) == LINES[source][1:]
-    measured = traces(figure, name="measured")[1]
-    assert np.array(measured.error_y.array) * scale == pytest.approx([1e-3, -2e-3, -2e-3])
-    assert measured.error_y.arrayminus[0] * scale == pytest.approx(1e-3)
+    exposed, measured = traces(figure, name="measured")
+    assert np.array(measured.y) * scale == pytest.approx([2e-3, 2e-3, 4e-3])
+    assert np.array(exposed.y) * scale == pytest.approx([1e-3] * 3)
+    assert np.array(measured.error_y.array) * scale == pytest.approx([1e-3, 0, 0])
+    assert np.array(measured.error_y.arrayminus) * scale == pytest.approx([1e-3, 0, 0])
     texts = [a.text for a in figure.layout.annotations]
     for source in curve.times:
         assert f"best {curve.best(source)}" in texts
@@ -172,8 +168,8 @@ def test_helpers():
 
 def test_charts_load_without_plotly():
     code = (
-        "import sys, tpviz.figures.charts, tpviz.figures.charts_chunks, "
-        "tpviz.figures.charts_winners; print('plotly' in sys.modules)"
+        "import sys, tpviz.figures.charts, tpviz.labs.atp, tpviz.labs.study; "
+        "print('plotly' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -9,7 +9,6 @@ from plain_chart import assert_plain
 
 import tpviz as tv
 from tpviz.labs import t3
-from tpviz.labs.t3.drawn import paper_scene, sublayers_scene
 from tpviz.labs.t3.movement import CONFIGS, KINDS
 from tpviz.labs.t3.paper import ANCHORS, AgainstPaper, Compared
 from tpviz.labs.t3.paying import closed_form
@@ -76,14 +75,16 @@ def against():
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("which", ["modes", "paying", "movement", "sublayers", "paper"])
 def test_every_chart_is_plain_and_says_what_it_shows(which, theme, modes, paying):
-    if which in ("sublayers", "paper"):
-        study = made_up() if which == "sublayers" else against()
-        scene = (sublayers_scene if which == "sublayers" else paper_scene)(study)
-        draw = partial(t3.drawn, study)
-    else:
-        study = {"modes": modes, "paying": paying, "movement": t3.movement(5)}[which]
-        scene, draw = study.scene(), study.figure
-        assert len({len(row) for row in study.to_table()}) == 1 and repr(study).startswith("<")
+    study = {
+        "modes": lambda: modes,
+        "paying": lambda: paying,
+        "movement": lambda: t3.movement(5),
+        "sublayers": made_up,
+        "paper": against,
+    }[which]()
+    draw = partial(t3.drawn, study) if which in ("sublayers", "paper") else study.figure
+    assert len({len(row) for row in study.to_table()}) == 1 and repr(study).startswith("<")
+    scene = study.scene()
     assert_plain(scene, draw, theme, scene["badges"], study.describe())
 
 
@@ -152,16 +153,15 @@ def test_formula_and_virtual_clock_agree_on_step_and_sublayer(modes):
 
 def test_a_run_is_drawn_beside_and_says_when_it_is_not_faithful(modes):
     first = modes.rows[0]
-    ran = first.times["predicted"]._replace(step=1.0, faithful=False)
-    study = replace(
-        modes, rows=(first._replace(times={**first.times, "measured": ran}), *modes.rows[1:])
-    )
+    ran = replace(first.times["predicted"], step=1.0, faithful=False)
+    first = replace(first, times={**first.times, "measured": ran})
+    study = replace(modes, rows=(first, *modes.rows[1:]))
     assert study.badges == ["predicted", "simulated", "emulated"]
     assert "Not faithful, events too short for this machine: sequential." in study.describe()
     emulated = [t for t in study.figure().data if t.name == "emulated"]
     assert [list(t.x) for t in emulated] == [["sequential"]] * 2
     assert emulated[0].y[0] == 1.0
-    with pytest.raises(ValueError, match="source='measured' is not possible: use 'predicted' or"):
+    with pytest.raises(ValueError, match="tile has no measured times: use 'predicted' or 'sim"):
         study.gain("tile", "measured")
 
 

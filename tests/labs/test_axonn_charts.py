@@ -8,8 +8,8 @@ from plain_chart import assert_plain
 
 import tpviz as tv
 from tpviz.figures.charts import unit_of
-from tpviz.figures.charts_validation import KINDS
 from tpviz.labs import axonn
+from tpviz.labs.axonn.validated import KINDS
 
 W = tv.GPT(layers=1, hidden=64, heads=8, seq=32, batch=16, vocab=64)
 NODES = tv.clusters.perlmutter(2)

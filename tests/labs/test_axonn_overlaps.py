@@ -7,7 +7,8 @@ import pytest
 import tpviz as tv
 from tpviz.labs import axonn
 from tpviz.labs.axonn.claims import OVERLAPS as CLAIM
-from tpviz.labs.axonn.overlapping import SUBSETS, Times
+from tpviz.labs.axonn.overlapping import SUBSETS
+from tpviz.labs.study import Outcome
 from tpviz.schemes.axonn.models import paper_models
 from tpviz.schemes.axonn.strategy import OVERLAPS
 
@@ -71,9 +72,11 @@ def test_words(found):
 
 
 def test_runs_that_were_not_faithful_are_said(found):
-    none = Times(1.0, {}, faithful=False)
-    run = {s: none if not s else Times(0.5, {}) for s in found.subsets}
-    late = replace(found, times={**found.times, "measured": run})
+    none, other = Outcome(1.0, faithful=False), Outcome(0.5)
+    rows = [
+        replace(r, times={**r.times, "measured": other if r.label else none}) for r in found.rows
+    ]
+    late = replace(found, rows=tuple(rows))
     assert "Not faithful, events too short for this machine: none. Slower" in late.describe()
     assert "Not faithful" not in found.describe() and late.gain(source="measured") == 1.0
     assert late.badges == ["predicted", "emulated"]
@@ -117,5 +120,7 @@ def test_gains_by_name_and_in_any_order(found):
 def test_what_was_not_tried_is_refused(replayed):
     with pytest.raises(ValueError, match="oar \\+ ors was not tried: use one of"):
         replayed.gain(("oar", "ors"))
-    with pytest.raises(ValueError, match="source='measured' is not possible"):
+    with pytest.raises(
+        ValueError, match="none has no measured times: use 'predicted' or 'simulated'"
+    ):
         replayed.gain(source="measured")

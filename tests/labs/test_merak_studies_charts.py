@@ -19,11 +19,12 @@ def schedules():
     """As if the first had been run."""
     found = merak.schedules(W, NODES)
     predicted = found.rows[0].times["predicted"]
-    slower = predicted._replace(
+    slower = replace(
+        predicted,
         step=2 * predicted.step,
         places=tuple(type(p)(*(2 * x for x in p)) for p in predicted.places),
     )
-    first = found.rows[0]._replace(times={"predicted": predicted, "measured": slower})
+    first = replace(found.rows[0], times={"predicted": predicted, "measured": slower})
     return replace(found, rows=(first, *found.rows[1:]))
 
 

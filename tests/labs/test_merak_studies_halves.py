@@ -89,10 +89,9 @@ def test_run_measures_the_first_levels():
     assert tuple(none.times) == ("predicted",) and found.to_table()[2][1:4:2] == ["emulated", ""]
     assert measured.step >= 0.98 * predicted.step
     assert measured.sums >= 0.98 * predicted.sums and 0 < measured.waits < measured.sums
-    other = none._replace(
-        times={**none.times, "measured": measured._replace(step=2 * measured.step, faithful=False)}
-    )
-    second = second._replace(times={**second.times, "measured": measured._replace(faithful=True)})
+    late = replace(measured, step=2 * measured.step, faithful=False)
+    other = replace(none, times={**none.times, "measured": late})
+    second = replace(second, times={**second.times, "measured": replace(measured, faithful=True)})
     both = replace(found, rows=(second, other))
     assert both.gain(2, "measured") == 1.0
     assert "short for this machine: level 0." in both.describe()

@@ -178,8 +178,8 @@ def test_run_measures_the_first_ones_on_real_ranks():
         assert sum(other) >= measured.step * (1 - 1e-6)
     with pytest.raises(ValueError, match="shifted_critical_path has no measured times: use 'predi"):
         found.gain("shifted_critical_path", "1f1b", source="measured")
-    late = {**found.at("1f1b").times, "measured": measured._replace(faithful=False)}
-    again = replace(found, rows=(found.rows[0]._replace(times=late), found.rows[1]))
+    late = {**found.at("1f1b").times, "measured": replace(measured, faithful=False)}
+    again = replace(found, rows=(replace(found.rows[0], times=late), found.rows[1]))
     assert "Not faithful, events too short for this machine: 1f1b." in again.describe()
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from tpviz.labs import t3
 from tpviz.labs.t3 import paper
-from tpviz.labs.t3.drawn import paper_scene
 from tpviz.labs.t3.paper import ANCHORS
 from tpviz.labs.t3.sublayers import CONFIGS, MODELS, SUBLAYERS, Row, Sublayers
 from tpviz.schemes.t3.hardware import Gemm, Machine
@@ -41,7 +40,7 @@ def test_numbers_within_five_points_and_those_that_are_not(found):
     assert all(r.anchor.kind == "predicted" for r in compared.rows if not r.anchor.small)
     assert {r.anchor.kind for r in compared.rows} == set(paper.KINDS)
     score = "predicted 11 of 13, fitted 10 of 11, identity 3 of 3"  # apart: fitted is no evidence
-    assert score in repr(compared) and score in str(paper_scene(compared)["notes"])
+    assert score in repr(compared) and score in str(compared.notes())
     assert score in compared.describe() and "sequential makes (-" in compared.describe()
     rows = compared.to_table()
     assert len(rows) == 28 and all(len(row) == len(rows[0]) for row in rows)

@@ -2,68 +2,46 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import product
+from math import log10
+from typing import Any
 
 import numpy as np
 
 from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
 from tpviz.cost import Clock, show_seconds
-from tpviz.figures.charts_chunks import chunks_figure
+from tpviz.figures.charts import FROM_ZERO, LINES, axis, curves, pointer, unit_of
+from tpviz.labs.report import listed, table, too_late, whole_numbers
+from tpviz.labs.study import Outcome, Study, ask
 from tpviz.mesh import Mesh
 from tpviz.schemes.atp.chunks import check_kappa, slowdown
 from tpviz.schemes.atp.strategy import ATP
-from tpviz.tables import html_table
-from tpviz.trace.faithful import is_faithful
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
-SOURCES = ("predicted", "with contention", "simulated", "measured")
-
-
-class Times(NamedTuple):
-    """Seconds of a step and of communication that its kernels wait for, medians of ``repeats``.
-
-    repeats : ((step, exposed), ...) of what was measured; empty otherwise.
-    """
-
-    step: float
-    exposed: float
-    repeats: tuple[tuple[float, float], ...] = ()
+SHOWN = ("communication that kernels wait for", "time of a step, axis cut")
+SIDE = {"predicted": -44, "with contention": 0, "simulated": 44, "measured": 0}
+"""Where its label stands, px to the side, so that labels of one point do not meet."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ChunkCurve:
-    """The curve of one mesh on one cluster.
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class ChunkCurve(Study):
+    """The curve of one mesh on one cluster: a `Study` whose labels are counts of chunks, with one
+    source more, "with contention". left_out : {count: why it is not possible}."""
 
-    counts : those that are possible. left_out : {count: why not}. times : {source of SOURCES:
-    `Times` of each count}, as far as they were asked for. faithful : {count: whether the emulated
-    run was as the model says}.
-    """
-
-    workload: GPT
-    cluster: Cluster
     strategy: ATP
-    counts: tuple[int, ...]
-    left_out: dict[int, str]
-    times: dict[str, tuple[Times, ...]]
     kappa: float = 1.0
-    faithful: dict[int, bool] | None = None
 
-    def best(self, source: str = "predicted") -> int:
-        """The count with the shortest step; of equals, to rounding, the smallest."""
-        one_of("source", source, tuple(self.times))
-        steps = zip(self.times[source], self.counts)
-        return min((float(f"{times.step:.9e}"), count) for times, count in steps)[1]
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Those that are possible."""
+        return tuple(row.label for row in self.rows)
 
     @property
     def badges(self) -> list[str]:
         """Where the numbers come from."""
-        words = {"with contention": "predicted", "measured": "emulated"}
-        return list(dict.fromkeys(words.get(source, source) for source in self.times))
+        return [badge for badge in super().badges if badge != "with contention"]
 
     @property
     def _name(self):
@@ -71,89 +49,101 @@ class ChunkCurve:
         mesh, order = self.strategy.mesh, self.strategy.order
         return f"ATP(mesh={mesh}, order={order!r})"
 
-    def scene(self) -> dict[str, Any]:
-        """The chart as data: see `tpviz.figures.charts_chunks`."""
-        lines = {}
-        for source, found in self.times.items():
-            lines[source] = {what: [getattr(t, what) for t in found] for what in Times._fields[:2]}
-            if source == "measured":
-                for name, pick in (("low", min), ("high", max)):
-                    bounds = ([pick(column) for column in zip(*t.repeats)] for t in found)
-                    lines[source][name] = dict(zip(Times._fields, map(list, zip(*bounds))))
-        return {
-            "title": f"Chunks of {self._name} on {self.cluster.caption}",
-            "badges": self.badges,
-            "counts": list(self.counts),
-            "lines": lines,
-            "best": {source: self.best(source) for source in self.times},
-            "notes": self._notes(),
-            "alt": self.describe(),
-        }
-
-    def figure(self, theme: str = "light") -> "Figure":
-        """The U-curve as a plotly ``Figure``; theme "light" or "dark"."""
-        return chunks_figure(self.scene(), theme)
+    def drawing(self) -> dict[str, Any]:
+        """The U-curve: a panel for each of SHOWN, a line for each source."""
+        unit = unit_of([one.step for times in self.times.values() for one in times.values()])
+        panels = []
+        for column, title in enumerate(SHOWN):
+            times = {
+                source: {count: _median(one)[1 - column] for count, one in curve.items()}
+                for source, curve in self.times.items()
+            }
+            ran = {s: one for s, one in self.times.items() if s == "measured"}
+            spread = {s: _spread(one, 1 - column, unit[1]) for s, one in ran.items()}
+            x = axis("chunks", self.counts)
+            panels.append(curves(title, times, unit, str, spread, x=x))
+        panels[0]["y"] = FROM_ZERO
+        panels[1]["marks"] = [
+            pointer(
+                f"best {best}",
+                log10(best),
+                times[source][best] / unit[1],
+                LINES[source][0],
+                ax=SIDE[source],
+                ay=-34,
+            )
+            for source in times
+            for best in [self.best(source)]
+        ]
+        return {"title": f"Chunks of {self._name} on {self.cluster.caption}", "panels": panels}
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first; counts that are not possible have the reason."""
-        head = [f"{source}, {what}" for source in self.times for what in ("step", "exposed")]
-        rows = [["chunks", *head]]
-        for count, *found in zip(self.counts, *self.times.values()):
-            rows.append([str(count), *(show_seconds(s) for t in found for s in t[:2])])
-        return rows + [
-            [str(count), reason, *[""] * (len(head) - 1)] for count, reason in self.left_out.items()
-        ]
+        columns = [("chunks", lambda row: str(row.label))]
+        for source, (number, what) in product(self.sources, enumerate(("step", "exposed"))):
+            cell = lambda row, s=source, n=number: show_seconds(_median(row.times[s])[n])
+            columns.append((f"{source}, {what}", cell))
+        rest = [""] * (len(columns) - 2)
+        rows = table(columns, ((row,) for row in self.rows))
+        return rows + [[str(count), why, *rest] for count, why in self.left_out.items()]
 
-    def describe(self) -> str:
+    def words(self) -> list[str]:
         """The curve in words."""
         lines = [f"{self._name} on {self.cluster.caption}, chunking={self.strategy.chunking!r}."]
-        for source, found in self.times.items():
+        for source, times in self.times.items():
             best = self.best(source)
-            at = found[self.counts.index(best)]
+            step, exposed = map(show_seconds, _median(times[best]))
+            first = map(show_seconds, _median(times[self.counts[0]]))
             lines.append(
                 f"{source.capitalize()}: {best} chunk{'s' * (best > 1)} best of "
-                f"{', '.join(map(str, self.counts))}, {show_seconds(at.step)} a step of which "
-                f"kernels wait {show_seconds(at.exposed)}; with {self.counts[0]}, "
-                f"{show_seconds(found[0].step)} and {show_seconds(found[0].exposed)}."
+                f"{', '.join(map(str, self.counts))}, {step} a step of which "
+                f"kernels wait {exposed}; with {self.counts[0]}, {' and '.join(first)}."
             )
-        return " ".join(lines + self._notes())
+        return lines
 
-    def _notes(self):
+    def notes(self) -> list[str]:
+        """What is left out, what each source has in it, and warnings."""
         notes = [f"Left out: {count} chunks ({reason})." for count, reason in self.left_out.items()]
-        if "with contention" in self.times:
+        if "with contention" in self.sources:
             notes.append(
                 f"With contention: a GEMM takes {self.kappa:.3g} times as long under a "
                 "collective. What it loses counts as exposed."
             )
-        if {"simulated", "measured"} & self.times.keys():
+        if {"simulated", "measured"} & {*self.sources}:
             notes.append(
                 "On simulated and emulated clusters a collective slows no GEMM down "
                 "(kappa = 1 by construction: waiting is sleeping)."
             )
-        if "measured" in self.times:
-            count = len(self.times["measured"][0].repeats)
+        if "measured" in self.sources:
+            steps = len(self.rows[0].times["measured"].repeats)
             notes.append(
                 "Measured on the emulated cluster: "
                 + (
-                    f"median of {count} steps, bars from the least to the most."
-                    if count > 1
+                    f"median of {steps} steps, bars from the least to the most."
+                    if steps > 1
                     else "one step."
                 )
             )
-        late = [str(count) for count, true in (self.faithful or {}).items() if not true]
-        if late:
-            notes.append(
-                f"Not faithful, events too short for this machine: {', '.join(late)} "
-                "chunks. Slower motion helps."
-            )
-        return notes
+        return notes + too_late(self.late(), noun=" chunks")
 
     def __repr__(self):
-        best = ", ".join(f"{source} best {self.best(source)}" for source in self.times)
+        best = ", ".join(f"{source} best {self.best(source)}" for source in self.sources)
         return f"<ChunkCurve {self._name} on {self.cluster.caption}: {best}>"
 
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-lab'")
+
+def _median(one):
+    """(step, exposed communication), of what was measured the medians of its steps."""
+    return tuple(np.median(one.repeats, axis=0).tolist()) if one.repeats else (one.step, one.waits)
+
+
+def _spread(times, number, scale):
+    """Bars from the least to the most of the repeats."""
+    up, down = [], []
+    for one in times.values():
+        middle, repeats = _median(one)[number], [repeat[number] for repeat in one.repeats]
+        up.append((max(repeats) - middle) / scale)
+        down.append((middle - min(repeats)) / scale)
+    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down}
 
 
 def chunk_curve(
@@ -189,67 +179,34 @@ def chunk_curve(
     plain = ATP(mesh=mesh, order=order, chunking=chunking, **knobs)
     predict(plain, workload, cluster)  # what is wrong without chunks is no reason to leave one out
     chosen, left_out = _split(plain, workload, counts)
-    times, faithful = {"predicted": [], "with contention": [], "simulated": [], "measured": []}, {}
-    for strategy in chosen:
-        times["predicted"].append(_predicted(strategy, workload, cluster))
-        if kappa > 1:
-            times["with contention"].append(
-                _slowed(strategy, workload, cluster, kappa, times["predicted"][-1])
-            )
-        if simulate:
-            times["simulated"].append(_simulated(strategy, workload, cluster))
-    for strategy in chosen if run else ():
-        measured, as_said = _measured(strategy, workload, cluster, repeats, progress)
-        times["measured"].append(measured)
-        faithful[strategy.chunks] = as_said
-    times = {source: tuple(found) for source, found in times.items() if found}
-    return ChunkCurve(
-        workload, cluster, plain, tuple(s.chunks for s in chosen), left_out, times, kappa, faithful
-    )
+    sources = ["predicted"] + ["simulated"] * simulate + ["measured"] * run
+    rows = ask(chosen, workload, cluster, sources, steps=repeats, progress=progress)
+    if kappa > 1:
+        rows = tuple(_slowed(row, workload, cluster, kappa) for row in rows)
+    return ChunkCurve(workload, cluster, rows, left_out, strategy=plain, kappa=kappa)
 
 
 def _split(plain, workload, counts):
-    """(strategies that are possible, {count: why the others are not})."""
-    if isinstance(counts, str) or not isinstance(counts, Iterable):
-        raise ValueError(f"counts={counts!r}: give numbers of chunks in a list, as in (1, 2, 4, 8)")
-    counts, chosen, left_out = tuple(counts), [], {}
-    for count in sorted({whole_number("count of chunks", count) for count in counts}):
+    """({count: strategy that is possible}, {count: why another is not})."""
+    counts, chosen, left_out = listed("counts", counts, "chunks", (1, 2, 4, 8)), {}, {}
+    for count in whole_numbers("count of chunks", counts):
         try:
-            strategy = replace(plain, chunks=count)
-            strategy.check(workload)
-            chosen.append(strategy)
+            chosen[count] = replace(plain, chunks=count)
+            chosen[count].check(workload)
         except ValueError as error:
+            chosen.pop(count, None)
             left_out[count] = str(error)
     if not chosen:
-        reasons = "; ".join(left_out.values()) or "none was given"
+        reasons = "; ".join(left_out.values())
         raise ValueError(f"no count of chunks is left of counts={counts}: {reasons}")
     return chosen, left_out
 
 
-def _predicted(strategy, workload, cluster):
-    found = predict(strategy, workload, cluster)
-    return Times(found.step_time, sum(found.exposed.values()))
-
-
-def _slowed(strategy, workload, cluster, kappa, plain):
-    """The prediction with what contention adds to it."""
-    clock = Clock.of(cluster, Mesh(strategy.axes), workload.dtype)
-    more = slowdown(strategy, workload, clock.seconds, clock.moved, kappa)
-    return Times(plain.step + more, plain.exposed + more)
-
-
-def _simulated(strategy, workload, cluster):
-    from tpviz.verbs.simulate import simulate
-
-    trace = simulate(strategy, workload, cluster)
-    return Times(trace.step_time, trace.exposed_communication())
-
-
-def _measured(strategy, workload, cluster, repeats, progress):
-    """(`Times` of an emulated run, whether it was faithful)."""
-    from tpviz.verbs.run import run
-
-    trace = run(strategy, workload, cluster, steps=repeats, memory=False, progress=progress)
-    steps = [trace.select(step=step) for step in trace.steps]
-    found = tuple((step.step_time, step.exposed_communication()) for step in steps)
-    return Times(*np.median(found, axis=0).tolist(), found), is_faithful(trace.meta["late"])  # pyright: ignore[reportCallIssue]
+def _slowed(row, workload, cluster, kappa):
+    """The row with one more source: the prediction with what contention adds to it."""
+    clock = Clock.of(cluster, Mesh(row.strategy.axes), workload.dtype)
+    plain = row.times["predicted"]
+    more = slowdown(row.strategy, workload, clock.seconds, clock.moved, kappa)
+    slow = Outcome(plain.step + more, {**plain.exposed, "contention": more})
+    first = {"predicted": plain, "with contention": slow}
+    return replace(row, times={**first, **row.times})

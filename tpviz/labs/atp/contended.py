@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,17 +12,15 @@ import torch.distributed as dist
 
 from tpviz.checks import one_of, whole_number
 from tpviz.cost import show_bytes, show_seconds
-from tpviz.figures.charts_contention import contention_figure
+from tpviz.figures.charts import axis, panel, points
+from tpviz.labs.report import Report
 from tpviz.runtime.devices import badge
 from tpviz.runtime.launch import check_world_size, launch
-from tpviz.tables import html_table
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 AUTHORS = (1.5, 2.1)
 """Range of kappa on A100s: our analysis of traces that ATP's authors had in their repository, GEMMs
 of 4096^3 under an all-gather or a reduce-scatter of 33.5 MB. No number of the paper."""
+A100 = "A100 80GB PCIe"
 SOURCE = "analysis of the authors' traces, A100 80GB PCIe"
 DTYPES = ("float32", "float64", "bfloat16")
 SIZES = {"cpu": 1024, "cuda": 4096}
@@ -32,7 +30,7 @@ PAYLOADS = {"cpu": 2**24, "cuda": 2**26}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Contention:
+class Contention(Report):
     """Pairs of the same GEMM on real ranks, alone and under all-reduces.
 
     alone, under : arrays (ranks, repeats), seconds. in_flight : share of the GEMMs at whose end
@@ -69,24 +67,39 @@ class Contention:
         """(lower, upper) quartile of the ratios."""
         return tuple(np.quantile(self.ratios, (0.25, 0.75)).tolist())
 
-    def scene(self) -> dict[str, Any]:
-        """The chart as data: see `tpviz.figures.charts_contention`."""
+    @property
+    def badges(self) -> tuple[str, ...]:
+        """Where the numbers come from."""
+        return (self.badge,)
+
+    def drawing(self) -> dict[str, Any]:
+        """A row for this machine, every pair with median and quartiles, and one for the authors'
+        A100s; the axis begins at no slowdown."""
+        ratios, (low, high), here = self.ratios.tolist(), self.spread, self.machine
+        error = {
+            "type": "data",
+            "symmetric": False,
+            "array": [high - self.ratio],
+            "arrayminus": [self.ratio - low],
+            "color": "ink:axis0",
+            "thickness": 3,
+        }
+        quartiles = points(
+            "median, quartiles", [self.ratio], [here], "axis0", "diamond", 13, error_x=error
+        )
+        theirs = points(SOURCE, AUTHORS, [A100] * 2, "forward", "circle-open", 11)
+        theirs |= {"mode": "lines+markers"}
+        theirs |= {"line": {"color": "ink:forward", "dash": "dot", "width": 3}}
+        pairs = points("pairs", ratios, [here] * len(ratios), "other", "line-ns-open", 22)
+        x = axis("kappa: time under a collective / time alone")
+        x["range"] = [min(0.9, *ratios) - 0.05, max(*ratios, *AUTHORS) * 1.05]
+        y = {"type": "category", "autorange": "reversed", "categoryarray": [here, A100]}
+        y["automargin"] = True
         return {
             "title": "How much longer a GEMM takes under a collective",
-            "badges": [self.badge],
-            "ratio": self.ratio,
-            "spread": list(self.spread),
-            "ratios": self.ratios.tolist(),
-            "machine": self.machine,
-            "authors": list(AUTHORS),
-            "source": SOURCE,
-            "notes": self._notes(),
-            "alt": self.describe(),
+            "panels": [panel("", [pairs, quartiles, theirs], x, y)],
+            "height": 190,
         }
-
-    def figure(self, theme: str = "light") -> "Figure":
-        """Every pair, the median, and the authors' A100s, as a plotly ``Figure``."""
-        return contention_figure(self.scene(), theme)
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""
@@ -102,30 +115,20 @@ class Contention:
                 under,
                 f"measured, {self.badge}",
             ],
-            [
-                "A100 80GB PCIe",
-                "",
-                f"{AUTHORS[0]} to {AUTHORS[1]}",
-                "0.5 ms",
-                "0.8 to 1.1 ms",
-                SOURCE,
-            ],
+            [A100, "", f"{AUTHORS[0]} to {AUTHORS[1]}", "0.5 ms", "0.8 to 1.1 ms", SOURCE],
         ]
 
-    def describe(self) -> str:
-        """What was measured, in words."""
+    def words(self) -> list[str]:
+        """What was measured."""
         low, high = self.spread
-        return " ".join(
-            [
-                f"On {self.machine} ({self.badge}) a GEMM of {self.size}^3 in {self.dtype} takes "
-                f"{self.ratio:.2f} times as long under all-reduces of "
-                f"{show_bytes(self.payload)} as "
-                f"alone (median of {self.ratios.size} pairs; quartiles {low:.2f} and {high:.2f}).",
-                *self._notes(),
-            ]
-        )
+        return [
+            f"On {self.machine} ({self.badge}) a GEMM of {self.size}^3 in {self.dtype} takes "
+            f"{self.ratio:.2f} times as long under all-reduces of {show_bytes(self.payload)} as "
+            f"alone (median of {self.ratios.size} pairs; quartiles {low:.2f} and {high:.2f})."
+        ]
 
-    def _notes(self):
+    def notes(self) -> list[str]:
+        """The authors' range, and what limits ours."""
         notes = [
             f"Beside it: {AUTHORS[0]} to {AUTHORS[1]} on A100s, {SOURCE}; not the paper's.",
             "On emulated clusters kappa is 1 by construction: there waiting for a collective "
@@ -144,9 +147,6 @@ class Contention:
             f"<Contention kappa={self.ratio:.2f} ({low:.2f} to {high:.2f}) on {self.machine}, "
             f"{self.badge}>"
         )
-
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-lab'")
 
 
 def contention(
@@ -257,7 +257,7 @@ def _enough(gemm, data, device):
 
 
 def _together(device):
-    """All ranks, with nothing of theirs under way."""
+    """All ranks, with nothing of theirs in flight."""
     if device == "cuda":
         torch.cuda.synchronize()
     dist.barrier()

@@ -11,24 +11,33 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpviz.checks import one_of, whole_number
+from tpviz.checks import one_of
 from tpviz.cluster.parts import finite
 from tpviz.clusters import nvswitch, nvswitch_nodes
 from tpviz.cost import show_seconds
-from tpviz.figures.charts_scaling import scaling_figure
+from tpviz.figures.charts import axis, growth
+from tpviz.labs.report import Report, listed, table, whole_numbers
 from tpviz.schemes.atp.paper import best, bus_time, wire_volume
 from tpviz.schemes.atp.strategy import ATP
-from tpviz.tables import html_table
 from tpviz.verbs.checks import check_workload
 from tpviz.workload import GPT
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from tpviz.cluster import Cluster
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 FABRICS = ("constant", "shared")
+STYLES = {
+    "1D, constant": ("axis0", "solid", "circle"),
+    "best mesh, constant": ("forward", "solid", "square"),
+    "1D, shared": ("axis1", "dot", "circle-open"),
+    "best mesh, shared": ("recompute", "dot", "square-open"),
+    "1D, strong": ("axis0", "dash", "triangle-up"),
+    "best mesh, strong": ("forward", "dash", "diamond"),
+    "1D, weak": ("axis1", "dashdot", "triangle-up-open"),
+    "best mesh, weak": ("recompute", "dashdot", "diamond-open"),
+}
+"""{line: (ink, dash, marker)}."""
 CAVEATS = (
     "(a) The time falls as N^-1/2 only where the axes keep their bandwidths as N grows: on a 2D "
     "torus, or with full bisection. Where rings share a NIC the gain shrinks, as on the shared "
@@ -60,6 +69,11 @@ class Point(NamedTuple):
     compute_weak: float
     factor: float
 
+    @property
+    def words(self) -> str:
+        """The best mesh and its order."""
+        return f"{self.strategy.mesh} {self.strategy.order}"
+
     def fraction(self, weak: bool = False, one: bool = False) -> float:
         """Communication over communication and compute; ``one``: of 1D."""
         seconds = self.seconds_1d if one else self.seconds
@@ -69,7 +83,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Scaling:
+class Scaling(Report):
     """``points`` {fabric of FABRICS: `Point` of each size}."""
 
     workload: GPT
@@ -79,80 +93,54 @@ class Scaling:
     points: dict[str, tuple[Point, ...]]
     badges = ("modelled",)
 
-    def scene(self, fabric: str = "constant") -> dict[str, Any]:
-        """The chart as data: see `tpviz.figures.charts_scaling`; fractions are of one fabric."""
+    def drawing(self, fabric: str = "constant") -> dict[str, Any]:
+        """Left: seconds on both fabrics, logarithmic. Right: fractions on one ``fabric``, in %."""
         one_of("fabric", fabric, FABRICS)
-        times = {}
+        seconds, shares, texts = {}, {}, {}
         for name, points in self.points.items():
-            times[f"1D, {name}"] = [p.seconds_1d for p in points]
-            times[f"best mesh, {name}"] = [p.seconds for p in points]
-        fractions = {
-            f"{'1D' if one else 'best mesh'}, {'weak' if weak else 'strong'}": [
-                p.fraction(weak, one) for p in self.points[fabric]
-            ]
-            for weak in (False, True)
-            for one in (True, False)
-        }
-        meshes = {
-            name: [f"{p.strategy.mesh} {p.strategy.order}" for p in points]
-            for name, points in self.points.items()
-        }
+            seconds[f"1D, {name}"] = [p.seconds_1d for p in points]
+            seconds[f"best mesh, {name}"] = [p.seconds for p in points]
+            texts[f"best mesh, {name}"] = [p.words for p in points]
+        for kind in ("strong", "weak"):
+            for mesh in ("1D", "best mesh"):
+                points = self.points[fabric]
+                shares[f"{mesh}, {kind}"] = [
+                    p.fraction(kind == "weak", mesh == "1D") for p in points
+                ]
+            texts[f"best mesh, {kind}"] = texts[f"best mesh, {fabric}"]
+        titles = "communication of a layer", f"its share of the step (%), {fabric} bandwidth"
+        texts = {name: texts.get(name) for name in STYLES}
+        x = axis("ranks N", self.sizes)
         return {
             "title": "Communication of a layer as ranks grow: ATP's best mesh against 1D",
-            "badges": list(self.badges),
-            "sizes": list(self.sizes),
-            "times": times,
-            "fractions": fractions,
-            "fabric": fabric,
-            "meshes": meshes,
-            "notes": [self._fabrics(), *CAVEATS],
-            "alt": self.describe(),
+            "panels": growth(x, titles, seconds, shares, STYLES, texts),
+            "legend": 2,
         }
-
-    def figure(self, theme: str = "light", fabric: str = "constant") -> "Figure":
-        """Two panels as a plotly ``Figure``: absolute times, and fractions on one fabric."""
-        return scaling_figure(self.scene(fabric), theme)
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first; volumes in units of batch x seq x hidden elements."""
-        rows = [
-            [
-                "fabric",
-                "ranks",
-                "best mesh",
-                "sends",
-                "1D sends",
-                "ratio",
-                "time",
-                "1D time",
-                "fraction, strong",
-                "1D",
-                "fraction, weak",
-                "1D",
-            ]
-        ]
-        for name, points in self.points.items():
-            for p in points:
-                fractions = [
-                    p.fraction(weak, one) for weak in (False, True) for one in (False, True)
-                ]
-                rows.append(
-                    [
-                        name,
-                        str(p.ranks),
-                        f"{p.strategy.mesh} {p.strategy.order}",
-                        f"{p.volume:.3f}",
-                        f"{p.volume_1d:.3f}",
-                        f"{p.volume / p.volume_1d:.3f}",
-                        show_seconds(p.seconds),
-                        show_seconds(p.seconds_1d),
-                        *(f"{100 * f:.1f} %" for f in fractions),
-                    ]
-                )
-        return rows
 
-    def describe(self) -> str:
-        """What grows and what falls, in words, with the caveats."""
+        def fraction(weak, one):
+            return lambda name, p: f"{100 * p.fraction(weak, one):.1f} %"
+
+        columns = [
+            ("fabric", lambda name, p: name),
+            ("ranks", lambda name, p: str(p.ranks)),
+            ("best mesh", lambda name, p: p.words),
+            ("sends", lambda name, p: f"{p.volume:.3f}"),
+            ("1D sends", lambda name, p: f"{p.volume_1d:.3f}"),
+            ("ratio", lambda name, p: f"{p.volume / p.volume_1d:.3f}"),
+            ("time", lambda name, p: show_seconds(p.seconds)),
+            ("1D time", lambda name, p: show_seconds(p.seconds_1d)),
+            ("fraction, strong", fraction(False, False)),
+            ("1D", fraction(False, True)),
+            ("fraction, weak", fraction(True, False)),
+            ("1D", fraction(True, True)),
+        ]
+        return table(columns, ((name, p) for name, points in self.points.items() for p in points))
+
+    def words(self) -> list[str]:
+        """What grows and what falls."""
         lines = ["Modelled. " + self._fabrics()]
         for name, points in self.points.items():
             first, last = points[0], points[-1]
@@ -167,7 +155,15 @@ class Scaling:
                 f"{100 * last.fraction(one=True):.0f} % and "
                 f"{100 * last.fraction(weak=True, one=True):.0f} %)."
             )
-        return " ".join([*lines, *CAVEATS])
+        return lines
+
+    def notes(self) -> list[str]:
+        """The fabrics, and the caveats."""
+        return [self._fabrics(), *CAVEATS]
+
+    def describe(self) -> str:
+        """What grows and what falls, in words, with the caveats."""
+        return " ".join([*self.words(), *CAVEATS])
 
     def _fabrics(self):
         first, second = (f"{rate / 1e9:.4g}" for rate in self.bandwidths)
@@ -181,9 +177,6 @@ class Scaling:
             f"<Scaling to {last.ranks} ranks: best mesh {last.strategy.mesh} sends "
             f"{last.volume / last.volume_1d:.3f} of 1D, modelled>"
         )
-
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-lab'")
 
 
 def one_nic(ranks: int) -> "Cluster":
@@ -221,11 +214,7 @@ def scaling(
             f"shared={shared!r}: give a function from a number of ranks to a cluster "
             "of so many, such as tv.clusters.nvswitch"
         )
-    if isinstance(sizes, str) or not isinstance(sizes, Iterable):
-        raise ValueError(f"sizes={sizes!r}: give numbers of ranks in a list, as in {SIZES[:3]}")
-    sizes = tuple(sorted({whole_number("size", size, 2) for size in sizes}))
-    if not sizes:
-        raise ValueError(f"no sizes: give numbers of ranks, as in {SIZES[:3]}")
+    sizes = tuple(whole_numbers("size", listed("sizes", sizes, "ranks", SIZES[:3]), 2))
     if not isinstance(bandwidths, (tuple, list)) or len(bandwidths) != 2:
         raise ValueError(f"bandwidths={bandwidths!r} must be two rates, of d1 and d2, in bytes/s")
     bandwidths = tuple(finite(f"bandwidth of d{k}", b) for k, b in enumerate(bandwidths, 1))  # pyright: ignore[reportAssignmentType]

@@ -3,49 +3,35 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from textwrap import wrap
+from typing import Any
 
 from tpviz.checks import whole_number
 from tpviz.cluster import Cluster
-from tpviz.cost import show_seconds
-from tpviz.figures.charts_winners import winners_figure
+from tpviz.figures.charts import heat_map, panel
+from tpviz.labs.ranked import MODES, Row, order, tau
+from tpviz.labs.report import Report, named, not_knobs, table
 from tpviz.runtime.launch import check_world_size
 from tpviz.schemes.atp.strategy import ATP
-from tpviz.tables import html_table
-from tpviz.trace.faithful import is_faithful
 from tpviz.verbs.checks import check_workload
 from tpviz.verbs.predict import predict
-from tpviz.verbs.search import kendall_tau
 from tpviz.workload import GPT
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 CLAIM = (
     'The paper\'s abstract claims 37-64 % faster training "on specific interconnects": its '
     "claim, on its machines, not reproduced here."
 )
-MODES = ("communication", "predicted", "measured")
-
-
-class Cell(NamedTuple):
-    """One strategy on one cluster, seconds.
-
-    communication : of the blocks by the paper's kind of formula ("paper mode"). predicted : the
-    whole step ("extended"). fits : whether a rank's memory fits. measured : the step on the
-    emulated cluster, None where it was not run; faithful : whether that was as the model says.
-    """
-
-    communication: float
-    predicted: float
-    fits: bool
-    measured: float | None = None
-    faithful: bool = True
+TITLES = {
+    "communication": "communication alone (paper mode)",
+    "predicted": "whole step (extended)",
+    "measured": "whole step, emulated",
+}
+HOVER = "%{y} on %{x}: %{text}<extra></extra>"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Winners:
-    """The table: ``cells`` {(cluster's name, strategy): `Cell`}; every strategy on every cluster.
+class Winners(Report):
+    """The table: ``cells`` {(cluster's name, strategy): `Row`}; every strategy on every cluster.
 
     The first strategy is 1D, the mesh (N, 1) in column order, which is Megatron's.
     """
@@ -53,7 +39,7 @@ class Winners:
     workload: GPT
     clusters: dict[str, Cluster]
     strategies: tuple[ATP, ...]
-    cells: dict[tuple[str, ATP], Cell]
+    cells: dict[tuple[str, ATP], Row]
 
     @property
     def base(self) -> ATP:
@@ -65,13 +51,8 @@ class Winners:
 
         Strategies whose memory does not fit come last. mode : one of MODES.
         """
-        found = []
-        for number, strategy in enumerate(self.strategies):
-            cell = self.cells[cluster, strategy]
-            seconds = getattr(cell, mode)
-            if seconds is not None:
-                found.append((not cell.fits, float(f"{seconds:.9e}"), number, strategy))
-        return [(seconds, strategy) for _, seconds, _, strategy in sorted(found)]
+        rows = order((self.cells[cluster, s] for s in self.strategies), mode)
+        return [(getattr(row, mode), row.strategy) for row in rows]
 
     def winner(self, cluster: str, mode: str = "predicted") -> ATP:
         """The fastest strategy of a cluster whose memory fits; of all where none fits."""
@@ -93,13 +74,9 @@ class Winners:
     @cached_property
     def agreement(self) -> dict[str, float]:
         """{cluster: Kendall's tau of predicted and measured steps}, where two or more were run."""
-        found = {}
-        for name in self.clusters:
-            cells = [self.cells[name, s] for s in self.strategies]
-            run = [(c.predicted, c.measured) for c in cells if c.measured is not None]
-            if len(run) > 1:
-                found[name] = kendall_tau(*zip(*run))
-        return found
+        rows = {c: [self.cells[c, s] for s in self.strategies] for c in self.clusters}
+        agreed = {name: tau(cells, "predicted", "measured") for name, cells in rows.items()}
+        return {name: one for name, one in agreed.items() if one is not None}
 
     @property
     def badges(self) -> list[str]:
@@ -107,50 +84,73 @@ class Winners:
         run = any(cell.measured is not None for cell in self.cells.values())
         return ["predicted"] + ["emulated"] * run
 
-    def scene(self) -> dict[str, Any]:
-        """The chart as data: see `tpviz.figures.charts_winners`."""
+    def drawing(self) -> dict[str, Any]:
+        """Heat maps of the gain in % of 1D's speed, one for each of MODES: blue faster, orange
+        slower; the fastest of a column has a star."""
         modes = [m for m in MODES if m != "measured" or "emulated" in self.badges]
+        percent = {
+            m: [[_percent(self.gain(c, s, m)) for c in self.clusters] for s in self.strategies]
+            for m in modes
+        }
+        gains = (g for rows in percent.values() for row in rows for g in row if g is not None)
+        limit = min(max(1.0, *map(abs, gains)), 100.0)
+        columns = ["<br>".join(wrap(name, 16)) for name in self.clusters]
+        rows = [_row(s) for s in self.strategies]
+        x = {"showgrid": False, "showline": False, "tickangle": 0, "automargin": True}
+        y = {"showgrid": False, "showline": False, "type": "category", "autorange": "reversed"}
+        panels = []
+        for mode in modes:
+            trace = heat_map(columns, rows, percent[mode], self._cells(mode), limit)
+            scale = {"showscale": mode == modes[-1], "hovertemplate": HOVER}
+            scale["colorbar"] = {"title": {"text": "gain, %"}, "thickness": 12}
+            panels.append(panel(TITLES[mode], [trace | scale], x, y))
         return {
             "title": f"ATP on {self.base.world_size} ranks: gain over 1D, in % of its speed",
-            "badges": self.badges,
-            "columns": list(self.clusters),
-            "rows": [_row(s) for s in self.strategies],
-            "alt": self.describe(),
-            "gains": {
-                m: [[self.gain(c, s, m) for c in self.clusters] for s in self.strategies]
-                for m in modes
-            },
-            "fits": [[self.cells[c, s].fits for c in self.clusters] for s in self.strategies],
-            "winners": {m: [self._star(c, m) for c in self.clusters] for m in modes},
-            "notes": self._notes(),
+            "panels": panels,
+            "height": max(220, 60 + 34 * len(rows)),
+            "subplots": {"shared_yaxes": True, "horizontal_spacing": 0.03},
+            "layout": {"margin_l": 110},
         }
 
-    def figure(self, theme: str = "light") -> "Figure":
-        """Heat maps as a plotly ``Figure``: communication alone, the whole step, measured steps."""
-        return winners_figure(self.scene(), theme)
+    def _cells(self, mode):
+        """The text of each cell: the gain, a star for the fastest, a word where memory is short."""
+        stars = {name: self._star(name, mode) for name in self.clusters}
+
+        def one(number, strategy, name):
+            gain = self.gain(name, strategy, mode)
+            if gain is None:
+                return ""
+            memory = "" if self.cells[name, strategy].fits else " (memory)"
+            return f"{'★ ' * (stars[name] == number)}{_signed(100 * gain)}{memory}"
+
+        return [
+            [one(number, strategy, name) for name in self.clusters]
+            for number, strategy in enumerate(self.strategies)
+        ]
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: the times, and the gain of the step over 1D."""
-        rows = [["cluster", "mesh, order", "communication", "predicted step", "gain", "measured"]]
-        for name in self.clusters:
-            for s in self.strategies:
-                cell = self.cells[name, s]
-                best = " (best)" if s == self.winner(name) and cell.fits else ""
-                memory = "" if cell.fits else ", memory does not fit"
-                rows.append(
-                    [
-                        name,
-                        _row(s) + best,
-                        show_seconds(cell.communication),
-                        show_seconds(cell.predicted),
-                        f"{100 * self.gain(name, s):+.0f} %{memory}",  # pyright: ignore[reportOperatorIssue]
-                        "" if cell.measured is None else show_seconds(cell.measured),
-                    ]
-                )
-        return rows
 
-    def describe(self) -> str:
-        """Who wins where, in words."""
+        def mesh(name, s, cell):
+            return _row(s) + " (best)" * (s == self.winner(name) and cell.fits)
+
+        def gain(name, s, cell):
+            memory = "" if cell.fits else ", memory does not fit"
+            return f"{100 * self.gain(name, s):+.0f} %{memory}"  # pyright: ignore[reportOperatorIssue]
+
+        columns = [
+            ("cluster", lambda name, s, cell: name),
+            ("mesh, order", mesh),
+            ("communication", lambda name, s, cell: cell.words("communication")),
+            ("predicted step", lambda name, s, cell: cell.words("predicted")),
+            ("gain", gain),
+            ("measured", lambda name, s, cell: cell.words("measured")),
+        ]
+        places = ((name, s) for name in self.clusters for s in self.strategies)
+        return table(columns, ((*place, self.cells[place]) for place in places))
+
+    def words(self) -> list[str]:
+        """Who wins where."""
         lines = []
         for name in self.clusters:
             paper, step = (self.winner(name, mode) for mode in MODES[:2])
@@ -160,18 +160,19 @@ class Winners:
                 f"{100 * self.gain(name, step):+.0f} % to 1D; by communication alone "  # pyright: ignore[reportOperatorIssue]
                 + ("it is first too." if paper == step else f"{_row(paper)} is first.")
             )
-        return " ".join(lines + self._notes())
+        return lines
 
-    def _notes(self):
+    def notes(self) -> list[str]:
+        """What 1D is, what the paper claims, how predictions and runs agree, and warnings."""
         notes = [
             "Predicted: by formula on described clusters. 1D is Megatron's mesh "
             f"({self.base.world_size}, 1) in column order; ★ marks the fastest. " + CLAIM
         ]
-        for name, tau in self.agreement.items():
+        for name, agreed in self.agreement.items():
             count = sum(self.cells[name, s].measured is not None for s in self.strategies)
             notes.append(
                 f"{name}: {count} strategies also run on the emulated cluster; Kendall's "
-                f"tau of predicted and measured steps {tau:.2f}."
+                f"tau of predicted and measured steps {agreed:.2f}."
             )
         late = [f"{_row(s)} on {c}" for (c, s), cell in self.cells.items() if not cell.faithful]
         notes += [f"Not faithful, events too short for this machine: {', '.join(late)}."] * bool(
@@ -182,11 +183,8 @@ class Winners:
         return notes
 
     def __repr__(self):
-        found = "; ".join(f"{_row(self.winner(c))} on {c}" for c in self.clusters)
-        return f"<Winners {found}; {', '.join(self.badges)}>"
-
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-lab'")
+        first = "; ".join(f"{_row(self.winner(c))} on {c}" for c in self.clusters)
+        return f"<Winners {first}; {', '.join(self.badges)}>"
 
 
 def winners(
@@ -212,15 +210,11 @@ def winners(
     mesh or an order: all of them are tried.
     """
     check_workload(workload)
-    taken = next((name for name in ("mesh", "order") if name in knobs), None)
-    if taken:
-        raise ValueError(
-            f"{taken}={knobs[taken]!r}: winners tries all meshes in both orders; "
-            f"leave {taken} out, or use tv.predict for one"
-        )
+    why = "winners tries all meshes in both orders; leave {} out, or use tv.predict for one"
+    not_knobs(knobs, ("mesh", "order"), why)
     world_size = whole_number("world_size", world_size, 2)
     run, steps = whole_number("run", run, 0), whole_number("steps", steps)
-    clusters = _named(clusters)
+    clusters = named("clusters", clusters, Cluster, "caption")
     if run:
         check_world_size(world_size)
     chosen = _chosen(workload, world_size, knobs)
@@ -229,37 +223,13 @@ def winners(
         for name, cluster in clusters.items()
         for strategy in chosen
     }
-    found = Winners(workload, clusters, chosen, cells)
+    made = Winners(workload, clusters, chosen, cells)
     for name, cluster in clusters.items() if run else ():
-        first = [s for _, s in found.ranking(name) if cells[name, s].fits][:run]
-        for strategy in dict.fromkeys([*first, found.base]):
-            cells[name, strategy] = _measured(
-                cells[name, strategy], strategy, workload, cluster, steps, progress
-            )
-    return found
-
-
-def _named(clusters) -> dict[str, Cluster]:
-    """{name: cluster} of one cluster, several, or such a dict."""
-    given = [clusters] if isinstance(clusters, Cluster) else clusters
-    if not isinstance(given, Iterable) or not given:
-        raise ValueError(f"clusters={clusters!r}: give clusters in a list, or {{name: cluster}}")
-    pairs = (
-        list(given.items())
-        if isinstance(given, Mapping)
-        else [(getattr(cluster, "caption", ""), cluster) for cluster in given]
-    )
-    wrong = next((c for _, c in pairs if not isinstance(c, Cluster)), None)
-    if wrong is not None:
-        raise ValueError(f"clusters has {wrong!r}: give tv.Clusters, such as those of tv.clusters")
-    names = [name for name, _ in pairs]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise ValueError(
-            f"two clusters are named {twice!r}: give them names, as in "
-            '{"one ring": cluster, "several rings": other}'
-        )
-    return dict(pairs)
+        first = [s for _, s in made.ranking(name) if cells[name, s].fits][:run]
+        for strategy in dict.fromkeys([*first, made.base]):
+            row, options = cells[name, strategy], {"steps": steps, "progress": progress}
+            cells[name, strategy] = row.run(workload, cluster, **options)
+    return made
 
 
 def _chosen(workload, world_size, knobs):
@@ -276,18 +246,22 @@ def _chosen(workload, world_size, knobs):
 
 
 def _cell(strategy, workload, cluster):
-    found = predict(strategy, workload, cluster)
-    fits = cluster.hidden_scale != 1 or found.fits  # in scale models memory does not scale as one
-    return Cell(strategy.communication(workload, cluster), found.step_time, fits)
-
-
-def _measured(cell, strategy, workload, cluster, steps, progress):
-    from tpviz.verbs.run import run
-
-    trace = run(strategy, workload, cluster, steps=steps, memory=False, progress=progress)
-    return cell._replace(measured=trace.step_time, faithful=is_faithful(trace.meta["late"]))
+    prediction = predict(strategy, workload, cluster)
+    # In scale models memory does not scale as one.
+    fits = cluster.hidden_scale != 1 or prediction.fits
+    communication = strategy.communication(workload, cluster)
+    return Row(strategy, communication, prediction.step_time, fits=fits)
 
 
 def _row(strategy):
     """(4, 2) column."""
     return f"({strategy.mesh[0]}, {strategy.mesh[1]}) {strategy.order}"
+
+
+def _percent(gain):
+    return None if gain is None else 100 * gain
+
+
+def _signed(number):
+    """+12, -3, 0."""
+    return f"{round(number):+d}" if round(number) else "0"

@@ -49,8 +49,8 @@ def microbatches(grid: AxoNN, w: "GPT") -> list[int]:
 
 
 def needs(grid: AxoNN, w: "GPT") -> Iterator[float]:
-    """Bytes of a rank, lazily: with most microbatches, then with one, when no scatter of another is
-    under way. No other number needs less than both."""
+    """Bytes of a rank, lazily: with most microbatches, then with one, when no reduce-scatter of
+    another is in flight. No other number needs less than both."""
     for count in dict.fromkeys((microbatches(grid, w)[-1], 1)):
         yield replace(grid, accumulation=count).memory(w).total
 
@@ -65,24 +65,25 @@ def fewest(grid: AxoNN, w: "GPT", memory: float) -> AxoNN:
 def least_step(s: AxoNN, w: "GPT", rates: Callable[[int, int], float], flops: float) -> float:
     """Seconds that a step with recomputation takes at least (derived).
 
-    Sums in forward wait for kernels and kernels for them; gathers, and scatters, go one by one; the
-    sum over data comes after all of them. No latency, no LayerNorm, embedding or head. rates : as
-    for `tpviz.schemes.axonn.paper.seconds`. flops : of a device, per second.
+    In forward all-reduces wait for kernels and kernels for them; all-gathers go one by one, and so
+    do reduce-scatters; the all-reduce over data comes after all of them. No latency, no LayerNorm,
+    embedding or head. rates : as for `tpviz.schemes.axonn.paper.seconds`. flops : of a device, per
+    second.
     """
     place, (forward, weights) = insides(s.axes), passes(s)
     rows, kernels = w.batch * w.seq / s.data, hardware_flops(w) / s.world_size / flops
-    found = dict.fromkeys(("forward", "gather", "scatter", "data"), 0.0)
+    moved = dict.fromkeys(("forward", "gather", "scatter", "data"), 0.0)
 
     def seconds(axis, count):
         return w.layers * count * w.itemsize / rates(place[axis], s.axes[axis]) if count else 0.0
 
     for fc in block(w):
         v = volume(fc, rows, s.x, s.y, s.z, s.data)
-        found["forward"] += forward * seconds("x" if fc.transposed else "y", v.forward)
-        found["gather"] += s.accumulation * (weights - 1) * seconds("z", v.gather)
-        found["scatter"] += s.accumulation * seconds("z", v.scatter)
-        found["data"] += seconds("data", v.data)
-    return max(kernels + found["forward"], found["gather"], found["scatter"]) + found["data"]
+        moved["forward"] += forward * seconds("x" if fc.transposed else "y", v.forward)
+        moved["gather"] += s.accumulation * (weights - 1) * seconds("z", v.gather)
+        moved["scatter"] += s.accumulation * seconds("z", v.scatter)
+        moved["data"] += seconds("data", v.data)
+    return max(kernels + moved["forward"], moved["gather"], moved["scatter"]) + moved["data"]
 
 
 def predicted(s: AxoNN, w: "GPT", cluster: "Cluster") -> tuple[float, float]:
@@ -93,8 +94,8 @@ def predicted(s: AxoNN, w: "GPT", cluster: "Cluster") -> tuple[float, float]:
 
     def times(count):
         short = replace(w, batch=w.batch // s.accumulation * count)
-        found = predict(replace(s, accumulation=count), short, cluster)
-        return found.step_time, sum(found.exposed.values())
+        one = predict(replace(s, accumulation=count), short, cluster)
+        return one.step_time, sum(one.exposed.values())
 
     if s.accumulation <= FEW:
         return times(s.accumulation)

@@ -15,27 +15,34 @@ from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
 from tpviz.clusters import frontier, perlmutter
 from tpviz.cost import show_bytes, show_seconds
-from tpviz.figures.charts_models import models_figure
+from tpviz.figures.charts import axis, growth
+from tpviz.figures.charts import points as points_of
+from tpviz.labs.report import Report, listed, table, whole_numbers
 from tpviz.schemes.axonn.models import NOMINAL, SIZES, Utilisation, paper_models, utilisation
 from tpviz.schemes.axonn.paper import fitting, seconds
 from tpviz.schemes.axonn.rates import of_cluster
 from tpviz.schemes.axonn.strategy import AxoNN
-from tpviz.tables import html_table
 from tpviz.verbs.agreement import rounded
 from tpviz.workload import GPT
 
 from .choosing import cheapest, fewest, least_step, needs, predicted
 from .claims import runs_of
+from .overlapping import grid_of
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from .claims import Run
 
 DEVICES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 NODES = {"perlmutter": (perlmutter, 4), "frontier": (frontier, 8)}
 """{name: (preset, devices of a node)}."""
-AXES = ("x", "y", "z", "data")
+STYLES = {
+    "first by communication": ("axis0", "dot", "circle-open"),
+    "fastest predicted": ("forward", "solid", "diamond"),
+    "HFU, predicted": ("axis1", "solid", "circle"),
+    "MFU, predicted": ("backward", "dash", "square-open"),
+    "exposed communication, predicted": ("exposed", "dashdot", "x"),
+}
+"""{line: (ink, dash, marker)}."""
 
 
 class Choice(NamedTuple):
@@ -51,9 +58,8 @@ class Choice(NamedTuple):
     @property
     def words(self) -> str:
         """8 1 16 8, 2 microbatches."""
-        s = self.strategy
-        sizes = " ".join(str(getattr(s, axis)) for axis in AXES)
-        return sizes + f", {s.accumulation} microbatches" * (s.accumulation > 1)
+        count = self.strategy.accumulation
+        return grid_of(self.strategy) + f", {count} microbatches" * (count > 1)
 
 
 class Point(NamedTuple):
@@ -70,7 +76,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Scaling:
+class Scaling(Report):
     """``points``, a `Point` for each number of devices, smallest first; peak : FLOP/s of a device,
     the vendor's, of which ``used`` are fractions."""
 
@@ -94,84 +100,65 @@ class Scaling:
 
     def at(self, devices: int) -> Point:
         """The `Point` of a number of devices."""
-        found = {p.devices: p for p in self.points}
-        return found[one_of("devices", devices, tuple(found))]
+        points = {p.devices: p for p in self.points}
+        return points[one_of("devices", devices, tuple(points))]
 
-    def scene(self) -> dict[str, Any]:
-        """The chart as data: see `tpviz.figures.charts_models`."""
-        points = self.possible
+    def drawing(self) -> dict[str, Any]:
+        """Left: seconds of a step, logarithmic. Right: shares in %, and what the papers say as
+        stars."""
+        points, theirs = self.possible, self.claims
         both = {
             "first by communication": [p.first for p in points if p.first],
             "fastest predicted": [p.fastest for p in points if p.fastest],
         }
         fastest = both["fastest predicted"]
-        return {
-            "title": f"{self.model} on {self.machine}: AxoNN's best grids, batch "
-            f"{self.workload.batch} x {self.workload.seq} tokens",
-            "badges": list(self.badges),
-            "devices": [p.devices for p in points],
-            "steps": {name: [c.step for c in found] for name, found in both.items()},
-            "grids": {name: [c.words for c in found] for name, found in both.items()},
-            "shares": {
-                "HFU, predicted": [c.used.hfu for c in fastest],
-                "MFU, predicted": [c.used.mfu for c in fastest],
-                "exposed communication, predicted": [c.exposed / c.step for c in fastest],
-            },
-            "theirs": [
-                {
-                    "devices": run.devices,
-                    "fraction": run.fraction,
-                    "words": run.words,
-                    "sure": run.sure,
-                }
-                for run in self.claims
-            ],
-            "notes": self._notes(),
-            "alt": self.describe(),
+        shares = {
+            "HFU, predicted": [c.used.hfu for c in fastest],
+            "MFU, predicted": [c.used.mfu for c in fastest],
+            "exposed communication, predicted": [c.exposed / c.step for c in fastest],
         }
-
-    def figure(self, theme: str = "light") -> "Figure":
-        """Two panels as a plotly ``Figure``: the step, and how much of the devices is used."""
-        return models_figure(self.scene(), theme)
+        seconds = {name: [c.step for c in choices] for name, choices in both.items()}
+        texts = {name: [c.words for c in both.get(name, fastest)] for name in STYLES}
+        titles = "a step", "of the vendor's peak, and of the step (%)"
+        x = axis("devices", [p.devices for p in points])
+        panels = growth(x, titles, seconds, shares, STYLES, texts)
+        if theirs:
+            star = points_of(
+                "theirs, of peak, with recomputation (hollow: not confirmed for this model)",
+                [run.devices for run in theirs],
+                [100 * run.fraction for run in theirs],
+                "axis4",
+                ["star" if run.sure else "star-open" for run in theirs],
+                13,
+                text=[run.words for run in theirs],
+                hovertemplate="%{text}<extra>theirs</extra>",
+            )
+            panels[1]["traces"].append(star)
+        ticks = sorted({*x["tickvals"], *(run.devices for run in theirs)})
+        for one in panels:
+            one["x"] = axis("devices", ticks, tickangle=-45)
+        batch = f"batch {self.workload.batch} x {self.workload.seq} tokens"
+        title = f"{self.model} on {self.machine}: AxoNN's best grids, {batch}"
+        return {"title": title, "panels": panels, "legend": 2}
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""
-        rows = [
-            [
-                "devices",
-                "grids that fit",
-                "first by communication",
-                "communication",
-                "step",
-                "fastest predicted",
-                "step",
-                "exposed",
-                "HFU",
-                "MFU",
-            ]
+        columns = [
+            ("devices", lambda p, a, b: str(p.devices)),
+            ("grids that fit", lambda p, a, b: f"{p.fit} of {p.grids}"),
+            ("first by communication", lambda p, a, b: a.words if a else p.reason),
+            ("communication", lambda p, a, b: show_seconds(a.communication) if a else ""),
+            ("step", lambda p, a, b: show_seconds(a.step) if a else ""),
+            ("fastest predicted", lambda p, a, b: b.words if b else ""),
+            ("step", lambda p, a, b: show_seconds(b.step) if b else ""),
+            ("exposed", lambda p, a, b: _percent(b.exposed / b.step) if b else ""),
+            ("HFU", lambda p, a, b: _percent(b.used.hfu) if b else ""),
+            ("MFU", lambda p, a, b: _percent(b.used.mfu) if b else ""),
         ]
-        for p in self.points:
-            fit = f"{p.fit} of {p.grids}"
-            if not p.first or not p.fastest:
-                rows.append([str(p.devices), fit, p.reason, *[""] * 7])
-                continue
-            a, b = p.first, p.fastest
-            rows.append(
-                [
-                    str(p.devices),
-                    fit,
-                    a.words,
-                    show_seconds(a.communication),
-                    show_seconds(a.step),
-                    b.words,
-                    show_seconds(b.step),
-                    *(f"{100 * f:.1f} %" for f in (b.exposed / b.step, *b.used)),
-                ]
-            )
-        return rows
+        return table(columns, ((p, p.first, p.fastest) for p in self.points))
 
-    def describe(self) -> str:
-        """How the step and the use of the devices go with their number, in words."""
+    def words(self) -> list[str]:
+        """How the step and the use of the devices go with their number."""
         lines = [f"Predicted: {self.model} on {self.machine}."]
         for p in self.possible[:1] + self.possible[1:][-1:]:
             best = p.fastest
@@ -182,9 +169,10 @@ class Scaling:
                 f"{100 * best.used.hfu:.1f} %, MFU {100 * best.used.mfu:.1f} %, "
                 f"{100 * best.exposed / best.step:.1f} % exposed communication."
             )
-        return " ".join(lines + self._notes())
+        return lines
 
-    def _notes(self):
+    def notes(self) -> list[str]:
+        """What is counted, what the papers say, and what is left out."""
         notes = [
             f"By formula, every grid with recomputation and as few microbatches as memory "
             f"allows (weights, gradients and moments in {self.workload.dtype}). HFU counts "
@@ -204,8 +192,9 @@ class Scaling:
             f"{100 * last.fastest.used.hfu:.1f} %, predicted>"
         )
 
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-lab'")
+
+def _percent(share):
+    return f"{100 * share:.1f} %"
 
 
 def scaling(
@@ -243,7 +232,7 @@ def scaling(
             f"{other}={knobs[other]!r} cannot be set here: all grids are tried, with "
             "recomputation and the microbatches that fit; use order, overlap or keep"
         )
-    sizes = _sizes(devices)
+    sizes = whole_numbers("devices", listed("devices", devices, "devices", (64, 512)), 2)
     clusters = [_checked(cluster(n), n) for n in sizes]
     device = clusters[0].device
     peak = next(
@@ -257,16 +246,6 @@ def scaling(
             + "; ".join(f"{p.devices} devices, {p.reason}" for p in points)
         )
     return Scaling(model, workload, clusters[-1].name, device.name, peak, points)
-
-
-def _sizes(devices):
-    """Numbers of devices, smallest first, none twice."""
-    if isinstance(devices, str) or not isinstance(devices, Iterable):
-        raise ValueError(f"devices={devices!r}: give numbers of devices in a list, as in (64, 512)")
-    sizes = sorted({whole_number("devices", n, 2) for n in devices})
-    if not sizes:
-        raise ValueError("no devices: give numbers of them in a list, as in (64, 512)")
-    return sizes
 
 
 def _checked(cluster, devices):
@@ -318,10 +297,9 @@ def _point(w, devices, cluster, peak, knobs):
         return least_step(s, w, rates, flops), s
 
     def known(s):
-        found = predicted(s, w, cluster)
-        return found[0], Choice(
-            s, seconds(s, w, rates), *found, utilisation(w, found[0], devices, peak)
-        )
+        step, exposed = predicted(s, w, cluster)
+        used = utilisation(w, step, devices, peak)
+        return step, Choice(s, seconds(s, w, rates), step, exposed, used)
 
     def cut(s):
         return fewest(s, w, memory)

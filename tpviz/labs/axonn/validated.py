@@ -3,19 +3,20 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from math import log10
+from operator import methodcaller
+from typing import Any, Literal, NamedTuple
 
 from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
-from tpviz.figures.charts_validation import validation_figure
+from tpviz.figures.charts import axis, log_ticks, panel, pointer, points, unit_of
+from tpviz.labs.ranked import MODES, Row, order, tau
+from tpviz.labs.report import Report, not_knobs, table, too_late
 from tpviz.runtime.launch import check_world_size
 from tpviz.schemes.axonn.paper import ranking
 from tpviz.schemes.axonn.rates import of_cluster
 from tpviz.schemes.axonn.strategy import AxoNN
-from tpviz.tables import html_table
-from tpviz.trace.faithful import is_faithful
-from tpviz.verbs.agreement import kendall_tau, rounded
 from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
@@ -23,22 +24,21 @@ from tpviz.workload import GPT
 from .claims import VALIDATION as CLAIM
 from .overlapping import grid_of
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
-MODES = ("communication", "predicted", "measured")
+KINDS = {
+    "z and data alone": ("axis3", "circle"),
+    "x": ("axis0", "square"),
+    "y": ("axis2", "diamond"),
+    "x and y": ("axis4", "x"),
+}
+"""Which axes of the plane a grid has -> (ink, marker)."""
+TITLES = {
+    "communication": "communication model",
+    "predicted": "predicted step",
+    "measured": "measured step",
+}
+FAR = 5
+"""From this ratio of the largest and the least on an axis is logarithmic."""
 TOPS = (3, 10)
-
-
-class Row(NamedTuple):
-    """A grid. Seconds: ``communication`` by the papers' kind of model, the ``predicted`` step, the
-    ``measured`` one on the emulated cluster (None: not run; faithful : as the model says)."""
-
-    strategy: AxoNN
-    communication: float
-    predicted: float
-    measured: float | None = None
-    faithful: bool = True
 
 
 class Hits(NamedTuple):
@@ -56,7 +56,7 @@ class Hits(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Validation:
+class Validation(Report):
     """Every grid: ``rows`` (`Row`), in the order of the communication model."""
 
     workload: GPT
@@ -72,20 +72,12 @@ class Validation:
         """Rows by one of MODES, least first; of equals, to rounding, as the model has them."""
         rows = self.rows if rows is None else rows
         one_of("mode", mode, MODES)
-        return sorted(
-            (r for r in rows if getattr(r, mode) is not None),
-            key=lambda r: rounded(getattr(r, mode)),
-        )
+        return order(rows, mode)
 
     def tau(self, first: str = "communication", second: str = "predicted") -> float | None:
         """Kendall's tau of two MODES, over the grids that have both; None for fewer than two."""
         first, second = (one_of("mode", mode, MODES) for mode in (first, second))
-        pairs = [
-            (rounded(getattr(r, first)), rounded(getattr(r, second)))
-            for r in self.rows
-            if None not in (getattr(r, first), getattr(r, second))
-        ]
-        return kendall_tau(*zip(*pairs)) if len(pairs) > 1 else None
+        return tau(self.rows, first, second)
 
     @property
     def against(self) -> str:
@@ -106,58 +98,64 @@ class Validation:
         """Where the numbers come from."""
         return ["predicted"] + ["emulated"] * bool(self.measured)
 
-    def scene(self) -> dict[str, Any]:
-        """The chart as data: see `tpviz.figures.charts_validation`."""
-        against, rows = self.against, self.measured or self.rows
-        return {
-            "title": f"AxoNN's grids of {self.rows[0].strategy.world_size} ranks on "
-            f"{self.cluster.caption}",
-            "badges": self.badges,
-            "against": against,
-            "models": [m for m in MODES[1::-1] if m != against],
-            "kinds": [kind_of(r.strategy) for r in rows],
-            "names": [grid_of(r.strategy) for r in rows],
-            "seconds": {
-                m: [getattr(r, m) for r in rows] for m in MODES if m != "measured" or against == m
-            },
-            "notes": self._notes(),
-            "alt": self.describe(),
-        }
+    def drawing(self) -> dict[str, Any]:
+        """Scatter: each model against the measured step, a point a grid, the diagonal where both
+        axes are steps; who is first by which. Where nothing was run: the communication model
+        against the predicted step."""
+        rows, upward = self.measured or self.rows, self.against
+        panels = [self._scatter(rows, mode, upward) for mode in MODES[1::-1] if mode != upward]
+        ranks = self.rows[0].strategy.world_size
+        title = f"AxoNN's grids of {ranks} ranks on {self.cluster.caption}"
+        return {"title": title, "panels": panels, "height": 380}
 
-    def figure(self, theme: str = "light") -> "Figure":
-        """Scatter as a plotly ``Figure``: each model against the measured step, a point a grid.
-
-        Where nothing was run: the communication model against the predicted step.
-        """
-        return validation_figure(self.scene(), theme)
+    def _scatter(self, rows, mode, upward):
+        """The panel of one model against what is upward."""
+        seconds = {m: [getattr(r, m) for r in rows] for m in (mode, upward)}
+        same = mode != "communication"  # steps on both axes, which are the same then
+        both = seconds[mode] + seconds[upward]
+        (x, x_marks, x_axis), (y, y_marks, y_axis) = (
+            _axis(m, seconds[m], both if same else seconds[m]) for m in (mode, upward)
+        )
+        traces, marks = [], []
+        if same:
+            ends = [min(x + y), max(x + y)]
+            diagonal = {"color": "ink:other", "dash": "dot", "width": 1.5}
+            plain = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "line": diagonal}
+            traces.append({**plain, "name": "both the same", "x": ends, "y": ends})
+        names = [one["title"]["text"] for one in (x_axis, y_axis)]
+        over = f"x y z data = %{{text}}<br>{names[0]}: %{{x:.4g}}<br>{names[1]}: %{{y:.4g}}"
+        for kind, (ink, marker) in KINDS.items():
+            own = [n for n, r in enumerate(rows) if kind_of(r.strategy) == kind]
+            trace = points(kind, [x[n] for n in own], [y[n] for n in own], ink, marker, 10)
+            trace["text"] = [grid_of(rows[n].strategy) for n in own]
+            trace |= {"legendgroup": kind, "hovertemplate": over + "<extra></extra>"}
+            traces.append(trace)
+        for number, words in _pointed(x, y).items():
+            ax, ay = (130, 0) if "fastest" in words else (30, -150)  # where points are few
+            text = f"{words} {grid_of(rows[number].strategy)}"
+            marks.append(pointer(text, x_marks[number], y_marks[number], "other", ax=ax, ay=ay))
+        title = f"{TITLES[mode]} against {TITLES[upward]}"
+        return panel(title, traces, x_axis, y_axis, marks)
 
     def to_table(self, most: int | None = 40) -> list[list[str]]:
         """Rows of strings, header first: places and times of each grid."""
-        places = {
-            mode: {r.strategy: n for n, r in enumerate(self.order(mode), 1)} for mode in MODES
-        }
-        table = [["x y z data", *(word for mode in MODES for word in (mode, "place"))]]
-        for r in self.rows[:most]:
-            cells = [
-                (show_seconds(getattr(r, m)), str(places[m][r.strategy]))
-                if getattr(r, m) is not None
-                else ("", "")
-                for m in MODES
-            ]
-            table.append([grid_of(r.strategy), *(word for cell in cells for word in cell)])
-        return table
+        columns = [("x y z data", lambda row: grid_of(row.strategy))]
+        for mode in MODES:
+            places = {row.strategy: str(n) for n, row in enumerate(self.order(mode), 1)}
+            columns.append((mode, methodcaller("words", mode)))
+            columns.append(("place", lambda row, places=places: places.get(row.strategy, "")))
+        return table(columns, ((row,) for row in self.rows[:most]))
 
-    def describe(self) -> str:
-        """Who is first by which model, and how far they agree, in words."""
+    def words(self) -> list[str]:
+        """Who is first by which model."""
         words = []
         for mode in MODES if self.measured else MODES[:2]:
             best = self.order(mode)[0]
             words.append(f"{mode}: {grid_of(best.strategy)}, {show_seconds(getattr(best, mode))}")
-        lines = [
+        return [
             f"{len(self.rows)} grids on {self.cluster.caption}. First (x y z data) by "
             f"{'; by '.join(words)}."
         ]
-        return " ".join(lines + self._notes())
 
     def _agreement(self):
         """Kendall's taus and hits in words."""
@@ -173,7 +171,8 @@ class Validation:
                 )
         return lines
 
-    def _notes(self):
+    def notes(self) -> list[str]:
+        """What each model counts, how far they agree, what the paper says, and warnings."""
         notes = [
             "communication: bytes over bandwidth, nothing hidden, no compute, as the papers "
             "rank. predicted: the whole step, overlaps in it. Memory is not asked for."
@@ -185,11 +184,7 @@ class Validation:
                 "communication model were run."
             )
         late = [grid_of(r.strategy) for r in self.measured if not r.faithful]
-        notes += [
-            f"Not faithful, events too short for this machine: {'; '.join(late)}. Slower "
-            "motion helps."
-        ] * bool(late)
-        return [*notes, " ".join(self._agreement()), CLAIM]
+        return [*notes, *too_late(late, "; "), " ".join(self._agreement()), CLAIM]
 
     def __repr__(self):
         against, tau = self.against, self.tau("communication", self.against)
@@ -198,8 +193,23 @@ class Validation:
             f"of communication and {against} {tau:.2f}; {', '.join(self.badges)}>"
         )
 
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-lab'")
+
+def _axis(mode, seconds, reach):
+    """(values in a unit, where annotations stand, layout) of an axis that also has to hold
+    ``reach``. plotly wants the logarithm of a place where the axis is logarithmic."""
+    unit, scale = unit_of(reach)
+    values, title = [s / scale for s in seconds], f"{TITLES[mode]} ({unit})"
+    if min(reach) <= 0 or max(reach) / min(reach) <= FAR:
+        return values, values, axis(title)
+    return values, list(map(log10, values)), axis(title, log_ticks(values))
+
+
+def _pointed(x, y):
+    """{number of a point: words}: the model's first, and the fastest."""
+    first, fastest = (min(range(len(values)), key=values.__getitem__) for values in (x, y))
+    if first == fastest:
+        return {first: "its first, the fastest:"}
+    return {first: "its first:", fastest: "fastest:"}
 
 
 def kind_of(strategy: AxoNN) -> str:
@@ -236,12 +246,8 @@ def validation(
     check_cluster(cluster, "second")
     world_size = whole_number("world_size", cluster.size if world_size is None else world_size, 2)
     cluster.check_world(world_size)
-    taken = next((name for name in ("x", "y", "z", "data") if name in knobs), None)
-    if taken:
-        raise ValueError(
-            f"{taken}={knobs[taken]!r}: all grids are tried; leave {taken} out, or "
-            "use tv.predict for one"
-        )
+    why = "all grids are tried; leave {} out, or use tv.predict for one"
+    not_knobs(knobs, ("x", "y", "z", "data"), why)
     least = whole_number("least", least, 1, world_size)
     grids = [replace(s, **knobs) for s in AxoNN.space(workload, world_size)]
     ranked = ranking(grids, workload, of_cluster(cluster, world_size), least)
@@ -257,12 +263,5 @@ def validation(
         check_world_size(world_size)
     rows = [Row(s, seconds, predict(s, workload, cluster).step_time) for s, seconds in ranked]
     for number in range(min(count, len(rows))):
-        rows[number] = _measured(rows[number], workload, cluster, steps, progress)
+        rows[number] = rows[number].run(workload, cluster, steps=steps, progress=progress)
     return Validation(workload, cluster, tuple(rows))
-
-
-def _measured(row, workload, cluster, steps, progress):
-    from tpviz.verbs.run import run
-
-    trace = run(row.strategy, workload, cluster, steps=steps, memory=False, progress=progress)
-    return row._replace(measured=trace.step_time, faithful=is_faithful(trace.meta["late"]))

@@ -1,14 +1,14 @@
 """Where the ranks of a pipeline spend a step, place by place: by formula, or in a trace.
 
 A place is an index along pp; its ranks do the same. By formula (derived): a rank's actions as the
-schedule's clock has them, its sums and its update behind; what is left of the step is bubble. While
-a message of its own is under way a rank without work waits for bytes, else it idles, as
-`tpviz.trace.analyses.bubble` counts it.
+schedule's clock has them, then gradient synchronisation and the optimizer; what is left of the
+step is bubble. While a message of its own is in flight a rank without work waits for bytes, else it
+idles, as `tpviz.trace.analyses.bubble` counts it.
 """
 
 from collections.abc import Sequence
 from math import inf, prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.cost import parts, transfer
 from tpviz.mesh import Mesh
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from tpviz.schemes.merak.strategy import Merak
     from tpviz.trace import Trace
     from tpviz.workload import GPT
-
-BADGES = {"measured": "emulated"}
-"""{source: its badge}, where that is another word."""
 
 
 class Parts(NamedTuple):
@@ -59,7 +56,8 @@ class Clocked(NamedTuple):
 
 
 def clocked(s: "Merak", w: "GPT", cluster: "Cluster", step: float) -> Clocked:
-    """The `Clocked` step of a `Merak` that takes ``step`` seconds, sums and update included."""
+    """The `Clocked` step of a `Merak` that takes ``step`` seconds, gradient synchronisation
+    and optimizer included."""
     mesh = Mesh(s.axes)
     line, pieces = clock(s, w, cluster, mesh)
     segments = tuple(
@@ -67,8 +65,7 @@ def clocked(s: "Merak", w: "GPT", cluster: "Cluster", step: float) -> Clocked:
         for row in line.schedule.actions
     )
     places = tuple(
-        _parts(s, w, cluster, mesh, line, place, found, step)
-        for place, found in enumerate(segments)
+        _parts(s, w, cluster, mesh, line, place, own, step) for place, own in enumerate(segments)
     )
     return Clocked(step, line, places, pieces, segments)
 
@@ -85,7 +82,7 @@ def _parts(s, w, cluster, mesh, line, place, segments, step):
 
 
 def _travel(line, place):
-    """Seconds in which a rank has nothing to do while a message of its own is under way."""
+    """Seconds in which a rank has nothing to do while a message of its own is in flight."""
     steps, ends = line.schedule.order, line.end[place]
     sent = [
         line.end[sender.rank][sender.index]
@@ -97,7 +94,7 @@ def _travel(line, place):
 
 
 def _ends(s, w, cluster, mesh, schedule):
-    """Seconds of the sum over both copies of the embedding."""
+    """Seconds of the all-reduce of the gradients of both copies of the embedding."""
     members = mesh.group(0, "pp")
     both = tuple(sorted({members[schedule.rank_of[0]], members[schedule.rank_of[-1]]}))
     payload = prod(local_shapes(s, w)[TOKENS]) * w.itemsize
@@ -106,11 +103,11 @@ def _ends(s, w, cluster, mesh, schedule):
 
 def read(trace: "Trace", s: "Merak") -> tuple[Parts, ...]:
     """Per place along pp its `Parts` in a trace of this `Merak`, averaged over steps and ranks."""
-    mesh, steps, found = Mesh(s.axes), len(trace.steps), {}
+    mesh, steps, seconds = Mesh(s.axes), len(trace.steps), {}
     for rank, spent in breakdown(trace).items():
         mine = trace.select(rank=rank, kind="compute", phase="recompute")
         again = float((mine["end"] - mine["start"]).sum())
-        found.setdefault(mesh.coords(rank)["pp"], []).append(
+        seconds.setdefault(mesh.coords(rank)["pp"], []).append(
             (
                 spent.compute + spent.overlapped - again,
                 again,
@@ -119,7 +116,8 @@ def read(trace: "Trace", s: "Merak") -> tuple[Parts, ...]:
             )
         )
     return tuple(
-        Parts(*(sum(x) / len(found[p]) / steps for x in zip(*found[p]))) for p in sorted(found)
+        Parts(*(sum(x) / len(seconds[p]) / steps for x in zip(*seconds[p])))
+        for p in sorted(seconds)
     )
 
 
@@ -134,23 +132,7 @@ def mean(places: Sequence[Parts]) -> Parts:
     return Parts(*(sum(x) / len(places) for x in zip(*places)))
 
 
-def words_of(s: "Merak") -> str:
+def sizes_in_words(s: "Merak") -> str:
     """The sizes of a `Merak` in words: "Merak, pp 4, tp 2, 8 microbatches"."""
     sizes = ", ".join(f"{axis} {size}" for axis, size in s.axes.items() if size > 1)
     return f"Merak, {sizes or 'one rank'}, {s.microbatches} microbatches"
-
-
-class BySource:
-    """A study whose ``rows`` have ``times`` {source: ..}: "predicted", and others asked for."""
-
-    rows: tuple[Any, ...]
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Where numbers come from."""
-        return tuple(dict.fromkeys(source for row in self.rows for source in row.times))
-
-    @property
-    def badges(self) -> list[str]:
-        """The sources as the figure names them."""
-        return [BADGES.get(source, source) for source in self.sources]

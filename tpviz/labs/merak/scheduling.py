@@ -2,44 +2,49 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
 from tpviz.cost import show_bytes, show_seconds
-from tpviz.figures.charts_schedules import schedules_figure
+from tpviz.figures.charts import words_of
 from tpviz.figures.schedule_measured import measured as bars_of
+from tpviz.labs.report import not_knobs, some, table, too_late
+from tpviz.labs.study import Outcome, Study, Variant, ask, outcome
+from tpviz.mesh import Mesh
 from tpviz.schedules import SCHEDULES
 from tpviz.schedules.formulas import bubble, makespan
 from tpviz.schemes.merak.memory import memory_of
 from tpviz.schemes.merak.strategy import Merak
-from tpviz.tables import html_table
-from tpviz.trace.faithful import is_faithful
 from tpviz.verbs.checks import check_cluster, check_workload
-from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
 from .claims import told
-from .ranks import BADGES, BySource, Parts, clocked, flight, mean, read, words_of
+from .ranks import Parts, clocked, flight, mean, read, sizes_in_words
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+STACK = {
+    "kernels": ("kernels", "forward", ""),
+    "recompute": ("recomputation", "recompute", "."),
+    "exposed": ("waiting for bytes", "exposed", "x"),
+    "bubble": ("bubble", "wait", "/"),
+}
+"""{part: (words, ink, pattern)}, bottom first."""
+CROWD = 11
+"""So many bars have their names upright."""
 
 
-class Times(NamedTuple):
-    """A step of one schedule. Seconds: the ``step``; its ``makespan``, from the first forward to
-    the last backward. places : per place along pp its `Parts`. flight : per place the most
-    microbatches, times stages, that are held at once. peaks, activations : per place its bytes at
-    the peak, of all and of activations alone; none of a simulation. faithful : whether an emulated
-    run was as the model says."""
+@dataclass(frozen=True)
+class Times(Outcome):
+    """An `Outcome` of one schedule. makespan : seconds from the first forward to the last backward.
+    places : per place along pp its `Parts`. flight : per place the most microbatches, times stages,
+    that are held at once. peaks, activations : per place its bytes at the peak, of all and of
+    activations alone; none of a simulation."""
 
-    step: float
-    makespan: float
-    places: tuple[Parts, ...]
-    flight: tuple[int, ...]
+    makespan: float = 0.0
+    places: tuple[Parts, ...] = ()
+    flight: tuple[int, ...] = ()
     peaks: tuple[float, ...] = ()
     activations: tuple[float, ...] = ()
-    faithful: bool = True
 
     @property
     def bubbles(self) -> tuple[float, ...]:
@@ -47,16 +52,15 @@ class Times(NamedTuple):
         return tuple(parts.bubble / sum(parts) for parts in self.places)
 
 
-class Row(NamedTuple):
-    """One schedule. times : {"predicted", perhaps "simulated" and "measured": `Times`}.
+@dataclass(frozen=True)
+class Row(Variant):
+    """One schedule.
 
     form : its makespan by the closed form with the middle stage's seconds, None where that has no
     say; idle : per place the share (0..1) of it without work, by the same; uneven : how much longer
     a microbatch takes on the slowest stage than on that one (1: as long).
     """
 
-    strategy: Merak
-    times: dict[str, Times]
     form: float | None
     idle: tuple[float, ...] | None
     uneven: float
@@ -64,22 +68,19 @@ class Row(NamedTuple):
     @property
     def name(self) -> str:
         """The schedule's."""
-        return self.strategy.schedule
+        return self.label
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Schedules(BySource):
-    """``rows`` (`Row`), in the order asked for; ``refused`` {schedule: why it is left out}."""
+class Schedules(Study):
+    """A `Study` with a `Row` a schedule; left_out : {schedule: why it refuses the sizes}."""
 
-    workload: GPT
-    cluster: Cluster
-    rows: tuple[Row, ...]
-    refused: dict[str, str]
+    kind, plural = "schedule", "of the schedules"
 
-    def at(self, name: str) -> Row:
-        """The `Row` of a schedule."""
-        found = {row.name: row for row in self.rows}
-        return found[one_of("schedule", name, tuple(found))]
+    @property
+    def refused(self) -> dict[str, str]:
+        """What is left out."""
+        return self.left_out
 
     def gain(
         self,
@@ -88,79 +89,62 @@ class Schedules(BySource):
         source: str = "predicted",
     ) -> float:
         """How much faster a schedule's step is: the other's time over its own, less 1."""
-        first, other = (_times(self.at(n), source) for n in (over, name))
-        return first.step / other.step - 1
+        return self.speedup(name, over, source)
 
-    def scene(self) -> dict[str, Any]:
-        """The chart as data: see `tpviz.figures.charts_schedules`."""
-        bars = {}
-        for source in self.sources:
-            rows = [row for row in self.rows if source in row.times]
-            average = [mean(row.times[source].places) for row in rows]
-            bars[source] = {
-                "names": [row.name for row in rows],
-                "step": [row.times[source].step for row in rows],
-                "parts": {part: [getattr(x, part) for x in average] for part in Parts._fields},
-            }
-        return {
-            "title": f"{_words(self.rows[0].strategy)} on {self.cluster.caption}, by schedule",
-            "badges": self.badges,
-            "sources": bars,
-            "notes": self._notes(),
-            "alt": self.describe(),
-        }
+    @property
+    def head(self) -> str:
+        """The pipeline, and the cluster."""
+        s = self.rows[0].strategy
+        return f"{sizes_in_words(s)}, recompute {s.recompute} on {self.cluster.caption}"
 
-    def figure(self, theme: str = "light") -> "Figure":
-        """Stacked bars as a plotly ``Figure``: where the average rank spends the step."""
-        return schedules_figure(self.scene(), theme)
+    def tick(self, label: str) -> str:
+        """A schedule under its bar."""
+        return label.replace("_", "<br>")
+
+    def drawing(self) -> dict[str, Any]:
+        """Stacked bars: where the average rank spends the step; above each bar its step against
+        the first's."""
+        first, counts = self.rows[0].label, [len(times) for times in self.times.values()]
+
+        def top(name, source):
+            step, other = (self.outcome(x, source).step for x in (name, first))
+            more = round(100 * (step / other - 1))
+            return f"{more:+d} %" if more else "0 %"
+
+        x = {"tickangle": 0 if sum(counts) <= CROWD else -60, "tickfont": {"size": 10}}
+        drawn = self.stacked(STACK, lambda t: mean(t.places)._asdict(), top, **x)
+        drawn["subplots"]["column_widths"] = [max(3, count) for count in counts]
+        return {**drawn, "title": f"{self.head}, by schedule"}
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each schedule by each source."""
-        table = [
-            [
-                "schedule",
-                "source",
-                "step",
-                "makespan",
-                "closed form",
-                "bubble of each rank",
-                "in flight",
-                "most of a rank",
-            ]
+        columns = [
+            ("schedule", lambda row, source, t: row.name),
+            ("source", lambda row, source, t: words_of(source)),
+            ("step", lambda row, source, t: show_seconds(t.step)),
+            ("makespan", lambda row, source, t: show_seconds(t.makespan)),
+            ("closed form", lambda row, source, t: show_seconds(row.form) if row.form else "none"),
+            ("bubble of each rank", lambda row, source, t: _percents(t.bubbles)),
+            ("in flight", lambda row, source, t: " ".join(map(str, t.flight))),
+            ("most of a rank", lambda row, source, t: show_bytes(max(t.peaks)) if t.peaks else ""),
         ]
-        for row in self.rows:
-            for source, t in row.times.items():
-                table.append(
-                    [
-                        row.name,
-                        BADGES.get(source, source),
-                        show_seconds(t.step),
-                        show_seconds(t.makespan),
-                        show_seconds(row.form) if row.form else "none",
-                        " ".join(f"{100 * b:.1f}" for b in t.bubbles) + " %",
-                        " ".join(map(str, t.flight)),
-                        show_bytes(max(t.peaks)) if t.peaks else "",
-                    ]
-                )
-        return table + [[name, "refused", why, *[""] * 5] for name, why in self.refused.items()]
+        refused = [[name, "refused", why, *[""] * 5] for name, why in self.refused.items()]
+        return table(columns, self.cells) + refused
 
-    def describe(self) -> str:
-        """Which schedule is fastest and where its ranks idle, in words."""
-        lines = [f"{_words(self.rows[0].strategy)} on {self.cluster.caption}."]
-        for source in self.sources:
-            found = sorted(
-                (r for r in self.rows if source in r.times), key=lambda r: r.times[source].step
-            )
+    def words(self) -> list[str]:
+        """Which schedule is fastest and where its ranks idle."""
+        lines = [f"{self.head}."]
+        for source, times in self.times.items():
             words = ", ".join(
-                f"{r.name} {show_seconds(r.times[source].step)} (bubble "
-                f"{100 * min(r.times[source].bubbles):.1f} to "
-                f"{100 * max(r.times[source].bubbles):.1f} %)"
-                for r in found
+                f"{name} {show_seconds(t.step)} (bubble "
+                f"{100 * min(t.bubbles):.1f} to {100 * max(t.bubbles):.1f} %)"
+                for name, t in sorted(times.items(), key=lambda item: item[1].step)
             )
-            lines.append(f"{BADGES.get(source, source).capitalize()}, fastest first: {words}.")
-        return " ".join(lines + self._notes())
+            lines.append(f"{words_of(source).capitalize()}, fastest first: {words}.")
+        return lines
 
-    def _notes(self):
+    def notes(self) -> list[str]:
+        """What bars and closed forms are, what the paper claims, warnings, what is left out."""
         notes = [
             "Bars: the average of the ranks, and the step beside the first's; bubble: neither "
             "kernels nor bytes under way."
@@ -181,24 +165,11 @@ class Schedules(BySource):
                 f"Here the shifted critical path's step is {100 * self.gain():+.1f} % "
                 "faster than early recomputation's, predicted."
             )
-        notes += told()
-        late = [r.name for r in self.rows if not all(t.faithful for t in r.times.values())]
-        notes += [
-            f"Not faithful, events too short for this machine: {', '.join(late)}. Slower "
-            "motion helps."
-        ] * bool(late)
+        notes += [*told(), *too_late(self.late())]
         return notes + [f"Left out: {n}, {why}." for n, why in self.refused.items()]
 
     def __repr__(self):
-        best = min(self.rows, key=lambda r: r.times["predicted"].step)
-        return (
-            f"<Schedules of {_words(best.strategy)} on {self.cluster.caption}: {best.name} "
-            f"fastest of {len(self.rows)}, "
-            f"{show_seconds(best.times['predicted'].step)} a step, predicted>"
-        )
-
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-lab'")
+        return super().__repr__().replace(" fastest,", f" fastest of {len(self.rows)},")
 
 
 def schedules(
@@ -231,120 +202,78 @@ def schedules(
     """
     check_workload(workload)
     check_cluster(cluster, "second")
-    names = [one_of("schedule", name, tuple(SCHEDULES)) for name in _list(names)]
+    names = [names] if isinstance(names, str) else names
+    names = some("schedule", names, tuple(SCHEDULES), "names")
     run, steps = whole_number("run", run, 0), whole_number("steps", steps)
     simulate = one_of("simulate", simulate, (True, False))
-    if "schedule" in knobs:
-        raise ValueError(f"schedule={knobs['schedule']!r}: the lab tries several; give names=(..,)")
-    made, refused = [], {}
+    not_knobs(knobs, ["schedule"], "the lab tries several; give names=(..,)")
+    sizes = {"pp": pp, "tp": tp, "dp": dp, "microbatches": microbatches, "recompute": recompute}
+    tried, refused = {}, {}
     for name in names:
-        s = Merak(
-            pp=pp,
-            tp=tp,
-            dp=dp,
-            microbatches=microbatches,
-            recompute=recompute,
-            schedule=name,
-            **knobs,
-        )
+        strategy = Merak(schedule=name, **sizes, **knobs)
         try:
-            s.check(workload)
+            strategy.check(workload)
         except ValueError as error:
             refused[name] = str(error)
         else:
-            made.append(s)
-    if not made:
-        raise ValueError(
-            "no schedule takes these sizes: "
-            + "; ".join(f"{name}: {why}" for name, why in refused.items())
-        )
-    rows = []
-    for number, s in enumerate(made):
-        row = _row(s, workload, cluster)
-        if simulate:
-            row.times["simulated"] = _replayed(s, workload, cluster)
-        if number < run:
-            row.times["measured"] = _trained(s, workload, cluster, steps, progress)
-        rows.append(row)
-    return Schedules(workload, cluster, tuple(rows), refused)
+            tried[name] = strategy
+    if not tried:
+        reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
+        raise ValueError(f"no schedule takes these sizes: {reasons}")
+    sources = ["predicted"] + ["simulated"] * simulate + ["measured"] * bool(run)
+    options = {"run": run, "steps": steps, "memory": True, "progress": progress}
+    read_times = lambda result, strategy: _times(result, strategy, workload)
+    asked = ask(tried, workload, cluster, sources, read_times, **options)
+    rows = tuple(_row(one, workload, cluster) for one in asked)
+    return Schedules(workload, cluster, rows, refused)
 
 
-def _list(names):
-    if isinstance(names, str):
-        return [names]
-    names = list(dict.fromkeys(names))
-    if not names:
-        raise ValueError(f"names is empty: give some of {', '.join(map(repr, SCHEDULES))}")
-    return names
-
-
-def _row(s, w, cluster):
-    found = clocked(s, w, cluster, predict(s, w, cluster).step_time)
+def _row(variant, w, cluster):
+    """The `Row` of a schedule, its prediction place by place."""
+    s, plain = variant.strategy, variant.times["predicted"]
+    clock = clocked(s, w, cluster, plain.step)
     middle = (s.stages - 1) // 2
     each = [
-        {kind: sum(x.seconds for x in found.pieces[kind, n]) for kind in ("F", "B", "R", "W")}
+        {kind: sum(x.seconds for x in clock.pieces[kind, n]) for kind in ("F", "B", "R", "W")}
         for n in range(s.stages)
     ]
-    again = [one["R"] * on for one, on in zip(each, found.line.schedule.recomputes)]
+    again = [one["R"] * on for one, on in zip(each, clock.line.schedule.recomputes)]
     whole = [one["F"] + one["B"] + r for one, r in zip(each, again)]
     one, form, idle = each[middle], None, None
     if s.recompute != "stage_aware":  # its stages recompute unequal parts
-        sizes = (
-            s.schedule,
-            s.pp,
-            s.microbatches,
-            one["F"],
-            one["B"],
-            again[middle],
-            one["W"],
-            s.stages // s.pp,
-        )
+        times = one["F"], one["B"], again[middle], one["W"]
+        sizes = (s.schedule, s.pp, s.microbatches, *times, s.stages // s.pp)
         form = makespan(*sizes)
         idle = form and tuple(seconds / form for seconds in bubble(*sizes))  # pyright: ignore[reportOptionalIterable]
     peaks = [memory_of(s, w, place) for place in range(s.pp)]
-    times = Times(
-        found.step,
-        found.line.makespan,
-        found.places,
-        found.line.peak_in_flight,
-        tuple(m.total for m in peaks),
-        tuple(m["activations"] for m in peaks),
+    predicted = Times(
+        **vars(plain),
+        makespan=clock.line.makespan,
+        places=clock.places,
+        flight=clock.line.peak_in_flight,
+        peaks=tuple(m.total for m in peaks),
+        activations=tuple(m["activations"] for m in peaks),
     )
-    return Row(s, {"predicted": times}, form, idle, max(whole) / whole[middle])  # pyright: ignore[reportArgumentType]
+    times = {**variant.times, "predicted": predicted}
+    return Row(s.schedule, s, times, form, idle, max(whole) / whole[middle])  # pyright: ignore[reportArgumentType]
 
 
-def _replayed(s, w, cluster):
-    from tpviz.verbs.simulate import simulate
-
-    trace = simulate(s, w, cluster)
-    return Times(trace.step_time, bars_of(trace).makespan, read(trace, s), flight(trace, s, w))
-
-
-def _trained(s, w, cluster, steps, progress):
-    from tpviz.mesh import Mesh
-    from tpviz.verbs.run import run
-
-    trace = run(s, w, cluster, steps=steps, progress=progress)
-    used = [trace.memory(rank) for rank in Mesh(s.axes).group(0, "pp")]
+def _times(result, strategy, workload):
+    """The `Times` of a trace; of a prediction its `Outcome`."""
+    plain = outcome(result, strategy)
+    if plain.badge == "predicted":
+        return plain
+    ranks = () if plain.badge == "simulated" else Mesh(strategy.axes).group(0, "pp")
+    used = [result.memory(rank) for rank in ranks]
     return Times(
-        trace.step_time,
-        bars_of(trace).makespan,
-        read(trace, s),
-        flight(trace, s, w),
-        tuple(m.peak for m in used),
-        tuple(m.peaks["activations"] for m in used),
-        is_faithful(trace.meta["late"]),
+        **vars(plain),
+        makespan=bars_of(result).makespan,
+        places=read(result, strategy),
+        flight=flight(result, strategy, workload),
+        peaks=tuple(m.peak for m in used),
+        activations=tuple(m.peaks["activations"] for m in used),
     )
 
 
-def _times(row, source):
-    if source not in row.times:
-        raise ValueError(
-            f"{row.name} has no {source} times: use "
-            f"{' or '.join(map(repr, row.times))}, or run more of the schedules"
-        )
-    return row.times[source]
-
-
-def _words(s):
-    return f"{words_of(s)}, recompute {s.recompute}"
+def _percents(shares):
+    return " ".join(f"{100 * share:.1f}" for share in shares) + " %"

@@ -5,25 +5,30 @@ formula; the first stage, which holds most microbatches, keeps as much in both.
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tpviz.cluster import Cluster
 from tpviz.cost import show_bytes, show_seconds
-from tpviz.figures.charts_tradeoff import tradeoff_figure
+from tpviz.figures.charts import FROM_ZERO, axis, line, panel, pointer, unit_of
+from tpviz.labs.report import Report, table
 from tpviz.schemes.merak.budget import keeps
 from tpviz.schemes.merak.memory import memory_of
 from tpviz.schemes.merak.strategy import Merak
-from tpviz.tables import html_table
 from tpviz.verbs.checks import check_cluster, check_fit
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
-from .ranks import words_of
+from .ranks import sizes_in_words
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
+STYLES = {
+    "stage-aware": ("forward", "solid", "diamond"),
+    "stage-aware, average rank": ("forward", "dashdot", "x"),
+    "uniform": ("axis0", "dot", "circle-open"),
+    "uniform, average rank": ("axis0", "dashdot", "cross"),
+}
+"""{line: (ink, dash, marker)}, as the legend has them."""
 RULES = ("stage-aware", "uniform")
+SIZES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 
 
 class Uniform(Merak):
@@ -36,8 +41,8 @@ class Uniform(Merak):
 
 
 class Point(NamedTuple):
-    """One k0. step : seconds. needs : bytes of each place along pp. drops : layers of each stage
-    that are recomputed."""
+    """One k0. step : seconds. needs : bytes of each place along pp. num_recomputed : layers of
+    each stage that are recomputed."""
 
     keep: float
     step: float
@@ -49,9 +54,14 @@ class Point(NamedTuple):
         """Bytes of the rank that needs most."""
         return max(self.needs)
 
+    @property
+    def average(self) -> float:
+        """Bytes of the average rank."""
+        return sum(self.needs) / len(self.needs)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Tradeoff:
+class Tradeoff(Report):
     """``points`` {rule of RULES: its `Point`s, k0 from 0 to 1}; budget : bytes of a rank."""
 
     workload: GPT
@@ -65,63 +75,71 @@ class Tradeoff:
     def picked(self) -> dict[str, Point | None]:
         """{rule: the `Point` with the largest k0 that fits the budget, None where none does}."""
         return {
-            rule: next((p for p in reversed(found) if p.most <= self.budget), None)
-            for rule, found in self.points.items()
+            rule: next((p for p in reversed(points) if p.most <= self.budget), None)
+            for rule, points in self.points.items()
         }
 
     @property
     def _words(self):
-        return f"{words_of(self.strategy)}, {self.strategy.schedule},"
+        return f"{sizes_in_words(self.strategy)}, {self.strategy.schedule},"
 
     def saving(self) -> dict[float, float]:
         """{k0: the part (0..1) of the uniform step that stage-aware recomputation saves}."""
         return {a.keep: 1 - a.step / u.step for a, u in zip(*(self.points[r] for r in RULES))}
 
-    def scene(self) -> dict[str, Any]:
-        """The chart as data: see `tpviz.figures.charts_tradeoff`."""
+    def drawing(self) -> dict[str, Any]:
+        """Left: seconds of a step over k0. Right: bytes of the rank that needs most and of the
+        average rank, the budget dashed."""
+        every = [p for points in self.points.values() for p in points]
+        unit, second = unit_of([p.step for p in every])
+        most = max(p.most for p in every)
+        size, byte = next((name, n) for name, n in SIZES if max(most, 1) >= n)
+        steps, needs, marks = [], [], []
+        for rule, points in self.points.items():
+            keep = [p.keep for p in points]
+            over = {
+                "text": [" ".join(map(str, p.num_recomputed)) for p in points],
+                "hovertemplate": "k0 = %{x:.3g}: %{y:.4g}, layers recomputed %{text}",
+            }
+            for name, values, traces in (
+                (rule, [p.step / second for p in points], steps),
+                (rule, [p.most / byte for p in points], needs),
+                (f"{rule}, average rank", [p.average / byte for p in points], needs),
+            ):
+                place = {"legendrank": [*STYLES].index(name)}
+                traces.append(line(name, keep, values, STYLES[name], **over, **place))
+            if fits := self.picked[rule]:
+                side = {"ax": -30 if fits.keep else 30, "ay": 40 if rule == "stage-aware" else -40}
+                at = fits.keep, fits.step / second
+                marks.append(pointer(f"{rule}: fits", *at, STYLES[rule][0], **side))
+        x = axis("k0: part of the first stage's layers that keeps everything", range=[-0.03, 1.03])
+        dashed = {"annotation_text": "budget", "line": {"dash": "dash", "color": "ink:fg"}}
+        # Further up it would flatten the curves.
+        budget = [{"y": self.budget / byte, **dashed}] * (self.budget <= 3 * most)
         return {
             "title": f"{self._words} on {self.cluster.caption}: recomputation against memory",
-            "badges": list(self.badges),
-            "budget": self.budget,
-            "lines": {
-                rule: {
-                    "keep": [p.keep for p in found],
-                    "step": [p.step for p in found],
-                    "bytes": [p.most for p in found],
-                    "average": [sum(p.needs) / len(p.needs) for p in found],
-                    "drops": [" ".join(map(str, p.num_recomputed)) for p in found],
-                }
-                for rule, found in self.points.items()
-            },
-            "picked": {rule: p.keep for rule, p in self.picked.items() if p},
-            "notes": self._notes(),
-            "alt": self.describe(),
+            "panels": [
+                panel(f"a step ({unit})", steps, x, marks=marks),
+                panel(f"{size} of the rank that needs most", needs, x, FROM_ZERO, rules=budget),
+            ],
         }
-
-    def figure(self, theme: str = "light") -> "Figure":
-        """Two panels as a plotly ``Figure``: the step and the bytes over k0, the budget a line."""
-        return tradeoff_figure(self.scene(), theme)
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: every k0 under both rules."""
-        rows = [["k0", "rule", "step", "most of a rank", "each place", "layers recomputed", "fits"]]
-        for pair in zip(*(self.points[rule] for rule in RULES)):
-            for rule, p in zip(RULES, pair):
-                rows.append(
-                    [
-                        f"{p.keep:.3g}",
-                        rule,
-                        show_seconds(p.step),
-                        show_bytes(p.most),
-                        ", ".join(map(show_bytes, p.needs)),
-                        " ".join(map(str, p.num_recomputed)),
-                        "yes" if p.most <= self.budget else "no",
-                    ]
-                )
-        return rows
+        columns = [
+            ("k0", lambda rule, p: f"{p.keep:.3g}"),
+            ("rule", lambda rule, p: rule),
+            ("step", lambda rule, p: show_seconds(p.step)),
+            ("most of a rank", lambda rule, p: show_bytes(p.most)),
+            ("each place", lambda rule, p: ", ".join(map(show_bytes, p.needs))),
+            ("layers recomputed", lambda rule, p: " ".join(map(str, p.num_recomputed))),
+            ("fits", lambda rule, p: "yes" if p.most <= self.budget else "no"),
+        ]
+        pairs = zip(*(self.points[rule] for rule in RULES))
+        return table(columns, (row for pair in pairs for row in zip(RULES, pair)))
 
-    def describe(self) -> str:
-        """What keeping more costs and saves, in words."""
+    def words(self) -> list[str]:
+        """What keeping more costs and saves."""
         aware = self.points["stage-aware"]
         low, high = aware[0], aware[-1]
         lines = [
@@ -140,9 +158,10 @@ class Tradeoff:
                     f"{show_bytes(self.points[rule][0].most)}."
                 )
             )
-        return " ".join(lines + self._notes())
+        return lines
 
-    def _notes(self):
+    def notes(self) -> list[str]:
+        """What either rule bounds, and that layers are whole."""
         keep, saved = max(self.saving().items(), key=lambda item: item[1])
         return [
             "The first stage keeps the same part under both rules and bounds the step: most of "
@@ -157,9 +176,6 @@ class Tradeoff:
         p = self.picked["stage-aware"]
         words = f"k0 = {p.keep:.3g} fits, {show_seconds(p.step)} a step" if p else "nothing fits"
         return f"<Tradeoff of {self._words} on {self.cluster.caption}: {words}, predicted>"
-
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-lab'")
 
 
 def tradeoff(

@@ -6,11 +6,10 @@ t3.against_paper(found=found), t3.end_to_end(found)
 t3.movement(8).figure(), t3.paying().figure(), t3.modes(workload, cluster).figure()
 """
 
-from .drawn import drawn
 from .end_to_end import Gain, end_to_end
 from .modes import Modes, modes, ring
 from .movement import Movement, movement
-from .paper import AgainstPaper, against_paper
+from .paper import AgainstPaper, against_paper, drawn
 from .paying import Paying, paying
 from .sublayers import MODELS, Sublayers, sublayers
 

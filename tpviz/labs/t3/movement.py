@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import whole_number
 from tpviz.cost import show_bytes
-from tpviz.figures.charts_movement import movement_figure
+from tpviz.figures.charts import axis, bar, panel
+from tpviz.labs.report import Report
 from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
-from tpviz.tables import html_table
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from tpviz.schemes.t3.hardware import SimResult
 
 CONFIGS = {"sequential": "sequential", "t3_mca": "T3"}
@@ -35,6 +33,13 @@ KINDS = {
     "sum": "last sum, written",
 }
 """{what moves: words}."""
+INK = {
+    "gemm": ("forward", ""),
+    "incoming": ("axis0", "/"),
+    "read": ("axis1", "\\"),
+    "sum": ("backward", "x"),
+}
+"""{what moves: (ink, pattern)}."""
 CLASSES = {
     "sequential": {"gemm": ("gemm_write",), "incoming": ("rs_write",), "read": ("rs_read",)},
     "t3_mca": {"gemm": ("update_local",), "incoming": ("update_incoming",), "read": ("dma_read",)},
@@ -57,7 +62,7 @@ def chunks(config: str, ranks: int, position: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True, repr=False)
-class Movement:
+class Movement(Report):
     """The counts of one sublayer, and two simulated runs that they are held against. runs :
     {config of `CONFIGS`: `tpviz.schemes.t3.hardware.SimResult`}."""
 
@@ -106,22 +111,31 @@ class Movement:
             for kind in CLASSES[config]
         )
 
-    def scene(self) -> dict[str, Any]:
-        """What `figures.charts_movement` draws."""
-        return {
-            "title": f"Memory of one GPU: {self.gemm.m} x {self.gemm.n} output, "
-            f"{self.ranks} ranks, chunks of "
-            f"{show_bytes(self.gemm.bytes // self.ranks)}",
-            "badges": ["derived", "simulated: equal" if self.exact else "simulated: differs"],
-            "kinds": dict(KINDS),
-            "counts": {name: self.counts(config) for config, name in CONFIGS.items()},
-            "notes": self._notes(),
-            "alt": self.describe(),
-        }
+    @property
+    def badges(self) -> list[str]:
+        """Where the numbers come from."""
+        return ["derived", "simulated: equal" if self.exact else "simulated: differs"]
 
-    def figure(self, theme: str = "light") -> "Figure":
-        """Two bars for each chunk as a plotly ``Figure``."""
-        return movement_figure(self.scene(), theme)
+    def drawing(self) -> dict[str, Any]:
+        """Chunks read and written for each chunk of the output, in the order in which it goes."""
+        panels = []
+        for config, name in CONFIGS.items():
+            counts, places = self.counts(config), list(range(1, self.ranks + 1))
+            bars = [
+                bar(words, places, [row[kind] for row in counts], *INK[kind], size=7, fgopacity=0.6)
+                for kind, words in KINDS.items()
+            ]
+            title = f"{name}: {self.total(config)} chunks read and written"
+            panels.append(panel(title, bars, axis("chunk, in the order in which it goes", dtick=1)))
+        chunk = show_bytes(self.gemm.bytes // self.ranks)
+        output = f"{self.gemm.m} x {self.gemm.n} output"
+        return {
+            "title": f"Memory of one GPU: {output}, {self.ranks} ranks, chunks of {chunk}",
+            "panels": panels,
+            "legend": 2,
+            "subplots": {"shared_yaxes": True},
+            "layout": {"barmode": "stack", "bargap": 0.25},
+        }
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each kind, in chunks."""
@@ -138,18 +152,16 @@ class Movement:
             ["GEMM's inputs, read (simulated, bytes)", *reads],
         ]
 
-    def describe(self) -> str:
-        """The counts in words."""
-        said = " ".join(
+    def words(self) -> list[str]:
+        """The counts."""
+        return [f"Over {self.ranks} ranks, without the GEMM's inputs."] + [
             f"{name}: reads {self.total(config, 'read')} chunks and writes "
             f"{self.total(config, 'gemm', 'incoming', 'sum')} for GEMM output and reduce-scatter."
             for config, name in CONFIGS.items()
-        )
-        return " ".join(
-            [f"Over {self.ranks} ranks, without the GEMM's inputs. {said}", *self._notes()]
-        )
+        ]
 
-    def _notes(self):
+    def notes(self) -> list[str]:
+        """What T3 saves, whether the simulator agrees, and what is the same in both."""
         same = (
             "The simulator's bytes are these counts exactly."
             if self.exact
@@ -167,9 +179,6 @@ class Movement:
             f"<Movement over {self.ranks} ranks: {self.fewer_reads:.2f} times fewer reads, "
             f"{100 * self.saved:.1f} % less in all, derived>"
         )
-
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-lab'")
 
 
 def movement(ranks: int = 8, gemm: Gemm | None = None, machine: Machine | None = None) -> Movement:

@@ -6,18 +6,23 @@ notes of it ("note"). All of them are simulated, theirs and ours.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpviz.tables import html_table
+from tpviz.figures.charts import panel, points
+from tpviz.labs.report import Report, table
 
 from .end_to_end import OTHER, end_to_end, geomean
-from .sublayers import FITTED_TO, MODELS, Sublayers, sublayers
+from .sublayers import FITTED, MODELS, Sublayers, sublayers
 
 if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
     from tpviz.schemes.t3.hardware import Machine
 
 NEAR = 5.0
 """Points within which a number counts as matched."""
+ROW = 19
+"""px of a number in the picture."""
 LITTLE = f"{NEAR:g} points say little about numbers below {2 * NEAR:g}."
 KINDS = {
     "predicted": "no knob was set with this number in view",
@@ -55,12 +60,19 @@ _READS = ("llc 12 MiB", "llc 24 MiB", "replacement lru", "tile 128x256")
 _WHOLE = ("other work 30 %", "other work 20 %", "GEMM rate 184 TFLOP/s", "link 75 GB/s")
 
 
+def _more(ratio):
+    """By how many percent a ratio of two of our numbers is above 1."""
+    return lambda found, other: 100 * (ratio(found) - 1)
+
+
 def _speedup(config, mean):
-    return lambda found, other: 100 * (getattr(found, mean)(config) - 1)
+    return _more(lambda found: getattr(found, mean)(config))
 
 
-def _least(value):
-    return lambda found, other: 100 * (found.geomean(value) - 1)
+def _geomean(value, tp=None):
+    """Of a value of each sublayer, of one TP degree or of all."""
+    rows = lambda found: tuple(r for r in found.rows if tp in (None, r.tp))
+    return _more(lambda found: Sublayers(rows(found), found.machine).geomean(value))
 
 
 def _gain(config, what, mean):
@@ -71,8 +83,20 @@ def _gain(config, what, mean):
     return ours
 
 
-def _kept(row):
-    return 1 - row.moved()
+def _saved_geomean(found, other):
+    return 100 * (1 - found.geomean(lambda row: 1 - row.moved()))
+
+
+def _saved_max(found, other):
+    return 100 * found.max(lambda row: row.moved())
+
+
+def _near_memory(row):
+    return row.rs / row.rs_nmc
+
+
+def _ideal_near_memory(row):
+    return row.speedup("ideal_nmc") / row.speedup("ideal")
 
 
 def _rs_reads(row):
@@ -86,146 +110,69 @@ def _writes(row):
     )
 
 
-def _at(tp, value):
-    return lambda found, other: (
-        100
-        * (Sublayers(tuple(r for r in found.rows if r.tp == tp), found.machine).geomean(value) - 1)
-    )
+def _gemm_reads(row):
+    return row.read()
 
 
+def _kind(kind):
+    def anchor(name, paper, source, ours, varied=(), small=True):
+        return Anchor(name, paper, source, kind, small, ours, varied)
+
+    return anchor
+
+
+_predicted, _fitted, _identity = map(_kind, KINDS)
+_ITERATIONS = [(what, mean) for what in ("training", "prompt") for mean in ("geomean", "max")]
 ANCHORS = (
-    Anchor("ideal overlap, geomean", 35, "note", "fitted", True, _speedup("ideal", "geomean")),
-    Anchor("ideal overlap, max", 50, "note", "fitted", True, _speedup("ideal", "max")),
-    Anchor(
-        "sums in memory, RS alone, TP 8",
-        7,
-        "note",
-        "fitted",
-        True,
-        _at(8, lambda r: r.rs / r.rs_nmc),
-    ),
-    Anchor(
-        "sums in memory, RS alone, TP 16",
-        3,
-        "note",
-        "fitted",
-        True,
-        _at(16, lambda r: r.rs / r.rs_nmc),
-    ),
-    Anchor(
+    _fitted("ideal overlap, geomean", 35, "note", _speedup("ideal", "geomean")),
+    _fitted("ideal overlap, max", 50, "note", _speedup("ideal", "max")),
+    _fitted("sums in memory, RS alone, TP 8", 7, "note", _geomean(_near_memory, 8)),
+    _fitted("sums in memory, RS alone, TP 16", 3, "note", _geomean(_near_memory, 16)),
+    _predicted(
         "ideal with sums in memory, extra, max",
         4,
         "note",
-        "predicted",
-        True,
-        lambda found, other: (
-            100 * (found.max(lambda r: r.speedup("ideal_nmc") / r.speedup("ideal")) - 1)
-        ),
+        _more(lambda found: found.max(_ideal_near_memory)),
     ),
-    Anchor("T3, geomean", 20, "note", "fitted", True, _speedup("t3", "geomean")),
-    Anchor("T3, max", 39, "note", "fitted", True, _speedup("t3", "max")),
-    Anchor("T3-MCA, geomean", 30, "abstract", "fitted", True, _speedup("t3_mca", "geomean")),
-    Anchor("T3-MCA, max", 47, "abstract", "fitted", True, _speedup("t3_mca", "max")),
-    Anchor(
-        "T3-MCA, large models, geomean",
-        29,
-        "abstract",
-        "predicted",
-        False,
-        _speedup("t3_mca", "geomean"),
+    _fitted("T3, geomean", 20, "note", _speedup("t3", "geomean")),
+    _fitted("T3, max", 39, "note", _speedup("t3", "max")),
+    _fitted("T3-MCA, geomean", 30, "abstract", _speedup("t3_mca", "geomean")),
+    _fitted("T3-MCA, max", 47, "abstract", _speedup("t3_mca", "max")),
+    *(
+        _predicted(f"T3-MCA, large models, {m}", n, source, _speedup("t3_mca", m), small=False)
+        for m, n, source in (("geomean", 29, "abstract"), ("max", 35, "note"))
     ),
-    Anchor("T3-MCA, large models, max", 35, "note", "predicted", False, _speedup("t3_mca", "max")),
-    Anchor(
-        "memory traffic saved, geomean",
-        22,
-        "abstract",
-        "fitted",
-        True,
-        lambda found, other: 100 * (1 - found.geomean(_kept)),
+    _fitted("memory traffic saved, geomean", 22, "abstract", _saved_geomean),
+    _fitted("memory traffic saved, max", 36, "abstract", _saved_max, _READS),
+    *(
+        _identity(f"{what}: how much more sequential makes{at}", number, "note", ours)
+        for what, at, number, ours in (
+            ("RS reads", ", TP 8", 150, _geomean(_rs_reads, 8)),
+            ("RS reads", ", TP 16", 120, _geomean(_rs_reads, 16)),
+            ("GEMM and RS writes", "", 10, _geomean(_writes)),
+        )
     ),
-    Anchor(
-        "memory traffic saved, max",
-        36,
-        "abstract",
-        "fitted",
-        True,
-        lambda found, other: 100 * found.max(lambda r: r.moved()),
-        _READS,
-    ),
-    Anchor(
-        "RS reads: how much more sequential makes, TP 8",
-        150,
-        "note",
-        "identity",
-        True,
-        _at(8, _rs_reads),
-    ),
-    Anchor(
-        "RS reads: how much more sequential makes, TP 16",
-        120,
-        "note",
-        "identity",
-        True,
-        _at(16, _rs_reads),
-    ),
-    Anchor(
-        "GEMM and RS writes: how much more sequential makes",
-        10,
-        "note",
-        "identity",
-        True,
-        _least(_writes),
-    ),
-    Anchor(
-        "GEMM reads: how much more sequential makes",
-        56,
-        "note",
-        "fitted",
-        True,
-        _least(lambda r: r.read()),
-        _READS,
+    _fitted(
+        "GEMM reads: how much more sequential makes", 56, "note", _geomean(_gemm_reads), _READS
     ),
     *(
-        Anchor(
-            f"{what}, {name}, {mean}",
-            number,
-            "note",
-            "predicted",
-            True,
-            _gain(config, what, mean),
-            _WHOLE,
-        )
+        _predicted(f"{what}, {name}, {mean}", number, "note", _gain(config, what, mean), _WHOLE)
         for config, name, numbers in (
             ("t3_mca", "T3-MCA", (10, 12, 12, 15)),
             ("t3", "T3", (7, 9, 9, 12)),
         )
-        for (what, mean), number in zip(
-            (
-                ("training", "geomean"),
-                ("training", "max"),
-                ("prompt", "geomean"),
-                ("prompt", "max"),
-            ),
-            numbers,
+        for (what, mean), number in zip(_ITERATIONS, numbers)
+    ),
+    *(
+        _predicted(
+            f"{what}, T3-MCA, large models, max",
+            number,
+            "note",
+            _gain("t3_mca", what, "max"),
+            _WHOLE,
+            False,
         )
-    ),
-    Anchor(
-        "training, T3-MCA, large models, max",
-        12,
-        "note",
-        "predicted",
-        False,
-        _gain("t3_mca", "training", "max"),
-        _WHOLE,
-    ),
-    Anchor(
-        "prompt, T3-MCA, large models, max",
-        14,
-        "note",
-        "predicted",
-        False,
-        _gain("t3_mca", "prompt", "max"),
-        _WHOLE,
+        for what, number in (("training", 12), ("prompt", 14))
     ),
 )
 
@@ -251,11 +198,12 @@ class Compared(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AgainstPaper:
+class AgainstPaper(Report):
     """``rows`` of `Compared`, in the order of `ANCHORS`; ``found``: the `Sublayers` behind them."""
 
     rows: tuple[Compared, ...]
     found: Sublayers
+    badges = ("simulated", "the paper's")
 
     def at(self, name: str) -> Compared:
         """The `Compared` of an anchor's name."""
@@ -277,33 +225,70 @@ class AgainstPaper:
         """`near` in words. Kinds are kept apart: only what is predicted is evidence."""
         return ", ".join(f"{kind} {part} of {whole}" for kind, (part, whole) in self.near.items())
 
+    def drawing(self) -> dict[str, Any]:
+        """The paper's numbers beside ours, in percent: all but the ratios that are identities."""
+        rows = [r for r in self.rows if r.anchor.kind != "identity"][::-1]
+        names = [f"{r.anchor.name} ({r.anchor.kind}; {r.anchor.source})" for r in rows]
+        ends = {
+            "type": "scatter",
+            "x": [x for r in rows for x in (r.anchor.paper, r.ours, None)],
+            "y": [name for name in names for _ in range(3)],
+            "mode": "lines",
+            "showlegend": False,
+            "hoverinfo": "skip",
+            "line": {"color": "ink:wait", "width": 2},
+        }
+        hollow = ["circle" if r.matched else "circle-open" for r in rows]
+        theirs, ours = [r.anchor.paper for r in rows], [r.ours for r in rows]
+        traces = [
+            points(name, x, names, ink, marks, 11, text=[f"{value:.1f} %" for value in x])
+            | {"hovertemplate": "%{y}: %{text}<extra></extra>"}
+            for name, x, ink, marks in (
+                ("the paper's, by its abstract or reading notes", theirs, "axis4", "star"),
+                ("ours, simulated (hollow: more than 5 points off)", ours, "backward", hollow),
+            )
+        ]
+        y = {"categoryorder": "array", "categoryarray": names, "tickfont": {"size": 11}}
+        return {
+            "title": "The paper's numbers, and ours",
+            "panels": [panel("percent", [ends, *traces], y={"automargin": True, **y})],
+            "height": 60 + ROW * len(rows),
+            "legend": 2,
+            "layout": {"width": 1180, "margin": {"l": 360}},
+        }
+
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""
-        head = [
-            "number",
-            "paper",
-            "source",
-            "ours, simulated",
-            "difference",
-            "matched",
-            "kind",
-            "ours if changed",
+
+        def changed(r):
+            return "; ".join(
+                f"{what}: {value - r.plain:+.1f}"  # pyright: ignore[reportOperatorIssue]
+                for what, value in r.sensitivity.items()
+            )
+
+        columns = [
+            ("number", lambda r: r.anchor.name),
+            ("paper", lambda r: f"{r.anchor.paper:g} %"),
+            ("source", lambda r: r.anchor.source),
+            ("ours, simulated", lambda r: f"{r.ours:.1f} %"),
+            ("difference", lambda r: f"{r.difference:+.1f}"),
+            ("matched", lambda r: "yes" if r.matched else "no"),
+            ("kind", lambda r: r.anchor.kind),
+            ("ours if changed", changed),
         ]
-        return [head] + [
-            [
-                r.anchor.name,
-                f"{r.anchor.paper:g} %",
-                r.anchor.source,
-                f"{r.ours:.1f} %",
-                f"{r.difference:+.1f}",
-                "yes" if r.matched else "no",
-                r.anchor.kind,
-                "; ".join(
-                    f"{what}: {value - r.plain:+.1f}"  # pyright: ignore[reportOperatorIssue]
-                    for what, value in r.sensitivity.items()
-                ),
-            ]
+        return table(columns, ((row,) for row in self.rows))
+
+    def notes(self) -> list[str]:
+        """What is not drawn, and what matches."""
+        same = [
+            f"{r.anchor.name} {r.ours:.0f} % (paper {r.anchor.paper:g} %)"
             for r in self.rows
+            if r.anchor.kind == "identity"
+        ]
+        wrong = [f"{r.anchor.name} {r.difference:+.1f} points" for r in self.unmatched]
+        return [
+            f"Identities, not drawn: {'; '.join(same)}.",
+            f"Within {NEAR:g} points: {self.score}. Not: {'; '.join(wrong) or 'none'}. {LITTLE}",
         ]
 
     def describe(self) -> str:
@@ -313,16 +298,13 @@ class AgainstPaper:
         return (
             f"Within {NEAR:g} points of the paper's numbers: {self.score}. Not: "
             f"{wrong or 'none'}. {LITTLE} {kinds}. "
-            f"{FITTED_TO[0].upper()}{FITTED_TO[1:]} Two more things: the notes say that OP may "
+            f"{FITTED} Two more things: the notes say that OP may "
             "beat ideal overlap, ours stays some percent below it; and T3-MCA's 13 % over T3 "
             "does not follow from the paper's own 20 % and 30 %, so it is not compared."
         )
 
     def __repr__(self):
         return f"<AgainstPaper: within {NEAR:g} points {self.score}, simulated>"
-
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-lab'")
 
 
 def against_paper(
@@ -373,3 +355,15 @@ def _varied(anchor, machine, knobs, made):
         names = [m.name for m in MODELS.values() if m.small == anchor.small]
         made[key] = sublayers(replace(machine, **knobs), names, wavefronts=1, tile=tile)
     return anchor.ours(made[key], other)
+
+
+def drawn(study: Sublayers | AgainstPaper, theme: str = "light") -> "Figure":
+    """A plotly ``Figure`` of `Sublayers`: speedups; or of `AgainstPaper`: the paper's and ours.
+
+    Raises ``ValueError`` on something else.
+    """
+    if not isinstance(study, Sublayers | AgainstPaper):
+        raise ValueError(
+            f"drawn takes what t3.sublayers() or t3.against_paper() gives, not {study!r}"
+        )
+    return study.figure(theme)

@@ -11,19 +11,16 @@ output's rows and columns cancel, and 1.5 is the most, at x = 1.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tpviz.checks import whole_number
 from tpviz.cost import show_seconds
-from tpviz.figures.charts_t3_paying import paying_figure
+from tpviz.figures.charts import axis, line, panel
+from tpviz.labs.report import Report, table
 from tpviz.schemes.t3.hardware import Gemm, Machine
 from tpviz.schemes.t3.hardware.small_gpu import SMALL_GPU
-from tpviz.tables import html_table
 
-from .sublayers import played
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from .sublayers import STYLES, simulated_sublayer
 
 CONFIGS = ("t3", "t3_mca", "ideal")
 INNER = (128, 256, 512, 768, 1024, 1536, 2048, 3072)
@@ -52,7 +49,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Paying:
+class Paying(Report):
     """The points of one output on one machine."""
 
     m: int
@@ -60,67 +57,61 @@ class Paying:
     ranks: int
     machine: Machine
     points: tuple[Point, ...]
+    badges = ("derived", "simulated")
 
     @property
     def best(self) -> float:
         """The inner dim at which the closed form is largest, x = 1."""
         return 1 / ratio(1, self.ranks, self.machine)
 
-    def scene(self) -> dict[str, Any]:
-        """What `figures.charts_t3_paying` draws."""
+    def drawing(self) -> dict[str, Any]:
+        """Speedup over x: the closed form, and each configuration simulated."""
         most = max(p.x for p in self.points)
         xs = sorted({1.0, *(most * (i + 1) / 80 for i in range(80))})
+        form = "without memory: (x+2) / (max(x,1)+1), derived"
+        style = "axis4", "solid", "circle"
+        traces = [{**line(form, xs, map(closed_form, xs), style), "mode": "lines"}]
+        over = {"text": [f"K={p.k}" for p in self.points], "hovertemplate": "%{text}: %{y:.3f}"}
+        for config in CONFIGS:
+            name, *style = STYLES[config]
+            x, y = [p.x for p in self.points], [p.speedup(config) for p in self.points]
+            traces.append(line(f"{name}, simulated", x, y, style, **over))
+        one = {"x": 1.0, "line_dash": "dot", "line_color": "ink:fg", "line_width": 1}
+        title = "speedup of the sublayer, over x = GEMM / reduce-scatter"
         return {
             "title": f"What fusing gains: output {self.m} x {self.n} over {self.ranks} GPUs",
-            "badges": ["derived", "simulated"],
-            "curve": [[x, closed_form(x)] for x in xs],
-            "points": {c: [[p.x, p.speedup(c), f"K={p.k}"] for p in self.points] for c in CONFIGS},
-            "notes": self._notes(),
-            "alt": self.describe(),
+            "panels": [panel(title, traces, axis("x", rangemode="tozero"), rules=[one])],
+            "legend": 2,
         }
-
-    def figure(self, theme: str = "light") -> "Figure":
-        """Speedup over x as a plotly ``Figure``."""
-        return paying_figure(self.scene(), theme)
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each inner dim."""
-        return [
-            [
-                "K",
-                "x (derived)",
-                "closed form (derived)",
-                "sequential (simulated)",
-                *(f"{c} (simulated)" for c in CONFIGS),
-            ],
-            *(
-                [
-                    str(p.k),
-                    f"{p.x:.2f}",
-                    f"{closed_form(p.x):.3f}",
-                    show_seconds(p.seconds["sequential"]),
-                    *(f"{p.speedup(c):.3f}" for c in CONFIGS),
-                ]
-                for p in self.points
-            ),
-        ]
 
-    def describe(self) -> str:
-        """The points in words."""
+        def speedup(config):
+            return f"{config} (simulated)", lambda p: f"{p.speedup(config):.3f}"
+
+        columns = [
+            ("K", lambda p: str(p.k)),
+            ("x (derived)", lambda p: f"{p.x:.2f}"),
+            ("closed form (derived)", lambda p: f"{closed_form(p.x):.3f}"),
+            ("sequential (simulated)", lambda p: show_seconds(p.seconds["sequential"])),
+            *map(speedup, CONFIGS),
+        ]
+        return table(columns, ((p,) for p in self.points))
+
+    def words(self) -> list[str]:
+        """The points."""
         lines = "; ".join(
             f"K={p.k}, x={p.x:.2f}: closed form {closed_form(p.x):.2f}, "
             f"T3 {p.speedup('t3'):.2f}, T3-MCA {p.speedup('t3_mca'):.2f}"
             for p in self.points
         )
-        return " ".join(
-            [
-                f"Speedup over sequential of a sublayer (simulated), over {self.ranks} "
-                f"GPUs: {lines}.",
-                *self._notes(),
-            ]
-        )
+        return [
+            f"Speedup over sequential of a sublayer (simulated), over {self.ranks} GPUs: {lines}."
+        ]
 
-    def _notes(self):
+    def notes(self) -> list[str]:
+        """Where the closed form is largest, and what it leaves out."""
         return [
             f"The closed form is largest, 1.5, at K={self.best:.0f}, where GEMM and "
             "reduce-scatter take equally long. It leaves out memory: the GEMM's reads, what "
@@ -134,9 +125,6 @@ class Paying:
             f"<Paying over {self.ranks} GPUs: T3-MCA gains most at K={top.k}, "
             f"{top.speedup('t3_mca'):.2f}, simulated; closed form at K={self.best:.0f}>"
         )
-
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-lab'")
 
 
 def paying(
@@ -158,6 +146,6 @@ def paying(
         raise ValueError(f"inner is empty: give some inner dims, as in {INNER}")
     points = []
     for k in sorted(inner):
-        *_, seconds = played(Gemm(m, n, k, wavefronts=1), ranks, machine)
+        *_, seconds = simulated_sublayer(Gemm(m, n, k, wavefronts=1), ranks, machine)
         points.append(Point(k, ratio(k, ranks, machine), seconds))
     return Paying(m, n, ranks, machine, tuple(points))

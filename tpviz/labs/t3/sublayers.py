@@ -1,20 +1,21 @@
 """``sublayers``: the paper's models, the four GEMMs of a layer that need an all-reduce, simulated.
 
 Model sizes are public; tokens of a batch are recalled (unconfirmed; speedups hardly depend on
-them). Which knobs of `Machine` are fitted, and to what, is in `FITTED_TO`.
+them). Which knobs of `Machine` are fitted, and to what, is in `FITTED`.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.checks import one_of, some_of, whole_number
 from tpviz.cost import show_seconds
+from tpviz.figures.charts import axis, line, panel
+from tpviz.labs.report import Report, table
 from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 from tpviz.schemes.t3.hardware.dram import Clock
 from tpviz.schemes.t3.hardware.ring import reduce_scatter
-from tpviz.tables import html_table
 
 if TYPE_CHECKING:
     from tpviz.schemes.t3.hardware import SimResult
@@ -45,8 +46,14 @@ MODELS = {
 SUBLAYERS = {"OP": 1, "FC-2": 4, "FC-1": 4, "IP": 3}
 """{sublayer: its k in units of hidden / TP}. Forward OP and FC-2; backward FC-1 and IP."""
 CONFIGS = ("ideal", "ideal_nmc", "t3", "t3_mca")
-FITTED_TO = (
-    "slices, mixed, policy, starvation and dma_buffer are fitted by hand to four numbers of the "
+STYLES = {
+    "ideal": ("ideal overlap", "forward", "dot", "circle-open"),
+    "t3": ("T3", "axis1", "dash", "square-open"),
+    "t3_mca": ("T3-MCA", "backward", "solid", "diamond"),
+}
+"""{configuration: (name, ink, dash, marker)}."""
+FITTED = (
+    "Slices, mixed, policy, starvation and dma_buffer are fitted by hand to four numbers of the "
     "paper: the small models' geomean and maximum speedup of T3 and of T3-MCA; flops and link are "
     "read off their ideal overlap and the gain of sums in memory; replacement is that of two which "
     "comes nearer to their memory traffic. The large models and all of end to end are predicted."
@@ -82,11 +89,12 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sublayers:
+class Sublayers(Report):
     """``rows`` of `Row`, simulated on ``machine``."""
 
     rows: tuple[Row, ...]
     machine: Machine
+    badges = ("simulated",)
 
     def of(self, small: bool) -> "Sublayers":
         """Those of the small models, or of the large ones."""
@@ -94,8 +102,8 @@ class Sublayers:
 
     def geomean(self, value: str | Callable[[Row], float]) -> float:
         """Over the rows, of ``value(row)`` or of a configuration's speedup."""
-        found = self._values(value)
-        return prod(found) ** (1 / len(found))
+        values = self._values(value)
+        return prod(values) ** (1 / len(values))
 
     def max(self, value: str | Callable[[Row], float]) -> float:
         """The largest."""
@@ -109,20 +117,52 @@ class Sublayers:
             return [row.speedup(name) for row in self.rows]
         return [value(row) for row in self.rows]
 
+    def drawing(self) -> dict[str, Any]:
+        """Speedup of each sublayer over sequential, a model's lines by themselves."""
+        models = [f"{r.model.name}<br>TP {r.tp}" for r in self.rows[:: len(SUBLAYERS)]]
+        each = len(SUBLAYERS)
+        names = [f"{models[x // each]}, {r.name}" for x, r in enumerate(self.rows)]
+        over = {"text": _broken(names, each), "hovertemplate": "%{text}: %{y:.3f}"}
+        traces, most = [], 0.0
+        for config, (name, *style) in STYLES.items():
+            speedups = [r.speedup(config) for r in self.rows]
+            x = _broken(range(len(self.rows)), each)
+            traces.append(line(name, x, _broken(speedups, each), style, **over))
+            most = max(most, *speedups)
+        flat = {"y": most + 0.07, "showarrow": False, "font": {"size": 11}}
+        middles = [m * each + (each - 1) / 2 for m in range(len(models))]
+        borders = [m * each - 0.5 for m in range(1, len(models))]
+        x = axis(tickvals=list(range(len(self.rows))), ticktext=[r.name for r in self.rows])
+        one = panel(
+            "speedup over GEMM, reduce-scatter and all-gather in turn",
+            traces,
+            {**x, "tickangle": -45},
+            {"range": [0.98, most + 0.12]},
+            [{"text": text, "x": place, **flat} for text, place in zip(models, middles)],
+            [{"x": place, "line_width": 1, "line_color": "ink:fg"} for place in borders],
+        )
+        return {
+            "title": "T3's sublayers: forward OP and FC-2, backward FC-1 and IP",
+            "panels": [one],
+        }
+
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: seconds alone, and each configuration's speedup."""
-        head = ["model", "TP", "sublayer", "GEMM", "RS", "AG", *CONFIGS, "memory traffic saved"]
-        return [head] + [
-            [
-                r.model.name,
-                str(r.tp),
-                r.name,
-                *map(show_seconds, (r.gemm, r.rs, r.ag)),
-                *(f"{r.speedup(c):.3f}x" for c in CONFIGS),
-                f"{100 * r.moved():.1f} %",
-            ]
-            for r in self.rows
+
+        def speedup(config):
+            return config, lambda r: f"{r.speedup(config):.3f}x"
+
+        columns = [
+            ("model", lambda r: r.model.name),
+            ("TP", lambda r: str(r.tp)),
+            ("sublayer", lambda r: r.name),
+            ("GEMM", lambda r: show_seconds(r.gemm)),
+            ("RS", lambda r: show_seconds(r.rs)),
+            ("AG", lambda r: show_seconds(r.ag)),
+            *map(speedup, CONFIGS),
+            ("memory traffic saved", lambda r: f"{100 * r.moved():.1f} %"),
         ]
+        return table(columns, ((row,) for row in self.rows))
 
     def describe(self) -> str:
         """The means in words."""
@@ -131,9 +171,12 @@ class Sublayers:
         )
         return (
             f"{len(self.rows)} sublayers, simulated: against GEMM, reduce-scatter and "
-            f"all-gather one after the other (geomean) {words}. {FITTED_TO[0].upper()}"
-            f"{FITTED_TO[1:]}"
+            f"all-gather one after the other (geomean) {words}. {FITTED}"
         )
+
+    def notes(self) -> list[str]:
+        """What of the paper is known, and what was fitted to it."""
+        return ["The paper's bars are not at hand, only means and maxima of them. " + FITTED]
 
     def __repr__(self):
         return (
@@ -141,8 +184,11 @@ class Sublayers:
             "simulated>"
         )
 
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-lab'")
+
+def _broken(values, each):
+    """``each`` values and None in turn: a line ends there, and another begins."""
+    starts = range(0, len(values), each)
+    return [value for start in starts for value in (*values[start : start + each], None)]
 
 
 def sublayers(
@@ -179,7 +225,7 @@ def _row(machine, model, tp, name, units, wavefronts, tile):
     gemm = Gemm(
         model.tokens, model.hidden, units * model.hidden // tp, tile=tile, wavefronts=wavefronts
     )
-    runs, (g, rs, ag), seconds = played(gemm, tp, machine)
+    runs, (g, rs, ag), seconds = simulated_sublayer(gemm, tp, machine)
     near = reduce_scatter(Clock(), machine, gemm.bytes / tp, tp, near_memory=True)
     near.clock.run()
     return Row(
@@ -195,7 +241,7 @@ def _row(machine, model, tp, name, units, wavefronts, tile):
     )
 
 
-def played(
+def simulated_sublayer(
     gemm: Gemm, ranks: int, machine: Machine
 ) -> "tuple[dict[str, SimResult], tuple[float, float, float], dict[str, float]]":
     """({config: `SimResult`}; seconds of GEMM, reduce-scatter and all-gather, each alone; {config,
