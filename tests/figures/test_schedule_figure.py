@@ -11,12 +11,16 @@ import pytest
 from schedule_runs import act, trace_of
 
 from tpviz.figures import schedule as figure
-from tpviz.figures.schedule import check_row, schedule_scene, schedule_svg
-from tpviz.figures.schedule_faults import faults_scene
-from tpviz.figures.schedule_layout import LEFT, RIGHT, WIDTH, Panel, lay_out, peak
-from tpviz.figures.schedule_look import look
+from tpviz.figures.schedule import (
+    check_row,
+    faults_scene,
+    schedule_detail,
+    schedule_scene,
+    schedule_svg,
+)
+from tpviz.figures.schedule_lanes import LEFT, RIGHT, WIDTH, lay_out
 from tpviz.figures.schedule_measured import measured
-from tpviz.figures.schedule_words import compared, spans, words
+from tpviz.figures.schedule_words import Panel, compared, peak, spans, words
 from tpviz.schedules import SCHEDULES, Schedule, schedule_errors
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -220,10 +224,10 @@ def test_facts_and_table_keep_formula_simulation_and_run_apart():
 
 
 # -- a closer look ---------------------------------------------------------------------------------
-def test_a_look_rings_the_action_and_what_it_waited_for(some):
+def test_a_detail_rings_the_action_and_what_it_waited_for(some):
     for one in some:
         layout, row = lay_out([one]), one.ranks - 1
-        seen = look([one], row)
+        seen = schedule_detail([one], row)
         assert json.loads(json.dumps(seen)) == seen
         moments = list(spans(one.timeline, row))
         assert len(seen["stops"]) == len(seen["words"]) == len(seen["marks"]) == len(moments)
@@ -238,7 +242,7 @@ def test_a_look_rings_the_action_and_what_it_waited_for(some):
             elif index < len(one.timeline.end[row]):
                 at = (rung["needed"][1] - LEFT) / layout.scale
                 assert min(abs(at - end), abs(at + one.timeline.latency - end)) < 0.01
-    assert look([one], -1)["words"] == []
+    assert schedule_detail([one], -1)["words"] == []
 
 
 # -- pictures --------------------------------------------------------------------------------------
@@ -260,7 +264,7 @@ def test_pictures_are_well_formed_and_inside(acts):
     assert (len(scene["captions"]), scene["badge"]) == (len(scene["stops"]), "simulated")
     for theme in ("light", "dark", "auto", "page"):
         last = len(scene["stops"]) - 1
-        root = ElementTree.fromstring(schedule_svg(scene, last, look(acts, 0), theme))
+        root = ElementTree.fromstring(schedule_svg(scene, last, schedule_detail(acts, 0), theme))
         assert root.get("aria-label").startswith("title <&>, at ")
     for x, y, width, height in paths(scene, "data-key") + paths(scene, "data-held"):
         assert LEFT <= x <= x + width <= WIDTH - RIGHT + 0.2
@@ -296,8 +300,8 @@ def test_memory_is_drawn_against_the_device():
 def test_a_schedule_with_faults_is_told_not_drawn():
     mine = Schedule.parse("s0: F0 F1 B1 B0\ns1: F0 B0 F1", name="mine")
     scene = faults_scene(mine, schedule_errors(mine))
-    assert scene["says"].splitlines()[0] == "mine cannot run:"
-    assert scene["says"].count("•") == len(schedule_errors(mine)) == 2
+    assert scene["summary"].splitlines()[0] == "mine cannot run:"
+    assert scene["summary"].count("•") == len(schedule_errors(mine)) == 2
     svg = schedule_svg(scene)
     ElementTree.fromstring(svg)
     assert "s1: F0 B0 F1" in svg

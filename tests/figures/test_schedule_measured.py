@@ -6,8 +6,9 @@ import pytest
 from schedule_runs import act, trace_of
 
 from tpviz.figures.schedule import schedule_scene
-from tpviz.figures.schedule_layout import Panel, lay_out
+from tpviz.figures.schedule_lanes import lay_out
 from tpviz.figures.schedule_measured import measured
+from tpviz.figures.schedule_words import Panel
 from tpviz.schedules import SCHEDULES
 from tpviz.trace import Event, Trace
 

@@ -10,10 +10,30 @@ import numpy as np
 import pytest
 
 from tpviz.figures.palette import PATTERNS
-from tpviz.figures.tiles import boxes, check, look, placed, tiles_scene, tiles_svg
-from tpviz.figures.tiles_layout import MAX_PARTS, STEPS, Panel, lay_out
-from tpviz.figures.tiles_states import EARLY, STATES, fused, moments, state_at, stories
-from tpviz.figures.tiles_words import facts, ordinal, story_of, to_table
+from tpviz.figures.tiles import (
+    MAX_PARTS,
+    STEPS,
+    boxes,
+    check,
+    lay_out,
+    placed,
+    tiles_detail,
+    tiles_scene,
+    tiles_svg,
+)
+from tpviz.figures.tiles_states import (
+    EARLY,
+    STATES,
+    Panel,
+    facts,
+    fused,
+    moments,
+    ordinal,
+    state_at,
+    stories,
+    story_of,
+    to_table,
+)
 from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 
 MACHINE = Machine(cus=4, llc=1 << 20, dram=5e10, link=7.5e9, tracker_sets=8)
@@ -174,7 +194,7 @@ def test_a_part_that_is_looked_at_is_ringed_and_told():
     acts = [Panel(run("t3_mca"), range(4)), Panel(run("sequential"), range(4))]
     count, layout = len(acts[0].run.tiles.tile), lay_out(acts)
     for part in (0, 9, 3 * count + 5, 4 * count + 2, 8 * count - 1):
-        found, place = look(acts, part), layout.maps[part // count]
+        found, place = tiles_detail(acts, part), layout.maps[part // count]
         x, y = (values[part % count] for values in boxes(acts[place.act], place))
         assert f"x='{x - 1.5:.2f}' y='{y - 1.5:.2f}'" in found["mark"]
         assert f"GPU {place.gpu}, tile (" in found["words"]
@@ -182,18 +202,18 @@ def test_a_part_that_is_looked_at_is_ringed_and_told():
         assert story == found["words"]
         triggers = acts[place.act].moments[place.gpu]["triggered"][part % count]
         assert ("triggers the DMA" in story) == (triggers == triggers)
-    assert look(acts, -1) == {"part": -1, "words": "", "mark": ""}
+    assert tiles_detail(acts, -1) == {"part": -1, "words": "", "mark": ""}
     with pytest.raises(
         ValueError, match=f"part={8 * count} is not in this view: use 0 to {8 * count - 1}"
     ):
-        look(acts, 8 * count)
+        tiles_detail(acts, 8 * count)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark", "auto"])
 def test_the_picture_is_well_formed_and_the_same_each_time(theme):
     acts = [Panel(run("t3", m=300, n=520, ranks=3, mode="full", waves=2, link=1e9))]
     scene = tiles_scene(acts, "a & b")
-    drawn = tiles_svg(scene, 40, look(acts, 7), theme)
+    drawn = tiles_svg(scene, 40, tiles_detail(acts, 7), theme)
     ElementTree.fromstring(drawn)
     assert json.dumps(scene) == json.dumps(tiles_scene([Panel(acts[0].run)], "a & b"))
     assert drawn.count("data-chosen=''") == 1 and ">simulated</text>" in drawn

@@ -3,7 +3,7 @@ import json
 import pytest
 
 import tpviz as tv
-from tpviz.figures.schedule_layout import peak
+from tpviz.figures.schedule_words import peak
 from tpviz.schedules import SCHEDULES, Schedule, formulas
 from tpviz.schemes.merak.memory import memory_of, of_microbatch
 from tpviz.schemes.merak.step import clock
@@ -144,17 +144,17 @@ def test_the_play_head_and_the_row_stay_where_they_are(view):
     here = view.picture.scene["stops"][view.step]
     assert here >= at
     assert view.picture.scene["stops"][view.step - 1] < at
-    assert (view.row, view.picture.look["row"]) == (3, 3)
+    assert (view.row, view.picture.detail["row"]) == (3, 3)
     view.row = 6
     set_knobs(view, against="none")
-    assert (view.row, view.picture.look["row"]) == (3, 3)  # there are four rows now
+    assert (view.row, view.picture.detail["row"]) == (3, 3)  # there are four rows now
 
 
 def test_a_row_chosen_in_the_picture_is_looked_at(view):
     before = view.picture.generation
     view.picture.set_state({"row": 5, "generation": before})  # as the browser does
-    assert view.picture.look["row"] == 5
-    assert view.picture.look["words"][0].startswith("rank 1 is idle")  # of the second schedule
+    assert view.picture.detail["row"] == 5
+    assert view.picture.detail["words"][0].startswith("rank 1 is idle")  # of the second schedule
     assert view.picture.generation > before
 
 
@@ -314,7 +314,7 @@ def test_bad_arguments(view):
 
 
 def test_an_unexpected_error_in_a_callback_is_shown(view, monkeypatch):
-    monkeypatch.setattr("tpviz.widgets.schedule_panels.timeline", lambda *args: 1 / 0)
+    monkeypatch.setattr("tpviz.widgets.schedule_sources.timeline", lambda *args: 1 / 0)
     set_knobs(view, m=7)
     assert view.error == "ZeroDivisionError: division by zero"
 
@@ -323,4 +323,4 @@ def test_a_scene_is_small_enough_to_send_while_a_slider_moves():
     view = ScheduleView(against="1f1b", p=8, m=32)
     view.row = 3
     assert len(json.dumps(view.picture.scene)) < 160_000
-    assert len(json.dumps(view.picture.look)) < 90_000
+    assert len(json.dumps(view.picture.detail)) < 90_000

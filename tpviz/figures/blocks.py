@@ -13,9 +13,8 @@ from tpviz.trace.ledger import wire_bytes
 
 from .blocks_matrix import HATCH, Eyes, matrix, notation, plain, size
 from .blocks_mesh import Grid, ranks
-from .microscope_svg import wrapped
 from .palette import INKS, axis_keys, svg_style
-from .svg import amount, check_step, document, head, pattern_defs, rect, text
+from .svg import amount, check_step, document, head, pattern_defs, rect, text, wrapped
 
 if TYPE_CHECKING:
     from tpviz.films.captions import Frame, Tensor

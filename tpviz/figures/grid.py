@@ -13,9 +13,8 @@ from . import blocks
 from .blocks import LEGEND, WIDTH, drawn_sentence, matrices, now, panel, strip
 from .blocks_matrix import HATCH, Eyes, own, size
 from .grid_cube import Cube, cube, holdings, moment
-from .microscope_svg import wrapped
 from .palette import axis_keys
-from .svg import amount, pattern_defs, rect, text
+from .svg import amount, pattern_defs, rect, text, wrapped
 
 if TYPE_CHECKING:
     from tpviz.films.captions import Tensor

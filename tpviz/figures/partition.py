@@ -9,9 +9,8 @@ from html import escape
 from itertools import takewhile
 from typing import Any
 
-from .microscope_svg import wrapped
 from .palette import INKS, svg_style
-from .svg import amount, check_step, document, head, pattern_defs, rect, text
+from .svg import amount, check_step, document, head, pattern_defs, rect, text, wrapped
 
 BADGE = "traced"
 WIDTH, TOP = 1060, 34

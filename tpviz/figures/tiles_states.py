@@ -1,4 +1,5 @@
-"""What each part of a tile is doing at any time: the states of a simulated T3 run (`SimResult`).
+"""What each part of a tile is doing at any time: the states of a simulated T3 run (`SimResult`),
+and the run in numbers and words.
 
     waiting -> computing -> its store queued -> stored -> updated twice -> on the link -> sent
     -> done: the whole sum is in this GPU's memory
@@ -9,11 +10,14 @@ itself is stored, the state is marked. Without a tracker a part is stored, and n
 Works on the attributes of a `SimResult` alone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from .svg import amount, seconds
 
 if TYPE_CHECKING:
     from tpviz.schemes.t3.hardware import SimResult
@@ -56,16 +60,8 @@ def moments(run: "SimResult", gpu: int = 0) -> dict[str, np.ndarray]:
     """
     tiles, found = run.tiles, {}
     row, like = (gpu, slice(None)) if len(run.logs) > 1 else (0, turned(run, gpu))
-    for what in (
-        "position",
-        "start",
-        "computed",
-        "stored",
-        "arrived",
-        "second",
-        "triggered",
-        "sent",
-    ):
+    names = "position", "start", "computed", "stored", "arrived", "second", "triggered", "sent"
+    for what in names:
         found[what] = getattr(tiles, what)[row][like].astype(float)
     found["link"] = _left(run, row)[like]
     ahead = (tiles.chunk - gpu) % run.ranks  # 0 for its own, then as the ring brings them
@@ -154,3 +150,163 @@ def _story(times, keys, came):
 def state_at(at: Iterable[float], told: str, time: float) -> str:
     """The key of a story's state at a time."""
     return told[sum(t <= time for t in at)]
+
+
+# -- a run, and what is said of it -----------------------------------------------------------------
+NAMES = {"sequential": "sequential", "t3": "T3", "t3_mca": "T3-MCA"}
+"""{config: what it is called}."""
+SAMPLES = 260  # of what is drawn over time
+
+
+class Panel:
+    """One `SimResult`, and the GPUs whose tiles are drawn."""
+
+    def __init__(self, run: "SimResult", gpus: Iterable[int] = (0,)):
+        self.run, self.gpus = run, tuple(gpus)
+
+    @property
+    def name(self) -> str:
+        """Of its configuration; for plain T3 with the memory's policy."""
+        policy = f", {self.run.machine.policy.replace('_', ' ')}" * (self.run.config == "t3")
+        return NAMES[self.run.config] + policy
+
+    @cached_property
+    def moments(self) -> list[dict[str, np.ndarray]]:
+        """Per GPU drawn what `tiles_states.moments` gives."""
+        return [moments(self.run, gpu) for gpu in self.gpus]
+
+    @cached_property
+    def stories(self) -> list[list[tuple[tuple[float, ...], str]]]:
+        """Per GPU drawn, per part its story."""
+        return [stories(found) for found in self.moments]
+
+    @cached_property
+    def series(self) -> dict[str, np.ndarray]:
+        """Of GPU 0 over time."""
+        return self.run.series(SAMPLES)
+
+    @cached_property
+    def computing(self) -> np.ndarray:
+        """Tiles that GPU 0 computes at the times of `series`."""
+        tiles = self.run.tiles
+        first = tiles.wave == 0
+        edges = [np.sort(getattr(tiles, what)[0][first]) for what in ("start", "computed")]
+        begun, over = (np.searchsorted(e, self.series["time"], side="right") for e in edges)
+        return begun - over
+
+
+FACTS = (
+    ("sublayer", lambda run: seconds(run.seconds)),
+    ("GEMM ends", lambda run: seconds(run.gemm_end)),
+    ("reduce-scatter ends", lambda run: seconds(run.rs_end)),
+    ("memory moved", lambda run: amount(sum(run.dram.values()))),
+    ("tracker at most", lambda run: f"{run.tracker.peak} of {run.tracker.capacity} records"),
+)
+
+
+def facts(acts: Sequence[Panel]) -> list[list[str]]:
+    """[label, text] pairs for the line above the picture."""
+    found = [[label, " against ".join(say(act.run) for act in acts)] for label, say in FACTS]
+    if len(acts) == 2:
+        found.insert(1, ["speedup", f"{speedup(acts):.3f}"])
+    return found
+
+
+def speedup(acts: Sequence[Panel]) -> float:
+    """The second's time over the first's."""
+    return acts[1].run.seconds / acts[0].run.seconds
+
+
+def counts(acts: Sequence[Panel], times: Sequence[float]) -> list[str]:
+    """Per time, in how many parts of each act is what: one sentence an act."""
+    each = [_counted(act, times) for act in acts]
+    return ["\n".join(lines) for lines in zip(*each)]
+
+
+def _counted(act, times):
+    labels = {s.key: s.label.split(":")[0].split(",")[0] for s in STATES}
+    table = np.zeros((len(times), len(STATES)), int)
+    places = {s.key: i for i, s in enumerate(STATES)}
+    for stories in act.stories:
+        for at, told in stories:
+            steps = np.searchsorted(times, at)  # the first time at which the change has happened
+            for step, before, after in zip(steps.tolist(), told, told[1:]):
+                if step < len(times) and before.lower() != after.lower():
+                    table[step, places[before.lower()]] -= 1
+                    table[step, places[after.lower()]] += 1
+            table[0, places["w"]] += 1
+    names = [labels[s.key] for s in STATES]
+    where = f"GPU {act.gpus[0]}" if len(act.gpus) == 1 else f"all {len(act.gpus)} GPUs"
+    for row in np.cumsum(table, axis=0).tolist():
+        counted = ", ".join(f"{n} {name}" for n, name in zip(row, names) if n)
+        yield f"{act.name}, {where}: {counted}."
+
+
+def to_table(acts: Sequence[Panel]) -> list[list[str]]:
+    """Rows of strings, header first: what each run did."""
+    tables = [act.run.to_table() for act in acts]
+    rows = {}
+    for number, table in enumerate(tables):
+        for what, value in table[1:]:
+            rows.setdefault(what, [""] * len(acts))[number] = value
+    return [
+        ["what (simulated)", *(act.name for act in acts)],
+        *([what, *values] for what, values in rows.items()),
+    ]
+
+
+def describe(acts: Sequence[Panel]) -> str:
+    """The runs in words, then what sets the first apart from the second."""
+    said = [act.run.describe() for act in acts]
+    if len(acts) == 2:
+        one, two = (sum(act.run.dram.values()) for act in acts)
+        said.append(
+            f"{acts[0].name} is {speedup(acts):.3f} times as fast as {acts[1].name}, and "
+            f"moves {one / two:.3f} times its bytes in memory."
+        )
+    return " ".join(said)
+
+
+def story_of(act: Panel, place: int, part: int) -> str:
+    """A part of a GPU's output in words, all its moments; ``place``: of the GPU in ``act.gpus``."""
+    run, found, gpu = act.run, act.moments[place], act.gpus[place]
+    tiles = run.tiles
+    t = {what: float(values[part]) for what, values in found.items()}
+    wave = f", part {tiles.wave[part] + 1} of {run.gemm.wavefronts}" * (run.gemm.wavefronts > 1)
+    said = [
+        f"{act.name}, GPU {gpu}, tile ({tiles.row[part]}, {tiles.column[part]}){wave}, "
+        f"chunk {tiles.chunk[part]}, {ordinal(int(t['position']))} in its order: computed "
+        f"{seconds(t['start'])} to {seconds(t['computed'])}"
+    ]
+    words = (
+        ("stored", "own store in memory at {}"),
+        ("arrived", f"the sum so far comes at {{}} from GPU {(gpu + 1) % run.ranks}"),
+        ("second", "updated twice at {}"),
+        ("link", "on the link from {}"),
+        ("sent", "sent at {}"),
+        ("done", "whole sum here at {}"),
+    )
+    for what, text in sorted(words, key=lambda pair: t[pair[0]]):
+        if t[what] == t[what]:
+            also = ", which triggers the DMA" * (what == "second" and t["triggered"] == t[what])
+            said.append(text.format(seconds(t[what])) + also)
+    return "; ".join(said) + "."
+
+
+def rule_of(run: "SimResult", position: int) -> str:
+    """What becomes of the chunk at a place of the order, in few words."""
+    last = run.ranks - 1
+    if not fused(run):
+        return "stored, summed later"
+    if position == last:
+        return "stays: its own" if last else "stays"
+    return "stores go to the next GPU (r - 1)" if position == 0 else "DMA after 2 updates"
+
+
+def ordinal(position: int) -> str:
+    """1st, 2nd, ..."""
+    number = position + 1
+    suffix = (
+        "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
+    return f"{number}{suffix}"

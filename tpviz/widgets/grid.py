@@ -3,7 +3,6 @@
 >>> view = GridView(tv.AxoNN(x=2, y=2, z=2), tv.GPT(), rank=5)      # doctest: +SKIP
 """
 
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from tpviz.figures import grid as figure
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from tpviz.workload import GPT
 
 UNSEEN = ("tune", "clip")
-"""Knobs that change nothing in a block."""
+"""Knobs that change nothing in a block: not shown, they stay as the strategy has them."""
 
 
 class GridView(BlocksView):
@@ -47,23 +46,13 @@ class GridView(BlocksView):
         return story(strategy, self.workload)
 
     def _knobs(self, strategy):
-        return GridKnobs(strategy)
+        return Knobs(type(strategy), vars(strategy), MOST, compact=True, hidden=UNSEEN)
 
 
 class GridSteps(BlockSteps):
     """The picture of `GridView`."""
 
     _figure, _scene_of = figure, staticmethod(figure.grid_scene)
-
-
-class GridKnobs(Knobs):
-    """The knobs that show in a block; the others stay as the strategy has them."""
-
-    def __init__(self, strategy: AxoNN):
-        values = {f.name: getattr(strategy, f.name) for f in fields(strategy)}
-        super().__init__(type(strategy), values, MOST, compact=True)
-        [row] = self.children
-        row.children = [box for name, box in self.controls.items() if name not in UNSEEN]
 
 
 def story(strategy: AxoNN, workload: "GPT") -> figure.GridStory:
