@@ -271,7 +271,7 @@ def comparison_svg(scene: dict[str, Any], width: float = 1000, theme: str = "aut
     body = [pattern_defs(), _header(scene, width), axis.rules(HEAD - 4, bottom, lanes_end + 13)]
     body += [_row(scene, i, tops[i], axis, width) for i in range(len(scene["rows"]))]
     body += [_waterfall(scene, parts_top, axis), _ends(scene, axis, bottom)]
-    drawn, _, y = legend(_marks(scene), 10.0, bottom + 24, width, USUAL._replace(space=17))
+    drawn, y = legend(_marks(scene), 10.0, bottom + 24, width, USUAL._replace(space=17))
     said, y = _words(scene, y + 34, width)
     label = f"Comparison: {', '.join(scene['badges'])}"
     return document(width, y, "".join([*body, drawn, said]), label, svg_style(theme), theme)

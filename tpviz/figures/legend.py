@@ -1,6 +1,6 @@
 """The legend under a picture: a mark and its words for everything that is drawn.
 
->>> legend([("forward", "forward"), ("exposed", "exposed communication")], 10, 0, 200)[2]
+>>> legend([("forward", "forward"), ("exposed", "exposed communication")], 10, 0, 200)[1]
 18
 """
 
@@ -34,14 +34,19 @@ USUAL = Look()
 
 
 def legend(
-    items: Iterable[tuple[Mark, str]], x: float, y: float, right: float, look: Look = USUAL
-) -> tuple[str, float, float]:
-    """(the legend as SVG, x after its last item, y of its last line).
+    items: Iterable[tuple[Mark, str]],
+    x: float,
+    y: float,
+    right: float,
+    look: Look = USUAL,
+    left: float | None = None,
+) -> tuple[str, float]:
+    """(the legend as SVG, y of its last line).
 
     items : (mark, words) each. x, y : px of the first mark's top left corner; right : where lines
-    end. A line is 18 px.
+    end; left : where those after the first begin, None as that. A line is 18 px.
     """
-    left, out = x, ""
+    left, out = x if left is None else left, ""
     for drawn, words in items:
         wide = look.width + look.gap + look.letter * len(words)
         if x + wide + look.room > right:
@@ -50,4 +55,4 @@ def legend(
         out += mark(drawn, *place) if isinstance(drawn, str) else drawn(x, y)
         out += text(x + look.width + look.gap, y + look.down, words, look.token, look.size)
         x += wide + look.space
-    return out, x, y
+    return out, y

@@ -41,7 +41,7 @@ def schedule_scene(
         check(act.timeline.schedule)
     layout = lay_out(acts)
     drawn = [Lanes(acts, number, layout, unit, device).draw() for number in range(len(acts))]
-    marks, _, y = legend(_marks(acts), 12.0, layout.bottom + 35, WIDTH, LOOK)
+    marks, y = legend(_marks(acts), 12.0, layout.bottom + 35, WIDTH, LOOK)
     notes = text(12, y + 27, _notes(acts, unit), "muted", 11)
     times = list(stops(acts, layout).values())
     return {

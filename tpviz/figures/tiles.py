@@ -87,7 +87,7 @@ def tiles_scene(acts: Sequence[Panel], title: str) -> dict[str, Any]:
         out += _lanes(acts, number, layout)
     beside = "time", WIDTH - RIGHT + 24
     axis = axis_below(LEFT, layout.bottom, layout.scale, layout.duration, seconds, *beside)
-    marks, _, y = legend(_marks(acts), 12.0, layout.bottom + 35, WIDTH, LOOK)
+    marks, y = legend(_marks(acts), 12.0, layout.bottom + 35, WIDTH, LOOK)
     return {
         "title": title,
         "badge": BADGE,

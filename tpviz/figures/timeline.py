@@ -308,7 +308,7 @@ def timeline_svg(
     if memory:
         body.append(_draw_memory(scene["memory_keys"], memory, rank, y + 14, axis))
         y += MEMORY + 26
-    drawn, _, y = legend(_marks(scene, memory), 10.0, y + 8, width)
+    drawn, y = legend(_marks(scene, memory), 10.0, y + 8, width)
     body.append(drawn)
     if "note" in scene:
         y += 20

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import ipywidgets
 
-from tpviz.figures.cluster import cluster_scene
-from tpviz.figures.cluster_svg import cluster_svg
+from tpviz.figures.cluster import cluster_scene, cluster_svg
 
 from .guessing import GuessPane
 from .knobs import WIDE
