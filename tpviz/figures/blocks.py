@@ -18,7 +18,6 @@ from .svg import amount, check_step, document, head, pattern_defs, rect, text, w
 
 if TYPE_CHECKING:
     from tpviz.films.captions import Frame, Tensor
-    from tpviz.films.grid_captions import GridFrame
     from tpviz.workload import GPT
 
     from .grid import GridStory
@@ -85,18 +84,18 @@ def running(story: "Story | GridStory") -> list[dict[str, float]]:
     return found
 
 
-def work(frame: "Frame | GridFrame") -> tuple[int, ...]:
+def work(frame: "Frame") -> tuple[int, ...]:
     """(FLOPs, bytes) of a rank's kernels in a frame."""
     return tuple(sum(kernel[i] for kernel in frame.kernels) for i in (0, 1))
 
 
-def payload_of(frame: "Frame | GridFrame") -> "Tensor":
+def payload_of(frame: "Frame") -> "Tensor":
     """The tensor whose size is a collective's payload: an all-gather's result, else its input."""
     assert frame.move is not None
     return frame.moving[frame.move.collective == "all_gather"]
 
 
-def symbols(frame: "Frame | GridFrame") -> str:
+def symbols(frame: "Frame") -> str:
     """ "3bsh/d1", "4h²/(x y)": the payload of the frame's collective, in sizes of the workload."""
     tensor = payload_of(frame)
     letters = [dim.letters for dim in (tensor.rows, tensor.cols)]
@@ -108,14 +107,14 @@ def symbols(frame: "Frame | GridFrame") -> str:
     return f"{factor}/{below}" if under else factor
 
 
-def elements(story: "Story | GridStory", frame: "Frame | GridFrame") -> int:
+def elements(story: "Story | GridStory", frame: "Frame") -> int:
     """Numbers in the payload of the frame's collective, from the layout of its tensor."""
     count = frame.moved_chunk[1] if frame.moved_chunk else 1
     return prod(payload_of(frame).local(story.mesh.axes)) // count
 
 
 # -- words -----------------------------------------------------------------------------------------
-def does(frame: "Frame | GridFrame") -> str:
+def does(frame: "Frame") -> str:
     """What happens in a frame, in a few words."""
     done = []
     if frame.product:
@@ -140,7 +139,7 @@ def caption(story: "Story | GridStory", number: int) -> str:
     return f"step {number + 1} of {len(story.frames)}, {frame.phase}, {frame.layer}: {does(frame)}"
 
 
-def sentence(frame: "Frame | GridFrame") -> str:
+def sentence(frame: "Frame") -> str:
     """The layer's whole line as text."""
     return " ".join(part if isinstance(part, str) else plain(part) for part in frame.line)
 
@@ -293,7 +292,7 @@ def now(story: "Story | GridStory", number: int, x: float, wide: float) -> str:
 
 
 # -- the sentence ----------------------------------------------------------------------------------
-def drawn_sentence(frame: "Frame | GridFrame", keys: dict[str, str]) -> str:
+def drawn_sentence(frame: "Frame", keys: dict[str, str]) -> str:
     """The layer's line with this frame's part of it in bold, and what it means."""
     spans, (first, last) = [], frame.active
     for i, part in enumerate(frame.line):
@@ -313,7 +312,7 @@ def drawn_sentence(frame: "Frame | GridFrame", keys: dict[str, str]) -> str:
 
 
 # -- matrices --------------------------------------------------------------------------------------
-def matrices(frame: "Frame | GridFrame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
+def matrices(frame: "Frame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
     """The product, and beside it what a collective does meanwhile; or the collective alone, as
     large as said."""
     signs = {3: ("·", "="), 2: ("→",)}

@@ -17,8 +17,7 @@ from .palette import axis_keys
 from .svg import amount, pattern_defs, rect, text, wrapped
 
 if TYPE_CHECKING:
-    from tpviz.films.captions import Tensor
-    from tpviz.films.grid_captions import GridFrame
+    from tpviz.films.captions import Frame, Tensor
     from tpviz.films.grid_cases import Case
     from tpviz.schemes.axonn.strategy import AxoNN
     from tpviz.workload import GPT
@@ -31,7 +30,7 @@ class GridStory(NamedTuple):
     title: str
     mesh: Mesh
     workload: "GPT"
-    frames: "tuple[GridFrame, ...]"
+    frames: "tuple[Frame, ...]"
     strategy: "AxoNN"
     cases: "tuple[tuple[Case, bool], ...]"
 
@@ -72,14 +71,14 @@ def caption(story: GridStory, number: int) -> str:
 def words(story: GridStory, number: int) -> str:
     """The line of a frame, what it means, and what goes on meanwhile."""
     frame = story.frames[number]
-    parts = [f"{blocks.sentence(frame)}.", frame.words, *under_way(frame)]
+    parts = [f"{blocks.sentence(frame)}.", frame.words, *in_flight(frame)]
     return " ".join(parts)
 
 
-def under_way(frame: "GridFrame") -> list[str]:
+def in_flight(frame: "Frame") -> list[str]:
     """What is on its way over z during a frame, a line for each kind."""
-    ahead = [f for f in frame.under_way if f.collective == "all_gather"]
-    leaving = [f.layer for f in frame.under_way if f.collective == "reduce_scatter"]
+    ahead = [f for f in frame.in_flight if f.collective == "all_gather"]
+    leaving = [f.layer for f in frame.in_flight if f.collective == "reduce_scatter"]
     return [f"Sent for ahead: {f.name}." for f in ahead] + (
         [f"Not waited for yet: dW of {', '.join(leaving)}."] if leaving else []
     )
@@ -118,7 +117,7 @@ def to_table(story: GridStory) -> list[list[str]]:
     head, *rows = blocks.to_table(story)
     return [
         [*head, "under way"],
-        *([*row, " ".join(under_way(frame))] for row, frame in zip(rows, story.frames)),
+        *([*row, " ".join(in_flight(frame))] for row, frame in zip(rows, story.frames)),
     ]
 
 
@@ -212,7 +211,7 @@ def _cases(story):
 
 
 # -- the chosen rank's weights ---------------------------------------------------------------------
-def weights_of(frames: "Iterable[GridFrame]") -> "dict[str, Tensor]":
+def weights_of(frames: "Iterable[Frame]") -> "dict[str, Tensor]":
     """{layer: W} as the GEMMs of forward have it."""
     return {f.layer: f.product[1] for f in frames if f.phase == "forward" and len(f.product) == 3}
 
@@ -257,7 +256,7 @@ def _weights(frame, states):
     out += text(x, y + 54, "W", size=11, weight=600) + text(x, y + 112, "dW", size=11, weight=600)
     coming = {
         layer
-        for f in frame.under_way
+        for f in frame.in_flight
         if f.collective == "all_gather" and f.block == 0
         for layer in f.layers
     }
@@ -270,7 +269,7 @@ def _weights(frame, states):
         out += states.draw(layer, x, y + 108, state, "gradients", state == "leaving")
         x += max(width, 26) + 12
     y += 158
-    for line in under_way(frame):
+    for line in in_flight(frame):
         for part in wrapped(line, 34):
             out += text(HOLDS, y, part, states.key, 11)
             y += 14

@@ -11,7 +11,7 @@ from .blocks_matrix import Eyes, own, size
 from .svg import rect, text
 
 if TYPE_CHECKING:
-    from tpviz.films.grid_captions import GridFrame
+    from tpviz.films.captions import Frame
 
 DEEP = 0.56  # of a cell's width, from a plane to the next: lines down pass beside its cells
 AISLE = 18  # between two rows of cells
@@ -80,10 +80,10 @@ def cube(place: Cube, eyes: Eyes) -> str:
     return "".join(out + [_cell(rank, place, eyes) for rank in range(eyes.mesh.size)])
 
 
-def moment(frame: "GridFrame", place: Cube, eyes: Eyes) -> str:
+def moment(frame: "Frame", place: Cube, eyes: Eyes) -> str:
     """What a frame adds: the groups that communicate, and gathers and scatters under way."""
     out, moved = "", frame.move.axis if frame.move else ""
-    if frame.under_way and moved != "z":
+    if frame.in_flight and moved != "z":
         mine = next(group for group in place.groups["z"] if eyes.rank in group)
         out += _flow(mine, "z", place, eyes, "stroke-width='3' stroke-dasharray='2 4'")
     for group in place.groups.get(moved, ()):
@@ -105,7 +105,7 @@ def moment(frame: "GridFrame", place: Cube, eyes: Eyes) -> str:
     return f"<g pointer-events='none'>{out}</g>"
 
 
-def holdings(frame: "GridFrame", place: Cube) -> str:
+def holdings(frame: "Frame", place: Cube) -> str:
     """Every rank's own blocks of the tensors in the picture, in small outlines; one path a kind,
     for there are many."""
     outlines, filled = "", {}

@@ -5,26 +5,25 @@ ATP's film (`tpviz.films.blocks`), those of the depth axis are here. Rows are th
 batch, cut over data and z. No torch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
-from tpviz.films.blocks import block_frames
-from tpviz.films.captions import TWICE, verb
 from tpviz.schemes.atp.step import Collective, Overlapped
 from tpviz.schemes.axonn.clock import GatherWeight, Scatter
 from tpviz.schemes.axonn.step import Part, held, parts
 
-from . import grid_captions as say
-from .grid_captions import ALL, LAYERS, Flight, GridFrame
+from .blocks import block_frames
+from .captions import ALL, HERE, LAYERS, OVER, SAID, TWICE, Dim, Flight, Frame, Tensor, exchanged
 
 if TYPE_CHECKING:
     from tpviz.schemes.axonn.strategy import AxoNN
     from tpviz.workload import GPT
 
 
-def grid_frames(s: "AxoNN", w: "GPT") -> list[GridFrame]:
-    """The `GridFrame` list of one block in the middle of the model, for an `AxoNN`.
+def grid_frames(s: "AxoNN", w: "GPT") -> list[Frame]:
+    """The `Frame` list of one block in the middle of the model, for an `AxoNN`.
 
     Forward, backward, then the block's share of what is summed at the end of a step. Of several
     microbatches it is the last one. Axes of one rank do nothing and have no frame.
@@ -118,13 +117,9 @@ class _Film:
         frame = self.todo[phase].pop(0)
         if frame.kernels and frame.moves and not isinstance(operation, Overlapped):
             self.todo[phase].insert(0, frame._replace(moving=(), moves=()))
-            frame = frame._replace(
-                product=(),
-                kernels=(),
-                active=(0, 4),
-                line=(frame.moving[0], verb(operation), "→", frame.moving[1]),
-                words=f"{say.SUM.format(operation.axis)} {say.NOW}",
-            )
+            alone = exchanged(frame.moving[0], operation, frame.moving[1])
+            words = f"{SAID['all_reduce'].format(operation.axis)} {NOW}"
+            frame = frame._replace(product=(), kernels=(), words=words, **alone)
         stands = (
             Overlapped(*frame.moves, *frame.kernels)  # pyright: ignore[reportArgumentType]
             if frame.kernels and frame.moves
@@ -135,20 +130,10 @@ class _Film:
         if frame.product and frame.product[-1].name == "dW":
             self.gradients = {**self.gradients, frame.layer: "block"}
             dx = frame.moving[0].name if frame.moving else ""
-            words = say.words_of_gradient(
-                [a for a in ("z", "data") if a in self.sizes], dx, bool(frame.moving)
-            )
-        self.add(
-            phase,
-            frame.layer,
-            words,
-            product=frame.product,
-            moving=frame.moving,
-            kernels=frame.kernels,
-            moves=frame.moves,
-            line=frame.line,
-            active=frame.active,
-        )
+            axes = [axis for axis in ("z", "data") if axis in self.sizes]
+            words = words_of_gradient(axes, dx, bool(frame.moving))
+        names = "product", "moving", "kernels", "moves", "line", "active"
+        self.add(phase, frame.layer, words, **{name: getattr(frame, name) for name in names})
         following = self.todo[phase][0].layer if self.todo[phase] else ""
         if frame.layer in LAYERS and following != frame.layer:
             self.hold(self.let_go(phase, frame.layer), "piece")
@@ -176,7 +161,7 @@ class _Film:
 
     def message(self, tensor):
         """A weight, or its gradient, with what is in one message with it."""
-        return say.all_four(tensor, self.w.mlp_ratio) if self.together else tensor
+        return all_four(tensor, self.w.mlp_ratio) if self.together else tensor
 
     def gather(self, phase, payload):
         """The pieces of a message come together; with OAG the next ones are sent for."""
@@ -185,29 +170,16 @@ class _Film:
         layer = self.todo[phase][0].layer
         weight = self.message(self.weight("qkv" if self.together else layer))
         self.hold(self.fellows(layer), "block")
-        said = [say.GATHER_ALL if self.together else say.GATHER]
-        said += [say.AGAIN] * (phase != "forward")
+        said = [GATHER_ALL if self.together else GATHER]
+        said += [AGAIN] * (phase != "forward")
         if phase != "backward":
             it = ("All of it", "the last of them") if self.together else ("It", "this layer")
-            said.append((say.KEPT if self.stays(phase) else say.DROPPED).format(*it))
+            said.append((KEPT if self.stays(phase) else DROPPED).format(*it))
         ahead, self.asks = self.asks[:1], self.asks[1:]
-        said.append(
-            say.WAITED
-            if not ahead
-            else say.PREFETCH.format(self.asks[0].name)
-            if self.asks
-            else say.LAST
-        )
+        next_one = PREFETCH.format(self.asks[0].name) if self.asks else LAST
+        said.append(next_one if ahead else WAITED)
         move = Collective("z", "all_gather", payload)
-        self.add(
-            phase,
-            layer,
-            " ".join(said),
-            moving=(say.pieces(weight), weight),
-            moves=(move,),
-            line=(say.pieces(weight), verb(move), "→", weight),
-            active=(0, 4),
-        )
+        self.add(phase, layer, " ".join(said), **exchanged(pieces(weight), move, weight))
 
     def weight(self, layer):
         """W of a layer, not transposed, as the GEMMs of the plane's film have it."""
@@ -219,24 +191,15 @@ class _Film:
             return
         last = self.frames[-1]
         before, fellows = self.message(last.product[-1]), self.fellows(last.layer)
-        after = self.to_sum(say.pieces(before), ["data"])
+        after = self.to_sum(pieces(before), ["data"])
         later = "ors" in self.s.overlap
-        self.gradients = {
-            **self.gradients,
-            **dict.fromkeys(fellows, "leaving" if later else "piece"),
-        }
+        state = "leaving" if later else "piece"
+        self.gradients = {**self.gradients, **dict.fromkeys(fellows, state)}
         self.hold(fellows, "piece")
         move = Collective("z", "reduce_scatter", payload)
-        words = say.SCATTER_ALL if self.together else say.SCATTER
-        self.add(
-            "backward",
-            last.layer,
-            f"{words} {say.LATER if later else say.NOW}",
-            moving=(before, after),
-            moves=(move,),
-            line=(before, verb(move), "→", after),
-            active=(0, 4),
-        )
+        words = SCATTER_ALL if self.together else SCATTER
+        words = f"{words} {LATER if later else NOW}"
+        self.add("backward", last.layer, words, **exchanged(before, move, after))
 
     def collect(self):
         """Wait for scatters under way."""
@@ -260,36 +223,18 @@ class _Film:
             axis = over[0]
             if axis not in self.sizes:
                 continue
-            buffer = say.flat(name, numbers, {a: self.s.axes[a] for a in own})
+            buffer = flat(name, numbers, {a: self.s.axes[a] for a in own})
             before, after = self.to_sum(buffer, over), self.to_sum(buffer, over[1:])
             move = Collective(axis, "all_reduce", numbers * self.w.itemsize)
-            words = f"{say.ENDS[axis]} {say.COLLECTED}" if waits else say.ENDS[axis]
+            words = f"{ENDS[axis]} {COLLECTED}" if waits else ENDS[axis]
             waits = False
-            self.add(
-                "sync",
-                layer,
-                words,
-                moving=(before, after),
-                moves=(move,),
-                line=(before, verb(move), "→", after),
-                active=(0, 4),
-            )
+            self.add("sync", layer, words, **exchanged(before, move, after))
 
     def add(self, phase, layer, words, **fields):
-        leaving = [
-            Flight("reduce_scatter", name) for name in LAYERS if self.gradients[name] == "leaving"
-        ]
-        self.frames.append(
-            GridFrame(
-                phase,
-                layer,
-                words=words,
-                under_way=(*self.asks[:1], *leaving),
-                weights=self.weights,
-                gradients=self.gradients,
-                **fields,
-            )
-        )
+        leaving = [name for name in LAYERS if self.gradients[name] == "leaving"]
+        flights = (*self.asks[:1], *(Flight("reduce_scatter", name) for name in leaving))
+        held = {"weights": self.weights, "gradients": self.gradients}
+        self.frames.append(Frame(phase, layer, words=words, in_flight=flights, **held, **fields))
 
 
 def asks(program: Iterable[Part], number: int, together: bool) -> list[Flight]:
@@ -297,22 +242,88 @@ def asks(program: Iterable[Part], number: int, together: bool) -> list[Flight]:
 
     together : whether the weights of a block are gathered in one message.
     """
-    found = []
+    flights, of_sublayer = [], {"attention": ("qkv", "out"), "mlp": ("up", "down")}
     for part in program:
-        names = (
-            {"attention": ["qkv", "out"], "mlp": ["up", "down"]}.get(
-                part.layer.rpartition(".")[2], []
-            )
-            if part.phase != "backward"
-            else []
+        last = part.layer.rpartition(".")[2]
+        names = list(of_sublayer.get(last, ())) if part.phase != "backward" else []
+        block = int(part.layer.split(".")[1]) - number if part.layer.startswith("blocks.") else None
+        for operation in part.operations:
+            if isinstance(operation, GatherWeight):
+                name = names.pop(0) if names else last
+                name = ALL if block is not None and together else name
+                flights.append(Flight("all_gather", name, block))
+    return flights
+
+
+# -- tensors of several shards, and the words ------------------------------------------------------
+def pieces(tensor: Tensor) -> Tensor:
+    """A weight, or its gradient, of which every rank along z holds a piece."""
+    return tensor.cut("z", "cols")
+
+
+def all_four(tensor: Tensor, ratio: int) -> Tensor:
+    """qkv's weight, or its gradient -> those of all four layers, side by side as one matrix.
+
+    ratio : of the MLP. Each is cut over both axes of the plane, this one over qkv's.
+    """
+    count = 4 + 2 * ratio
+    return tensor._replace(
+        cols=tensor.cols._replace(letters=f"{count}H", size=count * tensor.rows.size)
+    )
+
+
+def flat(name: str, numbers: int, axes: Mapping[str, int]) -> Tensor:
+    """A buffer of ``numbers`` on every rank: what several parameters' gradients are summed in.
+
+    axes : {axis: ranks} of those along which ranks have buffers of their own.
+    """
+    cols = Dim("n", numbers * prod(axes.values()), tuple(a for a, n in axes.items() if n > 1))
+    return Tensor(name, Dim("1", 1), cols, "gradients")
+
+
+def words_of_gradient(axes: Sequence[str], dx: str, hidden: bool) -> str:
+    """Of the GEMM of a weight's gradient; dx : what is summed meanwhile if ``hidden``."""
+    words = HERE
+    if axes:
+        words = (
+            "Both factors are on the rank already, but of its own rows alone: the result is "
+            f"one term of a sum over {' and '.join(axes)}."
         )
-        for _ in filter(lambda o: isinstance(o, GatherWeight), part.operations):
-            name = names.pop(0) if names else part.layer.rpartition(".")[2]
-            block = part.layer.startswith("blocks.")
-            name = ALL if block and together else name
-            found.append(
-                Flight(
-                    "all_gather", name, int(part.layer.split(".")[1]) - number if block else None
-                )
-            )
-    return found
+    return f"{words} {OVER.format(dx)}" if hidden else words
+
+
+GATHER = (
+    "The ranks of each z group send each other their pieces of W: then all of them hold the "
+    "block of their x and y, for this GEMM."
+)
+GATHER_ALL = (
+    "The ranks of each z group send each other their pieces of all four weights of the "
+    "block, in one message (here one matrix): then all of them hold the blocks of their "
+    "x and y, for this GEMM and the three to come."
+)
+KEPT = "{} stays until backward."
+DROPPED = "{} is let go after {}."
+AGAIN = "What had been let go is gathered once more."
+LAST = (
+    "It was sent for ahead (OAG), in the order of the step before: only what is left of it is "
+    "waited for."
+)
+PREFETCH = LAST + " Now {} is sent for."
+WAITED = "The kernels wait for it."
+SCATTER = (
+    "The ranks of each z group add their terms of dW, and each keeps the sum of its own piece."
+)
+SCATTER_ALL = (
+    "The ranks of each z group add their terms of all four dW, in one message (here one "
+    "matrix), and each keeps the sums of its own pieces."
+)
+LATER = "It is waited for at the end (ORS): the next kernels start at once."
+NOW = "The kernels wait for it."
+ENDS = {
+    "z": "What is not in pieces (biases, LayerNorm) is the same along z, but each rank's gradient "
+    "is of its own rows: one sum, in a buffer with those of all other blocks; shown is the "
+    "share of this one.",
+    "data": "Each replica has gradients of its own rows: one sum of all that a rank holds, in a "
+    "buffer with those of all other blocks; shown is the share of this one.",
+}
+COLLECTED = "Before that all scatters under way are waited for."
