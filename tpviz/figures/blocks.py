@@ -13,8 +13,21 @@ from tpviz.trace.ledger import wire_bytes
 
 from .blocks_matrix import HATCH, Eyes, matrix, notation, plain, size
 from .blocks_mesh import Grid, ranks
-from .palette import INKS, axis_keys, svg_style
-from .svg import amount, check_step, document, head, pattern_defs, rect, text, wrapped
+from .legend import Look, Mark, legend
+from .palette import axis_keys, svg_style
+from .svg import (
+    amount,
+    check_step,
+    document,
+    head,
+    lines,
+    outline,
+    pattern_defs,
+    rect,
+    swatch,
+    text,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from tpviz.films.captions import Frame, Tensor
@@ -77,11 +90,11 @@ def sent(story: "Story | GridStory", number: int) -> dict[str, float]:
 
 def running(story: "Story | GridStory") -> list[dict[str, float]]:
     """[{axis: bytes sent so far}] after every frame; the last one is the ledger of a block."""
-    found, totals = [], dict.fromkeys(story.mesh.names, 0)
+    series, totals = [], dict.fromkeys(story.mesh.names, 0)
     for number in range(len(story.frames)):
         totals = {axis: totals[axis] + more for axis, more in sent(story, number).items()}
-        found.append(totals)
-    return found
+        series.append(totals)
+    return series
 
 
 def work(frame: "Frame") -> tuple[int, ...]:
@@ -121,10 +134,8 @@ def does(frame: "Frame") -> str:
         verb = "attention for" if frame.layer == "core" else "multiply for"
         done.append(f"{verb} {frame.product[-1].name}" + of_chunk(frame.chunk))
     if frame.move:
-        name = frame.move.collective.replace("_", "-")
-        done.append(
-            f"{name} of {frame.moving[0].name} over {frame.move.axis}" + of_chunk(frame.moved_chunk)
-        )
+        name, tensor = frame.move.collective.replace("_", "-"), frame.moving[0].name
+        done.append(f"{name} of {tensor} over {frame.move.axis}" + of_chunk(frame.moved_chunk))
     return " while ".join(done)
 
 
@@ -146,14 +157,9 @@ def sentence(frame: "Frame") -> str:
 
 def facts(story: Story) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
-    total = running(story)[-1]
-    return [
-        ["mesh", " x ".join(f"{a} {n}" for a, n in story.mesh.axes.items())],
-        [
-            "a rank sends, in a block",
-            ", ".join(f"{amount(n)} over {axis}" for axis, n in total.items()),
-        ],
-    ]
+    sends = ", ".join(f"{amount(n)} over {axis}" for axis, n in running(story)[-1].items())
+    mesh = " x ".join(f"{a} {n}" for a, n in story.mesh.axes.items())
+    return [["mesh", mesh], ["a rank sends, in a block", sends]]
 
 
 def to_table(story: "Story | GridStory") -> list[list[str]]:
@@ -161,21 +167,10 @@ def to_table(story: "Story | GridStory") -> list[list[str]]:
     names = [f"sent over {axis}" for axis in story.mesh.names]
     table = [["step", "phase", "layer", "line", "FLOPs", "bytes", "collective", "payload", *names]]
     for number, frame in enumerate(story.frames):
-        flops, moved = work(frame)
-        move = frame.move
-        table.append(
-            [
-                str(number + 1),
-                frame.phase,
-                frame.layer,
-                sentence(frame),
-                f"{flops:,}",
-                f"{moved:,}",
-                f"{move.collective} over {move.axis}" if move else "",
-                symbols(frame) if move else "",
-                *(f"{count:,.6g}" for count in sent(story, number).values()),
-            ]
-        )
+        move, row = frame.move, [str(number + 1), frame.phase, frame.layer, sentence(frame)]
+        row += [f"{count:,}" for count in work(frame)]
+        row += [f"{move.collective} over {move.axis}", symbols(frame)] if move else ["", ""]
+        table.append([*row, *(f"{count:,.6g}" for count in sent(story, number).values())])
     return table
 
 
@@ -201,7 +196,15 @@ PHASES = {
     "recompute": "forward once more →",
     "sync": "end",
 }
-LEGEND = (("parameters", "weights"), ("activations", "activations"), ("gradients", "gradients"))
+LEGEND: list[tuple[Mark, str]] = [
+    (lambda x, y, key=key: rect(x, y, 14, 12, key), words)
+    for key, words in (
+        ("parameters", "weights"),
+        ("activations", "activations"),
+        ("gradients", "gradients"),
+    )
+]
+LOOK = Look(14, 12, 5, 6.2, 15, 10, 11)
 
 
 def pictures(story: Story, rank: int) -> dict[str, Any]:
@@ -213,15 +216,11 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
     bottom = max(grid.bottom, GRID[1] + 160) + 14
     ticks, places = strip(story, keys)
     frames = [
-        "".join(
-            [
-                now(story, number, *places[number]),
-                drawn_sentence(frame, keys),
-                matrices(frame, eyes),
-                ranks(frame, grid, eyes),
-                panel(story, number, eyes, totals),
-            ]
-        )
+        now(story, number, *places[number])
+        + drawn_sentence(frame, keys)
+        + matrices(frame, eyes)
+        + ranks(frame, grid, eyes)
+        + panel(story, number, eyes, totals)
         for number, frame in enumerate(story.frames)
     ]
     return {
@@ -274,10 +273,7 @@ def _tick(i, frame, x, wide, keys):
     high = 18 / len(kinds)
     out = ""
     for k, key in enumerate(kinds):
-        box = x + 1.5, STRIP + k * high, wide - 3, high
-        out += rect(*box, key)
-        if INKS[key].pattern != "solid":
-            out += rect(*box, "", f"fill='url(#tpv-{INKS[key].pattern})'")
+        out += swatch(x + 1.5, STRIP + k * high, wide - 3, high, key)
     return (
         f"<g data-step='{i}' style='cursor:pointer'><title>step {i + 1}, {frame.layer}: "
         f"{does(frame)}</title>{out}</g>"
@@ -286,7 +282,7 @@ def _tick(i, frame, x, wide, keys):
 
 def now(story: "Story | GridStory", number: int, x: float, wide: float) -> str:
     """A border and a pointer at the tick of the frame shown, and what it does."""
-    out = rect(x, STRIP - 2, wide, 22, "", "rx='2' fill='none' class='s-fg' stroke-width='2.6'")
+    out = outline(x, STRIP - 2, wide, 22, "fg", 2.6, 2)
     out += f"<path d='M{x + wide / 2:.1f},{STRIP - 3}l-5,-8h10z' class='f-fg'/>"
     return out + text(12, LINE - 12, caption(story, number), size=13, weight=700)
 
@@ -298,17 +294,11 @@ def drawn_sentence(frame: "Frame", keys: dict[str, str]) -> str:
     for i, part in enumerate(frame.line):
         words = part if isinstance(part, str) else notation(part, keys)
         here = first <= i < last
-        spans.append(
-            f"<tspan class='f-{'fg' if here else 'muted'}' "
-            f"font-weight='{700 if here else 400}'>{words}</tspan>"
-        )
-    out = (
-        f"<text x='12' y='{LINE + 10}' font-size='14' xml:space='preserve'>{' '.join(spans)}</text>"
-    )
-    return out + "".join(
-        text(12, WORDS + 12 + 16 * i, line, "muted", 12)
-        for i, line in enumerate(wrapped(frame.words, 150))
-    )
+        token, weight = ("fg", 700) if here else ("muted", 400)
+        spans.append(f"<tspan class='f-{token}' font-weight='{weight}'>{words}</tspan>")
+    out = f"<text x='12' y='{LINE + 10}' font-size='14' xml:space='preserve'>"
+    out += f"{' '.join(spans)}</text>"
+    return out + lines(12, WORDS + 12, wrapped(frame.words, 150), 16, "muted", 12)
 
 
 # -- matrices --------------------------------------------------------------------------------------
@@ -324,20 +314,11 @@ def matrices(frame: "Frame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
     if frame.moving:
         if frame.product:
             assert frame.move is not None
-            x += 14
-            out += (
-                f"<path d='M{x:.1f},{MIDDLE - 100}v196' class='s-{eyes.keys[frame.move.axis]}' "
-                "stroke-dasharray='4 4' stroke-width='1.6'/>"
-            )
-            name = frame.move.collective.replace("_", "-")
-            out += text(
-                x + 8,
-                MIDDLE + 96,
-                f"meanwhile: {name} over {frame.move.axis}",
-                eyes.keys[frame.move.axis],
-                12,
-                weight=700,
-            )
+            key, x = eyes.keys[frame.move.axis], x + 14
+            looks = f"class='s-{key}' stroke-dasharray='4 4' stroke-width='1.6'"
+            out += f"<path d='M{x:.1f},{MIDDLE - 100}v196' {looks}/>"
+            words = f"meanwhile: {frame.move.collective.replace('_', '-')} over {frame.move.axis}"
+            out += text(x + 8, MIDDLE + 96, words, key, 12, weight=700)
             x += 18
         more, x = _row([(t, frame.moved_chunk, False) for t in frame.moving], ("→",), x, eyes)
         out += more
@@ -367,17 +348,13 @@ def _row(shown, signs, x, eyes):
         lift = 15 if tensor.partial else 0
         out += (
             f"<text x='{middle:.1f}' y='{top - 8 - lift:.1f}' class='f-fg' font-size='12' "
-            f"text-anchor='middle' font-weight='600'>{_title(tensor, eyes.keys)}</text>"
+            "text-anchor='middle' font-weight='600'>"
+            f"{notation(tensor._replace(partial=''), eyes.keys)}</text>"
         )
         out += matrix(tensor, left, top, eyes, chunk, future)
-        for k, words in enumerate(below):
-            out += text(middle, top + height + 14 + 13 * k, words, "muted", 10.5, "middle")
+        out += lines(middle, top + height + 14, below, 13, "muted", 10.5, "middle")
         x += room + 8 + lift
     return out, x
-
-
-def _title(tensor, keys):
-    return notation(tensor._replace(partial=""), keys)
 
 
 def _letters(tensor):
@@ -390,20 +367,19 @@ def _below(tensor, eyes):
     rows, cols = tensor.local(eyes.mesh.axes)
     numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
     even = rows * cols == numbers  # a flat piece of a weight may end within a feature
-    found = [f"each rank: {rows} x {cols}" if even else f"each rank: {numbers:,} numbers"]
+    words = [f"each rank: {rows} x {cols}" if even else f"each rank: {numbers:,} numbers"]
     same = [
         axis
         for axis, n in eyes.mesh.axes.items()
         if n > 1 and axis not in (*tensor.axes, tensor.partial, *tensor.later)
     ]
     if tensor.partial:
-        found.append(
-            f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}"
-            + "".join(f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later)
-        )
+        terms = f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}"
+        more = (f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later)
+        words.append(terms + "".join(more))
     if same and eyes.mesh.size > 1:
-        found.append(f"the same along {' and '.join(same)}")
-    return found
+        words.append(f"the same along {' and '.join(same)}")
+    return words
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -421,17 +397,15 @@ def panel(
     x, y : of the first line; width : of the bars.
     """
     frame = story.frames[number]
-    lines = [("every rank, in this step", "fg", 700)]
+    rows = [("every rank, in this step", "fg", 700)]
     if frame.kernels:
         flops, moved = work(frame)
-        lines += [
-            (f"compute: {amount(flops, 'FLOP')}", "fg", ""),
-            (f"memory: {amount(moved)} read and written", "muted", ""),
-        ]
+        rows.append((f"compute: {amount(flops, 'FLOP')}", "fg", ""))
+        rows.append((f"memory: {amount(moved)} read and written", "muted", ""))
     if frame.move:
-        lines += _payload(story, frame)
+        rows += _payload(story, frame)
     out = ""
-    for words, token, weight in lines:
+    for words, token, weight in rows:
         out += text(x, y, words, token, 12, weight=weight)
         y += 17
     y += 10
@@ -462,7 +436,7 @@ def _payload(story, frame):
 def _bar(axis, so_far, total, x, y, key, width):
     left = x + max(26, 9 * len(axis))
     out = text(x, y, axis, key, 12, weight=700)
-    out += rect(left, y - 10, width, 12, "", "rx='2' fill='none' class='s-muted'")
+    out += outline(left, y - 10, width, 12, "muted", rx=2)
     if total:
         out += rect(left, y - 10, width * so_far / total, 12, key, "rx='2'")
     words = f"{amount(so_far)} of {amount(total)}" if total else "nothing"
@@ -471,17 +445,10 @@ def _bar(axis, so_far, total, x, y, key, width):
 
 def _legend(eyes, y):
     """What colours, hatching and letters mean."""
-    out, x = "", 12.0
-    for key, words in LEGEND:
-        out += rect(x, y, 14, 12, key) + text(x + 19, y + 10, words, size=11)
-        x += 34 + 6.2 * len(words)
-    out += rect(x, y, 14, 12, "activations", "fill-opacity='.16'")
-    out += rect(x, y, 14, 12, "", "class='s-fg' fill='none' stroke-width='.8'")
-    out += text(x + 19, y + 10, f"pale: not on rank {eyes.rank}", size=11)
-    x += 140
-    out += rect(x, y, 14, 12, "", "fill='url(#tpv-partial)'")
-    out += rect(x, y, 14, 12, "", "class='s-fg' fill='none' stroke-width='.8'")
-    out += text(x + 19, y + 10, "hatched: a term of a sum, the other terms behind it", size=11)
+    x = 12 + sum(34 + LOOK.letter * len(words) for _, words in LEGEND)
+    pale = [*LEGEND, ("pale", f"pale: not on rank {eyes.rank}")]
+    hatched = [("partial", "hatched: a term of a sum, the other terms behind it")]
+    out = legend(pale, 12.0, y, WIDTH, LOOK)[0] + legend(hatched, x + 140, y, WIDTH, LOOK)[0]
     names = eyes.mesh.names
     where = (
         f"0,1: held by the rank at {names[0]} 0, {names[-1]} 1;  *: by every rank along that axis"

@@ -7,15 +7,17 @@ one sheet behind the other.
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
-from .svg import rect, text
+from .svg import outline, rect, swatch, text
 
 if TYPE_CHECKING:
     from tpviz.films.captions import Dim, Tensor
     from tpviz.mesh import Mesh
 
+Box = tuple[float, float, float, float]
 PIXELS = {"T": 104.0, "2": 18.0, "1": 18.0, "n": 190.0}
 HIDDEN = 76.0
 SHEET, SHEETS = 5, 3  # how far the sheets of a sum stand apart, and how many are drawn behind
@@ -52,10 +54,9 @@ def size(tensor: "Tensor") -> tuple[float, float]:
 
 def parts(dim: "Dim", mesh: "Mesh") -> list[dict[str, int]]:
     """[{axis: index}] of the parts along a dim, in order."""
-    found = [{}]
-    for axis in dim.axes:
-        found = [{**part, axis: i} for part in found for i in range(mesh.axes[axis])]
-    return found
+    return [
+        dict(zip(dim.axes, where)) for where in product(*(range(mesh.axes[a]) for a in dim.axes))
+    ]
 
 
 def owner(tensor: "Tensor", held: dict[str, int], eyes: Eyes) -> str:
@@ -90,13 +91,9 @@ def matrix(
         *(_block(tensor, *block, eyes) for block in blocks),
         _cuts(tensor.rows, x, y, width, height, eyes, down=True),
         _cuts(tensor.cols, x, y, width, height, eyes, down=False),
-        rect(x, y, width, height, "", "fill='none' class='s-fg' stroke-width='1.2'"),
+        outline(x, y, width, height, "fg", 1.2),
     ]
-    out += [
-        rect(*box, "", "fill='none' class='s-fg' stroke-width='2.4'")
-        for held, box in blocks
-        if _mine(held, eyes)
-    ]
+    out += [outline(*box, "fg", 2.4) for held, box in blocks if _mine(held, eyes)]
     if chunk:
         out.append(_bands(x, y, width, height, chunk, future))
     for held, box in blocks:
@@ -119,7 +116,7 @@ def _mine(held, eyes):
     return all(eyes.coords[axis] == i for axis, i in held.items())
 
 
-def _block(tensor, held, box: tuple[float, float, float, float], eyes):
+def _block(tensor, held, box: Box, eyes):
     mine = _mine(held, eyes)
     out = rect(*box, tensor.kind, "" if mine else "fill-opacity='.16'")
     if tensor.partial:
@@ -153,15 +150,10 @@ def _cuts(dim, x, y, width, height, eyes, down):
             if depth and i % eyes.mesh.axes[axis] == 0:
                 continue  # the outer axis cuts here already
             at = i * (total // count) / total
-            d = (
-                f"M{x:.1f},{y + at * height:.1f}h{width:.1f}"
-                if down
-                else f"M{x + at * width:.1f},{y:.1f}v{height:.1f}"
-            )
-            out += [
-                f"<path d='{d}' class='s-bg' stroke-width='{2 * thick:.1f}'/>",
-                f"<path d='{d}' class='s-{eyes.keys[axis]}' stroke-width='{thick:.1f}'/>",
-            ]
+            d = f"M{x + at * width:.1f},{y:.1f}v{height:.1f}"
+            d = f"M{x:.1f},{y + at * height:.1f}h{width:.1f}" if down else d
+            for ink, wide in (("bg", 2 * thick), (eyes.keys[axis], thick)):
+                out.append(f"<path d='{d}' class='s-{ink}' stroke-width='{wide:.1f}'/>")
     return "".join(out)
 
 
@@ -177,7 +169,7 @@ def _sheets(tensor, x, y, eyes):
         key = eyes.keys[tensor.partial]
         out += rect(*box, "bg") + rect(*box, tensor.kind, "fill-opacity='.3'")
         out += rect(*box, "", "fill='url(#tpv-partial)'")
-        out += rect(*box, "", f"fill='none' class='s-{key}' stroke-width='1.4'")
+        out += outline(*box, key, 1.4)
     return out + rect(x, y, width, height, "bg")
 
 
@@ -190,31 +182,20 @@ def _bands(x, y, width, height, chunk, future):
         others = range(k + 1, count) if future else [i for i in range(count) if i != k]
         for i in others:
             out.append(rect(x - 1, top + i * each, width + 2, each, "bg", "fill-opacity='.8'"))
-        out.append(
-            rect(
-                x - 3,
-                top + k * each,
-                width + 6,
-                each,
-                "",
-                "rx='2' fill='none' class='s-fg' stroke-width='2.4'",
-            )
-        )
+        out.append(outline(x - 3, top + k * each, width + 6, each, "fg", 2.4, 2))
     return "".join(out)
 
 
 def small(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> str:
     """A rank's own block in a small outline of the matrix."""
     width, height = (scale * s for s in size(tensor))
-    out = rect(x, y, width, height, "", "fill='none' class='s-muted' stroke-width='.8'")
-    box = own(tensor, x, y, eyes, scale)
-    out += rect(*box, tensor.kind)  # pyright: ignore[reportCallIssue]
-    hatch = "fill='url(#tpv-partial)'"
-    return out + (rect(*box, "", hatch) if tensor.partial else "")  # pyright: ignore[reportCallIssue]
+    hatch = "partial" if tensor.partial else ""
+    out = outline(x, y, width, height, "muted", 0.8)
+    return out + swatch(*own(tensor, x, y, eyes, scale), tensor.kind, hatch)
 
 
-def own(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> list[float]:
-    """[x, y, width, height] of a rank's own block of a matrix whose top left corner is (x, y)."""
+def own(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> Box:
+    """(x, y, width, height) of a rank's own block of a matrix whose top left corner is (x, y)."""
     box = [x, y, *(scale * s for s in size(tensor))]
     for index, dim in ((0, tensor.cols), (1, tensor.rows)):
         number, count = 0, 1
@@ -224,7 +205,7 @@ def own(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> list[
         box[2 + index] /= count
         box[index] += number * box[2 + index]
         box[2 + index] = max(box[2 + index], 2)  # never a hairline
-    return box
+    return box[0], box[1], box[2], box[3]
 
 
 # -- notation --------------------------------------------------------------------------------------

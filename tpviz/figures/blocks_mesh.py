@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from .blocks_matrix import Eyes, size, small
-from .svg import rect, text
+from .svg import outline, rect, text
 
 if TYPE_CHECKING:
     from tpviz.films.captions import Frame
@@ -64,12 +64,7 @@ def _ring(group, axis, grid, eyes):
     box = x0 - PAD, y0 - PAD, x1 - x0 + grid.width + 2 * PAD, y1 - y0 + grid.height + 2 * PAD
     key, mine = eyes.keys[axis], eyes.rank in group
     out = rect(*box, key, "rx='11' fill-opacity='.2'") if mine else ""
-    out += rect(
-        *box,
-        "",
-        f"rx='11' fill='none' class='s-{key} tpv-flow' "
-        f"stroke-width='{4 if mine else 2.2}' stroke-dasharray='9 5'",
-    )
+    out += outline(*box, f"{key} tpv-flow", 4 if mine else 2.2, 11, "stroke-dasharray='9 5'")
     for here, there in pairwise(group):
         out += _link(grid.corner(here), grid.corner(there), grid, key)
     return out
@@ -77,26 +72,22 @@ def _ring(group, axis, grid, eyes):
 
 def _link(here, there, grid, key):
     """A thick line with two heads between neighbours of a group."""
-    (x, y), down = here, there[1] > here[1]
-    cx, cy = (
-        (x + grid.width / 2, y + grid.height + GAP / 2)
-        if down
-        else (x + grid.width + GAP / 2, y + grid.height / 2)
-    )
+    (x, y), turn = here, 90 if there[1] > here[1] else 0
+    cx, cy = x + grid.width + GAP / 2, y + grid.height / 2
+    if turn:
+        cx, cy = x + grid.width / 2, y + grid.height + GAP / 2
     d = "M-7,0l5,-4v2.5h4v-2.5l5,4l-5,4v-2.5h-4v2.5z"
-    return (
-        f"<path d='{d}' class='f-{key}' "
-        f"transform='translate({cx:.1f},{cy:.1f})rotate({90 if down else 0})'/>"
-    )
+    place = f"translate({cx:.1f},{cy:.1f})rotate({turn})"
+    return f"<path d='{d}' class='f-{key}' transform='{place}'/>"
 
 
 def _cell(rank, frame, grid, eyes):
     x, y = grid.corner(rank)
     mine, here = rank == eyes.rank, eyes.at(rank)
-    edge = "class='s-fg' stroke-width='3'" if mine else "class='s-muted' stroke-width='1'"
+    edge = ("fg", 3) if mine else ("muted", 1)
     where = ",".join(map(str, here.coords.values()))
     out = rect(x, y, grid.width, grid.height, "bg", "rx='6'")
-    out += rect(x, y, grid.width, grid.height, "", f"rx='6' fill='none' {edge}")
+    out += outline(x, y, grid.width, grid.height, *edge, 6)
     tall, wide = grid.height >= 46, grid.width >= 60
     words = f"rank {rank}" if wide else str(rank)
     weight = 700 if mine else ""
@@ -106,11 +97,9 @@ def _cell(rank, frame, grid, eyes):
             out += text(x + grid.width - 6, y + 14, where, "muted", 11, "end")
         else:
             out += text(x + 6, y + 24, where, "muted", 9)
-    left, top, width, height = (
-        (4, 19, grid.width - 8, grid.height - 22)
-        if tall
-        else (50, 3, grid.width - 84, grid.height - 6)
-    )
+    left, top, width, height = 50, 3, grid.width - 84, grid.height - 6
+    if tall:
+        left, top, width, height = 4, 19, grid.width - 8, grid.height - 22
     out += _holds(frame, x + left, y + top, width, height, here)
     return (
         f"<g data-rank='{rank}' style='cursor:pointer'><title>rank {rank} at {where}</title>"

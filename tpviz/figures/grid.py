@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tpviz.mesh import Mesh
 
 from . import blocks
-from .blocks import LEGEND, WIDTH, drawn_sentence, matrices, now, panel, strip
+from .blocks import LEGEND, LOOK, WIDTH, drawn_sentence, matrices, now, panel, strip
 from .blocks_matrix import HATCH, Eyes, own, size
 from .grid_cube import Cube, cube, holdings, moment
+from .legend import legend
 from .palette import axis_keys
-from .svg import amount, pattern_defs, rect, text, wrapped
+from .svg import amount, lines, outline, pattern_defs, rect, text, wrapped
 
 if TYPE_CHECKING:
     from tpviz.films.captions import Frame, Tensor
@@ -93,18 +94,12 @@ def facts(story: GridStory) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
     s, total = story.strategy, blocks.running(story)[-1]
     sends = ", ".join(f"{amount(n)} over {axis}" for axis, n in total.items() if n) or "nothing"
-    found = [
-        ["grid", ", ".join(f"{a} = {n}" for a, n in grid(s).items())],
-        ["a rank sends, in a block", sends],
-    ]
+    pairs = [["grid", ", ".join(f"{a} = {n}" for a, n in grid(s).items())]]
+    pairs.append(["a rank sends, in a block", sends])
     if s.accumulation > 1:
-        found.append(
-            [
-                "microbatches",
-                f"{s.accumulation}, the last is shown, each sends as much before the end",
-            ]
-        )
-    return found
+        words = f"{s.accumulation}, the last is shown, each sends as much before the end"
+        pairs.append(["microbatches", words])
+    return pairs
 
 
 def grid(strategy: "AxoNN") -> dict[str, int]:
@@ -114,11 +109,8 @@ def grid(strategy: "AxoNN") -> dict[str, int]:
 
 def to_table(story: GridStory) -> list[list[str]]:
     """Rows of strings, header first: one frame each."""
-    head, *rows = blocks.to_table(story)
-    return [
-        [*head, "under way"],
-        *([*row, " ".join(in_flight(frame))] for row, frame in zip(rows, story.frames)),
-    ]
+    flights = ["under way", *(" ".join(in_flight(frame)) for frame in story.frames)]
+    return [[*row, words] for row, words in zip(blocks.to_table(story), flights)]
 
 
 def describe(story: GridStory, rank: int, number: int) -> str:
@@ -155,32 +147,21 @@ def pictures(story: GridStory, rank: int) -> dict[str, Any]:
     for frame in story.frames:
         if frame.tensors not in shown:
             shown[frame.tensors] = matrices(frame, eyes, 1.0), holdings(frame, place)
+    lower = f"<g transform='translate(0 {TOP})'>"
     frames = [
-        "".join(
-            [
-                f"<g transform='translate(0 {TOP})'>",
-                now(story, number, *places[number]),
-                drawn_sentence(frame, keys),
-                shown[frame.tensors][0],
-                "</g>",
-                moment(frame, place, eyes),
-                shown[frame.tensors][1],
-                _weights(frame, states),
-                panel(story, number, eyes, totals, NUMBERS, CUBE[1] - 20, 70),
-            ]
-        )
+        lower
+        + now(story, number, *places[number])
+        + drawn_sentence(frame, keys)
+        + shown[frame.tensors][0]
+        + "</g>"
+        + moment(frame, place, eyes)
+        + shown[frame.tensors][1]
+        + _weights(frame, states)
+        + panel(story, number, eyes, totals, NUMBERS, CUBE[1] - 20, 70)
         for number, frame in enumerate(story.frames)
     ]
-    common = "".join(
-        [
-            pattern_defs(),
-            f"<defs>{HATCH}</defs>",
-            _cases(story),
-            f"<g transform='translate(0 {TOP})'>{ticks}</g>",
-            cube(place, eyes),
-            _legend(story, eyes, bottom),
-        ]
-    )
+    common = f"{pattern_defs()}<defs>{HATCH}</defs>{_cases(story)}{lower}{ticks}</g>"
+    common += cube(place, eyes) + _legend(story, eyes, bottom)
     return {"width": WIDTH, "height": round(bottom + 46), "frames": frames, "common": common}
 
 
@@ -192,22 +173,17 @@ def _cases(story):
         words = f"✓ {case.name}" if lit else case.name
         width = 6.1 * len(words) + 12
         about = f"<title>{case.what} Known from: {', '.join(case.source)}.</title>"
-        face = (
-            rect(x, 40, width, 19, "fg", "rx='9.5'")
-            if lit
-            else rect(x, 40, width, 19, "", "rx='9.5' fill='none' class='s-rule'")
-        )
+        face, token = outline(x, 40, width, 19, "rule", rx=9.5), "muted"
+        if lit:
+            face, token = rect(x, 40, width, 19, "fg", "rx='9.5'"), "bg"
         out += (
             f"<g data-case='{case.name}' data-lit='{str(lit).lower()}'>{about}{face}"
-            f"{text(x + width / 2, 53.5, words, 'bg' if lit else 'muted', 11, 'middle')}</g>"
+            f"{text(x + width / 2, 53.5, words, token, 11, 'middle')}</g>"
         )
         x += width + 5
-    said = [f"{case.name}: {case.what} ({', '.join(case.source)})" for case in reached(story)]
-    said = said or ["none of these alone"]
-    return out + "".join(
-        text(12, 75 + 14 * i, line, "muted", 11)
-        for i, line in enumerate(wrapped("  ".join(said), 175))
-    )
+    what = [f"{case.name}: {case.what} ({', '.join(case.source)})" for case in reached(story)]
+    words = "  ".join(what or ["none of these alone"])
+    return out + lines(12, 75, wrapped(words, 175), 14, "muted")
 
 
 # -- the chosen rank's weights ---------------------------------------------------------------------
@@ -234,16 +210,15 @@ class _States:
     def _draw(self, tensor, state, kind, moving):
         width, height = self.size(tensor)
         top = 0, -height / 2
-        out = rect(*top, width, height, "", "fill='none' class='s-muted' stroke-width='.8'")
+        out = outline(*top, width, height, "muted", 0.8)
         block = own(tensor, *top, self.eyes, SCALE)
         cut = "z" in self.eyes.mesh.axes
         piece = own(tensor.cut("z", "cols"), *top, self.eyes, SCALE) if cut else block
         if state:
-            out += rect(*(block if state == "block" else piece), kind)  # pyright: ignore[reportCallIssue]
-        looks = "class='s-fg' stroke-width='1'"
+            out += rect(*(block if state == "block" else piece), kind)
         if moving:
-            looks = f"class='s-{self.key} tpv-flow' stroke-width='2.4' stroke-dasharray='9 5'"
-        return out + rect(*block, "", f"fill='none' {looks}")  # pyright: ignore[reportCallIssue]
+            return out + outline(*block, f"{self.key} tpv-flow", 2.4, 0, "stroke-dasharray='9 5'")
+        return out + outline(*block)
 
     def size(self, tensor):
         return tuple(SCALE * side for side in size(tensor))
@@ -254,12 +229,8 @@ def _weights(frame, states):
     x, y = HOLDS, CUBE[1] - 20
     out = text(x, y, f"weights of rank {states.eyes.rank}", size=12, weight=700)
     out += text(x, y + 54, "W", size=11, weight=600) + text(x, y + 112, "dW", size=11, weight=600)
-    coming = {
-        layer
-        for f in frame.in_flight
-        if f.collective == "all_gather" and f.block == 0
-        for layer in f.layers
-    }
+    ahead = [f for f in frame.in_flight if f.collective == "all_gather" and f.block == 0]
+    coming = {layer for flight in ahead for layer in flight.layers}
     x += 24
     for layer in LAYERS:
         width, _ = states.size(states.weights[layer])
@@ -268,29 +239,16 @@ def _weights(frame, states):
         out += states.draw(layer, x, y + 50, frame.weights[layer], "parameters", layer in coming)
         out += states.draw(layer, x, y + 108, state, "gradients", state == "leaving")
         x += max(width, 26) + 12
-    y += 158
-    for line in in_flight(frame):
-        for part in wrapped(line, 34):
-            out += text(HOLDS, y, part, states.key, 11)
-            y += 14
-    return out
+    words = [part for line in in_flight(frame) for part in wrapped(line, 34)]
+    return out + lines(HOLDS, y + 158, words, 14, states.key)
 
 
 def _legend(story, eyes, y):
     """What colours, hatching and letters mean."""
-    out, x = "", 12.0
-    for key, words in LEGEND:
-        out += rect(x, y, 14, 12, key) + text(x + 19, y + 10, words, size=11)
-        x += 34 + 6.2 * len(words)
-    for extra, words in (
-        ("fill-opacity='.16'", f"pale: not on rank {eyes.rank}"),
-        ("fill='url(#tpv-partial)'", "hatched: a term of a sum"),
-    ):
-        pale = "opacity" in extra
-        out += rect(x, y, 14, 12, "activations" if pale else "", extra)
-        out += rect(x, y, 14, 12, "", "class='s-fg' fill='none' stroke-width='.8'")
-        out += text(x + 19, y + 10, words, size=11)
-        x += 34 + 6.2 * len(words)
+    items = [*LEGEND, ("pale", f"pale: not on rank {eyes.rank}")]
+    items.append(("partial", "hatched: a term of a sum"))
+    out, _ = legend(items, 12.0, y, WIDTH, LOOK)
+    x = 12.0 + sum(34 + LOOK.letter * len(words) for _, words in items)
     low = "<tspan dy='3' font-size='80%' font-weight='700' class='f-{}'>{}</tspan><tspan dy='-3'>"
     over_z, over_x = (low.format(eyes.keys[axis], axis) for axis in "zx")
     out += (
@@ -299,12 +257,8 @@ def _legend(story, eyes, y):
     )
     names = ",".join(eyes.mesh.names)
     micro = " of a microbatch" if story.strategy.accumulation > 1 else ""
-    return out + text(
-        12,
-        y + 28,
-        f"{names}: coordinates of who holds a block, * for every rank "
-        f"along an axis.  T = b s tokens{micro} (b batch, s sequence), H = h hidden "
-        "size.  Not to scale.",
-        "muted",
-        11,
+    tail = (
+        f"{names}: coordinates of who holds a block, * for every rank along an axis.  T = b s "
+        f"tokens{micro} (b batch, s sequence), H = h hidden size.  Not to scale."
     )
+    return out + text(12, y + 28, tail, "muted")

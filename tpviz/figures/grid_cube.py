@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from .blocks_matrix import Eyes, own, size
-from .svg import rect, text
+from .svg import outline, rect, text
 
 if TYPE_CHECKING:
     from tpviz.films.captions import Frame
@@ -88,13 +88,8 @@ def moment(frame: "Frame", place: Cube, eyes: Eyes) -> str:
         out += _flow(mine, "z", place, eyes, "stroke-width='3' stroke-dasharray='2 4'")
     for group in place.groups.get(moved, ()):
         mine = eyes.rank in group
-        out += _flow(
-            group,
-            moved,
-            place,
-            eyes,
-            f"stroke-width='{6 if mine else 3}' stroke-dasharray='9 5' data-group='{moved}'",
-        )
+        looks = f"stroke-width='{6 if mine else 3}' stroke-dasharray='9 5' data-group='{moved}'"
+        out += _flow(group, moved, place, eyes, looks)
         rings = "".join(_ring(rank, place) for rank in group if rank != eyes.rank)
         key = eyes.keys[moved]
         out += (
@@ -136,17 +131,14 @@ def _spread(tensors, x, y, width, height):
     sizes = [size(tensor) for tensor in tensors]
     total = sum(pair[along] for pair in sizes)
     gap = 6 if not along else 4
-    scale = min(
-        SCALE,
-        (room - gap * (len(sizes) - 1)) / total,
-        across / max(pair[1 - along] for pair in sizes),
-    )
-    found, at = [], (room - gap * (len(sizes) - 1) - scale * total) / 2
+    fits = (room - gap * (len(sizes) - 1)) / total
+    scale = min(SCALE, fits, across / max(pair[1 - along] for pair in sizes))
+    spread, at = [], (room - gap * (len(sizes) - 1) - scale * total) / 2
     for tensor, pair in zip(tensors, sizes):
         beside = (across - scale * pair[1 - along]) / 2
-        found.append((tensor, *((x + beside, y + at) if along else (x + at, y + beside)), scale))
+        spread.append((tensor, *((x + beside, y + at) if along else (x + at, y + beside)), scale))
         at += scale * pair[along] + gap
-    return found if scale > LEAST else []
+    return spread if scale > LEAST else []
 
 
 def _ring(rank, place):
@@ -208,9 +200,8 @@ def _cell(rank, place, eyes):
     """A rank's number and coordinates."""
     (x, y), width, height = place.corners[rank], place.width, place.height
     coords, mine = place.eyes[rank].coords, rank == eyes.rank
-    edge = "class='s-fg' stroke-width='3'" if mine else "class='s-muted' stroke-width='1'"
     out = rect(x, y, width, height, "bg", "rx='5'")
-    out += rect(x, y, width, height, "", f"rx='5' fill='none' {edge}")
+    out += outline(x, y, width, height, *(("fg", 3) if mine else ("muted", 1)), 5)
     out += text(x + 5, y + 13, rank, size=11, weight=700 if mine else "")
     where = ",".join(map(str, coords.values()))
     if height >= 34 and 6 * len(where) + 26 <= width:
