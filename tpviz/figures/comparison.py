@@ -126,18 +126,18 @@ def _axes(scenes, foreseen):
 
 def _bars(scenes, place, first):
     """(bars, exposed spans) of the traces, by row of the comparison."""
-    found = {name: [] for name in ("row", "key", "start", "end", "name")}
+    columns = {name: [] for name in ("row", "key", "start", "end", "name")}
     spans = {name: [] for name in ("row", "start", "end")}
     for source, scene in enumerate(scenes, first):
         row_of = [place[lane["rank"], lane["axis"], source] for lane in scene["lanes"]]
-        columns = scene["bars"]
-        found["key"] += [scene["keys"][key]["key"] for key in columns["key"]]
-        found["name"] += [scene["strings"][name] for name in columns["name"]]
-        for rows, its in ((found, columns), (spans, scene["exposed"])):
+        its_bars = scene["bars"]
+        columns["key"] += [scene["keys"][key]["key"] for key in its_bars["key"]]
+        columns["name"] += [scene["strings"][name] for name in its_bars["name"]]
+        for rows, its in ((columns, its_bars), (spans, scene["exposed"])):
             rows["row"] += [row_of[lane] for lane in its["lane"]]
             rows["start"] += its["start"]
             rows["end"] += its["end"]
-    return found, spans
+    return columns, spans
 
 
 def _outlines(foreseen, ranks, keys, place):
@@ -272,9 +272,9 @@ def comparison_svg(scene: dict[str, Any], width: float = 1000, theme: str = "aut
     body += [_row(scene, i, tops[i], axis, width) for i in range(len(scene["rows"]))]
     body += [_waterfall(scene, parts_top, axis), _ends(scene, axis, bottom)]
     drawn, y = legend(_marks(scene), 10.0, bottom + 24, width, USUAL._replace(space=17))
-    said, y = _words(scene, y + 34, width)
+    words, y = _words(scene, y + 34, width)
     label = f"Comparison: {', '.join(scene['badges'])}"
-    return document(width, y, "".join([*body, drawn, said]), label, svg_style(theme), theme)
+    return document(width, y, "".join([*body, drawn, words]), label, svg_style(theme), theme)
 
 
 def _tops(scene):

@@ -168,11 +168,11 @@ def schedule_svg(
     "auto". Raises ValueError on a step that is not there.
     """
     check_step(scene, step)
-    said = words_of(scene, step, detail)
-    top = head(scene) + lines(12, 43, wrapped(said, LETTERS), LINE, size=12)
+    summary = words_of(scene, step, detail)
+    top = head(scene) + lines(12, 43, wrapped(summary, LETTERS), LINE, size=12)
     top += play_head(scene, scene["stops"][step]) if step else ""
     mark = detail["marks"][moment_of(detail, step)] if detail and detail["marks"] else ""
-    body, label = scene["common"] + top + mark, f"{scene['title']}, {said}"
+    body, label = scene["common"] + top + mark, f"{scene['title']}, {summary}"
     return document(scene["width"], scene["height"], body, label, svg_style(theme), theme)
 
 

@@ -386,11 +386,11 @@ def tiles_svg(
     """The picture at a step as a whole SVG. detail : what `tiles_detail` gives, None for no part.
     theme "light", "dark" or "auto". Raises ``ValueError`` on a step that is not there."""
     check_step(scene, step)
-    at, said = scene["stops"][step], words_of(scene, step, detail)
+    at, summary = scene["stops"][step], words_of(scene, step, detail)
     top = head(scene, f"{scene['title']}, {scene['captions'][step]}")
-    top += lines(12, 43, wrapped(said, LETTERS), LINE, size=12) + play_head(scene, at)
+    top += lines(12, 43, wrapped(summary, LETTERS), LINE, size=12) + play_head(scene, at)
     body = placed(scene, at) + top + (detail["mark"] if detail else "")
-    label = f"{scene['title']}, {said}"
+    label = f"{scene['title']}, {summary}"
     return document(scene["width"], scene["height"], body, label, svg_style(theme), theme)
 
 

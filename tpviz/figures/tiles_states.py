@@ -58,22 +58,22 @@ def moments(run: "SimResult", gpu: int = 0) -> dict[str, np.ndarray]:
     first byte leaves. done : the whole sum is there, at last by the all-gather. Of GPUs that a
     mirrored run leaves out: those of GPU 0, chunks turned by ``gpu``.
     """
-    tiles, found = run.tiles, {}
+    tiles, times = run.tiles, {}
     row, like = (gpu, slice(None)) if len(run.logs) > 1 else (0, turned(run, gpu))
     names = "position", "start", "computed", "stored", "arrived", "second", "triggered", "sent"
     for what in names:
-        found[what] = getattr(tiles, what)[row][like].astype(float)
-    found["link"] = _left(run, row)[like]
+        times[what] = getattr(tiles, what)[row][like].astype(float)
+    times["link"] = _left(run, row)[like]
     ahead = (tiles.chunk - gpu) % run.ranks  # 0 for its own, then as the ring brings them
     if fused(run):
-        found["done"] = np.where(ahead == 0, found["second"], np.nan)
+        times["done"] = np.where(ahead == 0, times["second"], np.nan)
     else:
-        _passed(run, ahead, found)
+        _passed(run, ahead, times)
     gathers = _steps(run, run.rs_end)
     if gathers:
         ends = np.array([np.nan, *(end + run.machine.latency for _, end in gathers)])
-        found["done"] = np.where(ahead == 0, found["done"], np.minimum(ends[ahead], run.ag_end))
-    return found
+        times["done"] = np.where(ahead == 0, times["done"], np.minimum(ends[ahead], run.ag_end))
+    return times
 
 
 def fused(run: "SimResult") -> bool:
@@ -92,11 +92,11 @@ def turned(run: "SimResult", gpu: int) -> np.ndarray:
 def _left(run, row):
     """Per part, when the first byte of it leaves."""
     tiles = run.tiles
-    found = np.full(int(tiles.tile.max() + 1) * run.gemm.wavefronts, np.nan)
+    first = np.full(int(tiles.tile.max() + 1) * run.gemm.wavefronts, np.nan)
     for _, start, _, _, _, part in run.logs[row]["sent"]:
         if part >= 0:
-            found[part] = start
-    return found[tiles.tile * run.gemm.wavefronts + tiles.wave]
+            first[part] = start
+    return first[tiles.tile * run.gemm.wavefronts + tiles.wave]
 
 
 def _steps(run, since, until=np.inf):
@@ -106,18 +106,18 @@ def _steps(run, since, until=np.inf):
     return [(rows[a][0], rows[b - 1][1]) for a, b in pairwise(edges)] if rows else []
 
 
-def _passed(run, ahead, found):
+def _passed(run, ahead, times):
     """A reduce-scatter by itself, chunk by chunk: in step j goes the chunk j + 1 ahead."""
     steps = np.array([(np.nan, np.nan), *_steps(run, 0.0, run.rs_end)])
     if len(steps) == run.ranks:
-        found["link"], found["sent"] = steps[ahead].T
-    found["done"] = np.where(ahead == 0, run.rs_end, np.nan)
+        times["link"], times["sent"] = steps[ahead].T
+    times["done"] = np.where(ahead == 0, run.rs_end, np.nan)
 
 
-def stories(found: dict[str, np.ndarray]) -> list[tuple[tuple[float, ...], str]]:
+def stories(times: dict[str, np.ndarray]) -> list[tuple[tuple[float, ...], str]]:
     """Per part (seconds at which it changes, the keys of its states: one more): what `moments`
-    found, in order. A capital: see `EARLY`."""
-    stored = "p" if np.isnan(found["second"]).all() else "s"  # nothing is updated a second time
+    gives, in order. A capital: see `EARLY`."""
+    stored = "p" if np.isnan(times["second"]).all() else "s"  # nothing is updated a second time
     names = {
         "computed": "q",
         "stored": stored,
@@ -126,33 +126,33 @@ def stories(found: dict[str, np.ndarray]) -> list[tuple[tuple[float, ...], str]]
         "sent": "x",
         "done": "d",
     }
-    columns = np.array([found["start"], *(found[name] for name in names)]).T
+    columns = np.array([times["start"], *(times[name] for name in names)]).T
     return [
-        _story(times, "c" + "".join(names.values()), came)
-        for times, came in zip(columns.tolist(), found["arrived"].tolist())
+        _story(row, "c" + "".join(names.values()), came)
+        for row, came in zip(columns.tolist(), times["arrived"].tolist())
     ]
 
 
-def _story(times, keys, came):
-    events = [(t, key) for t, key in zip(times, keys) if t == t]
+def _story(times, states, came):
+    events = [(t, key) for t, key in zip(times, states) if t == t]
     if came == came and came < max((t for t, key in events if key in "qs"), default=came):
         events.append((came, "+"))
         events.sort(key=lambda event: event[0])
-    at, told, early = [], "w", False
+    at, keys, early = [], "w", False
     for time, key in sorted(events, key=lambda event: event[0]):
         early = early or key == "+"
-        base = told[-1].lower() if key == "+" else key
+        base = keys[-1].lower() if key == "+" else key
         at.append(time)
-        told += base.upper() if early and base in EARLY else base
-    return tuple(at), told
+        keys += base.upper() if early and base in EARLY else base
+    return tuple(at), keys
 
 
-def state_at(at: Iterable[float], told: str, time: float) -> str:
+def state_at(at: Iterable[float], keys: str, time: float) -> str:
     """The key of a story's state at a time."""
-    return told[sum(t <= time for t in at)]
+    return keys[sum(t <= time for t in at)]
 
 
-# -- a run, and what is said of it -----------------------------------------------------------------
+# -- a run in numbers and words -------------------------------------------------------------------
 NAMES = {"sequential": "sequential", "t3": "T3", "t3_mca": "T3-MCA"}
 """{config: what it is called}."""
 SAMPLES = 260  # of what is drawn over time
@@ -178,7 +178,7 @@ class Panel:
     @cached_property
     def stories(self) -> list[list[tuple[tuple[float, ...], str]]]:
         """Per GPU drawn, per part its story."""
-        return [stories(found) for found in self.moments]
+        return [stories(times) for times in self.moments]
 
     @cached_property
     def series(self) -> dict[str, np.ndarray]:
@@ -206,10 +206,10 @@ FACTS = (
 
 def facts(acts: Sequence[Panel]) -> list[list[str]]:
     """[label, text] pairs for the line above the picture."""
-    found = [[label, " against ".join(say(act.run) for act in acts)] for label, say in FACTS]
+    pairs = [[label, " against ".join(say(act.run) for act in acts)] for label, say in FACTS]
     if len(acts) == 2:
-        found.insert(1, ["speedup", f"{speedup(acts):.3f}"])
-    return found
+        pairs.insert(1, ["speedup", f"{speedup(acts):.3f}"])
+    return pairs
 
 
 def speedup(acts: Sequence[Panel]) -> float:
@@ -228,9 +228,9 @@ def _counted(act, times):
     table = np.zeros((len(times), len(STATES)), int)
     places = {s.key: i for i, s in enumerate(STATES)}
     for stories in act.stories:
-        for at, told in stories:
+        for at, keys in stories:
             steps = np.searchsorted(times, at)  # the first time at which the change has happened
-            for step, before, after in zip(steps.tolist(), told, told[1:]):
+            for step, before, after in zip(steps.tolist(), keys, keys[1:]):
                 if step < len(times) and before.lower() != after.lower():
                     table[step, places[before.lower()]] -= 1
                     table[step, places[after.lower()]] += 1
@@ -257,23 +257,23 @@ def to_table(acts: Sequence[Panel]) -> list[list[str]]:
 
 def describe(acts: Sequence[Panel]) -> str:
     """The runs in words, then what sets the first apart from the second."""
-    said = [act.run.describe() for act in acts]
+    sentences = [act.run.describe() for act in acts]
     if len(acts) == 2:
         one, two = (sum(act.run.dram.values()) for act in acts)
-        said.append(
+        sentences.append(
             f"{acts[0].name} is {speedup(acts):.3f} times as fast as {acts[1].name}, and "
             f"moves {one / two:.3f} times its bytes in memory."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def story_of(act: Panel, place: int, part: int) -> str:
     """A part of a GPU's output in words, all its moments; ``place``: of the GPU in ``act.gpus``."""
-    run, found, gpu = act.run, act.moments[place], act.gpus[place]
+    run, moments, gpu = act.run, act.moments[place], act.gpus[place]
     tiles = run.tiles
-    t = {what: float(values[part]) for what, values in found.items()}
+    t = {what: float(values[part]) for what, values in moments.items()}
     wave = f", part {tiles.wave[part] + 1} of {run.gemm.wavefronts}" * (run.gemm.wavefronts > 1)
-    said = [
+    clauses = [
         f"{act.name}, GPU {gpu}, tile ({tiles.row[part]}, {tiles.column[part]}){wave}, "
         f"chunk {tiles.chunk[part]}, {ordinal(int(t['position']))} in its order: computed "
         f"{seconds(t['start'])} to {seconds(t['computed'])}"
@@ -289,8 +289,8 @@ def story_of(act: Panel, place: int, part: int) -> str:
     for what, text in sorted(words, key=lambda pair: t[pair[0]]):
         if t[what] == t[what]:
             also = ", which triggers the DMA" * (what == "second" and t["triggered"] == t[what])
-            said.append(text.format(seconds(t[what])) + also)
-    return "; ".join(said) + "."
+            clauses.append(text.format(seconds(t[what])) + also)
+    return "; ".join(clauses) + "."
 
 
 def rule_of(run: "SimResult", position: int) -> str:

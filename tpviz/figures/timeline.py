@@ -96,14 +96,14 @@ def _lanes(trace, rows):
     axes = list(trace.fact("mesh")["axes"])
     axes += [n.removeprefix("comm/") for n in trace.lanes if n.startswith("comm/")]
     keys = axis_keys(axes)
-    found, lane = codes(trace["lane"][rows])
+    kinds, lane = codes(trace["lane"][rows])
     ranks, rank = np.unique(trace["rank"][rows], return_inverse=True)
-    code = rank * len(found) + lane
+    code = rank * len(kinds) + lane
     there = np.flatnonzero(np.bincount(code))
-    present = {(int(ranks[i // len(found)]), str(found[i % len(found)])): i for i in there.tolist()}
+    present = {(int(ranks[i // len(kinds)]), str(kinds[i % len(kinds)])): i for i in there.tolist()}
     names = sorted({n for _, n in present} | {"compute"}, key=lambda n: _lane_order(n, list(keys)))
     pairs = [(r, n) for r in ranks.tolist() for n in names if (r, n) in present or n == "compute"]
-    place = np.zeros(len(ranks) * len(found), np.int64)
+    place = np.zeros(len(ranks) * len(kinds), np.int64)
     for i, pair in enumerate(pairs):
         if pair in present:
             place[present[pair]] = i

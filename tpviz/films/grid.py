@@ -32,7 +32,7 @@ def grid_frames(s: "AxoNN", w: "GPT") -> list[Frame]:
 
 
 class _Film:
-    """``todo`` are the plane's frames of each phase; ``asks`` the program's gathers to come."""
+    """``todo`` are the plane's frames of each phase; ``gathers`` the program's gathers to come."""
 
     def __init__(self, s, w):
         w = replace(w, layers=min(w.layers, 3))  # blocks before and after it are all alike
@@ -44,21 +44,16 @@ class _Film:
         self.program = parts(replace(s, accumulation=1), one)
         self.tokens = one.batch * one.seq
         plane = [self.widened(frame) for frame in block_frames(s.layout, s.local(w))]
-        forward, backward = (
-            [f for f in plane if f.phase == phase] for phase in ("forward", "backward")
-        )
-        self.plane_forward = forward
-        self.todo = {"forward": list(forward), "recompute": list(forward), "backward": backward}
+        self.plane_forward = [frame for frame in plane if frame.phase == "forward"]
+        self.todo = {phase: list(self.plane_forward) for phase in ("forward", "recompute")}
+        self.todo["backward"] = [frame for frame in plane if frame.phase == "backward"]
         cut, again = "z" in self.sizes, s.accumulation > 1
         self.weights: dict[str, str] = dict.fromkeys(LAYERS, "piece" if cut else "block")
-        later = cut and "ors" in s.overlap
-        self.gradients: dict[str, str] = dict.fromkeys(
-            LAYERS, ("leaving" if later else "piece" if cut else "block") if again else ""
-        )
+        gradient = "leaving" if cut and "ors" in s.overlap else "piece" if cut else "block"
+        self.gradients: dict[str, str] = dict.fromkeys(LAYERS, gradient if again else "")
         self.together = cut and s.gather == "block"
-        self.asks = (
-            asks(self.program, self.number, self.together) if (cut and "oag" in s.overlap) else []
-        )
+        ahead = cut and "oag" in s.overlap
+        self.gathers = gathers(self.program, self.number, self.together) if ahead else []
 
     def all(self):
         """Every operation of the block, and the sums at the end."""
@@ -72,7 +67,7 @@ class _Film:
                 if inside:
                     self.do(part.phase, operation)
                 elif isinstance(operation, GatherWeight):
-                    self.asks = self.asks[1:]
+                    self.gathers = self.gathers[1:]
         assert not any(self.todo[phase] for phase in ("forward", "backward")), "frames left over"
         self.end()
         return self.frames
@@ -80,10 +75,8 @@ class _Film:
     # -- tensors -------------------------------------------------------------------------------
     def widened(self, frame):
         """A frame of the plane with the rows of all replicas and all of z in its tensors."""
-        changed = {
-            name: tuple(map(self.wide, getattr(frame, name)))
-            for name in ("product", "moving", "line")
-        }
+        names = "product", "moving", "line"
+        changed = {name: tuple(map(self.wide, getattr(frame, name))) for name in names}
         words = frame.words.replace(TWICE.format("y"), "Every rank of y computes the same heads.")
         return frame._replace(words=words, **changed)
 
@@ -120,11 +113,9 @@ class _Film:
             alone = exchanged(frame.moving[0], operation, frame.moving[1])
             words = f"{SAID['all_reduce'].format(operation.axis)} {NOW}"
             frame = frame._replace(product=(), kernels=(), words=words, **alone)
-        stands = (
-            Overlapped(*frame.moves, *frame.kernels)  # pyright: ignore[reportArgumentType]
-            if frame.kernels and frame.moves
-            else (frame.kernels + frame.moves)[0]
-        )
+        stands = (frame.kernels + frame.moves)[0]
+        if frame.kernels and frame.moves:
+            stands = Overlapped(*frame.moves, *frame.kernels)  # pyright: ignore[reportArgumentType]
         assert stands == operation, f"{stands} of the plane's film is not the program's {operation}"
         words = frame.words
         if frame.product and frame.product[-1].name == "dW":
@@ -132,8 +123,7 @@ class _Film:
             dx = frame.moving[0].name if frame.moving else ""
             axes = [axis for axis in ("z", "data") if axis in self.sizes]
             words = words_of_gradient(axes, dx, bool(frame.moving))
-        names = "product", "moving", "kernels", "moves", "line", "active"
-        self.add(phase, frame.layer, words, **{name: getattr(frame, name) for name in names})
+        self.add(frame._replace(part=phase, words=words))
         following = self.todo[phase][0].layer if self.todo[phase] else ""
         if frame.layer in LAYERS and following != frame.layer:
             self.hold(self.let_go(phase, frame.layer), "piece")
@@ -170,16 +160,17 @@ class _Film:
         layer = self.todo[phase][0].layer
         weight = self.message(self.weight("qkv" if self.together else layer))
         self.hold(self.fellows(layer), "block")
-        said = [GATHER_ALL if self.together else GATHER]
-        said += [AGAIN] * (phase != "forward")
+        sentences = [GATHER_ALL if self.together else GATHER]
+        sentences += [AGAIN] * (phase != "forward")
         if phase != "backward":
             it = ("All of it", "the last of them") if self.together else ("It", "this layer")
-            said.append((KEPT if self.stays(phase) else DROPPED).format(*it))
-        ahead, self.asks = self.asks[:1], self.asks[1:]
-        next_one = PREFETCH.format(self.asks[0].name) if self.asks else LAST
-        said.append(next_one if ahead else WAITED)
+            sentences.append((KEPT if self.stays(phase) else DROPPED).format(*it))
+        ahead, self.gathers = self.gathers[:1], self.gathers[1:]
+        next_one = PREFETCH.format(self.gathers[0].name) if self.gathers else LAST
+        sentences.append(next_one if ahead else WAITED)
         move = Collective("z", "all_gather", payload)
-        self.add(phase, layer, " ".join(said), **exchanged(pieces(weight), move, weight))
+        fields = exchanged(pieces(weight), move, weight)
+        self.add(Frame(phase, layer, words=" ".join(sentences), **fields))
 
     def weight(self, layer):
         """W of a layer, not transposed, as the GEMMs of the plane's film have it."""
@@ -199,7 +190,7 @@ class _Film:
         move = Collective("z", "reduce_scatter", payload)
         words = SCATTER_ALL if self.together else SCATTER
         words = f"{words} {LATER if later else NOW}"
-        self.add("backward", last.layer, words, **exchanged(before, move, after))
+        self.add(Frame("backward", last.layer, words=words, **exchanged(before, move, after)))
 
     def collect(self):
         """Wait for scatters under way."""
@@ -212,9 +203,8 @@ class _Film:
         """The block's share of the sums over z and data."""
         waits = "leaving" in self.gradients.values()
         self.collect()
-        more, now = (
-            held(self.s, replace(self.w, layers=n)) for n in (self.w.layers + 1, self.w.layers)
-        )
+        layers = self.w.layers
+        more, now = (held(self.s, replace(self.w, layers=n)) for n in (layers + 1, layers))
         in_pieces, whole = (a - b for a, b in zip(more, now))
         for layer, name, numbers, own, over in (
             ("biases", "db", whole, "yx", ["z", "data"]),
@@ -228,16 +218,17 @@ class _Film:
             move = Collective(axis, "all_reduce", numbers * self.w.itemsize)
             words = f"{ENDS[axis]} {COLLECTED}" if waits else ENDS[axis]
             waits = False
-            self.add("sync", layer, words, **exchanged(before, move, after))
+            self.add(Frame("sync", layer, words=words, **exchanged(before, move, after)))
 
-    def add(self, phase, layer, words, **fields):
+    def add(self, frame):
+        """A frame, with what the rank holds after it and what is in flight during it."""
         leaving = [name for name in LAYERS if self.gradients[name] == "leaving"]
-        flights = (*self.asks[:1], *(Flight("reduce_scatter", name) for name in leaving))
+        flights = (*self.gathers[:1], *(Flight("reduce_scatter", name) for name in leaving))
         held = {"weights": self.weights, "gradients": self.gradients}
-        self.frames.append(Frame(phase, layer, words=words, in_flight=flights, **held, **fields))
+        self.frames.append(frame._replace(in_flight=flights, **held))
 
 
-def asks(program: Iterable[Part], number: int, together: bool) -> list[Flight]:
+def gathers(program: Iterable[Part], number: int, together: bool) -> list[Flight]:
     """The `Flight` of every gather of a program, in order; blocks are counted from ``number``.
 
     together : whether the weights of a block are gathered in one message.

@@ -199,8 +199,8 @@ class Explore(Panel):
         with self._lock:
             self.choice = self.prediction = None
             try:
-                found = read(self._from_knobs(), self._workload, self.setting.chosen)
-                choice, prediction, scale, rows = found
+                reading = read(self._from_knobs(), self._workload, self.setting.chosen)
+                choice, prediction, scale, rows = reading
             except ValueError as error:
                 self.show_error(error)
                 self.facts.value = "These sizes do not fit; below are the last that did."
@@ -341,9 +341,9 @@ class Explore(Panel):
         """What is chosen, predicted and measured, in words."""
         with self._lock:
             chosen = self.choice.words if self.choice else f"bad sizes ({self.error})"
-            said = f" {self.prediction.describe()}" if self.prediction else ""
+            formula = f" {self.prediction.describe()}" if self.prediction else ""
             seen = self.timeline.describe() if self.trace is not None else "No run yet."
-            return f"Explore {chosen} for {self._workload!r}.{said} {seen}"
+            return f"Explore {chosen} for {self._workload!r}.{formula} {seen}"
 
     def __repr__(self):
         chosen = self.choice.words if self.choice else f"{self.menu.value}, sizes do not fit"

@@ -29,6 +29,10 @@ NONE, USUAL = "none", "usual"
 LONGEST = 1e6
 
 
+def _time(default, help):
+    return knob(default, help=help, low=0.0, high=LONGEST)
+
+
 @dataclass(frozen=True)
 class Sizes:
     """A schedule by name and numbers, and a second one to compare it with.
@@ -47,19 +51,15 @@ class Sizes:
     )
     p: int = knob(4, help="ranks of the pipeline", low=2, high=8)
     m: int = knob(8, help="microbatches", low=1, high=32)
-    f: float = knob(
-        1.0, help="time of a forward of a microbatch on all layers of a rank", low=0.0, high=LONGEST
-    )
-    b: float = knob(2.0, help="time of a backward, of input and weights", low=0.0, high=LONGEST)
-    r: float = knob(1.0, help="time of a recomputation", low=0.0, high=LONGEST)
-    w: float = knob(
+    f: float = _time(1.0, "time of a forward of a microbatch on all layers of a rank")
+    b: float = _time(2.0, "time of a backward, of input and weights")
+    r: float = _time(1.0, "time of a recomputation")
+    w: float = _time(
         1.0,
-        help="the part of b that is the weights' gradient, where a schedule does "
-        "it apart (zb_h1, zb_v, dualpipe_v)",
-        low=0.0,
-        high=LONGEST,
+        "the part of b that is the weights' gradient, where a schedule does it apart "
+        "(zb_h1, zb_v, dualpipe_v)",
     )
-    latency: float = knob(0.0, help="time of a message from rank to rank", low=0.0, high=LONGEST)
+    latency: float = _time(0.0, "time of a message from rank to rank")
     chunks: int | str = knob(
         USUAL,
         help="stages on a rank, where the schedule leaves it open",
@@ -83,12 +83,10 @@ class Sizes:
         chunks = None if least == most or self.chunks == USUAL else self.chunks
         p, m = (self.p, self.m) if like is None else (like.ranks, like.microbatches)
         made = _schedule(name, p, m, chunks, self.recompute)
-        formula = (
-            None
-            if self.latency
-            else closed_form(name, p, m, *self.times(made), chunks, self.overlapped)
-        )
-        return self.on_the_clock(made, formula)
+        if self.latency:
+            return self.on_the_clock(made)
+        sizes = name, p, m, *self.times(made), chunks, self.overlapped
+        return self.on_the_clock(made, closed_form(*sizes))
 
     def on_the_clock(
         self, made: Schedule, formula: tuple[float, tuple[float, ...]] | None = None
@@ -102,13 +100,8 @@ class Sizes:
         """[f, b, r, w] of a microbatch on one stage of a `Schedule`; r and w do not count where
         nothing is recomputed, or no weights' gradient is apart."""
         parts = any(a.kind == "W" for row in made.actions for a in row)
-        whole = (
-            self.f,
-            self.b,
-            self.r if any(made.recomputes) else 0.0,
-            self.w if parts else self.b / 2,
-        )
-        return [time * made.ranks / made.stages for time in whole]
+        r, w = self.r if any(made.recomputes) else 0.0, self.w if parts else self.b / 2
+        return [time * made.ranks / made.stages for time in (self.f, self.b, r, w)]
 
 
 class ScheduleScene(NamedTuple):
@@ -130,9 +123,8 @@ def of_sizes(sizes: Sizes, own: Schedule | None = None) -> ScheduleScene:
         title += f", r={sizes.r:g}"
     if any(a.kind == "W" for act in acts for row in act.timeline.schedule.actions for a in row):
         title += f", w={sizes.w:g}"
-    return ScheduleScene(
-        tuple(acts), title + (f", latency={sizes.latency:g}" * (sizes.latency > 0))
-    )
+    title += f", latency={sizes.latency:g}" * (sizes.latency > 0)
+    return ScheduleScene(tuple(acts), title)
 
 
 def of_strategy(
@@ -150,9 +142,8 @@ def of_strategy(
     acts = [_of_merak(strategy, workload, cluster, trace)]
     if against != NONE:
         acts.append(_of_merak(replace(strategy, schedule=against), workload, cluster))
-    return ScheduleScene(
-        tuple(acts), f"{strategy.short} on {cluster.caption}", "s", cluster.device.memory
-    )
+    title = f"{strategy.short} on {cluster.caption}"
+    return ScheduleScene(tuple(acts), title, "s", cluster.device.memory)
 
 
 def _of_merak(s, workload, cluster, trace=None):
@@ -165,16 +156,11 @@ def _of_merak(s, workload, cluster, trace=None):
     again = [r for r, does in zip(times["R"], line.schedule.recomputes) if does]
     f, b, w = (sum(times[kind]) / s.stages for kind in "FBW")
     r = sum(again) / len(again) if again else 0.0
-    made = line.schedule
-    formula = closed_form(s.schedule, s.pp, s.microbatches, f, b, r, w, s.stages // s.pp, False)
-    return Panel(
-        line,
-        tuple(times["R"]),
-        formula,
-        tuple(memory_of(s, workload, place) for place in range(made.ranks)),
-        None if trace is None else measured(trace, _counter(trace, s, workload)),
-        of_microbatch(s, workload),
-    )
+    each = s.stages // s.pp
+    formula = closed_form(s.schedule, s.pp, s.microbatches, f, b, r, w, each, False)
+    memory = tuple(memory_of(s, workload, place) for place in range(line.schedule.ranks))
+    ran = None if trace is None else measured(trace, _counter(trace, s, workload))
+    return Panel(line, tuple(times["R"]), formula, memory, ran, of_microbatch(s, workload))
 
 
 def _counter(trace, s, w):
@@ -303,17 +289,13 @@ class ByStrategy:
         against = values.pop("against")
         self.strategy = Merak(**values)
         same = trace is not None and trace.meta["strategy"] == repr(self.strategy)
-        return of_strategy(
-            self.strategy, against, self.workload, self.cluster, trace if same else None
-        )
+        on = self.workload, self.cluster
+        return of_strategy(self.strategy, against, *on, trace if same else None)
 
     def check(self, trace: "Trace") -> None:
         """Refuse the run of another strategy, workload or cluster."""
-        for name, mine in (
-            ("strategy", repr(self.strategy)),
-            ("workload", repr(self.workload)),
-            ("cluster", self.cluster.caption),
-        ):
+        shown = {"strategy": repr(self.strategy), "workload": repr(self.workload)}
+        for name, mine in (shown | {"cluster": self.cluster.caption}).items():
             its = trace.meta.get(name, mine if name == "cluster" else None)
             if its != mine:
                 raise ValueError(

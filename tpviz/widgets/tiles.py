@@ -139,13 +139,13 @@ def sizes_of(
     for name in own:
         if name in sizes:
             raise ValueError(f"{name} is the gemm's own, {own[name]}: give it once")
-    found = Sizes(**{**given, **own, **sizes})
-    if isinstance(gemm, Gemm) and found.gemm != whole:
+    made = Sizes(**{**given, **own, **sizes})
+    if isinstance(gemm, Gemm) and made.gemm != whole:
         raise ValueError(
             f"tile={whole.tile}, itemsize={whole.itemsize}: this view shows square "
-            f"tiles of 2-byte numbers, as in {found.gemm}"
+            f"tiles of 2-byte numbers, as in {made.gemm}"
         )
-    return found
+    return made
 
 
 class TileKnobs(Knobs):
