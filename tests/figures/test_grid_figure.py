@@ -333,7 +333,7 @@ def test_table_and_words():
         len(found.frames),
         ["sent over data", "sent over z", "under way"],
     )
-    words = grid.describe(found, 1, 0)
+    words = blocks.describe(found, 1, 0)
     assert "64 x 8 tokens, in microbatches of 16" in words
     assert "As a known scheme: HSDP. A rank sends" in words
     assert "Rank 1 is at data 0, z 1. Shown: step 1 of" in words

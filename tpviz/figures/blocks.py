@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tpviz.mesh import Mesh
 from tpviz.trace.ledger import wire_bytes
 
-from .blocks_matrix import HATCH, Eyes, matrix, notation, plain, size
-from .blocks_mesh import Grid, ranks
+from .blocks_matrix import HATCH, Eyes, Grid, matrices, notation, plain, ranks
 from .legend import Look, Mark, legend
-from .palette import axis_keys, svg_style
+from .palette import axis_keys
 from .svg import (
     amount,
     check_step,
@@ -31,9 +30,10 @@ from .svg import (
 
 if TYPE_CHECKING:
     from tpviz.films.captions import Frame, Tensor
+    from tpviz.films.grid_cases import Case
+    from tpviz.schemes.axonn.strategy import AxoNN
     from tpviz.workload import GPT
 
-    from .grid import GridStory
 
 MAX_RANKS = 16
 BADGE = "counted, not run"
@@ -42,12 +42,26 @@ NAMED = {"T": "bs", "n": "n"}
 
 
 class Story(NamedTuple):
-    """What the picture is of: words for it, the mesh, the workload, and the frames."""
+    """What the picture is of: words for it, the mesh, the workload, and the frames; of a grid also
+    the strategy, and (case, is it reached?) pairs."""
 
     title: str
     mesh: Mesh
     workload: "GPT"
     frames: "tuple[Frame, ...]"
+    strategy: "AxoNN | None" = None
+    cases: "tuple[tuple[Case, bool], ...]" = ()
+
+    @property
+    def reached(self) -> "list[Case]":
+        """The known schemes that the grid is."""
+        return [case for case, yes in self.cases if yes]
+
+    @property
+    def sends(self) -> list[str]:
+        """What a rank sends in a block: bytes over each axis, on a grid of those that send."""
+        total = running(self)[-1].items()
+        return [f"{amount(n)} over {axis}" for axis, n in total if n or not self.cases]
 
 
 def blocks_scene(story: Story, rank: int = 0) -> dict[str, Any]:
@@ -57,15 +71,22 @@ def blocks_scene(story: Story, rank: int = 0) -> dict[str, Any]:
     Raises ValueError on a rank that is not there, and above 16 ranks.
     """
     check(story.mesh, rank)
+    return scene_of(story, rank, facts(story), pictures(story, rank))
+
+
+def scene_of(
+    story: Story, rank: int, facts: list[list[str]], drawn: dict[str, Any]
+) -> dict[str, Any]:
+    """The scene of a `Story`. drawn : what `pictures` gives."""
     return {
         "title": story.title,
         "badge": BADGE,
         "rank": rank,
         "captions": [caption(story, i) for i in range(len(story.frames))],
-        "words": [f"{sentence(frame)}. {frame.words}" for frame in story.frames],
-        "facts": facts(story),
+        "words": [words(frame) for frame in story.frames],
+        "facts": facts,
         "top": 34,
-        **pictures(story, rank),
+        **drawn,
     }
 
 
@@ -80,7 +101,7 @@ def check(mesh: Mesh, rank: int) -> None:
 
 
 # -- numbers ---------------------------------------------------------------------------------------
-def sent(story: "Story | GridStory", number: int) -> dict[str, float]:
+def sent(story: Story, number: int) -> dict[str, float]:
     """{axis: bytes a rank has sent on a ring} in one frame."""
     totals: dict[str, float] = dict.fromkeys(story.mesh.names, 0)
     for move in story.frames[number].moves:
@@ -88,7 +109,7 @@ def sent(story: "Story | GridStory", number: int) -> dict[str, float]:
     return totals
 
 
-def running(story: "Story | GridStory") -> list[dict[str, float]]:
+def running(story: Story) -> list[dict[str, float]]:
     """[{axis: bytes sent so far}] after every frame; the last one is the ledger of a block."""
     series, totals = [], dict.fromkeys(story.mesh.names, 0)
     for number in range(len(story.frames)):
@@ -120,7 +141,7 @@ def symbols(frame: "Frame") -> str:
     return f"{factor}/{below}" if under else factor
 
 
-def elements(story: "Story | GridStory", frame: "Frame") -> int:
+def elements(story: Story, frame: "Frame") -> int:
     """Numbers in the payload of the frame's collective, from the layout of its tensor."""
     count = frame.moved_chunk[1] if frame.moved_chunk else 1
     return prod(payload_of(frame).local(story.mesh.axes)) // count
@@ -144,7 +165,7 @@ def of_chunk(chunk: tuple[int, ...]) -> str:
     return f" (chunk {chunk[0] + 1} of {chunk[1]})" if chunk else ""
 
 
-def caption(story: "Story | GridStory", number: int) -> str:
+def caption(story: Story, number: int) -> str:
     """One frame in words."""
     frame = story.frames[number]
     return f"step {number + 1} of {len(story.frames)}, {frame.phase}, {frame.layer}: {does(frame)}"
@@ -155,14 +176,26 @@ def sentence(frame: "Frame") -> str:
     return " ".join(part if isinstance(part, str) else plain(part) for part in frame.line)
 
 
+def words(frame: "Frame") -> str:
+    """The line of a frame, what it means, and what goes on meanwhile."""
+    return " ".join([f"{sentence(frame)}.", frame.words, *in_flight(frame)])
+
+
+def in_flight(frame: "Frame") -> list[str]:
+    """What is in flight over z during a frame, a line for each kind."""
+    ahead = [f for f in frame.in_flight if f.collective == "all_gather"]
+    leaving = [f.layer for f in frame.in_flight if f.collective == "reduce_scatter"]
+    waits = [f"Not waited for yet: dW of {', '.join(leaving)}."] if leaving else []
+    return [f"Sent for ahead: {f.name}." for f in ahead] + waits
+
+
 def facts(story: Story) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
-    sends = ", ".join(f"{amount(n)} over {axis}" for axis, n in running(story)[-1].items())
     mesh = " x ".join(f"{a} {n}" for a, n in story.mesh.axes.items())
-    return [["mesh", mesh], ["a rank sends, in a block", sends]]
+    return [["mesh", mesh], ["a rank sends, in a block", ", ".join(story.sends)]]
 
 
-def to_table(story: "Story | GridStory") -> list[list[str]]:
+def to_table(story: Story) -> list[list[str]]:
     """Rows of strings, header first: one frame each."""
     names = [f"sent over {axis}" for axis in story.mesh.names]
     table = [["step", "phase", "layer", "line", "FLOPs", "bytes", "collective", "payload", *names]]
@@ -175,20 +208,22 @@ def to_table(story: "Story | GridStory") -> list[list[str]]:
 
 
 def describe(story: Story, rank: int, number: int) -> str:
-    """The block and one frame of it in words."""
-    w, total = story.workload, running(story)[-1]
+    """The block, the known schemes that a grid is, and one frame, in words."""
+    w, s = story.workload, story.strategy
     where = ", ".join(f"{axis} {i}" for axis, i in story.mesh.coords(rank).items())
-    over = " and ".join(f"{amount(total[axis])} over {axis}" for axis in total)
-    frame = story.frames[number]
+    names = " and ".join(case.name for case in story.reached)
+    known = f"As a known scheme: {names}. " if names else ""
+    micro = f", in microbatches of {w.batch // s.accumulation}" if s and s.accumulation > 1 else ""
     return (
-        f"One block of {story.title}, {w.batch} x {w.seq} tokens, hidden size {w.hidden}, in "
-        f"{len(story.frames)} steps. A rank sends {over} on rings. Rank {rank} is at {where}. "
-        f"Shown: {caption(story, number)}. {sentence(frame)}. {frame.words}"
+        f"One block of {story.title}, {w.batch} x {w.seq} tokens{micro}, hidden size {w.hidden}, "
+        f"in {len(story.frames)} steps. {known}"
+        f"A rank sends {' and '.join(story.sends) or 'nothing'} on rings. Rank {rank} is at "
+        f"{where}. Shown: {caption(story, number)}. {words(story.frames[number])}"
     )
 
 
-WIDTH, STRIP, LINE, WORDS, MIDDLE = 980, 60, 130, 152, 304
-GRID, PANEL, ENLARGED = (78, 462), 692, 1.2
+WIDTH, STRIP, LINE, WORDS = 980, 60, 130, 152
+GRID, PANEL = (78, 462), 692
 SHORT = {"norm1": "LN 1", "norm2": "LN 2"}
 PHASES = {
     "forward": "forward →",
@@ -239,13 +274,11 @@ def blocks_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str
     check_step(scene, step)
     body = f"{scene['common']}{head(scene)}{scene['frames'][step]}"
     label = f"{scene['title']}, {scene['captions'][step]}"
-    return document(scene["width"], scene["height"], body, label, svg_style(theme), theme)
+    return document(scene["width"], scene["height"], body, label, theme)
 
 
 # -- the way through the block ---------------------------------------------------------------------
-def strip(
-    story: "Story | GridStory", keys: dict[str, str]
-) -> tuple[str, list[tuple[float, float]]]:
+def strip(story: Story, keys: dict[str, str]) -> tuple[str, list[tuple[float, float]]]:
     """(a tick for each frame, forward then backward, with the layers under them; their places)."""
     frames = story.frames
     wide = min(30.0, (WIDTH - 24) / (len(frames) + len({f.phase for f in frames}) - 1))
@@ -280,7 +313,7 @@ def _tick(i, frame, x, wide, keys):
     )
 
 
-def now(story: "Story | GridStory", number: int, x: float, wide: float) -> str:
+def now(story: Story, number: int, x: float, wide: float) -> str:
     """A border and a pointer at the tick of the frame shown, and what it does."""
     out = outline(x, STRIP - 2, wide, 22, "fg", 2.6, 2)
     out += f"<path d='M{x + wide / 2:.1f},{STRIP - 3}l-5,-8h10z' class='f-fg'/>"
@@ -301,90 +334,9 @@ def drawn_sentence(frame: "Frame", keys: dict[str, str]) -> str:
     return out + lines(12, WORDS + 12, wrapped(frame.words, 150), 16, "muted", 12)
 
 
-# -- matrices --------------------------------------------------------------------------------------
-def matrices(frame: "Frame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
-    """The product, and beside it what a collective does meanwhile; or the collective alone, as
-    large as said."""
-    signs = {3: ("·", "="), 2: ("→",)}
-    out, x = "", 24.0
-    if frame.product:
-        chunks = [frame.chunk] * (len(frame.product) == 3 and bool(frame.chunk))
-        shown = [(t, *_marks(i, chunks)) for i, t in enumerate(frame.product)]
-        out, x = _row(shown, signs[len(shown)], x, eyes)
-    if frame.moving:
-        if frame.product:
-            assert frame.move is not None
-            key, x = eyes.keys[frame.move.axis], x + 14
-            looks = f"class='s-{key}' stroke-dasharray='4 4' stroke-width='1.6'"
-            out += f"<path d='M{x:.1f},{MIDDLE - 100}v196' {looks}/>"
-            words = f"meanwhile: {frame.move.collective.replace('_', '-')} over {frame.move.axis}"
-            out += text(x + 8, MIDDLE + 96, words, key, 12, weight=700)
-            x += 18
-        more, x = _row([(t, frame.moved_chunk, False) for t in frame.moving], ("→",), x, eyes)
-        out += more
-    if frame.product and frame.moving:
-        return out
-    place = f"translate(24 {MIDDLE})scale({enlarged})translate(-24 {-MIDDLE})"
-    return f"<g transform='{place}'>{out}</g>"  # where there is room
-
-
-def _marks(place, chunks):
-    """Which rows of a product's tensor are marked: those of input and result, not of the weight."""
-    return (chunks[0], place == 2) if chunks and place != 1 else ((), False)
-
-
-def _row(shown, signs, x, eyes):
-    """Matrices from left to right with signs between them; returns (SVG, x after them)."""
-    out = ""
-    for i, (tensor, chunk, future) in enumerate(shown):
-        if i:
-            out += text(x + 9, MIDDLE + 7, signs[i - 1], size=22, anchor="middle")
-            x += 26
-        width, height = size(tensor)
-        below = _below(tensor, eyes)
-        room = max(width, 6.1 * _letters(tensor), 5.2 * max(map(len, below)))
-        left, top = x + (room - width) / 2, MIDDLE - height / 2
-        middle = x + room / 2
-        lift = 15 if tensor.partial else 0
-        out += (
-            f"<text x='{middle:.1f}' y='{top - 8 - lift:.1f}' class='f-fg' font-size='12' "
-            "text-anchor='middle' font-weight='600'>"
-            f"{notation(tensor._replace(partial=''), eyes.keys)}</text>"
-        )
-        out += matrix(tensor, left, top, eyes, chunk, future)
-        out += lines(middle, top + height + 14, below, 13, "muted", 10.5, "middle")
-        x += room + 8 + lift
-    return out, x
-
-
-def _letters(tensor):
-    dims = (tensor.rows, tensor.cols)
-    return len(tensor.name) + 4 + sum(len(d.letters) + len("".join(d.axes)) for d in dims)
-
-
-def _below(tensor, eyes):
-    """What a rank has of it, and who else has the same."""
-    rows, cols = tensor.local(eyes.mesh.axes)
-    numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
-    even = rows * cols == numbers  # a flat piece of a weight may end within a feature
-    words = [f"each rank: {rows} x {cols}" if even else f"each rank: {numbers:,} numbers"]
-    same = [
-        axis
-        for axis, n in eyes.mesh.axes.items()
-        if n > 1 and axis not in (*tensor.axes, tensor.partial, *tensor.later)
-    ]
-    if tensor.partial:
-        terms = f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}"
-        more = (f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later)
-        words.append(terms + "".join(more))
-    if same and eyes.mesh.size > 1:
-        words.append(f"the same along {' and '.join(same)}")
-    return words
-
-
 # -- numbers ---------------------------------------------------------------------------------------
 def panel(
-    story: "Story | GridStory",
+    story: Story,
     number: int,
     eyes: Eyes,
     totals: list[dict[str, float]],

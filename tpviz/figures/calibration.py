@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .palette import svg_style
 from .svg import amount, document, head, outline, rect, seconds, text
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def calibration_svg(scene: dict[str, Any], theme: str = "auto") -> str:
     body.append(text(10, bottom, _device(scene), "muted", 11))
     width = max(LEFT + columns * (WIDTH + GAP) - GAP + 24, 620)
     label = f"Measured and fitted communication times of {scene['title']}"
-    return document(width, bottom + 14, "".join(body), label, svg_style(theme), theme)
+    return document(width, bottom + 14, body, label, theme)
 
 
 def _device(scene):

@@ -17,7 +17,7 @@ from tpviz.cluster.routes import crossings, rings, stride_of
 from tpviz.cluster.scale import stands_for
 from tpviz.mesh import Mesh
 
-from .palette import INKS, axis_keys, svg_style
+from .palette import INKS, axis_keys
 from .svg import amount, document, head, lines, outline, pattern_defs, rect, seconds, swatch, text
 
 MAX_DEVICES = 64
@@ -238,7 +238,7 @@ def cluster_svg(scene: dict[str, Any], theme: str = "auto") -> str:
     width = max(width + 2 * LEFT, 420, 36 + LETTER * max(longest, len(title) + 16))
     label = f"Cluster {scene['title']}" + (f", axis {scene['axis']}" if scene["axis"] else "")
     body = pattern_defs() + head(scene, title) + "".join(picture.out) + below
-    return document(width, bottom + 12, body, label, svg_style(theme), theme)
+    return document(width, bottom + 12, body, label, theme)
 
 
 def _title(scene):

@@ -16,7 +16,7 @@ from tpviz.trace.steps import median_step
 
 from .lanes import Axis, bars, exposed, inset, names, outlines
 from .legend import USUAL, legend
-from .palette import INKS, axis_keys, phase_key, svg_style
+from .palette import INKS, axis_keys, phase_key
 from .svg import badge, document, pattern_defs, seconds, shape, text
 from .timeline import timeline_scene
 
@@ -274,7 +274,7 @@ def comparison_svg(scene: dict[str, Any], width: float = 1000, theme: str = "aut
     drawn, y = legend(_marks(scene), 10.0, bottom + 24, width, USUAL._replace(space=17))
     words, y = _words(scene, y + 34, width)
     label = f"Comparison: {', '.join(scene['badges'])}"
-    return document(width, y, "".join([*body, drawn, words]), label, svg_style(theme), theme)
+    return document(width, y, [*body, drawn, words], label, theme)
 
 
 def _tops(scene):

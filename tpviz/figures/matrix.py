@@ -16,7 +16,7 @@ from typing import Any
 from tpviz.matrix import CommunicationMatrix
 from tpviz.mesh import Mesh
 
-from .palette import INKS, axis_keys, svg_style
+from .palette import INKS, axis_keys
 from .svg import amount, badge, document, lines, outline, pattern_defs, rect, swatch, text
 
 MAX_RANKS, MAX_ALONG = 64, 8
@@ -170,7 +170,7 @@ def matrix_svg(scene: dict[str, Any], theme: str = "auto") -> str:
     label = f"Communication matrix of {scene['title']}"
     if scene["mesh"]:
         label += ", mesh " + " x ".join(f"{n} {size}" for n, size in scene["mesh"].items())
-    return document(width, bottom + 12, "".join(body), label, svg_style(theme), theme)
+    return document(width, bottom + 12, body, label, theme)
 
 
 def _ink(entry, x, y, width, height):

@@ -20,7 +20,7 @@ from tpviz.trace.meta import META
 from tpviz.trace.shapes import fitting, short
 
 from .legend import Look, legend
-from .palette import INKS, axis_keys, svg_style
+from .palette import INKS, axis_keys
 from .svg import document, head, outline, pattern_defs, rect, swatch, text
 
 WRAP = 16
@@ -225,7 +225,7 @@ def mesh_svg(
     drawn, bottom = legend(items, 150.0, height + 4, width, LOOK, left=10.0)
     body.append(drawn)
     label = f"Mesh {scene['title']}, rank {rank}"
-    return document(width, bottom + 22, "".join(body), label, svg_style(theme), theme)
+    return document(width, bottom + 22, body, label, theme)
 
 
 def find_parameter(scene: dict[str, Any], name: str | None = None) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from math import atan2, degrees
 from typing import TYPE_CHECKING, Any
 
 from . import microscope_layout as layout
-from .palette import svg_style
 from .svg import (
     amount,
     check_step,
@@ -268,7 +267,7 @@ def microscope_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") ->
     body.append(lines(12, low + 14, notes, LINE, "muted"))
     label = f"{scene['title']}, {scene['captions'][step]}"
     height = low + 12 + LINE * len(notes)
-    return document(width, height, "".join(body), label, svg_style(theme), theme)
+    return document(width, height, body, label, theme)
 
 
 def pictures(

@@ -11,7 +11,6 @@ from typing import Any
 
 from .lanes import mark
 from .legend import Look, legend
-from .palette import svg_style
 from .svg import (
     amount,
     check_step,
@@ -153,7 +152,7 @@ def partition_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> 
     body += lines(12, scene["height"] + 6, notes, 15, "muted")
     label = f"{scene['title']}: {scene['words'][step]}"
     height = scene["height"] + 15 * len(notes)
-    return document(scene["width"], height, body, label, svg_style(theme), theme)
+    return document(scene["width"], height, body, label, theme)
 
 
 class _Plan:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .lanes import play_head
 from .legend import Look, legend
-from .palette import INKS, MEMORY_KINDS, svg_style
+from .palette import INKS, MEMORY_KINDS
 from .schedule_lanes import LEFT, TOP, WIDTH, Lanes, axis, lay_out, stops
 from .schedule_words import Panel, compared, facts, peak, say, spans, to_table, words
 from .svg import amount, check_step, document, head, lines, pattern_defs, text, wrapped
@@ -173,7 +173,7 @@ def schedule_svg(
     top += play_head(scene, scene["stops"][step]) if step else ""
     mark = detail["marks"][moment_of(detail, step)] if detail and detail["marks"] else ""
     body, label = scene["common"] + top + mark, f"{scene['title']}, {summary}"
-    return document(scene["width"], scene["height"], body, label, svg_style(theme), theme)
+    return document(scene["width"], scene["height"], body, label, theme)
 
 
 # -- a schedule that cannot run --------------------------------------------------------------------

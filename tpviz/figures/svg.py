@@ -10,7 +10,7 @@ import numpy as np
 
 from tpviz.checks import whole_number
 
-from .palette import INKS, PATTERNS
+from .palette import INKS, PATTERNS, svg_style
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
@@ -44,12 +44,14 @@ def rect(x: float, y: float, width: float, height: float, token: str, extra: str
 
 
 def document(
-    width: float, height: float, body: str, label: str, style: str, theme: str = "auto"
+    width: float, height: float, parts: Iterable[str], label: str, theme: str = "auto"
 ) -> str:
     """A whole SVG with its own background, so that it reads on any page.
 
-    Pattern ids carry the theme: pictures of both themes can stand in one HTML page.
+    theme : as of `palette.svg_style`. Pattern ids carry it: pictures of both themes can stand in
+    one HTML page.
     """
+    style, body = svg_style(theme), "".join(parts)
     body = body.replace("url(#tpv-", f"url(#tpv-{theme}-").replace("id='tpv-", f"id='tpv-{theme}-")
     return clean(
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}'"

@@ -13,7 +13,6 @@ import numpy as np
 
 from .lanes import axis_below, idle, play_head, ring
 from .legend import Look, legend
-from .palette import svg_style
 from .svg import (
     amount,
     check_step,
@@ -391,7 +390,7 @@ def tiles_svg(
     top += lines(12, 43, wrapped(summary, LETTERS), LINE, size=12) + play_head(scene, at)
     body = placed(scene, at) + top + (detail["mark"] if detail else "")
     label = f"{scene['title']}, {summary}"
-    return document(scene["width"], scene["height"], body, label, svg_style(theme), theme)
+    return document(scene["width"], scene["height"], body, label, theme)
 
 
 def placed(scene: dict[str, Any], at: float) -> str:

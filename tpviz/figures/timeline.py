@@ -25,7 +25,7 @@ from tpviz.trace.steps import median_number, step_spans
 
 from .lanes import Axis, bars, exposed, names
 from .legend import legend
-from .palette import INKS, MEMORY_KINDS, axis_keys, phase_key, svg_style
+from .palette import INKS, MEMORY_KINDS, axis_keys, phase_key
 from .svg import amount, document, head, pattern_defs, seconds, shape, text
 from .timeline_bars import Bars, at_window
 
@@ -313,9 +313,7 @@ def timeline_svg(
     if "note" in scene:
         y += 20
         body.append(text(10, y + 9.5, scene["note"], "muted", 10.5))
-    return document(
-        width, y + 22, "".join(body), f"Timeline, {scene['badge']}", svg_style(theme), theme
-    )
+    return document(width, y + 22, body, f"Timeline, {scene['badge']}", theme)
 
 
 def check_window(window: Sequence[float]) -> list[float]:

@@ -19,7 +19,6 @@ from .base import Film, Framed, named
 from .knobs import Knobs, slider
 
 if TYPE_CHECKING:
-    from tpviz.figures.grid import GridStory
     from tpviz.strategy import Strategy
 
 MOST = 8
@@ -115,9 +114,9 @@ class BlockSteps(Film):
 
     _figure, _scene_of = figure, staticmethod(figure.blocks_scene)
     _esm, _svg = module("blocks"), staticmethod(figure.blocks_svg)
-    story: "figure.Story | GridStory | None" = None
+    story: figure.Story | None = None
 
-    def show(self, story: "figure.Story | GridStory", rank: int) -> None:
+    def show(self, story: figure.Story, rank: int) -> None:
         """Draw a `tpviz.figures.blocks.Story` from a rank; stays at the same place in the block."""
         scene = self._scene_of(story, rank)  # pyright: ignore[reportArgumentType]
         step = self._same_place(story)
@@ -141,7 +140,7 @@ class BlockSteps(Film):
 
     def describe(self) -> str:
         """The block and the step shown, in words."""
-        return self._figure.describe(self.story, self.rank, self.step)
+        return figure.describe(self.story, self.rank, self.step)
 
     def _words(self):
         return f"{self.scene['title']}, rank {self.rank}, {self.scene['captions'][self.step]}"

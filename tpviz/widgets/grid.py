@@ -6,6 +6,7 @@
 from typing import TYPE_CHECKING
 
 from tpviz.figures import grid as figure
+from tpviz.figures.blocks import Story
 from tpviz.films.grid import grid_frames
 from tpviz.films.grid_cases import KNOWN
 from tpviz.schemes.axonn.strategy import AxoNN
@@ -55,8 +56,8 @@ class GridSteps(BlockSteps):
     _figure, _scene_of = figure, staticmethod(figure.grid_scene)
 
 
-def story(strategy: AxoNN, workload: "GPT") -> figure.GridStory:
-    """The `tpviz.figures.grid.GridStory` of an `AxoNN`.
+def story(strategy: AxoNN, workload: "GPT") -> Story:
+    """The `Story` of an `AxoNN`.
 
     Raises ValueError on another strategy, and on sizes that clash.
     """
@@ -66,6 +67,6 @@ def story(strategy: AxoNN, workload: "GPT") -> figure.GridStory:
     figure.check(mesh, 0)  # a grid beyond what can be shown is not walked
     strategy.check(workload)
     cases = tuple((case, case.is_reached(strategy)) for case in KNOWN)
-    return figure.GridStory(
+    return Story(
         strategy.short, mesh, workload, tuple(grid_frames(strategy, workload)), strategy, cases
     )

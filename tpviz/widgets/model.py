@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import ipywidgets
 
 from tpviz.figures.comparison import INK_OF_PART
-from tpviz.figures.palette import MEMORY_KINDS, svg_style
+from tpviz.figures.palette import MEMORY_KINDS
 from tpviz.figures.svg import (
     amount,
     badge,
@@ -165,7 +165,7 @@ def parts_svg(
         body.append(text(left + 20, top, f"{name} {figures}", size=11))
     height = y + 18 * ((len(parts) - 1) // 2) + 10
     label = f"{source}: " + ", ".join(f"{name} {seconds(time)}" for name, time in parts.items())
-    return document(WIDTH, height, "".join(body), label, svg_style(theme), theme)
+    return document(WIDTH, height, body, label, theme)
 
 
 def memory_svg(
@@ -195,7 +195,7 @@ def memory_svg(
         words = f"{kind} {amount(size)}"
         body.append(text(x + 15, 53, words, size=10))
         x += 26 + 5.4 * len(words)
-    return document(WIDTH, 60, "".join(body), f"memory of a rank {share}", svg_style(theme), theme)
+    return document(WIDTH, 60, body, f"memory of a rank {share}", theme)
 
 
 def _bar(x, y, width, height, key, pattern=None):
