@@ -14,7 +14,7 @@ PHASE = {
 }
 
 
-def act(
+def panel(
     name="shifted_critical_path",
     p=4,
     m=6,

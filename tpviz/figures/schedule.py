@@ -25,25 +25,25 @@ LOOK = Look(16, 11, 6, 5.9, 18, 9, 11, 18, "muted")
 
 
 def schedule_scene(
-    acts: Sequence[Panel], title: str, unit: str = "", device: float | None = None
+    panels: Sequence[Panel], title: str, unit: str = "", device: float | None = None
 ) -> dict[str, Any]:
     """The scene of one or two `Panel`s on the same time axis, ready for JSON.
 
     unit : "s" where times are seconds, "" where they are in the unit of what was given. device :
-    bytes that a device has, where the acts have memory. Returns ``title``, ``badge``, ``width``,
+    bytes that a device has, where the panels have memory. Returns ``title``, ``badge``, ``width``,
     ``height``, ``top`` (px of head that a page shows itself), ``common`` (SVG),
-    ``facts``, ``summary`` (the acts in words), ``stops`` (px of every end of an action or a wait),
-    ``captions`` (of each stop), ``rows`` ([act, rank, y]), ``lane`` (px: height), ``head`` and
-    ``foot`` (px: from where to where a play-head stands). What is said of a row:
+    ``facts``, ``summary`` (the panels in words), ``stops`` (px of every end of an action or a
+    wait), ``captions`` (of each stop), ``rows`` ([panel, rank, y]), ``lane`` (px: height), ``head``
+    and ``foot`` (px: from where to where a play-head stands). What is said of a row:
     `schedule_detail`. Raises ``ValueError`` above 16 ranks or 8192 actions.
     """
-    for act in acts:
-        check(act.timeline.schedule)
-    layout = lay_out(acts)
-    drawn = [Lanes(acts, number, layout, unit, device).draw() for number in range(len(acts))]
-    marks, y = legend(_marks(acts), 12.0, layout.bottom + 35, WIDTH, LOOK)
-    notes = text(12, y + 27, _notes(acts, unit), "muted", 11)
-    times = list(stops(acts, layout).values())
+    for panel in panels:
+        check(panel.timeline.schedule)
+    layout = lay_out(panels)
+    drawn = [Lanes(panels, number, layout, unit, device).draw() for number in range(len(panels))]
+    marks, y = legend(_marks(panels), 12.0, layout.bottom + 35, WIDTH, LOOK)
+    notes = text(12, y + 27, _notes(panels, unit), "muted", 11)
+    times = list(stops(panels, layout).values())
     return {
         "title": title,
         "badge": BADGE,
@@ -51,8 +51,8 @@ def schedule_scene(
         "top": TOP - 6,
         "height": round(y + 41),
         "common": "".join([pattern_defs(), *drawn, axis(layout, unit), marks, notes]),
-        "facts": facts(acts, unit),
-        "summary": " ".join(compared(acts, unit)),
+        "facts": facts(panels, unit),
+        "summary": " ".join(compared(panels, unit)),
         "stops": [round(layout.x(t), 1) for t in times],
         "captions": [f"at {say(t, unit)} of {say(layout.duration, unit)}" for t in times],
         "rows": [[*row] for row in layout.rows],
@@ -76,9 +76,9 @@ def check(schedule: "Schedule") -> None:
         )
 
 
-def _marks(acts):
+def _marks(panels):
     """(mark, words) of what is drawn."""
-    kinds = {a.kind for act in acts for row in act.timeline.schedule.actions for a in row}
+    kinds = {a.kind for panel in panels for row in panel.timeline.schedule.actions for a in row}
     items = [("forward", "F forward")]
     if kinds & {"B", "RB", "I"}:
         items.append(("backward", "B backward" + ", I of the input alone" * ("I" in kinds)))
@@ -88,13 +88,13 @@ def _marks(acts):
         items.append(("recompute", "R recompute, RB before its backward"))
     items += [("idle", "idle"), ("critical", "critical path"), ("message", "message")]
     items += [("held", "held, whole"), ("most", "most that is held")]
-    if any(act.timeline.schedule.pairs for act in acts):
+    if any(panel.timeline.schedule.pairs for panel in panels):
         items.append(("pair", "pair of forward and backward"))
-    if any(any(act.timeline.schedule.recomputes) for act in acts):
+    if any(any(panel.timeline.schedule.recomputes) for panel in panels):
         items.append(("checkpoints", "held as checkpoints"))
-    if any(act.measured and act.measured.held for act in acts):
+    if any(panel.measured and panel.measured.held for panel in panels):
         items.append(("in flight", "in flight, and as measured"))
-    if any(act.memory for act in acts):
+    if any(panel.memory for panel in panels):
         items += [
             ("held" if ink == "activations" else ink, f"memory: {INKS[ink].label}")
             for ink in MEMORY_KINDS.values()
@@ -102,39 +102,42 @@ def _marks(acts):
     return items
 
 
-def _notes(acts, unit):
+def _notes(panels, unit):
     """Where numbers come from, and the scale of the strips."""
-    notes = [f"Measured: {act.measured.badge}." for act in acts if act.measured]
-    if any(act.formula for act in acts):
+    notes = [f"Measured: {panel.measured.badge}." for panel in panels if panel.measured]
+    if any(panel.formula for panel in panels):
         exact = "for equal stages, where it is exact."
         mean = "with the times of the mean stage, without messages."
         notes.append(f"Formula: closed form {mean if unit else exact}")
-    most = max(peak(strip) / act.unit for act in acts for strip in act.strips)
+    most = max(peak(strip) / panel.unit for panel in panels for strip in panel.strips)
     notes.append(
         f"A strip's height: {amount(most)} of activations between actions."
-        if any(act.sizes for act in acts)
+        if any(panel.sizes for panel in panels)
         else f"A strip's height: {most:g} microbatches of all layers."
     )
     return " ".join(notes)
 
 
 # -- one row ---------------------------------------------------------------------------------------
-def schedule_detail(acts: Sequence[Panel], row: int, unit: str = "") -> dict[str, Any]:
-    """{"row", "stops", "words", "marks"} of a row of the scene of these acts, ready for JSON.
+def schedule_detail(panels: Sequence[Panel], row: int, unit: str = "") -> dict[str, Any]:
+    """{"row", "stops", "words", "marks"} of a row of the scene of these panels, ready for JSON.
 
     Of each of its `schedule_words.spans`: the stop at which it ends, what is to be said of it, and
     the SVG of `schedule_lanes.Lanes.moment`. Empty for row -1.
     """
     if row < 0:
         return {"row": row, "stops": [], "words": [], "marks": []}
-    layout = lay_out(acts)
+    layout = lay_out(panels)
     number, rank, _ = layout.rows[row]
-    lanes, place = Lanes(acts, number, layout), {at: i for i, at in enumerate(stops(acts, layout))}
-    moments = list(spans(acts[number].timeline, rank))
+    lanes, place = (
+        Lanes(panels, number, layout),
+        {at: i for i, at in enumerate(stops(panels, layout))},
+    )
+    moments = list(spans(panels[number].timeline, rank))
     return {
         "row": row,
         "stops": [place[layout.instant(end)] for _, end, _, _ in moments],
-        "words": words(acts[number], rank, unit),
+        "words": words(panels[number], rank, unit),
         "marks": [lanes.moment(rank, index, busy) for _, _, index, busy in moments],
     }
 

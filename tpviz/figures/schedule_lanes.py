@@ -26,15 +26,15 @@ INK = {
 
 # -- where everything is ---------------------------------------------------------------------------
 class Row(NamedTuple):
-    """A rank's place in the picture: which act, which rank, where its lane begins."""
+    """A rank's place in the picture: which panel, which rank, where its lane begins."""
 
-    act: int
+    panel: int
     rank: int
     y: float
 
 
 class Layout(NamedTuple):
-    """Where everything is, in px. heads : y of each act's heading; lane, ran, strip, gap, font :
+    """Where everything is, in px. heads : y of each panel's heading; lane, ran, strip, gap, font :
     heights of a simulated lane, a measured one, the strip of what is held, the room between, and
     letters; flown : height of the strip of what a run had in flight; scale : px of a unit of time;
     most : what any rank holds at once, bytes or microbatches of all its layers; edge : px between
@@ -62,33 +62,35 @@ class Layout(NamedTuple):
         """A whole number, the same for times that differ by rounding alone."""
         return round(time / (self.duration or 1.0) * 1e9)
 
-    def of(self, act: int) -> list[Row]:
-        """The rows of an act, rank by rank."""
-        return [row for row in self.rows if row.act == act]
+    def of(self, panel: int) -> list[Row]:
+        """The rows of a panel, rank by rank."""
+        return [row for row in self.rows if row.panel == panel]
 
 
-def lay_out(acts: Sequence[Panel]) -> Layout:
-    """The `Layout` of acts; smaller where there are many lanes."""
-    lanes = sum(act.ranks for act in acts)
+def lay_out(panels: Sequence[Panel]) -> Layout:
+    """The `Layout` of panels; smaller where there are many lanes."""
+    lanes = sum(panel.ranks for panel in panels)
     lane, strip, gap, font = (28, 16, 10, 11) if lanes <= 8 else (20, 10, 6, 10)
     strip += 8 * (lanes <= 4)
-    ran, flown = (lane - 10, 14) if any(act.measured for act in acts) else (0, 0)
-    strip = max(strip, 38 - lane - ran) if any(act.memory for act in acts) else strip
+    ran, flown = (lane - 10, 14) if any(panel.measured for panel in panels) else (0, 0)
+    strip = max(strip, 38 - lane - ran) if any(panel.memory for panel in panels) else strip
     rows, heads, y = [], [], TOP
-    for number, act in enumerate(acts):
+    for number, panel in enumerate(panels):
         heads.append(y + 11)
         y += 26
-        for rank in range(act.ranks):
+        for rank in range(panel.ranks):
             rows.append(Row(number, rank, y))
             y += lane + ran + strip + flown + gap
         y += 6
-    duration = max(act.ends for act in acts)
-    most = max((peak(held) / act.unit for act in acts for held in act.strips), default=0) or 1
+    duration = max(panel.ends for panel in panels)
+    most = (
+        max((peak(held) / panel.unit for panel in panels for held in panel.strips), default=0) or 1
+    )
     scale = (WIDTH - LEFT - RIGHT) / (duration or 1.0)
     lengths = (
         end - start
-        for act in acts
-        for times in zip(act.timeline.start, act.timeline.end)
+        for panel in panels
+        for times in zip(panel.timeline.start, panel.timeline.end)
         for start, end in zip(*times)
     )
     shortest = min((length for length in lengths if length > 0), default=0.0)
@@ -96,53 +98,53 @@ def lay_out(acts: Sequence[Panel]) -> Layout:
     return Layout(tuple(rows), tuple(heads), *sizes, min(0.8, shortest * scale / 10))
 
 
-def stops(acts: Sequence[Panel], layout: Layout) -> dict[int, float]:
+def stops(panels: Sequence[Panel], layout: Layout) -> dict[int, float]:
     """{`instant`: time} of 0 and of all ends of actions and of idle time, in order."""
     ends = {
         layout.instant(end): end
         for row in layout.rows
-        for _, end, _, _ in spans(acts[row.act].timeline, row.rank)
+        for _, end, _, _ in spans(panels[row.panel].timeline, row.rank)
     }
     return dict(sorted(({0: 0.0} | ends).items()))
 
 
-# -- the lanes of an act ---------------------------------------------------------------------------
+# -- the lanes of a panel --------------------------------------------------------------------------
 class Lanes:
-    """An act in the picture of some: its lanes, in their places.
+    """A panel in the picture of some: its lanes, in their places.
 
     unit, device : as of `schedule.schedule_scene`.
     """
 
     def __init__(
         self,
-        acts: Sequence[Panel],
+        panels: Sequence[Panel],
         number: int,
         layout: Layout,
         unit: str = "",
         device: float | None = None,
     ):
-        self.acts, self.number, self.layout = acts, number, layout
+        self.panels, self.number, self.layout = panels, number, layout
         self.unit, self.device, self.x = unit, device, layout.x
-        self.act, self.rows = acts[number], layout.of(number)
-        self.timeline = self.act.timeline
+        self.panel, self.rows = panels[number], layout.of(number)
+        self.timeline = self.panel.timeline
         self.schedule = self.timeline.schedule
 
     def draw(self) -> str:
-        """The act's heading, lanes, strips and numbers, as SVG."""
+        """The panel's heading, lanes, strips and numbers, as SVG."""
         parts = [self._head(), *map(self._track, self.rows), self._strips(), self._messages()]
         parts += [self._bars(), self._critical(), self._pairs()]
-        parts += [self._ran()] if self.act.measured else []
+        parts += [self._ran()] if self.panel.measured else []
         return "".join([*parts, *(line for row in self.rows for line in self._numbers(row))])
 
     def _head(self):
-        act, makespan, y = self.act, self.timeline.makespan, self.layout.heads[self.number]
+        panel, makespan, y = self.panel, self.timeline.makespan, self.layout.heads[self.number]
         more = say(makespan, self.unit)
-        if act.formula:
-            more += f", formula {say(act.formula[0], self.unit)}"
-        if act.measured:
-            more += f", measured {say(act.measured.makespan, self.unit)}"
+        if panel.formula:
+            more += f", formula {say(panel.formula[0], self.unit)}"
+        if panel.measured:
+            more += f", measured {say(panel.measured.makespan, self.unit)}"
         x = min(self.x(makespan), WIDTH - RIGHT)
-        label = text(12, y, act.name, size=14, weight=700)
+        label = text(12, y, panel.name, size=14, weight=700)
         return label + text(x, y, more, size=12, anchor="end", weight=600)
 
     def _label(self, y, words, token="muted", size=9.5):
@@ -166,7 +168,7 @@ class Lanes:
         ):
             part = half.get(i, 0)
             if action.kind == "RB":
-                middle = min(start + self.act.recompute[action.stage], end)
+                middle = min(start + self.panel.recompute[action.stage], end)
                 yield "recompute", start, middle, part, i
                 start = middle
             yield INK[action.kind], start, end, part, i
@@ -210,7 +212,7 @@ class Lanes:
     def _critical(self):
         """An outline around the stretches of the critical path on one rank, and its messages."""
         line, out, arrows, parts = self.timeline, "", "", []
-        for rank, index in self.act.path:
+        for rank, index in self.panel.path:
             if not parts or parts[-1][-1][0] != rank:
                 parts.append([])
             parts[-1].append((rank, index))
@@ -220,7 +222,7 @@ class Lanes:
             if end > x:
                 high = self.layout.lane - 1.6
                 out += box(x + 0.8, self.rows[rank].y + 0.8, end - x - 1.6, high)
-        for (rank, index), (to, at) in pairwise(self.act.path):
+        for (rank, index), (to, at) in pairwise(self.panel.path):
             if rank != to:
                 arrows += self._down(line.end[rank][index], line.start[to][at], rank, to)
         return (
@@ -264,8 +266,8 @@ class Lanes:
         end, sizes = self.timeline.makespan, self.layout
         for row in self.rows:
             base = row.y + sizes.lane + sizes.ran + sizes.strip
-            high = (sizes.strip - 3) / sizes.most / self.act.unit
-            held = self.act.strips[row.rank]
+            high = (sizes.strip - 3) / sizes.most / self.panel.unit
+            held = self.panel.strips[row.rank]
             labels += self._label(base - sizes.strip / 2 + 3, "held")
             most += f"M{self.x(0):.1f},{base - peak(held) * high:.2f}H{self.x(end):.1f}"
             for (start, full, kept), (stop, *_) in zip(held, [*held[1:], (end, 0, 0)]):
@@ -287,26 +289,28 @@ class Lanes:
         out, high = "", self.layout.ran - 3
         for row in self.rows:
             y, paths = row.y + self.layout.lane + 2, {}
-            for ink, start, end in self.act.measured.bars[row.rank]:
+            for ink, start, end in self.panel.measured.bars[row.rank]:
                 wide = max((end - start) * self.layout.scale, 0.3)
                 paths[ink] = paths.get(ink, "") + box(self.x(start), y, wide, high)
             out += self._idle(y, high)
             out += "".join(_inked(ink, path, 0.2) for ink, path in paths.items())
             out += self._label(y + high - 2, "measured")
-            out += self._flown(row) if self.act.measured.held else ""
-        return f"<g data-source='{escape(self.act.measured.badge)}'>{out}</g>"
+            out += self._flown(row) if self.panel.measured.held else ""
+        return f"<g data-source='{escape(self.panel.measured.badge)}'>{out}</g>"
 
     def _flown(self, row):
         """Microbatches in flight: simulated as an area, measured as a line over it."""
-        sizes, held = self.layout, self.act.measured.held
+        sizes, held = self.layout, self.panel.measured.held
         base = row.y + sizes.lane + sizes.ran + sizes.strip + sizes.flown - 1
-        high = (sizes.flown - 3) / max(*self.act.peaks, *(n for series in held for _, n in series))
+        high = (sizes.flown - 3) / max(
+            *self.panel.peaks, *(n for series in held for _, n in series)
+        )
         start = f"M{self.x(0):.1f},{base:g}"
 
         def steps(series):
             return start + "".join(f"H{self.x(t):.1f}V{base - n * high:.2f}" for t, n in series)
 
-        ahead = steps([(time, full + kept) for time, full, kept in self.act.held[row.rank]])
+        ahead = steps([(time, full + kept) for time, full, kept in self.panel.held[row.rank]])
         return (
             f"<path d='{ahead}' class='f-recompute' fill-opacity='.35'/>"
             f"<path d='{steps(held[row.rank])}' class='s-fg' fill='none' "
@@ -316,26 +320,28 @@ class Lanes:
     # -- numbers at the right ----------------------------------------------------------------------
     def _numbers(self, row):
         """Idle time simulated, by formula and measured; the most that is held; memory."""
-        act, line, rank, unit = self.act, self.timeline, row.rank, self.unit
+        panel, line, rank, unit = self.panel, self.timeline, row.rank, self.unit
         part = 100 * line.bubble[rank] / (line.makespan or 1.0)
-        words = [f"idle {say(line.bubble[rank], unit)} ({part:.3g} %), {act.peaks[rank]} in flight"]
-        if act.formula:
-            words.append(f"formula {say(act.formula[1][rank], unit)}")
-        if act.measured:
-            held = act.measured.held
+        words = [
+            f"idle {say(line.bubble[rank], unit)} ({part:.3g} %), {panel.peaks[rank]} in flight"
+        ]
+        if panel.formula:
+            words.append(f"formula {say(panel.formula[1][rank], unit)}")
+        if panel.measured:
+            held = panel.measured.held
             words.append(
-                f"measured {say(act.measured.idle[rank], unit)}"
+                f"measured {say(panel.measured.idle[rank], unit)}"
                 + (f", {max(count for _, count in held[rank])} in flight" if held else "")
             )
         for i, words_of_line in enumerate(words):
             yield text(NUMBERS, row.y + 10 + 12 * i, words_of_line, "muted" if i else "fg", 10.5)
-        if act.memory:
-            yield self._memory(act.memory[rank], row.y + 12 * len(words) + 2)
+        if panel.memory:
+            yield self._memory(panel.memory[rank], row.y + 12 * len(words) + 2)
 
     def _memory(self, memory, y):
         """A bar of the rank's bytes by kind, and what its device has."""
         out, x, wide = "", float(NUMBERS), RIGHT - 112
-        most = max(memory.total for act in self.acts for memory in act.memory)
+        most = max(memory.total for panel in self.panels for memory in panel.memory)
         for kind, ink in MEMORY_KINDS.items():
             width = memory[kind] / most * wide
             out += swatch(x, y + 2, width, 9, ink)

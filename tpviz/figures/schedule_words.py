@@ -169,16 +169,16 @@ def spans(timeline: "Timeline", rank: int) -> Iterator[tuple[float, float, int, 
         yield now, timeline.makespan, index + 1, False
 
 
-def words(act: Panel, rank: int, unit: str) -> list[str]:
+def words(panel: Panel, rank: int, unit: str) -> list[str]:
     """A sentence or more for each of the `spans` of a rank."""
-    timeline, path, sentences = act.timeline, set(act.path), []
+    timeline, path, sentences = panel.timeline, set(panel.path), []
     row, least = timeline.schedule.of(rank), CLOSE * timeline.makespan
-    held, before = act.held[rank], 0.0
+    held, before = panel.held[rank], 0.0
     at = 0
     for start, end, index, busy in spans(timeline, rank):
         while at < len(held) and held[at][0] - start <= least:
             at += 1
-        size = sum(act.strips[rank][at - 1][1:]) if act.sizes and at else 0
+        size = sum(panel.strips[rank][at - 1][1:]) if panel.sizes and at else 0
         holds = _holds(*held[at - 1][1:], size) if at else "Holds nothing."
         since, long = say(start, unit), say(end - start, unit)
         if index == len(row):
@@ -254,18 +254,18 @@ def _holds(full, kept, size):
 
 
 # -- all of it -------------------------------------------------------------------------------------
-def compared(acts: Sequence[Panel], unit: str) -> Iterator[str]:
-    """Sentences: each act's own, then what sets the second apart from the first."""
-    for act in acts:
-        line = act.timeline
-        of = f" of one of their {act.each} stages" if act.each > 1 else ""
+def compared(panels: Sequence[Panel], unit: str) -> Iterator[str]:
+    """Sentences: each panel's own, then what sets the second apart from the first."""
+    for panel in panels:
+        line = panel.timeline
+        of = f" of one of their {panel.each} stages" if panel.each > 1 else ""
         yield (
-            f"{act.name} takes {say(line.makespan, unit)}; ranks are idle "
+            f"{panel.name} takes {say(line.makespan, unit)}; ranks are idle "
             f"{share(line.bubble, line.makespan)} of it and hold at most "
-            f"{max(act.peaks)} microbatches{of}."
+            f"{max(panel.peaks)} microbatches{of}."
         )
-    if len(acts) == 2:
-        yield _difference(*acts, unit)  # pyright: ignore[reportCallIssue]
+    if len(panels) == 2:
+        yield _difference(*panels, unit)  # pyright: ignore[reportCallIssue]
 
 
 def _difference(one, two, unit):
@@ -280,7 +280,7 @@ def _difference(one, two, unit):
             f"than {one.name}" + f" ({100 * abs(more) / (a.makespan or b.makespan):.1f} %)"
         )
     idle = [sum(line.bubble) / line.schedule.ranks for line in (a, b)]
-    counts = [max(act.peaks) / act.each for act in (one, two)]  # of all its layers
+    counts = [max(panel.peaks) / panel.each for panel in (one, two)]  # of all its layers
     held = (
         f"{counts[1]:g} against {counts[0]:g} microbatches"
         if counts[0] != counts[1]
@@ -293,40 +293,40 @@ def _difference(one, two, unit):
     )
 
 
-def facts(acts: Sequence[Panel], unit: str) -> list[list[str]]:
+def facts(panels: Sequence[Panel], unit: str) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
     lengths, idles, peaks = [], [], []
-    for act in acts:
-        line = act.timeline
+    for panel in panels:
+        line = panel.timeline
         lengths.append(say(line.makespan, unit))
         idles.append(share(line.bubble, line.makespan))
-        if act.formula:
-            lengths[-1] += f" (formula {say(act.formula[0], unit)})"
-            idles[-1] += f" (formula {share(act.formula[1], act.formula[0])})"
-        if act.measured:
-            ran = act.measured
+        if panel.formula:
+            lengths[-1] += f" (formula {say(panel.formula[0], unit)})"
+            idles[-1] += f" (formula {share(panel.formula[1], panel.formula[0])})"
+        if panel.measured:
+            ran = panel.measured
             lengths[-1] += f" ({ran.badge} {say(ran.makespan, unit)})"
             idles[-1] += f" ({ran.badge} {share(ran.idle, ran.makespan)})"
-        peaks.append(", ".join(map(str, act.peaks)))
+        peaks.append(", ".join(map(str, panel.peaks)))
     return [
         [label, " against ".join(words)]
         for label, words in (("makespan", lengths), ("idle", idles), ("most in flight", peaks))
     ]
 
 
-def to_table(acts: Sequence[Panel], unit: str) -> list[list[str]]:
+def to_table(panels: Sequence[Panel], unit: str) -> list[list[str]]:
     """Rows of strings, header first: one rank of one schedule each."""
-    kinds: list[str] = list(acts[0].memory[0]) if acts[0].memory else []
+    kinds: list[str] = list(panels[0].memory[0]) if panels[0].memory else []
     head = ["schedule", "rank", "stages", "busy", "idle", "idle inside"]
     head += ["idle, formula", "idle, measured", "most in flight"]
     table = [head + [INKS[MEMORY_INKS.get(k, k)].label for k in kinds]]
-    for act in acts:
-        line = act.timeline
-        for r in range(act.ranks):
+    for panel in panels:
+        line = panel.timeline
+        for r in range(panel.ranks):
             times = line.busy[r], line.bubble[r], max(line.bubble_inside[r], 0.0)
-            row = [act.name, str(r), ", ".join(map(str, line.schedule.stages_of(r)))]
+            row = [panel.name, str(r), ", ".join(map(str, line.schedule.stages_of(r)))]
             row += [say(time, unit) for time in times]
-            row.append(say(act.formula[1][r], unit) if act.formula else "")
-            row.append(say(act.measured.idle[r], unit) if act.measured else "")
-            table.append([*row, str(act.peaks[r]), *(amount(act.memory[r][k]) for k in kinds)])
+            row.append(say(panel.formula[1][r], unit) if panel.formula else "")
+            row.append(say(panel.measured.idle[r], unit) if panel.measured else "")
+            table.append([*row, str(panel.peaks[r]), *(amount(panel.memory[r][k]) for k in kinds)])
     return table

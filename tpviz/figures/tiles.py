@@ -49,7 +49,7 @@ MAX_PARTS, STEPS = 2304, 120
 HIGH, LANE, GAP = 236, 34, 9
 """px: of a GPU's tiles at most; of a lane; between lanes."""
 HEAD = 36
-"""px of an act's name, and of names of chunks or GPUs, over its tiles."""
+"""px of a panel's name, and of names of chunks or GPUs, over its tiles."""
 LABELS, UNNAMED = (60, 196), (7, 7)
 """px left and right of a GPU's tiles, where its chunks are named, and where not."""
 LANES = {
@@ -66,7 +66,7 @@ LOOK = Look(14, 11, 6, 5.9, 18, 9, 11, 18, "muted")
 PART = re.compile(r"(<g data-at='([^']*)' data-is='(\w+)' data-place='([^']*)'>)</g>")
 
 
-def tiles_scene(acts: Sequence[Panel], title: str) -> dict[str, Any]:
+def tiles_scene(panels: Sequence[Panel], title: str) -> dict[str, Any]:
     """The scene of one or two `Panel`s on one clock, ready for JSON; as `Film` wants it.
 
     Its ``stops`` are equal steps of time. In ``common`` every part is an empty ``<g>`` with
@@ -74,19 +74,21 @@ def tiles_scene(acts: Sequence[Panel], title: str) -> dict[str, Any]:
     ``data-place`` (px); ``parts`` has what is drawn in it, {key of a state: SVG, "@" for its
     place}. ``map`` is how many parts a GPU has. Raises ``ValueError`` above `MAX_PARTS` parts.
     """
-    check(sum(len(act.gpus) for act in acts), acts[0].run.gemm)
-    layout = lay_out(acts)
+    check(sum(len(panel.gpus) for panel in panels), panels[0].run.gemm)
+    layout = lay_out(panels)
     times = [layout.duration * step / STEPS for step in range(STEPS + 1)]
     out = [pattern_defs()]
-    for act, (x, y) in zip(acts, layout.heads):
-        out.append(text(x, y + 11, f"{act.name}: {seconds(act.run.seconds)}", size=14, weight=700))
+    for panel, (x, y) in zip(panels, layout.heads):
+        out.append(
+            text(x, y + 11, f"{panel.name}: {seconds(panel.run.seconds)}", size=14, weight=700)
+        )
     for map in layout.maps:
-        out += _map(acts[map.act], layout, map)
-    for number in range(len(acts)):
-        out += _lanes(acts, number, layout)
+        out += _map(panels[map.panel], layout, map)
+    for number in range(len(panels)):
+        out += _lanes(panels, number, layout)
     beside = "time", WIDTH - RIGHT + 24
     axis = axis_below(LEFT, layout.bottom, layout.scale, layout.duration, seconds, *beside)
-    marks, y = legend(_marks(acts), 12.0, layout.bottom + 35, WIDTH, LOOK)
+    marks, y = legend(_marks(panels), 12.0, layout.bottom + 35, WIDTH, LOOK)
     return {
         "title": title,
         "badge": BADGE,
@@ -94,10 +96,10 @@ def tiles_scene(acts: Sequence[Panel], title: str) -> dict[str, Any]:
         "top": TOP - 6,
         "height": round(y + 23),
         "common": "".join([*out, axis, marks]),
-        "parts": _parts(acts, layout),
-        "map": len(acts[0].run.tiles.tile),
-        "facts": facts(acts),
-        "words": counts(acts, times),
+        "parts": _parts(panels, layout),
+        "map": len(panels[0].run.tiles.tile),
+        "facts": facts(panels),
+        "words": counts(panels, times),
         "stops": [round(layout.x(time), 2) for time in times],
         "captions": [f"at {seconds(t)} of {seconds(layout.duration)}" for t in times],
         "head": round(layout.head, 1),
@@ -118,9 +120,10 @@ def check(gpus: int, gemm: "Gemm") -> None:
 
 # -- where everything is ---------------------------------------------------------------------------
 class Map(NamedTuple):
-    """A GPU's tiles: which act and GPU, its left and top, px of a tile, names of chunks or not."""
+    """A GPU's tiles: which panel and GPU, its left and top, px of a tile, whether chunks are
+    named."""
 
-    act: int
+    panel: int
     gpu: int
     x: float
     y: float
@@ -129,8 +132,8 @@ class Map(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where everything is, in px. maps : `Map`s. heads : (x, y) of each act's name. lanes : per act
-    the top of its lanes. scale : px of a second."""
+    """Where everything is, in px. maps : `Map`s. heads : (x, y) of each panel's name. lanes : per
+    panel the top of its lanes. scale : px of a second."""
 
     maps: tuple[Map, ...]
     heads: tuple[tuple[float, float], ...]
@@ -145,21 +148,21 @@ class Layout(NamedTuple):
         return LEFT + time * self.scale
 
 
-def lay_out(acts: Sequence[Panel]) -> Layout:
-    """The `Layout`: GPU 0 of the acts side by side; or all GPUs in a row, an act below another."""
-    down, across = acts[0].run.gemm.tiles
-    stacked = any(len(act.gpus) > 1 for act in acts)
+def lay_out(panels: Sequence[Panel]) -> Layout:
+    """The `Layout`: GPU 0 of the panels side by side; or all GPUs in a row, panel below panel."""
+    down, across = panels[0].run.gemm.tiles
+    stacked = any(len(panel.gpus) > 1 for panel in panels)
     maps, heads, y = [], [], TOP + 12
-    wide = (WIDTH - 24) / (1 if stacked else len(acts))
-    for number, act in enumerate(acts):
+    wide = (WIDTH - 24) / (1 if stacked else len(panels))
+    for number, panel in enumerate(panels):
         x = 12 + (0 if stacked else number * wide)
         heads.append((x, y))
-        each = wide / len(act.gpus)
+        each = wide / len(panel.gpus)
         sides = UNNAMED if stacked else LABELS
         cell = min((each - sum(sides)) / across, HIGH / down, 34.0)
         maps += [
             Map(number, gpu, x + i * each + sides[0], y + HEAD, cell, not stacked)
-            for i, gpu in enumerate(act.gpus)
+            for i, gpu in enumerate(panel.gpus)
         ]
         if stacked:
             y += HEAD + down * cell + 22
@@ -167,10 +170,10 @@ def lay_out(acts: Sequence[Panel]) -> Layout:
         y += HEAD + down * maps[0].cell + 22
     head, lanes = y + 4, []
     y = head + 8
-    for _ in acts:
+    for _ in panels:
         lanes.append(y + 18)
         y += 18 + len(LANES) * (LANE + GAP) + 6
-    duration = max(act.run.seconds for act in acts)
+    duration = max(panel.run.seconds for panel in panels)
     return Layout(
         tuple(maps),
         tuple(heads),
@@ -183,8 +186,8 @@ def lay_out(acts: Sequence[Panel]) -> Layout:
 
 
 # -- tiles -----------------------------------------------------------------------------------------
-def _parts(acts, layout):
-    cell, waves = layout.maps[0].cell, acts[0].run.gemm.wavefronts
+def _parts(panels, layout):
+    cell, waves = layout.maps[0].cell, panels[0].run.gemm.wavefronts
     return {key: _part(key, cell, cell / waves) for key in [*BY_KEY, *EARLY.upper()]}
 
 
@@ -208,27 +211,27 @@ def _part(key, width, height):
     return out
 
 
-def boxes(act: Panel, map: Map) -> tuple[np.ndarray, np.ndarray]:
+def boxes(panel: Panel, map: Map) -> tuple[np.ndarray, np.ndarray]:
     """(x, y) px of each part in a map, in the order of its tiles."""
-    tiles, waves = act.run.tiles, act.run.gemm.wavefronts
+    tiles, waves = panel.run.tiles, panel.run.gemm.wavefronts
     return (
         map.x + tiles.column * map.cell,
         map.y + tiles.row * map.cell + tiles.wave * map.cell / waves,
     )
 
 
-def _map(act, layout, map):
-    index = act.gpus.index(map.gpu)
-    for (at, keys), x, y in zip(act.stories[index], *boxes(act, map)):
+def _map(panel, layout, map):
+    index = panel.gpus.index(map.gpu)
+    for (at, keys), x, y in zip(panel.stories[index], *boxes(panel, map)):
         when = ",".join(f"{layout.x(t):.1f}" for t in at)
         yield f"<g data-at='{when}' data-is='{keys}' data-place='{x:.1f},{y:.1f}'></g>"
-    yield _borders(act, map)
-    yield from _chunks(act, map, act.moments[index]["position"])
+    yield _borders(panel, map)
+    yield from _chunks(panel, map, panel.moments[index]["position"])
 
 
-def _borders(act, map):
+def _borders(panel, map):
     """Lines between tiles of different chunks, and around all."""
-    tiles, (down, across) = act.run.tiles, act.run.gemm.tiles
+    tiles, (down, across) = panel.run.tiles, panel.run.gemm.tiles
     chunk = np.full((down + 2, across + 2), -1)
     chunk[tiles.row + 1, tiles.column + 1] = tiles.chunk
     lines = []
@@ -239,15 +242,15 @@ def _borders(act, map):
     return f"<path d='{''.join(lines)}' class='s-fg' fill='none' stroke-width='1.4'/>"
 
 
-def _chunks(act, map, position):
+def _chunks(panel, map, position):
     """Which chunk is where, and what becomes of it; on a small map only the GPU's number."""
     if not map.named:
         yield text(map.x, map.y - 4, f"GPU {map.gpu}", size=11)
         return
-    tiles, run = act.run.tiles, act.run
+    tiles, run = panel.run.tiles, panel.run
     down, across = run.gemm.tiles
     rows = down >= across  # chunks lie one below the other
-    x, y = (values + map.cell / 2 for values in boxes(act, map))
+    x, y = (values + map.cell / 2 for values in boxes(panel, map))
     right = map.x + across * map.cell
     for chunk in range(run.ranks):
         mine = tiles.chunk == chunk
@@ -262,9 +265,11 @@ def _chunks(act, map, position):
         yield text(map.x - 6, map.y - 3, "chunk", "muted", 10.5, "end")
 
 
-def _marks(acts):
+def _marks(panels):
     """(mark, words) of the states that there are."""
-    keys = {key for act in acts for stories in act.stories for _, keys in stories for key in keys}
+    keys = {
+        key for panel in panels for stories in panel.stories for _, keys in stories for key in keys
+    }
     items = [(s.key, s.label) for s in STATES if {s.key, s.key.upper()} & keys]
     if keys & set(EARLY.upper()):
         items.append(("W", "marked: the sum so far came first"))
@@ -275,16 +280,16 @@ def _marks(acts):
 
 
 # -- lanes: GPU 0's slots, memory queue, tracker and link over time --------------------------------
-def _lanes(acts, number, layout):
-    """An act's lanes and what ends when, as pieces of SVG. Acts share each lane's scale."""
-    act, y = acts[number], layout.lanes[number]
-    yield text(12, y - 7, f"{act.name}, GPU 0 ({act.run.mode})", size=12, weight=700)
-    yield from _ends(act, layout, y)
+def _lanes(panels, number, layout):
+    """A panel's lanes and what ends when, as pieces of SVG. Acts share each lane's scale."""
+    panel, y = panels[number], layout.lanes[number]
+    yield text(12, y - 7, f"{panel.name}, GPU 0 ({panel.run.mode})", size=12, weight=700)
+    yield from _ends(panel, layout, y)
     for what, name in LANES.items():
         yield idle(LEFT, y, layout.duration * layout.scale, LANE, ".35")
         yield text(LEFT - 8, y + LANE / 2 + 4, name, size=11, anchor="end")
-        top, areas, rows = _drawn(acts, act, what)
-        yield from _stack(act.series["time"], areas, top, y, layout, what)
+        top, areas, rows = _drawn(panels, panel, what)
+        yield from _stack(panel.series["time"], areas, top, y, layout, what)
         x = WIDTH - RIGHT + 12
         if len(areas) > 1:  # a chip for each, before its line
             for i, (ink, pattern, _) in enumerate(areas[::-1]):
@@ -294,20 +299,20 @@ def _lanes(acts, number, layout):
         y += LANE + GAP
 
 
-def _drawn(acts, act, what):
+def _drawn(panels, panel, what):
     """(the value at a lane's top, [(ink, pattern, values)] from below, lines at its right)."""
-    run, series = act.run, act.series
+    run, series = panel.run, panel.series
     if what == "computing":
         slots = run.machine.slots
-        return slots, [("forward", "solid", act.computing)], [f"{slots} slots: a stage"]
+        return slots, [("forward", "solid", panel.computing)], [f"{slots} slots: a stage"]
     if what == "memory":
         gemm, sent = series["gemm_queue"], series["comm_queue"]
-        top = max(_most(a.series["gemm_queue"] + a.series["comm_queue"]) for a in acts)
+        top = max(_most(a.series["gemm_queue"] + a.series["comm_queue"]) for a in panels)
         words = [f"communication (above) ≤ {amount(_most(sent))}"]
         words.append(f"GEMM (below) ≤ {amount(_most(gemm))}")
         return top, [("forward", "solid", gemm), ("axis0", "diagonal", sent)], words
     if what == "tracker":
-        tracker, top = run.tracker, max(max(a.run.tracker.peak for a in acts), 1)
+        tracker, top = run.tracker, max(max(a.run.tracker.peak for a in panels), 1)
         if not fused(run):
             return top, [], ["not used"]
         words = [f"at most {tracker.peak} of {tracker.capacity}"]
@@ -334,9 +339,9 @@ def _stack(time, areas, top, y, layout, what):
         below = above
 
 
-def _ends(act, layout, y):
+def _ends(panel, layout, y):
     """A line where the GEMM, the reduce-scatter and all end, and which it is."""
-    run, high = act.run, len(LANES) * (LANE + GAP) - GAP
+    run, high = panel.run, len(LANES) * (LANE + GAP) - GAP
     ends = [
         (run.gemm_end, f"GEMM {seconds(run.gemm_end)}"),
         (run.rs_end, f"reduce-scatter {seconds(run.rs_end)}"),
@@ -356,23 +361,23 @@ def _ends(act, layout, y):
 
 
 # -- what is looked at, and the whole --------------------------------------------------------------
-def tiles_detail(acts: Sequence[Panel], part: int) -> dict[str, Any]:
+def tiles_detail(panels: Sequence[Panel], part: int) -> dict[str, Any]:
     """{"part", "words", "mark"} of a part, counted over all maps, ready for JSON; -1: of none.
 
     Raises ``ValueError`` on a part that is not there.
     """
     if part < 0:
         return {"part": -1, "words": "", "mark": ""}
-    layout, rest = lay_out(acts), part
+    layout, rest = lay_out(panels), part
     for map in layout.maps:
-        act = acts[map.act]
-        count = len(act.run.tiles.tile)
+        panel = panels[map.panel]
+        count = len(panel.run.tiles.tile)
         if rest < count:
-            x, y = (float(values[rest]) for values in boxes(act, map))
-            size = map.cell + 2, map.cell / act.run.gemm.wavefronts + 2
+            x, y = (float(values[rest]) for values in boxes(panel, map))
+            size = map.cell + 2, map.cell / panel.run.gemm.wavefronts + 2
             return {
                 "part": part,
-                "words": story_of(act, act.gpus.index(map.gpu), rest),
+                "words": story_of(panel, panel.gpus.index(map.gpu), rest),
                 "mark": ring(x - 1.5, y - 1.5, *size, 2, 2.4, "data-chosen=''"),
             }
         rest -= count

@@ -204,30 +204,30 @@ FACTS = (
 )
 
 
-def facts(acts: Sequence[Panel]) -> list[list[str]]:
+def facts(panels: Sequence[Panel]) -> list[list[str]]:
     """[label, text] pairs for the line above the picture."""
-    pairs = [[label, " against ".join(say(act.run) for act in acts)] for label, say in FACTS]
-    if len(acts) == 2:
-        pairs.insert(1, ["speedup", f"{speedup(acts):.3f}"])
+    pairs = [[label, " against ".join(say(panel.run) for panel in panels)] for label, say in FACTS]
+    if len(panels) == 2:
+        pairs.insert(1, ["speedup", f"{speedup(panels):.3f}"])
     return pairs
 
 
-def speedup(acts: Sequence[Panel]) -> float:
+def speedup(panels: Sequence[Panel]) -> float:
     """The second's time over the first's."""
-    return acts[1].run.seconds / acts[0].run.seconds
+    return panels[1].run.seconds / panels[0].run.seconds
 
 
-def counts(acts: Sequence[Panel], times: Sequence[float]) -> list[str]:
-    """Per time, in how many parts of each act is what: one sentence an act."""
-    each = [_counted(act, times) for act in acts]
+def counts(panels: Sequence[Panel], times: Sequence[float]) -> list[str]:
+    """Per time, in how many parts of each panel is what: one sentence a panel."""
+    each = [_counted(panel, times) for panel in panels]
     return ["\n".join(lines) for lines in zip(*each)]
 
 
-def _counted(act, times):
+def _counted(panel, times):
     labels = {s.key: s.label.split(":")[0].split(",")[0] for s in STATES}
     table = np.zeros((len(times), len(STATES)), int)
     places = {s.key: i for i, s in enumerate(STATES)}
-    for stories in act.stories:
+    for stories in panel.stories:
         for at, keys in stories:
             steps = np.searchsorted(times, at)  # the first time at which the change has happened
             for step, before, after in zip(steps.tolist(), keys, keys[1:]):
@@ -236,45 +236,45 @@ def _counted(act, times):
                     table[step, places[after.lower()]] += 1
             table[0, places["w"]] += 1
     names = [labels[s.key] for s in STATES]
-    where = f"GPU {act.gpus[0]}" if len(act.gpus) == 1 else f"all {len(act.gpus)} GPUs"
+    where = f"GPU {panel.gpus[0]}" if len(panel.gpus) == 1 else f"all {len(panel.gpus)} GPUs"
     for row in np.cumsum(table, axis=0).tolist():
         counted = ", ".join(f"{n} {name}" for n, name in zip(row, names) if n)
-        yield f"{act.name}, {where}: {counted}."
+        yield f"{panel.name}, {where}: {counted}."
 
 
-def to_table(acts: Sequence[Panel]) -> list[list[str]]:
+def to_table(panels: Sequence[Panel]) -> list[list[str]]:
     """Rows of strings, header first: what each run did."""
-    tables = [act.run.to_table() for act in acts]
+    tables = [panel.run.to_table() for panel in panels]
     rows = {}
     for number, table in enumerate(tables):
         for what, value in table[1:]:
-            rows.setdefault(what, [""] * len(acts))[number] = value
+            rows.setdefault(what, [""] * len(panels))[number] = value
     return [
-        ["what (simulated)", *(act.name for act in acts)],
+        ["what (simulated)", *(panel.name for panel in panels)],
         *([what, *values] for what, values in rows.items()),
     ]
 
 
-def describe(acts: Sequence[Panel]) -> str:
+def describe(panels: Sequence[Panel]) -> str:
     """The runs in words, then what sets the first apart from the second."""
-    sentences = [act.run.describe() for act in acts]
-    if len(acts) == 2:
-        one, two = (sum(act.run.dram.values()) for act in acts)
+    sentences = [panel.run.describe() for panel in panels]
+    if len(panels) == 2:
+        one, two = (sum(panel.run.dram.values()) for panel in panels)
         sentences.append(
-            f"{acts[0].name} is {speedup(acts):.3f} times as fast as {acts[1].name}, and "
+            f"{panels[0].name} is {speedup(panels):.3f} times as fast as {panels[1].name}, and "
             f"moves {one / two:.3f} times its bytes in memory."
         )
     return " ".join(sentences)
 
 
-def story_of(act: Panel, place: int, part: int) -> str:
-    """A part of a GPU's output in words, all its moments; ``place``: of the GPU in ``act.gpus``."""
-    run, moments, gpu = act.run, act.moments[place], act.gpus[place]
+def story_of(panel: Panel, place: int, part: int) -> str:
+    """A part of a GPU's output in words, all its moments; ``place``: of its GPU in ``panel.gpus``."""
+    run, moments, gpu = panel.run, panel.moments[place], panel.gpus[place]
     tiles = run.tiles
     t = {what: float(values[part]) for what, values in moments.items()}
     wave = f", part {tiles.wave[part] + 1} of {run.gemm.wavefronts}" * (run.gemm.wavefronts > 1)
     clauses = [
-        f"{act.name}, GPU {gpu}, tile ({tiles.row[part]}, {tiles.column[part]}){wave}, "
+        f"{panel.name}, GPU {gpu}, tile ({tiles.row[part]}, {tiles.column[part]}){wave}, "
         f"chunk {tiles.chunk[part]}, {ordinal(int(t['position']))} in its order: computed "
         f"{seconds(t['start'])} to {seconds(t['computed'])}"
     ]

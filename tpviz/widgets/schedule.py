@@ -66,8 +66,8 @@ class ScheduleView(Framed):
 
     def _read(self):
         shown = self.source.shown(self._trace)
-        for act in getattr(shown, "acts", ()):
-            figure.check(act.timeline.schedule)
+        for panel in getattr(shown, "panels", ()):
+            figure.check(panel.timeline.schedule)
         return (shown,)
 
     def measured(self, trace: "Trace | None") -> None:
@@ -121,12 +121,12 @@ class ScheduleSteps(Detailed):
     def _of(self, row):
         if not isinstance(self.shown, ScheduleScene):
             return figure.schedule_detail((), -1)
-        return figure.schedule_detail(self.shown.acts, row, self.shown.unit)
+        return figure.schedule_detail(self.shown.panels, row, self.shown.unit)
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings: every rank, or the lines of a schedule with faults."""
         if isinstance(self.shown, ScheduleScene):
-            return figure.to_table(self.shown.acts, self.shown.unit)
+            return figure.to_table(self.shown.panels, self.shown.unit)
         return self.shown.to_table()
 
     def describe(self) -> str:
@@ -137,6 +137,6 @@ class ScheduleSteps(Detailed):
         return f"{words} Shown: {figure.words_of(self.scene, self.step, self.detail)}"
 
     def _words(self):
-        names = " against ".join(act.name for act in getattr(self.shown, "acts", ()))
+        names = " against ".join(panel.name for panel in getattr(self.shown, "panels", ()))
         title = f"{names}: {self.scene['title']}" if names else self.scene["title"]
         return f"{title}, {self.scene['captions'][self.step]}"

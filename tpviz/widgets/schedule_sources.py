@@ -75,7 +75,7 @@ class Sizes:
     def __post_init__(self):
         settle_knobs(self)
 
-    def act(self, name: str, like: Schedule | None = None) -> Panel:
+    def panel(self, name: str, like: Schedule | None = None) -> Panel:
         """The `Panel` of a schedule by name; with its closed form, where there is one that is
         exact.
         like : a `Schedule` that has the ranks and the microbatches."""
@@ -107,7 +107,7 @@ class Sizes:
 class ScheduleScene(NamedTuple):
     """What is played: `Panel`s, a title, the unit of times, and the bytes of a device or None."""
 
-    acts: tuple[Panel, ...]
+    panels: tuple[Panel, ...]
     title: str
     unit: str = ""
     device: float | None = None
@@ -115,16 +115,18 @@ class ScheduleScene(NamedTuple):
 
 def of_sizes(sizes: Sizes, own: Schedule | None = None) -> ScheduleScene:
     """The `ScheduleScene` of `Sizes`; own : a `Schedule` in the place of the first."""
-    first = sizes.act(sizes.schedule) if own is None else sizes.on_the_clock(own)
-    acts = [first] if sizes.against == NONE else [first, sizes.act(sizes.against, own)]
+    first = sizes.panel(sizes.schedule) if own is None else sizes.on_the_clock(own)
+    panels = [first] if sizes.against == NONE else [first, sizes.panel(sizes.against, own)]
     p, m = (first.timeline.schedule.ranks, first.timeline.schedule.microbatches)
     title = f"p={p}, m={m}, f={sizes.f:g}, b={sizes.b:g}"
-    if any(any(act.timeline.schedule.recomputes) for act in acts):
+    if any(any(panel.timeline.schedule.recomputes) for panel in panels):
         title += f", r={sizes.r:g}"
-    if any(a.kind == "W" for act in acts for row in act.timeline.schedule.actions for a in row):
+    if any(
+        a.kind == "W" for panel in panels for row in panel.timeline.schedule.actions for a in row
+    ):
         title += f", w={sizes.w:g}"
     title += f", latency={sizes.latency:g}" * (sizes.latency > 0)
-    return ScheduleScene(tuple(acts), title)
+    return ScheduleScene(tuple(panels), title)
 
 
 def of_strategy(
@@ -139,11 +141,11 @@ def of_strategy(
     against : the name of a second schedule of the same strategy, or "none". trace : of a run of
     this strategy, drawn beside it, or None.
     """
-    acts = [_of_merak(strategy, workload, cluster, trace)]
+    panels = [_of_merak(strategy, workload, cluster, trace)]
     if against != NONE:
-        acts.append(_of_merak(replace(strategy, schedule=against), workload, cluster))
+        panels.append(_of_merak(replace(strategy, schedule=against), workload, cluster))
     title = f"{strategy.short} on {cluster.caption}"
-    return ScheduleScene(tuple(acts), title, "s", cluster.device.memory)
+    return ScheduleScene(tuple(panels), title, "s", cluster.device.memory)
 
 
 def _of_merak(s, workload, cluster, trace=None):

@@ -91,7 +91,7 @@ class Sizes:
             f"{self.link:g} GB/s, tiles of {self.tile} x {self.tile}"
         )
 
-    def acts(self, machine: Machine = SMALL_GPU) -> tuple[Panel, ...]:
+    def panels(self, machine: Machine = SMALL_GPU) -> tuple[Panel, ...]:
         """One or two `Panel`s. machine : what the knobs do not say.
 
         Raises ``ValueError`` on sizes that clash, and where tiles would not be legible.
@@ -217,12 +217,12 @@ class TileView(Framed):
 
     def _read(self):
         sizes = Sizes(**self.knobs.values())
-        return sizes.acts(self.machine), sizes.title
+        return sizes.panels(self.machine), sizes.title
 
     @property
     def runs(self) -> tuple[SimResult, ...]:
         """The `SimResult` of each configuration shown."""
-        return tuple(act.run for act in self.picture.acts)
+        return tuple(panel.run for panel in self.picture.panels)
 
     @property
     def part(self) -> int:
@@ -239,31 +239,31 @@ class TileSteps(Detailed):
 
     _esm, _svg, _part = module("tiles"), staticmethod(figure.tiles_svg), "part"
     part = traitlets.Int(-1).tag(sync=True)
-    acts: tuple[Panel, ...] = ()
+    panels: tuple[Panel, ...] = ()
 
-    def show(self, acts: tuple[Panel, ...], title: str) -> None:
+    def show(self, panels: tuple[Panel, ...], title: str) -> None:
         """Draw them; the play-head stays at its part of the whole, the part looked at if it is
         there."""
-        scene = figure.tiles_scene(acts, title)
+        scene = figure.tiles_scene(panels, title)
         with self._lock:
             part = self.part if self.part < scene["common"].count("data-at=") else -1
-            self.acts = acts
+            self.panels = panels
             self.publish(scene=scene, part=part, error="", detail=self._detail_of(part))
 
     def _detail_of(self, number):
-        return figure.tiles_detail(self.acts, number)
+        return figure.tiles_detail(self.panels, number)
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: what each run did."""
-        return tiles_states.to_table(self.acts)
+        return tiles_states.to_table(self.panels)
 
     def describe(self) -> str:
         """The runs in words, and what is shown of them."""
         return (
-            f"{tiles_states.describe(self.acts)} Shown, {self.scene['captions'][self.step]}: "
+            f"{tiles_states.describe(self.panels)} Shown, {self.scene['captions'][self.step]}: "
             f"{figure.words_of(self.scene, self.step, self.detail)}"
         )
 
     def _words(self):
-        names = " against ".join(act.name for act in self.acts)
+        names = " against ".join(panel.name for panel in self.panels)
         return f"{names}: {self.scene['title']}, {self.scene['captions'][self.step]}"
