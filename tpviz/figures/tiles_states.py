@@ -268,7 +268,7 @@ def describe(panels: Sequence[Panel]) -> str:
 
 
 def story_of(panel: Panel, place: int, part: int) -> str:
-    """A part of a GPU's output in words, all its moments; ``place``: of its GPU in ``panel.gpus``."""
+    """A part of an output in words, all its moments; ``place``: of its GPU in ``panel.gpus``."""
     run, moments, gpu = panel.run, panel.moments[place], panel.gpus[place]
     tiles = run.tiles
     t = {what: float(values[part]) for what, values in moments.items()}

@@ -135,13 +135,8 @@ def _keys(trace, rows, lanes, lane):
     for i in np.flatnonzero(np.bincount(code)).tolist():
         of_lane, which = divmod(i, len(kinds) * len(phases))
         what = kinds[which // len(phases)]
-        tokens[i] = (
-            lanes[of_lane]["key"]
-            if what == "comm"
-            else "wait"
-            if what == "wait"
-            else phase_key(str(phases[which % len(phases)]))
-        )
+        inks = {"comm": lanes[of_lane]["key"], "wait": "wait"}
+        tokens[i] = inks.get(what) or phase_key(str(phases[which % len(phases)]))
     axes = {lane["key"]: lane["axis"] for lane in lanes if lane["axis"]}
     used = [key for key in INKS if key in set(tokens.values())]
     keys = [
@@ -190,20 +185,17 @@ def _memory_time(trace, time, rank):
         return time, ""
     start, end = mine["start"][-1], mine["end"][-1]
     span = max(float(time[-1] - time[0]), 1e-9)
-    return start + (time - time[0]) / span * (
-        end - start
-    ), " (seen in one more step, stretched to fit)"
+    stretched = start + (time - time[0]) / span * (end - start)
+    return stretched, " (seen in one more step, stretched to fit)"
 
 
 def _metrics(trace):
     """The measured numbers of the headline, as [label, value] of text."""
     rows = [["step time", seconds(trace.step_time)]]
     if (trace["kind"] == "comm").any():
-        steps = max(len(trace.steps), 1)
-        rows += [
-            ["overlap", f"{100 * trace.overlap():.1f} %"],
-            ["exposed communication per step", seconds(trace.exposed_communication() / steps)],
-        ]
+        bare = trace.exposed_communication() / max(len(trace.steps), 1)
+        rows.append(["overlap", f"{100 * trace.overlap():.1f} %"])
+        rows.append(["exposed communication per step", seconds(bare)])
     return rows
 
 
@@ -219,19 +211,12 @@ def to_table(scene: dict[str, Any]) -> list[list[str]]:
     for lane, key, *values in zip(bars["lane"], bars["key"], count, busy, bars["bytes"]):
         row = sums.get((lane, key), (0, 0.0, 0))
         sums[lane, key] = [a + b for a, b in zip(row, values)]
-    table = [HEADER]
+    table = [[*HEADER]]
     for lane, key in sorted(sums):
         count, time, size = sums[lane, key]
-        table.append(
-            [
-                str(lanes[lane]["rank"]),
-                lanes[lane]["name"],
-                keys[key]["label"],
-                str(count),
-                seconds(time),
-                amount(size) if keys[key]["kind"] == "comm" else "",
-            ]
-        )
+        size = amount(size) if keys[key]["kind"] == "comm" else ""
+        row = [str(lanes[lane]["rank"]), lanes[lane]["name"], keys[key]["label"]]
+        table.append([*row, str(count), seconds(time), size])
     return table
 
 
@@ -248,7 +233,7 @@ def describe(scene: dict[str, Any]) -> str:
         f"{what} ({scene['badge']}): {len(ranks)} rank{'s' * (len(ranks) > 1)}, "
         f"{event_count(scene)} events over {seconds(scene['duration'])}."
     ]
-    parts.append("Communication on axis " + ", ".join(axes) + "." if axes else "No communication.")
+    parts.append(f"Communication on axis {', '.join(axes)}." if axes else "No communication.")
     parts.append(", ".join(f"{label} {value}" for label, value in scene["metrics"]) + ".")
     bare = {}
     for lane, start, end in zip(*(scene["exposed"][c] for c in ("lane", "start", "end"))):
@@ -256,9 +241,8 @@ def describe(scene: dict[str, Any]) -> str:
         bare[rank] = bare.get(rank, 0.0) + end - start
     if bare:
         worst = max(bare, key=bare.__getitem__)
-        parts.append(
-            f"Rank {worst} has the most exposed communication, {seconds(bare[worst])} in all."
-        )
+        much = f"{seconds(bare[worst])} in all"
+        parts.append(f"Rank {worst} has the most exposed communication, {much}.")
     return " ".join(parts)
 
 

@@ -83,7 +83,7 @@ class Timeline(View):
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings: count and time per rank, lane and kind of event."""
-        return figure.to_table(self.scene) if self.scene else [figure.HEADER]
+        return figure.to_table(self.scene) if self.scene else [[*figure.HEADER]]
 
     def describe(self) -> str:
         """The timeline in words."""
