@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import anywidget
 import ipywidgets
@@ -23,6 +23,7 @@ from tpviz.figures.svg import check_step
 from .job import Latest
 
 _Args = ParamSpec("_Args")
+_Init = TypeVar("_Init", bound=Callable[..., None])
 _log = logging.getLogger(__name__)
 
 
@@ -51,22 +52,18 @@ def check_names(cls_name: str, given: Iterable[str], known: Collection[str]) -> 
             raise TypeError(f"{cls_name} has no argument {name!r}; {hint}")
 
 
-def named(
-    *more: str,
-) -> Callable[[Callable[Concatenate[Any, _Args], None]], Callable[Concatenate[Any, _Args], None]]:
+def named(*more: str) -> Callable[[_Init], _Init]:
     """Decorator for the ``__init__`` of a view: unknown keyword names are refused by `check_names`.
 
     more : names that its ``**sizes`` takes.
     """
 
-    def decorated(
-        init: Callable[Concatenate[Any, _Args], None],
-    ) -> Callable[Concatenate[Any, _Args], None]:
+    def decorated(init):
         _, *own = signature(init).parameters.values()
         known = {p.name for p in own if p.kind is not Parameter.VAR_KEYWORD} | set(more)
 
         @wraps(init)
-        def checked(self: Any, *args: _Args.args, **kwargs: _Args.kwargs) -> None:
+        def checked(self, *args, **kwargs):
             check_names(type(self).__name__, kwargs, known)
             init(self, *args, **kwargs)
 
