@@ -36,7 +36,7 @@ def mesh_scene(
     shard, "flat": {"axis", "ranges": [[start, stop] per index]}, of a pipeline "at": {"axis",
     "indices" that have it}. Returns a dict: ``axes`` (name, size, key), ``ranks`` (rank, coords,
     slice, row, column, groups), ``slices`` (captions), ``rows``, ``columns``, ``parameters``
-    (blocks in units of the matrix, and the block of each rank), and what `mesh_svg.arranged` gives.
+    (blocks in units of the matrix, and the block of each rank), and what `arranged` gives.
     Raises ValueError above 256 ranks or where a parameter names an axis that the mesh does not
     have.
     """
