@@ -1,7 +1,7 @@
 """A film of a transformer block -> scene: every frame a finished picture, and its numbers.
 
 The film (`tpviz.films.blocks`) says which tensors meet, how they are cut, and which kernels and
-collectives of the program a frame stands for. Bytes and FLOPs are counted from those: of one rank,
+collectives of the program a frame shows. Bytes and FLOPs are counted from those: of one rank,
 all ranks have the same. There are no times here.
 """
 

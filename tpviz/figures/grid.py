@@ -149,7 +149,7 @@ class _States:
         self.key = eyes.keys["z"]
 
     def draw(self, layer, x, y, state, kind, moving):
-        """The rank's block, filled as far as it holds it, dashed what is on its way; the middle of
+        """The rank's block, filled as far as it holds it, dashed while in flight; the middle of
         its left side at (x, y)."""
         looks = layer, state, kind, moving
         if looks not in self.made:
@@ -174,7 +174,7 @@ class _States:
 
 
 def _weights(frame, states):
-    """What the chosen rank holds of each weight and of its gradient, and what is on its way."""
+    """What the chosen rank holds of each weight and of its gradient, and what is in flight."""
     x, y = HOLDS, CUBE[1] - 20
     out = text(x, y, f"weights of rank {states.eyes.rank}", size=12, weight=700)
     out += text(x, y + 54, "W", size=11, weight=600) + text(x, y + 112, "dW", size=11, weight=600)
@@ -282,7 +282,7 @@ def cube(place: Cube, eyes: Eyes) -> str:
 
 
 def moment(frame: "Frame", place: Cube, eyes: Eyes) -> str:
-    """What a frame adds: the groups that communicate, and gathers and scatters under way."""
+    """What a frame adds: the groups that communicate, all-gathers and reduce-scatters in flight."""
     out, moved = "", frame.move.axis if frame.move else ""
     if frame.in_flight and moved != "z":
         mine = next(group for group in place.groups["z"] if eyes.rank in group)

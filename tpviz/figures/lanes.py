@@ -16,8 +16,6 @@ from .svg import bars_path, outline, rect, seconds, shape, swatch, text, ticks
 
 SUBPIXEL = 0.35  # px; bars closer than that are drawn as one
 MESSAGE = "axis2"  # the ink of what travels along pp
-DASHED = "stroke-dasharray='3 2'"
-IDLE = "fill-opacity='.45'"
 
 
 class Axis(NamedTuple):

@@ -253,7 +253,7 @@ HALFWAY = 0.36  # a little less than half: messages that cross do not cover each
 
 
 def microscope_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str:
-    """Draw the state before ``step`` with the messages of that step on their way.
+    """Draw the state before ``step`` with the messages of that step in flight.
 
     step: 0 to the number of steps; there, everything has arrived. theme "light", "dark" or "auto".
     Raises ValueError on a step that is not there.
@@ -349,7 +349,7 @@ def _edge(x0, y0, x1, y1):
 
 
 def _token(message):
-    """Drawn around (0, 0) and put on its way, along which a page moves it."""
+    """A message in flight: drawn around (0, 0), placed on its path, along which a page moves it."""
     x0, y0, cx, cy, x1, y1 = message["path"]
     at = max(HALFWAY - message["lag"], 0)
     x, y = (

@@ -115,7 +115,7 @@ def message(m: dict[str, Any], to: int) -> str:
 
 
 LEFT, RIGHT = 316, 16  # of the columns
-SAID, LINES, LETTERS = 52, 3, 172  # y of what is said of a stage, its lines, letters in one
+SAID, LINES, LETTERS = 52, 3, 172  # y of the description of a stage, its lines, letters in one
 HEAD = SAID + 15 * LINES + 6
 SIZE = 27  # height of a bar of a stage, with its number
 NAME = 50  # letters of a piece's name

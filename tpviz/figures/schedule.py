@@ -1,6 +1,6 @@
 """Pipeline schedules on the clock -> scene: lanes of ranks, what they hold, and why they wait.
 
-Panels and what is said of them: `schedule_words`; their lanes: `schedule_lanes`.
+Panels and their description in words: `schedule_words`; their lanes: `schedule_lanes`.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ __all__ = ["check", "schedule_detail", "schedule_scene", "schedule_svg", "to_tab
 
 BADGE = "simulated"
 MAX_RANKS, MAX_ACTIONS = 16, 8192
-LETTERS, LINE = 165, 15  # of what is said above the picture
+LETTERS, LINE = 165, 15  # of the description above the picture
 LOOK = Look(16, 11, 6, 5.9, 18, 9, 11, 18, "muted")
 
 
@@ -34,7 +34,7 @@ def schedule_scene(
     ``height``, ``top`` (px of head that a page shows itself), ``common`` (SVG),
     ``facts``, ``summary`` (the panels in words), ``stops`` (px of every end of an action or a
     wait), ``captions`` (of each stop), ``rows`` ([panel, rank, y]), ``lane`` (px: height), ``head``
-    and ``foot`` (px: from where to where a play-head stands). What is said of a row:
+    and ``foot`` (px: from where to where a play-head stands). The detail of a row:
     `schedule_detail`. Raises ``ValueError`` above 16 ranks or 8192 actions.
     """
     for panel in panels:
@@ -122,7 +122,7 @@ def _notes(panels, unit):
 def schedule_detail(panels: Sequence[Panel], row: int, unit: str = "") -> dict[str, Any]:
     """{"row", "stops", "words", "marks"} of a row of the scene of these panels, ready for JSON.
 
-    Of each of its `schedule_words.spans`: the stop at which it ends, what is to be said of it, and
+    Of each of its `schedule_words.spans`: the stop at which it ends, a description, and
     the SVG of `schedule_lanes.Lanes.moment`. Empty for row -1.
     """
     if row < 0:
@@ -156,7 +156,7 @@ def moment_of(detail: dict[str, Any], step: int) -> int:
 
 
 def words_of(scene: dict[str, Any], step: int, detail: dict[str, Any] | None) -> str:
-    """What is said of a row at a stop; without a row, of the schedules."""
+    """The description of a row at a stop; without a row, of the schedules."""
     if not detail or not detail["words"]:
         return scene["summary"]
     return f"{scene['captions'][step]}, {detail['words'][moment_of(detail, step)]}"

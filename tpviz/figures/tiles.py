@@ -360,7 +360,7 @@ def _ends(panel, layout, y):
         yield text(x, y - 7, words, "muted", 10.5, "end")
 
 
-# -- what is looked at, and the whole --------------------------------------------------------------
+# -- the selected part, and the whole picture ------------------------------------------------------
 def tiles_detail(panels: Sequence[Panel], part: int) -> dict[str, Any]:
     """{"part", "words", "mark"} of a part, counted over all maps, ready for JSON; -1: of none.
 
@@ -410,5 +410,5 @@ def placed(scene: dict[str, Any], at: float) -> str:
 
 
 def words_of(scene: dict[str, Any], step: int, detail: dict[str, Any] | None) -> str:
-    """What is said at a step: of the part looked at, or how many parts are in which state."""
+    """The description at a step: of the selected part, or how many parts are in which state."""
     return detail["words"] if detail and detail["words"] else scene["words"][step]

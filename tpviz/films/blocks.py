@@ -30,7 +30,7 @@ def block_frames(at: "Layout", w: "GPT") -> list[Frame]:
 
 
 class _Film:
-    """``x`` is the tensor on its way; ``kept`` what forward keeps for backward."""
+    """``x`` is the current activation or gradient; ``kept`` what forward keeps for backward."""
 
     def __init__(self, at, w):
         self.at, self.frames, self.kept = at, [], {}
@@ -162,7 +162,7 @@ class _Film:
                 self.x = self.collective(layer, move)
 
     def linear(self, layer, name, times, result, inner=""):
-        """Forward: gathers, the GEMM, the sum of its results."""
+        """Forward: all-gathers, the GEMM, the all-reduce or reduce-scatter of its result."""
         weight = self.weight(name)
         self.gathered(layer, inner, weight)
         self.kept[layer] = self.x
@@ -181,7 +181,7 @@ class _Film:
         return [(a, kind) for a in weight.rows.axes for kind in ("all_reduce", "reduce_scatter")]
 
     def stage(self, layer, weight, x, result, kernel, move):
-        """A GEMM and its sum as one `Frame`, to be shown one after the other by `flow`."""
+        """A GEMM and the collective on its result as one `Frame`, which `flow` shows in turn."""
         y = Tensor(result, x.rows, weight.cols, "activations", next(iter(weight.rows.axes), ""))
         words = self.free + (say.FORWARD.format(y.partial) if y.partial else say.ALONE)
         frame = Frame(self.part, layer, words=words, **multiplied(x, weight, y, kernel))
@@ -192,7 +192,7 @@ class _Film:
         return frame._replace(moving=(y, after), moves=(move,), line=line)
 
     def flow(self, stages, count):
-        """Each stage's GEMM while the sum of the one before is under way; then the last sum."""
+        """Each stage's GEMM while the previous one's collective is in flight; then the last one."""
         frames, before = [], None
         for stage, k in [*stages, (None, 0)]:
             frame = stage._replace(moving=(), moves=()) if stage else None
@@ -206,11 +206,11 @@ class _Film:
         self.frames += merged(frames, len(stages) // count) if count > LIKE else frames
 
     def rows(self, k, count):
-        """Which rows chunk k has; those of whole sequences lie in every part of a cut sequence."""
+        """The rows of chunk k; chunks of whole sequences have rows in every shard of a sequence."""
         return k, count, self.at.i if self.at.sp else 1
 
     def with_sum(self, frame, before, k, count):
-        """The frame with the sum of the stage before in flight; alone where there is no frame."""
+        """The frame with the previous stage's collective in flight; that alone without a frame."""
         chunk, [move] = self.rows(k, count) if count > 1 else (), before.moves
         if frame:
             frame = frame._replace(words=f"{frame.words} {say.MEANWHILE}")

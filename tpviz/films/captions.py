@@ -25,10 +25,10 @@ class Dim(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A matrix and where its parts are; ``partial``: the axis whose ranks hold terms of a sum.
+    """A matrix and where its parts are; ``partial``: the axis over which it is a partial sum.
 
-    kind : "activations", "parameters" or "gradients". later : axes over which that sum in turn is
-    but a term.
+    kind : "activations", "parameters" or "gradients". later : axes over which that sum is
+    partial in turn.
     """
 
     name: str

@@ -32,7 +32,7 @@ def grid_frames(s: "AxoNN", w: "GPT") -> list[Frame]:
 
 
 class _Film:
-    """``todo`` are the plane's frames of each phase; ``gathers`` the program's gathers to come."""
+    """``todo`` are the plane's frames of each phase; ``gathers`` the all-gathers not yet issued."""
 
     def __init__(self, s, w):
         w = replace(w, layers=min(w.layers, 3))  # blocks before and after it are all alike
@@ -56,7 +56,7 @@ class _Film:
         self.gathers = gathers(self.program, self.number, self.together) if ahead else []
 
     def all(self):
-        """Every operation of the block, and the sums at the end."""
+        """Every operation of the block, and the gradient all-reduces at the end of the step."""
         before = "forward"
         for part in self.program:
             if part.phase == "backward" and before == "forward":
@@ -92,7 +92,7 @@ class _Film:
         return self.to_sum(tensor, ("z", "data")) if tensor.name == "dW" else tensor
 
     def to_sum(self, tensor, over):
-        """A term of the sums over these axes, as far as they have ranks."""
+        """A partial sum over these axes, as far as they have more than one rank."""
         axes = [axis for axis in over if axis in self.sizes]
         return tensor._replace(partial=axes[0] if axes else "", later=tuple(axes[1:]))
 
@@ -129,7 +129,7 @@ class _Film:
             self.hold(self.let_go(phase, frame.layer), "piece")
 
     def let_go(self, phase, layer):
-        """The layers whose gathered blocks end with the kernels of this one."""
+        """The layers whose gathered weights are freed after this one's kernels."""
         if phase == "backward":  # else a scatter ends them
             return [layer] if self.together and self.s.keep else []
         if "z" not in self.sizes or self.stays(phase):
@@ -154,7 +154,7 @@ class _Film:
         return all_four(tensor, self.w.mlp_ratio) if self.together else tensor
 
     def gather(self, phase, payload):
-        """The pieces of a message come together; with OAG the next ones are sent for."""
+        """An all-gather of weight shards; with OAG the next one is prefetched."""
         if "z" not in self.sizes:
             return
         layer = self.todo[phase][0].layer
@@ -169,7 +169,7 @@ class _Film:
         next_one = PREFETCH.format(self.gathers[0].name) if self.gathers else LAST
         sentences.append(next_one if ahead else WAITED)
         move = Collective("z", "all_gather", payload)
-        fields = exchanged(pieces(weight), move, weight)
+        fields = exchanged(sharded(weight), move, weight)
         self.add(Frame(phase, layer, words=" ".join(sentences), **fields))
 
     def weight(self, layer):
@@ -177,12 +177,12 @@ class _Film:
         return next(f.product[1] for f in self.plane_forward if f.layer == layer and f.product)
 
     def scatter(self, payload):
-        """The terms of a weight's gradient are summed, piece by piece."""
+        """A reduce-scatter of a weight's gradient."""
         if "z" not in self.sizes:
             return
         last = self.frames[-1]
         before, fellows = self.message(last.product[-1]), self.fellows(last.layer)
-        after = self.to_sum(pieces(before), ["data"])
+        after = self.to_sum(sharded(before), ["data"])
         later = "ors" in self.s.overlap
         state = "leaving" if later else "piece"
         self.gradients = {**self.gradients, **dict.fromkeys(fellows, state)}
@@ -193,14 +193,14 @@ class _Film:
         self.add(Frame("backward", last.layer, words=words, **exchanged(before, move, after)))
 
     def collect(self):
-        """Wait for scatters under way."""
+        """Wait for the reduce-scatters in flight."""
         self.gradients = {
             layer: "piece" if state == "leaving" else state
             for layer, state in self.gradients.items()
         }
 
     def end(self):
-        """The block's share of the sums over z and data."""
+        """The block's share of the gradient all-reduces over z and data."""
         waits = "leaving" in self.gradients.values()
         self.collect()
         layers = self.w.layers
@@ -247,8 +247,8 @@ def gathers(program: Iterable[Part], number: int, together: bool) -> list[Flight
 
 
 # -- tensors of several shards, and the words ------------------------------------------------------
-def pieces(tensor: Tensor) -> Tensor:
-    """A weight, or its gradient, of which every rank along z holds a piece."""
+def sharded(tensor: Tensor) -> Tensor:
+    """A weight, or its gradient, sharded over z."""
     return tensor.cut("z", "cols")
 
 

@@ -169,8 +169,8 @@ class Film(View):
 
 
 class Detailed(Film):
-    """A film of which one part is looked at: the trait named by ``_part`` is its number, -1 for
-    none, and ``detail`` what Python says of it. The details of all parts would be much to send.
+    """A film with one selected part: the trait named by ``_part`` is its number, -1 for none, and
+    ``detail`` describes it. The details of all parts together would be a large message.
 
     Subclasses give ``_detail_of(number) -> dict``, which has ``_part`` and raises ``ValueError``
     on a part that is not there.
@@ -189,14 +189,14 @@ class Detailed(Film):
 
     @shown
     def _chosen(self, change):
-        """Another part was chosen, here or in the picture."""
+        """Another part was selected, here or in the picture."""
         with self._lock:
             number = getattr(self, self._part)
             if self.scene and self.detail.get(self._part) != number:
                 self.publish(detail=self._detail_of(number))
 
     def select(self, number: int) -> None:
-        """Look at a part, -1 for none. Raises ``ValueError`` on one that is not there."""
+        """Select a part, -1 for none. Raises ``ValueError`` on one that is not there."""
         self._detail_of(number)
         self.publish(**{self._part: number})
 
@@ -207,7 +207,7 @@ class Detailed(Film):
 
 
 class Framed(ipywidgets.VBox):
-    """Knobs around a `Film`, its ``picture``, in whose name it speaks.
+    """Knobs around a `Film`, its ``picture``, to which it passes on tables, texts and errors.
 
     Subclasses give ``_read() -> tuple``: what the knobs say, as arguments of ``picture.show``. It
     raises ``ValueError`` where sizes clash.

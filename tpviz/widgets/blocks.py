@@ -26,7 +26,7 @@ MOST = 8
 
 
 class BlocksView(Framed):
-    """One block, forward and backward: matrices cut over the mesh, sums, and what they send.
+    """One block, forward and backward: matrices sharded over the mesh, collectives, and bytes sent.
 
     Every step is a kernel or a collective of the program, with the tensors in it, the blocks of the
     chosen rank filled, and the groups that communicate. Knobs above it change the strategy.

@@ -255,7 +255,7 @@ class Explore(Panel):
     # -- runs ------------------------------------------------------------------------------------
     @shown
     def run(self) -> None:
-        """Run what the knobs say. A second run while one is under way is refused, in view."""
+        """Run what the knobs say. A second run while one is active is refused, in view."""
         with self._lock:
             refusal = self._refusal()
             if refusal:
@@ -290,14 +290,14 @@ class Explore(Panel):
 
     @shown
     def stop(self) -> None:
-        """End the run under way; its ranks end too."""
+        """End the active run; its ranks end too."""
         with self._lock:
             if self._job and self._job.stop():
                 self.say("stopping ...")
                 self.stop_button.disabled = True
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the run under way (for scripts and tests); True when none is left."""
+        """Wait for the active run (for scripts and tests); True when none is left."""
         return self._job is None or self._job.join(timeout)
 
     def _progress(self, done, total, text=""):

@@ -22,10 +22,10 @@ UNSEEN = ("tune", "clip")
 
 
 class GridView(BlocksView):
-    """One block on AxoNN's grid: the cube of ranks, pieces of weights on their way, and sums.
+    """One block on AxoNN's grid: the cube of ranks, weight shards in flight, and all-reduces.
 
     Every step is an operation of the program, with the matrices in it, the parts of the chosen rank
-    filled, the groups that communicate, what is under way meanwhile, and bytes. The schemes that
+    filled, the groups that communicate, what else is in flight, and bytes. The schemes that
     the grid happens to be (Megatron-LM, FSDP, ...) are lit. Knobs above it change the grid.
 
     Parameters

@@ -29,7 +29,7 @@ class PartitionView(Framed):
         call outside of ranks, or as `tpviz.partition.partition_of` gives it.
     autoplay : start playing (never where the reader prefers reduced motion).
 
-    ``partition`` is the one shown, ``step`` the stage that is looked at, from 0, ``error`` says why
+    ``partition`` is the one shown, ``step`` the selected stage, from 0, ``error`` says why
     the knobs as they stand cannot be shown, or is "". Raises ValueError on what is no Partition,
     above 16 stages or 160 pieces; TypeError on an argument that does not exist.
     """
@@ -101,7 +101,7 @@ class PartitionSteps(Film):
         return self.partition.to_table()
 
     def describe(self) -> str:
-        """The partition, and the stage that is looked at, in words."""
+        """The partition, and the selected stage, in words."""
         return f"{self.partition.describe()} Shown: {self.scene['words'][self.step]}"
 
     def _words(self):

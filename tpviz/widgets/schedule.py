@@ -39,7 +39,7 @@ class ScheduleView(Framed):
         and of the gradient of the weights (a part of b), latency of a message, chunks (stages on a
         rank), recompute and overlapped (bool); see `schedule_sources.Sizes`. Not with a strategy.
 
-    ``step`` is the stop of the play-head (from 0) and ``row`` the lane that is looked at (-1:
+    ``step`` is the stop of the play-head (from 0) and ``row`` the selected lane (-1:
     none); both can be set. ``error`` says why the knobs as they stand cannot be shown, or is "".
     Times are simulated. Raises ValueError on sizes that clash, with the nearest that work, above 16
     ranks; TypeError on an argument that does not exist.
@@ -84,7 +84,7 @@ class ScheduleView(Framed):
 
     @property
     def row(self) -> int:
-        """The lane that is looked at, or -1: those of the first schedule, then of the second."""
+        """The selected lane, or -1: those of the first schedule, then of the second."""
         return self.picture.row
 
     @row.setter
@@ -130,7 +130,7 @@ class ScheduleSteps(Detailed):
         return self.shown.to_table()
 
     def describe(self) -> str:
-        """The schedules, and what is looked at, in words."""
+        """The schedules, and the selected lane, in words."""
         words = f"{self.scene['badge'].capitalize()}: {self.scene['summary']}"
         if not self.detail["words"]:
             return words

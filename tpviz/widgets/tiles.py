@@ -191,7 +191,7 @@ class TileView(Framed):
         "mirror" or "full"; shown "one" or "all" GPUs: see `Sizes`.
 
     ``step`` is the place of the play-head, 0 to 120, equal steps of the longest run's time;
-    ``part`` the part of a tile that is looked at (-1: none); both can be set. ``error`` says why
+    ``part`` the selected part of a tile (-1: none); both can be set. ``error`` says why
     the knobs as they stand cannot be shown, or is "". ``runs`` are the `SimResult` shown.
     Everything is simulated. Raises ``ValueError`` on sizes that clash, with the nearest that work,
     and above `figures.tiles.MAX_PARTS` parts; ``TypeError`` on an argument that does not exist.
@@ -226,7 +226,7 @@ class TileView(Framed):
 
     @property
     def part(self) -> int:
-        """The part of a tile looked at, counted over all that is drawn, or -1."""
+        """The selected part of a tile, counted over all that is drawn, or -1."""
         return self.picture.part
 
     @part.setter
@@ -242,7 +242,7 @@ class TileSteps(Detailed):
     panels: tuple[Panel, ...] = ()
 
     def show(self, panels: tuple[Panel, ...], title: str) -> None:
-        """Draw them; the play-head stays at its part of the whole, the part looked at if it is
+        """Draw them; the play-head stays at its part of the whole, the selected part if it is
         there."""
         scene = figure.tiles_scene(panels, title)
         with self._lock:
