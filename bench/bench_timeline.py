@@ -16,8 +16,7 @@ from plotly.offline import get_plotlyjs
 
 import tpviz as tv
 from tpviz.figures.page import page as page_of
-from tpviz.figures.timeline import timeline_scene
-from tpviz.figures.timeline_svg import timeline_svg
+from tpviz.figures.timeline import timeline_scene, timeline_svg
 
 EVENTS, RANKS = 5000, 8
 REPEATS = 15

@@ -184,7 +184,7 @@ class CommunicationMatrix:
         """The matrix of pairs as nested blocks, and beside it a mesh (d1, d2) with what its axes
         get, as one SVG."""
         scene = import_module("tpviz.figures.matrix").matrix_scene(self, mesh)
-        return import_module("tpviz.figures.matrix_svg").matrix_svg(scene, theme)
+        return import_module("tpviz.figures.matrix").matrix_svg(scene, theme)
 
     def _repr_svg_(self):
         return self.to_svg()

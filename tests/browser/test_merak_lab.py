@@ -5,14 +5,14 @@ from lab_page import lab_page, written
 
 pytestmark = pytest.mark.browser
 
-THEATRE = "import tpviz as tv\ntv.ScheduleView(against='1f1b', p=4, m=6)"
+CELL = "import tpviz as tv\ntv.ScheduleView(against='1f1b', p=4, m=6)"
 VIEW = ".tpv-schedule[data-ready]"
 
 
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
-def test_theatre(chromium, lab):
+def test_schedule_view(chromium, lab):
     """Keys and clicks look at what ranks wait for; it plays; knobs redraw, or say why not."""
-    with lab_page(chromium, lab.url, written(lab, "merak.ipynb", THEATRE)) as page:
+    with lab_page(chromium, lab.url, written(lab, "merak.ipynb", CELL)) as page:
         view = page.view(VIEW)
         box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-schedule")).first
         looks(page, view)

@@ -5,13 +5,13 @@ from lab_page import lab_page, written
 
 pytestmark = pytest.mark.browser
 
-THEATRE = "import tpviz as tv\ntv.TileView((1024, 512, 512), 4)"
+CELL = "import tpviz as tv\ntv.TileView((1024, 512, 512), 4)"
 
 
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
-def test_theatre(chromium, lab):
+def test_tile_view(chromium, lab):
     """A click tells a tile's story, by Python; it plays; knobs redraw, or say why not."""
-    with lab_page(chromium, lab.url, written(lab, "t3.ipynb", THEATRE)) as page:
+    with lab_page(chromium, lab.url, written(lab, "t3.ipynb", CELL)) as page:
         view = page.view(".tpv-tiles[data-ready]")
         box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-tiles")).first
         plays(view)

@@ -1,6 +1,6 @@
 """Schedules on the clock, and made-up runs that keep to it, for the tests of their pictures."""
 
-from tpviz.figures.schedule_layout import Panel
+from tpviz.figures.schedule_words import Panel
 from tpviz.schedules import schedule, timeline
 from tpviz.trace import Event, Trace
 
@@ -14,7 +14,7 @@ PHASE = {
 }
 
 
-def act(
+def panel(
     name="shifted_critical_path",
     p=4,
     m=6,

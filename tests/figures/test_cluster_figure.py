@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpviz import Cluster, Dimension, Mesh, clusters
-from tpviz.figures.cluster import cluster_scene, describe, to_table
-from tpviz.figures.cluster_svg import cluster_svg
+from tpviz.figures.cluster import cluster_scene, cluster_svg, describe, to_table
 
 SVG = "{http://www.w3.org/2000/svg}"
 PRESETS = clusters.presets()

@@ -10,8 +10,7 @@ import pytest
 from synthetic import synthetic_trace
 
 from tpviz.cost import Segment, by_axis, parts
-from tpviz.figures.comparison import comparison_scene, describe, to_html, to_table
-from tpviz.figures.comparison_svg import comparison_svg
+from tpviz.figures.comparison import comparison_scene, comparison_svg, describe, to_html, to_table
 from tpviz.trace import Trace
 
 
@@ -224,7 +223,7 @@ def test_labels_of_equal_step_times_do_not_cover_each_other(scene):
 
 def test_numbers_do_not_run_into_names(scene):
     """A character is at most 6.2 px wide at 11 px: the longest name ends before its number."""
-    from tpviz.figures.comparison_svg import NUMBERS
+    from tpviz.figures.comparison import NUMBERS
 
     longest = max(10 + 6.2 * len(part["name"]) for part in scene["parts"])
     assert longest < NUMBERS - 6.2 * len("99.9 ms") + 1

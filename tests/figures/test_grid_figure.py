@@ -12,7 +12,7 @@ import pytest
 import tpviz as tv
 from tpviz.figures import blocks, grid
 from tpviz.figures.blocks import blocks_svg
-from tpviz.films.grid_captions import LAYERS
+from tpviz.films.captions import LAYERS
 from tpviz.schemes.axonn.step import GatherWeight, Scatter, parts
 from tpviz.step import Collective, Overlapped
 from tpviz.widgets.grid import story
@@ -151,7 +151,7 @@ def test_what_is_under_way_is_the_next_gather_and_scatters_not_waited_for(some):
     for found in some:
         s, frames = found.strategy, found.frames
         for number, frame in enumerate(frames):
-            ahead = [f for f in frame.under_way if f.collective == "all_gather"]
+            ahead = [f for f in frame.in_flight if f.collective == "all_gather"]
             following = next(
                 (f for f in frames[number + 1 :] if f.move and f.move.collective == "all_gather"),
                 None,
@@ -168,7 +168,7 @@ def test_what_is_under_way_is_the_next_gather_and_scatters_not_waited_for(some):
                 for f in frames[: number + 1]
                 if f.move and f.move.collective == "reduce_scatter"
             ]
-            leaving = {f.layer for f in frame.under_way if f.collective == "reduce_scatter"}
+            leaving = {f.layer for f in frame.in_flight if f.collective == "reduce_scatter"}
             if frame.phase == "sync" or s.z == 1 or "ors" not in s.overlap:
                 assert leaving == set()
             elif frame.phase != "forward":
@@ -179,13 +179,13 @@ def test_what_is_under_way_is_the_next_gather_and_scatters_not_waited_for(some):
 
 def test_gathers_ahead_reach_into_the_blocks_around():
     frames = story(axonn((1, 1, 2, 1), keep=False), W).frames
-    seen = [(f.phase, f.under_way[0].name) for f in frames if f.under_way and f.under_way[0].block]
+    seen = [(f.phase, f.in_flight[0].name) for f in frames if f.in_flight and f.in_flight[0].block]
     assert set(seen) == {
         ("forward", "W of qkv, next block"),
         ("backward", "W of down, block before"),
     }
     last = story(axonn((1, 1, 2, 1)), replace(W, layers=1)).frames
-    assert ("Sent for ahead: W of head.",) in {tuple(grid.under_way(f)) for f in last}
+    assert ("Sent for ahead: W of head.",) in {tuple(grid.in_flight(f)) for f in last}
 
 
 def test_the_walk_by_hand_on_a_cube():
@@ -332,7 +332,7 @@ def test_table_and_words():
         len(found.frames),
         ["sent over data", "sent over z", "under way"],
     )
-    words = grid.describe(found, 1, 0)
+    words = blocks.describe(found, 1, 0)
     assert "64 x 8 tokens, in microbatches of 16" in words
     assert "As a known scheme: HSDP. A rank sends" in words
     assert "Rank 1 is at data 0, z 1. Shown: step 1 of" in words

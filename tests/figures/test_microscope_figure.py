@@ -5,9 +5,9 @@ import pytest
 
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.collectives import Message, Microscope
-from tpviz.figures.microscope import frames, microscope_scene
+from tpviz.figures.microscope import frames, microscope_scene, microscope_svg
 from tpviz.figures.microscope_layout import arrange, path
-from tpviz.figures.microscope_svg import microscope_svg, wrapped
+from tpviz.figures.svg import wrapped
 from tpviz.trace import Event, Trace
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -3,11 +3,12 @@
 import re
 
 import pytest
-from schedule_runs import act, trace_of
+from schedule_runs import panel, trace_of
 
 from tpviz.figures.schedule import schedule_scene
-from tpviz.figures.schedule_layout import Panel, lay_out
+from tpviz.figures.schedule_lanes import lay_out
 from tpviz.figures.schedule_measured import measured
+from tpviz.figures.schedule_words import Panel
 from tpviz.schedules import SCHEDULES
 from tpviz.trace import Event, Trace
 
@@ -16,7 +17,7 @@ BAR = re.compile(r"M([\d.]+),([\d.]+)h([\d.]+)")
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_measured_lanes_are_the_runs(name):
-    for one in (act(name, 4, 8, latency=0.3), act(name, 2, 4, recompute=False)):
+    for one in (panel(name, 4, 8, latency=0.3), panel(name, 2, 4, recompute=False)):
         ran = measured(trace_of(one.timeline, late=3.0))
         assert ran.makespan == pytest.approx(one.timeline.makespan)
         assert ran.idle == pytest.approx(one.timeline.bubble)
@@ -44,7 +45,7 @@ def test_a_wait_parts_two_bars_of_the_same_microbatch():
 
 
 def test_what_a_run_had_in_flight_is_a_line_over_what_the_clock_says():
-    line = act(latency=0.3).timeline
+    line = panel(latency=0.3).timeline
     one = Panel(
         line,
         (1.0,) * 4,
@@ -66,11 +67,11 @@ def test_what_a_run_had_in_flight_is_a_line_over_what_the_clock_says():
             (layout.flown - 3) * line.peak_in_flight[row.rank] / most, abs=0.01
         )
         assert heights[-1] == base
-    assert "data-flown" not in schedule_scene([act()], "t")["common"]
+    assert "data-flown" not in schedule_scene([panel()], "t")["common"]
 
 
 def test_a_run_is_drawn_under_the_simulated_lanes():
-    line = act().timeline
+    line = panel().timeline
     one = Panel(line, (1.0,) * 4, None, (), measured(trace_of(line)))
     scene, layout = schedule_scene([one], "t"), lay_out([one])
     [drawn] = re.findall(r"<g data-source='emulated'>(.*?)</g>", scene["common"])

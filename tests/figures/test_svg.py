@@ -51,7 +51,7 @@ def test_a_path_has_a_box_per_bar():
 
 def test_documents_escape_words_and_keep_ids_of_themes_apart():
     body = text(0, 0, "a<b") + "<g id='tpv-dots' fill='url(#tpv-dots)'/>"
-    svg = document(10, 10, body, 'say "hi" & bye', "", "dark")
+    svg = document(10, 10, body, 'say "hi" & bye', "dark")
     assert "a&lt;b" in svg
     assert "&quot;hi&quot; &amp; bye" in svg
     assert "id='tpv-dark-dots' fill='url(#tpv-dark-dots)'" in svg

@@ -10,10 +10,30 @@ import numpy as np
 import pytest
 
 from tpviz.figures.palette import PATTERNS
-from tpviz.figures.tiles import boxes, check, look, placed, tiles_scene, tiles_svg
-from tpviz.figures.tiles_layout import MAX_PARTS, STEPS, Panel, lay_out
-from tpviz.figures.tiles_states import EARLY, STATES, fused, moments, state_at, stories
-from tpviz.figures.tiles_words import facts, ordinal, story_of, to_table
+from tpviz.figures.tiles import (
+    MAX_PARTS,
+    STEPS,
+    boxes,
+    check,
+    lay_out,
+    placed,
+    tiles_detail,
+    tiles_scene,
+    tiles_svg,
+)
+from tpviz.figures.tiles_states import (
+    EARLY,
+    STATES,
+    Panel,
+    facts,
+    fused,
+    moments,
+    ordinal,
+    state_at,
+    stories,
+    story_of,
+    to_table,
+)
 from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 
 MACHINE = Machine(cus=4, llc=1 << 20, dram=5e10, link=7.5e9, tracker_sets=8)
@@ -100,8 +120,8 @@ def test_a_mirrored_gpu_turned_is_the_gpu_that_is_simulated():
 
 # -- the picture -----------------------------------------------------------------------------------
 def test_what_is_drawn_at_a_step_is_what_is_counted(runs):
-    acts = [Panel(runs[2], range(runs[2].ranks)), Panel(runs[0], range(runs[0].ranks))]
-    scene = tiles_scene(acts, "t")
+    panels = [Panel(runs[2], range(runs[2].ranks)), Panel(runs[0], range(runs[0].ranks))]
+    scene = tiles_scene(panels, "t")
     looks = {look: key for key, look in scene["parts"].items()}
     labels = {s.key: s.label.split(":")[0].split(",")[0] for s in STATES}
     for step in (0, 37, 80, STEPS):
@@ -114,8 +134,8 @@ def test_what_is_drawn_at_a_step_is_what_is_counted(runs):
         ]
         parts = runs[0].ranks * len(runs[0].tiles.tile)
         assert len(drawn) == 2 * parts
-        for act, some, line in zip(
-            acts, (drawn[:parts], drawn[parts:]), scene["words"][step].splitlines()
+        for panel, some, line in zip(
+            panels, (drawn[:parts], drawn[parts:]), scene["words"][step].splitlines()
         ):
             found = Counter(labels[looks[part].lower()] for part in some)
             said = dict(
@@ -126,25 +146,25 @@ def test_what_is_drawn_at_a_step_is_what_is_counted(runs):
             )
             # px are rounded: parts that change just then may differ
             assert sum((found - Counter(said)).values()) <= parts * 0.03
-            assert sum(said.values()) == parts and act.name in line
+            assert sum(said.values()) == parts and panel.name in line
     assert scene["words"][0].count(" waiting") == 2
     assert re.fullmatch(r"T3-MCA, all \d GPUs: \d+ done.", scene["words"][-1].splitlines()[0])
 
 
 def test_lanes_are_the_series_of_the_run(runs):
-    act = Panel(runs[1])
-    assert act.computing.max() <= act.run.machine.slots
-    busy = act.computing.sum() * act.series["width"]
-    first = act.run.tiles.wave == 0
-    spent = (act.run.tiles.computed[0] - act.run.tiles.start[0])[first].sum()
+    panel = Panel(runs[1])
+    assert panel.computing.max() <= panel.run.machine.slots
+    busy = panel.computing.sum() * panel.series["width"]
+    first = panel.run.tiles.wave == 0
+    spent = (panel.run.tiles.computed[0] - panel.run.tiles.start[0])[first].sum()
     assert busy == pytest.approx(spent, rel=0.08)
-    scene = tiles_scene([act], "t")
-    layout = lay_out([act])
+    scene = tiles_scene([panel], "t")
+    layout = lay_out([panel])
     path = re.search(r"<path d='M([^']*)z' class='f-axis1' data-lane='tracker'", scene["common"])[1]
     xs, ys = np.array([point.split(",") for point in path.split("L")], float).T
-    assert xs[0] == pytest.approx(layout.x(act.series["time"][0]), abs=0.1)
+    assert xs[0] == pytest.approx(layout.x(panel.series["time"][0]), abs=0.1)
     high = ys.max() - ys[: len(xs) // 2]
-    assert high / 34 * act.run.tracker.peak == pytest.approx(act.series["tracker"], abs=0.2)
+    assert high / 34 * panel.run.tracker.peak == pytest.approx(panel.series["tracker"], abs=0.2)
 
 
 def test_names_of_chunks_and_their_rules():
@@ -171,31 +191,31 @@ def test_names_of_chunks_and_their_rules():
 
 
 def test_a_part_that_is_looked_at_is_ringed_and_told():
-    acts = [Panel(run("t3_mca"), range(4)), Panel(run("sequential"), range(4))]
-    count, layout = len(acts[0].run.tiles.tile), lay_out(acts)
+    panels = [Panel(run("t3_mca"), range(4)), Panel(run("sequential"), range(4))]
+    count, layout = len(panels[0].run.tiles.tile), lay_out(panels)
     for part in (0, 9, 3 * count + 5, 4 * count + 2, 8 * count - 1):
-        found, place = look(acts, part), layout.maps[part // count]
-        x, y = (values[part % count] for values in boxes(acts[place.act], place))
+        found, place = tiles_detail(panels, part), layout.maps[part // count]
+        x, y = (values[part % count] for values in boxes(panels[place.panel], place))
         assert f"x='{x - 1.5:.2f}' y='{y - 1.5:.2f}'" in found["mark"]
         assert f"GPU {place.gpu}, tile (" in found["words"]
-        story = story_of(acts[place.act], place.gpu, part % count)
+        story = story_of(panels[place.panel], place.gpu, part % count)
         assert story == found["words"]
-        triggers = acts[place.act].moments[place.gpu]["triggered"][part % count]
+        triggers = panels[place.panel].moments[place.gpu]["triggered"][part % count]
         assert ("triggers the DMA" in story) == (triggers == triggers)
-    assert look(acts, -1) == {"part": -1, "words": "", "mark": ""}
+    assert tiles_detail(panels, -1) == {"part": -1, "words": "", "mark": ""}
     with pytest.raises(
         ValueError, match=f"part={8 * count} is not in this view: use 0 to {8 * count - 1}"
     ):
-        look(acts, 8 * count)
+        tiles_detail(panels, 8 * count)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark", "auto"])
 def test_the_picture_is_well_formed_and_the_same_each_time(theme):
-    acts = [Panel(run("t3", m=300, n=520, ranks=3, mode="full", waves=2, link=1e9))]
-    scene = tiles_scene(acts, "a & b")
-    drawn = tiles_svg(scene, 40, look(acts, 7), theme)
+    panels = [Panel(run("t3", m=300, n=520, ranks=3, mode="full", waves=2, link=1e9))]
+    scene = tiles_scene(panels, "a & b")
+    drawn = tiles_svg(scene, 40, tiles_detail(panels, 7), theme)
     ElementTree.fromstring(drawn)
-    assert json.dumps(scene) == json.dumps(tiles_scene([Panel(acts[0].run)], "a & b"))
+    assert json.dumps(scene) == json.dumps(tiles_scene([Panel(panels[0].run)], "a & b"))
     assert drawn.count("data-chosen=''") == 1 and ">simulated</text>" in drawn
     with pytest.raises(ValueError, match=f"step=121 is not in this view: use 0 to {STEPS}"):
         tiles_svg(scene, STEPS + 1)
@@ -215,22 +235,22 @@ def test_states_differ_by_their_patterns_alone_where_parts_are_small():
 
 def test_a_pattern_goes_on_from_part_to_part():
     """So it shows in parts that are too small for it: what is drawn in them has no origin."""
-    act = Panel(run("t3", m=4096))
-    scene, map = tiles_scene([act], "t"), lay_out([act]).maps[0]
+    panel = Panel(run("t3", m=4096))
+    scene, map = tiles_scene([panel], "t"), lay_out([panel]).maps[0]
     drawn = placed(scene, scene["stops"][60])
     assert map.cell < 5 and "@" not in drawn
-    for x, y in zip(*boxes(act, map)):
+    for x, y in zip(*boxes(panel, map)):
         assert f"'><path d='M{x:.1f},{y:.1f}h" in drawn
 
 
 def test_what_is_stored_counts_as_an_update_only_with_a_tracker():
     for config, key, word in (("t3", "s", "stored: one update<"), ("sequential", "p", "stored<")):
-        act = Panel(run(config))
-        told = {key for _, keys in act.stories[0] for key in keys}
-        scene = tiles_scene([act], "t")
+        panel = Panel(run(config))
+        told = {key for _, keys in panel.stories[0] for key in keys}
+        scene = tiles_scene([panel], "t")
         assert {"s", "p"} & told == {key} and f">{word}" in scene["common"]
-        assert (">1</text>" in scene["parts"][key]) == fused(act.run)
-        assert (">updated twice: triggered<" in scene["common"]) == fused(act.run)
+        assert (">1</text>" in scene["parts"][key]) == fused(panel.run)
+        assert (">updated twice: triggered<" in scene["common"]) == fused(panel.run)
 
 
 def test_areas_of_the_memory_lane_are_named():
@@ -249,10 +269,10 @@ def test_areas_of_the_memory_lane_are_named():
 
 
 def test_numbers_above_and_in_the_table_are_the_runs(runs):
-    acts = [Panel(runs[2]), Panel(runs[0])]
-    said = dict(facts(acts))
+    panels = [Panel(runs[2]), Panel(runs[0])]
+    said = dict(facts(panels))
     assert said["speedup"] == f"{runs[0].seconds / runs[2].seconds:.3f}"
-    table = {row[0]: row[1:] for row in to_table(acts)}
+    table = {row[0]: row[1:] for row in to_table(panels)}
     assert table["what (simulated)"] == ["T3-MCA", "sequential"]
     assert table["DRAM rs_read"][0] == "" != table["DRAM rs_read"][1]
     for number, one in enumerate((runs[2], runs[0])):

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from synthetic import synthetic_trace
 
-from tpviz.figures.timeline import describe, timeline_scene, to_table
+from tpviz.figures.timeline import describe, timeline_scene, timeline_svg, to_table
 from tpviz.figures.timeline_bars import subtract
-from tpviz.figures.timeline_svg import timeline_svg
 from tpviz.trace import Event, Trace
 
 

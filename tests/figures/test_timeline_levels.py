@@ -8,9 +8,8 @@ import pytest
 from synthetic import large_trace, synthetic_trace
 
 from tpviz.figures.page import page
-from tpviz.figures.timeline import describe, timeline_levels, to_table
+from tpviz.figures.timeline import describe, timeline_levels, timeline_svg, to_table
 from tpviz.figures.timeline_bars import BARS
-from tpviz.figures.timeline_svg import timeline_svg
 from tpviz.trace import Event, Trace
 from tpviz.widgets import Timeline
 

@@ -16,7 +16,7 @@ from tiny import TINY, assert_equal
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.figures import blocks, grid
-from tpviz.films.grid_captions import LAYERS
+from tpviz.films.captions import LAYERS
 from tpviz.schemes.axonn.step import GatherWeight, Scatter, parts
 from tpviz.widgets.grid import story
 
@@ -303,7 +303,7 @@ def test_the_walk_is_the_program(sizes, knobs):
             assert set(frame.weights.values()) == {"block"}  # the last layer ends them all
             assert after in moved or set(after.weights.values()) == {"piece"}
     assert set(frames[-1].weights.values()) == set(frames[-1].gradients.values()) == {"piece"}
-    ahead = {f.name for frame in frames for f in frame.under_way if f.collective == "all_gather"}
+    ahead = {f.name for frame in frames for f in frame.in_flight if f.collective == "all_gather"}
     assert ahead <= {
         f"W of {what}"
         for what in (
@@ -326,7 +326,7 @@ def test_the_message_by_hand():
     assert blocks.symbols(first) == "10h²/(y x)"
     assert blocks.sentence(last).startswith("dW[H_y, 10H_x] partial over z → reduce-scatter over z")
     assert "all four weights" in first.words
-    ours = next(f for f in found.frames if f.phase == "recompute" and f.under_way).under_way[0]
+    ours = next(f for f in found.frames if f.phase == "recompute" and f.in_flight).under_way[0]
     assert (ours.layers, ours.name) == (LAYERS, "W of all four")  # backward gathers them once more
 
 

@@ -26,7 +26,7 @@ def test_a_sublayer_of_the_paper(mode, bound):
     assert quick(lambda: simulate(Gemm(8192, 4256, 2128), 8, mode=mode), bound)
 
 
-def test_a_slider_step_of_the_theatre():
+def test_a_slider_step_of_the_tile_view():
     """From the slider to the new picture, of both configurations: 0.04 s on a quiet machine."""
     view, sizes = TileView(), count(1152, 128)
     pictures = [view.picture.generation]

@@ -4,7 +4,7 @@ from synthetic import synthetic_trace
 
 import tpviz as tv
 from tpviz.trace import Trace
-from tpviz.widgets.outcome import Outcome
+from tpviz.widgets.results import Outcome
 
 PAIRS = tv.clusters.nvlink_pairs()
 

@@ -188,7 +188,7 @@ def test_progress_reaches_the_bar(view):
 
 
 def test_an_unexpected_error_in_a_callback_is_shown(view, monkeypatch):
-    monkeypatch.setattr(import_module("tpviz.widgets.reading"), "ownership", lambda *args: 1 / 0)
+    monkeypatch.setattr(import_module("tpviz.widgets.setting"), "ownership", lambda *args: 1 / 0)
     view._inner.controls["tp"].value = 2
     assert view.error == "ZeroDivisionError: division by zero"
 

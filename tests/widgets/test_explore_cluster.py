@@ -41,7 +41,7 @@ def test_a_move_redraws_the_model_and_runs_nothing(view, monkeypatch):
     for home, name in homes:
         monkeypatch.setattr(home, name, lambda *a, _name=name, **k: calls.append(_name))
     monkeypatch.setattr(view, "_runner", lambda *a, **k: calls.append("runner"))
-    reading = import_module("tpviz.widgets.reading")
+    reading = import_module("tpviz.widgets.setting")
     monkeypatch.setattr(
         reading, "predict", lambda *a, _f=reading.predict: calls.append("predict") or _f(*a)
     )
@@ -67,7 +67,7 @@ def test_what_did_not_change_is_not_drawn_again(view):
 
 def test_moves_while_one_is_drawn_are_drawn_once_at_the_end(view, monkeypatch):
     """Five moves from other threads during a redraw cost one more redraw, of the last."""
-    reading = import_module("tpviz.widgets.reading")
+    reading = import_module("tpviz.widgets.setting")
     real, seen = reading.predict, []
 
     def slow(strategy, workload, cluster):

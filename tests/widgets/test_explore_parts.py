@@ -9,10 +9,19 @@ from hypothesis import strategies as some
 
 import tpviz as tv
 from tpviz.widgets.job import Latest
-from tpviz.widgets.model import axes_table, memory_warning
-from tpviz.widgets.model_svg import memory_svg, parts_svg
-from tpviz.widgets.setting import AUTO, HERE, Setting, check_cluster, scaled
-from tpviz.widgets.slow import FAITHFUL, LONGEST_STEP, SHORTEST_STEP, auto_slow_motion, shortest
+from tpviz.widgets.model import axes_table, memory_svg, memory_warning, parts_svg
+from tpviz.widgets.setting import (
+    AUTO,
+    FAITHFUL,
+    HERE,
+    LONGEST_STEP,
+    SHORTEST_STEP,
+    Setting,
+    auto_slow_motion,
+    check_cluster,
+    scaled,
+    shortest,
+)
 
 TIMES = some.floats(1e-9, 10.0)
 

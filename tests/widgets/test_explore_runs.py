@@ -9,7 +9,7 @@ from synthetic import synthetic_trace
 
 import tpviz as tv
 from tpviz.widgets import Explore
-from tpviz.widgets.outcome import Outcome, run
+from tpviz.widgets.results import Outcome, run
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_the_runner_starts_no_more_ranks_than_this_machine_may(monkeypatch):
         made = synthetic_trace({"tp": 2}, steps=1)
         monkeypatch.setattr(tv, name, lambda *a, _m=made, _n=name, **k: calls.append(_n) or _m)
     monkeypatch.setattr(
-        import_module("tpviz.widgets.outcome"), "compared", lambda *a: (None, "not now")
+        import_module("tpviz.widgets.results"), "compared", lambda *a: (None, "not now")
     )
     for most, verbs in (("2", ["capture", "simulate", "run"]), ("1", ["capture", "simulate"])):
         monkeypatch.setenv("TPVIZ_MAX_RANKS", most)

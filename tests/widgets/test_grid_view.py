@@ -7,7 +7,7 @@ from tpviz.figures.assets import module
 from tpviz.widgets import GridView
 from tpviz.widgets.base import View
 from tpviz.widgets.grid import GridSteps
-from tpviz.widgets.several import Several
+from tpviz.widgets.knobs import Several
 
 W = tv.GPT(batch=16)
 

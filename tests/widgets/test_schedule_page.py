@@ -12,7 +12,7 @@ def opened(request, page_of):
     """(the view, reduced motion?) of a page without Python, with row 1 looked at; it shall play."""
     steps = ScheduleView("1f1b", p=2, m=4, latency=1.0).picture
     steps.row = 1
-    state = {name: getattr(steps, name) for name in ("scene", "look", "row", "step")}
+    state = {name: getattr(steps, name) for name in ("scene", "detail", "row", "step")}
     tab = page_of("schedule", [{**state, "autoplay": True}], request.param)
     return tab.locator(".tpv-schedule"), request.param == "reduce"
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 import tpviz as tv
-from tpviz.figures.schedule_layout import peak
+from tpviz.figures.schedule_words import peak
 from tpviz.schedules import SCHEDULES, Schedule, formulas
 from tpviz.schemes.merak.memory import memory_of, of_microbatch
 from tpviz.schemes.merak.step import clock
@@ -19,14 +19,14 @@ def view():
     return ScheduleView(against="1f1b", p=4, m=6)
 
 
-def acts(view):
-    """The acts that are shown."""
-    return view.picture.shown.acts
+def panels(view):
+    """The panels that are shown."""
+    return view.picture.shown.panels
 
 
 def spans(view):
     """Their makespans."""
-    return [act.timeline.makespan for act in acts(view)]
+    return [panel.timeline.makespan for panel in panels(view)]
 
 
 def set_knobs(view, **values):
@@ -85,18 +85,18 @@ def test_every_knob_redraws(view):
         assert view.error == ""
         assert view.picture.generation > before
         assert view.picture.scene != picture, name
-    assert [act.name for act in acts(view)] == ["dualpipe_v", "zb_h1"]
-    assert acts(view)[1].timeline.schedule.stages == 4
+    assert [panel.name for panel in panels(view)] == ["dualpipe_v", "zb_h1"]
+    assert panels(view)[1].timeline.schedule.stages == 4
 
 
 def test_times_are_of_all_layers_of_a_rank():
     """So schedules with one stage a rank and with two have the same work."""
     view = ScheduleView("1f1b", against="zb_v", p=3, m=6, recompute=False)
-    one, two = (act.timeline for act in acts(view))
+    one, two = (panel.timeline for panel in panels(view))
     assert one.busy == pytest.approx(two.busy) == (18.0,) * 3
     set_knobs(view, against="interleaved_1f1b", chunks=4)
-    assert acts(view)[1].timeline.busy == pytest.approx(one.busy)
-    assert acts(view)[1].timeline.schedule.stages == 12
+    assert panels(view)[1].timeline.busy == pytest.approx(one.busy)
+    assert panels(view)[1].timeline.schedule.stages == 12
 
 
 def test_recompute_is_off_where_the_knob_is():
@@ -111,13 +111,13 @@ def test_recompute_is_off_where_the_knob_is():
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_closed_form_stands_beside_where_there_is_one(name):
     view = ScheduleView(name, p=4, m=8, recompute=False, overlapped=True)
-    [act] = acts(view)
-    assert act.formula[0] == pytest.approx(act.timeline.makespan)
-    assert act.formula[1] == pytest.approx(act.timeline.bubble)
-    assert f"formula {act.formula[0]:.4g}" in view.picture.scene["common"]
+    [panel] = panels(view)
+    assert panel.formula[0] == pytest.approx(panel.timeline.makespan)
+    assert panel.formula[1] == pytest.approx(panel.timeline.bubble)
+    assert f"formula {panel.formula[0]:.4g}" in view.picture.scene["common"]
     assert "formula" in dict(view.picture.scene["facts"])["makespan"]
     set_knobs(view, latency=0.5)
-    assert acts(view)[0].formula is None
+    assert panels(view)[0].formula is None
     assert "formula" not in view.picture.scene["common"]
 
 
@@ -144,17 +144,17 @@ def test_the_play_head_and_the_row_stay_where_they_are(view):
     here = view.picture.scene["stops"][view.step]
     assert here >= at
     assert view.picture.scene["stops"][view.step - 1] < at
-    assert (view.row, view.picture.look["row"]) == (3, 3)
+    assert (view.row, view.picture.detail["row"]) == (3, 3)
     view.row = 6
     set_knobs(view, against="none")
-    assert (view.row, view.picture.look["row"]) == (3, 3)  # there are four rows now
+    assert (view.row, view.picture.detail["row"]) == (3, 3)  # there are four rows now
 
 
 def test_a_row_chosen_in_the_picture_is_looked_at(view):
     before = view.picture.generation
     view.picture.set_state({"row": 5, "generation": before})  # as the browser does
-    assert view.picture.look["row"] == 5
-    assert view.picture.look["words"][0].startswith("rank 1 is idle")  # of the second schedule
+    assert view.picture.detail["row"] == 5
+    assert view.picture.detail["words"][0].startswith("rank 1 is idle")  # of the second schedule
     assert view.picture.generation > before
 
 
@@ -164,8 +164,8 @@ def test_a_schedule_of_ones_own():
     assert spans(view) == [12.0, 12.0]
     recomputing = Schedule.parse("s0: F0 RB0 \n s1: F0 B0")
     assert spans(ScheduleView(recomputing, against="1f1b")) == [7.0, 8.0]
-    assert [act.timeline.schedule.microbatches for act in acts(view)] == [2, 2]
-    assert acts(view)[0].formula is None  # whatever it is called
+    assert [panel.timeline.schedule.microbatches for panel in panels(view)] == [2, 2]
+    assert panels(view)[0].formula is None  # whatever it is called
     [row] = view.knobs.children
     shown = [name for name, box in view.knobs.controls.items() if box in row.children]
     assert shown == ["against", "f", "b", "r", "w", "latency", "overlapped"]
@@ -195,18 +195,18 @@ def merak():
 def test_a_strategy_has_its_stages_own_times_and_memory(merak):
     cluster = tv.clusters.laptop(4)
     line, _ = clock(MERAK, W, cluster, tv.Mesh(MERAK.axes))
-    assert acts(merak)[0].timeline.end == line.end
-    assert [act.name for act in acts(merak)] == ["shifted_critical_path", "1f1b"]
+    assert panels(merak)[0].timeline.end == line.end
+    assert [panel.name for panel in panels(merak)] == ["shifted_critical_path", "1f1b"]
     assert repr(merak).startswith(
         "<ScheduleView shifted_critical_path against 1f1b: Merak(pp=2, "
         "tp=1, dp=1) on laptop, gloo, at 0 s of "
     )
-    assert list(acts(merak)[0].memory) == [memory_of(MERAK, W, place) for place in (0, 1)]
+    assert list(panels(merak)[0].memory) == [memory_of(MERAK, W, place) for place in (0, 1)]
     assert "of 2 GB" in merak.picture.scene["common"]
     [(whole, kept), _] = of_microbatch(MERAK, W)  # the last stage recomputes nothing
-    assert kept < whole < max(peak(strip) for strip in acts(merak)[0].strips)
-    for act in acts(merak):  # between actions: less than at the worst moment of one
-        for strip, memory in zip(act.strips, act.memory):
+    assert kept < whole < max(peak(strip) for strip in panels(merak)[0].strips)
+    for panel in panels(merak):  # between actions: less than at the worst moment of one
+        for strip, memory in zip(panel.strips, panel.memory):
             assert 0.5 < peak(strip) / memory["activations"] < 1
     assert "without messages" in merak.picture.scene["common"]
     f, b, r = (
@@ -217,13 +217,13 @@ def test_a_strategy_has_its_stages_own_times_and_memory(merak):
         / len(places)
         for kind, places in (("F", (0, 1)), ("B", (0, 1)), ("R", (0,)))
     )
-    assert acts(merak)[0].formula[0] == formulas.makespan("shifted_critical_path", 2, 4, f, b, r)
+    assert panels(merak)[0].formula[0] == formulas.makespan("shifted_critical_path", 2, 4, f, b, r)
 
 
 def test_knobs_of_a_strategy(merak):
     set_knobs(merak, microbatches=8, recompute="none", against="none")
     assert merak.source.strategy == tv.Merak(pp=2, microbatches=8, recompute="none")
-    assert (merak.error, len(acts(merak))) == ("", 1)
+    assert (merak.error, len(panels(merak))) == ("", 1)
     set_knobs(merak, microbatches=3)
     assert "batch=8 does not split evenly over dp*microbatches=3" in merak.error
     set_knobs(merak, microbatches=8, pp=8)
@@ -262,22 +262,22 @@ def run_of(strategy, workload=W, cluster="laptop, gloo", phases=("forward", "bac
 
 def test_a_run_is_drawn_until_a_knob_makes_it_another_strategy(merak):
     merak.measured(run_of(MERAK))
-    assert acts(merak)[0].measured.idle == pytest.approx((0.001, 0.001))
+    assert panels(merak)[0].measured.idle == pytest.approx((0.001, 0.001))
     assert "measured 3 ms" in merak.picture.scene["common"]
-    assert [[count for _, count in held] for held in acts(merak)[0].measured.held] == [[1, 0]] * 2
+    assert [[count for _, count in held] for held in panels(merak)[0].measured.held] == [[1, 0]] * 2
     assert "measured 1 ms, 1 in flight" in merak.picture.scene["common"]
-    assert acts(merak)[1].measured is None
+    assert panels(merak)[1].measured is None
     set_knobs(merak, microbatches=8)
-    assert acts(merak)[0].measured is None
+    assert panels(merak)[0].measured is None
     set_knobs(merak, microbatches=4)
-    assert acts(merak)[0].measured is not None
+    assert panels(merak)[0].measured is not None
     merak.measured(None)
-    assert acts(merak)[0].measured is None
+    assert panels(merak)[0].measured is None
 
 
 def test_a_run_without_whole_microbatches_is_drawn_without_what_it_has_in_flight(merak):
     merak.measured(run_of(MERAK, phases=("forward", "recompute")))
-    assert merak.error == "" and acts(merak)[0].measured.held == ()
+    assert merak.error == "" and panels(merak)[0].measured.held == ()
     assert "measured 3 ms" in merak.picture.scene["common"]
     assert "data-flown" not in merak.picture.scene["common"]
 
@@ -314,7 +314,7 @@ def test_bad_arguments(view):
 
 
 def test_an_unexpected_error_in_a_callback_is_shown(view, monkeypatch):
-    monkeypatch.setattr("tpviz.widgets.schedule_panels.timeline", lambda *args: 1 / 0)
+    monkeypatch.setattr("tpviz.widgets.schedule_sources.timeline", lambda *args: 1 / 0)
     set_knobs(view, m=7)
     assert view.error == "ZeroDivisionError: division by zero"
 
@@ -323,4 +323,4 @@ def test_a_scene_is_small_enough_to_send_while_a_slider_moves():
     view = ScheduleView(against="1f1b", p=8, m=32)
     view.row = 3
     assert len(json.dumps(view.picture.scene)) < 160_000
-    assert len(json.dumps(view.picture.look)) < 90_000
+    assert len(json.dumps(view.picture.detail)) < 90_000

@@ -15,7 +15,7 @@ def opened(request, page_of):
     """(the view, reduced motion?) of a page without Python, with part 9 looked at, playing."""
     tiles = TileView((512, 512, 256), 4, tile=128).picture
     tiles.part = 9
-    state = {name: getattr(tiles, name) for name in ("scene", "look", "part", "step")}
+    state = {name: getattr(tiles, name) for name in ("scene", "detail", "part", "step")}
     tab = page_of("tiles", [{**state, "autoplay": True}], request.param)
     return tab.locator(".tpv-tiles"), request.param == "reduce", tiles.scene
 

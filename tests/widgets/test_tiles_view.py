@@ -6,7 +6,7 @@ import tpviz as tv
 from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 from tpviz.schemes.t3.hardware.small_gpu import SMALL_GPU
 from tpviz.widgets import TileView
-from tpviz.widgets.tiles_panels import Sizes
+from tpviz.widgets.tiles import Sizes
 
 
 @pytest.fixture
@@ -148,17 +148,17 @@ def test_chunks_that_differ_are_simulated_in_full_and_in_mirror_refused(view):
 def test_the_play_head_and_the_part_stay_where_they_are(view):
     view.step, view.part = 33, 30
     set_knobs(view, k=768)
-    assert (view.step, view.part, view.picture.look["part"]) == (33, 30, 30)
+    assert (view.step, view.part, view.picture.detail["part"]) == (33, 30, 30)
     assert f"of {len(view.runs)}" not in view.error
     set_knobs(view, against="none", tile=256)  # 8 parts are left
-    assert (view.part, view.picture.look["words"]) == (-1, "")
+    assert (view.part, view.picture.detail["words"]) == (-1, "")
 
 
 def test_a_part_chosen_in_the_picture_is_looked_at(view):
     before = view.picture.generation
     view.picture.set_state({"part": 40, "generation": before})  # as the browser does
-    assert view.picture.look["part"] == 40
-    assert view.picture.look["words"].startswith("sequential, GPU 0, tile (2, 0), chunk 1, 2nd")
+    assert view.picture.detail["part"] == 40
+    assert view.picture.detail["words"].startswith("sequential, GPU 0, tile (2, 0), chunk 1, 2nd")
     assert view.picture.generation > before
     view.picture.set_state({"part": 4000})
     assert "part=4000 is not in this view: use 0 to 63" in view.error
@@ -195,7 +195,7 @@ def test_bad_arguments(view):
 
 
 def test_an_unexpected_error_in_a_callback_is_shown(view, monkeypatch):
-    monkeypatch.setattr("tpviz.widgets.tiles_panels.simulate", lambda *args, **more: 1 / 0)
+    monkeypatch.setattr("tpviz.widgets.tiles.simulate", lambda *args, **more: 1 / 0)
     set_knobs(view, k=640)
     assert view.error == "ZeroDivisionError: division by zero"
 

@@ -260,7 +260,7 @@ class Cluster:
         """
         # Figures are a layer above: looked up when asked for, as the names of tpviz itself are.
         scene = import_module("tpviz.figures.cluster").cluster_scene(self, mesh, axis)
-        return import_module("tpviz.figures.cluster_svg").cluster_svg(scene, theme=theme)
+        return import_module("tpviz.figures.cluster").cluster_svg(scene, theme=theme)
 
     def _repr_svg_(self):
         return self.to_svg()

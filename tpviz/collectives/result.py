@@ -187,12 +187,11 @@ class Microscope:
         )
 
     def to_svg(self, step: int = 0, **options: Any) -> str:
-        """Buffers before a step and the step's messages under way; see `tpviz.figures`.
+        """Buffers before a step and the step's messages in flight; see `tpviz.figures`.
 
         step: 0 to the number of steps, where everything has arrived.
         """
-        from ..figures.microscope import microscope_scene
-        from ..figures.microscope_svg import microscope_svg
+        from ..figures.microscope import microscope_scene, microscope_svg
 
         return microscope_svg(microscope_scene(self), step, **options)
 

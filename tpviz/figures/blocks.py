@@ -1,7 +1,7 @@
 """A film of a transformer block -> scene: every frame a finished picture, and its numbers.
 
 The film (`tpviz.films.blocks`) says which tensors meet, how they are cut, and which kernels and
-collectives of the program a frame stands for. Bytes and FLOPs are counted from those: of one rank,
+collectives of the program a frame shows. Bytes and FLOPs are counted from those: of one rank,
 all ranks have the same. There are no times here.
 """
 
@@ -11,18 +11,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tpviz.mesh import Mesh
 from tpviz.trace.ledger import wire_bytes
 
-from .blocks_matrix import HATCH, Eyes, matrix, notation, plain, size
-from .blocks_mesh import Grid, ranks
-from .microscope_svg import wrapped
-from .palette import INKS, axis_keys, svg_style
-from .svg import amount, check_step, document, head, pattern_defs, rect, text
+from .blocks_matrix import HATCH, Eyes, Grid, matrices, notation, plain, ranks
+from .legend import Look, Mark, legend
+from .palette import axis_keys
+from .svg import (
+    amount,
+    check_step,
+    document,
+    head,
+    lines,
+    outline,
+    pattern_defs,
+    rect,
+    swatch,
+    text,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from tpviz.films.captions import Frame, Tensor
-    from tpviz.films.grid_captions import GridFrame
+    from tpviz.films.grid_cases import Case
+    from tpviz.schemes.axonn.strategy import AxoNN
     from tpviz.workload import GPT
 
-    from .grid import GridStory
 
 MAX_RANKS = 16
 BADGE = "counted, not run"
@@ -31,12 +42,26 @@ NAMED = {"T": "bs", "n": "n"}
 
 
 class Story(NamedTuple):
-    """What the picture is of: words for it, the mesh, the workload, and the frames."""
+    """What the picture is of: words for it, the mesh, the workload, and the frames; of a grid also
+    the strategy, and (case, is it reached?) pairs."""
 
     title: str
     mesh: Mesh
     workload: "GPT"
     frames: "tuple[Frame, ...]"
+    strategy: "AxoNN | None" = None
+    cases: "tuple[tuple[Case, bool], ...]" = ()
+
+    @property
+    def reached(self) -> "list[Case]":
+        """The known schemes that the grid is."""
+        return [case for case, yes in self.cases if yes]
+
+    @property
+    def sends(self) -> list[str]:
+        """What a rank sends in a block: bytes over each axis, on a grid of those that send."""
+        total = running(self)[-1].items()
+        return [f"{amount(n)} over {axis}" for axis, n in total if n or not self.cases]
 
 
 def blocks_scene(story: Story, rank: int = 0) -> dict[str, Any]:
@@ -46,15 +71,22 @@ def blocks_scene(story: Story, rank: int = 0) -> dict[str, Any]:
     Raises ValueError on a rank that is not there, and above 16 ranks.
     """
     check(story.mesh, rank)
+    return scene_of(story, rank, facts(story), pictures(story, rank))
+
+
+def scene_of(
+    story: Story, rank: int, facts: list[list[str]], drawn: dict[str, Any]
+) -> dict[str, Any]:
+    """The scene of a `Story`. drawn : what `pictures` gives."""
     return {
         "title": story.title,
         "badge": BADGE,
         "rank": rank,
         "captions": [caption(story, i) for i in range(len(story.frames))],
-        "words": [f"{sentence(frame)}. {frame.words}" for frame in story.frames],
-        "facts": facts(story),
+        "words": [words(frame) for frame in story.frames],
+        "facts": facts,
         "top": 34,
-        **pictures(story, rank),
+        **drawn,
     }
 
 
@@ -69,7 +101,7 @@ def check(mesh: Mesh, rank: int) -> None:
 
 
 # -- numbers ---------------------------------------------------------------------------------------
-def sent(story: "Story | GridStory", number: int) -> dict[str, float]:
+def sent(story: Story, number: int) -> dict[str, float]:
     """{axis: bytes a rank has sent on a ring} in one frame."""
     totals: dict[str, float] = dict.fromkeys(story.mesh.names, 0)
     for move in story.frames[number].moves:
@@ -77,27 +109,27 @@ def sent(story: "Story | GridStory", number: int) -> dict[str, float]:
     return totals
 
 
-def running(story: "Story | GridStory") -> list[dict[str, float]]:
+def running(story: Story) -> list[dict[str, float]]:
     """[{axis: bytes sent so far}] after every frame; the last one is the ledger of a block."""
-    found, totals = [], dict.fromkeys(story.mesh.names, 0)
+    series, totals = [], dict.fromkeys(story.mesh.names, 0)
     for number in range(len(story.frames)):
         totals = {axis: totals[axis] + more for axis, more in sent(story, number).items()}
-        found.append(totals)
-    return found
+        series.append(totals)
+    return series
 
 
-def work(frame: "Frame | GridFrame") -> tuple[int, ...]:
+def work(frame: "Frame") -> tuple[int, ...]:
     """(FLOPs, bytes) of a rank's kernels in a frame."""
     return tuple(sum(kernel[i] for kernel in frame.kernels) for i in (0, 1))
 
 
-def payload_of(frame: "Frame | GridFrame") -> "Tensor":
+def payload_of(frame: "Frame") -> "Tensor":
     """The tensor whose size is a collective's payload: an all-gather's result, else its input."""
     assert frame.move is not None
     return frame.moving[frame.move.collective == "all_gather"]
 
 
-def symbols(frame: "Frame | GridFrame") -> str:
+def symbols(frame: "Frame") -> str:
     """ "3bsh/d1", "4h²/(x y)": the payload of the frame's collective, in sizes of the workload."""
     tensor = payload_of(frame)
     letters = [dim.letters for dim in (tensor.rows, tensor.cols)]
@@ -109,24 +141,22 @@ def symbols(frame: "Frame | GridFrame") -> str:
     return f"{factor}/{below}" if under else factor
 
 
-def elements(story: "Story | GridStory", frame: "Frame | GridFrame") -> int:
+def elements(story: Story, frame: "Frame") -> int:
     """Numbers in the payload of the frame's collective, from the layout of its tensor."""
     count = frame.moved_chunk[1] if frame.moved_chunk else 1
     return prod(payload_of(frame).local(story.mesh.axes)) // count
 
 
 # -- words -----------------------------------------------------------------------------------------
-def does(frame: "Frame | GridFrame") -> str:
+def does(frame: "Frame") -> str:
     """What happens in a frame, in a few words."""
     done = []
     if frame.product:
         verb = "attention for" if frame.layer == "core" else "multiply for"
         done.append(f"{verb} {frame.product[-1].name}" + of_chunk(frame.chunk))
     if frame.move:
-        name = frame.move.collective.replace("_", "-")
-        done.append(
-            f"{name} of {frame.moving[0].name} over {frame.move.axis}" + of_chunk(frame.moved_chunk)
-        )
+        name, tensor = frame.move.collective.replace("_", "-"), frame.moving[0].name
+        done.append(f"{name} of {tensor} over {frame.move.axis}" + of_chunk(frame.moved_chunk))
     return " while ".join(done)
 
 
@@ -135,67 +165,65 @@ def of_chunk(chunk: tuple[int, ...]) -> str:
     return f" (chunk {chunk[0] + 1} of {chunk[1]})" if chunk else ""
 
 
-def caption(story: "Story | GridStory", number: int) -> str:
+def caption(story: Story, number: int) -> str:
     """One frame in words."""
     frame = story.frames[number]
     return f"step {number + 1} of {len(story.frames)}, {frame.phase}, {frame.layer}: {does(frame)}"
 
 
-def sentence(frame: "Frame | GridFrame") -> str:
+def sentence(frame: "Frame") -> str:
     """The layer's whole line as text."""
     return " ".join(part if isinstance(part, str) else plain(part) for part in frame.line)
 
 
+def words(frame: "Frame") -> str:
+    """The line of a frame, what it means, and what goes on meanwhile."""
+    return " ".join([f"{sentence(frame)}.", frame.words, *in_flight(frame)])
+
+
+def in_flight(frame: "Frame") -> list[str]:
+    """What is in flight over z during a frame, a line for each kind."""
+    ahead = [f for f in frame.in_flight if f.collective == "all_gather"]
+    leaving = [f.layer for f in frame.in_flight if f.collective == "reduce_scatter"]
+    waits = [f"Not waited for yet: dW of {', '.join(leaving)}."] if leaving else []
+    return [f"Sent for ahead: {f.name}." for f in ahead] + waits
+
+
 def facts(story: Story) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
-    total = running(story)[-1]
-    return [
-        ["mesh", " x ".join(f"{a} {n}" for a, n in story.mesh.axes.items())],
-        [
-            "a rank sends, in a block",
-            ", ".join(f"{amount(n)} over {axis}" for axis, n in total.items()),
-        ],
-    ]
+    mesh = " x ".join(f"{a} {n}" for a, n in story.mesh.axes.items())
+    return [["mesh", mesh], ["a rank sends, in a block", ", ".join(story.sends)]]
 
 
-def to_table(story: "Story | GridStory") -> list[list[str]]:
+def to_table(story: Story) -> list[list[str]]:
     """Rows of strings, header first: one frame each."""
     names = [f"sent over {axis}" for axis in story.mesh.names]
     table = [["step", "phase", "layer", "line", "FLOPs", "bytes", "collective", "payload", *names]]
     for number, frame in enumerate(story.frames):
-        flops, moved = work(frame)
-        move = frame.move
-        table.append(
-            [
-                str(number + 1),
-                frame.phase,
-                frame.layer,
-                sentence(frame),
-                f"{flops:,}",
-                f"{moved:,}",
-                f"{move.collective} over {move.axis}" if move else "",
-                symbols(frame) if move else "",
-                *(f"{count:,.6g}" for count in sent(story, number).values()),
-            ]
-        )
+        move, row = frame.move, [str(number + 1), frame.phase, frame.layer, sentence(frame)]
+        row += [f"{count:,}" for count in work(frame)]
+        row += [f"{move.collective} over {move.axis}", symbols(frame)] if move else ["", ""]
+        table.append([*row, *(f"{count:,.6g}" for count in sent(story, number).values())])
     return table
 
 
 def describe(story: Story, rank: int, number: int) -> str:
-    """The block and one frame of it in words."""
-    w, total = story.workload, running(story)[-1]
+    """The block, the known schemes that a grid is, and one frame, in words."""
+    w, s = story.workload, story.strategy
     where = ", ".join(f"{axis} {i}" for axis, i in story.mesh.coords(rank).items())
-    over = " and ".join(f"{amount(total[axis])} over {axis}" for axis in total)
-    frame = story.frames[number]
+    names = " and ".join(case.name for case in story.reached)
+    known = f"As a known scheme: {names}. " if names else ""
+    micro = f", in microbatches of {w.batch // s.accumulation}" if s and s.accumulation > 1 else ""
     return (
-        f"One block of {story.title}, {w.batch} x {w.seq} tokens, hidden size {w.hidden}, in "
-        f"{len(story.frames)} steps. A rank sends {over} on rings. Rank {rank} is at {where}. "
-        f"Shown: {caption(story, number)}. {sentence(frame)}. {frame.words}"
+        f"One block of {story.title}, {w.batch} x {w.seq} tokens{micro}, hidden size {w.hidden}, "
+        f"in {len(story.frames)} steps. {known}"
+        f"A rank sends {' and '.join(story.sends) or 'nothing'} on rings. Rank {rank} is at "
+        f"{where}. Shown: {caption(story, number)}. {words(story.frames[number])}"
     )
 
 
-WIDTH, STRIP, LINE, WORDS, MIDDLE = 980, 60, 130, 152, 304
-GRID, PANEL, ENLARGED = (78, 462), 692, 1.2
+WIDTH, STRIP, LINE, WORDS = 980, 60, 130, 152
+GRID, PANEL = (78, 462), 692
 SHORT = {"norm1": "LN 1", "norm2": "LN 2"}
 PHASES = {
     "forward": "forward →",
@@ -203,7 +231,15 @@ PHASES = {
     "recompute": "forward once more →",
     "sync": "end",
 }
-LEGEND = (("parameters", "weights"), ("activations", "activations"), ("gradients", "gradients"))
+LEGEND: list[tuple[Mark, str]] = [
+    (lambda x, y, key=key: rect(x, y, 14, 12, key), words)
+    for key, words in (
+        ("parameters", "weights"),
+        ("activations", "activations"),
+        ("gradients", "gradients"),
+    )
+]
+LOOK = Look(14, 12, 5, 6.2, 15, 10, 11)
 
 
 def pictures(story: Story, rank: int) -> dict[str, Any]:
@@ -215,15 +251,11 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
     bottom = max(grid.bottom, GRID[1] + 160) + 14
     ticks, places = strip(story, keys)
     frames = [
-        "".join(
-            [
-                now(story, number, *places[number]),
-                drawn_sentence(frame, keys),
-                matrices(frame, eyes),
-                ranks(frame, grid, eyes),
-                panel(story, number, eyes, totals),
-            ]
-        )
+        now(story, number, *places[number])
+        + drawn_sentence(frame, keys)
+        + matrices(frame, eyes)
+        + ranks(frame, grid, eyes)
+        + panel(story, number, eyes, totals)
         for number, frame in enumerate(story.frames)
     ]
     return {
@@ -242,13 +274,11 @@ def blocks_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str
     check_step(scene, step)
     body = f"{scene['common']}{head(scene)}{scene['frames'][step]}"
     label = f"{scene['title']}, {scene['captions'][step]}"
-    return document(scene["width"], scene["height"], body, label, svg_style(theme), theme)
+    return document(scene["width"], scene["height"], body, label, theme)
 
 
 # -- the way through the block ---------------------------------------------------------------------
-def strip(
-    story: "Story | GridStory", keys: dict[str, str]
-) -> tuple[str, list[tuple[float, float]]]:
+def strip(story: Story, keys: dict[str, str]) -> tuple[str, list[tuple[float, float]]]:
     """(a tick for each frame, forward then backward, with the layers under them; their places)."""
     frames = story.frames
     wide = min(30.0, (WIDTH - 24) / (len(frames) + len({f.phase for f in frames}) - 1))
@@ -276,141 +306,37 @@ def _tick(i, frame, x, wide, keys):
     high = 18 / len(kinds)
     out = ""
     for k, key in enumerate(kinds):
-        box = x + 1.5, STRIP + k * high, wide - 3, high
-        out += rect(*box, key)
-        if INKS[key].pattern != "solid":
-            out += rect(*box, "", f"fill='url(#tpv-{INKS[key].pattern})'")
+        out += swatch(x + 1.5, STRIP + k * high, wide - 3, high, key)
     return (
         f"<g data-step='{i}' style='cursor:pointer'><title>step {i + 1}, {frame.layer}: "
         f"{does(frame)}</title>{out}</g>"
     )
 
 
-def now(story: "Story | GridStory", number: int, x: float, wide: float) -> str:
+def now(story: Story, number: int, x: float, wide: float) -> str:
     """A border and a pointer at the tick of the frame shown, and what it does."""
-    out = rect(x, STRIP - 2, wide, 22, "", "rx='2' fill='none' class='s-fg' stroke-width='2.6'")
+    out = outline(x, STRIP - 2, wide, 22, "fg", 2.6, 2)
     out += f"<path d='M{x + wide / 2:.1f},{STRIP - 3}l-5,-8h10z' class='f-fg'/>"
     return out + text(12, LINE - 12, caption(story, number), size=13, weight=700)
 
 
 # -- the sentence ----------------------------------------------------------------------------------
-def drawn_sentence(frame: "Frame | GridFrame", keys: dict[str, str]) -> str:
+def drawn_sentence(frame: "Frame", keys: dict[str, str]) -> str:
     """The layer's line with this frame's part of it in bold, and what it means."""
     spans, (first, last) = [], frame.active
     for i, part in enumerate(frame.line):
         words = part if isinstance(part, str) else notation(part, keys)
         here = first <= i < last
-        spans.append(
-            f"<tspan class='f-{'fg' if here else 'muted'}' "
-            f"font-weight='{700 if here else 400}'>{words}</tspan>"
-        )
-    out = (
-        f"<text x='12' y='{LINE + 10}' font-size='14' xml:space='preserve'>{' '.join(spans)}</text>"
-    )
-    return out + "".join(
-        text(12, WORDS + 12 + 16 * i, line, "muted", 12)
-        for i, line in enumerate(wrapped(frame.words, 150))
-    )
-
-
-# -- matrices --------------------------------------------------------------------------------------
-def matrices(frame: "Frame | GridFrame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
-    """The product, and beside it what a collective does meanwhile; or the collective alone, as
-    large as said."""
-    signs = {3: ("·", "="), 2: ("→",)}
-    out, x = "", 24.0
-    if frame.product:
-        chunks = [frame.chunk] * (len(frame.product) == 3 and bool(frame.chunk))
-        shown = [(t, *_marks(i, chunks)) for i, t in enumerate(frame.product)]
-        out, x = _row(shown, signs[len(shown)], x, eyes)
-    if frame.moving:
-        if frame.product:
-            assert frame.move is not None
-            x += 14
-            out += (
-                f"<path d='M{x:.1f},{MIDDLE - 100}v196' class='s-{eyes.keys[frame.move.axis]}' "
-                "stroke-dasharray='4 4' stroke-width='1.6'/>"
-            )
-            name = frame.move.collective.replace("_", "-")
-            out += text(
-                x + 8,
-                MIDDLE + 96,
-                f"meanwhile: {name} over {frame.move.axis}",
-                eyes.keys[frame.move.axis],
-                12,
-                weight=700,
-            )
-            x += 18
-        more, x = _row([(t, frame.moved_chunk, False) for t in frame.moving], ("→",), x, eyes)
-        out += more
-    if frame.product and frame.moving:
-        return out
-    place = f"translate(24 {MIDDLE})scale({enlarged})translate(-24 {-MIDDLE})"
-    return f"<g transform='{place}'>{out}</g>"  # where there is room
-
-
-def _marks(place, chunks):
-    """Which rows of a product's tensor are marked: those of input and result, not of the weight."""
-    return (chunks[0], place == 2) if chunks and place != 1 else ((), False)
-
-
-def _row(shown, signs, x, eyes):
-    """Matrices from left to right with signs between them; returns (SVG, x after them)."""
-    out = ""
-    for i, (tensor, chunk, future) in enumerate(shown):
-        if i:
-            out += text(x + 9, MIDDLE + 7, signs[i - 1], size=22, anchor="middle")
-            x += 26
-        width, height = size(tensor)
-        below = _below(tensor, eyes)
-        room = max(width, 6.1 * _letters(tensor), 5.2 * max(map(len, below)))
-        left, top = x + (room - width) / 2, MIDDLE - height / 2
-        middle = x + room / 2
-        lift = 15 if tensor.partial else 0
-        out += (
-            f"<text x='{middle:.1f}' y='{top - 8 - lift:.1f}' class='f-fg' font-size='12' "
-            f"text-anchor='middle' font-weight='600'>{_title(tensor, eyes.keys)}</text>"
-        )
-        out += matrix(tensor, left, top, eyes, chunk, future)
-        for k, words in enumerate(below):
-            out += text(middle, top + height + 14 + 13 * k, words, "muted", 10.5, "middle")
-        x += room + 8 + lift
-    return out, x
-
-
-def _title(tensor, keys):
-    return notation(tensor._replace(partial=""), keys)
-
-
-def _letters(tensor):
-    dims = (tensor.rows, tensor.cols)
-    return len(tensor.name) + 4 + sum(len(d.letters) + len("".join(d.axes)) for d in dims)
-
-
-def _below(tensor, eyes):
-    """What a rank has of it, and who else has the same."""
-    rows, cols = tensor.local(eyes.mesh.axes)
-    numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
-    even = rows * cols == numbers  # a flat piece of a weight may end within a feature
-    found = [f"each rank: {rows} x {cols}" if even else f"each rank: {numbers:,} numbers"]
-    same = [
-        axis
-        for axis, n in eyes.mesh.axes.items()
-        if n > 1 and axis not in (*tensor.axes, tensor.partial, *tensor.later)
-    ]
-    if tensor.partial:
-        found.append(
-            f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}"
-            + "".join(f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later)
-        )
-    if same and eyes.mesh.size > 1:
-        found.append(f"the same along {' and '.join(same)}")
-    return found
+        token, weight = ("fg", 700) if here else ("muted", 400)
+        spans.append(f"<tspan class='f-{token}' font-weight='{weight}'>{words}</tspan>")
+    out = f"<text x='12' y='{LINE + 10}' font-size='14' xml:space='preserve'>"
+    out += f"{' '.join(spans)}</text>"
+    return out + lines(12, WORDS + 12, wrapped(frame.words, 150), 16, "muted", 12)
 
 
 # -- numbers ---------------------------------------------------------------------------------------
 def panel(
-    story: "Story | GridStory",
+    story: Story,
     number: int,
     eyes: Eyes,
     totals: list[dict[str, float]],
@@ -423,17 +349,15 @@ def panel(
     x, y : of the first line; width : of the bars.
     """
     frame = story.frames[number]
-    lines = [("every rank, in this step", "fg", 700)]
+    rows = [("every rank, in this step", "fg", 700)]
     if frame.kernels:
         flops, moved = work(frame)
-        lines += [
-            (f"compute: {amount(flops, 'FLOP')}", "fg", ""),
-            (f"memory: {amount(moved)} read and written", "muted", ""),
-        ]
+        rows.append((f"compute: {amount(flops, 'FLOP')}", "fg", ""))
+        rows.append((f"memory: {amount(moved)} read and written", "muted", ""))
     if frame.move:
-        lines += _payload(story, frame)
+        rows += _payload(story, frame)
     out = ""
-    for words, token, weight in lines:
+    for words, token, weight in rows:
         out += text(x, y, words, token, 12, weight=weight)
         y += 17
     y += 10
@@ -464,7 +388,7 @@ def _payload(story, frame):
 def _bar(axis, so_far, total, x, y, key, width):
     left = x + max(26, 9 * len(axis))
     out = text(x, y, axis, key, 12, weight=700)
-    out += rect(left, y - 10, width, 12, "", "rx='2' fill='none' class='s-muted'")
+    out += outline(left, y - 10, width, 12, "muted", rx=2)
     if total:
         out += rect(left, y - 10, width * so_far / total, 12, key, "rx='2'")
     words = f"{amount(so_far)} of {amount(total)}" if total else "nothing"
@@ -473,17 +397,10 @@ def _bar(axis, so_far, total, x, y, key, width):
 
 def _legend(eyes, y):
     """What colours, hatching and letters mean."""
-    out, x = "", 12.0
-    for key, words in LEGEND:
-        out += rect(x, y, 14, 12, key) + text(x + 19, y + 10, words, size=11)
-        x += 34 + 6.2 * len(words)
-    out += rect(x, y, 14, 12, "activations", "fill-opacity='.16'")
-    out += rect(x, y, 14, 12, "", "class='s-fg' fill='none' stroke-width='.8'")
-    out += text(x + 19, y + 10, f"pale: not on rank {eyes.rank}", size=11)
-    x += 140
-    out += rect(x, y, 14, 12, "", "fill='url(#tpv-partial)'")
-    out += rect(x, y, 14, 12, "", "class='s-fg' fill='none' stroke-width='.8'")
-    out += text(x + 19, y + 10, "hatched: a term of a sum, the other terms behind it", size=11)
+    x = 12 + sum(34 + LOOK.letter * len(words) for _, words in LEGEND)
+    pale = [*LEGEND, ("pale", f"pale: not on rank {eyes.rank}")]
+    hatched = [("partial", "hatched: a term of a sum, the other terms behind it")]
+    out = legend(pale, 12.0, y, WIDTH, LOOK)[0] + legend(hatched, x + 140, y, WIDTH, LOOK)[0]
     names = eyes.mesh.names
     where = (
         f"0,1: held by the rank at {names[0]} 0, {names[-1]} 1;  *: by every rank along that axis"

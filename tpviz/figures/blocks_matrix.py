@@ -1,4 +1,5 @@
-"""One matrix of the blocks view: its outline, its blocks by owner, the rows in flight.
+"""The matrices of the blocks view, each with its blocks by owner and the rows in flight; and its
+ranks, a cell each with what it holds, and the groups that communicate.
 
 Blocks are lettered with the coordinates of who holds them, * for every rank along an axis. Cuts
 have the colour of their axis. The blocks of the chosen rank are filled; terms of a sum are hatched,
@@ -7,17 +8,20 @@ one sheet behind the other.
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import pairwise, product
 from math import prod
 from typing import TYPE_CHECKING
 
-from .svg import rect, text
+from .svg import lines, outline, rect, swatch, text
 
 if TYPE_CHECKING:
-    from tpviz.films.captions import Dim, Tensor
+    from tpviz.films.captions import Dim, Frame, Tensor
     from tpviz.mesh import Mesh
 
+Box = tuple[float, float, float, float]
 PIXELS = {"T": 104.0, "2": 18.0, "1": 18.0, "n": 190.0}
 HIDDEN = 76.0
+MIDDLE, ENLARGED = 304, 1.2
 SHEET, SHEETS = 5, 3  # how far the sheets of a sum stand apart, and how many are drawn behind
 HATCH = (
     "<pattern id='tpv-partial' width='6' height='6' patternUnits='userSpaceOnUse'>"
@@ -52,10 +56,9 @@ def size(tensor: "Tensor") -> tuple[float, float]:
 
 def parts(dim: "Dim", mesh: "Mesh") -> list[dict[str, int]]:
     """[{axis: index}] of the parts along a dim, in order."""
-    found = [{}]
-    for axis in dim.axes:
-        found = [{**part, axis: i} for part in found for i in range(mesh.axes[axis])]
-    return found
+    return [
+        dict(zip(dim.axes, where)) for where in product(*(range(mesh.axes[a]) for a in dim.axes))
+    ]
 
 
 def owner(tensor: "Tensor", held: dict[str, int], eyes: Eyes) -> str:
@@ -90,13 +93,9 @@ def matrix(
         *(_block(tensor, *block, eyes) for block in blocks),
         _cuts(tensor.rows, x, y, width, height, eyes, down=True),
         _cuts(tensor.cols, x, y, width, height, eyes, down=False),
-        rect(x, y, width, height, "", "fill='none' class='s-fg' stroke-width='1.2'"),
+        outline(x, y, width, height, "fg", 1.2),
     ]
-    out += [
-        rect(*box, "", "fill='none' class='s-fg' stroke-width='2.4'")
-        for held, box in blocks
-        if _mine(held, eyes)
-    ]
+    out += [outline(*box, "fg", 2.4) for held, box in blocks if _mine(held, eyes)]
     if chunk:
         out.append(_bands(x, y, width, height, chunk, future))
     for held, box in blocks:
@@ -119,7 +118,7 @@ def _mine(held, eyes):
     return all(eyes.coords[axis] == i for axis, i in held.items())
 
 
-def _block(tensor, held, box: tuple[float, float, float, float], eyes):
+def _block(tensor, held, box: Box, eyes):
     mine = _mine(held, eyes)
     out = rect(*box, tensor.kind, "" if mine else "fill-opacity='.16'")
     if tensor.partial:
@@ -153,15 +152,10 @@ def _cuts(dim, x, y, width, height, eyes, down):
             if depth and i % eyes.mesh.axes[axis] == 0:
                 continue  # the outer axis cuts here already
             at = i * (total // count) / total
-            d = (
-                f"M{x:.1f},{y + at * height:.1f}h{width:.1f}"
-                if down
-                else f"M{x + at * width:.1f},{y:.1f}v{height:.1f}"
-            )
-            out += [
-                f"<path d='{d}' class='s-bg' stroke-width='{2 * thick:.1f}'/>",
-                f"<path d='{d}' class='s-{eyes.keys[axis]}' stroke-width='{thick:.1f}'/>",
-            ]
+            d = f"M{x + at * width:.1f},{y:.1f}v{height:.1f}"
+            d = f"M{x:.1f},{y + at * height:.1f}h{width:.1f}" if down else d
+            for ink, wide in (("bg", 2 * thick), (eyes.keys[axis], thick)):
+                out.append(f"<path d='{d}' class='s-{ink}' stroke-width='{wide:.1f}'/>")
     return "".join(out)
 
 
@@ -177,7 +171,7 @@ def _sheets(tensor, x, y, eyes):
         key = eyes.keys[tensor.partial]
         out += rect(*box, "bg") + rect(*box, tensor.kind, "fill-opacity='.3'")
         out += rect(*box, "", "fill='url(#tpv-partial)'")
-        out += rect(*box, "", f"fill='none' class='s-{key}' stroke-width='1.4'")
+        out += outline(*box, key, 1.4)
     return out + rect(x, y, width, height, "bg")
 
 
@@ -190,31 +184,20 @@ def _bands(x, y, width, height, chunk, future):
         others = range(k + 1, count) if future else [i for i in range(count) if i != k]
         for i in others:
             out.append(rect(x - 1, top + i * each, width + 2, each, "bg", "fill-opacity='.8'"))
-        out.append(
-            rect(
-                x - 3,
-                top + k * each,
-                width + 6,
-                each,
-                "",
-                "rx='2' fill='none' class='s-fg' stroke-width='2.4'",
-            )
-        )
+        out.append(outline(x - 3, top + k * each, width + 6, each, "fg", 2.4, 2))
     return "".join(out)
 
 
 def small(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> str:
     """A rank's own block in a small outline of the matrix."""
     width, height = (scale * s for s in size(tensor))
-    out = rect(x, y, width, height, "", "fill='none' class='s-muted' stroke-width='.8'")
-    box = own(tensor, x, y, eyes, scale)
-    out += rect(*box, tensor.kind)  # pyright: ignore[reportCallIssue]
-    hatch = "fill='url(#tpv-partial)'"
-    return out + (rect(*box, "", hatch) if tensor.partial else "")  # pyright: ignore[reportCallIssue]
+    hatch = "partial" if tensor.partial else ""
+    out = outline(x, y, width, height, "muted", 0.8)
+    return out + swatch(*own(tensor, x, y, eyes, scale), tensor.kind, hatch)
 
 
-def own(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> list[float]:
-    """[x, y, width, height] of a rank's own block of a matrix whose top left corner is (x, y)."""
+def own(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> Box:
+    """(x, y, width, height) of a rank's own block of a matrix whose top left corner is (x, y)."""
     box = [x, y, *(scale * s for s in size(tensor))]
     for index, dim in ((0, tensor.cols), (1, tensor.rows)):
         number, count = 0, 1
@@ -224,7 +207,199 @@ def own(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> list[
         box[2 + index] /= count
         box[index] += number * box[2 + index]
         box[2 + index] = max(box[2 + index], 2)  # never a hairline
-    return box
+    return box[0], box[1], box[2], box[3]
+
+
+# -- the matrices of a frame -----------------------------------------------------------------------
+def matrices(frame: "Frame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
+    """The product, and beside it what a collective does meanwhile; or the collective alone, as
+    large as said."""
+    signs = {3: ("·", "="), 2: ("→",)}
+    out, x = "", 24.0
+    if frame.product:
+        chunks = [frame.chunk] * (len(frame.product) == 3 and bool(frame.chunk))
+        shown = [(t, *_marks(i, chunks)) for i, t in enumerate(frame.product)]
+        out, x = _row(shown, signs[len(shown)], x, eyes)
+    if frame.moving:
+        if frame.product:
+            assert frame.move is not None
+            key, x = eyes.keys[frame.move.axis], x + 14
+            looks = f"class='s-{key}' stroke-dasharray='4 4' stroke-width='1.6'"
+            out += f"<path d='M{x:.1f},{MIDDLE - 100}v196' {looks}/>"
+            words = f"meanwhile: {frame.move.collective.replace('_', '-')} over {frame.move.axis}"
+            out += text(x + 8, MIDDLE + 96, words, key, 12, weight=700)
+            x += 18
+        more, x = _row([(t, frame.moved_chunk, False) for t in frame.moving], ("→",), x, eyes)
+        out += more
+    if frame.product and frame.moving:
+        return out
+    place = f"translate(24 {MIDDLE})scale({enlarged})translate(-24 {-MIDDLE})"
+    return f"<g transform='{place}'>{out}</g>"  # where there is room
+
+
+def _marks(place, chunks):
+    """Which rows of a product's tensor are marked: those of input and result, not of the weight."""
+    return (chunks[0], place == 2) if chunks and place != 1 else ((), False)
+
+
+def _row(shown, signs, x, eyes):
+    """Matrices from left to right with signs between them; returns (SVG, x after them)."""
+    out = ""
+    for i, (tensor, chunk, future) in enumerate(shown):
+        if i:
+            out += text(x + 9, MIDDLE + 7, signs[i - 1], size=22, anchor="middle")
+            x += 26
+        width, height = size(tensor)
+        below = _below(tensor, eyes)
+        room = max(width, 6.1 * _title_length(tensor), 5.2 * max(map(len, below)))
+        left, top = x + (room - width) / 2, MIDDLE - height / 2
+        middle = x + room / 2
+        lift = 15 if tensor.partial else 0
+        out += (
+            f"<text x='{middle:.1f}' y='{top - 8 - lift:.1f}' class='f-fg' font-size='12' "
+            "text-anchor='middle' font-weight='600'>"
+            f"{notation(tensor._replace(partial=''), eyes.keys)}</text>"
+        )
+        out += matrix(tensor, left, top, eyes, chunk, future)
+        out += lines(middle, top + height + 14, below, 13, "muted", 10.5, "middle")
+        x += room + 8 + lift
+    return out, x
+
+
+def _title_length(tensor):
+    dims = (tensor.rows, tensor.cols)
+    return len(tensor.name) + 4 + sum(len(d.letters) + len("".join(d.axes)) for d in dims)
+
+
+def _below(tensor, eyes):
+    """What a rank has of it, and who else has the same."""
+    rows, cols = tensor.local(eyes.mesh.axes)
+    numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
+    even = rows * cols == numbers  # a flat piece of a weight may end within a feature
+    words = [f"each rank: {rows} x {cols}" if even else f"each rank: {numbers:,} numbers"]
+    same = [
+        axis
+        for axis, n in eyes.mesh.axes.items()
+        if n > 1 and axis not in (*tensor.axes, tensor.partial, *tensor.later)
+    ]
+    if tensor.partial:
+        terms = f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}"
+        more = (f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later)
+        words.append(terms + "".join(more))
+    if same and eyes.mesh.size > 1:
+        words.append(f"the same along {' and '.join(same)}")
+    return words
+
+
+# -- ranks ----------------------------------------------------------------------------------------
+GAP, PAD = 18, 6  # between cells, for the ring of a group; from a cell to its ring
+ROOM = 596, 280  # for the cells, in px
+SMALL = 0.36
+
+
+class Grid:
+    """Where the cells stand: the first of two axes runs down, the last one across."""
+
+    def __init__(self, mesh: "Mesh", x: float, y: float):
+        self.mesh, self.x, self.y = mesh, x, y
+        *down, across = mesh.shape
+        self.rows, self.columns = (down or [1])[0], across
+        self.width = min(150, ROOM[0] / self.columns - GAP)
+        self.height = max(min(84, ROOM[1] / self.rows - GAP), 25)
+
+    @property
+    def bottom(self) -> float:
+        """Where the last row of cells ends."""
+        return self.y + self.rows * (self.height + GAP)
+
+    def corner(self, rank: int) -> tuple[float, float]:
+        """Top left corner of a rank's cell."""
+        row, column = divmod(rank, self.columns)
+        return self.x + column * (self.width + GAP), self.y + row * (self.height + GAP)
+
+
+def ranks(frame: "Frame", grid: Grid, eyes: Eyes) -> str:
+    """All cells, the rings of the groups behind them, the names of the axes."""
+    out = [_names(grid, eyes)]
+    if frame.move:
+        out += [
+            _ring(group, frame.move.axis, grid, eyes) for group in eyes.mesh.groups(frame.move.axis)
+        ]
+    return "".join(out + [_cell(rank, frame, grid, eyes) for rank in range(eyes.mesh.size)])
+
+
+def _names(grid, eyes):
+    axes, keys = eyes.mesh.axes, eyes.keys
+    *down, across = axes
+    x, y = grid.x, grid.y - 14
+    out = text(x, y, f"{across} = {axes[across]} →", keys[across], 12, weight=700)
+    out += text(x + 70, y, "what each rank holds of the matrices above", "muted", 11)
+    if down:
+        words = f"{down[0]} = {axes[down[0]]} ↓"
+        out += text(x - 12, grid.y + 20, words, keys[down[0]], 12, "end", 700)
+    return out
+
+
+def _ring(group, axis, grid, eyes):
+    """A closed line around the ranks that communicate; that of the chosen rank is filled."""
+    (x0, y0), (x1, y1) = grid.corner(group[0]), grid.corner(group[-1])
+    box = x0 - PAD, y0 - PAD, x1 - x0 + grid.width + 2 * PAD, y1 - y0 + grid.height + 2 * PAD
+    key, mine = eyes.keys[axis], eyes.rank in group
+    out = rect(*box, key, "rx='11' fill-opacity='.2'") if mine else ""
+    out += outline(*box, f"{key} tpv-flow", 4 if mine else 2.2, 11, "stroke-dasharray='9 5'")
+    for here, there in pairwise(group):
+        out += _link(grid.corner(here), grid.corner(there), grid, key)
+    return out
+
+
+def _link(here, there, grid, key):
+    """A thick line with two heads between neighbours of a group."""
+    (x, y), turn = here, 90 if there[1] > here[1] else 0
+    cx, cy = x + grid.width + GAP / 2, y + grid.height / 2
+    if turn:
+        cx, cy = x + grid.width / 2, y + grid.height + GAP / 2
+    d = "M-7,0l5,-4v2.5h4v-2.5l5,4l-5,4v-2.5h-4v2.5z"
+    place = f"translate({cx:.1f},{cy:.1f})rotate({turn})"
+    return f"<path d='{d}' class='f-{key}' transform='{place}'/>"
+
+
+def _cell(rank, frame, grid, eyes):
+    x, y = grid.corner(rank)
+    mine, here = rank == eyes.rank, eyes.at(rank)
+    edge = ("fg", 3) if mine else ("muted", 1)
+    where = ",".join(map(str, here.coords.values()))
+    out = rect(x, y, grid.width, grid.height, "bg", "rx='6'")
+    out += outline(x, y, grid.width, grid.height, *edge, 6)
+    tall, wide = grid.height >= 46, grid.width >= 60
+    words = f"rank {rank}" if wide else str(rank)
+    weight = 700 if mine else ""
+    out += text(x + 6, y + 14, words, size=11, weight=weight)
+    if len(eyes.mesh.axes) > 1:
+        if wide:
+            out += text(x + grid.width - 6, y + 14, where, "muted", 11, "end")
+        else:
+            out += text(x + 6, y + 24, where, "muted", 9)
+    left, top, width, height = 50, 3, grid.width - 84, grid.height - 6
+    if tall:
+        left, top, width, height = 4, 19, grid.width - 8, grid.height - 22
+    out += _holds(frame, x + left, y + top, width, height, here)
+    return (
+        f"<g data-rank='{rank}' style='cursor:pointer'><title>rank {rank} at {where}</title>"
+        f"{out}</g>"
+    )
+
+
+def _holds(frame, x, y, width, height, eyes):
+    """The rank's own blocks of the tensors in the picture, side by side, as large as fits."""
+    tensors = frame.product or frame.moving
+    sizes = [size(t) for t in tensors]
+    gaps = 6 * (len(tensors) - 1)
+    scale = min(SMALL, (width - gaps) / sum(w for w, _ in sizes), height / max(h for _, h in sizes))
+    out, x = "", x + (width - gaps - scale * sum(w for w, _ in sizes)) / 2
+    for tensor, (w, h) in zip(tensors, sizes):
+        out += small(tensor, x, y + (height - scale * h) / 2, eyes, scale)
+        x += scale * w + 6
+    return out
 
 
 # -- notation --------------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .palette import svg_style
-from .svg import amount, document, rect, seconds, text
+from .svg import amount, document, head, outline, rect, seconds, text
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -35,9 +34,8 @@ def calibration_scene(
     panels = []
     for kind, (alpha, bandwidth) in fits.items():
         own = [{k: v for k, v in p.items() if k != "kind"} for p in points if p["kind"] == kind]
-        panels.append(
-            {"title": _title(kind), "alpha": alpha, "bandwidth": bandwidth, "points": own}
-        )
+        fit = {"alpha": alpha, "bandwidth": bandwidth}
+        panels.append({"title": _title(kind), **fit, "points": own})
     times = [p[key] for p in points for key in ("seconds", "fitted")]
     sizes = [p["bytes"] for p in points]
     return {
@@ -63,13 +61,7 @@ def _title(kind):
 
 def calibration_svg(scene: dict[str, Any], theme: str = "auto") -> str:
     """Draw the scene; theme "light", "dark", "auto" or "page"."""
-    size = 6.3 * len(scene["badge"]) + 16
-    body = [
-        rect(10, 8, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'"),
-        text(10 + size / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600),
-        text(size + 20, 22, scene["title"], "muted"),
-        _legend(),
-    ]
+    body = [head(scene), _legend()]
     panels = scene["panels"]
     columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
     for i, panel in enumerate(panels):
@@ -79,7 +71,7 @@ def calibration_svg(scene: dict[str, Any], theme: str = "auto") -> str:
     body.append(text(10, bottom, _device(scene), "muted", 11))
     width = max(LEFT + columns * (WIDTH + GAP) - GAP + 24, 620)
     label = f"Measured and fitted communication times of {scene['title']}"
-    return document(width, bottom + 14, "".join(body), label, svg_style(theme), theme)
+    return document(width, bottom + 14, body, label, theme)
 
 
 def _device(scene):
@@ -91,11 +83,8 @@ def _device(scene):
 def _legend():
     out, x = [text(10, 46, "measured (median):", "muted")], 132.0
     for name in ("all_reduce", "all_gather", "reduce_scatter"):
-        out.append(
-            _mark(name, x, 42)
-            + _stroke(name, [(x + 9, 42), (x + 33, 42)])
-            + text(x + 39, 46, NAMES[name])
-        )
+        out.append(_mark(name, x, 42) + _stroke(name, [(x + 9, 42), (x + 33, 42)]))
+        out.append(text(x + 39, 46, NAMES[name]))
         x += 60 + 6 * len(NAMES[name])
     words = "lines: hops x latency + bytes / bandwidth, fitted to the all-reduces"
     return "".join(out) + text(10, 64, words, "muted")
@@ -103,25 +92,19 @@ def _legend():
 
 def _panel(scene, panel, x, y):
     alpha = f"{seconds(panel['alpha'])} a hop, {amount(panel['bandwidth'], 'B/s')}"
-    out = [
-        rect(x, y, WIDTH, HEIGHT, "", "fill='none' class='s-rule'"),
-        text(x, y - 20, panel["title"], size=12, weight=700),
-        text(x, y - 6, alpha, "muted"),
-    ]
+    title = text(x, y - 20, panel["title"], size=12, weight=700)
+    out = [outline(x, y, WIDTH, HEIGHT, "rule"), title, text(x, y - 6, alpha, "muted")]
     across, up = _scale(scene["sizes"], x, WIDTH), _scale(scene["times"], y + HEIGHT, -HEIGHT)
     for exponent in _decades(scene["times"]):
         place = up(10.0**exponent)
-        out.append(
-            rect(x, place, WIDTH, 0.8, "rule")
-            + text(x - 6, place + 4, seconds(10.0**exponent), "muted", 10, "end")
-        )
+        out.append(rect(x, place, WIDTH, 0.8, "rule"))
+        out.append(text(x - 6, place + 4, seconds(10.0**exponent), "muted", 10, "end"))
     sizes = sorted({p["bytes"] for p in panel["points"]})
     shown = sizes[:: max(1, -(-len(sizes) // 5))]
     out += [text(across(b), y + HEIGHT + 15, _bytes(b), "muted", 10, "middle") for b in shown]
     for name in LINES:
-        own = sorted(
-            (p for p in panel["points"] if p["collective"] == name), key=lambda p: p["bytes"]
-        )
+        own = [p for p in panel["points"] if p["collective"] == name]
+        own.sort(key=lambda p: p["bytes"])
         if own:
             if name != "reduce_scatter":  # its line is the all-gather's
                 out.append(_stroke(name, [(across(b), up(t)) for b, t in _line(panel, own)]))
@@ -175,17 +158,9 @@ def to_table(scene: dict[str, Any]) -> list[list[str]]:
     for panel in scene["panels"]:
         for p in panel["points"]:
             spread = f"{seconds(p['shortest'])} to {seconds(p['longest'])}"
-            table.append(
-                [
-                    panel["title"],
-                    NAMES[p["collective"]],
-                    _bytes(p["bytes"]),
-                    seconds(p["seconds"]),
-                    spread,
-                    seconds(p["fitted"]),
-                    f"{100 * p['residual']:+.1f} %",
-                ]
-            )
+            row = [panel["title"], NAMES[p["collective"]], _bytes(p["bytes"])]
+            row += [seconds(p["seconds"]), spread, seconds(p["fitted"])]
+            table.append([*row, f"{100 * p['residual']:+.1f} %"])
     return table
 
 
@@ -193,10 +168,8 @@ def describe(scene: dict[str, Any]) -> str:
     """What was measured and how well the lines fit, in words."""
     lines = [f"{scene['title']} ({scene['badge']})."]
     for panel in scene["panels"]:
-        worst = max(
-            (p for p in panel["points"] if p["collective"] in ("all_reduce", "send")),
-            key=lambda p: abs(p["residual"]),
-        )
+        points = [p for p in panel["points"] if p["collective"] in ("all_reduce", "send")]
+        worst = max(points, key=lambda p: abs(p["residual"]))
         lines.append(
             f"{panel['title'].capitalize()}: {seconds(panel['alpha'])} a hop and "
             f"{amount(panel['bandwidth'], 'B/s')}; the point furthest from the line is "

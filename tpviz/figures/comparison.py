@@ -6,6 +6,7 @@ to end, from nothing to the measured step. Badges say which is which and cannot 
 """
 
 from collections.abc import Callable, Iterable
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +14,10 @@ import numpy as np
 from tpviz.tables import html_table
 from tpviz.trace.steps import median_step
 
+from .lanes import Axis, bars, exposed, inset, names, outlines
+from .legend import USUAL, legend
 from .palette import INKS, axis_keys, phase_key
-from .svg import seconds
+from .svg import badge, document, pattern_defs, seconds, shape, text
 from .timeline import timeline_scene
 
 if TYPE_CHECKING:
@@ -72,7 +75,7 @@ def comparison_scene(
         for source in range(len(badges))
     ]
     place = {(row["rank"], row["axis"], row["source"]): i for i, row in enumerate(rows)}
-    bars, exposed = _bars(scenes, place, len(foreseen))
+    columns, spans = _bars(scenes, place, len(foreseen))
     marks = [made.step_time for made in (*foreseen, *traces)]
     return {
         "badges": badges,
@@ -82,9 +85,9 @@ def comparison_scene(
         "duration": float(max(*marks, *(s["duration"] for s in scenes), 1e-12)),
         "ranks": ranks,
         "rows": rows,
-        "bars": bars,
+        "bars": columns,
         "outlines": _outlines(foreseen, ranks, keys, place),
-        "exposed": exposed,
+        "exposed": spans,
         "marks": [[badge, float(t)] for badge, t in zip(badges, marks)],
         "parts": _parts(foreseen, residual),
         "numbers": _numbers(traces, residual),
@@ -123,19 +126,18 @@ def _axes(scenes, foreseen):
 
 def _bars(scenes, place, first):
     """(bars, exposed spans) of the traces, by row of the comparison."""
-    bars = {name: [] for name in ("row", "key", "start", "end", "name")}
-    exposed = {name: [] for name in ("row", "start", "end")}
+    columns = {name: [] for name in ("row", "key", "start", "end", "name")}
+    spans = {name: [] for name in ("row", "start", "end")}
     for source, scene in enumerate(scenes, first):
         row_of = [place[lane["rank"], lane["axis"], source] for lane in scene["lanes"]]
-        columns = scene["bars"]
-        bars["row"] += [row_of[lane] for lane in columns["lane"]]
-        bars["key"] += [scene["keys"][key]["key"] for key in columns["key"]]
-        bars["name"] += [scene["strings"][name] for name in columns["name"]]
-        exposed["row"] += [row_of[lane] for lane in scene["exposed"]["lane"]]
-        for name in ("start", "end"):
-            bars[name] += columns[name]
-            exposed[name] += scene["exposed"][name]
-    return bars, exposed
+        its_bars = scene["bars"]
+        columns["key"] += [scene["keys"][key]["key"] for key in its_bars["key"]]
+        columns["name"] += [scene["strings"][name] for name in its_bars["name"]]
+        for rows, its in ((columns, its_bars), (spans, scene["exposed"])):
+            rows["row"] += [row_of[lane] for lane in its["lane"]]
+            rows["start"] += its["start"]
+            rows["end"] += its["end"]
+    return columns, spans
 
 
 def _outlines(foreseen, ranks, keys, place):
@@ -144,26 +146,26 @@ def _outlines(foreseen, ranks, keys, place):
     A segment says how long an axis is busy, not when. What kernels wait for is drawn up to the
     segment's end; what they do not wait for was issued before it, and is drawn from its start.
     """
-    found, now = [], 0.0
+    segments, now = [], 0.0
     for segment in (segment for p in foreseen for segment in p.segments):
         at, end = now + segment.compute, now + segment.seconds
-        found.append(("", phase_key(segment.phase), now, at))
+        segments.append(("", phase_key(segment.phase), now, at))
         for length in segment.exposed.values():
-            found.append(("", "exposed", at, at + length))
+            segments.append(("", "exposed", at, at + length))
             at += length
         for axis in dict.fromkeys([*segment.exposed, *segment.hidden]):
             length = segment.exposed.get(axis, 0.0) + segment.hidden.get(axis, 0.0)
             start = max(now, end - length) if axis in segment.exposed else now
-            found.append((axis, keys[axis], start, min(start + length, end)))
+            segments.append((axis, keys[axis], start, min(start + length, end)))
         now = end
-    found = [bar for bar in found if bar[3] > bar[2]]
-    names = ("row", "key", "start", "end")
-    out = {name: [] for name in names}
-    for rank in ranks:
-        for axis, *rest in found:
-            for name, value in zip(names, (place[rank, axis, 0], *rest)):
-                out[name].append(value)
-    return out
+    rows = [
+        (place[rank, axis, 0], key, start, end)
+        for rank in ranks
+        for axis, key, start, end in segments
+        if end > start
+    ]
+    columns = zip(*rows) if rows else ((), (), (), ())
+    return dict(zip(("row", "key", "start", "end"), map(list, columns)))
 
 
 def _parts(foreseen, residual):
@@ -199,6 +201,7 @@ def _numbers(traces, residual):
     return rows
 
 
+# -- in words --------------------------------------------------------------------------------------
 def to_table(scene: dict[str, Any]) -> list[list[str]]:
     """Rows of strings, header first: each part as predicted and as found, then the steps."""
     badges, steps = scene["badges"], [t for _, t in scene["marks"]]
@@ -242,7 +245,186 @@ def to_html(scene: dict[str, Any], to_svg: Callable[..., str]) -> str:
     )
 
 
-def label_of(key: str, axes: dict[str, str]) -> str:
-    """What a key of bars or outlines means, in words."""
-    names = {ink: axis for axis, ink in axes.items()}
-    return f"communication {names[key]}" if key in names else INKS[key].label
+# -- the picture -----------------------------------------------------------------------------------
+GUTTER, RIGHT, HEAD, NUMBERS = 254, 24, 98, 200
+COMPUTE, COMM, GAP, BETWEEN = 18, 13, 5, 12
+PART, PARTS_HEAD, LINE = 21, 34, 16
+DASHES = ("2 3", "7 4", "")
+"""How the step's end is marked: dotted as predicted, dashed as simulated, solid as measured."""
+
+
+def comparison_svg(scene: dict[str, Any], width: float = 1000, theme: str = "auto") -> str:
+    """Draw a comparison scene.
+
+    width in px; theme "light", "dark", "auto" or "page". Raises ValueError on a width that leaves
+    the lanes no room.
+    """
+    least = GUTTER + RIGHT + 200
+    if not width >= least:
+        raise ValueError(f"width={width} px leaves the lanes no room: use {least} or more")
+    ends = [part["start"] + part["seconds"] for part in scene["parts"]]
+    ahead = [part["predicted"][1] for part in scene["parts"] if part["predicted"]]
+    low, high = min([0.0, *ends]), max([scene["duration"], *ends, *ahead])
+    axis, (tops, lanes_end) = Axis(GUTTER, width - RIGHT, low, high), _tops(scene)
+    parts_top = lanes_end + PARTS_HEAD
+    bottom = parts_top + PART * (len(scene["parts"]) + 1)
+    body = [pattern_defs(), _header(scene, width), axis.rules(HEAD - 4, bottom, lanes_end + 13)]
+    body += [_row(scene, i, tops[i], axis, width) for i in range(len(scene["rows"]))]
+    body += [_waterfall(scene, parts_top, axis), _ends(scene, axis, bottom)]
+    drawn, y = legend(_marks(scene), 10.0, bottom + 24, width, USUAL._replace(space=17))
+    words, y = _words(scene, y + 34, width)
+    label = f"Comparison: {', '.join(scene['badges'])}"
+    return document(width, y, [*body, drawn, words], label, theme)
+
+
+def _tops(scene):
+    """([y of each row], y below the last): a gap between lanes, a wider one between ranks."""
+    tops, y, before = [], HEAD, None
+    for row in scene["rows"]:
+        here = row["rank"], row["lane"]
+        if before is not None and here != before:
+            y += GAP if here[0] == before[0] else BETWEEN
+        before = here
+        tops.append(y)
+        y += _height(row) + 2
+    return tops, y
+
+
+def _height(row):
+    return COMM if row["axis"] else COMPUTE
+
+
+def _header(scene, width):
+    """The badges, what this is, and on which cluster."""
+    out, x = "", 10.0
+    for words, dash in zip(scene["badges"], _dashes(scene)):
+        frame, size = badge(x, 8, words, 6.4, 18, dash)
+        out, x = out + frame, x + size + 8
+    out += text(x + 4, 22, _cut(f"on {scene['caption']}", width - x - 20, 6.1), size=11)
+    return out + text(10, 44, _cut(scene["title"], width - 20, 6.0), "muted")
+
+
+def _dashes(scene):
+    return DASHES if scene["foreseen"] else DASHES[1:]
+
+
+def _cut(words, room, each):
+    """The words, shortened to ``room`` px at ``each`` px a character."""
+    most = max(int(room / each), 4)
+    return words if len(words) <= most else words[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _ends(scene, axis, bottom):
+    """Where each step ends: three lines, their labels in three rows so that none covers another."""
+    out = ""
+    for i, ((name, t), dash) in enumerate(zip(scene["marks"], _dashes(scene))):
+        x, y = float(axis.x(t)), 60 + 12.5 * i
+        out += (
+            f"<path d='M{x:.1f},{y - 8}V{bottom}' class='s-fg' fill='none'"
+            f" stroke-width='1.1' stroke-dasharray='{dash}'/>"
+        )
+        out += text(x - 5, y, f"{name} {seconds(t)}", size=10.5, anchor="end", weight=600)
+    return out
+
+
+def _row(scene, index, top, axis, width):
+    """One verb's row of a lane: outlines of the prediction, or bars."""
+    row, height = scene["rows"][index], _height(scene["rows"][index])
+    out = [f"<path d='M{GUTTER},{top + height + 1}H{width - RIGHT}' class='s-rule' fill='none'/>"]
+    if row["source"] == 0:
+        if not row["axis"]:
+            out.append(text(10, top + 13, f"rank {row['rank']}", size=11, weight=600))
+        name = f"communication {row['axis']}" if row["axis"] else "compute"
+        out.append(text(58, top + height - 4, name, size=10.5))
+    source = _cut(scene["badges"][row["source"]], 78, 5.4)
+    out.append(text(GUTTER - 6, top + height - 3.5, source, "muted", 10, "end"))
+    predicted = row["source"] == 0 and scene["foreseen"]
+    drawn = _of_row(scene["outlines" if predicted else "bars"], index)
+    for key in dict.fromkeys(drawn["key"].tolist()):
+        x0, x1 = axis.spans(*(drawn[edge][drawn["key"] == key] for edge in ("start", "end")))
+        if predicted:
+            dash = "stroke-width='1.2'" + " stroke-dasharray='3 2'" * (key == "exposed")
+            out.append(outlines(x0, x1, top + 0.6, height - 1.2, key, dash))
+        else:
+            out.append(bars(x0, x1, top, height, key))
+    if not predicted:
+        bare = _of_row(scene["exposed"], index)
+        out.append(exposed(*axis.spans(bare["start"], bare["end"]), top, height))
+        out.append(_names(drawn, axis, top, height))
+    return "".join(out)
+
+
+def _of_row(columns, index):
+    """The columns of bars, of one row."""
+    mine = np.array(columns["row"], int) == index
+    return {name: np.array(column)[mine] for name, column in columns.items()}
+
+
+def _names(drawn, axis, top, height):
+    """The event's name in bars wide enough for it, as far as the next bar does not cover them."""
+    x0, x1 = axis.x(drawn["start"]), axis.x(drawn["end"])
+    x1 = np.minimum(x1, np.append(x0[1:], np.inf))
+    columns = (column[::-1].tolist() for column in (x0, x1, drawn["name"], drawn["key"]))
+    return names(zip(*columns), top, height)
+
+
+def _waterfall(scene, top, axis):
+    """Each part from where the one before ended; the prediction's as outlines above the bars."""
+    out = [text(10, top - 9, f"the {scene['badges'][-1]} step, part by part", size=12, weight=600)]
+    y = top
+    for part in scene["parts"]:
+        out.append(text(10, y + 14, part["name"], size=11))
+        for x, words in ((NUMBERS, seconds(part["seconds"])), (GUTTER - 6, part["share"])):
+            out.append(text(x, y + 14, words, size=11, anchor="end"))
+        if part["predicted"] and part["predicted"][1] > part["predicted"][0]:
+            x0, x1 = map(float, map(axis.x, part["predicted"]))
+            ahead = [x0], [max(x1, x0 + 1)]
+            out.append(outlines(*ahead, y + 1.5, 5.5, "fg", "stroke-width='1.1'"))
+        end = part["start"] + part["seconds"]
+        x0, x1 = sorted((float(axis.x(part["start"])), float(axis.x(end))))
+        out.append(_part(part["name"], x0, x1, y + 8.5, 10.5))
+        out.append(
+            f"<path d='M{float(axis.x(end)):.1f},{y + 8.5}v{PART}' class='s-muted'"
+            " fill='none' stroke-width='0.8'/>"
+        )
+        y += PART
+    name, total = scene["marks"][-1]
+    out.append(text(10, y + 16, f"step, {name}", size=11, weight=600))
+    out.append(text(NUMBERS, y + 16, seconds(total), size=11, anchor="end", weight=600))
+    x0, x1 = float(axis.x(0.0)), float(axis.x(total))
+    out.append(shape(inset([x0], [x1], y + 8.5, 9), "rule s-fg", "solid"))
+    return "".join(out)
+
+
+def _part(name, x0, x1, y, height):
+    """A bar of the waterfall, filled by what kind of time it is; unexplained an empty box."""
+    if x1 - x0 < 0.05:
+        return ""
+    path = f"M{x0:.2f},{y}h{x1 - x0:.2f}v{height}H{x0:.2f}z"
+    ink, pattern = INK_OF_PART.get(name, ("", ""))
+    if not ink:
+        return (
+            f"<path d='{path}' class='s-fg' fill='none' stroke-width='1.1' stroke-dasharray='3 2'/>"
+        )
+    edge = 1.6 if name in ("straggler", "slow link") else 0.4
+    return shape(path, f"{ink} s-fg", pattern, f"stroke-width='{edge}'")
+
+
+def _marks(scene):
+    """(mark, words) of what is drawn, in the order of the palette; then how predictions are."""
+    used = {*scene["bars"]["key"], *scene["outlines"]["key"]}
+    used |= {"exposed"} if scene["exposed"]["row"] else set()
+    axes = {ink: f"communication {axis}" for axis, ink in scene["axes"].items()}
+    keys = [key for key in INKS if key in used and key != "exposed"]
+    keys += ["exposed"] if "exposed" in used else []
+    items = [(key, axes.get(key, INKS[key].label)) for key in keys]
+    return items + [("predicted", "predicted: outlines")] * scene["foreseen"]
+
+
+def _words(scene, y, width):
+    """The numbers and the verdict, wrapped."""
+    numbers = "; ".join(f"{label}: {value}" for label, value in scene["numbers"])
+    rows = [(line, "") for line in wrap(numbers, max(int((width - 20) / 6.0), 20))]
+    rows += [(line, 600) for line in wrap(scene["verdict"], max(int((width - 20) / 6.6), 20))]
+    out = [text(10, y + LINE * i, line, size=11.5, weight=w) for i, (line, w) in enumerate(rows)]
+    return "".join(out), y + LINE * len(rows)

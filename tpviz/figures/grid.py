@@ -1,62 +1,52 @@
-"""A film of a block of AxoNN -> scene: the cube of ranks, weights on their way, known cases.
+"""A film of a block of AxoNN -> scene: the cube of ranks, weights in flight, known cases.
 
 Built as `tpviz.figures.blocks`, which counts and words the frames; here is what the depth axis and
 the replicas add. Everything is counted from the program's operations; there are no times here.
+
+Ranks stand in a cube: x to the right, y down, z into the depth, replicas side by side. It is seen
+obliquely and pulled apart: every plane of z lies a row higher and further to the right than the one
+in front of it, so that no rank covers another and all lines run between the cells.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from tpviz.mesh import Mesh
 
 from . import blocks
-from .blocks import LEGEND, WIDTH, drawn_sentence, matrices, now, panel, strip
+from .blocks import (
+    LEGEND,
+    LOOK,
+    WIDTH,
+    Story,
+    check,
+    drawn_sentence,
+    in_flight,
+    matrices,
+    now,
+    panel,
+    scene_of,
+    strip,
+)
 from .blocks_matrix import HATCH, Eyes, own, size
-from .grid_cube import Cube, cube, holdings, moment
-from .microscope_svg import wrapped
+from .legend import legend
 from .palette import axis_keys
-from .svg import amount, pattern_defs, rect, text
+from .svg import lines, outline, pattern_defs, rect, text, wrapped
 
 if TYPE_CHECKING:
-    from tpviz.films.captions import Tensor
-    from tpviz.films.grid_captions import GridFrame
-    from tpviz.films.grid_cases import Case
+    from tpviz.films.captions import Frame, Tensor
     from tpviz.schemes.axonn.strategy import AxoNN
-    from tpviz.workload import GPT
 
 
-class GridStory(NamedTuple):
-    """What the picture is of: words for it, the axes of more than one rank, the workload, the
-    frames of `tpviz.films.grid.grid_frames`, the strategy, and (case, is it reached?) pairs."""
-
-    title: str
-    mesh: Mesh
-    workload: "GPT"
-    frames: "tuple[GridFrame, ...]"
-    strategy: "AxoNN"
-    cases: "tuple[tuple[Case, bool], ...]"
-
-
-def grid_scene(story: GridStory, rank: int = 0) -> dict[str, Any]:
-    """The scene of a `GridStory`, ready for JSON, with the fields of
+def grid_scene(story: Story, rank: int = 0) -> dict[str, Any]:
+    """The scene of a `Story` of a grid, ready for JSON, with the fields of
     `tpviz.figures.blocks.blocks_scene`.
 
     Raises ValueError on a rank that is not there, and above 16 ranks.
     """
     check(story.mesh, rank)
-    return {
-        "title": story.title,
-        "badge": blocks.BADGE,
-        "rank": rank,
-        "captions": [caption(story, i) for i in range(len(story.frames))],
-        "words": [words(story, i) for i in range(len(story.frames))],
-        "facts": facts(story),
-        "top": 34,
-        **pictures(story, rank),
-    }
-
-
-check = blocks.check
+    return scene_of(story, rank, facts(story), pictures(story, rank))
 
 
 def mesh_of(strategy: "AxoNN") -> Mesh:
@@ -65,48 +55,15 @@ def mesh_of(strategy: "AxoNN") -> Mesh:
 
 
 # -- words -----------------------------------------------------------------------------------------
-def caption(story: GridStory, number: int) -> str:
-    """One frame in words."""
-    return blocks.caption(story, number)
-
-
-def words(story: GridStory, number: int) -> str:
-    """The line of a frame, what it means, and what goes on meanwhile."""
-    frame = story.frames[number]
-    parts = [f"{blocks.sentence(frame)}.", frame.words, *under_way(frame)]
-    return " ".join(parts)
-
-
-def under_way(frame: "GridFrame") -> list[str]:
-    """What is on its way over z during a frame, a line for each kind."""
-    ahead = [f for f in frame.under_way if f.collective == "all_gather"]
-    leaving = [f.layer for f in frame.under_way if f.collective == "reduce_scatter"]
-    return [f"Sent for ahead: {f.name}." for f in ahead] + (
-        [f"Not waited for yet: dW of {', '.join(leaving)}."] if leaving else []
-    )
-
-
-def reached(story: GridStory) -> "list[Case]":
-    """The cases that the grid is."""
-    return [case for case, yes in story.cases if yes]
-
-
-def facts(story: GridStory) -> list[list[str]]:
+def facts(story: Story) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
-    s, total = story.strategy, blocks.running(story)[-1]
-    sends = ", ".join(f"{amount(n)} over {axis}" for axis, n in total.items() if n) or "nothing"
-    found = [
-        ["grid", ", ".join(f"{a} = {n}" for a, n in grid(s).items())],
-        ["a rank sends, in a block", sends],
-    ]
+    s = story.strategy
+    pairs = [["grid", ", ".join(f"{a} = {n}" for a, n in grid(s).items())]]
+    pairs.append(["a rank sends, in a block", ", ".join(story.sends) or "nothing"])
     if s.accumulation > 1:
-        found.append(
-            [
-                "microbatches",
-                f"{s.accumulation}, the last is shown, each sends as much before the end",
-            ]
-        )
-    return found
+        words = f"{s.accumulation}, the last is shown, each sends as much before the end"
+        pairs.append(["microbatches", words])
+    return pairs
 
 
 def grid(strategy: "AxoNN") -> dict[str, int]:
@@ -114,28 +71,10 @@ def grid(strategy: "AxoNN") -> dict[str, int]:
     return {axis: strategy.axes[axis] for axis in ("x", "y", "z", "data")}
 
 
-def to_table(story: GridStory) -> list[list[str]]:
+def to_table(story: Story) -> list[list[str]]:
     """Rows of strings, header first: one frame each."""
-    head, *rows = blocks.to_table(story)
-    return [
-        [*head, "under way"],
-        *([*row, " ".join(under_way(frame))] for row, frame in zip(rows, story.frames)),
-    ]
-
-
-def describe(story: GridStory, rank: int, number: int) -> str:
-    """The block, the known schemes that the grid is, and one frame, in words."""
-    w, s, total = story.workload, story.strategy, blocks.running(story)[-1]
-    where = ", ".join(f"{axis} {i}" for axis, i in story.mesh.coords(rank).items())
-    sends = " and ".join(f"{amount(n)} over {axis}" for axis, n in total.items() if n) or "nothing"
-    names = " and ".join(case.name for case in reached(story))
-    known = f"As a known scheme: {names}. " if names else ""
-    part = f", in microbatches of {w.batch // s.accumulation}" if s.accumulation > 1 else ""
-    return (
-        f"One block of {story.title}, {w.batch} x {w.seq} tokens{part}, hidden size {w.hidden},"
-        f" in {len(story.frames)} steps. {known}A rank sends {sends} on rings. Rank {rank} is "
-        f"at {where}. Shown: {caption(story, number)}. {words(story, number)}"
-    )
+    flights = ["under way", *(" ".join(in_flight(frame)) for frame in story.frames)]
+    return [[*row, words] for row, words in zip(blocks.to_table(story), flights)]
 
 
 TOP = 47  # everything that the view of blocks has stands this much lower, for the cases
@@ -144,7 +83,7 @@ LAYERS = ("qkv", "out", "up", "down")
 SCALE = 0.3
 
 
-def pictures(story: GridStory, rank: int) -> dict[str, Any]:
+def pictures(story: Story, rank: int) -> dict[str, Any]:
     """{"width", "height", "common", "frames"}: what all frames share, and each of them, as SVG."""
     keys = axis_keys(story.strategy.axes)
     eyes = Eyes(story.mesh, rank, keys)
@@ -157,32 +96,21 @@ def pictures(story: GridStory, rank: int) -> dict[str, Any]:
     for frame in story.frames:
         if frame.tensors not in shown:
             shown[frame.tensors] = matrices(frame, eyes, 1.0), holdings(frame, place)
+    lower = f"<g transform='translate(0 {TOP})'>"
     frames = [
-        "".join(
-            [
-                f"<g transform='translate(0 {TOP})'>",
-                now(story, number, *places[number]),
-                drawn_sentence(frame, keys),
-                shown[frame.tensors][0],
-                "</g>",
-                moment(frame, place, eyes),
-                shown[frame.tensors][1],
-                _weights(frame, states),
-                panel(story, number, eyes, totals, NUMBERS, CUBE[1] - 20, 70),
-            ]
-        )
+        lower
+        + now(story, number, *places[number])
+        + drawn_sentence(frame, keys)
+        + shown[frame.tensors][0]
+        + "</g>"
+        + moment(frame, place, eyes)
+        + shown[frame.tensors][1]
+        + _weights(frame, states)
+        + panel(story, number, eyes, totals, NUMBERS, CUBE[1] - 20, 70)
         for number, frame in enumerate(story.frames)
     ]
-    common = "".join(
-        [
-            pattern_defs(),
-            f"<defs>{HATCH}</defs>",
-            _cases(story),
-            f"<g transform='translate(0 {TOP})'>{ticks}</g>",
-            cube(place, eyes),
-            _legend(story, eyes, bottom),
-        ]
-    )
+    common = f"{pattern_defs()}<defs>{HATCH}</defs>{_cases(story)}{lower}{ticks}</g>"
+    common += cube(place, eyes) + _legend(story, eyes, bottom)
     return {"width": WIDTH, "height": round(bottom + 46), "frames": frames, "common": common}
 
 
@@ -194,26 +122,21 @@ def _cases(story):
         words = f"✓ {case.name}" if lit else case.name
         width = 6.1 * len(words) + 12
         about = f"<title>{case.what} Known from: {', '.join(case.source)}.</title>"
-        face = (
-            rect(x, 40, width, 19, "fg", "rx='9.5'")
-            if lit
-            else rect(x, 40, width, 19, "", "rx='9.5' fill='none' class='s-rule'")
-        )
+        face, token = outline(x, 40, width, 19, "rule", rx=9.5), "muted"
+        if lit:
+            face, token = rect(x, 40, width, 19, "fg", "rx='9.5'"), "bg"
         out += (
             f"<g data-case='{case.name}' data-lit='{str(lit).lower()}'>{about}{face}"
-            f"{text(x + width / 2, 53.5, words, 'bg' if lit else 'muted', 11, 'middle')}</g>"
+            f"{text(x + width / 2, 53.5, words, token, 11, 'middle')}</g>"
         )
         x += width + 5
-    said = [f"{case.name}: {case.what} ({', '.join(case.source)})" for case in reached(story)]
-    said = said or ["none of these alone"]
-    return out + "".join(
-        text(12, 75 + 14 * i, line, "muted", 11)
-        for i, line in enumerate(wrapped("  ".join(said), 175))
-    )
+    what = [f"{case.name}: {case.what} ({', '.join(case.source)})" for case in story.reached]
+    words = "  ".join(what or ["none of these alone"])
+    return out + lines(12, 75, wrapped(words, 175), 14, "muted")
 
 
 # -- the chosen rank's weights ---------------------------------------------------------------------
-def weights_of(frames: "Iterable[GridFrame]") -> "dict[str, Tensor]":
+def weights_of(frames: "Iterable[Frame]") -> "dict[str, Tensor]":
     """{layer: W} as the GEMMs of forward have it."""
     return {f.layer: f.product[1] for f in frames if f.phase == "forward" and len(f.product) == 3}
 
@@ -226,7 +149,7 @@ class _States:
         self.key = eyes.keys["z"]
 
     def draw(self, layer, x, y, state, kind, moving):
-        """The rank's block, filled as far as it holds it, dashed what is on its way; the middle of
+        """The rank's block, filled as far as it holds it, dashed while in flight; the middle of
         its left side at (x, y)."""
         looks = layer, state, kind, moving
         if looks not in self.made:
@@ -236,32 +159,27 @@ class _States:
     def _draw(self, tensor, state, kind, moving):
         width, height = self.size(tensor)
         top = 0, -height / 2
-        out = rect(*top, width, height, "", "fill='none' class='s-muted' stroke-width='.8'")
+        out = outline(*top, width, height, "muted", 0.8)
         block = own(tensor, *top, self.eyes, SCALE)
         cut = "z" in self.eyes.mesh.axes
         piece = own(tensor.cut("z", "cols"), *top, self.eyes, SCALE) if cut else block
         if state:
-            out += rect(*(block if state == "block" else piece), kind)  # pyright: ignore[reportCallIssue]
-        looks = "class='s-fg' stroke-width='1'"
+            out += rect(*(block if state == "block" else piece), kind)
         if moving:
-            looks = f"class='s-{self.key} tpv-flow' stroke-width='2.4' stroke-dasharray='9 5'"
-        return out + rect(*block, "", f"fill='none' {looks}")  # pyright: ignore[reportCallIssue]
+            return out + outline(*block, f"{self.key} tpv-flow", 2.4, 0, "stroke-dasharray='9 5'")
+        return out + outline(*block)
 
     def size(self, tensor):
         return tuple(SCALE * side for side in size(tensor))
 
 
 def _weights(frame, states):
-    """What the chosen rank holds of each weight and of its gradient, and what is on its way."""
+    """What the chosen rank holds of each weight and of its gradient, and what is in flight."""
     x, y = HOLDS, CUBE[1] - 20
     out = text(x, y, f"weights of rank {states.eyes.rank}", size=12, weight=700)
     out += text(x, y + 54, "W", size=11, weight=600) + text(x, y + 112, "dW", size=11, weight=600)
-    coming = {
-        layer
-        for f in frame.under_way
-        if f.collective == "all_gather" and f.block == 0
-        for layer in f.layers
-    }
+    ahead = [f for f in frame.in_flight if f.collective == "all_gather" and f.block == 0]
+    coming = {layer for flight in ahead for layer in flight.layers}
     x += 24
     for layer in LAYERS:
         width, _ = states.size(states.weights[layer])
@@ -270,29 +188,16 @@ def _weights(frame, states):
         out += states.draw(layer, x, y + 50, frame.weights[layer], "parameters", layer in coming)
         out += states.draw(layer, x, y + 108, state, "gradients", state == "leaving")
         x += max(width, 26) + 12
-    y += 158
-    for line in under_way(frame):
-        for part in wrapped(line, 34):
-            out += text(HOLDS, y, part, states.key, 11)
-            y += 14
-    return out
+    words = [part for line in in_flight(frame) for part in wrapped(line, 34)]
+    return out + lines(HOLDS, y + 158, words, 14, states.key)
 
 
 def _legend(story, eyes, y):
     """What colours, hatching and letters mean."""
-    out, x = "", 12.0
-    for key, words in LEGEND:
-        out += rect(x, y, 14, 12, key) + text(x + 19, y + 10, words, size=11)
-        x += 34 + 6.2 * len(words)
-    for extra, words in (
-        ("fill-opacity='.16'", f"pale: not on rank {eyes.rank}"),
-        ("fill='url(#tpv-partial)'", "hatched: a term of a sum"),
-    ):
-        pale = "opacity" in extra
-        out += rect(x, y, 14, 12, "activations" if pale else "", extra)
-        out += rect(x, y, 14, 12, "", "class='s-fg' fill='none' stroke-width='.8'")
-        out += text(x + 19, y + 10, words, size=11)
-        x += 34 + 6.2 * len(words)
+    items = [*LEGEND, ("pale", f"pale: not on rank {eyes.rank}")]
+    items.append(("partial", "hatched: a term of a sum"))
+    out, _ = legend(items, 12.0, y, WIDTH, LOOK)
+    x = 12.0 + sum(34 + LOOK.letter * len(words) for _, words in items)
     low = "<tspan dy='3' font-size='80%' font-weight='700' class='f-{}'>{}</tspan><tspan dy='-3'>"
     over_z, over_x = (low.format(eyes.keys[axis], axis) for axis in "zx")
     out += (
@@ -301,12 +206,209 @@ def _legend(story, eyes, y):
     )
     names = ",".join(eyes.mesh.names)
     micro = " of a microbatch" if story.strategy.accumulation > 1 else ""
-    return out + text(
-        12,
-        y + 28,
-        f"{names}: coordinates of who holds a block, * for every rank "
-        f"along an axis.  T = b s tokens{micro} (b batch, s sequence), H = h hidden "
-        "size.  Not to scale.",
-        "muted",
-        11,
+    tail = (
+        f"{names}: coordinates of who holds a block, * for every rank along an axis.  T = b s "
+        f"tokens{micro} (b batch, s sequence), H = h hidden size.  Not to scale."
+    )
+    return out + text(12, y + 28, tail, "muted")
+
+
+# -- the cube of ranks ----------------------------------------------------------------------------
+DEEP = 0.56  # of a cell's width, from a plane to the next: lines down pass beside its cells
+AISLE = 18  # between two rows of cells
+CELL, ROW = 104, 96  # largest width, and largest height with the aisle, in px
+LARGE, LEAST = 0.4, 0.06  # of the matrices in a cell
+ARROWS = {"x": "→", "y": "↓", "z": "↗", "data": "side by side"}
+
+
+class Cube:
+    """Where the cells stand, in a field of ``room`` px from (x, y) on.
+
+    eyes : one `blocks_matrix.Eyes`. sizes : {"x", "y", "z", "data": ranks}, also
+    those of one rank.
+    """
+
+    def __init__(
+        self, eyes: Eyes, sizes: dict[str, int], x: float, y: float, room: tuple[float, float]
+    ):
+        self.mesh, self.sizes, self.x, self.y = eyes.mesh, sizes, x, y
+        nx, ny, nz, nd = sizes.values()
+        gap, alone = 18 if nx * nd <= 4 else 6, nx * nz == 1
+        self.between = 34 if nd <= 4 else 6 if alone else 14
+        across = (nx - 1) + DEEP * (nz - 1) + 1
+        space = room[0] - (nd - 1) * self.between - nd * (nx - 1) * gap
+        self.width = min(CELL, space / (nd * across))
+        left = space - nd * across * self.width
+        steps = nd * (nx - 1 + (nz - 1) / 2)
+        more = min(60, left / steps) if steps else 0  # apart as far as there is room
+        self.gap, self.deep = gap + more, DEEP * self.width + more / 2
+        rows = ny * nz
+        self.down = max(27, min(ROW, room[1] / rows), min(40, 320 / rows))
+        self.height = self.down - AISLE * min(1, self.down / 40)
+        self.replica = nx * self.width + (nx - 1) * self.gap + (nz - 1) * self.deep + self.between
+        self.bottom = y + ny * nz * self.down
+        self.corners = [self._corner(rank) for rank in range(self.mesh.size)]
+        self.groups = {axis: self.mesh.groups(axis) for axis, n in self.mesh.axes.items() if n > 1}
+        self.eyes = [eyes.at(rank) for rank in range(self.mesh.size)]
+
+    def _corner(self, rank):
+        """Top left corner of a rank's cell."""
+        x, y, z, data = (self.mesh.coords(rank).get(axis, 0) for axis in self.sizes)
+        nz = self.sizes["z"]
+        return (
+            self.x + data * self.replica + x * (self.width + self.gap) + z * self.deep,
+            self.y + (y * nz + nz - 1 - z) * self.down,
+        )
+
+    @property
+    def inside(self) -> tuple[float, float, float, float]:
+        """(x, y, width, height) in a cell, where it shows what the rank holds: under its number,
+        or beside it."""
+        if self.height >= 34:
+            return 4, 17, self.width - 8, self.height - 20
+        return 22, 2, self.width - 26, self.height - 4
+
+
+def cube(place: Cube, eyes: Eyes) -> str:
+    """What is the same in every frame: axes, faint lines between neighbours, and the cells."""
+    out = [_names(place, eyes)]
+    for axis, groups in place.groups.items():
+        d = "".join(_road(*pair, axis, place) for group in groups for pair in pairwise(group))
+        out.append(
+            f"<path d='{d}' fill='none' class='s-{eyes.keys[axis]}' stroke-width='1.6' "
+            "stroke-opacity='.55'/>"
+        )
+    return "".join(out + [_cell(rank, place, eyes) for rank in range(eyes.mesh.size)])
+
+
+def moment(frame: "Frame", place: Cube, eyes: Eyes) -> str:
+    """What a frame adds: the groups that communicate, all-gathers and reduce-scatters in flight."""
+    out, moved = "", frame.move.axis if frame.move else ""
+    if frame.in_flight and moved != "z":
+        mine = next(group for group in place.groups["z"] if eyes.rank in group)
+        out += _flow(mine, "z", place, eyes, "stroke-width='3' stroke-dasharray='2 4'")
+    for group in place.groups.get(moved, ()):
+        mine = eyes.rank in group
+        looks = f"stroke-width='{6 if mine else 3}' stroke-dasharray='9 5' data-group='{moved}'"
+        out += _flow(group, moved, place, eyes, looks)
+        rings = "".join(_ring(rank, place) for rank in group if rank != eyes.rank)
+        key = eyes.keys[moved]
+        out += (
+            f"<path d='{rings}' fill='none' class='s-{key}' stroke-width='{2.6 if mine else 1.2}'/>"
+        )
+        if mine:
+            out += f"<path d='{rings}{_ring(eyes.rank, place)}' class='f-{key}' fill-opacity='.2'/>"
+    return f"<g pointer-events='none'>{out}</g>"
+
+
+def holdings(frame: "Frame", place: Cube) -> str:
+    """Every rank's own blocks of the tensors in the picture, in small outlines; one path a kind,
+    for there are many."""
+    outlines, filled = "", {}
+    for tensor, x, y, scale in _spread(frame.product or frame.moving, *place.inside):
+        width, height = (scale * side for side in size(tensor))
+        for (left, top), eyes in zip(place.corners, place.eyes):
+            outlines += _box(left + x, top + y, width, height)
+            block = _box(*own(tensor, left + x, top + y, eyes, scale))
+            for key in (tensor.kind, "partial" if tensor.partial else ""):
+                filled[key] = filled.get(key, "") + block
+    filled.pop("", None)
+    looks = {key: f"class='f-{key}'" for key in filled} | {"partial": "fill='url(#tpv-partial)'"}
+    # kinds first, hatching over them
+    blocks = "".join(
+        f"<path d='{filled[key]}' {looks[key]}/>" for key in sorted(filled, key="partial".__eq__)
+    )
+    return (
+        f"<g pointer-events='none'><path d='{outlines}' fill='none' class='s-muted' "
+        f"stroke-width='.8'/>{blocks}</g>"
+    )
+
+
+def _spread(tensors, x, y, width, height):
+    """[(tensor, x, y, scale)] side by side, or one below the other, in a field of a cell; nothing
+    where there is no room."""
+    along = 1 if width < 40 < height else 0
+    room, across = ((width, height), (height, width))[along]
+    sizes = [size(tensor) for tensor in tensors]
+    total = sum(pair[along] for pair in sizes)
+    gap = 6 if not along else 4
+    fits = (room - gap * (len(sizes) - 1)) / total
+    scale = min(LARGE, fits, across / max(pair[1 - along] for pair in sizes))
+    spread, at = [], (room - gap * (len(sizes) - 1) - scale * total) / 2
+    for tensor, pair in zip(tensors, sizes):
+        beside = (across - scale * pair[1 - along]) / 2
+        spread.append((tensor, *((x + beside, y + at) if along else (x + at, y + beside)), scale))
+        at += scale * pair[along] + gap
+    return spread if scale > LEAST else []
+
+
+def _ring(rank, place):
+    """The outline of a rank's cell."""
+    (x, y), wide, high = place.corners[rank], place.width - 10, place.height - 10
+    return (
+        f"M{x + 5:.1f},{y:.1f}h{wide:.1f}a5,5 0 0 1 5,5v{high:.1f}a5,5 0 0 1 -5,5"
+        f"h{-wide:.1f}a5,5 0 0 1 -5,-5v{-high:.1f}a5,5 0 0 1 5,-5z"
+    )
+
+
+def _box(x, y, width, height):
+    return f"M{x:.1f},{y:.1f}h{width:.1f}v{height:.1f}h{-width:.1f}z"
+
+
+def _names(place, eyes):
+    """The axes with their arrows."""
+    out, x = "", place.x
+    for axis, n in place.sizes.items():
+        words = f"{axis} = {n} {ARROWS[axis]}" if n > 1 else f"{axis} = 1"
+        key, weight = (eyes.keys[axis], 700) if n > 1 else ("muted", "")
+        out += text(x, place.y - 23, words, key, 12, weight=weight)
+        x += 7 * len(words) + 16
+    return out
+
+
+def _flow(group, axis, place, eyes, looks):
+    """The line of a group that communicates."""
+    d = "".join(_road(*pair, axis, place) for pair in pairwise(group))
+    return f"<path d='{d}' fill='none' class='s-{eyes.keys[axis]} tpv-flow' {looks}/>"
+
+
+def _road(here, there, axis, place):
+    """From a cell's border to that of its neighbour; between replicas in the aisle above."""
+    (x0, y0), (x1, y1) = place.corners[here], place.corners[there]
+    width, height = place.width, place.height
+    if axis == "x":
+        return f"M{x0 + width:.1f},{y0 + height / 2:.1f}H{x1:.1f}"
+    if axis == "y":
+        return _behind(x0 + width / 2, y0 + height, y1, place)
+    if axis == "z":
+        return f"M{x0 + 0.72 * width:.1f},{y0:.1f}L{x1 + 0.28 * width:.1f},{y1 + height:.1f}"
+    lanes, lane = place.sizes["x"], place.mesh.coords(here).get("x", 0)
+    aisle = place.down - height
+    lift = 3 + (aisle - 5) * (lane + 0.5) / lanes
+    return f"M{x0 + 0.4 * width:.1f},{y0:.1f}v{-lift:.1f}H{x1 + 0.4 * width:.1f}v{lift:.1f}"
+
+
+def _behind(x, top, bottom, place):
+    """A line down, interrupted by the cells that it passes behind."""
+    hidden = sorted(
+        y for left, y in place.corners if left < x < left + place.width and top < y < bottom
+    )
+    ends = [top, *(edge for y in hidden for edge in (y, y + place.height)), bottom]
+    return "".join(f"M{x:.1f},{a:.1f}V{b:.1f}" for a, b in zip(ends[::2], ends[1::2]))
+
+
+def _cell(rank, place, eyes):
+    """A rank's number and coordinates."""
+    (x, y), width, height = place.corners[rank], place.width, place.height
+    coords, mine = place.eyes[rank].coords, rank == eyes.rank
+    out = rect(x, y, width, height, "bg", "rx='5'")
+    out += outline(x, y, width, height, *(("fg", 3) if mine else ("muted", 1)), 5)
+    out += text(x + 5, y + 13, rank, size=11, weight=700 if mine else "")
+    where = ",".join(map(str, coords.values()))
+    if height >= 34 and 6 * len(where) + 26 <= width:
+        out += text(x + width - 5, y + 13, where, "muted", 10, "end")
+    words = ", ".join(f"{axis} {i}" for axis, i in coords.items())
+    return (
+        f"<g data-rank='{rank}' style='cursor:pointer'><title>rank {rank} at {words}</title>"
+        f"{out}</g>"
     )

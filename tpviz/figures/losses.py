@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from .palette import svg_style
 from .svg import document, text
 
 LEFT, TOP, HEIGHT = 56, 30, 92
@@ -54,4 +53,4 @@ def losses_svg(
     if reference is not None:
         body.append(text(width - 12, 16, "circles: one process", "muted", 10, "end"))
     label = "losses " + ", ".join(f"{v:.6g}" for v in losses)
-    return document(width, TOP + HEIGHT + 14, "".join(body), label, svg_style(theme), theme)
+    return document(width, TOP + HEIGHT + 14, body, label, theme)

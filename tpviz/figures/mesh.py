@@ -11,6 +11,7 @@ drawn as its matrix, cut as ``W[F_tp, D]`` says; the block of the chosen rank is
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from tpviz import checks
@@ -18,8 +19,9 @@ from tpviz.mesh import Mesh
 from tpviz.trace.meta import META
 from tpviz.trace.shapes import fitting, short
 
-from .palette import INKS, axis_keys, svg_style
-from .svg import document, head, pattern_defs, rect, text
+from .legend import Look, legend
+from .palette import INKS, axis_keys
+from .svg import document, head, outline, pattern_defs, rect, swatch, text
 
 WRAP = 16
 MAX_RANKS = 256
@@ -34,7 +36,7 @@ def mesh_scene(
     shard, "flat": {"axis", "ranges": [[start, stop] per index]}, of a pipeline "at": {"axis",
     "indices" that have it}. Returns a dict: ``axes`` (name, size, key), ``ranks`` (rank, coords,
     slice, row, column, groups), ``slices`` (captions), ``rows``, ``columns``, ``parameters``
-    (blocks in units of the matrix, and the block of each rank), and what `mesh_svg.arranged` gives.
+    (blocks in units of the matrix, and the block of each rank), and what `arranged` gives.
     Raises ValueError above 256 ranks or where a parameter names an axis that the mesh does not
     have.
     """
@@ -54,15 +56,9 @@ def mesh_scene(
             for n, s in mesh.axes.items()
         ],
         "ranks": [
-            {
-                "rank": r,
-                "coords": mesh.coords(r),
-                "slice": place[0],
-                "row": place[1],
-                "column": place[2],
-                "groups": {a: mesh.group(r, a) for a in mesh.names},
-            }
-            for r, place in enumerate(places)
+            {"rank": r, "coords": mesh.coords(r), "slice": slice, "row": row, "column": column}
+            | {"groups": {a: mesh.group(r, a) for a in mesh.names}}
+            for r, (slice, row, column) in enumerate(places)
         ],
         "slices": _captions(mesh),
         "rows": 1 + max(p[1] for p in places),
@@ -94,8 +90,8 @@ def _captions(mesh):
 
 def check_ownership(mesh: Mesh, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows as plain lists. Raises ValueError for others than `mesh_scene` draws."""
-    found = fitting(META["ownership"], rows, "ownership: ")
-    for row in found:
+    rows = fitting(META["ownership"], rows, "ownership: ")
+    for row in rows:
         for axis in _axes(row):
             if axis not in mesh.axes:
                 raise ValueError(
@@ -109,7 +105,7 @@ def check_ownership(mesh: Mesh, rows: Sequence[dict[str, Any]]) -> list[dict[str
                     f"{row['name']} has the ranges {short(ranges)}: give a [start, "
                     f"stop] for each of the {size} places on {row['flat']['axis']}"
                 )
-    return found
+    return rows
 
 
 def _axes(row):
@@ -126,14 +122,11 @@ def _parameter(mesh, row):
         if block not in blocks:
             blocks.append(block)
         owners.append(blocks.index(block))
-    size = 1
-    for n in row["shape"]:
-        size *= n
     return {
         "name": row["name"],
         "notation": row["notation"],
         "shape": list(row["shape"]),
-        "elements": size,
+        "elements": prod(row["shape"]),
         "blocks": [
             {"box": b, "ranks": [r for r, o in enumerate(owners) if o == i]}
             for i, b in enumerate(blocks)
@@ -161,11 +154,8 @@ def _block(mesh, row, rank):
         start, stop = row["flat"]["ranges"][coords[row["flat"]["axis"]]]
         local = max(max(end for _, end in row["flat"]["ranges"]), 1)
         side = 0 if len(row["shape"]) == 1 else 1
-        length = high[side] - low[side]
-        low[side], high[side] = (
-            low[side] + length * start / local,
-            low[side] + length * stop / local,
-        )
+        first, length = low[side], high[side] - low[side]
+        low[side], high[side] = (first + length * edge / local for edge in (start, stop))
     return [round(v, 6) for v in (low[0], low[1], high[0] - low[0], high[1] - low[1])]
 
 
@@ -210,6 +200,7 @@ def check_rank(scene: dict[str, Any], rank: int) -> None:
 LEFT, TOP, GAP, SLICE_GAP = 60, 78, 12, 40
 MANY = 32  # ranks that are drawn smaller, without their coordinates
 MATRIX = 200
+LOOK = Look(letter=6, size=11)
 
 
 def mesh_svg(
@@ -221,17 +212,20 @@ def mesh_svg(
     or "auto". Raises ValueError on a rank or parameter that is not there.
     """
     check_rank(scene, rank)
-    width, height = scene["width"], scene["height"]
+    width, height, axes = scene["width"], scene["height"], scene["axes"]
     body = [scene["common"], head(scene), *(_rank(scene, r, rank) for r in scene["ranks"])]
     if scene["parameters"] or parameter is not None:
         chosen = find_parameter(scene, parameter)
-        body.append(_matrix(chosen, rank, scene["axes"], width + 30, TOP - 16))
+        body.append(_matrix(chosen, rank, axes, width + 30, TOP - 16))
         width, height = width + 60 + MATRIX, max(height, TOP + MATRIX + 40)
     width = max(width, 420)
-    legend, bottom = _legend(scene, rank, height + 4, width)
-    body.append(legend)
+    groups = scene["ranks"][rank]["groups"]
+    items = [(a["key"], f"{a['name']}: {', '.join(map(str, groups[a['name']]))}") for a in axes]
+    body.append(text(10, height + 13.5, f"rank {rank} and its groups:", size=11))
+    drawn, bottom = legend(items, 150.0, height + 4, width, LOOK, left=10.0)
+    body.append(drawn)
     label = f"Mesh {scene['title']}, rank {rank}"
-    return document(width, bottom + 22, "".join(body), label, svg_style(theme), theme)
+    return document(width, bottom + 22, body, label, theme)
 
 
 def find_parameter(scene: dict[str, Any], name: str | None = None) -> dict[str, Any]:
@@ -242,9 +236,8 @@ def find_parameter(scene: dict[str, Any], name: str | None = None) -> dict[str, 
             f"parameter {name!r} is not in this view; it has {', '.join(names) or 'none'}"
         )
     cut = [p for p in scene["parameters"] if len(p["blocks"]) > 1 and len(p["shape"]) > 1]
-    return next(
-        (p for p in scene["parameters"] if p["name"] == name), (cut or scene["parameters"])[0]
-    )
+    default = (cut or scene["parameters"])[0]
+    return next((p for p in scene["parameters"] if p["name"] == name), default)
 
 
 def arranged(scene: dict[str, Any]) -> dict[str, Any]:
@@ -299,12 +292,10 @@ def _rank(scene, here, chosen):
         face = rect(x, y, cell, cell, "fg", "rx='7'")
         ink, under = "bg", "bg"
     elif axis:
-        face = rect(x, y, cell, cell, axis["key"], "rx='7'")
-        if axis["pattern"] != "solid":
-            face += rect(x, y, cell, cell, "", f"rx='7' fill='url(#tpv-{axis['pattern']})'")
+        face = swatch(x, y, cell, cell, axis["key"], extra="rx='7'")
         ink = under = f"halo-{axis['key']}"
     else:
-        face = rect(x, y, cell, cell, "", "rx='7' fill='none' class='s-muted'")
+        face = outline(x, y, cell, cell, "muted", rx=7)
         ink, under = "fg", "muted"
     x += cell / 2
     if len(scene["ranks"]) > MANY:
@@ -347,29 +338,11 @@ def _frame(box, ranks, key):
     """One block with its owners; the chosen rank's (it has a key) is filled, never a hairline."""
     least = 3 if key else 0
     box[2:] = [max(side, least) for side in box[2:]]
-    out = [
-        rect(*box, key, "" if key else "fill='none'"),  # pyright: ignore[reportCallIssue]
-        rect(*box, "", "fill='none' class='s-fg' stroke-width='1'"),  # pyright: ignore[reportCallIssue]
-    ]
+    x, y, width, height = box
+    out = rect(x, y, width, height, key, "" if key else "fill='none'")
+    out += outline(x, y, width, height)
     names = ",".join(map(str, ranks))
-    if box[3] >= 12 and box[2] >= 6.5 * len(names):
-        middle = box[0] + box[2] / 2, box[1] + box[3] / 2 + 4
+    if height >= 12 and width >= 6.5 * len(names):
         ink = "muted" if not key else "bg" if key == "muted" else f"on-{key}"
-        out.append(text(*middle, names, ink, 10, "middle"))
-    return "".join(out)
-
-
-def _legend(scene, rank, y, width):
-    """(the chosen rank's groups, y of the last line): one line where they fit, else one each."""
-    out, x = [text(10, y + 9.5, f"rank {rank} and its groups:", size=11)], 150.0
-    for axis in scene["axes"]:
-        members = ", ".join(map(str, scene["ranks"][rank]["groups"][axis["name"]]))
-        label = f"{axis['name']}: {members}"
-        if x + 24 + 6 * len(label) > width:
-            x, y = 10.0, y + 18
-        out.append(rect(x, y, 14, 11, axis["key"]))
-        if axis["pattern"] != "solid":
-            out.append(rect(x, y, 14, 11, "", f"fill='url(#tpv-{axis['pattern']})'"))
-        out.append(text(x + 19, y + 9.5, label, size=11))
-        x += 34 + 6 * len(label)
-    return "".join(out), y
+        out += text(x + width / 2, y + height / 2 + 4, names, ink, 10, "middle")
+    return out

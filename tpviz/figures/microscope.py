@@ -1,14 +1,28 @@
 """Microscope -> scene: every rank's buffer before each step, and the messages of the step.
 
-A cell that holds
-all it will hold is filled with the colour of its chunk; a partial sum shows its terms, and a bar
-of how many ranks are in it.
+A cell that holds all it will hold is filled with the colour of its chunk; a partial sum shows its
+terms, and a bar of how many ranks are in it.
 """
 
+from html import escape
+from math import atan2, degrees
 from typing import TYPE_CHECKING, Any
 
 from . import microscope_layout as layout
-from .svg import amount, seconds
+from .svg import (
+    amount,
+    check_step,
+    document,
+    head,
+    lines,
+    outline,
+    pattern_defs,
+    rect,
+    seconds,
+    swatch,
+    text,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from tpviz.collectives.result import Microscope
@@ -34,8 +48,6 @@ def microscope_scene(microscope: "Microscope") -> dict[str, Any]:
     ``captions`` and ``words`` (of each step, and of the end), ``facts``, ``notes``, and the picture
     as SVG: ``common``, and for each step, and the end, ``frames``, its places in ``pieces``.
     """
-    from .microscope_svg import pictures
-
     m = microscope
     n, places = m.world_size, len(m.values[0][0])
     drawing = layout.arrange(m.layout, n, places, 2 if m.collective == "all_to_all" else 1)
@@ -108,32 +120,28 @@ def _terms(m, cell):
 def _messages(m, number, drawing):
     """The messages of one step, with their paths."""
     cells, seen, messages = m.cells[number], {}, []
-    for message in m.steps[number]:
-        pair = message.sender, message.receiver
+    for x in m.steps[number]:
+        pair = x.sender, x.receiver
         seen[pair] = seen.get(pair, -1) + 1
-        chunk = cells[message.sender][message.chunk].chunk
+        chunk = cells[x.sender][x.chunk].chunk
         key, pattern = _ink(chunk)
+        names = "sender", "receiver", "slot", "bytes", "phase"
         messages.append(
-            {
-                "sender": message.sender,
-                "receiver": message.receiver,
-                "chunk": chunk,
-                "place": message.chunk,
-                "slot": message.slot,
-                "bytes": message.bytes,
-                "value": f"{message.value:g}",
-                "phase": message.phase,
-                "key": key,
-                "pattern": pattern,
+            {name: getattr(x, name) for name in names}
+            | {"chunk": chunk, "place": x.chunk, "value": f"{x.value:g}"}
+            | {"key": key, "pattern": pattern, "lag": 0.14 * seen[pair]}
+            | {
                 "path": layout.path(drawing, *pair),
-                "lag": 0.14 * seen[pair],
-                "words": f"rank {message.sender} to rank {message.receiver}: chunk {chunk} "
-                f"({message.value:g}), {message.bytes:,} bytes, "
-                f"{'added' if message.phase == 'reduce' else 'copied'}, "
-                f"{seconds(message.end - message.start)}",
+                "words": f"rank {x.sender} to rank {x.receiver}: chunk {chunk} "
+                f"({x.value:g}), {x.bytes:,} bytes, {_done(x)}, {seconds(x.end - x.start)}",
             }
         )
     return messages
+
+
+def _done(message):
+    """What the receiver does with it."""
+    return "added" if message.phase == "reduce" else "copied"
 
 
 def caption(m: "Microscope", number: int) -> str:
@@ -208,22 +216,11 @@ def arithmetic(m: "Microscope") -> list[str]:
 def to_table(m: "Microscope") -> list[list[str]]:
     """Rows of strings, header first: one message each."""
     table = [["step", "from", "to", "chunk", "bytes", "number", "then", "time"]]
-    for number, (step, cells) in enumerate(zip(m.steps, m.cells)):
+    for number, (step, cells) in enumerate(zip(m.steps, m.cells), 1):
         for x in step:
             chunk = cells[x.sender][x.chunk].chunk  # pyright: ignore[reportOptionalMemberAccess]
-            then = "added" if x.phase == "reduce" else "copied"
-            table.append(
-                [
-                    str(number + 1),
-                    str(x.sender),
-                    str(x.receiver),
-                    str(chunk),
-                    str(x.bytes),
-                    f"{x.value:g}",
-                    then,
-                    seconds(x.end - x.start),
-                ]
-            )
+            row = [str(cell) for cell in (number, x.sender, x.receiver, chunk, x.bytes)]
+            table.append([*row, f"{x.value:g}", _done(x), seconds(x.end - x.start)])
     return table
 
 
@@ -247,3 +244,126 @@ def _plain(name):
 
 def _count(number, word):
     return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+# -- the pictures ----------------------------------------------------------------------------------
+TOKEN = (38, 20)
+LINE = 16
+HALFWAY = 0.36  # a little less than half: messages that cross do not cover each other
+
+
+def microscope_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str:
+    """Draw the state before ``step`` with the messages of that step in flight.
+
+    step: 0 to the number of steps; there, everything has arrived. theme "light", "dark" or "auto".
+    Raises ValueError on a step that is not there.
+    """
+    check_step(scene, step)
+    width, low = max(scene["width"], 560), scene["height"]
+    notes = [line for note in scene["notes"] for line in wrapped(note, int(width / 5.6))]
+    body = [scene["common"], head(scene)]
+    body.append(text(12, 46, scene["captions"][step], size=12, weight=600))
+    body += [scene["pieces"][place] for place in scene["frames"][step]]
+    body.append(lines(12, low + 14, notes, LINE, "muted"))
+    label = f"{scene['title']}, {scene['captions'][step]}"
+    height = low + 12 + LINE * len(notes)
+    return document(width, height, body, label, theme)
+
+
+def pictures(
+    drawing: dict[str, Any], frames: list[list[list[Any]]], steps: list[list[dict[str, Any]]]
+) -> dict[str, Any]:
+    """{"width", "height", "top", "common", "pieces", "frames"}: what all steps share, and each of
+    them as places in the pieces, for most cells of a step stay what they were.
+
+    drawing : of `microscope_layout.arrange`. frames : of `frames`. steps : messages.
+    """
+    pieces = {}
+    places = [
+        [pieces.setdefault(piece, len(pieces)) for piece in _pieces(drawing, frame, messages)]
+        for frame, messages in zip(frames, [*steps, []])
+    ]
+    return {
+        "width": drawing["width"],
+        "height": drawing["height"],
+        "top": 44,
+        "common": pattern_defs() + "".join(_edge(*edge) for edge in drawing["edges"]),
+        "pieces": list(pieces),
+        "frames": places,
+    }
+
+
+def _pieces(drawing, frame, messages):
+    yield from map(_arrow, messages)
+    for here, cells in zip(drawing["ranks"], frame):
+        yield f"<g data-rank='{here['rank']}'>{_box(drawing['box'], here)}"
+        for (dx, dy), cell in zip(drawing["places"], cells):
+            x, y = here["x"] + dx, here["y"] + dy
+            yield _draw_cell(x, y, *drawing["box"]["cell"], cell)  # pyright: ignore[reportCallIssue]
+        yield "</g>"
+    yield from map(_token, messages)
+
+
+def _box(box, here):
+    """A rank's frame and its name."""
+    x, y, size = here["x"], here["y"], (box["width"], box["height"])
+    out = rect(x, y, *size, "bg", "rx='7'") + outline(x, y, *size, "muted", 1.2, 7)
+    out += text(x + 7, y + 14, f"rank {here['rank']}", size=11, weight=700)
+    if box["parting"]:
+        out += text(x + box["width"] - 6, y + 14, "to send", "muted", 9, "end")
+        out += text(x + 7, y + box["parting"], "received", "muted", 9)
+    return out
+
+
+def _draw_cell(x, y, width, height, cell):
+    if not cell:
+        return outline(x, y, width, height, "rule", 1, 3, "stroke-dasharray='3 3'")
+    key, full = cell["key"], cell["full"] >= 1
+    if full:
+        out = swatch(x, y, width, height, key, cell["pattern"], "rx='3'")
+    else:
+        out = outline(x, y, width, height, key, 1.4, 3)
+        out += rect(x, y + height - 4, width * cell["full"], 4, key)
+    ink, small = (f"halo-{key}",) * 2 if full else ("fg", "muted")
+    out += text(x + 3, y + 10, f"c{cell['chunk']}", small, 9)
+    out += text(x + width / 2, y + 24, cell["value"], ink, 13, "middle", 700)
+    out += text(x + width / 2, y + 34, cell["terms"], small, 9, "middle")
+    return out + (outline(x - 1, y - 1, width + 2, height + 2, "fg", 2, 4) if cell["new"] else "")
+
+
+def _arrow(message):
+    x0, y0, cx, cy, x1, y1 = message["path"]
+    turn = degrees(atan2(y1 - cy, x1 - cx))
+    return (
+        f"<path d='M{x0},{y0}Q{cx},{cy} {x1},{y1}' class='s-{message['key']}' fill='none' "
+        f"stroke-width='2'/><path d='M0,0l-9,-4.5v9z' class='f-{message['key']}' "
+        f"transform='translate({x1},{y1})rotate({turn:.1f})'/>"
+    )
+
+
+def _edge(x0, y0, x1, y1):
+    return (
+        f"<path d='M{x0:.1f},{y0:.1f}L{x1:.1f},{y1:.1f}' class='s-rule' fill='none' "
+        "stroke-width='2'/>"
+    )
+
+
+def _token(message):
+    """A message in flight: drawn around (0, 0), placed on its path, along which a page moves it."""
+    x0, y0, cx, cy, x1, y1 = message["path"]
+    at = max(HALFWAY - message["lag"], 0)
+    x, y = (
+        (1 - at) ** 2 * a + 2 * at * (1 - at) * c + at * at * b
+        for a, c, b in ((x0, cx, x1), (y0, cy, y1))
+    )
+    place = -TOKEN[0] / 2, -TOKEN[1] / 2, *TOKEN
+    sign = "+" if message["phase"] == "reduce" else ""
+    name = "-".join(str(message[what]) for what in ("sender", "receiver", "chunk"))
+    return (
+        f"<g data-message='{name}' data-path='{message['path']}' data-lag='{message['lag']}' "
+        f"transform='translate({x:.1f},{y:.1f})'><title>{escape(message['words'])}</title>"
+        + rect(*place, message["key"], "rx='10'")
+        + outline(*place, "bg", 1.5, 10)
+        + text(0, 4, sign + message["value"], f"halo-{message['key']}", 11, "middle", 700)
+        + "</g>"
+    )

@@ -15,8 +15,7 @@ from tpviz.mesh import Mesh
 from .assets import FOLDER, module, stylesheet
 from .mesh import MAX_RANKS, check_ownership, find_parameter, mesh_scene, mesh_svg
 from .svg import clean
-from .timeline import describe, timeline_scene
-from .timeline_svg import timeline_svg
+from .timeline import describe, timeline_scene, timeline_svg
 
 if TYPE_CHECKING:
     from tpviz.trace import Trace

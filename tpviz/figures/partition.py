@@ -9,9 +9,21 @@ from html import escape
 from itertools import takewhile
 from typing import Any
 
-from .microscope_svg import wrapped
-from .palette import INKS, svg_style
-from .svg import amount, check_step, document, head, pattern_defs, rect, text
+from .lanes import mark
+from .legend import Look, legend
+from .svg import (
+    amount,
+    check_step,
+    document,
+    head,
+    lines,
+    outline,
+    pattern_defs,
+    rect,
+    swatch,
+    text,
+    wrapped,
+)
 
 BADGE = "traced"
 WIDTH, TOP = 1060, 34
@@ -54,21 +66,15 @@ def check(stages: int, shards: int) -> None:
 
 def facts(data: dict[str, Any]) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
-    found = [
-        ["stages", f"{len(data['stages'])} of {len(data['shards'])} pieces"],
-        ["even by", data["balance"].replace("_", " ")],
-    ]
+    pairs = [["stages", f"{len(data['stages'])} of {len(data['shards'])} pieces"]]
+    pairs.append(["even by", data["balance"].replace("_", " ")])
     for key, label, _, _ in SIZES[:2]:
-        held = [part[key] for part in data["stages"]]
-        if sum(held):
-            found.append(
-                [
-                    f"largest in {label.split()[0]}",
-                    f"{max(held) * len(held) / sum(held):.2f} times the mean",
-                ]
-            )
+        sizes = [part[key] for part in data["stages"]]
+        if sum(sizes):
+            uneven = max(sizes) * len(sizes) / sum(sizes)
+            pairs.append([f"largest in {label.split()[0]}", f"{uneven:.2f} times the mean"])
     cuts = [sum(m["bytes"] for m in part["sends"]) for part in data["stages"][:-1]]
-    return [*found, ["across a cut, at most", amount(max(cuts))]] if cuts else found
+    return [*pairs, ["across a cut, at most", amount(max(cuts))]] if cuts else pairs
 
 
 def notes(data: dict[str, Any]) -> list[str]:
@@ -83,13 +89,10 @@ def notes(data: dict[str, Any]) -> list[str]:
 
 def words(part: dict[str, Any]) -> str:
     """A stage in a few sentences."""
+    labels = "parameters", "forward", "kept for backward (estimate)"
     sizes = ", ".join(
         f"{amount(part[key], unit).strip()} {label}"
-        if not unit
-        else f"{amount(part[key], unit)} {rest}"
-        for (key, label, unit, _), rest in zip(
-            SIZES, ("", "forward", "kept for backward (estimate)")
-        )
+        for (key, _, unit, _), label in zip(SIZES, labels)
     )
     out = [
         f"Stage {part['index']}: {', '.join(part['modules']) or 'parts of modules'}.",
@@ -111,16 +114,12 @@ def message(m: dict[str, Any], to: int) -> str:
     )
 
 
-def pattern(ink: str) -> str:
-    """The ink's pattern, or "" where it is solid."""
-    return "" if INKS[ink].pattern == "solid" else INKS[ink].pattern
-
-
 LEFT, RIGHT = 316, 16  # of the columns
-SAID, LINES, LETTERS = 52, 3, 172  # y of what is said of a stage, its lines, letters in one
+SAID, LINES, LETTERS = 52, 3, 172  # y of the description of a stage, its lines, letters in one
 HEAD = SAID + 15 * LINES + 6
 SIZE = 27  # height of a bar of a stage, with its number
 NAME = 50  # letters of a piece's name
+LOOK = Look(letter=5.9, space=19, down=9, size=11, token="muted")
 FEW, MESSAGES = 40, 3  # pieces that get wide rows; messages that are written at a cut
 
 
@@ -128,21 +127,16 @@ def pictures(data: dict[str, Any]) -> dict[str, Any]:
     """{"width", "height", "common", "frames"}: what is always there, and of each stage what it is
     in words and a border around it, as SVG."""
     plan = _Plan(data)
-    rows = [_piece(plan, k) for k in range(len(data["shards"]))]
-    cuts = [_cut(plan, part) for part in data["stages"][1:]]
+    common = [pattern_defs()]
+    for i, (_, label, _, _) in enumerate(SIZES):
+        common.append(text(LEFT - 10, HEAD + 28 + SIZE * i, label, "muted", 11, "end"))
+    common += [_head(plan, part) for part in data["stages"]]
+    common += [_piece(plan, k) for k in range(len(data["shards"]))]
+    common += [_cut(plan, part) for part in data["stages"][1:]]
     return {
         "width": WIDTH,
         "height": round(plan.bottom + 34),
-        "common": "".join(
-            [
-                pattern_defs(),
-                _labels(),
-                *(_head(plan, part) for part in data["stages"]),
-                *rows,
-                *cuts,
-                _legend(plan.bottom + 20),
-            ]
-        ),
+        "common": "".join([*common, _legend(plan.bottom + 20)]),
         "frames": [_frame(plan, part) for part in data["stages"]],
     }
 
@@ -154,20 +148,11 @@ def partition_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> 
     """
     check_step(scene, step)
     notes = [line for note in scene["notes"] for line in wrapped(note, LETTERS)]
-    body = "".join(
-        [
-            scene["common"],
-            head(scene),
-            scene["frames"][step],
-            *(
-                text(12, scene["height"] + 6 + 15 * i, line, "muted")
-                for i, line in enumerate(notes)
-            ),
-        ]
-    )
+    body = scene["common"] + head(scene) + scene["frames"][step]
+    body += lines(12, scene["height"] + 6, notes, 15, "muted")
     label = f"{scene['title']}: {scene['words'][step]}"
     height = scene["height"] + 15 * len(notes)
-    return document(scene["width"], height, body, label, svg_style(theme), theme)
+    return document(scene["width"], height, body, label, theme)
 
 
 class _Plan:
@@ -196,17 +181,7 @@ class _Plan:
 
 
 def _bar(x, y, width, height, ink):
-    out = rect(x, y, width, height, ink)
-    if pattern(ink) and height > 5:
-        out += rect(x, y, width, height, "", f"fill='url(#tpv-{pattern(ink)})'")
-    return out
-
-
-def _labels():
-    return "".join(
-        text(LEFT - 10, HEAD + 28 + SIZE * i, label, "muted", 11, "end")
-        for i, (_, label, _, _) in enumerate(SIZES)
-    )
+    return swatch(x, y, width, height, ink) if height > 5 else rect(x, y, width, height, ink)
 
 
 def _head(plan, part):
@@ -218,11 +193,10 @@ def _head(plan, part):
         y, most = HEAD + 18 + SIZE * i, plan.most[key][1]
         mean = sum(other[key] for other in stages) / len(stages)
         number = amount(part[key], unit if room > 66 else "")
-        out += (
-            _bar(x, y, room * part[key] / most, 10, ink)
-            + f"<path d='M{x + room * mean / most:.1f},{y - 2}v14' class='s-fg' "
-            "stroke-width='1.2'/>" + text(x, y + 20, number, "muted", 9.5)
-        )
+        at = f"M{x + room * mean / most:.1f},{y - 2}v14"
+        out += _bar(x, y, room * part[key] / most, 10, ink)
+        out += f"<path d='{at}' class='s-fg' stroke-width='1.2'/>"
+        out += text(x, y + 20, number, "muted", 9.5)
     return f"<g data-step='{stage}' style='cursor:pointer'>{out}</g>"
 
 
@@ -232,19 +206,13 @@ def _piece(plan, number):
     x, room, high = plan.x(shard["stage"]), plan.wide, (plan.row - 4) / 3
     name = named(shard["modules"])
     short = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
-    tip = "; ".join(
-        [name, *(f"{label} {amount(shard[key], unit)}" for key, label, unit, _ in SIZES)]
-    )
-    out = text(
-        LEFT - 10, y + plan.row / 2 + 3.5, short, "fg", 10.5 if plan.row > 14 else 9.5, "end"
-    )
-    out += rect(x, y, room, plan.row, "bg") + rect(
-        x, y, room, plan.row, "", "fill='none' class='s-rule' stroke-width='1'"
-    )
+    sizes = [f"{label} {amount(shard[key], unit)}" for key, label, unit, _ in SIZES]
+    tip, size = "; ".join([name, *sizes]), 10.5 if plan.row > 14 else 9.5
+    out = text(LEFT - 10, y + plan.row / 2 + 3.5, short, "fg", size, "end")
+    out += rect(x, y, room, plan.row, "bg") + outline(x, y, room, plan.row, "rule")
     for i, (key, _, _, ink) in enumerate(SIZES):
-        out += _bar(
-            x + 4, y + 2 + i * high, (room - 8) * shard[key] / plan.most[key][0], high - 0.6, ink
-        )
+        width = (room - 8) * shard[key] / plan.most[key][0]
+        out += _bar(x + 4, y + 2 + i * high, width, high - 0.6, ink)
     return (
         f"<g data-step='{shard['stage']}' data-piece='{number}' style='cursor:pointer'>"
         f"<title>{escape(tip)}</title>{out}</g>"
@@ -280,14 +248,11 @@ def _cut(plan, part):
     tip = "; ".join(message(m, part["index"]) for m in messages)
     right = WIDTH - end >= start - LEFT  # where there is room for words
     x, anchor = (end - plan.wide / 2 + 6, "start") if right else (start - 6, "end")
-    lines = [_short(m, part["index"]) for m in messages[:MESSAGES]]
+    rows = [_short(m, part["index"]) for m in messages[:MESSAGES]] or ["nothing crosses"]
     if len(messages) > MESSAGES:
         rest = messages[MESSAGES - 1 :]
-        lines[-1] = f"{len(rest)} more tensors, {amount(sum(m['bytes'] for m in rest))}"
-    out = "".join(
-        text(x, y + 13 + 12 * i, line, size=10.5, anchor=anchor)
-        for i, line in enumerate(lines or ["nothing crosses"])
-    )
+        rows[-1] = f"{len(rest)} more tensors, {amount(sum(m['bytes'] for m in rest))}"
+    out = lines(x, y + 13, rows, 12, size=10.5, anchor=anchor)
     if messages:
         tip_y = plan.spans[part["index"]][0]
         out += (
@@ -306,31 +271,22 @@ def _short(m, to):
 def _frame(plan, part):
     """A stage in words, a border around its column, its arrow in bold."""
     stage = part["index"]
-    said = wrapped(words(part), LETTERS)
-    if len(said) > LINES:
-        said[LINES - 1 :] = [said[LINES - 1][: LETTERS - 2] + " …"]
-    out = "".join(text(12, SAID + 15 * i, line, size=12) for i, line in enumerate(said))
-    ring = "rx='4' fill='none' class='s-fg' stroke-width='2.2'"
-    y, end = plan.spans[stage]
-    out += rect(plan.x(stage) - 1, HEAD - 5, plan.wide + 2, SIZE * len(SIZES) + 28, "", ring)
-    out += rect(plan.x(stage) - 1, y - 1, plan.wide + 2, end - y + 2, "", ring)
+    rows = wrapped(words(part), LETTERS)
+    if len(rows) > LINES:
+        rows[LINES - 1 :] = [rows[LINES - 1][: LETTERS - 2] + " …"]
+    out = lines(12, SAID, rows, 15, size=12)
+    x, (y, end) = plan.x(stage) - 1, plan.spans[stage]
+    out += outline(x, HEAD - 5, plan.wide + 2, SIZE * len(SIZES) + 28, "fg", 2.2, 4)
+    out += outline(x, y - 1, plan.wide + 2, end - y + 2, "fg", 2.2, 4)
     if part["receives"]:
         out += f"<path d='{_path(plan, stage)[0]}' class='s-axis2' fill='none' stroke-width='4.5'/>"
     return out
 
 
 def _legend(y):
-    out, x = "", 12.0
-    for _, label, _, ink in SIZES:
-        out += _bar(x, y - 9, 14, 11, ink) + text(x + 19, y, label, "muted", 11)
-        x += 38 + 5.9 * len(label)
-    out += f"<path d='M{x + 4},{y - 10}v13' class='s-fg' stroke-width='1.2'/>"
-    out += text(x + 12, y, "mean of the stages", "muted", 11)
+    out, _ = legend([(ink, label) for _, label, _, ink in SIZES], 12.0, y - 9, WIDTH, LOOK)
+    x = 12.0 + sum(38 + LOOK.letter * len(label) for _, label, _, _ in SIZES)
+    out += mark("mean", x, y - 9, 0, 0) + text(x + 12, y, "mean of the stages", "muted", 11)
     out += f"<path d='M{x + 134},{y - 4}h16' class='s-axis2' stroke-width='2'/>"
-    return out + text(
-        x + 156,
-        y,
-        "tensors that cross a cut, once each microbatch and back as gradients",
-        "muted",
-        11,
-    )
+    words = "tensors that cross a cut, once each microbatch and back as gradients"
+    return out + text(x + 156, y, words, "muted", 11)

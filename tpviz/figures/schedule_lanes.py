@@ -3,307 +3,386 @@
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
+from typing import NamedTuple
 
-from . import schedule_layout as figure
+from .lanes import MESSAGE, axis_below, box, idle, ring
 from .palette import INKS, MEMORY_KINDS
-from .schedule_words import say
-from .svg import amount, rect, text
+from .schedule_words import Panel, awaited, halves, peak, say, spans
+from .svg import amount, shape, swatch, text
 
+WIDTH, LEFT, RIGHT, TOP = 1060, 74, 196, 84
+NUMBERS = WIDTH - RIGHT + 12  # x of what stands at the right
 FEW = 64  # messages that are all drawn
-MESSAGE = "axis2"  # what travels along pp
-NUMBERS = figure.WIDTH - figure.RIGHT + 12  # x of what stands at the right
+INK = {
+    "F": "forward",
+    "R": "recompute",
+    "RB": "backward",
+    "B": "backward",
+    "I": "backward",
+    "W": "gradients",
+}
+"""{kind of action: its ink}; RB begins with a part in that of R."""
 
 
-def drawn(act: figure.Panel, number: int, layout: figure.Layout, unit: str) -> list[str]:
-    """An act's heading, lanes and strips, as pieces of SVG."""
-    return [
-        _head(act, number, layout, unit),
-        *_tracks(number, layout),
-        _strips(act, number, layout),
-        _messages(act, number, layout),
-        _bars(act, number, layout),
-        _critical(act, number, layout),
-        _pairs(act, number, layout),
-        _ran(act, number, layout) if act.measured else "",
-    ]
+# -- where everything is ---------------------------------------------------------------------------
+class Row(NamedTuple):
+    """A rank's place in the picture: which panel, which rank, where its lane begins."""
+
+    panel: int
+    rank: int
+    y: float
 
 
-def _head(act, number, layout, unit):
-    line = act.timeline
-    label = text(12, layout.heads[number], act.name, size=14, weight=700)
-    more = f"{say(line.makespan, unit)}"
-    if act.formula:
-        more += f", formula {say(act.formula[0], unit)}"
-    if act.measured:
-        more += f", measured {say(act.measured.makespan, unit)}"
-    x = min(layout.x(line.makespan), figure.WIDTH - figure.RIGHT)
-    return label + text(x, layout.heads[number], more, size=12, anchor="end", weight=600)
+class Layout(NamedTuple):
+    """Where everything is, in px. heads : y of each panel's heading; lane, ran, strip, gap, font :
+    heights of a simulated lane, a measured one, the strip of what is held, the room between, and
+    letters; flown : height of the strip of what a run had in flight; scale : px of a unit of time;
+    most : what any rank holds at once, bytes or microbatches of all its layers; edge : px between
+    bars."""
+
+    rows: tuple[Row, ...]
+    heads: tuple[float, ...]
+    lane: int
+    ran: int
+    strip: int
+    flown: int
+    gap: int
+    font: int
+    scale: float
+    duration: float
+    bottom: float
+    most: float
+    edge: float
+
+    def x(self, time: float) -> float:
+        """Of a time."""
+        return LEFT + time * self.scale
+
+    def instant(self, time: float) -> int:
+        """A whole number, the same for times that differ by rounding alone."""
+        return round(time / (self.duration or 1.0) * 1e9)
+
+    def of(self, panel: int) -> list[Row]:
+        """The rows of a panel, rank by rank."""
+        return [row for row in self.rows if row.panel == panel]
 
 
-def _tracks(number, layout):
-    """Per rank its name and an empty lane; its background is idle time."""
-    for row in layout.of(number):
-        yield text(
-            figure.LEFT - 10, row.y + layout.lane / 2 + 4, f"rank {row.rank}", size=11, anchor="end"
-        )
-        yield rect(
-            figure.LEFT,
-            row.y,
-            layout.duration * layout.scale,
-            layout.lane,
-            "rule",
-            "fill-opacity='.45'",
-        )
+def lay_out(panels: Sequence[Panel]) -> Layout:
+    """The `Layout` of panels; smaller where there are many lanes."""
+    lanes = sum(panel.ranks for panel in panels)
+    lane, strip, gap, font = (28, 16, 10, 11) if lanes <= 8 else (20, 10, 6, 10)
+    strip += 8 * (lanes <= 4)
+    ran, flown = (lane - 10, 14) if any(panel.measured for panel in panels) else (0, 0)
+    strip = max(strip, 38 - lane - ran) if any(panel.memory for panel in panels) else strip
+    rows, heads, y = [], [], TOP
+    for number, panel in enumerate(panels):
+        heads.append(y + 11)
+        y += 26
+        for rank in range(panel.ranks):
+            rows.append(Row(number, rank, y))
+            y += lane + ran + strip + flown + gap
+        y += 6
+    duration = max(panel.ends for panel in panels)
+    most = (
+        max((peak(held) / panel.unit for panel in panels for held in panel.strips), default=0) or 1
+    )
+    scale = (WIDTH - LEFT - RIGHT) / (duration or 1.0)
+    lengths = (
+        end - start
+        for panel in panels
+        for times in zip(panel.timeline.start, panel.timeline.end)
+        for start, end in zip(*times)
+    )
+    shortest = min((length for length in lengths if length > 0), default=0.0)
+    sizes = lane, ran, strip, flown, gap, font, scale, duration, y, most
+    return Layout(tuple(rows), tuple(heads), *sizes, min(0.8, shortest * scale / 10))
 
 
-def pieces(act: figure.Panel, rank: int) -> Iterator[tuple[str, float, float, int, int]]:
-    """(ink, start, end, half, index) of the bars of a rank; RB is two of them."""
-    line, half = act.timeline, figure.halves(act.timeline, rank)
-    for i, (action, start, end) in enumerate(
-        zip(line.schedule.of(rank), line.start[rank], line.end[rank])
+def stops(panels: Sequence[Panel], layout: Layout) -> dict[int, float]:
+    """{`instant`: time} of 0 and of all ends of actions and of idle time, in order."""
+    ends = {
+        layout.instant(end): end
+        for row in layout.rows
+        for _, end, _, _ in spans(panels[row.panel].timeline, row.rank)
+    }
+    return dict(sorted(({0: 0.0} | ends).items()))
+
+
+# -- the lanes of a panel --------------------------------------------------------------------------
+class Lanes:
+    """A panel in the picture of some: its lanes, in their places.
+
+    unit, device : as of `schedule.schedule_scene`.
+    """
+
+    def __init__(
+        self,
+        panels: Sequence[Panel],
+        number: int,
+        layout: Layout,
+        unit: str = "",
+        device: float | None = None,
     ):
-        part = half.get(i, 0)
-        if action.kind == "RB":
-            middle = min(start + act.recompute[action.stage], end)
-            yield "recompute", start, middle, part, i
-            start = middle
-        yield figure.INK[action.kind], start, end, part, i
+        self.panels, self.number, self.layout = panels, number, layout
+        self.unit, self.device, self.x = unit, device, layout.x
+        self.panel, self.rows = panels[number], layout.of(number)
+        self.timeline = self.panel.timeline
+        self.schedule = self.timeline.schedule
 
+    def draw(self) -> str:
+        """The panel's heading, lanes, strips and numbers, as SVG."""
+        parts = [self._head(), *map(self._track, self.rows), self._strips(), self._messages()]
+        parts += [self._bars(), self._critical(), self._pairs()]
+        parts += [self._ran()] if self.panel.measured else []
+        return "".join([*parts, *(line for row in self.rows for line in self._numbers(row))])
 
-def _bars(act, number, layout):
-    """A path for each ink, its pattern over it, and the words that fit."""
-    paths, labels = {}, {}
-    schedule, size = act.timeline.schedule, layout.font
-    for row in layout.of(number):
-        for ink, start, end, half, i in pieces(act, row.rank):
-            x, wide = layout.x(start), (end - start) * layout.scale
-            if wide <= 0:
-                continue
-            high = layout.lane / (2 if half else 1)
-            y = row.y + high * (half == 2)
-            paths.setdefault(ink, []).append(f"M{x:.1f},{y:g}h{wide:.1f}v{high:g}h-{wide:.1f}z")
-            action = schedule.of(row.rank)[i]
-            if ink == "recompute" and action.kind == "RB":
-                continue
-            for words in (schedule.word(action), str(action.microbatch)):
-                if size * 0.62 * len(words) + 2 < wide:
+    def _head(self):
+        panel, makespan, y = self.panel, self.timeline.makespan, self.layout.heads[self.number]
+        more = say(makespan, self.unit)
+        if panel.formula:
+            more += f", formula {say(panel.formula[0], self.unit)}"
+        if panel.measured:
+            more += f", measured {say(panel.measured.makespan, self.unit)}"
+        x = min(self.x(makespan), WIDTH - RIGHT)
+        label = text(12, y, panel.name, size=14, weight=700)
+        return label + text(x, y, more, size=12, anchor="end", weight=600)
+
+    def _label(self, y, words, token="muted", size=9.5):
+        return text(LEFT - 10, y, words, token, size, "end")
+
+    def _idle(self, y, height):
+        return idle(LEFT, y, self.layout.duration * self.layout.scale, height)
+
+    def _track(self, row):
+        """A rank's name and an empty lane."""
+        high = self.layout.lane
+        return self._label(row.y + high / 2 + 4, f"rank {row.rank}", "fg", 11) + self._idle(
+            row.y, high
+        )
+
+    def pieces(self, rank: int) -> Iterator[tuple[str, float, float, int, int]]:
+        """(ink, start, end, half, index) of the bars of a rank; RB is two of them."""
+        line, half = self.timeline, halves(self.timeline, rank)
+        for i, (action, start, end) in enumerate(
+            zip(self.schedule.of(rank), line.start[rank], line.end[rank])
+        ):
+            part = half.get(i, 0)
+            if action.kind == "RB":
+                middle = min(start + self.panel.recompute[action.stage], end)
+                yield "recompute", start, middle, part, i
+                start = middle
+            yield INK[action.kind], start, end, part, i
+
+    def _bars(self):
+        """A path for each ink, its pattern over it, and the words that fit."""
+        paths, labels, size = {}, {}, self.layout.font
+        for row in self.rows:
+            for ink, start, end, half, i in self.pieces(row.rank):
+                x, wide = self.x(start), (end - start) * self.layout.scale
+                if wide <= 0:
+                    continue
+                y, high = self._half(row, half)
+                paths.setdefault(ink, []).append(box(x, y, wide, high))
+                action = self.schedule.of(row.rank)[i]
+                if ink == "recompute" and action.kind == "RB":
+                    continue
+                words = self.schedule.word(action), str(action.microbatch)
+                fits = [word for word in words if size * 0.62 * len(word) + 2 < wide]
+                if fits:
                     labels.setdefault(ink, []).append(
                         f"<text x='{x + wide / 2:.1f}' y='{y + high / 2 + size * 0.36:.1f}'>"
-                        f"{words}</text>"
+                        f"{fits[0]}</text>"
                     )
-                    break
-    return "".join(_inked(ink, "".join(paths[ink]), layout.edge) for ink in paths) + "".join(
-        f"<g class='f-halo-{ink}' font-size='{size}' text-anchor='middle' font-weight='600'>"
-        f"{''.join(labels[ink])}</g>"
-        for ink in labels
-    )
+        out = [_inked(ink, "".join(path), self.layout.edge) for ink, path in paths.items()]
+        style = f"font-size='{size}' text-anchor='middle' font-weight='600'"
+        out += [f"<g class='f-halo-{ink}' {style}>{''.join(labels[ink])}</g>" for ink in labels]
+        return "".join(out)
+
+    def _half(self, row, half):
+        """(y, height) of a bar on a lane, or on the upper (1) or lower (2) half of it."""
+        high = self.layout.lane / (2 if half else 1)
+        return row.y + high * (half == 2), high
+
+    def place(self, rank: int, index: int) -> tuple[float, float, float, float]:
+        """(x, y, width, height) of an action's bar."""
+        start, end = (times[rank][index] for times in (self.timeline.start, self.timeline.end))
+        y, high = self._half(self.rows[rank], halves(self.timeline, rank).get(index, 0))
+        return self.x(start), y, (end - start) * self.layout.scale, high
+
+    def _critical(self):
+        """An outline around the stretches of the critical path on one rank, and its messages."""
+        line, out, arrows, parts = self.timeline, "", "", []
+        for rank, index in self.panel.path:
+            if not parts or parts[-1][-1][0] != rank:
+                parts.append([])
+            parts[-1].append((rank, index))
+        for part in parts:
+            (rank, first), (_, last) = part[0], part[-1]
+            x, end = self.x(line.start[rank][first]), self.x(line.end[rank][last])
+            if end > x:
+                high = self.layout.lane - 1.6
+                out += box(x + 0.8, self.rows[rank].y + 0.8, end - x - 1.6, high)
+        for (rank, index), (to, at) in pairwise(self.panel.path):
+            if rank != to:
+                arrows += self._down(line.end[rank][index], line.start[to][at], rank, to)
+        return (
+            f"<path d='{out}' fill='none' class='s-fg tpv-critical' stroke-width='2'/>"
+            f"<path d='{arrows}' fill='none' class='s-fg' stroke-width='2.4'/>"
+        )
+
+    def _pairs(self):
+        """A bracket over each pair of a forward and a backward, overlapped or in turn."""
+        line, out = self.timeline, ""
+        for rank, index in sorted(self.schedule.pairs):
+            x, end = self.x(line.start[rank][index]), self.x(line.end[rank][index + 1])
+            out += f"M{x + 1:.1f},{self.rows[rank].y - 1:g}v-3H{end - 1:.1f}v3"
+        return f"<path d='{out}' fill='none' class='s-fg tpv-pairs' stroke-width='1.3'/>"
+
+    def _down(self, sent, arrived, rank, to):
+        """From a lane's edge to another's: a message."""
+        x0, x1, high = self.x(sent), self.x(arrived), self.layout.lane
+        y0, y1 = self.rows[rank].y, self.rows[to].y
+        if y1 > y0:
+            return f"M{x0:.1f},{y0 + high:g}L{x1:.1f},{y1:g}"
+        return f"M{x0:.1f},{y0:g}L{x1:.1f},{y1 + high:g}"
+
+    def _messages(self):
+        """All messages as thin lines, where they are few."""
+        line, out = self.timeline, ""
+        sent = [step for step in self.schedule.order if step.is_message]
+        if len(sent) > FEW:
+            return ""
+        for step in sent:
+            maker = self.schedule.order[step.needs]
+            made = line.end[maker.rank][maker.index]
+            out += self._down(made, made + line.latency, maker.rank, step.rank)
+        looks = f"class='s-{MESSAGE} tpv-messages' stroke-width='1.1'"
+        return f"<path d='{out}' fill='none' {looks}/>"
+
+    def _strips(self):
+        """Under each lane what is held over time: whole microbatches, on top of them checkpoints,
+        and a line where the rank holds most."""
+        whole, checkpoints, most, labels = "", "", "", ""
+        end, sizes = self.timeline.makespan, self.layout
+        for row in self.rows:
+            base = row.y + sizes.lane + sizes.ran + sizes.strip
+            high = (sizes.strip - 3) / sizes.most / self.panel.unit
+            held = self.panel.strips[row.rank]
+            labels += self._label(base - sizes.strip / 2 + 3, "held")
+            most += f"M{self.x(0):.1f},{base - peak(held) * high:.2f}H{self.x(end):.1f}"
+            for (start, full, kept), (stop, *_) in zip(held, [*held[1:], (end, 0, 0)]):
+                x, wide = self.x(start), (stop - start) * sizes.scale
+                if full and wide > 0:
+                    whole += box(x, base - full * high, wide, full * high)
+                if kept and wide > 0:
+                    checkpoints += box(x, base - (full + kept) * high, wide, kept * high)
+        return (
+            f"<path d='{whole}' class='f-activations' data-held='whole'/>"
+            f"<path d='{checkpoints}' class='f-activations' fill-opacity='.38' "
+            f"data-held='checkpoints'/><path d='{most}' class='s-activations' "
+            f"stroke-dasharray='2 3' data-held='most'/>{labels}"
+        )
+
+    # -- a run -------------------------------------------------------------------------------------
+    def _ran(self):
+        """Under each lane what the rank did in a run."""
+        out, high = "", self.layout.ran - 3
+        for row in self.rows:
+            y, paths = row.y + self.layout.lane + 2, {}
+            for ink, start, end in self.panel.measured.bars[row.rank]:
+                wide = max((end - start) * self.layout.scale, 0.3)
+                paths[ink] = paths.get(ink, "") + box(self.x(start), y, wide, high)
+            out += self._idle(y, high)
+            out += "".join(_inked(ink, path, 0.2) for ink, path in paths.items())
+            out += self._label(y + high - 2, "measured")
+            out += self._flown(row) if self.panel.measured.held else ""
+        return f"<g data-source='{escape(self.panel.measured.badge)}'>{out}</g>"
+
+    def _flown(self, row):
+        """Microbatches in flight: simulated as an area, measured as a line over it."""
+        sizes, held = self.layout, self.panel.measured.held
+        base = row.y + sizes.lane + sizes.ran + sizes.strip + sizes.flown - 1
+        high = (sizes.flown - 3) / max(
+            *self.panel.peaks, *(n for series in held for _, n in series)
+        )
+        start = f"M{self.x(0):.1f},{base:g}"
+
+        def steps(series):
+            return start + "".join(f"H{self.x(t):.1f}V{base - n * high:.2f}" for t, n in series)
+
+        ahead = steps([(time, full + kept) for time, full, kept in self.panel.held[row.rank]])
+        return (
+            f"<path d='{ahead}' class='f-recompute' fill-opacity='.35'/>"
+            f"<path d='{steps(held[row.rank])}' class='s-fg' fill='none' "
+            "stroke-width='1.3' data-flown=''/>" + self._label(base - 1, "in flight")
+        )
+
+    # -- numbers at the right ----------------------------------------------------------------------
+    def _numbers(self, row):
+        """Idle time simulated, by formula and measured; the most that is held; memory."""
+        panel, line, rank, unit = self.panel, self.timeline, row.rank, self.unit
+        part = 100 * line.bubble[rank] / (line.makespan or 1.0)
+        words = [
+            f"idle {say(line.bubble[rank], unit)} ({part:.3g} %), {panel.peaks[rank]} in flight"
+        ]
+        if panel.formula:
+            words.append(f"formula {say(panel.formula[1][rank], unit)}")
+        if panel.measured:
+            held = panel.measured.held
+            words.append(
+                f"measured {say(panel.measured.idle[rank], unit)}"
+                + (f", {max(count for _, count in held[rank])} in flight" if held else "")
+            )
+        for i, words_of_line in enumerate(words):
+            yield text(NUMBERS, row.y + 10 + 12 * i, words_of_line, "muted" if i else "fg", 10.5)
+        if panel.memory:
+            yield self._memory(panel.memory[rank], row.y + 12 * len(words) + 2)
+
+    def _memory(self, memory, y):
+        """A bar of the rank's bytes by kind, and what its device has."""
+        out, x, wide = "", float(NUMBERS), RIGHT - 112
+        most = max(memory.total for panel in self.panels for memory in panel.memory)
+        for kind, ink in MEMORY_KINDS.items():
+            width = memory[kind] / most * wide
+            out += swatch(x, y + 2, width, 9, ink)
+            x += width
+        too_much = self.device is not None and memory.total > self.device
+        of = f" of {amount(self.device)}" if self.device is not None else ""
+        token, weight = ("exposed", 700) if too_much else ("muted", "")
+        words = f"{amount(memory.total)}{of}"
+        return out + text(NUMBERS + wide + 4, y + 10, words, token, 9.5, weight=weight)
+
+    # -- a moment ----------------------------------------------------------------------------------
+    def moment(self, rank: int, index: int, busy: bool) -> str:
+        """A ring around an action, and a broken one around what it waited for; while the rank is
+        idle before it, around what it waits for."""
+        if index == len(self.schedule.of(rank)):
+            return ""
+        here, out = self.place(rank, index), ""
+        step = awaited(self.timeline, rank, index)[1]
+        if step:
+            x, y, width, high = maker = self.place(step.rank, step.index)
+            end = f"{here[0]:.1f},{here[1] + here[3] / 2:g}"
+            path = f"M{x + width:.1f},{y + high / 2:g}L{end}"
+            out += f"<path d='{path}' class='s-{MESSAGE}' stroke-width='3'/>"
+            out += _ring(maker, "stroke-dasharray='4 3' data-needed=''")
+        return out + _ring(here, "data-chosen=''") if busy else out
 
 
 def _inked(ink, path, edge):
-    """Bars in an ink, parted by lines of ``edge`` px, and the ink's pattern."""
-    out = f"<path d='{path}' class='f-{ink} s-bg' stroke-width='{edge:.2g}' data-key='{ink}'/>"
-    if INKS[ink].pattern != "solid":
-        out += f"<path d='{path}' fill='url(#tpv-{INKS[ink].pattern})'/>"
-    return out
-
-
-def _critical(act, number, layout):
-    """An outline around the stretches of the critical path on one rank, and its messages."""
-    line, rows, out, arrows = act.timeline, layout.of(number), [], []
-    for stretch in _stretches(act.path):
-        (rank, first), (_, last) = stretch[0], stretch[-1]
-        x, end = layout.x(line.start[rank][first]), layout.x(line.end[rank][last])
-        if end > x:
-            out.append(
-                f"M{x + 0.8:.1f},{rows[rank].y + 0.8:g}h{end - x - 1.6:.1f}"
-                f"v{layout.lane - 1.6:g}h-{end - x - 1.6:.1f}z"
-            )
-    for (rank, index), (to, at) in pairwise(act.path):
-        if rank != to:
-            arrows.append(
-                _down(
-                    layout.x(line.end[rank][index]),
-                    layout.x(line.start[to][at]),
-                    rows[rank].y,
-                    rows[to].y,
-                    layout,
-                )
-            )
-    return (
-        f"<path d='{''.join(out)}' fill='none' class='s-fg tpv-critical' stroke-width='2'/>"
-        f"<path d='{''.join(arrows)}' fill='none' class='s-fg' stroke-width='2.4'/>"
+    """Bars in an ink, parted by lines of ``edge`` px."""
+    return shape(
+        path, f"{ink} s-bg", INKS[ink].pattern, f"stroke-width='{edge:.2g}' data-key='{ink}'"
     )
 
 
-def _stretches(path):
-    """The critical path in parts on one rank each."""
-    parts = []
-    for here in path:
-        if not parts or parts[-1][-1][0] != here[0]:
-            parts.append([])
-        parts[-1].append(here)
-    return parts
+def _ring(place, extra):
+    x, y, width, high = place
+    return ring(x - 2, y - 2, width + 4, high + 4, 3, 2.6, extra)
 
 
-def _pairs(act, number, layout):
-    """A bracket over each pair of a forward and a backward, overlapped or in turn."""
-    line, rows, out = act.timeline, layout.of(number), []
-    for rank, index in sorted(line.schedule.pairs):
-        x, end = layout.x(line.start[rank][index]), layout.x(line.end[rank][index + 1])
-        y = rows[rank].y
-        out.append(f"M{x + 1:.1f},{y - 1:g}v-3H{end - 1:.1f}v3")
-    return f"<path d='{''.join(out)}' fill='none' class='s-fg tpv-pairs' stroke-width='1.3'/>"
-
-
-def _down(x0, x1, y0, y1, layout):
-    """From a lane's edge to another's: a message."""
-    if y1 > y0:
-        return f"M{x0:.1f},{y0 + layout.lane:g}L{x1:.1f},{y1:g}"
-    return f"M{x0:.1f},{y0:g}L{x1:.1f},{y1 + layout.lane:g}"
-
-
-def _messages(act, number, layout):
-    """All messages as thin lines, where they are few."""
-    line, schedule, rows, out = act.timeline, act.timeline.schedule, layout.of(number), []
-    sent = [step for step in schedule.order if step.is_message]
-    if len(sent) > FEW:
-        return ""
-    for step in sent:
-        maker = schedule.order[step.needs]
-        made = line.end[maker.rank][maker.index]
-        out.append(
-            _down(
-                layout.x(made),
-                layout.x(made + line.latency),
-                rows[maker.rank].y,
-                rows[step.rank].y,
-                layout,
-            )
-        )
-    return (
-        f"<path d='{''.join(out)}' fill='none' class='s-{MESSAGE} tpv-messages' "
-        "stroke-width='1.1'/>"
-    )
-
-
-# -- what ranks hold -------------------------------------------------------------------------------
-def _strips(act, number, layout):
-    """Under each lane what is held over time: whole microbatches, on top of them checkpoints, and
-    a line where the rank holds most."""
-    whole, checkpoints, most, labels = [], [], [], []
-    end = act.timeline.makespan
-    for row in layout.of(number):
-        base = row.y + layout.lane + layout.ran + layout.strip
-        high = (layout.strip - 3) / layout.most / act.unit
-        held = act.strips[row.rank]
-        labels.append(
-            text(figure.LEFT - 10, base - layout.strip / 2 + 3, "held", "muted", 9.5, "end")
-        )
-        most.append(f"M{layout.x(0):.1f},{base - figure.peak(held) * high:.2f}H{layout.x(end):.1f}")
-        for (start, full, kept), (stop, *_) in zip(held, [*held[1:], (end, 0, 0)]):
-            x, wide = layout.x(start), (stop - start) * layout.scale
-            for path, low, count in ((whole, 0, full), (checkpoints, full, kept)):
-                if count and wide > 0:
-                    path.append(
-                        f"M{x:.1f},{base - (low + count) * high:.2f}h{wide:.1f}"
-                        f"v{count * high:.2f}h-{wide:.1f}z"
-                    )
-    return (
-        f"<path d='{''.join(whole)}' class='f-activations' data-held='whole'/>"
-        f"<path d='{''.join(checkpoints)}' class='f-activations' fill-opacity='.38' "
-        f"data-held='checkpoints'/><path d='{''.join(most)}' class='s-activations' "
-        f"stroke-dasharray='2 3' data-held='most'/>{''.join(labels)}"
-    )
-
-
-# -- a run -----------------------------------------------------------------------------------------
-def _ran(act, number, layout):
-    """Under each lane what the rank did in a run."""
-    out = []
-    for row in layout.of(number):
-        y, high = row.y + layout.lane + 2, layout.ran - 3
-        paths = {}
-        for ink, start, end in act.measured.bars[row.rank]:
-            x, wide = layout.x(start), max((end - start) * layout.scale, 0.3)
-            paths.setdefault(ink, []).append(f"M{x:.1f},{y:g}h{wide:.1f}v{high:g}h-{wide:.1f}z")
-        out.append(
-            rect(figure.LEFT, y, layout.duration * layout.scale, high, "rule", "fill-opacity='.45'")
-        )
-        out += [_inked(ink, "".join(path), 0.2) for ink, path in paths.items()]
-        out.append(text(figure.LEFT - 10, y + high - 2, "measured", "muted", 9.5, "end"))
-        out.append(_flown(act, row, layout) if act.measured.held else "")
-    return f"<g data-source='{escape(act.measured.badge)}'>{''.join(out)}</g>"
-
-
-def _flown(act, row, layout):
-    """Microbatches in flight: simulated as an area, measured as a line over it."""
-    base, rank = row.y + layout.lane + layout.ran + layout.strip + layout.flown - 1, row.rank
-    most = max(*act.peaks, *(count for held in act.measured.held for _, count in held))
-    high = (layout.flown - 3) / most
-
-    def steps(series):
-        return "".join(f"H{layout.x(time):.1f}V{base - count * high:.2f}" for time, count in series)
-
-    ahead = steps([(time, full + kept) for time, full, kept in act.held[rank]])
-    start = f"M{layout.x(0):.1f},{base:g}"
-    return (
-        f"<path d='{start}{ahead}' class='f-recompute' fill-opacity='.35'/>"
-        f"<path d='{start}{steps(act.measured.held[rank])}' class='s-fg' fill='none' "
-        "stroke-width='1.3' data-flown=''/>"
-        + text(figure.LEFT - 10, base - 1, "in flight", "muted", 9.5, "end")
-    )
-
-
-# -- numbers at the right --------------------------------------------------------------------------
-def numbers(
-    act: figure.Panel,
-    number: int,
-    layout: figure.Layout,
-    unit: str,
-    device: float | None,
-    acts: Sequence[figure.Panel],
-) -> Iterator[str]:
-    """Per rank: idle time simulated, by formula and measured; the most that it holds; memory."""
-    line = act.timeline
-    for row in layout.of(number):
-        rank, y = row.rank, row.y
-        part = 100 * line.bubble[rank] / (line.makespan or 1.0)
-        words = [f"idle {say(line.bubble[rank], unit)} ({part:.3g} %), {act.peaks[rank]} in flight"]
-        if act.formula:
-            words.append(f"formula {say(act.formula[1][rank], unit)}")
-        if act.measured:
-            held = act.measured.held
-            words.append(
-                f"measured {say(act.measured.idle[rank], unit)}"
-                + (f", {max(count for _, count in held[rank])} in flight" if held else "")
-            )
-        for i, line_of in enumerate(words):
-            yield text(NUMBERS, y + 10 + 12 * i, line_of, "muted" if i else "fg", 10.5)
-        if act.memory:
-            yield _memory(
-                act.memory[rank],
-                y + 12 * len(words) + 2,
-                device,
-                max(m.total for a in acts for m in a.memory),
-            )
-
-
-def _memory(memory, y, device, most):
-    """A bar of the rank's bytes by kind, and what its device has."""
-    out, x, wide = "", float(NUMBERS), figure.RIGHT - 112
-    for kind, ink in MEMORY_KINDS.items():
-        width = memory[kind] / most * wide
-        out += rect(x, y + 2, width, 9, ink)
-        if INKS[ink].pattern != "solid":
-            out += rect(x, y + 2, width, 9, "", f"fill='url(#tpv-{INKS[ink].pattern})'")
-        x += width
-    too_much = device is not None and memory.total > device
-    of = f" of {amount(device)}" if device is not None else ""
-    return out + text(
-        NUMBERS + wide + 4,
-        y + 10,
-        f"{amount(memory.total)}{of}",
-        "exposed" if too_much else "muted",
-        9.5,
-        weight=700 if too_much else "",
-    )
+def axis(layout: Layout, unit: str) -> str:
+    """The time axis under all lanes."""
+    name = "time" if unit else "time, in the unit of f"
+    end, scale = layout.duration, layout.scale
+    return axis_below(LEFT, layout.bottom, scale, end, lambda t: say(t, unit), name, NUMBERS)

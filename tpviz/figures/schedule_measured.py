@@ -47,14 +47,14 @@ def measured(
         )
     step, mesh = median_step(trace), Mesh(axes)
     ranks = mesh.group(0, "pp")
-    found = [_bars(step.select(rank=rank, lane="compute")) for rank in ranks]
-    if not all(found):
+    rows = [_bars(step.select(rank=rank, lane="compute")) for rank in ranks]
+    if not all(rows):
         raise ValueError(
             "this trace has ranks without a microbatch: measured lanes need events "
             "labelled with phase and microbatch"
         )
-    zero = min(row[0][1] for row in found)
-    bars = tuple([(phase, start - zero, end - zero) for phase, start, end in row] for row in found)
+    zero = min(row[0][1] for row in rows)
+    bars = tuple([(phase, start - zero, end - zero) for phase, start, end in row] for row in rows)
     makespan = max(row[-1][2] for row in bars)
     idle = tuple(makespan - sum(end - start for _, start, end in row) for row in bars)
     try:

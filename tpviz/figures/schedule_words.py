@@ -1,18 +1,25 @@
-"""What schedules look like, in words: why every action starts when it does, and what two differ in.
+"""Schedules on the clock in numbers and words: what ranks hold, why every action starts when it
+does, and what two schedules differ in.
 
-Works on the attributes of a `tpviz.schedules.Timeline`.
+Works on the `Timeline`s of `tpviz.schedules`, of which it needs the attributes alone. All times are
+simulated, in the unit of the durations given; the closed form stands beside them as "formula", a
+run as "measured".
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from .palette import INKS
 from .svg import amount, seconds
 
 if TYPE_CHECKING:
+    from tpviz.cost import Memory
     from tpviz.schedules import Timeline
     from tpviz.schedules.order import Step
 
-    from .schedule_layout import Panel
+    from .schedule_measured import Measured
 
 DOES = {
     "F": "forward",
@@ -24,6 +31,113 @@ DOES = {
 }
 CLOSE = 1e-9
 """Of the makespan: times nearer than this are the same."""
+
+
+MEMORY_INKS = {"optimizer": "optimizer_state"}
+"""{kind of memory: its ink}, where it has another name."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One schedule on the clock, and what is known beside it.
+
+    timeline : its `Timeline`. recompute : seconds of each stage, the first part of RB. formula :
+    (makespan, idle time of each rank) by closed form, or None. memory : for each rank
+    {kind: bytes}, or (). measured : `schedule_measured.Measured`, or None. sizes : for each stage
+    (bytes of a microbatch as backward needs it, those that are kept where the rest is recomputed),
+    or () where bytes are not known.
+    """
+
+    timeline: "Timeline"
+    recompute: tuple[float, ...]
+    formula: tuple[float, Sequence[float]] | None = None
+    memory: "tuple[Memory, ...]" = ()
+    measured: "Measured | None" = None
+    sizes: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The schedule's."""
+        return self.timeline.schedule.name
+
+    @property
+    def ranks(self) -> int:
+        """How many lanes it takes."""
+        return self.timeline.schedule.ranks
+
+    @cached_property
+    def each(self) -> int:
+        """Stages on a rank: each holds its share of the rank's activations."""
+        schedule = self.timeline.schedule
+        return max(len(schedule.stages_of(rank)) for rank in range(schedule.ranks)) or 1
+
+    @property
+    def ends(self) -> float:
+        """When the last bar ends, simulated or measured."""
+        return max(self.timeline.makespan, self.measured.makespan if self.measured else 0.0)
+
+    @cached_property
+    def path(self) -> list[tuple[int, int]]:
+        """The critical path."""
+        return self.timeline.critical_path()
+
+    @cached_property
+    def held(self) -> list[list[tuple[float, int, int]]]:
+        """Per rank what `Timeline.held` gives."""
+        return [self.timeline.held(rank) for rank in range(self.ranks)]
+
+    @cached_property
+    def strips(self) -> list[list[tuple[float, int, int]]]:
+        """As `held`, in bytes where these are known."""
+        if not self.sizes:
+            return self.held
+        return [weighed(self.timeline, rank, self.sizes) for rank in range(self.ranks)]
+
+    @property
+    def unit(self) -> int:
+        """What `strips` have of a microbatch of all layers of a rank."""
+        return 1 if self.sizes else self.each
+
+    @cached_property
+    def peaks(self) -> list[int]:
+        """Per rank the most microbatches, times stages, that it holds."""
+        return [peak(held) for held in self.held]
+
+
+def weighed(
+    timeline: "Timeline", rank: int, sizes: Sequence[tuple[int, int]]
+) -> list[tuple[float, int, int]]:
+    """`Timeline.held` in bytes; sizes : as those of a `Panel`."""
+    changes = {}
+    for action, start, end in zip(
+        timeline.schedule.of(rank), timeline.start[rank], timeline.end[rank]
+    ):
+        whole, kept = sizes[action.stage]
+        again = timeline.schedule.recomputes[action.stage]
+        for kinds, time, more in (
+            ("F", start, (0, kept) if again else (whole, 0)),
+            (("R", "RB"), start, (whole, -kept)),
+            (("B", "RB", "W"), end, (-whole, 0)),
+        ):
+            if action.kind in kinds:
+                was = changes.get(time, (0, 0))
+                changes[time] = was[0] + more[0], was[1] + more[1]
+    series, now = [], (0, 0)
+    for time in sorted(changes):
+        now = now[0] + changes[time][0], now[1] + changes[time][1]
+        series.append((time, *now))
+    return series
+
+
+def peak(strip: Iterable[tuple[float, int, int]]) -> int:
+    """The most that is held, whole and as checkpoints."""
+    return max((whole + kept for _, whole, kept in strip), default=0)
+
+
+def halves(timeline: "Timeline", rank: int) -> dict[int, int]:
+    """{index: 1 or 2} of actions drawn as the upper or lower half of a lane."""
+    pairs = sorted(timeline.schedule.pairs) if timeline.overlapped else ()
+    return {index + i: i + 1 for r, index in pairs if r == rank for i in (0, 1)}
 
 
 def say(time: float, unit: str) -> str:
@@ -55,59 +169,45 @@ def spans(timeline: "Timeline", rank: int) -> Iterator[tuple[float, float, int, 
         yield now, timeline.makespan, index + 1, False
 
 
-def words(act: "Panel", rank: int, unit: str) -> list[str]:
+def words(panel: Panel, rank: int, unit: str) -> list[str]:
     """A sentence or more for each of the `spans` of a rank."""
-    timeline, path, found = act.timeline, set(act.path), []
+    timeline, path, sentences = panel.timeline, set(panel.path), []
     row, least = timeline.schedule.of(rank), CLOSE * timeline.makespan
-    held, before = act.held[rank], 0.0
+    held, before = panel.held[rank], 0.0
     at = 0
     for start, end, index, busy in spans(timeline, rank):
         while at < len(held) and held[at][0] - start <= least:
             at += 1
-        size = sum(act.strips[rank][at - 1][1:]) if act.sizes and at else 0
+        size = sum(panel.strips[rank][at - 1][1:]) if panel.sizes and at else 0
         holds = _holds(*held[at - 1][1:], size) if at else "Holds nothing."
+        since, long = say(start, unit), say(end - start, unit)
         if index == len(row):
-            found.append(
-                f"rank {rank} is done at {say(start, unit)} and idle for the last "
-                f"{say(end - start, unit)}."
-            )
+            sentences.append(f"rank {rank} is done at {since} and idle for the last {long}.")
             continue
         reason, wanted = _reason(timeline, rank, index, before if busy else start, unit)
-        word = _word(timeline, rank, index)
-        if busy:
-            slack = timeline.slack[rank][index]
-            late = (
-                "On the critical path"
-                if (rank, index) in path
-                else f"Slack {say(slack, unit)}"
-                if slack > least
-                else "No slack"
+        word = " beside ".join(
+            timeline.schedule.word(row[i]) for i in together(timeline, rank, index)
+        )
+        if not busy:
+            sentences.append(
+                f"rank {rank} is idle for {long}, from {since}: {word} waits for {wanted}. {holds}"
             )
-            found.append(
-                f"rank {rank}: {word}, {DOES[row[index].kind]}, {say(start, unit)} to "
-                f"{say(end, unit)}: {reason}. {late}. {holds}"
-            )
-            before = end
-        else:
-            found.append(
-                f"rank {rank} is idle for {say(end - start, unit)}, from "
-                f"{say(start, unit)}: {word} waits for {wanted}. {holds}"
-            )
-    return found
+            continue
+        slack = timeline.slack[rank][index]
+        late = f"Slack {say(slack, unit)}" if slack > least else "No slack"
+        late = "On the critical path" if (rank, index) in path else late
+        sentences.append(
+            f"rank {rank}: {word}, {DOES[row[index].kind]}, {since} to "
+            f"{say(end, unit)}: {reason}. {late}. {holds}"
+        )
+        before = end
+    return sentences
 
 
 def together(timeline: "Timeline", rank: int, index: int) -> range:
     """The indices of an action and, if it is the first of an overlapped pair, of the other."""
     paired = timeline.overlapped and (rank, index) in timeline.schedule.pairs
     return range(index, index + 1 + paired)
-
-
-def _word(timeline, rank, index):
-    """ "F3", or "F3 beside B1"."""
-    schedule = timeline.schedule
-    return " beside ".join(
-        schedule.word(schedule.of(rank)[i]) for i in together(timeline, rank, index)
-    )
 
 
 def _reason(timeline, rank, index, before, unit):
@@ -154,18 +254,18 @@ def _holds(full, kept, size):
 
 
 # -- all of it -------------------------------------------------------------------------------------
-def compared(acts: "Sequence[Panel]", unit: str) -> Iterator[str]:
-    """Sentences: each act's own, then what sets the second apart from the first."""
-    for act in acts:
-        line = act.timeline
-        of = f" of one of their {act.each} stages" if act.each > 1 else ""
+def compared(panels: Sequence[Panel], unit: str) -> Iterator[str]:
+    """Sentences: each panel's own, then what sets the second apart from the first."""
+    for panel in panels:
+        line = panel.timeline
+        of = f" of one of their {panel.each} stages" if panel.each > 1 else ""
         yield (
-            f"{act.name} takes {say(line.makespan, unit)}; ranks are idle "
+            f"{panel.name} takes {say(line.makespan, unit)}; ranks are idle "
             f"{share(line.bubble, line.makespan)} of it and hold at most "
-            f"{max(act.peaks)} microbatches{of}."
+            f"{max(panel.peaks)} microbatches{of}."
         )
-    if len(acts) == 2:
-        yield _difference(*acts, unit)  # pyright: ignore[reportCallIssue]
+    if len(panels) == 2:
+        yield _difference(*panels, unit)  # pyright: ignore[reportCallIssue]
 
 
 def _difference(one, two, unit):
@@ -180,7 +280,7 @@ def _difference(one, two, unit):
             f"than {one.name}" + f" ({100 * abs(more) / (a.makespan or b.makespan):.1f} %)"
         )
     idle = [sum(line.bubble) / line.schedule.ranks for line in (a, b)]
-    counts = [max(act.peaks) / act.each for act in (one, two)]  # of all its layers
+    counts = [max(panel.peaks) / panel.each for panel in (one, two)]  # of all its layers
     held = (
         f"{counts[1]:g} against {counts[0]:g} microbatches"
         if counts[0] != counts[1]
@@ -191,3 +291,42 @@ def _difference(one, two, unit):
         f"{first}; a rank idles {say(idle[1], unit)} against {say(idle[0], unit)} on average "
         f"and holds at most {held}{whole}."
     )
+
+
+def facts(panels: Sequence[Panel], unit: str) -> list[list[str]]:
+    """(label, text) pairs for the line above the picture."""
+    lengths, idles, peaks = [], [], []
+    for panel in panels:
+        line = panel.timeline
+        lengths.append(say(line.makespan, unit))
+        idles.append(share(line.bubble, line.makespan))
+        if panel.formula:
+            lengths[-1] += f" (formula {say(panel.formula[0], unit)})"
+            idles[-1] += f" (formula {share(panel.formula[1], panel.formula[0])})"
+        if panel.measured:
+            ran = panel.measured
+            lengths[-1] += f" ({ran.badge} {say(ran.makespan, unit)})"
+            idles[-1] += f" ({ran.badge} {share(ran.idle, ran.makespan)})"
+        peaks.append(", ".join(map(str, panel.peaks)))
+    return [
+        [label, " against ".join(words)]
+        for label, words in (("makespan", lengths), ("idle", idles), ("most in flight", peaks))
+    ]
+
+
+def to_table(panels: Sequence[Panel], unit: str) -> list[list[str]]:
+    """Rows of strings, header first: one rank of one schedule each."""
+    kinds: list[str] = list(panels[0].memory[0]) if panels[0].memory else []
+    head = ["schedule", "rank", "stages", "busy", "idle", "idle inside"]
+    head += ["idle, formula", "idle, measured", "most in flight"]
+    table = [head + [INKS[MEMORY_INKS.get(k, k)].label for k in kinds]]
+    for panel in panels:
+        line = panel.timeline
+        for r in range(panel.ranks):
+            times = line.busy[r], line.bubble[r], max(line.bubble_inside[r], 0.0)
+            row = [panel.name, str(r), ", ".join(map(str, line.schedule.stages_of(r)))]
+            row += [say(time, unit) for time in times]
+            row.append(say(panel.formula[1][r], unit) if panel.formula else "")
+            row.append(say(panel.measured.idle[r], unit) if panel.measured else "")
+            table.append([*row, str(panel.peaks[r]), *(amount(panel.memory[r][k]) for k in kinds)])
+    return table

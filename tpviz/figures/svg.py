@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from html import escape
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from tpviz.checks import whole_number
 
-from .palette import PATTERNS
+from .palette import INKS, PATTERNS, svg_style
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
@@ -43,12 +44,14 @@ def rect(x: float, y: float, width: float, height: float, token: str, extra: str
 
 
 def document(
-    width: float, height: float, body: str, label: str, style: str, theme: str = "auto"
+    width: float, height: float, parts: Iterable[str], label: str, theme: str = "auto"
 ) -> str:
     """A whole SVG with its own background, so that it reads on any page.
 
-    Pattern ids carry the theme: pictures of both themes can stand in one HTML page.
+    theme : as of `palette.svg_style`. Pattern ids carry it: pictures of both themes can stand in
+    one HTML page.
     """
+    style, body = svg_style(theme), "".join(parts)
     body = body.replace("url(#tpv-", f"url(#tpv-{theme}-").replace("id='tpv-", f"id='tpv-{theme}-")
     return clean(
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}'"
@@ -64,14 +67,86 @@ def clean(markup: str) -> str:
     return _NO_XML.sub("\ufffd", markup)
 
 
-def head(scene: dict[str, Any]) -> str:
+def outline(
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    token: str = "fg",
+    stroke: float = 1,
+    rx: float = 0,
+    extra: str = "",
+) -> str:
+    """An unfilled SVG ``<rect>``. stroke : px of its line; rx : of its round corners."""
+    round_ = f"rx='{rx}' " if rx else ""
+    thick = f" stroke-width='{stroke}'" if stroke != 1 else ""
+    return rect(x, y, width, height, "", f"{round_}fill='none' class='s-{token}'{thick} {extra}")
+
+
+def swatch(
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    key: str,
+    pattern: str | None = None,
+    extra: str = "",
+) -> str:
+    """A rect in an ink under its pattern. pattern : one of `PATTERNS`; None is the ink's own."""
+    pattern = INKS[key].pattern if pattern is None else pattern
+    out = rect(x, y, width, height, key, extra)
+    if pattern not in ("", "solid"):
+        out += rect(x, y, width, height, "", f"{extra} fill='url(#tpv-{pattern})'")
+    return out
+
+
+def shape(path: str, key: str, pattern: str | None = None, extra: str = "") -> str:
+    """As `swatch`, of a path in px; nothing where it is empty."""
+    pattern = INKS[key].pattern if pattern is None else pattern
+    over = f"<path d='{path}' fill='url(#tpv-{pattern})'/>" if pattern not in ("", "solid") else ""
+    return f"<path d='{path}' class='f-{key}' {extra}/>{over}" if path else ""
+
+
+def lines(
+    x: float,
+    y: float,
+    rows: Iterable[object],
+    step: float,
+    token: str = "fg",
+    size: float = 11,
+    anchor: str = "start",
+) -> str:
+    """Rows of text one below the other, ``step`` px apart."""
+    return "".join(text(x, y + step * i, row, token, size, anchor) for i, row in enumerate(rows))
+
+
+def wrapped(words: str, letters: int) -> list[str]:
+    """Lines of at most so many letters, broken between words and where there is a new line."""
+    rows = []
+    for line in words.split("\n"):
+        rows.append("")
+        for word in line.split():
+            if rows[-1] and len(rows[-1]) + 1 + len(word) > letters:
+                rows.append("")
+            rows[-1] += (" " if rows[-1] else "") + word
+    return rows
+
+
+def badge(
+    x: float, y: float, words: str, letter: float = 6.3, pad: float = 16, dash: str = ""
+) -> tuple[str, float]:
+    """(where the numbers come from, in a round frame; its width). letter, pad : px of a letter, and
+    of the rest of the frame."""
+    width = letter * len(words) + pad
+    broken = f"stroke-dasharray='{dash}'" if dash else ""
+    frame = outline(x, y, width, 19, "fg", 1.2, 9.5, broken)
+    return frame + text(x + width / 2, y + 13.5, words, anchor="middle", weight=600), width
+
+
+def head(scene: dict[str, Any], title: str | None = None) -> str:
     """The badge and the title of a scene, on top of a picture that stands alone."""
-    size = 6.3 * len(scene["badge"]) + 16
-    return (
-        rect(10, 8, size, 19, "", "rx='9.5' fill='none' class='s-fg' stroke-width='1.2'")
-        + text(10 + size / 2, 21.5, scene["badge"], size=11, anchor="middle", weight=600)
-        + text(size + 20, 22, scene["title"], "muted")
-    )
+    frame, width = badge(10, 8, scene["badge"])
+    return frame + text(width + 20, 22, scene["title"] if title is None else title, "muted")
 
 
 def check_step(scene: dict[str, Any], step: int) -> None:

@@ -7,50 +7,99 @@ turned.
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .microscope_svg import wrapped
-from .palette import svg_style
-from .svg import check_step, document, head, pattern_defs, rect, seconds, text, ticks
-from .tiles_lanes import area, lanes
-from .tiles_layout import LEFT, MAX_PARTS, RIGHT, STEPS, TOP, WIDTH, Layout, Map, Panel, lay_out
-from .tiles_states import BY_KEY, EARLY, STATES, state_at
-from .tiles_words import ordinal, rule_of, story_of
+from .lanes import axis_below, idle, play_head, ring
+from .legend import Look, legend
+from .svg import (
+    amount,
+    check_step,
+    document,
+    head,
+    lines,
+    pattern_defs,
+    seconds,
+    shape,
+    text,
+    wrapped,
+)
+from .tiles_states import (
+    BY_KEY,
+    EARLY,
+    STATES,
+    Panel,
+    counts,
+    facts,
+    fused,
+    ordinal,
+    rule_of,
+    state_at,
+    story_of,
+)
 
 if TYPE_CHECKING:
     from tpviz.schemes.t3.hardware import Gemm
 
 BADGE = "simulated"
-"""{config: what it is called}."""
+Time = TypeVar("Time", float, np.ndarray)
+WIDTH, LEFT, RIGHT, TOP = 1060, 110, 214, 84
+MAX_PARTS, STEPS = 2304, 120
+HIGH, LANE, GAP = 236, 34, 9
 """px: of a GPU's tiles at most; of a lane; between lanes."""
-"""px of an act's name, and of names of chunks or GPUs, over its tiles."""
-"""px left and right of a GPU's tiles, where its chunks are named; without names: SMALL."""
+HEAD = 36
+"""px of a panel's name, and of names of chunks or GPUs, over its tiles."""
+LABELS, UNNAMED = (60, 196), (7, 7)
+"""px left and right of a GPU's tiles, where its chunks are named, and where not."""
+LANES = {
+    "computing": "tiles computing",
+    "memory": "memory queue",
+    "tracker": "tracker, records",
+    "link": "link, share",
+}
+"""{lane: its name}."""
+NEAR = 135
+"""px between two ends that are named together."""
+LETTERS, LINE, SIGN, SMALL = 165, 15, 9.5, 6
+LOOK = Look(14, 11, 6, 5.9, 18, 9, 11, 18, "muted")
+PART = re.compile(r"(<g data-at='([^']*)' data-is='(\w+)' data-place='([^']*)'>)</g>")
 
 
-def tiles_scene(acts: Sequence[Panel], title: str) -> dict[str, Any]:
+def tiles_scene(panels: Sequence[Panel], title: str) -> dict[str, Any]:
     """The scene of one or two `Panel`s on one clock, ready for JSON; as `Film` wants it.
 
     Its ``stops`` are equal steps of time. In ``common`` every part is an empty ``<g>`` with
     ``data-at`` (px at which its state changes), ``data-is`` (the keys of its states, one more) and
-    ``data-place`` (px); ``parts`` has what is drawn in it, by key, with "@" for its place. ``map``
-    is how many parts a GPU has. Raises ``ValueError`` above `MAX_PARTS` parts.
+    ``data-place`` (px); ``parts`` has what is drawn in it, {key of a state: SVG, "@" for its
+    place}. ``map`` is how many parts a GPU has. Raises ``ValueError`` above `MAX_PARTS` parts.
     """
-    from .tiles_words import counts, facts
-
-    check(sum(len(act.gpus) for act in acts), acts[0].run.gemm)
-    layout = lay_out(acts)
+    check(sum(len(panel.gpus) for panel in panels), panels[0].run.gemm)
+    layout = lay_out(panels)
     times = [layout.duration * step / STEPS for step in range(STEPS + 1)]
+    out = [pattern_defs()]
+    for panel, (x, y) in zip(panels, layout.heads):
+        out.append(
+            text(x, y + 11, f"{panel.name}: {seconds(panel.run.seconds)}", size=14, weight=700)
+        )
+    for map in layout.maps:
+        out += _map(panels[map.panel], layout, map)
+    for number in range(len(panels)):
+        out += _lanes(panels, number, layout)
+    beside = "time", WIDTH - RIGHT + 24
+    axis = axis_below(LEFT, layout.bottom, layout.scale, layout.duration, seconds, *beside)
+    marks, y = legend(_marks(panels), 12.0, layout.bottom + 35, WIDTH, LOOK)
     return {
         "title": title,
         "badge": BADGE,
         "width": WIDTH,
         "top": TOP - 6,
-        **picture(acts, layout),
-        "map": len(acts[0].run.tiles.tile),
-        "facts": facts(acts),
-        "words": counts(acts, times),
+        "height": round(y + 23),
+        "common": "".join([*out, axis, marks]),
+        "parts": _parts(panels, layout),
+        "map": len(panels[0].run.tiles.tile),
+        "facts": facts(panels),
+        "words": counts(panels, times),
         "stops": [round(layout.x(time), 2) for time in times],
         "captions": [f"at {seconds(t)} of {seconds(layout.duration)}" for t in times],
         "head": round(layout.head, 1),
@@ -69,33 +118,76 @@ def check(gpus: int, gemm: "Gemm") -> None:
         )
 
 
-LETTERS, LINE, SIGN, SMALL = 165, 15, 9.5, 6
-PART = re.compile(r"(<g data-at='([^']*)' data-is='(\w+)' data-place='([^']*)'>)</g>")
+# -- where everything is ---------------------------------------------------------------------------
+class Map(NamedTuple):
+    """A GPU's tiles: which panel and GPU, its left and top, px of a tile, whether chunks are
+    named."""
+
+    panel: int
+    gpu: int
+    x: float
+    y: float
+    cell: float
+    named: bool
 
 
-def picture(acts: Sequence[Panel], layout: Layout) -> dict[str, Any]:
-    """{"height", "common", "parts"}: the whole picture but for the play-head and the tile looked
-    at, as SVG; and what its parts, which are empty, look like: {key of a state: SVG, "@" where its
-    place comes}."""
-    out = [pattern_defs()]
-    for number, act in enumerate(acts):
-        x, y = layout.heads[number]
-        out.append(text(x, y + 11, f"{act.name}: {seconds(act.run.seconds)}", size=14, weight=700))
-    for map in layout.maps:
-        out += _map(acts[map.act], layout, map)
-    for number in range(len(acts)):
-        out += lanes(acts, number, layout)
-    legend = _legend(acts, layout.bottom + 44)
-    return {
-        "height": round(legend[1]),
-        "common": "".join([*out, _axis(layout), legend[0]]),
-        "parts": _parts(acts, layout),
-    }
+class Layout(NamedTuple):
+    """Where everything is, in px. maps : `Map`s. heads : (x, y) of each panel's name. lanes : per
+    panel the top of its lanes. scale : px of a second."""
+
+    maps: tuple[Map, ...]
+    heads: tuple[tuple[float, float], ...]
+    lanes: tuple[float, ...]
+    head: float
+    bottom: float
+    scale: float
+    duration: float
+
+    def x(self, time: Time) -> Time:
+        """Of a time."""
+        return LEFT + time * self.scale
+
+
+def lay_out(panels: Sequence[Panel]) -> Layout:
+    """The `Layout`: GPU 0 of the panels side by side; or all GPUs in a row, panel below panel."""
+    down, across = panels[0].run.gemm.tiles
+    stacked = any(len(panel.gpus) > 1 for panel in panels)
+    maps, heads, y = [], [], TOP + 12
+    wide = (WIDTH - 24) / (1 if stacked else len(panels))
+    for number, panel in enumerate(panels):
+        x = 12 + (0 if stacked else number * wide)
+        heads.append((x, y))
+        each = wide / len(panel.gpus)
+        sides = UNNAMED if stacked else LABELS
+        cell = min((each - sum(sides)) / across, HIGH / down, 34.0)
+        maps += [
+            Map(number, gpu, x + i * each + sides[0], y + HEAD, cell, not stacked)
+            for i, gpu in enumerate(panel.gpus)
+        ]
+        if stacked:
+            y += HEAD + down * cell + 22
+    if not stacked:
+        y += HEAD + down * maps[0].cell + 22
+    head, lanes = y + 4, []
+    y = head + 8
+    for _ in panels:
+        lanes.append(y + 18)
+        y += 18 + len(LANES) * (LANE + GAP) + 6
+    duration = max(panel.run.seconds for panel in panels)
+    return Layout(
+        tuple(maps),
+        tuple(heads),
+        tuple(lanes),
+        head,
+        y,
+        (WIDTH - LEFT - RIGHT) / (duration or 1.0),
+        duration,
+    )
 
 
 # -- tiles -----------------------------------------------------------------------------------------
-def _parts(acts, layout):
-    cell, waves = layout.maps[0].cell, acts[0].run.gemm.wavefronts
+def _parts(panels, layout):
+    cell, waves = layout.maps[0].cell, panels[0].run.gemm.wavefronts
     return {key: _part(key, cell, cell / waves) for key in [*BY_KEY, *EARLY.upper()]}
 
 
@@ -104,12 +196,8 @@ def _part(key, width, height):
     state = BY_KEY[key.lower()]
     gap = float(height >= SMALL)
     size = width - gap, height - gap
-    out = area(
-        "M@h{0:.2f}v{1:.2f}h-{0:.2f}z".format(*size),
-        state.ink,
-        state.pattern,
-        "" if state.pattern else "fill-opacity='.5'",
-    )
+    path = "M@h{0:.2f}v{1:.2f}h-{0:.2f}z".format(*size)
+    out = shape(path, state.ink, state.pattern, "" if state.pattern else "fill-opacity='.5'")
     if state.sign and min(size) >= SIGN:
         x, high = size[0] / 2, min(size) * 0.85
         out += (
@@ -123,27 +211,27 @@ def _part(key, width, height):
     return out
 
 
-def boxes(act: Panel, map: Map) -> tuple[np.ndarray, np.ndarray]:
+def boxes(panel: Panel, map: Map) -> tuple[np.ndarray, np.ndarray]:
     """(x, y) px of each part in a map, in the order of its tiles."""
-    tiles, waves = act.run.tiles, act.run.gemm.wavefronts
+    tiles, waves = panel.run.tiles, panel.run.gemm.wavefronts
     return (
         map.x + tiles.column * map.cell,
         map.y + tiles.row * map.cell + tiles.wave * map.cell / waves,
     )
 
 
-def _map(act, layout, map):
-    index = act.gpus.index(map.gpu)
-    for (at, told), x, y in zip(act.stories[index], *boxes(act, map)):
+def _map(panel, layout, map):
+    index = panel.gpus.index(map.gpu)
+    for (at, keys), x, y in zip(panel.stories[index], *boxes(panel, map)):
         when = ",".join(f"{layout.x(t):.1f}" for t in at)
-        yield f"<g data-at='{when}' data-is='{told}' data-place='{x:.1f},{y:.1f}'></g>"
-    yield _borders(act, map)
-    yield from _chunks(act, map, act.moments[index]["position"])
+        yield f"<g data-at='{when}' data-is='{keys}' data-place='{x:.1f},{y:.1f}'></g>"
+    yield _borders(panel, map)
+    yield from _chunks(panel, map, panel.moments[index]["position"])
 
 
-def _borders(act, map):
+def _borders(panel, map):
     """Lines between tiles of different chunks, and around all."""
-    tiles, (down, across) = act.run.tiles, act.run.gemm.tiles
+    tiles, (down, across) = panel.run.tiles, panel.run.gemm.tiles
     chunk = np.full((down + 2, across + 2), -1)
     chunk[tiles.row + 1, tiles.column + 1] = tiles.chunk
     lines = []
@@ -154,15 +242,15 @@ def _borders(act, map):
     return f"<path d='{''.join(lines)}' class='s-fg' fill='none' stroke-width='1.4'/>"
 
 
-def _chunks(act, map, position):
+def _chunks(panel, map, position):
     """Which chunk is where, and what becomes of it; on a small map only the GPU's number."""
     if not map.named:
         yield text(map.x, map.y - 4, f"GPU {map.gpu}", size=11)
         return
-    tiles, run = act.run.tiles, act.run
+    tiles, run = panel.run.tiles, panel.run
     down, across = run.gemm.tiles
     rows = down >= across  # chunks lie one below the other
-    x, y = (values + map.cell / 2 for values in boxes(act, map))
+    x, y = (values + map.cell / 2 for values in boxes(panel, map))
     right = map.x + across * map.cell
     for chunk in range(run.ranks):
         mine = tiles.chunk == chunk
@@ -177,100 +265,150 @@ def _chunks(act, map, position):
         yield text(map.x - 6, map.y - 3, "chunk", "muted", 10.5, "end")
 
 
-# -- axis and legend -------------------------------------------------------------------------------
-def _axis(layout):
-    y, out = layout.bottom, []
-    for tick in ticks(0, layout.duration, 10):
-        x = layout.x(tick)
-        out.append(
-            f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
-            + text(x, y + 17, seconds(tick), "muted", 10, "middle")
-        )
-    return (
-        f"<path d='M{LEFT},{y:g}H{layout.x(layout.duration):.1f}' class='s-muted'/>"
-        + "".join(out)
-        + text(WIDTH - RIGHT + 24, y + 17, "time", "muted", 10)
-    )
-
-
-def _legend(acts, y):
-    """(what means what, in lines; y of their end): of the states that there are."""
-    out, x = [], 12.0
-    told = {key for act in acts for stories in act.stories for _, keys in stories for key in keys}
-    items = [(s.key, s.label) for s in STATES if {s.key, s.key.upper()} & told]
-    if told & set(EARLY.upper()):
+def _marks(panels):
+    """(mark, words) of the states that there are."""
+    keys = {
+        key for panel in panels for stories in panel.stories for _, keys in stories for key in keys
+    }
+    items = [(s.key, s.label) for s in STATES if {s.key, s.key.upper()} & keys]
+    if keys & set(EARLY.upper()):
         items.append(("W", "marked: the sum so far came first"))
-    for key, words in items:
-        wide = 22 + 5.9 * len(words) + 16
-        if x + wide > WIDTH:
-            x, y = 12.0, y + 18
-        out.append(
-            _part(key, 14, 11).replace("@", f"{x:g},{y - 9:g}")
-            + text(x + 20, y, words, "muted", 11)
+    return [
+        (lambda x, y, key=key: _part(key, 14, 11).replace("@", f"{x:g},{y:g}"), words)
+        for key, words in items
+    ]
+
+
+# -- lanes: GPU 0's slots, memory queue, tracker and link over time --------------------------------
+def _lanes(panels, number, layout):
+    """A panel's lanes and what ends when, as pieces of SVG. Acts share each lane's scale."""
+    panel, y = panels[number], layout.lanes[number]
+    yield text(12, y - 7, f"{panel.name}, GPU 0 ({panel.run.mode})", size=12, weight=700)
+    yield from _ends(panel, layout, y)
+    for what, name in LANES.items():
+        yield idle(LEFT, y, layout.duration * layout.scale, LANE, ".35")
+        yield text(LEFT - 8, y + LANE / 2 + 4, name, size=11, anchor="end")
+        top, areas, rows = _drawn(panels, panel, what)
+        yield from _stack(panel.series["time"], areas, top, y, layout, what)
+        x = WIDTH - RIGHT + 12
+        if len(areas) > 1:  # a chip for each, before its line
+            for i, (ink, pattern, _) in enumerate(areas[::-1]):
+                yield shape(f"M{x},{y + 4 + 14 * i}h10v10h-10z", ink, pattern)
+            x += 15
+        yield lines(x, y + 13, rows, 14, "muted", 10.5)
+        y += LANE + GAP
+
+
+def _drawn(panels, panel, what):
+    """(the value at a lane's top, [(ink, pattern, values)] from below, lines at its right)."""
+    run, series = panel.run, panel.series
+    if what == "computing":
+        slots = run.machine.slots
+        return slots, [("forward", "solid", panel.computing)], [f"{slots} slots: a stage"]
+    if what == "memory":
+        gemm, sent = series["gemm_queue"], series["comm_queue"]
+        top = max(_most(a.series["gemm_queue"] + a.series["comm_queue"]) for a in panels)
+        words = [f"communication (above) ≤ {amount(_most(sent))}"]
+        words.append(f"GEMM (below) ≤ {amount(_most(gemm))}")
+        return top, [("forward", "solid", gemm), ("axis0", "diagonal", sent)], words
+    if what == "tracker":
+        tracker, top = run.tracker, max(max(a.run.tracker.peak for a in panels), 1)
+        if not fused(run):
+            return top, [], ["not used"]
+        words = [f"at most {tracker.peak} of {tracker.capacity}"]
+        words.append(f"{tracker.stalls} update{'s' * (tracker.stalls != 1)} waited")
+        return top, [("axis1", "back", series["tracker"])], words
+    busy = f"busy {100 * series['link'].mean():.0f} % of the time"
+    share = np.minimum(series["link"], 1.0)
+    return 1.0, [("axis0", "lines", share)], [f"{amount(run.link_bytes)} sent", busy]
+
+
+def _most(values):
+    return float(values.max(initial=0.0))
+
+
+def _stack(time, areas, top, y, layout, what):
+    """Areas on top of each other, each in its ink and pattern."""
+    x, below = layout.x(time), np.zeros(len(time))
+    for ink, pattern, values in areas:
+        above = below + values
+        up, low = (y + LANE * (1 - np.minimum(v / (top or 1.0), 1.0)) for v in (above, below))
+        corners = zip([*x, *x[::-1]], [*up, *low[::-1]])
+        path = "M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in corners) + "z"
+        yield shape(path, ink, pattern, f"data-lane='{what}' data-key='{ink}'")
+        below = above
+
+
+def _ends(panel, layout, y):
+    """A line where the GEMM, the reduce-scatter and all end, and which it is."""
+    run, high = panel.run, len(LANES) * (LANE + GAP) - GAP
+    ends = [
+        (run.gemm_end, f"GEMM {seconds(run.gemm_end)}"),
+        (run.rs_end, f"reduce-scatter {seconds(run.rs_end)}"),
+        (run.ag_end, f"all-gather {seconds(run.ag_end)}"),
+    ]
+    for time, _ in ends:
+        yield (
+            f"<path d='M{layout.x(time):.1f},{y - 4}v{high + 4}' class='s-fg' "
+            "stroke-dasharray='3 3'/>"
         )
-        x += wide
-    return "".join(out), y + 14
+    if abs(run.rs_end - run.gemm_end) * layout.scale < NEAR:
+        time = max(run.gemm_end, run.rs_end)
+        ends[:2] = [(time, f"{ends[0][1]}, {ends[1][1]}")]
+    for time, words in ends:
+        x = max(layout.x(time) - 3, 200 + 5.4 * len(words))
+        yield text(x, y - 7, words, "muted", 10.5, "end")
 
 
-# -- what is looked at, and the whole --------------------------------------------------------------
-def look(acts: Sequence[Panel], part: int) -> dict[str, Any]:
-    """{"part", "words", "mark"} of a part, counted over all maps, ready for JSON; -1: of none."""
+# -- the selected part, and the whole picture ------------------------------------------------------
+def tiles_detail(panels: Sequence[Panel], part: int) -> dict[str, Any]:
+    """{"part", "words", "mark"} of a part, counted over all maps, ready for JSON; -1: of none.
+
+    Raises ``ValueError`` on a part that is not there.
+    """
     if part < 0:
         return {"part": -1, "words": "", "mark": ""}
-    layout, rest = lay_out(acts), part
+    layout, rest = lay_out(panels), part
     for map in layout.maps:
-        act = acts[map.act]
-        count = len(act.run.tiles.tile)
+        panel = panels[map.panel]
+        count = len(panel.run.tiles.tile)
         if rest < count:
-            x, y = (float(values[rest]) for values in boxes(act, map))
-            size = map.cell + 1, map.cell / act.run.gemm.wavefronts + 1
-            ring = "".join(
-                rect(x - 1.5, y - 1.5, size[0] + 1, size[1] + 1, "", f"rx='2' fill='none' {line}")
-                for line in (
-                    "class='s-bg' stroke-width='5'",
-                    "class='s-fg' stroke-width='2.4' data-chosen=''",
-                )
-            )
+            x, y = (float(values[rest]) for values in boxes(panel, map))
+            size = map.cell + 2, map.cell / panel.run.gemm.wavefronts + 2
             return {
                 "part": part,
-                "words": story_of(act, act.gpus.index(map.gpu), rest),
-                "mark": ring,
+                "words": story_of(panel, panel.gpus.index(map.gpu), rest),
+                "mark": ring(x - 1.5, y - 1.5, *size, 2, 2.4, "data-chosen=''"),
             }
         rest -= count
     raise ValueError(f"part={part} is not in this view: use 0 to {part - rest - 1}, or -1 for none")
 
 
 def tiles_svg(
-    scene: dict[str, Any], step: int = 0, looked: dict[str, Any] | None = None, theme: str = "auto"
+    scene: dict[str, Any], step: int = 0, detail: dict[str, Any] | None = None, theme: str = "auto"
 ) -> str:
-    """The picture at a step as a whole SVG. looked : what `look` gives, None for no part. theme
-    "light", "dark" or "auto". Raises ``ValueError`` on a step that is not there."""
+    """The picture at a step as a whole SVG. detail : what `tiles_detail` gives, None for no part.
+    theme "light", "dark" or "auto". Raises ``ValueError`` on a step that is not there."""
     check_step(scene, step)
-    at = scene["stops"][step]
-    said = words_of(scene, step, looked)
-    lines = [part for line in said.splitlines() for part in wrapped(line, LETTERS)]
-    top = head({**scene, "title": f"{scene['title']}, {scene['captions'][step]}"})
-    top += "".join(text(12, 43 + LINE * i, line, size=12) for i, line in enumerate(lines))
-    top += (
-        f"<path d='M{at},{scene['head']}V{scene['foot']}' class='s-fg' stroke-width='1.4'/>"
-        f"<path d='M{at},{scene['head']}l-5,-6h10z' class='f-fg'/>"
-    )
-    body = placed(scene, at) + top + (looked["mark"] if looked else "")
-    return document(
-        scene["width"], scene["height"], body, f"{scene['title']}, {said}", svg_style(theme), theme
-    )
+    at, summary = scene["stops"][step], words_of(scene, step, detail)
+    top = head(scene, f"{scene['title']}, {scene['captions'][step]}")
+    top += lines(12, 43, wrapped(summary, LETTERS), LINE, size=12) + play_head(scene, at)
+    body = placed(scene, at) + top + (detail["mark"] if detail else "")
+    label = f"{scene['title']}, {summary}"
+    return document(scene["width"], scene["height"], body, label, theme)
 
 
 def placed(scene: dict[str, Any], at: float) -> str:
     """``common`` with every part in its state at ``at`` px of the time axis."""
 
-    def now(found):
-        key = state_at(map(float, filter(None, found[2].split(","))), found[3], at)
-        return f"{found[1]}{scene['parts'][key].replace('@', found[4])}</g>"
+    def now(part):
+        tag, times, keys, place = part.groups()
+        key = state_at(map(float, filter(None, times.split(","))), keys, at)
+        return f"{tag}{scene['parts'][key].replace('@', place)}</g>"
 
     return PART.sub(now, scene["common"])
 
 
-def words_of(scene: dict[str, Any], step: int, looked: dict[str, Any] | None) -> str:
-    """What is said at a step: of the part looked at, or how many parts are in which state."""
-    return looked["words"] if looked and looked["words"] else scene["words"][step]
+def words_of(scene: dict[str, Any], step: int, detail: dict[str, Any] | None) -> str:
+    """The description at a step: of the selected part, or how many parts are in which state."""
+    return detail["words"] if detail and detail["words"] else scene["words"][step]

@@ -4,23 +4,30 @@ Every rank has a compute lane (operations coloured by phase, waits hatched) and 
 communication axis. Communication that no computation hides is marked on the compute lane in
 translucent red, after the Dask dashboard's overlay. The badge says where the numbers come from.
 
+In the static SVG bars of one kind on one lane become one path, and bars closer than a fraction of a
+pixel are drawn as one, so a trace of any length gives a small picture.
+
 >>> from tpviz.trace import Event, Trace
 >>> scene = timeline_scene(Trace.from_events([Event(name="mm", phase="forward", end=1e-3)]))
 >>> scene["badge"], [lane["name"] for lane in scene["lanes"]]
 ('origin unknown', ['compute'])
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from tpviz.checks import number, whole_number
 from tpviz.trace import Trace
 from tpviz.trace.columns import codes
 from tpviz.trace.steps import median_number, step_spans
 
+from .lanes import Axis, bars, exposed, names
+from .legend import legend
 from .palette import INKS, MEMORY_KINDS, axis_keys, phase_key
-from .svg import amount, pattern_defs, seconds
-from .timeline_bars import Bars
+from .svg import amount, document, head, pattern_defs, seconds, shape, text
+from .timeline_bars import Bars, at_window
 
 MEMORY_SAMPLES = 1500
 
@@ -89,14 +96,14 @@ def _lanes(trace, rows):
     axes = list(trace.fact("mesh")["axes"])
     axes += [n.removeprefix("comm/") for n in trace.lanes if n.startswith("comm/")]
     keys = axis_keys(axes)
-    found, lane = codes(trace["lane"][rows])
+    kinds, lane = codes(trace["lane"][rows])
     ranks, rank = np.unique(trace["rank"][rows], return_inverse=True)
-    code = rank * len(found) + lane
+    code = rank * len(kinds) + lane
     there = np.flatnonzero(np.bincount(code))
-    present = {(int(ranks[i // len(found)]), str(found[i % len(found)])): i for i in there.tolist()}
+    present = {(int(ranks[i // len(kinds)]), str(kinds[i % len(kinds)])): i for i in there.tolist()}
     names = sorted({n for _, n in present} | {"compute"}, key=lambda n: _lane_order(n, list(keys)))
     pairs = [(r, n) for r in ranks.tolist() for n in names if (r, n) in present or n == "compute"]
-    place = np.zeros(len(ranks) * len(found), np.int64)
+    place = np.zeros(len(ranks) * len(kinds), np.int64)
     for i, pair in enumerate(pairs):
         if pair in present:
             place[present[pair]] = i
@@ -128,13 +135,8 @@ def _keys(trace, rows, lanes, lane):
     for i in np.flatnonzero(np.bincount(code)).tolist():
         of_lane, which = divmod(i, len(kinds) * len(phases))
         what = kinds[which // len(phases)]
-        tokens[i] = (
-            lanes[of_lane]["key"]
-            if what == "comm"
-            else "wait"
-            if what == "wait"
-            else phase_key(str(phases[which % len(phases)]))
-        )
+        inks = {"comm": lanes[of_lane]["key"], "wait": "wait"}
+        tokens[i] = inks.get(what) or phase_key(str(phases[which % len(phases)]))
     axes = {lane["key"]: lane["axis"] for lane in lanes if lane["axis"]}
     used = [key for key in INKS if key in set(tokens.values())]
     keys = [
@@ -183,21 +185,21 @@ def _memory_time(trace, time, rank):
         return time, ""
     start, end = mine["start"][-1], mine["end"][-1]
     span = max(float(time[-1] - time[0]), 1e-9)
-    return start + (time - time[0]) / span * (
-        end - start
-    ), " (seen in one more step, stretched to fit)"
+    stretched = start + (time - time[0]) / span * (end - start)
+    return stretched, " (seen in one more step, stretched to fit)"
 
 
 def _metrics(trace):
     """The measured numbers of the headline, as [label, value] of text."""
     rows = [["step time", seconds(trace.step_time)]]
     if (trace["kind"] == "comm").any():
-        steps = max(len(trace.steps), 1)
-        rows += [
-            ["overlap", f"{100 * trace.overlap():.1f} %"],
-            ["exposed communication per step", seconds(trace.exposed_communication() / steps)],
-        ]
+        bare = trace.exposed_communication() / max(len(trace.steps), 1)
+        rows.append(["overlap", f"{100 * trace.overlap():.1f} %"])
+        rows.append(["exposed communication per step", seconds(bare)])
     return rows
+
+
+HEADER = ["rank", "lane", "what", "count", "time", "bytes"]
 
 
 def to_table(scene: dict[str, Any]) -> list[list[str]]:
@@ -209,19 +211,12 @@ def to_table(scene: dict[str, Any]) -> list[list[str]]:
     for lane, key, *values in zip(bars["lane"], bars["key"], count, busy, bars["bytes"]):
         row = sums.get((lane, key), (0, 0.0, 0))
         sums[lane, key] = [a + b for a, b in zip(row, values)]
-    table = [["rank", "lane", "what", "count", "time", "bytes"]]
+    table = [[*HEADER]]
     for lane, key in sorted(sums):
         count, time, size = sums[lane, key]
-        table.append(
-            [
-                str(lanes[lane]["rank"]),
-                lanes[lane]["name"],
-                keys[key]["label"],
-                str(count),
-                seconds(time),
-                amount(size) if keys[key]["kind"] == "comm" else "",
-            ]
-        )
+        size = amount(size) if keys[key]["kind"] == "comm" else ""
+        row = [str(lanes[lane]["rank"]), lanes[lane]["name"], keys[key]["label"]]
+        table.append([*row, str(count), seconds(time), size])
     return table
 
 
@@ -238,7 +233,7 @@ def describe(scene: dict[str, Any]) -> str:
         f"{what} ({scene['badge']}): {len(ranks)} rank{'s' * (len(ranks) > 1)}, "
         f"{event_count(scene)} events over {seconds(scene['duration'])}."
     ]
-    parts.append("Communication on axis " + ", ".join(axes) + "." if axes else "No communication.")
+    parts.append(f"Communication on axis {', '.join(axes)}." if axes else "No communication.")
     parts.append(", ".join(f"{label} {value}" for label, value in scene["metrics"]) + ".")
     bare = {}
     for lane, start, end in zip(*(scene["exposed"][c] for c in ("lane", "start", "end"))):
@@ -246,7 +241,157 @@ def describe(scene: dict[str, Any]) -> str:
         bare[rank] = bare.get(rank, 0.0) + end - start
     if bare:
         worst = max(bare, key=bare.__getitem__)
-        parts.append(
-            f"Rank {worst} has the most exposed communication, {seconds(bare[worst])} in all."
-        )
+        much = f"{seconds(bare[worst])} in all"
+        parts.append(f"Rank {worst} has the most exposed communication, {much}.")
     return " ".join(parts)
+
+
+# -- the picture -----------------------------------------------------------------------------------
+GUTTER, RIGHT, HEAD = 112, 24, 62
+COMPUTE, COMM, GAP, MEMORY = 20, 13, 8, 54
+MARKS = 100  # more beginnings and ends of steps than that would hatch the picture
+
+
+def timeline_svg(
+    scene: dict[str, Any],
+    width: float = 960,
+    theme: str = "auto",
+    rank: int | None = None,
+    window: Sequence[float] | None = None,
+) -> str:
+    """Draw a timeline scene.
+
+    width in px; theme "light", "dark" or "auto"; rank whose memory is shown (default: the first);
+    window (start, end) in s (default: all; of a trace too large for that, the median step).
+    Raises ValueError on an empty window, an unknown rank,
+    or a width that leaves the lanes no room.
+    """
+    if not number("width", width, 0, 1e6) > GUTTER + RIGHT:
+        raise ValueError(
+            f"width={width} px leaves the lanes no room: use more than {GUTTER + RIGHT}"
+        )
+    low, high = check_window(
+        window or scene.get("detail", {}).get("window") or (0.0, scene["duration"])
+    )
+    rank = scene["ranks"][0] if rank is None else rank
+    if not high > low:
+        raise ValueError(
+            f"window=({low}, {high}) is empty; use (start, end) within 0..{scene['duration']:g} s"
+        )
+    if whole_number("rank", rank, None) not in scene["ranks"]:
+        raise ValueError(f"rank={rank} is not in this trace; it has {scene['ranks']}")
+    scene, axis = at_window(scene, low, high), Axis(GUTTER, width - RIGHT, low, high)
+    tops, bottom = lane_tops(scene)
+    numbers = "   ".join(f"{label} {value}" for label, value in scene["metrics"])
+    body = [pattern_defs(), head(scene)]
+    body.append(text(10, 44, numbers, size=12, weight=600, extra="xml:space='preserve'"))
+    body += [_steps(scene, axis, bottom), axis.rules(HEAD - 4, bottom, bottom + 14)]
+    body += [_lane(scene, i, tops[i], axis, width) for i in range(len(scene["lanes"]))]
+    body.append(_critical(scene, tops, axis))
+    y, memory = bottom + 20, scene["memory"].get(str(rank))
+    if memory:
+        body.append(_draw_memory(scene["memory_keys"], memory, rank, y + 14, axis))
+        y += MEMORY + 26
+    drawn, y = legend(_marks(scene, memory), 10.0, y + 8, width)
+    body.append(drawn)
+    if "note" in scene:
+        y += 20
+        body.append(text(10, y + 9.5, scene["note"], "muted", 10.5))
+    return document(width, y + 22, body, f"Timeline, {scene['badge']}", theme)
+
+
+def check_window(window: Sequence[float]) -> list[float]:
+    """(start, end) as floats; ``ValueError`` for anything else."""
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise ValueError(f"window={window!r} must be (start, end) in seconds")
+    return [number("window", edge, -1e12, 1e12) for edge in window]
+
+
+def lane_tops(scene: dict[str, Any], top: float = HEAD) -> tuple[list[float], float]:
+    """([y of each lane], y below the last): a gap between ranks."""
+    tops, y, before = [], top, None
+    for lane in scene["lanes"]:
+        y += GAP if before not in (None, lane["rank"]) else 0
+        before = lane["rank"]
+        tops.append(y)
+        y += _height(lane) + 2
+    return tops, y
+
+
+def _height(lane):
+    return COMM if lane["axis"] else COMPUTE
+
+
+def _steps(scene, axis, bottom):
+    marks = [t for step in scene["steps"] for t in step if axis.low <= t <= axis.high]
+    return "".join(
+        f"<path d='M{axis.x(t):.1f},{HEAD - 4}V{bottom}' class='s-muted'"
+        " stroke-dasharray='2 3' fill='none'/>"
+        for t in (marks if len(marks) <= MARKS else ())
+    )
+
+
+def _lane(scene, index, top, axis, width):
+    lane, strings, height = scene["lanes"][index], scene["strings"], _height(scene["lanes"][index])
+    out = [f"<path d='M{GUTTER},{top + height + 1}H{width - RIGHT}' class='s-rule' fill='none'/>"]
+    if not lane["axis"]:
+        out.append(text(10, top + 14, f"rank {lane['rank']}", size=11, weight=600))
+    out.append(text(GUTTER - 6, top + height - 3.5, lane["name"], "muted", 10, "end"))
+    mine = np.array(scene["bars"]["lane"]) == index
+    key, name, start, end = (
+        np.array(scene["bars"][c])[mine] for c in ("key", "name", "start", "end")
+    )
+    inks = [info["key"] for info in scene["keys"]]
+    for k, ink in enumerate(inks):
+        spans = axis.spans(start[key == k], end[key == k])
+        out.append(bars(*spans, top, height, ink, not scene.get("cut")))
+    if not lane["axis"]:
+        bare = np.array(scene["exposed"]["lane"]) == index
+        spans = axis.spans(*(np.array(scene["exposed"][c])[bare] for c in ("start", "end")))
+        out.append(exposed(*spans, top, height))
+    x0, x1 = (axis.x(time).tolist() for time in (start, end))
+    words = [strings[i] for i in name.tolist()]
+    out.append(names(zip(x0, x1, words, [inks[k] for k in key.tolist()]), top, height))
+    return "".join(out)
+
+
+def _critical(scene, tops, axis):
+    path = ""
+    for i in scene["critical"]:
+        lane = scene["bars"]["lane"][i]
+        height = _height(scene["lanes"][lane])
+        x0, x1 = (axis.x(scene["bars"][edge][i]) for edge in ("start", "end"))
+        path += f"M{x0:.2f},{tops[lane]}h{x1 - x0:.2f}v{height}h{x0 - x1:.2f}z"
+    return f"<path d='{path}' class='s-fg' fill='none' stroke-width='1.6'/>" if path else ""
+
+
+def _draw_memory(keys, memory, rank, top, axis):
+    """Stacked steps of the four kinds, scaled to the rank's peak."""
+    x = axis.x(np.append(memory["time"], max(axis.high, memory["time"][-1])))
+    base, peak = np.zeros(len(memory["time"])), max(memory["peak"], 1)
+    words = f"memory of rank {rank}: peak {amount(memory['peak'])}{memory['note']}"
+    out = [text(10, top - 4, words, size=11, weight=600)]
+    for info in keys:
+        upper = base + memory[info["column"]]
+        low, high = (top + MEMORY * (1 - v / peak) for v in (base, upper))
+        forward = "".join(f"L{a:.1f},{y:.1f}H{b:.1f}" for a, b, y in zip(x, x[1:], high))
+        back = "".join(
+            f"L{b:.1f},{y:.1f}H{a:.1f}" for a, b, y in zip(x[-2::-1], x[:0:-1], low[::-1])
+        )
+        out.append(shape(f"M{forward[1:]}{back}z", f"{info['key']} s-bg", info["pattern"], THIN))
+        base = upper
+    return "".join(out)
+
+
+THIN = "stroke-width='0.5'"
+
+
+def _marks(scene, memory):
+    """(mark, words) of what is drawn."""
+    items = [
+        (info["key"], "communication " * (info["kind"] == "comm") + info["label"])
+        for info in scene["keys"]
+    ]
+    if scene["exposed"]["lane"]:
+        items.append(("exposed", INKS["exposed"].label))
+    return items + [(info["key"], info["label"]) for info in scene["memory_keys"] if memory]

@@ -54,13 +54,13 @@ class Bars:
         """Find the communication outside every computation, for the compute lane of each rank."""
         kind = np.array([k["kind"] for k in keys])[self.key]
         rank = np.array([lane["rank"] for lane in lanes])[self.lane]
-        comm, work, found = kind == "comm", kind == "compute", []
+        comm, work, spans = kind == "comm", kind == "compute", []
         for i, lane in enumerate(lanes):
             if lane["lane"] == "compute":
                 masks = comm & (rank == lane["rank"]), work & (self.lane == i)
                 bare = subtract(*(merge(self.start[m], self.end[m]) for m in masks))
-                found.append((np.full(len(bare[0]), i), *bare))
-        self.bare = tuple(map(np.concatenate, zip(*found)))
+                spans.append((np.full(len(bare[0]), i), *bare))
+        self.bare = tuple(map(np.concatenate, zip(*spans)))
 
     def level(self, low: float = -np.inf, high: float = np.inf, most: int = BARS) -> dict[str, Any]:
         """What a picture of the time from low to high (s) draws, in at most about ``most`` bars.
@@ -116,12 +116,12 @@ class Bars:
         first, _, _, start, end = _drawn(lane, start, end, bar, low, cut)
         return {"lane": lane[first].tolist(), "start": start.tolist(), "end": end.tolist()}
 
-    def _note(self, found, alone, cut):
-        where = "" if found == len(self) else " of this range"
+    def _note(self, count, alone, cut):
+        where = "" if count == len(self) else " of this range"
         if not cut:
-            return f"All {found:,} events{where} are drawn; the trace has {len(self):,}."
+            return f"All {count:,} events{where} are drawn; the trace has {len(self):,}."
         return (
-            f"{alone:,} of the {found:,} events{where} are drawn one by one; those shorter than "
+            f"{alone:,} of the {count:,} events{where} are drawn one by one; those shorter than "
             f"{seconds(cut)} and close together are merged. The numbers are of all events."
         )
 
@@ -159,10 +159,10 @@ def _merged(code, start, end, low, high, most):
         piece = _piece(start[short], low, cut)
         opens = np.ones(len(piece), bool)
         opens[1:] = (np.diff(piece) != 0) | (np.diff(code[short]) != 0)
-        found = len(code) - len(piece) + opens.sum()
-        if found <= most or pieces == 1:
+        bars = len(code) - len(piece) + opens.sum()
+        if bars <= most or pieces == 1:
             break
-        pieces = max(1, int(pieces * max(0.25, 0.95 * most / found)))
+        pieces = max(1, int(pieces * max(0.25, 0.95 * most / bars)))
     number, bar = np.empty(len(code), np.int64), np.empty(len(code), np.int64)
     number[short] = np.cumsum(opens) - 1
     number[~short] = opens.sum() + np.arange(len(code) - len(piece))

@@ -11,23 +11,8 @@ from typing import TYPE_CHECKING
 from tpviz.schemes.atp.step import pieces
 from tpviz.step import Chunks, Collective, Overlapped, Pipeline
 
-from .captions import (
-    AGAIN,
-    ALONE,
-    CORE,
-    CUT,
-    FORWARD,
-    HERE,
-    MEANWHILE,
-    NORM,
-    OVER,
-    TWICE,
-    Dim,
-    Frame,
-    Tensor,
-    verb,
-    words_of,
-)
+from . import captions as say
+from .captions import Dim, Frame, Tensor, exchanged, multiplied, verb, words_of
 
 if TYPE_CHECKING:
     from tpviz.schemes.atp.layout import Layout
@@ -46,7 +31,7 @@ def block_frames(at: "Layout", w: "GPT") -> list[Frame]:
 
 
 class _Film:
-    """``x`` is the tensor on its way; ``kept`` what forward keeps for backward."""
+    """``x`` is the current activation or gradient; ``kept`` what forward keeps for backward."""
 
     def __init__(self, at, w):
         self.at, self.frames, self.kept = at, [], {}
@@ -129,10 +114,7 @@ class _Film:
         """A frame for a collective of ``x`` alone."""
         before = before or self.x
         after = self.moved(before, move)
-        line = (before, verb(move), "→", after)
-        self.add(
-            layer, words_of(move), moving=(before, after), moves=(move,), line=line, active=(0, 4)
-        )
+        self.add(layer, words_of(move), **exchanged(before, move, after))
         return after
 
     # -- parts of the block --------------------------------------------------------------------
@@ -140,15 +122,10 @@ class _Film:
         """Two numbers a token, summed; the normalised x goes into the next layer."""
         move = self.next_move(self.at.stream, "all_reduce")
         if move:
-            two = Tensor(
-                "sums of dX" if self.part.endswith("_back") else "sums of X",
-                self.x.rows,
-                Dim("2", 2),
-                self.x.kind,
-                move.axis,
-            )
+            name = "sums of dX" if self.part.endswith("_back") else "sums of X"
+            two = Tensor(name, self.x.rows, Dim("2", 2), self.x.kind, move.axis)
             self.collective(layer, move, two)
-            self.frames[-1] = self.frames[-1]._replace(words=NORM.format(move.axis))
+            self.frames[-1] = self.frames[-1]._replace(words=say.NORM.format(move.axis))
 
     def norm_back(self, layer):
         self.start(f"{layer}_back")
@@ -167,22 +144,17 @@ class _Film:
         cols = self.dim(times * self.hidden)._replace(axes=self.x.cols.axes)
         heads = self.heads // prod(self.sizes[a] for a in cols.axes)
         result = Tensor(name, self.x.rows, cols, kind)
-        twice = "" if self.at.a3 or self.at.s == 1 else " " + TWICE.format(self.at.stream)
-        self.add(
-            "core",
-            CORE.format(heads, self.heads) + twice,
-            product=(self.x, result),
-            kernels=(kernel,),
-            line=(self.x, "→ attention →", result),
-            active=(0, 3),
-        )
+        twice = "" if self.at.a3 or self.at.s == 1 else " " + say.TWICE.format(self.at.stream)
+        words = say.CORE.format(heads, self.heads) + twice
+        line = {"line": (self.x, "→ attention →", result), "active": (0, 3)}
+        self.add("core", words, product=(self.x, result), kernels=(kernel,), **line)
         self.x = result
 
     def gathered(self, layer, inner, weight):
         """The input of a layer, with gathers if the program has them; cut for nothing if it may."""
         self.x = self.x._replace(name=inner or self.x.name)
         missing = [a for a in weight.rows.axes if a not in self.x.cols.axes]
-        self.free = f"{CUT} " if missing else ""
+        self.free = f"{say.CUT} " if missing else ""
         for axis in missing:
             self.x = self.x.cut(axis, "cols")
         for axis in (self.at.inside, self.at.stream):
@@ -191,7 +163,7 @@ class _Film:
                 self.x = self.collective(layer, move)
 
     def linear(self, layer, name, times, result, inner=""):
-        """Forward: gathers, the GEMM, the sum of its results."""
+        """Forward: all-gathers, the GEMM, the all-reduce or reduce-scatter of its result."""
         weight = self.weight(name)
         self.gathered(layer, inner, weight)
         self.kept[layer] = self.x
@@ -210,29 +182,19 @@ class _Film:
         return [(a, kind) for a in weight.rows.axes for kind in ("all_reduce", "reduce_scatter")]
 
     def stage(self, layer, weight, x, result, kernel, move):
-        """A GEMM and its sum as one `Frame`, to be shown one after the other by `flow`."""
+        """A GEMM and the collective on its result as one `Frame`, which `flow` shows in turn."""
         y = Tensor(result, x.rows, weight.cols, "activations", next(iter(weight.rows.axes), ""))
-        line = (x, "·", weight, "→", y)
-        moving = ()
-        if move:
-            moving = y, self.moved(y, move)
-            line += (verb(move), "→", moving[1])
-        words = self.free + (FORWARD.format(y.partial) if y.partial else ALONE)
-        return Frame(
-            self.part,
-            layer,
-            (x, weight, y),
-            moving,
-            (kernel,),
-            (move,) if move else (),
-            line=line,
-            active=(0, 5),
-            words=words,
-        )
+        words = self.free + (say.FORWARD.format(y.partial) if y.partial else say.ALONE)
+        frame = Frame(self.part, layer, words=words, **multiplied(x, weight, y, kernel))
+        if not move:
+            return frame
+        after = self.moved(y, move)
+        line = (*frame.line, verb(move), "→", after)
+        return frame._replace(moving=(y, after), moves=(move,), line=line)
 
     def flow(self, stages, count):
-        """Each stage's GEMM while the sum of the one before is under way; then the last sum."""
-        found, before = [], None
+        """Each stage's GEMM while the previous one's collective is in flight; then the last one."""
+        frames, before = [], None
         for stage, k in [*stages, (None, 0)]:
             frame = stage._replace(moving=(), moves=()) if stage else None
             if frame and count > 1:
@@ -240,33 +202,23 @@ class _Film:
             if before and before[0].moves:
                 frame = self.with_sum(frame, *before, count)
             if frame:
-                found.append(frame)
+                frames.append(frame)
             before = (stage, k)
-        if count > LIKE:
-            found = merged(found, len(stages) // count)
-        self.frames += found
+        self.frames += merged(frames, len(stages) // count) if count > LIKE else frames
 
     def rows(self, k, count):
-        """Which rows chunk k has; those of whole sequences lie in every part of a cut sequence."""
+        """The rows of chunk k; chunks of whole sequences have rows in every shard of a sequence."""
         return k, count, self.at.i if self.at.sp else 1
 
     def with_sum(self, frame, before, k, count):
-        """The frame with the sum of the stage before in flight; alone where there is no frame."""
-        moved = {
-            "moving": before.moving,
-            "moves": before.moves,
-            "moved_chunk": self.rows(k, count) if count > 1 else (),
-        }
+        """The frame with the previous stage's collective in flight; that alone without a frame."""
+        chunk, [move] = self.rows(k, count) if count > 1 else (), before.moves
         if frame:
-            words = f"{frame.words} {MEANWHILE}"
-            return frame._replace(words=words, **moved)
-        return before._replace(
-            product=(),
-            kernels=(),
-            active=(4, len(before.line)),
-            words=words_of(before.moves[0]),
-            **moved,
-        )
+            frame = frame._replace(words=f"{frame.words} {say.MEANWHILE}")
+        else:
+            words, active = words_of(move), (4, len(before.line))
+            frame = before._replace(product=(), kernels=(), active=active, words=words)
+        return frame._replace(moving=before.moving, moves=(move,), moved_chunk=chunk)
 
     def pipeline(self):
         """Chunks through up and down: down of a chunk follows up of the next one."""
@@ -295,46 +247,31 @@ class _Film:
         op = self.todo.pop(0)
         move, kernel = op if isinstance(op, Overlapped) else (None, op)
         dw = Tensor("dW", weight.rows, weight.cols, "gradients")
-        line, fields, words = (x.transposed, "·", dy, "→", dw), {}, HERE
+        fields, words, self.x = multiplied(x.transposed, dy, dw, kernel), say.HERE, dx
         if move:
-            fields = {"moving": (dx, self.moved(dx, move)), "moves": (move,)}
-            words += " " + OVER.format(dx.name)
-        self.add(
-            layer,
-            words,
-            product=(x.transposed, dy, dw),
-            kernels=(kernel,),
-            line=line,
-            active=(0, 5),
-            **fields,
-        )
-        self.x = fields["moving"][1] if move else dx
+            self.x = self.moved(dx, move)
+            fields |= {"moving": (dx, self.x), "moves": (move,)}
+            words += " " + say.OVER.format(dx.name)
+        self.add(layer, words, **fields)
 
     def backprop(self, layer, dy, weight, dx, x):
         """The GEMM of the input's gradient; under it the input is gathered again, if it is."""
         op = self.todo.pop(0)
-        words = self.free + (FORWARD if dx.partial else ALONE).format(dx.partial)
-        fields = {"kernels": (op,)}
+        words = self.free + (say.FORWARD if dx.partial else say.ALONE).format(dx.partial)
+        kernel, fields = op, {}
         if isinstance(op, Overlapped):
-            again = x.cut(op.move.axis, "rows")
-            fields = {"kernels": (op.kernel,), "moving": (again, x), "moves": (op.move,)}
-            words += " " + AGAIN
-        self.add(
-            layer,
-            words,
-            product=(dy, weight, dx),
-            line=(dy, "·", weight, "→", dx),
-            active=(0, 5),
-            **fields,
-        )
+            kernel, fields = op.kernel, {"moving": (x.cut(op.move.axis, "rows"), x)}
+            fields["moves"] = (op.move,)
+            words += " " + say.AGAIN
+        self.add(layer, words, **multiplied(dy, weight, dx, kernel), **fields)
 
 
-def merged(found: list[Frame], each: int) -> list[Frame]:
+def merged(frames: list[Frame], each: int) -> list[Frame]:
     """Frames of many chunks: the first two rounds, those alike as one, and the last ones."""
-    head, tail = found[: 3 * each], found[-2 * each :]
-    alike = found[3 * each : -2 * each]
+    head, tail = frames[: 3 * each], frames[-2 * each :]
+    alike = frames[3 * each : -2 * each]
     if not alike:
-        return found
+        return frames
     one = next((f for f in alike if f.moves), alike[0])
     one = one._replace(
         kernels=tuple(k for f in alike for k in f.kernels),

@@ -1,12 +1,15 @@
 """What the film of a block is made of: tensors and their cuts, frames, the words for them.
 
+A weight lies as ``W[in_y, out_x]`` on the plane; on a grid with depth its block is flattened output
+feature by output feature, so that a shard over z is a run of output features: ``W[in_y, out_xz]``.
+
 >>> Tensor("X", Dim("T", 128), Dim("H", 64, ("d2",)), "activations").local({"d1": 2, "d2": 2})
 (128, 32)
 """
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from tpviz.step import Collective, Kernel
@@ -21,10 +24,10 @@ class Dim(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A matrix and where its parts are; ``partial``: the axis whose ranks hold terms of a sum.
+    """A matrix and where its parts are; ``partial``: the axis over which it is a partial sum.
 
-    kind : "activations", "parameters" or "gradients". later : axes over which that sum in turn is
-    but a term.
+    kind : "activations", "parameters" or "gradients". later : axes over which that sum is
+    partial in turn.
     """
 
     name: str
@@ -62,14 +65,45 @@ class Tensor(NamedTuple):
         return tuple(dim.size // prod(sizes[a] for a in dim.axes) for dim in (self.rows, self.cols))
 
 
+LAYERS = ("qkv", "out", "up", "down")
+"""A block's weights."""
+ALL = "all four"
+"""What a message of all of them is of."""
+
+
+class Flight(NamedTuple):
+    """A collective over z in flight during a frame; ``layer`` may be `ALL`; ``block`` is that of
+    its weight, from the one shown: 0, 1 for the next, -1 for the one before; None for embedding
+    and head."""
+
+    collective: str
+    layer: str
+    block: int | None = 0
+
+    @property
+    def name(self) -> str:
+        """ "W of out", "W of qkv, next block"."""
+        where = {1: ", next block", -1: ", block before"}.get(self.block, "")  # pyright: ignore[reportCallIssue, reportArgumentType]
+        return f"{'W' if self.collective == 'all_gather' else 'dW'} of {self.layer}{where}"
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Whose weights are in the message."""
+        return LAYERS if self.layer == ALL else (self.layer,)
+
+
 class Frame(NamedTuple):
     """One picture of the film: a kernel, a collective, or one over the other.
 
-    part : field of `step.BLOCK`; layer : "qkv", "norm1", ...; product : the tensors a kernel reads,
-    and its result; moving : a tensor before and after a collective; kernels, moves : what of the
-    program this stands for; chunk, moved_chunk : the rows in them (number, count, parts of the
-    sequence); line : the whole sentence of the layer, tensors and words, of which [active) is this
-    frame; words : what happens, for somebody who sees it for the first time.
+    part : field of `step.BLOCK`, or a phase; layer : "qkv", "norm1", ...; product : the tensors a
+    kernel reads, and its result; moving : a tensor before and after a collective; kernels, moves :
+    what of the program this stands for; chunk, moved_chunk : the rows in them (number, count, parts
+    of the sequence); line : the whole sentence of the layer, tensors and words, of which [active)
+    is this frame; words : what happens, for somebody who sees it for the first time.
+
+    Of weights in shards over z: in_flight : the `Flight`s during it; weights : {layer: "piece" or
+    "block"}, what the rank holds of each weight after it; gradients : {layer: "", "block",
+    "leaving" or "piece"}.
     """
 
     part: str
@@ -83,16 +117,46 @@ class Frame(NamedTuple):
     line: tuple[Tensor | str, ...] = ()
     active: tuple[int, int] = (0, 0)
     words: str = ""
+    in_flight: tuple[Flight, ...] = ()
+    weights: Mapping[str, str] = {}
+    gradients: Mapping[str, str] = {}
 
     @property
     def phase(self) -> str:
-        """ "forward" or "backward"."""
+        """ "forward", "backward", "recompute" or "sync"."""
+        if self.part in ("recompute", "sync", "backward"):
+            return self.part
         return "backward" if self.part.endswith("_back") else "forward"
+
+    @property
+    def tensors(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """All that is in the picture."""
+        return self.product, self.moving
 
     @property
     def move(self) -> "Collective | None":
         """The collective shown, or None."""
         return self.moves[0] if self.moves else None
+
+
+def multiplied(left: Tensor, right: Tensor, result: Tensor, *kernels: "Kernel") -> dict[str, Any]:
+    """The fields of a `Frame` that shows a product alone."""
+    return {
+        "product": (left, right, result),
+        "kernels": kernels,
+        "line": (left, "·", right, "→", result),
+        "active": (0, 5),
+    }
+
+
+def exchanged(before: Tensor, move: "Collective", after: Tensor) -> dict[str, Any]:
+    """The fields of a `Frame` that shows a collective alone."""
+    return {
+        "moving": (before, after),
+        "moves": (move,),
+        "line": (before, verb(move), "→", after),
+        "active": (0, 4),
+    }
 
 
 def verb(move: "Collective") -> str:

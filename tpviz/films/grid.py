@@ -5,25 +5,24 @@ ATP's film (`tpviz.films.blocks`), those of the depth axis are here. Rows are th
 batch, cut over data and z. No torch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
-from tpviz.films.blocks import block_frames
-from tpviz.films.captions import TWICE, verb
 from tpviz.schemes.axonn.step import GatherWeight, Scatter, num_local_parameters, parts
 from tpviz.step import Collective, Overlapped, Part
 
-from . import grid_captions as say
-from .grid_captions import ALL, LAYERS, Flight, GridFrame
+from .blocks import block_frames
+from .captions import ALL, HERE, LAYERS, OVER, SAID, TWICE, Dim, Flight, Frame, Tensor, exchanged
 
 if TYPE_CHECKING:
     from tpviz.schemes.axonn.strategy import AxoNN
     from tpviz.workload import GPT
 
 
-def grid_frames(s: "AxoNN", w: "GPT") -> list[GridFrame]:
-    """The `GridFrame` list of one block in the middle of the model, for an `AxoNN`.
+def grid_frames(s: "AxoNN", w: "GPT") -> list[Frame]:
+    """The `Frame` list of one block in the middle of the model, for an `AxoNN`.
 
     Forward, backward, then the block's share of what is summed at the end of a step. Of several
     microbatches it is the last one. Axes of one rank do nothing and have no frame.
@@ -32,7 +31,7 @@ def grid_frames(s: "AxoNN", w: "GPT") -> list[GridFrame]:
 
 
 class _Film:
-    """``todo`` are the plane's frames of each phase; ``asks`` the program's gathers to come."""
+    """``todo`` are the plane's frames of each phase; ``gathers`` the all-gathers not yet issued."""
 
     def __init__(self, s, w):
         w = replace(w, layers=min(w.layers, 3))  # blocks before and after it are all alike
@@ -44,24 +43,19 @@ class _Film:
         self.program = parts(replace(s, accumulation=1), one)
         self.tokens = one.batch * one.seq
         plane = [self.widened(frame) for frame in block_frames(s.layout, s.local(w))]
-        forward, backward = (
-            [f for f in plane if f.phase == phase] for phase in ("forward", "backward")
-        )
-        self.plane_forward = forward
-        self.todo = {"forward": list(forward), "recompute": list(forward), "backward": backward}
+        self.plane_forward = [frame for frame in plane if frame.phase == "forward"]
+        self.todo = {phase: list(self.plane_forward) for phase in ("forward", "recompute")}
+        self.todo["backward"] = [frame for frame in plane if frame.phase == "backward"]
         cut, again = "z" in self.sizes, s.accumulation > 1
         self.weights: dict[str, str] = dict.fromkeys(LAYERS, "piece" if cut else "block")
-        later = cut and "ors" in s.overlap
-        self.gradients: dict[str, str] = dict.fromkeys(
-            LAYERS, ("leaving" if later else "piece" if cut else "block") if again else ""
-        )
+        gradient = "leaving" if cut and "ors" in s.overlap else "piece" if cut else "block"
+        self.gradients: dict[str, str] = dict.fromkeys(LAYERS, gradient if again else "")
         self.together = cut and s.gather == "block"
-        self.asks = (
-            asks(self.program, self.number, self.together) if (cut and "oag" in s.overlap) else []
-        )
+        ahead = cut and "oag" in s.overlap
+        self.gathers = gathers(self.program, self.number, self.together) if ahead else []
 
     def all(self):
-        """Every operation of the block, and the sums at the end."""
+        """Every operation of the block, and the gradient all-reduces at the end of the step."""
         before = "forward"
         for part in self.program:
             if part.phase == "backward" and before == "forward":
@@ -72,7 +66,7 @@ class _Film:
                 if inside:
                     self.do(part.phase, operation)
                 elif isinstance(operation, GatherWeight):
-                    self.asks = self.asks[1:]
+                    self.gathers = self.gathers[1:]
         assert not any(self.todo[phase] for phase in ("forward", "backward")), "frames left over"
         self.end()
         return self.frames
@@ -80,10 +74,8 @@ class _Film:
     # -- tensors -------------------------------------------------------------------------------
     def widened(self, frame):
         """A frame of the plane with the rows of all replicas and all of z in its tensors."""
-        changed = {
-            name: tuple(map(self.wide, getattr(frame, name)))
-            for name in ("product", "moving", "line")
-        }
+        names = "product", "moving", "line"
+        changed = {name: tuple(map(self.wide, getattr(frame, name))) for name in names}
         words = frame.words.replace(TWICE.format("y"), "Every rank of y computes the same heads.")
         return frame._replace(words=words, **changed)
 
@@ -99,7 +91,7 @@ class _Film:
         return self.to_sum(tensor, ("z", "data")) if tensor.name == "dW" else tensor
 
     def to_sum(self, tensor, over):
-        """A term of the sums over these axes, as far as they have ranks."""
+        """A partial sum over these axes, as far as they have more than one rank."""
         axes = [axis for axis in over if axis in self.sizes]
         return tensor._replace(partial=axes[0] if axes else "", later=tuple(axes[1:]))
 
@@ -117,43 +109,26 @@ class _Film:
         frame = self.todo[phase].pop(0)
         if frame.kernels and frame.moves and not isinstance(operation, Overlapped):
             self.todo[phase].insert(0, frame._replace(moving=(), moves=()))
-            frame = frame._replace(
-                product=(),
-                kernels=(),
-                active=(0, 4),
-                line=(frame.moving[0], verb(operation), "→", frame.moving[1]),
-                words=f"{say.SUM.format(operation.axis)} {say.NOW}",
-            )
-        stands = (
-            Overlapped(*frame.moves, *frame.kernels)  # pyright: ignore[reportArgumentType]
-            if frame.kernels and frame.moves
-            else (frame.kernels + frame.moves)[0]
-        )
+            alone = exchanged(frame.moving[0], operation, frame.moving[1])
+            words = f"{SAID['all_reduce'].format(operation.axis)} {NOW}"
+            frame = frame._replace(product=(), kernels=(), words=words, **alone)
+        stands = (frame.kernels + frame.moves)[0]
+        if frame.kernels and frame.moves:
+            stands = Overlapped(*frame.moves, *frame.kernels)  # pyright: ignore[reportArgumentType]
         assert stands == operation, f"{stands} of the plane's film is not the program's {operation}"
         words = frame.words
         if frame.product and frame.product[-1].name == "dW":
             self.gradients = {**self.gradients, frame.layer: "block"}
             dx = frame.moving[0].name if frame.moving else ""
-            words = say.words_of_gradient(
-                [a for a in ("z", "data") if a in self.sizes], dx, bool(frame.moving)
-            )
-        self.add(
-            phase,
-            frame.layer,
-            words,
-            product=frame.product,
-            moving=frame.moving,
-            kernels=frame.kernels,
-            moves=frame.moves,
-            line=frame.line,
-            active=frame.active,
-        )
+            axes = [axis for axis in ("z", "data") if axis in self.sizes]
+            words = words_of_gradient(axes, dx, bool(frame.moving))
+        self.add(frame._replace(part=phase, words=words))
         following = self.todo[phase][0].layer if self.todo[phase] else ""
         if frame.layer in LAYERS and following != frame.layer:
             self.hold(self.let_go(phase, frame.layer), "piece")
 
     def let_go(self, phase, layer):
-        """The layers whose gathered blocks end with the kernels of this one."""
+        """The layers whose gathered weights are freed after this one's kernels."""
         if phase == "backward":  # else a scatter ends them
             return [layer] if self.together and self.s.keep else []
         if "z" not in self.sizes or self.stays(phase):
@@ -175,82 +150,61 @@ class _Film:
 
     def message(self, tensor):
         """A weight, or its gradient, with what is in one message with it."""
-        return say.all_four(tensor, self.w.mlp_ratio) if self.together else tensor
+        return all_four(tensor, self.w.mlp_ratio) if self.together else tensor
 
     def gather(self, phase, payload):
-        """The pieces of a message come together; with OAG the next ones are sent for."""
+        """An all-gather of weight shards; with OAG the next one is prefetched."""
         if "z" not in self.sizes:
             return
         layer = self.todo[phase][0].layer
         weight = self.message(self.weight("qkv" if self.together else layer))
         self.hold(self.fellows(layer), "block")
-        said = [say.GATHER_ALL if self.together else say.GATHER]
-        said += [say.AGAIN] * (phase != "forward")
+        sentences = [GATHER_ALL if self.together else GATHER]
+        sentences += [AGAIN] * (phase != "forward")
         if phase != "backward":
             it = ("All of it", "the last of them") if self.together else ("It", "this layer")
-            said.append((say.KEPT if self.stays(phase) else say.DROPPED).format(*it))
-        ahead, self.asks = self.asks[:1], self.asks[1:]
-        said.append(
-            say.WAITED
-            if not ahead
-            else say.PREFETCH.format(self.asks[0].name)
-            if self.asks
-            else say.LAST
-        )
+            sentences.append((KEPT if self.stays(phase) else DROPPED).format(*it))
+        ahead, self.gathers = self.gathers[:1], self.gathers[1:]
+        next_one = PREFETCH.format(self.gathers[0].name) if self.gathers else LAST
+        sentences.append(next_one if ahead else WAITED)
         move = Collective("z", "all_gather", payload)
-        self.add(
-            phase,
-            layer,
-            " ".join(said),
-            moving=(say.pieces(weight), weight),
-            moves=(move,),
-            line=(say.pieces(weight), verb(move), "→", weight),
-            active=(0, 4),
-        )
+        fields = exchanged(sharded(weight), move, weight)
+        self.add(Frame(phase, layer, words=" ".join(sentences), **fields))
 
     def weight(self, layer):
         """W of a layer, not transposed, as the GEMMs of the plane's film have it."""
         return next(f.product[1] for f in self.plane_forward if f.layer == layer and f.product)
 
     def scatter(self, payload):
-        """The terms of a weight's gradient are summed, piece by piece."""
+        """A reduce-scatter of a weight's gradient."""
         if "z" not in self.sizes:
             return
         last = self.frames[-1]
         before, fellows = self.message(last.product[-1]), self.fellows(last.layer)
-        after = self.to_sum(say.pieces(before), ["data"])
+        after = self.to_sum(sharded(before), ["data"])
         later = "ors" in self.s.overlap
-        self.gradients = {
-            **self.gradients,
-            **dict.fromkeys(fellows, "leaving" if later else "piece"),
-        }
+        state = "leaving" if later else "piece"
+        self.gradients = {**self.gradients, **dict.fromkeys(fellows, state)}
         self.hold(fellows, "piece")
         move = Collective("z", "reduce_scatter", payload)
-        words = say.SCATTER_ALL if self.together else say.SCATTER
-        self.add(
-            "backward",
-            last.layer,
-            f"{words} {say.LATER if later else say.NOW}",
-            moving=(before, after),
-            moves=(move,),
-            line=(before, verb(move), "→", after),
-            active=(0, 4),
-        )
+        words = SCATTER_ALL if self.together else SCATTER
+        words = f"{words} {LATER if later else NOW}"
+        self.add(Frame("backward", last.layer, words=words, **exchanged(before, move, after)))
 
     def collect(self):
-        """Wait for scatters under way."""
+        """Wait for the reduce-scatters in flight."""
         self.gradients = {
             layer: "piece" if state == "leaving" else state
             for layer, state in self.gradients.items()
         }
 
     def end(self):
-        """The block's share of the sums over z and data."""
+        """The block's share of the gradient all-reduces over z and data."""
         waits = "leaving" in self.gradients.values()
         self.collect()
+        layers = self.w.layers
         more, now = (
-            num_local_parameters(self.s, replace(self.w, layers=n))
-            for n in (self.w.layers + 1, self.w.layers)
+            num_local_parameters(self.s, replace(self.w, layers=n)) for n in (layers + 1, layers)
         )
         in_pieces, whole = (a - b for a, b in zip(more, now))
         for layer, name, numbers, own, over in (
@@ -260,59 +214,108 @@ class _Film:
             axis = over[0]
             if axis not in self.sizes:
                 continue
-            buffer = say.flat(name, numbers, {a: self.s.axes[a] for a in own})
+            buffer = flat(name, numbers, {a: self.s.axes[a] for a in own})
             before, after = self.to_sum(buffer, over), self.to_sum(buffer, over[1:])
             move = Collective(axis, "all_reduce", numbers * self.w.itemsize)
-            words = f"{say.ENDS[axis]} {say.COLLECTED}" if waits else say.ENDS[axis]
+            words = f"{ENDS[axis]} {COLLECTED}" if waits else ENDS[axis]
             waits = False
-            self.add(
-                "sync",
-                layer,
-                words,
-                moving=(before, after),
-                moves=(move,),
-                line=(before, verb(move), "→", after),
-                active=(0, 4),
-            )
+            self.add(Frame("sync", layer, words=words, **exchanged(before, move, after)))
 
-    def add(self, phase, layer, words, **fields):
-        leaving = [
-            Flight("reduce_scatter", name) for name in LAYERS if self.gradients[name] == "leaving"
-        ]
-        self.frames.append(
-            GridFrame(
-                phase,
-                layer,
-                words=words,
-                under_way=(*self.asks[:1], *leaving),
-                weights=self.weights,
-                gradients=self.gradients,
-                **fields,
-            )
-        )
+    def add(self, frame):
+        """A frame, with what the rank holds after it and what is in flight during it."""
+        leaving = [name for name in LAYERS if self.gradients[name] == "leaving"]
+        flights = (*self.gathers[:1], *(Flight("reduce_scatter", name) for name in leaving))
+        held = {"weights": self.weights, "gradients": self.gradients}
+        self.frames.append(frame._replace(in_flight=flights, **held))
 
 
-def asks(program: Iterable[Part], number: int, together: bool) -> list[Flight]:
+def gathers(program: Iterable[Part], number: int, together: bool) -> list[Flight]:
     """The `Flight` of every gather of a program, in order; blocks are counted from ``number``.
 
     together : whether the weights of a block are gathered in one message.
     """
-    found = []
+    flights, of_sublayer = [], {"attention": ("qkv", "out"), "mlp": ("up", "down")}
     for part in program:
-        names = (
-            {"attention": ["qkv", "out"], "mlp": ["up", "down"]}.get(
-                part.layer.rpartition(".")[2], []
-            )
-            if part.phase != "backward"
-            else []
+        last = part.layer.rpartition(".")[2]
+        names = list(of_sublayer.get(last, ())) if part.phase != "backward" else []
+        block = int(part.layer.split(".")[1]) - number if part.layer.startswith("blocks.") else None
+        for operation in part.operations:
+            if isinstance(operation, GatherWeight):
+                name = names.pop(0) if names else last
+                name = ALL if block is not None and together else name
+                flights.append(Flight("all_gather", name, block))
+    return flights
+
+
+# -- tensors of several shards, and the words ------------------------------------------------------
+def sharded(tensor: Tensor) -> Tensor:
+    """A weight, or its gradient, sharded over z."""
+    return tensor.cut("z", "cols")
+
+
+def all_four(tensor: Tensor, ratio: int) -> Tensor:
+    """qkv's weight, or its gradient -> those of all four layers, side by side as one matrix.
+
+    ratio : of the MLP. Each is cut over both axes of the plane, this one over qkv's.
+    """
+    count = 4 + 2 * ratio
+    return tensor._replace(
+        cols=tensor.cols._replace(letters=f"{count}H", size=count * tensor.rows.size)
+    )
+
+
+def flat(name: str, numbers: int, axes: Mapping[str, int]) -> Tensor:
+    """A buffer of ``numbers`` on every rank: what several parameters' gradients are summed in.
+
+    axes : {axis: ranks} of those along which ranks have buffers of their own.
+    """
+    cols = Dim("n", numbers * prod(axes.values()), tuple(a for a, n in axes.items() if n > 1))
+    return Tensor(name, Dim("1", 1), cols, "gradients")
+
+
+def words_of_gradient(axes: Sequence[str], dx: str, hidden: bool) -> str:
+    """Of the GEMM of a weight's gradient; dx : what is summed meanwhile if ``hidden``."""
+    words = HERE
+    if axes:
+        words = (
+            "Both factors are on the rank already, but of its own rows alone: the result is "
+            f"one term of a sum over {' and '.join(axes)}."
         )
-        for _ in filter(lambda o: isinstance(o, GatherWeight), part.operations):
-            name = names.pop(0) if names else part.layer.rpartition(".")[2]
-            block = part.layer.startswith("blocks.")
-            name = ALL if block and together else name
-            found.append(
-                Flight(
-                    "all_gather", name, int(part.layer.split(".")[1]) - number if block else None
-                )
-            )
-    return found
+    return f"{words} {OVER.format(dx)}" if hidden else words
+
+
+GATHER = (
+    "The ranks of each z group send each other their pieces of W: then all of them hold the "
+    "block of their x and y, for this GEMM."
+)
+GATHER_ALL = (
+    "The ranks of each z group send each other their pieces of all four weights of the "
+    "block, in one message (here one matrix): then all of them hold the blocks of their "
+    "x and y, for this GEMM and the three to come."
+)
+KEPT = "{} stays until backward."
+DROPPED = "{} is let go after {}."
+AGAIN = "What had been let go is gathered once more."
+LAST = (
+    "It was sent for ahead (OAG), in the order of the step before: only what is left of it is "
+    "waited for."
+)
+PREFETCH = LAST + " Now {} is sent for."
+WAITED = "The kernels wait for it."
+SCATTER = (
+    "The ranks of each z group add their terms of dW, and each keeps the sum of its own piece."
+)
+SCATTER_ALL = (
+    "The ranks of each z group add their terms of all four dW, in one message (here one "
+    "matrix), and each keeps the sums of its own pieces."
+)
+LATER = "It is waited for at the end (ORS): the next kernels start at once."
+NOW = "The kernels wait for it."
+ENDS = {
+    "z": "What is not in pieces (biases, LayerNorm) is the same along z, but each rank's gradient "
+    "is of its own rows: one sum, in a buffer with those of all other blocks; shown is the "
+    "share of this one.",
+    "data": "Each replica has gradients of its own rows: one sum of all that a rank holds, in a "
+    "buffer with those of all other blocks; shown is the share of this one.",
+}
+COLLECTED = "Before that all scatters under way are waited for."

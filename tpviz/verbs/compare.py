@@ -228,8 +228,8 @@ class Comparison:
         )
 
     def to_svg(self, **options: Any) -> str:
-        """One static SVG; options as `tpviz.figures.comparison_svg.comparison_svg` takes them."""
-        return import_module("tpviz.figures.comparison_svg").comparison_svg(self.scene, **options)
+        """One static SVG; options as `tpviz.figures.comparison.comparison_svg` takes them."""
+        return import_module("tpviz.figures.comparison").comparison_svg(self.scene, **options)
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each part as predicted and as found, then the steps."""

@@ -9,16 +9,21 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import anywidget
 import ipywidgets
 import traitlets
 
 from tpviz.checks import one_of
+from tpviz.figures.assets import stylesheet
 from tpviz.figures.svg import check_step
 
+from .job import Latest
+
 _Args = ParamSpec("_Args")
+_Init = TypeVar("_Init", bound=Callable[..., None])
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +52,26 @@ def check_names(cls_name: str, given: Iterable[str], known: Collection[str]) -> 
             raise TypeError(f"{cls_name} has no argument {name!r}; {hint}")
 
 
+def named(*more: str) -> Callable[[_Init], _Init]:
+    """Decorator for the ``__init__`` of a view: unknown keyword names are refused by `check_names`.
+
+    more : names that its ``**sizes`` takes.
+    """
+
+    def decorated(init):
+        _, *own = signature(init).parameters.values()
+        known = {p.name for p in own if p.kind is not Parameter.VAR_KEYWORD} | set(more)
+
+        @wraps(init)
+        def checked(self, *args, **kwargs):
+            check_names(type(self).__name__, kwargs, known)
+            init(self, *args, **kwargs)
+
+        return checked
+
+    return decorated
+
+
 class View(anywidget.AnyWidget):
     """A view of one scene.
 
@@ -59,6 +84,7 @@ class View(anywidget.AnyWidget):
     rank = traitlets.Int(0).tag(sync=True)
     error = traitlets.Unicode("").tag(sync=True)
     generation = traitlets.Int(0).tag(sync=True)
+    _css = stylesheet()
 
     if TYPE_CHECKING:  # of the subclasses
 
@@ -125,16 +151,89 @@ class Film(View):
 
     step = traitlets.Int(0).tag(sync=True)
     autoplay = traitlets.Bool(False).tag(sync=True)
+    _svg: Callable[..., str]
+    """Draws a scene; options ``step`` and ``theme``."""
 
     def __init__(self, autoplay: bool = False):
         super().__init__()
         self.autoplay = one_of("autoplay", autoplay, (True, False))
 
+    if TYPE_CHECKING:  # of the subclasses
+
+        def show(self, *what: Any) -> None:
+            """Draw something else."""
+            ...
+
+    def _draw(self, **options):
+        return self._svg(self.scene, **{"step": self.step, **options}) if self.scene else ""
+
+
+class Detailed(Film):
+    """A film with one selected part: the trait named by ``_part`` is its number, -1 for none, and
+    ``detail`` describes it. The details of all parts together would be a large message.
+
+    Subclasses give ``_detail_of(number) -> dict``, which has ``_part`` and raises ``ValueError``
+    on a part that is not there.
+    """
+
+    detail = traitlets.Dict().tag(sync=True)
+    _part: str
+
+    def __init__(self, autoplay: bool = False):
+        super().__init__(autoplay)
+        self.observe(self._chosen, self._part)
+
+    if TYPE_CHECKING:
+
+        def _detail_of(self, number: int) -> dict[str, Any]: ...
+
+    @shown
+    def _chosen(self, change):
+        """Another part was selected, here or in the picture."""
+        with self._lock:
+            number = getattr(self, self._part)
+            if self.scene and self.detail.get(self._part) != number:
+                self.publish(detail=self._detail_of(number))
+
+    def select(self, number: int) -> None:
+        """Select a part, -1 for none. Raises ``ValueError`` on one that is not there."""
+        self._detail_of(number)
+        self.publish(**{self._part: number})
+
+    def _draw(self, step: int | None = None, **options: Any) -> str:
+        number = options.pop(self._part, None)
+        detail = self.detail if number is None else self._detail_of(number)
+        return self._svg(self.scene, self.step if step is None else step, detail, **options)
+
 
 class Framed(ipywidgets.VBox):
-    """Knobs around a `View`, its ``picture``, in whose name it speaks."""
+    """Knobs around a `Film`, its ``picture``, to which it passes on tables, texts and errors.
+
+    Subclasses give ``_read() -> tuple``: what the knobs say, as arguments of ``picture.show``. It
+    raises ``ValueError`` where sizes clash.
+    """
 
     picture: Film
+
+    def __init__(self, knobs: ipywidgets.Box, picture: Film):
+        self._lock, self._moved = threading.RLock(), Latest(self._redraw)
+        self.knobs, self.picture = knobs, picture
+        super().__init__([knobs, picture])
+
+    if TYPE_CHECKING:
+
+        def _read(self) -> tuple[Any, ...]: ...
+
+    @shown
+    def _redraw(self):
+        """A knob moved: the new picture, or why there is none; the last good one stays."""
+        with self._lock:
+            try:
+                drawn = self._read()
+            except ValueError as error:
+                self.picture.show_error(str(error))
+                return
+            self.picture.show(*drawn)
 
     def show_error(self, error: BaseException | str) -> None:
         """Show an exception, or a text ("" clears it), in the picture."""

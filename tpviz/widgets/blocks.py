@@ -3,15 +3,11 @@
 >>> view = BlocksView(tv.ATP(mesh=(2, 2)), tv.GPT(), rank=1)      # doctest: +SKIP
 """
 
-import threading
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
-
-import ipywidgets
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tpviz.figures import blocks as figure
-from tpviz.figures.assets import module, stylesheet
-from tpviz.figures.blocks import blocks_svg
+from tpviz.figures.assets import module
 from tpviz.films.blocks import block_frames
 from tpviz.mesh import Mesh
 from tpviz.schemes.atp.layout import Layout
@@ -19,12 +15,10 @@ from tpviz.schemes.atp.strategy import ATP
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.workload import GPT
 
-from .base import Film, Framed, check_names, shown
-from .job import Latest
-from .knobs import CONTROL, WIDE, Knobs
+from .base import Film, Framed, named
+from .knobs import Knobs, slider
 
 if TYPE_CHECKING:
-    from tpviz.figures.grid import GridStory
     from tpviz.strategy import Strategy
 
 MOST = 8
@@ -32,7 +26,7 @@ MOST = 8
 
 
 class BlocksView(Framed):
-    """One block, forward and backward: matrices cut over the mesh, sums, and what they send.
+    """One block, forward and backward: matrices sharded over the mesh, collectives, and bytes sent.
 
     Every step is a kernel or a collective of the program, with the tensors in it, the blocks of the
     chosen rank filled, and the groups that communicate. Knobs above it change the strategy.
@@ -50,6 +44,10 @@ class BlocksView(Framed):
     argument that does not exist.
     """
 
+    picture: "BlockSteps"
+    _default: ClassVar[Any] = ATP
+
+    @named()
     def __init__(
         self,
         strategy: "Strategy | None" = None,
@@ -57,40 +55,25 @@ class BlocksView(Framed):
         rank: int = 0,
         *,
         autoplay: bool = False,
-        **unknown: Any,
     ):
-        name = type(self).__name__
-        check_names(name, unknown, ["strategy", "workload", "rank", "autoplay"])
         strategy = self._default() if strategy is None else strategy
-        workload = GPT() if workload is None else workload
-        if not isinstance(workload, GPT):
+        self.workload = GPT() if workload is None else workload
+        if not isinstance(self.workload, GPT):
+            name = type(self).__name__
             raise ValueError(f"{name} needs a workload such as tv.GPT(), not {workload!r}")
-        self._lock, self._moved = threading.RLock(), Latest(self._redraw)
-        self.workload, self.strategy = workload, strategy
-        self.picture = self._steps(autoplay)
-        self.picture.show(self._story(strategy), rank)
-        self.knobs = self._knobs(strategy)
-        self._rank = ipywidgets.IntSlider(
-            rank,
-            min=0,
-            max=strategy.world_size - 1,
-            style=WIDE,
-            layout=CONTROL,
-            description="rank",
-            tooltip="from which the blocks are seen",
-        )
-        [row] = self.knobs.children
+        self.strategy, picture = strategy, self._steps(autoplay)
+        picture.show(self._story(strategy), rank)
+        self._rank = slider("rank", rank, "from which the blocks are seen", 0, MOST, 1)
+        self._rank.max = strategy.world_size - 1
+        knobs = self._knobs(strategy)
+        [row] = knobs.children
         row.children = [*row.children, self._rank]
-        super().__init__([self.knobs, self.picture])
+        super().__init__(knobs, picture)
         self.knobs.on_change(self._moved)
         self._rank.observe(lambda change: self._moved(), "value")
         self.picture.observe(lambda change: self._clicked(change.new), "rank")
 
-    picture: "BlockSteps"
-
     # -- what another view of a block has instead ----------------------------------------------
-    _default = ATP
-
     def _steps(self, autoplay):
         return BlockSteps(autoplay)
 
@@ -98,25 +81,17 @@ class BlocksView(Framed):
         return story(strategy, self.workload)
 
     def _knobs(self, strategy):
-        values = {f.name: getattr(strategy, f.name) for f in fields(strategy)}
-        return Knobs(type(strategy), values, MOST, compact=True)
+        return Knobs(type(strategy), vars(strategy), MOST, compact=True)
 
     # -- what moves ----------------------------------------------------------------------------
-    @shown
-    def _redraw(self):
-        """A knob moved: the new picture, or why there is none; the last good one stays."""
-        with self._lock:
-            try:
-                strategy = self.knobs.cls(**self.knobs.values())
-                found = self._story(strategy)
-                figure.check(found.mesh, 0)
-            except ValueError as error:
-                self.picture.show_error(str(error))
-                return
-            self.strategy = strategy
-            rank = min(self._rank.value, strategy.world_size - 1)
-            self._rank.max = strategy.world_size - 1
-            self.picture.show(found, rank)
+    def _read(self):
+        strategy = self.knobs.cls(**self.knobs.values())
+        drawn = self._story(strategy)
+        figure.check(drawn.mesh, 0)
+        self.strategy = strategy
+        rank = min(self._rank.value, strategy.world_size - 1)
+        self._rank.max = strategy.world_size - 1
+        return drawn, rank
 
     def _clicked(self, rank):
         """A rank was chosen in the picture."""
@@ -138,14 +113,10 @@ class BlockSteps(Film):
     """The picture of `BlocksView`: `show` gives it a story; ``step`` is the frame shown."""
 
     _figure, _scene_of = figure, staticmethod(figure.blocks_scene)
-    _esm = module("blocks")
-    _css = stylesheet()
+    _esm, _svg = module("blocks"), staticmethod(figure.blocks_svg)
+    story: figure.Story | None = None
 
-    def __init__(self, autoplay: bool = False):
-        super().__init__(autoplay)
-        self.story = None
-
-    def show(self, story: "figure.Story | GridStory", rank: int) -> None:
+    def show(self, story: figure.Story, rank: int) -> None:
         """Draw a `tpviz.figures.blocks.Story` from a rank; stays at the same place in the block."""
         scene = self._scene_of(story, rank)  # pyright: ignore[reportArgumentType]
         step = self._same_place(story)
@@ -163,16 +134,13 @@ class BlockSteps(Film):
         ]
         return alike.index(max(alike))
 
-    def _draw(self, **options):
-        return blocks_svg(self.scene, **{"step": self.step, **options})
-
     def to_table(self) -> list[list[str]]:
         """Rows of strings, one a step."""
         return self._figure.to_table(self.story)
 
     def describe(self) -> str:
         """The block and the step shown, in words."""
-        return self._figure.describe(self.story, self.rank, self.step)
+        return figure.describe(self.story, self.rank, self.step)
 
     def _words(self):
         return f"{self.scene['title']}, rank {self.rank}, {self.scene['captions'][self.step]}"

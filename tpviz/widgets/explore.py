@@ -6,22 +6,26 @@ model, simulation and measurement stand beside each other.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import ipywidgets
+
+from tpviz.figures.cluster import cluster_scene, cluster_svg
 from tpviz.figures.ledger import ledger_table
 from tpviz.mesh import Mesh
 from tpviz.strategy import Strategy, strategies
 from tpviz.workload import GPT
 
 from .base import check_names, shown
+from .guessing import GuessPane
 from .job import Job, Latest
-from .knobs import Knobs, knob_fields
-from .outcome import Outcome, run
-from .panel import Panel
-from .reading import read
-from .setting import check_cluster
+from .knobs import WIDE, WRAPPED, Knobs, knob_fields
+from .mesh import MeshView
+from .model import ModelPane, fitted, message
+from .results import Outcome, ResultsPane, run
+from .setting import Setting, check_cluster, read
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -29,6 +33,79 @@ if TYPE_CHECKING:
 
 MOST = 8
 """Sliders of whole numbers end here; more ranks than a notebook's machine serves are no use."""
+STEPS = 3
+
+
+class Panel(ipywidgets.VBox):
+    """Controls on the left, model and mesh on the right; results below.
+
+    names: the strategies of the menu; cluster: the one chosen at first, or None; lock: of the view.
+    ``error`` is the message shown, or "".
+    """
+
+    def __init__(self, names: Sequence[str], cluster: "Cluster | None", lock: threading.RLock):
+        self.menu = ipywidgets.Dropdown(options=names, description="strategy", style=WIDE)
+        self.knobs_box = ipywidgets.VBox()
+        self.setting, self.guesses = Setting(cluster), GuessPane(lock)
+        self.steps = ipywidgets.IntSlider(STEPS, min=1, max=20, description="steps", style=WIDE)
+        self.run_button = ipywidgets.Button(
+            description="Run", button_style="primary", icon="play", tooltip="run on real ranks"
+        )
+        self.stop_button = ipywidgets.Button(
+            description="Stop", icon="stop", disabled=True, tooltip="end the ranks of this run"
+        )
+        self.bar = ipywidgets.IntProgress(value=0, max=1, layout={"width": "160px"})
+        self.status, self.message, self.facts = (ipywidgets.HTML() for _ in range(3))
+        self.model, self.results, self.mesh = ModelPane(), ResultsPane(), MeshView()
+        self.timeline, self.ledger = self.results.timeline, self.results.ledger
+        self.losses = self.results.losses
+        self.axis = ipywidgets.ToggleButtons(style={"button_width": "64px"})
+        self.cluster_picture = ipywidgets.HTML()
+        traffic = ipywidgets.HBox([ipywidgets.Label("traffic of axis"), self.axis])
+        self.cluster_box = ipywidgets.VBox([traffic, self.cluster_picture])
+        ipywidgets.jslink((self.mesh, "rank"), (self.timeline, "rank"))
+        self.error = ""
+        super().__init__(self._rows())
+
+    def _rows(self):
+        buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.bar])
+        left = [self.menu, self.knobs_box, self.setting, self.steps, self.guesses, buttons]
+        sides = [*left, self.status, self.message], [self.model, self.mesh]
+        half = {"flex": "1 1 440px", "min_width": "400px"}
+        columns = [ipywidgets.VBox(side, layout=half) for side in sides]
+        top = ipywidgets.Box(columns, layout=WRAPPED)
+        return [self.facts, top, self.cluster_box, self.results]
+
+    def show_knobs(self, inner: Knobs, outer: Knobs | None = None) -> None:
+        """Show the knobs of a strategy, and of one around it."""
+        boxes = [inner]
+        if outer:
+            words = f"combined with {escape(outer.cls.__name__)}"
+            boxes += [ipywidgets.HTML(f"<b>{words}</b>"), outer]
+        self.knobs_box.children = boxes
+
+    def show_cluster(self, cluster: "Cluster | None", mesh: Mesh) -> None:
+        """The cluster with the mesh laid on it, and the traffic of the axis chosen; None hides."""
+        self.cluster_box.layout.display = "none" if cluster is None else ""
+        if cluster is None:
+            self.cluster_picture.value = ""
+            return
+        if self.axis.options != mesh.names:
+            chosen = self.axis.value
+            self.axis.options = mesh.names
+            self.axis.value = chosen if chosen in mesh.names else mesh.names[-1]
+        scene = cluster_scene(cluster, mesh, self.axis.value)
+        self.cluster_picture.value = fitted(cluster_svg(scene, theme="page"))
+
+    def show_error(self, error: BaseException | str) -> None:
+        """Show an exception (or a text; "" clears it) under the controls."""
+        plain = isinstance(error, ValueError | str)
+        self.error = str(error) if plain else f"{type(error).__name__}: {error}"
+        self.message.value = self.error and message(self.error)
+
+    def say(self, text: str) -> None:
+        """Say what is going on, under the buttons."""
+        self.status.value = f"<div aria-live='polite' style='line-height:1.4'>{escape(text)}</div>"
 
 
 def explore(
@@ -122,8 +199,8 @@ class Explore(Panel):
         with self._lock:
             self.choice = self.prediction = None
             try:
-                found = read(self._from_knobs(), self._workload, self.setting.chosen)
-                choice, prediction, scale, rows = found
+                reading = read(self._from_knobs(), self._workload, self.setting.chosen)
+                choice, prediction, scale, rows = reading
             except ValueError as error:
                 self.show_error(error)
                 self.facts.value = "These sizes do not fit; below are the last that did."
@@ -178,7 +255,7 @@ class Explore(Panel):
     # -- runs ------------------------------------------------------------------------------------
     @shown
     def run(self) -> None:
-        """Run what the knobs say. A second run while one is under way is refused, in view."""
+        """Run what the knobs say. A second run while one is active is refused, in view."""
         with self._lock:
             refusal = self._refusal()
             if refusal:
@@ -213,14 +290,14 @@ class Explore(Panel):
 
     @shown
     def stop(self) -> None:
-        """End the run under way; its ranks end too."""
+        """End the active run; its ranks end too."""
         with self._lock:
             if self._job and self._job.stop():
                 self.say("stopping ...")
                 self.stop_button.disabled = True
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the run under way (for scripts and tests); True when none is left."""
+        """Wait for the active run (for scripts and tests); True when none is left."""
         return self._job is None or self._job.join(timeout)
 
     def _progress(self, done, total, text=""):
@@ -264,9 +341,9 @@ class Explore(Panel):
         """What is chosen, predicted and measured, in words."""
         with self._lock:
             chosen = self.choice.words if self.choice else f"bad sizes ({self.error})"
-            said = f" {self.prediction.describe()}" if self.prediction else ""
+            formula = f" {self.prediction.describe()}" if self.prediction else ""
             seen = self.timeline.describe() if self.trace is not None else "No run yet."
-            return f"Explore {chosen} for {self._workload!r}.{said} {seen}"
+            return f"Explore {chosen} for {self._workload!r}.{formula} {seen}"
 
     def __repr__(self):
         chosen = self.choice.words if self.choice else f"{self.menu.value}, sizes do not fit"

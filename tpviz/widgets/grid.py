@@ -3,10 +3,10 @@
 >>> view = GridView(tv.AxoNN(x=2, y=2, z=2), tv.GPT(), rank=5)      # doctest: +SKIP
 """
 
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from tpviz.figures import grid as figure
+from tpviz.figures.blocks import Story
 from tpviz.films.grid import grid_frames
 from tpviz.films.grid_cases import KNOWN
 from tpviz.schemes.axonn.strategy import AxoNN
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from tpviz.workload import GPT
 
 UNSEEN = ("tune", "clip")
-"""Knobs that change nothing in a block."""
+"""Knobs that change nothing in a block: not shown, they stay as the strategy has them."""
 
 
 class GridView(BlocksView):
-    """One block on AxoNN's grid: the cube of ranks, pieces of weights on their way, and sums.
+    """One block on AxoNN's grid: the cube of ranks, weight shards in flight, and all-reduces.
 
     Every step is an operation of the program, with the matrices in it, the parts of the chosen rank
-    filled, the groups that communicate, what is under way meanwhile, and bytes. The schemes that
+    filled, the groups that communicate, what else is in flight, and bytes. The schemes that
     the grid happens to be (Megatron-LM, FSDP, ...) are lit. Knobs above it change the grid.
 
     Parameters
@@ -47,7 +47,7 @@ class GridView(BlocksView):
         return story(strategy, self.workload)
 
     def _knobs(self, strategy):
-        return GridKnobs(strategy)
+        return Knobs(type(strategy), vars(strategy), MOST, compact=True, hidden=UNSEEN)
 
 
 class GridSteps(BlockSteps):
@@ -56,18 +56,8 @@ class GridSteps(BlockSteps):
     _figure, _scene_of = figure, staticmethod(figure.grid_scene)
 
 
-class GridKnobs(Knobs):
-    """The knobs that show in a block; the others stay as the strategy has them."""
-
-    def __init__(self, strategy: AxoNN):
-        values = {f.name: getattr(strategy, f.name) for f in fields(strategy)}
-        super().__init__(type(strategy), values, MOST, compact=True)
-        [row] = self.children
-        row.children = [box for name, box in self.controls.items() if name not in UNSEEN]
-
-
-def story(strategy: AxoNN, workload: "GPT") -> figure.GridStory:
-    """The `tpviz.figures.grid.GridStory` of an `AxoNN`.
+def story(strategy: AxoNN, workload: "GPT") -> Story:
+    """The `Story` of an `AxoNN`.
 
     Raises ValueError on another strategy, and on sizes that clash.
     """
@@ -77,6 +67,6 @@ def story(strategy: AxoNN, workload: "GPT") -> figure.GridStory:
     figure.check(mesh, 0)  # a grid beyond what can be shown is not walked
     strategy.check(workload)
     cases = tuple((case, case.is_reached(strategy)) for case in KNOWN)
-    return figure.GridStory(
+    return Story(
         strategy.short, mesh, workload, tuple(grid_frames(strategy, workload)), strategy, cases
     )

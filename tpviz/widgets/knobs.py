@@ -12,8 +12,7 @@ from math import prod
 from typing import Any
 
 import ipywidgets
-
-from .several import Several
+import traitlets
 
 WIDE = {"description_width": "90px"}
 CONTROL = {"flex": "0 0 290px"}
@@ -65,6 +64,23 @@ def control(
     return ipywidgets.Text(value=default if isinstance(default, str) else repr(default), **options)
 
 
+def slider(
+    name: str, value: float, help: str, low: float, high: float, step: float
+) -> ipywidgets.DOMWidget:
+    """A slider of a number, whose ends make room for its value."""
+    kind = ipywidgets.FloatSlider if isinstance(step, float) else ipywidgets.IntSlider
+    return kind(
+        value,
+        min=min(low, value),
+        max=max(high, value),
+        step=step if isinstance(step, float) or value % step == 0 else 1,
+        description=name,
+        style=WIDE,
+        layout=CONTROL,
+        tooltip=help,
+    )
+
+
 def is_pair(value: Any) -> bool:
     """Whether a knob's value is the shape of a mesh of two axes."""
     return isinstance(value, tuple) and len(value) == 2 and all(type(n) is int for n in value)
@@ -91,11 +107,54 @@ def small_html(text: str) -> str:
     return f"<div style='line-height:1.25;font-size:11px'>{escape(text)}</div>"
 
 
+class Several(ipywidgets.HBox):
+    """A check box for each of ``names``; ``value`` is the tuple of those that are checked."""
+
+    value = traitlets.Tuple()
+
+    def __init__(
+        self,
+        names: Collection[str],
+        value: Collection[str],
+        description: str,
+        tooltip: str,
+        layout: dict[str, str],
+    ):
+        self.boxes = {
+            name: ipywidgets.Checkbox(
+                name in value, description=name, indent=False, layout={"width": "60px"}
+            )
+            for name in names
+        }
+        label = ipywidgets.Label(
+            description,
+            tooltip=tooltip,
+            layout={"width": "90px", "justify_content": "flex-end", "margin": "2px 8px 2px 2px"},
+        )
+        super().__init__([label, *self.boxes.values()], layout=layout)  # its view has no tooltip
+        self.value, self._setting = tuple(value), False
+        for box in self.boxes.values():
+            box.observe(lambda change: self._checked(), "value")
+        self.observe(lambda change: self._set(), "value")
+
+    def _checked(self):
+        if not self._setting:
+            self.value = tuple(name for name, box in self.boxes.items() if box.value)
+
+    def _set(self):
+        self._setting = True
+        for name, box in self.boxes.items():
+            box.value = name in self.value
+        self._setting = False
+
+
 class Knobs(ipywidgets.VBox):
     """One row per knob of ``cls``: the control and its line of help.
 
     defaults: {name: value} shown at first instead of the class's own; most: end of int sliders, and
     of the ranks of a mesh; compact: no lines of help (they are tooltips), as many in a row as fit.
+    Of compact knobs, sliders: {name: (low, high, step)} of numbers that are sliders, more: controls
+    besides, by name, hidden: names that are not shown.
     """
 
     def __init__(
@@ -104,6 +163,9 @@ class Knobs(ipywidgets.VBox):
         defaults: Mapping[str, Any] | None = None,
         most: int | None = None,
         compact: bool = False,
+        sliders: Mapping[str, tuple[float, float, float]] | None = None,
+        more: Mapping[str, ipywidgets.DOMWidget] | None = None,
+        hidden: Collection[str] = (),
     ):
         self.cls = cls
         self.controls, self._literal = {}, set()
@@ -112,22 +174,24 @@ class Knobs(ipywidgets.VBox):
                 k: f.metadata.get(k) for k in ("help", "low", "high", "choices")
             }
             value = (defaults or {}).get(f.name, f.default)
-            self.controls[f.name] = control(f.name, value, most=most, **bounds)
+            if f.name in (sliders or {}):
+                self.controls[f.name] = slider(f.name, value, bounds["help"], *sliders[f.name])
+            else:
+                self.controls[f.name] = control(f.name, value, most=most, **bounds)
             if isinstance(self.controls[f.name], ipywidgets.Text) and not isinstance(
                 f.default, str
             ):
                 self._literal.add(f.name)
-        rows = (
-            [ipywidgets.Box(list(self.controls.values()), layout=WRAPPED)]
-            if compact
-            else [
-                ipywidgets.HBox(
-                    [self.controls[f.name], small(f.metadata["help"])],
-                    layout={"align_items": "center"},
-                )
-                for f in knob_fields(cls)
+        self.controls |= more or {}
+        if compact:
+            boxes = [box for name, box in self.controls.items() if name not in hidden]
+            rows = [ipywidgets.Box(boxes, layout=WRAPPED)]
+        else:
+            beside = {"align_items": "center"}
+            rows = [
+                ipywidgets.HBox([box, small(f.metadata["help"])], layout=beside)
+                for f, box in zip(knob_fields(cls), self.controls.values())
             ]
-        )
         super().__init__(rows)
 
     def values(self) -> dict[str, Any]:

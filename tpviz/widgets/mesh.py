@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from tpviz.figures import mesh as figure
-from tpviz.figures.assets import module, stylesheet
-from tpviz.figures.mesh import find_parameter, mesh_svg
+from tpviz.figures.assets import module
 
-from .base import View, check_names
+from .base import View, named
 
 if TYPE_CHECKING:
     from tpviz.mesh import Mesh
@@ -34,18 +33,16 @@ class MeshView(View):
     """
 
     _esm = module("mesh")
-    _css = stylesheet()
     parameter = traitlets.Unicode("").tag(sync=True)
 
+    @named()
     def __init__(
         self,
         mesh: "Mesh | None" = None,
         ownership: Sequence[dict[str, Any]] = (),
         title: str = "",
         badge: str = "",
-        **unknown: Any,
     ):
-        check_names("MeshView", unknown, ["mesh", "ownership", "title", "badge"])
         super().__init__()
         if mesh is not None:
             self.show(mesh, ownership, title, badge)
@@ -62,16 +59,15 @@ class MeshView(View):
         names = [p["name"] for p in scene["parameters"]]
         parameter = self.parameter if self.parameter in names else ""
         if names and not parameter:
-            parameter = find_parameter(scene)["name"]
+            parameter = figure.find_parameter(scene)["name"]
         rank = self.rank if self.rank < len(scene["ranks"]) else 0
         self.publish(scene=scene, rank=rank, parameter=parameter, error="")
 
     def _draw(self, **options):
         if not self.scene:
             return ""
-        return mesh_svg(
-            self.scene, **{"rank": self.rank, "parameter": self.parameter or None, **options}
-        )
+        chosen = {"rank": self.rank, "parameter": self.parameter or None}
+        return figure.mesh_svg(self.scene, **{**chosen, **options})
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings: each parameter, how it is cut, and the share of a rank."""

@@ -3,14 +3,11 @@
 >>> view = MicroscopeView(tv.microscope(algorithm="ring"))      # doctest: +SKIP
 """
 
-from typing import Any
-
 from tpviz.collectives import Microscope
 from tpviz.figures import microscope as figure
-from tpviz.figures.assets import module, stylesheet
-from tpviz.figures.microscope_svg import microscope_svg
+from tpviz.figures.assets import module
 
-from .base import Film, check_names
+from .base import Film, named
 
 
 class MicroscopeView(Film):
@@ -26,15 +23,12 @@ class MicroscopeView(Film):
     Microscope, TypeError on an argument that does not exist.
     """
 
-    _esm = module("microscope")
-    _css = stylesheet()
+    _esm, _svg = module("microscope"), staticmethod(figure.microscope_svg)
+    microscope: Microscope | None = None
 
-    def __init__(
-        self, microscope: Microscope | None = None, *, autoplay: bool = False, **unknown: Any
-    ):
-        check_names("MicroscopeView", unknown, ["microscope", "autoplay"])
+    @named()
+    def __init__(self, microscope: Microscope | None = None, *, autoplay: bool = False):
         super().__init__(autoplay)
-        self.microscope = None
         if microscope is not None:
             self.show(microscope)
 
@@ -47,9 +41,6 @@ class MicroscopeView(Film):
         scene = figure.microscope_scene(microscope)
         self.microscope = microscope
         self.publish(scene=scene, step=0, error="")
-
-    def _draw(self, **options):
-        return microscope_svg(self.scene, **{"step": self.step, **options}) if self.scene else ""
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings: each message, its step, its bytes and its number."""

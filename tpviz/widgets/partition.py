@@ -4,19 +4,16 @@
 >>> view = PartitionView(plan.report.partition)                           # doctest: +SKIP
 """
 
-import threading
 from typing import Any
 
 import ipywidgets
 
 from tpviz.figures import partition as figure
-from tpviz.figures.assets import module, stylesheet
-from tpviz.figures.partition import partition_svg
+from tpviz.figures.assets import module
 from tpviz.partition import Partition, partition_of, shard
 from tpviz.partition.division import BALANCES
 
-from .base import Film, Framed, check_names, shown
-from .job import Latest
+from .base import Film, Framed, named
 from .knobs import WRAPPED, control
 
 
@@ -32,58 +29,44 @@ class PartitionView(Framed):
         call outside of ranks, or as `tpviz.partition.partition_of` gives it.
     autoplay : start playing (never where the reader prefers reduced motion).
 
-    ``partition`` is the one shown, ``step`` the stage that is looked at, from 0, ``error`` says why
+    ``partition`` is the one shown, ``step`` the selected stage, from 0, ``error`` says why
     the knobs as they stand cannot be shown, or is "". Raises ValueError on what is no Partition,
     above 16 stages or 160 pieces; TypeError on an argument that does not exist.
     """
 
     picture: "PartitionSteps"
 
-    def __init__(self, partition: Partition, *, autoplay: bool = False, **unknown: Any):
-        check_names("PartitionView", unknown, ["partition", "autoplay"])
+    @named()
+    def __init__(self, partition: Partition, *, autoplay: bool = False):
         if not isinstance(partition, Partition):
             raise ValueError(
                 "PartitionView shows what tv.parallelize(model, tv.Merak(pp=2), "
                 "inputs).report.partition is, outside of ranks, not "
                 f"{partition!r}"
             )
-        self._lock, self._moved = threading.RLock(), Latest(self._redraw)
         self.partition = self._given = partition
         self._pieces = {False: partition.shards, True: shard(partition.graph, "finest")}
-        self.picture = PartitionSteps(autoplay)
-        self.picture.show(partition)
+        picture = PartitionSteps(autoplay)
+        picture.show(partition)
         count, most = len(partition.ranges), max(map(len, self._pieces.values()))
-        rules = [*BALANCES, *{partition.balance} - {*BALANCES}]
-        self.controls: dict[str, Any] = {
-            "stages": control(
-                "stages", count, "of the pipeline", 1, max(min(most, figure.MAX_STAGES), 2)
-            ),
-            "even by": control(
-                "even by",
-                partition.balance,
-                "what is the same on every stage, as far as can be",
-                choices=rules,
-            ),
-            "finer cuts": control(
-                "finer cuts", False, "cut wherever one tensor crosses, with parameters between"
-            ),
-        }
-        self.knobs = ipywidgets.Box(list(self.controls.values()), layout=WRAPPED)
-        super().__init__([self.knobs, self.picture])
-        for box in self.controls.values():
+        most, rule = max(min(most, figure.MAX_STAGES), 2), partition.balance
+        even = "what is the same on every stage, as far as can be"
+        finer = "cut wherever one tensor crosses, with parameters between"
+        boxes = [
+            control("stages", count, "of the pipeline", 1, most),
+            control("even by", rule, even, choices=[*BALANCES, *{rule} - {*BALANCES}]),
+            control("finer cuts", False, finer),
+        ]
+        self.controls: dict[str, Any] = {box.description: box for box in boxes}
+        super().__init__(ipywidgets.Box(boxes, layout=WRAPPED), picture)
+        for box in boxes:
             box.observe(lambda change: self._moved(), "value")
 
-    @shown
-    def _redraw(self):
-        """A knob moved: the new picture, or why there is none; the last good one stays."""
-        with self._lock:
-            try:
-                partition = self._cut(*(box.value for box in self.controls.values()))
-                self.picture.show(partition)
-            except ValueError as error:
-                self.picture.show_error(str(error))
-                return
-            self.partition = partition
+    def _read(self):
+        partition = self._cut(*(box.value for box in self.controls.values()))
+        figure.check(len(partition.ranges), len(partition.shards))
+        self.partition = partition
+        return (partition,)
 
     def _cut(self, stages, balance, finer):
         if balance not in BALANCES:  # seconds of the pieces, which only that partition knew
@@ -105,8 +88,7 @@ class PartitionView(Framed):
 class PartitionSteps(Film):
     """The picture of `PartitionView`: `show` gives it a `Partition`; ``step`` is the stage."""
 
-    _esm = module("partition")
-    _css = stylesheet()
+    _esm, _svg = module("partition"), staticmethod(figure.partition_svg)
 
     def show(self, partition: Partition) -> None:
         """Draw it; stays at the same stage where there is one."""
@@ -114,15 +96,12 @@ class PartitionSteps(Film):
         self.partition = partition
         self.publish(scene=scene, step=min(self.step, len(scene["frames"]) - 1), error="")
 
-    def _draw(self, step=None, **options):
-        return partition_svg(self.scene, self.step if step is None else step, **options)
-
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: one a stage."""
         return self.partition.to_table()
 
     def describe(self) -> str:
-        """The partition, and the stage that is looked at, in words."""
+        """The partition, and the selected stage, in words."""
         return f"{self.partition.describe()} Shown: {self.scene['words'][self.step]}"
 
     def _words(self):

@@ -8,29 +8,29 @@ class ScheduleView extends Film {
 
   buildBody() {
     super.buildBody();
-    this.says = make("div", { style: "min-height:3em;white-space:pre-line" });
-    this.svg.parentNode.before(this.says);
+    this.summary = make("div", { style: "min-height:3em;white-space:pre-line" });
+    this.svg.parentNode.before(this.summary);
   }
 
   get row() { return this.host.get("row"); }
 
   /** Of the row's moment up to a stop; nothing until Python has looked at that row. */
   mine(what, step) {
-    const { row, stops, [what]: list } = this.host.get("look");
+    const { row, stops, [what]: list } = this.host.get("detail");
     return row === this.row ? list[stops.findIndex((stop) => stop >= step)] ?? list.at(-1) ?? "" : "";
   }
 
-  wordsOf(step) { return this.row < 0 ? this.scene.says : this.mine("words", step); }
+  wordsOf(step) { return this.row < 0 ? this.scene.summary : this.mine("words", step); }
 
   draw() {
     super.draw();
-    this.says.textContent = this.wordsOf(this.step);
+    this.summary.textContent = this.wordsOf(this.step);
     this.root.dataset.row = this.row;
     if (!this.playing) this.say();
     this.line.before(this.group(this.mine("marks", this.step)));
   }
 
-  look(row, step) {
+  select(row, step) {
     if (row < this.scene.rows.length) this.host.set("row", Math.max(row, -1));
     this.go(step);
   }
@@ -38,13 +38,13 @@ class ScheduleView extends Film {
   onClick({ clientX, clientY }) {
     const { x, y } = new DOMPoint(clientX, clientY).matrixTransform(this.svg.getScreenCTM().inverse());
     const { rows, lane, stops } = this.scene, stop = stops.findIndex((end) => end >= x);
-    this.look(rows.findIndex(([, , top]) => y >= top && y <= top + lane), stop < 0 ? this.last : stop);
+    this.select(rows.findIndex(([, , top]) => y >= top && y <= top + lane), stop < 0 ? this.last : stop);
   }
 
   keys() {
-    return { ...super.keys(), ArrowUp: () => this.look(this.row - 1, this.step),
-      ArrowDown: () => this.look(this.row + 1, this.step) };
+    return { ...super.keys(), ArrowUp: () => this.select(this.row - 1, this.step),
+      ArrowDown: () => this.select(this.row + 1, this.step) };
   }
 }
 
-export default rendered(ScheduleView, "schedule", ["row", "look", "step"]);
+export default rendered(ScheduleView, "schedule", ["row", "detail", "step"]);

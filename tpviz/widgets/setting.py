@@ -1,18 +1,30 @@
-"""The choices beside the strategy: which cluster, how small a model of it, how slow its motion."""
+"""From knobs to a configuration and what formulas say of it: all that happens while a slider moves.
 
+The choices beside the strategy are the cluster, how small a model of it, and how slow its motion
+must be for an emulated run to be faithful. Nothing here starts a rank, simulates, or imports torch.
+
+>>> auto_slow_motion("all_reduce on tp", 10e-6, 3e-3).factor
+1000.0
+"""
+
+import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import ipywidgets
 
 from tpviz import clusters
 from tpviz.cluster import Cluster
+from tpviz.figures.svg import seconds
+from tpviz.mesh import Mesh
+from tpviz.runtime.launch import check_world_size, max_ranks
+from tpviz.schemes.ownership import ownership
+from tpviz.strategy import Strategy
+from tpviz.verbs.predict import Prediction, predict
+from tpviz.workload import GPT
 
 from .knobs import WIDE, small_html
-from .slow import auto_slow_motion, shortest
-
-if TYPE_CHECKING:
-    from tpviz.verbs.predict import Prediction
 
 HIDDEN = (1, 2, 4, 8, 16, 32, 64)
 SLOW = (1, 10, 100, 1_000, 10_000)
@@ -37,30 +49,15 @@ class Setting(ipywidgets.VBox):
     """
 
     def __init__(self, cluster: Cluster | None = None):
-        wide = {"width": "auto", "max_width": "440px"}
-        self.menu = ipywidgets.Dropdown(
-            options=_menu(cluster),
-            value=cluster or HERE,
-            description="cluster",
-            style=WIDE,
-            layout=wide,
-            tooltip="where the ranks run: on this machine as it is, or on an emulated cluster",
-        )
-        self.hidden = ipywidgets.Dropdown(
-            options=[(f"stands for {c} x" if c > 1 else "as it is", c) for c in HIDDEN],
-            description="hidden sizes",
-            style=WIDE,
-            layout={"width": "290px"},
-            tooltip="scale model: a system with hidden sizes so many times larger",
-        )
-        self.slow = ipywidgets.Dropdown(
-            options=[(AUTO, AUTO), *((f"{s:,} x", s) for s in SLOW)],
-            value=AUTO if cluster is None or cluster.slow_motion == 1 else 1,
-            description="slow motion",
-            style=WIDE,
-            layout={"width": "290px"},
-            tooltip="all rates are divided by this",
-        )
+        where = "where the ranks run: on this machine as it is, or on an emulated cluster"
+        self.menu = _dropdown("cluster", _menu(cluster), cluster or HERE, where)
+        self.menu.layout = {"width": "auto", "max_width": "440px"}
+        sizes = [(f"stands for {c} x" if c > 1 else "as it is", c) for c in HIDDEN]
+        larger = "scale model: a system with hidden sizes so many times larger"
+        self.hidden = _dropdown("hidden sizes", sizes, 1, larger)
+        slowly = [(AUTO, AUTO), *((f"{s:,} x", s) for s in SLOW)]
+        usual = AUTO if cluster is None or cluster.slow_motion == 1 else 1
+        self.slow = _dropdown("slow motion", slowly, usual, "all rates are divided by this")
         self.words = ipywidgets.HTML()
         self._scaling = ipywidgets.VBox([self.hidden, self.slow, self.words])
         super().__init__([self.menu])
@@ -87,9 +84,20 @@ class Setting(ipywidgets.VBox):
         self.children = [self.menu, self._scaling] if on_cluster else [self.menu]
 
 
+def _dropdown(description, options, value, tooltip):
+    return ipywidgets.Dropdown(
+        options=options,
+        value=value,
+        description=description,
+        style=WIDE,
+        layout={"width": "290px"},
+        tooltip=tooltip,
+    )
+
+
 def scaled(
-    chosen: tuple[Cluster, int, float | str], predict: "Callable[[Cluster], Prediction]"
-) -> "tuple[Cluster, Prediction, str]":
+    chosen: tuple[Cluster, int, float | str], predict: Callable[[Cluster], Prediction]
+) -> tuple[Cluster, Prediction, str]:
     """(the cluster to emulate, its prediction, what was done in words) of `Setting.chosen`.
 
     predict : function of a cluster.
@@ -101,9 +109,8 @@ def scaled(
         words.append(f"a scale model of {hidden} x the hidden sizes")
     if slow == AUTO:
         prediction = predict(model)
-        found = auto_slow_motion(*shortest(prediction))
-        slow, why = found.factor, f"auto chose {found.words}"
-        words.append(why)
+        slow, why = auto_slow_motion(*shortest(prediction))
+        words.append(f"auto chose {why}")
     if slow != 1 or prediction is None:
         model = model.scale_model(slow_motion=slow)  # pyright: ignore[reportArgumentType]
         prediction = predict(model)
@@ -120,3 +127,134 @@ def _menu(cluster):
 
 def _label(cluster):
     return f"{cluster.caption}, {cluster.size} devices"
+
+
+# -- what formulas say -----------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Choice:
+    """A configuration: what the knobs say. cluster None is this machine."""
+
+    strategy: Strategy
+    workload: GPT
+    cluster: Cluster | None = None
+
+    @property
+    def words(self) -> str:
+        """The configuration in one line."""
+        on = f" on {self.cluster.caption}" if self.cluster else ""
+        return f"{self.strategy!r}{on}"
+
+    @property
+    def runs(self) -> bool:
+        """Whether this machine may start that many ranks; else it can only simulate them."""
+        return self.strategy.world_size <= max_ranks()
+
+
+class Reading(NamedTuple):
+    """A `Choice`, its `Prediction` (None on this machine), words on the scale model, ownership."""
+
+    choice: Choice
+    prediction: Prediction | None
+    words: str
+    rows: list[dict[str, Any]]
+
+
+def read(
+    strategy: Strategy, workload: GPT, chosen: tuple[Cluster | None, int, float | str]
+) -> Reading:
+    """The `Reading` of a strategy and of `Setting.chosen`.
+
+    Raises ``ValueError`` where sizes clash, or where there are too many ranks.
+    """
+    strategy.check(workload)
+    rows = ownership(strategy, workload)
+    if chosen[0] is None:
+        check_world_size(strategy.world_size)
+        return Reading(Choice(strategy, workload), None, "", rows)
+    cluster, prediction, words = scaled(chosen, lambda c: predict(strategy, workload, c))  # pyright: ignore[reportArgumentType]
+    return Reading(Choice(strategy, workload, cluster), prediction, words, rows)
+
+
+# -- slow motion -----------------------------------------------------------------------------------
+FAITHFUL = 10e-3
+"""Seconds that the shortest event should last when ranks emulate it: Python's own delays are a few
+per cent of that."""
+SHORTEST_STEP, LONGEST_STEP = 1.5, 4.0
+"""Seconds. What is not modelled (Python, LayerNorms, GEMMs that a GPU does in no time) takes some
+ten milliseconds of a step, whatever its speed; and nobody wants to wait longer for a lesson."""
+NEGLIGIBLE = 0.02
+"""Events that are together less than this part of a step may be as short as they like."""
+
+
+class SlowMotion(NamedTuple):
+    """A factor, and why it is what it is."""
+
+    factor: float
+    words: str
+
+
+def auto_slow_motion(name: str, shortest: float, step: float) -> SlowMotion:
+    """The `SlowMotion` in which the shortest event, and the step, are long enough to be faithful.
+
+    shortest, step : seconds of the shortest event, called ``name``, and of a step at full speed.
+    A step is not stretched beyond `LONGEST_STEP`, whatever becomes of the event.
+    """
+    for_event, for_step = (
+        _digits(least / time, math.ceil)
+        for least, time in ((FAITHFUL, shortest), (SHORTEST_STEP, step))
+    )
+    most = _digits(LONGEST_STEP / step, math.floor)
+    factor = max(1.0, min(max(for_event, for_step), most))
+    event = f"{name}, the shortest event that matters ({seconds(shortest)} at full speed)"
+    now, step = seconds(shortest * factor), seconds(step * factor)  # pyright: ignore[reportAssignmentType]
+    if factor < for_event:
+        words = f"{event}, lasts only {now}, maybe unfaithfully short; but a step lasts {step}"
+    elif for_event >= for_step:
+        words = f"{event}, lasts {now}"
+    else:
+        words = f"a step lasts {step}, long beside the work that is not modelled; {event}, {now}"
+    return SlowMotion(factor, f"{factor:,g} x: {words}")
+
+
+def shortest(prediction: Prediction) -> tuple[str, float, float]:
+    """(name, seconds of the shortest event that matters, seconds of a step) of a `Prediction`.
+
+    Events are the stretches of kernels between collectives, and collectives of their mean size.
+    The shortest ones that are together less than `NEGLIGIBLE` of all are left out.
+    """
+    events = sorted([*_stretches(prediction), *_collectives(prediction)])
+    allowed = NEGLIGIBLE * sum(time * count for time, count, _ in events)
+    for time, count, name in events:
+        allowed -= time * count
+        if allowed < 0:
+            return name, time, prediction.step_time
+    raise ValueError("a step of this workload takes no time on this cluster")
+
+
+def _stretches(prediction):
+    """(seconds, count, name) of the kernels of each segment."""
+    for segment in prediction.segments:
+        if segment.compute:
+            yield segment.compute, 1, f"{segment.phase} of {segment.layer or 'all parameters'}"
+
+
+def _collectives(prediction):
+    """(seconds, count, name) of the collectives of each row of the ledger, at their mean size."""
+    strategy, cluster = prediction.strategy, prediction.cluster
+    mesh = Mesh(strategy.axes)
+    for row in prediction.ledger():
+        if row.collective == "recv":  # its send's other end
+            continue
+        axis = strategy.parent_axis.get(row.axis, row.axis)
+        members, link = mesh.group(0, axis), cluster.axis_link(mesh, axis)
+        if row.collective == "send":
+            link = cluster.link(tuple(members[:2]), mesh.size, members[1] - members[0])
+        payload = row.payload_bytes / row.count
+        time = cluster.collective_time(row.collective, payload, len(members), link)
+        yield time, row.count, f"{row.collective} on {row.axis}"
+
+
+def _digits(value, rounding):
+    """Rounded up or down to two digits."""
+    power = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return round(rounding(round(value / power, 6)) * power, 9)

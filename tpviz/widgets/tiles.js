@@ -11,8 +11,8 @@ class TileView extends Film {
 
   buildBody() {
     super.buildBody();
-    this.says = make("div", { style: "min-height:3em;white-space:pre-line" });
-    this.svg.parentNode.before(this.says);
+    this.summary = make("div", { style: "min-height:3em;white-space:pre-line" });
+    this.svg.parentNode.before(this.summary);
   }
 
   load() {
@@ -24,19 +24,19 @@ class TileView extends Film {
   }
 
   /** What Python said of the part looked at; nothing until it has. */
-  get looked() {
-    const look = this.host.get("look");
-    return look.part === this.host.get("part") ? look : {};
+  get detail() {
+    const detail = this.host.get("detail");
+    return detail.part === this.host.get("part") ? detail : {};
   }
 
-  wordsOf(step) { return this.looked.words || this.scene.words[step]; }
+  wordsOf(step) { return this.detail.words || this.scene.words[step]; }
 
   draw() {
     super.draw();
-    this.says.textContent = this.wordsOf(this.step);
+    this.summary.textContent = this.wordsOf(this.step);
     this.root.dataset.part = this.host.get("part");
     if (!this.playing) this.say();
-    this.line.before(this.group(this.looked.mark ?? ""));
+    this.line.before(this.group(this.detail.mark ?? ""));
   }
 
   move() {
@@ -50,18 +50,18 @@ class TileView extends Film {
     }
   }
 
-  look(part) { if (part) this.publish({ part: this.parts.indexOf(part) }); }
+  select(part) { if (part) this.publish({ part: this.parts.indexOf(part) }); }
 
   onClick({ target }) {
     const node = target.closest("[data-at]");
-    this.look(this.parts.find((part) => part.node === node));
+    this.select(this.parts.find((part) => part.node === node));
   }
 
   /** Look at the part before or after (`by`) in the same column (`line` 0), row (1), or place of a map (2). */
   near(line, by) {
     const here = this.parts[this.host.get("part")];
     const along = this.parts.filter((part) => part.lines[line] === here?.lines[line]);
-    this.look(here ? along[along.indexOf(here) + by] : this.parts[0]);
+    this.select(here ? along[along.indexOf(here) + by] : this.parts[0]);
   }
 
   keys({ shiftKey }) {
@@ -71,4 +71,4 @@ class TileView extends Film {
   }
 }
 
-export default rendered(TileView, "tiles", ["part", "look", "step"]);
+export default rendered(TileView, "tiles", ["part", "detail", "step"]);

@@ -3,25 +3,178 @@
 >>> view = TileView(gemm=(2048, 1024, 512), ranks=8, against="t3")              # doctest: +SKIP
 """
 
-import threading
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import traitlets
 
 from tpviz.figures import tiles as figure
-from tpviz.figures import tiles_words
-from tpviz.figures.assets import module, stylesheet
-from tpviz.figures.tiles import look, tiles_svg, words_of
+from tpviz.figures import tiles_states
+from tpviz.figures.assets import module
+from tpviz.figures.tiles_states import NAMES, Panel
+from tpviz.schemes.t3.hardware import Gemm, Machine, SimResult, simulate
+from tpviz.schemes.t3.hardware.machine import POLICIES
 from tpviz.schemes.t3.hardware.small_gpu import SMALL_GPU
+from tpviz.schemes.t3.hardware.tiling import Tiling
+from tpviz.strategy import knob, settle_knobs
 
-from .base import Film, Framed, check_names, shown
-from .job import Latest
-from .tiles_panels import Sizes, TileKnobs, sizes_of
+from .base import Detailed, Framed, named
+from .knobs import Knobs
 
-if TYPE_CHECKING:
-    from tpviz.figures.tiles_layout import Panel
-    from tpviz.schemes.t3.hardware import Gemm, Machine, SimResult
+NONE, AUTO = "none", "auto"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The knobs: output m x n, summed over ``ranks``, each with k of the inner dim.
+
+    link in GB/s in each direction. "ideal" configurations have no tiles that wait for each other,
+    so they are not here.
+    """
+
+    config: str = knob(
+        "t3_mca",
+        help="sequential: GEMM, then reduce-scatter by compute units; t3: "
+        "tracked and triggered; t3_mca: its memory serves the GEMM first",
+        choices=tuple(NAMES),
+    )
+    against: str = knob(
+        "sequential", help="a second configuration, on the same clock", choices=(NONE, *NAMES)
+    )
+    ranks: int = knob(8, help="GPUs; the output is cut into as many chunks", low=2, high=8)
+    m: int = knob(2048, help="rows of the output: tokens", low=1, high=65536)
+    n: int = knob(1024, help="columns of the output: hidden size", low=1, high=65536)
+    k: int = knob(1024, help="inner dim on each GPU: how long a tile computes", low=1, high=65536)
+    tile: int = knob(
+        128,
+        help="rows and columns of a tile, which a workgroup computes",
+        choices=(32, 64, 128, 256),
+    )
+    wavefronts: int = knob(
+        1, help="parts of a tile, each stored, tracked and sent by itself", choices=(1, 2, 4)
+    )
+    link: float = knob(15.0, help="GB/s of the link in each direction", low=0.001, high=1e6)
+    policy: str = knob(
+        SMALL_GPU.policy,
+        help="whom the memory serves in plain T3: no effect unless config or against is t3",
+        choices=tuple(name for name in POLICIES if name != "mca"),
+    )
+    tracker_sets: int = knob(
+        SMALL_GPU.tracker_sets,
+        help="sets of the tracker's table; where all "
+        "records of a set are used, updates wait: no effect unless config or "
+        "against is t3 or t3_mca",
+        low=1,
+        high=1 << 20,
+    )
+    mode: str = knob(
+        AUTO,
+        help="mirror: one GPU stands for all; full: each is simulated; auto: "
+        "mirror where chunks are alike",
+        choices=(AUTO, "mirror", "full"),
+    )
+    shown: str = knob("one", help="GPU 0, or all", choices=("one", "all"))
+
+    def __post_init__(self):
+        settle_knobs(self)
+
+    @property
+    def gemm(self) -> Gemm:
+        """The `Gemm` of each GPU."""
+        return Gemm(self.m, self.n, self.k, tile=(self.tile, self.tile), wavefronts=self.wavefronts)
+
+    @property
+    def title(self) -> str:
+        """In one line."""
+        return (
+            f"GEMM {self.m} x {self.n} x {self.k} on {self.ranks} GPUs, link "
+            f"{self.link:g} GB/s, tiles of {self.tile} x {self.tile}"
+        )
+
+    def panels(self, machine: Machine = SMALL_GPU) -> tuple[Panel, ...]:
+        """One or two `Panel`s. machine : what the knobs do not say.
+
+        Raises ``ValueError`` on sizes that clash, and where tiles would not be legible.
+        """
+        machine = replace(
+            machine, link=self.link * 1e9, policy=self.policy, tracker_sets=self.tracker_sets
+        )
+        gpus = range(self.ranks) if self.shown == "all" else (0,)
+        names = [self.config] if self.against == NONE else [self.config, self.against]
+        figure.check(len(names) * len(gpus), self.gemm)
+        return tuple(Panel(self._play(name, machine), gpus) for name in names)
+
+    def _play(self, name, machine):
+        mode = self.mode
+        if mode == AUTO:
+            mode = "mirror" if Tiling(self.gemm, self.ranks).alike else "full"
+        return simulate(self.gemm, self.ranks, machine, name, mode=mode)
+
+
+def sizes_of(
+    gemm: Gemm | tuple[int, int, int] | None, ranks: int, machine: Machine, sizes: dict[str, Any]
+) -> Sizes:
+    """`Sizes` of what a `TileView` is given: a `Gemm` or (m, n, k) or None, a `Machine`, knobs.
+
+    Raises ``ValueError`` on something else, and on a knob that is given twice.
+    """
+    if not isinstance(machine, Machine):
+        raise ValueError(f"TileView runs on a Machine, not {machine!r}")
+    given = {
+        "link": machine.link / 1e9,
+        "policy": machine.policy,
+        "tracker_sets": machine.tracker_sets,
+        "ranks": ranks,
+    }
+    if machine.policy == "mca":
+        del given["policy"]  # t3_mca has it; plain T3's is one of the others
+    if gemm is None:
+        return Sizes(**{**given, **sizes})
+    if not isinstance(gemm, tuple) or len(gemm) not in (3, len(Gemm._fields)):
+        raise ValueError(f"gemm={gemm!r} must be a Gemm, or (m, n, k) as in (2048, 1024, 1024)")
+    whole = gemm if isinstance(gemm, Gemm) else Gemm(*gemm)
+    own = {"m": whole.m, "n": whole.n, "k": whole.k}
+    if isinstance(gemm, Gemm):
+        own |= {"tile": whole.tile[0], "wavefronts": whole.wavefronts}
+    for name in own:
+        if name in sizes:
+            raise ValueError(f"{name} is the gemm's own, {own[name]}: give it once")
+    made = Sizes(**{**given, **own, **sizes})
+    if isinstance(gemm, Gemm) and made.gemm != whole:
+        raise ValueError(
+            f"tile={whole.tile}, itemsize={whole.itemsize}: this view shows square "
+            f"tiles of 2-byte numbers, as in {made.gemm}"
+        )
+    return made
+
+
+class TileKnobs(Knobs):
+    """The knobs of `Sizes`, in as few lines as they fit; sizes are sliders with round steps."""
+
+    def __init__(self, sizes: Sizes):
+        super().__init__(Sizes, vars(sizes), compact=True, sliders=SLIDERS)
+        for name in ("config", "against"):
+            self.controls[name].observe(self._disable, "value")
+        self._disable()
+
+    def _disable(self, change=None):
+        """What moves nothing in the configurations shown."""
+        shown = {self.controls[name].value for name in ("config", "against")}
+        for name, configs in USED_BY.items():
+            self.controls[name].disabled = not shown & configs
+
+
+SLIDERS = {
+    "m": (256, 4096, 256),
+    "n": (128, 2048, 128),
+    "k": (128, 4096, 128),
+    "link": (1.0, 60.0, 0.5),
+    "tracker_sets": (1, 64, 1),
+}
+"""{knob: ends and step of its slider}."""
+
+USED_BY = {"policy": {"t3"}, "tracker_sets": {"t3", "t3_mca"}}
+"""{knob: the configurations in which it has an effect}."""
 
 
 class TileView(Framed):
@@ -35,10 +188,10 @@ class TileView(Framed):
     autoplay : start playing (never where the reader prefers reduced motion).
     sizes : the other knobs. config and against ("none" for one alone) of "sequential", "t3",
         "t3_mca"; m, n, k; tile, wavefronts; link (GB/s), policy, tracker_sets; mode "auto",
-        "mirror" or "full"; shown "one" or "all" GPUs: see `tiles_acts.Sizes`.
+        "mirror" or "full"; shown "one" or "all" GPUs: see `Sizes`.
 
     ``step`` is the place of the play-head, 0 to 120, equal steps of the longest run's time;
-    ``part`` the part of a tile that is looked at (-1: none); both can be set. ``error`` says why
+    ``part`` the selected part of a tile (-1: none); both can be set. ``error`` says why
     the knobs as they stand cannot be shown, or is "". ``runs`` are the `SimResult` shown.
     Everything is simulated. Raises ``ValueError`` on sizes that clash, with the nearest that work,
     and above `figures.tiles.MAX_PARTS` parts; ``TypeError`` on an argument that does not exist.
@@ -46,105 +199,71 @@ class TileView(Framed):
 
     picture: "TileSteps"
 
+    @named(*(f.name for f in fields(Sizes)))
     def __init__(
         self,
-        gemm: "Gemm | tuple[int, int, int] | None" = None,
+        gemm: Gemm | tuple[int, int, int] | None = None,
         ranks: int = 8,
-        machine: "Machine | None" = None,
+        machine: Machine | None = None,
         *,
         autoplay: bool = False,
         **sizes: Any,
     ):
-        known = [f.name for f in fields(Sizes)]
-        check_names("TileView", sizes, ["gemm", "ranks", "machine", "autoplay", *known])
-        self._lock, self._moved = threading.RLock(), Latest(self._redraw)
         self.machine = SMALL_GPU if machine is None else machine
-        self.knobs = TileKnobs(sizes_of(gemm, ranks, self.machine, sizes))
-        self.picture = TileSteps(autoplay)
-        self.picture.show(*self._programme())
-        super().__init__([self.knobs, self.picture])
+        knobs = TileKnobs(sizes_of(gemm, ranks, self.machine, sizes))
+        super().__init__(knobs, TileSteps(autoplay))
+        self.picture.show(*self._read())
         self.knobs.on_change(self._moved)
 
-    def _programme(self):
+    def _read(self):
         sizes = Sizes(**self.knobs.values())
-        return sizes.acts(self.machine), sizes.title
-
-    @shown
-    def _redraw(self):
-        """A knob moved: the new picture, or why there is none; the last good one stays."""
-        with self._lock:
-            try:
-                programme = self._programme()
-            except ValueError as error:
-                self.picture.show_error(str(error))
-                return
-            self.picture.show(*programme)
+        return sizes.panels(self.machine), sizes.title
 
     @property
-    def runs(self) -> "tuple[SimResult, ...]":
+    def runs(self) -> tuple[SimResult, ...]:
         """The `SimResult` of each configuration shown."""
-        return tuple(act.run for act in self.picture.acts)
+        return tuple(panel.run for panel in self.picture.panels)
 
     @property
     def part(self) -> int:
-        """The part of a tile looked at, counted over all that is drawn, or -1."""
+        """The selected part of a tile, counted over all that is drawn, or -1."""
         return self.picture.part
 
     @part.setter
     def part(self, part: int) -> None:
-        look(self.picture.acts, part)
-        self.picture.publish(part=part)
+        self.picture.select(part)
 
 
-class TileSteps(Film):
-    """The picture of `TileView`: `show` gives it `figures.tiles.Panel`s."""
+class TileSteps(Detailed):
+    """The picture of `TileView`: `show` gives it `figures.tiles_states.Panel`s."""
 
-    _esm = module("tiles")
-    _css = stylesheet()
+    _esm, _svg, _part = module("tiles"), staticmethod(figure.tiles_svg), "part"
     part = traitlets.Int(-1).tag(sync=True)
-    look = traitlets.Dict().tag(sync=True)
+    panels: tuple[Panel, ...] = ()
 
-    def __init__(self, autoplay: bool = False):
-        super().__init__(autoplay)
-        self.acts = ()
-
-    def show(self, acts: "tuple[Panel, ...]", title: str) -> None:
-        """Draw them; the play-head stays at its part of the whole, the part looked at if it is
+    def show(self, panels: tuple[Panel, ...], title: str) -> None:
+        """Draw them; the play-head stays at its part of the whole, the selected part if it is
         there."""
-        scene = figure.tiles_scene(acts, title)
+        scene = figure.tiles_scene(panels, title)
         with self._lock:
-            same = self.part < scene["common"].count("data-at=")
-            self.acts = acts
-            self.publish(
-                scene=scene,
-                part=self.part if same else -1,
-                error="",
-                look=look(acts, self.part if same else -1),
-            )
+            part = self.part if self.part < scene["common"].count("data-at=") else -1
+            self.panels = panels
+            self.publish(scene=scene, part=part, error="", detail=self._detail_of(part))
 
-    @traitlets.observe("part")
-    @shown
-    def _chosen(self, change):
-        """Another part was chosen, here or in the picture."""
-        with self._lock:
-            if self.acts and self.look.get("part") != self.part:
-                self.publish(look=look(self.acts, self.part))
-
-    def _draw(self, step=None, part=None, **options):
-        looked = self.look if part is None else look(self.acts, part)
-        return tiles_svg(self.scene, self.step if step is None else step, looked, **options)
+    def _detail_of(self, number):
+        return figure.tiles_detail(self.panels, number)
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: what each run did."""
-        return tiles_words.to_table(self.acts)
+        return tiles_states.to_table(self.panels)
 
     def describe(self) -> str:
         """The runs in words, and what is shown of them."""
         return (
-            f"{tiles_words.describe(self.acts)} Shown, {self.scene['captions'][self.step]}: "
-            f"{words_of(self.scene, self.step, self.look)}"
+            f"{tiles_states.describe(self.panels)} Shown, {self.scene['captions'][self.step]}: "
+            f"{figure.words_of(self.scene, self.step, self.detail)}"
         )
 
     def _words(self):
-        names = " against ".join(act.name for act in self.acts)
+        names = " against ".join(panel.name for panel in self.panels)
         return f"{names}: {self.scene['title']}, {self.scene['captions'][self.step]}"

@@ -3,16 +3,15 @@
 >>> view = Timeline(tv.run(tv.Megatron(tp=4), tv.GPT()))      # doctest: +SKIP
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import traitlets
 
 from tpviz.checks import one_of
 from tpviz.figures import timeline as figure
-from tpviz.figures.assets import module, stylesheet
-from tpviz.figures.timeline_svg import check_window, timeline_svg
+from tpviz.figures.assets import module
 
-from .base import View, check_names, shown
+from .base import View, named, shown
 
 if TYPE_CHECKING:
     from tpviz.trace import Trace
@@ -36,21 +35,15 @@ class Timeline(View):
     """
 
     _esm = module("timeline")
-    _css = stylesheet()
     selected = traitlets.Int(-1).tag(sync=True)
     autoplay = traitlets.Bool(False).tag(sync=True)
     window = traitlets.List(traitlets.Float()).tag(sync=True)
     detail = traitlets.Dict().tag(sync=True)
 
+    @named()
     def __init__(
-        self,
-        trace: "Trace | None" = None,
-        *,
-        critical: bool = False,
-        autoplay: bool = False,
-        **unknown: Any,
+        self, trace: "Trace | None" = None, *, critical: bool = False, autoplay: bool = False
     ):
-        check_names("Timeline", unknown, ["trace", "critical", "autoplay"])
         super().__init__()
         self._critical, self._bars = one_of("critical", critical, (True, False)), None
         self.observe(self._zoomed, "window")
@@ -81,21 +74,16 @@ class Timeline(View):
     def _draw(self, **options):
         if not self.scene:
             return ""
-        rank = (
-            self.rank if self.rank in self.scene["ranks"] else None
-        )  # a linked mesh may have more ranks
         scene, bars = self.scene, self._bars
+        rank = self.rank if self.rank in scene["ranks"] else None  # a linked mesh may have more
         if bars is not None and options.get("window"):
-            scene = {**scene, "detail": bars.level(*check_window(options["window"]))}  # pyright: ignore[reportArgumentType]
-        return timeline_svg(scene, **{"rank": rank, **options})
+            window = figure.check_window(options["window"])  # pyright: ignore[reportArgumentType]
+            scene = {**scene, "detail": bars.level(*window)}
+        return figure.timeline_svg(scene, **{"rank": rank, **options})
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings: count and time per rank, lane and kind of event."""
-        return (
-            figure.to_table(self.scene)
-            if self.scene
-            else [["rank", "lane", "what", "count", "time", "bytes"]]
-        )
+        return figure.to_table(self.scene) if self.scene else [[*figure.HEADER]]
 
     def describe(self) -> str:
         """The timeline in words."""

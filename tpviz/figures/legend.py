@@ -1,0 +1,58 @@
+"""The legend under a picture: a mark and its words for everything that is drawn.
+
+>>> legend([("forward", "forward"), ("exposed", "exposed communication")], 10, 0, 200)[1]
+18
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from .lanes import mark
+from .svg import text
+
+Mark = str | Callable[[float, float], str]
+"""A name for `lanes.mark`, or what draws at the top left corner (x, y) of the mark's box."""
+
+
+class Look(NamedTuple):
+    """Sizes in px: width and height of a mark; gap to its words; width of a letter; space to the
+    next item; how far the words stand below the top of the mark; size of letters. A line is broken
+    where less than ``room`` is left after an item's words."""
+
+    width: float = 14
+    height: float = 11
+    gap: float = 5
+    letter: float = 5.7
+    space: float = 15
+    down: float = 9.5
+    size: float = 10.5
+    room: float = 5
+    token: str = "fg"
+
+
+USUAL = Look()
+
+
+def legend(
+    items: Iterable[tuple[Mark, str]],
+    x: float,
+    y: float,
+    right: float,
+    look: Look = USUAL,
+    left: float | None = None,
+) -> tuple[str, float]:
+    """(the legend as SVG, y of its last line).
+
+    items : (mark, words) each. x, y : px of the first mark's top left corner; right : where lines
+    end; left : where those after the first begin, None as that. A line is 18 px.
+    """
+    left, out = x if left is None else left, ""
+    for drawn, words in items:
+        wide = look.width + look.gap + look.letter * len(words)
+        if x + wide + look.room > right:
+            x, y = left, y + 18
+        place = x, y, look.width, look.height
+        out += mark(drawn, *place) if isinstance(drawn, str) else drawn(x, y)
+        out += text(x + look.width + look.gap, y + look.down, words, look.token, look.size)
+        x += wide + look.space
+    return out, y
