@@ -102,26 +102,6 @@ def strategies() -> "dict[str, type[Strategy]]":
     return dict(_REGISTERED)
 
 
-def settle_knobs(owner: Any) -> None:
-    """Check the knobs of a frozen dataclass by their bounds, and keep them as plain Python values.
-
-    Raises ``ValueError`` on a value that is not possible, with those that are.
-    """
-    for f in fields(owner):
-        bounds = f.metadata
-        if not bounds or f.default is MISSING:
-            continue
-        if bounds["choices"] is not None:
-            check = some_of if isinstance(f.default, tuple) else one_of
-            settle(owner, f.name, check, bounds["choices"])
-        elif isinstance(f.default, bool):
-            settle(owner, f.name, one_of, (True, False))
-        elif isinstance(f.default, int):
-            settle(owner, f.name, whole_number, bounds["low"], bounds["high"])
-        elif isinstance(f.default, float):
-            settle(owner, f.name, number, bounds["low"], bounds["high"])
-
-
 @dataclass(frozen=True)
 class Strategy:
     """One way to split a workload over ranks. What a scheme must offer; see docs/architecture.md.
