@@ -1,7 +1,7 @@
 """All answers to an exercise graded as `tv.check` grades them, but together: one launch for all of
 them on a world, and one draw for all that are asked with the same seed."""
 
-from functools import lru_cache
+from functools import cache
 
 import misconceptions
 import misconceptions_layers
@@ -31,7 +31,13 @@ def starter(task):
     return namespace[task.name]
 
 
-@lru_cache
+@cache
+def questions_of(name, seed=SEED):
+    """The questions of this draw."""
+    return exercise(name).make(np.random.default_rng(seed))
+
+
+@cache
 def verdicts(name):
     """{answer: `Result`} of right, wrong and plausible answers, and of the starter, as "starter";
     right ones and the starter on inputs that nobody knows before."""
@@ -49,7 +55,7 @@ def verdicts(name):
 
 def _asked(task, tries, code):
     """Of a formula: every answer to the questions of its seed."""
-    questions = {seed: task.make(np.random.default_rng(seed)) for seed in set(tries.values())}
+    questions = {seed: questions_of(task.name, seed) for seed in set(tries.values())}
     values = {seed: [[*q.arguments.values()] for q in of] for seed, of in questions.items()}
     sent = [(code[fn], values[seed]) for fn, seed in tries.items()]
     answers = launch(_all_in_rank_0, sent, timeout=120, progress=False)[0]

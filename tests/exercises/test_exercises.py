@@ -3,11 +3,10 @@ hint."""
 
 import re
 
-import numpy as np
 import pytest
 import solutions
 import solutions_start
-from batches import verdicts
+from batches import questions_of, verdicts
 
 from tpviz.exercises import check, exercise, exercises, hint
 from tpviz.exercises.on_ranks import _bare
@@ -40,7 +39,7 @@ def test_wrong_answers_fail_with_their_hint(name, fn, words):
 def test_hints_do_not_hang_on_the_draw(task):
     """Asked in this process, which is cheap."""
     for seed in range(2, 7):
-        questions = task.make(np.random.default_rng(seed))
+        questions = questions_of(task.name, seed)
         for fn, words in solutions.WRONG[task.name]:
             message = next(
                 filter(None, (task.judge(q, _bare(fn(*q.arguments.values()))) for q in questions))

@@ -2,13 +2,12 @@
 that was learned by heart passes."""
 
 import re
-from functools import lru_cache
 
 import misconceptions
 import numpy as np
 import pytest
 import solutions
-from batches import SEED, TABLES, verdicts
+from batches import SEED, TABLES, questions_of, verdicts
 
 from tpviz.exercises import check, exercise, exercises, grade
 from tpviz.exercises.formula import Formula
@@ -33,12 +32,6 @@ BY_HAND = {
 the answer."""
 RUNS = {"find_straggler", "atp_bugs", "axonn_bugs", "merak_bugs", "t3_bugs", "axonn_gathers"}
 """Their questions are runs, each of which is drawn."""
-
-
-@lru_cache
-def questions_of(name, seed=SEED):
-    """One draw."""
-    return exercise(name).make(np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize(("name", "fn", "words"), WRONG, ids=lambda v: getattr(v, "__name__", ""))
