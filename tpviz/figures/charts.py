@@ -182,13 +182,13 @@ def curves(
     """A panel with a line for each source. times : {source of LINES: {place on x: seconds}}. unit :
     as `unit_of` gives it, if not that of these times. name : of a source. spread : {source:
     plotly's ``error_y``}. more : as `panel` takes it."""
-    unit, scale = unit or unit_of([s for one in times.values() for s in one.values()])
+    word, scale = unit or unit_of([s for one in times.values() for s in one.values()])
     traces = []
     for source, one in times.items():
         seconds = [s / scale for s in one.values()]
         trace = line(name(source), one, seconds, LINES[source])
         traces.append(trace | ({"error_y": spread[source]} if source in spread else {}))
-    return panel(f"{title} ({unit})", traces, **more)
+    return panel(f"{title} ({word})", traces, **more)
 
 
 def bars(title: str, times: Mapping[str, Mapping[Any, float]], **more: Any) -> dict[str, Any]:
@@ -289,7 +289,7 @@ def chart(scene: dict[str, Any], theme: str = "light") -> "Figure":
         for mark in one["marks"]:
             figure.add_annotation(row=1, col=column, **_inked(mark, colors))
         for rule in one["rules"]:
-            add = figure.add_vline if "x" in rule else figure.add_hline
+            add: Any = figure.add_vline if "x" in rule else figure.add_hline
             add(row=1, col=column, **_inked(rule, colors))
         figure.update_xaxes(row=1, col=column, **one["x"])
         figure.update_yaxes(row=1, col=column, **one["y"])

@@ -274,9 +274,12 @@ class Study(Report):
         """Stacks of kernels and waits, above each how much faster it is than the first."""
         meshes = [axis for row in self.rows for axis in row.strategy.axes]
         inks = axis_keys(list(dict.fromkeys([*meshes, *self.axes])))
-        styles = {"kernels": ("kernels", "forward", "")} | {
-            axis: (f"waiting for {axis}", inks[axis], SHAPES[inks[axis]]) for axis in self.axes
-        }
+        styles, free = {"kernels": ("kernels", "forward", "")}, ["-", "|", *SHAPES.values()]
+        for name in self.axes:  # inks repeat where axes are many, patterns not so soon
+            shape = SHAPES[inks[name]]
+            shape = shape if shape in free or not free else free[0]
+            free = [other for other in free if other != shape]
+            styles[name] = (f"waiting for {name}", inks[name], shape)
         parts = lambda one: {"kernels": one.step - one.waits, **one.exposed}
         return self.stacked(styles, parts, lambda x, source: self.percent(x, source, digits=0))
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from math import log10
-from operator import methodcaller
 from typing import Any, Literal, NamedTuple
 
 from tpviz.checks import one_of, whole_number
@@ -142,7 +141,7 @@ class Validation(Report):
         columns = [("x y z data", lambda row: grid_of(row.strategy))]
         for mode in MODES:
             places = {row.strategy: str(n) for n, row in enumerate(self.order(mode), 1)}
-            columns.append((mode, methodcaller("words", mode)))
+            columns.append((mode, lambda row, mode=mode: row.words(mode)))
             columns.append(("place", lambda row, places=places: places.get(row.strategy, "")))
         return table(columns, ((row,) for row in self.rows[:most]))
 
