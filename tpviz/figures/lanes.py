@@ -126,8 +126,7 @@ def names(bars: Iterable[tuple[float, float, str, str]], top: float, height: flo
 
 def box(x: float, y: float, width: float, height: float) -> str:
     """The path of a bar, in px."""
-    high = f"{round(height, 2):g}"
-    return f"M{x:.1f},{round(y, 2):g}h{width:.1f}v{high}h-{width:.1f}z"
+    return f"M{x:.1f},{y:g}h{width:.1f}v{height:g}h-{width:.1f}z"
 
 
 def idle(x: float, y: float, width: float, height: float, opacity: str = ".45") -> str:

@@ -272,10 +272,11 @@ class Lanes:
             most += f"M{self.x(0):.1f},{base - peak(held) * high:.2f}H{self.x(end):.1f}"
             for (start, full, kept), (stop, *_) in zip(held, [*held[1:], (end, 0, 0)]):
                 x, wide = self.x(start), (stop - start) * sizes.scale
+                tall, low = round(full * high, 2), round(kept * high, 2)
                 if full and wide > 0:
-                    whole += box(x, base - full * high, wide, full * high)
+                    whole += box(x, round(base - full * high, 2), wide, tall)
                 if kept and wide > 0:
-                    checkpoints += box(x, base - (full + kept) * high, wide, kept * high)
+                    checkpoints += box(x, round(base - (full + kept) * high, 2), wide, low)
         return (
             f"<path d='{whole}' class='f-activations' data-held='whole'/>"
             f"<path d='{checkpoints}' class='f-activations' fill-opacity='.38' "
