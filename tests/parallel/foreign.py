@@ -132,3 +132,22 @@ def tokens(batch=4):
         "input_ids": torch.arange(batch * TOKENS).view(batch, TOKENS) * 7 % 20,
         "use_cache": False,
     }
+
+
+def masked(batch=4):
+    """For `bert`: the end of one sequence is padding."""
+    ids = tokens(batch)["input_ids"]
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def crossed(batch=4):
+    """For a decoder with cross attention."""
+    return {**tokens(batch), "encoder_hidden_states": vectors(WIDTH, batch)}
+
+
+def weighted(output):
+    """A mean over rows in which no element's part is another's."""
+    x = getattr(output, "logits", output)
+    return (x * torch.arange(x[0].numel(), dtype=x.dtype).cos().view_as(x[0])).mean()

@@ -4,6 +4,7 @@ import foreign
 import pytest
 import torch
 from test_parallel_axonn import check, grids
+from together import each
 from torch import nn
 
 import tpviz as tv
@@ -25,10 +26,10 @@ class Small(nn.Module):
 
 @pytest.mark.parametrize("equal_rows", [False, True])
 def test_grids_of_four(equal_rows):
-    """All of them, and with the promise every second."""
+    """All of them, and with the promise every fourth."""
     ways = [dict(keep=False, overlap=()), {}]
     strategies = [tv.AxoNN(*grid, **ways[k % 2]) for k, grid in enumerate(grids(4))]
-    strategies = strategies[1::2] if equal_rows else strategies
+    strategies = strategies[::4] if equal_rows else strategies
     layers = {strategy.short: 3 if strategy.x > 1 else 4 for strategy in strategies}
     for count in (3, 4):
         chosen = [s for s in strategies if layers[s.short] == count]
@@ -37,7 +38,9 @@ def test_grids_of_four(equal_rows):
 
 @pytest.mark.parametrize("name, layers", [("gpt2", 8), ("llama", 15)])
 def test_hugging_face(name, layers):
-    check(layers, getattr(foreign, name), foreign.tokens(), [tv.AxoNN(2, 2, 1, 1)], easy=True)
+    check(
+        layers, getattr(foreign, name), foreign.tokens(), [tv.AxoNN(2, 2, 1, 1)], steps=1, easy=True
+    )
 
 
 def unequal(strategy, counts):
@@ -67,10 +70,10 @@ def unequal(strategy, counts):
     return float(torch.stack(errors).max())
 
 
-@pytest.mark.parametrize("grid", [(2, 2, 1, 1), (1, 2, 2, 1), (2, 1, 1, 2)], ids=str)
-def test_unequal_batches(grid):
-    found = tv.launch(unequal, tv.AxoNN(*grid), [3, 1, 4, 2], world_size=4, progress=False)
-    assert max(found) < 1e-12, found
+def test_unequal_batches():
+    cases = [(tv.AxoNN(*g), (3, 1, 4, 2)) for g in ((2, 2, 1, 1), (1, 2, 2, 1), (2, 1, 1, 2))]
+    for case, found in each(unequal, cases).items():
+        assert max(found) < 1e-12, (case, found)
 
 
 def few_rows(strategy, counts):
@@ -86,10 +89,10 @@ def few_rows(strategy, counts):
     return max(float((found[name] - p.grad).abs().max()) for name, p in whole.named_parameters())
 
 
-@pytest.mark.parametrize("counts", [[3, 0, 0, 1], [0, 0, 0, 0]], ids=str)
-def test_no_rows(counts):
-    found = tv.launch(few_rows, tv.AxoNN(2, 2, 1, 1), counts, world_size=4, progress=False)
-    assert max(found) < 1e-12, found
+def test_no_rows():
+    cases = [(tv.AxoNN(2, 2, 1, 1), counts) for counts in ((3, 0, 0, 1), (0, 0, 0, 0))]
+    for case, found in each(few_rows, cases).items():
+        assert max(found) < 1e-12, (case, found)
 
 
 def sent(strategy, equal_rows):
@@ -144,10 +147,17 @@ def test_ledger_by_hand():
         assert measured == formula == expected, measured.diff(expected)
 
 
-@pytest.mark.parametrize("grid", grids(4), ids=str)
-def test_ledger_is_the_reports(grid):
-    strategy = tv.AxoNN(*grid, keep=grid[2] % 2 == 1)
-    for measured, formula in tv.launch(sent, strategy, True, world_size=4, progress=False):
+GRIDS = [(tv.AxoNN(*grid, keep=grid[2] % 2 == 1), True) for grid in grids(4)]
+
+
+@pytest.fixture(scope="module")
+def ledgers():
+    return each(sent, GRIDS)
+
+
+@pytest.mark.parametrize("case", GRIDS, ids=lambda case: case[0].short)
+def test_ledger_is_the_reports(case, ledgers):
+    for measured, formula in ledgers[case]:
         assert len(formula) and measured == formula, measured.diff(formula)
 
 

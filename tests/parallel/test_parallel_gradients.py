@@ -3,6 +3,7 @@
 import foreign
 import pytest
 import torch
+from together import each
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -56,14 +57,14 @@ def loss(y):
 
 
 def remade(strategy, remake):
-    """(errors of three steps, gathers not foreseen, gathers to compute again, sums at the end) with
+    """(errors of two steps, gathers not foreseen, gathers to compute again, sums at the end) with
     blocks computed again in backward."""
     around, remake = remake == "around", None if remake == "around" else remake
     whole, split = both(strategy, remake)
     if remake:  # then all gradients come within backwards within the backward
         whole.norm.requires_grad_(False), split.module.norm.requires_grad_(False)
     own, errors = split.rows(BATCH), []
-    for _ in range(3):
+    for _ in range(2):
         for module, x in ((whole, BATCH), (split, own)):
             module.zero_grad()
             with tv.record() as recorder, recorder.step():
@@ -80,12 +81,23 @@ def remade(strategy, remake):
     )
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_recomputation_of_the_users(keep):
-    for remake in (None, False, True, "around"):
-        gathers = 0 if remake is None else 4
-        for error, *counts in on_ranks(remade, tv.AxoNN(1, 2, 2, 1, keep=keep), remake):
-            assert error < 1e-14 and counts == [0, gathers, 1], (remake, error, counts)
+REMADE = [
+    (tv.AxoNN(1, 2, 2, 1, keep=keep), remake)
+    for keep in (True, False)
+    for remake in (None, False, True, "around")
+]
+
+
+@pytest.fixture(scope="module")
+def again():
+    return each(remade, REMADE)
+
+
+@pytest.mark.parametrize("case", REMADE, ids=lambda c: f"keep={c[0].keep}-{c[1]}")
+def test_recomputation_of_the_users(case, again):
+    gathers = 0 if case[1] is None else 4
+    for error, *counts in again[case]:
+        assert error < 1e-14 and counts == [0, gathers, 1], (error, counts)
 
 
 def accumulated(strategy):
@@ -136,12 +148,11 @@ def test_weights_changed_after_a_forward_for_nothing():
     assert max(on_ranks(swapped)) < 1e-12
 
 
-@pytest.mark.parametrize(
-    "strategy", [tv.AxoNN(1, 1, 2, 2), tv.AxoNN(2, 1, 2, 1, overlap=())], ids=lambda s: s.short
-)
-def test_accumulation_and_a_backward_that_failed(strategy):
-    for errors, between in on_ranks(accumulated, strategy):
-        assert max(errors) < 1e-14 and between == 0, (errors, between)
+def test_accumulation_and_a_backward_that_failed():
+    cases = [(tv.AxoNN(1, 1, 2, 2),), (tv.AxoNN(2, 1, 2, 1, overlap=()),)]
+    for case, found in each(accumulated, cases).items():
+        for errors, between in found:
+            assert max(errors) < 1e-14 and between == 0, (case, errors, between)
 
 
 def updated():
@@ -181,21 +192,17 @@ def twice(strategy, easy):
         return str(error)
 
 
-@pytest.mark.parametrize(
-    "strategy, easy",
-    [
+def test_second_derivatives_are_refused():
+    cases = [
         (tv.AxoNN(2, 1, 1, 1), False),
         (tv.AxoNN(1, 2, 1, 1), False),
         (tv.AxoNN(2, 1, 1, 1), True),
         (tv.AxoNN(1, 2, 1, 1), True),
         (tv.AxoNN(1, 1, 2, 1, keep=False), False),
         (tv.ATP(mesh=(1, 2)), False),
-    ],
-    ids=str,
-)
-def test_second_derivatives_are_refused(strategy, easy):
-    for said in tv.launch(twice, strategy, easy, world_size=2, progress=False):
-        assert said and "once_differentiable" in said
+    ]
+    for case, said in each(twice, cases, world_size=2).items():
+        assert all(text and "once_differentiable" in text for text in said), case
 
 
 def partly(strategy):
@@ -210,8 +217,8 @@ def partly(strategy):
 
 
 def test_a_parameter_that_some_ranks_use():
-    for strategy in (tv.AxoNN(1, 1, 1, 2), tv.AxoNN(1, 1, 2, 1)):
-        found = tv.launch(partly, strategy, world_size=2, progress=False)
+    cases = [(tv.AxoNN(1, 1, 1, 2),), (tv.AxoNN(1, 1, 2, 1),)]
+    for found in each(partly, cases, world_size=2).values():
         assert all(error < 1e-14 and none for error, none in found), found
 
 
@@ -228,17 +235,22 @@ def clipped(strategy, easy):
     return *map(float, norms), off(split, whole)
 
 
-@pytest.mark.parametrize("easy", [False, True])
-@pytest.mark.parametrize(
-    "strategy",
-    [tv.AxoNN(2, 2, 1, 1), tv.AxoNN(1, 2, 2, 1), tv.AxoNN(2, 1, 1, 2)],
-    ids=lambda s: s.short,
-)
-def test_clipping(strategy, easy):
-    for norm, expected, error in on_ranks(clipped, strategy, easy):
+CLIPPED = [
+    *(
+        (strategy, easy)
+        for strategy in (tv.AxoNN(2, 2, 1, 1), tv.AxoNN(1, 2, 2, 1), tv.AxoNN(2, 1, 1, 2))
+        for easy in (False, True)
+    ),
+    (tv.ATP(mesh=(2, 2)), False),
+]
+
+
+@pytest.fixture(scope="module")
+def norms():
+    return each(clipped, CLIPPED)
+
+
+@pytest.mark.parametrize("case", CLIPPED, ids=lambda c: f"{c[0].short}-easy={c[1]}")
+def test_clipping(case, norms):
+    for norm, expected, error in norms[case]:
         assert norm == pytest.approx(expected, rel=1e-12) and error < 1e-15, (norm, expected, error)
-
-
-def test_clipping_without_a_grid():
-    for norm, expected, error in on_ranks(clipped, tv.ATP(mesh=(2, 2)), False):
-        assert norm == pytest.approx(expected, rel=1e-12) and error < 1e-15

@@ -4,6 +4,7 @@ import foreign
 import pytest
 import torch
 from test_parallel_gradients import BATCH, Model, both, on_ranks
+from together import each
 from torch import nn
 
 import tpviz as tv
@@ -43,23 +44,28 @@ def test_ledger_by_hand():
         assert measured == formula == expected, measured.diff(expected)
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
+RULE = tv.Pair(first="inward", second="outward", kind="attention", heads="count", fused="blocks")
+SENT = [
+    (strategy, make, rules)
+    for strategy in (
         tv.AxoNN(2, 2, 1, 1),
         tv.AxoNN(2, 1, 1, 2),
         tv.AxoNN(1, 1, 2, 2, keep=False, overlap=("ors",)),
         tv.AxoNN(2, 1, 2, 1, keep=False, overlap=()),
-    ],
-    ids=lambda s: s.short,
-)
-def test_ledger_is_the_reports(strategy):
-    rule = tv.Pair(
-        first="inward", second="outward", kind="attention", heads="count", fused="blocks"
     )
-    for make, rules in ((mlp, None), (foreign.Attention, rule)):
-        for measured, formula in on_ranks(sent, strategy, make, rules):
-            assert len(formula) and measured == formula, measured.diff(formula)
+    for make, rules in ((mlp, None), (foreign.Attention, RULE))
+]
+
+
+@pytest.fixture(scope="module")
+def ledgers():
+    return each(sent, SENT)
+
+
+@pytest.mark.parametrize("case", SENT, ids=lambda case: f"{case[0].short}-{case[1].__name__}")
+def test_ledger_is_the_reports(case, ledgers):
+    for measured, formula in ledgers[case]:
+        assert len(formula) and measured == formula, measured.diff(formula)
 
 
 # -- small matters ---------------------------------------------------------------------------------
@@ -102,15 +108,14 @@ def differing(strategy, which):
         return str(error)
 
 
-@pytest.mark.parametrize(
-    "strategy", [tv.AxoNN(1, 1, 2, 2), tv.AxoNN(1, 1, 1, 4), tv.ATP()], ids=lambda s: s.short
-)
-def test_ranks_with_other_numbers_are_named(strategy):
-    for said in on_ranks(differing, strategy, [2]):
-        assert said.startswith(
-            "the ranks start from different numbers: 0.weight differs (4 of 6 "
-            "do): ranks 0, 1, 3 have one value, rank 2 has another; seed every"
-        )
+def test_ranks_with_other_numbers_are_named():
+    cases = [(s, (2,)) for s in (tv.AxoNN(1, 1, 2, 2), tv.AxoNN(1, 1, 1, 4), tv.ATP())]
+    for case, said in each(differing, cases).items():
+        for text in said:
+            assert text.startswith(
+                "the ranks start from different numbers: 0.weight differs (4 of 6 "
+                "do): ranks 0, 1, 3 have one value, rank 2 has another; seed every"
+            ), case
 
 
 def other_rows():

@@ -3,6 +3,7 @@
 import foreign
 import pytest
 import torch
+from together import each
 from torch import nn
 
 import tpviz as tv
@@ -72,6 +73,35 @@ def test_broadcast_makes_ranks_agree(strategy):
     first = transposed().state_dict()
     for full in launched(refused, transposed, strategy, True, True):
         assert all(torch.equal(full[name], first[name]) for name in first)
+
+
+class Undecided(nn.Module):
+    """What it does depends on the numbers it is given: no graph follows it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, x):
+        return self.inner(x) if x.sum() > 0 else x
+
+
+def planned(make):
+    """(how often this rank has made a graph, what its report says)."""
+    from unittest.mock import patch
+
+    from tpviz.parallel import plan
+
+    torch.manual_seed(0)
+    with patch.object(plan, "Flow", wraps=plan.Flow) as flow:
+        report = tv.parallelize(make(), tv.ATP(mesh=(2, 2)), torch.ones(2, 16)).report
+    return flow.call_count, repr((report.pairs, report.left, report.notes))
+
+
+def test_the_first_rank_makes_the_graph_for_all():
+    for make, words in ((mlp, "those of the whole model"), (Undecided, "could not follow")):
+        counts, said = zip(*launched(planned, make))
+        assert counts == (1, 0, 0, 0) and words in said[0] and len(set(said)) == 1, said
 
 
 def sent(strategy, make, rules, dtype):
@@ -148,21 +178,19 @@ def test_first_layers_that_are_not_called_in_turn():
         assert v.ok, v
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
+def test_ledger_of_attention_is_the_reports():
+    rule = Pair(first="inward", second="outward", kind="attention", heads="count", fused="blocks")
+    strategies = (
         tv.ATP(mesh=(2, 2)),
         tv.ATP(mesh=(4, 1), order="row"),
         tv.ATP(mesh=(2, 2), attention="A1"),
         tv.ATP(mesh=(1, 4)),
         tv.Megatron(tp=4, chunks=2),
-    ],
-    ids=lambda s: s.short,
-)
-def test_ledger_of_attention_is_the_reports(strategy):
-    rule = Pair(first="inward", second="outward", kind="attention", heads="count", fused="blocks")
-    for measured, formula in launched(sent, strategy, foreign.Attention, [rule], torch.float64):
-        assert len(formula) and measured == formula, measured.diff(formula)
+    )
+    cases = [(strategy, foreign.Attention, rule, torch.float64) for strategy in strategies]
+    for case, found in each(sent, cases).items():
+        for measured, formula in found:
+            assert len(formula) and measured == formula, (case, measured.diff(formula))
 
 
 def data_parallel():

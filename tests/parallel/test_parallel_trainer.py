@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import foreign
 import pytest
 import torch
+from torch import nn
 
 import tpviz as tv
 from tpviz.parallel import TrainingArguments
@@ -19,7 +20,7 @@ def data(count=24):
 
 
 def squared(output):
-    return output.logits.double().square().mean()
+    return getattr(output, "logits", output).double().square().mean()
 
 
 def expected(model, args, dataset, batch, steps):
@@ -49,10 +50,10 @@ def expected(model, args, dataset, batch, steps):
     return losses
 
 
-def made():
+def made(make=foreign.gpt2):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return foreign.gpt2().double().eval()
+        return make().double().eval()
 
 
 @pytest.mark.parametrize(
@@ -61,12 +62,12 @@ def made():
     ids=lambda s: s.short,
 )
 def test_equals_one_process(strategy):
-    args = TrainingArguments(max_steps=3, learning_rate=1e-2, max_grad_norm=MEAN, weight_decay=0.1)
+    args = TrainingArguments(max_steps=2, learning_rate=1e-2, max_grad_norm=MEAN, weight_decay=0.1)
     model, whole, dataset = made(), made(), data()
     found = tv.Trainer(model, strategy, args, dataset, loss=squared).train(timeout=120)
-    losses = expected(whole, args, dataset, 4 * strategy.dp, 3)
-    assert found.global_step == 3 and found.metrics["losses"] == pytest.approx(losses, rel=1e-10)
-    assert found.training_loss == pytest.approx(sum(losses) / 3)
+    losses = expected(whole, args, dataset, 4 * strategy.dp, 2)
+    assert found.global_step == 2 and found.metrics["losses"] == pytest.approx(losses, rel=1e-10)
+    assert found.training_loss == pytest.approx(sum(losses) / 2)
     for (name, a), b in zip(model.named_parameters(), whole.parameters()):
         assert torch.allclose(a, b, rtol=0, atol=1e-10), name
 
@@ -97,11 +98,25 @@ def test_bad_input(args, count, message):
 
 
 # -- evaluation ----------------------------------------------------------------------------------
+class Layers(nn.Module):
+    """A few layers with dropout, of which a trace is quick."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, input_ids, labels):
+        x = self.embedding(input_ids)
+        for layer in self.layers:
+            x = x + nn.functional.dropout(layer(x).tanh(), 0.2, self.training)
+        return x
+
+
 def dropping():
     """In training mode a fifth of everything is dropped, in evaluation mode nothing is."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return foreign.gpt2(resid_pdrop=0.2, embd_pdrop=0.2, attn_pdrop=0.2).double().train()
+    dropped = {"resid_pdrop": 0.2, "embd_pdrop": 0.2, "attn_pdrop": 0.2}
+    return made(lambda: foreign.gpt2(**dropped)).train()
 
 
 def mean_loss(model, dataset):
@@ -114,7 +129,8 @@ def mean_loss(model, dataset):
 
 
 def test_evaluates_what_it_was_given_and_what_it_has_trained():
-    args, dataset, model = TrainingArguments(max_steps=2, learning_rate=1e-2), data(), dropping()
+    args, dataset = TrainingArguments(max_steps=2, learning_rate=1e-2), data()
+    model = made(Layers).train()
     strategy = tv.Merak(pp=2, dp=2, microbatches=2, schedule="gpipe")
     trainer = tv.Trainer(model, strategy, args, dataset, loss=squared, eval_dataset=dataset[:10])
     before = trainer.evaluate(timeout=120)
@@ -147,10 +163,9 @@ def in_a_world(strategy, args):
     )
 
 
-@pytest.mark.parametrize("schedule", ["shifted_critical_path", "zb_v"])
-def test_evaluation_within_a_world_trains_on(schedule):
+def test_evaluation_within_a_world_trains_on():
     """Two programs over the same parameters: the one without dropout sees what the other learns."""
-    strategy = tv.Merak(pp=2, tp=2, microbatches=4, schedule=schedule)
+    strategy = tv.Merak(pp=2, tp=2, microbatches=4, schedule="zb_v")
     args = TrainingArguments(max_steps=2, learning_rate=1e-2)
     for first, second, before, after, left, modes in tv.launch(
         in_a_world, strategy, args, world_size=4, progress=False, timeout=120

@@ -30,6 +30,7 @@ def test_attention_by_a_rule_of_the_user():
         foreign.vectors(foreign.WIDTH, batch=8),
         [tv.AxoNN(2, 2, 2, 1), tv.AxoNN(4, 1, 1, 2)],
         ranks=8,
+        steps=1,
         rules=rule,
     )
 
@@ -43,5 +44,6 @@ def test_a_sample_of_eight():
         foreign.vectors(8, batch=8),
         [tv.AxoNN(*grid) for grid in chosen],
         ranks=8,
+        steps=1,
         easy=True,
     )

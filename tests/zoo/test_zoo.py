@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from zoo import PROGRAMS, RANKS, by_axis, plainly, recorded
+from zoo import PROGRAMS, RANKS, by_axis, in_turn, plainly, recorded
 
 import tpviz as tv
 from tpviz.runtime.fake import fake_tensors, fake_world
@@ -26,8 +26,31 @@ CLUSTER = tv.clusters.nvlink_pairs(pairs=RANKS // 2)
 
 @pytest.fixture(scope="module")
 def plain():
-    """{name: each rank's numbers, or the error} on plain gloo; one after another, in one pool."""
-    return {name: _tried(plainly, entry.build, backend="gloo") for name, entry in PROGRAMS.items()}
+    """{name: each rank's numbers, or the error} on plain gloo."""
+    return _ran(plainly, PROGRAMS, backend="gloo")
+
+
+@pytest.fixture(scope="module")
+def traced():
+    """{name: each rank's (numbers, trace), or the error}."""
+    return _ran(recorded, PROGRAMS)
+
+
+@pytest.fixture(scope="module")
+def emulated():
+    """The same on an emulated cluster, of all that can be emulated."""
+    return _ran(recorded, [name for name in PROGRAMS if not PROGRAMS[name].refused], CLUSTER)
+
+
+def _ran(run, names, *args, **options):
+    """All in one job, one after another; where one of them fails, each in a job of its own, so that
+    the error is that of its program."""
+    builds = {name: PROGRAMS[name].build for name in names}
+    try:
+        ranks = tv.launch(in_turn, run, builds, *args, world_size=RANKS, timeout=300, **options)
+    except (RankError, RankTimeoutError):
+        return {name: _tried(run, build, *args, **options) for name, build in builds.items()}
+    return {name: [rank[name] for rank in ranks] for name in names}
 
 
 def _tried(*args, **options):
@@ -38,9 +61,10 @@ def _tried(*args, **options):
 
 
 def _check(name, plain, got, tolerance):
-    if isinstance(plain[name], Exception):
-        raise plain[name]
-    for rank, (theirs, (ours, trace)) in enumerate(zip(plain[name], got)):
+    for ranks in (plain[name], got[name]):
+        if isinstance(ranks, Exception):
+            raise ranks
+    for rank, (theirs, (ours, trace)) in enumerate(zip(plain[name], got[name], strict=True)):
         assert len(theirs) == len(ours)
         for a, b in zip(theirs, ours):
             torch.testing.assert_close(b, a, rtol=tolerance, atol=tolerance)
@@ -61,19 +85,18 @@ def _check_ledger(ledger, expected):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_recorded(name, plain):
-    _check(name, plain, tv.launch(recorded, PROGRAMS[name].build, world_size=RANKS), 0.0)
+def test_recorded(name, plain, traced):
+    _check(name, plain, traced, 0.0)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_emulated(name, plain):
+def test_emulated(name, plain, emulated):
     entry = PROGRAMS[name]
     if entry.refused:
         with pytest.raises(RankError, match=entry.refused):
             tv.launch(recorded, entry.build, CLUSTER, world_size=RANKS)
         return
-    got = tv.launch(recorded, entry.build, CLUSTER, world_size=RANKS)
-    _check(name, plain, got, entry.emulated_tolerance)
+    _check(name, plain, emulated, entry.emulated_tolerance)
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,19 @@ def recorded(build, cluster=None):
     return numbers([loss, *results()]), rec.trace
 
 
+def in_turn(run, builds, *args):
+    """{name: what ``run`` gives} of programs one after another on a rank; as between two jobs, none
+    sees the groups of those before it."""
+    from tpviz.runtime import worker
+
+    results = {}
+    for name, build in builds.items():
+        results[name] = run(build, *args)
+        dist.barrier()
+        worker._leave_groups_of_earlier_jobs()
+    return results
+
+
 def by_axis(ledger):
     """{(axis, collective): (count, payload bytes)}, phases together."""
     pairs = {(row.axis, row.collective) for row in ledger}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, overload
 
@@ -21,7 +22,7 @@ from .outputs import compare, outputs_of
 from .parallelized import Parallelized
 from .pipelined import pipelined
 from .plan import Plan
-from .replicas import agree
+from .replicas import agree, from_first
 from .report import Report
 from .rules import SHORT_CUTS
 from .singles import Singles
@@ -158,7 +159,8 @@ def parallelize(
         agree(model, groups, broadcast)
         grid = Grid(strategy, mesh, groups, easy) if isinstance(strategy, AxoNN) else None
     z = getattr(strategy, "z", 1)
-    plan = Singles(model, layout, z) if easy else Plan(model, layout, rules, inputs, z)
+    shared = partial(from_first, groups=groups) if groups else lambda make: make()
+    plan = Singles(model, layout, z) if easy else Plan(model, layout, rules, inputs, z, shared)
     report = _report(model, strategy, layout, plan, easy, equal_rows)
     if not groups:
         return Parallelized(model, report)

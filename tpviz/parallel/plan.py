@@ -1,7 +1,7 @@
 """The plan: which layers of a model are split, how, and why the others are not. Sends nothing."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import gcd
@@ -45,6 +45,7 @@ class Plan:
 
     pairs : `Planned`, in the model's order; left : {path: (type, shape, reason)} of everything
     linear-like that stays whole; notes : what else should be known. z : pieces of each block.
+    shared : function (make) -> what make() gives; on ranks, made by one of them (`from_first`).
     Raises ``ValueError`` where a user's rule matches nothing, or nothing at all can be split.
     """
 
@@ -55,8 +56,10 @@ class Plan:
         rules: "Pair | dict[str, Any] | Sequence[Pair | dict[str, Any]] | None" = None,
         inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
         z: int = 1,
+        shared: Callable[[Callable[[], Any]], Any] = lambda make: make(),
     ):
         self.model, self.at, self.inputs, self.z = model, layout, inputs, z
+        self.shared = shared
         self.modules = dict(model.named_modules())
         self.tied = owners(model)
         self.places = Counter(id(m) for _, m in model.named_modules(remove_duplicate=False))
@@ -117,29 +120,26 @@ class Plan:
         for path in self.linears:
             if reason := self._obstacle(path):
                 self.reasons.setdefault(path, reason)
-        flow = self._flow() if len(free) > 1 and self.inputs else None
+        flow = self._flow(free) if len(free) > 1 and self.inputs else None
         if not self.inputs:
             self.notes.append(
                 "without example_inputs: pairs by rules and nn.Sequential only, and "
                 "no forward was compared"
             )
-        for firsts, second in flow.pairs() if flow else in_sequences(self.modules):
+        for firsts, second in flow.pairs if flow else in_sequences(self.modules):
             if {*firsts, second} <= set(free) - self.taken:
                 self._take(None, firsts, second, GRAPH if flow else "nn.Sequential")
         for path in free:
             if flow and path not in self.taken:
-                self.reasons.setdefault(path, flow.reason(path))
+                self.reasons.setdefault(path, flow.reasons[path])
 
-    def _flow(self):
-        try:
-            return Flow(self.model, *self.inputs)  # pyright: ignore[reportOptionalIterable, reportArgumentType]
-        except Exception as error:  # whatever stops export, rules remain
-            said = str(error).strip().split("\n")[0][:120]
-            self.notes.append(
-                f"torch.export could not follow the model, so pairs are by rules and "
-                f"nn.Sequential only ({type(error).__name__}: {said})"
-            )
+    def _flow(self, free):
+        """The graph's `Findings` on the layers at ``free``; where there is no graph None, noted."""
+        found = self.shared(lambda: _findings(self.model, self.inputs, free))
+        if isinstance(found, str):
+            self.notes.append(found)
             return None
+        return found
 
     def _obstacle(self, path):
         parent = self.modules.get(path.rpartition(".")[0])
@@ -270,6 +270,19 @@ def _units(pair, wide, inner, size):
             f"out_features={wide} of the first layer and in_features={inner} of the second differ"
         )
     return 1, inner
+
+
+def _findings(model, inputs, paths):
+    """The graph's `Findings`, or in words why there is no graph."""
+    try:
+        flow = Flow(model, *inputs)
+    except Exception as error:  # whatever stops export, rules remain
+        said = str(error).strip().split("\n")[0][:120]
+        return (
+            f"torch.export could not follow the model, so pairs are by rules and "
+            f"nn.Sequential only ({type(error).__name__}: {said})"
+        )
+    return flow.findings(paths)
 
 
 def _divided(pair, path, holder, parts):

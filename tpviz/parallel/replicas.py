@@ -1,8 +1,8 @@
 """Do all ranks start from the same model? Checked by digests, or made so by a broadcast."""
 
 import hashlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -52,6 +52,18 @@ def differ(tensors: Sequence[torch.Tensor], groups: Sequence[dist.ProcessGroup])
     digests = [_digest(_bytes(t)) ^ _digest(str(t.shape).encode()) for t in tensors]
     together = _digest(str(digests).encode())  # ranks may come with more or fewer
     return bool(_differing([together], groups, tensors[0].device))
+
+
+def from_first(make: Callable[[], Any], groups: "Groups") -> Any:
+    """What ``make()`` gives on the mesh's first rank, on all of them; collective. It must be the
+    same on each and can be pickled: where ranks share cores, making it once saves all but one."""
+    several = [group for group in groups.by_axis.values() if group.size() > 1]
+    first = all(group.rank() == 0 for group in several)
+    made: list[Any] = [make() if first else None]
+    for group in several:  # from the first rank along one axis, then from all these along the next
+        source = dist.get_process_group_ranks(group)[0]
+        dist.broadcast_object_list(made, src=source, group=group)
+    return made[0]
 
 
 def _digest(data):

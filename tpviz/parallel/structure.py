@@ -4,8 +4,8 @@ In the graph a linear layer is second of a pair if everything that reaches it co
 layers through operations that treat each feature alone, and nothing on the way is used elsewhere.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -73,6 +73,14 @@ class _Tensors(nn.Module):
     def forward(self, *args, **kwargs):
         outputs = tree_leaves(self.inner(*args, **kwargs))
         return [output for output in outputs if isinstance(output, torch.Tensor)]
+
+
+class Findings(NamedTuple):
+    """What the graph says. pairs : (first layers, second layer), paths, in its order; reasons :
+    {path: why nothing is the second layer to this one}. Ranks can send it to each other."""
+
+    pairs: tuple[tuple[tuple[str, ...], str], ...]
+    reasons: dict[str, str]
 
 
 class Flow:
@@ -144,6 +152,10 @@ class Flow:
                 return set()
         kept = seen | {call}
         return sources if all(user in kept for node in seen for user in node.users) else set()
+
+    def findings(self, paths: Iterable[str]) -> Findings:
+        """All that a plan asks for, of the layers at ``paths``; without the graph."""
+        return Findings(tuple(self.pairs()), {path: self.reason(path) for path in paths})
 
     def reason(self, path: str) -> str:
         """Why nothing is the second layer to this one."""
