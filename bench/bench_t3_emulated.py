@@ -20,9 +20,10 @@ from harness import report, row, step_seconds
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.cost import Stretch, transfer
-from tpviz.schemes.t3.cost import Layers
+from tpviz.cost import Clock
 from tpviz.schemes.t3.program import ring_of
+from tpviz.schemes.t3.step import Layers
+from tpviz.step import Part
 
 STEPS, TP = 3, 4
 SECONDS = 0.12  # of the balanced GEMM, in slow motion
@@ -43,22 +44,27 @@ def balanced():
     return cluster.scale_model(slow_motion=SECONDS / parts_of(cluster)[0])
 
 
-def layers(cluster, mode):
-    strategy = tv.T3(tp=TP, mode=mode)
-    return Layers(strategy, W, cluster, tv.Mesh(strategy.axes))
+def layers(mode):
+    return Layers(tv.T3(tp=TP, mode=mode), W)
+
+
+def clock(cluster):
+    return Clock.of(cluster, tv.Mesh({"tp": TP}), W.dtype)
 
 
 def parts_of(cluster):
     """Seconds of (FC-2's GEMM, its reduce-scatter)."""
-    made = layers(cluster, "sequential")
-    scatter = transfer(cluster, made.mesh, "tp", "reduce_scatter", made.activations)
-    return made._gemm(W.batch * W.seq, FEATURES, W.hidden), scatter.seconds
+    made, time = layers("sequential"), clock(cluster)
+    scatter = time.moved(made.whole("reduce_scatter"))
+    return time.seconds(made.gemm(W.batch * W.seq, FEATURES, W.hidden)), scatter.seconds
 
 
 def derived(cluster, mode):
-    """Seconds of FC-2 by the recurrence of `tpviz.schemes.t3.cost`."""
-    made = layers(cluster, mode)
-    return made._scattered(Stretch(), parts_of(cluster)[0], FEATURES).segment("forward").seconds
+    """Seconds of FC-2 by the recurrence of `tpviz.schemes.t3.step`."""
+    made = layers(mode)
+    gemm = made.gemm(W.batch * W.seq, FEATURES, W.hidden)
+    fused = Part("forward", "", tuple(made.scattered(gemm, FEATURES)))
+    return clock(cluster).run([fused])[0].seconds
 
 
 def alone(mode, cluster, steps):

@@ -1,74 +1,106 @@
-"""Segments: what hides and what does not, worked by hand; the queue beside them."""
+"""The clock: what is hidden and what is exposed, worked by hand; queues that overlap other axes."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpviz.cost import (
-    Beside,
-    Memory,
-    Segment,
-    Stretch,
-    Transfer,
-    by_axis,
-    parts,
-    show_bytes,
-    show_seconds,
+from tpviz.cost import Clock, Memory, Segment, Transfer, by_axis, parts, show_bytes, show_seconds
+from tpviz.step import (
+    Chunks,
+    Collective,
+    Issue,
+    Kernel,
+    Operations,
+    Overlapped,
+    Part,
+    Repeat,
+    Wait,
+    count,
 )
 
 
-def test_blocking_adds_and_covering_hides():
-    s = Stretch().kernel(2.0).blocking(Transfer("tp", 3.0, 1.0)).segment("forward")
-    assert (s.seconds, s.exposed, s.hidden, s.latency) == (5.0, {"tp": 3.0}, {"tp": 0.0}, 1.0)
-    s = Stretch().covered(Transfer("tp", 3.0, 1.5), 2.0).segment("backward")
+def kernel(seconds):
+    return Kernel(seconds, 0)
+
+
+def move(axis, seconds, collective="all_reduce"):
+    """Half of its time is latency."""
+    return Collective(axis, collective, seconds)
+
+
+def run(*operations, clock=None):
+    """The segments of parts with these operations each, on a clock of whole numbers."""
+    clock = clock or Clock(
+        lambda kernel: kernel.flops, lambda m: Transfer(m.axis, m.payload, m.payload / 2)
+    )
+    return clock.run([Part("forward", str(k), tuple(each)) for k, each in enumerate(operations)])
+
+
+def test_blocking_adds_and_overlapping_hides():
+    (s,) = run([kernel(2.0), move("tp", 3.0)])
+    assert (s.seconds, s.exposed, s.hidden, s.latency) == (5.0, {"tp": 3.0}, {"tp": 0.0}, 1.5)
+    (s,) = run([Overlapped(move("tp", 3.0), kernel(2.0))])
     # a third of it is exposed, and a third of its latency
-    assert (s.seconds, s.exposed, s.hidden) == (3.0, {"tp": 1.0}, {"tp": 2.0})
-    assert s.latency == pytest.approx(0.5)
-    s = Stretch().covered(Transfer("tp", 3.0), 4.0).segment("backward")
+    assert (s.seconds, s.exposed, s.hidden, s.latency) == (3.0, {"tp": 1.0}, {"tp": 2.0}, 0.5)
+    (s,) = run([Overlapped(move("tp", 3.0), kernel(4.0))])
     assert (s.seconds, s.exposed, s.hidden) == (4.0, {"tp": 0.0}, {"tp": 3.0})
 
 
-def test_one_rank_has_no_axis():
-    s = Stretch().kernel(1.0).blocking(Transfer("tp", 0.0)).covered(Transfer("tp", 0.0), 2.0)
-    assert s.segment("forward") == Segment("forward", compute=3.0)
+def test_an_axis_of_one_rank_leaves_nothing():
+    clock = Clock(lambda kernel: kernel.flops, lambda m: Transfer(m.axis, 0.0))
+    made = run(
+        [kernel(1.0), move("tp", 9.0), Overlapped(move("tp", 9.0), kernel(2.0))], clock=clock
+    )
+    assert made == [Segment("forward", "0", compute=3.0)]
+    step = [Part("forward", "", (move("tp", 9), Issue(move("tp", 9)), Wait("tp")))]
+    assert not count(step, {"tp": 1}) and count(step, {"tp": 2}).total()[0] == 2
 
 
 @pytest.mark.parametrize(
     "g, a, chunks, seconds",
     [
         (4.0, 1.0, 1, 5.0),  # one piece: nothing overlaps
-        (2.0, 1.0, 2, 5.0),  # GEMMs 0-2, 2-4; sums 2-3, 4-5
-        (1.0, 3.0, 2, 7.0),  # GEMMs 0-1, 1-2; sums 1-4, 4-7
+        (2.0, 1.0, 2, 5.0),  # GEMMs 0-2, 2-4; all-reduces 2-3, 4-5
+        (1.0, 3.0, 2, 7.0),  # GEMMs 0-1, 1-2; all-reduces 1-4, 4-7
         (1.0, 1.0, 4, 5.0),
     ],
 )
 def test_chunks_are_a_pipeline_of_two_stages(g, a, chunks, seconds):
-    s = Stretch().chunked(g, Transfer("tp", a, a / 2), chunks).segment("forward")
+    (s,) = run([Chunks(kernel(g), move("tp", a), chunks)])
     assert s.seconds == seconds and s.compute == chunks * g
     assert s.exposed["tp"] + s.hidden["tp"] == chunks * a
     assert s.latency == pytest.approx(s.exposed["tp"] / 2)
 
 
-def test_queue_beside_by_hand():
-    """Kernels of 1, 2 and 1 s; sums of 2, 2 and 1 s, sent after the first, second and third."""
-    beside = Beside("dp")
-    ends = []
-    for kernel, moved in ((1.0, 2.0), (2.0, 2.0), (1.0, 1.0)):
-        beside.run(Segment("backward", compute=kernel))
-        ends.append(beside.issue(Transfer("dp", moved, 0.5 * moved)))
-    assert ends == [3.0, 5.0, 6.0]  # 1-3, 3-5, then 5-6 behind it
-    beside.wait(ends[-1], "sync")
-    found = beside.finish()
-    assert [s.hidden for s in found] == [{}, {"dp": 2.0}, {"dp": 1.0}, {}]
-    assert found[-1].exposed == {"dp": 2.0} and found[-1].latency == 1.0
-    assert parts(found) == {
+def test_a_queue_across_parts_by_hand():
+    """Kernels of 1, 2 and 1 s; all-reduces of 2, 2 and 1 s, issued after the first, second and
+    third: they run at 1-3, 3-5, and 5-6 behind the second."""
+    sent = [Issue(move("dp", seconds)) for seconds in (2.0, 2.0, 1.0)]
+    made = run(
+        [kernel(1.0)], sent[:1], [kernel(2.0)], sent[1:2], [kernel(1.0)], sent[2:], [Wait("dp")]
+    )
+    assert [s.layer for s in made] == ["0", "2", "4", "6"], "to issue takes no time"
+    assert [s.hidden for s in made] == [{}, {"dp": 2.0}, {"dp": 1.0}, {"dp": 0.0}]
+    assert made[-1].exposed == {"dp": 2.0} and made[-1].latency == 1.0
+    assert parts(made) == {
         "compute": 4.0,
         "exposed communication": 1.0,
         "latency": 1.0,
         "bubble": 0.0,
     }
-    beside.wait(3.0, "sync")  # long past: no segment
-    assert len(beside.finish()) == 4
+
+
+def test_some_may_stay_in_flight():
+    """Waiting for the first of two all-reduces of 2 s, then for both."""
+    made = Operations()
+    first, second = made.issue(move("tp", 2.0)), made.issue(move("tp", 2.0))
+    made.wait(first)
+    made.append(kernel(1.0))
+    made.wait(second)
+    made.wait(None)  # nothing was issued
+    assert made[2] == Wait("tp", in_flight=1)
+    (s,) = run(made)
+    assert s.seconds == 4.0 and s.exposed == {"tp": 3.0} and s.hidden == {"tp": 1.0}
 
 
 times = st.floats(0.01, 10)
@@ -77,29 +109,43 @@ times = st.floats(0.01, 10)
 @given(st.lists(st.tuples(times, times), min_size=1, max_size=8))
 def test_zero_0_ends_by_the_closed_form(pairs):
     """max(last kernel, max over k of ready_k + t_k + t_{k+1} + ...)."""
-    beside, ready, now = Beside("dp"), [], 0.0
-    for kernel, moved in pairs:
-        beside.run(Segment("backward", compute=kernel))
-        end = beside.issue(Transfer("dp", moved))
-        now += kernel
+    operations, ready, now = [], [], 0.0
+    for seconds, moved in pairs:
+        operations += [[kernel(seconds)], [Issue(move("dp", moved))]]
+        now += seconds
         ready.append(now)
-    beside.wait(end, "sync")
+    made = run(*operations, [Wait("dp")])
     moved = [t for _, t in pairs]
-    assert beside.now == pytest.approx(max(r + sum(moved[k:]) for k, r in enumerate(ready)))
-    found = beside.finish()
-    exposed, hidden = by_axis(found, "exposed"), by_axis(found, "hidden")
+    ends = max(r + sum(moved[k:]) for k, r in enumerate(ready))
+    assert sum(s.seconds for s in made) == pytest.approx(ends)
+    exposed, hidden = by_axis(made, "exposed"), by_axis(made, "hidden")
     assert exposed.get("dp", 0) + hidden.get("dp", 0) == pytest.approx(sum(moved))
-    assert sum(parts(found).values()) == pytest.approx(beside.now)
 
 
 def test_waiting_for_another_axis_hides_too():
-    """A sum of 4 s runs while kernels take 1 s, wait 2 s for tp, and then 1 s for it."""
-    beside = Beside("dp")
-    end = beside.issue(Transfer("dp", 4.0))
-    beside.run(Stretch().kernel(1.0).blocking(Transfer("tp", 2.0)).segment("forward"))
-    beside.wait(end, "sync")
-    first, last = beside.finish()
+    """An all-reduce of 4 s runs while kernels take 1 s, wait 2 s for tp, and then 1 s for it."""
+    first, last = run([Issue(move("dp", 4.0))], [kernel(1.0), move("tp", 2.0)], [Wait("dp")])
     assert first.hidden == {"tp": 0.0, "dp": 3.0} and last.exposed == {"dp": 1.0}
+
+
+@given(st.lists(st.tuples(times, times, st.booleans()), min_size=1, max_size=5), st.integers(0, 12))
+def test_a_repeat_is_as_if_written_out(items, repeats):
+    """Prefetching parts, of which each leaves a collective to the next one."""
+    body = tuple(
+        Part("forward", str(k), (Wait("a"), kernel(seconds), *([Issue(move("a", moved))] * sends)))
+        for k, (seconds, moved, sends) in enumerate(items)
+    )
+    clocks = [
+        Clock(lambda k: k.flops, lambda m: Transfer(m.axis, m.payload, m.payload / 2))
+        for _ in range(2)
+    ]
+    short = clocks[0].run([Repeat(body, repeats), Part("sync", "", (Wait("a"),))])
+    full = clocks[1].run([*body * repeats, Part("sync", "", (Wait("a"),))])
+    assert [s[:2] for s in short] == [s[:2] for s in full]
+    for a, b in zip(short, full):
+        assert a.seconds == pytest.approx(b.seconds) and a.hidden == pytest.approx(b.hidden)
+    written, repeated = count([*body * repeats], {"a": 4}), count([Repeat(body, repeats)], {"a": 4})
+    assert written == repeated
 
 
 def test_memory_and_units():

@@ -1,20 +1,26 @@
-"""Cost: a rank's step as segments in time order, and how one axis hides behind the rest.
+"""Cost: a rank's step on a clock, as segments in time order, and how much of each axis is hidden.
 
-A strategy's formula (`Strategy.cost`) is a list of `Segment`. Within one, a collective is waited
-for at once or when the kernels issued after it are done; nothing is under way at its end. So the
-step's time is the sum of its segments, and an outer strategy can put its own collectives beside an
-inner one's segments (`Beside`): they queue on the group's one lane, which is max-plus arithmetic.
+A strategy's step (`tpviz.step`) runs on a `Clock`, which gives a `Segment` for each of its parts.
+The step's time is the sum of its segments.
 
->>> forward = Stretch().kernel(2.0).blocking(Transfer("tp", 1.0))
->>> backward = Stretch().kernel(2.0).covered(Transfer("tp", 3.0), 2.0)
->>> segments = [forward.segment("forward"), backward.segment("backward")]
->>> [s.seconds for s in segments], parts(segments)["exposed communication"]
-([3.0, 5.0], 2.0)
+>>> from tpviz import Mesh, clusters
+>>> from tpviz.step import Collective, Kernel, Overlapped, Part
+>>> kernel, move = Kernel(10**9, 0), Collective("tp", "all_reduce", 1_000_000)
+>>> step = [Part("forward", "up", (kernel, move)), Part("", "up", (Overlapped(move, kernel),))]
+>>> clock = Clock.of(clusters.nvswitch(4), Mesh({"tp": 4}), "float32")
+>>> waited, overlapped = (segment.exposed["tp"] for segment in clock.run(step))
+>>> overlapped < waited
+True
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, lru_cache
+from math import isclose
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
+
+from .step import RING_SHIFT, Collective, Issue, Kernel, Repeat, Step, Wait, expanded
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -34,13 +40,33 @@ class Transfer(NamedTuple):
 def transfer(
     cluster: "Cluster", mesh: "Mesh", axis: str, collective: str, payload: float
 ) -> Transfer:
-    """The `Transfer` of ``payload`` bytes (the full tensor) over a mesh axis, all groups at it."""
+    """The `Transfer` of ``payload`` bytes (the full tensor) over a mesh axis, all groups at it.
+
+    A `step.RING_SHIFT` takes as long as its slowest message in any group.
+    """
     size = mesh.axes[axis]
     if size == 1:
         return Transfer(axis, 0.0)
-    link = cluster.axis_link(mesh, axis)
-    latency, sending = cluster.collective_parts(collective, payload, size, link)
+    if collective == RING_SHIFT:
+        shift = (
+            cluster.collective_parts("send", payload, 2, k) for k in _ring(cluster, mesh, axis)
+        )
+        latency, sending = max(shift, key=sum)
+    else:
+        link = cluster.axis_link(mesh, axis)
+        latency, sending = cluster.collective_parts(collective, payload, size, link)
     return Transfer(axis, latency + sending, latency)
+
+
+@lru_cache(maxsize=64)
+def _ring(cluster, mesh, axis):
+    """Links of neighbours in all rings of an axis, one of each bandwidth and latency."""
+    links = (
+        cluster.link((a, b), mesh.size, b - a)
+        for ring in mesh.groups(axis)
+        for a, b in zip(ring, ring[-1:] + ring)
+    )
+    return list({link[:2]: link for link in links}.values())
 
 
 class Segment(NamedTuple):
@@ -68,155 +94,187 @@ class Segment(NamedTuple):
         return self.compute + waiting + self.bubble
 
 
-class Stretch:
-    """What a segment is made of: kernels, and collectives before, after or under them."""
+class Clock:
+    """A rank's step on a clock: kernels one after another, and a queue for every axis (derived).
 
-    def __init__(self):
-        self.compute = self.latency = 0.0
-        self.exposed, self.hidden = {}, {}
+    Collective k of an axis ends at end_k = max(issued_k, end_{k-1}) + t_k, alone on its links.
+    seconds : of a `tpviz.step.Kernel`; moved : the `Transfer` of a `tpviz.step.Collective`.
+    """
 
-    def kernel(self, *seconds: float) -> "Stretch":
-        """Kernels, one after another."""
-        self.compute += sum(seconds)
-        return self
+    def __init__(self, seconds: Callable[[Kernel], float], moved: Callable[[Collective], Transfer]):
+        self.seconds, self.moved = cache(seconds), cache(moved)
+        self.now, self.queues, self.closed, self.expanded = 0.0, {}, {}, {}
 
-    def blocking(self, moved: Transfer) -> "Stretch":
-        """A collective that kernels wait for from its start."""
-        return self._add(moved, moved.seconds)
+    @classmethod
+    def of(
+        cls,
+        cluster: "Cluster",
+        mesh: "Mesh",
+        dtype: str,
+        parent_axis: Mapping[str, str] = MappingProxyType({}),
+    ) -> "Clock":
+        """A cluster's clock. parent_axis : {axis of the step that is none of the mesh: the mesh's
+        axis it is a part of}, which has a queue of its own."""
+        device = cluster.device
 
-    def covered(self, moved: Transfer, seconds: float) -> "Stretch":
-        """A collective that starts with kernels of ``seconds`` and is waited for after them."""
-        self.compute += seconds
-        return self._add(moved, max(0.0, moved.seconds - seconds))
+        def moved(move):
+            axis = parent_axis.get(move.axis, move.axis)
+            return transfer(cluster, mesh, axis, *move[1:])._replace(axis=move.axis)
 
-    def chunked(self, seconds: float, moved: Transfer, chunks: int) -> "Stretch":
-        """``chunks`` times a kernel, then a collective that the next kernels need not wait for.
+        return cls(lambda kernel: device.time(kernel.flops, kernel.bytes, dtype), moved)
 
-        Two stages of a pipeline with equal items: T(C) = max(C g + a, g + C a), g and a of one
-        chunk (derived; references: ATP's chunk-based overlap).
-        """
-        self.compute += chunks * seconds
-        whole = Transfer(moved.axis, chunks * moved.seconds, chunks * moved.latency)
-        ends = max(chunks * seconds + moved.seconds, seconds + whole.seconds)
-        return self._add(whole, ends - chunks * seconds)
+    def run(self, step: Step) -> list[Segment]:
+        """The step's segments. A part that takes no time and completes no gradient has none."""
+        segments: list[Segment] = []
+        for item in step:
+            if isinstance(item, Repeat):
+                segments += self._repeat(item)
+            else:
+                self._part(item, segments)
+        return segments
 
-    def lanes(self) -> "Lanes":
-        """For what the rules above do not say: kernels and collectives in their order, `Lanes`."""
-        return Lanes(self)
+    def _repeat(self, item):
+        """A pass that finds all queues as the one before found them takes as long, and so do all
+        that follow: they are not run again."""
+        segments, made, before = [], [], None
+        for _ in range(item.count):
+            ahead = self._ahead()
+            if before is not None and _close(ahead, before, self.now):
+                self._shift(sum(segment.seconds for segment in made))
+            else:
+                made, before = self.run(item.parts), ahead
+            segments += made
+        return segments
 
-    def _add(self, moved, exposed):
-        axis, seconds, latency = moved
-        if seconds:
-            self.exposed[axis] = self.exposed.get(axis, 0.0) + exposed
-            self.hidden[axis] = self.hidden.get(axis, 0.0) + seconds - exposed
-            self.latency += latency * exposed / seconds
-        return self
+    def _ahead(self):
+        """{axis: how long its queue will take}."""
+        ends = {axis: queue[-1][1] - self.now for axis, queue in self.queues.items() if queue}
+        return {axis: end for axis, end in ends.items() if end > 0}
 
-    def segment(self, phase: str, layer: str = "", ready: tuple[str, ...] = ()) -> Segment:
-        """These parts as a `Segment`."""
-        return Segment(
-            phase, layer, self.compute, self.exposed, self.hidden, self.latency, 0.0, ready
+    def _shift(self, seconds):
+        """Everything is as it is, so much later."""
+        self.now += seconds
+        for axis, queue in self.queues.items():
+            self.queues[axis] = [(a + seconds, b + seconds, latency) for a, b, latency in queue]
+
+    def _part(self, part, segments):
+        """A part that no queue reaches into, and that leaves none, always takes as long."""
+        phase, layer, operations, ready = part
+        busy = [a for a, queue in self.queues.items() if queue and queue[-1][1] > self.now]
+        known = self.closed.get(id(operations))
+        if known is None or not known.axes.isdisjoint(busy):
+            known = self._operations(operations, busy)
+        start, self.now = self.now, self.now + known.seconds
+        if known.seconds <= 0.0 and not ready:
+            return
+        hidden = known.hidden
+        for axis in busy:
+            if axis not in known.axes and (shared := self._shared(axis, start, self.now)) > 0:
+                hidden = {**hidden, axis: shared}
+        segments.append(
+            Segment(phase, layer, known.compute, known.exposed, hidden, known.latency, 0.0, ready)
         )
 
+    def _operations(self, operations, busy):
+        """The `_Known` of operations run now. Where no queue reaches into them, from 0 on, so that
+        the same operations always give the same numbers."""
+        if id(operations) not in self.expanded:  # kept with them, so that no other gets their id
+            todo = tuple(expanded(operations))
+            axes = frozenset(map(_axis, todo)) - {""}
+            self.expanded[id(operations)] = operations, todo, axes
+        _, todo, axes = self.expanded[id(operations)]
+        alone = axes.isdisjoint(busy)
+        start = now = 0.0 if alone else self.now
+        for axis in axes:
+            if alone or axis not in self.queues:
+                self.queues[axis] = []
+        queues, seconds, moved = self.queues, self.seconds, self.moved
+        compute, latency, exposed = 0.0, 0.0, {}
+        for operation in todo:
+            kind = operation.__class__
+            if kind is Kernel:
+                took = seconds(operation)
+                compute += took
+                now += took
+                continue
+            if kind is not Wait:
+                axis, took, hops = moved(operation[0] if kind is Issue else operation)
+                if not took:
+                    continue
+                queue = queues[axis]
+                begin = queue[-1][1] if queue and queue[-1][1] > now else now
+                queue.append((begin, begin + took, hops))
+                if kind is Issue:
+                    continue
+                left = 0
+            else:
+                axis, left = operation
+                queue = queues[axis]
+            last = len(queue) - 1 - left
+            if last >= 0 and (end := queue[last][1]) > now:
+                exposed[axis] = exposed.get(axis, 0.0) + end - now
+                latency += _latency(queue, last, now)
+                now = end
+        hidden = {}
+        for axis in axes:
+            if queues[axis]:
+                exposed.setdefault(axis, 0.0)
+                hidden[axis] = max(0.0, self._shared(axis, start, now) - exposed[axis])
+        known = _Known(compute, exposed, hidden, latency, now - start, axes)
+        if alone and all(not queues[axis] or queues[axis][-1][1] <= now for axis in axes):
+            self.closed[id(operations)] = known
+            self.queues |= {axis: [] for axis in axes}
+        elif alone:
+            for axis in axes:
+                queues[axis] = [(a + self.now, b + self.now, hops) for a, b, hops in queues[axis]]
+        return known
 
-class Lanes:
-    """A stretch's kernels and collectives in the order of the program, the axes one queue each.
-
-    What is issued is waited for before `done`.
-    """
-
-    def __init__(self, stretch: Stretch):
-        self.stretch, self.now = stretch, 0.0
-        self.free, self.moved, self.waited = {}, {}, {}
-
-    def kernel(self, seconds: float) -> None:
-        """A kernel, after what was waited for."""
-        self.stretch.compute += seconds
-        self.now += seconds
-
-    def issue(self, moved: Transfer | None) -> tuple[str, float] | None:
-        """Queue a collective (None: nothing); what to give to `wait`."""
-        if moved is None:
-            return None
-        axis, seconds, latency = moved
-        self.free[axis] = max(self.now, self.free.get(axis, 0.0)) + seconds
-        total = self.moved.get(axis, (0.0, 0.0))
-        self.moved[axis] = total[0] + seconds, total[1] + latency
-        return axis, self.free[axis]
-
-    def wait(self, issued: tuple[str, float] | None) -> None:
-        """Kernels wait for a collective."""
-        if issued and issued[1] > self.now:
-            self.waited[issued[0]] = self.waited.get(issued[0], 0.0) + issued[1] - self.now
-            self.now = issued[1]
-
-    def done(self) -> None:
-        """Add to the stretch how much of each axis was waited for."""
-        for axis, (seconds, latency) in self.moved.items():
-            self.stretch._add(Transfer(axis, seconds, latency), self.waited.get(axis, 0.0))
+    def _shared(self, axis, start, end):
+        """Seconds from start to end in which the axis has a collective in flight; forgets those
+        that ended before."""
+        queue = self.queues[axis]
+        first = 0
+        while first < len(queue) and queue[first][1] <= start:
+            first += 1
+        del queue[:first]
+        return sum(max(0.0, min(b, end) - max(a, start)) for a, b, _ in queue)
 
 
-class Beside:
-    """An inner step's segments with collectives of one more axis beside them (derived).
+class _Known(NamedTuple):
+    """What became of a part's operations; axes: those that they use."""
 
-    The axis's group has one queue: collective k ends at end_k = max(issued_k, end_{k-1}) + t_k.
-    """
+    compute: float
+    exposed: dict[str, float]
+    hidden: dict[str, float]
+    latency: float
+    seconds: float
+    axes: frozenset[str]
 
-    def __init__(self, axis: str):
-        self.axis, self.now, self.free = axis, 0.0, 0.0
-        self.segments, self.ends, self.queue = [], [], []
 
-    def run(self, segment: Segment) -> None:
-        """Let the rank do a segment of the inner strategy."""
-        self._append(segment, self.now + segment.seconds)
+def _axis(operation):
+    """The axis an operation issues on or waits for, or ""."""
+    if isinstance(operation, (Collective, Wait)):
+        return operation.axis
+    return operation.move.axis if isinstance(operation, Issue) else ""
 
-    def _append(self, segment, end):
-        self.segments.append(segment)
-        self.ends.append(end)
-        self.now = end
 
-    def issue(self, moved: Transfer) -> float:
-        """Queue a collective now; what to give to `wait`."""
-        start = self.now if self.now > self.free else self.free
-        self.free = start + moved.seconds
-        self.queue.append((start, self.free, moved.latency))
-        return self.free
+def _latency(queue, last, start):
+    """From start to the end of collective ``last``, the seconds that those in flight spend on
+    hops."""
+    spent = 0.0
+    for number in range(last, -1, -1):
+        begin, stop, latency = queue[number]
+        if stop <= start:
+            break
+        spent += latency * (stop - max(begin, start)) / (stop - begin)
+    return spent
 
-    def wait(self, end: float, phase: str, layer: str = "") -> None:
-        """Kernels wait until ``end``: a segment of its own, if it is later than now."""
-        if end > self.now:
-            exposed, latency = {self.axis: end - self.now}, self._latency(end)
-            self._append(Segment(phase, layer, 0.0, exposed, {}, latency), end)
 
-    def _latency(self, end):
-        """Of the time from now to ``end``, what the collectives under way spend on hops."""
-        found = 0.0
-        for start, stop, latency in reversed(self.queue):
-            if stop <= self.now:
-                break
-            part = min(stop, end) - max(start, self.now)
-            if part > 0:
-                found += latency * part / (stop - start)
-        return found
-
-    def finish(self) -> list[Segment]:
-        """All segments, each told how much of the queue it hides."""
-        found, start, queue, at, count = [], 0.0, self.queue, 0, len(self.queue)
-        for segment, end in zip(self.segments, self.ends):
-            hidden = 0.0
-            while at < count and queue[at][0] < end:
-                begun, done, _ = queue[at]
-                shared = (done if done < end else end) - (begun if begun > start else start)
-                if shared > 0:
-                    hidden += shared
-                if done > end:
-                    break
-                at += 1
-            if hidden and self.axis not in segment.exposed:  # its own waiting hides nothing
-                segment = segment._replace(hidden={**segment.hidden, self.axis: hidden})
-            found.append(segment)
-            start = end
-        return found
+def _close(a, b, now):
+    """Whether two states of the queues are the same but for rounding."""
+    return a.keys() == b.keys() and all(
+        isclose(a[axis], b[axis], rel_tol=1e-9, abs_tol=1e-12 * now) for axis in a
+    )
 
 
 def parts(segments: Sequence[Segment]) -> dict[str, float]:

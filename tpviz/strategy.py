@@ -10,7 +10,7 @@ TypeError: Megatron has no knob 'tq'; its knobs are tp, sp, chunks
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import wraps
+from functools import lru_cache, wraps
 from importlib import import_module
 from itertools import product
 from math import prod
@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, dataclass_transform
 
 from .advice import changed, with_advice
 from .checks import divisors, number, one_of, settle, some_of, whole_number
+from .cost import Clock
+from .mesh import Mesh
+from .step import count, flat
 
 if TYPE_CHECKING:
     import torch
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
 
     from .cluster import Cluster
     from .cost import Memory, Segment
-    from .mesh import Mesh
     from .schemes.gpt.program import Program
+    from .step import Step
     from .trace import Ledger
     from .workload import GPT
 
@@ -52,6 +55,25 @@ def knob(
     return field(default=default, metadata=bounds)
 
 
+def settle_knobs(owner: Any) -> None:
+    """Check the fields of a frozen dataclass that `knob` made, and keep them as plain values.
+
+    Raises ``ValueError`` for one that is not of its kind, or out of its bounds or choices.
+    """
+    for f in fields(owner):
+        bounds = f.metadata
+        if not bounds or f.default is MISSING:
+            continue
+        if bounds["choices"] is not None:
+            check = some_of if isinstance(f.default, tuple) else one_of
+            settle(owner, f.name, check, bounds["choices"])
+        elif isinstance(f.default, bool):
+            settle(owner, f.name, one_of, (True, False))
+        elif isinstance(f.default, (int, float)):
+            kind = whole_number if isinstance(f.default, int) else number
+            settle(owner, f.name, kind, bounds["low"], bounds["high"])
+
+
 @dataclass_transform(frozen_default=True)
 def register(cls: type[_Class]) -> type[_Class]:
     """Class decorator: a frozen dataclass with checked knobs, listed by `strategies`."""
@@ -68,6 +90,7 @@ def register(cls: type[_Class]) -> type[_Class]:
         make(self, *args, **kwargs)
 
     cls.__init__, cls.check = __init__, with_advice(cls.check)  # pyright: ignore[reportAttributeAccessIssue]
+    cls.scheme = cls.scheme or cls.__module__.rpartition(".")[0]
     _REGISTERED[cls.__name__] = cls
     return cls
 
@@ -85,10 +108,11 @@ class Strategy:
 
     axes : {"dp": 2, "tp": 2}, outer first.
     check(workload) : raises ``ValueError`` with the sizes that clash and the nearest that work.
-    ledger(workload) : the `Ledger` of one step of rank 0, by formula. ledger_of(workload, rank) :
+    step(workload) : one step of rank 0 as data, `tpviz.step`.
+    ledger(workload) : the `Ledger` of one step of rank 0, from it. ledger_of(workload, rank) :
     of any rank, the same unless said.
-    cost(workload, cluster, mesh) : the `tpviz.cost.Segment` list of one step of one rank, by
-    formula; ``mesh`` is the strategy's own unless another strategy is around it.
+    cost(workload, cluster, mesh) : the `tpviz.cost.Segment` list of one step of one rank, from it;
+    ``mesh`` is the strategy's own unless another strategy is around it.
     memory(workload) : the `tpviz.cost.Memory` of one rank, by formula.
     communication(workload, cluster, mesh) : seconds by the scheme's own formula of its blocks'
     communication alone, which is all that its paper weighs.
@@ -99,12 +123,13 @@ class Strategy:
     clip : largest norm of the gradient, larger ones are scaled down to it; 0 for any.
     shares_batch : the knob by which it cuts the batch itself, so that no `DataParallel` goes around
     it; "" if it does not.
-    lies_on : {axis of the ledger that is none of the mesh: the mesh's axis it is a part of}.
+    parent_axis : {axis of the ledger that is none of the mesh: the mesh's axis it is a part of}.
+    scheme : the package of the scheme's files; one that derives from another has that one's.
     alike : True if all ranks run the same program but for their place in the mesh, so that
     `tpviz.capture` needs to see one of them; or the axes along which they do; False: not known.
     """
 
-    shares_batch, alike = "", False
+    shares_batch, alike, scheme = "", False, ""
     parent_axis = MappingProxyType({})
     clip = 0.0
 
@@ -115,35 +140,8 @@ class Strategy:
             """{"dp": 2, "tp": 2}, outer first."""
             ...
 
-        def ledger(self, workload: "GPT") -> "Ledger":
-            """The `Ledger` of one step of rank 0, by formula."""
-            ...
-
-        def build(
-            self,
-            workload: "GPT",
-            mesh: "DeviceMesh",
-            dtype: "torch.dtype | None" = None,
-            device: str = "cpu",
-            **options: Any,
-        ) -> "Program":
-            """This rank's `Program`."""
-            ...
-
     def __post_init__(self):
-        for f in fields(self):
-            bounds = f.metadata
-            if not bounds or f.default is MISSING:
-                continue
-            if bounds["choices"] is not None:
-                check = some_of if isinstance(f.default, tuple) else one_of
-                settle(self, f.name, check, bounds["choices"])
-            elif isinstance(f.default, bool):
-                settle(self, f.name, one_of, (True, False))
-            elif isinstance(f.default, int):
-                settle(self, f.name, whole_number, bounds["low"], bounds["high"])
-            elif isinstance(f.default, float):
-                settle(self, f.name, number, bounds["low"], bounds["high"])
+        settle_knobs(self)
 
     def check(self, workload: "GPT") -> None:
         """Any workload will do, where a scheme does not say otherwise."""
@@ -177,6 +175,15 @@ class Strategy:
         """Names of parameters whose gradient is not whole when backward ends; none unless said."""
         return ()
 
+    def step(self, workload: "GPT") -> "Step":
+        """One step of rank 0 as data. Raises ``NotImplementedError`` where a scheme has none."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its step is made of")
+
+    def ledger(self, workload: "GPT") -> "Ledger":
+        """The `Ledger` of one step of rank 0, by formula; raises as `check` and `step`."""
+        self.check(workload)
+        return _ledger(self, workload)
+
     def ledger_of(self, workload: "GPT", rank: int) -> "Ledger":
         """The `Ledger` of one step of a rank; a scheme whose ranks differ says how."""
         return self.ledger(workload)
@@ -184,8 +191,10 @@ class Strategy:
     def cost(
         self, workload: "GPT", cluster: "Cluster", mesh: "Mesh | None" = None
     ) -> "list[Segment]":
-        """Segments of one step. Raises ``NotImplementedError`` where a scheme has no formula."""
-        raise NotImplementedError(f"{type(self).__name__} has no cost formula")
+        """Segments of one step of a rank; raises as `step`."""
+        mesh = mesh or Mesh(self.axes)
+        clock = Clock.of(cluster, mesh, workload.dtype, self.parent_axis)
+        return clock.run(step_of(self, workload))
 
     def memory(self, workload: "GPT") -> "Memory":
         """Bytes of a rank. Raises ``NotImplementedError`` where a scheme has no formula."""
@@ -215,8 +224,27 @@ class Strategy:
         return 1
 
     def gradient_ready_order(self, workload: "GPT") -> list[str]:
-        """Parameter names in the order in which backward completes their gradients."""
-        return list(reversed(workload.parameter_shapes()))
+        """Parameter names in the order in which backward completes their gradients. Raises
+        ``NotImplementedError`` where a scheme's step does not say."""
+        order = [name for part, _ in flat(step_of(self, workload)) for name in part.ready]
+        if not order:
+            raise NotImplementedError(
+                f"{type(self).__name__} does not say when its gradients are complete"
+            )
+        return order
+
+    def build(
+        self,
+        workload: "GPT",
+        mesh: "DeviceMesh",
+        dtype: "torch.dtype | None" = None,
+        device: "torch.device | str" = "cpu",
+        **options: Any,
+    ) -> "Program":
+        """This rank's `Program`, by ``build`` of the ``program.py`` in the scheme's folder."""
+        self.check(workload)
+        program = import_module(f"{self.scheme}.program")
+        return program.build(self, workload, mesh, dtype, device, **options)
 
     @classmethod
     def space(cls, workload: "GPT", world_size: int) -> Iterator[Self]:
@@ -248,6 +276,19 @@ class Strategy:
             f"cannot combine {self!r} with {other!r}: one of the two must be "
             "a DataParallel that has no inner strategy yet, the other must not be one"
         )
+
+
+@lru_cache(maxsize=256)
+def step_of(strategy: Strategy, workload: "GPT") -> "Step":
+    """`Strategy.step`, made once: the ledger and the cost, on any cluster, both ask for it."""
+    return strategy.step(workload)
+
+
+@lru_cache(maxsize=256)
+def _ledger(strategy, workload):
+    axes = strategy.axes
+    parents = {axis: axes[parent] for axis, parent in strategy.parent_axis.items()}
+    return count(step_of(strategy, workload), axes | parents)
 
 
 def _values(f, world_size):

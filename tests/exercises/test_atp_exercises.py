@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import tpviz as tv
-from tpviz.exercises import atp, atp_bugs, atp_choices, atp_overlap
-from tpviz.exercises import atp_zoo as zoo
+from tpviz.exercises import atp, atp_layers
+from tpviz.exercises.formula import NEAR
 from tpviz.trace import Event, Trace
 
 W = tv.GPT(layers=1, hidden=32, heads=8, seq=16, batch=4, vocab=64)
@@ -26,44 +26,42 @@ def test_bytes_of_a_block_are_those_of_the_captured_layers(mesh, order):
 
 def test_ranks_counted_the_other_way_and_another_order_are_told_apart():
     for seed in range(3):
-        for question in atp._make_owned(np.random.default_rng(seed)):
-            assert question.known["turned"] != question.known["other axes"], str(question)
+        for question in atp.OWNED.make(np.random.default_rng(seed)):
+            turned, other, *_ = atp.OWNED.mistakes(*question.arguments.values()).values()
+            assert turned != other, str(question)
 
 
 def test_the_time_by_which_meshes_are_judged_is_that_of_the_bytes():
     unit = 8 * W.batch * W.seq * W.hidden * W.itemsize / 8
     for mesh in ((8, 1), (4, 2), (2, 4), (1, 8)):
-        bytes_sent = atp.block_bytes(atp.strategy_of(mesh), W)
+        bytes_sent = atp.block_bytes(tv.ATP(mesh=mesh), W)
         assert atp._seconds(*mesh, 1, 1) == pytest.approx(bytes_sent / unit, rel=1e-12)
 
 
 def test_the_best_machines_meshes_differ_and_are_clearly_best():
     best = {}
-    for cluster, _ in atp_choices._machines():
-        times = atp_choices.mesh_times(cluster, atp_choices._workload())
+    for cluster, _ in atp._machines():
+        times = atp.mesh_times(cluster, atp._workload())
         least, second = sorted(times.values())[:2]
-        assert second > 1.5 * (atp_choices.NEAR - 1) * least + least
+        assert second > 1.5 * (NEAR - 1) * least + least
         best[cluster.name] = min(times, key=times.get)
     assert set(best.values()) == {(4, 2, "column"), (2, 4, "column")}
 
 
 def test_predicted_choices_are_those_of_the_simulation():
-    cluster, _ = atp_choices._machines()[1]
-    w = atp_choices._workload()
-    times = atp_choices.mesh_times(cluster, w)
+    cluster, _ = atp._machines()[1]
+    w = atp._workload()
+    times = atp.mesh_times(cluster, w)
     for choice in ((2, 4, "column"), (4, 2, "row")):
-        simulated = tv.simulate(atp.strategy_of(choice[:2], choice[2]), w, cluster).step_time
+        simulated = tv.simulate(tv.ATP(mesh=choice[:2], order=choice[2]), w, cluster).step_time
         assert times[choice] == pytest.approx(simulated, rel=1e-9)
 
 
 def test_few_some_and_many_chunks_are_best_somewhere():
     import numpy as np
 
-    questions = atp_choices._make_chunk_count(np.random.default_rng(0))
-    near = [
-        {c for c, t in q.known.items() if t <= atp_choices.NEAR * min(q.known.values())}
-        for q in questions
-    ]
+    questions = atp.CHUNK_COUNT.make(np.random.default_rng(0))
+    near = [{c for c, t in q.known.items() if t <= NEAR * min(q.known.values())} for q in questions]
     assert sorted(map(min, near)) == [1, 4, 8]
     assert all(len(choices) < 4 for choices in near)
 
@@ -95,8 +93,4 @@ def trace_of(*events):
     ],
 )
 def test_exposed_by_hand(events, waits):
-    assert atp_overlap.exposed(trace_of(*events)) == pytest.approx(waits)
-
-
-def test_every_cause_has_its_evidence():
-    assert list(atp_bugs.SHOWS) == list(zoo.CAUSES)
+    assert atp_layers.exposed(trace_of(*events)) == pytest.approx(waits)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import tpviz as tv
-from tpviz.exercises import axonn, axonn_choices, axonn_step
-from tpviz.exercises.atp_choices import NEAR
+from tpviz.exercises import axonn, axonn_layers
+from tpviz.exercises.formula import NEAR
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks cannot import this file
 
@@ -76,25 +76,25 @@ def _held(strategy):
 
 
 def test_schemes_send_what_ours_of_that_name_send():
-    small = axonn_choices._small()
+    small = axonn._small()
 
     def plain(ledger):
         return [row[1:] for row in ledger]
 
-    assert plain(axonn_choices.sent(axonn_choices.special("Megatron-LM", 8, 4))) == plain(
+    assert plain(axonn.sent(axonn.special("Megatron-LM", 8, 4))) == plain(
         tv.Megatron(tp=8).ledger(small)
     )
-    assert plain(axonn_choices.sent(axonn_choices.special("DDP", 4, 4))) == plain(
+    assert plain(axonn.sent(axonn.special("DDP", 4, 4))) == plain(
         tv.DataParallel(dp=4, bucket_mb=25.0).ledger(small)
     )
 
 
 def test_small_batches_take_x_and_y_and_large_ones_z_and_data():
     """The authors' rule, and the best are clearly best."""
-    for question in axonn_choices._make_grid_for(np.random.default_rng(0)):
+    for question in axonn.GRID_FOR.make(np.random.default_rng(0)):
         x, y, _, _ = question.answer
         assert (x * y > 4) == (question.arguments["workload"].batch < 100)
-        assert min(x * y * z for x, y, z, _ in question.known) == axonn_choices.LEAST
+        assert min(x * y * z for x, y, z, _ in question.known) == axonn.LEAST
         times = sorted(question.known.values())
         distinct = [t for t in times if t > 1.001 * times[0]]
         assert distinct[0] > 1.5 * (NEAR - 1) * times[0] + times[0]
@@ -103,7 +103,7 @@ def test_small_batches_take_x_and_y_and_large_ones_z_and_data():
 def test_the_order_of_gathers_by_hand():
     """With recomputation and without keeping: a block forward again, then backward."""
     names = [f"blocks.{k}.{layer}" for k in (0, 1) for layer in LAYERS]
-    order, misses = axonn_step.step_in_order(2, False, True)
+    order, misses = axonn_layers.step_in_order(2, False, True)
     assert order == (
         "embed",
         *names,
@@ -115,7 +115,7 @@ def test_the_order_of_gathers_by_hand():
         *reversed(names[:4]),
     )
     assert misses == 0
-    assert axonn_step.step_in_order(2, False, True, order)[1] == 0
+    assert axonn_layers.step_in_order(2, False, True, order)[1] == 0
     swapped = list(order)
     swapped[3:5] = swapped[4:2:-1]
-    assert axonn_step.step_in_order(2, False, True, tuple(swapped))[1] == 2
+    assert axonn_layers.step_in_order(2, False, True, tuple(swapped))[1] == 2

@@ -7,7 +7,7 @@ import pytest
 import solutions_merak
 
 import tpviz as tv
-from tpviz.exercises import merak, merak_cuts, merak_memory, merak_orders, merak_ranks
+from tpviz.exercises import merak, merak_cuts, merak_orders, merak_ranks
 from tpviz.exercises.formula import Question
 from tpviz.schedules import formulas, schedule
 from tpviz.verbs.verify import Verification
@@ -19,19 +19,19 @@ def answers(make, seeds=20):
 
 
 def test_makespans_and_microbatches_in_flight_are_the_closed_forms():
-    for question in answers(merak._make_bubble):
+    for question in answers(merak.BUBBLE.make):
         p, m, f, r, b = question.arguments.values()
         assert question.answer == pytest.approx(
             tuple(formulas.makespan(name, p, m, f, b, r) for name in merak.THREE)
         )
-    for question in answers(merak._make_in_flight):
+    for question in answers(merak.IN_FLIGHT.make):
         name, p, m, s = question.arguments.values()
         assert question.answer == formulas.in_flight(name, p, m)[s]
 
 
 def test_memory_is_the_formula():
     """M = A (1 + (n - 1) k) + C n (1 - k)."""
-    for question in answers(merak_memory._make_memory):
+    for question in answers(merak.MEMORY.make):
         name, p, m, s, whole, inputs, keep = question.arguments.values()
         n = formulas.in_flight(name, p, m)[s]
         assert question.answer == pytest.approx(
@@ -41,11 +41,11 @@ def test_memory_is_the_formula():
 
 def test_layers_that_are_recomputed_by_hand():
     """k is 0.15, 0.225, 0.45 under 1F1B; the third is that of the second under Merak's."""
-    assert merak_memory.dropped("1f1b", 4, 12, 0.15) == (10, 9, 6, 0)
-    assert merak_memory.dropped(merak.SCP, 4, 12, 0.15) == (10, 9, 9, 0)
-    for question in answers(merak_memory._make_keep, 40):
+    assert merak.dropped("1f1b", 4, 12, 0.15) == (10, 9, 6, 0)
+    assert merak.dropped(merak.SCP, 4, 12, 0.15) == (10, 9, 9, 0)
+    for question in answers(merak.KEEP.make, 40):
         name, p, layers, keep = question.arguments.values()
-        assert question.answer == merak_memory.by_rule(p, layers, keep, name == merak.SCP)
+        assert question.answer == merak.by_rule(p, layers, keep, name == merak.SCP)
 
 
 # -- orders ----------------------------------------------------------------------------------------

@@ -1,25 +1,19 @@
 """What a learner may plausibly get wrong is told in the right words, in every exercise, and nothing
-that was learned by heart passes. Answers that need ranks run together, one launch for each size."""
+that was learned by heart passes."""
 
 import re
 from functools import lru_cache
 
 import misconceptions
-import misconceptions_layers
-import misconceptions_ranks
-import misconceptions_schemes
 import numpy as np
 import pytest
 import solutions
+from batches import SEED, TABLES, verdicts
 
-from tpviz import launch
 from tpviz.exercises import check, exercise, exercises, grade
 from tpviz.exercises.formula import Formula
-from tpviz.exercises.on_ranks import _bare, _in_rank, attempts_of
-from tpviz.mesh import Mesh
+from tpviz.exercises.on_ranks import _bare
 
-SEED = 1
-TABLES = (misconceptions_ranks, misconceptions_layers, misconceptions, misconceptions_schemes)
 WRONG = [
     (name, fn, words)
     for table in TABLES
@@ -41,69 +35,23 @@ RUNS = {"find_straggler", "atp_bugs", "axonn_bugs", "merak_bugs", "t3_bugs", "ax
 """Their questions are runs, each of which is drawn."""
 
 
-def all_in_rank(tries):
-    """On a rank: each answer on its cases."""
-    return [_in_rank(*each) for each in tries]
-
-
-@lru_cache
-def cases_of(name):
-    """Three draws on the first world."""
-    task = exercise(name)
-    rng = np.random.default_rng([SEED, 0])
-    return [task.make(rng, task.worlds[0]) for _ in range(grade.CASES)]
-
-
-@pytest.fixture(scope="module")
-def on_ranks():
-    """{answer: what the judges say on its attempts, None where it is right}."""
-    tries = {}
-    for name, fn, *_ in WRONG + RIGHT:
-        task = exercise(name)
-        if not isinstance(task, Formula):
-            axes, cases = task.worlds[0], cases_of(name)
-            tries.setdefault(Mesh(axes).size, []).append((task, fn, axes, cases))
-    said = {}
-    for size, alike in tries.items():
-        sent = [(fn, [case.inputs for case in cases], axes) for _, fn, axes, cases in alike]
-        ranks = launch(all_in_rank, sent, world_size=size, timeout=120, progress=False)
-        for (task, fn, axes, cases), results in zip(alike, zip(*ranks)):
-            attempts, _ = attempts_of(task, axes, cases, results)
-            said[fn] = next(
-                (text for attempt in attempts for judge in task.checks if (text := judge(attempt))),
-                None,
-            )
-    return said
-
-
 @lru_cache
 def questions_of(name, seed=SEED):
     """One draw."""
     return exercise(name).make(np.random.default_rng(seed))
 
 
-def judged(task, fn):
-    """What is said of a formula, asked in this process."""
-    return next(
-        filter(
-            None, (task.judge(q, _bare(fn(*q.arguments.values()))) for q in questions_of(task.name))
-        ),
-        None,
-    )
-
-
 @pytest.mark.parametrize(("name", "fn", "words"), WRONG, ids=lambda v: getattr(v, "__name__", ""))
-def test_a_misconception_is_called_what_it_is(name, fn, words, on_ranks):
-    task = exercise(name)
-    said = judged(task, fn) if isinstance(task, Formula) else on_ranks[fn]
-    assert said, "it passed"
-    assert re.search(words, said, re.IGNORECASE), said
+def test_a_misconception_is_called_what_it_is(name, fn, words):
+    result = verdicts(name)[fn]
+    assert not result, "it passed"
+    assert re.search(words, result.message, re.IGNORECASE), result.message
 
 
 @pytest.mark.parametrize(("name", "fn"), RIGHT, ids=lambda v: getattr(v, "__name__", v))
-def test_a_right_answer_may_be_written_otherwise(name, fn, on_ranks):
-    task = exercise(name)
-    assert (judged(task, fn) if isinstance(task, Formula) else on_ranks[fn]) is None
+def test_a_right_answer_may_be_written_otherwise(name, fn):
+    result = verdicts(name)[fn]
+    assert result, result.message
 
 
 @pytest.mark.parametrize(
@@ -153,7 +101,7 @@ def test_tensors_of_a_draw_fail_on_others(monkeypatch):
     monkeypatch.setattr(grade, "_fresh", lambda: 3)
     known = [
         (case.inputs[rank][0], case.expected[rank])
-        for case in cases_of("mlp_on_mesh")
+        for case in grade.cases_of(exercise("mlp_on_mesh"), 0, SEED)
         for rank in range(4)
     ]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tpviz as tv
-from tpviz.exercises import t3, t3_maps, t3_memory, t3_tiles
+from tpviz.exercises import t3, t3_maps, t3_tiles
 from tpviz.exercises.formula import NoAnswer, Question
 from tpviz.schemes.t3.hardware import COLLECTIVES, Gemm, Local, Machine, maps, simulate
 from tpviz.schemes.t3.hardware.closed import closed
@@ -27,12 +27,12 @@ def ideal(k, ranks, flops, link, itemsize=2, tokens=1024, hidden=1024):
 
 
 def test_shares_and_speedups_are_the_closed_forms():
-    for question in answers(t3._make_share):
+    for question in answers(t3.SHARE.make):
         tokens, hidden, *rates = question.arguments.values()
         form, (sent, part) = ideal(*rates, tokens=tokens, hidden=hidden), question.answer
         assert part == pytest.approx(2 * form.rs_nmc / form.sequential, rel=2e-3)
         assert sent / question.arguments["link"] == pytest.approx(2 * form.rs_nmc)
-    for question in answers(t3._make_pays):
+    for question in answers(t3.PAYS.make):
         form, (x, speedup, best) = ideal(**question.arguments), question.answer
         assert x == pytest.approx(form.gemm / form.rs_nmc)
         assert speedup == pytest.approx((form.gemm + 2 * form.ag) / form.ideal_nmc)
@@ -43,16 +43,16 @@ def test_shares_and_speedups_are_the_closed_forms():
 
 
 def test_questions_are_on_both_sides_of_balance():
-    found = [q.answer[0] for q in answers(t3._make_pays)]
+    found = [q.answer[0] for q in answers(t3.PAYS.make)]
     assert min(found) < 0.6 and max(found) > 2
 
 
 def test_every_draw_asks_for_both_cases():
     """A formula that is right for one size of number, or for whole tiles, must not pass."""
     for seed in range(5):
-        asked = [q.arguments["itemsize"] for q in t3._make_pays(np.random.default_rng(seed))]
+        asked = [q.arguments["itemsize"] for q in t3.PAYS.make(np.random.default_rng(seed))]
         assert set(asked) == {2, 4}
-    tracked = t3_memory._make_tracker(np.random.default_rng(0))
+    tracked = t3.TRACKER.make(np.random.default_rng(0))
     assert {q.arguments["gemm"].wavefronts for q in tracked} == {1, 2}
 
 
@@ -60,11 +60,11 @@ def test_every_draw_asks_for_both_cases():
 def test_memory_traffic_step_by_step_is_the_simulated_one(ranks):
     gemm, chunk = Gemm(64, 64 * ranks, 64, tile=(64, 64)), 64 * 64 * 2
     kernel, fused = (simulate(gemm, ranks, config=c).dram for c in ("sequential", "t3"))
-    steps = [t3_memory.traffic("kernel", step, ranks) for step in range(ranks + 1)]
+    steps = [t3.traffic("kernel", step, ranks) for step in range(ranks + 1)]
     assert sum(reads for reads, _ in steps) * chunk == kernel["rs_read"]
     assert steps[0][1] * chunk == kernel["gemm_write"]
     assert sum(writes for _, writes in steps[1:]) * chunk == kernel["rs_write"]
-    places = [t3_memory.traffic("t3", place, ranks) for place in range(ranks)]
+    places = [t3.traffic("t3", place, ranks) for place in range(ranks)]
     assert sum(reads for reads, _ in places) * chunk == fused["dma_read"]
     assert sum(writes for _, writes in places) * chunk == (
         fused["update_local"] + fused["update_incoming"]
@@ -72,7 +72,7 @@ def test_memory_traffic_step_by_step_is_the_simulated_one(ranks):
 
 
 def test_orders_are_those_of_the_maps():
-    for question in answers(t3._make_order):
+    for question in answers(t3.ORDER.make):
         rank, ranks = question.arguments.values()
         assert question.answer == tuple(chunk for chunk, _ in maps("ring_rs", ranks)[rank])
         assert question.answer != tuple(range(ranks))  # the starter is wrong
@@ -116,23 +116,23 @@ def test_what_is_no_map_is_answered():
 
 # -- what is simulated, predicted, run -------------------------------------------------------------
 def test_the_fewest_sets_have_no_stalls_and_half_of_them_have():
-    for question in answers(t3_memory._make_tracker, 2):
+    for question in answers(t3.TRACKER.make, 2):
         sets = question.answer[1]
-        assert t3_memory.stalls(**question.arguments, sets=sets) == 0
-        assert 1 < sets < t3_memory.MOST
-        assert t3_memory.stalls(**question.arguments, sets=sets // 2) > 0
+        assert t3.stalls(**question.arguments, sets=sets) == 0
+        assert 1 < sets < t3.MOST
+        assert t3.stalls(**question.arguments, sets=sets // 2) > 0
 
 
 def test_no_policy_is_the_best_everywhere():
-    best = {q.answer for q in answers(t3_memory._make_policy, 2)}
+    best = {q.answer for q in answers(t3.POLICY.make, 2)}
     assert len(best) > 1
-    for question in answers(t3_memory._make_policy, 1):
+    for question in answers(t3.POLICY.make, 1):
         assert max(question.known.values()) > 1.03 * min(question.known.values())
 
 
 def test_tiles_are_for_short_latencies_and_chunks_for_long_ones():
     for seed in range(5):
-        found = [q.answer for q in t3_tiles._make_tile(np.random.default_rng(seed))]
+        found = [q.answer for q in t3_tiles.TILE.make(np.random.default_rng(seed))]
         assert [mode for mode, _ in found] == ["tile", "tile", "chunk"]
         assert found[0][1] < found[1][1]
 

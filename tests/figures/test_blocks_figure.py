@@ -11,8 +11,9 @@ import tpviz as tv
 from tpviz.figures import blocks as figure
 from tpviz.figures.blocks import blocks_svg
 from tpviz.figures.blocks_matrix import plain
-from tpviz.schemes.atp.step import BLOCK, step_of
-from tpviz.schemes.gpt.kernels import Kernel
+from tpviz.schemes.atp.step import pieces
+from tpviz.schemes.gpt.step import BLOCK
+from tpviz.step import Kernel
 from tpviz.widgets.blocks import layout_of, story
 
 W = tv.GPT(layers=1, hidden=64, heads=16, seq=32, batch=8)
@@ -86,7 +87,7 @@ def test_tensors_have_the_sizes_of_the_programs_kernels_and_collectives(strategy
 @pytest.mark.parametrize("strategy", EVERY, ids=short)
 def test_no_kernel_of_the_block_is_left_out(strategy):
     at = layout_of(strategy)
-    flops = sum(flops_of(op) for part in BLOCK for op in step_of(at, W)[part])
+    flops = sum(flops_of(op) for part in BLOCK for op in pieces(at, W)[part])
     assert sum(figure.work(frame)[0] for frame in story(strategy, W).frames) == flops
 
 

@@ -13,9 +13,8 @@ import tpviz as tv
 from tpviz.figures import blocks, grid
 from tpviz.figures.blocks import blocks_svg
 from tpviz.films.grid_captions import LAYERS
-from tpviz.schemes.atp.step import Collective, Overlapped
-from tpviz.schemes.axonn.clock import GatherWeight, Scatter
-from tpviz.schemes.axonn.step import parts
+from tpviz.schemes.axonn.step import GatherWeight, Scatter, parts
+from tpviz.step import Collective, Overlapped
 from tpviz.widgets.grid import story
 
 W = tv.GPT(layers=3, hidden=64, heads=16, seq=8, batch=64)

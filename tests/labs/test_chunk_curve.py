@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 import tpviz as tv
-from tpviz.cost import transfer
+from tpviz.cost import Clock
 from tpviz.labs import atp
 from tpviz.schemes.atp.chunks import layer_of
-from tpviz.schemes.atp.step import Chunks, step_of
-from tpviz.schemes.gpt.cost import seconds_of
+from tpviz.schemes.atp.step import pieces
+from tpviz.step import Chunks
 
 NODE = tv.clusters.nvswitch()
 BALANCED = tv.GPT(
@@ -41,12 +41,12 @@ def test_numbers_are_those_of_predict(curve):
 
 def test_the_curve_follows_the_layers_time_model(curve):
     """What chunks change is the sum of T(C) over the four layers of the block."""
-    seconds, mesh = seconds_of(BALANCED, NODE), tv.Mesh({"d1": 4, "d2": 2})
+    clock = Clock.of(NODE, tv.Mesh({"d1": 4, "d2": 2}), BALANCED.dtype)
 
     def layers(count):
-        parts = step_of(tv.ATP(mesh=(4, 2), chunks=count).layout, BALANCED).values()
+        parts = pieces(tv.ATP(mesh=(4, 2), chunks=count).layout, BALANCED).values()
         found = [
-            layer_of(o, seconds, lambda move: transfer(NODE, mesh, *move))
+            layer_of(o, clock.seconds, clock.moved)
             for part in parts
             for o in part
             if isinstance(o, Chunks)

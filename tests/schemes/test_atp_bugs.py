@@ -9,13 +9,14 @@ import pytest
 from together import together, verifications
 
 import tpviz as tv
-from tpviz.exercises import atp_bugs
 from tpviz.exercises import atp_zoo as zoo
+from tpviz.exercises.zoo import examine
 from tpviz.schemes.atp.operators import Linear
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks cannot import this file
 
-SEEDED = [(cause, layer) for cause, fault in zoo.CAUSES.items() for layer in fault.layers]
+CAUSES = zoo.Broken.faults
+SEEDED = [(cause, layer) for cause, fault in CAUSES.items() for layer in fault.options["layer"]]
 OTHER_BYTES = {
     "output not summed",
     "gradient summed over the wrong axis",
@@ -49,7 +50,7 @@ UNEQUAL = [replace(seeded(name), mesh=mesh) for mesh in ((4, 2), (2, 4)) for nam
 VERIFIED = (
     *map(seeded, SEEDED),
     *UNEQUAL,
-    *(zoo.seed(cause).healthy for cause in zoo.CAUSES),
+    *(zoo.seed(cause).healthy for cause in CAUSES),
 )
 
 
@@ -66,7 +67,7 @@ def evidence():
         *(seeded(name, number=1) for name in SEEDED[1::2]),
         Right(mesh=(2, 2)),
     ]
-    return together(atp_bugs.examine, looked_at)
+    return together(examine, looked_at)
 
 
 @pytest.mark.parametrize("name", SEEDED, ids="-".join)
@@ -86,7 +87,7 @@ def test_flagged_where_the_axes_are_unequal(broken):
     assert verified(broken).ok == (broken.cause == "q, k, v as blocks")
 
 
-@pytest.mark.parametrize("cause", zoo.CAUSES)
+@pytest.mark.parametrize("cause", CAUSES)
 def test_without_the_fault_it_is_equal(cause):
     assert verified(zoo.seed(cause).healthy).ok
 

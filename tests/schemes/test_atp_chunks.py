@@ -1,4 +1,4 @@
-"""T(C) of chunked layers: against a clock that steps through them, Stretch.chunked, by hand."""
+"""T(C) of chunked layers: against a clock that steps through them, a `Chunks` step, by hand."""
 
 import subprocess
 import sys
@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import tpviz as tv
-from tpviz.cost import Stretch, Transfer
+from tpviz.cost import Clock, Transfer
 from tpviz.schemes.atp.chunks import Layer, backward, slowdown
+from tpviz.step import Chunks, Collective, Kernel, Part
 
 RNG = np.random.default_rng(3)
 CASES = [(*RNG.uniform(0.1, 10, 2), RNG.uniform(0.001, 1)) for _ in range(25)]
@@ -52,10 +53,14 @@ def test_seconds_are_those_of_two_lanes(g, a, alpha, kappa):
 def test_without_contention_it_is_the_cost_of_the_step(g, a, alpha):
     for chunks in (1, 2, 5, 8):
         one = Transfer("d2", a / chunks + alpha, alpha)
-        stretch = Stretch().chunked(g / chunks, one, chunks)
-        layer = Layer(g, a, alpha)
-        assert sum(stretch.exposed.values()) == pytest.approx(layer.exposed(chunks), abs=1e-12)
-        assert stretch.segment("forward").seconds == pytest.approx(layer.seconds(chunks))
+        clock = Clock(lambda kernel: kernel.flops, lambda move, one=one: one)
+        operation = Chunks(Kernel(g / chunks, 0), Collective("d2", "all_reduce", 0), chunks)
+        layer, seconds = (
+            Layer(g, a, alpha),
+            sum(segment.seconds for segment in clock.run([Part("forward", "", (operation,))])),
+        )
+        assert seconds - g == pytest.approx(layer.exposed(chunks), abs=1e-12)
+        assert seconds == pytest.approx(layer.seconds(chunks))
 
 
 @pytest.mark.parametrize("kappa", [1.0, 1.1, 2.0])

@@ -256,7 +256,7 @@ def test_no_data_parallelism_around_it():
 def test_ownership_is_of_pieces(grid):
     """What a mesh shows as a rank's own is what its program holds: pieces cover a weight once."""
     from tpviz.figures.mesh import mesh_scene, share
-    from tpviz.schemes.axonn.step import held
+    from tpviz.schemes.axonn.step import num_local_parameters
     from tpviz.schemes.ownership import ownership
 
     strategy = axonn(grid)
@@ -264,7 +264,9 @@ def test_ownership_is_of_pieces(grid):
     notation = {r["name"].removeprefix("blocks.1."): r["notation"] for r in rows}
     assert notation["mlp.up.weight"].startswith("flat(W[") and "flat" not in notation["mlp.up.bias"]
     parts = mesh_scene(tv.Mesh(strategy.axes), rows)["parameters"]
-    assert sum(round(share(p, 3) * p["elements"]) for p in parts) == sum(held(strategy, TINY))
+    assert sum(round(share(p, 3) * p["elements"]) for p in parts) == sum(
+        num_local_parameters(strategy, TINY)
+    )
     x, y, z, _ = grid
     for p in parts:
         if "flat" in p["notation"]:

@@ -1,12 +1,14 @@
-"""AxoNN's clock runs like microbatches once: the same step as if it ran them all."""
+"""The clock runs AxoNN's like microbatches once: the same step as if it ran them all."""
 
 from random import Random
 
 import pytest
 
 import tpviz as tv
+from tpviz import cost
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.schemes.axonn import clock, step
+from tpviz.cost import Clock
+from tpviz.schemes.axonn.step import num_local_parameters
 
 W = tv.GPT(layers=2, hidden=32, heads=8, seq=8, batch=256, vocab=32)
 
@@ -33,19 +35,17 @@ def random_case(rng):
 
 
 def test_microbatches_that_are_not_run_again_take_what_they_would(monkeypatch):
-    passes, run = [], clock.Clock._pass
-    monkeypatch.setattr(
-        clock.Clock, "_pass", lambda self, parts: passes.append(1) or run(self, parts)
-    )
+    passes, run = [], Clock.run
+    monkeypatch.setattr(Clock, "run", lambda self, step: passes.append(1) or run(self, step))
     rng, asked = Random(0), 0
     for _ in range(40):
         strategy, cluster = random_case(rng)
         asked += strategy.accumulation + 1
-        short = step.cost(strategy, W, cluster, tv.Mesh(strategy.axes))
+        short = strategy.cost(W, cluster)
         with monkeypatch.context() as patch:
-            patch.setattr(clock.Clock, "_same", lambda *_: False)
+            patch.setattr(cost, "_close", lambda *_: False)
             count = len(passes)
-            full = step.cost(strategy, W, cluster, tv.Mesh(strategy.axes))
+            full = strategy.cost(W, cluster)
             del passes[count:]
         assert [s[:2] for s in short] == [s[:2] for s in full]
         total = sum(s.seconds for s in full)
@@ -57,7 +57,7 @@ def test_microbatches_that_are_not_run_again_take_what_they_would(monkeypatch):
 
 
 def test_one_block_says_what_all_hold():
-    """`held`, from one block, against every parameter of the model."""
+    """`num_local_parameters`, from one block, against every parameter of the model."""
     w = tv.GPT(layers=3, hidden=32, heads=8, seq=8, batch=256, vocab=64, tied=False)
     for x, y, z in ((2, 1, 1), (1, 2, 4), (2, 4, 2), (1, 1, 1)):
         strategy = tv.AxoNN(x=x, y=y, z=z)
@@ -69,4 +69,4 @@ def test_one_block_says_what_all_hold():
             for _, axis in splits.get(name, ()):
                 count //= sizes[axis]
             total[name in strategy.blocks(w)] += count
-        assert step.held(strategy, w) == (total[True] // z, total[False])
+        assert num_local_parameters(strategy, w) == (total[True] // z, total[False])

@@ -6,7 +6,7 @@ import pytest
 from tiny import EXACT, named, peaks
 
 import tpviz as tv
-from tpviz.schemes.gpt.memory import block_kept, held
+from tpviz.schemes.gpt.memory import block_kept, num_local_parameters
 from tpviz.schemes.ownership import local_shapes
 
 W = tv.GPT(layers=3, hidden=64, heads=4, seq=32, batch=4, vocab=512, tied=False)
@@ -100,8 +100,8 @@ def test_small_buckets_are_never_undercounted():
 def test_held_parameters_are_the_local_shapes(tp, tied):
     w = tv.GPT(layers=5, hidden=24, heads=4, seq=10, vocab=36, mlp_ratio=3, tied=tied)
     shapes = local_shapes(tv.Megatron(tp=tp), w)
-    assert held(w, tp) == sum(map(prod, shapes.values()))
-    counters = tv.Megatron(tp=tp).memory(w)["optimizer"] - 2 * held(w, tp) * 4
+    assert num_local_parameters(w, tp) == sum(map(prod, shapes.values()))
+    counters = tv.Megatron(tp=tp).memory(w)["optimizer"] - 2 * num_local_parameters(w, tp) * 4
     assert counters == 4 * len(shapes)
 
 

@@ -9,8 +9,9 @@ from tiny import EXACT, named, peaks
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.cost import Stretch, parts
-from tpviz.schemes.t3.cost import Layers
+from tpviz.cost import Clock, parts
+from tpviz.schemes.t3.step import Layers
+from tpviz.step import Part
 
 W = tv.GPT(layers=2, hidden=32, heads=8, seq=24, batch=4, vocab=64, tied=False)
 
@@ -24,15 +25,17 @@ def flat(rate, bandwidth, latency, ranks=8, memory=1e30):
     )
 
 
-def layers(strategy, cluster, w=W):
-    return Layers(strategy, w, cluster, tv.Mesh(strategy.axes))
-
-
 def scattered(strategy, cluster, features, w=W):
-    """The segment of a fused GEMM of (tokens, features) by (features, hidden)."""
-    made = layers(strategy, cluster, w)
-    whole = made._gemm(w.batch * w.seq, features, w.hidden)
-    return made._scattered(Stretch(), whole, features).segment("forward"), whole
+    """The segment of a fused GEMM of (tokens, features) by (features, hidden), seconds of the GEMM
+    whole."""
+    made, clock = Layers(strategy, w), clock_of(strategy, cluster, w)
+    whole = made.gemm(w.batch * w.seq, features, w.hidden)
+    (segment,) = clock.run([Part("forward", "", tuple(made.scattered(whole, features)))])
+    return segment, clock.seconds(whole)
+
+
+def clock_of(strategy, cluster, w=W):
+    return Clock.of(cluster, tv.Mesh(strategy.axes), w.dtype)
 
 
 def test_by_hand():
@@ -63,7 +66,8 @@ def test_equal_tiles_take_the_least_possible():
         if rows % tiles:
             continue
         found, whole = scattered(strategy, cluster, 64)
-        message = layers(strategy, cluster).message(rows // tiles, W.hidden).seconds
+        tile = Layers(strategy, W).shift(rows // tiles, W.hidden)
+        message = clock_of(strategy, cluster).moved(tile).seconds
         gemm = whole / (tp * tiles)
         least = max(whole, gemm + (tp - 1) * tiles * message)
         assert found.seconds == pytest.approx(least, rel=1e-12)

@@ -1,149 +1,114 @@
-"""The exercises of notebook 03 on numbers: who owns what, what is sent, which mesh is best."""
+"""The exercises of notebook 03 on numbers: who owns what, what is sent, which mesh is best, and how
+many chunks."""
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from functools import lru_cache
 
+from .. import clusters
+from ..cluster import Cluster
+from ..cost import show_seconds
 from ..mesh import Mesh
-from .formula import Formula, Question, same
+from ..schemes.atp.strategy import ATP
+from ..verbs.predict import predict
+from ..workload import GPT
+from .formula import Asked, Choice, Formula, Question, least
 
-if TYPE_CHECKING:
-    from ..schemes.atp.strategy import ATP
-    from ..workload import GPT
-
-NOTEBOOK = "03_atp"
 NAMES = {"qkv": "attention.qkv", "up": "mlp.up", "out": "attention.out", "down": "mlp.down"}
 
 
-def strategy_of(mesh: tuple[int, int], order: str = "column", **knobs: Any) -> "ATP":
-    """The `ATP` of a mesh (d1, d2)."""
-    from ..schemes.atp.strategy import ATP  # loads torch, which showing a task does not need
-
-    return ATP(mesh=mesh, order=order, **knobs)
-
-
 # --- atp_owned ---
-
-
 def _cut(strategy, workload, weight, coords):
     """(first row, row after the last, first column, column after the last), from `splits`."""
     name = f"blocks.0.{NAMES[weight]}.weight"
-    found = [0, 0, 0, 0]
+    block = [0, 0, 0, 0]
     for dim, axis in strategy.splits(workload)[name]:
         part = workload.parameter_shapes()[name][dim] // strategy.axes[axis]
-        found[2 * dim : 2 * dim + 2] = coords[axis] * part, (coords[axis] + 1) * part
-    return tuple(found)
+        block[2 * dim : 2 * dim + 2] = coords[axis] * part, (coords[axis] + 1) * part
+    return tuple(block)
 
 
-def _make_owned(rng):
-    from ..workload import GPT
-
-    questions = []
+def _draw_owned(rng):
     for weight in NAMES:
         # No square: there another order and ranks counted along d1 first are one mistake.
         for mesh, order in (((2, 4), "column"), ((4, 2), "column"), ((2, 4), "row")):
             w = GPT(layers=1, hidden=16 * int(rng.integers(1, 4)), heads=8, vocab=64)
-            rank, strategy = int(rng.integers(1, mesh[0] * mesh[1])), strategy_of(mesh, order)
+            rank, strategy = int(rng.integers(1, mesh[0] * mesh[1])), ATP(mesh=mesh, order=order)
             shape = w.parameter_shapes()[f"blocks.0.{NAMES[weight]}.weight"]
             asked = {"weight": weight, "shape": shape, "mesh": mesh, "order": order, "rank": rank}
-            answer, known = _owned_facts(strategy, w, weight, rank)
             words = f"{weight} {list(shape)} on mesh {mesh}, order {order}, rank {rank}"
-            questions.append(Question(asked, answer, words, known))
-    return questions
+            coords = Mesh(strategy.axes).coords(rank)
+            yield Question(asked, _cut(strategy, w, weight, coords), words)
 
 
-def _owned_facts(strategy, workload, weight, rank):
-    """(the answer, typical wrong ones): the first and second layers of a pair exchange the axes."""
-    coords = Mesh(strategy.axes).coords(rank)
-    turned = {"d1": rank % strategy.mesh[0], "d2": rank // strategy.mesh[0]}
-    right = _cut(strategy, workload, weight, coords)
-    other = strategy_of(strategy.mesh, "row" if strategy.order == "column" else "column")
-    return right, {
-        "turned": _cut(strategy, workload, weight, turned),
-        "other axes": _cut(other, workload, weight, coords),
-        "transposed": right[2:] + right[:2],
+def _cut_by_hand(weight, shape, mesh, order, at):
+    """The block at these coordinates: the first and second layers of a pair exchange the axes."""
+    first = (weight in ("qkv", "up")) == (order == "column")
+    sizes = zip(shape, (0, 1) if first else (1, 0))
+    return tuple(k * size // mesh[axis] for size, axis in sizes for k in (at[axis], at[axis] + 1))
+
+
+def _owned_mistakes(weight, shape, mesh, order, rank):
+    at, turned = divmod(rank, mesh[1]), divmod(rank, mesh[0])[::-1]
+    right = _cut_by_hand(weight, shape, mesh, order, at)
+    other = _cut_by_hand(weight, shape, mesh, "row" if order == "column" else "column", at)
+    return {
+        "you counted ranks along d1 first. d2 is the inner axis, its ranks are neighbours: rank "
+        f"{rank} is (rank // d2, rank % d2).": _cut_by_hand(weight, shape, mesh, order, turned),
+        "that would be so in the other order. In row order d2 does what d1 does in column order, "
+        "and the other way round.": other if order == "row" else None,
+        "the axes are exchanged. What a first layer (qkv, up) spreads its output over, the second "
+        "(out, down) contracts: that is why the pair needs no resharding.": other,
+        "rows and columns are exchanged. A weight is (out, in): its rows are the output "
+        "features.": right[2:] + right[:2] if shape[0] != shape[1] else None,
     }
 
 
-def _owned_wrong(question, got):
-    _, shape, _, order, rank = question.arguments.values()
-    mistake = next((name for name, wrong in question.known.items() if same(got, wrong)), None)
-    if mistake == "turned":
-        return (
-            f"for {question}: you counted ranks along d1 first. d2 is the inner axis, its "
-            f"ranks are neighbours: rank {rank} is (rank // d2, rank % d2)."
-        )
-    if mistake == "transposed" and shape[0] != shape[1]:
-        return (
-            f"for {question}: rows and columns are exchanged. A weight is (out, in): its rows "
-            "are the output features."
-        )
-    if mistake == "other axes" and order == "row":
-        return (
-            f"for {question}: that would be so in the other order. In row order d2 does "
-            "what d1 does in column order, and the other way round."
-        )
-    if mistake == "other axes":
-        return (
-            f"for {question}: the axes are exchanged. What a first layer (qkv, up) spreads its "
-            "output over, the second (out, down) contracts: that is why the pair needs no "
-            "resharding."
-        )
-
-
 OWNED = Formula(
-    name="atp_owned",
     title="Which block of the weight is mine?",
-    notebook=NOTEBOOK,
-    prompt='`weight` ("qkv", "up", "out" or "down") has `shape` (out, in). On a `mesh` '
-    '(d1, d2), d2 the axis of neighbouring ranks, in `order` "column" or "row", return '
-    "the block that `rank` holds: (first row, row after the last, first column, column "
-    "after the last).",
+    prompt='`weight` ("qkv", "up", "out" or "down") has `shape` (out, in). On a `mesh` (d1, d2), '
+    'd2 the axis of neighbouring ranks, in `order` "column" or "row", return the block that `rank` '
+    "holds: (first row, row after the last, first column, column after the last).",
     starter="""def atp_owned(weight, shape, mesh, order, rank):
     rows, columns = shape
     return 0, rows // mesh[0], 0, columns // mesh[1]  # everyone's block is that of rank 0?""",
-    hints=(
-        "Two axes cut the two dims of each weight: which axis cuts the rows, which the columns?",
-        "Column order: a first layer (qkv, up) has its rows (outputs) over d1 and its columns over "
-        "d2; a second layer (out, down) the other way round; row order exchanges d1 and d2.",
-        '`i, j = divmod(rank, mesh[1])`; rows over d1 if `(weight in ("qkv", "up")) == (order '
-        '== "column")`, else over d2. With k of n for the rows: `k * rows // n, (k + 1) * rows '
-        "// n`, and the same with the other axis for the columns.",
-    ),
+    concept="Two axes cut the two dims of each weight: which axis cuts the rows, which the "
+    "columns?",
+    principle="Column order: a first layer (qkv, up) has its rows (outputs) over d1 and its "
+    "columns over d2; a second layer (out, down) the other way round; row order exchanges d1 and "
+    "d2.",
+    answer='`i, j = divmod(rank, mesh[1])`; rows over d1 if `(weight in ("qkv", "up")) == (order '
+    '== "column")`, else over d2. With k of n for the rows: `k * rows // n, (k + 1) * rows '
+    "// n`, and the same with the other axis for the columns.",
     success="`strategy.splits(workload)` says the same for every parameter, and the ranks load by "
     "it. Of qkv the rows are grouped by head, so that a cut never divides a head.",
-    make=_make_owned,
-    needs=None,
-    checks=(_owned_wrong,),
+    draw=_draw_owned,
+    mistakes=_owned_mistakes,
 )
 
 
 # --- atp_wire_bytes ---
-
-
-def block_bytes(strategy: "ATP", workload: "GPT") -> float:
+def block_bytes(strategy: ATP, workload: GPT) -> float:
     """Wire bytes of one block and rank from the strategy's ledger, without LayerNorm's statistics.
 
     The ledger of two blocks minus that of one. The statistics are two numbers a token, of two
     norms, each way (see `tpviz.schemes.atp.step`).
     """
-    from dataclasses import replace
-
     one, two = (strategy.ledger(replace(workload, layers=n)).total()[2] for n in (1, 2))
     s, tokens = strategy.layout.s, workload.batch * workload.seq
     statistics = 4 * 2 * tokens * max(workload.itemsize, 4) * 2 * (s - 1) / s
     return two - one - statistics
 
 
-def _make_wire(rng):
-    from ..workload import GPT
-
-    questions = []
-    for mesh, order in (
-        ((4, 2), "column"),
-        ((2, 4), "row"),
-        ((2, 2), "column"),
-        ((8, 1), "column"),
-        ((4, 2), "row"),
-        ((2, 8), "column"),
+def _draw_wire(rng):
+    for number, (mesh, order) in enumerate(
+        (
+            ((4, 2), "column"),
+            ((2, 4), "row"),
+            ((2, 2), "column"),
+            ((8, 1), "column"),
+            ((4, 2), "row"),
+            ((2, 8), "column"),
+        )
     ):
         w = GPT(
             hidden=16 * int(rng.integers(1, 9)),
@@ -151,47 +116,33 @@ def _make_wire(rng):
             vocab=64,
             seq=16 * int(rng.integers(1, 5)),
             batch=int(rng.integers(1, 7)),
-            dtype=("float32", "bfloat16")[len(questions) % 2],
+            dtype=("float32", "bfloat16")[number % 2],
         )
-        asked = {
-            "d1": mesh[0],
-            "d2": mesh[1],
-            "order": order,
-            "tokens": w.batch * w.seq,
-            "hidden": w.hidden,
-            "itemsize": w.itemsize,
-        }
-        questions.append(Question(asked, block_bytes(strategy_of(mesh, order), w)))
-    return questions
+        values = (*mesh, order, w.batch * w.seq, w.hidden, w.itemsize)
+        answer = block_bytes(ATP(mesh=mesh, order=order), w)
+        yield Question(dict(zip(WIRE.parameters, values)), answer)
+
+
+def _wire_mistakes(d1, d2, order, tokens, hidden, itemsize):
+    i, s = (d1, d2) if order == "column" else (d2, d1)
+    unit, n = tokens * hidden * itemsize, i * s
+    return {
+        "that is forward alone (or backward alone): a step has both.": (
+            4 * unit / n * ((i - 1) + 3 * (s - 1))
+        ),
+        "these are the payloads of the sums; on a ring of n ranks each "
+        "rank sends 2(n-1)/n of a payload.": unit * (12 / i + 4 / s),
+        f"the axes are exchanged. In {order} order the wide tensors (3 h and 4 h features, cut "
+        f"over {'d1' if order == 'column' else 'd2'}) are summed over the other axis.": (
+            8 * unit / n * ((s - 1) + 3 * (i - 1))
+        ),
+        "the MLP is four hidden sizes wide: up's sum in forward and down's in backward carry 4 h "
+        "features, not h.": 4 * unit / n * (2 * (i - 1) + 3 * (s - 1)),
+        "that is Megatron's 1D: here each sum has only one axis's ranks.": 8 * unit * (n - 1) / n,
+    }
 
 
 def _wire_wrong(question, got):
-    d1, d2, order, tokens, hidden, itemsize = question.arguments.values()
-    i, s = (d1, d2) if order == "column" else (d2, d1)
-    unit, n = tokens * hidden * itemsize, i * s
-    mistakes = [
-        (question.answer / 2, "that is forward alone (or backward alone): a step has both."),
-        (
-            unit * (12 / i + 4 / s),
-            "these are the payloads of the sums; on a ring of n ranks each "
-            "rank sends 2(n-1)/n of a payload.",
-        ),
-        (
-            8 * unit / n * ((s - 1) + 3 * (i - 1)),
-            f"the axes are exchanged. In {order} order the wide tensors (3 h and 4 h features, cut "
-            f"over {'d1' if order == 'column' else 'd2'}) are summed over the other axis.",
-        ),
-        (
-            4 * unit / n * (2 * (i - 1) + 3 * (s - 1)),
-            "the MLP is four hidden sizes wide: up's sum in forward and down's in backward "
-            "carry 4 h "
-            "features, not h.",
-        ),
-        (8 * unit * (n - 1) / n, "that is Megatron's 1D: here each sum has only one axis's ranks."),
-    ]
-    for wrong, words in mistakes:
-        if same(got, wrong):
-            return f"for {question}: {words}"
     return (
         f"for {question}: the ledger has {question.answer:,.6g} bytes, you returned "
         f"{got:,.6g}, {got / question.answer:.3g} times as many."
@@ -199,9 +150,7 @@ def _wire_wrong(question, got):
 
 
 WIRE = Formula(
-    name="atp_wire_bytes",
     title="What a block sends on a 2D mesh",
-    notebook=NOTEBOOK,
     prompt="Return the bytes that one rank sends (on rings) for one block of a GPT, forward and "
     'backward, on a mesh (`d1`, `d2`) in `order` "column" or "row": `tokens` = batch x '
     "seq, MLP 4 `hidden` wide, `itemsize` bytes a number. Leave the LayerNorms' few numbers "
@@ -209,34 +158,34 @@ WIRE = Formula(
     starter="""def atp_wire_bytes(d1, d2, order, tokens, hidden, itemsize):
     n = d1 * d2
     return 8 * tokens * hidden * itemsize * (n - 1) / n  # Megatron's""",
-    hints=(
-        "Each of the four layers has one sum in forward and one in backward. Over which axis, and "
-        "how wide is what is summed?",
-        "Column order, per token: over d2 payloads of 3 h + 4 h forward and h + 4 h backward, all "
-        "over d1; over d1 h + h forward and h + h backward, all over d2. A ring sends 2(n-1)/n of "
-        "each.",
-        '`if order == "row": d1, d2 = d2, d1`, then `return 8 * tokens * hidden * itemsize / '
-        "(d1 * d2) * ((d1 - 1) + 3 * (d2 - 1))`.",
-    ),
+    concept="Each of the four layers has one sum in forward and one in backward. Over which axis, "
+    "and how wide is what is summed?",
+    principle="Column order, per token: over d2 payloads of 3 h + 4 h forward and h + 4 h "
+    "backward, all over d1; over d1 h + h forward and h + h backward, all over d2. A ring sends "
+    "2(n-1)/n of each.",
+    answer='`if order == "row": d1, d2 = d2, d1`, then `return 8 * tokens * hidden * itemsize / '
+    "(d1 * d2) * ((d1 - 1) + 3 * (d2 - 1))`.",
     success="With (N, 1) it is Megatron's. On a square-ish mesh it falls as 1 / sqrt(N): this is "
-    "why communication decreases with scaling, if the links of both axes keep their "
-    "bandwidth.",
-    make=_make_wire,
-    needs=None,
-    checks=(_wire_wrong,),
+    "why communication decreases with scaling, if the links of both axes keep their bandwidth.",
+    draw=_draw_wire,
+    mistakes=_wire_mistakes,
+    wrong=_wire_wrong,
 )
 
 
 # --- atp_best_mesh ---
-
-
 def _seconds(d1, d2, b1, b2):
     """Time of a block in units of 8 tokens h e / N: (d1-1)/B1 + 3 (d2-1)/B2 (derived)."""
     return (d1 - 1) / b1 + 3 * (d2 - 1) / b2
 
 
-def _make_best(rng):
-    questions = []
+def _mesh_seconds(world_size, b1, b2):
+    """{mesh: its time}."""
+    meshes = [(world_size >> k, 1 << k) for k in range(world_size.bit_length())]
+    return {mesh: _seconds(*mesh, b1, b2) for mesh in meshes}
+
+
+def _draw_best(rng):
     for sizes, ratio in (
         ((16, 32), 1),
         ((64, 128), 4),
@@ -249,11 +198,8 @@ def _make_best(rng):
         # none of these has two best meshes; the last two tell a weight of 3 from 2 and from 4
         size = int(rng.choice(sizes))
         b1 = float(rng.choice([1.2e10, 1.7e10, 2.5e10, 4e10]))
-        asked = {"world_size": size, "b1": b1, "b2": ratio * b1}
-        meshes = [(size >> k, 1 << k) for k in range(size.bit_length())]
-        times = {mesh: _seconds(*mesh, b1, ratio * b1) for mesh in meshes}
-        questions.append(Question(asked, min(times, key=times.get), "", times))  # pyright: ignore[reportCallIssue, reportArgumentType]
-    return questions
+        asked = size, b1, ratio * b1
+        yield Asked(asked, known=_mesh_seconds(*asked))
 
 
 def _best_wrong(question, got):
@@ -284,24 +230,160 @@ def _best_wrong(question, got):
 
 
 BEST_MESH = Formula(
-    name="atp_best_mesh",
     title="The best mesh for two bandwidths",
-    notebook=NOTEBOOK,
     prompt="`world_size` (a power of two) ranks, column order. Rings over d1 get `b1` bytes/s per "
     "rank, rings over d2 get `b2`, whatever the mesh. Return the mesh (d1, d2) with the "
     "least communication time.",
     starter="""def atp_best_mesh(world_size, b1, b2):
     return world_size, 1""",
-    hints=(
-        "Write the time as bytes over d1 / b1 plus bytes over d2 / b2.",
-        "Up to a common factor it is (d1 - 1) / b1 + 3 (d2 - 1) / b2: try every d1 that divides.",
-        "`meshes = [(world_size >> k, 1 << k) for k in range(world_size.bit_length())]`, then "
-        "`return min(meshes, key=lambda m: (m[0] - 1) / b1 + 3 * (m[1] - 1) / b2)`.",
-    ),
+    concept="Write the time as bytes over d1 / b1 plus bytes over d2 / b2.",
+    principle="Up to a common factor it is (d1 - 1) / b1 + 3 (d2 - 1) / b2: try every d1 that "
+    "divides.",
+    answer="`meshes = [(world_size >> k, 1 << k) for k in range(world_size.bit_length())]`, then "
+    "`return min(meshes, key=lambda m: (m[0] - 1) / b1 + 3 * (m[1] - 1) / b2)`.",
     success="That is the search in one order, as we read the paper: for every mesh two bandwidths "
     "and a sum. What b1 and b2 are on a real machine depends on the mesh; the "
     "communication matrix says it.",
-    make=_make_best,
-    needs=None,
-    checks=(_best_wrong,),
+    draw=_draw_best,
+    solution=lambda *asked: least(_mesh_seconds(*asked)),
+    wrong=_best_wrong,
+)
+
+
+# --- atp_mesh_for ---
+def _machines():
+    """(cluster, what its links are like) of 8 devices each."""
+    return (
+        (clusters.nvlink_pairs(4, rings="single"), "only pairs of neighbours have fast links"),
+        (
+            clusters.nvswitch_nodes(2, 4, nics=1),
+            "four neighbours have fast links, and the two nodes share one NIC each",
+        ),
+        (
+            clusters.torus(2, 4),
+            "a mesh whose d2 is the ring of 2, or whose d1 is the ring of 4, "
+            "has links of its own for each axis",
+        ),
+    )
+
+
+@lru_cache(maxsize=1)
+def _workload():
+    return GPT(layers=2, hidden=4096, heads=32, seq=1024, batch=4, vocab=32000, dtype="bfloat16")
+
+
+def mesh_times(cluster: Cluster, workload: GPT) -> dict[tuple[int, int, str], float]:
+    """{(d1, d2, order): predicted seconds of a step} of `ATP.meshes`."""
+    return {
+        (*s.mesh, s.order): predict(s, workload, cluster).step_time
+        for s in ATP.meshes(workload, cluster.size)
+    }
+
+
+def _all_mesh_times(cluster, workload):
+    """Also of the meshes that are another one, in other words."""
+    times = mesh_times(cluster, workload)
+    times.setdefault((1, cluster.size, "row"), times[cluster.size, 1, "column"])
+    times.setdefault((cluster.size, 1, "row"), times[1, cluster.size, "column"])
+    return times
+
+
+def _draw_mesh_for(rng):
+    machines = _machines()
+    for number in rng.permutation(len(machines)).tolist():
+        cluster, why = machines[number]
+        yield Asked((cluster, _workload()), f"{cluster.name} ({why})")
+
+
+def _mesh_wrong(question, got):
+    cluster, w = question.arguments.values()
+    strategy = ATP(mesh=got[:2], order=got[2])
+    exposed = predict(strategy, w, cluster).exposed
+    worst = max(exposed, key=exposed.__getitem__)
+    bandwidth = cluster.axis_link(strategy.axes, worst).bandwidth
+    wide = "d2" if strategy.order == "column" else "d1"
+    load = "the heavy one, with three times the bytes," if worst == wide else "the light one"
+    load = "the only one" if 1 in got[:2] else load
+    return (
+        f"Its kernels wait most for {worst} ({show_seconds(exposed[worst])}): {load} in "
+        f"{strategy.order} order, and a rank gets {bandwidth / 1e9:.3g} GB/s on it."
+    )
+
+
+MESH_FOR = Choice(
+    title="Choose the mesh for the machine",
+    prompt='Guess before you search: three machines of 8 devices, `cluster.name` "NVLink-pair PCIe '
+    'box", "2 NVSwitch nodes, 1 NIC each" and "2 x 4 torus" (neighbouring ranks lie along its side '
+    "of 2). For a given `cluster` and `workload` return (d1, d2, order) of the ATP that takes "
+    "least time. Write a guess for each, or a function that works it out: each answer is timed on "
+    "the cluster by `tv.predict`, and within 1 % of the best is right.",
+    starter="""def atp_mesh_for(cluster, workload):
+    return 8, 1, "column"  # Megatron everywhere?""",
+    concept="One axis carries three times the bytes of the other: give it the fast links, and no "
+    "more ranks than these reach.",
+    principle="In column order the heavy axis is d2, of neighbouring ranks. How many neighbours "
+    "have fast links? A group that leaves its node shares the node's way out with all the others.",
+    answer="`tv.predict(s, workload, cluster).step_time` for each s of `tv.ATP.meshes(workload, "
+    "cluster.size)`; return `(*s.mesh, s.order)` of the smallest.",
+    success="No mesh is best everywhere: this is what the paper's search is for.",
+    kind="a mesh with its order",
+    draw=_draw_mesh_for,
+    solution=_all_mesh_times,
+    wrong=_mesh_wrong,
+)
+
+
+# --- atp_chunk_count ---
+COUNTS = (1, 2, 4, 8, 16, 32)
+
+
+def chunk_times(
+    cluster: Cluster, workload: GPT, mesh: tuple[int, int] = (4, 2)
+) -> dict[int, float]:
+    """{chunks: predicted seconds of a step}."""
+    return {c: predict(ATP(mesh=mesh, chunks=c), workload, cluster).step_time for c in COUNTS}
+
+
+def _draw_chunk_count(rng):
+    base, asked = replace(_workload(), batch=32), []
+    for hop, hidden in ((3.4e-6, 8192), (3e-5, 8192), (1e-4, 4096)):
+        box = clusters.nvswitch(8)
+        level = replace(box.levels[0], p2p=2e11, group=2e11, latency=hop)
+        values = replace(box, levels=(level,)), replace(base, hidden=hidden), (4, 2)
+        asked.append(Asked(values, f"hidden={hidden} with {1e6 * hop:.3g} us a hop"))
+    return [asked[k] for k in rng.permutation(len(asked)).tolist()]
+
+
+def _count_wrong(question, got):
+    if got < question.answer:
+        return (
+            "More chunks are faster here: what is left of a layer's sum after its last GEMM is "
+            "one chunk's."
+        )
+    return (
+        "Fewer chunks are faster here: each sum pays its hops again, and a chunk's latency is "
+        "not worth what it hides."
+    )
+
+
+CHUNK_COUNT = Choice(
+    title="How many chunks hide the sums?",
+    prompt=f"Return the number of chunks, one of {COUNTS}, with which `tv.ATP(mesh=mesh, "
+    "chunks=c)` takes least time for a step of `workload` on `cluster`; within 1 % is "
+    "right. Ask `tv.predict(strategy, workload, cluster).step_time`, or reason with the "
+    "time of a GEMM, of a sum and of its hops.",
+    starter="""def atp_chunk_count(cluster, workload, mesh):
+    return 1""",
+    concept="A chunk's sum runs during the next chunk's GEMM. What can never be hidden?",
+    principle="With GEMM g, sum a, latency l: T(C) = max(g + a / C + l, g / C + a + C l). Where g "
+    "is the longer, more chunks leave less of a; where a is, each chunk costs one l.",
+    answer=f"`min({COUNTS}, key=lambda c: tv.predict(tv.ATP(mesh=mesh, chunks=c), workload, "
+    "cluster).step_time)`.",
+    success="The model of the step takes a GEMM in parts as costing what it costs whole. On a real "
+    "device small GEMMs are slower, and slower still while a sum runs: fewer chunks than "
+    "this, in doubt.",
+    kind="a number of chunks",
+    draw=_draw_chunk_count,
+    solution=chunk_times,
+    wrong=_count_wrong,
 )

@@ -1,15 +1,59 @@
-"""One try at an exercise, as facts: what ranks returned, what they sent and multiplied."""
+"""A problem for a function that runs on every rank, and one try at it as facts: what ranks
+returned, what they sent and multiplied."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..mesh import Mesh
 from ..trace import Ledger, Trace
 
-if TYPE_CHECKING:
-    from .task import Case
+
+class Case(NamedTuple):
+    """One random problem: ``inputs[rank]`` are the arrays that rank gets, ``expected[rank]`` what
+    it must return.
+
+    flops: one rank's share of the multiply-adds (2 per multiply-add), or None where nothing is
+    multiplied.
+    """
+
+    inputs: list[tuple[np.ndarray, ...]]
+    expected: list[np.ndarray]
+    flops: int | None = None
+
+
+def whole_numbers(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> np.ndarray:
+    """An array of whole numbers from -4 to 4.
+
+    Sums and products of these are exact in float32 (far below 2**24), whatever the order of the
+    ranks in a ring, so a wrong answer cannot hide behind rounding.
+    """
+    return rng.integers(-4, 5, size=shape).astype(dtype)
+
+
+def places(axes: dict[str, int]) -> list[dict[str, int]]:
+    """The coordinates of each rank of a mesh."""
+    mesh = Mesh(axes)
+    return [mesh.coords(rank) for rank in range(mesh.size)]
+
+
+def part(
+    whole: np.ndarray, axes: dict[str, int], at: dict[str, int], *axis_of_dims: str | None
+) -> np.ndarray:
+    """The part of an array that the rank with these coordinates has: one axis (or None) for each
+    dim."""
+    for dim, axis in enumerate(axis_of_dims):
+        if axis:
+            whole = np.split(whole, axes[axis], dim)[at[axis]]
+    return whole.copy()
+
+
+def parts(axes: dict[str, int], *arrays: tuple[Any, ...]) -> list[tuple[np.ndarray, ...]]:
+    """For each rank its parts of the arrays, each given as (array, axis or None for each dim)."""
+    return [tuple(part(whole, axes, at, *dims) for whole, *dims in arrays) for at in places(axes)]
 
 
 @dataclass(frozen=True)
@@ -23,7 +67,7 @@ class Attempt:
     """
 
     axes: dict[str, int]
-    case: "Case"
+    case: Case
     outputs: list[Any] = field(repr=False)
     ledger: Ledger
     needed: Ledger
@@ -37,6 +81,26 @@ class Attempt:
         """Number of ranks."""
         return len(self.outputs)
 
+    @property
+    def sent(self) -> float:
+        """Bytes that the busiest rank sent."""
+        return self.ledger.total()[2]
+
+    @property
+    def least(self) -> float:
+        """Bytes that a rank sends in the best known solution."""
+        return self.needed.total()[2]
+
+    @property
+    def excess(self) -> float:
+        """How many times the bytes needed were sent."""
+        return self.sent / self.least
+
+    @property
+    def extra_work(self) -> float:
+        """How many times its share of the multiplications the busiest rank did."""
+        return self.flops / self.case.flops  # pyright: ignore[reportOptionalOperand]
+
     def matches(self, guess: Callable[[np.ndarray], np.ndarray]) -> list[int]:
         """Ranks whose output equals ``guess(expected)``: tells a wrong answer by its numbers."""
         return [
@@ -45,7 +109,7 @@ class Attempt:
             if _equal(got, guess(want))
         ]
 
-    @property
+    @cached_property
     def right(self) -> list[int]:
         """Ranks that returned the right numbers."""
         return self.matches(lambda want: want)
@@ -62,6 +126,14 @@ class Attempt:
     def names(self) -> set[str]:
         """Names of the collectives used."""
         return {row.collective for row in self.ledger}
+
+    def axes_of(self, collective: str) -> set[str]:
+        """Axes along which a collective ran."""
+        return {row.axis for row in self.ledger if row.collective == collective}
+
+    def count(self, collective: str, **along: str) -> int:
+        """How often a collective ran; axis: along this one."""
+        return self.ledger.total(collective=collective, **along)[0]
 
     def __str__(self):
         """The collectives used, in words."""

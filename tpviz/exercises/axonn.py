@@ -1,39 +1,46 @@
-"""The exercises of notebook 04 on numbers: where a rank is, what it owns, what a layer sends."""
+"""The exercises of notebook 04 on numbers: where a rank is, what it owns, what a layer sends, which
+grid is a known scheme, and which grid is best for a batch.
 
+Known schemes are told apart by what a step of each grid sends; grids for a batch by the papers'
+model of communication.
+"""
+
+from collections import Counter
 from collections.abc import Sequence
-from itertools import permutations
+from dataclasses import replace
+from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .. import clusters
+from ..cluster import Cluster
+from ..cost import show_seconds
 from ..mesh import Mesh
+from ..schemes.axonn.models import paper_models
+from ..schemes.axonn.paper import FC, fitting, seconds_by_axis, volume
+from ..schemes.axonn.rates import of_cluster
+from ..schemes.axonn.strategy import AxoNN
+from ..trace import Ledger
+from ..workload import GPT
 from .atp import NAMES
-from .formula import Formula, Question, same
+from .formula import Asked, Choice, Formula, Question, listed, same
 
-if TYPE_CHECKING:
-    from ..schemes.axonn.strategy import AxoNN
-
-NOTEBOOK = "04_axonn"
 GRID = ("x", "y", "z", "data")
 
 
-def strategy_of(grid: Sequence[int], **knobs: Any) -> "AxoNN":
+def strategy_of(grid: Sequence[int], **knobs: Any) -> AxoNN:
     """The `AxoNN` of a grid (x, y, z, data)."""
-    from ..schemes.axonn.strategy import AxoNN  # loads torch, which showing a task does not need
-
     return AxoNN(**dict(zip(GRID, grid)), **knobs)
 
 
 # --- axonn_coords ---
-
-
 def _coords(grid, order, rank):
     """(x, y, z, data) of a rank, by the mesh of the strategy."""
-    found = Mesh(strategy_of(grid, order=order).axes).coords(rank)
-    return tuple(found[axis] for axis in GRID)
+    coords = Mesh(strategy_of(grid, order=order).axes).coords(rank)
+    return tuple(coords[axis] for axis in GRID)
 
 
-def _make_coords(rng):
-    questions = []
+def _draw_coords(rng):
     for grid, order in (
         ((2, 2, 2, 1), "xyz"),
         ((4, 2, 2, 2), "xyz"),
@@ -44,79 +51,63 @@ def _make_coords(rng):
         rank = int(rng.integers(1, prod(grid) - 1))
         while min(grid[:2]) > 1 and _coords(grid, "xyz", rank) == _coords(grid, "yxz", rank):
             rank = int(rng.integers(1, prod(grid) - 1))
-        asked = {"rank": rank, "grid": grid, "order": order}
-        questions.append(Question(asked, _coords(grid, order, rank)))
-    return questions
+        yield rank, grid, order
+
+
+def _coords_mistakes(rank, grid, order):
+    sizes: dict[str, int] = dict(zip(GRID, grid))
+    outer_first = Mesh({axis: sizes[axis] for axis in (*order, "data")}).coords(rank)
+    return {
+        'that is order "xyz". In the order of the authors\' code y is '
+        "innermost: ranks 0 and 1 are neighbours along y.": _coords(grid, "xyz", rank),
+        "you let data run fastest. The order names the axis of neighbouring ranks first: rank 1 is "
+        f"one step along {order[0]}.": tuple(outer_first[axis] for axis in GRID),
+    }
 
 
 def _coords_wrong(question, got):
-    rank, grid, order = question.arguments.values()
-    if order == "yxz" and same(got, _coords(grid, "xyz", rank)):
+    if sorted(got) == sorted(question.answer):
         return (
-            f'for {question}: that is order "xyz". In the order of the authors\' code y is '
-            "innermost: ranks 0 and 1 are neighbours along y."
+            f"for {question}: these are the right numbers for other axes. The order says "
+            "which axis runs fastest; the answer is always (x, y, z, data)."
         )
-    sizes: dict[str, int] = dict(zip(GRID, grid))
-    inner = "yxz" if order == "yxz" else "xyz"
-    outer_first = Mesh({axis: sizes[axis] for axis in (*inner, "data")}).coords(rank)
-    if same(got, tuple(outer_first[axis] for axis in GRID)):
-        return (
-            f"for {question}: you let data run fastest. The order names the axis of "
-            f"neighbouring ranks first: rank 1 is one step along {inner[0]}."
-        )
-    for wrong in permutations(question.answer):
-        if same(got, wrong):
-            return (
-                f"for {question}: these are the right numbers for other axes. The order says "
-                "which axis runs fastest; the answer is always (x, y, z, data)."
-            )
 
 
 COORDS = Formula(
-    name="axonn_coords",
     title="Where on the grid am I?",
-    notebook=NOTEBOOK,
     prompt='A `grid` (x, y, z, data) of ranks. In `order` "xyz" (the paper\'s) the number of a '
     'rank runs fastest along x, then y, z, data; in "yxz" (the authors\' code) along y, '
     "then x, z, data. Return the coordinates (x, y, z, data) of `rank`.",
     starter="""def axonn_coords(rank, grid, order):
     x, y, z, data = grid
     return rank % x, 0, 0, rank // x  # a line of ranks?""",
-    hints=(
-        "As with the digits of a number: the last digit runs fastest.",
-        "rank = x + X (y + Y (z + Z data)) in order xyz; the remainder by the innermost size is "
-        "the innermost coordinate, and the quotient goes on to the next axis.",
-        "`rank, x = divmod(rank, grid[0])`, then y with grid[1], then z with grid[2]; data is what "
-        "is left. In order yxz take y first.",
-    ),
+    concept="As with the digits of a number: the last digit runs fastest.",
+    principle="rank = x + X (y + Y (z + Z data)) in order xyz; the remainder by the innermost size "
+    "is the innermost coordinate, and the quotient goes on to the next axis.",
+    answer="`rank, x = divmod(rank, grid[0])`, then y with grid[1], then z with grid[2]; data is "
+    "what is left. In order yxz take y first.",
     success="Which axis has the neighbours decides which links it gets: inside a node, or the way "
     "out of it.",
-    make=_make_coords,
-    needs=None,
-    checks=(_coords_wrong,),
+    draw=_draw_coords,
+    solution=lambda rank, grid, order: _coords(grid, order, rank),
+    mistakes=_coords_mistakes,
+    wrong=_coords_wrong,
 )
 
 
 # --- axonn_piece ---
-
-
 def _piece(strategy, workload, weight, coords):
     """(first row, row after the last, first column, column after the last, first number of the
     flat block, number after the last), from `splits` and `blocks`."""
     name = f"blocks.0.{NAMES[weight]}.weight"
     shape, block = workload.parameter_shapes()[name], strategy.blocks(workload)[name]
-    found, cuts = [], dict(strategy.splits(workload)[name])
-    for dim, axis in sorted(cuts.items()):
-        part = shape[dim] // strategy.axes[axis]
-        found += [coords[axis] * part, (coords[axis] + 1) * part]
-    numbers = prod(block) // strategy.z
-    return (*found, coords["z"] * numbers, (coords["z"] + 1) * numbers)
+    ends = []
+    for dim, axis in sorted(dict(strategy.splits(workload)[name]).items()):
+        ends += _part(shape[dim], coords[axis], strategy.axes[axis])
+    return (*ends, *_part(prod(block), coords["z"], strategy.z))
 
 
-def _make_piece(rng):
-    from ..workload import GPT
-
-    questions = []
+def _draw_piece(rng):
     for weight, grid in (
         ("up", (2, 2, 2, 1)),
         ("down", (2, 2, 2, 1)),
@@ -125,21 +116,12 @@ def _make_piece(rng):
         ("down", (2, 4, 2, 2)),
     ):
         w = GPT(layers=1, hidden=24 * int(rng.integers(1, 4)), heads=8, vocab=64)
-        rank, strategy = int(rng.integers(1, prod(grid))), strategy_of(grid)
+        rank = int(rng.integers(1, prod(grid)))
         shape = w.parameter_shapes()[f"blocks.0.{NAMES[weight]}.weight"]
         coords = dict(zip(GRID, _coords(grid, "xyz", rank)))
-        right = _piece(strategy, w, weight, coords)
-        other = {"up": "down", "down": "up", "qkv": "out", "out": "qkv"}[weight]
-        known = {
-            "exchanged": _cut(shape, grid, coords, other in ("up", "qkv")),
-            "whole": (*right[:4], *_part(prod(shape), coords["z"], grid[2])),
-            "block": (*right[:4], 0, prod(shape) // (grid[0] * grid[1])),
-            "transposed": (*right[2:4], *right[:2], *right[4:]),
-        }
         asked = {"weight": weight, "shape": shape, "grid": grid, "rank": rank}
         words = f"{weight} {list(shape)} on grid {grid}, rank {rank} at {tuple(coords.values())}"
-        questions.append(Question(asked, right, words, known))
-    return questions
+        yield Question(asked, _piece(strategy_of(grid), w, weight, coords), words)
 
 
 def _part(size, number, count):
@@ -158,32 +140,23 @@ def _cut(shape, grid, at, first):
     )
 
 
-def _piece_wrong(question, got):
-    known = question.known
-    mistake = next((name for name, wrong in known.items() if same(got, wrong)), None)
-    return (
-        mistake
-        and f"for {question}: "
-        + {
-            "exchanged": "x and y are exchanged. A first layer (qkv, up) has its outputs over x "
-            "and "
-            "its inputs over y; a second one (out, down) the other way round.",
-            "whole": "you cut the whole weight into z pieces. First x and y cut out the block; z "
-            "cuts "
-            "that, flattened.",
-            "block": "that is the whole block, which is there only while it is used. Resident is "
-            "the "
-            "piece of this rank along z.",
-            "transposed": "rows and columns are exchanged. A weight is (out, in): its rows are the "
-            "output features.",
-        }[mistake]
-    )
+def _piece_mistakes(weight, shape, grid, rank):
+    first, at = weight in ("qkv", "up"), dict(zip(GRID, _coords(grid, "xyz", rank)))
+    right = _cut(shape, grid, at, first)
+    return {
+        "x and y are exchanged. A first layer (qkv, up) has its outputs over x and its inputs over "
+        "y; a second one (out, down) the other way round.": _cut(shape, grid, at, not first),
+        "you cut the whole weight into z pieces. First x and y cut out the block; z cuts that, "
+        "flattened.": (*right[:4], *_part(prod(shape), at["z"], grid[2])),
+        "that is the whole block, which is there only while it is used. Resident is the piece of "
+        "this rank along z.": (*right[:4], 0, prod(shape) // (grid[0] * grid[1])),
+        "rows and columns are exchanged. A weight is (out, in): its rows are the output "
+        "features.": (*right[2:4], *right[:2], *right[4:]),
+    }
 
 
 PIECE = Formula(
-    name="axonn_piece",
     title="Which piece of which block is mine?",
-    notebook=NOTEBOOK,
     prompt='`weight` ("qkv", "up", "out" or "down") has `shape` (out, in). On a `grid` (x, '
     'y, z, data) in order "xyz" the plane of x and y cuts out a block, which is flattened '
     "row by row and cut into equal pieces over z. Return for `rank`: (first row, row after "
@@ -193,121 +166,275 @@ PIECE = Formula(
     x, y, z, data = grid
     rows, columns = shape
     return 0, rows // x, 0, columns // y, 0, rows * columns // (x * y)  # rank 0, before z?""",
-    hints=(
-        "Two steps: a block by x and y, as on ATP's mesh; then a piece of its flat numbers by z.",
-        "A first layer (qkv, up) has its rows (outputs) over x and its columns over y, a second "
-        "(out, down) the other way round. The block has out * in / (x y) numbers.",
-        "`i, j, k = rank % x, rank // x % y, rank // (x * y) % z`; rows: part i of x (second: "
-        "j of y), columns the other one; with `n = rows * columns // (x * y)`: `k * n // z, (k + "
-        "1) * n // z`.",
-    ),
+    concept="Two steps: a block by x and y, as on ATP's mesh; then a piece of its flat numbers by "
+    "z.",
+    principle="A first layer (qkv, up) has its rows (outputs) over x and its columns over y, a "
+    "second (out, down) the other way round. The block has out * in / (x y) numbers.",
+    answer="`i, j, k = rank % x, rank // x % y, rank // (x * y) % z`; rows: part i of x (second: "
+    "j of y), columns the other one; with `n = rows * columns // (x * y)`: `k * n // z, (k + "
+    "1) * n // z`.",
     success="Gradients and the optimizer's state lie as the piece does: 1/(x y z) of the weight on "
     "each rank, and only data has copies.",
-    make=_make_piece,
-    needs=None,
-    checks=(_piece_wrong,),
+    draw=_draw_piece,
+    mistakes=_piece_mistakes,
 )
 
 
 # --- axonn_wire_bytes ---
-
-
 def layer_bytes(
     k: int, n: int, tokens: float, grid: Sequence[int], transposed: bool, itemsize: int
 ) -> tuple[float, ...]:
     """Bytes on the wire of a rank over (x, y, z, data), from the model of communication."""
-    from ..schemes.axonn.paper import FC, volume
-
     v = volume(FC(k, n, transposed), tokens, *grid)
     over_x, over_y = (v.forward, v.backward) if transposed else (v.backward, v.forward)
     return tuple(itemsize * part for part in (over_x, over_y, v.gather + v.scatter, v.data))
 
 
-def _make_wire(rng):
-    questions = []
-    for grid, transposed in (
-        ((2, 2, 2, 1), False),
-        ((4, 2, 2, 2), False),
-        ((4, 2, 2, 2), True),
-        ((2, 4, 1, 2), True),
-        ((1, 1, 8, 1), False),
+def _draw_wire(rng):
+    for number, (grid, transposed) in enumerate(
+        (
+            ((2, 2, 2, 1), False),
+            ((4, 2, 2, 2), False),
+            ((4, 2, 2, 2), True),
+            ((2, 4, 1, 2), True),
+            ((1, 1, 8, 1), False),
+        )
     ):
         k, n = (64 * int(size) for size in rng.permutation(range(1, 9))[:2])
-        tokens = 16 * int(rng.integers(1, 5))
-        sizes = k, n, tokens, grid, transposed, (2, 4, 8)[len(questions) % 3]
-        asked: dict[str, Any] = dict(
-            zip(("k", "n", "tokens", "grid", "transposed", "itemsize"), sizes)
-        )
-        questions.append(Question(asked, layer_bytes(*sizes)))
-    return questions
+        yield k, n, 16 * int(rng.integers(1, 5)), grid, transposed, (2, 4, 8)[number % 3]
+
+
+def _wire_mistakes(k, n, tokens, grid, transposed, itemsize):
+    over = layer_bytes(k, n, tokens, grid, transposed, itemsize)
+    inner, outer = ("x", "y") if transposed else ("y", "x")
+    return {
+        "in a transposed layer x and y are exchanged: the inputs lie over x, so forward sums over "
+        "x, and backward over y.": layer_bytes(k, n, tokens, grid, False, itemsize),
+        "over z there are two messages: the gather of the block, and the scatter of its "
+        "gradient.": (*over[:2], over[2] / 2, over[3]),
+        f"the {tokens} tokens of a replica are shared by the z = {grid[2]} ranks along z: each "
+        "sums only its own.": (over[0] * grid[2], over[1] * grid[2], *over[2:]),
+        "over x and y you have each other's bytes. The inputs lie over "
+        f"{inner} here: forward sums over {inner}, and backward over {outer}.": (
+            (over[1], over[0], *over[2:])
+        ),
+        f"these are counts of numbers, each of which has {itemsize} bytes.": (
+            tuple(number / itemsize for number in over)
+        ),
+    }
 
 
 def _wire_wrong(question, got):
-    k, n, tokens, grid, transposed, itemsize = question.arguments.values()
-    x, y, z, data = grid
-    right = question.answer
+    right, grid = question.answer, question.arguments["grid"]
     if len(got) != len(right):
         return None
-    wrong = [axis for axis, mine, want in zip(GRID, got, right) if not same(mine, want)]
-    if transposed and same(got, layer_bytes(k, n, tokens, grid, False, itemsize)):
-        return (
-            f"for {question}: in a transposed layer x and y are exchanged: the inputs lie over "
-            "x, so forward sums over x, and backward over y."
-        )
-    if wrong == ["z"] and same(2 * got[2], right[2]):
-        return (
-            f"for {question}: over z there are two messages: the gather of the block, and the "
-            "scatter of its gradient."
-        )
-    if set(wrong) <= {"x", "y"} and all(same(got[i] / z, right[i]) for i in (0, 1)):
-        return (
-            f"for {question}: the {tokens} tokens of a replica are shared by the z = {z} ranks "
-            "along z: each sums only its own."
-        )
-    rings = [2 * (m - 1) / m for m in (x, y, z, data)]
+    rings = [2 * (m - 1) / m for m in grid]
     if all(same(mine * ring, want) for mine, ring, want in zip(got, rings, right)):
         return (
             f"for {question}: these are payloads. A ring of m ranks sends 2 (m-1)/m of what it "
             "sums, and (m-1)/m of what it gathers or scatters."
         )
-    if same((got[1], got[0], *got[2:]), right):
-        inner, outer = ("x", "y") if transposed else ("y", "x")
-        return (
-            f"for {question}: over x and y you have each other's bytes. The inputs lie over "
-            f"{inner} here: forward sums over {inner}, and backward over {outer}."
-        )
-    if all(same(itemsize * mine, want) for mine, want in zip(got, right)):
-        return f"for {question}: these are counts of numbers, each of which has {itemsize} bytes."
-    axis = wrong[0]
-    mine, want = (found[GRID.index(axis)] for found in (got, right))
+    axis, mine, want = next(row for row in zip(GRID, got, right) if not same(*row[1:]))
     return f"for {question}: over {axis} it is {want:,.6g} bytes, you returned {mine:,.6g}."
 
 
 WIRE = Formula(
-    name="axonn_wire_bytes",
     title="What one layer sends over each axis",
-    notebook=NOTEBOOK,
     prompt="A layer has `k` inputs and `n` outputs; `tokens` go through a data replica on a `grid` "
-    "(x, y, z, data); `itemsize` bytes a number. Return the bytes one rank sends on rings "
-    "in a step, forward and backward: (over x, over y, over z, over data). The gathered "
-    "block is kept for backward; `transposed` layers (every second one) have x and y "
-    "exchanged. Your formula is held against the model that equals the ledgers of real "
-    "grids.",
+    "(x, y, z, data); `itemsize` bytes a number. Return the bytes one rank sends on rings in a "
+    "step, forward and backward: (over x, over y, over z, over data). The gathered block is kept "
+    "for backward; `transposed` layers (every second one) have x and y exchanged. Your formula is "
+    "held against the model that equals the ledgers of real grids.",
     starter="""def axonn_wire_bytes(k, n, tokens, grid, transposed, itemsize):
     x, y, z, data = grid
     return 0, 0, 0, 2 * (data - 1) / data * k * n * itemsize  # all data parallel?""",
-    hints=(
-        "Four axes, five messages: gather and scatter over z, a sum forward, a sum backward, and a "
-        "sum of the gradients over data. How large is what each moves?",
-        "The block has k n / (x y) numbers, the piece 1/z of it. Forward sums the output, tokens / "
-        "z rows of n / x features, over y; backward the input's gradient, k / y features, over x.",
-        "`2 * (x-1)/x * tokens * k / (z*y)`, `2 * (y-1)/y * tokens * n / (z*x)`, `2 * (z-1)/z * "
-        "k*n / (x*y)`, `2 * (data-1)/data * k*n / (x*y*z)`, each times itemsize; transposed: "
-        "exchange x and y before, and the first two after.",
-    ),
+    concept="Four axes, five messages: gather and scatter over z, a sum forward, a sum backward, "
+    "and a sum of the gradients over data. How large is what each moves?",
+    principle="The block has k n / (x y) numbers, the piece 1/z of it. Forward sums the output, "
+    "tokens / z rows of n / x features, over y; backward the input's gradient, k / y features, "
+    "over x.",
+    answer="`2 * (x-1)/x * tokens * k / (z*y)`, `2 * (y-1)/y * tokens * n / (z*x)`, `2 * (z-1)/z * "
+    "k*n / (x*y)`, `2 * (data-1)/data * k*n / (x*y*z)`, each times itemsize; transposed: "
+    "exchange x and y before, and the first two after.",
     success="These four terms over the bandwidths of their axes are the whole model that AxoNN "
     "chooses its grid by.",
-    make=_make_wire,
-    needs=None,
-    checks=(_wire_wrong,),
+    draw=_draw_wire,
+    solution=layer_bytes,
+    mistakes=_wire_mistakes,
+    wrong=_wire_wrong,
+)
+
+
+# --- axonn_special ---
+def special(scheme: str, ranks: int, node: int) -> tuple[int, int, int, int]:
+    """The grid (x, y, z, data) of ``ranks`` that is the scheme; ``node``: ranks of a node."""
+    side = int(ranks**0.5)
+    return {
+        "Megatron-LM": (ranks, 1, 1, 1),
+        "FSDP": (1, 1, ranks, 1),
+        "DDP": (1, 1, 1, ranks),
+        "HSDP": (1, 1, node, ranks // node),
+        "2D": (side, side, 1, 1),
+        "Megatron-LM + DDP": (node, 1, 1, ranks // node),
+    }[scheme]
+
+
+@lru_cache(maxsize=1)
+def _small():
+    return GPT(layers=2, hidden=64, heads=16, seq=16, batch=16, vocab=64)
+
+
+def sent(grid: Sequence[int]) -> Ledger:
+    """The ledger of a step on this grid; raises ValueError where sizes do not divide."""
+    return strategy_of(grid).ledger(_small())
+
+
+def _draw_special(rng):
+    for scheme in rng.permutation(list(WHY)).tolist():
+        sizes = [
+            (ranks, node)
+            for ranks in (8, 16)
+            for node in (2, 4, 8)
+            if ranks != node**2
+            and ranks > node  # a node is not as large as their number
+            and (scheme != "2D" or ranks == 16)
+        ]
+        ranks, node = sizes[int(rng.integers(len(sizes)))]
+        yield Asked((scheme, ranks, node), f"{scheme} on {ranks} ranks, {node} a node")
+
+
+WHY = {
+    "Megatron-LM": "It gathers no weights, and every rank has the whole batch.",
+    "FSDP": "All ranks share one copy of the weights: nothing is left to be data's.",
+    "DDP": "Each rank has a whole model, and only gradients are summed.",
+    "HSDP": "Weights are in pieces within a node, and nodes are copies of each other.",
+    "2D": "Every weight is cut along both dims, nothing is in pieces.",
+    "Megatron-LM + DDP": "A node is one copy of the model, cut by features.",
+}
+
+
+def _special_wrong(question, got):
+    scheme, ranks, _ = question.arguments.values()
+    if len(got) != 4 or any(size < 1 or size != int(size) for size in got):
+        return f"for {question} you returned {got}; a grid is four sizes (x, y, z, data)."
+    got = tuple(map(int, got))
+    if got[0] * got[1] * got[2] * got[3] != ranks:
+        return f"for {question}: the grid {got} does not have {ranks} ranks."
+    if scheme == "Megatron-LM" and same(got, (1, ranks, 1, 1)):
+        mine, want = (sent(grid).total()[2] for grid in (got, question.answer))
+        return (
+            f"for {question}: with y alone every first layer has a sum forward, of 3 h and 4 h "
+            f"features: {mine / want:.2g} times the bytes. Megatron-LM cuts the outputs of "
+            "first layers."
+        )
+    words = f"for {question}: {WHY[scheme]}"
+    try:
+        return f"{words} A step on your grid sends {_words(sent(got))}."
+    except ValueError as error:
+        return f"{words} And {error}."
+
+
+def _words(ledger):
+    """All phases together: "10 x all_reduce on x"."""
+    counts = Counter()
+    for row in ledger:
+        counts[f"{row.collective} on {row.axis.removesuffix('_ahead')}"] += row.count
+    return ", ".join(f"{count} x {what}" for what, count in counts.items())
+
+
+SPECIAL = Formula(
+    title="Which grid is which scheme?",
+    prompt="AxoNN's grid has many schemes at its edges. Return the grid (x, y, z, data) of `ranks` "
+    "ranks, `node` of them in each node, that splits the model as `scheme` does: "
+    '"Megatron-LM" (1D tensor parallelism), "FSDP" (all weights in pieces), "HSDP" '
+    '(pieces within a node, copies between nodes), "DDP", "2D" (a square of tensor '
+    'parallelism), "Megatron-LM + DDP" (tensor parallelism within a node).',
+    starter="""def axonn_special(scheme, ranks, node):
+    return {"DDP": (1, 1, 1, ranks), "FSDP": (1, 1, node, ranks // node)}.get(
+        scheme, (ranks, 1, 1, 1)
+    )""",
+    concept="x and y cut features, z cuts a block into pieces and the batch, data only the batch.",
+    principle="Ask of each scheme: are weights gathered (z)? Are whole models copied (data)? Are "
+    "activations summed in forward (x, y)?",
+    answer="Megatron-LM (ranks, 1, 1, 1), FSDP (1, 1, ranks, 1), HSDP (1, 1, node, ranks // node), "
+    "DDP (1, 1, 1, ranks), 2D (r, r, 1, 1) with r the root of ranks, Megatron-LM + DDP (node, "
+    "1, 1, ranks // node).",
+    success="One program, six schemes; and everything between them.",
+    draw=_draw_special,
+    solution=special,
+    wrong=_special_wrong,
+)
+
+
+# --- axonn_grid_for ---
+LEAST = 16
+"""Ranks that x y z must have at least, as in the authors' launch script for 20B."""
+
+
+def grid_times(cluster: Cluster, workload: GPT, least: int = LEAST) -> dict[tuple[int, ...], float]:
+    """{(x, y, z, data): seconds of communication} of all grids that fit, by the papers' model."""
+    grids = fitting(AxoNN.space(workload, cluster.size), workload)
+    return {
+        tuple(getattr(s, axis) for axis in GRID): s.communication(workload, cluster)
+        for s in grids
+        if s.x * s.y * s.z >= least
+    }
+
+
+def _draw_grid_for(rng):
+    cases = (
+        (clusters.perlmutter(8), 4),
+        (clusters.perlmutter(8), 1024),
+        (clusters.frontier(8), 8),
+        (clusters.frontier(8), 512),
+    )
+    for number in rng.permutation(len(cases)).tolist():
+        cluster, batch = cases[number]
+        words = f"batch={batch} on {cluster.size} devices of {cluster.name}"
+        yield Asked((cluster, replace(paper_models()["20B"], batch=batch), LEAST), words)
+
+
+def _no_grid(question, got):
+    if listed(got):
+        return (
+            f"for {question}: {got} is none of the {len(question.known)} grids (x, y, z, data) "
+            f"of {question.arguments['cluster'].size} ranks with x y z >= {LEAST} whose sizes "
+            f"divide, such as {next(iter(question.known))}; the batch must divide by z data."
+        )
+
+
+def _grid_wrong(question, got):
+    cluster, w, _ = question.arguments.values()
+    by_axis = seconds_by_axis(strategy_of(got), w, of_cluster(cluster, cluster.size))
+    axis = max(by_axis, key=by_axis.__getitem__)
+    what = {"z": "weights and gradients", "data": "gradients"}.get(axis, "activations")
+    return (
+        f"{show_seconds(by_axis[axis])} of it go over {axis}, for {what}. What grows with the "
+        f"batch, and what does not? Here it is {w.batch} sequences."
+    )
+
+
+GRID_FOR = Choice(
+    title="The best grid for a small batch and a large one",
+    prompt="A model of 20B parameters, on 32 devices of Perlmutter or 64 of Frontier, with a batch "
+    "for fine-tuning or one for pretraining. Return the grid (x, y, z, data) of all devices "
+    "with the least time of communication by the papers' model as we read it, "
+    "`tv.AxoNN(...).communication(workload, cluster)`; x y z must be at least `least` (the "
+    "memory of a device), and sizes must divide: batch by z data. Within 1 % is right.",
+    starter="""def axonn_grid_for(cluster, workload, least):
+    return 4, 1, cluster.size // 4, 1  # tensor parallelism in a node, the rest in pieces?""",
+    concept="x and y move activations, which grow with the tokens; z and data move weights, which "
+    "do not.",
+    principle="The authors' rule: a small batch uses x and y, a large one z and data. A small "
+    "batch leaves no choice: z data must divide it.",
+    answer="`for s in tv.AxoNN.space(workload, cluster.size)`: skip it if s.x * s.y * s.z < least "
+    "or `s.check(workload)` raises ValueError; take the least `s.communication(workload, "
+    "cluster)`.",
+    success="The model knows no latency and hides nothing, and large batches find z and data "
+    "nearly alike: so the authors run the first few of its list.",
+    kind="a grid (x, y, z, data)",
+    draw=_draw_grid_for,
+    solution=grid_times,
+    wrong=_grid_wrong,
+    missing=_no_grid,
 )

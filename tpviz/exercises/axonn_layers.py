@@ -1,120 +1,66 @@
-"""The exercises of notebook 04 on real ranks: a layer on the grid, forward and backward.
+"""The exercises of notebook 04 on real ranks: a layer on the grid, forward and backward, the order
+in which a step asks for its weights, and the norm of the gradient.
 
 Weights are (out, in): y = x W^T. On a grid with the axes z, y, x a rank has rows part z of the
 tokens, features part y of the input and part x of the output; of the block of W that x and y cut
 out, flat, piece z. Numbers are whole and float64, so sums are exact in any order.
 """
 
+from functools import lru_cache
+from math import prod
+
 import numpy as np
 
-from ..mesh import Mesh
-from ..trace import Ledger
-from .axonn import NOTEBOOK
+from ..workload import GPT
+from .attempt import Case, parts, places, whole_numbers
+from .axonn import strategy_of
 from .checks import (
-    FIRST,
+    Mistake,
+    RankProgram,
     fewest_bytes,
     own_share_of_work,
+    ran_along,
     right_axes,
     right_numbers,
     right_shape,
     same_ledger,
+    silent,
 )
-from .task import Case, Exercise, whole_numbers
+from .formula import Formula, Question, listed
 
 WORLDS = ({"z": 2, "y": 2, "x": 2}, {"z": 3, "y": 2, "x": 1})
 BACK_WORLDS = ({"z": 2, "y": 2, "x": 2}, {"z": 2, "y": 1, "x": 3})
 
 
-def places(axes: dict[str, int]) -> list[dict[str, int]]:
-    """The coordinates of each rank."""
-    mesh = Mesh(axes)
-    return [mesh.coords(rank) for rank in range(mesh.size)]
+def _pieces(blocks, axes):
+    """Each rank's piece of its block, flat."""
+    return [
+        np.split(block.flatten(), axes["z"])[at["z"]].copy()
+        for (block,), at in zip(blocks, places(axes))
+    ]
 
 
-def part(
-    whole: np.ndarray, axes: dict[str, int], at: dict[str, int], *axis_of_dims: str | None
-) -> np.ndarray:
-    """A rank's part of an array: one axis (or None) for each dim."""
-    for dim, axis in enumerate(axis_of_dims):
-        if axis:
-            whole = np.split(whole, axes[axis], dim)[at[axis]]
-    return whole.copy()
-
-
-def piece(block: np.ndarray, axes: dict[str, int], at: dict[str, int]) -> np.ndarray:
-    """A rank's piece of a block, flat."""
-    return np.split(block.flatten(), axes["z"])[at["z"]].copy()
-
-
-def layer(rng: np.random.Generator, axes: dict[str, int]) -> list[np.ndarray]:
+def _layer(rng, axes):
     """Whole arrays x (tokens, in), w (out, in), grad (tokens, out)."""
     tokens = axes["z"] * int(rng.integers(2, 5))
     inside = axes["y"] * int(rng.integers(2, 5))
     outside = axes["x"] * axes["z"] * int(rng.integers(1, 3))  # so that z divides the block
     shapes = (tokens, inside), (outside, inside), (tokens, outside)
-    return [whole_numbers(rng, *shape).astype(np.float64) for shape in shapes]
+    return [whole_numbers(rng, *shape, dtype=np.float64) for shape in shapes]
 
 
 # --- axonn_linear ---
-
-
 def _make_forward(rng, axes):
-    x, w, _ = layer(rng, axes)
-    blocks = [part(w, axes, at, "x", "y") for at in places(axes)]
-    inputs = [
-        (part(x, axes, at, "z", "y"), piece(block, axes, at))
-        for at, block in zip(places(axes), blocks)
-    ]
-    expected = [part(x @ w.T, axes, at, "z", "x") for at in places(axes)]
-    return Case(inputs, expected, flops=2 * inputs[0][0].shape[0] * blocks[0].size)
+    x, w, _ = _layer(rng, axes)
+    blocks = parts(axes, (w, "x", "y"))
+    rows = [x for (x,) in parts(axes, (x, "z", "y"))]
+    expected = [y for (y,) in parts(axes, (x @ w.T, "z", "x"))]
+    inputs = list(zip(rows, _pieces(blocks, axes)))
+    return Case(inputs, expected, flops=2 * rows[0].shape[0] * blocks[0][0].size)
 
 
-def _gather_and_sum(axes, case):
-    return Ledger.of(
-        [
-            ("z", "all_gather", "", 1, case.inputs[0][1].nbytes * axes["z"], axes["z"]),
-            ("y", "all_reduce", "", 1, case.expected[0].nbytes, axes["y"]),
-        ]
-    )
-
-
-def _no_collective(attempt):
-    if not attempt.ledger:
-        return (
-            "the trace shows no collective. A rank has a piece of its block of W: the other "
-            "pieces are on the ranks along z."
-        )
-
-
-def _summed_over_x(attempt):
-    if ("x", "all_reduce") in {row[:2] for row in attempt.ledger}:
-        return (
-            "you summed over x, as backward does. Ranks along x have other output features; "
-            "those along y have other input features, so theirs are parts of one sum."
-        )
-
-
-def _not_summed(attempt):
-    if attempt.names() == {"all_gather"} and not attempt.right:
-        return (
-            "the block is there, but its product with x is a part of the sum: a rank has only "
-            "the input features of its y."
-        )
-
-
-def _other_gather(attempt):
-    axes = {row.axis for row in attempt.ledger if row.collective == "all_gather"}
-    if axes and axes != {"z"}:
-        return (
-            f"you gathered over {' and '.join(sorted(axes))}. The pieces of one block lie "
-            "along z; ranks along x or y have pieces of other blocks."
-        )
-
-
-LINEAR = Exercise(
-    name="axonn_linear",
+LINEAR = RankProgram(
     title="A layer on the grid, forward",
-    notebook=NOTEBOOK,
     prompt="y = x Wᵀ on a grid with the axes z, y and x. A rank has rows of its z and features of "
     "its y of the input, and a flat piece of its block of W `[out/x, in/y]`, which is cut "
     "over z. Gather the block, multiply, and sum what is a part of a sum. Return "
@@ -124,27 +70,45 @@ LINEAR = Exercise(
     # x: [T/z, in/y]; piece: [out/x * in/y / z], of the block row by row
     block = piece.view(-1, x.shape[1])
     return x @ block.t()""",
-    hints=(
-        "Two things are missing: numbers of the weight, and terms of the sum. On which axes are "
-        "they?",
-        "The pieces of a rank's block lie along z, in their order. The input's features, which the "
-        "product contracts, lie along y.",
-        "`pieces = [torch.empty_like(piece) for _ in range(n)]` with `n = "
-        'mesh.get_group("z").size()`, `dist.all_gather(pieces, piece, '
-        'group=mesh.get_group("z"))`, `y = x @ torch.cat(pieces).view(-1, x.shape[1]).t()`, '
-        '`dist.all_reduce(y, group=mesh.get_group("y"))`, `return y`.',
-    ),
+    concept="Two things are missing: numbers of the weight, and terms of the sum. On which axes "
+    "are they?",
+    principle="The pieces of a rank's block lie along z, in their order. The input's features, "
+    "which the product contracts, lie along y.",
+    answer="`pieces = [torch.empty_like(piece) for _ in range(n)]` with `n = "
+    'mesh.get_group("z").size()`, `dist.all_gather(pieces, piece, '
+    'group=mesh.get_group("z"))`, `y = x @ torch.cat(pieces).view(-1, x.shape[1]).t()`, '
+    '`dist.all_reduce(y, group=mesh.get_group("y"))`, `return y`.',
     success="y lies as the next layer wants its input, with x and y exchanged.",
     make=_make_forward,
-    needs=_gather_and_sum,
-    checks=(
-        *FIRST,
-        _no_collective,
-        _summed_over_x,
-        _other_gather,
+    sends=lambda axes, case: [
+        ("z", "all_gather", 1, case.inputs[0][1].nbytes * axes["z"]),
+        ("y", "all_reduce", 1, case.expected[0].nbytes),
+    ],
+    judges=(
+        silent(
+            "the trace shows no collective. A rank has a piece of its block of W: the other "
+            "pieces are on the ranks along z."
+        ),
+        ran_along(
+            "x",
+            "all_reduce",
+            "you summed over x, as backward does. Ranks along x have other output features; "
+            "those along y have other input features, so theirs are parts of one sum.",
+        ),
+        Mistake(
+            lambda a: (
+                a.axes_of("all_gather") != {"z"} and " and ".join(sorted(a.axes_of("all_gather")))
+            ),
+            "you gathered over {it}. The pieces of one block lie along z; ranks along x or y have "
+            "pieces of other blocks.",
+        ),
         right_axes,
         right_shape,
-        _not_summed,
+        Mistake(
+            lambda a: a.names() == {"all_gather"} and not a.right,
+            "the block is there, but its product with x is a part of the sum: a rank has only "
+            "the input features of its y.",
+        ),
         right_numbers,
         fewest_bytes,
         own_share_of_work,
@@ -155,65 +119,15 @@ LINEAR = Exercise(
 
 
 # --- axonn_backward ---
-
-
 def _make_backward(rng, axes):
-    x, w, grad = layer(rng, axes)
-    inputs, expected = [], []
-    for at in places(axes):
-        inputs.append(
-            (
-                part(x, axes, at, "z", "y"),
-                part(w, axes, at, "x", "y"),
-                part(grad, axes, at, "z", "x"),
-            )
-        )
-        dx, dw = (part(grad @ w, axes, at, "z", "y"), part(grad.T @ x, axes, at, "x", "y"))
-        expected.append(np.concatenate([dx.flatten(), piece(dw, axes, at)]))
+    x, w, grad = _layer(rng, axes)
+    inputs = parts(axes, (x, "z", "y"), (w, "x", "y"), (grad, "z", "x"))
+    mine = _pieces(parts(axes, (grad.T @ x, "x", "y")), axes)
+    expected = [
+        np.concatenate([dx.flatten(), dw])
+        for (dx,), dw in zip(parts(axes, (grad @ w, "z", "y")), mine)
+    ]
     return Case(inputs, expected, flops=4 * inputs[0][0].shape[0] * inputs[0][1].size)
-
-
-def _sum_and_scatter(axes, case):
-    x, block, _ = case.inputs[0]
-    return Ledger.of(
-        [
-            ("x", "all_reduce", "", 1, x.nbytes, axes["x"]),
-            ("z", "reduce_scatter", "", 1, block.nbytes, axes["z"]),
-        ]
-    )
-
-
-def _nothing_sent(attempt):
-    if not attempt.ledger:
-        return (
-            "the trace shows no collective. Other ranks had other output features (dX) and "
-            "other rows (dW): along which axes?"
-        )
-
-
-def _sum_over_y(attempt):
-    if ("y", "all_reduce") in {row[:2] for row in attempt.ledger}:
-        return (
-            "you summed over y, as forward does. Backward contracts the output features, which "
-            "lie over x."
-        )
-
-
-def _own_rows(attempt):
-    if "z" not in {row.axis for row in attempt.ledger} and not attempt.right:
-        return (
-            "nothing was sent over z. A rank's dW is of its own rows alone: the other terms of "
-            "that sum are on the ranks along z, and each keeps its piece of the sum."
-        )
-
-
-def _block_summed(attempt):
-    if ("z", "all_reduce") in {row[:2] for row in attempt.ledger}:
-        (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
-        return (
-            f"you summed the whole block over z, {sent:g} bytes sent per rank where {least:g} "
-            "will do: a rank keeps its piece only, so let reduce_scatter add on the way."
-        )
 
 
 def _averaged(attempt):
@@ -228,26 +142,20 @@ def _averaged(attempt):
 def _under_weight(attempt):
     """Judge: a kernel runs between the start of the sum over x and the wait for it."""
     rank = attempt.trace.select(rank=0)
-    sums = [e for e in rank if e.kind == "comm" and e.name == "all_reduce"]
     waits = {e.waits_for: e.start for e in rank if e.kind == "wait"}
-    for total in sums:
-        under = [
-            e
-            for e in rank
-            if e.kind == "compute" and e.flops and total.start <= e.start < waits[total.id]
-        ]
-        if not under:
-            return (
-                "the numbers are right, but no product runs between the start of dX's sum and "
-                "the wait for it. dW does not need it: compute dX first, start its sum with "
-                "`async_op=True`, compute dW, then wait."
-            )
+    kernels = [e.start for e in rank if e.kind == "compute" and e.flops]
+    for total in rank:
+        if total.kind == "comm" and total.name == "all_reduce":
+            if not any(total.start <= start < waits[total.id] for start in kernels):
+                return (
+                    "the numbers are right, but no product runs between the start of dX's sum and "
+                    "the wait for it. dW does not need it: compute dX first, start its sum with "
+                    "`async_op=True`, compute dW, then wait."
+                )
 
 
-BACKWARD = Exercise(
-    name="axonn_backward",
+BACKWARD = RankProgram(
     title="A layer on the grid, backward, its sum under cover",
-    notebook=NOTEBOOK,
     prompt="The gradients of y = x Wᵀ, with the block of W still there from forward. dX = dY W is "
     "summed over one axis, **while dW is computed** (the paper's OAR); dW = dYᵀ x is summed "
     "over the ranks that had other rows, and each keeps its flat piece. Return both: "
@@ -258,32 +166,251 @@ BACKWARD = Exercise(
     dx = grad @ block
     pieces = dw.flatten().chunk(mesh.get_group("z").size())
     return torch.cat([dx.flatten(), pieces[0]])""",
-    hints=(
-        "What does each product contract, and along which axis do the other terms of its sum lie?",
-        "dX contracts output features: over x. dW contracts tokens: over z, and there each rank "
-        "needs its piece only, which is a reduce-scatter.",
-        '`dx = grad @ block`, `work = dist.all_reduce(dx, group=mesh.get_group("x"), '
-        "async_op=True)`, `dw = grad.t() @ x`, `work.wait()`, `pieces = list(dw.flatten().chunk("
-        'mesh.get_group("z").size()))`, `mine = torch.empty_like(pieces[0])`, '
-        '`dist.reduce_scatter(mine, pieces, group=mesh.get_group("z"))`, and join.',
-    ),
+    concept="What does each product contract, and along which axis do the other terms of its sum "
+    "lie?",
+    principle="dX contracts output features: over x. dW contracts tokens: over z, and there each "
+    "rank needs its piece only, which is a reduce-scatter.",
+    answer='`dx = grad @ block`, `work = dist.all_reduce(dx, group=mesh.get_group("x"), '
+    "async_op=True)`, `dw = grad.t() @ x`, `work.wait()`, `pieces = list(dw.flatten().chunk("
+    'mesh.get_group("z").size()))`, `mine = torch.empty_like(pieces[0])`, '
+    '`dist.reduce_scatter(mine, pieces, group=mesh.get_group("z"))`, and join.',
     success="With ORS the scatter is not waited for here either, but after the last layer.",
     make=_make_backward,
-    needs=_sum_and_scatter,
-    checks=(
-        *FIRST,
-        _nothing_sent,
-        _sum_over_y,
+    sends=lambda axes, case: [
+        ("x", "all_reduce", 1, case.inputs[0][0].nbytes),
+        ("z", "reduce_scatter", 1, case.inputs[0][1].nbytes),
+    ],
+    judges=(
+        silent(
+            "the trace shows no collective. Other ranks had other output features (dX) and "
+            "other rows (dW): along which axes?"
+        ),
+        ran_along(
+            "y",
+            "all_reduce",
+            "you summed over y, as forward does. Backward contracts the output features, which "
+            "lie over x.",
+        ),
         right_axes,
         right_shape,
         _averaged,
-        _own_rows,
+        Mistake(
+            lambda a: "z" not in {row.axis for row in a.ledger} and not a.right,
+            "nothing was sent over z. A rank's dW is of its own rows alone: the other terms of "
+            "that sum are on the ranks along z, and each keeps its piece of the sum.",
+        ),
         right_numbers,
-        _block_summed,
+        ran_along(
+            "z",
+            "all_reduce",
+            "you summed the whole block over z, {a.sent:g} bytes sent per rank where {a.least:g} "
+            "will do: a rank keeps its piece only, so let reduce_scatter add on the way.",
+        ),
         fewest_bytes,
         own_share_of_work,
         same_ledger,
         _under_weight,
     ),
     worlds=BACK_WORLDS,
+)
+
+
+# --- axonn_gathers ---
+KNOBS = ((True, False), (False, False), (True, True), (False, True))
+"""(keep, recompute) of each question."""
+
+
+@lru_cache(maxsize=4)
+def _workload(blocks):
+    return GPT(layers=blocks, hidden=16, heads=2, seq=4, batch=4, vocab=16, dtype="float64")
+
+
+@lru_cache(maxsize=64)
+def step_in_order(
+    blocks: int, keep: bool, recompute: bool, order: tuple[str, ...] | None = None
+) -> tuple[tuple[str, ...], int]:
+    """(names of the layers whose weights a step asks for, how many were not sent for in time).
+
+    order : the names by which gathers are sent for ahead, or None for what the step before took.
+    On two real ranks along z.
+    """
+    from ..runtime.launch import launch
+
+    strategy = strategy_of((1, 1, 2, 1), keep=keep, recompute=recompute)
+    return launch(
+        _step, strategy, _workload(blocks), order, world_size=2, timeout=60, progress=False
+    )[0]
+
+
+def _step(strategy, workload, order):
+    """On a rank: two steps, the second by ``order``."""
+    from ..schemes.gpt.program import batch_of
+    from ..verbs.ranks import program_here
+
+    program, _ = program_here(strategy, workload)
+    depth = program.depth  # pyright: ignore[reportAttributeAccessIssue]
+    program.step(batch_of(workload, 0))
+    asked = list(depth.asked)
+    if order is not None:
+        weights = {weight.layer: weight for weight, _ in asked}
+        depth.asked = [(weights[name], phase) for name, (_, phase) in zip(order, asked)]
+    program.step(batch_of(workload, 1))
+    return tuple(weight.layer for weight, _ in asked), depth.misses
+
+
+def _draw_gathers(rng):
+    for keep, recompute in KNOBS:
+        right, misses = step_in_order(int(rng.integers(2, 4)), keep, recompute)
+        assert misses == 0
+        half = right.index("head") + 1  # forward ends there
+        asked = {"layers": right[:half], "keep": keep, "recompute": recompute}
+        yield Question(asked, right, f"keep={keep}, recompute={recompute}")
+
+
+def _gathers_verdict(question, got):
+    """What is wrong with an order, or None where no gather is late."""
+    right, (layers, *knobs) = question.answer, question.arguments.values()
+    if not listed(got):
+        return f"for {question} your function returned {got!r}, not a list of layers' names."
+    strange = [name for name in got if name not in layers]
+    if strange:
+        return f"for {question}: {strange[0]!r} is none of the layers {', '.join(layers)}."
+    if len(got) != len(right):
+        return (
+            f"for {question} a step asks for {len(right)} gathers, you list {len(got)}. "
+            f"{_how_many(question)}"
+        )
+    _, misses = step_in_order(len(layers) // 4, *knobs, got)  # beside embed and head
+    if misses == 0:
+        return None
+    place = next(n for n, (mine, want) in enumerate(zip(got, right)) if mine != want)
+    return (
+        f"for {question}: sent for in your order, {misses} of {len(right)} gathers of the "
+        f"real program came unforeseen. The first: it asked for {right[place]}, yours "
+        f"was {got[place]}. {_why(question, place)}"
+    )
+
+
+def _how_many(question):
+    _, keep, recompute = question.arguments.values()
+    if keep and not recompute:
+        return "Blocks are kept until backward: only forward asks."
+    again = "its activations are computed again" if recompute else "its input's gradient"
+    return f"What does backward need a layer's weight for: {again}?"
+
+
+def _why(question, place):
+    if place < len(question.arguments["layers"]):
+        return "Forward goes through the layers as they are listed."
+    if question.arguments["recompute"]:
+        return (
+            "Backward takes the last block first, and of each block first computes forward "
+            "again, in the order of forward."
+        )
+    return (
+        "Backward goes through the layers from the last to the first; embed's table is not "
+        "needed for its gradient."
+    )
+
+
+GATHERS = Formula(
+    title="In which order are weights sent for?",
+    prompt="With OAG the next gather is on its way before the present one is used, so the order "
+    'must be known. `layers` are the names in the order of forward ("embed", '
+    '"blocks.0.attention.qkv", ..., "head"). Return the names in the order in which one '
+    "step asks for their weights, forward and backward. Without `keep` a block is gathered "
+    "anew for backward; with `recompute` every block (embed and head are in none) computes "
+    "its forward again, just before its backward. The real program sends in your order: no "
+    "gather may come unforeseen.",
+    starter="""def axonn_gathers(layers, keep, recompute):
+    again = [] if keep else list(layers)  # in backward as in forward?
+    return list(layers) + again""",
+    concept="Go through a step by hand: which layer is used next, and is its weight there?",
+    principle="Backward takes head, then the blocks from the last, each from down to qkv. With "
+    "recompute it takes a block's four layers from qkv to down first. embed needs no weight in "
+    "backward.",
+    answer='Start with `list(layers)`; `if not keep`: add "head". For the blocks in reverse '
+    "(`layers[1:-1]` in fours): add the four if recompute; add the four reversed if not keep.",
+    success="Our program records this order in its first step and replays it. To walk the modules "
+    "from first to last instead is late nearly everywhere in backward.",
+    draw=_draw_gathers,
+    verdict=_gathers_verdict,
+)
+
+
+# --- axonn_norm ---
+def _make_norm(rng, axes):
+    """piece: other numbers on every rank; bias: over x; scale: over y, both the same along z."""
+    rows, width = (int(size) for size in rng.integers(2, 5, 2))
+    sizes = *[rows * width] * prod(axes.values()), axes["x"] * rows, axes["y"] * width
+    *pieces, bias, scale = whole = [whole_numbers(rng, n, dtype=np.float64) for n in sizes]
+    copies = parts(axes, (bias, "x"), (scale, "y"))
+    total = sum(float((array**2).sum()) for array in whole)
+    inputs = [(own, *both) for own, both in zip(pieces, copies)]
+    return Case(inputs, [np.array(total**0.5)] * len(inputs))
+
+
+def _squares(attempt, bias=1.0, scale=1.0):
+    """The sum of squares over all ranks with these weights."""
+    return sum(
+        (own**2).sum() + bias * (b**2).sum() + scale * (s**2).sum()
+        for own, b, s in attempt.case.inputs
+    )
+
+
+def _copies(attempt):
+    if attempt.matches(lambda want: np.sqrt(_squares(attempt))):
+        z, y, x = (attempt.axes[axis] for axis in ("z", "y", "x"))
+        return (
+            f"bias counts {z * y} times and scale {z * x} times: that many ranks have the same "
+            "numbers. A norm too large clips every gradient too much."
+        )
+
+
+def _one_share(attempt):
+    if attempt.all_right:  # with as many ranks along x as along y, more than one way is right
+        return None
+    n = prod(attempt.axes.values())
+    if attempt.matches(lambda want: np.sqrt(_squares(attempt, 1 / n, 1 / n))):
+        return (
+            "bias and scale are divided by the number of all ranks. Only some of them have the "
+            "same part: bias lies over x, so its copies are along z and y."
+        )
+    z, y, x = (attempt.axes[axis] for axis in ("z", "y", "x"))
+    if attempt.matches(lambda want: np.sqrt(_squares(attempt, 1 / z, 1 / z))):
+        return "along z there is one copy each, but there are copies on the plane of x and y too."
+    if attempt.matches(lambda want: np.sqrt(_squares(attempt, 1 / (z * x), 1 / (z * y)))):
+        return "x and y are exchanged: bias lies over x (copies along y), scale over y."
+    return None
+
+
+def _sum_of_norms(attempt):
+    own = [np.sqrt((p**2).sum() + (b**2).sum() + (s**2).sum()) for p, b, s in attempt.case.inputs]
+    if attempt.matches(lambda want: np.array(sum(own))):
+        return "norms do not add up; their squares do."
+    if not attempt.ledger:
+        return "the trace shows no collective: that is the norm of what one rank has."
+
+
+NORM = RankProgram(
+    title="The norm of a gradient that lies on a grid",
+    prompt="To clip gradients every rank needs the 2-norm of the **whole** gradient, each number "
+    "counted once. A rank has `piece` (of a weight: other numbers on every rank), `bias` "
+    "(it lies over x: the same on all ranks along y and z) and `scale` (a LayerNorm's, over "
+    "y: the same along x and z). Return the norm, a tensor with one number and no dim, on "
+    "every rank. Send no more than one number over each axis.",
+    starter="""def axonn_norm(piece, bias, scale, mesh):
+    # piece, bias, scale: gradients, flat
+    return torch.cat([piece, bias, scale]).norm()""",
+    concept="Sums of squares add up over ranks. What if several ranks add the same squares?",
+    principle="Divide a tensor's sum of squares by the number of ranks that have the same part: z "
+    "y for bias, z x for scale, 1 for piece. Then sum over z, y and x, and take the root.",
+    answer='`x, y, z = (mesh.get_group(a).size() for a in "xyz")`, `total = (piece**2).sum() + '
+    '(bias**2).sum() / (z * y) + (scale**2).sum() / (z * x)`, `for a in "zyx": '
+    "dist.all_reduce(total, group=mesh.get_group(a))`, `return total.sqrt()`.",
+    success="`tv.AxoNN(clip=1.0)` does this; data has equal gradients by then and takes no part.",
+    make=_make_norm,
+    sends=lambda axes, case: [(axis, "all_reduce", 1, 8) for axis in ("z", "y", "x")],
+    judges=(right_shape, _copies, _one_share, _sum_of_norms, right_numbers, fewest_bytes),
+    worlds=WORLDS,
 )

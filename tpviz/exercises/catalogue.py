@@ -1,94 +1,99 @@
 """All exercises by name, in the order of the course."""
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from . import (
     atp,
-    atp_bugs,
-    atp_choices,
     atp_layers,
-    atp_overlap,
     axonn,
-    axonn_bugs,
-    axonn_choices,
     axonn_layers,
-    axonn_step,
+    bugs,
     costs,
-    costs_runs,
     merak,
-    merak_bugs,
     merak_cuts,
-    merak_memory,
     merak_orders,
     merak_ranks,
-    meshes,
     start,
     t3,
-    t3_bugs,
     t3_maps,
-    t3_memory,
     t3_tiles,
 )
+from .task import Exercise
 
-if TYPE_CHECKING:
-    from .task import Exercise
+COURSE = {
+    "00_start": ("mean_over_ranks", "row_parallel"),
+    "01_ranks_meshes_collectives": ("all_reduce_in_two", "mlp_on_mesh"),
+    "02_cost_models": (
+        "ring_time",
+        "bus_bandwidth",
+        "axis_for_tp",
+        "best_chunks",
+        "scale_rates",
+        "find_straggler",
+        "ring_all_reduce",
+    ),
+    "03_atp": (
+        "atp_owned",
+        "atp_column_linear",
+        "atp_column_backward",
+        "atp_wire_bytes",
+        "atp_best_mesh",
+        "atp_mesh_for",
+        "atp_chunk_count",
+        "atp_chunked_linear",
+        "atp_bugs",
+    ),
+    "04_axonn": (
+        "axonn_coords",
+        "axonn_special",
+        "axonn_piece",
+        "axonn_linear",
+        "axonn_backward",
+        "axonn_wire_bytes",
+        "axonn_grid_for",
+        "axonn_gathers",
+        "axonn_norm",
+        "axonn_bugs",
+    ),
+    "05_merak": (
+        "merak_schedule",
+        "merak_in_flight",
+        "merak_bubble",
+        "merak_early",
+        "merak_keep",
+        "merak_memory",
+        "merak_cuts",
+        "merak_ties",
+        "merak_halves",
+        "merak_bugs",
+    ),
+    "06_t3": (
+        "t3_share",
+        "t3_order",
+        "t3_ring_maps",
+        "t3_other_maps",
+        "t3_traffic",
+        "t3_pays",
+        "t3_tracker",
+        "t3_policy",
+        "t3_tile",
+        "t3_bugs",
+    ),
+}
+"""The exercises of each notebook."""
 
-COURSE = (
-    start.MEAN,
-    start.ROWS,
-    meshes.IN_TWO,
-    meshes.MLP,
-    costs.RING_TIME,
-    costs.BUS,
-    costs.AXIS,
-    costs.CHUNKS,
-    costs_runs.RATES,
-    costs_runs.STRAGGLER,
-    costs_runs.RING,
-    atp.OWNED,
-    atp_layers.COLUMN,
-    atp_overlap.BACKWARD,
-    atp.WIRE,
-    atp.BEST_MESH,
-    atp_choices.MESH_FOR,
-    atp_choices.CHUNK_COUNT,
-    atp_overlap.CHUNKED,
-    atp_bugs.BUGS,
-    axonn.COORDS,
-    axonn_choices.SPECIAL,
-    axonn.PIECE,
-    axonn_layers.LINEAR,
-    axonn_layers.BACKWARD,
-    axonn.WIRE,
-    axonn_choices.GRID_FOR,
-    axonn_step.GATHERS,
-    axonn_step.NORM,
-    axonn_bugs.BUGS,
-    merak_orders.SCHEDULE,
-    merak.IN_FLIGHT,
-    merak.BUBBLE,
-    merak_orders.EARLY,
-    merak_memory.KEEP,
-    merak_memory.MEMORY,
-    merak_cuts.CUTS,
-    merak_ranks.TIES,
-    merak_ranks.HALVES,
-    merak_bugs.BUGS,
-    t3.SHARE,
-    t3.ORDER,
-    t3_maps.RING,
-    t3_maps.OTHER,
-    t3_memory.TRAFFIC,
-    t3.PAYS,
-    t3_memory.TRACKER,
-    t3_memory.POLICY,
-    t3_tiles.TILE,
-    t3_bugs.BUGS,
-)
-EXERCISES: "dict[str, Exercise]" = {exercise.name: exercise for exercise in COURSE}
+_MODULES = (start, costs, atp, atp_layers, axonn, axonn_layers, merak, merak_ranks)
+_MODULES += (merak_orders, merak_cuts, t3, t3_maps, t3_tiles, bugs)
+_ALL = [value for module in _MODULES for value in vars(module).values()]
+_BY_NAME = {value.name: value for value in _ALL if isinstance(value, Exercise)}
+EXERCISES: dict[str, Exercise] = {
+    name: replace(_BY_NAME[name], notebook=notebook)
+    for notebook, names in COURSE.items()
+    for name in names
+}
 
 
-def find(name: str) -> "Exercise":
+def find(name: str) -> Exercise:
     """The exercise called ``name``. Raises ValueError with the names there are."""
     if name not in EXERCISES:
         raise ValueError(f"no exercise is called {name!r}; there are {', '.join(EXERCISES)}")

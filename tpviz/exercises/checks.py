@@ -1,20 +1,45 @@
-"""The judges: each looks at one `Attempt` and returns what is wrong, in a sentence or two, or None.
+"""Exercises whose function runs on every rank, and their judges.
 
-An exercise lists its judges in order: `FIRST`, then its own (they know the typical mistakes), then
-`GENERAL`. A judge never asserts and never raises: it explains.
+A judge looks at one `Attempt` and returns what is wrong, in a sentence or two, or None; it never
+asserts and never raises. `FIRST` come before an exercise's own judges, which know the typical
+mistakes; those of `GENERAL` that apply stand among or after them.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .attempt import in_words
+from ..trace import Ledger
+from .attempt import Attempt, Case, in_words
+from .task import Exercise
 
-if TYPE_CHECKING:
-    from .attempt import Attempt
+
+class Mistake(NamedTuple):
+    """A judge made of a condition and of words, in which ``{a}`` is the `Attempt`, ``{it}`` what
+    the condition gives where it holds."""
+
+    made: Callable[[Attempt], Any]
+    words: str
+
+    def __call__(self, attempt: Attempt) -> str | None:
+        """The words, or None."""
+        it = self.made(attempt)
+        return self.words.format(a=attempt, it=it) if it else None
 
 
-def same_groups(attempt: "Attempt") -> str | None:
+def silent(words: str) -> Mistake:
+    """The judge of who used no collective."""
+    return Mistake(lambda a: not a.ledger, words)
+
+
+def ran_along(axis: str, collective: str, words: str) -> Mistake:
+    """The judge of who ran a collective along an axis that does not need it."""
+    return Mistake(lambda a: axis in a.axes_of(collective), words)
+
+
+def same_groups(attempt: Attempt) -> str | None:
     """All ranks made as many groups."""
     if len(set(attempt.groups)) > 1:
         made = [
@@ -28,7 +53,7 @@ def same_groups(attempt: "Attempt") -> str | None:
         )
 
 
-def returns_tensors(attempt: "Attempt") -> str | None:
+def returns_tensors(attempt: Attempt) -> str | None:
     """Every rank returned a tensor."""
     for rank, got in enumerate(attempt.outputs):
         if not isinstance(got, np.ndarray):
@@ -38,7 +63,7 @@ def returns_tensors(attempt: "Attempt") -> str | None:
             )
 
 
-def waits_for_all(attempt: "Attempt") -> str | None:
+def waits_for_all(attempt: Attempt) -> str | None:
     """No collective was left unfinished."""
     if attempt.unwaited:
         return (
@@ -48,14 +73,14 @@ def waits_for_all(attempt: "Attempt") -> str | None:
         )
 
 
-def right_shape(attempt: "Attempt") -> str | None:
+def right_shape(attempt: Attempt) -> str | None:
     """Every rank returned the expected shape."""
     for rank, (got, want) in enumerate(zip(attempt.outputs, attempt.case.expected)):
         if got.shape != want.shape:
             return f"rank {rank} returned shape {list(got.shape)}; it should be {list(want.shape)}."
 
 
-def right_numbers(attempt: "Attempt") -> str | None:
+def right_numbers(attempt: Attempt) -> str | None:
     """Every rank returned the numbers that one process computes; shows the first that differs."""
     right = attempt.right
     wrong = [rank for rank in range(attempt.size) if rank not in right]
@@ -87,12 +112,12 @@ def _alike(attempt):
 
 def _in_order_of(got, want):
     """The numbers of ``want`` in the order of size that ``got`` has."""
-    found = np.empty_like(want)
-    found.flat[np.argsort(got, axis=None)] = np.sort(want, axis=None)
-    return found
+    ordered = np.empty_like(want)
+    ordered.flat[np.argsort(got, axis=None)] = np.sort(want, axis=None)
+    return ordered
 
 
-def right_axes(attempt: "Attempt") -> str | None:
+def right_axes(attempt: Attempt) -> str | None:
     """Collectives ran only on the axes that need them."""
     needed = {row.axis for row in attempt.needed}
     for row in attempt.ledger:
@@ -106,12 +131,11 @@ def right_axes(attempt: "Attempt") -> str | None:
                 if row.axis in attempt.axes
                 else row.axis
             )
-            found = {r.axis for r in attempt.ledger if r.collective == row.collective}
             words = (
                 f"your {row.collective} ran on {where}, but only ranks along axis "
                 f"{' and '.join(sorted(needed))} hold parts of the same result. "
             )
-            if needed <= found:
+            if needed <= attempt.axes_of(row.collective):
                 return (
                     f"{words}The one on {where} is too much: leave it out, and what divides "
                     "its sum."
@@ -119,17 +143,16 @@ def right_axes(attempt: "Attempt") -> str | None:
             return f'{words}Give it the group: `group=mesh.get_group("{sorted(needed)[0]}")`.'
 
 
-def fewest_bytes(attempt: "Attempt") -> str | None:
+def fewest_bytes(attempt: Attempt) -> str | None:
     """No rank sent more bytes on the wire than the best known solution."""
-    (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
-    if sent > least:
+    if attempt.sent > attempt.least:
         return (
-            f"the numbers are right, but each rank sent {sent / least:.2g}x the bytes needed: "
-            f"{sent:g} instead of {least:g}, with {attempt}."
+            f"the numbers are right, but each rank sent {attempt.excess:.2g}x the bytes needed: "
+            f"{attempt.sent:g} instead of {attempt.least:g}, with {attempt}."
         )
 
 
-def fewest_collectives(attempt: "Attempt") -> str | None:
+def fewest_collectives(attempt: Attempt) -> str | None:
     """No more collectives than the best known solution."""
     (count, _, _), (least, _, _) = attempt.ledger.total(), attempt.needed.total()
     if count > least:
@@ -139,7 +162,7 @@ def fewest_collectives(attempt: "Attempt") -> str | None:
         )
 
 
-def same_ledger(attempt: "Attempt") -> str | None:
+def same_ledger(attempt: Attempt) -> str | None:
     """Exactly the collectives and bytes of the best known solution, whatever their phase."""
     mine, best = (
         {row[:2]: (row.count, row.wire_bytes) for row in led}
@@ -158,12 +181,12 @@ def same_ledger(attempt: "Attempt") -> str | None:
         )
 
 
-def own_share_of_work(attempt: "Attempt") -> str | None:
+def own_share_of_work(attempt: Attempt) -> str | None:
     """No rank multiplied more than its share."""
     share = attempt.case.flops
     if share is not None and attempt.flops > share:
         return (
-            f"the numbers are right, but each rank did {attempt.flops / share:.2g}x its share "
+            f"the numbers are right, but each rank did {attempt.extra_work:.2g}x its share "
             f"of the multiplications: {attempt.flops} FLOPs instead of {share}."
         )
 
@@ -186,3 +209,31 @@ def _ranks(ranks):
 
 def _are(ranks):
     return f"{_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'}"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RankProgram(Exercise):
+    """An exercise whose function every rank runs, judged by its numbers and by the trace.
+
+    make: (random generator, axes) -> `Case`, computed by one process. sends: (axes, case) -> what
+    the best known solution sends, as (axis, collective, count, payload bytes). judges: the first
+    that speaks is the learner's answer. worlds: the meshes to grade on, each {axis name: size,
+    outer first}; the single axis "world" means the default group, and the function then gets no
+    mesh.
+    """
+
+    make: Callable[..., Case]
+    sends: Callable[[dict[str, int], Case], Iterable[tuple[str, str, int, int]]]
+    judges: tuple[Callable[[Attempt], str | None], ...]
+    worlds: tuple[dict[str, int], ...] = ({"world": 4}, {"world": 2})
+
+    def needed(self, axes: dict[str, int], case: Case) -> Ledger:
+        """The `Ledger` of the best known solution; a group that is none of ``axes`` has 2 ranks."""
+        return Ledger.of(
+            (axis, collective, "", count, payload, axes.get(axis, 2))
+            for axis, collective, count, payload in self.sends(axes, case)
+        )
+
+    def judge(self, attempt: Attempt) -> str | None:
+        """What is wrong with an attempt, or None where it is right."""
+        return next(filter(None, (judge(attempt) for judge in (*FIRST, *self.judges))), None)

@@ -1,13 +1,22 @@
-"""The exercises of notebook 02 on cost models: times, bandwidths, and choices that follow."""
+"""The exercises of notebook 02: times and bandwidths by cost models, choices that follow, a scale
+model, a slow rank, and a ring of one's own."""
 
+from functools import lru_cache
 from math import inf
 
+import numpy as np
+
+from .. import clusters
 from ..cluster import Cluster, Device, Dimension, Level
 from ..cluster.collectives import cost
 from ..mesh import Mesh
-from .formula import Formula, Question, same
-
-NOTEBOOK = "02_cost_models"
+from ..schemes.megatron.strategy import Megatron
+from ..simulation.injected_faults import Faults
+from ..verbs.simulate import simulate
+from ..workload import GPT
+from .attempt import Case, whole_numbers
+from .checks import Mistake, RankProgram, right_numbers, right_shape, silent
+from .formula import Asked, Formula, Question, least, same
 
 
 def _draw(rng, *choices):
@@ -15,78 +24,58 @@ def _draw(rng, *choices):
 
 
 # --- ring_time ---
+def _ring_time(payload, n, latency, bandwidth):
+    hops, volume = cost("ring", "all_reduce", payload, n)
+    return hops * latency + volume / bandwidth
 
 
-def _make_ring_time(rng):
-    questions = []
+def _draw_ring_time(rng):
     for n in (2, 4, 8, 6):
-        payload, latency, bandwidth = _draw(
+        payload, *rates = _draw(
             rng, (240_000, 4_800_000, 96_000_000), (5e-6, 2e-5, 1e-4), (1e9, 5e9, 2e10)
         )
-        hops, volume = cost("ring", "all_reduce", payload, n)
-        asked = {"payload": payload, "n": n, "latency": latency, "bandwidth": bandwidth}
-        questions.append(Question(asked, hops * latency + volume / bandwidth))
-    return questions
-
-
-def _ring_time_wrong(question, got):
-    payload, n, latency, bandwidth = question.arguments.values()
-    bytes_alone, part = 2 * (n - 1) / n * payload / bandwidth, (n - 1) / n * payload / bandwidth
-    mistakes = [
-        (
-            bytes_alone,
-            "that is the time of the bytes alone. A ring all-reduce takes 2(n-1) steps, "
-            "one after another, and each of them pays one latency too.",
-        ),
-        (bytes_alone + latency, "you paid for one latency, but each of the 2(n-1) steps has one."),
-        (
-            2 * (n - 1) * latency + payload / bandwidth,
-            "each rank sends 2(n-1)/n times the tensor on a ring, not once the tensor.",
-        ),
-        (
-            part + (n - 1) * latency,
-            "half way: this is a reduce-scatter. The all-gather takes as long again.",
-        ),
-        (
-            2 * n * latency + 2 * payload / bandwidth,
-            "a ring needs 2(n-1) steps of 1/n of the tensor: the last rank to add a block need not "
-            "send it to itself.",
-        ),
-    ]
-    for wrong, words in mistakes:
-        if same(got, wrong):
-            return f"for {question}: {words}"
+        yield payload, n, *rates
 
 
 RING_TIME = Formula(
-    name="ring_time",
     title="The time of a ring all-reduce",
-    notebook=NOTEBOOK,
     prompt="Write the time (s) of a ring all-reduce of a tensor of `payload` bytes over `n` ranks. "
     "A message of m bytes takes `latency` + m / `bandwidth` (s, bytes/s).",
     starter="""def ring_time(payload, n, latency, bandwidth):
     return payload / bandwidth""",
-    hints=(
-        "Count the steps of the microscope's ring, and the bytes of one message.",
-        "A reduce-scatter and an all-gather, n-1 steps each, every message one n-th of the tensor.",
-        "`steps = 2 * (n - 1)`, then `return steps * (latency + payload / n / bandwidth)`.",
-    ),
+    concept="Count the steps of the microscope's ring, and the bytes of one message.",
+    principle="A reduce-scatter and an all-gather, n-1 steps each, every message one n-th of the "
+    "tensor.",
+    answer="`steps = 2 * (n - 1)`, then `return steps * (latency + payload / n / bandwidth)`.",
     success="The alpha-beta model: latency times hops, plus bytes over bandwidth.",
-    make=_make_ring_time,
-    needs=None,
-    checks=(_ring_time_wrong,),
+    draw=_draw_ring_time,
+    solution=_ring_time,
+    mistakes=lambda payload, n, latency, bandwidth: {
+        "that is the time of the bytes alone. A ring all-reduce takes 2(n-1) steps, "
+        "one after another, and each of them pays one latency too.": (
+            2 * (n - 1) / n * payload / bandwidth
+        ),
+        "you paid for one latency, but each of the 2(n-1) steps has one.": (
+            2 * (n - 1) / n * payload / bandwidth + latency
+        ),
+        "each rank sends 2(n-1)/n times the tensor on a ring, not once the tensor.": (
+            2 * (n - 1) * latency + payload / bandwidth
+        ),
+        "half way: this is a reduce-scatter. The all-gather takes as long again.": (
+            (n - 1) / n * payload / bandwidth + (n - 1) * latency
+        ),
+        "a ring needs 2(n-1) steps of 1/n of the tensor: the last rank to add a block need not "
+        "send it to itself.": 2 * n * latency + 2 * payload / bandwidth,
+    },
 )
 
 
 # --- bus_bandwidth ---
-
-
 def _factor(collective, n):
     return (2 if collective == "all_reduce" else 1) * (n - 1) / n
 
 
-def _make_bus(rng):
-    questions = []
+def _draw_bus(rng):
     for collective, n in (
         ("all_reduce", 8),
         ("all_gather", 4),
@@ -94,54 +83,39 @@ def _make_bus(rng):
         ("all_to_all", 8),
     ):
         payload, seconds = _draw(rng, (2**20, 2**24, 3 * 2**20), (0.002, 0.013, 0.25))
-        asked = {"collective": collective, "payload": payload, "n": n, "seconds": seconds}
-        questions.append(Question(asked, _factor(collective, n) * payload / seconds))
-    return questions
-
-
-def _bus_wrong(question, got):
-    collective, payload, n, seconds = question.arguments.values()
-    algbw = payload / seconds
-    if same(got, algbw):
-        return (
-            f"for {question}: that is algbw, S / t. busbw counts the bytes that each rank "
-            "really has to send, which for this collective is not S."
-        )
-    if collective != "all_reduce" and same(got, 2 * (n - 1) / n * algbw):
-        return (
-            f"for {question}: 2(n-1)/n is for an all-reduce, which passes the ring twice; "
-            f"{collective} passes it once."
-        )
-    if same(got, algbw / _factor(collective, n)):
-        return f"for {question}: multiply algbw by the factor, do not divide by it."
+        yield collective, payload, n, seconds
 
 
 BUS = Formula(
-    name="bus_bandwidth",
     title="From a measured time to busbw",
-    notebook=NOTEBOOK,
-    prompt='A `collective` ("all_reduce", "all_gather", "reduce_scatter" or "all_to_all") '
-    "of `payload` bytes (the full tensor) on `n` ranks took `seconds`. Return its busbw in "
-    "bytes/s.",
+    prompt='A `collective` ("all_reduce", "all_gather", "reduce_scatter" or "all_to_all") of '
+    "`payload` bytes (the full tensor) on `n` ranks took `seconds`. Return its busbw in bytes/s.",
     starter="""def bus_bandwidth(collective, payload, n, seconds):
     return payload / seconds""",
-    hints=(
-        "algbw is what the program sees; busbw is how fast a link must have worked.",
-        "The least that a rank must send: 2(n-1)/n of the tensor for an all-reduce, (n-1)/n for "
-        "the other three.",
-        '`factor = (2 if collective == "all_reduce" else 1) * (n - 1) / n`, then '
-        "`return factor * payload / seconds`.",
-    ),
+    concept="algbw is what the program sees; busbw is how fast a link must have worked.",
+    principle="The least that a rank must send: 2(n-1)/n of the tensor for an all-reduce, (n-1)/n "
+    "for the other three.",
+    answer='`factor = (2 if collective == "all_reduce" else 1) * (n - 1) / n`, then '
+    "`return factor * payload / seconds`.",
     success="Now numbers of different collectives and sizes of group can be compared with a link.",
-    make=_make_bus,
-    needs=None,
-    checks=(_bus_wrong,),
+    draw=_draw_bus,
+    solution=lambda collective, payload, n, seconds: _factor(collective, n) * payload / seconds,
+    mistakes=lambda collective, payload, n, seconds: {
+        "that is algbw, S / t. busbw counts the bytes that each rank "
+        "really has to send, which for this collective is not S.": payload / seconds,
+        "2(n-1)/n is for an all-reduce, which passes the ring twice; "
+        f"{collective} passes it once.": 2 * (n - 1) / n * payload / seconds,
+        "multiply algbw by the factor, do not divide by it.": (
+            payload / seconds / _factor(collective, n)
+        ),
+    },
 )
 
 
 # --- axis_for_tp ---
-
 _DEVICE = Device({"float32": 1e13}, 4e10, 1e12)
+
+
 _WIRED = (  # (cluster, mesh axes, payload bytes): inner and outer axis win twice each
     (
         Cluster(
@@ -192,26 +166,16 @@ def _times(cluster, mesh, payload):
     }
 
 
-def _make_axis(rng):
-    questions = []
+def _draw_axis(rng):
     for number in rng.permutation(len(_WIRED)):
         cluster, axes, payload = _WIRED[number]
         names = rng.permutation(list(axes)).tolist()  # so that no name is the answer by heart
         mesh = Mesh(dict(zip(names, axes.values())))
-        times = _times(cluster, mesh, payload)
         words = (
             f"{payload:,} bytes on {cluster.name}, mesh "
             f"{' x '.join(f'{name} {size}' for name, size in mesh.axes.items())}"
         )
-        questions.append(
-            Question(
-                {"cluster": cluster, "mesh": mesh, "payload": payload},
-                min(times, key=times.get),  # pyright: ignore[reportCallIssue, reportArgumentType]
-                words,
-                times,
-            )
-        )
-    return questions
+        yield Asked((cluster, mesh, payload), words, _times(cluster, mesh, payload))
 
 
 def _axis_wrong(question, got):
@@ -220,39 +184,32 @@ def _axis_wrong(question, got):
         return f"for {question}: the axes are {' and '.join(times)}; you returned {got!r}."
     return (
         f"for {question}: an all-reduce takes {1e6 * times[got]:.4g} us along {got}, but "
-        f"{1e6 * times[question.answer]:.4g} us along {question.answer}. Count the hops with "
-        "their latency, and the bytes at the bandwidth that is left when all groups of the "
-        "axis send."
+        f"{1e6 * times[question.answer]:.4g} us along {question.answer}. Count the hops with their "
+        "latency, and the bytes at the bandwidth that is left when all groups of the axis send."
     )
 
 
 AXIS = Formula(
-    name="axis_for_tp",
     title="Which axis should carry tp?",
-    notebook=NOTEBOOK,
     prompt="Tensor parallelism all-reduces `payload` bytes after every layer. Return the name of "
     "the axis of `mesh` along which this takes the least time on `cluster`. "
     "`cluster.axis_link(mesh, axis)` has the `.bandwidth` (bytes/s, all groups of the axis "
     "active) and the `.latency` (s) of a hop; `mesh.axes` is {name: size}.",
     starter="""def axis_for_tp(cluster, mesh, payload):
     return mesh.names[-1]  # the innermost axis""",
-    hints=(
-        "Innermost is often right, since neighbours have the best links; but compute it.",
-        "For each axis: the time of a ring all-reduce of its size on its link; small messages are "
-        "decided by hops x latency.",
-        '`cluster.collective_time("all_reduce", payload, mesh.axes[a], cluster.axis_link(mesh, '
-        "a))` for each axis a; return the a with the smallest.",
-    ),
+    concept="Innermost is often right, since neighbours have the best links; but compute it.",
+    principle="For each axis: the time of a ring all-reduce of its size on its link; small "
+    "messages are decided by hops x latency.",
+    answer='`cluster.collective_time("all_reduce", payload, mesh.axes[a], cluster.axis_link(mesh, '
+    "a))` for each axis a; return the a with the smallest.",
     success="This is the question that ATP and AxoNN answer by searching over meshes.",
-    make=_make_axis,
-    needs=None,
-    checks=(_axis_wrong,),
+    draw=_draw_axis,
+    solution=lambda *asked: least(_times(*asked)),
+    wrong=_axis_wrong,
 )
 
 
 # --- best_chunks ---
-
-
 def _pipeline(chunks, payload, links, latency, bandwidth):
     """T(C) = (C + links - 1) (latency + payload / C / bandwidth); derived."""
     return (chunks + links - 1) * (latency + payload / chunks / bandwidth)
@@ -266,15 +223,12 @@ def _best(*sizes):
     return chunks - 1
 
 
-def _make_chunks(rng):
-    questions = []
+def _draw_chunks(rng):
     for links in (4, 8, 16, 3):
-        payload, latency, bandwidth = _draw(
+        payload, *rates = _draw(
             rng, (1_000_003, 4_000_037, 9_000_011), (1e-5, 2e-5, 4e-5), (1e10, 2e10)
         )
-        sizes = {"payload": payload, "links": links, "latency": latency, "bandwidth": bandwidth}
-        questions.append(Question(sizes, _best(*sizes.values())))
-    return questions
+        yield payload, links, *rates
 
 
 def _chunks_wrong(question, got):
@@ -295,23 +249,223 @@ def _chunks_wrong(question, got):
 
 
 CHUNKS = Formula(
-    name="best_chunks",
     title="How many chunks?",
-    notebook=NOTEBOOK,
     prompt="`payload` bytes pass along a chain of `links` links, cut into C chunks that follow "
     "each other: T(C) = (C + links - 1) (latency + payload / (C bandwidth)). Return the "
     "whole number C that makes T smallest.",
     starter="""def best_chunks(payload, links, latency, bandwidth):
     return 1""",
-    hints=(
-        "Many chunks fill the chain sooner, but each chunk pays the latency again.",
-        "Multiply T out: one part grows with C, one falls with 1/C. Their sum is smallest where "
-        "they are equal; then look at the two whole numbers next to it.",
-        "`c = ((links - 1) * payload / (latency * bandwidth)) ** 0.5`; return whichever of "
-        "`max(1, int(c))` and `int(c) + 1` has the smaller T.",
-    ),
+    concept="Many chunks fill the chain sooner, but each chunk pays the latency again.",
+    principle="Multiply T out: one part grows with C, one falls with 1/C. Their sum is smallest "
+    "where they are equal; then look at the two whole numbers next to it.",
+    answer="`c = ((links - 1) * payload / (latency * bandwidth)) ** 0.5`; return whichever of "
+    "`max(1, int(c))` and `int(c) + 1` has the smaller T.",
     success="The same square root sizes the buckets of DDP and the chunks that hide an all-reduce.",
-    make=_make_chunks,
-    needs=None,
-    checks=(_chunks_wrong,),
+    draw=_draw_chunks,
+    solution=_best,
+    wrong=_chunks_wrong,
+)
+
+
+# --- scale_rates ---
+def _draw_rates(rng):
+    for make, c in zip(
+        (clusters.nvswitch, clusters.perlmutter, clusters.nvlink_pairs),
+        rng.permutation([2, 4, 8, 16, 32]).tolist(),
+    ):
+        whole = make()
+        level = int(rng.integers(len(whole.levels)))
+        given, answer = (
+            (
+                cluster.device.flops["float32"],
+                cluster.device.memory_bandwidth,
+                cluster.levels[level].p2p,
+                cluster.levels[level].latency,
+            )
+            for cluster in (whole, whole.scale_model(hidden=c))
+        )
+        asked = dict(zip(RATES.parameters, (*given, c)))
+        yield Question(asked, answer, f"{whole.name} with hidden sizes 1/{c}")
+
+
+def _rates_wrong(question, got):
+    names, rates = list(question.arguments)[:4], list(question.arguments.values())[:4]
+    why = {
+        "flops": "the FLOPs of a GEMM have two hidden sizes, so they shrink by c^2; the rate must "
+        "shrink as much for the time to stay",
+        "memory_bandwidth": "activations have one hidden size, so their bytes shrink by c",
+        "bandwidth": "an activation that is all-reduced has one hidden size, so its bytes shrink "
+        "by c",
+        "latency": "a latency is a time already, and all times are to stay",
+    }
+    for name, mine, right, whole in zip(names, got, question.answer, rates):
+        if not same(mine, right):
+            return f"for {question}: {name} {whole:.4g} became {mine:.4g}, but {why[name]}."
+
+
+RATES = Formula(
+    title="The rates of a scale model",
+    prompt="A model whose hidden sizes are divided by `c` is to take as long on an emulated "
+    "cluster as the full model takes on the real one. Given the real `flops` (FLOP/s), "
+    "`memory_bandwidth`, link `bandwidth` (bytes/s) and `latency` (s), return the four "
+    "values of the emulated cluster, in this order. (No slow motion.)",
+    starter="""def scale_rates(flops, memory_bandwidth, bandwidth, latency, c):
+    return flops / c, memory_bandwidth / c, bandwidth / c, latency / c""",
+    concept="Time = amount / rate. Which amounts shrink by c, which by c squared, which not at "
+    "all?",
+    principle="FLOPs of X[tokens, h] W[h, 4h] have two hidden sizes; an activation [tokens, h] has "
+    "one; a latency has none.",
+    answer="`return flops / c**2, memory_bandwidth / c, bandwidth / c, latency`.",
+    success="`cluster.scale_model(hidden=c)` does it. Weights shrink by c^2 too, so what data "
+    "parallelism sends is too light by c in such a model.",
+    draw=_draw_rates,
+    wrong=_rates_wrong,
+)
+
+
+# --- find_straggler ---
+@lru_cache(maxsize=1)
+def _captured():
+    from ..verbs.capture import capture
+
+    strategy, workload = Megatron(tp=4), GPT()
+    return strategy, workload, capture(strategy, workload)
+
+
+def _draw_straggler(rng):
+    strategy, workload, program = _captured()
+    cluster = clusters.nvswitch(4).scale_model(hidden=64, slow_motion=10)
+    for slow in rng.permutation(4).tolist():
+        faults = Faults(
+            {slow: float(rng.uniform(1.2, 1.6))}, jitter=0.05, seed=int(rng.integers(1000))
+        )
+        trace = _to_last_sum(simulate(strategy, workload, cluster, faults=faults, capture=program))
+        busy, waited = (
+            {r: _total(trace, r, kind) for r in trace.ranks} for kind in ("compute", "wait")
+        )
+        known = {"busy": busy, "waited": waited}
+        yield Question({"trace": trace}, slow, f"one of the traces ({workload!r})", known)
+
+
+def _to_last_sum(trace):
+    """The trace up to where all ranks leave their last all-reduce together: what a rank does after
+    that is longest on the slow one, and who ends last would be told without a look at the waits."""
+    sums = trace.select(kind="comm", name="all_reduce")
+    return trace.where((trace["end"] <= sums["end"].max()) & (trace["kind"] != "step"))
+
+
+def _total(trace, rank, kind):
+    rows = trace.select(rank=rank, kind=kind)
+    return float((rows["end"] - rows["start"]).sum())
+
+
+def _straggler_wrong(question, got):
+    waited = question.known["waited"]
+    if got not in waited:
+        return f"the ranks are {', '.join(map(str, waited))}; you returned {got!r}."
+    words = ", ".join(f"rank {r} {1e3 * s:.3g} ms" for r, s in waited.items())
+    if got == max(waited, key=waited.get):
+        return (
+            f"rank {got} waits the longest in this trace: it is early, and waits for another "
+            f"one. Waiting: {words}."
+        )
+    return (
+        f"it is not rank {got}. All ranks leave an all-reduce together, so when they end says "
+        f"little; but whom the others wait for waits least. Waiting: {words}."
+    )
+
+
+STRAGGLER = Formula(
+    title="Find the slow rank",
+    prompt="One rank of four computes more slowly than the others. Given the `trace` of a step of "
+    "`Megatron(tp=4)`, up to the end of its last all-reduce, return the number of that "
+    'rank. `trace.ranks` are the ranks; `trace.select(rank=r, kind="wait")` are rows '
+    'with arrays `["start"]` and `["end"]` (s).',
+    starter="""def find_straggler(trace):
+    ends = {r: trace.select(rank=r)["end"].max() for r in trace.ranks}
+    return min(ends, key=ends.get)  # who ends first?""",
+    concept="Nobody leaves an all-reduce before the last rank has come. Who never waits for it?",
+    principle="Add up, for each rank, the time it is blocked. The slow rank arrives last, so it is "
+    "blocked least.",
+    answer='`w = {r: sum(t["end"] - t["start"]) for r in trace.ranks for t in '
+    '[trace.select(rank=r, kind="wait")]}`, then `return min(w, key=w.get)`.',
+    success="`tv.compare(...).residual` names stragglers by comparing each kernel with its "
+    "simulation.",
+    draw=_draw_straggler,
+    wrong=_straggler_wrong,
+)
+
+
+# --- ring_all_reduce ---
+def _make_ring(rng, axes):
+    n = axes["world"]
+    inputs = [whole_numbers(rng, n * int(1 + rng.integers(1, 5))) for _ in range(n)]
+    inputs = [x[: min(map(len, inputs))] for x in inputs]
+    return Case([(x,) for x in inputs], [sum(inputs)] * n)
+
+
+def _sends(axes, case):
+    n, block = axes["world"], case.expected[0].nbytes // axes["world"]
+    return [("world", message, 2 * (n - 1), block) for message in ("send", "recv")]
+
+
+def _along_the_ring(attempt):
+    rows = attempt.trace.select(kind="comm", name="send")
+    for members in np.unique(rows["members"]).tolist():
+        sender, receiver = map(int, members.split(","))
+        if receiver != (sender + 1) % attempt.size:
+            return (
+                f"rank {sender} sent to rank {receiver}: on a ring, rank r sends only to rank "
+                f"(r + 1) % {attempt.size}."
+            )
+
+
+def _blocks(attempt):
+    (count, sent, _), (steps, least, _) = (
+        led.total(collective="send") for led in (attempt.ledger, attempt.needed)
+    )
+    if (count, sent) != (steps, least):
+        return (
+            f"the busiest rank sent {count} messages with {sent} bytes in all; a ring of "
+            f"{attempt.size} needs {steps} messages of {least // steps} bytes, {least} in all: "
+            "send one block at a time, and add on the way."
+        )
+
+
+RING = RankProgram(
+    title="A ring all-reduce of your own",
+    prompt="Return the sum of `x` (1-D) over all ranks on every rank, with messages to the next "
+    "rank alone: 2(n-1) steps, each passing one n-th of `x`. `dist.isend(block, to)` and "
+    "`dist.irecv(block, source)` return handles to `.wait()` for. The length of `x` divides "
+    "by the number of ranks.",
+    starter="""def ring_all_reduce(x):
+    blocks = list(x.chunk(dist.get_world_size()))  # n tensors; this rank is dist.get_rank()
+    return torch.cat(blocks)""",
+    concept="Step i of the microscope's ring: which block does rank 0 send, which one does it get?",
+    principle="n-1 steps that add: in step i send block (rank - i) % n, and add what comes to "
+    "block (rank - i - 1) % n. Then n-1 steps that copy, starting with block (rank + 1) % n.",
+    answer="In each step: `got = torch.empty_like(blocks[0])`, `s = dist.isend(blocks[a], (rank + "
+    "1) % n)`, `r = dist.irecv(got, (rank - 1) % n)`, wait for both, then `blocks[b] += got` or "
+    "`blocks[b].copy_(got)`, with a and b from the second hint; at last `return x`.",
+    success="Thakur, Rabenseifner and Gropp's ring, in a dozen lines.",
+    make=_make_ring,
+    sends=_sends,
+    judges=(
+        Mistake(
+            lambda a: "`, `".join(sorted(a.names() - {"send", "recv", "barrier"})),
+            "`{it}` is a collective of the library: build yours from `dist.isend` and `dist.irecv` "
+            "(or `send` and `recv`) alone.",
+        ),
+        silent("the trace shows no message: every rank still has only its own tensor."),
+        right_shape,
+        _along_the_ring,
+        Mistake(
+            lambda a: a.count("send") == a.size - 1 and not a.all_right and a.count("send"),
+            "half way: after {it} sends each rank has one finished block. Now pass the finished "
+            "blocks round.",
+        ),
+        _blocks,
+        right_numbers,
+    ),
+    worlds=({"world": 4}, {"world": 3}),
 )

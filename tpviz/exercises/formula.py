@@ -4,14 +4,19 @@ The learner's function is asked a few questions; the first answer that is wrong 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from sys import float_info
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from ..cost import show_seconds
 from .task import Exercise
 
 CLOSE = 1e-6  # relative: formulas differ only in the order of float operations
+NEAR = 1.01
+"""A `Choice` is right if it takes at most this many times as long as the best one."""
 
 
 class NoAnswer(NamedTuple):
@@ -39,31 +44,117 @@ class Question(NamedTuple):
         return self.words or ", ".join(f"{k}={_show(v)}" for k, v in self.arguments.items())
 
 
-@dataclass(frozen=True, repr=False)
-class Formula(Exercise):
-    """An exercise asked on numbers. ``make``: random generator -> list of `Question`.
+class Asked(NamedTuple):
+    """The values of a question's arguments, with its words and what is known."""
 
-    ``checks`` are functions (question, answer) that return what is wrong with a wrong answer, or
-    None where they do not know; ``needs`` is not used.
+    values: tuple[Any, ...]
+    words: str = ""
+    known: dict[Any, Any] = {}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Formula(Exercise):
+    """An exercise asked on numbers.
+
+    draw: random generator -> the questions: tuples of values of the parameters, `Asked` or whole
+    `Question`s. solution: the right answer to such values. mistakes: {words: the answer of who
+    makes this mistake, None where nobody can} of such values. wrong: (question, answer) -> what is
+    wrong with another wrong answer, or None where it does not know. verdict: (question, answer) ->
+    what is wrong, or None where it is right, if answers are tried instead of compared. measured:
+    right answers -> what is said of them.
     """
+
+    draw: Callable[[np.random.Generator], Iterable[tuple[Any, ...]]] = lambda rng: ()
+    solution: Callable[..., Any] = lambda *values: ()
+    mistakes: Callable[..., dict[str, Any]] = lambda *values: {}
+    wrong: Callable[[Question, Any], str | None] = lambda question, got: None
+    verdict: Callable[[Question, Any], str | None] | None = None
+    measured: Callable[[Sequence[Any]], str] = lambda answers: f"Right on {len(answers)} questions."
+
+    def make(self, rng: np.random.Generator) -> list[Question]:
+        """The questions of one draw."""
+        return [q if isinstance(q, Question) else self._question(q) for q in self.draw(rng)]
+
+    def _question(self, asked):
+        values, words, known = asked if isinstance(asked, Asked) else Asked(asked)
+        named = dict(zip(self.parameters, values))
+        return Question(named, self.solution(*values), words, known)
 
     def judge(self, question: Question, got: Any) -> str | None:
         """What is wrong with an answer, or None where it is right."""
+        if self.verdict:
+            return self.verdict(question, got)
         problem = _wrong_type(question, got)
         if problem is None and same(got, question.answer):
             return None
-        judges = (judge(question, got) for judge in self.checks if problem is None)
         return (
             problem
-            or next(filter(None, judges), None)
+            or self._mistake(question, got)
+            or self.wrong(question, got)
             or (
                 f"for {question} the answer is {_show(question.answer)}; you returned {_show(got)}."
             )
         )
 
+    def _mistake(self, question, got):
+        mistakes = self.mistakes(*question.arguments.values())
+        for words, wrong in mistakes.items():
+            if wrong is not None and same(got, wrong):
+                return f"for {question}: {words}"
+
     def praise(self, answers: Sequence[Any]) -> str:
         """What a learner whose answers are all right is told."""
-        return f"Right on {len(answers)} questions. {self.success}"
+        return f"{self.measured(answers)} {self.success}"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Choice(Formula):
+    """Asked for the choice that takes the least time; near ties are right as well.
+
+    solution: the values of the parameters -> {choice: seconds}, which is what the `Question` knows.
+    kind: what a choice is, in words. unit: what takes so long. missing: (question, answer) -> what
+    is said of a choice that there is not; None: those that there are.
+    """
+
+    kind: str = ""
+    unit: str = "a step"
+    missing: Callable[[Question, Any], str | None] = lambda question, got: None
+
+    def _question(self, asked):
+        question = super()._question(asked)
+        return question._replace(answer=least(question.answer), known=question.answer)
+
+    def judge(self, question: Question, got: Any) -> str | None:
+        """What is wrong with an answer, or None where its time is near the least."""
+        times = question.known
+        got = chosen(times, got)
+        if got not in times:  # what `ask` gives is hashable
+            return self.missing(question, got) or (
+                f"for {question} your function returned {got!r}, which is not {self.kind}: one "
+                f"of {', '.join(map(repr, times))}."
+            )
+        if times[got] <= NEAR * min(times.values()):
+            return None
+        return (
+            f"for {question}: {got!r} takes {show_seconds(times[got])} {self.unit}, "
+            f"{show_seconds(min(times.values()))} is possible. {self.wrong(question, got)}"
+        )
+
+
+def listed(got: Any, kind: type = object) -> bool:
+    """Whether an answer is a list, of things of this type."""
+    is_list = isinstance(got, tuple) and not isinstance(got, NoAnswer)
+    return is_list and all(isinstance(part, kind) for part in got)
+
+
+def least(times: dict[Any, float]) -> Any:
+    """The key of the smallest value."""
+    return min(times, key=times.__getitem__)
+
+
+def chosen(choices: Iterable[Any], got: Any) -> Any:
+    """The choice that an answer equals, whose sizes may be floats (8 / 2, say), or the answer."""
+    return next((choice for choice in choices if choice == got), got)
 
 
 def same(got: Any, want: Any) -> bool:

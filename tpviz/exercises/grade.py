@@ -8,23 +8,21 @@ which collective.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..checks import whole_number
 from ..runtime.rank_errors import RankError, RankTimeoutError, listed
 from ..trace import Ledger, Trace
+from .attempt import Attempt, Case
 from .catalogue import find
-from .formula import Formula
+from .checks import RankProgram
+from .formula import Formula, Question
 from .task import Hint
-
-if TYPE_CHECKING:
-    from .formula import Question
-    from .task import Case
 
 CASES = 3  # random inputs per world
 _hints_given = Counter()
@@ -35,7 +33,7 @@ class Result:
     """The verdict on one try; draw its ``trace`` with ``tv.Timeline``.
 
     seed : draws the inputs that the verdict is about. case : the ones that went wrong, a
-    `task.Case` or a `formula.Question`; None where all are right, or a rank raised or hung.
+    `attempt.Case` or a `formula.Question`; None where all are right, or a rank raised or hung.
     """
 
     name: str
@@ -44,7 +42,7 @@ class Result:
     ledger: Ledger | None = field(default=None, repr=False)
     trace: Trace | None = field(default=None, repr=False)
     seed: int = 0
-    case: "Case | Question | None" = field(default=None, repr=False)
+    case: Case | Question | None = field(default=None, repr=False)
 
     def __bool__(self):
         return self.passed
@@ -137,13 +135,18 @@ def _on_questions(exercise, fn, timeout, seed):
     try:
         answers = ask(fn, questions, timeout)
     except (RankError, RankTimeoutError) as error:
-        message = _explain(error)
-        return Result(exercise.name, False, message[0].upper() + message[1:], seed=seed)
+        return Result(exercise.name, False, _sentence(_explain(error)), seed=seed)
+    return on_answers(exercise, questions, answers, seed)
+
+
+def on_answers(
+    exercise: Formula, questions: Sequence[Question], answers: Sequence[Any], seed: int
+) -> Result:
+    """The verdict on the answers to the questions of this seed."""
     for question, got in zip(questions, answers):
         message = exercise.judge(question, got)
         if message:
-            message = message[0].upper() + message[1:]
-            return Result(exercise.name, False, message, seed=seed, case=question)
+            return Result(exercise.name, False, _sentence(message), seed=seed, case=question)
     return Result(exercise.name, True, exercise.praise(answers), seed=seed)
 
 
@@ -151,27 +154,43 @@ def _on_one_world(exercise, fn, axes, timeout, seed, passed):
     """The verdict on the mesh ``axes``, after ``passed`` other worlds."""
     from .on_ranks import run  # imports torch, which showing a task or a hint does not need
 
-    rng = np.random.default_rng([seed, passed])
-    cases = [exercise.make(rng, axes) for _ in range(CASES)]
+    cases = cases_of(exercise, passed, seed)
     try:
         attempts, trace = run(exercise, fn, axes, cases, timeout)
     except (RankError, RankTimeoutError) as error:
         message = _context(exercise, axes, passed, _explain(error))
         return Result(exercise.name, False, message, seed=seed)
+    return on_attempts(exercise, attempts, trace, passed, seed)
+
+
+def cases_of(exercise: RankProgram, world: int, seed: int) -> list[Case]:
+    """The problems of this seed on the exercise's world of this number."""
+    rng = np.random.default_rng([seed, world])
+    return [exercise.make(rng, exercise.worlds[world]) for _ in range(CASES)]
+
+
+def on_attempts(
+    exercise: RankProgram, attempts: Sequence[Attempt], trace: Trace, passed: int, seed: int
+) -> Result:
+    """The verdict on the attempts at the `cases_of` a world, after ``passed`` others."""
     for attempt in attempts:
-        message = next(filter(None, (judge(attempt) for judge in exercise.checks)), None)
+        message = exercise.judge(attempt)
         if message:
-            message = _context(exercise, axes, passed, message)
+            message = _context(exercise, attempt.axes, passed, message)
             return Result(exercise.name, False, message, attempt.ledger, trace, seed, attempt.case)
     first = attempts[0]
     return Result(exercise.name, True, _praise(exercise, first), first.ledger, trace, seed)
+
+
+def _sentence(message):
+    return message[0].upper() + message[1:]
 
 
 def _context(exercise, axes, passed, message):
     """The message as a sentence that says on which world it happened, if others went well."""
     if passed:
         return f"Right on {_world(exercise.worlds[0])}, but on {_world(axes)}: {message}"
-    return message[0].upper() + message[1:]
+    return _sentence(message)
 
 
 def _world(axes):
@@ -180,11 +199,10 @@ def _world(axes):
 
 
 def _praise(exercise, attempt):
-    _, _, sent = attempt.ledger.total()
     worlds = " and ".join(_world(axes) for axes in exercise.worlds)
     return (
         f"Right on {CASES} random inputs on {worlds}, and with the fewest bytes: {attempt}, "
-        f"{sent:g} bytes sent per rank in the first call. {exercise.success}"
+        f"{attempt.sent:g} bytes sent per rank in the first call. {exercise.success}"
     )
 
 

@@ -2,12 +2,10 @@
 modules by `tpviz.partition`, whose own legal cuts are the answer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .formula import Formula, NoAnswer, Question
-from .merak import NOTEBOOK
+from .formula import Formula, Question, listed
 
 if TYPE_CHECKING:
     import torch
@@ -101,7 +99,7 @@ def graph_of(
     return _graph(*kind(*sizes))
 
 
-def _make_cuts(rng):
+def _draw_cuts(rng):
     start, length = int(rng.integers(0, 3)), int(rng.integers(6, 9))
     stop = int(rng.integers(start + 2, length))
     asked = ((with_skip, start, stop, length), (transformer,), (two_streams,))
@@ -110,50 +108,33 @@ def _make_cuts(rng):
         "a transformer layer",
         "two streams",
     )
-    questions = []
     for what, called in zip(asked, words):
         operations, crosses, legal = graph_of(*what)
-        questions.append(
-            Question(
-                {"operations": operations},
-                tuple(sorted(legal)),
-                called,
-                {"crosses": crosses, "legal": legal},
-            )
+        known = {"crosses": crosses, "legal": legal}
+        yield Question({"operations": operations}, tuple(sorted(legal)), called, known)
+
+
+def _cuts_verdict(question, got):
+    """What is wrong with some cuts, or None."""
+    crosses, legal = question.known["crosses"], question.known["legal"]
+    if not listed(got, str):
+        return f"for {question} your function returned {got!r}, not a list of names."
+    last = question.arguments["operations"][-1][0]
+    for name in got:
+        if name == last:
+            return f"for {question}: behind the last operation, {name}, there is nothing."
+        if name not in crosses:
+            return f"for {question}: no operation is called {name!r}."
+        if name not in legal:
+            made = [f"{n}, used by {_user(question, n, name)}" for n in crosses[name]]
+            return f"for {question}: behind {name} {len(made)} tensors cross: {'; '.join(made)}."
+    missing = [name for name in crosses if name in legal and name not in got]
+    if missing:
+        [crossing] = crosses[missing[0]]
+        return (
+            f"for {question}: a cut behind {missing[0]} is missing. There only {crossing} crosses."
         )
-    return questions
-
-
-@dataclass(frozen=True, repr=False)
-class Cuts(Formula):
-    """Asked for the operations after which a graph may be cut."""
-
-    def judge(self, question: Question, got: Any) -> str | None:
-        """What is wrong with some cuts, or None."""
-        crosses, legal = question.known["crosses"], question.known["legal"]
-        if isinstance(got, NoAnswer) or not (
-            isinstance(got, tuple) and all(isinstance(name, str) for name in got)
-        ):
-            return f"for {question} your function returned {got!r}, not a list of names."
-        last = question.arguments["operations"][-1][0]
-        for name in got:
-            if name == last:
-                return f"for {question}: behind the last operation, {name}, there is nothing."
-            if name not in crosses:
-                return f"for {question}: no operation is called {name!r}."
-            if name not in legal:
-                made = [f"{n}, used by {_user(question, n, name)}" for n in crosses[name]]
-                return (
-                    f"for {question}: behind {name} {len(made)} tensors cross: {'; '.join(made)}."
-                )
-        missing = [name for name in crosses if name in legal and name not in got]
-        if missing:
-            [crossing] = crosses[missing[0]]
-            return (
-                f"for {question}: a cut behind {missing[0]} is missing. There only {crossing} "
-                "crosses."
-            )
-        return None
+    return None
 
 
 def _user(question, name, cut):
@@ -163,31 +144,25 @@ def _user(question, name, cut):
     return next(op for op, takes in operations[behind:] if name in takes)
 
 
-CUTS = Cuts(
-    name="merak_cuts",
+CUTS = Formula(
     title="Where may the graph be cut?",
-    notebook=NOTEBOOK,
     prompt="The partitioner traces a model to a list of operations, and cuts it only where a "
-    "single tensor crosses. `operations` is such a list, (name, takes) in the order they "
-    "run; takes are the names of the operations whose results it uses (a name that is none "
-    "of them is an input of the model, which each stage can load itself). Return the names "
-    "of all operations right behind which a cut is legal: one result of those before is "
-    "used by those after. You are asked for three traced modules: a chain with a skip, a "
-    "transformer layer, and two streams.",
+    "single tensor crosses. `operations` is such a list, (name, takes) in the order they run; "
+    "takes are the names of the operations whose results it uses (a name that is none of them is "
+    "an input of the model, which each stage can load itself). Return the names of all operations "
+    "right behind which a cut is legal: one result of those before is used by those after. You are "
+    "asked for three traced modules: a chain with a skip, a transformer layer, and two streams.",
     starter="""def merak_cuts(operations):
     return [name for name, takes in operations[:-1]]  # everywhere?""",
-    hints=(
-        "Draw the list as a line, with an arc from each result to its last use. How many arcs pass "
-        "over a place?",
-        "Note for each name the place of the last operation that takes it. Behind operation k "
-        "those names cross that are made at k or before and used last behind it.",
-        "`last = {t: k for k, (_, takes) in enumerate(operations) for t in takes}`; for each k but "
-        "the last count `[n for n, _ in operations[:k + 1] if last.get(n, 0) > k]`, and take those "
-        "with one.",
-    ),
+    concept="Draw the list as a line, with an arc from each result to its last use. How many arcs "
+    "pass over a place?",
+    principle="Note for each name the place of the last operation that takes it. Behind operation "
+    "k those names cross that are made at k or before and used last behind it.",
+    answer="`last = {t: k for k, (_, takes) in enumerate(operations) for t in takes}`; for each k "
+    "but the last count `[n for n, _ in operations[:k + 1] if last.get(n, 0) > k]`, and take those "
+    "with one.",
     success="In a transformer these are the places behind each residual add: as many stages as you "
     "like, and one hidden state over each cut, without a rule for any model.",
-    make=_make_cuts,
-    needs=None,
-    checks=(),
+    draw=_draw_cuts,
+    verdict=_cuts_verdict,
 )

@@ -4,25 +4,22 @@ backwards recompute early. Times are simulated, with f = r = 1 and b = 2."""
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..schedules import Schedule, schedule, schedule_errors, timeline
+from ..schedules import Schedule, Timeline, schedule, schedule_errors, timeline
 from ..schemes.merak.strategy import Merak
-from .formula import Formula, NoAnswer, Question
-from .merak import NOTEBOOK
+from ..workload import GPT
+from .formula import Asked, Formula, listed
 
 if TYPE_CHECKING:
-    from ..schedules import Timeline
     from ..verbs.verify import Verification
-    from ..workload import GPT
 
 # --- merak_schedule ---
-
 RANKS, MICROBATCHES = 3, 4
 
 
 @lru_cache(maxsize=1)
-def like() -> "Timeline":
+def like() -> Timeline:
     """The `Timeline` of 1F1B without recomputation."""
     return timeline(schedule("1f1b", RANKS, MICROBATCHES, recompute=False))
 
@@ -33,7 +30,7 @@ class Own(Merak):
 
     lines: tuple[str, ...] = ()
 
-    def schedule_of(self, workload: "GPT") -> Schedule:
+    def schedule_of(self, workload: GPT) -> Schedule:
         """The schedule as it is written."""
         return read(self.lines)
 
@@ -42,7 +39,6 @@ class Own(Merak):
 def run_of(lines: tuple[str, ...]) -> "Verification":
     """The `tv.verify` of a GPT whose real ranks follow these lines."""
     from ..verbs.verify import verify
-    from ..workload import GPT
 
     w = GPT(layers=RANKS, hidden=8, heads=2, seq=4, batch=MICROBATCHES, vocab=16, dtype="float64")
     return verify(
@@ -53,38 +49,33 @@ def run_of(lines: tuple[str, ...]) -> "Verification":
     )
 
 
-@dataclass(frozen=True, repr=False)
-class Written(Formula):
-    """Asked for the lines of a schedule: read, validated, put on a clock, and run."""
+def _schedule_verdict(question, got):
+    """What is wrong with the lines, or None where they are as good as 1F1B's."""
+    got = _lines(got)
+    if not listed(got, str):
+        return f"your function returned {got!r}, not a list of {RANKS} lines of text."
+    if len(got) != RANKS:
+        return f"you wrote {len(got)} lines for {RANKS} ranks: each rank has one."
+    try:
+        mine = read(got)
+    except ValueError as error:
+        return str(error)
+    wrong = schedule_errors(mine)
+    if wrong:
+        more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
+        return f"it cannot run: {'; '.join(wrong[:3])}{more}."
+    return _too_much(timeline(mine)) or _differs(run_of(got))
 
-    def judge(self, question: Question, got: Any) -> str | None:
-        """What is wrong with the lines, or None where they are as good as 1F1B's."""
-        got = _lines(got)
-        if isinstance(got, NoAnswer) or not (
-            isinstance(got, tuple) and all(isinstance(line, str) for line in got)
-        ):
-            return f"your function returned {got!r}, not a list of {RANKS} lines of text."
-        if len(got) != RANKS:
-            return f"you wrote {len(got)} lines for {RANKS} ranks: each rank has one."
-        try:
-            mine = read(got)
-        except ValueError as error:
-            return str(error)
-        wrong = schedule_errors(mine)
-        if wrong:
-            more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
-            return f"it cannot run: {'; '.join(wrong[:3])}{more}."
-        return _too_much(timeline(mine)) or _differs(run_of(got))
 
-    def praise(self, answers: Sequence[Any]) -> str:
-        """The measures of what was written."""
-        lines = _lines(answers[0])
-        line, run = timeline(read(lines)), run_of(lines)
-        return (
-            f"Simulated: {line.makespan:g}, and {held(line)} microbatches in flight. Run on "
-            f"{RANKS} real ranks it differs from one process by at most {run.max_error:.0e}, "
-            f"and sends what it must. {self.success}"
-        )
+def _schedule_measured(answers):
+    """The measures of what was written."""
+    lines = _lines(answers[0])
+    line, run = timeline(read(lines)), run_of(lines)
+    return (
+        f"Simulated: {line.makespan:g}, and {peaks(line)} microbatches in flight. Run on "
+        f"{RANKS} real ranks it differs from one process by at most {run.max_error:.0e}, "
+        f"and sends what it must."
+    )
 
 
 def _lines(got):
@@ -102,7 +93,7 @@ def read(lines: Iterable[str]) -> Schedule:
     )
 
 
-def held(line: "Timeline") -> str:
+def peaks(line: Timeline) -> str:
     """What each rank holds at most, in words."""
     return ", ".join(map(str, line.peak_in_flight))
 
@@ -120,22 +111,21 @@ def _too_much(mine):
     for rank, (got, most) in enumerate(zip(mine.peak_in_flight, best.peak_in_flight)):
         if got > most:
             return (
-                f"it takes {mine.makespan:g} like 1F1B, but rank {rank} holds {got} "
-                f"microbatches at once, where 1F1B holds {most}: go backward as soon as a "
-                "gradient can be there."
+                f"it takes {mine.makespan:g} like 1F1B, but rank {rank} holds {got} microbatches "
+                f"at once, where 1F1B holds {most}: go backward as soon as a gradient can be there."
             )
     return None
 
 
-def longest_gap(line: "Timeline") -> tuple[int, float, str, float]:
+def longest_gap(line: Timeline) -> tuple[int, float, str, float]:
     """(rank, idle time, word of the action after it, when) within a rank's own time."""
-    found = []
+    gaps = []
     for rank in range(line.schedule.ranks):
         starts, ends = line.start[rank], line.end[rank]
-        found += [
+        gaps += [
             (start - end, -rank, k + 1) for k, (start, end) in enumerate(zip(starts[1:], ends))
         ]
-    gap, rank, place = max(found)
+    gap, rank, place = max(gaps)
     return (
         -rank,
         gap,
@@ -148,10 +138,8 @@ def _differs(run):
     return None if run else f"on real ranks it is not one process's step:\n{run!r}"
 
 
-SCHEDULE = Written(
-    name="merak_schedule",
+SCHEDULE = Formula(
     title="Write a schedule",
-    notebook=NOTEBOOK,
     prompt=f"{RANKS} ranks, one stage each, {MICROBATCHES} microbatches, no recomputation. Return "
     f"{RANKS} lines, one for each rank, of actions in the order in which it does them: F0 "
     "is the forward of microbatch 0, B0 its backward. A forward (1) needs the activation of "
@@ -164,24 +152,21 @@ SCHEDULE = Written(
         "F0 F1 F2 F3 B0 B1 B2 B3",
         "F0 F1 F2 F3 B0 B1 B2 B3",
     ]""",
-    hints=(
-        "The last rank can go backward right after each forward. How many forwards does a rank "
-        "before it need, so that the last one never waits?",
-        "Rank s does 3 - s forwards, then in turn one backward and one forward, and at the end "
-        "the backwards that are left.",
-        "The last rank: F0 B0 F1 B1 F2 B2 F3 B3; the one before: F0 F1 B0 F2 B1 F3 B2 B3; the "
-        "first begins with F0 F1 F2 B0 F3.",
-    ),
+    concept="The last rank can go backward right after each forward. How many forwards does a rank "
+    "before it need, so that the last one never waits?",
+    principle="Rank s does 3 - s forwards, then in turn one backward and one forward, and at the "
+    "end the backwards that are left.",
+    answer="The last rank: F0 B0 F1 B1 F2 B2 F3 B3; the one before: F0 F1 B0 F2 B1 F3 B2 B3; the "
+    "first begins with F0 F1 F2 B0 F3.",
     success="`tv.schedules` has eight more, and every one is such lines: one "
     "executor runs them all.",
-    make=lambda rng: [Question({}, (), f"{RANKS} ranks and {MICROBATCHES} microbatches")],
-    needs=None,
-    checks=(),
+    draw=lambda rng: [Asked((), f"{RANKS} ranks and {MICROBATCHES} microbatches")],
+    verdict=_schedule_verdict,
+    measured=_schedule_measured,
 )
 
 
 # --- merak_early ---
-
 SIZES = ((4, 6), (3, 5), (2, 4))
 """(ranks, microbatches). Here no choice but one is fast with none to spare (tests try them all)."""
 
@@ -208,47 +193,36 @@ def plain_order(ranks: int, microbatches: int) -> Schedule:
 
 
 @lru_cache(maxsize=1024)
-def clock(ranks: int, microbatches: int, early: tuple[tuple[int, ...], ...]) -> "Timeline":
+def clock(ranks: int, microbatches: int, early: tuple[tuple[int, ...], ...]) -> Timeline:
     """The `Timeline` of that choice."""
     return timeline(with_early(plain_order(ranks, microbatches), early))
 
 
-def _make_early(rng):
-    questions = []
+def _draw_early(rng):
     for p, m in SIZES:
         lines = tuple(str(plain_order(p, m)).splitlines())
         limit = timeline(schedule("shifted_critical_path", p, m)).makespan
-        words = f"{p} ranks and {m} microbatches"
-        questions.append(
-            Question({"lines": lines, "microbatches": m}, (), words, {"limit": limit, "ranks": p})
+        yield Asked((lines, m), f"{p} ranks and {m} microbatches", {"limit": limit, "ranks": p})
+
+
+def _early_verdict(question, got):
+    """What is wrong with a choice, or None where it is fast, with none to spare."""
+    p, m = question.known["ranks"], question.arguments["microbatches"]
+    if not (listed(got) and len(got) == p and all(map(listed, got))):
+        return (
+            f"for {question} your function returned {got!r}, not a list of {p} lists: the "
+            "microbatches of each rank."
         )
-    return questions
-
-
-@dataclass(frozen=True, repr=False)
-class Chosen(Formula):
-    """Asked which microbatches recompute early on each rank; judged on the clock."""
-
-    def judge(self, question: Question, got: Any) -> str | None:
-        """What is wrong with a choice, or None where it is fast, with none to spare."""
-        p, m = question.known["ranks"], question.arguments["microbatches"]
-        if isinstance(got, NoAnswer) or not (
-            isinstance(got, tuple) and len(got) == p and all(type(part) is tuple for part in got)
-        ):
-            return (
-                f"for {question} your function returned {got!r}, not a list of {p} lists: the "
-                "microbatches of each rank."
-            )
-        strange = [i for part in got for i in part if i not in range(m)]
-        if strange:
-            return f"for {question}: there is no microbatch {strange[0]!r}, only 0 to {m - 1}."
-        if got[-1]:
-            return (
-                f"for {question}: the last rank goes backward right after its forward; it "
-                "keeps its activations, and has nothing to recompute."
-            )
-        early = tuple(tuple(sorted(set(part))) for part in got)
-        return _slow(question, early) or _spare(question, early)
+    strange = [i for part in got for i in part if i not in range(m)]
+    if strange:
+        return f"for {question}: there is no microbatch {strange[0]!r}, only 0 to {m - 1}."
+    if got[-1]:
+        return (
+            f"for {question}: the last rank goes backward right after its forward; it "
+            "keeps its activations, and has nothing to recompute."
+        )
+    early = tuple(tuple(sorted(set(part))) for part in got)
+    return _slow(question, early) or _spare(question, early)
 
 
 def _slow(question, early):
@@ -285,37 +259,31 @@ def _spare(question, early):
     return None
 
 
-EARLY = Chosen(
-    name="merak_early",
+EARLY = Formula(
     title="Recompute while you wait",
-    notebook=NOTEBOOK,
     prompt="All ranks but the last keep checkpoints only and recompute (1) before each backward "
-    "(2): RB4 first waits for the gradient of microbatch 4, then recomputes; R4 B4 "
-    "recomputes while it waits. `lines` is the order of Merak's shifted critical path, "
-    "with forwards and plain backwards. Return for each rank the list of microbatches that "
-    "recompute early (the last rank's is empty), so that it is as fast as can be: 30 for 4 "
-    "ranks and 6 microbatches. Early recomputation rebuilds all activations before the "
-    "gradient is there, so let none be early that wins nothing. Your function is asked for "
-    "4, 3 and 2 ranks.",
+    "(2): RB4 first waits for the gradient of microbatch 4, then recomputes; R4 B4 recomputes "
+    "while it waits. `lines` is the order of Merak's shifted critical path, with forwards and "
+    "plain backwards. Return for each rank the list of microbatches that recompute early (the last "
+    "rank's is empty), so that it is as fast as can be: 30 for 4 ranks and 6 microbatches. Early "
+    "recomputation rebuilds all activations before the gradient is there, so let none be early "
+    "that wins nothing. Your function is asked for 4, 3 and 2 ranks.",
     starter="""def merak_early(lines, microbatches):
     p = len(lines)
     early = [[] for rank in range(p)]
     early[0] = [microbatches - 1]  # the last backward of rank 0
     return early""",
-    hints=(
-        "A rank can recompute for nothing only where it would wait. When do ranks wait for "
-        "gradients: at the beginning, in the middle, or at the end?",
-        "At the end no forward is left between backwards: rank s waits before its last p-1-s "
-        "ones. At the beginning the ranks before the last wait for the first gradients; the "
-        "third forward of rank p-2 is put there to fill the hole. And rank p-2 is the critical "
-        "one: it does not wait at the end.",
-        "Rank p-2: [0, 1]. Rank p-3: [0] and its last two. Any rank before: its last p-1-s. "
-        "For 4 ranks and 6 microbatches [[3, 4, 5], [0, 4, 5], [0, 1], []].",
-    ),
+    concept="A rank can recompute for nothing only where it would wait. When do ranks wait for "
+    "gradients: at the beginning, in the middle, or at the end?",
+    principle="At the end no forward is left between backwards: rank s waits before its last p-1-s "
+    "ones. At the beginning the ranks before the last wait for the first gradients; the "
+    "third forward of rank p-2 is put there to fill the hole. And rank p-2 is the critical "
+    "one: it does not wait at the end.",
+    answer="Rank p-2: [0, 1]. Rank p-3: [0] and its last two. Any rank before: its last p-1-s. "
+    "For 4 ranks and 6 microbatches [[3, 4, 5], [0, 4, 5], [0, 1], []].",
     success="Found by Merak's authors: the last rank recomputes nothing, so the critical path "
     "shifts to the one before it, and that one no longer waits. With more ranks there are "
     "other choices as fast.",
-    make=_make_early,
-    needs=None,
-    checks=(),
+    draw=_draw_early,
+    verdict=_early_verdict,
 )

@@ -7,34 +7,26 @@ Numbers are whole and float64, so sums are exact in any order.
 import numpy as np
 
 from ..mesh import Mesh
-from ..trace import Ledger
-from .atp_overlap import exposed, timeline
-from .checks import FIRST, fewest_bytes, right_axes, right_numbers, right_shape
-from .merak import NOTEBOOK
-from .task import Case, Exercise, whole_numbers
+from .atp_layers import exposed, timeline
+from .attempt import Case, parts, whole_numbers
+from .checks import (
+    Mistake,
+    RankProgram,
+    fewest_bytes,
+    right_axes,
+    right_numbers,
+    right_shape,
+    silent,
+)
+
 
 # --- merak_ties ---
-
-
 def _make_ties(rng, axes):
-    m, rows, width = 2 ** int(rng.integers(1, 3)), *(int(n) for n in rng.integers(2, 6, 2))
-    p = axes["pp"]
-    inputs = [whole_numbers(rng, m, rows, width).astype(np.float64) for _ in range(p)]
+    m, *shape = 2 ** int(rng.integers(1, 3)), *(int(n) for n in rng.integers(2, 6, 2))
+    inputs = [whole_numbers(rng, m, *shape, dtype=np.float64) for _ in range(axes["pp"])]
     expected = [grads.mean(0) for grads in inputs]
     expected[0] = expected[-1] = expected[0] + expected[-1]
     return Case([(grads,) for grads in inputs], expected)
-
-
-def _two_copies(axes, case):
-    return Ledger.of([("ends", "all_reduce", "", 1, case.expected[0].nbytes, 2)])
-
-
-def _own_alone(attempt):
-    if not attempt.ledger:
-        return (
-            "the trace shows no collective. First and last stage each know what their copy did "
-            "to the loss; the weight is one, so its gradient is the sum of both."
-        )
 
 
 def _by_microbatch(attempt):
@@ -58,60 +50,30 @@ def _by_microbatch(attempt):
         return "only the last microbatch is left: each has to be added to those before."
 
 
-def _all_stages(attempt):
+def _summed_over_all_stages(attempt):
     total = sum(grads.mean(0) for (grads,) in attempt.case.inputs)
-    if attempt.equals(lambda rank: total):
-        return (
-            "you summed over all stages. Those in the middle have other weights, whose "
-            "gradients have nothing to do with this one: the sum is over first and last."
-        )
+    return attempt.equals(lambda rank: total)
 
 
-def _averaged(attempt):
+def _ends_averaged(attempt):
     want = attempt.case.expected
-    if attempt.size > 2 and all(
+    return attempt.size > 2 and all(
         np.array_equal(attempt.outputs[end], want[end] / 2) for end in (0, -1)
-    ):
-        return (
-            "first and last have half of what they should: two uses of one weight add up; they "
-            "are no two estimates of one number."
-        )
-
-
-def _one_end(attempt):
-    right = attempt.right
-    if len(right) == attempt.size - 1 and not {0, attempt.size - 1} <= set(right):
-        return (
-            "one end has the sum, and the other has not. Both copies are updated by their own "
-            "optimizers: with other gradients they drift apart."
-        )
+    )
 
 
 def _for_each(attempt):
-    if attempt.all_right:
-        m = len(attempt.case.inputs[0][0])
-        (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
-        if sent == m * least:
-            return (
-                f"the numbers are right, but each of {m} microbatches was sent by itself, "
-                f"{sent:g} bytes where {least:g} will do: sums may change places, so add up "
-                "the microbatches first."
-            )
+    m = len(attempt.case.inputs[0][0])
+    if attempt.all_right and attempt.sent == m * attempt.least:
+        return (
+            f"the numbers are right, but each of {m} microbatches was sent by itself, "
+            f"{attempt.sent:g} bytes where {attempt.least:g} will do: sums may change places, so "
+            "add up the microbatches first."
+        )
 
 
-def _middle_is_quiet(attempt):
-    for rank in range(1, attempt.size - 1):
-        if attempt.trace.ledger(rank=rank):
-            return (
-                f"the numbers are right, but rank {rank} takes part, and has no copy: it waits "
-                "for the others in every step, for nothing."
-            )
-
-
-TIES = Exercise(
-    name="merak_ties",
+TIES = RankProgram(
     title="A weight that first and last stage share",
-    notebook=NOTEBOOK,
     prompt="The embedding on the first stage and the head on the last use one weight, and each of "
     "the two ranks has a copy. `grads[m, V, H]` are the gradients of this rank's weight by "
     "each of m microbatches' own losses (a rank in the middle has another weight, of the "
@@ -123,27 +85,43 @@ TIES = Exercise(
     # grads: [m, V, H]; rank 0 is the first stage, the last one has the head
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     return grads.sum(0)""",
-    hints=(
-        "One weight is used at two places. What is its gradient, if each place knows its own?",
-        "Of each rank the mean over the microbatches; then, for first and last, the sum of both. "
-        "That is one message, after the last microbatch.",
-        "`grad = grads.mean(0)`, `ends = dist.new_group([0, last])`, `if rank in (0, last): "
-        "dist.all_reduce(grad, group=ends)`, `return grad`.",
-    ),
+    concept="One weight is used at two places. What is its gradient, if each place knows its own?",
+    principle="Of each rank the mean over the microbatches; then, for first and last, the sum of "
+    "both. That is one message, after the last microbatch.",
+    answer="`grad = grads.mean(0)`, `ends = dist.new_group([0, last])`, `if rank in (0, last): "
+    "dist.all_reduce(grad, group=ends)`, `return grad`.",
     success="Merak's partitioner finds such weights by identity, and makes this group by itself.",
     make=_make_ties,
-    needs=_two_copies,
-    checks=(
-        *FIRST,
-        _own_alone,
+    sends=lambda axes, case: [("ends", "all_reduce", 1, case.expected[0].nbytes)],
+    judges=(
+        silent(
+            "the trace shows no collective. First and last stage each know what their copy did "
+            "to the loss; the weight is one, so its gradient is the sum of both."
+        ),
         right_shape,
         _by_microbatch,
-        _all_stages,
-        _averaged,
-        _one_end,
+        Mistake(
+            _summed_over_all_stages,
+            "you summed over all stages. Those in the middle have other weights, whose "
+            "gradients have nothing to do with this one: the sum is over first and last.",
+        ),
+        Mistake(
+            _ends_averaged,
+            "first and last have half of what they should: two uses of one weight add up; they "
+            "are no two estimates of one number.",
+        ),
+        Mistake(
+            lambda a: len(a.right) == a.size - 1 and not {0, a.size - 1} <= set(a.right),
+            "one end has the sum, and the other has not. Both copies are updated by their own "
+            "optimizers: with other gradients they drift apart.",
+        ),
         right_numbers,
         _for_each,
-        _middle_is_quiet,
+        Mistake(
+            lambda a: [rank for rank in range(1, a.size - 1) if a.trace.ledger(rank=rank)],
+            "the numbers are right, but rank {it[0]} takes part, and has no copy: it waits for the "
+            "others in every step, for nothing.",
+        ),
         fewest_bytes,
     ),
     worlds=({"pp": 4},),
@@ -151,8 +129,6 @@ TIES = Exercise(
 
 
 # --- merak_halves ---
-
-
 def _row_of(case, axes, rank):
     """Inputs of all ranks along tp with the same rows as ``rank``."""
     mesh = Mesh(axes)
@@ -176,32 +152,22 @@ def _block(row, skip=True):
 
 def _make_halves(rng, axes):
     rows, width = 2 * int(rng.integers(2, 5)), int(rng.integers(2, 5))
-    inner, tp = axes["tp"] * int(rng.integers(2, 5)), axes["tp"]
-    up1, up2 = (whole_numbers(rng, inner, width).astype(np.float64) for _ in range(2))
-    down1, down2 = (whole_numbers(rng, width, inner).astype(np.float64) for _ in range(2))
-    weights = list(
-        zip(*(np.split(w, tp, dim) for w, dim in ((up1, 0), (down1, 1), (up2, 0), (down2, 1))))
-    )
-    inputs = []
-    for _ in range(axes["dp"]):
-        x, grad = (whole_numbers(rng, rows, width).astype(np.float64) for _ in range(2))
-        inputs += [(x, *part, grad) for part in weights]
+    inner = axes["tp"] * int(rng.integers(2, 5))
+
+    def two(*shape):
+        return [whole_numbers(rng, *shape, dtype=np.float64) for _ in range(2)]
+
+    ups, downs = two(inner, width), two(width, inner)
+    cuts = ("tp",), (None, "tp")
+    weights = parts(axes, *((w, *cut) for pair in zip(ups, downs) for w, cut in zip(pair, cuts)))
+    replicas = [two(rows, width) for _ in range(axes["dp"])]
+    inputs = [
+        (replicas[rank // axes["tp"]][0], *own, replicas[rank // axes["tp"]][1])
+        for rank, own in enumerate(weights)
+    ]
     case = Case(inputs, [])
     whole = [_block(_row_of(case, axes, rank)) for rank in range(len(inputs))]
     return case._replace(expected=[np.concatenate([z, dx]) for _, z, dx in whole])
-
-
-def _eight_sums(axes, case):
-    half = case.inputs[0][0].nbytes // 2
-    return Ledger.of([("tp", "all_reduce", "", 8, half, axes["tp"])])
-
-
-def _not_summed(attempt):
-    if not attempt.ledger:
-        return (
-            "the trace shows no collective. Each rank along tp has a part of the inner "
-            "features: what a part of the block returns is one term of a sum."
-        )
 
 
 def _stranger(attempt):
@@ -232,23 +198,10 @@ def _no_skip(attempt):
         )
 
 
-def _other_order(attempt):
-    def turned(want):
-        return np.concatenate(
-            [part for pair in np.split(want, 2) for part in reversed(np.split(pair, 2))]
-        )
-
-    if not attempt.right and attempt.matches(turned):
-        return "the halves are right and in the wrong order: backward begins with the second."
-
-
-def _whole_sums(attempt):
-    count, _, _ = attempt.ledger.total(collective="all_reduce")
-    if count != 8 and attempt.all_right:
-        return (
-            f"the numbers are right, but the trace shows {attempt}: two parts, two halves, "
-            "forward and backward make 8 sums of half the rows."
-        )
+def _turned(want):
+    return np.concatenate(
+        [part for pair in np.split(want, 2) for part in reversed(np.split(pair, 2))]
+    )
 
 
 def _hidden(attempt):
@@ -263,10 +216,8 @@ def _hidden(attempt):
         )
 
 
-HALVES = Exercise(
-    name="merak_halves",
+HALVES = RankProgram(
     title="Two halves of a microbatch, each sum under the other's products",
-    notebook=NOTEBOOK,
     prompt="A block of two parts, y = x + f1(x) and z = y + f2(y), each f(x) = relu(x Uᵀ) Dᵀ "
     "with its inner features split over tp, so that f is a sum over tp; backward, the "
     "gradient of what a part takes is one, too. Merak cuts the rows in two halves: while "
@@ -297,33 +248,39 @@ def merak_halves(x, up1, down1, up2, down2, grad, mesh):
     dn = part_back(h1, up1, down1, dy)
     total(dn)
     return torch.cat([y + b, dy + dn])""",
-    hints=(
-        "Write down eight lines: part 1 of half 1, part 1 of half 2, part 2 of half 1, part 2 of "
-        "half 2, and backward. Which sum does each line need, and when was it started?",
-        "Part 1 of half 1, start its sum; part 1 of half 2, start; wait for half 1, y1 = x1 + a1, "
-        "part 2 of half 1, start; wait for half 2, .... Keep a list of h for each half: the "
-        "residual of half 2 is y2. And the gradient goes around each part as well.",
-        "Cut with `xs = list(x.chunk(2))` and keep for each half its own x, h1, h2, work. Forward "
-        "over the parts, and in each over the halves: wait for this half's sum, add it, do the "
-        "part, `work = dist.all_reduce(t, group=g, async_op=True)`. Backward the same from the "
-        "last part to the first, from the second half to the first, with dy = grad + sum.",
-    ),
+    concept="Write down eight lines: part 1 of half 1, part 1 of half 2, part 2 of half 1, part 2 "
+    "of half 2, and backward. Which sum does each line need, and when was it started?",
+    principle="Part 1 of half 1, start its sum; part 1 of half 2, start; wait for half 1, y1 = x1 "
+    "+ a1, part 2 of half 1, start; wait for half 2, .... Keep a list of h for each half: the "
+    "residual of half 2 is y2. And the gradient goes around each part as well.",
+    answer="Cut with `xs = list(x.chunk(2))` and keep for each half its own x, h1, h2, work. "
+    "Forward over the parts, and in each over the halves: wait for this half's sum, add it, do the "
+    "part, `work = dist.all_reduce(t, group=g, async_op=True)`. Backward the same from the last "
+    "part to the first, from the second half to the first, with dy = grad + sum.",
     success="`tv.Merak(tp=2, subpipeline=2)` does so in every block, and `subpipeline=3` hides the "
-    "last sum of a block in the next one. It pays where half a microbatch still fills the "
-    "device.",
+    "last sum of a block in the next one. It pays where half a microbatch still fills the device.",
     make=_make_halves,
-    needs=_eight_sums,
-    checks=(
-        *FIRST,
-        _not_summed,
+    sends=lambda axes, case: [("tp", "all_reduce", 8, case.inputs[0][0].nbytes // 2)],
+    judges=(
+        silent(
+            "the trace shows no collective. Each rank along tp has a part of the inner "
+            "features: what a part of the block returns is one term of a sum."
+        ),
         right_axes,
         right_shape,
         _stranger,
         _no_skip,
-        _other_order,
+        Mistake(
+            lambda a: not a.right and a.matches(_turned),
+            "the halves are right and in the wrong order: backward begins with the second.",
+        ),
         right_numbers,
         fewest_bytes,
-        _whole_sums,
+        Mistake(
+            lambda a: a.count("all_reduce") != 8 and a.all_right,
+            "the numbers are right, but the trace shows {a}: two parts, two halves, "
+            "forward and backward make 8 sums of half the rows.",
+        ),
         _hidden,
     ),
     worlds=({"dp": 2, "tp": 2},),

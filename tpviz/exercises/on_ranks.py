@@ -3,7 +3,7 @@ of numbers alone is asked on one rank."""
 
 from collections.abc import Callable, Sequence
 from numbers import Rational
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,19 +16,16 @@ from ..runtime.operations import PEER
 from ..runtime.recorder import record
 from ..trace import Trace
 from ..trace.members import members_text
-from .attempt import Attempt
-from .formula import NoAnswer
-
-if TYPE_CHECKING:
-    from .formula import Question
-    from .task import Case, Exercise
+from .attempt import Attempt, Case
+from .checks import RankProgram
+from .formula import NoAnswer, Question
 
 
 def run(
-    exercise: "Exercise",
+    exercise: RankProgram,
     fn: Callable[..., Any],
     axes: dict[str, int],
-    cases: "Sequence[Case]",
+    cases: Sequence[Case],
     timeout: float,
 ) -> tuple[list[Attempt], Trace]:
     """Run ``fn`` once per case on a world laid out as ``axes``; returns (attempts, trace of them
@@ -39,9 +36,9 @@ def run(
 
 
 def attempts_of(
-    exercise: "Exercise",
+    exercise: RankProgram,
     axes: dict[str, int],
-    cases: "Sequence[Case]",
+    cases: Sequence[Case],
     results: Sequence[tuple[list[tuple[Any, int]], Trace]],
 ) -> tuple[list[Attempt], Trace]:
     """(attempts, trace) from what the ranks returned."""
@@ -84,7 +81,7 @@ def _attempt(exercise, axes, case, seen, trace):
         case,
         list(outputs),
         busiest,
-        exercise.needs(axes, case),
+        exercise.needed(axes, case),
         flops=max(flops),
         unwaited=tuple(np.unique(comm["name"][~waited]).tolist()),
         groups=groups,
@@ -92,7 +89,7 @@ def _attempt(exercise, axes, case, seen, trace):
     )
 
 
-def ask(fn: Callable[..., Any], questions: "Sequence[Question]", timeout: float) -> list[Any]:
+def ask(fn: Callable[..., Any], questions: Sequence[Question], timeout: float) -> list[Any]:
     """What ``fn`` answers to the arguments of each `formula.Question`.
 
     It runs on a rank, so that a function without an end can be stopped.

@@ -1,24 +1,18 @@
-"""The exercises of notebook 00: a mean over the ranks, and a matrix product cut along its inner
-dimension."""
+"""The exercises of notebooks 00 and 01: a mean over the ranks, a matrix product cut along its inner
+dimension, all-reduce from its two halves, and an MLP on a 2 x 2 mesh."""
 
-from ..trace import Ledger
-from .checks import FIRST, GENERAL
-from .task import Case, Exercise, whole_numbers
+import numpy as np
 
-NOTEBOOK = "00_start"
+from ..mesh import Mesh
+from .attempt import Case, whole_numbers
+from .checks import GENERAL, Mistake, RankProgram, silent
 
 
-def _silent(attempt):
-    if not attempt.ledger:
-        return (
-            "the trace shows no collective at all. Each rank knows only its own tensor, "
-            "so no rank can know the answer without asking the others."
-        )
+def _one_all_reduce(axes, case):
+    return [("world", "all_reduce", 1, case.expected[0].nbytes)]
 
 
 # --- mean_over_ranks ---
-
-
 def _make_mean(rng, axes):
     rows, columns = rng.integers(3, 9, size=2)
     inputs = [whole_numbers(rng, rows, columns) for _ in range(axes["world"])]
@@ -26,65 +20,52 @@ def _make_mean(rng, axes):
     return Case([(x,) for x in inputs], [mean] * axes["world"])
 
 
-def _one_all_reduce(axes, case):
-    return Ledger.of([("world", "all_reduce", "", 1, case.expected[0].nbytes, axes["world"])])
-
-
-def _sum_not_mean(attempt):
-    if attempt.matches(lambda mean: mean * attempt.size):
-        return "you have the sum over the ranks, not the mean: divide by the number of ranks."
-
-
-def _four_written_in(attempt):
-    if attempt.size != 4 and attempt.matches(lambda mean: mean * attempt.size / 4):
-        return "you divided by 4, but this world is smaller: ask `dist.get_world_size()`."
-
-
-def _one_rank_only(attempt):
-    if attempt.right == [0] and "reduce" in attempt.names():
-        return (
-            "only rank 0 has the mean: `dist.reduce` leaves the sum on one rank. "
-            "Which collective leaves it on all of them?"
-        )
-
-
-def _gathered(attempt):
-    (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
-    if "all_gather" in attempt.names() and sent > least and attempt.all_right:
-        return (
-            f"the numbers are right, but you moved {sent / least:.2g}x the bytes needed: "
-            f"all_gather brings every rank all {attempt.size} tensors ({sent:g} bytes sent per "
-            f"rank, {least:g} would do). Let the collective do the adding."
-        )
-
-
-MEAN = Exercise(
-    name="mean_over_ranks",
+MEAN = RankProgram(
     title="Mean over the ranks",
-    notebook=NOTEBOOK,
     prompt="Every rank gets its own tensor `x`, all of one shape. Return, on **every** rank, the "
     "mean of these tensors over the ranks. Send as few bytes as you can, and let it work "
     "for any number of ranks.",
     starter="""def mean_over_ranks(x):
     # x is this rank's tensor; dist.get_world_size() is the number of ranks
     return x / dist.get_world_size()""",
-    hints=(
-        "A mean is a sum divided by a count. Each rank knows one term of the sum.",
-        "A collective that adds while it moves sends 2(n-1)/n times the tensor; one that brings "
-        "all tensors to all ranks sends (n-1) times the tensor.",
-        "`dist.all_reduce(x)` replaces x by the sum on every rank; then return `x / "
-        "dist.get_world_size()`.",
-    ),
+    concept="A mean is a sum divided by a count. Each rank knows one term of the sum.",
+    principle="A collective that adds while it moves sends 2(n-1)/n times the tensor; one that "
+    "brings all tensors to all ranks sends (n-1) times the tensor.",
+    answer="`dist.all_reduce(x)` replaces x by the sum on every rank; then return `x / "
+    "dist.get_world_size()`.",
     success="This is what data parallelism does with every gradient.",
     make=_make_mean,
-    needs=_one_all_reduce,
-    checks=(*FIRST, _silent, _sum_not_mean, _four_written_in, _one_rank_only, _gathered, *GENERAL),
+    sends=_one_all_reduce,
+    judges=(
+        silent(
+            "the trace shows no collective at all. Each rank knows only its own tensor, "
+            "so no rank can know the answer without asking the others."
+        ),
+        Mistake(
+            lambda a: a.matches(lambda mean: mean * a.size),
+            "you have the sum over the ranks, not the mean: divide by the number of ranks.",
+        ),
+        Mistake(
+            lambda a: a.size != 4 and a.matches(lambda mean: mean * a.size / 4),
+            "you divided by 4, but this world is smaller: ask `dist.get_world_size()`.",
+        ),
+        Mistake(
+            lambda a: a.right == [0] and "reduce" in a.names(),
+            "only rank 0 has the mean: `dist.reduce` leaves the sum on one rank. "
+            "Which collective leaves it on all of them?",
+        ),
+        Mistake(
+            lambda a: "all_gather" in a.names() and a.sent > a.least and a.all_right,
+            "the numbers are right, but you moved {a.excess:.2g}x the bytes needed: "
+            "all_gather brings every rank all {a.size} tensors ({a.sent:g} bytes sent per "
+            "rank, {a.least:g} would do). Let the collective do the adding.",
+        ),
+        *GENERAL,
+    ),
 )
 
 
 # --- row_parallel ---
-
-
 def _make_rows(rng, axes):
     n = axes["world"]
     batch, inner, out = (int(s) for s in rng.integers(2, 6, size=3))
@@ -94,48 +75,16 @@ def _make_rows(rng, axes):
     return Case(inputs, [x @ w] * n, flops=2 * batch * inner * out)
 
 
-def _partial_sum(attempt):
-    partial = [x @ w for x, w in attempt.case.inputs]
-    if not attempt.ledger and attempt.matches(lambda want: partial[0]):
-        return (
-            "each rank returned only its part of the sum. The inner dimension is cut over the "
-            "ranks, so X W = X0 W0 + X1 W1 + ...: the parts still have to be added over the "
-            "ranks."
-        )
-
-
-def _mean_not_sum(attempt):
-    if attempt.matches(lambda want: want / attempt.size):
-        return "you averaged the parts; a matrix product adds them: do not divide."
-
-
 def _summed_too_early(attempt):
     xs = sum(x for x, _ in attempt.case.inputs)
     ws = sum(w for _, w in attempt.case.inputs)
     first_x, first_w = attempt.case.inputs[0]
     early = [xs @ first_w, first_x @ ws, xs @ ws]  # pyright: ignore[reportOperatorIssue]
-    if any(0 in attempt.matches(lambda want, y=y: y) for y in early):
-        return (
-            "you added the inputs over the ranks before multiplying. The slices belong to "
-            "different columns of X and rows of W: multiply first, then add the products."
-        )
+    return any(0 in attempt.matches(lambda want, y=y: y) for y in early)
 
 
-def _gathered_inputs(attempt):
-    if "all_gather" in attempt.names() and attempt.flops > attempt.case.flops:
-        (_, _, sent), (_, _, least) = attempt.ledger.total(), attempt.needed.total()
-        return (
-            "you gathered whole matrices and multiplied them on every rank: each rank did "
-            f"{attempt.flops / attempt.case.flops:.2g}x its share of the multiplications and "
-            f"sent {sent:g} bytes ({least:g} would do). Multiply the slices you have, then "
-            "combine the results."
-        )
-
-
-ROWS = Exercise(
-    name="row_parallel",
+ROWS = RankProgram(
     title="A matrix product cut along its inner dimension",
-    notebook=NOTEBOOK,
     prompt="Y = X W, too big for one rank, so the **inner** dimension is cut over the ranks: each "
     "rank gets its columns of X (`x`) and the same rows of W (`w`), in the notation of the "
     "figures `X[B, F_tp]` and `W[F_tp, D]`. Return the whole Y on every rank: one local "
@@ -143,14 +92,217 @@ ROWS = Exercise(
     starter="""def row_parallel(x, w):
     # x: [B, F / n], this rank's columns of X; w: [F / n, D], this rank's rows of W
     return x @ w""",
-    hints=(
-        "Write X W as a sum over the inner index f, and look at which f a rank holds.",
-        "Each rank can compute one partial sum of the shape of Y from what it has. What is missing "
-        "is the addition over the ranks.",
-        "`y = x @ w`, then `dist.all_reduce(y)`, then `return y`.",
-    ),
+    concept="Write X W as a sum over the inner index f, and look at which f a rank holds.",
+    principle="Each rank can compute one partial sum of the shape of Y from what it has. What is "
+    "missing is the addition over the ranks.",
+    answer="`y = x @ w`, then `dist.all_reduce(y)`, then `return y`.",
     success="A row-parallel layer with its one all-reduce ends each part of a Megatron block.",
     make=_make_rows,
-    needs=_one_all_reduce,
-    checks=(*FIRST, _partial_sum, _mean_not_sum, _summed_too_early, _gathered_inputs, *GENERAL),
+    sends=_one_all_reduce,
+    judges=(
+        Mistake(
+            lambda a: not a.ledger and a.matches(lambda want: np.matmul(*a.case.inputs[0])),
+            "each rank returned only its part of the sum. The inner dimension is cut over the "
+            "ranks, so X W = X0 W0 + X1 W1 + ...: the parts still have to be added over the ranks.",
+        ),
+        Mistake(
+            lambda a: a.matches(lambda want: want / a.size),
+            "you averaged the parts; a matrix product adds them: do not divide.",
+        ),
+        Mistake(
+            _summed_too_early,
+            "you added the inputs over the ranks before multiplying. The slices belong to "
+            "different columns of X and rows of W: multiply first, then add the products.",
+        ),
+        Mistake(
+            lambda a: "all_gather" in a.names() and a.flops > a.case.flops,
+            "you gathered whole matrices and multiplied them on every rank: each rank did "
+            "{a.extra_work:.2g}x its share of the multiplications and sent {a.sent:g} bytes "
+            "({a.least:g} would do). Multiply the slices you have, then combine the results.",
+        ),
+        *GENERAL,
+    ),
+)
+
+
+# --- all_reduce_in_two ---
+def _make_two(rng, axes):
+    n = axes["world"]
+    rows, columns = int(rng.integers(1, 4)) * n, int(rng.integers(2, 6))
+    inputs = [whole_numbers(rng, rows, columns) for _ in range(n)]
+    return Case([(x,) for x in inputs], [sum(inputs)] * n)
+
+
+def _half_way(attempt):
+    want = attempt.case.expected[0]
+    part = np.split(want, attempt.size)[0].shape
+    if (
+        "reduce_scatter" in attempt.names()
+        and "all_gather" not in attempt.names()
+        and getattr(attempt.outputs[0], "shape", None) == part
+    ):
+        return (
+            f"half way: after reduce_scatter each rank holds 1/{attempt.size} of the sum, "
+            f"{list(part)} of {list(want.shape)}. Now every rank needs the other blocks."
+        )
+
+
+IN_TWO = RankProgram(
+    title="All-reduce from its two halves",
+    prompt="Return the sum of `x` over all ranks, on every rank, **without** `all_reduce`: build "
+    "it from one reduce-scatter and one all-gather. It sends exactly the bytes of the ring "
+    "all-reduce. The rows of `x` divide by the number of ranks.",
+    starter="""def all_reduce_in_two(x):
+    # x: [R, C] on every rank; the rows divide by the number of ranks n
+    blocks = list(x.chunk(dist.get_world_size()))  # n tensors of R / n rows
+    return torch.cat(blocks)""",
+    concept="In a ring all-reduce every rank first becomes the owner of one finished block of the "
+    "sum.",
+    principle="reduce_scatter leaves block r of the sum on rank r and sends (n-1)/n of the tensor; "
+    "all_gather hands the blocks round and sends (n-1)/n again.",
+    answer="`block = torch.empty_like(blocks[0])`, then `dist.reduce_scatter(block, blocks)`, then "
+    "`dist.all_gather(blocks, block)`.",
+    success="ZeRO and sequence parallelism do just this, with other work between the halves.",
+    make=_make_two,
+    sends=lambda axes, case: [
+        ("world", half, 1, case.expected[0].nbytes) for half in ("reduce_scatter", "all_gather")
+    ],
+    judges=(
+        silent("the trace shows no collective: every rank still has only its own tensor."),
+        Mistake(
+            lambda a: "all_reduce" in a.names(),
+            "`all_reduce` is what we want to build: leave it out and use `dist.reduce_scatter` "
+            "and `dist.all_gather`.",
+        ),
+        _half_way,
+        Mistake(
+            lambda a: a.names() == {"all_gather"} and a.all_right and a.sent > a.least,
+            "the numbers are right, but gathering everything and adding at home moved "
+            "{a.excess:.2g}x the bytes needed ({a.sent:g} instead of {a.least:g} per rank). "
+            "Let reduce_scatter add on the way.",
+        ),
+        Mistake(
+            lambda a: (
+                {"all_gather", "reduce_scatter"} <= a.names()
+                and not a.right
+                and a.matches(lambda want: want * a.size)
+            ),
+            "every number is {a.size}x too large: you added tensors that were already "
+            "sums. Scatter the sum first, then gather the blocks.",
+        ),
+        Mistake(
+            lambda a: (
+                a.names() == {"reduce", "broadcast"} and a.all_right and a.count("reduce") == 1
+            ),
+            "the numbers are right, but reduce + broadcast pass everything through rank 0: its "
+            "link carries the whole tensor while the others wait. Let each rank be in charge "
+            "of one block: reduce_scatter.",
+        ),
+        *GENERAL,
+    ),
+)
+
+
+# --- mlp_on_mesh ---
+def _make_mlp(rng, axes):
+    dp, tp = axes["dp"], axes["tp"]
+    batch, wide, hidden = (int(s) for s in rng.integers(2, 6, size=3))
+    xs = [whole_numbers(rng, batch, wide) for _ in range(dp)]
+    w1, w2 = whole_numbers(rng, wide, hidden * tp), whole_numbers(rng, hidden * tp, wide)
+    columns, rows = np.split(w1, tp, axis=1), np.split(w2, tp)
+    inputs = [(xs[d], columns[t], rows[t]) for d in range(dp) for t in range(tp)]
+    expected = [np.maximum(xs[d] @ w1, 0) @ w2 for d in range(dp) for _ in range(tp)]
+    return Case(inputs, expected, flops=2 * (2 * batch * wide * hidden))
+
+
+def _row(attempt, rank, axis="tp"):
+    """(x, w1, w2) of the ranks along ``axis`` with ``rank``."""
+    return [attempt.case.inputs[r] for r in Mesh(attempt.axes).group(rank, axis)]
+
+
+def _summed_hidden(attempt):
+    def early(rank, axis, total):
+        """Y, or this rank's part of it, if H is summed over ``axis`` first."""
+        parts = [
+            (
+                np.maximum(sum(x @ w1 for x, w1, _ in _row(attempt, r, axis)), 0)
+                @ attempt.case.inputs[r][2]
+            )
+            for r in Mesh(attempt.axes).group(rank, "tp")
+        ]
+        return sum(parts) if total else parts[Mesh(attempt.axes).coords(rank)["tp"]]
+
+    return any(
+        attempt.equals(lambda rank, a=axis, t=total: early(rank, a, t))
+        for axis in attempt.axes
+        for total in (True, False)
+    )
+
+
+def _linear(attempt, rank):
+    """Y without relu."""
+    return sum(x @ w1 @ w2 for x, w1, w2 in _row(attempt, rank))
+
+
+def _mixed_over_dp(attempt):
+    total = sum(attempt.case.expected[:: attempt.axes["tp"]])
+    return any(attempt.equals(lambda rank, n=n: total / n) for n in (1, attempt.axes["dp"]))
+
+
+MLP = RankProgram(
+    title="An MLP on a 2 x 2 mesh with one all-reduce",
+    prompt="Y = relu(X W1) W2 on a mesh with axes dp and tp. Data: `X[B_dp, D]`. Weights: `W1[D, "
+    "F_tp]` is cut by columns and `W2[F_tp, D]` by rows. Return this rank's `Y[B_dp, D]` "
+    'with **one** collective, on axis tp only. `mesh.get_group("tp")` is the group of '
+    "this rank's neighbours along tp.",
+    starter="""def mlp_on_mesh(x, w1, w2, mesh):
+    # x: [B / dp, D]; w1: [D, F / tp], columns of W1; w2: [F / tp, D], rows of W2
+    h = torch.relu(x @ w1)
+    return h @ w2""",
+    concept="Which of the two products has its inner dimension cut? Only that one leaves partial "
+    "sums.",
+    principle="Ranks with the same dp coordinate share the data and hold parts of one sum; ranks "
+    "with another dp coordinate hold other data, and adding theirs would be wrong.",
+    answer='`y = torch.relu(x @ w1) @ w2`, then `dist.all_reduce(y, group=mesh.get_group("tp"))`, '
+    "then `return y`.",
+    success="Column cut, then row cut: the pair at the heart of Megatron's 1D tensor parallelism.",
+    make=_make_mlp,
+    sends=lambda axes, case: [("tp", "all_reduce", 1, case.expected[0].nbytes)],
+    judges=(
+        Mistake(
+            lambda a: not a.ledger and not a.right,
+            "each rank returned a partial sum: `w2` holds only some rows of W2, "
+            "so the products must still be added along axis tp.",
+        ),
+        Mistake(
+            _summed_hidden,
+            "you added the hidden activations over the ranks, but each rank holds other columns of "
+            "H[B, F_tp], not parts of a sum. Keep them apart: relu works on each column alone.",
+        ),
+        Mistake(
+            lambda a: a.equals(lambda rank: _linear(a, rank)),
+            "relu is missing: Y = relu(X W1) W2.",
+        ),
+        Mistake(
+            lambda a: (
+                a.equals(lambda rank: np.maximum(_linear(a, rank), 0))
+                or a.equals(lambda rank: np.maximum(a.case.expected[rank], 0))
+            ),
+            "relu belongs to the hidden activations alone, between the two products, not to Y.",
+        ),
+        Mistake(
+            _mixed_over_dp,
+            "the sum over tp is right, but then you mixed the results over dp. Ranks with "
+            "another dp coordinate have other rows of X: their Y is of other data, and only "
+            "gradients of weights are ever averaged over dp.",
+        ),
+        Mistake(
+            lambda a: "all_gather" in a.names() and a.all_right,
+            "the numbers are right, but nothing has to be gathered: relu works on each column "
+            "of H alone, and your rows of W2 fit your columns of H. You sent {a.sent:g} bytes "
+            "per rank, {a.least:g} will do.",
+        ),
+        *GENERAL,
+    ),
+    worlds=({"dp": 2, "tp": 2},),
 )

@@ -2,14 +2,12 @@
 the simulated hardware."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..schemes.t3.hardware import Dma, Gemm, Local, Machine, Remote, check, maps, simulate
-from .formula import Formula, NoAnswer, Question
-from .t3 import NOTEBOOK
+from .formula import Asked, Formula, NoAnswer, listed
 
 if TYPE_CHECKING:
     from ..schemes.t3.hardware import SimResult
@@ -55,12 +53,12 @@ def result(parts: Sequence[np.ndarray], run: "SimResult") -> np.ndarray:
 
 def read(got: Any) -> tuple[list[list[tuple[int, Dma | Local | Remote]]] | None, str | None]:
     """The maps that a function returned, with rules in place of tuples, or what is wrong."""
-    if isinstance(got, NoAnswer) or not isinstance(got, tuple):
+    if not listed(got):
         name = got.type if isinstance(got, NoAnswer) else type(got).__name__
         return None, f"your function returned {name}, not a list with one map for each rank."
-    found = []
+    rows = []
     for rank, row in enumerate(got):
-        if isinstance(row, NoAnswer) or not isinstance(row, tuple):
+        if not listed(row):
             return None, f"the map of rank {rank} is {row!r}, not a list of (chunk, rule)."
         for entry in row:
             rule = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else None
@@ -69,32 +67,29 @@ def read(got: Any) -> tuple[list[list[tuple[int, Dma | Local | Remote]]] | None,
                     f"in the map of rank {rank} is {entry!r}, not (chunk, rule), as in "
                     '(2, Dma(1, "update", 2)), (2, Remote(1)) or (2, Local(2)).'
                 )
-        found.append([(chunk, RULES[len(rule)](*rule)) for chunk, rule in row])
-    return found, None
+        rows.append([(chunk, RULES[len(rule)](*rule)) for chunk, rule in row])
+    return rows, None
 
 
-@dataclass(frozen=True, repr=False)
-class Mapped(Formula):
-    """Asked for the maps of a collective; checked in words, then played with whole numbers."""
+def _maps_verdict(question, got):
+    """What is wrong with maps, or None where they are as good as the collective's own."""
+    ranks, goal = question.arguments["ranks"], question.known["collective"]
+    mine, problem = read(got)
+    if problem is None and len(mine) != ranks:  # pyright: ignore[reportArgumentType]
+        problem = f"you returned {len(mine)} maps for {ranks} ranks: each rank has one."  # pyright: ignore[reportArgumentType]
+    if problem is None and (wrong := check(mine, goal)):  # pyright: ignore[reportArgumentType]
+        more = f" (and {len(wrong) - FAULTS} more)" if len(wrong) > FAULTS else ""
+        problem = f"this is not {WORDS[goal]}: {'; '.join(wrong[:FAULTS])}{more}."
+    problem = problem or _links(mine, goal) or _played(mine, goal)
+    return problem and f"for {question}: {problem}"
 
-    def judge(self, question: Question, got: Any) -> str | None:
-        """What is wrong with maps, or None where they are as good as the collective's own."""
-        ranks, goal = question.arguments["ranks"], question.known["collective"]
-        mine, problem = read(got)
-        if problem is None and len(mine) != ranks:  # pyright: ignore[reportArgumentType]
-            problem = f"you returned {len(mine)} maps for {ranks} ranks: each rank has one."  # pyright: ignore[reportArgumentType]
-        if problem is None and (wrong := check(mine, goal)):  # pyright: ignore[reportArgumentType]
-            more = f" (and {len(wrong) - FAULTS} more)" if len(wrong) > FAULTS else ""
-            problem = f"this is not {WORDS[goal]}: {'; '.join(wrong[:FAULTS])}{more}."
-        problem = problem or _links(mine, goal) or _played(mine, goal)
-        return problem and f"for {question}: {problem}"
 
-    def praise(self, answers: Sequence[Any]) -> str:
-        """What was played."""
-        return (
-            f"Right on {len(answers)} questions: played by the simulated hardware, each result "
-            f"is right to the bit. {self.success}"
-        )
+def _played_words(answers):
+    """What was played."""
+    return (
+        f"Right on {len(answers)} questions: played by the simulated hardware, each result "
+        f"is right to the bit."
+    )
 
 
 def _links(mine, goal):
@@ -129,9 +124,8 @@ def _played(mine, goal):
         )
         if moved > least:
             return (
-                f"it comes out right, but {moved} bytes of results go through the memory of "
-                f"rank {rank} where {least} will do. What needs nothing from anybody need not "
-                "stay."
+                f"it comes out right, but {moved} bytes of results go through the memory of rank "
+                f"{rank} where {least} will do. What needs nothing from anybody need not stay."
             )
     mine_s, best = (run.rs_end for run in runs)
     if mine_s > SLOWER * best:
@@ -153,58 +147,46 @@ def t3_ring_maps(ranks):
     return [own(rank) for rank in range(ranks)]"""
 
 
-def _make_ring(rng):
+def _draw_ring(rng):
     sizes = [4, 2, *rng.choice([3, 5, 6, 7, 8], 2, replace=False).tolist()]
-    return [Question({"ranks": n}, (), f"{n} ranks", {"collective": "ring_rs"}) for n in sizes]
+    return [Asked((n,), f"{n} ranks", {"collective": "ring_rs"}) for n in sizes]
 
 
-RING = Mapped(
-    name="t3_ring_maps",
+RING = Formula(
     title="Program the ring: where does each store go?",
-    notebook=NOTEBOOK,
     prompt="A GEMM's stores can be told where to go, its code stays as it is. Write the address "
-    "maps of a ring reduce-scatter: rank r sends to r - 1 only, chunk c ends summed at "
-    "rank c. Return for each rank a list of (chunk, rule) in the order in which it "
-    'computes. `Remote(to, "update")`: the store goes to rank `to` and is added there. '
-    '`Dma(to, "update", updates)`: the store stays, and when each element has had so many '
-    "stores and updates, what is there is sent to `to` and added there. `Local(updates)`: "
-    "it stays, and is complete after so many. Your maps are checked, then played by the "
-    "simulated hardware, and the result must be right to the bit.",
+    "maps of a ring reduce-scatter: rank r sends to r - 1 only, chunk c ends summed at rank c. "
+    "Return for each rank a list of (chunk, rule) in the order in which it computes. `Remote(to, "
+    '"update")`: the store goes to rank `to` and is added there. `Dma(to, "update", updates)`: the '
+    "store stays, and when each element has had so many stores and updates, what is there is sent "
+    "to `to` and added there. `Local(updates)`: it stays, and is complete after so many. Your maps "
+    "are checked, then played by the simulated hardware, and the result must be right to the bit.",
     starter=RING_STARTER,
-    hints=(
-        "Follow one chunk around the ring: who begins, who passes on, who keeps? Each of them has "
-        "another rule for it.",
-        "The first chunk of a rank needs nothing from anybody: Remote. Those after it have one "
-        "store and one update: Dma with 2. The last is the rank's own: Local with 2.",
-        '`to = (r - 1) % n`; `[((r + 1) % n, Remote(to, "update"))] + [((r + 1 + j) % n, Dma(to, '
-        '"update", 2)) for j in range(1, n - 1)] + [(r, Local(2))]`.',
-    ),
+    concept="Follow one chunk around the ring: who begins, who passes on, who keeps? Each of them "
+    "has another rule for it.",
+    principle="The first chunk of a rank needs nothing from anybody: Remote. Those after it have "
+    "one store and one update: Dma with 2. The last is the rank's own: Local with 2.",
+    answer='`to = (r - 1) % n`; `[((r + 1) % n, Remote(to, "update"))] + [((r + 1 + j) % n, '
+    'Dma(to, "update", 2)) for j in range(1, n - 1)] + [(r, Local(2))]`.',
     success="This is all that T3 asks of software: a library writes these maps once for each "
     "collective, and GEMMs do not know.",
-    make=_make_ring,
-    needs=None,
-    checks=(),
+    draw=_draw_ring,
+    verdict=_maps_verdict,
+    measured=_played_words,
 )
 
 
-def _make_other(rng):
+def _draw_other(rng):
     names = rng.permutation(["direct_rs", "ring_ag", "all_to_all"]).tolist()
     return [
-        Question(
-            {"collective": name, "ranks": n},
-            (),
-            f"{WORDS[name]} of {n} ranks",
-            {"collective": name},
-        )
+        Asked((name, n), f"{WORDS[name]} of {n} ranks", {"collective": name})
         for name in names
         for n in (4, int(rng.choice([2, 3, 5, 6, 7])))
     ]
 
 
-OTHER = Mapped(
-    name="t3_other_maps",
+OTHER = Formula(
     title="Other collectives by the same rules",
-    notebook=NOTEBOOK,
     prompt='The same for three others. "direct_rs": all ranks are linked to each other, chunk c '
     'ends summed at rank c; nothing is to be read and sent on. "all_to_all": chunk c of '
     "every rank ends at rank c, not summed: each source has a buffer of its own there, "
@@ -219,19 +201,17 @@ def t3_other_maps(collective, ranks):
         others = [(rank + 1 + j) % ranks for j in range(ranks - 1)]
         return [(c, Remote(c, "update")) for c in others] + [(rank, Local(1))]
     return [own(rank) for rank in range(ranks)]""",
-    hints=(
-        "How many stores and updates does an element of a chunk get on its owner? On a rank that "
-        "passes it on? That is the number to wait for.",
-        "Direct: every store but the own goes to its owner, who gets one from each rank. "
-        "All-to-all: the same, stored, and each buffer is written once. Gather: one store comes "
-        "and is sent on, but not by the last rank of its way.",
-        'direct_rs: `Remote(c, "update")` for others, `(r, Local(ranks))`. all_to_all: '
-        '`Remote(c, "store")`, `(r, Local(1))`. ring_ag: `((r + j) % n, Dma((r - 1) % n, '
-        '"store", 1)) for j in range(n - 1)`, then `((r - 1) % n, Local(1))`.',
-    ),
+    concept="How many stores and updates does an element of a chunk get on its owner? On a rank "
+    "that passes it on? That is the number to wait for.",
+    principle="Direct: every store but the own goes to its owner, who gets one from each rank. "
+    "All-to-all: the same, stored, and each buffer is written once. Gather: one store comes "
+    "and is sent on, but not by the last rank of its way.",
+    answer='direct_rs: `Remote(c, "update")` for others, `(r, Local(ranks))`. all_to_all: '
+    '`Remote(c, "store")`, `(r, Local(1))`. ring_ag: `((r + j) % n, Dma((r - 1) % n, '
+    '"store", 1)) for j in range(n - 1)`, then `((r - 1) % n, Local(1))`.',
     success="Direct sums read nothing back from memory, but owners add as many numbers as there "
     "are ranks, in the order they come: the last bits may change from run to run.",
-    make=_make_other,
-    needs=None,
-    checks=(),
+    draw=_draw_other,
+    verdict=_maps_verdict,
+    measured=_played_words,
 )

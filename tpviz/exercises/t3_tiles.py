@@ -1,37 +1,34 @@
 """The exercise of notebook 06 on real ranks: tiles or chunks, predicted, then run."""
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 from .. import clusters
+from ..cluster import Cluster
 from ..schemes.t3.strategy import T3
-from .atp_choices import Choice, chosen
-from .formula import Question
-from .t3 import NOTEBOOK
-
-if TYPE_CHECKING:
-    from ..cluster import Cluster
-    from ..workload import GPT
+from ..verbs.predict import predict
+from ..workload import GPT
+from .formula import Asked, Choice, chosen
 
 CHOICES = (("sequential", 0), ("chunk", 0), *(("tile", rows) for rows in (4, 8, 16, 32, 64)))
+
+
 HOPS = (1e-7, 1e-5, 1e-4)
 """Seconds of latency of a message."""
+
+
 SLOW = 20
 """Slow motion: a step takes about half a second."""
 
 
 @lru_cache(maxsize=1)
-def workload() -> "GPT":
+def workload() -> GPT:
     """Four chunks of 128 tokens; its GEMMs and their sums take about as long."""
-    from ..workload import GPT
-
     return GPT(layers=1, hidden=32, heads=4, seq=64, batch=8, vocab=64)
 
 
-def ring(hop: float, bandwidth: float = 1e10) -> "Cluster":
+def ring(hop: float, bandwidth: float = 1e10) -> Cluster:
     """A cluster of four whose messages take ``hop`` seconds more than their bytes, scaled down to
     what this machine's ranks can stand for; times on it are slow motion."""
     box = clusters.nvswitch(4)
@@ -39,10 +36,8 @@ def ring(hop: float, bandwidth: float = 1e10) -> "Cluster":
     return replace(box, levels=(level,)).scale_model(hidden=256, slow_motion=SLOW)
 
 
-def times(cluster: "Cluster") -> dict[tuple[str, int], float]:
+def times(cluster: Cluster) -> dict[tuple[str, int], float]:
     """{(mode, tile): predicted seconds of a step}."""
-    from ..verbs.predict import predict
-
     return {choice: predict(strategy(*choice), workload(), cluster).step_time for choice in CHOICES}
 
 
@@ -51,44 +46,29 @@ def strategy(mode: str, tile: int) -> T3:
     return T3(tp=4, mode=mode, tile=tile)
 
 
-@dataclass(frozen=True, repr=False)
-class Run(Choice):
-    """A `Choice` of a mode and a tile that is run once it is right."""
+def _ran(answers):
+    """Both the choice for the second cluster and "sequential", predicted and emulated."""
+    from ..verbs.run import run
 
-    def praise(self, answers: Sequence[Any]) -> str:
-        """Both the choice for the second cluster and "sequential", predicted and emulated."""
-        from ..verbs.predict import predict
-        from ..verbs.run import run
-
-        cluster, choice, seconds = ring(HOPS[1]), chosen(CHOICES, answers[1]), []
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            for s in (strategy("sequential", 0), strategy(*choice)):
-                trace = run(s, workload(), cluster, steps=1, memory=False, progress=False)
-                seconds += [predict(s, workload(), cluster).step_time, trace.step_time]
-        before, ran_before, after, ran_after = (round(1e3 * t) for t in seconds)
-        busy = " This machine was too busy to keep to its times." if said else ""
-        return (
-            f"Right on {len(answers)} clusters. On four real ranks, paced to the second of "
-            f"them, a step with {choice!r} takes {ran_after} ms and with sequential "
-            f"{ran_before} (emulated), predicted {after} and {before}.{busy} {self.success}"
-        )
+    cluster, choice, seconds = ring(HOPS[1]), chosen(CHOICES, answers[1]), []
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for s in (strategy("sequential", 0), strategy(*choice)):
+            trace = run(s, workload(), cluster, steps=1, memory=False, progress=False)
+            seconds += [predict(s, workload(), cluster).step_time, trace.step_time]
+    before, ran_before, after, ran_after = (round(1e3 * t) for t in seconds)
+    busy = " This machine was too busy to keep to its times." if warned else ""
+    return (
+        f"Right on {len(answers)} clusters. On four real ranks, paced to the second of "
+        f"them, a step with {choice!r} takes {ran_after} ms and with sequential "
+        f"{ran_before} (emulated), predicted {after} and {before}.{busy}"
+    )
 
 
-def _make_tile(rng):
-    questions = []
+def _draw_tile(rng):
     for hop in HOPS:
         cluster = ring(hop, 1e8 * int(rng.integers(95, 106)))
-        found = times(cluster)
-        questions.append(
-            Question(
-                {"cluster": cluster, "workload": workload()},
-                min(found, key=found.get),  # pyright: ignore[reportCallIssue, reportArgumentType]
-                f"{1e6 * hop:g} us a message",
-                found,
-            )
-        )
-    return questions
+        yield Asked((cluster, workload()), f"{1e6 * hop:g} us a message")
 
 
 def _tile_wrong(question, got):
@@ -106,10 +86,8 @@ def _tile_wrong(question, got):
     )
 
 
-TILE = Run(
-    name="t3_tile",
+TILE = Choice(
     title="Tiles or chunks?",
-    notebook=NOTEBOOK,
     prompt="T3 in software: real ranks, messages, a tracker. Three clusters of 4 that differ in "
     "the latency of a message, in slow motion. For a `cluster` and a `workload` (4 chunks "
     "of 128 tokens) return (mode, tile) with which `tv.T3(tp=4, mode=mode, tile=tile)` "
@@ -118,18 +96,17 @@ TILE = Run(
     "is right; your choice is then run beside sequential.",
     starter="""def t3_tile(cluster, workload):
     return "sequential", 0""",
-    hints=(
-        "A piece can be sent when it is computed, and each message pays a latency. Which of the "
-        "two is the larger part, for each cluster?",
-        "Without latency the smallest tiles are best; where a latency is longer than a tile's "
-        "bytes take, each halving costs. A chunk is the largest tile.",
-        "`import tpviz as tv`; the smallest `tv.predict(tv.T3(tp=4, mode=m, tile=t), workload, "
-        "cluster).step_time` of all choices.",
-    ),
+    concept="A piece can be sent when it is computed, and each message pays a latency. Which of "
+    "the two is the larger part, for each cluster?",
+    principle="Without latency the smallest tiles are best; where a latency is longer than a "
+    "tile's bytes take, each halving costs. A chunk is the largest tile.",
+    answer="`import tpviz as tv`; the smallest `tv.predict(tv.T3(tp=4, mode=m, tile=t), workload, "
+    "cluster).step_time` of all choices.",
     success="Hardware that triggers by itself has no such latency: that is why T3 can afford tiles "
     "of kilobytes, and software mostly sends chunks.",
-    make=_make_tile,
-    needs=None,
-    checks=(_tile_wrong,),
     kind="a mode with its tile",
+    draw=_draw_tile,
+    solution=lambda cluster, workload: times(cluster),
+    wrong=_tile_wrong,
+    measured=_ran,
 )

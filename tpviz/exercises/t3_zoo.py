@@ -1,19 +1,18 @@
-"""The bug zoo of T3's software form: fused sums that train, and are wrong. Each has one fault.
+"""The bug zoo of T3's software form: the code of its faults. See `zoo`; `bugs` has their words.
 
-    broken = zoo.seed("sent before added", block=1)
-    tv.verify(broken, zoo.WORKLOAD)          # NOT EQUAL
-    t3_bugs.examine(broken)                  # the `Evidence`: where it begins
-
-The program is that of `tpviz.schemes.t3`; one layer gets a ring of its own, in which one piece (the
-order, the tracker, the messages) is another, or the fault is around the ring. Not here is what
-gives the same numbers: all tiles sent at the end, only slower.
+One layer gets a ring of its own, in which one part (the order, the tracker, the messages) is
+another, or the fault is around the ring. Not here is what gives the same numbers: all tiles sent at
+the end, only slower. Each tile of a wrong all-reduce is taken apart again, into which rank's part
+of which chunk went into it, and how often.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, ClassVar
 from unittest.mock import patch
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -23,83 +22,115 @@ from tpviz.schemes.t3.program import fuse, ring_of
 from tpviz.schemes.t3.strategy import T3
 from tpviz.workload import GPT
 
-from .seeded import Seeded
+from .zoo import FIRST, SECOND, Evidence, Seeded, bias_everywhere, copies_not_summed
 
 WORKLOAD = GPT(layers=2, hidden=16, heads=4, seq=20, batch=2, vocab=32, dtype="float64")
 TP, TILE = 4, 4
 """Four ranks have two positions in the middle; 10 rows of a chunk are tiles of 4, 4 and 2."""
-NO_LAYER = ("sync",)
-
-
-class _Known(T3):
-    def build(self, *args, **options):
-        """Its program, which says whose it is."""
-        program = super().build(*args, **options)
-        program.strategy = self  # pyright: ignore[reportAttributeAccessIssue]
-        return program
+SUMS = {"forward": ("out", "down"), "backward": ("qkv", "up", "head")}
+"""Layers with a sum over the ranks, by the end of their names."""
 
 
 @dataclass(frozen=True)
-class Broken(Seeded, _Known):
-    """A `T3` with the fault ``cause`` (a key of `CAUSES`) in ``layer`` of a block, or in "sync"."""
-
-    cause: str = ""
-    block: int = 0
-    layer: str = ""
-
-    sound, no_layer = T3, NO_LAYER
-
-
-class Fault:
-    """How a program goes wrong.
-
-    spoil : function of (program, layer's module). layers : where in a block it can be seeded, or
-    one of `NO_LAYER`. gathers : the ``gather`` of T3 with which it is there. modes : likewise.
+class SumEvidence(Evidence):
+    """An `Evidence` with ``sums``, where the first error is in a sum: {(chunk, tile): {(rank,
+    chunk): times}}, which rank's product of which chunk went into each tile of it, as the right
+    program has these products; None where it is no sum of them. Of all chunks that `rank` has.
     """
 
-    def __init__(
-        self,
-        spoil: Callable[..., None],
-        layers: tuple[str, ...],
-        gathers: tuple[str, ...] = ("after",),
-        modes: tuple[str, ...] = ("tile", "chunk"),
-    ):
-        self.spoil, self.layers, self.gathers, self.modes = spoil, layers, gathers, modes
+    sums: dict[tuple[int, int], dict[tuple[int, int], int] | None] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int:
+        """The first rank that is wrong, whose ``got`` and ``want`` these are."""
+        return next(iter(self.ranks), 0)
+
+    def __repr__(self):
+        lines = [super().__repr__(), f"all waited for: {'no' if self.unwaited else 'yes'}"]
+        words = [
+            (chunk, "no sum of the ranks' parts" if parts is None else in_words(parts))
+            for (chunk, _), parts in self.sums.items()
+        ]
+        for (chunk, what), tiles in groupby(words):  # tiles of a chunk are mostly alike
+            number = len(list(tiles))
+            lines.append(
+                f"rank {self.rank}, chunk {chunk}, {number} tile{'s' * (number > 1)}: {what}"
+            )
+        return "\n".join(lines)
 
 
-def seed(
-    cause: str,
-    layer: str | None = None,
-    block: int | None = 0,
-    gather: str | None = None,
-    mode: str | None = None,
-) -> Broken:
-    """A `Broken`. Raises ``ValueError`` for a cause, layer, block, gather or mode in which the
-    fault is not."""
-    from tpviz.checks import one_of
-
-    one_of("cause", cause, tuple(CAUSES))
-    fault, one = CAUSES[cause], {}
-    for name, value, choices in (
-        ("layer", layer, fault.layers),
-        ("block", block, (0, 1)),
-        ("gather", gather, fault.gathers),
-        ("mode", mode, fault.modes),
-    ):
-        one[name] = choices[0] if value is None else one_of(name, value, choices)
-    return Broken(tp=TP, tile=TILE, cause=cause, **one)
-
-
-def variant(cause: str, number: int) -> Broken:
-    """The fault in a layer, block, gather and mode that change with ``number`` and from one to the
-    next."""
-    fault, number = CAUSES[cause], number + list(CAUSES).index(cause)
-    return seed(
-        cause,
-        fault.layers[number % len(fault.layers)],
-        number // 2 % 2,
-        *(kinds[number % len(kinds)] for kinds in (fault.gathers, fault.modes)),
+def in_words(parts: Mapping[tuple[int, int], int]) -> str:
+    """What a sum is made of: '2 x chunk 1 of rank 3 + chunk 1 of rank 1'."""
+    return (
+        " + ".join(
+            f"{'' if times == 1 else f'{times} x '}chunk {chunk} of rank {rank}"
+            for (rank, chunk), times in parts.items()
+        )
+        or "nothing"
     )
+
+
+def taken_apart(
+    strategy: "T3", rank: int, got: np.ndarray, want: np.ndarray, parts: Sequence[np.ndarray]
+) -> dict[tuple[int, int], dict[tuple[int, int], int] | None]:
+    """`SumEvidence.sums`; parts : per rank its product (tokens, features) of the right program."""
+    size, tokens = len(parts), len(parts[0])
+    rows, chunks = tokens // size, [rank] if strategy.split else range(size)
+    per_chunk = [np.split(part, size) for part in parts]
+    change = np.split((got - want).reshape(-1, got.shape[-1]), len(chunks))
+    sums = {}
+    for chunk, off in zip(chunks, change):
+        total = off + sum(part[chunk] for part in per_chunk)
+        for number, tile in enumerate(strategy.tiles(rows, total.shape[1])):
+            parts_of = {(r, c): per_chunk[r][c][tile] for r in range(size) for c in range(size)}
+            sums[chunk, number] = _combined(total[tile], parts_of)
+    return sums
+
+
+def _combined(total, parts):
+    """{part: times} of a sum of whole multiples of ``parts``, None where it is none."""
+    columns = np.stack([part.ravel() for part in parts.values()], 1)
+    scale = abs(columns).max()
+    times = np.linalg.lstsq(columns / scale, total.ravel() / scale, rcond=None)[0].round()
+    if abs(columns @ times - total.ravel()).max() > 1e-6 * scale:
+        return None
+    return {key: int(n) for key, n in zip(parts, times) if n}
+
+
+@dataclass(frozen=True)
+class Broken(Seeded, T3):
+    """A `T3` with a fault in a layer, or in the all-reduce of what is replicated."""
+
+    sound, workload, faults = T3, WORKLOAD, {}
+    outside, variants, evidence = ("sync",), 2, SumEvidence
+    options: ClassVar = {
+        "block": (0, 0, 1, 1),  # does not go with the layer in variants
+        "gather": ("after",),
+        "mode": ("tile", "chunk"),
+        "tp": (TP,),
+        "tile": (TILE,),
+    }
+
+    def facts(self, programs: Any, calls: Any) -> dict[tuple[str, str], np.ndarray]:
+        """{(kind, layer): (tokens, features)}: what this rank adds to each sum of the right one."""
+        layers, products = self.modules(programs[1]), {}
+        for (_, name, _), [(x, out, _)] in calls[1].items():
+            if name.endswith(SUMS["forward"]):
+                products["forward", name] = x.flatten(0, -2) @ layers[name].weight.t()
+            elif name.endswith(SUMS["backward"]):
+                products["backward", name] = out.grad.flatten(0, -2) @ layers[name].weight
+        return {key: product.detach().numpy() for key, product in products.items()}
+
+    def more(self, ranks: Any, first: Any, rank: int) -> dict[str, Any]:
+        """What the wrong sum is made of."""
+        if first not in ranks[0].facts:
+            return {}
+        got, want = ranks[rank].arrays[*first, -1]
+        return {"sums": taken_apart(self, rank, got, want, [seen.facts[first] for seen in ranks])}
+
+
+seed, variant, fault = Broken.seed, Broken.variant, Broken.fault
+LINEAR, _BOTH = FIRST + SECOND, ("after", "consumer")
 
 
 # -- in the ring of one layer ----------------------------------------------------------------------
@@ -135,11 +166,26 @@ def _give(program, layer, kind: type[rings.Ring] = Spoiled, **pieces):
     fuse(layer, ring, program.strategy.split)
 
 
+def in_ring(cause: str, *layers: str, **options: Any) -> Callable[[type], type]:
+    """Names a `Ring`, or its `Messages` or `Tracker`, a fault: that of layers which have it."""
+
+    def keep(part):
+        parts = ("Ring", "Messages", "Tracker")
+        name = next(name for name in parts if issubclass(part, getattr(rings, name)))
+        given = {"kind": part} if name == "Ring" else {name: part}
+        fault(cause, *layers, **options)(lambda program, layer: _give(program, layer, **given))
+        return part
+
+    return keep
+
+
+@fault("all ranks begin with chunk 0", *LINEAR, gather=_BOTH)
 def _same_order(program, layer):
     """All ranks begin with chunk 0."""
     _give(program, layer, order=lambda rank, size: list(range(size)))
 
 
+@in_ring("ring in the other direction", *LINEAR, gather=_BOTH)
 class Upwards(rings.Messages):
     """The ring in the other direction."""
 
@@ -152,10 +198,7 @@ class Upwards(rings.Messages):
         self.sent.append((tensor, dist.isend(tensor, group=ring.up, group_dst=above)))
 
 
-def _upwards(program, layer):
-    _give(program, layer, Messages=Upwards)
-
-
+@in_ring("triggered after one update", *LINEAR, gather=_BOTH)
 class Early(rings.Tracker):
     """Tiles on their way are sent after their first update; the second finds nobody."""
 
@@ -171,6 +214,7 @@ class Early(rings.Tracker):
             super().update(tile, value)
 
 
+@in_ring("sent before added", *LINEAR, gather=_BOTH)
 class Unadded(Early):
     """Of a tile on its way only what arrives is sent; the rank's own store comes too late."""
 
@@ -186,14 +230,7 @@ class Unadded(Early):
             super().update(tile, value)
 
 
-def _early(program, layer):
-    _give(program, layer, Tracker=Early)
-
-
-def _unadded(program, layer):
-    _give(program, layer, Tracker=Unadded)
-
-
+@fault("memory not zeroed", "mlp.down", "attention.qkv", gather=_BOTH)
 def _unzeroed(program, layer):
     """The sum before this one, in the same block, leaves its numbers in memory, to which this one
     is added."""
@@ -221,6 +258,7 @@ def _unzeroed(program, layer):
         _give(program, module, Tracker=Unzeroed)
 
 
+@in_ring("last tile left out", *LINEAR, gather=_BOTH, mode="tile")
 class Floored(rings.Ring):
     """A chunk has as many tiles as fit; the rows that remain are nobody's."""
 
@@ -234,50 +272,23 @@ class Floored(rings.Ring):
         return own
 
 
-def _floored(program, layer):
-    _give(program, layer, Floored)
-
-
+@in_ring("message not waited for", *LINEAR, gather=_BOTH)
 class Unwaited(rings.Messages):
     """A message counts as here as soon as it is asked for."""
 
     def take(self) -> torch.Tensor:
         """What is in the buffer before anything came. (In fact it is another buffer, so that this
         comes out the same every time.)"""
-        under_way.append(self.coming.popleft())
-        return torch.zeros_like(under_way[-1][0])
+        in_flight.append(self.coming.popleft())
+        return torch.zeros_like(in_flight[-1][0])
 
 
-under_way = []
+in_flight = []
 """Messages that nobody waits for, kept so that they come to an end."""
 
 
-def _not_waited(program, layer):
-    _give(program, layer, Messages=Unwaited)
-
-
-def _arrival_order(program, layer):
-    """Pieces are put one after another as they come, on every rank."""
-    _give(program, layer, Misplaced, gathering_order=lambda rank, size: list(range(size)))
-
-
-class LastChunk(rings.Ring):
-    """Where whole chunks are gathered, for the gradient of a weight, the last one takes the place
-    of those before."""
-
-    def gathered(
-        self, x: torch.Tensor, pieces: Callable[[int, int], Any] | None = None
-    ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Of whole chunks, the last."""
-        found = list(super().gathered(x, pieces))
-        yield from found[-1:] if pieces is operators.whole_chunk else found
-
-
-def _last_chunk(program, layer):
-    _give(program, layer, LastChunk)
-
-
 # -- around the ring -------------------------------------------------------------------------------
+@fault("gathered before the last update", *SECOND)
 def _gathered_early(program, layer):
     """The gather takes each rank's own product before the partial sum is added to it. The rank
     itself reads its own chunk later, when it is there."""
@@ -298,12 +309,10 @@ def _gathered_early(program, layer):
     layer.fused = fused
 
 
-def _bias_everywhere(program, layer):
-    """Every rank adds the bias to its part of the sum."""
-    plain, more = layer.forward, layer.group.size() - 1
-    layer.forward = lambda x: plain(x) + more * layer.bias.detach()
+fault("bias on every rank", *SECOND, gather=_BOTH)(bias_everywhere)
 
 
+@fault("bias's gradient summed", *SECOND)
 def _bias_summed(program, layer):
     """The bias's gradient, which each rank has whole, is summed over tp."""
 
@@ -314,26 +323,24 @@ def _bias_summed(program, layer):
     layer.bias.register_hook(total)
 
 
-def _copies_not_summed(program, _):
-    """Replicated parameters keep the gradient of the rank's own part of the sequence."""
-    program.partial = ()
+# -- in what the ring gathers ----------------------------------------------------------------------
+@fault("pieces in the order they came", *FIRST, gather="consumer")
+def _arrival_order(program, layer):
+    """Pieces are put one after another as they come, on every rank."""
+    _give(program, layer, Misplaced, gathering_order=lambda rank, size: list(range(size)))
 
 
-_FIRST, _SECOND = ("attention.qkv", "mlp.up"), ("attention.out", "mlp.down")
-_SUMS, _BOTH = _FIRST + _SECOND, ("after", "consumer")
-CAUSES = {
-    "all ranks begin with chunk 0": Fault(_same_order, _SUMS, _BOTH),
-    "ring in the other direction": Fault(_upwards, _SUMS, _BOTH),
-    "triggered after one update": Fault(_early, _SUMS, _BOTH),
-    "sent before added": Fault(_unadded, _SUMS, _BOTH),
-    "memory not zeroed": Fault(_unzeroed, ("mlp.down", "attention.qkv"), _BOTH),
-    "last tile left out": Fault(_floored, _SUMS, _BOTH, ("tile",)),
-    "message not waited for": Fault(_not_waited, _SUMS, _BOTH),
-    "gathered before the last update": Fault(_gathered_early, _SECOND),
-    "bias on every rank": Fault(_bias_everywhere, _SECOND, _BOTH),
-    "bias's gradient summed": Fault(_bias_summed, _SECOND),
-    "pieces in the order they came": Fault(_arrival_order, _FIRST, ("consumer",)),
-    "weight's gradient of one chunk": Fault(_last_chunk, _FIRST, ("consumer",)),
-    "copies not summed": Fault(_copies_not_summed, ("sync",), ("consumer",)),
-}
-Broken.causes = CAUSES
+@in_ring("weight's gradient of one chunk", *FIRST, gather="consumer")
+class LastChunk(rings.Ring):
+    """Where whole chunks are gathered, for the gradient of a weight, the last one takes the place
+    of those before."""
+
+    def gathered(
+        self, x: torch.Tensor, pieces: Callable[[int, int], Any] | None = None
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Of whole chunks, the last."""
+        chunks = list(super().gathered(x, pieces))
+        yield from chunks[-1:] if pieces is operators.whole_chunk else chunks
+
+
+fault("copies not summed", "sync", gather="consumer")(copies_not_summed)

@@ -1,75 +1,65 @@
 """What an exercise is: plain data, so that tests can solve every exercise and a notebook can show
 it.
 
-The learner writes the function that every rank runs; `tpviz.exercises.grade` judges it by its
-numbers and by the collectives it used. Hints go from the concept to the principle to the answer.
-(The shape of a task, with graded hints and a reason for success, follows LLM Cluster Simulator;
-scoring by what the code touched follows GPU-Puzzles.)
+The learner writes a function; the kind of the exercise says how it is graded: `attempt.RankProgram`
+by its numbers and its collectives on real ranks, `formula.Formula` by its answers to questions.
+Hints go from the concept to the principle to the answer. (The shape of a task, with graded hints
+and a reason for success, follows LLM Cluster Simulator; scoring by what the code touched follows
+GPU-Puzzles.)
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
-
-if TYPE_CHECKING:
-    from ..trace import Ledger
+import ast
+from dataclasses import dataclass
+from functools import cached_property
 
 HINT_KINDS = ("concept", "principle", "answer")
 
 
-class Case(NamedTuple):
-    """One random problem: ``inputs[rank]`` are the arrays that rank gets, ``expected[rank]`` what
-    it must return.
-
-    flops: one rank's share of the multiply-adds (2 per multiply-add), or None where nothing is
-    multiplied.
-    """
-
-    inputs: list[tuple[np.ndarray, ...]]
-    expected: list[np.ndarray]
-    flops: int | None = None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Exercise:
-    """One exercise.
+    """The texts of one exercise.
 
-    make: (random generator, axes) -> `Case`, computed by one process. needs: (axes, case) -> the
-    `Ledger` of the best known solution. checks: functions of an `Attempt` that return what is
-    wrong, or None; the first that speaks is the learner's answer. worlds: the meshes to grade on,
-    each {axis name: size, outer first}; the single axis "world" means the default group, and the
-    function then gets no mesh.
+    starter: code whose last function, which gives the exercise its name, is the one to complete.
+    concept, principle, answer: the hints. success: what a right answer is told. notebook: the one
+    it belongs to, by `catalogue.COURSE`.
     """
 
-    name: str
     title: str
-    notebook: str
     prompt: str
     starter: str
-    hints: tuple[str, ...]
+    concept: str
+    principle: str
+    answer: str
     success: str
-    make: Callable[..., Any] = field(repr=False)
-    needs: "Callable[[dict[str, int], Case], Ledger] | None" = field(repr=False)
-    checks: tuple[Callable[..., str | None], ...] = field(repr=False)
-    worlds: tuple[dict[str, int], ...] = ({"world": 4}, {"world": 2})
+    notebook: str = ""
 
-    def __post_init__(self):
-        if len(self.hints) != len(HINT_KINDS):
-            raise ValueError(
-                f"exercise {self.name!r} has {len(self.hints)} hints; it needs "
-                f"{len(HINT_KINDS)}: {', '.join(HINT_KINDS)}"
-            )
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """In the order in which they are given."""
+        return tuple(getattr(self, kind) for kind in HINT_KINDS)
+
+    @cached_property
+    def _function(self):
+        functions = [n for n in ast.parse(self.starter).body if isinstance(n, ast.FunctionDef)]
+        return functions[-1]
+
+    @property
+    def name(self) -> str:
+        """The name of the function that the learner writes."""
+        return self._function.name
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of that function's parameters."""
+        return [argument.arg for argument in self._function.args.args]
 
     def __repr__(self):
         return f"{self.title}\n\n{self.prompt}\n\n{self.starter}"
 
     def _repr_markdown_(self):
         return (
-            f"**{self.title}**\n\n{self.prompt}\n\n"
-            f'Grade it with `tv.check("{self.name}", {self.name})`; '
-            f'stuck? `tv.hint("{self.name}")`.'
+            f'**{self.title}**\n\n{self.prompt}\n\nGrade it with `tv.check("{self.name}", '
+            f'{self.name})`; stuck? `tv.hint("{self.name}")`.'
         )
 
 
@@ -89,12 +79,3 @@ class Hint:
 
     def _repr_markdown_(self):
         return f"**{self._heading}:** {self.text}"
-
-
-def whole_numbers(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """A float32 array of whole numbers from -4 to 4.
-
-    Sums and products of these are exact in float32 (far below 2**24), whatever the order of the
-    ranks in a ring, so a wrong answer cannot hide behind rounding.
-    """
-    return rng.integers(-4, 5, size=shape).astype(np.float32)

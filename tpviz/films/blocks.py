@@ -1,6 +1,6 @@
 """A block of ATP as a film: frame by frame which tensors meet, and who holds which part of them.
 
-`step.step_of` says which kernels and collectives there are, `Layout.splits` who holds what of the
+`step.pieces` says which kernels and collectives there are, `Layout.splits` who holds what of the
 weights. A tensor walks through them, and its layout follows from each operation, so that no mesh is
 written out by hand. No torch.
 """
@@ -8,7 +8,8 @@ written out by hand. No torch.
 from math import prod
 from typing import TYPE_CHECKING
 
-from tpviz.schemes.atp.step import Chunks, Collective, Overlapped, Pipeline, step_of
+from tpviz.schemes.atp.step import pieces
+from tpviz.step import Chunks, Collective, Overlapped, Pipeline
 
 from .captions import (
     AGAIN,
@@ -49,7 +50,7 @@ class _Film:
 
     def __init__(self, at, w):
         self.at, self.frames, self.kept = at, [], {}
-        self.parts, self.splits = step_of(at, w), at.splits(w)
+        self.parts, self.splits = pieces(at, w), at.splits(w)
         self.sizes = {at.inside: at.i, at.stream: at.s}
         self.letters = {n * w.hidden: f"{n if n > 1 else ''}H" for n in (1, 3, w.mlp_ratio)}
         self.tokens, self.hidden, self.ratio = w.batch * w.seq, w.hidden, w.mlp_ratio

@@ -9,8 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from tpviz.schemes.atp.step import Collective
-    from tpviz.schemes.gpt.kernels import Kernel
+    from tpviz.step import Collective, Kernel
 
 
 class Dim(NamedTuple):

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from tpviz.films.blocks import block_frames
 from tpviz.films.captions import TWICE, verb
-from tpviz.schemes.atp.step import Collective, Overlapped
-from tpviz.schemes.axonn.clock import GatherWeight, Scatter
-from tpviz.schemes.axonn.step import Part, held, parts
+from tpviz.schemes.axonn.step import GatherWeight, Scatter, num_local_parameters, parts
+from tpviz.step import Collective, Overlapped, Part
 
 from . import grid_captions as say
 from .grid_captions import ALL, LAYERS, Flight, GridFrame
@@ -250,7 +249,8 @@ class _Film:
         waits = "leaving" in self.gradients.values()
         self.collect()
         more, now = (
-            held(self.s, replace(self.w, layers=n)) for n in (self.w.layers + 1, self.w.layers)
+            num_local_parameters(self.s, replace(self.w, layers=n))
+            for n in (self.w.layers + 1, self.w.layers)
         )
         in_pieces, whole = (a - b for a, b in zip(more, now))
         for layer, name, numbers, own, over in (

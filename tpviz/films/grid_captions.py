@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tpviz.films.captions import HERE, OVER, SAID, Dim, Tensor
 
 if TYPE_CHECKING:
-    from tpviz.schemes.atp.step import Collective
-    from tpviz.schemes.gpt.kernels import Kernel
+    from tpviz.step import Collective, Kernel
 
 LAYERS = ("qkv", "out", "up", "down")
 """A block's weights."""

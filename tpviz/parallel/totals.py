@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Self
 
-from tpviz.schemes.axonn.clock import PREFETCH
+from tpviz.schemes.axonn.step import PREFETCH
 
 if TYPE_CHECKING:
     from torch import nn

@@ -2,19 +2,17 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
-from tpviz.cost import show_seconds, transfer
+from tpviz.cost import Clock, show_seconds
 from tpviz.figures.charts_chunks import chunks_figure
 from tpviz.mesh import Mesh
 from tpviz.schemes.atp.chunks import check_kappa, slowdown
 from tpviz.schemes.atp.strategy import ATP
-from tpviz.schemes.gpt.cost import seconds_of
 from tpviz.tables import html_table
 from tpviz.trace.faithful import is_faithful
 from tpviz.verbs.predict import predict
@@ -235,9 +233,8 @@ def _predicted(strategy, workload, cluster):
 
 def _slowed(strategy, workload, cluster, kappa, plain):
     """The prediction with what contention adds to it."""
-    mesh = Mesh(strategy.axes)
-    moved = lru_cache(None)(lambda move: transfer(cluster, mesh, *move))
-    more = slowdown(strategy, workload, seconds_of(workload, cluster), moved, kappa)
+    clock = Clock.of(cluster, Mesh(strategy.axes), workload.dtype)
+    more = slowdown(strategy, workload, clock.seconds, clock.moved, kappa)
     return Times(plain.step + more, plain.exposed + more)
 
 

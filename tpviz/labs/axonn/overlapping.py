@@ -12,7 +12,7 @@ from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
 from tpviz.figures.charts_overlaps import overlaps_figure
-from tpviz.schemes.axonn.clock import PREFETCH
+from tpviz.schemes.axonn.step import PREFETCH
 from tpviz.schemes.axonn.strategy import OVERLAPS, AxoNN
 from tpviz.tables import html_table
 from tpviz.trace.faithful import is_faithful

@@ -15,7 +15,7 @@ from tpviz.cluster import Cluster
 from tpviz.cost import by_axis, show_seconds, transfer
 from tpviz.figures.charts_halves import halves_figure
 from tpviz.mesh import Mesh
-from tpviz.schemes.megatron.cost import sizes
+from tpviz.schemes.gpt.step import payloads
 from tpviz.schemes.merak.split import layers_of
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.tables import html_table
@@ -261,7 +261,8 @@ def _row(s, w, cluster):
         sum(by_axis(row, which).get("tp", 0.0) for row in found.segments) / s.pp
         for which in ("exposed", "hidden")
     )
-    c = transfer(cluster, Mesh(s.axes), "tp", "all_reduce", sizes(s.local(w), s.tp)[0]).seconds
+    activation = payloads(s.local(w), s.tp).activation
+    c = transfer(cluster, Mesh(s.axes), "tp", "all_reduce", activation).seconds
     count = len(layers_of(w.layers, s.stages)[0])
     blocks = {
         phase: _waits(found.pieces[kind, 0]) / count / c for phase, kind in zip(PHASES, ("F", "B"))

@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tpviz.cost import parts, transfer
 from tpviz.mesh import Mesh
 from tpviz.schedules.measured import peaks_in_flight
-from tpviz.schemes.gpt.cost import update
 from tpviz.schemes.merak.split import stage_of
-from tpviz.schemes.merak.step import TOKENS, clock, held, shares_ends
+from tpviz.schemes.merak.step import (
+    TOKENS,
+    clock,
+    num_local_parameters,
+    shares_ends,
+    update_seconds,
+)
 from tpviz.schemes.ownership import local_shapes
 from tpviz.trace.analyses import breakdown, intersect, length, merge
 
@@ -69,9 +74,9 @@ def clocked(s: "Merak", w: "GPT", cluster: "Cluster", step: float) -> Clocked:
 
 
 def _parts(s, w, cluster, mesh, line, place, segments, step):
-    numbers = sum(held(s, w)[stage] for stage in line.schedule.stages_of(place))
+    numbers = sum(num_local_parameters(s, w)[stage] for stage in line.schedule.stages_of(place))
     again = sum(x.compute for x in segments if x.phase == "recompute")
-    kernels = parts(segments)["compute"] - again + update(w, cluster, numbers).compute
+    kernels = parts(segments)["compute"] - again + update_seconds(w, cluster, numbers)
     waits = sum(sum(x.exposed.values()) for x in segments) + _travel(line, place)
     waits += transfer(cluster, mesh, "dp", "all_reduce", numbers * w.itemsize).seconds
     if w.tied and shares_ends(line.schedule, place):

@@ -13,7 +13,7 @@ from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.cost import show_seconds
 from tpviz.figures.charts_t3_modes import modes_figure
-from tpviz.schemes.gpt.cost import times
+from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.t3.hardware import Machine
 from tpviz.schemes.t3.strategy import T3
 from tpviz.tables import html_table
@@ -226,7 +226,8 @@ def modes(
 
 def _predicted(s, w, cluster):
     made = predict(s, w, cluster)
-    up = times(w, cluster, s.tp).up[0]
+    kernel = kernels(w, s.tp).up[0]
+    up = cluster.device.time(kernel.flops, kernel.bytes, w.dtype)
     spans = [
         x.seconds - up for x in made.segments if x.phase == "forward" and x.layer.endswith(".mlp")
     ]

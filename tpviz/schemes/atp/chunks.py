@@ -10,7 +10,7 @@ collective: one that outlasts it (t < kappa w) by t (1 - 1/kappa), else all of i
     T    = g_d + max(a, g_w + (1 - 1/kappa) a)                                        backward
 
 the left side where the GEMMs are the longer lane, the right side where the sums are; a backward
-layer's ``a`` includes its latency. With kappa = 1 that is `tpviz.cost.Stretch.chunked`. The simpler
+layer's ``a`` includes its latency. With kappa = 1 that is a `tpviz.step.Chunks`. The simpler
 g_d + max(a, kappa g_w) is the same for a >= kappa g_w, and too much for sums that end earlier.
 
 The best C, not rounded (derived: both sides are convex in C and meet at C = (kappa g - a)/alpha):
@@ -31,16 +31,17 @@ from math import ceil, floor, inf, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.checks import number, whole_number
+from tpviz.schemes.gpt.step import BLOCK
+from tpviz.step import Chunks, Overlapped, Pipeline
 
 from .layout import Layout
-from .step import BLOCK, Chunks, Overlapped, Pipeline, step_of
+from .step import pieces
 
 if TYPE_CHECKING:
     from tpviz.cost import Transfer
-    from tpviz.schemes.gpt.kernels import Kernel
+    from tpviz.step import Collective, Kernel
     from tpviz.workload import GPT
 
-    from .step import Collective
     from .strategy import ATP
 
 
@@ -114,13 +115,13 @@ def slowdown(
 ) -> float:
     """Seconds that contention adds to a step of an `ATP` whose cost is known without it.
 
-    seconds : kernel -> s; moved : `step.Collective` -> `tpviz.cost.Transfer`. Raises ``ValueError``
-    for pipelined chunks, of which this has no formula.
+    seconds : kernel -> s; moved : `tpviz.step.Collective` -> `tpviz.cost.Transfer`. Raises
+    ``ValueError`` for pipelined chunks, of which this has no formula.
     """
     check_kappa(kappa)
     found = 0.0
-    for part, operations in step_of(Layout.of(strategy), workload).items():
-        times = workload.layers if part in BLOCK else 1
+    for piece, operations in pieces(Layout.of(strategy), workload).items():
+        times = workload.layers if piece in BLOCK else 1
         found += times * sum(_slowed(o, seconds, moved, kappa) for o in operations)
     return found
 
@@ -147,7 +148,7 @@ def layer_of(
     seconds: "Callable[[Kernel], float]",
     moved: "Callable[[Collective], Transfer]",
 ) -> Layer:
-    """The `Layer` of a `step.Chunks`: its GEMM and its sum as they are in these chunks."""
+    """The `Layer` of a `tpviz.step.Chunks`: its GEMM and its sum as they are in these chunks."""
     kernel, move, count = operation
     one = moved(move)
     return Layer(count * seconds(kernel), count * (one.seconds - one.latency), one.latency)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
 
-from .step import held
+from .step import num_local_parameters
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def memory(at: "Layout", w: "GPT") -> Memory:
     """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps."""
-    size, tensors = held(at, w) * w.itemsize, 12 * w.layers + 5 - w.tied
+    size, tensors = num_local_parameters(at, w) * w.itemsize, 12 * w.layers + 5 - w.tied
     return Memory(
         parameters=size,
         gradients=size,

@@ -1,91 +1,63 @@
 """ATP's training step as data: the kernels and collectives of each layer, in order (derived).
 
-`cost` gives it times and `ledger` counts it, so the two cannot disagree. With A = B s h elements, i
-and s the sizes of *inside* and *stream*, a block sends:
+AR: all-reduce, AG: all-gather, RS: reduce-scatter. With A = B s h elements, i and s the sizes of
+*inside* and *stream*, a block sends:
 
-=========  ==============================  =================================================
-layer      forward                         backward
-=========  ==============================  =================================================
-qkv        stream: A1 sum 3A/i, A3 halves  inside: sum A/s; A3: stream, the gradient gathered
-out        inside: sum A/s                 stream: A1 sum A/i, A3 halves (forward gather A/i)
-up         stream: sum 4A/i                inside: sum A/s
-down       inside: sum A/s                 stream: sum 4A/i
-norms      L1: stream, sum of two numbers  L1: as many; L2: stream, A gathered
-           a token; L2: A gathered
-=========  ==============================  =================================================
+=========  ================================  ===================================================
+layer      forward                           backward
+=========  ================================  ===================================================
+qkv        stream: A1 AR of 3A/i, A3 RS      inside: AR of A/s; A3: stream, AG of the gradient
+out        inside: AR of A/s; A3: stream,    stream: A1 AR of A/i, A3 RS
+           AG of A/i before
+up         stream: AR of 4A/i                inside: AR of A/s
+down       inside: AR of A/s                 stream: AR of 4A/i
+norms      L1: stream, AR of two numbers     L1: as many; L2: stream, AG of A
+           a token; L2: AG of A
+=========  ================================  ===================================================
 
 On a ring that is (8 A / N) ((i - 1) + 3 (s - 1)) elements a rank and block without the norms, N =
-i s. Under ``sp`` the sums over *inside* are halves: a first layer gathers before and scatters its
-gradient, a second one scatters and gathers its gradient, and a first layer gathers its input again
-for the weight's gradient, which keeps activations small.
+i s. Under ``sp`` the all-reduces over *inside* are halves: a first layer gathers before and
+reduce-scatters its gradient, a second one reduce-scatters and gathers its gradient, and a first
+layer gathers its input again for the weight's gradient, which keeps activations small.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from tpviz.schemes.gpt.kernels import Kernel, adamw, attention, gemm
+from tpviz.schemes.gpt.kernels import adamw, attention, gemm
+from tpviz.schemes.gpt.step import assemble, completes
+from tpviz.step import Chunks, Collective, Kernel, Operation, Overlapped, Part, Pipeline
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
 
     from .layout import Layout
 
-BLOCK = (
-    "attention",
-    "mlp",
-    "down_back",
-    "up_back",
-    "norm2_back",
-    "out_back",
-    "core_back",
-    "qkv_back",
-    "norm1_back",
-)
-"""The parts of a step (fields of `tpviz.schemes.gpt.cost.Step`) that every block has."""
+
+def step(at: "Layout", w: "GPT") -> tuple[Part, ...]:
+    """The parts of one step of a rank, for a `layout.Layout`."""
+    return assemble(w, pieces(at, w), order(at))
 
 
-class Collective(NamedTuple):
-    """A collective that the kernels wait for; ``payload`` bytes of the full tensor."""
-
-    axis: str
-    collective: str
-    payload: int
+def pieces(at: "Layout", w: "GPT") -> dict[str, list[Operation]]:
+    """{piece of the network, as in `tpviz.schemes.gpt.step.PIECES`: its operations in order}."""
+    return _Pieces(at, w).all()
 
 
-class Overlapped(NamedTuple):
-    """A collective with a kernel over it: both start together, then both are waited for."""
-
-    move: Collective
-    kernel: Kernel
-
-
-class Chunks(NamedTuple):
-    """``count`` times a kernel and a collective that runs during the next kernels."""
-
-    kernel: Kernel
-    move: Collective
-    count: int
-
-
-class Pipeline(NamedTuple):
-    """``count`` chunks through two kernels, each followed by its collective (None: none)."""
-
-    first: Kernel
-    first_move: Collective | None
-    second: Kernel
-    second_move: Collective | None
-    count: int
+def order(at: "Layout") -> dict[str, tuple[str, ...]]:
+    """The order of a block's gradients, `completes`: where there is a sum, the bias is after it."""
+    kinds = []
+    for contracted, spread in ((at.s, at.i), (at.i, at.s)):
+        kinds.append("after" if contracted > 1 else "inside" if spread > 1 else "plain")
+    ready = completes(*kinds)
+    if at.pipelined:  # one function for both layers of the MLP
+        up = ready["up_back"] if kinds[0] == "inside" else ("mlp.up.weight", "mlp.up.bias")
+        ready |= {"down_back": (), "up_back": ("mlp.down.weight", *up)}
+        if kinds[1] == "inside":
+            ready["entering"] = ("mlp.down.bias",)
+    return ready
 
 
-Operation = Kernel | Collective | Overlapped | Chunks | Pipeline
-"""What a part of a step is made of."""
-
-
-def step_of(at: "Layout", w: "GPT") -> dict[str, list[Operation]]:
-    """{part of a step: its operations in order} for a `layout.Layout`."""
-    return _Step(at, w).parts()
-
-
-def held(at: "Layout", w: "GPT") -> int:
+def num_local_parameters(at: "Layout", w: "GPT") -> int:
     """Number of parameters of a rank."""
     h, f, n = w.hidden, w.mlp_ratio * w.hidden, at.i * at.s
     matrices = (2 - w.tied) * w.vocab * h + w.layers * (4 * h * h + 2 * h * f)
@@ -99,7 +71,7 @@ def held(at: "Layout", w: "GPT") -> int:
     )
 
 
-class _Step:
+class _Pieces:
     """Collects the operations; tokens, features and bytes are those of one rank."""
 
     def __init__(self, at, w):
@@ -109,8 +81,8 @@ class _Step:
         self.activation = self.tokens * w.hidden * self.item
         self.wide = max(w.itemsize, 4)
 
-    def parts(self):
-        """{part: operations}."""
+    def all(self):
+        """{piece: operations}."""
         w, at = self.w, self.at
         heads = w.heads // (at.i * at.s if at.a3 else at.i)
         core = attention(w.batch, heads, w.seq, w.hidden // w.heads, self.item)
@@ -139,12 +111,12 @@ class _Step:
             "norm1_back": self.norm_back(),
             "embed_back": self.gather_inside(),
             "sync": self.replicated(),
-            "update": [adamw(held(at, w) * self.item)],
+            "update": [adamw(num_local_parameters(at, w) * self.item)],
         }
 
     # -- collectives -------------------------------------------------------------------------------
     def move(self, axis, collective, payload):
-        """[Move], or nothing on an axis of one."""
+        """[`Collective`], or nothing on an axis of one."""
         size = self.at.i if axis == self.at.inside else self.at.s
         return [Collective(axis, collective, payload)] if size > 1 else []
 

@@ -12,27 +12,22 @@ ValueError: heads=4 does not split evenly over d1*d2=8: use d1*d2=4, or heads=8;
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
-from tpviz.schemes.gpt.cost import gradient_ready_order
+from tpviz.step import Part
 from tpviz.strategy import Strategy, divisors, knob, register
 from tpviz.workload import GPT
 
-from .cost import cost, ledger, order
 from .layout import Layout
 from .memory import memory
 from .paper import communication
+from .step import step
 
 if TYPE_CHECKING:
-    import torch
-    from torch.distributed.device_mesh import DeviceMesh
-
     from tpviz.cluster import Cluster
-    from tpviz.cost import Memory, Segment
-    from tpviz.schemes.gpt.program import Program
-    from tpviz.trace import Ledger
+    from tpviz.cost import Memory
 
 __all__ = ["ATP", "GPT"]
 
@@ -151,12 +146,8 @@ class ATP(Strategy):
             if all(axis != at.inside for _, axis in splits.get(name, ()))
         )
 
-    def ledger(self, workload: GPT) -> "Ledger":
-        self.check(workload)
-        return ledger(self.layout, workload)
-
-    def cost(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> "list[Segment]":
-        return cost(self.layout, workload, cluster, mesh or Mesh(self.axes))
+    def step(self, workload: GPT) -> tuple[Part, ...]:
+        return step(self.layout, workload)
 
     def memory(self, workload: GPT) -> "Memory":
         return memory(self.layout, workload)
@@ -168,9 +159,6 @@ class ATP(Strategy):
     @property
     def copies(self) -> int:
         return self.layout.s
-
-    def gradient_ready_order(self, workload: GPT) -> list[str]:
-        return gradient_ready_order(workload, order(self.layout))
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
@@ -197,19 +185,6 @@ class ATP(Strategy):
             attention = "A1" if workload.heads % world_size else "A3"
             for which in ("column", "row") if d1 > 1 and d2 > 1 else ("column",):
                 yield cls(mesh=(d1, d2), order=which, attention=attention)  # pyright: ignore[reportCallIssue]
-
-    def build(
-        self,
-        workload: GPT,
-        mesh: "DeviceMesh",
-        dtype: "torch.dtype | None" = None,
-        device: "str | torch.device" = "cpu",
-        **options: Any,
-    ) -> "Program":
-        from .program import build
-
-        self.check(workload)
-        return build(self, workload, mesh, dtype, device, **options)
 
 
 def _pair(mesh):

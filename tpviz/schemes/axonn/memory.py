@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from tpviz.cost import Memory
 from tpviz.schemes.atp.memory import block_kept
 
-from .step import held
+from .step import num_local_parameters
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
@@ -49,7 +49,7 @@ class _Moments:
     """Bytes at each moment of the step that may be the peak."""
 
     def __init__(self, s, w):
-        self.held = held(s, w)
+        self.held = num_local_parameters(s, w)
         local, self.item, self.wide = s.local(w), w.itemsize, max(w.itemsize, 4)
         self.s, self.w, self.rows = s, w, local.batch * local.seq
         self.stream = self.rows * w.hidden // s.y * self.item

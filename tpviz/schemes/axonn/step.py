@@ -1,22 +1,25 @@
-"""One training step of AxoNN in the order of its program: what it sends, and how long it takes.
+"""AxoNN's training step as data: the plane's collectives, and those of the weights (derived).
 
 The plane's part is ATP's list of kernels and collectives (`tpviz.schemes.atp.step`) for the rows of
-one microbatch; here the weights come in between. With A = m h elements of a rank's rows, per block
-and microbatch, derived; of `recompute` the forward column once more:
+one microbatch; here the weights come in between. AR: all-reduce, AG: all-gather, RS:
+reduce-scatter. With A = m h elements of a rank's rows, per block and microbatch; ``recompute`` does
+the forward column once more:
 
-======  =========================  ==================================================
-layer   forward                    backward
-======  =========================  ==================================================
-qkv     z: gather; y: sum 3A/x     x: sum A/y; z: scatter, without ``keep`` gather
-out     z: gather; x: sum A/y      y: sum A/x; z: the same
-up      z: gather; y: sum 4A/x     x: sum A/y; z: the same
-down    z: gather; x: sum A/y      y: sum 4A/x; z: the same
-norms   y: two numbers a token     y: as many
-======  =========================  ==================================================
+======  ======================  ==========================================
+layer   forward                 backward
+======  ======================  ==========================================
+qkv     z: AG; y: AR of 3A/x    x: AR of A/y; z: RS, without ``keep`` AG
+out     z: AG; x: AR of A/y     y: AR of A/x; z: the same
+up      z: AG; y: AR of 4A/x    x: AR of A/y; z: the same
+down    z: AG; x: AR of A/y     y: AR of 4A/x; z: the same
+norms   y: AR of two numbers    y: the same
+        a token
+======  ======================  ==========================================
 
-A gather and a scatter are of the block k n/(x y). With ``gather="block"`` those of all four layers
-are one: qkv gathers in forward, without ``keep`` down in backward; qkv scatters. At the end what is
-not in pieces is summed over z, and everything over data; to clip, one number over z, y and x.
+AG and RS over z are of the block k n/(x y). With ``gather="block"`` those of all four layers are
+one message: qkv gathers in forward, without ``keep`` down in backward; qkv scatters. At the end
+what is not cut over z is all-reduced over z, and everything over data; to clip, one number over z,
+y and x.
 """
 
 from dataclasses import replace
@@ -24,40 +27,118 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpviz.cost import Segment, transfer
-from tpviz.schemes.atp.step import Collective, Operation, Overlapped, step_of
-from tpviz.schemes.gpt.cost import seconds_of
+from tpviz.schemes.atp.step import pieces as plane_pieces
 from tpviz.schemes.gpt.kernels import adamw
-from tpviz.trace import Ledger
-
-from .clock import PREFETCH, Clock, GatherWeight, Scatter
+from tpviz.step import Collective, Issue, Overlapped, Part, Repeat, Step, Wait
 
 if TYPE_CHECKING:
-    from tpviz.cluster import Cluster
-    from tpviz.mesh import Mesh
     from tpviz.workload import GPT
 
     from .strategy import AxoNN
 
+PREFETCH = "z_ahead"
+"""The axis of prefetched gathers: a group, and so a queue, of their own."""
 
-class Part(NamedTuple):
-    """A stretch of the step: its operations, each a kernel, `Collective`, `Overlapped`,
-    `GatherWeight` or `Scatter`."""
 
-    phase: str
-    layer: str
-    operations: tuple[Operation | GatherWeight | Scatter, ...]
+class GatherWeight(NamedTuple):
+    """The block of a weight is needed: ``payload`` bytes of all its pieces."""
+
+    payload: int
+
+
+class Scatter(NamedTuple):
+    """The block's gradient is summed, and each rank keeps its piece."""
+
+    payload: int
+
+
+def step(s: "AxoNN", w: "GPT") -> Step:
+    """The parts of one step of a rank. In all microbatches but the last, the last kernels hide a
+    gather of the next one."""
+    made = _Parts(s, w)
+    microbatch, overlaps = made.microbatch(), _Overlaps(s)
+    first = overlaps.of(microbatch, last=False)
+    last = overlaps.of([*microbatch, *made.end()], last=True)
+    return (*overlaps.begin(microbatch), Repeat(first, s.accumulation - 1), *last)
+
+
+class _Overlaps:
+    """Turns `GatherWeight` and `Scatter` into operations.
+
+    With OAG the next gather is issued when the present one is there, before the kernels that use
+    it. With ORS scatters are waited for where the next microbatch goes backward, or at the end.
+    """
+
+    def __init__(self, s):
+        self.ahead, self.later = "oag" in s.overlap, "ors" in s.overlap
+        self.known = {}
+
+    def begin(self, microbatch):
+        """The first gather of all."""
+        if not self.ahead:
+            return ()
+        phase, payload = self._gathers(microbatch)[0]
+        return (Part(phase, "", (Issue(Collective(PREFETCH, "all_gather", payload)),)),)
+
+    def _gathers(self, parts):
+        """(phase, bytes) of every gather."""
+        return [
+            (part.phase, o.payload)
+            for part in parts
+            for o in part.operations
+            if isinstance(o, GatherWeight)
+        ]
+
+    def of(self, parts, last):
+        """Parts with collectives alone; ``last``: no microbatch follows."""
+        gathers, made, before = self._gathers(parts), [], ""
+        following = iter([*gathers[1:], None if last else gathers[0]])
+        for part in parts:
+            begins = self.later and part.phase != before and part.phase in ("backward", "sync")
+            before = before if part.phase == "recompute" else part.phase
+            coming = [next(following) for o in part.operations if isinstance(o, GatherWeight)]
+            own = [c and ("" if c[0] == part.phase else c[0], c[1]) for c in coming]
+            key = id(part.operations), begins, *own
+            if key not in self.known:  # alike in all blocks: the clock knows them by their identity
+                self.known[key] = part.operations, tuple(self._lowered(part, begins, own))
+            made.append(part._replace(operations=self.known[key][1]))
+        return tuple(made)
+
+    def _lowered(self, part, begins, coming):
+        if begins:
+            yield Wait("z")
+        coming = iter(coming)
+        for operation in part.operations:
+            if isinstance(operation, GatherWeight):
+                yield from self._gather(operation.payload, next(coming))
+            elif isinstance(operation, Scatter):
+                move = Collective("z", "reduce_scatter", operation.payload)
+                yield Issue(move) if self.later else move
+            else:
+                yield operation
+
+    def _gather(self, payload, coming):
+        """Wait for a weight; prefetch the one that comes next."""
+        if not self.ahead:
+            yield Collective("z", "all_gather", payload)
+            return
+        yield Wait(PREFETCH)
+        if coming:
+            phase, payload = coming
+            yield Issue(Collective(PREFETCH, "all_gather", payload), phase)
 
 
 def parts(s: "AxoNN", w: "GPT") -> list[Part]:
-    """The `Part` list of a step of `AxoNN` s, in order, the update last."""
+    """The `Part` list of a step of `AxoNN` s, in order, with `GatherWeight` and `Scatter` for what
+    happens to weights; the update last."""
     return _Parts(s, w).all()
 
 
 class _Parts:
     def __init__(self, s, w):
         self.s, self.w, self.local = s, w, s.local(w)
-        self.plane = step_of(s.layout, self.local)
+        plane = plane_pieces(s.layout, self.local)
+        self.plane = {name: tuple(operations) for name, operations in plane.items()}
         blocks = s.blocks(replace(w, layers=1))  # all are alike
         sizes = {name: prod(shape) * w.itemsize for name, shape in blocks.items()}
         one = {name.removeprefix("blocks.0."): size for name, size in sizes.items()}
@@ -70,6 +151,7 @@ class _Parts:
             "down": one["mlp.down.weight"],
         }
         self.first, self.last = self._messages("qkv"), self._messages("down")
+        self.asked, self.back = cache(self._asked), cache(self._back)  # alike in all blocks
 
     def _messages(self, layer):
         """{layer: bytes of its message}; if those of a block are one, ``layer`` has it."""
@@ -97,7 +179,7 @@ class _Parts:
             Part(phase, f"blocks.{k}.mlp", self.asked("mlp", ("up", "down"))),
         ]
 
-    def asked(self, part, layers):
+    def _asked(self, part, layers):
         """A part's operations, each GEMM behind the gather of its weight, if it has its own.
 
         A layer's GEMM is the kernel before a sum, or (attention's core apart) any other.
@@ -119,7 +201,7 @@ class _Parts:
     def backward(self):
         found = [
             Part("backward", "head", self.back("head_back", "head")),
-            Part("backward", "norm", tuple(self.plane["norm_back"])),
+            Part("backward", "norm", self.plane["norm_back"]),
         ]
         for k in reversed(range(self.w.layers)):
             if self.s.recompute:
@@ -137,13 +219,13 @@ class _Parts:
                 operations = (
                     self.back(f"{part}_back", part)
                     if part in self.of
-                    else tuple(self.plane[f"{part}_back"])
+                    else self.plane[f"{part}_back"]
                 )
                 found.append(Part("backward", f"blocks.{k}.{layer}", operations))
         operations = (*self.plane["embed_back"], Scatter(self.of["embed"]))
         return [*found, Part("backward", "embed", operations)]
 
-    def back(self, part, layer):
+    def _back(self, part, layer):
         """Backward of a layer: the input's gradient, the weight's, its scatter."""
         operations = list(self.plane[part])
         if "oar" not in self.s.overlap:
@@ -158,7 +240,7 @@ class _Parts:
 
     def end(self):
         """The sums over z and data, of squares over the grid to clip by, and the optimizer."""
-        pieces, whole = held(self.s, self.w)
+        pieces, whole = num_local_parameters(self.s, self.w)
         item = self.w.itemsize
         norm = [
             Collective(axis, "all_reduce", max(4, item)) for axis in ("z", "y", "x") if self.s.clip
@@ -177,7 +259,7 @@ class _Parts:
         ]
 
 
-def held(s: "AxoNN", w: "GPT") -> tuple[int, int]:
+def num_local_parameters(s: "AxoNN", w: "GPT") -> tuple[int, int]:
     """(numbers in pieces, others) that a rank has: one block says for all."""
     one, axes, pieces, whole = replace(w, layers=1), s.axes, 0, 0
     blocks, splits = s.blocks(one), s.splits(one)
@@ -188,34 +270,3 @@ def held(s: "AxoNN", w: "GPT") -> tuple[int, int]:
         else:
             whole += times * (prod(shape) // prod(axes[axis] for _, axis in splits.get(name, ())))
     return pieces // s.z, whole
-
-
-def ledger(s: "AxoNN", w: "GPT") -> Ledger:
-    """The `Ledger` of one step of one rank."""
-    rows, axes = [], s.axes
-    ahead = PREFETCH if "oag" in s.overlap else "z"
-    for part in parts(s, w):
-        for o in part.operations:
-            move = o.move if isinstance(o, Overlapped) else o
-            if isinstance(o, GatherWeight):
-                move = Collective(ahead, "all_gather", o.payload)
-            elif isinstance(o, Scatter):
-                move = Collective("z", "reduce_scatter", o.payload)
-            if isinstance(move, Collective):
-                size = axes["z" if move.axis == PREFETCH else move.axis]
-                rows.append(
-                    (move.axis, move.collective, part.phase, int(size > 1), move.payload, size)
-                )
-    return Ledger.of(rows)
-
-
-def cost(s: "AxoNN", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segment]:
-    """The segments of one step of one rank."""
-
-    @cache
-    def moved(axis, collective, payload):
-        real = "z" if axis == PREFETCH else axis
-        return transfer(cluster, mesh, real, collective, payload)._replace(axis=axis)
-
-    made, clock = _Parts(s, w), Clock(s, cache(seconds_of(w, cluster)), moved)
-    return clock.run(made.microbatch(), s.accumulation, made.end())

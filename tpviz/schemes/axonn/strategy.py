@@ -24,14 +24,10 @@ from tpviz.strategy import Strategy, divisors, knob, register
 from tpviz.workload import GPT
 
 if TYPE_CHECKING:
-    import torch
-    from torch.distributed.device_mesh import DeviceMesh
-
     from tpviz.cluster import Cluster
-    from tpviz.cost import Memory, Segment
-    from tpviz.trace import Ledger
+    from tpviz.cost import Memory
+    from tpviz.step import Step
 
-    from .program import GridProgram
 
 __all__ = ["GPT", "AxoNN"]
 
@@ -135,16 +131,10 @@ class AxoNN(Strategy):
             for name, n in sizes.items()
         }
 
-    def ledger(self, workload: GPT) -> "Ledger":
-        from .step import ledger
+    def step(self, workload: GPT) -> "Step":
+        from .step import step
 
-        self.check(workload)
-        return ledger(self, workload)
-
-    def cost(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> "list[Segment]":
-        from .step import cost
-
-        return cost(self, workload, cluster, mesh or Mesh(self.axes))
+        return step(self, workload)
 
     def memory(self, workload: GPT) -> "Memory":
         from .memory import memory
@@ -170,16 +160,3 @@ class AxoNN(Strategy):
                 grid = {"x": x, "y": y, "z": z, "data": world_size // (x * y * z)}
                 if all(cls.allows(*size) for size in grid.items()):
                     yield cls(**grid)  # pyright: ignore[reportArgumentType]
-
-    def build(
-        self,
-        workload: GPT,
-        mesh: "DeviceMesh",
-        dtype: "torch.dtype | None" = None,
-        device: "str | torch.device" = "cpu",
-        **options: Any,
-    ) -> "GridProgram":
-        from .program import build
-
-        self.check(workload)
-        return build(self, workload, mesh, dtype, device, **options)

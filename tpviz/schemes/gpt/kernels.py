@@ -7,14 +7,7 @@ arguments and results, each once. T tokens, B sequences of S, N heads of D numbe
 Kernel(flops=3145728, bytes=180224)
 """
 
-from typing import NamedTuple
-
-
-class Kernel(NamedTuple):
-    """The work of one kernel."""
-
-    flops: int
-    bytes: int
+from tpviz.step import Kernel
 
 
 def gemm(m: int, k: int, n: int, itemsize: int, bias: int = 0) -> Kernel:

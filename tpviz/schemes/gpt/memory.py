@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tpviz.workload import GPT
 
 
-def held(w: "GPT", parts: int = 1) -> int:
+def num_local_parameters(w: "GPT", parts: int = 1) -> int:
     """Parameters of a rank that has 1/``parts`` of the matrices: V H + S H + 2 H, and V H untied;
     (4 + 2 F/H) H^2 + 3 H + F of the block divided, 6 H whole."""
     h, f = w.hidden, w.mlp_ratio * w.hidden
@@ -33,7 +33,7 @@ def memory(w: "GPT", parts: int = 1, split: bool = False) -> Memory:
 
     split : activations between the matrices are split by sequence.
     """
-    size, tensors = held(w, parts) * w.itemsize, 12 * w.layers + 5 - w.tied
+    size, tensors = num_local_parameters(w, parts) * w.itemsize, 12 * w.layers + 5 - w.tied
     return Memory(
         parameters=size,
         gradients=size,

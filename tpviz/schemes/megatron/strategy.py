@@ -9,25 +9,20 @@ ValueError: heads=4 does not split evenly over tp=3: use tp=2 or 4
 
 from collections.abc import Iterator
 from math import gcd
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
-from tpviz.schemes.gpt.cost import gradient_ready_order
 from tpviz.schemes.gpt.memory import memory
+from tpviz.step import Part
 from tpviz.strategy import Strategy, knob, register
 from tpviz.workload import GPT
 
-from .cost import cost, ledger, order
+from .step import step
 
 if TYPE_CHECKING:
-    import torch
-    from torch.distributed.device_mesh import DeviceMesh
-
     from tpviz.cluster import Cluster
-    from tpviz.cost import Memory, Segment
-    from tpviz.schemes.gpt.program import Program
-    from tpviz.trace import Ledger
+    from tpviz.cost import Memory
 
 __all__ = ["GPT", "Megatron"]
 
@@ -92,12 +87,8 @@ class Megatron(Strategy):
         split = self.splits(workload)
         return tuple(name for name in workload.parameter_shapes() if name not in split)
 
-    def ledger(self, workload: GPT) -> "Ledger":
-        self.check(workload)
-        return ledger(workload, self.tp, self.sp, self.chunks)
-
-    def cost(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> "list[Segment]":
-        return cost(self, workload, cluster, mesh or Mesh(self.axes))
+    def step(self, workload: GPT) -> tuple[Part, ...]:
+        return step(self, workload)
 
     def memory(self, workload: GPT) -> "Memory":
         return memory(workload, self.tp, self.sp and self.tp > 1)
@@ -113,9 +104,6 @@ class Megatron(Strategy):
         sent = sums * 2 * (self.tp - 1) * w.batch * w.seq * w.hidden * w.itemsize / self.tp
         return w.layers * (sent / cluster.bandwidth(mesh or Mesh(self.axes), "tp"))
 
-    def gradient_ready_order(self, workload: GPT) -> list[str]:
-        return gradient_ready_order(workload, order(self.tp))
-
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
         """Every knob, ``chunks`` of 2 and 4 included; all the world on tp."""
@@ -124,16 +112,3 @@ class Megatron(Strategy):
             if world_size > 1:
                 yield cls(tp=world_size, sp=True)
                 yield from (cls(tp=world_size, chunks=chunks) for chunks in (2, 4))
-
-    def build(
-        self,
-        workload: GPT,
-        mesh: "DeviceMesh",
-        dtype: "torch.dtype | None" = None,
-        device: "str | torch.device" = "cpu",
-        **options: Any,
-    ) -> "Program":
-        from .program import build
-
-        self.check(workload)
-        return build(self, workload, mesh, dtype, device, **options)

@@ -20,7 +20,7 @@ from tpviz.schemes.gpt.memory import block_kept
 
 from .p2p_plan import PREFETCH
 from .split import layers_of
-from .step import held
+from .step import num_local_parameters
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
@@ -36,13 +36,13 @@ def memory(s: "Merak", w: "GPT") -> Memory:
 
 def least(s: "Merak", w: "GPT") -> int:
     """Weights, their gradients and moments of the largest stage."""
-    return 4 * max(held(s, w)) * w.itemsize
+    return 4 * max(num_local_parameters(s, w)) * w.itemsize
 
 
 def memory_of(s: "Merak", w: "GPT", place: int) -> Memory:
     """The `Memory` of the ranks whose index along pp is ``place``."""
     stages = s.schedule_of(w).stages_of(place)
-    size = sum(held(s, w)[stage] for stage in stages) * w.itemsize
+    size = sum(num_local_parameters(s, w)[stage] for stage in stages) * w.itemsize
     blocks = layers_of(w.layers, s.stages)
     tensors = sum(
         12 * len(blocks[stage]) + 2 * (stage == 0) + 3 * (stage == s.stages - 1) for stage in stages

@@ -1,9 +1,9 @@
-"""What a rank of Merak's sends in a step, and how long the step takes (derived).
+"""Merak's step: parts of each stage's actions, what a rank sends, how long it takes (derived).
 
-Inside a stage a microbatch is Megatron-LM's: of A = B s h elements, a block has two sums over tp
-forward and two backward, the embedding one forward, the head one backward, the loss gathers two
-numbers a token. Between ranks goes A forward and A backward for each cut; at the end the gradients
-of the weight that both ends share are added up over the two ("ends"), then all over dp.
+Inside a stage a microbatch is Megatron-LM's: of A = B s h elements, a block has two all-reduces
+over tp forward and two backward, the embedding one forward, the head one backward, the loss gathers
+two numbers a token. Between ranks goes A forward and A backward for each cut; at the end the
+gradients of the weight that both ends share are added up over the two ("ends"), then all over dp.
 
 The step's time is that of the schedule (`schedules.timeline`) with each stage's own seconds, and a
 message's latency between ranks; then the sums at the end and the update, stage by stage.
@@ -14,61 +14,45 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
-from tpviz.cost import Segment, transfer
+from tpviz.cost import Clock, Segment, transfer
 from tpviz.schedules import Schedule, Timeline, timeline
-from tpviz.schemes.gpt.cost import seconds_of
-from tpviz.schemes.gpt.kernels import adamw
-from tpviz.schemes.megatron.cost import sizes
+from tpviz.schemes.gpt.step import payloads, update
 from tpviz.schemes.ownership import local_shapes
-from tpviz.trace import Ledger
+from tpviz.step import Collective, Part, Repeat, count
 
+from .microbatch import Microbatch
 from .p2p_plan import P2PPlan
 from .split import TOKENS, layers_of, stage_of
-from .stretches import Stretches, halves
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.mesh import Mesh
+    from tpviz.trace import Ledger
     from tpviz.workload import GPT
 
     from .strategy import Merak
 
 
-def ledger(s: "Merak", w: "GPT", place: int) -> Ledger:
+def ledger(s: "Merak", w: "GPT", place: int) -> "Ledger":
     """The `Ledger` of one step of a rank whose index along pp is ``place``."""
-    schedule, local, tp, m = s.schedule_of(w), s.local(w), s.tp, s.microbatches
-    activation, loss, _ = sizes(local, tp)
-    num_recomputed, blocks = s.num_recomputed(w), layers_of(w.layers, schedule.stages)
-    rows = []
-    for stage in schedule.stages_of(place):
-        first, last = stage == 0, stage == schedule.stages - 1
-        rows += [
-            ("tp", "all_reduce", "forward", m * first, activation, tp),
-            ("tp", "all_reduce", "backward", m * last, activation, tp),
-        ]
-        again = 2 * num_recomputed[stage] - (s.skip_last_allreduce and num_recomputed[stage] > 0)
-        counts = {
-            "forward": 2 * len(blocks[stage]),
-            "recompute": again,
-            "backward": 2 * len(blocks[stage]),
-        }
-        rows += [
-            ("tp", "all_reduce", phase, m * count, activation * part // local.batch, tp)
-            for phase, count in counts.items()
-            for part in (halves(local.batch) if s.subpipeline else [local.batch])
-        ]
-        rows += [("tp", "all_gather", "forward", m * last, loss, tp)]
-    p2p_plan = P2PPlan(schedule, place)
-    for message, source in p2p_plan.source.items():
-        for collective, rank in (("send", source), ("recv", p2p_plan.target[message])):
-            if rank == place and p2p_plan.travels(message):
-                rows.append(("pp", collective, message.phase, 1, activation, 2))
-    shapes = held(s, w)
+    schedule, item, activation = s.schedule_of(w), w.itemsize, payloads(s.local(w), s.tp).activation
+    actions, stages = stage_parts(s, w), schedule.stages_of(place)
+    step: list[Part | Repeat] = [
+        Repeat(tuple(actions[kind, stage]), s.microbatches)
+        for stage in stages
+        for kind in ("F", "RB")
+    ]
+    plan = P2PPlan(schedule, place)
+    for message, source in plan.source.items():
+        for name, rank in (("send", source), ("recv", plan.target[message])):
+            if rank == place and plan.travels(message):
+                step.append(Part(message.phase, "", (Collective("pp", name, activation),)))
+    numbers = num_local_parameters(s, w)
+    summed = [Collective("dp", "all_reduce", sum(numbers[stage] for stage in stages) * item)]
     if w.tied and shares_ends(schedule, place):
-        ends = prod(local_shapes(s, w)[TOKENS]) * w.itemsize
-        rows.append(("ends", "all_reduce", "sync", 1, ends, 2))
-    total = sum(shapes[stage] for stage in schedule.stages_of(place)) * w.itemsize
-    return Ledger.of([*rows, ("dp", "all_reduce", "sync", 1, total, s.dp)])
+        summed.append(Collective("ends", "all_reduce", prod(local_shapes(s, w)[TOKENS]) * item))
+    step.append(Part("sync", "", tuple(summed)))
+    return count(step, s.axes | {"pp": 2, "ends": 2})  # a message has two ranks, wherever it goes
 
 
 def shares_ends(schedule: Schedule, place: int) -> bool:
@@ -78,7 +62,7 @@ def shares_ends(schedule: Schedule, place: int) -> bool:
 
 
 @lru_cache(maxsize=256)
-def held(s: "Merak", w: "GPT") -> tuple[int, ...]:
+def num_local_parameters(s: "Merak", w: "GPT") -> tuple[int, ...]:
     """(numbers of a rank's parameters) by stage; of a shared weight both ends have a copy."""
     one = replace(w, layers=1)  # all blocks are alike
     size = {name: prod(shape) for name, shape in local_shapes(s.inside, one).items()}
@@ -92,45 +76,39 @@ def held(s: "Merak", w: "GPT") -> tuple[int, ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=64)
+def stage_parts(s: "Merak", w: "GPT") -> dict[tuple[str, int], list[Part]]:
+    """{(kind of action, stage): `Part`s} of one microbatch."""
+    schedule, num_recomputed = s.schedule_of(w), s.num_recomputed(w)
+    made, last, parts = {}, s.stages - 1, {}
+    for stage, mine in enumerate(layers_of(w.layers, s.stages)):
+        split = schedule.splits(schedule.rank_of[stage])
+        m = made.setdefault(split, Microbatch(s.local(w), s.tp, s.subpipeline, split))
+        dropped, kept = list(mine)[: num_recomputed[stage]], list(mine)[num_recomputed[stage] :]
+        parts["F", stage] = [
+            *(m.embed if stage == 0 else ()),
+            *m.forward(dropped),
+            *m.forward(kept),
+            *(m.head if stage == last else ()),
+        ]
+        parts["R", stage] = m.forward(dropped, "recompute", s.skip_last_allreduce)
+        parts["I", stage] = [
+            *(m.head_back if stage == last else ()),
+            *m.backward(kept),
+            *m.backward(dropped),
+        ]
+        parts["W", stage] = m.weights(list(mine), stage == last) if split else []
+        parts["B", stage] = parts["I", stage] + parts["W", stage]
+        parts["RB", stage] = parts["R", stage] + parts["B", stage]
+    return parts
+
+
 def stage_segments(
     s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh"
 ) -> dict[tuple[str, int], list[Segment]]:
     """{(kind of action, stage): `Segment`s} of one microbatch."""
-    found, schedule, known = {}, s.schedule_of(w), {}
-    num_recomputed, blocks = s.num_recomputed(w), layers_of(w.layers, s.stages)
-    for stage in range(s.stages):
-        split = schedule.splits(schedule.rank_of[stage])
-        made = known.setdefault(split, Stretches(s.local(w), cluster, mesh, s.subpipeline, split))
-        found |= _segments(
-            made,
-            stage,
-            stage == s.stages - 1,
-            list(blocks[stage]),
-            num_recomputed[stage],
-            s.skip_last_allreduce,
-        )
-    return found
-
-
-def _segments(made, stage, last, mine, drop, skip_last_allreduce):
-    """The same of one stage."""
-    dropped, kept, found = mine[:drop], mine[drop:], {}
-    found["F", stage] = [
-        *(made.embed() if stage == 0 else ()),
-        *made.forward(dropped),
-        *made.forward(kept),
-        *(made.head() if last else ()),
-    ]
-    found["R", stage] = made.forward(dropped, "recompute", skip_last_allreduce)
-    found["I", stage] = [
-        *(made.head_back() if last else ()),
-        *made.backward(kept),
-        *made.backward(dropped),
-    ]
-    found["W", stage] = made.weights(mine, last) if made.split else []
-    found["B", stage] = found["I", stage] + found["W", stage]
-    found["RB", stage] = found["R", stage] + found["B", stage]
-    return found
+    clock = Clock.of(cluster, mesh, w.dtype)
+    return {action: clock.run(parts) for action, parts in stage_parts(s, w).items()}
 
 
 def clock(
@@ -156,7 +134,7 @@ def message_seconds(s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> f
     """Seconds of an activation, or its gradient, from one rank of the pipeline to the next."""
     if s.pp == 1:
         return 0.0
-    payload, members = sizes(s.local(w), s.tp)[0], mesh.group(0, "pp")[:2]
+    payload, members = payloads(s.local(w), s.tp).activation, mesh.group(0, "pp")[:2]
     link = cluster.link(tuple(members), mesh.size, members[1] - members[0])
     return sum(cluster.collective_parts("send", payload, 2, link))
 
@@ -169,7 +147,7 @@ def cost(s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segment
     found, now = [], 0.0
     for place, action in enumerate(schedule.of(0)):
         start = line.start[0][place]
-        if start > now:
+        if start - now > 1e-12 * start:  # less is rounding
             found.append(Segment("", "", bubble=start - now))
         found += parts[action.kind, action.stage]
         now = line.end[0][place]
@@ -186,7 +164,7 @@ def _end(s, w, cluster, mesh, line, place):
     """A rank from the end of its own backward: it waits for the other end, if they share a weight,
     and sums its gradients."""
     schedule, item = s.schedule_of(w), w.itemsize
-    numbers = sum(held(s, w)[stage] for stage in schedule.stages_of(place))
+    numbers = sum(num_local_parameters(s, w)[stage] for stage in schedule.stages_of(place))
     found = []
     if w.tied and shares_ends(schedule, place):
         ends = schedule.rank_of[0], schedule.rank_of[-1]
@@ -202,5 +180,10 @@ def _end(s, w, cluster, mesh, line, place):
     moved = transfer(cluster, mesh, "dp", "all_reduce", numbers * item)
     if moved.seconds:
         found.append(Segment("sync", "", exposed={"dp": moved.seconds}, latency=moved.latency))
-    update = seconds_of(w, cluster)(adamw(numbers * item))
-    return [*found, Segment("optimizer", "", compute=update)]
+    return [*found, Segment("optimizer", "", compute=update_seconds(w, cluster, numbers))]
+
+
+def update_seconds(w: "GPT", cluster: "Cluster", numel: int) -> float:
+    """Seconds of the optimizer on so many parameters."""
+    kernel = update(w, numel)
+    return cluster.device.time(kernel.flops, kernel.bytes, w.dtype)

@@ -28,14 +28,10 @@ from tpviz.workload import GPT
 from .split import TOKENS, layers_of, stage_of
 
 if TYPE_CHECKING:
-    import torch
-    from torch.distributed.device_mesh import DeviceMesh
-
     from tpviz.cluster import Cluster
     from tpviz.cost import Memory, Segment
     from tpviz.trace import Ledger
 
-    from .program import MerakProgram
 
 __all__ = ["GPT", "Merak"]
 
@@ -245,19 +241,6 @@ class Merak(Strategy):
 
         self.check(workload)
         return within(self, workload, budget, need)
-
-    def build(
-        self,
-        workload: GPT,
-        mesh: "DeviceMesh",
-        dtype: "torch.dtype | None" = None,
-        device: "str | torch.device" = "cpu",
-        **options: Any,
-    ) -> "MerakProgram":
-        from .program import build
-
-        self.check(workload)
-        return build(self, workload, mesh, dtype, device, **options)
 
 
 @lru_cache(maxsize=256)

@@ -12,27 +12,22 @@ ValueError: batch*seq=62 does not split evenly over tp=4: use tp=2, or batch*seq
 
 from collections.abc import Iterator
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
-from tpviz.schemes.gpt.cost import gradient_ready_order
 from tpviz.schemes.gpt.memory import memory
 from tpviz.schemes.megatron.strategy import Megatron
+from tpviz.step import Part
 from tpviz.strategy import Strategy, knob, register
 from tpviz.workload import GPT
 
-from .cost import cost, ledger, order
+from .step import step
 from .tiles import cut, whole_chunk
 
 if TYPE_CHECKING:
-    import torch
-    from torch.distributed.device_mesh import DeviceMesh
-
     from tpviz.cluster import Cluster
-    from tpviz.cost import Memory, Segment
-    from tpviz.schemes.gpt.program import Program
-    from tpviz.trace import Ledger
+    from tpviz.cost import Memory
 
 __all__ = ["GPT", "T3"]
 
@@ -108,12 +103,8 @@ class T3(Strategy):
         """With gather="consumer", replicated parameters see the rank's part of the sequence."""
         return self._megatron.partial(workload)
 
-    def ledger(self, workload: GPT) -> "Ledger":
-        self.check(workload)
-        return ledger(self, workload)
-
-    def cost(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> "list[Segment]":
-        return cost(self, workload, cluster, mesh or Mesh(self.axes))
+    def step(self, workload: GPT) -> tuple[Part, ...]:
+        return step(self, workload)
 
     def memory(self, workload: GPT) -> "Memory":
         return memory(workload, self.tp, self.split)
@@ -121,9 +112,6 @@ class T3(Strategy):
     def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
         """Seconds of a layer's sums by their bytes alone, nothing hidden: those of `Megatron`."""
         return self._megatron.communication(workload, cluster, mesh)
-
-    def gradient_ready_order(self, workload: GPT) -> list[str]:
-        return gradient_ready_order(workload, order(self.tp))
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> "Iterator[T3]":
@@ -139,19 +127,6 @@ class T3(Strategy):
         for mode in ("tile", "chunk"):
             for gather in ("after", "consumer"):
                 yield cls(tp=world_size, mode=mode, gather=gather)
-
-    def build(
-        self,
-        workload: GPT,
-        mesh: "DeviceMesh",
-        dtype: "torch.dtype | None" = None,
-        device: "torch.device | str" = "cpu",
-        **options: Any,
-    ) -> "Program":
-        from .program import build
-
-        self.check(workload)
-        return build(self, workload, mesh, dtype, device, **options)
 
 
 def _pair(tile):

@@ -18,8 +18,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
-from tpviz.schemes.gpt.cost import completes, gradient_ready_order
 from tpviz.schemes.gpt.memory import memory as whole_model
+
+from .step import inner_parts
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
@@ -43,9 +44,7 @@ def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
         late = sum(numel for b in buckets if b.late for _, _, numel in b.parts)
         found["gradients"] = share * (dp + strategy.zero) + late * item
     else:
-        order = (
-            inner.gradient_ready_order(local) if inner else gradient_ready_order(local, completes())
-        )
+        order = [name for part in inner_parts(inner, local) for name in part.ready]
         found["gradients"] = share + _in_flight(buckets, order) * item
     return found
 

@@ -15,22 +15,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import divides
-from tpviz.mesh import Mesh
 from tpviz.schemes.ownership import local_shapes
 from tpviz.strategy import Strategy, knob, register
 
 from .buckets import MEGABYTE, Bucket, fill_buckets
-from .cost import cost, ledger
 from .memory import memory
+from .step import step
 
 if TYPE_CHECKING:
-    import torch
-    from torch.distributed.device_mesh import DeviceMesh
-
-    from tpviz.cluster import Cluster
-    from tpviz.cost import Memory, Segment
-    from tpviz.schemes.gpt.program import Program
-    from tpviz.trace import Ledger
+    from tpviz.cost import Memory
+    from tpviz.step import Part
     from tpviz.workload import GPT
 
 __all__ = ["DataParallel"]
@@ -115,15 +109,8 @@ class DataParallel(Strategy):
         """The `buckets.Bucket` list of one rank."""
         return list(_buckets(self, workload))
 
-    def ledger(self, workload: "GPT") -> "Ledger":
-        self.check(workload)
-        own = ledger(self.buckets(workload), self.dp, self.zero, workload.itemsize)
-        return own + self.inner.ledger(self.local(workload)) if self.inner else own
-
-    def cost(
-        self, workload: "GPT", cluster: "Cluster", mesh: Mesh | None = None
-    ) -> "list[Segment]":
-        return cost(self, workload, cluster, mesh or Mesh(self.axes))
+    def step(self, workload: "GPT") -> "tuple[Part, ...]":
+        return step(self, workload)
 
     def memory(self, workload: "GPT") -> "Memory":
         return memory(self, workload)
@@ -153,19 +140,6 @@ class DataParallel(Strategy):
             for b in self.buckets(workload)
             for name, offset, numel in b.parts
         }
-
-    def build(
-        self,
-        workload: "GPT",
-        mesh: "DeviceMesh",
-        dtype: "torch.dtype | None" = None,
-        device: str = "cpu",
-        **options: Any,
-    ) -> "Program":
-        from .program import build
-
-        self.check(workload)
-        return build(self, workload, mesh, dtype, device, **options)
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,151 @@
+"""Twenty mutations of the package: does a test fail for each?
+
+    python bench/mutations.py [number ...]
+
+Each changes one line in a copy of the tree and runs the tests named for it, which must fail. Prints
+what happened to each; exits with 1 where one survives.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Mutation(NamedTuple):
+    """``old`` becomes ``new`` in a file of the package; ``tests`` must notice."""
+
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+MUTATIONS = [
+    # runtime
+    Mutation(
+        "runtime/operations.py",
+        "return size * _bytes(outputs)",
+        "return _bytes(outputs)",
+        "tests/runtime",
+    ),
+    Mutation(
+        "runtime/pacing.py", "hops * link.latency * factor", "hops * link.latency", "tests/runtime"
+    ),
+    Mutation("runtime/pacing.py", "flight.end = end = real", "end = real", "tests/runtime"),
+    Mutation(
+        "runtime/state.py",
+        "lambda value, k=kind: torch.set_autocast_enabled(k, value)",
+        "lambda value, k=kind: None",
+        "tests/runtime/test_state.py",
+    ),
+    # the step, its clock and its ledger
+    Mutation("step.py", "each * repeats, payload", "each, payload", "tests/test_cost.py"),
+    Mutation(
+        "cost.py",
+        "begin = queue[-1][1] if queue and queue[-1][1] > now else now",
+        "begin = now",
+        "tests/test_cost.py",
+    ),
+    Mutation(
+        "cost.py",
+        "    if size == 1:\n",
+        "    if size == 0:\n",
+        "tests/schemes/test_scheme_costs.py",
+    ),
+    # schemes
+    Mutation(
+        "schemes/megatron/operators.py",
+        "        for work in works:\n            work.wait()\n        grad_x = parts[0]",
+        "        grad_x = parts[0]",
+        "tests/schemes/test_megatron.py",
+    ),
+    Mutation(
+        "schemes/zero/step.py",
+        "if self.zero >= 2:",
+        "if self.zero > 2:",
+        "tests/test_conformance.py tests/schemes",
+    ),
+    Mutation(
+        "schemes/zero/flat_param.py", "if self.zero >= 2:", "if self.zero > 2:", "tests/schemes"
+    ),
+    Mutation(
+        "schemes/atp/layout.py",
+        'strategy.norm == "L2" and s > 1',
+        "False",
+        "tests/schemes/test_atp.py",
+    ),
+    Mutation(
+        "schemes/axonn/weights.py",
+        "            work.wait()\n            weight.add",
+        "            weight.add",
+        "tests/schemes/test_axonn_overlap.py tests/schemes/test_axonn.py",
+    ),
+    Mutation(
+        "schemes/axonn/clip.py",
+        ".square() / share",
+        ".square()",
+        "tests/schemes/test_axonn_clip.py",
+    ),
+    Mutation(
+        "schemes/merak/tied_weights.py",
+        "(total,) = sum_together([total], group)",
+        "sum_together([total.clone()], group)",
+        "tests/schemes/test_merak.py",
+    ),
+    Mutation(
+        "schemes/t3/tracker.py",
+        "if count + 1 < updates:",
+        "if count < updates:",
+        "tests/schemes/test_t3.py",
+    ),
+    Mutation(
+        "schedules/clock.py", "arrives[needs] + latency if", "arrives[needs] if", "tests/schemes"
+    ),
+    Mutation("partition/balance.py", "load**2, np.inf", "-load, np.inf", "tests"),
+    # trace
+    Mutation("trace/ledger.py", '"all_reduce": 2, ', "", "tests/trace"),
+    Mutation(
+        "trace/steps.py", "np.maximum.at(end, which", "np.minimum.at(end, which", "tests/trace"
+    ),
+    Mutation("trace/critical.py", "row = walk.before(row)", "row = None", "tests/trace"),
+]
+
+
+def survives(mutation, tree):
+    """Whether its tests pass all the same."""
+    path = tree / "tpviz" / mutation.file
+    text = path.read_text()
+    if text.count(mutation.old) != 1:
+        raise ValueError(
+            f"{mutation.file} has {mutation.old!r} {text.count(mutation.old)} times, not once"
+        )
+    path.write_text(text.replace(mutation.old, mutation.new))
+    try:
+        command = [sys.executable, "-m", "pytest", "-q", "-x", *mutation.tests.split()]
+        done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
+    finally:
+        path.write_text(text)
+    last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-200:]]
+    print(f"{mutation.file}: {' '.join(mutation.new.split())[:60]!r}: {last[0]}", flush=True)
+    return done.returncode == 0
+
+
+def main(*numbers):
+    """All of them, or those with these numbers."""
+    chosen = [MUTATIONS[int(n)] for n in numbers] or MUTATIONS
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        ignored = shutil.ignore_patterns(".git", ".venv", ".versions", "out", "__pycache__")
+        shutil.copytree(ROOT, tree, ignore=ignored)
+        alive = [mutation for mutation in chosen if survives(mutation, tree)]
+    print(f"{len(chosen)} mutations, {len(alive)} not noticed")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""All answers to an exercise graded as `tv.check` grades them, but together: one launch for all of
+them on a world, and one draw for all that are asked with the same seed."""
+
+from functools import lru_cache
+
+import misconceptions
+import misconceptions_layers
+import misconceptions_ranks
+import misconceptions_schemes
+import numpy as np
+import solutions
+import solutions_costs
+
+from tpviz import launch
+from tpviz.exercises import check, exercise, grade
+from tpviz.exercises.formula import Formula
+from tpviz.exercises.on_ranks import _in_rank, _in_rank_0, attempts_of
+from tpviz.mesh import Mesh
+
+SEED = 1
+"""Of wrong answers: hints depend on the draw in rare cases, and a test must repeat."""
+TABLES = (misconceptions_ranks, misconceptions_layers, misconceptions, misconceptions_schemes)
+ALONE = {solutions_costs.time_raises}
+"""Who raises ends the launch of all."""
+
+
+def starter(task):
+    """The function that the learner begins with."""
+    namespace = {}
+    exec("import torch\nimport torch.distributed as dist\n" + task.starter, namespace)
+    return namespace[task.name]
+
+
+@lru_cache
+def verdicts(name):
+    """{answer: `Result`} of right, wrong and plausible answers, and of the starter, as "starter";
+    right ones and the starter on inputs that nobody knows before."""
+    task, fresh = exercise(name), grade._fresh()
+    tries = {fn: fresh for fn in solutions.RIGHT[name]} | {"starter": fresh}
+    tries |= {fn: SEED for fn, _ in solutions.WRONG[name]}
+    for table in TABLES:
+        tries |= {fn: SEED for fn in table.RIGHT.get(name, ())}
+        tries |= {fn: SEED for fn, _ in table.WRONG.get(name, ())}
+    results = {fn: check(name, fn, seed=SEED) for fn in ALONE & tries.keys()}
+    together = {fn: seed for fn, seed in tries.items() if fn not in results}
+    code = {fn: starter(task) if fn == "starter" else fn for fn in together}
+    return results | (_asked if isinstance(task, Formula) else _run)(task, together, code)
+
+
+def _asked(task, tries, code):
+    """Of a formula: every answer to the questions of its seed."""
+    questions = {seed: task.make(np.random.default_rng(seed)) for seed in set(tries.values())}
+    values = {seed: [[*q.arguments.values()] for q in of] for seed, of in questions.items()}
+    sent = [(code[fn], values[seed]) for fn, seed in tries.items()]
+    answers = launch(_all_in_rank_0, sent, timeout=120, progress=False)[0]
+    return {
+        fn: grade.on_answers(task, questions[seed], mine, seed)
+        for (fn, seed), mine in zip(tries.items(), answers)
+    }
+
+
+def _run(task, tries, code):
+    """Of a rank's program: each on one world after the other, as long as it is right."""
+    results = {}
+    for world, axes in enumerate(task.worlds):
+        left = {fn: seed for fn, seed in tries.items() if world == 0 or results[fn]}
+        cases = {seed: grade.cases_of(task, world, seed) for seed in set(left.values())}
+        inputs = {seed: [case.inputs for case in of] for seed, of in cases.items()}
+        sent = [(code[fn], inputs[seed], axes) for fn, seed in left.items()]
+        size = Mesh(axes).size
+        ranks = launch(_all_in_rank, sent, world_size=size, timeout=120, progress=False)
+        for (fn, seed), mine in zip(left.items(), zip(*ranks)):
+            attempts, trace = attempts_of(task, axes, cases[seed], mine)
+            result = grade.on_attempts(task, attempts, trace, world, seed)
+            if world == 0 or not result:
+                results[fn] = result
+    return results
+
+
+def _all_in_rank_0(tries):
+    return [_in_rank_0(*each) for each in tries]
+
+
+def _all_in_rank(tries):
+    return [_in_rank(*each) for each in tries]

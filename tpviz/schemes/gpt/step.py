@@ -1,0 +1,173 @@
+"""The order of a GPT's step: which kernels, and when gradients are complete.
+
+A scheme gives the operations of each piece of the network, with its own collectives in them, under
+the names in `PIECES`; `assemble` repeats those of a block for every block. One process has no
+collectives: `reference`.
+
+Backward completes gradients in this order: head and last LayerNorm, then block by block down, up,
+norm2, out, qkv, norm1, then positions and tokens; `completes` has the finer points.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from tpviz.step import Kernel, Operation, Part
+
+from .kernels import adamw, attention, linear
+from .memory import num_local_parameters
+
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
+
+FORWARD = {"attention": ".attention", "mlp": ".mlp"}
+BACKWARD = {
+    "down_back": ".mlp.down",
+    "up_back": ".mlp.up",
+    "norm2_back": ".norm2",
+    "out_back": ".attention.out",
+    "core_back": ".attention",
+    "qkv_back": ".attention.qkv",
+    "norm1_back": ".norm1",
+}
+BLOCK = (*FORWARD, *BACKWARD)
+"""The pieces that every block has, in order; their layers are the values."""
+ENDS = ("embed", "head", "head_back", "norm_back", "embed_back", "sync", "update")
+PIECES = (*BLOCK, *ENDS)
+
+
+class Kernels(NamedTuple):
+    """A GPT's kernels. Linear layers: (forward, input's gradient, weight's gradient); attention:
+    (forward, backward)."""
+
+    qkv: tuple[Kernel, ...]
+    core: tuple[Kernel, ...]
+    out: tuple[Kernel, ...]
+    up: tuple[Kernel, ...]
+    down: tuple[Kernel, ...]
+    head: tuple[Kernel, ...]
+
+
+def kernels(w: "GPT", parts: int = 1) -> Kernels:
+    """The `Kernels` of a rank that holds 1/``parts`` of every matrix and of the heads."""
+    item, T, h, f = w.itemsize, w.batch * w.seq, w.hidden, w.mlp_ratio * w.hidden
+    whole = parts == 1  # partial sums get their bias after the all-reduce, not in the kernel
+    return Kernels(
+        linear(T, h, 3 * h // parts, item),
+        attention(w.batch, w.heads // parts, w.seq, h // w.heads, item),
+        linear(T, h // parts, h, item, bias=whole),
+        linear(T, h, f // parts, item),
+        linear(T, f // parts, h, item, bias=whole),
+        linear(T, h, w.vocab // parts, item, bias=False),
+    )
+
+
+class Payloads(NamedTuple):
+    """Bytes of an activation, of the loss's gathered pairs of numbers, and of the gradients that
+    sequence parallelism replicates."""
+
+    activation: int
+    loss: int
+    replicated: int
+
+
+def payloads(w: "GPT", ranks: int) -> Payloads:
+    """The `Payloads` where every matrix is split over so many ranks."""
+    return Payloads(
+        w.batch * w.seq * w.hidden * w.itemsize,
+        2 * ranks * w.batch * w.seq * max(w.itemsize, 4),  # every rank's two numbers a token
+        (w.seq + 6 * w.layers + 2) * w.hidden * w.itemsize,
+    )
+
+
+def completes(first: str = "plain", second: str = "plain") -> dict[str, tuple[str, ...]]:
+    """{part of backward: names of a block's parameters}, in the order of their gradients.
+
+    What it depends on is where the bias of a pair's first and second layers is added. "plain":
+    torch's own linear layer, which gives the bias's gradient first. "inside": a scheme's layer,
+    which gives the weight's first. "after": outside of the layer, when a sum over ranks is done, so
+    its gradient comes before the layer's backward.
+    """
+
+    def of_layer(name, kind):
+        weight, bias = f"{name}.weight", f"{name}.bias"
+        return {"plain": (bias, weight), "inside": (weight, bias), "after": (weight,)}[kind]
+
+    def bias(name, kind):
+        return (f"{name}.bias",) if kind == "after" else ()
+
+    qkv, out, up, down = "attention.qkv", "attention.out", "mlp.up", "mlp.down"
+    return {
+        "entering": bias(down, second),  # as soon as a gradient enters the block from above
+        "down_back": of_layer(down, second) + bias(up, first),
+        "up_back": of_layer(up, first),
+        "norm2_back": ("norm2.weight", "norm2.bias", *bias(out, second)),
+        "out_back": of_layer(out, second),
+        "core_back": bias(qkv, first),
+        "qkv_back": of_layer(qkv, first),
+        "norm1_back": ("norm1.weight", "norm1.bias"),
+    }
+
+
+def reference(w: "GPT") -> tuple[Part, ...]:
+    """The step of the whole model on one device."""
+    k = kernels(w)
+    pieces = {
+        "attention": (k.qkv[0], k.core[0], k.out[0]),
+        "mlp": (k.up[0], k.down[0]),
+        "head": k.head[:1],
+        "core_back": k.core[1:],
+        "update": (update(w, num_local_parameters(w)),),
+    }
+    layers = ("head", "down", "up", "out", "qkv")
+    return assemble(
+        w, pieces | {f"{name}_back": getattr(k, name)[1:] for name in layers}, completes()
+    )
+
+
+def update(w: "GPT", numel: int) -> Kernel:
+    """The optimizer: one fused kernel on ``numel`` parameters."""
+    return adamw(numel * w.itemsize)
+
+
+def assemble(
+    w: "GPT", pieces: Mapping[str, Iterable[Operation]], ready: Mapping[str, tuple[str, ...]]
+) -> tuple[Part, ...]:
+    """All parts of one step in time order, with the parameters whose gradients they complete.
+
+    pieces : {name of `PIECES`: operations}, none where one is missing. ready : from `completes`.
+    """
+    of = {name: tuple(pieces.get(name, ())) for name in PIECES}
+    last = w.layers - 1
+    parts = [Part("forward", "embed", of["embed"])]
+    for i in range(w.layers):
+        parts += [
+            Part("forward", f"blocks.{i}{layer}", of[name]) for name, layer in FORWARD.items()
+        ]
+    parts += [
+        Part("forward", "head", of["head"]),
+        Part("backward", "head", of["head_back"], () if w.tied else ("head.weight",)),
+        Part(
+            "backward",
+            "norm",
+            of["norm_back"],
+            ("norm.weight", "norm.bias", *_entering(last, ready)),
+        ),
+    ]
+    for i in reversed(range(w.layers)):
+        for name, layer in BACKWARD.items():
+            names = tuple(f"blocks.{i}.{parameter}" for parameter in ready[name])
+            names += _entering(i - 1, ready) if name == "norm1_back" else ()
+            parts.append(Part("backward", f"blocks.{i}{layer}", of[name], names))
+    return (
+        *parts,
+        Part("backward", "embed", of["embed_back"], ("embed.token.weight",)),
+        Part("sync", "", of["sync"]),
+        Part("optimizer", "", of["update"]),
+    )
+
+
+def _entering(i, ready):
+    """Complete as soon as a gradient enters block i from above, or (-1) leaves the first."""
+    if i < 0:
+        return ("embed.position.weight",)
+    return tuple(f"blocks.{i}.{name}" for name in ready["entering"])

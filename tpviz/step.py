@@ -1,0 +1,206 @@
+"""A training step as data: kernels and collectives of one rank, in the order of the program.
+
+A scheme's ``step`` is a sequence of `Part`s. From it come the ledger (`count`), the predicted time
+(`tpviz.cost.Clock`) and the films, so these cannot disagree. Collectives of one axis queue in the
+order in which they are issued; a kernel waits for none unless a `Wait` says so.
+
+>>> kernel, move = Kernel(2_000_000, 3_000), Collective("tp", "all_reduce", 4096)
+>>> step = [Part("forward", "up", (kernel, move)), Part("forward", "", (Overlapped(move, kernel),))]
+>>> print(count(step, {"tp": 4}))
+axis  collective  phase    count  payload_bytes  wire_bytes
+tp    all_reduce  forward      2           8192       12288
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .trace.ledger import Ledger
+
+RING_SHIFT = "ring_shift"
+"""A message to the next rank of the axis, and one from the rank before: a send and a receive."""
+
+
+class Kernel(NamedTuple):
+    """The work of one kernel: floating-point operations, and bytes that it reads and writes."""
+
+    flops: int
+    bytes: int
+
+
+class Collective(NamedTuple):
+    """A collective that kernels wait for; ``payload`` bytes of the full tensor."""
+
+    axis: str
+    collective: str
+    payload: int
+
+
+class Issue(NamedTuple):
+    """A collective starts, and kernels go on. phase : the ledger's, where it is not the part's."""
+
+    move: Collective
+    phase: str = ""
+
+
+class Wait(NamedTuple):
+    """Kernels wait until of the axis's collectives only the last ``in_flight`` issued are left."""
+
+    axis: str
+    in_flight: int = 0
+
+
+class Overlapped(NamedTuple):
+    """A collective with a kernel over it: both start together, then both are waited for."""
+
+    move: Collective
+    kernel: Kernel
+
+    def expand(self) -> "Iterator[Operation]":
+        """In kernels and collectives."""
+        yield Issue(self.move)
+        yield self.kernel
+        yield Wait(self.move.axis)
+
+
+class Chunks(NamedTuple):
+    """``count`` times a kernel and a collective that runs during the next kernels.
+
+    Two stages of a pipeline with equal items: T(C) = max(C g + a, g + C a), g and a of one chunk
+    (derived; references: ATP's chunk-based overlap).
+    """
+
+    kernel: Kernel
+    move: Collective
+    count: int
+
+    def expand(self) -> "Iterator[Operation]":
+        """In kernels and collectives."""
+        for _ in range(self.count):
+            yield self.kernel
+            yield Issue(self.move)
+        yield Wait(self.move.axis)
+
+
+class Pipeline(NamedTuple):
+    """``count`` chunks through two kernels, each followed by its collective (None: none)."""
+
+    first: Kernel
+    first_move: Collective | None
+    second: Kernel
+    second_move: Collective | None
+    count: int
+
+    def expand(self) -> "Sequence[Operation]":
+        """first 1, first 2, second 1, first 3, second 2, ...: second waits for its chunk's first.
+
+        The collectives of both axes are in flight at once. Links that they share count as free, as
+        they do beside data parallelism; `tpviz.simulate` shares them.
+        """
+        made, tickets = Operations(), []
+        for number in range(self.count + 1):
+            if number < self.count:
+                made.append(self.first)
+                tickets.append(made.issue(self.first_move))
+            if number:
+                made.wait(tickets[number - 1])
+                made.append(self.second)
+                last = made.issue(self.second_move)
+        made.wait(last)
+        return made
+
+
+Composite = Overlapped, Chunks, Pipeline
+Operation = Kernel | Collective | Issue | Wait | Overlapped | Chunks | Pipeline
+"""What a part of a step is made of."""
+
+
+class Part(NamedTuple):
+    """Operations of one layer in one phase. ready : parameters whose gradients are complete at its
+    end, in that order. What is no `Operation` is a scheme's own, which its step replaces."""
+
+    phase: str
+    layer: str
+    operations: tuple[Any, ...]
+    ready: tuple[str, ...] = ()
+
+
+class Repeat(NamedTuple):
+    """The same parts ``count`` times."""
+
+    parts: "tuple[Part, ...]"
+    count: int
+
+
+Step = Sequence[Part | Repeat]
+
+
+class Operations(list[Operation]):
+    """A list to write operations into, which knows how many collectives each `Wait` leaves in
+    flight."""
+
+    def __init__(self):
+        super().__init__()
+        self.issued: Counter[str] = Counter()
+
+    def issue(self, move: Collective | None, phase: str = "") -> tuple[str, int] | None:
+        """Start a collective (None: nothing); what to give to `wait`."""
+        if move is None:
+            return None
+        self.append(Issue(move, phase))
+        self.issued[move.axis] += 1
+        return move.axis, self.issued[move.axis]
+
+    def wait(self, ticket: tuple[str, int] | None) -> None:
+        """Wait for a collective that `issue` started."""
+        if ticket:
+            axis, number = ticket
+            self.append(Wait(axis, self.issued[axis] - number))
+
+
+def expanded(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """Kernels, collectives, `Issue` and `Wait` alone."""
+    for operation in operations:
+        if isinstance(operation, Composite):
+            yield from operation.expand()
+        else:
+            yield operation
+
+
+def count(step: Step, sizes: Mapping[str, int]) -> Ledger:
+    """The `Ledger` of a step. sizes : ranks of each axis; of one rank there is nothing to send."""
+    return Ledger.of(_rows(step, sizes))
+
+
+def _rows(step, sizes):
+    """What `Ledger.of` takes: each tuple of operations is looked at once, however often it runs."""
+    times, moves = Counter(), {}
+    for part, repeats in flat(step):
+        times[id(part.operations), part.phase] += repeats
+        if id(part.operations) not in moves:
+            moves[id(part.operations)] = Counter(_moves(part.operations))
+    for (key, phase), repeats in times.items():
+        for (move, other), each in moves[key].items():
+            axis, collective, payload = move
+            names = ("send", "recv") if collective == RING_SHIFT else (collective,)
+            size = min(sizes[axis], 2) if collective == RING_SHIFT else sizes[axis]
+            for name in names:
+                yield axis, name, other or phase, each * repeats, payload, size
+
+
+def _moves(operations):
+    """(`Collective`, phase or "") of each that is issued."""
+    for operation in expanded(operations):
+        if isinstance(operation, Collective):
+            yield operation, ""
+        elif isinstance(operation, Issue):
+            yield operation
+
+
+def flat(step: Step) -> Iterator[tuple[Part, int]]:
+    """(`Part`, how often) of a step."""
+    for item in step:
+        if isinstance(item, Repeat):
+            yield from ((part, times * item.count) for part, times in flat(item.parts))
+        else:
+            yield item, 1
