@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import cloudpickle
 import pytest
+from together import together, verifications
 
 import tpviz as tv
 from tpviz.exercises import atp_zoo as zoo
@@ -38,14 +39,41 @@ def seeded(name, number=0):
     return zoo.seed(cause, layer, number % 2, order=("column", "row")[number // 2 % 2])
 
 
-def verified(strategy, **more):
-    return tv.verify(strategy, zoo.WORKLOAD, progress=False, **more)
+class Right(zoo.Broken):
+    """Nothing is seeded."""
+
+    def build(self, *args, **options):
+        return tv.ATP.build(self, *args, **options)
+
+
+UNEQUAL = [replace(seeded(name), mesh=mesh) for mesh in ((4, 2), (2, 4)) for name in SEEDED[::3]]
+VERIFIED = (
+    *map(seeded, SEEDED),
+    *UNEQUAL,
+    *(zoo.seed(cause).healthy for cause in CAUSES),
+)
+
+
+def verified(strategy):
+    cases = tuple((s, zoo.WORKLOAD) for s in VERIFIED)
+    return verifications(cases, steps=1)[strategy, zoo.WORKLOAD]
+
+
+@pytest.fixture(scope="module")
+def evidence():
+    """{strategy: what `examine` gives} of all that these tests look at."""
+    looked_at = [
+        *(zoo.seed(cause) for cause in OTHER_BYTES),
+        *(seeded(name, number=1) for name in SEEDED[1::2]),
+        Right(mesh=(2, 2)),
+    ]
+    return together(examine, looked_at)
 
 
 @pytest.mark.parametrize("name", SEEDED, ids="-".join)
 def test_verify_flags_every_fault(name):
     broken = seeded(name)
-    found = verified(broken, steps=1)
+    found = verified(broken)
     gradients = [error for what, error in found.errors.items() if what.startswith("gradient ")]
     assert not found.ok and "NOT EQUAL" in repr(found)
     assert max(gradients) > 1e-8, found
@@ -53,22 +81,20 @@ def test_verify_flags_every_fault(name):
     assert found.ledger_ok == (broken.cause not in OTHER_BYTES), found
 
 
-@pytest.mark.parametrize("name", SEEDED[::3], ids="-".join)
-@pytest.mark.parametrize("mesh", [(4, 2), (2, 4)], ids=str)
-def test_flagged_where_the_axes_are_unequal(name, mesh):
+@pytest.mark.parametrize("broken", UNEQUAL, ids=lambda s: f"{s.cause}-{s.layer}-{s.mesh}")
+def test_flagged_where_the_axes_are_unequal(broken):
     """Eight heads on eight ranks: one head a rank is [q | k | v] in both readings."""
-    broken = replace(seeded(name), mesh=mesh)
-    assert verified(broken, steps=1).ok == (broken.cause == "q, k, v as blocks")
+    assert verified(broken).ok == (broken.cause == "q, k, v as blocks")
 
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_without_the_fault_it_is_equal(cause):
-    assert verified(zoo.seed(cause).healthy, steps=1).ok
+    assert verified(zoo.seed(cause).healthy).ok
 
 
 @pytest.mark.parametrize("cause", sorted(OTHER_BYTES))
-def test_the_ledger_says_in_which_direction_bytes_are_missing(cause):
-    lines = " ".join(examine(zoo.seed(cause)).ledger)
+def test_the_ledger_says_in_which_direction_bytes_are_missing(cause, evidence):
+    lines = " ".join(evidence[zoo.seed(cause)].ledger)
     where = {
         "output not summed": {"forward"},
         "copies not summed": {"sync"},
@@ -78,21 +104,17 @@ def test_the_ledger_says_in_which_direction_bytes_are_missing(cause):
 
 
 @pytest.mark.parametrize("name", SEEDED[1::2], ids="-".join)
-def test_evidence_begins_in_the_seeded_layer(name):
+def test_evidence_begins_in_the_seeded_layer(name, evidence):
     broken = seeded(name, number=1)
-    evidence = examine(broken)
+    evidence = evidence[broken]
     errors = evidence.backward if broken.cause in FORWARD_IS_RIGHT else evidence.forward
     first = next((layer for layer, error in errors.items() if error > 1e-10), None)
     assert first == {"sync": None, "loss": "head"}.get(broken.place, broken.place)
     assert (evidence.got is None) == (broken.place == "sync")
 
 
-def test_evidence_of_a_right_program_is_all_right():
-    class Right(zoo.Broken):
-        def build(self, *args, **options):
-            return tv.ATP.build(self, *args, **options)
-
-    evidence = examine(Right(mesh=(2, 2)))
+def test_evidence_of_a_right_program_is_all_right(evidence):
+    evidence = evidence[Right(mesh=(2, 2))]
     assert list(evidence.forward)[:3] == ["embed", "blocks.0.norm1", "blocks.0.attention.qkv"]
     assert list(evidence.backward)[:2] == ["head", "norm"]
     assert "forward: 0 of 15 wrong\nbackward: 0 of 14 wrong\ngradients: 0 of 28" in repr(evidence)
@@ -102,7 +124,7 @@ def test_evidence_of_a_right_program_is_all_right():
 def test_a_doubled_gradient_hides_from_the_losses():
     """AdamW divides by the size of the gradient, so training looks the same: only the gradients
     themselves tell."""
-    found = verified(zoo.seed("loss scaled twice"), steps=3)
+    found = tv.verify(zoo.seed("loss scaled twice"), zoo.WORKLOAD, steps=3, progress=False)
     assert (
         found.errors["losses"]
         < 1e-6
@@ -147,7 +169,7 @@ class Blocking(Linear):
 def test_lost_overlap_is_no_fault_to_verify_but_the_simulation_shows_it():
     """What the equivalence check cannot see: time. Formula and simulation then disagree."""
     slow, right = NotOverlapped(mesh=(2, 2)), tv.ATP(mesh=(2, 2))
-    assert verified(slow, steps=1).ok
+    assert tv.verify(slow, zoo.WORKLOAD, steps=1, progress=False).ok
     cluster = tv.clusters.nvlink_pairs(2)
     predicted = tv.predict(right, zoo.WORKLOAD, cluster).step_time
     assert tv.simulate(right, zoo.WORKLOAD, cluster).step_time == pytest.approx(predicted)

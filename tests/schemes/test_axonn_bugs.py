@@ -4,6 +4,7 @@ bytes is in the ledger too, and the evidence leads back to the place."""
 from dataclasses import replace
 
 import pytest
+from together import together, verifications
 
 import tpviz as tv
 from tpviz.exercises import axonn_zoo as zoo
@@ -42,8 +43,37 @@ def seeded(cause, number=0):
     return zoo.variant(cause, number)
 
 
+EQUAL = {
+    knobs: tv.AxoNN(x=1, y=2, z=2, **dict(knobs))
+    for knobs in ((), (("accumulation", 2),), (("clip", 0.05),), (("keep", False),))
+}
+VERIFIED = tuple((s, zoo.WORKLOAD) for s in (*map(seeded, CAUSES), *EQUAL.values()))
+
+
 def verified(strategy):
-    return tv.verify(strategy, zoo.WORKLOAD, steps=1, progress=False)
+    return verifications(VERIFIED, steps=1)[strategy, zoo.WORKLOAD]
+
+
+class Right(zoo.Broken):
+    """Nothing is seeded."""
+
+    def build(self, *args, **options):
+        return tv.AxoNN.build(self, *args, **options)
+
+
+@pytest.fixture(scope="module")
+def evidence():
+    """{strategy: what `examine` gives} of all that these tests look at."""
+    looked_at = [
+        *(seeded(cause, number=1) for cause in CAUSES),
+        zoo.seed("same rows along z", grid=(2, 1, 2)),
+        zoo.seed("other rows along x"),
+        zoo.seed("gradient divided by z", grid=(1, 1, 4)),
+        zoo.seed("scatter not waited for", grid=(1, 1, 4)),
+        zoo.seed("copies counted in the norm"),
+        Right(x=1, y=2, z=2),
+    ]
+    return together(examine, looked_at)
 
 
 def wrong(errors):
@@ -63,9 +93,9 @@ def test_verify_flags_every_fault(cause):
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_evidence_begins_in_the_seeded_place(cause):
+def test_evidence_begins_in_the_seeded_place(cause, evidence):
     broken = seeded(cause, number=1)
-    evidence = examine(broken)
+    evidence = evidence[broken]
     forward, gradients = wrong(evidence.forward), wrong(evidence.gradients)
     if cause in ONE_GRADIENT:
         kind = "bias" if cause.startswith("bias") else "weight"
@@ -79,37 +109,35 @@ def test_evidence_begins_in_the_seeded_place(cause):
     assert bool(evidence.unwaited) == (cause in UNWAITED)
 
 
-def test_where_the_ranks_tell():
+def test_where_the_ranks_tell(evidence):
     """Those of z = 0 have the right rows by luck."""
-    evidence = examine(zoo.seed("same rows along z", grid=(2, 1, 2)))
-    assert [at["z"] for at in evidence.ranks.values()] == [1, 1]
-    evidence = examine(zoo.seed("other rows along x"))
-    assert list(evidence.ranks) == [0, 1, 2, 3]
+    along_z = evidence[zoo.seed("same rows along z", grid=(2, 1, 2))]
+    assert [at["z"] for at in along_z.ranks.values()] == [1, 1]
+    assert list(evidence[zoo.seed("other rows along x")].ranks) == [0, 1, 2, 3]
 
 
-def test_what_each_gradient_is():
+def test_what_each_gradient_is(evidence):
     """Divided by z, or what was in the buffer before."""
     divided, stale = (
-        examine(zoo.seed(cause, grid=(1, 1, 4)))
+        evidence[zoo.seed(cause, grid=(1, 1, 4))]
         for cause in ("gradient divided by z", "scatter not waited for")
     )
     assert abs(4 * divided.got - divided.want).max() < 1e-15
     assert stale.got.any() == 0 != abs(stale.want).max()
 
 
-def test_a_norm_too_large_shrinks_every_gradient_alike():
-    evidence = examine(zoo.seed("copies counted in the norm"))
+def test_a_norm_too_large_shrinks_every_gradient_alike(evidence):
+    evidence = evidence[zoo.seed("copies counted in the norm")]
     factor = abs(evidence.got).max() / abs(evidence.want).max()
     assert 0.3 < factor < 0.99
     assert abs(evidence.got - factor * evidence.want).max() < 1e-12
 
 
-@pytest.mark.parametrize(
-    "knobs", [{}, {"accumulation": 2}, {"clip": 0.05}, {"keep": False}], ids=str
-)
+@pytest.mark.parametrize("knobs", EQUAL, ids=str)
 def test_without_the_fault_it_is_equal(knobs):
     """With the knobs that some faults need, and all their healthy strategies are these."""
-    assert verified(tv.AxoNN(x=1, y=2, z=2, **knobs)).ok
+    assert verified(EQUAL[knobs]).ok
+    knobs = dict(knobs)
     faults = [
         cause
         for cause, fault in CAUSES.items()
@@ -125,12 +153,8 @@ def test_without_the_fault_it_is_equal(knobs):
     )
 
 
-def test_evidence_of_a_right_program_is_all_right():
-    class Right(zoo.Broken):
-        def build(self, *args, **options):
-            return tv.AxoNN.build(self, *args, **options)
-
-    evidence = examine(Right(x=1, y=2, z=2))
+def test_evidence_of_a_right_program_is_all_right(evidence):
+    evidence = evidence[Right(x=1, y=2, z=2)]
     assert "forward: 0 of 15 wrong\nbackward: 0 of 14 wrong\ngradients: 0 of 28" in repr(evidence)
     assert repr(evidence).endswith(
         "as the formula says\nfirst error on ranks none; never waited "

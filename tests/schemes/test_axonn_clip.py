@@ -4,8 +4,10 @@ the ledger and in the prediction. Ranks that start from other numbers do not pas
 from dataclasses import replace
 
 import pytest
-from test_axonn import CLUSTERS, KNOBS, axonn
-from tiny import TINY, UNTIED, assert_equal
+from grids import AXES
+from test_axonn import CLUSTERS, axonn
+from tiny import TINY, UNTIED, assert_equal, named
+from together import together, verifications
 
 import tpviz as tv
 
@@ -24,41 +26,49 @@ GRIDS = [
 ]
 
 
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
-def test_equals_one_process_that_clips(grid):
+CASES = [(axonn(grid, clip=CLIP), TINY if sum(grid) % 2 else UNTIED) for grid in GRIDS]
+
+
+@pytest.mark.parametrize("strategy, workload", CASES, ids=named)
+def test_equals_one_process_that_clips(strategy, workload):
     """Every gradient, and the parameters after two steps, of torch's own clipping."""
-    assert_equal(axonn(grid, clip=CLIP), TINY if sum(grid) % 2 else UNTIED)
+    assert_equal(strategy, workload, among=CASES)
 
 
 def test_it_matters():
     """A model that clips is not the one that does not, unless its norm is small enough."""
     strategy = axonn((2, 1, 2, 1))
-    plain, clipped, high = (
-        tv.run(s, TINY, steps=3, progress=False, memory=False).meta["losses"]
-        for s in (strategy, replace(strategy, clip=1e-7), replace(strategy, clip=1e3))
+    runs = together(
+        lambda s: tv.run(s, TINY, steps=3, progress=False, memory=False),
+        [replace(strategy, clip=clip) for clip in (0.0, 1e-7, 1e3)],
     )
+    plain, clipped, high = (run.meta["losses"] for run in runs.values())
     assert plain == high
     assert plain != clipped
 
 
-@pytest.mark.parametrize("workload", [TINY, UNTIED], ids=["tied", "untied"])
-@pytest.mark.parametrize("grid", [(2, 1, 1, 1), (1, 2, 2, 1), (2, 2, 2, 1), (3, 1, 2, 1)], ids=str)
-def test_the_norm_is_that_of_one_process(grid, workload):
+def test_the_norm_is_that_of_one_process():
     import torch
 
     from tpviz.schemes.gpt.program import batch_of, reference_program
 
-    if 3 in grid:  # a number of ranks that is no power of two
-        workload = replace(workload, hidden=18, heads=3, vocab=33)
-    workload = replace(workload, dtype="float64")
-    reference = reference_program(workload)
-    reference.step(batch_of(workload, 0))
-    expected = float(torch.nn.utils.clip_grad_norm_(reference.module.parameters(), CLIP))
-    assert expected > 2 * CLIP
-    strategy = axonn(grid, clip=CLIP)
-    found = tv.launch(_norm, strategy, workload, world_size=strategy.world_size)
-    assert len(set(found)) == 1
-    assert found[0] == pytest.approx(expected, rel=1e-13)
+    def expected(workload):
+        reference = reference_program(workload)
+        reference.step(batch_of(workload, 0))
+        return float(torch.nn.utils.clip_grad_norm_(reference.module.parameters(), CLIP))
+
+    cases = []
+    for w in (replace(w, dtype="float64") for w in (TINY, UNTIED)):
+        grids = (2, 1, 1, 1), (1, 2, 2, 1), (2, 2, 2, 1)
+        cases += [(axonn(grid, clip=CLIP), w) for grid in grids]
+        odd = replace(w, hidden=18, heads=3, vocab=33)  # ranks that are no power of two
+        cases.append((axonn((3, 1, 2, 1), clip=CLIP), odd))
+    norms = together(lambda case: tv.launch(_norm, *case, world_size=case[0].world_size), cases)
+    for (_, workload), of_ranks in norms.items():
+        assert len(set(of_ranks)) == 1
+        norm = expected(workload)
+        assert norm > 2 * CLIP
+        assert of_ranks[0] == pytest.approx(norm, rel=1e-13)
 
 
 def _norm(strategy, workload):
@@ -73,7 +83,7 @@ def _norm(strategy, workload):
 
 
 # -- what it sends ---------------------------------------------------------------------------------
-@pytest.mark.parametrize("knobs", KNOBS[:5], ids=str)
+@pytest.mark.parametrize("knobs", [{}, {"accumulation": 4, "order": "yxz"}], ids=str)
 def test_sums_are_in_ledger_and_prediction(knobs):
     wide, grid = replace(TINY, batch=32), (2, 2, 2, 1)
     strategy, plain = axonn(grid, clip=CLIP, **knobs), axonn(grid, **knobs)
@@ -107,16 +117,6 @@ class OtherSeeds(tv.AxoNN):
         return super().build(replace(workload, seed=seed), mesh, dtype, device, **options)
 
 
-@pytest.mark.parametrize("axis", ["x", "y", "z", "data"])
-def test_other_seeds_are_found(axis):
-    """Whichever axis the two ranks lie along: a cut weight's parts, or two replicas."""
-    strategy = OtherSeeds(**dict.fromkeys(("x", "y", "z", "data"), 1) | {axis: 2})
-    found = tv.verify(strategy, TINY, steps=1, progress=False)
-    assert not found.ok
-    assert found.errors["outputs"] > 1e-3
-    assert found.ledger_ok
-
-
 class OtherBias(tv.AxoNN):
     """One replica of one bias is another on the last rank."""
 
@@ -131,9 +131,23 @@ class OtherBias(tv.AxoNN):
         return program
 
 
-@pytest.mark.parametrize("grid", [(2, 1, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2)], ids=str)
-def test_one_replica_that_differs_is_found_and_named(grid):
-    found = tv.verify(OtherBias(*grid), TINY, steps=1, progress=False)
+SEEDS = [OtherSeeds(**dict.fromkeys(AXES, 1) | {axis: 2}) for axis in AXES]
+BIASES = [OtherBias(*grid) for grid in ((2, 1, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2))]
+BROKEN = tuple((strategy, TINY) for strategy in (*SEEDS, *BIASES))
+
+
+@pytest.mark.parametrize("strategy", SEEDS, ids=named)
+def test_other_seeds_are_found(strategy):
+    """Whichever axis the two ranks lie along: a cut weight's parts, or two replicas."""
+    found = verifications(BROKEN, steps=1)[strategy, TINY]
+    assert not found.ok
+    assert found.errors["outputs"] > 1e-3
+    assert found.ledger_ok
+
+
+@pytest.mark.parametrize("strategy", BIASES, ids=named)
+def test_one_replica_that_differs_is_found_and_named(strategy):
+    found = verifications(BROKEN, steps=1)[strategy, TINY]
     assert not found.ok
     parameters = {n: e for n, e in found.errors.items() if n.startswith("parameter ")}
     assert parameters["parameter blocks.1.mlp.down.bias"] > 9e-4

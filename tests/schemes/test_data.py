@@ -5,7 +5,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from tiny import TINY, UNTIED, assert_equal
+from tiny import TINY, UNTIED, assert_equal, named
+from together import together
 
 import tpviz as tv
 from tpviz.schemes.zero.buckets import fill_buckets
@@ -13,26 +14,27 @@ from tpviz.schemes.zero.buckets import fill_buckets
 SEVERAL_BUCKETS = 0.02  # megabytes: some 8 buckets of the tiny model in float64
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
-@pytest.mark.parametrize("dp", [1, 2, 4, 8])
-def test_equals_one_process(dp, zero):
-    strategy = tv.DataParallel(dp=dp, zero=zero, bucket_mb=SEVERAL_BUCKETS)
-    assert_equal(strategy, [TINY, UNTIED][zero % 2])
+def data(dp, zero):
+    return tv.DataParallel(dp=dp, zero=zero, bucket_mb=SEVERAL_BUCKETS)
 
 
-@pytest.mark.parametrize("zero", [0, 1, 2, 3])
-@pytest.mark.parametrize("sp", [False, True], ids=["", "sp"])
-def test_around_tensor_parallelism(zero, sp):
-    data = tv.DataParallel(dp=2, zero=zero, bucket_mb=SEVERAL_BUCKETS)
-    assert_equal(tv.Megatron(tp=2, sp=sp) * data, [UNTIED, TINY][zero % 2])
+ALONE = [(data(dp, zero), (TINY, UNTIED)[zero % 2]) for dp in (1, 2, 4, 8) for zero in range(4)]
+AROUND = [  # tensor parallelism
+    *(
+        (tv.Megatron(tp=2, sp=sp) * data(2, zero), (UNTIED, TINY)[zero % 2])
+        for zero in range(4)
+        for sp in (False, True)
+    ),
+    (tv.Megatron(tp=4) * data(2, 0), TINY),
+    (tv.Megatron(tp=2, sp=True) * data(4, 1), TINY),
+    (tv.Megatron(tp=4, sp=True) * data(2, 3), TINY),
+    (tv.Megatron(tp=2) * data(4, 2), TINY),
+]
 
 
-@pytest.mark.parametrize(
-    "dp, tp, zero, sp", [(2, 4, 0, False), (4, 2, 1, True), (2, 4, 3, True), (4, 2, 2, False)]
-)
-def test_on_eight_ranks(dp, tp, zero, sp):
-    data = tv.DataParallel(dp=dp, zero=zero, bucket_mb=SEVERAL_BUCKETS)
-    assert_equal(tv.Megatron(tp=tp, sp=sp) * data, TINY)
+@pytest.mark.parametrize("strategy, workload", ALONE + AROUND, ids=named)
+def test_equals_one_process(strategy, workload):
+    assert_equal(strategy, workload, among=ALONE + AROUND)
 
 
 def test_padding_where_nothing_divides():
@@ -41,8 +43,9 @@ def test_padding_where_nothing_divides():
         sum(part[2] for part in b.parts) < b.numel
         for b in tv.DataParallel(dp=3, zero=1).buckets(odd)
     )
-    for zero in (0, 1, 3):
-        assert_equal(tv.DataParallel(dp=3, zero=zero, bucket_mb=0.005), odd)
+    cases = [(tv.DataParallel(dp=3, zero=zero, bucket_mb=0.005), odd) for zero in (0, 1, 3)]
+    for strategy, workload in cases:
+        assert_equal(strategy, workload, among=cases)
 
 
 def test_ledger_by_hand():
@@ -142,7 +145,9 @@ def test_flat_ownership_covers_every_element_once():
 def test_memory_falls_stage_by_stage():
     w = tv.GPT(layers=4, hidden=32, heads=4, seq=8, batch=4, vocab=64)
     size = w.num_parameters * 4
-    peak = [_peaks(tv.DataParallel(dp=4, zero=z, bucket_mb=0.03), w) for z in range(4)]
+    stages = [tv.DataParallel(dp=4, zero=z, bucket_mb=0.03) for z in range(4)]
+    runs = together(lambda s: tv.run(s, w, steps=1, progress=False), stages)
+    peak = [_peaks(run.meta["memory"][0]) for run in runs.values()]
     assert peak[0]["parameters"] == peak[0]["gradients"] == size
     assert _close(peak[0]["optimizer"], 2 * size)
     for stage in (1, 2, 3):
@@ -152,8 +157,7 @@ def test_memory_falls_stage_by_stage():
     assert peak[3]["parameters"] < 0.9 * size  # a share, the root, two blocks
 
 
-def _peaks(strategy, workload):
-    memory = tv.run(strategy, workload, steps=1, progress=False).meta["memory"][0]
+def _peaks(memory):
     return {kind: max(values) for kind, values in memory.items() if kind != "time"}
 
 

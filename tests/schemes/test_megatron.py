@@ -4,31 +4,31 @@ refuses what cannot be."""
 from dataclasses import replace
 
 import pytest
-from tiny import TINY, UNTIED, assert_equal
+from tiny import TINY, UNTIED, assert_equal, named
 
 import tpviz as tv
 
+ODD = tv.GPT(layers=1, hidden=10, heads=2, seq=6, batch=3, vocab=34, mlp_ratio=3)
+CASES = [
+    *(
+        (tv.Megatron(tp=tp, sp=sp), w)
+        for tp in (1, 2, 4, 8)
+        for sp in (False, True)
+        for w in (TINY, UNTIED)
+    ),
+    (tv.Megatron(tp=2, sp=True), ODD),
+    *(
+        (tv.Megatron(tp=tp, chunks=chunks), w)
+        for tp in (1, 2, 4)
+        for chunks, w in ((2, TINY), (4, UNTIED))
+    ),
+    (tv.Megatron(tp=2, chunks=4) * tv.DataParallel(dp=2, zero=2, bucket_mb=0.02), TINY),
+]
 
-@pytest.mark.parametrize("workload", [TINY, UNTIED], ids=["tied", "untied"])
-@pytest.mark.parametrize("sp", [False, True], ids=["", "sp"])
-@pytest.mark.parametrize("tp", [1, 2, 4, 8])
-def test_equals_one_process(tp, sp, workload):
-    assert_equal(tv.Megatron(tp=tp, sp=sp), workload)
 
-
-def test_odd_sizes():
-    odd = tv.GPT(layers=1, hidden=10, heads=2, seq=6, batch=3, vocab=34, mlp_ratio=3)
-    assert_equal(tv.Megatron(tp=2, sp=True), odd)
-
-
-@pytest.mark.parametrize("chunks", [2, 4])
-@pytest.mark.parametrize("tp", [1, 2, 4])
-def test_chunks_change_no_number(tp, chunks):
-    assert_equal(tv.Megatron(tp=tp, chunks=chunks), [TINY, UNTIED][chunks == 4])
-
-
-def test_chunks_around_tensor_parallelism():
-    assert_equal(tv.Megatron(tp=2, chunks=4) * tv.DataParallel(dp=2, zero=2, bucket_mb=0.02), TINY)
+@pytest.mark.parametrize("strategy, workload", CASES, ids=named)
+def test_equals_one_process(strategy, workload):
+    assert_equal(strategy, workload, among=CASES)
 
 
 def test_chunks_are_counted_and_labelled():

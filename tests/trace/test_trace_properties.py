@@ -35,7 +35,7 @@ def test_interval_arithmetic_agrees_with_counting_cells(a, b):
 
 
 @given(traces)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_export_and_import_give_the_same_trace(trace):
     with tempfile.TemporaryDirectory() as folder:
         loaded = tv.load_trace(trace.to_chrome(Path(folder) / "t.json"))
@@ -43,7 +43,7 @@ def test_export_and_import_give_the_same_trace(trace):
 
 
 @given(traces)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_fractions_are_fractions_and_parts_sum_to_the_span(trace):
     assert all(0 <= fraction <= 1 for fraction in [trace.overlap(), *overlaps(trace).values()])
     for rank, parts in breakdown(trace).items():
@@ -54,14 +54,14 @@ def test_fractions_are_fractions_and_parts_sum_to_the_span(trace):
 
 
 @given(traces)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_every_collective_is_in_one_group(trace):
     rows = [row for group in match_collectives(trace) for row in group.tolist()]
     assert sorted(rows) == [i for i, kind in enumerate(trace["kind"]) if kind == "comm"]
 
 
 @given(traces)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_the_critical_path_is_made_of_events_in_order_each_once(trace):
     path = trace.critical_path()
     assert [e.start for e in path] == sorted(e.start for e in path)
@@ -71,7 +71,7 @@ def test_the_critical_path_is_made_of_events_in_order_each_once(trace):
 
 
 @given(traces, traces)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_merging_keeps_every_event_and_who_waits_for_whom(a, b):
     merged = Trace.merge([a, b])
     assert len(merged) == len(a) + len(b)

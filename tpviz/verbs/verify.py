@@ -5,7 +5,11 @@ tv.verify(tv.Megatron(tp=4), tv.GPT())        # a table; .ok, .max_error, .worst
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
 
 from tpviz.checks import whole_number
 from tpviz.runtime.launch import launch
@@ -17,7 +21,6 @@ from .checks import check_fit
 from .equality import (
     Verdict,
     error,
-    errors,
     largest,
     ledger_diff,
     ledger_lines,
@@ -104,34 +107,81 @@ def verify(
 def _compare(strategy, workload, steps):
     """One rank: (errors, losses of all three programs, ledger of each step, `unwaited`)."""
     program, device = program_here(strategy, workload)
-    reference, nudged = (
-        reference_program(workload, device=device, clip=strategy.clip) for _ in range(2)
-    )
-    nudge(nudged.module.parameters())
-    all_three = program, reference, nudged
-    found, losses = {}, ([], [], [])
-    for each in all_three:
-        each.watch()
+    expected, nudged = _references(workload, steps, device, strategy.clip)
+    losses = [], expected.pop("losses").tolist(), nudged.pop("losses").tolist()
+    found = dict.fromkeys(expected, float("inf"))  # what stays so is missing
+
+    def compare(values):
+        for what in values.keys() & found.keys():
+            found[what] = error(values[what], expected[what], nudged[what])
+
+    program.watch()
     with record() as recorder:
         for step in range(steps):
-            batch = batch_of(workload, step, device)
             with recorder.step():
-                losses[0].append(number_of(program.step(batch)))
+                losses[0].append(number_of(program.step(batch_of(workload, step, device))))
                 program.optimizer_step()
-            for one, its in zip(all_three[1:], losses[1:]):
-                its.append(float(one.step(batch)))
-                one.optimizer_step()
             if step == 0:
-                found |= _first_step_errors(*all_three)
+                compare(_first_step(program))
             report(step + 1, steps, "verifying")
-    found |= errors("parameter", *(each.parameters() for each in all_three))
+    compare(_named("parameter", program.parameters()))
     ledgers = [recorder.trace.ledger(step=step) for step in range(steps)]
     return found, losses, ledgers, unwaited(recorder.trace)
 
 
-def _first_step_errors(*programs):
+def _named(kind, tensors):
+    return {f"{kind} {name}": tensor for name, tensor in tensors.items()}
+
+
+def _first_step(program):
     return {
-        "outputs": error(*(each.outputs() for each in programs)),
-        "input gradient": error(*(each.input_gradient() for each in programs)),
-        **errors("gradient", *(each.gradients() for each in programs)),
+        "outputs": program.outputs(),
+        "input gradient": program.input_gradient(),
+        **_named("gradient", program.gradients()),
     }
+
+
+def _references(workload, steps, device, clip):
+    """{what: value} of training in one process, and of the same with `nudge`d parameters.
+
+    Two ranks compute one each and send it to the others: on each rank both would take longer than
+    its own part of the split model, and as many times the memory.
+    """
+    shapes = workload.parameter_shapes()
+    sizes = {
+        "outputs": (workload.batch, workload.seq, workload.vocab),
+        "input gradient": (workload.batch, workload.seq, workload.hidden),
+        **_named("gradient", shapes),
+        **_named("parameter", shapes),
+        "losses": (steps,),
+    }
+    numels = list(map(prod, sizes.values()))
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for source, nudged in ((0, False), (last, True)):
+        flat = torch.empty(sum(numels), dtype=torch.float64, device=device)
+        if rank == source:
+            values = _trained(workload, steps, device, clip, nudged)
+            torch.cat([values[what].detach().reshape(-1) for what in sizes], out=flat)
+        sent.append((flat, source))
+    for flat, source in sent:  # after both are computed, so that they are at the same time
+        dist.broadcast(flat, source)
+    return [
+        {what: part.view(size) for (what, size), part in zip(sizes.items(), flat.split(numels))}
+        for flat, _ in sent
+    ]
+
+
+def _trained(workload, steps, device, clip, nudged):
+    """{what: value} of one process, as `_references` names them."""
+    program = reference_program(workload, device=device, clip=clip)
+    if nudged:
+        nudge(program.module.parameters())
+    program.watch()
+    losses, values = [], {}
+    for step in range(steps):
+        losses.append(program.step(batch_of(workload, step, device)))
+        program.optimizer_step()
+        if step == 0:
+            values = _first_step(program)
+    return values | _named("parameter", program.parameters()) | {"losses": torch.stack(losses)}

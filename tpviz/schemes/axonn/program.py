@@ -17,7 +17,7 @@ from tpviz.mesh import Mesh
 from tpviz.schemes.atp.program import ATPGPT, Groups
 from tpviz.schemes.collectives import own_of, part_of
 from tpviz.schemes.gpt.initial import load_initial
-from tpviz.schemes.gpt.program import LEARNING_RATE, Program, gather, own_part
+from tpviz.schemes.gpt.program import LEARNING_RATE, Program, gather, gather_together, own_part
 
 from .bundle import Bundle
 from .clip import GRID, copies, norm_of, shrink
@@ -134,12 +134,10 @@ class GridProgram(Program):
         shrink(gradients, self.norm, self.strategy.clip)  # pyright: ignore[reportArgumentType]
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        found = {}
-        for name, part in locals_by_name.items():
-            if name in self.pieces:
-                part = gather(part, [(0, "z")], self.mesh).view(self.pieces[name])
-            found[name] = gather(part, self.splits.get(name, ()), self.mesh)
-        return found
+        shards = {name: t for name, t in locals_by_name.items() if name in self.pieces}
+        whole = gather_together(shards, {name: [(0, "z")] for name in shards}, self.mesh)
+        blocks = {name: t.view(self.pieces[name]) for name, t in whole.items()}
+        return gather_together({**locals_by_name, **blocks}, self.splits, self.mesh)
 
 
 def build(

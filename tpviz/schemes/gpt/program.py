@@ -77,6 +77,34 @@ def gather(
     return local
 
 
+def gather_together(
+    parts: Mapping[str, torch.Tensor],
+    splits: Mapping[str, Sequence[tuple[int, str]]],
+    mesh: GroupsByAxis | None,
+) -> dict[str, torch.Tensor]:
+    """{name: full tensor} as by `gather`; those that are cut over the same axes share messages."""
+    alike = {}
+    for name in parts:
+        alike.setdefault(tuple(axis for _, axis in splits.get(name, ())), []).append(name)
+    full = {}
+    for axes, names in alike.items():
+        tensors = [parts[name].detach() for name in names]
+        for number, axis in enumerate(axes):
+            group = mesh.get_group(axis)  # pyright: ignore[reportOptionalMemberAccess]
+            if group.size() == 1:
+                continue
+            flat = torch.cat([t.reshape(-1) for t in tensors])
+            received = [torch.empty_like(flat) for _ in range(group.size())]
+            dist.all_gather(received, flat, group=group)
+            of_ranks = [of_rank.split([t.numel() for t in tensors]) for of_rank in received]
+            tensors = [
+                torch.cat([part.view_as(t) for part in shards], splits[name][number][0])
+                for name, t, *shards in zip(names, tensors, *of_ranks)
+            ]
+        full |= zip(names, tensors)
+    return {name: full[name].contiguous() for name in parts}
+
+
 class Program:
     """One rank's part of the training of a workload.
 
@@ -173,10 +201,7 @@ class Program:
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """{name: full tensor} from this rank's parts."""
-        return {
-            name: gather(part, self.splits.get(name, ()), self.mesh)
-            for name, part in locals_by_name.items()
-        }
+        return gather_together(locals_by_name, self.splits, self.mesh)
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """{name: gradient of the batch's mean loss}, full tensors."""

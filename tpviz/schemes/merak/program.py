@@ -12,7 +12,14 @@ import torch
 from torch import nn
 
 from tpviz.schemes.collectives import part_of
-from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather, load_parts
+from tpviz.schemes.gpt.program import (
+    LEARNING_RATE,
+    Program,
+    adamw,
+    gather,
+    gather_together,
+    load_parts,
+)
 from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
 from tpviz.schemes.megatron.layers import ColumnParallelLinear, RowParallelLinear
 from tpviz.schemes.megatron.program import ParallelBlock
@@ -151,15 +158,14 @@ class MerakProgram(Program):
         return gather(self._everywhere(found, shape, 0), [(0, "dp")], self.mesh)
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        found, axes, schedule = {}, self.strategy.axes, self.pipeline.schedule
+        parts, axes, schedule = {}, self.strategy.axes, self.pipeline.schedule
         for name, shape in self.workload.parameter_shapes().items():
             shape = list(shape)
             for dim, axis in self.splits.get(name, ()):
                 shape[dim] //= axes[axis]
             owner = schedule.rank_of[stage_of(name, self.workload, schedule.stages)]
-            part = self._everywhere(locals_by_name.get(name), shape, owner)
-            found[name] = gather(part, self.splits.get(name, ()), self.mesh)
-        return found
+            parts[name] = self._everywhere(locals_by_name.get(name), shape, owner)
+        return gather_together(parts, self.splits, self.mesh)
 
     def _everywhere(self, tensor, shape, owner):
         like = next(iter(self.named.values())).new_empty(shape)
