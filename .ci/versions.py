@@ -32,12 +32,13 @@ OPTIONS = [
     "-p",
     "no:cacheprovider",
     "--durations=5",
+    "--deselect=tests/schemes/test_megatron.py::test_equals_one_process[8-",  # 4 ranks show as much
 ]
 CORE = """
 tests/test_tiny.py tests/test_peers.py tests/trace/test_table.py
 tests/runtime/test_recorder.py tests/runtime/test_launch_arguments.py
 tests/verbs/test_verify.py tests/verbs/test_capture.py tests/verbs/test_simulate.py
-tests/verbs/test_predict.py tests/verbs/test_run.py
+tests/verbs/test_run.py
 tests/schemes/test_megatron.py tests/schemes/test_t3.py
 """.split()
 LIMIT = 1300  # s for a leg, its installation included

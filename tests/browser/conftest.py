@@ -55,7 +55,7 @@ def _free_port():
         return probe.getsockname()[1]
 
 
-def _wait_until_up(server, url, log, seconds=60):
+def _wait_until_up(server, url, log, seconds=120):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -65,6 +65,7 @@ def _wait_until_up(server, url, log, seconds=60):
             if server.poll() is not None:
                 break
             time.sleep(0.2)
+    _stop(server)
     pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-3000:]}")
 
 
@@ -111,18 +112,22 @@ def _start(folder):
     return server, url
 
 
-@pytest.fixture(scope="session")
-def _server(tmp_path_factory):
-    """(url, folder) of a running Lab server; its kernels end with it."""
-    folder = tmp_path_factory.mktemp("lab")
-    server, url = _start(folder)
-    yield url, folder
+def _stop(server):
     server.send_signal(signal.SIGTERM)
     try:
         server.wait(timeout=20)
     except subprocess.TimeoutExpired:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+@pytest.fixture(scope="session")
+def _server(tmp_path_factory):
+    """(url, folder) of a running Lab server; its kernels end with it."""
+    folder = tmp_path_factory.mktemp("lab")
+    server, url = _start(folder)
+    yield url, folder
+    _stop(server)
 
 
 @pytest.fixture(scope="session", params=["perCommTarget", "disabled"])
