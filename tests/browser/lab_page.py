@@ -101,12 +101,12 @@ class LabPage:
     def plots(self, words, name):
         """The page's plots are these and are drawn: {what: a word of its text}, in their order."""
         plots = self.locator(".js-plotly-plot")
-        assert plots.count() == len(words)
         for number, (what, word) in enumerate(words.items()):
             plot = plots.nth(number)
-            assert plot.locator(".main-svg").first.is_visible()
-            assert word in plot.text_content()
+            plot.locator(".main-svg").first.wait_for()
+            plot.filter(has_text=word).wait_for()
             self.screenshot(f"{name}-{what.replace(' ', '-')}.png", plot)
+        assert plots.count() == len(words)
 
     def darken(self):
         """Lab's dark theme."""
