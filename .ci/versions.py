@@ -1,5 +1,7 @@
 """The core of the suite on the lowest and on the newest torch, each in an environment of its own.
 
+Both legs go on at once: most of an installation is waiting for the network.
+
     python .ci/versions.py            both legs; an environment that is there already is used again
     python .ci/versions.py --remove   and remove each environment (about 2 GB) after its leg
 
@@ -13,7 +15,9 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import PIPE
 from time import monotonic
 
 import no_gpu
@@ -28,12 +32,13 @@ OPTIONS = [
     "-p",
     "no:cacheprovider",
     "--durations=5",
+    "--deselect=tests/schemes/test_megatron.py::test_equals_one_process[8-",  # 4 ranks show as much
 ]
 CORE = """
 tests/test_tiny.py tests/test_peers.py tests/trace/test_table.py
 tests/runtime/test_recorder.py tests/runtime/test_launch_arguments.py
 tests/verbs/test_verify.py tests/verbs/test_capture.py tests/verbs/test_simulate.py
-tests/verbs/test_predict.py tests/verbs/test_run.py
+tests/verbs/test_run.py
 tests/schemes/test_megatron.py tests/schemes/test_t3.py
 """.split()
 LIMIT = 1300  # s for a leg, its installation included
@@ -41,7 +46,9 @@ LIMIT = 1300  # s for a leg, its installation included
 
 def main(remove):
     """Exit code 1 if a leg failed."""
-    failed = [name for name, leg in LEGS.items() if not _leg(name, *leg, remove)]
+    with ThreadPoolExecutor() as threads:
+        passed = threads.map(lambda name: _leg(name, *LEGS[name], remove), LEGS)
+        failed = [name for name, good in zip(LEGS, passed) if not good]
     sys.exit(f"versions: FAILED: {', '.join(failed)}" if failed else 0)
 
 
@@ -66,14 +73,15 @@ def _leg(name, python, torch, remove):
         if not (folder / "ready").exists():
             _install(run, interpreter, folder, torch)
         print(f"{title}: installed, {monotonic() - start:.0f} s", flush=True)
-        done = run(folder / "bin/python", "-m", "pytest", *OPTIONS, *CORE)
+        done = run(folder / "bin/python", "-m", "pytest", *OPTIONS, *CORE, stdout=PIPE, text=True)
+        print(done.stdout, flush=True)
     except subprocess.SubprocessError as error:
         done = error
     finally:
         if remove:
             shutil.rmtree(folder, ignore_errors=True)
     passed = getattr(done, "returncode", 1) == 0
-    words = "passed" if passed else f"FAILED ({done})"
+    words = "passed" if passed else f"FAILED ({getattr(done, 'returncode', done)})"
     print(f"{title}: {words}, {monotonic() - start:.0f} s in all", flush=True)
     return passed
 
@@ -106,6 +114,7 @@ def _install(run, interpreter, folder, torch):
             "install",
             "--quiet",
             "--no-warn-conflicts",
+            "--no-compile",  # most of torch and sympy is never imported
             *what,
             check=True,
         )
@@ -127,7 +136,7 @@ def _install(run, interpreter, folder, torch):
     constraints.write_text("\n".join(pins))
     # Asked for torch by name, pip would bring its GPU packages.
     pip("-c", constraints, *[n for n in needed if not n.startswith("torch")])
-    pip("--no-deps", "--editable", ROOT)
+    (package.parent / "tpviz.pth").write_text(f"{ROOT}\n")  # as an editable installation would
     (folder / "ready").touch()
 
 

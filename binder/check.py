@@ -61,7 +61,6 @@ def main():
 def install(folder):
     """The environment that Binder would build; returns the environment variables to run in it."""
     venv = folder / "venv"
-    python = venv / "bin" / "python"
     env = {
         **os.environ,
         "VIRTUAL_ENV": str(venv),
@@ -72,9 +71,9 @@ def install(folder):
     started = time.perf_counter()
     # Without pip, then filled by our own pip: works where Debian's python3-venv is missing too.
     call([sys.executable, "-m", "venv", "--without-pip", venv], env)
-    call([sys.executable, "-m", "pip", "--python", python, "install", "-q", "pip"], env)
-    for pins in ("base.txt", "requirements.txt"):
-        call([python, "-m", "pip", "install", "-q", "-r", ROOT / "binder" / pins], env)
+    pip = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python", "install", "-q"]
+    pins = [f"-r{ROOT / 'binder' / name}" for name in ("base.txt", "requirements.txt")]
+    call([*pip, "--no-compile", *pins], env)  # most modules are never imported
     call([ROOT / "binder" / "postBuild"], env)
     print(f"installed in {time.perf_counter() - started:.0f} s")
     return env

@@ -57,6 +57,7 @@ _HOMES = {
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = ["clusters"]
+_ON_RANKS = "run", "verify", "verify_parallel", "compare", "calibrate", "microscope"
 __all__ = sorted([*_HOME, *_MODULES])
 
 
@@ -66,6 +67,8 @@ def __getattr__(name):
     if name not in _HOME:
         known = ", ".join(__all__)
         raise AttributeError(f"module 'tpviz' has no attribute {name!r}; it has {known}")
+    if name in _ON_RANKS and "torch" not in sys.modules:
+        shielded(_load("tpviz.runtime.launch").start_server)  # loads torch while we do
     value = getattr(_load(_HOME[name]), name)
     globals()[name] = value
     return value

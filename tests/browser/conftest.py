@@ -1,8 +1,8 @@
 """A real JupyterLab for the browser tests.
 
-One Lab server per setting of ``commsOverSubshells`` (whether widget callbacks run on threads of
-their own), on copies of the notebooks in a temporary folder with settings, history and runtime
-files of its own.
+One Lab server for all, on copies of the notebooks in a temporary folder with settings, history and
+runtime files of its own; ``commsOverSubshells`` (whether widget callbacks run on threads of their
+own) is set as a user would.
 """
 
 import json
@@ -18,6 +18,7 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
+import lab_page
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -29,18 +30,23 @@ class Lab(NamedTuple):
     comms: str
 
 
-def _write_settings(folder, comms_over_subshells):
-    """Lab's defaults for this server: no news pop-up, all cells in the page, the thread behaviour
-    to test."""
+def _write_defaults(folder):
+    """Lab's defaults for this server: no news pop-up, all cells in the page."""
     folder.mkdir(parents=True)
     quiet = {"fetchNews": "false", "checkForUpdates": False}
-    kernels = {"commsOverSubshells": comms_over_subshells}
     overrides = {
         "@jupyterlab/apputils-extension:notification": quiet,
         "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
-        "@jupyterlab/apputils-extension:kernels-settings": kernels,
     }
     (folder / "overrides.json").write_text(json.dumps(overrides))
+
+
+def _write_setting(home, comms_over_subshells):
+    """The user's setting of the thread behaviour to test; a page reads it when it loads."""
+    folder = home / "jupyterlab_settings_dir/@jupyterlab/apputils-extension"
+    folder.mkdir(parents=True, exist_ok=True)
+    setting = {"commsOverSubshells": comms_over_subshells}
+    (folder / "kernels-settings.jupyterlab-settings").write_text(json.dumps(setting))
 
 
 def _free_port():
@@ -49,7 +55,7 @@ def _free_port():
         return probe.getsockname()[1]
 
 
-def _wait_until_up(server, url, log, seconds=60):
+def _wait_until_up(server, url, log, seconds=120):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -59,12 +65,13 @@ def _wait_until_up(server, url, log, seconds=60):
             if server.poll() is not None:
                 break
             time.sleep(0.2)
+    _stop(server)
     pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-3000:]}")
 
 
-def _start(folder, comms_over_subshells):
+def _start(folder):
     """Start a Lab server on copies of the notebooks; returns (process, url)."""
-    _write_settings(folder / "app", comms_over_subshells)
+    _write_defaults(folder / "app")
     shutil.copytree(ROOT / "notebooks", folder / "root", ignore=shutil.ignore_patterns(".*"))
     port, log = _free_port(), folder / "lab.log"
     own = {
@@ -105,15 +112,29 @@ def _start(folder, comms_over_subshells):
     return server, url
 
 
-@pytest.fixture(scope="session", params=["perCommTarget", "disabled"])
-def lab(request, tmp_path_factory):
-    """A running Lab: its url, its folder of notebooks and its setting; its kernels end with it."""
-    folder = tmp_path_factory.mktemp("lab") / request.param
-    server, url = _start(folder, request.param)
-    yield Lab(url, folder / "root", request.param)
+def _stop(server):
     server.send_signal(signal.SIGTERM)
     try:
         server.wait(timeout=20)
     except subprocess.TimeoutExpired:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+@pytest.fixture(scope="session")
+def _server(tmp_path_factory):
+    """(url, folder) of a running Lab server; its kernels end with it."""
+    folder = tmp_path_factory.mktemp("lab")
+    server, url = _start(folder)
+    yield url, folder
+    _stop(server)
+
+
+@pytest.fixture(scope="session", params=["perCommTarget", "disabled"])
+def lab(request, _server, chromium):
+    """A running Lab: its url, its folder of notebooks and its setting."""
+    url, folder = _server
+    _write_setting(folder / "home", request.param)
+    lab_page.close_pages(chromium, url)
+    yield Lab(url, folder / "root", request.param)
+    lab_page.close_pages(chromium, url)

@@ -1,18 +1,41 @@
-"""Driving one notebook in JupyterLab: open it, run it, look at it."""
+"""Driving one notebook in JupyterLab: open it, run it, look at it.
 
-from contextlib import contextmanager
+Loading Lab, starting a kernel and importing torch take longer than most tests, so notebooks follow
+one another in one page and one kernel, which is emptied after each.
+"""
+
+import ast
+import json
+import urllib.request
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import nbformat
+from playwright.sync_api import Error
 
 SCREENSHOTS = Path(__file__).parents[2] / "out" / "screenshots"
 
 CODE_CELL = ".jp-Notebook .jp-CodeCell"
 PROMPTS = f"{CODE_CELL} .jp-InputArea-prompt"
+OPEN = """async ([path, id]) => {
+    await window.jupyterapp.restored;
+    const kernel = id ? {id} : undefined;
+    window.opened = await window.jupyterapp.commands.execute("docmanager:open", {path, kernel});
+}"""
 KERNEL_READY = """() => {
-    const kernel = window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel;
+    const kernel = window.opened?.sessionContext?.session?.kernel;
     return kernel?.connectionStatus === "connected" && kernel.status === "idle";
 }"""
+# A kernel that is still at work is of a test that failed: it is ended.
+LEAVE = """async code => {
+    const {opened} = window, {session} = opened.sessionContext;
+    if (session?.kernel?.status !== "idle")
+        await session?.shutdown();
+    else
+        await session.kernel.requestExecute({code, silent: true, store_history: false}).done;
+    opened.dispose();
+}"""
+EMPTY = "import ipywidgets; ipywidgets.Widget.close_all(); get_ipython().reset(new_session=False)"
 RUN_ALL = "() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }"
 DRAWN_ANEW = "([picture, old]) => picture.innerHTML !== old"
 THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})"
@@ -30,18 +53,36 @@ class LabPage:
 
     def __init__(self, page):
         self.page, self.problems, self.locator = page, [], page.locator
-        page.on(
-            "console",
-            lambda message: (
-                message.type == "error"
-                and self.problems.append(f"{message.text} ({message.location.get('url', '')})")
-            ),
-        )
-        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("console", self._hear)
+        page.on("pageerror", self._hear_error)
+
+    def _hear(self, message):
+        if message.type == "error":
+            self.problems.append(f"{message.text} ({message.location.get('url', '')})")
+
+    def _hear_error(self, error):
+        self.problems.append(str(error))
+
+    def deafen(self):
+        """Hear no more: the page goes on to another notebook."""
+        self.page.remove_listener("console", self._hear)
+        self.page.remove_listener("pageerror", self._hear_error)
 
     def open(self, url, notebook):
-        self.page.goto(f"{url}/lab/tree/{notebook}?reset")
+        """Open a notebook in the page, with the kernel that is there."""
+        if not self.page.url.startswith(url):
+            self.page.goto(f"{url}/lab?reset")
+            self.page.wait_for_function("window.jupyterapp !== undefined")
+        with urllib.request.urlopen(f"{url}/api/kernels") as reply:
+            kernels = json.load(reply)
+        self.page.evaluate(OPEN, [notebook, kernels[0]["id"] if kernels else None])
         self.page.wait_for_selector(CODE_CELL)
+
+    def leave(self):
+        """Close the notebook, empty the kernel, and go back to Lab's light theme."""
+        self.page.evaluate(LEAVE, EMPTY)
+        if self.page.locator("body[data-jp-theme-light='false']").count():
+            self._theme("Light")
 
     def run_all(self, timeout_s=45):
         """Run all cells and wait until each code cell has its number; fail with the first error."""
@@ -60,17 +101,21 @@ class LabPage:
     def plots(self, words, name):
         """The page's plots are these and are drawn: {what: a word of its text}, in their order."""
         plots = self.locator(".js-plotly-plot")
-        assert plots.count() == len(words)
         for number, (what, word) in enumerate(words.items()):
             plot = plots.nth(number)
-            assert plot.locator(".main-svg").first.is_visible()
-            assert word in plot.text_content()
+            plot.locator(".main-svg").first.wait_for()
+            plot.filter(has_text=word).wait_for()
             self.screenshot(f"{name}-{what.replace(' ', '-')}.png", plot)
+        assert plots.count() == len(words)
 
     def darken(self):
         """Lab's dark theme."""
-        self.page.evaluate(THEME, "JupyterLab Dark")
-        self.page.wait_for_selector("body[data-jp-theme-light='false']", state="attached")
+        self._theme("Dark")
+
+    def _theme(self, name):
+        self.page.evaluate(THEME, f"JupyterLab {name}")
+        light = str(name == "Light").lower()
+        self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
         self.page.wait_for_selector("#jupyterlab-splash", state="detached")
 
     def screenshot(self, name, around=None):
@@ -140,35 +185,70 @@ def written(lab, name, *texts):
     return name
 
 
-def without_ranks(lab, notebook, words=("run=", "tv.run(", "tv.verify(", "tv.check(")):
-    """The name of a copy of a notebook without the cells that start ranks: those have any of the
-    ``words``. Where all notebooks run, they run too; here it is about what is drawn."""
-    whole = nbformat.read(lab.folder / notebook, as_version=4)
-    whole.cells = [
-        cell
-        for cell in whole.cells
-        if cell.cell_type != "code" or not any(word in cell.source for word in words)
-    ]
+def only(lab, notebook, *shown):
+    """The name of a copy of a notebook with the statements that have one of the texts ``shown``,
+    the name that their cell ends in, and the statements that these need.
+
+    Where all notebooks run, the rest runs too; here it is about what is drawn."""
+    book, needed = nbformat.read(lab.folder / notebook, as_version=4), set()
+    for cell in reversed(book.cells):
+        if cell.cell_type == "code":
+            kept, here = [], any(one in cell.source for one in shown)
+            for statement in reversed(ast.parse(cell.source).body):
+                text = ast.get_source_segment(cell.source, statement)
+                made, used = _names(statement)
+                name = here and isinstance(getattr(statement, "value", None), ast.Name)
+                if made & needed or name or any(one in text for one in shown):
+                    kept.insert(0, text)
+                    needed = needed - made | used
+            cell.source = "\n".join(kept)
+    book.cells = [cell for cell in book.cells if cell.source]
     copy = notebook.replace(".ipynb", "_pictures.ipynb")
-    nbformat.write(whole, lab.folder / copy)
+    nbformat.write(book, lab.folder / copy)
     return copy
 
 
+def _names(statement):
+    """The names that a statement makes, and those that it uses."""
+    made, used = set(), set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.alias):
+            made.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.Name):
+            (made if isinstance(node.ctx, ast.Store) else used).add(node.id)
+    name = getattr(statement, "name", None)  # a function or a class keeps its others to itself
+    return {name} if name else made, used
+
+
+def close_pages(browser, url):
+    """Close Lab's page, if there is one; the next notebook loads Lab anew."""
+    for context in browser.contexts:
+        if any(page.url.startswith(url) for page in context.pages):
+            context.close()
+
+
 @contextmanager
-def lab_page(browser, url, notebook, timeout_s=45):
+def lab_page(browser, url, notebook, timeout_s=45, run=True):
     """A page with ``notebook`` opened and run; at the end the browser's console must be clean.
 
     When something fails, a picture of the page stays in out/screenshots.
     """
-    context = browser.new_context(viewport={"width": 1400, "height": 1000})
-    lab = LabPage(context.new_page())
+    pages = [page for context in browser.contexts for page in context.pages]
+    page = next((page for page in pages if page.url.startswith(url)), None)
+    page = page or browser.new_context(viewport={"width": 1400, "height": 1000}).new_page()
+    lab = LabPage(page)
     try:
         lab.open(url, notebook)
-        lab.run_all(timeout_s)
+        if run:
+            lab.run_all(timeout_s)
         yield lab
         assert lab.problems == []
+        lab.leave()
     except BaseException:
         lab.screenshot(f"failure-{notebook}.png")
+        with suppress(Error):
+            lab.leave()
+        page.context.close()
         raise
     finally:
-        context.close()
+        lab.deafen()

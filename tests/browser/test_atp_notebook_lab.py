@@ -2,15 +2,15 @@
 out/screenshots, for a person to look at."""
 
 import pytest
-from lab_page import lab_page, without_ranks
+from lab_page import lab_page, only
 
 pytestmark = pytest.mark.browser
-MEASURES = ("run=", "measured", "contention", "tv.verify(", "tv.check(")
+SHOWN = "tv.BlocksView(", "matrix.to_svg(", "predicted.figure()", "study.figure()", "x).report"
 
 
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
 def test_atp(chromium, lab):
-    with lab_page(chromium, lab.url, without_ranks(lab, "03_atp.ipynb", MEASURES)) as page:
+    with lab_page(chromium, lab.url, only(lab, "03_atp.ipynb", *SHOWN)) as page:
         block = page.view(".tpv-blocks[data-ready]")
         assert block.locator("[data-rank]").count() == 4
         page.screenshot("atp-blocks.png", block)

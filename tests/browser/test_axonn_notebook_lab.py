@@ -2,15 +2,16 @@
 out/screenshots, for a person to look at."""
 
 import pytest
-from lab_page import lab_page, without_ranks
+from lab_page import lab_page, only
 
 pytestmark = pytest.mark.browser
+SHOWN = "tv.GridView(", "grids.figure()", "hidden.figure()", "study.figure()", 'axonn_special")'
 PLOTS = {"validation": "communication", "overlaps": "oag", "scaling": "devices"}
 
 
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
 def test_axonn(chromium, lab):
-    with lab_page(chromium, lab.url, without_ranks(lab, "04_axonn.ipynb"), timeout_s=60) as page:
+    with lab_page(chromium, lab.url, only(lab, "04_axonn.ipynb", *SHOWN), timeout_s=60) as page:
         cube = page.view(".tpv-blocks[data-ready]")
         assert cube.locator("[data-rank]").count() == 8
         page.screenshot("axonn-cube.png", cube)

@@ -50,7 +50,9 @@ def plays(view):
     """Space plays, evenly in time, and pauses."""
     svg = view.locator("svg[role=application]")
     svg.press("Space")
-    view.root.page.wait_for_selector(".tpv-schedule.tpv-playing[data-step='9']")
+    view.root.page.wait_for_function(
+        "view => Number(view.dataset.step) > 8", arg=view.root.element_handle()
+    )
     svg.press("Space")
     view.locator("button", has_text="Play").wait_for()
 

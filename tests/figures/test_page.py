@@ -30,21 +30,31 @@ def path(tmp_path_factory):
     )
 
 
-@pytest.fixture
-def opened(chromium, path):
-    """(page, problems): the page open in a browser, and what its console complains of."""
+@pytest.fixture(scope="module")
+def tab(chromium):
+    """A tab for all pages, and in ``tab.problems`` what its console complains of."""
     context = chromium.new_context(viewport={"width": 1200, "height": 900}, offline=True)
-    tab, problems = context.new_page(), []
+    tab = context.new_page()
+    tab.problems = []
     tab.on(
         "console",
-        lambda message: message.type in ("error", "warning") and problems.append(message.text),
+        lambda message: message.type in ("error", "warning") and tab.problems.append(message.text),
     )
-    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.on("pageerror", lambda error: tab.problems.append(str(error)))
+    yield tab
+    context.close()
+
+
+@pytest.fixture
+def opened(tab, path):
+    """(page, problems): the page opened anew, and what its console complains of."""
+    tab.problems.clear()
+    tab.mouse.move(0, 0)
     tab.goto(path.as_uri())
     tab.wait_for_selector(".tpv-mesh[data-ready='true']")
-    yield tab, problems
-    context.close()
-    assert problems == []
+    yield tab, tab.problems
+    tab.emulate_media(color_scheme="light")
+    assert tab.problems == []
 
 
 class References(HTMLParser):

@@ -197,6 +197,39 @@ def test_launch_inside_a_progress_report_is_refused():
     assert len(tv.launch(os.getpid, world_size=2)) == 2
 
 
+def test_the_server_loads_torch_while_its_caller_does(monkeypatch):
+    from tpviz.runtime import launch
+
+    started = []
+    monkeypatch.setattr(launch, "start_server", lambda: started.append("server"))
+    tv.__getattr__("run")
+    assert not started  # torch is here, so ranks would start no sooner
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "torch")
+        for name in ("GPT", "predict", "simulate", "launch", "explore"):
+            tv.__getattr__(name)
+        assert not started
+        tv.__getattr__("run")
+    assert started == ["server"]
+
+
+def test_what_keeps_the_server_from_an_early_start_is_left_to_launch(monkeypatch):
+    from tpviz.runtime import launch
+
+    def ensure():
+        tried.append(sys.modules["__main__"].__dict__.get("__file__"))
+        raise RuntimeError("too long")
+
+    tried = []
+    monkeypatch.setattr(launch.server, "ensure", ensure)
+    launch.start_server()
+    assert tried == [None]  # the user's script is hidden, as from every process started here
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.setenv(name, "0")
+    launch.start_server()
+    assert len(tried) == 1  # in a torchrun world there are ranks already
+
+
 def test_restart_replaces_the_server_and_shows_edited_modules(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

@@ -9,29 +9,51 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "figures"))
 PAGE = "<!doctype html><meta charset=utf-8><link rel=icon href='data:,'><style>{}</style>{}{}"
 
 
+@pytest.fixture(scope="session")
+def _tabs(chromium):
+    """{motion: a tab for it}, made when first asked for: a new tab takes longer than a page."""
+    tabs = {}
+    yield tabs
+    for tab in tabs.values():
+        tab.context.close()
+
+
 @pytest.fixture
-def page_of(chromium, tmp_path):
+def page_of(chromium, _tabs, tmp_path):
     """Opens a page of views of a kind, each with a state of its traits, and gives its tab once all
     are drawn. In the end its console has said nothing."""
     from tpviz.figures.assets import stylesheet
     from tpviz.figures.page import place, scripts
 
-    contexts, problems = [], []
+    used, problems = [], []
+
+    def hear(message):
+        if message.type in ("error", "warning"):
+            problems.append(message.text)
+
+    def hear_error(error):
+        problems.append(str(error))
 
     def opened(kind, states, motion="no-preference"):
         file = tmp_path / "page.html"
         file.write_text(
             PAGE.format(stylesheet(), "".join(place(kind, s) for s in states), scripts([kind]))
         )
-        contexts.append(chromium.new_context(reduced_motion=motion, offline=True))
-        tab = contexts[-1].new_page()
-        tab.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
-        tab.on("pageerror", lambda error: problems.append(str(error)))
+        if motion not in _tabs:
+            context = chromium.new_context(reduced_motion=motion, offline=True)
+            _tabs[motion] = context.new_page()
+        tab = _tabs[motion]
+        used.append(tab)
+        tab.on("console", hear)
+        tab.on("pageerror", hear_error)
+        tab.mouse.move(0, 0)  # an earlier test may have left it on what is to be drawn
         tab.goto(file.as_uri())
         tab.locator(f".tpv-{kind}[data-ready]").nth(len(states) - 1).wait_for()
         return tab
 
     yield opened
-    for context in contexts:
-        context.close()
+    for tab in used:
+        tab.goto("about:blank")
+        tab.remove_listener("console", hear)
+        tab.remove_listener("pageerror", hear_error)
     assert problems == []

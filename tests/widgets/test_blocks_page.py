@@ -34,6 +34,7 @@ def test_it_plays_unless_motion_is_to_be_reduced(opened):
     assert ring.evaluate(FLOWS) == "none"
 
 
+@pytest.mark.parametrize("opened", ["no-preference"], indirect=True)
 def test_keys_and_clicks_step_and_patterns_are_the_views_own(opened):
     view, _ = opened
     svg = view.locator("svg[role=application]")

@@ -41,6 +41,7 @@ def test_it_plays_unless_motion_is_to_be_reduced(opened, scene):
     view.locator("button", has_text="Play").wait_for()
 
 
+@pytest.mark.parametrize("opened", ["no-preference"], indirect=True)
 def test_each_step_shows_its_messages_and_its_numbers(opened, microscope, scene):
     view, _ = opened
     svg = view.locator("svg[role=application]")
@@ -59,6 +60,7 @@ def test_each_step_shows_its_messages_and_its_numbers(opened, microscope, scene)
     assert "the end" in view.locator(".tpv-live").text_content()
 
 
+@pytest.mark.parametrize("opened", ["no-preference"], indirect=True)
 def test_slider_and_buttons(opened, scene):
     view, _ = opened
     view.get_by_label("step", exact=True).fill("2")

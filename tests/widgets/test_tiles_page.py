@@ -33,6 +33,7 @@ def test_it_plays_unless_motion_is_to_be_reduced(opened):
     drawn_at(view, scene, step)
 
 
+@pytest.mark.parametrize("opened", ["no-preference"], indirect=True)
 def test_keys_and_clicks(opened):
     view, _, scene = opened
     svg, says = view.locator("svg[role=application]"), view.locator(".tpv-live")

@@ -19,6 +19,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from numbers import Real
 from operator import index
 from typing import Any
@@ -156,6 +157,21 @@ def _end_pools(keys=None):
 def pool_info() -> dict[str, Any]:
     """Of the last used pool: ``device``, ``inner`` ("gloo" or "nccl"), ``preloaded``; or empty."""
     return dict(max(_pools.values(), key=lambda pool: pool.used).info) if _pools else {}
+
+
+def start_server() -> None:
+    """Start the fork server without waiting for it, unless one is running.
+
+    It takes seconds to load torch; a caller who has to load torch too saves as many. Whatever
+    stands in the way is left for `launch` to say.
+    """
+    if in_torchrun() or not _changing.acquire(blocking=False):
+        return
+    try:
+        with server.blank_main(), suppress(RuntimeError, OSError):
+            server.ensure()
+    finally:
+        _changing.release()
 
 
 def shutdown() -> None:
