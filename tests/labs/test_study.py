@@ -158,9 +158,9 @@ def test_runs_that_were_not_faithful_are_said(found):
     [
         ({"sources": "guessed"}, "source='guessed' is not possible: use 'predicted', 'simulated'"),
         ({"sources": ()}, "sources is empty: give some of predicted, simulated, measured"),
-        ({"variants": {}}, r"variants=\{\}: give some in a list, or \{name: strategy\}"),
-        ({"variants": 4}, "variants=4: give some in a list"),
-        ({"variants": "ATP"}, "variants='ATP': give some in a list"),
+        ({"variants": {}}, r"variants=\{\}: give variants in a list, or \{name: strategy\}"),
+        ({"variants": 4}, "variants=4: give variants in a list"),
+        ({"variants": "ATP"}, "variants='ATP': give variants in a list"),
         ({"variants": [tv.ATP]}, "variants has .*, which is no strategy"),
         (
             {"variants": [tv.ATP()] * 2},

@@ -122,7 +122,8 @@ def test_the_first_are_run_on_real_ranks():
     assert found.badges == ["predicted", "emulated"] and -1 <= found.agreement["slow"] <= 1
     assert found.gain("slow", found.base, "measured") == 0
     assert "2 strategies also run on the emulated cluster; Kendall's tau" in found.describe()
-    assert found.scene()["winners"]["measured"][0] in (0, 1)
+    [measured] = found.scene()["panels"][2]["traces"]
+    assert sum("★" in row[0] for row in measured["text"]) == 1
 
 
 def test_kendalls_tau_by_hand(found):

@@ -103,7 +103,7 @@ def named(argument: str, given: Any, kind: type, label: str) -> dict[Any, Any]:
     name are called by their ``label``. Raises ``ValueError`` on what is none of these, on nothing,
     and on two of one name."""
     noun = kind.__name__.lower()
-    wanted = f"give some in a list, or {{name: {noun}}}"
+    wanted = f"give {argument} in a list, or {{name: {noun}}}"
     given = [given] if isinstance(given, kind) else given
     if isinstance(given, str) or not isinstance(given, Iterable) or not given:
         raise ValueError(f"{argument}={given!r}: {wanted}")
