@@ -91,7 +91,8 @@ def labelled(strategy):
 
 
 def test_a_model_with_a_loss_of_its_own():
-    found = tv.launch(labelled, tv.Merak(pp=2, microbatches=4), world_size=4, progress=False)
+    job = labelled, tv.Merak(pp=2, microbatches=4)
+    found = tv.launch(*job, world_size=4, progress=False, timeout=150)
     for (first, _), (last, expected) in (found[:2], found[2:]):
         assert first is None and last == pytest.approx(expected, rel=1e-6)
 

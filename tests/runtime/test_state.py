@@ -7,6 +7,7 @@ import datetime
 import decimal
 import faulthandler
 import gc
+import io
 import locale
 import logging
 import multiprocessing
@@ -26,6 +27,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import tqdm
 from torch.optim import optimizer
 
 import tpviz as tv
@@ -325,6 +327,8 @@ def all_reduced():
 
 
 def test_a_job_that_leaves_nothing_keeps_its_ranks():
+    """Also one that exports a model: torch may then start tqdm's monitor, a thread that stays."""
+
     def train():
         model = torch.nn.Linear(4, 4)
         torch.manual_seed(3)
@@ -332,6 +336,8 @@ def test_a_job_that_leaves_nothing_keeps_its_ranks():
             model(torch.rand(2, 4)).sum().backward()
         torch.optim.AdamW(model.parameters()).step()
         dist.all_reduce(model.weight.grad)
+        list(tqdm.tqdm(range(2), file=io.StringIO()))
+        assert "TMonitor" in {type(thread).__name__ for thread in threading.enumerate()}
         return os.getpid()
 
     pids = tv.launch(train, world_size=2)

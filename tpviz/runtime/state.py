@@ -229,8 +229,14 @@ def _entries() -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any] | 
     yield "signal handlers", lambda: list(map(signal.getsignal, _SIGNALS)), None
     yield "limits", lambda: list(map(resource.getrlimit, _LIMITS)), None
     yield "output", lambda: [(s.st_dev, s.st_ino) for s in map(os.fstat, (0, 1, 2))], None
-    yield "threads", lambda: set(threading.enumerate()), None
+    yield "threads", _threads, None
     yield "child processes", _has_children, None
+
+
+def _threads():
+    """All but tqdm's monitor, which torch.export may start and which only redraws bars: new ranks
+    would import all that export needs anew."""
+    return {thread for thread in threading.enumerate() if type(thread).__name__ != "TMonitor"}
 
 
 class State:
