@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from together import together
 
 import tpviz as tv
 from tpviz.verbs.run import train_reference
@@ -29,23 +30,35 @@ def largest(losses, reference):
     return max(abs(a - b) for a, b in zip(losses, reference))
 
 
+@pytest.fixture(scope="module")
+def runs():
+    """{strategy: six steps after two}."""
+    return together(lambda s: train(s, W, 6, warmup=2), STRATEGIES)
+
+
+@pytest.fixture(scope="module")
+def references():
+    """The losses of one process, trained and untrained."""
+    return train_reference(W, 8), train_reference(W, 8, lr=0)
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
-def test_losses_on_text_equal_one_process(strategy):
-    trace = train(strategy, W, 6, warmup=2)
-    losses, reference = trace.meta["losses"], train_reference(W, 8)
+def test_losses_on_text_equal_one_process(strategy, runs, references):
+    trace, (reference, untrained) = runs[strategy], references
+    losses = trace.meta["losses"]
     assert largest(losses, reference) < 5e-6  # float32 rounds a loss of 5 to 2.4e-7
     # Beside an untrained model on the same batch: which text that is depends on Python's release.
-    assert losses[-1] < train_reference(W, 8, lr=0)[-1] - 0.2
+    assert losses[-1] < untrained[-1] - 0.2
     for rank in trace.ranks:
         for step in trace.steps:
             assert trace.ledger(rank, step) == strategy.ledger(W)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES[1:4:2], ids=repr)
-def test_losses_equal_exactly_in_float64(strategy):
+def test_losses_equal_exactly_in_float64():
     w = replace(W, dtype="float64")
-    trace = train(strategy, w, 4, warmup=0)
-    assert largest(trace.meta["losses"], train_reference(w, 4)) < 1e-10
+    reference = train_reference(w, 4)
+    for trace in together(lambda s: train(s, w, 4, warmup=0), STRATEGIES[1:4:2]).values():
+        assert largest(trace.meta["losses"], reference) < 1e-10
 
 
 def test_it_learns_more_than_how_often_each_byte_occurs():
@@ -58,17 +71,16 @@ def test_it_learns_more_than_how_often_each_byte_occurs():
     assert np.mean(losses[-20:]) < entropy - 0.3
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES[:4], ids=repr)
-def test_bfloat16_runs_with_an_exact_ledger(strategy):
+def test_bfloat16_runs_with_an_exact_ledger():
     w = replace(W, dtype="bfloat16")
-    trace = train(strategy, w, 1)
-    assert trace.ledger() == strategy.ledger(w)
-    assert largest(trace.meta["losses"], train_reference(w, 2)) < 0.05
+    reference = train_reference(w, 2)
+    for strategy, trace in together(lambda s: train(s, w, 1), STRATEGIES[:4]).items():
+        assert trace.ledger() == strategy.ledger(w)
+        assert largest(trace.meta["losses"], reference) < 0.05
 
 
-def test_flops_of_all_ranks_are_those_of_the_model():
-    strategy = tv.Megatron(tp=2) * tv.DataParallel(dp=2)
-    trace = train(strategy, W, 1)
+def test_flops_of_all_ranks_are_those_of_the_model(runs):
+    trace = runs[tv.Megatron(tp=2) * tv.DataParallel(dp=2)].select(step=0)
     # PyTorch's attention computes its scores again in backward: half its forward once more
     again = W.layers * 2 * W.batch * W.seq**2 * W.hidden
     assert trace["flops"].sum() == W.step_flops + again
