@@ -4,6 +4,7 @@ closed forms."""
 from dataclasses import replace
 
 import pytest
+from together import together
 
 import tpviz as tv
 from tpviz.schedules import SCHEDULES, timeline
@@ -13,27 +14,35 @@ from tpviz.schemes.merak.split import stage_of
 from tpviz.trace import Event, Trace
 
 W = tv.GPT(layers=8, hidden=16, heads=4, seq=8, batch=8, vocab=32)
-
-
-HALVED = [
-    ("shifted_critical_path", {"pp": 2, "tp": 2, "subpipeline": 2}),
-    ("zb_v", {"pp": 2, "tp": 2, "subpipeline": 1, "recompute": "none"}),
+STRATEGIES = [
+    *(tv.Merak(microbatches=8, schedule=name, pp=4) for name in SCHEDULES),
+    tv.Merak(microbatches=8, schedule="shifted_critical_path", pp=2, tp=2, subpipeline=2),
+    tv.Merak(microbatches=8, schedule="zb_v", pp=2, tp=2, subpipeline=1, recompute="none"),
 ]
 
 
-@pytest.mark.parametrize(
-    "name, knobs", [*((name, {"pp": 4}) for name in SCHEDULES), *HALVED], ids=str
-)
-def test_real_ranks_hold_as_many_as_the_schedule_says(name, knobs):
-    s = tv.Merak(microbatches=8, schedule=name, **knobs)
-    w = replace(W, batch=8 * max(1, s.subpipeline))
-    trace = tv.run(s, w, steps=1, warmup=0, memory=False, progress=False)
+def workload(strategy):
+    return replace(W, batch=8 * max(1, strategy.subpipeline))
+
+
+@pytest.fixture(scope="module")
+def traces():
+    """{strategy: a recorded step}."""
+    return together(
+        lambda s: tv.run(s, workload(s), steps=1, warmup=0, memory=False, progress=False),
+        STRATEGIES,
+    )
+
+
+@pytest.mark.parametrize("s", STRATEGIES, ids=lambda s: s.short)
+def test_real_ranks_hold_as_many_as_the_schedule_says(s, traces):
+    w, trace = workload(s), traces[s]
 
     def stage(layer):
         return stage_of(layer, w, s.stages)
 
     assert peaks_in_flight(trace, stage) == timeline(s.schedule_of(w)).peak_in_flight
-    assert peaks_in_flight(trace, stage) == by_formula(name, s.pp, 8)
+    assert peaks_in_flight(trace, stage) == by_formula(s.schedule, s.pp, 8)
     for rank in range(s.world_size):
         times, counts = zip(*in_flight(trace, rank, stage))
         assert list(times) == sorted(set(times)) and counts[-1] == 0 <= min(counts)
