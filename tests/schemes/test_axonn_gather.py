@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 from grids import axonn
 from test_axonn import CLUSTERS, WIDE
-from tiny import EXACT, TINY, assert_equal, named, peaks
+from tiny import TINY, assert_equal
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
@@ -22,7 +22,7 @@ from tpviz.widgets.grid import story
 
 THIN = Cluster("thin wires", Device({"float32": 1e8}, 1e9, 1e9), (Level("all", 8, 1e5, 1e5, 1e-3),))
 """Kernels wait for gathers, so that it matters where one is asked for."""
-SIZES = [
+CASES = [
     ((1, 1, 2, 1), {"keep": False}),
     ((2, 1, 2, 1), {"accumulation": 4}),
     ((1, 1, 4, 1), {"keep": False, "recompute": True, "overlap": ("oag",)}),
@@ -37,12 +37,9 @@ def block(sizes, **knobs):
     return axonn(sizes, gather="block", **knobs)
 
 
-CASES = [(block(sizes, **knobs), replace(WIDE, tied=sizes[0] % 2 == 1)) for sizes, knobs in SIZES]
-
-
-@pytest.mark.parametrize("strategy, workload", CASES, ids=named)
-def test_equals_one_process(strategy, workload):
-    assert_equal(strategy, workload, among=CASES)
+@pytest.mark.parametrize("sizes, knobs", CASES, ids=str)
+def test_equals_one_process(sizes, knobs):
+    assert_equal(block(sizes, **knobs), replace(WIDE, tied=bool(sizes[0] % 2)))
 
 
 # -- beside gather="weight" ------------------------------------------------------------------------
@@ -236,20 +233,21 @@ def _after_failure(strategy, workload):
 W = tv.GPT(layers=3, hidden=64, heads=4, seq=32, batch=4, vocab=512, tied=False)
 
 
-TRACKED = [
-    block((1, 1, 2, 1), **knobs)
-    for knobs in (
+@pytest.mark.parametrize(
+    "knobs",
+    [
         {},
         {"keep": False, "overlap": ("oag",)},
         {"recompute": True, "overlap": ()},
         {"keep": False, "recompute": True, "overlap": ("oag",)},
-    )
-]
+    ],
+    ids=str,
+)
+def test_memory_is_what_is_tracked(knobs):
+    from test_memory_formulas import EXACT, peaks
 
-
-@pytest.mark.parametrize("strategy", TRACKED, ids=named)
-def test_memory_is_what_is_tracked(strategy):
-    found, tracked = strategy.memory(W), peaks(strategy, W, [(s, W) for s in TRACKED])
+    strategy = block((1, 1, 2, 1), **knobs)
+    found, tracked = strategy.memory(W), peaks(strategy, W)
     assert {k: found[k] for k in EXACT} == {k: tracked[k] for k in EXACT}
     assert found["activations"] == pytest.approx(tracked["activations"], rel=0.04)
 

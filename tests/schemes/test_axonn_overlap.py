@@ -5,13 +5,12 @@ The emulated times are in slow motion: milliseconds, which a busy host may overr
 """
 
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 
 import pytest
 from test_axonn import axonn
 from tiny import TINY
-from together import together
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
@@ -20,33 +19,23 @@ SLOW = Cluster("slow", Device({"float32": 5e6}, 1e9, 2.5e7), (Level("all", 4, 5e
 """A GEMM of the tiny model takes 4 ms or more, a sum or a gather about 40 ms."""
 GRIDS = [(2, 1, 2, 1), (1, 2, 2, 1)]
 SMALL = replace(TINY, layers=1)
+WAYS = ["simulated", "emulated"]
 ALL = ("oar", "ors", "oag")
 
 
 @lru_cache
-def events(way, grid, overlap):
+def events(way, grid, overlap, keep=False):
     """Each rank's events of a step, by start; the order of gathers is known from the one before."""
+    strategy = axonn(grid, overlap=overlap, keep=keep)
     if way == "simulated":
-        trace = tv.simulate(axonn(grid, overlap=overlap), SMALL, SLOW)
+        trace = tv.simulate(strategy, SMALL, SLOW)
         ranks = [[e for e in trace if e.rank == rank] for rank in range(4)]
     else:
-        ranks = [list(trace) for trace in emulated()[grid, overlap]]
-    return [sorted(rank, key=lambda e: (e.start, e.id)) for rank in ranks]
-
-
-@cache
-def emulated():
-    """{(grid, overlap): each rank's trace}, on real ranks. That each overlap alone is one of the
-    program, simulation shows."""
-
-    def run(case):
-        return tv.launch(_emulated, axonn(case[0], overlap=case[1]), SMALL, world_size=4)
-
-    steps = together(run, [(grid, overlap) for grid in GRIDS for overlap in (ALL, ())])
-    for (_, overlap), ranks in steps.items():
+        found = tv.launch(_emulated, strategy, SMALL, world_size=4)
         if "oag" in overlap:
-            assert [misses for _, misses in ranks] == [0] * 4
-    return {case: [trace for trace, _ in ranks] for case, ranks in steps.items()}
+            assert [misses for _, misses in found] == [0] * 4
+        ranks = [list(trace) for trace, _ in found]
+    return [sorted(rank, key=lambda e: (e.start, e.id)) for rank in ranks]
 
 
 def _emulated(strategy, workload):
@@ -69,14 +58,6 @@ def _emulated(strategy, workload):
     return recorder.trace, program.depth.misses
 
 
-def ways(overlaps):
-    """[(way, overlap)]: all are simulated, the first and the last run too."""
-    return [
-        *(("simulated", overlap) for overlap in overlaps),
-        *(("emulated", overlap) for overlap in (overlaps[0], overlaps[-1])),
-    ]
-
-
 def kernels(rank, phase, layer=None):
     return [
         e for e in rank if e.kind == "compute" and e.phase == phase and layer in (None, e.layer)
@@ -94,8 +75,9 @@ def communication(rank, name, **where):
 
 
 # -- (a) oar: the input's gradient is summed under the weight's gradient -------------------------
-@pytest.mark.parametrize("way, overlap", ways([ALL, ("oar",), ("ors", "oag"), ()]), ids=str)
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("overlap", [ALL, ("oar",), ("ors", "oag"), ()], ids=str)
 def test_weight_gradient_starts_before_the_sum_ends(way, grid, overlap):
     summed = ["blocks.0.attention.out", "blocks.0.mlp.down"]
     if grid[0] > 1:
@@ -109,7 +91,8 @@ def test_weight_gradient_starts_before_the_sum_ends(way, grid, overlap):
 
 
 # -- (b) ors: no scatter is waited for before backward is over ------------------------------------
-@pytest.mark.parametrize("way, overlap", ways([ALL, ("ors",), ("oar", "oag"), ()]), ids=str)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("overlap", [ALL, ("ors",), ("oar", "oag"), ()], ids=str)
 def test_scatters_are_waited_for_after_backward(way, overlap):
     for rank in events(way, GRIDS[0], overlap):
         scatters = communication(rank, "reduce_scatter", axis="z")
@@ -122,7 +105,8 @@ def test_scatters_are_waited_for_after_backward(way, overlap):
 
 
 # -- (c) oag: the next weight is sent for before this one is used ----------------------------------
-@pytest.mark.parametrize("way, overlap", ways([ALL, ("oag",), ("oar", "ors"), ()]), ids=str)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("overlap", [ALL, ("oag",), ("oar", "ors"), ()], ids=str)
 def test_the_next_gather_is_sent_before_this_gemm(way, overlap):
     ahead = "oag" in overlap
     for rank in events(way, GRIDS[0], overlap):

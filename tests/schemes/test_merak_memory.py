@@ -3,8 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from tiny import EXACT
-from together import together
 
 import tpviz as tv
 from tpviz.mesh import Mesh
@@ -13,11 +11,31 @@ from tpviz.schemes.merak.memory import memory_of
 
 W = tv.GPT(layers=8, hidden=64, heads=4, seq=64, batch=16, vocab=256)
 WIDE = tv.GPT(layers=4, hidden=128, heads=4, seq=32, batch=16, vocab=64, tied=False)
+EXACT = ("parameters", "gradients", "optimizer")
 
 
-CASES = [
-    (tv.Merak(**knobs), w)
-    for w, knobs in [
+def ratios(strategy, w, least=0.88, tries=8):
+    """{stage: derived / tracked activations}; a rank's states must be as derived. A thread of
+    gloo's may hold a tensor for a moment longer: below ``least`` the best of several tries counts.
+    """
+    found = {}
+    for _ in range(tries):
+        trace = tv.run(strategy, w, steps=1, progress=False)
+        for rank in range(strategy.world_size):
+            coords = Mesh(strategy.axes).coords(rank)
+            derived, tracked = memory_of(strategy, w, coords["pp"]), trace.memory(rank).peaks
+            if coords["dp"] == coords["tp"] == 0:
+                assert {k: derived[k] for k in EXACT} == {k: tracked[k] for k in EXACT}
+                ratio = derived["activations"] / tracked["activations"]
+                found[coords["pp"]] = max(ratio, found.get(coords["pp"], 0))
+        if min(found.values()) >= least:
+            break
+    return found
+
+
+@pytest.mark.parametrize(
+    "workload, knobs",
+    [
         (W, {"schedule": "1f1b", "recompute": "none"}),
         (WIDE, {"schedule": "1f1b"}),
         (W, {"pp": 4, "microbatches": 8, "recompute": "stage_aware"}),
@@ -27,43 +45,13 @@ CASES = [
         (W, {"tp": 2, "schedule": "1f1b", "recompute": "none", "subpipeline": 2}),
         (W, {"schedule": "zb_h1", "recompute": "none"}),
         (W, {"schedule": "zb_v", "recompute": "none"}),
-    ]
-]
-
-
-def traced(case):
-    return tv.run(*case, steps=1, progress=False)
-
-
-@pytest.fixture(scope="module")
-def traces():
-    """{(strategy, workload): its run}."""
-    return together(traced, CASES)
-
-
-def ratios(trace, case):
-    """{stage: derived / tracked activations}; a rank's states must be as derived."""
-    strategy, w = case
-    of_stages = {}
-    for rank in range(strategy.world_size):
-        coords = Mesh(strategy.axes).coords(rank)
-        derived, tracked = memory_of(strategy, w, coords["pp"]), trace.memory(rank).peaks
-        if coords["dp"] == coords["tp"] == 0:
-            assert {k: derived[k] for k in EXACT} == {k: tracked[k] for k in EXACT}
-            of_stages[coords["pp"]] = derived["activations"] / tracked["activations"]
-    return of_stages
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0].short)
-def test_equals_what_is_tracked(case, traces):
-    """A thread of gloo's may hold a tensor for a moment longer: of several runs the best counts."""
-    best = ratios(traces[case], case)
-    for _ in range(7):
-        if min(best.values()) >= 0.88:
-            break
-        more = ratios(traced(case), case)
-        best = {stage: max(ratio, more[stage]) for stage, ratio in best.items()}
-    assert best == pytest.approx(dict.fromkeys(range(case[0].pp), 1.0), abs=0.12)
+    ],
+    ids=str,
+)
+def test_equals_what_is_tracked(workload, knobs):
+    assert ratios(tv.Merak(**knobs), workload) == pytest.approx(
+        dict.fromkeys(range(knobs.get("pp", 2)), 1.0), abs=0.12
+    )
 
 
 DEEP = replace(W, layers=32)

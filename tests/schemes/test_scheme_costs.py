@@ -2,11 +2,11 @@
 cluster."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import captured, named
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
@@ -106,7 +106,8 @@ STRATEGIES = [
     *[tv.DataParallel(dp=4, zero=zero, bucket_mb=0.01) for zero in range(4)],
     *[
         tv.DataParallel(dp=2, zero=zero, bucket_mb=0.01) * tv.Megatron(tp=2, **options)
-        for zero, options in enumerate(({"sp": True}, {"chunks": 2}) * 2)
+        for zero in range(4)
+        for options in ({"sp": True}, {"chunks": 2})
     ],
     *[
         tv.ATP(mesh=mesh, order=order, **options)
@@ -124,6 +125,11 @@ STRATEGIES = [
     tv.DataParallel(dp=2, zero=2, bucket_mb=0.01)
     * tv.ATP(mesh=(2, 2), chunks=4, chunking="pipelined"),
 ]
+
+
+@cache
+def captured(strategy, workload):
+    return tv.capture(strategy, workload)
 
 
 def about(middle, decades=1.0):
@@ -150,14 +156,11 @@ clusters = st.builds(
 )
 
 
-@pytest.mark.parametrize(
-    "strategy, w",
-    [(s, replace(TINY, tied=k % 2 == 0)) for k, s in enumerate(STRATEGIES)],
-    ids=named,
-)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.short)
 @settings(max_examples=6, deadline=None)
-@given(cluster=clusters)
-def test_equals_the_simulation_on_any_cluster(strategy, w, cluster):
+@given(cluster=clusters, tied=st.booleans())
+def test_equals_the_simulation_on_any_cluster(strategy, cluster, tied):
+    w = replace(TINY, tied=tied)
     trace = tv.simulate(strategy, w, cluster, capture=captured(strategy, w), contention=False)
     segments, seconds = total(strategy, w, cluster)
     assert seconds == pytest.approx(trace.step_time, rel=1e-9)
@@ -169,14 +172,11 @@ def test_equals_the_simulation_on_any_cluster(strategy, w, cluster):
 
 
 @pytest.mark.parametrize(
-    "strategy, dtype",
-    [
-        (tv.Megatron(tp=2), "float32"),
-        (tv.Megatron(tp=2), "bfloat16"),
-        (tv.Megatron(tp=4, chunks=2) * tv.DataParallel(dp=2, zero=1), "float64"),
-    ],
-    ids=named,
+    "strategy",
+    [tv.Megatron(tp=2), tv.Megatron(tp=4, chunks=2) * tv.DataParallel(dp=2, zero=1)],
+    ids=lambda s: s.short,
 )
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_kernels_are_those_of_the_program(strategy, dtype):
     """Every kernel's FLOPs and bytes, and so their seconds, whatever bounds them."""
     w = replace(TINY, dtype=dtype, batch=8, mlp_ratio=3)

@@ -141,7 +141,7 @@ def test_the_top_is_simulated():
 def test_the_first_are_run():
     """Whether a busy machine overruns is not what is tested."""
     given = [tv.Megatron(tp=2), tv.DataParallel(dp=2, bucket_mb=25.0)]
-    found = tv.search(W, BOX.scale_model(slow_motion=10), given, top=2, run=2, seconds=None)
+    found = tv.search(W, BOX.scale_model(slow_motion=100), given, top=2, run=2, seconds=None)
     assert all(row.measured > 0 for row in found.rows)
     assert found.agreement["simulated, measured"]["rows"] == 2
     assert found.to_table()[1][3]
