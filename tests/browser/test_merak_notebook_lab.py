@@ -30,6 +30,7 @@ def partition_is_cut_anew(page):
     view = page.view(".tpv-partition[data-ready]")
     box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-partition")).first
     svg, handle = view.locator("svg[role=application]"), box.locator(".noUi-handle").first
+    svg.locator("[data-cut]").first.wait_for(state="attached")
     assert svg.locator("[data-cut]").count() == 1
     before = view.generation()
     handle.focus()
