@@ -3,7 +3,7 @@
 import foreign
 import pytest
 import torch
-from together import each
+from one_job import each
 from torch import nn
 
 import tpviz as tv
