@@ -152,7 +152,7 @@ def exposed(trace: Trace, rank: int = 0) -> float:
 
 def shown(attempt: Attempt) -> str:
     """The kernels and collectives of rank 0, in program order."""
-    return " > ".join(what for what, _, _ in timeline(attempt.trace))
+    return " > ".join(what for what, _, _ in timeline(attempt.trace))  # pyright: ignore[reportArgumentType]
 
 
 # --- atp_column_backward ---

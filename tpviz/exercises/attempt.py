@@ -99,7 +99,7 @@ class Attempt:
     @property
     def extra_work(self) -> float:
         """How many times its share of the multiplications the busiest rank did."""
-        return self.flops / self.case.flops  # pyright: ignore[reportOptionalOperand]
+        return self.flops / self.case.flops  # pyright: ignore[reportOperatorIssue, reportOptionalOperand]
 
     def matches(self, guess: Callable[[np.ndarray], np.ndarray]) -> list[int]:
         """Ranks whose output equals ``guess(expected)``: tells a wrong answer by its numbers."""

@@ -116,7 +116,7 @@ class Broken(Seeded, T3):
         layers, products = self.modules(programs[1]), {}
         for (_, name, _), [(x, out, _)] in calls[1].items():
             if name.endswith(SUMS["forward"]):
-                products["forward", name] = x.flatten(0, -2) @ layers[name].weight.t()
+                products["forward", name] = x.flatten(0, -2) @ layers[name].weight.t()  # pyright: ignore[reportCallIssue]
             elif name.endswith(SUMS["backward"]):
                 products["backward", name] = out.grad.flatten(0, -2) @ layers[name].weight
         return {key: product.detach().numpy() for key, product in products.items()}

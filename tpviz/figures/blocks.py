@@ -352,8 +352,8 @@ def panel(
     rows = [("every rank, in this step", "fg", 700)]
     if frame.kernels:
         flops, moved = work(frame)
-        rows.append((f"compute: {amount(flops, 'FLOP')}", "fg", ""))
-        rows.append((f"memory: {amount(moved)} read and written", "muted", ""))
+        rows.append((f"compute: {amount(flops, 'FLOP')}", "fg", ""))  # pyright: ignore[reportArgumentType]
+        rows.append((f"memory: {amount(moved)} read and written", "muted", ""))  # pyright: ignore[reportArgumentType]
     if frame.move:
         rows += _payload(story, frame)
     out = ""

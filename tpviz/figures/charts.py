@@ -290,7 +290,7 @@ def chart(scene: dict[str, Any], theme: str = "light") -> "Figure":
             figure.add_annotation(row=1, col=column, **_inked(mark, colors))
         for rule in one["rules"]:
             add: Any = figure.add_vline if "x" in rule else figure.add_hline
-            add(row=1, col=column, **_inked(rule, colors))
+            add(row=1, col=column, **_inked(rule, colors))  # pyright: ignore[reportCallIssue]
         figure.update_xaxes(row=1, col=column, **one["x"])
         figure.update_yaxes(row=1, col=column, **one["y"])
     return figure.update_layout(scene.get("layout", {}))

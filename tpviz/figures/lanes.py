@@ -164,8 +164,8 @@ MARKS: dict[str, Callable[[float, float, float, float], str]] = {
     "idle": idle,
     "critical": lambda x, y, width, height: outline(x + 1, y + 1, width - 2, height - 2, "fg", 1.8),
     "message": _line(MESSAGE, "stroke-width='1.8'"),
-    "held": lambda *place: swatch(*place, "activations", "solid"),
-    "checkpoints": lambda *place: rect(*place, "activations", "fill-opacity='.38'"),
+    "held": lambda *place: swatch(*place, "activations", "solid"),  # pyright: ignore[reportCallIssue]
+    "checkpoints": lambda *place: rect(*place, "activations", "fill-opacity='.38'"),  # pyright: ignore[reportCallIssue]
     "most": _line("activations", "stroke-width='1.4' stroke-dasharray='2 3'"),
     "in flight": lambda x, y, width, height: (
         rect(x, y + 2, width, height - 2, "recompute", "fill-opacity='.35'")

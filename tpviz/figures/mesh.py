@@ -105,7 +105,7 @@ def check_ownership(mesh: Mesh, rows: Sequence[dict[str, Any]]) -> list[dict[str
                     f"{row['name']} has the ranges {short(ranges)}: give a [start, "
                     f"stop] for each of the {size} places on {row['flat']['axis']}"
                 )
-    return rows
+    return rows  # pyright: ignore[reportReturnType]
 
 
 def _axes(row):

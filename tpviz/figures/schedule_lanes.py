@@ -290,18 +290,18 @@ class Lanes:
         out, high = "", self.layout.ran - 3
         for row in self.rows:
             y, paths = row.y + self.layout.lane + 2, {}
-            for ink, start, end in self.panel.measured.bars[row.rank]:
+            for ink, start, end in self.panel.measured.bars[row.rank]:  # pyright: ignore[reportOptionalMemberAccess]
                 wide = max((end - start) * self.layout.scale, 0.3)
                 paths[ink] = paths.get(ink, "") + box(self.x(start), y, wide, high)
             out += self._idle(y, high)
             out += "".join(_inked(ink, path, 0.2) for ink, path in paths.items())
             out += self._label(y + high - 2, "measured")
-            out += self._flown(row) if self.panel.measured.held else ""
-        return f"<g data-source='{escape(self.panel.measured.badge)}'>{out}</g>"
+            out += self._flown(row) if self.panel.measured.held else ""  # pyright: ignore[reportOptionalMemberAccess]
+        return f"<g data-source='{escape(self.panel.measured.badge)}'>{out}</g>"  # pyright: ignore[reportOptionalMemberAccess]
 
     def _flown(self, row):
         """Microbatches in flight: simulated as an area, measured as a line over it."""
-        sizes, held = self.layout, self.panel.measured.held
+        sizes, held = self.layout, self.panel.measured.held  # pyright: ignore[reportOptionalMemberAccess]
         base = row.y + sizes.lane + sizes.ran + sizes.strip + sizes.flown - 1
         high = (sizes.flown - 3) / max(
             *self.panel.peaks, *(n for series in held for _, n in series)

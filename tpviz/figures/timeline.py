@@ -344,11 +344,11 @@ def _lane(scene, index, top, axis, width):
     inks = [info["key"] for info in scene["keys"]]
     for k, ink in enumerate(inks):
         spans = axis.spans(start[key == k], end[key == k])
-        out.append(bars(*spans, top, height, ink, not scene.get("cut")))
+        out.append(bars(*spans, top, height, ink, not scene.get("cut")))  # pyright: ignore[reportCallIssue]
     if not lane["axis"]:
         bare = np.array(scene["exposed"]["lane"]) == index
         spans = axis.spans(*(np.array(scene["exposed"][c])[bare] for c in ("start", "end")))
-        out.append(exposed(*spans, top, height))
+        out.append(exposed(*spans, top, height))  # pyright: ignore[reportCallIssue]
     x0, x1 = (axis.x(time).tolist() for time in (start, end))
     words = [strings[i] for i in name.tolist()]
     out.append(names(zip(x0, x1, words, [inks[k] for k in key.tolist()]), top, height))

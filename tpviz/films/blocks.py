@@ -247,7 +247,7 @@ class _Film:
         op = self.todo.pop(0)
         move, kernel = op if isinstance(op, Overlapped) else (None, op)
         dw = Tensor("dW", weight.rows, weight.cols, "gradients")
-        fields, words, self.x = multiplied(x.transposed, dy, dw, kernel), say.HERE, dx
+        fields, words, self.x = multiplied(x.transposed, dy, dw, kernel), say.HERE, dx  # pyright: ignore[reportArgumentType]
         if move:
             self.x = self.moved(dx, move)
             fields |= {"moving": (dx, self.x), "moves": (move,)}
@@ -261,9 +261,9 @@ class _Film:
         kernel, fields = op, {}
         if isinstance(op, Overlapped):
             kernel, fields = op.kernel, {"moving": (x.cut(op.move.axis, "rows"), x)}
-            fields["moves"] = (op.move,)
+            fields["moves"] = (op.move,)  # pyright: ignore[reportArgumentType]
             words += " " + say.AGAIN
-        self.add(layer, words, **multiplied(dy, weight, dx, kernel), **fields)
+        self.add(layer, words, **multiplied(dy, weight, dx, kernel), **fields)  # pyright: ignore[reportArgumentType]
 
 
 def merged(frames: list[Frame], each: int) -> list[Frame]:

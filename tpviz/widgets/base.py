@@ -69,7 +69,7 @@ def named(*more: str) -> Callable[[_Init], _Init]:
 
         return checked
 
-    return decorated
+    return decorated  # pyright: ignore[reportReturnType]
 
 
 class View(anywidget.AnyWidget):

@@ -64,12 +64,12 @@ class BlocksView(Framed):
         self.strategy, picture = strategy, self._steps(autoplay)
         picture.show(self._story(strategy), rank)
         self._rank = slider("rank", rank, "from which the blocks are seen", 0, MOST, 1)
-        self._rank.max = strategy.world_size - 1
+        self._rank.max = strategy.world_size - 1  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
         knobs = self._knobs(strategy)
         [row] = knobs.children
         row.children = [*row.children, self._rank]
         super().__init__(knobs, picture)
-        self.knobs.on_change(self._moved)
+        self.knobs.on_change(self._moved)  # pyright: ignore[reportAttributeAccessIssue]
         self._rank.observe(lambda change: self._moved(), "value")
         self.picture.observe(lambda change: self._clicked(change.new), "rank")
 
@@ -85,18 +85,18 @@ class BlocksView(Framed):
 
     # -- what moves ----------------------------------------------------------------------------
     def _read(self):
-        strategy = self.knobs.cls(**self.knobs.values())
+        strategy = self.knobs.cls(**self.knobs.values())  # pyright: ignore[reportAttributeAccessIssue]
         drawn = self._story(strategy)
         figure.check(drawn.mesh, 0)
         self.strategy = strategy
-        rank = min(self._rank.value, strategy.world_size - 1)
-        self._rank.max = strategy.world_size - 1
+        rank = min(self._rank.value, strategy.world_size - 1)  # pyright: ignore[reportAttributeAccessIssue]
+        self._rank.max = strategy.world_size - 1  # pyright: ignore[reportAttributeAccessIssue]
         return drawn, rank
 
     def _clicked(self, rank):
         """A rank was chosen in the picture."""
-        if rank != self._rank.value and 0 <= rank <= self._rank.max:
-            self._rank.value = rank
+        if rank != self._rank.value and 0 <= rank <= self._rank.max:  # pyright: ignore[reportAttributeAccessIssue]
+            self._rank.value = rank  # pyright: ignore[reportAttributeAccessIssue]
 
     @property
     def rank(self) -> int:
@@ -105,8 +105,8 @@ class BlocksView(Framed):
 
     @rank.setter
     def rank(self, rank: int) -> None:
-        figure.check(Mesh(self.strategy.axes), rank)
-        self._rank.value = rank
+        figure.check(Mesh(self.strategy.axes), rank)  # pyright: ignore[reportOptionalMemberAccess]
+        self._rank.value = rank  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class BlockSteps(Film):
@@ -140,7 +140,7 @@ class BlockSteps(Film):
 
     def describe(self) -> str:
         """The block and the step shown, in words."""
-        return figure.describe(self.story, self.rank, self.step)
+        return figure.describe(self.story, self.rank, self.step)  # pyright: ignore[reportArgumentType]
 
     def _words(self):
         return f"{self.scene['title']}, rank {self.rank}, {self.scene['captions'][self.step]}"

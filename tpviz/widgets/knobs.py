@@ -175,7 +175,7 @@ class Knobs(ipywidgets.VBox):
             }
             value = (defaults or {}).get(f.name, f.default)
             if f.name in (sliders or {}):
-                self.controls[f.name] = slider(f.name, value, bounds["help"], *sliders[f.name])
+                self.controls[f.name] = slider(f.name, value, bounds["help"], *sliders[f.name])  # pyright: ignore[reportOptionalSubscript]
             else:
                 self.controls[f.name] = control(f.name, value, most=most, **bounds)
             if isinstance(self.controls[f.name], ipywidgets.Text) and not isinstance(

@@ -57,7 +57,7 @@ class PartitionView(Framed):
             control("even by", rule, even, choices=[*BALANCES, *{rule} - {*BALANCES}]),
             control("finer cuts", False, finer),
         ]
-        self.controls: dict[str, Any] = {box.description: box for box in boxes}
+        self.controls: dict[str, Any] = {box.description: box for box in boxes}  # pyright: ignore[reportAttributeAccessIssue]
         super().__init__(ipywidgets.Box(boxes, layout=WRAPPED), picture)
         for box in boxes:
             box.observe(lambda change: self._moved(), "value")

@@ -259,7 +259,7 @@ class Own(ByName):
 
     def shown(self, trace: "Trace | None") -> ScheduleScene | Schedule:
         """What the knobs say; the schedule itself where it has faults."""
-        return self.own if schedule_errors(self.own) else super().shown(trace)
+        return self.own if schedule_errors(self.own) else super().shown(trace)  # pyright: ignore[reportArgumentType, reportReturnType]
 
 
 class ByStrategy:

@@ -213,10 +213,10 @@ class TileView(Framed):
         knobs = TileKnobs(sizes_of(gemm, ranks, self.machine, sizes))
         super().__init__(knobs, TileSteps(autoplay))
         self.picture.show(*self._read())
-        self.knobs.on_change(self._moved)
+        self.knobs.on_change(self._moved)  # pyright: ignore[reportAttributeAccessIssue]
 
     def _read(self):
-        sizes = Sizes(**self.knobs.values())
+        sizes = Sizes(**self.knobs.values())  # pyright: ignore[reportAttributeAccessIssue]
         return sizes.panels(self.machine), sizes.title
 
     @property

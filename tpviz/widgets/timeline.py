@@ -78,7 +78,7 @@ class Timeline(View):
         rank = self.rank if self.rank in scene["ranks"] else None  # a linked mesh may have more
         if bars is not None and options.get("window"):
             window = figure.check_window(options["window"])  # pyright: ignore[reportArgumentType]
-            scene = {**scene, "detail": bars.level(*window)}
+            scene = {**scene, "detail": bars.level(*window)}  # pyright: ignore[reportArgumentType]
         return figure.timeline_svg(scene, **{"rank": rank, **options})
 
     def to_table(self) -> list[list[str]]:
