@@ -177,7 +177,7 @@ class Strategy:
 
     def step(self, workload: "GPT") -> "Step":
         """One step of rank 0 as data. Raises ``NotImplementedError`` where a scheme has none."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what its step is made of")
+        raise NotImplementedError(f"{type(self).__name__} has no formula: its `step` is not given")
 
     def ledger(self, workload: "GPT") -> "Ledger":
         """The `Ledger` of one step of rank 0, by formula; raises as `check` and `step`."""

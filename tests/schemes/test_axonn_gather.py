@@ -326,7 +326,7 @@ def test_the_message_by_hand():
     assert blocks.symbols(first) == "10h²/(y x)"
     assert blocks.sentence(last).startswith("dW[H_y, 10H_x] partial over z → reduce-scatter over z")
     assert "all four weights" in first.words
-    ours = next(f for f in found.frames if f.phase == "recompute" and f.in_flight).under_way[0]
+    ours = next(f for f in found.frames if f.phase == "recompute" and f.in_flight).in_flight[0]
     assert (ours.layers, ours.name) == (LAYERS, "W of all four")  # backward gathers them once more
 
 
