@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import TINY, UNTIED, assert_equal
+from tiny import TINY, UNTIED, assert_equal, captured, named
+from together import together
 
 import tpviz as tv
 
@@ -28,57 +29,66 @@ KNOBS = [
 ]
 PLACES = [(mesh, order) for mesh in MESHES for order in ORDERS]
 CASES = [
-    (*place, KNOBS[(3 * k + step) % len(KNOBS)], (TINY, UNTIED)[step % 2])
-    for k, place in enumerate(PLACES)
-    for step in ((k // 2) % 2,)
+    (
+        tv.ATP(mesh=mesh, order=order, **KNOBS[(3 * k + k // 2 % 2) % len(KNOBS)]),
+        (TINY, UNTIED)[k // 2 % 2],
+    )
+    for k, (mesh, order) in enumerate(PLACES)
+]
+CHUNKS = [
+    (tv.ATP(mesh=(2, 2), chunks=chunks, sp=chunks % 2 == 0), replace(TINY, batch=chunks))
+    for chunks in (3, 5, 6, 7)
+]
+INSIDE = [{}, {"sp": True}, {"chunks": 4}, {"norm": "L2"}]
+COMPOSED = [
+    (
+        tv.ATP(mesh=(2, 2), order=ORDERS[zero % 2], **INSIDE[(zero + k) % 4])
+        * tv.DataParallel(dp=2, zero=zero, bucket_mb=0.01),
+        (TINY, UNTIED)[zero // 2],
+    )
+    for zero in range(4)
+    for k in range(2)
 ]
 
 
-def atp_id(value):
-    return "-".join(map(str, value.values())) if isinstance(value, dict) else None
+@pytest.mark.parametrize("strategy, workload", CASES, ids=named)
+def test_equals_one_process(strategy, workload):
+    assert_equal(strategy, workload, among=CASES + CHUNKS + COMPOSED)
 
 
-@pytest.mark.parametrize("mesh, order, knobs, workload", CASES, ids=atp_id)
-def test_equals_one_process(mesh, order, knobs, workload):
-    assert_equal(tv.ATP(mesh=mesh, order=order, **knobs), workload)
+@pytest.mark.parametrize("strategy, workload", CHUNKS, ids=named)
+def test_any_number_of_chunks(strategy, workload):
+    assert_equal(strategy, workload, among=CASES + CHUNKS + COMPOSED)
 
 
-@pytest.mark.parametrize("chunks", [3, 5, 6, 7])
-def test_any_number_of_chunks(chunks):
-    w = replace(TINY, batch=chunks)
-    assert_equal(tv.ATP(mesh=(2, 2), chunks=chunks, sp=chunks % 2 == 0), w)
-
-
-INSIDE = [{}, {"sp": True}, {"chunks": 4}, {"norm": "L2"}]
-
-
-@pytest.mark.parametrize(
-    "zero, knobs",
-    [(zero, INSIDE[(zero + k) % 4]) for zero in range(4) for k in range(2)],
-    ids=atp_id,
-)
-def test_inside_data_parallelism(zero, knobs):
-    order = ORDERS[zero % 2]
-    data = tv.DataParallel(dp=2, zero=zero, bucket_mb=0.01)
-    assert_equal(tv.ATP(mesh=(2, 2), order=order, **knobs) * data, [TINY, UNTIED][zero // 2])
+@pytest.mark.parametrize("strategy, workload", COMPOSED, ids=named)
+def test_inside_data_parallelism(strategy, workload):
+    assert_equal(strategy, workload, among=CASES + CHUNKS + COMPOSED)
 
 
 def test_odd_sizes_and_three_steps():
     odd = tv.GPT(layers=2, hidden=18, heads=6, seq=6, batch=3, vocab=33, mlp_ratio=3)
-    assert_equal(tv.ATP(mesh=(3, 2), sp=True), odd, steps=3)
-    assert_equal(tv.ATP(mesh=(2, 3), order="row", chunks=3), odd, steps=3)
+    both = [
+        (tv.ATP(mesh=(3, 2), sp=True), odd),
+        (tv.ATP(mesh=(2, 3), order="row", chunks=3), odd),
+    ]
+    for strategy, workload in both:
+        assert_equal(strategy, workload, steps=3, among=both)
 
 
-@pytest.mark.parametrize("chunking", ["batch", "tokens", "pipelined"])
-def test_chunks_change_no_number(chunking):
+def trained(strategy, workload, **more):
+    """`run` with nothing but the training."""
+    return tv.run(strategy, workload, memory=False, progress=False, **more)
+
+
+def test_chunks_change_no_number():
     """A row of a product is summed in the same order whatever rows are beside it; the pipeline
     computes GELU a second time."""
-
-    def losses(**knobs):
-        trace = tv.run(tv.ATP(mesh=(2, 2), **knobs), TINY, steps=2, progress=False)
-        return trace.meta["losses"]
-
-    assert losses(chunks=4, chunking=chunking) == losses()
+    plain = tv.ATP(mesh=(2, 2))
+    ways = [replace(plain, chunks=4, chunking=how) for how in ("batch", "tokens", "pipelined")]
+    runs = together(lambda s: trained(s, TINY, steps=2), [plain, *ways])
+    losses = {s: run.meta["losses"] for s, run in runs.items()}
+    assert losses == dict.fromkeys(losses, losses[plain])
 
 
 # -- what is sent --------------------------------------------------------------------------------
@@ -94,48 +104,56 @@ TABLE = {
 """Elements on the wire per rank and block, in b s h: over d1, over d2 (order column, A1 and A3)."""
 
 
+def block_volumes(mesh, order, ledgers):
+    """Elements of one more block over its d1 and d2, in b s h, from the ledgers without and with
+    it."""
+    names = ("d1", "d2") if order == "column" else ("d2", "d1")
+    bsh = SEQUENCE.batch * SEQUENCE.seq * SEQUENCE.hidden * SEQUENCE.itemsize
+    # LayerNorm's two norms a block, two sums of two numbers a token each way, float32
+    tokens = SEQUENCE.batch * SEQUENCE.seq
+    statistics = 4 * 2 * tokens * 4 * 2 * (mesh[1] - 1) / mesh[1]
+    d1, d2 = (ledgers[1].total(axis=a)[2] - ledgers[0].total(axis=a)[2] for a in names)
+    return d1 / bsh, (d2 - statistics) / bsh
+
+
+SEQUENCE = replace(TINY, seq=16)
+DEEPER = replace(SEQUENCE, layers=3)
+
+
 @pytest.mark.parametrize("attention", ["A3", "A1"])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("mesh", TABLE)
 def test_volumes_of_a_block(mesh, order, attention):
-    """The table: predicted; of every mesh two cases, in turn, are captured, and one is run."""
-    w = replace(TINY, seq=16)
+    """The table, predicted."""
     own = mesh if order == "column" else mesh[::-1]
     strategy = tv.ATP(mesh=own, order=order, attention=attention)
-    deeper = replace(w, layers=3)
-    bsh = w.batch * w.seq * w.hidden * w.itemsize
-    names = ("d1", "d2") if order == "column" else ("d2", "d1")
-    # LayerNorm's two norms a block, two sums of two numbers a token each way, float32
-    statistics = 4 * 2 * w.batch * w.seq * 4 * 2 * (mesh[1] - 1) / mesh[1]
-    ways = [strategy.ledger]
-    turn = (list(TABLE).index(mesh) - 2 * (order == "row") - (attention == "A1")) % 4
-    if turn in (0, 3):
-        ways.append(lambda w: tv.capture(strategy, w).trace(0).ledger())
-    if turn == 0:
-        ways.append(
-            lambda w: tv.run(strategy, w, steps=1, memory=False, progress=False).ledger(step=0)
-        )
-    for way in ways:
-        whole, more = way(w), way(deeper)
+    volumes = block_volumes(mesh, order, [strategy.ledger(w) for w in (SEQUENCE, DEEPER)])
+    assert volumes == pytest.approx(TABLE[mesh], rel=1e-12)
 
-        def block(axis, whole=whole, more=more):
-            return more.total(axis=axis)[2] - whole.total(axis=axis)[2]
 
-        found = block(names[0]) / bsh, (block(names[1]) - statistics) / bsh
-        assert found == pytest.approx(TABLE[mesh], rel=1e-12)
+@pytest.mark.parametrize("order", ORDERS)
+def test_volumes_of_a_block_captured_and_run(order):
+    """On one mesh: that other meshes send what is predicted, `tv.verify` has seen above."""
+    strategy = tv.ATP(mesh=(2, 2), order=order)
+    runs = together(lambda w: trained(strategy, w, steps=1), [SEQUENCE, DEEPER])
+    for ledgers in (
+        [tv.capture(strategy, w).trace(0).ledger() for w in (SEQUENCE, DEEPER)],
+        [run.ledger(step=0) for run in runs.values()],
+    ):
+        volumes = block_volumes((2, 2), order, ledgers)
+        assert volumes == pytest.approx(TABLE[2, 2], rel=1e-12)
 
 
 def test_ledgers_of_run_and_capture_are_the_formulas():
-    for knobs in KNOBS:
-        strategy = tv.ATP(mesh=(2, 2), **knobs)
+    strategies = [tv.ATP(mesh=(2, 2), **knobs) for knobs in KNOBS]
+    runs = together(lambda s: trained(s, TINY, steps=1), strategies)
+    for strategy, run in runs.items():
         expected = strategy.ledger(TINY)
-        assert tv.capture(strategy, TINY).trace(0).ledger() == expected
-        trace = tv.run(strategy, TINY, steps=1, memory=False, progress=False)
-        assert trace.ledger(step=0) == expected
+        assert captured(strategy, TINY).trace(0).ledger() == expected
+        assert run.ledger(step=0) == expected
 
 
-@pytest.mark.parametrize("ratio", [1, 3])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+@pytest.mark.parametrize("ratio, dtype", [(1, "bfloat16"), (3, "float64")])
 def test_ledger_of_one_layer_and_any_ratio(ratio, dtype):
     """With an MLP as wide as the stream, down has the sizes of out, but gathers nothing."""
     w = replace(UNTIED, layers=1, mlp_ratio=ratio, dtype=dtype)

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 from grids import axonn, grids
-from tiny import TINY, UNTIED, assert_equal
+from tiny import TINY, UNTIED, assert_equal, captured, named
+from together import together
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
@@ -27,41 +28,50 @@ KNOBS = [
 WIDE = replace(TINY, batch=32)  # 8 ranks along z or data, 4 microbatches
 
 
-CASES = [(grid, KNOBS[k % len(KNOBS)]) for k, grid in enumerate(GRIDS)]  # each grid once
+CASES = [  # each grid once
+    (axonn(grid, **KNOBS[k % len(KNOBS)]), replace(WIDE, tied=sum(grid) % 2 == 0))
+    for k, grid in enumerate(GRIDS)
+]
 
 
-@pytest.mark.parametrize("grid, knobs", CASES, ids=str)
-def test_equals_one_process(grid, knobs):
-    untied = sum(grid) % 2
-    assert_equal(axonn(grid, **knobs), replace(WIDE, tied=not untied))
+@pytest.mark.parametrize("strategy, workload", CASES, ids=named)
+def test_equals_one_process(strategy, workload):
+    assert_equal(strategy, workload, among=CASES)
 
 
-@pytest.mark.parametrize("keep, recompute", [(True, False), (False, True)])
-def test_overlaps_change_no_number(keep, recompute):
+def trained(strategy, workload, steps, **more):
+    """`run` with nothing but the training."""
+    return tv.run(strategy, workload, steps=steps, memory=False, progress=False, **more)
+
+
+def test_overlaps_change_no_number():
     """Every rank adds in the same order, whenever it waits."""
-
-    def losses(overlap):
-        strategy = axonn((2, 1, 2, 1), overlap=overlap, keep=keep, recompute=recompute)
-        return tv.run(strategy, TINY, steps=3, memory=False, progress=False).meta["losses"]
-
-    assert len({tuple(losses(overlap)) for overlap in OVERLAPS}) == 1
+    passes = [{"keep": True, "recompute": False}, {"keep": False, "recompute": True}]
+    strategies = [
+        [axonn((2, 1, 2, 1), overlap=overlap, **knobs) for overlap in OVERLAPS] for knobs in passes
+    ]
+    runs = together(lambda s: trained(s, TINY, 3), [*strategies[0], *strategies[1]])
+    for group in strategies:
+        losses = {tuple(runs[s].meta["losses"]) for s in group}
+        assert len(losses) == 1, group
 
 
 def test_three_steps_on_odd_sizes():
     odd = tv.GPT(layers=2, hidden=18, heads=3, seq=5, batch=4, vocab=33, mlp_ratio=3, tied=False)
-    assert_equal(axonn((3, 1, 2, 1)), odd, steps=3)
-    assert_equal(axonn((1, 3, 2, 1), keep=False), odd, steps=3)
+    both = [(axonn((3, 1, 2, 1)), odd), (axonn((1, 3, 2, 1), keep=False), odd)]
+    for strategy, workload in both:
+        assert_equal(strategy, workload, steps=3, among=both)
 
 
 # -- ledgers ---------------------------------------------------------------------------------------
-@pytest.mark.parametrize("knobs", KNOBS, ids=str)
-def test_ledgers_of_run_and_capture_are_the_formulas(knobs):
-    strategy = axonn((2, 1, 2, 1), **knobs)
-    expected = strategy.ledger(WIDE)
-    assert tv.capture(strategy, WIDE).trace(0).ledger() == expected
-    trace = tv.run(strategy, WIDE, steps=2, warmup=0, memory=False, progress=False)
-    for step in (0, 1):  # the first step does not know yet what will be asked for next
-        assert trace.ledger(step=step) == expected
+def test_ledgers_of_run_and_capture_are_the_formulas():
+    strategies = [axonn((2, 1, 2, 1), **knobs) for knobs in KNOBS]
+    runs = together(lambda s: trained(s, WIDE, 2, warmup=0), strategies)
+    for strategy, trace in runs.items():
+        expected = strategy.ledger(WIDE)
+        assert captured(strategy, WIDE).trace(0).ledger() == expected
+        for step in (0, 1):  # the first step does not know yet what will be asked for next
+            assert trace.ledger(step=step) == expected
 
 
 @pytest.mark.parametrize("grid", [(2, 2, 2, 1), (2, 1, 2, 2), (4, 2, 1, 1), (1, 1, 4, 2)])
@@ -124,11 +134,18 @@ CLUSTERS = [
 ]
 
 
-@pytest.mark.parametrize("knobs", KNOBS, ids=str)
-@pytest.mark.parametrize("grid", [(2, 1, 2, 1), (1, 2, 2, 2), (1, 1, 4, 1), (2, 2, 1, 2)])
+TIMED = [(2, 1, 2, 1), (1, 2, 2, 2), (1, 1, 4, 1), (2, 2, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    "grid, knobs",
+    [*((TIMED[0], knobs) for knobs in KNOBS), *((TIMED[1 + k % 3], KNOBS[k]) for k in range(9))],
+    ids=str,
+)
 def test_equals_the_simulation(grid, knobs):
+    """Every choice of knobs on two grids; `test_conformance` goes over the space."""
     strategy = axonn(grid, **knobs)
-    program = tv.capture(strategy, WIDE)
+    program = captured(strategy, WIDE)
     for cluster in CLUSTERS:
         trace = tv.simulate(strategy, WIDE, cluster, capture=program, contention=False)
         assert tv.predict(strategy, WIDE, cluster).step_time == pytest.approx(
@@ -137,12 +154,16 @@ def test_equals_the_simulation(grid, knobs):
 
 
 # -- order of gathers ---------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    "knobs", [{}, {"keep": False}, {"recompute": True, "accumulation": 2}], ids=str
-)
-def test_no_gather_comes_unforeseen(knobs):
-    found = tv.launch(_misses, axonn((1, 1, 2, 1), **knobs), WIDE, world_size=2)
-    assert found == [(0, True)] * 2
+def test_no_gather_comes_unforeseen():
+    found = tv.launch(
+        lambda strategies: [_misses(s, WIDE) for s in strategies],
+        [
+            axonn((1, 1, 2, 1), **knobs)
+            for knobs in ({}, {"keep": False}, {"recompute": True, "accumulation": 2})
+        ],
+        world_size=2,
+    )
+    assert found == [[(0, True)] * 3] * 2
 
 
 def _misses(strategy, workload):

@@ -3,13 +3,13 @@
 from math import prod
 
 import pytest
+from tiny import EXACT, named, peaks
 
 import tpviz as tv
 from tpviz.schemes.gpt.memory import block_kept, num_local_parameters
 from tpviz.schemes.ownership import local_shapes
 
 W = tv.GPT(layers=3, hidden=64, heads=4, seq=32, batch=4, vocab=512, tied=False)
-EXACT = ("parameters", "gradients", "optimizer")
 AXONN = [
     ((2, 1, 1, 1), {}),
     ((1, 2, 1, 1), {"recompute": True}),
@@ -27,65 +27,56 @@ AXONN = [
 ]
 
 
-def peaks(strategy, workload, tries=8):
-    """What is tracked. A thread of gloo's may hold a tensor that it has summed for a moment longer,
-    which only adds: above the formula's tolerance the least of several tries counts."""
-    most = 1.12 * strategy.memory(workload)["activations"]
-    for _ in range(tries):
-        found = tv.run(strategy, workload, steps=1, progress=False).memory(0).peaks
-        if found["activations"] <= most:
-            break
-    return found
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        tv.Megatron(tp=1),
-        tv.Megatron(tp=2),
-        tv.Megatron(tp=2, chunks=2),
-        tv.Megatron(tp=4, sp=True),
-        *[tv.DataParallel(dp=2, zero=zero, bucket_mb=0.3) for zero in range(4)],
-        *[
-            tv.DataParallel(dp=2, zero=zero, bucket_mb=0.07) * tv.Megatron(tp=2, sp=sp)
-            for zero, sp in ((0, False), (1, True), (2, False), (3, True), (3, False))
-        ],
-        *[
-            tv.ATP(mesh=mesh, order=order, **options)
-            for i, (mesh, order) in enumerate(
-                (((2, 2), "column"), ((2, 1), "row"), ((4, 1), "column"))
-            )
-            for j, options in enumerate(
-                (
-                    {},
-                    {"attention": "A1"},
-                    {"norm": "L2"},
-                    {"sp": True},
-                    {"chunks": 2},
-                    {"chunks": 4, "chunking": "pipelined"},
-                )
-            )
-            if (i + j // 2) % 2 == 0
-        ],
-        tv.DataParallel(dp=2, zero=2, bucket_mb=0.07) * tv.ATP(mesh=(2, 2)),
-        *[tv.AxoNN(**dict(zip(("x", "y", "z", "data"), grid)), **knobs) for grid, knobs in AXONN],
+STRATEGIES = [
+    tv.Megatron(tp=1),
+    tv.Megatron(tp=2),
+    tv.Megatron(tp=2, chunks=2),
+    tv.Megatron(tp=4, sp=True),
+    *[tv.DataParallel(dp=2, zero=zero, bucket_mb=0.3) for zero in range(4)],
+    *[
+        tv.DataParallel(dp=2, zero=zero, bucket_mb=0.07) * tv.Megatron(tp=2, sp=sp)
+        for zero, sp in ((0, False), (1, True), (2, False), (3, True), (3, False))
     ],
-    ids=lambda s: s.short,
-)
+    *[
+        tv.ATP(mesh=mesh, order=order, **options)
+        for i, (mesh, order) in enumerate((((2, 2), "column"), ((2, 1), "row"), ((4, 1), "column")))
+        for j, options in enumerate(
+            (
+                {},
+                {"attention": "A1"},
+                {"norm": "L2"},
+                {"sp": True},
+                {"chunks": 2},
+                {"chunks": 4, "chunking": "pipelined"},
+            )
+        )
+        if (i + j // 2) % 2 == 0
+    ],
+    tv.DataParallel(dp=2, zero=2, bucket_mb=0.07) * tv.ATP(mesh=(2, 2)),
+    *[tv.AxoNN(**dict(zip(("x", "y", "z", "data"), grid)), **knobs) for grid, knobs in AXONN],
+]
+SMALL = tv.GPT(layers=1, hidden=64, heads=4, seq=32, batch=4, vocab=64)
+LAST = [
+    tv.ATP(mesh=mesh, chunks=4, chunking=chunking)
+    for mesh in ((2, 2), (1, 2), (4, 1))
+    for chunking in ("tokens", "pipelined")
+]
+BUCKETS = tv.DataParallel(dp=2, zero=2, bucket_mb=0.02)
+TRACKED = [*((s, W) for s in (*STRATEGIES, BUCKETS)), *((s, SMALL) for s in LAST)]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=named)
 def test_equals_what_is_tracked(strategy):
-    found, tracked = strategy.memory(W), peaks(strategy, W)
+    found, tracked = strategy.memory(W), peaks(strategy, W, TRACKED)
     assert {k: found[k] for k in EXACT} == {k: tracked[k] for k in EXACT}
     assert found["activations"] == pytest.approx(tracked["activations"], rel=0.12)
 
 
-@pytest.mark.parametrize("mesh", [(2, 2), (1, 2), (4, 1)])
-@pytest.mark.parametrize("chunking", ["tokens", "pipelined"])
-def test_the_peak_may_be_in_the_last_block(mesh, chunking):
+@pytest.mark.parametrize("strategy", LAST, ids=named)
+def test_the_peak_may_be_in_the_last_block(strategy):
     """A small vocabulary: neither loss nor head, but the MLP's backward has most."""
-    w = tv.GPT(layers=1, hidden=64, heads=4, seq=32, batch=4, vocab=64)
-    strategy = tv.ATP(mesh=mesh, chunks=4, chunking=chunking)
-    assert strategy.memory(w)["activations"] == pytest.approx(
-        peaks(strategy, w)["activations"], rel=0.12
+    assert strategy.memory(SMALL)["activations"] == pytest.approx(
+        peaks(strategy, SMALL, TRACKED)["activations"], rel=0.12
     )
 
 
@@ -93,14 +84,14 @@ def test_a_verified_program_is_gone_afterwards():
     """What stays in the rank's process would be counted in the next run."""
     strategy = tv.DataParallel(dp=2, zero=3) * tv.ATP(mesh=(2, 1))
     tv.verify(strategy, W, steps=1, progress=False)
-    assert peaks(strategy, W)["parameters"] == strategy.memory(W)["parameters"]
+    tracked = tv.run(strategy, W, steps=1, progress=False).memory(0).peaks
+    assert tracked["parameters"] == strategy.memory(W)["parameters"]
 
 
 def test_small_buckets_are_never_undercounted():
     """A bucket of one parameter is tracked as activation until the one before is gone."""
-    strategy = tv.DataParallel(dp=2, zero=2, bucket_mb=0.02)
-    found, tracked = strategy.memory(W), peaks(strategy, W)
-    largest = max(b.numel for b in strategy.buckets(W)) * 4
+    found, tracked = BUCKETS.memory(W), peaks(BUCKETS, W, TRACKED)
+    largest = max(b.numel for b in BUCKETS.buckets(W)) * 4
     assert tracked["gradients"] <= found["gradients"] <= tracked["gradients"] + largest
 
 
