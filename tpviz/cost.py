@@ -160,6 +160,9 @@ class Clock:
     def _part(self, part, segments):
         """A part that no queue reaches into, and that leaves none, always takes as long."""
         phase, layer, operations, ready = part
+        if len(operations) == 1 and operations[0].__class__ is Issue and not ready:
+            self._issue(operations[0].move)  # a bucket of data parallelism: there are hundreds
+            return
         busy = [a for a, queue in self.queues.items() if queue and queue[-1][1] > self.now]
         known = self.closed.get(id(operations))
         if known is None or not known.axes.isdisjoint(busy):
@@ -174,6 +177,13 @@ class Clock:
         segments.append(
             Segment(phase, layer, known.compute, known.exposed, hidden, known.latency, 0.0, ready)
         )
+
+    def _issue(self, move):
+        axis, took, hops = self.moved(move)
+        if took:
+            queue = self.queues.setdefault(axis, [])
+            begin = queue[-1][1] if queue and queue[-1][1] > self.now else self.now
+            queue.append((begin, begin + took, hops))
 
     def _operations(self, operations, busy):
         """The `_Known` of operations run now. Where no queue reaches into them, from 0 on, so that
@@ -237,7 +247,12 @@ class Clock:
         while first < len(queue) and queue[first][1] <= start:
             first += 1
         del queue[:first]
-        return sum(max(0.0, min(b, end) - max(a, start)) for a, b, _ in queue)
+        shared = 0.0
+        for begin, stop, _ in queue:
+            if begin >= end:
+                break
+            shared += (stop if stop < end else end) - (begin if begin > start else start)
+        return shared
 
 
 class _Known(NamedTuple):
