@@ -161,7 +161,9 @@ class Clock:
         """A part that no queue reaches into, and that leaves none, always takes as long."""
         phase, layer, operations, ready = part
         if len(operations) == 1 and operations[0].__class__ is Issue and not ready:
-            self._issue(operations[0].move)  # a bucket of data parallelism: there are hundreds
+            moved = self.moved(operations[0].move)  # a bucket's reduction: there are hundreds
+            if moved.seconds:
+                _enqueue(self.queues.setdefault(moved.axis, []), self.now, moved)
             return
         busy = [a for a, queue in self.queues.items() if queue and queue[-1][1] > self.now]
         known = self.closed.get(id(operations))
@@ -177,13 +179,6 @@ class Clock:
         segments.append(
             Segment(phase, layer, known.compute, known.exposed, hidden, known.latency, 0.0, ready)
         )
-
-    def _issue(self, move):
-        axis, took, hops = self.moved(move)
-        if took:
-            queue = self.queues.setdefault(axis, [])
-            begin = queue[-1][1] if queue and queue[-1][1] > self.now else self.now
-            queue.append((begin, begin + took, hops))
 
     def _operations(self, operations, busy):
         """The `_Known` of operations run now. Where no queue reaches into them, from 0 on, so that
@@ -208,12 +203,11 @@ class Clock:
                 now += took
                 continue
             if kind is not Wait:
-                axis, took, hops = moved(operation[0] if kind is Issue else operation)
-                if not took:
+                sent = moved(operation[0] if kind is Issue else operation)
+                if not sent.seconds:
                     continue
-                queue = queues[axis]
-                begin = queue[-1][1] if queue and queue[-1][1] > now else now
-                queue.append((begin, begin + took, hops))
+                axis, queue = sent.axis, queues[sent.axis]
+                _enqueue(queue, now, sent)
                 if kind is Issue:
                     continue
                 left = 0
@@ -264,6 +258,12 @@ class _Known(NamedTuple):
     latency: float
     seconds: float
     axes: frozenset[str]
+
+
+def _enqueue(queue, now, moved):
+    """Put a `Transfer` that is issued now behind what its axis has in flight."""
+    begin = queue[-1][1] if queue and queue[-1][1] > now else now
+    queue.append((begin, begin + moved.seconds, moved.latency))
 
 
 def _axis(operation):

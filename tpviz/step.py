@@ -197,6 +197,11 @@ def _moves(operations):
             yield operation
 
 
+def ready_order(step: Step) -> list[str]:
+    """Parameter names in the order in which the step completes their gradients."""
+    return [name for part, _ in flat(step) for name in part.ready]
+
+
 def flat(step: Step) -> Iterator[tuple[Part, int]]:
     """(`Part`, how often) of a step."""
     for item in step:

@@ -21,7 +21,7 @@ from .advice import changed, with_advice
 from .checks import divisors, number, one_of, settle, some_of, whole_number
 from .cost import Clock
 from .mesh import Mesh
-from .step import count, flat
+from .step import count, ready_order
 
 if TYPE_CHECKING:
     import torch
@@ -226,7 +226,7 @@ class Strategy:
     def gradient_ready_order(self, workload: "GPT") -> list[str]:
         """Parameter names in the order in which backward completes their gradients. Raises
         ``NotImplementedError`` where a scheme's step does not say."""
-        order = [name for part, _ in flat(step_of(self, workload)) for name in part.ready]
+        order = ready_order(step_of(self, workload))
         if not order:
             raise NotImplementedError(
                 f"{type(self).__name__} does not say when its gradients are complete"
@@ -278,7 +278,7 @@ class Strategy:
         )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)  # a large model's is thousands of tuples
 def step_of(strategy: Strategy, workload: "GPT") -> "Step":
     """`Strategy.step`, made once: the ledger and the cost, on any cluster, both ask for it."""
     return strategy.step(workload)

@@ -3,8 +3,8 @@
 import foreign
 import pytest
 import torch
-from one_job import each
 from test_parallel_gradients import BATCH, Model, both, on_ranks
+from together import each
 from torch import nn
 
 import tpviz as tv

@@ -3,7 +3,7 @@
 import foreign
 import pytest
 import torch
-from one_job import each
+from together import each
 from torch import nn
 
 import tpviz as tv

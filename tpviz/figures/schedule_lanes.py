@@ -210,7 +210,7 @@ class Lanes:
         return self.x(start), y, (end - start) * self.layout.scale, high
 
     def _critical(self):
-        """An outline around the stretches of the critical path on one rank, and its messages."""
+        """An outline around each run of the critical path on one rank, and its messages."""
         line, out, arrows, parts = self.timeline, "", "", []
         for rank, index in self.panel.path:
             if not parts or parts[-1][-1][0] != rank:

@@ -129,8 +129,7 @@ def predict(strategy: Strategy, workload: GPT, cluster: Cluster) -> Prediction:
     """
     check(strategy, workload, cluster)
     segments = strategy.cost(workload, cluster, Mesh(strategy.axes))
-    worth = tuple(s for s in segments if s.seconds > 0 or s.ready)
-    return Prediction(strategy, workload, cluster, worth)
+    return Prediction(strategy, workload, cluster, tuple(segments))
 
 
 def check(strategy: Strategy, workload: GPT, cluster: Cluster) -> None:

@@ -219,10 +219,10 @@ def auto_slow_motion(name: str, shortest: float, step: float) -> SlowMotion:
 def shortest(prediction: Prediction) -> tuple[str, float, float]:
     """(name, seconds of the shortest event that matters, seconds of a step) of a `Prediction`.
 
-    Events are the stretches of kernels between collectives, and collectives of their mean size.
+    Events are the kernels of each segment, and collectives of their mean size.
     The shortest ones that are together less than `NEGLIGIBLE` of all are left out.
     """
-    events = sorted([*_stretches(prediction), *_collectives(prediction)])
+    events = sorted([*_kernels(prediction), *_collectives(prediction)])
     allowed = NEGLIGIBLE * sum(time * count for time, count, _ in events)
     for time, count, name in events:
         allowed -= time * count
@@ -231,7 +231,7 @@ def shortest(prediction: Prediction) -> tuple[str, float, float]:
     raise ValueError("a step of this workload takes no time on this cluster")
 
 
-def _stretches(prediction):
+def _kernels(prediction):
     """(seconds, count, name) of the kernels of each segment."""
     for segment in prediction.segments:
         if segment.compute:

@@ -68,13 +68,7 @@ def gather(
     local: torch.Tensor, splits: Sequence[tuple[int, str]], mesh: GroupsByAxis | None
 ) -> torch.Tensor:
     """The full tensor from every rank's part; ``splits``: (dim, axis) pairs, inner axis first."""
-    local = local.detach().contiguous()
-    for dim, axis in splits:
-        group = mesh.get_group(axis)  # pyright: ignore[reportOptionalMemberAccess]
-        parts = [torch.empty_like(local) for _ in range(group.size())]
-        dist.all_gather(parts, local, group=group)
-        local = torch.cat(parts, dim)
-    return local
+    return gather_together({"": local}, {"": splits}, mesh)[""]
 
 
 def gather_together(
@@ -82,7 +76,8 @@ def gather_together(
     splits: Mapping[str, Sequence[tuple[int, str]]],
     mesh: GroupsByAxis | None,
 ) -> dict[str, torch.Tensor]:
-    """{name: full tensor} as by `gather`; those that are cut over the same axes share messages."""
+    """{name: full tensor}, as `gather` does one; those that are cut over the same axes share
+    messages."""
     alike = {}
     for name in parts:
         alike.setdefault(tuple(axis for _, axis in splits.get(name, ())), []).append(name)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import memory as whole_model
+from tpviz.step import ready_order
 
 from .step import inner_parts
 
@@ -44,7 +45,7 @@ def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
         late = sum(numel for b in buckets if b.late for _, _, numel in b.parts)
         found["gradients"] = share * (dp + strategy.zero) + late * item
     else:
-        order = [name for part in inner_parts(inner, local) for name in part.ready]
+        order = ready_order(inner_parts(inner, local))
         found["gradients"] = share + _in_flight(buckets, order) * item
     return found
 
