@@ -40,9 +40,8 @@ SHARED = (  # the columns that many rows have in common
     "axis",
     "members",
     "dtype",
-    "step",
 )
-OWN = "id", "start", "end", "seq", "waits_for"
+OWN = "id", "start", "end", "step", "seq", "waits_for"
 
 
 def to_chrome(trace: "Trace", path: str | PathLike[str]) -> Path:
@@ -140,13 +139,15 @@ def _slices(trace, thread, start, end):
         times = start[part] / 1e3, (end[part] - start[part]) / 1e3
         own = (*times, *(trace[name][part] for name in OWN))
         rows = zip(zip(*(c.tolist() for c in shared)), zip(*(c.tolist() for c in own)))
-        for key, (ts, duration, number, begin, until, seq, source) in rows:
+        for key, (ts, duration, number, begin, until, step, seq, source) in rows:
             head = heads.get(key)
             if head is None:
                 if len(heads) >= BATCH:
                     heads.clear()
                 head = heads[key] = _head(*key)
-            more = f', "seq": {seq}' if seq != -1 else ""
+            more = f', "step": {step}' if step != -1 else ""
+            if seq != -1:
+                more += f', "seq": {seq}'
             if source != -1:
                 more += f', "waits_for": {source}'
             texts.append(
