@@ -50,14 +50,15 @@ _HOMES = {
         "ScheduleView",
         "TileView",
     ],
+    "tpviz.widgets.guess": ["Guess"],
     "tpviz.widgets.partition": ["PartitionView"],  # by itself: it works on torch's graphs
     "tpviz.collectives.observe": ["microscope"],
     "tpviz.labs.study": ["Study", "study"],
-    "tpviz.exercises": ["Guess", "check", "exercise", "hint"],
+    "tpviz.exercises": ["check", "exercise", "hint"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = ["clusters"]
-_ON_RANKS = "run", "verify", "verify_parallel", "compare", "calibrate", "microscope"
+_ON_RANKS = "run", "verify", "verify_parallel", "compare", "calibrate", "microscope", "check"
 __all__ = sorted([*_HOME, *_MODULES])
 
 

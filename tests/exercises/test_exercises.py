@@ -66,7 +66,7 @@ def test_a_raising_answer_shows_the_learners_lines_only():
 
 
 def test_a_hanging_answer_names_who_waits_in_what():
-    result = check("mean_over_ranks", solutions_start.mean_hangs, timeout=2)
+    result = check("mean_over_ranks", solutions_start.mean_hangs, timeout=4)
     assert not result.passed
     assert "all_reduce" in result.message
     assert "rank 2: finished" in result.message

@@ -7,10 +7,9 @@ tv.hint("mean_over_ranks")                      # concept, then principle, then 
 
 from .catalogue import EXERCISES, find
 from .grade import Result, check, hint
-from .guess import Guess, Reveal
 from .task import Exercise
 
-__all__ = ["Exercise", "Guess", "Result", "Reveal", "check", "exercise", "exercises", "hint"]
+__all__ = ["Exercise", "Result", "check", "exercise", "exercises", "hint"]
 
 
 def exercise(name: str) -> Exercise:

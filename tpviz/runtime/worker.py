@@ -93,9 +93,10 @@ def _join(spec):
 
 def _run(payload):
     _leave_groups_of_earlier_jobs()
-    board.write("running user code")
+    board.write("importing what the function needs")
     try:
         function, args, kwargs = cloudpickle.loads(payload)
+        board.write("running user code")
         result = function(*args, **kwargs)
         try:
             answer = "done", cloudpickle.dumps(result)

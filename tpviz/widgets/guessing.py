@@ -6,8 +6,7 @@ from typing import Any
 
 import ipywidgets
 
-from tpviz.exercises.guess import Guess
-
+from .guess import Guess
 from .knobs import small
 
 QUESTIONS = {

@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 
-from tpviz.exercises.guess import Reveal
 from tpviz.figures.ledger import ledger_html
 from tpviz.figures.losses import losses_svg
 from tpviz.runtime.launch import max_ranks
 from tpviz.trace import Trace, faithful
 
+from .guess import Reveal
 from .model import fitted, message, table_html
 from .timeline import Timeline
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.exercises.guess import Guess
     from tpviz.simulation.program import Capture
     from tpviz.strategy import Strategy
     from tpviz.trace import Ledger
     from tpviz.verbs.compare import Comparison
     from tpviz.verbs.predict import Prediction
     from tpviz.workload import GPT
+
+    from .guess import Guess
 
 
 @dataclass(frozen=True)

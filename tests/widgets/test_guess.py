@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpviz.exercises import Guess
+from tpviz.widgets.guess import Guess
 
 
 def test_guess_formula_and_measurement_stand_side_by_side():
