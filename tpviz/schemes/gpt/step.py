@@ -9,6 +9,7 @@ norm2, out, qkv, norm1, then positions and tokens; `completes` has the finer poi
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.step import Kernel, Operation, Part
@@ -155,7 +156,7 @@ def assemble(
     ]
     for i in reversed(range(w.layers)):
         for name, layer in BACKWARD.items():
-            names = tuple(f"blocks.{i}.{parameter}" for parameter in ready[name])
+            names = _in_block(i, ready[name])
             names += _entering(i - 1, ready) if name == "norm1_back" else ()
             parts.append(Part("backward", f"blocks.{i}{layer}", of[name], names))
     return (
@@ -170,4 +171,9 @@ def _entering(i, ready):
     """Complete as soon as a gradient enters block i from above, or (-1) leaves the first."""
     if i < 0:
         return ("embed.position.weight",)
-    return tuple(f"blocks.{i}.{name}" for name in ready["entering"])
+    return _in_block(i, ready["entering"])
+
+
+@lru_cache(4096)
+def _in_block(i, names):
+    return tuple(f"blocks.{i}.{name}" for name in names)
