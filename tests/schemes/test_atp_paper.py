@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import tpviz as tv
 from tpviz.schemes.atp import paper
 from tpviz.schemes.atp.paper import bus_time, payloads, wire_volume
+from tpviz.schemes.megatron.paper import volume as megatron_volume
 
 MESHES = [(d, n // d) for n in range(2, 17) for d in range(1, n + 1) if n % d == 0]
 ORDERS = ("column", "row")
@@ -162,7 +163,7 @@ def test_an_axis_of_one_rank_costs_nothing_whatever_its_bandwidth(nothing):
         (tv.ATP(mesh=(8, 1)), (1e9, nothing)),
         (tv.ATP(mesh=(1, 8), order="row"), (nothing, 1e9)),
     ):
-        assert bus_time(strategy, WIDE, rates) == paper.megatron_volume(WIDE, 8) * 2 / 1e9
+        assert bus_time(strategy, WIDE, rates) == megatron_volume(WIDE, 8) * 2 / 1e9
         assert paper.algorithm_time(strategy, WIDE, rates) > 0
     assert bus_time(tv.ATP(mesh=(1, 1)), WIDE, (nothing, nothing)) == 0
     assert paper.algorithm_bandwidth(1e9, 1) == inf
@@ -195,12 +196,12 @@ def test_one_axis_is_megatron(n):
     w, cluster = fitting((n, 1)), tv.clusters.nvswitch(8)
     first, last = tv.ATP(mesh=(n, 1)), tv.ATP(mesh=(1, n), order="row")
     for strategy in (first, last):
-        assert sum(wire_volume(strategy, w).values()) == paper.megatron_volume(w, n)
+        assert sum(wire_volume(strategy, w).values()) == megatron_volume(w, n)
         assert strategy.communication(w, cluster) == tv.Megatron(tp=n).communication(w, cluster)
     for strategy in (tv.ATP(mesh=(1, n)), tv.ATP(mesh=(n, 1), order="row")):
         wide = paper.row_parallel_first_volume(w, n)
         assert sum(wire_volume(strategy, w).values()) == pytest.approx(wide)
-        assert wide == 3 * paper.megatron_volume(w, n)
+        assert wide == 3 * megatron_volume(w, n)
     with_sp = tv.ATP(mesh=(n, 1), sp=True).communication(w, cluster)
     assert with_sp == pytest.approx(tv.Megatron(tp=n, sp=True).communication(w, cluster))
     assert with_sp == pytest.approx(1.25 * first.communication(w, cluster))
@@ -234,7 +235,7 @@ def test_against_summa(hidden, summa):
     unit = w.batch * w.seq * hidden
     assert paper.summa_volume(w, 4) / unit == pytest.approx(summa, abs=0.05)
     assert paper.square_volume(w, 4) / unit == 6.0
-    assert paper.megatron_volume(w, 16) / unit == 7.5
+    assert megatron_volume(w, 16) / unit == 7.5
 
 
 @pytest.mark.parametrize("hidden, wins", [(2500, False), (2510, True)])
@@ -262,7 +263,7 @@ def test_the_best_mesh_of_equal_bandwidths(n, mesh, volume, one, ratio):
     found, seconds = paper.best(tv.ATP.meshes(w, n), w, (1e9, 1e9))
     assert found.mesh == mesh and found.order == "column"
     assert seconds * 1e9 / w.itemsize / w.hidden == pytest.approx(volume, abs=5e-4)
-    megatron = paper.megatron_volume(w, n) / w.hidden
+    megatron = megatron_volume(w, n) / w.hidden
     assert megatron == pytest.approx(one, abs=5.1e-4)
     assert volume / megatron == pytest.approx(ratio, abs=5e-4)
 

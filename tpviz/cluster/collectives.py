@@ -29,8 +29,10 @@ ALGORITHMS = ("ring", "tree", "recursive_doubling")
 
 
 def cost(algorithm: str, collective: str, payload: float, size: int) -> tuple[int, float]:
-    """(hops, volume in bytes) of one collective; see the table above.
+    """(hops, volume) of one collective by the table above; the volume has the payload's unit.
 
+    A ring all-reduce takes 2(n-1) hops and 2(n-1)/n S, a reduce-scatter and an all-gather (Thakur,
+    Rabenseifner, Gropp (2005), as all rings and recursive doubling here).
     Raises ``ValueError`` for an unknown algorithm or collective.
     """
     one_of("algorithm", algorithm, ALGORITHMS)

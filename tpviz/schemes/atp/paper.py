@@ -27,6 +27,7 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import one_of
+from tpviz.cluster.collectives import cost
 from tpviz.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def payloads(strategy: "ATP", w: "GPT", phase: str = "both") -> dict[str, float]
 def wire_volume(strategy: "ATP", w: "GPT", phase: str = "both") -> dict[str, float]:
     """{axis: elements} that a rank sends for one layer, rings: (1) is their sum."""
     return {
-        axis: 2 * (strategy.axes[axis] - 1) * payload / strategy.axes[axis]
+        axis: cost("ring", "all_reduce", payload, strategy.axes[axis])[1]
         for axis, payload in payloads(strategy, w, phase).items()
     }
 
@@ -73,7 +74,8 @@ def bus_time(
     latencies: Sequence[float] = (0.0, 0.0),
     statistics: bool = False,
 ) -> float:
-    """Seconds of one layer by (2) or (4), with ``phase="forward"`` by (5).
+    """Seconds of one layer by (2) or (4), with ``phase="forward"`` by (5): derived from the layouts
+    of the code that the authors of ATP (arXiv 2301.08658) released.
 
     bandwidths : (B1, B2) of d1 and d2, bytes/s that a rank sends. latencies : (s, s) of one hop;
     4(n-1) hops an axis and phase, as many again over *stream* for the ``statistics`` of L1.
@@ -109,11 +111,7 @@ def communication(strategy: "ATP", w: "GPT", cluster: "Cluster", mesh: Mesh | No
 
 
 # -- special cases, in elements on the wire per layer --------------------------------------------
-def megatron_volume(w: "GPT", n: int) -> float:
-    """One axis in column order, (n, 1): Megatron-LM's 1D parallelism, 8 A (n-1)/n."""
-    return 8 * w.batch * w.seq * w.hidden * (n - 1) / n
-
-
+# One axis in column order, (n, 1), is Megatron-LM: `tpviz.schemes.megatron.paper.volume`.
 def row_parallel_first_volume(w: "GPT", n: int) -> float:
     """(1, n) in column order: the first layer's sums are the wide ones, (8 + 4r) A (n-1)/n."""
     return (8 + 4 * w.mlp_ratio) * w.batch * w.seq * w.hidden * (n - 1) / n

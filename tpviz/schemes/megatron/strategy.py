@@ -18,6 +18,7 @@ from tpviz.step import Part
 from tpviz.strategy import Strategy, knob, register
 from tpviz.workload import GPT
 
+from .paper import communication
 from .step import step
 
 if TYPE_CHECKING:
@@ -94,15 +95,8 @@ class Megatron(Strategy):
         return memory(workload, self.tp, self.sp and self.tp > 1)
 
     def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
-        """Seconds of four sums of B s h a layer by their bytes alone; under ``sp`` of five.
-
-        Derived: on a ring 8 B s h e (n-1)/n over the bus bandwidth; `tpviz.schemes.atp.paper`.
-        """
-        if self.tp == 1:
-            return 0.0
-        w, sums = workload, 5 if self.sp else 4
-        sent = sums * 2 * (self.tp - 1) * w.batch * w.seq * w.hidden * w.itemsize / self.tp
-        return w.layers * (sent / cluster.bandwidth(mesh or Mesh(self.axes), "tp"))
+        """Seconds by `paper.communication`: the bytes of a layer's all-reduces alone."""
+        return communication(self, workload, cluster, mesh)
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:

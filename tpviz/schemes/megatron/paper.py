@@ -1,0 +1,51 @@
+"""Megatron-LM's communication: what a layer sends, and how long that takes.
+
+Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053 (tensor parallelism, ``tp``); Korthikanti et
+al. 2022, https://arxiv.org/abs/2205.05198 (sequence parallelism, ``sp``). n = tp ranks, t in the
+second paper; A = B s h elements, e bytes each. The papers' operators f and g are in `operators`,
+their layers in `layers`; activation memory is in `tpviz.schemes.gpt.memory`.
+
+    V = 8 A (n-1)/n        (1)  elements that a rank sends for a layer; with sp 10 A (n-1)/n
+    T = layers V e / B     (2)  seconds; B: bus bandwidth of the ring
+
+>>> from tpviz import GPT
+>>> w = GPT(batch=1, seq=1)
+>>> volume(w, 4) / w.hidden, volume(w, 4, sp=True) / w.hidden
+(6.0, 7.5)
+"""
+
+from typing import TYPE_CHECKING
+
+from tpviz.cluster.collectives import cost
+from tpviz.mesh import Mesh
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.workload import GPT
+
+    from .strategy import Megatron
+
+
+def volume(w: "GPT", n: int, sp: bool = False) -> float:
+    """Elements that each of ``n`` ranks sends for one layer, forward and backward, by (1).
+
+    Four ring all-reduces of A: attention and MLP, f in backward and g in forward (arXiv 1909.08053,
+    section 3). With ``sp`` each is a reduce-scatter and an all-gather, the same bytes, and the
+    inputs of qkv and up are gathered once more in backward (arXiv 2205.05198, section 4.2.2): the
+    bytes of five (derived).
+    """
+    _, sent = cost("ring", "all_reduce", w.batch * w.seq * w.hidden, n)
+    return (5 if sp else 4) * sent
+
+
+def communication(
+    strategy: "Megatron", w: "GPT", cluster: "Cluster", mesh: Mesh | None = None
+) -> float:
+    """Seconds of all layers by (2), from bytes alone: no latency, embedding or head (derived).
+
+    mesh : the strategy's own unless another strategy is around it.
+    """
+    if strategy.tp == 1:
+        return 0.0
+    bandwidth = cluster.bandwidth(mesh or Mesh(strategy.axes), "tp")
+    return w.layers * (volume(w, strategy.tp, strategy.sp) * w.itemsize / bandwidth)
