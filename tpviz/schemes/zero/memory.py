@@ -1,7 +1,7 @@
-"""Bytes of one rank under data parallelism, by ZeRO stage; `flat_param` has the table of what is
-whole.
+"""Bytes of one rank under data parallelism, by ZeRO stage: peaks within a step.
 
-Peaks within a step (derived), with a share 1/dp of every bucket:
+`paper` has the formula, `flat_param` what is whole when. Derived, with a share 1/dp of every
+bucket:
 
 stage  parameters                            gradients
 0      all                                   all
@@ -21,6 +21,7 @@ from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import memory as whole_model
 from tpviz.step import ready_order
 
+from .paper import model_states
 from .step import inner_parts
 
 if TYPE_CHECKING:
@@ -52,15 +53,10 @@ def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
 
 def least(strategy: "DataParallel", workload: "GPT") -> int:
     """Bytes that `memory` is never below: without padding and what is whole for a moment."""
-    found = _inner_memory(strategy.inner, strategy.local(workload))
-    from_stage = {"optimizer": 1, "gradients": 2, "parameters": 3}
-    parts = {
-        kind: found[kind] if strategy.zero < stage else found["parameters"] // strategy.dp
-        for kind, stage in from_stage.items()
-    }
+    found = Memory(_inner_memory(strategy.inner, strategy.local(workload)))
     if strategy.zero:
-        parts["optimizer"] *= 2  # two moments of the share
-    return found["activations"] + sum(parts.values())
+        found["optimizer"] = 2 * found["parameters"]  # two moments of the flat buffers
+    return found["activations"] + sum(model_states(found, strategy.zero, strategy.dp).values())
 
 
 @lru_cache(maxsize=64)
