@@ -12,7 +12,7 @@ import tpviz as tv
 from tpviz.exercises import t3, t3_maps, t3_tiles
 from tpviz.exercises.formula import NoAnswer, Question
 from tpviz.schemes.t3.hardware import COLLECTIVES, Gemm, Local, Machine, maps, simulate
-from tpviz.schemes.t3.hardware.closed import closed
+from tpviz.schemes.t3.paper import sublayer_times
 
 
 def answers(make, seeds=10):
@@ -23,7 +23,7 @@ def answers(make, seeds=10):
 def ideal(k, ranks, flops, link, itemsize=2, tokens=1024, hidden=1024):
     """Closed forms of the hardware, without latency and with a memory that costs nothing."""
     machine = Machine(flops=float(flops), link=float(link), latency=0.0, dram=1e15, efficiency=1.0)
-    return closed(Gemm(tokens, hidden, k, itemsize), ranks, machine)
+    return sublayer_times(Gemm(tokens, hidden, k, itemsize), ranks, machine)
 
 
 def test_shares_and_speedups_are_the_closed_forms():

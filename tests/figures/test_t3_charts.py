@@ -11,9 +11,9 @@ import tpviz as tv
 from tpviz.labs import t3
 from tpviz.labs.t3.movement import CONFIGS, KINDS
 from tpviz.labs.t3.paper import ANCHORS, AgainstPaper, Compared
-from tpviz.labs.t3.paying import closed_form
 from tpviz.labs.t3.sublayers import MODELS, SUBLAYERS, Row, Sublayers
 from tpviz.schemes.t3.hardware import Gemm, Machine
+from tpviz.schemes.t3.paper import ideal_speedup
 
 W = tv.GPT(layers=1, hidden=64, heads=4, seq=64, batch=16, vocab=64)
 
@@ -130,10 +130,10 @@ def test_bars_are_the_counts():
 def test_the_closed_form_is_that_of_ideal_overlap_where_memory_is_free(paying):
     free = Machine(dram=1e15, link=15e9, cus=8, latency=0.0)
     for point in t3.paying(inner=(256, 700, 2048), machine=free).points:
-        assert point.speedup("ideal") == pytest.approx(closed_form(point.x), rel=0.02)
-    assert max(closed_form(x) for x in np.linspace(0.01, 6, 600)) == pytest.approx(1.5, abs=0.002)
+        assert point.speedup("ideal") == pytest.approx(ideal_speedup(point.x), rel=0.02)
+    assert max(ideal_speedup(x) for x in np.linspace(0.01, 6, 600)) == pytest.approx(1.5, abs=0.002)
     figure = paying.figure()
-    assert max(figure.data[0].y) == 1.5 == closed_form(1.0)
+    assert max(figure.data[0].y) == 1.5 == ideal_speedup(1.0)
     for trace, config in zip(figure.data[1:], ("t3", "t3_mca", "ideal")):
         assert list(trace.y) == [p.speedup(config) for p in paying.points]
         assert list(trace.x) == [p.x for p in paying.points]

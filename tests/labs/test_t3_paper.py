@@ -12,7 +12,7 @@ from tpviz.labs.t3 import paper
 from tpviz.labs.t3.paper import ANCHORS
 from tpviz.labs.t3.sublayers import CONFIGS, MODELS, SUBLAYERS, Row, Sublayers
 from tpviz.schemes.t3.hardware import Gemm, Machine
-from tpviz.schemes.t3.hardware.closed import BETA, closed
+from tpviz.schemes.t3.paper import BETA, sublayer_times
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "06_t3.ipynb"
 
@@ -61,7 +61,7 @@ def test_sublayers_of_the_paper(found):
         assert row.seconds["ideal"] == pytest.approx(max(row.gemm, row.rs) + row.ag)
         assert row.seconds["ideal_nmc"] <= row.seconds["ideal"] < row.seconds["sequential"]
         assert row.rs_nmc < row.rs
-        formula = closed(
+        formula = sublayer_times(
             Gemm(
                 row.model.tokens, row.model.hidden, SUBLAYERS[row.name] * row.model.hidden // row.tp
             ),
@@ -85,7 +85,7 @@ def test_the_closed_form_s_fitted_shares(found):
             gemm = Gemm(
                 row.model.tokens, row.model.hidden, SUBLAYERS[row.name] * row.model.hidden // row.tp
             )
-            formula = closed(gemm, row.tp)
+            formula = sublayer_times(gemm, row.tp)
             speedups.append(formula.sequential / formula.t3(share))
         mean = prod(speedups) ** (1 / len(speedups))
         assert mean == pytest.approx({"t3": 1.2, "t3_mca": 1.3}[config], abs=0.02)

@@ -1,16 +1,9 @@
 """``movement``: what the memory of one GPU reads and writes, chunk by chunk, fused or not.
 
-Counted in chunks of S / N bytes (S the output, N ranks; derived from the steps of a ring):
-
-* sequential: the GEMM writes N. A step of the reduce-scatter reads a rank's own chunk, and from the
-  second step on what came in too; what comes in is written; the last sum reads two and writes one:
-  2N - 1 reads, N writes.
-* T3: the first chunk's stores go over the link. What comes in is added in memory, and a DMA reads
-  each chunk once, but the first and the last: N - 2 reads, N - 1 writes.
-
+Counted in chunks of S / N bytes (S the output, N ranks) by `tpviz.schemes.t3.paper.dram_chunks`.
 The all-gather after it, N - 1 reads and as many writes, is the same. The ratio of reads, 2.5 for 8
-ranks and 2.2 for 16, is what published notes on the paper give; `movement` holds the simulator's
-bytes against these counts exactly.
+ranks and 2.2 for 16, is what published notes on the paper give; the simulator's bytes must equal
+these counts exactly.
 """
 
 from dataclasses import dataclass
@@ -21,6 +14,7 @@ from tpviz.cost import show_bytes
 from tpviz.figures.charts import axis, bar, panel
 from tpviz.labs.report import Report
 from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
+from tpviz.schemes.t3.paper import dram_chunks
 
 if TYPE_CHECKING:
     from tpviz.schemes.t3.hardware import SimResult
@@ -48,19 +42,6 @@ CLASSES = {
 "rs_write"."""
 
 
-def chunks(config: str, ranks: int, position: int) -> dict[str, int]:
-    """{what moves: chunks} of the chunk at ``position`` (0..N-1) of the order in which it goes."""
-    last, first = position == ranks - 1, position == 0
-    if config == "sequential":
-        return {"gemm": 1, "incoming": int(not first), "read": 1 if first else 2, "sum": int(last)}
-    return {
-        "gemm": int(not first),
-        "incoming": int(not first),
-        "read": int(not first and not last),
-        "sum": 0,
-    }
-
-
 @dataclass(frozen=True, repr=False)
 class Movement(Report):
     """The counts of one sublayer, and two simulated runs that they are held against. runs :
@@ -72,7 +53,7 @@ class Movement(Report):
 
     def counts(self, config: str) -> list[dict[str, int]]:
         """Per position {what moves: chunks}."""
-        return [chunks(config, self.ranks, j) for j in range(self.ranks)]
+        return [dram_chunks(config, self.ranks, j) for j in range(self.ranks)]
 
     def total(self, config: str, *kinds: str) -> int:
         """Chunks in all; of all kinds if none is named."""

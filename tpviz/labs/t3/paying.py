@@ -1,12 +1,7 @@
 """``paying``: when fusing pays: speedup of a sublayer over how long its GEMM is.
 
-With g the GEMM, r a reduce-scatter, which takes about as long as the all-gather after it, and
-x = g / r: sequential takes g + 2r, overlapped max(g, r) + r, so by rates alone
-
-    speedup = (x + 2) / (max(x, 1) + 1),    x = K L N / ((N - 1) F)     (derived)
-
-(K the inner dim on a rank, L bytes/s of a link, N ranks, F FLOP/s, numbers of 2 bytes): the
-output's rows and columns cancel, and 1.5 is the most, at x = 1.
+By rates alone that is `tpviz.schemes.t3.paper.ideal_speedup`: 1.5 is the most, where both take
+equally long.
 """
 
 from collections.abc import Iterable
@@ -19,21 +14,12 @@ from tpviz.figures.charts import axis, line, panel
 from tpviz.labs.report import Report, table
 from tpviz.schemes.t3.hardware import Gemm, Machine
 from tpviz.schemes.t3.hardware.small_gpu import SMALL_GPU
+from tpviz.schemes.t3.paper import gemm_over_ring, ideal_speedup
 
 from .sublayers import STYLES, simulated_sublayer
 
 CONFIGS = ("t3", "t3_mca", "ideal")
 INNER = (128, 256, 512, 768, 1024, 1536, 2048, 3072)
-
-
-def ratio(k: int, ranks: int, machine: Machine) -> float:
-    """x: the GEMM's seconds over those of its reduce-scatter, by rates alone."""
-    return k * machine.link * ranks / ((ranks - 1) * machine.rate)
-
-
-def closed_form(x: float) -> float:
-    """Speedup of ideal overlap by rates alone, without memory."""
-    return (x + 2) / (max(x, 1.0) + 1)
 
 
 class Point(NamedTuple):
@@ -62,7 +48,7 @@ class Paying(Report):
     @property
     def best(self) -> float:
         """The inner dim at which the closed form is largest, x = 1."""
-        return 1 / ratio(1, self.ranks, self.machine)
+        return 1 / gemm_over_ring(1, self.ranks, self.machine)
 
     def drawing(self) -> dict[str, Any]:
         """Speedup over x: the closed form, and each configuration simulated."""
@@ -70,7 +56,7 @@ class Paying(Report):
         xs = sorted({1.0, *(most * (i + 1) / 80 for i in range(80))})
         form = "without memory: (x+2) / (max(x,1)+1), derived"
         style = "axis4", "solid", "circle"
-        traces = [{**line(form, xs, map(closed_form, xs), style), "mode": "lines"}]
+        traces = [{**line(form, xs, map(ideal_speedup, xs), style), "mode": "lines"}]
         over = {"text": [f"K={p.k}" for p in self.points], "hovertemplate": "%{text}: %{y:.3f}"}
         for config in CONFIGS:
             name, *style = STYLES[config]
@@ -93,7 +79,7 @@ class Paying(Report):
         columns = [
             ("K", lambda p: str(p.k)),
             ("x (derived)", lambda p: f"{p.x:.2f}"),
-            ("closed form (derived)", lambda p: f"{closed_form(p.x):.3f}"),
+            ("closed form (derived)", lambda p: f"{ideal_speedup(p.x):.3f}"),
             ("sequential (simulated)", lambda p: show_seconds(p.seconds["sequential"])),
             *map(speedup, CONFIGS),
         ]
@@ -102,7 +88,7 @@ class Paying(Report):
     def words(self) -> list[str]:
         """The points."""
         lines = "; ".join(
-            f"K={p.k}, x={p.x:.2f}: closed form {closed_form(p.x):.2f}, "
+            f"K={p.k}, x={p.x:.2f}: closed form {ideal_speedup(p.x):.2f}, "
             f"T3 {p.speedup('t3'):.2f}, T3-MCA {p.speedup('t3_mca'):.2f}"
             for p in self.points
         )
@@ -147,5 +133,5 @@ def paying(
     points = []
     for k in sorted(inner):
         *_, seconds = simulated_sublayer(Gemm(m, n, k, wavefronts=1), ranks, machine)
-        points.append(Point(k, ratio(k, ranks, machine), seconds))
+        points.append(Point(k, gemm_over_ring(k, ranks, machine), seconds))
     return Paying(m, n, ranks, machine, tuple(points))

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from tpviz.labels import label
 from tpviz.schemes.collectives import gather_first, scatter_first
 
+from .paper import updates_per_element
 from .tiles import bands, gathering_order, order
 from .tracker import Tracker
 
@@ -63,9 +64,10 @@ class Ring:
         tiles, tracker = self.tiles(*own.shape), Tracker()
         messages = Messages(self, len(tiles))
         for position in range(self.size):
+            updates = updates_per_element(position)
             for down, across in tiles:
                 done = messages.pass_on if position < last else own[down, across].copy_
-                tracker.map_tile((position, down.start, across.start), 1 + (position > 0), done)
+                tracker.map_tile((position, down.start, across.start), updates, done)
         for position, chunk in enumerate(order(self.rank, self.size)):
             part = a.narrow(0, chunk * rows, rows)
             for down, across in tiles:

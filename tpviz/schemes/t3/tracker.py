@@ -1,7 +1,8 @@
 """The tracker and its triggers in software: updates of each tile are counted, the last one acts.
 
 In T3's hardware the memory controller counts a tile's updates and starts the DMA programmed for it
-(Pati et al. 2024, section 4). Here `map_tile` is the programming, `update` the op-and-store.
+(Pati et al. 2024, section 4). Here `map_tile` is the programming, `update` the op-and-store; how
+many updates a tile has is `paper.updates_per_element`.
 
 >>> tracker, sent = Tracker(), []
 >>> tracker.map_tile("tile", 2, sent.append)

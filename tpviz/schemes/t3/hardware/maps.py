@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tpviz.checks import one_of, whole_number
+from tpviz.schemes.t3.paper import updates_per_element
 
 OPS = ("update", "store")
 
@@ -47,11 +48,15 @@ Rule = Remote | Dma | Local
 
 def ring_rs(rank: int, ranks: int) -> list[tuple[int, Rule]]:
     """Ring reduce-scatter to rank - 1: chunk rank + 1 first, its own last."""
-    to, first, last = (rank - 1) % ranks, (rank + 1) % ranks, (rank, Local(min(ranks, 2)))
+    to, last = (rank - 1) % ranks, (rank, Local(updates_per_element(ranks - 1)))
     if ranks == 1:
         return [last]
-    middle = [((rank + 1 + j) % ranks, Dma(to, "update", 2)) for j in range(1, ranks - 1)]
-    return [(first, Remote(to, "update")), *middle, last]
+    first = (rank + 1) % ranks, Remote(to, "update")
+    middle = [
+        ((rank + 1 + j) % ranks, Dma(to, "update", updates_per_element(j)))
+        for j in range(1, ranks - 1)
+    ]
+    return [first, *middle, last]
 
 
 def direct_rs(rank: int, ranks: int) -> list[tuple[int, Rule]]:
