@@ -4,12 +4,7 @@ What backward needs of a microbatch on a stage: its blocks' activations
 (`tpviz.schemes.gpt.memory`), of dropped blocks only the input of the first, of the last stage the
 head's and the loss's besides.
 The rank's row of the schedule says how many microbatches are held when; at the peak one of them is
-all there, and of the others what is kept:
-
-    M_s = A (1 + (n_s - 1) k_s) + C n_s (1 - k_s)
-
-with A the activations of a microbatch on a stage, C the input, n_s microbatches under way and k_s
-the part of the layers that keep everything. Here the same is counted action by action.
+in memory whole, and of the others what is kept: M_s of `paper`, here counted action by action.
 """
 
 from functools import lru_cache

@@ -25,6 +25,7 @@ from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.strategy import Strategy, divisors, knob, register
 from tpviz.workload import GPT
 
+from .paper import kept_shares
 from .split import TOKENS, layers_of, stage_of
 
 if TYPE_CHECKING:
@@ -138,20 +139,13 @@ class Merak(Strategy):
         return _schedule(self.schedule, self.pp, self.microbatches, self.stages // self.pp, wished)
 
     def kept(self) -> list[float]:
-        """[k_s] by stage, the part of its layers that keeps everything under "stage_aware".
-
-        One of the n microbatches, times stages, that a rank has in flight is all there, and of the
-        others k is kept: (n - 1) k is made equal on all ranks, k = k_0 (n_0 - 1)/(n - 1). A rank
-        that never has more than one keeps all, and so does the last stage if it has not (derived).
-        With one stage a rank and m >= p this is the released code's rule for 1F1B and its kin,
-        k_s = k_0 (p - 1)/(p - 1 - s), all of the last stage, and under the shifted critical path
-        the same of stage p-2 as of p-3.
-        """
+        """[k_s] by stage, the part of its layers that keeps everything under "stage_aware": k_0
+        times `paper.kept_shares`."""
         return [1.0 if share is None else min(1.0, self.keep * share) for share in self.shares()]
 
     def shares(self) -> tuple[float | None, ...]:
-        """[k_s / k_0] by stage, None where all is kept: see `kept`."""
-        return _shares(self.schedule, self.pp, self.microbatches, self.stages // self.pp)
+        """[k_s / k_0] by stage, None where all is kept."""
+        return kept_shares(self.schedule, self.pp, self.microbatches, self.stages // self.pp)
 
     def _wished(self, counts):
         """How many layers of each stage the knobs would have recomputed."""
@@ -251,16 +245,6 @@ def _scheduled(s, workload):
 
 def _counts(workload, stages):
     return [len(blocks) for blocks in layers_of(workload.layers, stages)]
-
-
-@lru_cache(maxsize=256)
-def _shares(name, ranks, microbatches, chunks):
-    order = _schedule(name, ranks, microbatches, chunks, (True,) * ranks * chunks)
-    others = [order.most_in_flight(rank) - 1 for rank in range(ranks)]
-    shares = [others[0] / others[rank] if others[rank] else None for rank in order.rank_of]
-    if order.most_in_flight(order.rank_of[-1], order.stages - 1) == 1:
-        shares[-1] = None
-    return tuple(shares)
 
 
 @lru_cache(maxsize=256)
