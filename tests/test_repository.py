@@ -1,10 +1,13 @@
 """The repository itself: clean notebooks, small files, documented names, a true README."""
 
+import ast
+import doctest
 import json
 import re
 import subprocess
 import sys
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -101,6 +104,32 @@ def test_readme_commands_exist():
         assert named <= targets, f"{path.name} names {sorted(named - targets)}"
         for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", text):
             assert (path.parent / link).exists(), f"{path.name} points to {link}"
+
+
+def test_readme_says_where_each_formula_is():
+    """Every row names a function of its file, and its docstring has each source of the row."""
+    text = (ROOT / "README.md").read_text()
+    lines = text.split("## Where the formulas are\n")[1].split("\n## ")[0].splitlines()
+    _, _, *rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
+    wanted = {"ring all-reduce", "ATP", "AxoNN", "Merak", "T3", "ZeRO"}
+    assert {name for name in wanted if any(name in row[0] for row in rows)} == wanted
+    for formula, link, function, source in rows:
+        tree = ast.parse((ROOT / re.search(r"\((.+)\)", link)[1]).read_text())
+        said = {node.name: ast.get_docstring(node) for node in tree.body if hasattr(node, "args")}
+        assert function.strip("`") in said, f"{formula}: {link} has no {function}"
+        words = " ".join((said[function.strip("`")] or "").split())
+        assert [part for part in source.split("; ") if part not in words] == [], formula
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "tpviz/schemes").glob("*/strategy.py")), ids=lambda p: p.parent.name
+)
+def test_every_scheme_has_its_paper(path):
+    """With the link, and with examples that are true."""
+    paper = import_module(f"tpviz.schemes.{path.parent.name}.paper")
+    assert "https://arxiv.org/abs/" in paper.__doc__
+    done = doctest.testmod(paper)
+    assert done.attempted and not done.failed
 
 
 def test_readme_example_is_a_program():

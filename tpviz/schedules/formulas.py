@@ -52,6 +52,9 @@ def makespan(
 ) -> float | None:
     """The makespan of a schedule by its closed form, in seconds, or None outside of its range.
 
+    The table above has the forms and their sources; Merak's three are derived from the code that
+    its authors (arXiv 2206.04959) released.
+
     forward, backward, recompute, weight : seconds of one microbatch on one stage; backward is
     without recompute, ``recompute=0`` means none, weight is by default half of ``backward``.
     chunks : stages on each rank. overlapped : of DualPipeV's pairs, as for `clock.timeline`.

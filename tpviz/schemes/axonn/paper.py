@@ -66,7 +66,8 @@ def block(w: "GPT") -> tuple[FC, FC, FC, FC]:
 
 
 def volume(fc: FC, tokens: float, x: int = 1, y: int = 1, z: int = 1, data: int = 1) -> Volume:
-    """The `Volume` of a layer; ``tokens`` of one data replica."""
+    """The `Volume` of a layer: the five terms above (arXiv 2305.13525 and arXiv 2502.08145, as in
+    the authors' code). tokens : of one data replica."""
     contract, out = (x, y) if fc.transposed else (y, x)
     piece = fc.k * fc.n / (x * y * z)
     return Volume(
