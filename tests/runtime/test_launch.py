@@ -232,17 +232,16 @@ def test_what_keeps_the_server_from_an_early_start_is_left_to_launch(monkeypatch
 
 def test_restart_replaces_the_server_and_shows_edited_modules(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     module = tmp_path / "edited_by_test.py"
     module.write_text("import os\ndef work():\n    return 'old', os.getppid()\n")
     import edited_by_test
 
     ((old, server),) = tv.launch(edited_by_test.work, world_size=1)
-    module.write_text("import os\ndef work():\n    return 'new', os.getppid()\n")
+    module.write_text("import os\ndef work():\n    return 'edited', os.getppid()\n")
     ((still_old, same_server),) = tv.launch(edited_by_test.work, world_size=1)
     tv.restart()
     ((new, new_server),) = tv.launch(edited_by_test.work, world_size=1)
-    assert (old, still_old, new) == ("old", "old", "new")
+    assert (old, still_old, new) == ("old", "old", "edited")
     assert server == same_server != new_server
     assert not os.path.exists(f"/proc/{server}")
 
