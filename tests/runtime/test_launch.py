@@ -246,6 +246,28 @@ def test_restart_replaces_the_server_and_shows_edited_modules(tmp_path, monkeypa
     assert not os.path.exists(f"/proc/{server}")
 
 
+def test_ranks_share_what_is_large():
+    """What a rank imports by itself is memory and time of every rank: only our own small modules."""
+    script = """
+    import sys
+    import tpviz as tv
+    def loaded():
+        return set(sys.modules)
+    def mean(x):
+        import torch.distributed as dist
+        dist.all_reduce(x)
+        return x / dist.get_world_size()
+    preloaded = tv.launch(loaded, world_size=2)[0]
+    assert tv.check("mean_over_ranks", mean).passed
+    tv.verify(tv.Merak(pp=2), tv.GPT(), progress=False)
+    tv.run(tv.AxoNN(x=2), tv.GPT(), progress=False)
+    own = [name for name in tv.launch(loaded, world_size=2)[0] - preloaded
+           if not name.startswith("tpviz")]
+    print("torch._dynamo" in preloaded, len(own) <= 25, {"IPython", "sympy", "plotly"} & set(own))
+    """
+    assert run_script(script) == "True True set()\n"
+
+
 def test_a_forked_child_starts_its_own_ranks_and_leaves_ours_alone():
     script = """
     import os, tpviz as tv
