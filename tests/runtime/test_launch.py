@@ -247,7 +247,7 @@ def test_restart_replaces_the_server_and_shows_edited_modules(tmp_path, monkeypa
 
 
 def test_ranks_share_what_is_large():
-    """What a rank imports by itself is memory and time of every rank: only our own small modules."""
+    """What a rank imports by itself costs memory and time in each: only our small modules."""
     script = """
     import sys
     import tpviz as tv
