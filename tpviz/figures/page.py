@@ -4,15 +4,19 @@ It embeds the very modules that Jupyter runs; a stand-in for the widget model (g
 save_changes) takes the kernel's place. Where scripts are off, the static pictures show.
 """
 
+import gzip
 import json
-from collections.abc import Iterable, Sequence
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tpviz.mesh import Mesh
 
-from .assets import FOLDER, module, stylesheet
+from .assets import module, stylesheet
 from .mesh import MAX_RANKS, check_ownership, find_parameter, mesh_scene, mesh_svg
 from .svg import clean
 from .timeline import describe, timeline_scene, timeline_svg
@@ -86,13 +90,37 @@ def page(
     blocks = "".join(
         f"<section><h2>{escape(h)}</h2>{body}</section>" for h, body in [*ledger, *sections]
     )
+    return document(
+        title,
+        f"<p class='facts'>{escape(describe(timeline))}</p>"
+        f"{''.join(views)}<noscript>{still}</noscript>{blocks}",
+        ["timeline", "mesh"],
+    )
+
+
+def write_view(
+    path: str | PathLike[str],
+    name: str,
+    title: str,
+    states: Sequence[dict[str, Any]],
+    knobs: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    still: str = "",
+) -> Path:
+    """Write the page of one view, as of `place`; still: its SVG, for readers without scripts."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    body = f"{place(name, *states, knobs=knobs)}<noscript>{still}</noscript>"
+    path.write_text(document(title, body, [name]), encoding="utf-8")
+    return path
+
+
+def document(title: str, body: str, modules: Iterable[str]) -> str:
+    """A whole page. body : html, with the places of views; modules : the names of those views."""
     return clean(
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>"
         "<meta name='viewport' content='width=device-width,initial-scale=1'>"
         f"<link rel='icon' href='data:,'><style>{STYLE}{stylesheet()}</style></head><body>"
-        f"<h1>{escape(title)}</h1><p class='facts'>{escape(describe(timeline))}</p>"
-        f"{''.join(views)}<noscript>{still}</noscript>{blocks}"
-        f"{scripts(['timeline', 'mesh'])}</body></html>"
+        f"<h1>{escape(title)}</h1>{body}{scripts(modules)}</body></html>"
     )
 
 
@@ -111,15 +139,21 @@ def _drawable(mesh, rows):
     return rows
 
 
-def place(name: str, state: dict[str, Any]) -> str:
-    """A view's place in a page, with the traits from which `scripts` make it; "<" is escaped, so no
-    text can close the script element."""
-    state = {"generation": 0, "error": "", "autoplay": False, **state}
-    text = json.dumps(state, separators=(",", ":")).replace("<", "\\u003c")
-    return (
-        f"<div class='tpv-place' data-view='{name}'>"
-        f"<script type='application/json'>{text}</script></div>"
-    )
+def place(
+    name: str, *states: dict[str, Any], knobs: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> str:
+    """A view's place in a page.
+
+    states : the traits from which `scripts` make it. knobs : {knob: what its slider stops at}; with
+    them there is a state for each combination, the last knob's values first; one that is an
+    ``error`` alone leaves the picture as it was.
+    """
+    usual = {"generation": 0, "error": "", "autoplay": False}
+    whole = {"knobs": dict(knobs), "states": [{**usual, **state} for state in states]}
+    text = json.dumps(whole, separators=(",", ":")).encode()
+    packed = b64encode(gzip.compress(text, mtime=0)).decode()
+    script = f"<script type='text/plain'>{packed}</script>"
+    return f"<div class='tpv-place' data-view='{name}'>{script}</div>"
 
 
 def scripts(names: Iterable[str]) -> str:
@@ -128,5 +162,4 @@ def scripts(names: Iterable[str]) -> str:
         f"<script type='text/plain' id='tpv-module-{name}'>{module(name)}</script>"
         for name in names
     )
-    host = (FOLDER / "host.js").read_text(encoding="utf-8")
-    return f"{modules}<script type='module'>{host}</script>"
+    return f"{modules}<script type='module'>{module('host')}</script>"

@@ -7,9 +7,13 @@ build). JupyterLab may run callbacks on other threads while a cell runs: a view 
 import difflib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from inspect import Parameter, signature
+from itertools import product
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import anywidget
@@ -17,7 +21,8 @@ import ipywidgets
 import traitlets
 
 from tpviz.checks import one_of
-from tpviz.figures.assets import stylesheet
+from tpviz.figures.assets import module, stylesheet
+from tpviz.figures.page import write_view
 from tpviz.figures.svg import check_step
 
 from .job import Latest
@@ -85,6 +90,13 @@ class View(anywidget.AnyWidget):
     error = traitlets.Unicode("").tag(sync=True)
     generation = traitlets.Int(0).tag(sync=True)
     _css = stylesheet()
+    kind: str
+    """The JavaScript module that draws it."""
+
+    def __init_subclass__(cls, **kwargs):
+        if "kind" in vars(cls):
+            cls._esm = module(cls.kind)
+        super().__init_subclass__(**kwargs)
 
     if TYPE_CHECKING:  # of the subclasses
 
@@ -119,6 +131,23 @@ class View(anywidget.AnyWidget):
     def to_svg(self, **options: Any) -> str:
         """The view as it stands as one static SVG; ``theme`` "light", "dark" or "auto"."""
         return self._draw(**options)
+
+    def to_html(self, path: str | PathLike[str], *, title: str = "") -> Path:
+        """Write the view as one HTML file that plays without kernel and network; returns the path.
+
+        title : of the page, the view's own by default. Raises ``ValueError`` for a view without a
+        picture.
+        """
+        if not self.scene:
+            raise ValueError(f"{self!r} has no picture to write yet")
+        title = title or self.scene["title"]
+        return write_view(path, self.kind, title, [self.state()], still=self.to_svg())
+
+    def state(self) -> dict[str, Any]:
+        """{trait: value} of what the browser draws."""
+        own = self.trait_names(sync=True)
+        usual = {*anywidget.AnyWidget.class_trait_names(), "_anywidget_id", "_css", "_esm"}
+        return {name: getattr(self, name) for name in own if name not in usual}
 
     def __repr__(self):
         return f"<{type(self).__name__} {self._words()}>"
@@ -172,8 +201,8 @@ class Detailed(Film):
     """A film with one selected part: the trait named by ``_part`` is its number, -1 for none, and
     ``detail`` describes it. The details of all parts together would be a large message.
 
-    Subclasses give ``_detail_of(number) -> dict``, which has ``_part`` and raises ``ValueError``
-    on a part that is not there.
+    Subclasses give ``_count()`` of the parts, and ``_detail_of(number) -> dict``, which has
+    ``_part`` and raises ``ValueError`` on a part that is not there.
     """
 
     detail = traitlets.Dict().tag(sync=True)
@@ -186,6 +215,7 @@ class Detailed(Film):
     if TYPE_CHECKING:
 
         def _detail_of(self, number: int) -> dict[str, Any]: ...
+        def _count(self) -> int: ...
 
     @shown
     def _chosen(self, change):
@@ -194,6 +224,11 @@ class Detailed(Film):
             number = getattr(self, self._part)
             if self.scene and self.detail.get(self._part) != number:
                 self.publish(detail=self._detail_of(number))
+
+    def state(self) -> dict[str, Any]:
+        """As of every view; and ``details``, of all parts, for a page without kernel."""
+        count = self._count()
+        return {**super().state(), "details": [self._detail_of(i) for i in range(-1, count)]}
 
     def select(self, number: int) -> None:
         """Select a part, -1 for none. Raises ``ValueError`` on one that is not there."""
@@ -218,6 +253,7 @@ class Framed(ipywidgets.VBox):
     def __init__(self, knobs: ipywidgets.Box, picture: Film):
         self._lock, self._moved = threading.RLock(), Latest(self._redraw)
         self.knobs, self.picture = knobs, picture
+        self.controls: dict[str, Any] = dict(getattr(knobs, "controls", {}))
         super().__init__([knobs, picture])
 
     if TYPE_CHECKING:
@@ -234,6 +270,53 @@ class Framed(ipywidgets.VBox):
                 self.picture.show_error(str(error))
                 return
             self.picture.show(*drawn)
+
+    def to_html(
+        self,
+        path: str | PathLike[str],
+        sweep: Mapping[str, Iterable[Any]] | None = None,
+        *,
+        title: str = "",
+    ) -> Path:
+        """Write one HTML file that plays without kernel and network; returns the path.
+
+        sweep : {knob: values}, a slider for each. The pictures of all combinations are drawn now;
+        where sizes clash, the page says so. title : of the page, the picture's own by default.
+        Raises ``ValueError`` for a knob that the view does not have, a value that it does not take,
+        and where no combination can be drawn.
+        """
+        values = {name: list(several) for name, several in (sweep or {}).items()}
+        for name in values:
+            if name not in self.controls or not values[name]:
+                known = ", ".join(self.controls)
+                raise ValueError(f"sweep={name!r}: give values of a knob of this view: {known}")
+        with self._lock, ExitStack() as stack:
+            for name in values:
+                stack.enter_context(_borrowed(name, self.controls[name]))
+            states = [self._state_at(dict(zip(values, at))) for at in product(*values.values())]
+        with suppress(ValueError):
+            self._read()  # what it remembers is that of the knobs as they stand
+        if all("scene" not in state for state in states):
+            raise ValueError(states[0]["error"])
+        words = {name: [str(value) for value in several] for name, several in values.items()}
+        title = title or self.picture.scene["title"]
+        return write_view(path, self.picture.kind, title, states, words, self.to_svg())
+
+    def _state_at(self, values):
+        """What the browser draws where the knobs have these values; or the error alone."""
+        for name, value in values.items():
+            try:
+                self.controls[name].value = value
+            except traitlets.TraitError as error:
+                raise ValueError(f"sweep: {name}={value!r} is no value of this knob") from error
+        picture = type(self.picture)()  # not the one in the notebook
+        try:
+            picture.show(*self._read())
+            return picture.state()
+        except ValueError as error:
+            return {"error": str(error)}
+        finally:
+            picture.close()
 
     def show_error(self, error: BaseException | str) -> None:
         """Show an exception, or a text ("" clears it), in the picture."""
@@ -273,3 +356,14 @@ class Framed(ipywidgets.VBox):
     def _repr_mimebundle_(self, **kwargs):
         data = super()._repr_mimebundle_(**kwargs)
         return data and {**data, "text/plain": repr(self), "image/svg+xml": self.to_svg()}
+
+
+@contextmanager
+def _borrowed(name, control):
+    """A control whose value may change, and is put back; nobody hears of it."""
+    value = control.value
+    with control.hold_trait_notifications():
+        try:
+            yield
+        finally:
+            control.value = value

@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tpviz.figures import blocks as figure
-from tpviz.figures.assets import module
 from tpviz.films.blocks import block_frames
 from tpviz.mesh import Mesh
 from tpviz.schemes.atp.layout import Layout
@@ -69,6 +68,7 @@ class BlocksView(Framed):
         [row] = knobs.children
         row.children = [*row.children, self._rank]
         super().__init__(knobs, picture)
+        self.controls["rank"] = self._rank
         self.knobs.on_change(self._moved)  # pyright: ignore[reportAttributeAccessIssue]
         self._rank.observe(lambda change: self._moved(), "value")
         self.picture.observe(lambda change: self._clicked(change.new), "rank")
@@ -113,7 +113,7 @@ class BlockSteps(Film):
     """The picture of `BlocksView`: `show` gives it a story; ``step`` is the frame shown."""
 
     _figure, _scene_of = figure, staticmethod(figure.blocks_scene)
-    _esm, _svg = module("blocks"), staticmethod(figure.blocks_svg)
+    kind, _svg = "blocks", staticmethod(figure.blocks_svg)
     story: figure.Story | None = None
 
     def show(self, story: figure.Story, rank: int) -> None:

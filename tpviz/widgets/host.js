@@ -1,14 +1,21 @@
 /**
- * A stand-in for the widget model, so that the views run in a plain HTML page: get, set, on, off, save_changes.
- * Views on one page share the chosen rank.
+ * A stand-in for the widget model, so that the views run in a plain HTML page: get, set, on, off, save_changes; and
+ * sliders for knobs, whose pictures are all in the page. Views on one page share the chosen rank.
  */
+import { make } from "./view.js";
+
 class Host {
-  constructor(state) { Object.assign(this, { state, listeners: {}, changed: new Set() }); }
+  constructor(states) {
+    const first = states.find((state) => state.scene);
+    Object.assign(this, { states, state: { ...first }, listeners: {}, changed: new Set() });
+  }
   get(name) { return this.state[name]; }
   set(name, value) {
     if (this.state[name] === value) return;
     this.state[name] = value;
     this.changed.add(name);
+    const { details } = this.state;
+    if (details && name in details[0]) this.set("detail", details[value + 1]); // in Jupyter Python gives it
   }
   on(event, listener) { (this.listeners[event] ??= new Set()).add(listener); }
   off(event, listener) { this.listeners[event]?.delete(listener); }
@@ -17,11 +24,48 @@ class Host {
     this.changed.clear();
     for (const name of names) this.listeners[`change:${name}`]?.forEach((listener) => listener());
   }
+
+  /** The picture of other knobs, at the same step; the last one stays where there is none. */
+  show(number) {
+    const { scene, ...state } = this.states[number];
+    if (scene) {
+      state.step = Math.min(this.get("step") ?? 0, (scene.captions?.length ?? 1) - 1);
+      Object.assign(state, { scene });
+    }
+    for (const [name, value] of Object.entries({ ...state, generation: this.get("generation") + 1 })) this.set(name, value);
+    this.save_changes();
+  }
+
+  /** A slider for each knob; the states are all combinations, the last knob's values first. */
+  sliders(knobs, el) {
+    const names = Object.keys(knobs), at = names.map(() => 0);
+    if (!names.length) return;
+    const row = make("div", { class: "tpv-knobs" }, el);
+    names.forEach((name, i) => {
+      const values = knobs[name], label = make("label", {}, row, name);
+      const input = make("input", { type: "range", min: 0, max: values.length - 1, value: 0, "aria-label": name }, label);
+      const shown = make("b", {}, label);
+      const say = () => { shown.textContent = values[at[i]]; input.setAttribute("aria-valuetext", values[at[i]]); };
+      input.addEventListener("input", () => {
+        at[i] = Number(input.value);
+        say();
+        this.show(names.reduce((number, other, j) => number * knobs[other].length + at[j], 0));
+      });
+      say();
+    });
+  }
+}
+
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }
 
 const hosts = [];
 for (const el of document.querySelectorAll(".tpv-place")) {
-  const host = new Host(JSON.parse(el.querySelector("script").textContent));
+  const { knobs, states } = await unpacked(el.querySelector("script").textContent);
+  const host = new Host(states);
+  host.sliders(knobs, el);
   const source = document.getElementById(`tpv-module-${el.dataset.view}`).textContent;
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   const view = await import(url);

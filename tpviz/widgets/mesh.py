@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from tpviz.figures import mesh as figure
-from tpviz.figures.assets import module
 
 from .base import View, named
 
@@ -32,7 +31,7 @@ class MeshView(View):
     have, TypeError on an argument that does not exist.
     """
 
-    _esm = module("mesh")
+    kind = "mesh"
     parameter = traitlets.Unicode("").tag(sync=True)
 
     @named()

@@ -5,7 +5,6 @@
 
 from tpviz.collectives import Microscope
 from tpviz.figures import microscope as figure
-from tpviz.figures.assets import module
 
 from .base import Film, named
 
@@ -23,7 +22,7 @@ class MicroscopeView(Film):
     Microscope, TypeError on an argument that does not exist.
     """
 
-    _esm, _svg = module("microscope"), staticmethod(figure.microscope_svg)
+    kind, _svg = "microscope", staticmethod(figure.microscope_svg)
     microscope: Microscope | None = None
 
     @named()

@@ -4,12 +4,9 @@
 >>> view = PartitionView(plan.report.partition)                           # doctest: +SKIP
 """
 
-from typing import Any
-
 import ipywidgets
 
 from tpviz.figures import partition as figure
-from tpviz.figures.assets import module
 from tpviz.partition import Partition, partition_of, shard
 from tpviz.partition.division import BALANCES
 
@@ -57,8 +54,8 @@ class PartitionView(Framed):
             control("even by", rule, even, choices=[*BALANCES, *{rule} - {*BALANCES}]),
             control("finer cuts", False, finer),
         ]
-        self.controls: dict[str, Any] = {box.description: box for box in boxes}  # pyright: ignore[reportAttributeAccessIssue]
         super().__init__(ipywidgets.Box(boxes, layout=WRAPPED), picture)
+        self.controls = {box.description: box for box in boxes}  # pyright: ignore[reportAttributeAccessIssue]
         for box in boxes:
             box.observe(lambda change: self._moved(), "value")
 
@@ -88,7 +85,7 @@ class PartitionView(Framed):
 class PartitionSteps(Film):
     """The picture of `PartitionView`: `show` gives it a `Partition`; ``step`` is the stage."""
 
-    _esm, _svg = module("partition"), staticmethod(figure.partition_svg)
+    kind, _svg = "partition", staticmethod(figure.partition_svg)
 
     def show(self, partition: Partition) -> None:
         """Draw it; stays at the same stage where there is one."""

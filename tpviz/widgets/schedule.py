@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from tpviz.figures import schedule as figure
-from tpviz.figures.assets import module
 from tpviz.schedules import schedule_errors
 
 from .base import Detailed, Framed, named
@@ -96,7 +95,7 @@ class ScheduleSteps(Detailed):
     """The picture of `ScheduleView`: `show` gives it a `ScheduleScene`, or a `Schedule` with
     faults."""
 
-    _esm, _svg, _part = module("schedule"), staticmethod(figure.schedule_svg), "row"
+    kind, _svg, _part = "schedule", staticmethod(figure.schedule_svg), "row"
     row = traitlets.Int(-1).tag(sync=True)
     shown: "ScheduleScene | Schedule"
 
@@ -117,6 +116,9 @@ class ScheduleSteps(Detailed):
     def _detail_of(self, number):
         figure.check_row(self.scene, number)
         return self._of(number)
+
+    def _count(self):
+        return len(self.scene["rows"])
 
     def _of(self, row):
         if not isinstance(self.shown, ScheduleScene):

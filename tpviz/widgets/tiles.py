@@ -10,7 +10,6 @@ import traitlets
 
 from tpviz.figures import tiles as figure
 from tpviz.figures import tiles_states
-from tpviz.figures.assets import module
 from tpviz.figures.tiles_states import NAMES, Panel
 from tpviz.schemes.t3.hardware import Gemm, Machine, SimResult, simulate
 from tpviz.schemes.t3.hardware.machine import POLICIES
@@ -237,7 +236,7 @@ class TileView(Framed):
 class TileSteps(Detailed):
     """The picture of `TileView`: `show` gives it `figures.tiles_states.Panel`s."""
 
-    _esm, _svg, _part = module("tiles"), staticmethod(figure.tiles_svg), "part"
+    kind, _svg, _part = "tiles", staticmethod(figure.tiles_svg), "part"
     part = traitlets.Int(-1).tag(sync=True)
     panels: tuple[Panel, ...] = ()
 
@@ -246,9 +245,12 @@ class TileSteps(Detailed):
         there."""
         scene = figure.tiles_scene(panels, title)
         with self._lock:
-            part = self.part if self.part < scene["common"].count("data-at=") else -1
             self.panels = panels
+            part = self.part if self.part < scene["common"].count("data-at=") else -1
             self.publish(scene=scene, part=part, error="", detail=self._detail_of(part))
+
+    def _count(self):
+        return self.scene["common"].count("data-at=")
 
     def _detail_of(self, number):
         return figure.tiles_detail(self.panels, number)

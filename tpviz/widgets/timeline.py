@@ -9,7 +9,6 @@ import traitlets
 
 from tpviz.checks import one_of
 from tpviz.figures import timeline as figure
-from tpviz.figures.assets import module
 
 from .base import View, named, shown
 
@@ -34,7 +33,7 @@ class Timeline(View):
     without events, TypeError on an argument that does not exist.
     """
 
-    _esm = module("timeline")
+    kind = "timeline"
     selected = traitlets.Int(-1).tag(sync=True)
     autoplay = traitlets.Bool(False).tag(sync=True)
     window = traitlets.List(traitlets.Float()).tag(sync=True)
