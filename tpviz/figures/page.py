@@ -8,6 +8,7 @@ import gzip
 import json
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from html import escape
 from os import PathLike
 from pathlib import Path
@@ -106,10 +107,12 @@ def write_view(
     knobs: Mapping[str, Sequence[str]] = MappingProxyType({}),
     still: str = "",
 ) -> Path:
-    """Write the page of one view, as of `place`; still: its SVG, for readers without scripts."""
+    """Write the page of one view, as of `place`; still: html for readers without scripts."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     body = f"{place(name, *states, knobs=knobs)}<noscript>{still}</noscript>"
+    if name == "chart":
+        body += f"<script type='text/plain' id='tpv-plotly'>{_plotly()}</script>"
     path.write_text(document(title, body, [name]), encoding="utf-8")
     return path
 
@@ -150,10 +153,22 @@ def place(
     """
     usual = {"generation": 0, "error": "", "autoplay": False}
     whole = {"knobs": dict(knobs), "states": [{**usual, **state} for state in states]}
-    text = json.dumps(whole, separators=(",", ":")).encode()
-    packed = b64encode(gzip.compress(text, mtime=0)).decode()
-    script = f"<script type='text/plain'>{packed}</script>"
+    script = (
+        f"<script type='text/plain'>{packed(json.dumps(whole, separators=(',', ':')))}</script>"
+    )
     return f"<div class='tpv-place' data-view='{name}'>{script}</div>"
+
+
+def packed(text: str) -> str:
+    """A text as its script in the page unpacks it: a third or less of it, and never HTML."""
+    return b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+@lru_cache
+def _plotly():
+    from plotly.offline import get_plotlyjs
+
+    return packed(get_plotlyjs())
 
 
 def scripts(names: Iterable[str]) -> str:

@@ -1,10 +1,14 @@
 """What a lab gives: numbers that draw themselves, as a picture, a table and words."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import one_of, whole_number
 from tpviz.figures.charts import chart
+from tpviz.figures.page import write_view
 from tpviz.tables import html_table
 
 if TYPE_CHECKING:
@@ -51,6 +55,33 @@ class Report:
     def figure(self, theme: str = "light", **options: Any) -> "Figure":
         """The picture as a plotly ``Figure``; theme "light" or "dark". options : of ``drawing``."""
         return chart(self.scene(**options), theme)
+
+    def to_html(
+        self,
+        path: str | PathLike[str],
+        sweep: Mapping[str, Iterable[Any]] | None = None,
+        *,
+        title: str = "",
+    ) -> Path:
+        """Write the picture as one HTML file that needs no network; returns the path.
+
+        sweep : {option of ``drawing``: values}, a slider for each. title : of the page, the
+        picture's own by default. Raises as ``drawing`` does.
+        """
+        values = {name: list(several) for name, several in (sweep or {}).items()}
+        states = [self._drawn(dict(zip(values, at))) for at in product(*values.values())]
+        if not states:
+            raise ValueError(f"sweep={sweep!r}: give each option some values")
+        words = {name: [str(value) for value in several] for name, several in values.items()}
+        title = title or states[0]["scene"]["title"]
+        return write_view(path, "chart", title, states, words, self._repr_html_())
+
+    def _drawn(self, options):
+        """What `chart.js` draws."""
+        themes = {
+            theme: self.figure(theme, **options).to_plotly_json() for theme in ("light", "dark")
+        }
+        return {"scene": {"title": self.scene(**options)["title"], "themes": themes}}
 
     def describe(self) -> str:
         """Numbers and notes in words."""

@@ -2,6 +2,7 @@
  * A stand-in for the widget model, so that the views run in a plain HTML page: get, set, on, off, save_changes; and
  * sliders for knobs, whose pictures are all in the page. Views on one page share the chosen rank.
  */
+import { unpacked } from "./pack.js";
 import { make } from "./view.js";
 
 class Host {
@@ -56,14 +57,9 @@ class Host {
   }
 }
 
-async function unpacked(text) {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
-}
-
 const hosts = [];
 for (const el of document.querySelectorAll(".tpv-place")) {
-  const { knobs, states } = await unpacked(el.querySelector("script").textContent);
+  const { knobs, states } = await unpacked(el.querySelector("script").textContent).json();
   const host = new Host(states);
   host.sliders(knobs, el);
   const source = document.getElementById(`tpv-module-${el.dataset.view}`).textContent;
