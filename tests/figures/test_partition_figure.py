@@ -85,7 +85,9 @@ def test_the_scene_is_json_with_a_step_for_each_stage():
         ["largest in FLOPs", "1.00 times the mean"],
         ["across a cut, at most", "200 B"],
     ]
-    assert scene["notes"] == ["Tied: a.w (stage 0) = b.w (stage 2); their gradients are summed."]
+    assert scene["notes"] == [
+        "Tied: a.w (stage 0) = b.w (stage 2); their gradients are all-reduced."
+    ]
 
 
 @pytest.mark.parametrize("stages, each", [(1, 3), (3, 2), (16, 10)])
@@ -134,7 +136,7 @@ def test_values_that_stages_hand_on_say_where_they_are_from():
     assert words(data["stages"][2]) == (
         "Stage 2: layer.2. 600 parameters, 2 kFLOP forward, 7 kB kept for backward (estimate). "
         "Receives v20 (50) float32, 200 B, made in layer.1. "
-        "Receives skip (9) float32, 36 B, made in layer.0, of stage 0, handed on."
+        "Receives skip (9) float32, 36 B, made in layer.0, of stage 0, forwarded."
     )
     assert "Needs the model's x." in words(data["stages"][0])
 
