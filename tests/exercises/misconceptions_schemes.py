@@ -112,14 +112,14 @@ WRONG = {
     "axonn_coords": [(coords_always_yxz, "order='xyz'.*the right numbers for other axes")],
     "axonn_piece": [
         (piece_without_z, "that is the whole block"),
-        (piece_always_second, "x and y are exchanged"),
+        (piece_always_second, "x and y are swapped"),
     ],
     "axonn_wire_bytes": [
         (grid_wire_in_float32, "these are counts of numbers|bytes, you returned"),
-        (grid_wire_of_other_weight, "each other's bytes|bytes, you returned"),
+        (grid_wire_of_other_weight, "you swapped the bytes of x and y|bytes, you returned"),
     ],
     "axonn_special": [
-        (special_turned, "(Weights are in pieces within a node|A node is one copy)"),
+        (special_turned, "(Weights are sharded within a node|A node is one replica)"),
         (special_of_eight, "16 ranks"),
     ],
     "merak_in_flight": [

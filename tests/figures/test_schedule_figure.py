@@ -158,7 +158,7 @@ def test_words_say_what_an_action_waited_for():
     )
     assert said[1] == (
         "rank 2: F0, forward, 2 to 3: starts when the activation of F0 from rank 1 "
-        "is there. On the critical path. Holds 1 microbatch, all as checkpoints."
+        "arrives. On the critical path. Holds 1 microbatch, all as checkpoints."
     )
     assert said[4] == (
         "rank 2: R0, early recompute, 5 to 6: starts when F2 ends. On the critical "

@@ -158,7 +158,7 @@ def test_evidence_of_a_right_program_is_all_right(evidence):
     assert "forward: 0 of 15 wrong\nbackward: 0 of 14 wrong\ngradients: 0 of 28" in repr(evidence)
     assert repr(evidence).endswith(
         "as the formula says\nfirst error on ranks none; never waited "
-        "for: nothing; 0 gathers not foreseen"
+        "for: nothing; 0 gathers not prefetched"
     )
     assert evidence.got is evidence.want is None
 
