@@ -199,7 +199,7 @@ WRONG = {
     "find_straggler": [
         (straggler_ends_last, "All ranks leave an all-reduce together|rank 0 waits the longest"),
         (straggler_ends_first, "All ranks leave an all-reduce together|rank 0 waits the longest"),
-        (straggler_computes_least, "it is early, and waits for another one|it is not rank"),
+        (straggler_computes_least, "it arrives early, and waits for another one|it is not rank"),
     ],
     "atp_owned": [
         (owned_always_row, "order column, .* the axes are swapped"),

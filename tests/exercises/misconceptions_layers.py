@@ -208,7 +208,7 @@ RIGHT = {
 
 WRONG = {
     "atp_column_linear": [
-        (column_averaged_over_d1, "only ranks along axis d2 hold .* on axis d1 is too much"),
+        (column_averaged_over_d1, "only ranks along axis d2 hold .* on axis d1 is one too many"),
         (column_averaged_parts, "you averaged the terms over d2"),
         (column_maximum, "the numbers are wrong on every rank"),
         (column_all_divided, "you averaged the terms over d2"),
@@ -220,7 +220,7 @@ WRONG = {
         (back_weights_summed, "only dX is a partial sum"),
     ],
     "atp_chunked_linear": [
-        (chunked_averaged_over_d1, "only ranks along axis d2 hold .* on axis d1 is too much"),
+        (chunked_averaged_over_d1, "only ranks along axis d2 hold .* on axis d1 is one too many"),
         (chunked_averaged, "you averaged the terms over d2"),
         (chunked_without_bias, "the products are right, but the bias is missing"),
         (chunked_interleaved, "all rows are present, in another order"),

@@ -121,12 +121,12 @@ RIGHT = {
 WRONG = {
     "all_reduce_in_two": [
         (two_alone, "every rank still has only its own tensor"),
-        (two_is_one, "`all_reduce` is what we want to build"),
+        (two_is_one, "this exercise builds `all_reduce`"),
         (two_half_way, "half way: after reduce_scatter each rank holds 1/4 of the sum"),
         (two_by_hand, "moved 2x the bytes needed"),
         (two_gathered_then_scattered, "every number is 4x too large"),
         (two_by_all_to_all, "trace shows 1 x all_gather on world, 1 x all_to_all on world, and"),
-        (two_through_rank_0, "pass everything through rank 0"),
+        (two_through_rank_0, "send everything through rank 0"),
     ],
     "mlp_on_mesh": [
         (mlp_partial, "each rank returned a partial sum"),

@@ -173,7 +173,7 @@ WRONG = {
     ],
     "row_parallel": [
         (rows_partial, "only its part of the sum"),
-        (rows_averaged, "you averaged the parts"),
+        (rows_averaged, "you averaged the partial sums"),
         (rows_summed_before, "multiply first, then add"),
         (rows_all_summed_before, "multiply first, then add"),
         (rows_gathered_inputs, "each rank did 4x its share of the multiplications"),

@@ -236,7 +236,7 @@ WRONG = {
         (tracker_twice, r"with \d+ sets no update waits, but nor does one with \d+"),
         (tracker_half, r"with \d+ sets \d+ updates wait \(simulated\). Up to \d+ parts"),
         (tracker_odd, "the number has to be a power of two"),
-        (tracker_never_full, r"returned \(\d+, inf\), but every number is to be finite"),
+        (tracker_never_full, r"returned \(\d+, inf\), but every number must be finite"),
     ],
     "t3_policy": [
         (
