@@ -140,13 +140,13 @@ WRONG = {
         (memory_without_backward, "the answer is"),
     ],
     "t3_share": [
-        (share_in_percent, "the bytes are right; .* so the part is"),
-        (share_of_the_gemm, "the bytes are right; .* so the part is"),
+        (share_in_percent, "the bytes are right; .* so the fraction is"),
+        (share_of_the_gemm, "the bytes are right; .* so the fraction is"),
     ],
     "t3_order": [
-        (order_of_all, "so that one has to be the last"),
-        (order_backwards, "so that one has to be the last|needs it at position"),
-        (order_of_four, "not each of the chunks|computes chunk"),
+        (order_of_all, "so that one must be last"),
+        (order_backwards, "so that one must be last|needs it at position"),
+        (order_of_four, "each of the chunks|computes chunk"),
     ],
     "t3_pays": [(pays_in_float16, "a number has 4 bytes here")],
     "t3_traffic": [

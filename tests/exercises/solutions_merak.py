@@ -240,8 +240,8 @@ WRONG = {
         (order_gpipe, "takes 18 like 1F1B, but rank 0 holds 4 microbatches .* 1F1B holds 3"),
         (
             order_one_by_one,
-            "it can run, and takes 36; 1F1B takes 18. The longest gap: rank 0 does "
-            "nothing for 6 before ",
+            "it can run, and takes 36; 1F1B takes 18. The longest gap: rank 0 is "
+            "idle for 6 before ",
         ),
         (order_deadlock, "cannot run: deadlock: rank 0 at B0 waits for the gradient of microbatch"),
         (order_forgets, "cannot run: stage 0 has no backward of microbatch 3: add B3"),
@@ -255,8 +255,8 @@ WRONG = {
     "merak_early": [
         (
             early_at_the_end,
-            "it takes 32, and 30 is possible. On the critical path rank 2 does "
-            "nothing for 1, and then begins RB0, which recomputes",
+            "it takes 32, and 30 is possible. On the critical path rank 2 is "
+            "idle for 1, and then begins RB0, which recomputes",
         ),
         (early_always, "it is optimal, but R0 on rank 0 is early without a gain"),
         (early_once_too_often, "R1 on rank 0 is early without a gain: with RB it takes no longer"),
@@ -269,7 +269,7 @@ WRONG = {
         (in_flight_all, "GPipe holds all \\d+, since it runs backwards at the end"),
         (in_flight_of_1f1b, "it is 3, you returned 2. Look at rank p-2"),
         (in_flight_more_than_there_are, r"s=0: there are only \d microbatches"),
-        (in_flight_one_less, "Ranks are counted from 0: the last one, p-1"),
+        (in_flight_one_less, "Ranks are counted from 0: the last, p-1"),
         (in_flight_of_both, "your function returned tuple, not a number"),
     ],
     "merak_bubble": [
@@ -297,9 +297,12 @@ WRONG = {
     "merak_memory": [
         (memory_as_kept, "you counted 4 microbatches as they are kept. The one in backward"),
         (memory_whole, "that is without recomputation: all 4 microbatches whole"),
-        (memory_of_all, "you have 8 microbatches in flight, all of them; there are 4"),
-        (memory_of_1f1b, "you have 2 microbatches .* count the forwards before the first backward"),
-        (memory_of_more, "you have 5 microbatches in flight, but there are only 4; there are 4"),
+        (memory_of_all, "you counted 8 microbatches in flight, all of them; there are 4"),
+        (
+            memory_of_1f1b,
+            "you counted 2 microbatches .* count the forwards before the first backward",
+        ),
+        (memory_of_more, "you counted 5 microbatches in flight, but there are only 4; there are 4"),
         (memory_one_backward, "the microbatch in backward holds its inputs as well"),
         (memory_without_inputs, "recomputed layers need their inputs"),
         (memory_all_inputs, "inputs are held only of the recomputed fraction of the layers: 0"),

@@ -243,7 +243,10 @@ WRONG = {
         ),
         (ties_of_the_last_microbatch, "only the last microbatch is left"),
         (ties_everyone, "you all-reduced over all stages. Those in the middle have other weights"),
-        (ties_for_each, r"each of \d microbatches was sent by itself, \d+ bytes where \d+ will do"),
+        (
+            ties_for_each,
+            r"each of \d microbatches was sent separately, \d+ bytes where \d+ will do",
+        ),
         (ties_at_one_end, "one end has the sum, and the other has not"),
         (ties_with_all_called, "rank 1 takes part, but has no copy"),
     ],

@@ -167,8 +167,7 @@ SCHEDULE = Formula(
 
 # --- merak_early ---
 SIZES = ((4, 6), (3, 5), (2, 4))
-"""(ranks, microbatches). Here exactly one choice is fast and has no early recomputation without a
-gain."""
+"""(ranks, microbatches). Here exactly one choice is fast without needless early recomputation."""
 
 
 def with_early(plain: Schedule, early: Sequence[Collection[int]]) -> Schedule:
