@@ -1,4 +1,4 @@
-"""``paying``: when fusing pays: speedup of a sublayer over how long its GEMM is.
+"""``paying``: when fusing pays: speedup of a sublayer by the length of its GEMM.
 
 With g the GEMM, r a reduce-scatter, which takes about as long as the all-gather after it, and
 x = g / r: sequential takes g + 2r, overlapped max(g, r) + r, so by rates alone
@@ -6,7 +6,7 @@ x = g / r: sequential takes g + 2r, overlapped max(g, r) + r, so by rates alone
     speedup = (x + 2) / (max(x, 1) + 1),    x = K L N / ((N - 1) F)     (derived)
 
 (K the inner dim on a rank, L bytes/s of a link, N ranks, F FLOP/s, numbers of 2 bytes): the
-output's rows and columns cancel, and 1.5 is the most, at x = 1.
+output's rows and columns cancel, and the maximum is 1.5, at x = 1.
 """
 
 from collections.abc import Iterable
@@ -111,12 +111,12 @@ class Paying(Report):
         ]
 
     def notes(self) -> list[str]:
-        """Where the closed form is largest, and what it leaves out."""
+        """The maximum of the closed form, and its omissions."""
         return [
             f"The closed form is largest, 1.5, at K={self.best:.0f}, where GEMM and "
-            "reduce-scatter take equally long. It leaves out memory: the GEMM's reads, what "
-            "communication takes of them, and sums that near-memory compute saves, so points "
-            "may lie on either side."
+            "reduce-scatter take equally long. It leaves out memory: the GEMM's reads, their "
+            "contention with communication, and the traffic that near-memory reduction saves, so "
+            "points may lie on either side."
         ]
 
     def __repr__(self):
