@@ -44,7 +44,7 @@ class Plan:
     """Looks for pairs by the user's rules, then the table, then the graph or sequences.
 
     pairs : `Planned`, in the model's order; left : {path: (type, shape, reason)} of everything
-    linear-like that stays whole; notes : what else should be known. z : pieces of each block.
+    linear-like that stays whole; notes : what else should be known. z : shards of each block.
     shared : function (make) -> what make() gives; on ranks, made by one of them (`from_first`).
     Raises ``ValueError`` where a user's rule matches nothing, or nothing at all can be split.
     """

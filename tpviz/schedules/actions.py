@@ -1,6 +1,6 @@
 """The actions of a pipeline schedule.
 
-A virtual stage is a contiguous piece of the model; a rank has one (1F1B) or several (interleaved,
+A virtual stage is a contiguous part of the model; a rank has one (1F1B) or several (interleaved,
 V-shaped). Activations go from stage s to s + 1, gradients back. An `Action` is one thing done for
 one microbatch on one stage; messages are not written down, they follow from the actions.
 

@@ -121,7 +121,7 @@ class Comparison:
         *,
         capture: "Capture | None" = None,
     ) -> Self:
-        """From results at hand; ``capture`` spares capturing the program again.
+        """From existing results; ``capture`` avoids capturing the program again.
 
         simulated None: simulated here. Raises ``ValueError`` where they are of different
         strategies, workloads or clusters.

@@ -152,7 +152,7 @@ def residual(
     ----------
     replay : function (cluster, contention=bool, faults=`Faults` or None) -> `Trace` of the same
         program, as `tpviz.simulate` gives it.
-    simulated : the plain replay, if it is at hand.
+    simulated : the plain replay, if available.
 
     Raises ``ValueError`` where measured and simulated steps are not of the same program.
     """

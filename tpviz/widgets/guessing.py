@@ -43,10 +43,7 @@ class GuessPane(ipywidgets.VBox):
             tooltip="run this configuration without a guess",
         )
         self._fresh, self._of, self._skipped, self._key, self._heard = None, {}, set(), None, []
-        self._form, help = (
-            ipywidgets.VBox(),
-            small("Run is enabled once one guess is committed."),
-        )
+        self._form, help = ipywidgets.VBox(), small("Run is enabled once a guess is committed.")
         self._way_out = ipywidgets.HBox([self.skip, help], layout={"align_items": "center"})
         super().__init__([ipywidgets.HBox([self.on, self.cover]), self._form])
         self.add_class("tpviz-guesses")

@@ -48,7 +48,7 @@ class ATP(Strategy):
         choices=("column", "row"),
     )
     chunks: int = knob(
-        1, help="parts of a layer whose sums overlap the next part's GEMM", low=1, high=64
+        1, help="chunks of a layer whose all-reduces overlap the next GEMM", low=1, high=64
     )
     chunking: str = knob(
         "batch",

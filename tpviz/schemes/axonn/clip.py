@@ -15,7 +15,7 @@ import torch.distributed as dist
 from tpviz.schemes.collectives import Group
 
 GRID = ("z", "y", "x")
-"""The axes whose ranks hold parts of one replica, in the order of the sums."""
+"""The axes whose ranks hold parts of one replica, in the order of the all-reduces."""
 
 
 def copies(axes: Mapping[str, int], splits: Iterable[tuple[int, str]], in_pieces: bool) -> int:

@@ -8,7 +8,7 @@ all there, and of the others what is kept:
 
     M_s = A (1 + (n_s - 1) k_s) + C n_s (1 - k_s)
 
-with A the activations of a microbatch on a stage, C the input, n_s microbatches under way and k_s
+with A the activations of a microbatch on a stage, C the input, n_s microbatches in flight and k_s
 the part of the layers that keep everything. Here the same is counted action by action.
 """
 

@@ -1,5 +1,4 @@
-"""The sublayer by formula (derived here; the paper's text was not at hand): what `simulate` must
-meet.
+"""The sublayer by formula (derived here, without the paper's text): what `simulate` must meet.
 
 S is the output's bytes, c = S / N a chunk, L the link, BW the memory's streaming rate.
 
@@ -28,8 +27,8 @@ of the paper's two small models, where they give 1.200 and 1.300."""
 class Closed(NamedTuple):
     """Seconds. gemm : g = max(2 m n k / F, (A + B + S) / BW), A and B read once. rs : (N - 1)
     (c / L + latency) + 3 c / BW: sums hide behind the link but the last, which reads twice and
-    writes. rs_nmc, ag : (N - 1) (c / L + latency). lead : of the first stage, before which nothing
-    is sent: g / stages. memory : of communication, [(N - 2) + u (N - 1)] / N S / BW with u the cost
+    writes. rs_nmc, ag : (N - 1) (c / L + latency). lead : of the first wave, before which nothing
+    is sent: g / waves. memory : of communication, [(N - 2) + u (N - 1)] / N S / BW with u the cost
     of an update."""
 
     gemm: float
@@ -51,7 +50,7 @@ class Closed(NamedTuple):
 
     @property
     def ideal_nmc(self) -> float:
-        """max(g, RS_nmc) + AG: sums are made in memory."""
+        """max(g, RS_nmc) + AG: reduction in memory."""
         return max(self.gemm, self.rs_nmc) + self.ag
 
     def t3(self, beta: float = 0.0) -> float:
