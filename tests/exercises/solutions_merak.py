@@ -245,7 +245,10 @@ WRONG = {
         ),
         (order_deadlock, "cannot run: deadlock: rank 0 at B0 waits for the gradient of microbatch"),
         (order_forgets, "cannot run: stage 0 has no backward of microbatch 3: add B3"),
-        (order_reversed, "stage 0 goes backward in the order 3, 2, 1, 0: gradients are summed"),
+        (
+            order_reversed,
+            "stage 0 runs backward in the order 3, 2, 1, 0: gradients are added",
+        ),
         (order_recomputes, "keeps its activations, so there is nothing to recompute: use B0 for R"),
         (order_typo, "line 1: 'G0' is no action: use F0"),
         (order_of_two, "you wrote 2 lines for 3 ranks"),

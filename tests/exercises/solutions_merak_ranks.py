@@ -225,12 +225,12 @@ WRONG = {
     "merak_cuts": [
         (
             cuts_everywhere,
-            r"a chain with a skip .*: behind linear_\d 2 tensors cross: relu, used "
+            r"a chain with a skip .*: after linear_\d 2 tensors cross: relu, used "
             r"by add; linear_\d, used by tanh",
         ),
-        (cuts_with_two, "behind .* 2 tensors cross"),
+        (cuts_with_two, "after .* 2 tensors cross"),
         (cuts_behind_adds, r"a cut after \w+ is missing. There only \w+ crosses"),
-        (cuts_with_the_last, r"behind the last operation, (tanh\w*|linear_\d), there is nothing"),
+        (cuts_with_the_last, r"after the last operation, (tanh\w*|linear_\d), there is nothing"),
         (cuts_of_inputs, "no operation is called 'x'"),
         (cuts_counted, r"function returned \d+, not a list of names"),
     ],
@@ -252,7 +252,10 @@ WRONG = {
     ],
     "merak_halves": [
         (halves_unsummed, "no collective. Each rank along tp has a part of the inner features"),
-        (halves_whole, r"the trace shows 4 x all_reduce on tp: two parts, two halves, .* 8 sums"),
+        (
+            halves_whole,
+            r"the trace shows 4 x all_reduce on tp: two parts, two halves, .* 8 all-reduces",
+        ),
         (
             halves_with_a_stranger,
             "the first half is right, and z of the second half has the residual",

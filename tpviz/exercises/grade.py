@@ -212,7 +212,7 @@ def _explain(error):
             "your function did not return, so the ranks were stopped. A collective ends only when "
             "every rank of its group calls it, in the same order; and every rank must create the "
             "same groups, including those it is no member of."
-            + listed(error.states, "What each rank was doing")
+            + listed(error.states, "State of each rank")
         )
     if not error.traceback:
         return str(error)

@@ -185,9 +185,9 @@ class Plan:
         others = sorted(name for name in inside if name.rpartition(".")[0] not in paths)
         if others:
             self.notes.append(
-                f"{around or 'the model'} has parameters beside those of your rule's "
-                f"layers ({listed(others, most=3)}): if they act between them, a "
-                "rank has only a part of their gradients; tv.verify_parallel shows"
+                f"{around or 'the model'} has parameters outside your rule's layers "
+                f"({listed(others, most=3)}): if they act between them, a rank has only a part of "
+                "their gradients; tv.verify_parallel shows"
             )
 
     def _planned(self, pair, firsts, second, found):

@@ -29,7 +29,7 @@ KINDS = {
     "I": "gradient of the input",
     "W": "gradient of the weights",
 }
-"""{kind: what it does}."""
+"""{kind: description}."""
 BACKWARDS = ("B", "RB", "I")
 """The kinds that make the gradient that the stage before waits for."""
 

@@ -1,5 +1,5 @@
 """What schemes send: gather and scatter along the first dim, started at once: (result, handle to
-wait for); a sum of many tensors in one message; a rank's part of a tensor.
+wait for); an all-reduce of many tensors at once; a rank's part of a tensor.
 
 PyTorch 2.13 renamed the two collectives; the old names warn. n = ranks of the group.
 """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .residual import Residual
 
 STEPS = 3
-"""Steps replayed beside a run, so that jitter is drawn more than once."""
+"""Steps replayed for a run, so that jitter is drawn more than once."""
 
 
 def compare(

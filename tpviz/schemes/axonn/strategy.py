@@ -62,11 +62,11 @@ class AxoNN(Strategy):
     keep: bool = knob(True, help="keep gathered weights until backward, else gather them again")
     gather: str = knob(
         "weight",
-        help="what one message carries: a weight (the paper's), or all of a block's, as FSDP does",
+        help="weights per collective: one (the paper's), or all of a block's, as FSDP does",
         choices=("weight", "block"),
     )
     recompute: bool = knob(False, help="keep a block's input only, compute its activations again")
-    accumulation: int = knob(1, help="microbatches whose gradients are added up", low=1, high=1024)
+    accumulation: int = knob(1, help="microbatches of which gradients add up", low=1, high=1024)
     tune: bool = knob(False, help="time the layouts of each product first, take the fastest")
     clip: float = knob(0.0, help="largest norm of the gradient (0: any)", low=0.0, high=1e6)
 

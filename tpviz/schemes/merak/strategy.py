@@ -43,7 +43,7 @@ ORDERS: list[dict[str, Any]] = [
     {"schedule": "interleaved_1f1b", "recompute": "none"},
     {"schedule": "zb_h1", "recompute": "none"},
 ]
-"""What `Merak.space` tries of schedules and recomputation."""
+"""Schedules and recomputation in `Merak.space`."""
 
 
 @register
@@ -77,14 +77,14 @@ class Merak(Strategy):
     )
     keep: float = knob(
         0.25,
-        help="part of the first stage's layers that keep everything under "
-        "stage_aware recomputation",
+        help="fraction of the first stage's layers that keep everything under stage_aware "
+        "recomputation",
         low=0.0,
         high=1.0,
     )
 
     skip_last_allreduce: bool = knob(
-        True, help="recomputation leaves out its last sum over tp, which nothing needs"
+        True, help="recomputation omits its last tp all-reduce, which no kernel needs"
     )
     subpipeline: int = knob(
         0,

@@ -2,7 +2,7 @@
 
 Merak's sub-pipelined tensor parallelism (Lai et al. 2023; its released code's levels and phase
 order). A transformer block is two parts, attention and MLP, each behind a LayerNorm and before a
-sum over tp. Of every half-microbatch ("sub") a part is cut where something is sent:
+all-reduce over tp. Of every half-microbatch ("sub") a part is split at each collective:
 
     x -> norm -> n | n -> part -> p
 
@@ -10,10 +10,10 @@ Forward: p is all-reduced over tp while the other sub computes; x, the sum and t
 the next part's x. Backward visits the subs the other way round: the part's gives n's gradient,
 which is all-reduced over tp while its weights' gradients are computed (that is ours) and the other
 sub goes on; the norm's and the residual's then give x's. At level 2 a block is such a run of two
-parts, and is over when its sums are; at level 3 all blocks that follow each other are one run.
+parts, and ends with its all-reduces; at level 3 all blocks that follow each other are one run.
 
-A sum's handle and its tensor are kept together, and the tensor is used after the wait: autograd
-must not be asked for a ``.grad`` that is being summed.
+An all-reduce's handle and its tensor are kept together, and the tensor is used after the wait:
+autograd must not return a ``.grad`` that is being all-reduced.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -47,8 +47,8 @@ class T3(Strategy):
     tp: int = knob(4, help="ranks that share every weight matrix", low=1, high=64)
     mode: str = knob(
         "tile",
-        help="what is sent when it is done: a tile, a chunk of all tokens, or "
-        "(sequential) all, by a collective after the GEMM",
+        help="unit sent when computed: a tile, a chunk of all tokens, or (sequential) all, by a "
+        "collective after the GEMM",
         choices=("tile", "chunk", "sequential"),
     )
     tile: int = knob(0, help="rows of a tile; 0 for a quarter of a chunk", low=0, high=4096)
