@@ -278,14 +278,8 @@ WRONG = {
         (two_through_other_ranks, "the numbers are wrong|are not. On rank"),
     ],
     "mlp_on_mesh": [
-        (
-            mlp_averaged_over_dp,
-            "all-reduce over tp is right, but then you mixed the results over dp",
-        ),
-        (
-            mlp_summed_over_both,
-            "all-reduce over tp is right, but then you mixed the results over dp",
-        ),
+        (mlp_averaged_over_dp, "all-reduce over tp is right, but then you mixed the results over"),
+        (mlp_summed_over_both, "all-reduce over tp is right, but then you mixed the results over"),
         (mlp_twice, "every number is 2 times what it should be"),
         (mlp_averaged, "every number is 1/2 of what it should be"),
         (mlp_without_relu, "relu is missing"),

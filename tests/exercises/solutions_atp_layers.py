@@ -252,10 +252,7 @@ WRONG = {
         (column_over_d1, "you all-reduced over d1. Ranks along d1 have other rows of W"),
         (column_over_world, r"ran on all ranks \(the default group\), but .* axis d2"),
         (column_gathered, "numbers are right, but you gathered where an all-reduce is enough"),
-        (
-            column_gathered_inputs,
-            "numbers are right, but you gathered where an all-reduce is enough",
-        ),
+        (column_gathered_inputs, "numbers are right, but you gathered where an all-reduce is"),
         (column_reduced_twice, "2 all-reduces over d2: after the first one every rank has the"),
         (column_transposed, "returned shape"),
         (column_averaged, "you averaged the terms over d2"),

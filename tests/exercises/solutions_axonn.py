@@ -260,10 +260,7 @@ WRONG = {
         (special_too_many, r"the grid \(1, 1, (\d+), \1\) does not have \1 ranks"),
         (special_ddp_of_a_node, r"the grid \(1, 1, 1, \d\) does not have \d+ ranks"),
         (special_two_d_by_node, "2D on 16 ranks, [28] a node: Every weight is sharded along both"),
-        (
-            special_too_flat,
-            "Every weight is sharded along both dims.* sends .*, 10 x all_reduce on x",
-        ),
+        (special_too_flat, "Every weight is sharded along both dims.* sends .*, 10 x all_reduce"),
         (special_too_deep, "All ranks share one copy of the weights.* sends 19 x all_reduce on y"),
     ],
     "axonn_grid_for": [

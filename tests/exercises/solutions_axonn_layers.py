@@ -256,16 +256,10 @@ WRONG = {
     ],
     "axonn_backward": [
         (backward_blocking, "no product runs between the start of dX's all-reduce and its wait"),
-        (
-            backward_weight_first,
-            "no product runs between the start of dX's all-reduce and its wait",
-        ),
+        (backward_weight_first, "no product runs between the start of dX's all-reduce and its"),
         (backward_over_y, "you all-reduced over y, as forward does"),
         (backward_averaged, "your shard is 1/2 of the right one"),
-        (
-            backward_sums_block,
-            "you all-reduced the whole block over z, .* a rank keeps only its shard",
-        ),
+        (backward_sums_block, "you all-reduced the whole block over z, .* a rank keeps only its"),
         (backward_unscattered, "nothing was sent over z. A rank's dW is of its own rows only"),
         (backward_sends_nothing, "the trace shows no collective. Other ranks had other output"),
     ],

@@ -227,10 +227,7 @@ WRONG = {
         (traffic_stored, "its stores go to the next GPU .r - 1., none stay here"),
         (traffic_read_back, "an update is no read by the GPU. .* which is not read"),
         (traffic_turned, "reads come first, then writes"),
-        (
-            traffic_adds_by_reading,
-            r"you return \(2, 2\)\. Near-memory compute adds inside the memory",
-        ),
+        (traffic_adds_by_reading, r"you return \(2, 2\)\. Near-memory compute adds inside the"),
     ],
     "t3_tracker": [
         (tracker_of_tiles, "one wavefront's, has a counter of its own"),
