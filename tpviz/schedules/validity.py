@@ -2,8 +2,8 @@
 
 >>> from .table import Schedule
 >>> print(*schedule_errors(Schedule.parse("s0: F0 F1 B1 B0 \\n s1: F0 B0 F1")), sep="\\n")
-stage 0 runs backward in the order 1, 0: gradients are added in the order 0 to 1 stage 1 has no
-backward of microbatch 1: add B1
+stage 0 runs backward in the order 1, 0: gradients are added in the order 0 to 1
+stage 1 has no backward of microbatch 1: add B1
 """
 
 from collections import Counter, defaultdict
