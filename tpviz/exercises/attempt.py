@@ -60,10 +60,10 @@ def parts(axes: dict[str, int], *arrays: tuple[Any, ...]) -> list[tuple[np.ndarr
 class Attempt:
     """The facts of one case on one world.
 
-    outputs: per rank a NumPy array, or a description of any other value. ledger, flops: of the
-    busiest rank. needed: the ledger of the best known solution. unwaited: names of collectives that
-    some rank started and never waited for. groups: per rank how many groups it made. trace: of this
-    case.
+    outputs: per rank a NumPy array, or a description of any other value.
+    ledger, flops: of the busiest rank. needed: the ledger of the best known solution.
+    unwaited: names of collectives that some rank started and never waited for. groups: per rank how
+    many groups it made. trace: of this case.
     """
 
     axes: dict[str, int]

@@ -234,9 +234,9 @@ def validation(
     ----------
     run : how many of the first by the communication model are also run on the emulated cluster;
         "all" of them; None: none. Take a scale model in slow motion then, and a small workload.
-    world_size : ranks, by default all devices of the cluster. least : leave out grids whose x y z
-    is less. Memory is not checked; the authors' script excludes grids that do not fit in this way
-    (`tpviz.schemes.axonn.models.LEAST_RANKS`).
+    world_size : ranks, by default all devices of the cluster.
+    least : leave out grids whose x y z is less. Memory is not checked; the authors' script excludes
+        grids that do not fit in this way (`tpviz.schemes.axonn.models.LEAST_RANKS`).
     steps, progress : of these runs. knobs : knobs of all grids, such as overlap or recompute.
 
     Raises ``ValueError`` where fewer than two grids divide the sizes.
