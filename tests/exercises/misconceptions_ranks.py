@@ -269,8 +269,8 @@ WRONG = {
         (rows_on_rank_0, r"rank 0 is right, but ranks 1, 2, 3 are not. On rank 1, element \["),
     ],
     "all_reduce_in_two": [
-        (two_rolled, "the right numbers are all there, in another order"),
-        (two_reversed, "the right numbers are all there, in another order"),
+        (two_rolled, "the right numbers are all present, in another order"),
+        (two_reversed, "the right numbers are all present, in another order"),
         (two_averaged, "every number is 1/4 of what it should be"),
         (two_maximum, "the numbers are wrong on every rank"),
         (two_forgotten, "NoneType, not a tensor of numbers. Does every path"),

@@ -230,7 +230,7 @@ WRONG = {
         (traffic_adds_by_reading, r"you return \(2, 2\)\. Near-memory compute adds inside the"),
     ],
     "t3_tracker": [
-        (tracker_of_tiles, "one wavefront's, has a counter of its own"),
+        (tracker_of_tiles, "one wavefront's, has its own counter"),
         (tracker_one_update, "each element gets two: .* sent before it is reduced"),
         (tracker_ranks, r"the counter triggers at \d+, not \d+"),
         (tracker_twice, r"with \d+ sets no update waits, but with \d+ none does either"),

@@ -101,7 +101,7 @@ def test_what_stays_whole_has_a_reason():
             "width=33 does not split evenly over d1=2: use d1=1 or 3, or width=32 or 34",
         ),
         "unused": "the forward of example_inputs does not use it",
-        "hooked": "it has hooks of its own",
+        "hooked": "it has its own hooks",
         "normed": "module type ParametrizedLinear is not known",
         "raw": "its weight is read without a call of the layer",
         "head": "its weight is tied to embed.weight",

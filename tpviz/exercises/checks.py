@@ -106,7 +106,7 @@ def _alike(attempt):
     if attempt.equals(
         lambda rank: _in_order_of(attempt.outputs[rank], attempt.case.expected[rank])
     ):
-        return "the right numbers are all there, in another order"
+        return "the right numbers are all present, in another order"
     return "the numbers are wrong on every rank"
 
 

@@ -343,8 +343,8 @@ def _tracker_wrong(question, got):
             )
         if same(got[0], counted * gemm.wavefronts) or same(got[0], 2):
             return (
-                f"{words}a part of a tile, one wavefront's, has a counter of its own, which "
-                f"counts the updates of all its elements: {counted}, not {got[0]:g}."
+                f"{words}a part of a tile, one wavefront's, has its own counter, which counts the "
+                f"updates of all its elements: {counted}, not {got[0]:g}."
             )
         return f"{words}the counter triggers at {counted}, not {got[0]:g}."
     if got[1] < 1 or got[1] != int(got[1]) or int(got[1]) & (int(got[1]) - 1):

@@ -74,7 +74,7 @@ class Residual:
 
     @property
     def verdict(self) -> str:
-        """What made the step as long as it is, in one or two sentences."""
+        """The causes of the step time, in one or two sentences."""
         return self._blame() + self._caveat()
 
     def _caveat(self):

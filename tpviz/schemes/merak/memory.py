@@ -4,7 +4,7 @@ What backward needs of a microbatch on a stage: its blocks' activations
 (`tpviz.schemes.gpt.memory`), of dropped blocks only the input of the first, of the last stage the
 head's and the loss's besides.
 The rank's row of the schedule says how many microbatches are held when; at the peak one of them is
-all there, and of the others what is kept:
+held in full, and of the others what is kept:
 
     M_s = A (1 + (n_s - 1) k_s) + C n_s (1 - k_s)
 
