@@ -141,8 +141,8 @@ class Merak(Strategy):
         """[k_s] by stage, the part of its layers that keeps everything under "stage_aware".
 
         One of the n microbatches, times stages, that a rank has in flight is held in full, and of
-        the others a fraction k is kept: (n - 1) k is made equal on all ranks, k = k_0 (n_0 - 1)/(n - 1). A
-        rank that never has more than one keeps all, and so does the last stage if it has not
+        the others a fraction k is kept: (n - 1) k is equal on all ranks, k = k_0 (n_0 - 1)/(n - 1).
+        A rank that never has more than one keeps all, and so does the last stage if it has not
         (derived). With one stage a rank and m >= p this is the released code's rule for 1F1B and
         its kin, k_s = k_0 (p - 1)/(p - 1 - s), all of the last stage, and under the shifted
         critical path the same of stage p-2 as of p-3.
