@@ -79,7 +79,7 @@ def test_the_scene_is_json_with_a_step_for_each_stage():
     assert json.loads(json.dumps(scene)) == scene
     assert [len(scene[key]) for key in ("frames", "captions", "words")] == [3, 3, 3]
     assert scene["facts"] == [
-        ["stages", "3 of 6 segments"],
+        ["stages", "3 of 6 shards"],
         ["even by", "flops"],
         ["largest in parameters", "1.50 times the mean"],
         ["largest in FLOPs", "1.00 times the mean"],
@@ -161,7 +161,7 @@ def test_names_share_what_they_have_in_common():
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="17 stages: this view shows at most 16"):
         partition_scene(made_up(17))
-    with pytest.raises(ValueError, match=r"162 segments: .* up to 160; use coarser cuts"):
+    with pytest.raises(ValueError, match=r"162 shards: .* up to 160; use coarser cuts"):
         partition_scene(made_up(2, 81))
     with pytest.raises(ValueError, match="step=3 is not in this view: use 0 to 2"):
         partition_svg(partition_scene(made_up()), 3)

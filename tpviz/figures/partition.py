@@ -1,4 +1,4 @@
-"""A model cut into stages -> scene: columns are stages, rows the model's segments in order.
+"""A model cut into stages -> scene: columns are stages, rows the model's shards in order.
 
 Works on the plain dict of `Partition.scene`. Parameters and FLOPs are counted in the traced graph,
 bytes kept for backward are an estimate, all of one microbatch.
@@ -33,14 +33,14 @@ SIZES = (
     ("flops", "FLOPs of a forward", "FLOP", "forward"),
     ("activation_bytes", "kept for backward (estimate)", "B", "activations"),
 )
-"""(key in the dict, label, unit, ink) of the bars of a stage and of a segment."""
+"""(key in the dict, label, unit, ink) of the bars of a stage and of a shard."""
 
 
 def partition_scene(data: dict[str, Any]) -> dict[str, Any]:
     """The scene of what `Partition.scene` gives, a film (`tpviz.widgets.base.Film`) with a step for
     each stage, ready for JSON.
 
-    Raises ``ValueError`` above 16 stages or 160 segments.
+    Raises ``ValueError`` above 16 stages or 160 shards.
     """
     check(len(data["stages"]), len(data["shards"]))
     return {
@@ -61,12 +61,12 @@ def check(stages: int, shards: int) -> None:
     if stages > MAX_STAGES:
         raise ValueError(f"{stages} stages: this view shows at most {MAX_STAGES}")
     if shards > MAX_SHARDS:
-        raise ValueError(f"{shards} segments: this view shows up to {MAX_SHARDS}; use coarser cuts")
+        raise ValueError(f"{shards} shards: this view shows up to {MAX_SHARDS}; use coarser cuts")
 
 
 def facts(data: dict[str, Any]) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
-    pairs = [["stages", f"{len(data['stages'])} of {len(data['shards'])} segments"]]
+    pairs = [["stages", f"{len(data['stages'])} of {len(data['shards'])} shards"]]
     pairs.append(["even by", data["balance"].replace("_", " ")])
     for key, label, _, _ in SIZES[:2]:
         sizes = [part[key] for part in data["stages"]]
@@ -156,7 +156,7 @@ def partition_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> 
 
 
 class _Plan:
-    """Where everything is, in px. rows : y of each segment; spans : (y, end) of each stage's."""
+    """Where everything is, in px. rows : y of each shard; spans : (y, end) of each stage's."""
 
     def __init__(self, data):
         self.data, self.shards, stages = data, data["shards"], data["stages"]
@@ -201,7 +201,7 @@ def _head(plan, part):
 
 
 def _piece(plan, number):
-    """A segment: its modules at the left, its bars in the column of its stage."""
+    """A shard: its modules at the left, its bars in the column of its stage."""
     shard, y = plan.shards[number], plan.rows[number]
     x, room, high = plan.x(shard["stage"]), plan.wide, (plan.row - 4) / 3
     name = named(shard["modules"])

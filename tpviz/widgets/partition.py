@@ -18,8 +18,8 @@ from .knobs import WRAPPED, control
 
 
 class PartitionView(Framed):
-    """A user's model in stages: its segments in order, their balance, the tensors that cross.
-    Columns are stages, rows the segments between which the traced graph may be cut, with the paths
+    """A user's model in stages: its shards in order, their balance, the tensors that cross.
+    Columns are stages, rows the shards between which the traced graph may be cut, with the paths
     of the original modules. Knobs cut the same graph again without tracing.
 
     Parameters
@@ -30,7 +30,7 @@ class PartitionView(Framed):
 
     ``partition`` is the one shown, ``step`` the selected stage, from 0, ``error`` says why the
     current knobs cannot be shown, or is "". Raises ValueError on what is no Partition, above 16
-    stages or 160 segments; TypeError on an argument that does not exist.
+    stages or 160 shards; TypeError on an argument that does not exist.
     """
 
     picture: "PartitionSteps"
@@ -79,7 +79,7 @@ class PartitionView(Framed):
         if stages > here:
             more = f", or finer cuts, which give {finest}" if finest > here else ""
             raise ValueError(
-                f"{stages} stages are too many for {here} segments: use at most {here} stages{more}"
+                f"{stages} stages are too many for {here} shards: use at most {here} stages{more}"
             )
         return partition_of(self._given.graph, stages, self._pieces[finer], balance)
 
@@ -106,6 +106,6 @@ class PartitionSteps(Film):
     def _words(self):
         p = self.partition
         return (
-            f"{p.graph.model} in {len(p.ranges)} stages of {len(p.shards)} segments, even by "
+            f"{p.graph.model} in {len(p.ranges)} stages of {len(p.shards)} shards, even by "
             f"{p.balance}, {self.scene['captions'][self.step]}"
         )
