@@ -59,7 +59,7 @@ def _parser():
     own.add_argument("folder", nargs="?", type=Path, default=Path("tpviz-notebooks"))
     own.add_argument("--no-open", action="store_true", help="copy only")
     own.set_defaults(run=_lab)
-    commands.add_parser("doctor", help="say what this machine can do").set_defaults(run=_doctor)
+    commands.add_parser("doctor", help="check what this machine can do").set_defaults(run=_doctor)
     return parser
 
 

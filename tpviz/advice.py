@@ -1,4 +1,4 @@
-"""Advice that works: of what an error offers, only values that the whole check accepts.
+"""Advice that works: an error suggests only values that the whole check accepts.
 
 A check that names one size that clashes cannot know what all its other checks ask for, nor what a
 strategy around it has divided before. So every value that it offers is tried.

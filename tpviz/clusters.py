@@ -1,6 +1,6 @@
 """Clusters to try things on. Each docstring says where its numbers come from and how sure they are.
 
-*Nominal* is the vendor's figure, *measured* somebody's measurement, *derived* our arithmetic.
+*Nominal* is the vendor's number, *measured* a published measurement, *derived* our arithmetic.
 
 >>> perlmutter(nodes=2).size
 8

@@ -108,7 +108,7 @@ def write_pictures(
         out / page_name(name),
         last,
         title=f"{strategy!r} on {strategy.world_size} ranks",
-        sections=[("The loss beside one process", losses), ("The other run", links(name))],
+        sections=[("The loss compared with one process", losses), ("The other run", links(name))],
     )
     last.to_chrome(out / f"{name}.trace.json")
 
@@ -124,7 +124,7 @@ def links(name: str) -> str:
         "tp4": ("tp2_dp2", "tensor inside data parallelism"),
         "tp2_dp2": ("tp4", "1D tensor parallelism over all four ranks"),
     }[name]
-    return f"<p>The same training, cut the other way: <a href='{page_name(other)}'>{words}</a>.</p>"
+    return f"<p>The same training, split otherwise: <a href='{page_name(other)}'>{words}</a>.</p>"
 
 
 def farewell(out: Path, strategies: Collection[str]) -> str:

@@ -1,7 +1,7 @@
 """Labels a program may put on its own work: phase, layer, microbatch, chunk.
 
-A scheme says *what* it is doing; whoever listens (the recorder) reads the current label.
-Nobody listening costs one tuple. This module imports nothing, so schemes stay free of tracing.
+A scheme labels its phase and layer; the recorder reads the current label. Without a recorder this
+costs one tuple. This module imports nothing, so schemes stay free of tracing.
 
 >>> with label(layer="block.0", chunk=1):
 ...     current()

@@ -1,6 +1,6 @@
 """The hierarchical communication matrix: what every axis of every 2D mesh gets from a cluster.
 
-ATP chooses its mesh by such a matrix; what stands in the paper's was not at hand, so this is *our
+ATP chooses its mesh by such a matrix; we do not have the paper's entries, so this is *our
 derivation*: per level a (bandwidth of a pair, bandwidth out of a unit, latency), and for groups of
 ``size`` ranks ``stride`` apart the bus bandwidth that each rank has while all groups of that kind
 are active, by `tpviz.cluster.routes`. Measured rows override the rule and are marked.

@@ -1,4 +1,4 @@
-"""The mesh: named axes laid over ranks. Pure Python; `Mesh.device_mesh` alone needs torch.
+"""The mesh: named axes of ranks. Pure Python; `Mesh.device_mesh` alone needs torch.
 
 >>> mesh = Mesh({"dp": 2, "tp": 2})
 >>> mesh.coords(3), mesh.group(3, "dp"), mesh.groups("tp")

@@ -42,7 +42,7 @@ def wait_lit(view, names):
 
 
 def keys_step(page, view):
-    """Arrows step to a gather: its four groups flow, the next weight is sent for."""
+    """Arrows step to a gather: its four groups flow, the next weight is prefetched."""
     svg = view.locator("svg[role=application]")
     svg.focus()
     before = view.generation()
@@ -52,7 +52,7 @@ def keys_step(page, view):
     assert svg.locator("[data-rank]").count() == 8
     assert svg.locator("[data-group='z']").count() == 4
     assert "all-gather of W over z" in view.locator(".tpv-live").text_content()
-    assert "Sent for ahead: W of out." in svg.text_content()
+    assert "Prefetched: W of out." in svg.text_content()
     assert lit(view) == ["near Colossal-AI 3D"]
     page.screenshot("cube-gather.png", view)
 

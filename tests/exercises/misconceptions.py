@@ -199,20 +199,20 @@ WRONG = {
     "find_straggler": [
         (straggler_ends_last, "All ranks leave an all-reduce together|rank 0 waits the longest"),
         (straggler_ends_first, "All ranks leave an all-reduce together|rank 0 waits the longest"),
-        (straggler_computes_least, "it is early, and waits for another one|it is not rank"),
+        (straggler_computes_least, "it arrives early, and waits for another one|it is not rank"),
     ],
     "atp_owned": [
-        (owned_always_row, "order column, .* the axes are exchanged"),
+        (owned_always_row, "order column, .* the axes are swapped"),
         (owned_by_rank_0, r"rank \d .*(the answer is|you counted)"),
     ],
     "atp_wire_bytes": [
         (wire_in_float32, "itemsize=2: the ledger has .* 2 times as many"),
-        (wire_axes_exchanged, "the axes are exchanged"),
+        (wire_axes_exchanged, "the axes are swapped"),
     ],
     "atp_best_mesh": [
-        (best_weighs_twice, "d2 has too many ranks|Weigh the axes|A square"),
-        (best_weighs_four_times, "d1 has too many ranks|Weigh the axes|A square"),
-        (best_turned, "Weigh the axes|d2 has too many ranks|A square"),
-        (best_is_worst, r"\(1, \d+\) spends .* d2 has too many ranks|Weigh the axes"),
+        (best_weighs_twice, "d2 has too many ranks|Weight the axes|A square"),
+        (best_weighs_four_times, "d1 has too many ranks|Weight the axes|A square"),
+        (best_turned, "Weight the axes|d2 has too many ranks|A square"),
+        (best_is_worst, r"\(1, \d+\) spends .* d2 has too many ranks|Weight the axes"),
     ],
 }

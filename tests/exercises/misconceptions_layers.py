@@ -208,24 +208,24 @@ RIGHT = {
 
 WRONG = {
     "atp_column_linear": [
-        (column_averaged_over_d1, "only ranks along axis d2 hold .* on axis d1 is too much"),
-        (column_averaged_parts, "you averaged the parts over d2"),
+        (column_averaged_over_d1, "only ranks along axis d2 hold .* on axis d1 is one too many"),
+        (column_averaged_parts, "you averaged the terms over d2"),
         (column_maximum, "the numbers are wrong on every rank"),
-        (column_all_divided, "you averaged the parts over d2"),
+        (column_all_divided, "you averaged the terms over d2"),
         (column_of_summed_inputs, "the numbers are wrong on every rank|the bytes needed"),
     ],
     "atp_column_backward": [
         (back_averaged, "the numbers are wrong on every rank"),
         (back_upside_down, "in another order|the numbers are wrong"),
-        (back_weights_summed, "only dX is a part of a sum"),
+        (back_weights_summed, "only dX is a partial sum"),
     ],
     "atp_chunked_linear": [
-        (chunked_averaged_over_d1, "only ranks along axis d2 hold .* on axis d1 is too much"),
-        (chunked_averaged, "you averaged the parts over d2"),
+        (chunked_averaged_over_d1, "only ranks along axis d2 hold .* on axis d1 is one too many"),
+        (chunked_averaged, "you averaged the terms over d2"),
         (chunked_without_bias, "the products are right, but the bias is missing"),
-        (chunked_interleaved, "the rows are all there, in another order"),
+        (chunked_interleaved, "all rows are present, in another order"),
         (chunked_first_for_last, "the numbers are wrong on every rank"),
-        (chunked_result, "1 of 4 products, and a sum cannot start before its chunk's"),
+        (chunked_result, "1 of 4 products, and an all-reduce cannot start before its chunk's"),
     ],
     "axonn_linear": [
         (grid_maximum, "the numbers are wrong on every rank"),
@@ -236,7 +236,7 @@ WRONG = {
     "axonn_backward": [
         (grid_back_averaged, "the numbers are wrong on every rank"),
         (grid_back_halved, "every number is 1/2 of what it should be"),
-        (grid_back_over_z, "the numbers are wrong|your all_reduce|you summed the whole block"),
+        (grid_back_over_z, "the numbers are wrong|your all_reduce|you all-reduced the whole block"),
         (grid_back_transposed, "the numbers are wrong|another order"),
         (grid_back_own_pieces, "your all_gather|numbers are wrong|are not. On rank"),
     ],

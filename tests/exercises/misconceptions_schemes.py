@@ -112,14 +112,14 @@ WRONG = {
     "axonn_coords": [(coords_always_yxz, "order='xyz'.*the right numbers for other axes")],
     "axonn_piece": [
         (piece_without_z, "that is the whole block"),
-        (piece_always_second, "x and y are exchanged"),
+        (piece_always_second, "x and y are swapped"),
     ],
     "axonn_wire_bytes": [
         (grid_wire_in_float32, "these are counts of numbers|bytes, you returned"),
-        (grid_wire_of_other_weight, "each other's bytes|bytes, you returned"),
+        (grid_wire_of_other_weight, "you swapped the bytes of x and y|bytes, you returned"),
     ],
     "axonn_special": [
-        (special_turned, "(Weights are in pieces within a node|A node is one copy)"),
+        (special_turned, "(Weights are sharded within a node|A node is one replica)"),
         (special_of_eight, "16 ranks"),
     ],
     "merak_in_flight": [
@@ -140,13 +140,13 @@ WRONG = {
         (memory_without_backward, "the answer is"),
     ],
     "t3_share": [
-        (share_in_percent, "the bytes are right; .* so the part is"),
-        (share_of_the_gemm, "the bytes are right; .* so the part is"),
+        (share_in_percent, "the bytes are right; .* so the fraction is"),
+        (share_of_the_gemm, "the bytes are right; .* so the fraction is"),
     ],
     "t3_order": [
-        (order_of_all, "so that one has to be the last"),
-        (order_backwards, "so that one has to be the last|needs it at position"),
-        (order_of_four, "not each of the chunks|computes chunk"),
+        (order_of_all, "so that one must be last"),
+        (order_backwards, "so that one must be last|needs it at position"),
+        (order_of_four, "each of the chunks|computes chunk"),
     ],
     "t3_pays": [(pays_in_float16, "a number has 4 bytes here")],
     "t3_traffic": [

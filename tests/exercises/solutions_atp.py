@@ -199,25 +199,25 @@ RIGHT = {
 
 WRONG = {
     "atp_owned": [
-        (owned_always_column, "that would be so in the other order"),
-        (owned_always_first, r"out .*the axes are exchanged. What a first layer"),
+        (owned_always_column, "that is the answer for the other order"),
+        (owned_always_first, r"out .*the axes are swapped. The second layer"),
         (owned_ranks_turned, "you counted ranks along d1 first"),
         (owned_transposed, r"rows and columns are exchanged. A weight is \(out, in\)"),
         (owned_nothing, r"the answer is \(\d+, \d+, \d+, \d+\); you returned \(\d+, \d+\)"),
     ],
     "atp_wire_bytes": [
-        (wire_forward_alone, "that is forward alone"),
-        (wire_of_payloads, r"payloads of the sums; on a ring .* 2\(n-1\)/n"),
-        (wire_column_only, "order='row'.*In row order the wide tensors .* cut over d2"),
+        (wire_forward_alone, "that is only forward"),
+        (wire_of_payloads, r"payloads of the all-reduces; on a ring .* 2\(n-1\)/n"),
+        (wire_column_only, "order='row'.*In row order the wide tensors .* sharded over d2"),
         (wire_narrow_mlp, "the MLP is four hidden sizes wide"),
         (wire_megatron, "that is Megatron's 1D"),
         (wire_in_elements, "the ledger has .* bytes, you returned .*, 0.25 times as many"),
     ],
     "atp_best_mesh": [
-        (best_is_one_axis, r"\(\d+, 1\) spends [\d.]+ times as long .* One axis alone sends"),
+        (best_is_one_axis, r"\(\d+, 1\) spends [\d.]+ times the minimal time .* One axis alone"),
         (best_is_square, "A square would be best if both axes had the same|d1 has too many ranks"),
-        (best_unweighted, r"\(\d+, \d+\) spends 1\.\d+ times .*(A square would|Weigh the axes)"),
-        (best_weighs_d1, "Weigh the axes: in column order the sums over d2 carry three times"),
+        (best_unweighted, r"\(\d+, \d+\) spends 1\.\d+ times .*(A square would|Weight the axes)"),
+        (best_weighs_d1, "Weight the axes: in column order the all-reduces over d2 carry three"),
         (best_bandwidths_exchanged, r"world_size=(64|128).*d1 has too many ranks|A square would"),
         (best_is_no_mesh, r"\((\d+), \1\) is no mesh of \1 ranks; there are \(\1, 1\), "),
     ],
@@ -226,7 +226,7 @@ WRONG = {
         (mesh_is_four_by_two, r"2 NVSwitch nodes, 1 NIC each .*\(4, 2, 'column'\) takes 13"),
         (
             mesh_in_row_order,
-            r"wait most for d1 .*: the heavy one, with three times the bytes, in "
+            r"wait most for d1 .*: the heavy axis, with three times the bytes, in "
             "row order",
         ),
         (mesh_without_order, r"returned \(4, 2\), which is not a mesh with its order: one of"),

@@ -72,8 +72,8 @@ RIGHT = {"atp_bugs": [diagnose]}
 
 WRONG = {
     "atp_bugs": [
-        (diagnose_by_size, "wrong before they get to|the fault comes|is not at fault"),
-        (diagnose_last, "wrong before they get to head|head is not at fault|it is not head"),
+        (diagnose_by_size, "wrong before they reach|the fault comes|is not at fault"),
+        (diagnose_last, "wrong before they reach head|head is not at fault|it is not head"),
         (diagnose_first_layer, "of embed is right|embed is not at fault|it is not embed"),
         (diagnose_one_cause, "the layer is right, but it is not 'chunks in the wrong order': "),
         (diagnose_nothing, r"you returned '.*', not \(layer, cause\), two strings"),

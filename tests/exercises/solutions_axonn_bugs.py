@@ -70,7 +70,7 @@ RIGHT = {"axonn_bugs": [diagnose]}
 WRONG = {
     "axonn_bugs": [
         (diagnose_embed, "of embed is right|embed is not at fault"),
-        (diagnose_last, "wrong before they get to head|head is not at fault"),
+        (diagnose_last, "wrong before they reach head|head is not at fault"),
         (diagnose_one_cause, "the layer is right, but it is not '(same|other) rows along [xz]': "),
         (
             diagnose_sync,

@@ -243,10 +243,10 @@ RIGHT = {
 
 WRONG = {
     "axonn_linear": [
-        (linear_of_own_piece, "the trace shows no collective. A rank has a piece of its block"),
-        (linear_not_summed, "the block is there, but its product with x is a part of the sum"),
-        (linear_over_x, "you summed over x, as backward does"),
-        (linear_gathers_over_y, "you gathered over y. The pieces of one block lie along z"),
+        (linear_of_own_piece, "the trace shows no collective. A rank has a shard of its block"),
+        (linear_not_summed, "the block is complete, but its product with x is a partial sum"),
+        (linear_over_x, "you all-reduced over x, as backward does"),
+        (linear_gathers_over_y, "you gathered over y. The shards of one block are along z"),
         (linear_gathers_x, r"returned shape \[.*\]; it should be"),
         (
             linear_sums_over_all,
@@ -255,34 +255,34 @@ WRONG = {
         ),
     ],
     "axonn_backward": [
-        (backward_blocking, "no product runs between the start of dX's sum and the wait"),
-        (backward_weight_first, "no product runs between the start of dX's sum and the wait"),
-        (backward_over_y, "you summed over y, as forward does"),
-        (backward_averaged, "your piece is 1/2 of what it should be"),
-        (backward_sums_block, "you summed the whole block over z, .* a rank keeps its piece only"),
-        (backward_unscattered, "nothing was sent over z. A rank's dW is of its own rows alone"),
+        (backward_blocking, "no product runs between the start of dX's all-reduce and its wait"),
+        (backward_weight_first, "no product runs between the start of dX's all-reduce and its"),
+        (backward_over_y, "you all-reduced over y, as forward does"),
+        (backward_averaged, "your shard is 1/2 of the right one"),
+        (backward_sums_block, "you all-reduced the whole block over z, .* a rank keeps only its"),
+        (backward_unscattered, "nothing was sent over z. A rank's dW is of its own rows only"),
         (backward_sends_nothing, "the trace shows no collective. Other ranks had other output"),
     ],
     "axonn_gathers": [
         (
             gathers_of_modules,
-            r"keep=False, recompute=False: .* \d+ of \d+ gathers .* unforeseen. "
-            "The first: it asked for head, yours was blocks.0.attention.qkv",
+            r"keep=False, recompute=False: .* \d+ of \d+ gathers .* were not prefetched. "
+            "The first: it needed head, yours was blocks.0.attention.qkv",
         ),
-        (gathers_all_reversed, "keep=True, recompute=True.* of each block first computes forward"),
-        (gathers_forward_alone, r"a step asks for \d+ gathers, you list \d+\. What does"),
-        (gathers_in_any_order, "keep=True, recompute=False: .* it asked for embed, yours was h"),
+        (gathers_all_reversed, "keep=True, recompute=True.* recomputes each block's forward"),
+        (gathers_forward_alone, r"a step needs \d+ gathers, you list \d+\. What does"),
+        (gathers_in_any_order, "keep=True, recompute=False: .* it needed embed, yours was h"),
         (gathers_of_strangers, "'block0.attention.qkv' is none of the layers embed, blocks.0"),
         (gathers_counted, "returned 10, not a list of layers' names"),
     ],
     "axonn_norm": [
         (norm_of_copies, "bias counts 4 times and scale 4 times"),
         (norm_of_shares_of_all, "are divided by the number of all ranks"),
-        (norm_copies_of_z, "there are copies on the plane of x and y too"),
-        (norm_exchanged, "but on the mesh z 3 x y 2 x x 1: x and y are exchanged"),
+        (norm_copies_of_z, "there are copies along x and y too"),
+        (norm_exchanged, "but on the mesh z 3 x y 2 x x 1: x and y are swapped"),
         (norm_of_norms, "norms do not add up; their squares do"),
         (norm_gathers, "each rank sent .*x the bytes needed"),
         (norm_with_a_dim, r"returned shape \[1\]; it should be \[\]"),
-        (norm_of_own, "that is the norm of what one rank has"),
+        (norm_of_own, "that is the norm of one rank's shards"),
     ],
 }

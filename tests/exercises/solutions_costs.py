@@ -128,9 +128,9 @@ RIGHT = {
 
 WRONG = {
     "ring_time": [
-        (time_without_latency, r"payload=\S+, n=2, .*the time of the bytes alone"),
-        (time_with_one_latency, "you paid for one latency"),
-        (time_of_half, "this is a reduce-scatter"),
+        (time_without_latency, r"payload=\S+, n=2, .*only the time of the bytes"),
+        (time_with_one_latency, "you counted one latency"),
+        (time_of_half, "this is only the reduce-scatter"),
         (time_of_all_bytes_once, r"sends 2\(n-1\)/n times the tensor"),
         (time_of_n_steps, r"a ring needs 2\(n-1\) steps"),
         (time_forgotten, "your function returned NoneType, not a number"),
@@ -138,7 +138,7 @@ WRONG = {
     ],
     "bus_bandwidth": [
         (bus_is_algbw, "that is algbw"),
-        (bus_always_twice, "all_gather passes it once"),
+        (bus_always_twice, "all_gather goes round once"),
         (bus_divided, "do not divide by it"),
         (bus_in_gigabytes, r"the answer is \S+; you returned"),
     ],

@@ -173,14 +173,14 @@ WRONG = {
         (rates_one, "returned float, not a tuple of 4 numbers"),
     ],
     "find_straggler": [
-        (straggler_waits_longest, "waits the longest in this trace: it is early"),
+        (straggler_waits_longest, "waits the longest in this trace: it arrives early"),
         (straggler_is_last_rank, r"not rank 3|rank 3 waits the longest"),
         (straggler_is_not_there, "the ranks are 0, 1, 2, 3; you returned 7"),
     ],
     "ring_all_reduce": [
         (ring_by_library, "`all_reduce` is a collective of the library"),
         (ring_alone, "no message: every rank still has only its own tensor"),
-        (ring_half, "half way: after 3 sends each rank has one finished block"),
+        (ring_half, "after 3 sends each rank has one reduced block"),
         (ring_of_whole_tensors, r"sent 3 messages with \d+ bytes in all; a ring of 4 needs 6"),
         (ring_everyone_to_everyone, "rank 0 sent to rank 2: on a ring"),
         (ring_adds_twice, "the numbers are wrong on every rank|are right, but"),

@@ -81,7 +81,7 @@ RIGHT = {"merak_bugs": [diagnose]}
 WRONG = {
     "merak_bugs": [
         (diagnose_embed, "of embed is right|embed is not at fault|is not embed"),
-        (diagnose_last, "wrong before they get to head|head is not at fault|of head is right"),
+        (diagnose_last, "wrong before they reach head|head is not at fault|of head is right"),
         (diagnose_one_cause, "the layer is right, but it is not 'gradient not summed': "),
         (
             diagnose_elsewhere,

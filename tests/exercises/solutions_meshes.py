@@ -121,16 +121,16 @@ RIGHT = {
 WRONG = {
     "all_reduce_in_two": [
         (two_alone, "every rank still has only its own tensor"),
-        (two_is_one, "`all_reduce` is what we want to build"),
+        (two_is_one, "this exercise builds `all_reduce`"),
         (two_half_way, "half way: after reduce_scatter each rank holds 1/4 of the sum"),
-        (two_by_hand, "moved 2x the bytes needed"),
+        (two_by_hand, "sent 2x the bytes needed"),
         (two_gathered_then_scattered, "every number is 4x too large"),
         (two_by_all_to_all, "trace shows 1 x all_gather on world, 1 x all_to_all on world, and"),
-        (two_through_rank_0, "pass everything through rank 0"),
+        (two_through_rank_0, "send everything through rank 0"),
     ],
     "mlp_on_mesh": [
         (mlp_partial, "each rank returned a partial sum"),
-        (mlp_over_world, "The sum over tp is right, but then you mixed the results over dp"),
+        (mlp_over_world, "The all-reduce over tp is right, but then you mixed the results over dp"),
         (mlp_over_dp, "your all_reduce ran on axis dp, but only ranks along axis tp"),
         (mlp_summed_hidden, "other columns of H"),
         (mlp_gathered, "nothing has to be gathered"),

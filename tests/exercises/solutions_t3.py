@@ -190,13 +190,13 @@ WRONG = {
         (share_of_all, "a rank's own chunk stays: n - 1 of 4 chunks"),
         (share_of_outputs, "a chunk is 1/4 of the output"),
         (share_of_float32, r"a rank sends [\d.e+]+ bytes, you have [\d.e+]+; a number has 2"),
-        (share_of_gemm, "the part is of all the time"),
+        (share_of_gemm, "the fraction is of GEMM and all-reduce time"),
         (share_of_flops, "a multiply-add is two FLOPs"),
-        (share_half, r"so the part is 0\.\d+, not 0\.5\.$"),
+        (share_half, r"so the fraction is 0\.\d+, not 0\.5\.$"),
         (share_bytes, "returned float, not a tuple of 2 numbers"),
     ],
     "t3_order": [
-        (order_own_first, r"rank \d keeps chunk \d, so that one has to be the last"),
+        (order_own_first, r"rank \d keeps chunk \d, so that one must be last"),
         (
             order_down,
             r"Rank \d computes chunk \d at position \d, and sends it to rank \d, which "
@@ -204,58 +204,58 @@ WRONG = {
         ),
         (
             order_swapped,
-            r"rank \d+'s own, so nothing of it ever comes from there: rank \d+ begins "
+            r"rank \d+'s own, so no partial sum of it comes from there: rank \d+ begins "
             r"it, at position 0, not \d|computes chunk \d+ at position 0",
         ),
-        (order_beyond, r"not each of the chunks 0 to \d+ once"),
+        (order_beyond, r"each of the chunks 0 to \d+ must occur once"),
     ],
     "t3_pays": [
-        (pays_other_way, "you have the sum's over the GEMM's"),
+        (pays_other_way, "not the inverse"),
         (pays_all_sent, r"a rank sends \(n - 1\)/n of the output"),
         (pays_float16, "a number has 4 bytes here"),
         (pays_one_flop, "a multiply-add is two FLOPs"),
         (pays_bits, r"x is [\d.]+, you have [\d.]+: in which unit"),
         (pays_no_gather, "x is right, but you left out the all-gather"),
         (pays_gather_hidden, "x is right, but the all-gather is not hidden"),
-        (pays_all_hidden, "where the sum is longer than the GEMM, the sum is what remains"),
+        (pays_all_hidden, "if the reduce-scatter is longer than the GEMM, its time remains"),
         (pays_nothing, r"after max\([\d.]+, 1\) \+ 1, so the speedup is [\d.]+, not 1\."),
         (pays_same_k, "x and the speedup are right. It is largest where"),
     ],
     "t3_traffic": [
-        (traffic_first_reads, "step=1, .* the own part of one chunk is read and sent"),
-        (traffic_no_last, "what came in last and the own part are read, and their sum is written"),
-        (traffic_stored, "its stores go to the next GPU .r - 1., nothing stays here"),
-        (traffic_read_back, "an update is no read of the GPU's. .* nobody reads it"),
+        (traffic_first_reads, "step=1, .* one chunk's own part is read and sent"),
+        (traffic_no_last, "the received chunk and the own part are read, their sum is written"),
+        (traffic_stored, "its stores go to the next GPU .r - 1., none stay here"),
+        (traffic_read_back, "an update is no read by the GPU. .* which is not read"),
         (traffic_turned, "reads come first, then writes"),
-        (traffic_adds_by_reading, r"you return \(2, 2\)\. Near-memory compute adds where"),
+        (traffic_adds_by_reading, r"you return \(2, 2\)\. Near-memory compute adds inside the"),
     ],
     "t3_tracker": [
-        (tracker_of_tiles, "one wavefront's, has a counter of its own"),
-        (tracker_one_update, "each element gets two: .* sent before it is summed"),
+        (tracker_of_tiles, "one wavefront's, has its own counter"),
+        (tracker_one_update, "each element gets two: .* sent before it is reduced"),
         (tracker_ranks, r"the counter triggers at \d+, not \d+"),
-        (tracker_twice, r"with \d+ sets no update waits, but nor does one with \d+"),
+        (tracker_twice, r"with \d+ sets no update waits, but with \d+ none does either"),
         (tracker_half, r"with \d+ sets \d+ updates wait \(simulated\). Up to \d+ parts"),
-        (tracker_odd, "the number has to be a power of two"),
-        (tracker_never_full, r"returned \(\d+, inf\), but every number is to be finite"),
+        (tracker_odd, "the number must be a power of two"),
+        (tracker_never_full, r"returned \(\d+, inf\), but every number must be finite"),
     ],
     "t3_policy": [
         (
             policy_mca,
             r"2048 x 2048 x 128 .* 'mca' takes .* \(simulated\), .* is possible. Alone "
-            r"the GEMM takes 0\.\d+ of the reduce-scatter's time: what is late is the "
-            "communication, and here it waits for the GEMM",
+            r"the GEMM takes 0\.\d+ of the reduce-scatter's time: the communication "
+            "ends last, and here it waits for the GEMM",
         ),
         (
             policy_arrival,
             "'fifo' takes .* Alone the GEMM takes .* times as long as the reduce-"
-            "scatter: what is late is the GEMM",
+            "scatter: the GEMM ends last",
         ),
-        (policy_turns, "'round_robin' takes .* (late is the GEMM|when the memory is slower)"),
+        (policy_turns, "'round_robin' takes .* (the GEMM ends last|when the memory is slower)"),
         (policy_new, "'communication first', which is not a policy: one of 'round_robin'"),
     ],
     "t3_tile": [
-        (tile_chunks, r"0.1 us a message: \('chunk', 0\) takes .* Smaller pieces are faster"),
-        (tile_small, r"10 us a message: \('tile', 8\) takes .* Larger pieces are faster"),
+        (tile_chunks, r"0.1 us a message: \('chunk', 0\) takes .* Smaller tiles are faster"),
+        (tile_small, r"10 us a message: \('tile', 8\) takes .* Larger tiles are faster"),
         (tile_of_seven, r"\('tile', 7\), which is not a mode with its tile: one of"),
     ],
 }

@@ -63,7 +63,7 @@ RIGHT = {"t3_bugs": [diagnose]}
 
 WRONG = {
     "t3_bugs": [
-        (diagnose_embed, "of embed is right|embed is not at fault|is not embed|before they get to"),
+        (diagnose_embed, "of embed is right|embed is not at fault|is not embed|before they reach"),
         (diagnose_elsewhere, "there is no 'blocks.7.mlp.up': use a name of evidence.forward"),
         (diagnose_one_cause, "the layer is right, but it is not "),
         (

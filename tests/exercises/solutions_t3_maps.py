@@ -142,12 +142,12 @@ WRONG = {
         ),
         (
             ring_maps_slow,
-            r"it comes out right, but takes 1\.\d+ times as long .* rank 0 begins "
+            r"the result is right, but takes 1\.\d+ times as long .* rank 0 begins "
             "with chunk 0",
         ),
         (
             ring_maps_all_stay,
-            r"it comes out right, but \d+ bytes of results go through the memory "
+            r"the result is right, but \d+ bytes of results go through the memory "
             r"of rank 0 where \d+ will do",
         ),
         (ring_maps_others_stay, r"\d+ bytes of results go through the memory of rank 1 where"),

@@ -32,7 +32,7 @@ def test_a_function_without_an_end_is_stopped():
             pass
 
     result = check("bus_bandwidth", for_ever, timeout=1)
-    assert "did not come to its end" in result.message
+    assert "did not return" in result.message
     assert check("bus_bandwidth", solutions_costs.bus_bandwidth).passed
 
 
@@ -51,7 +51,7 @@ def test_a_seed_repeats_the_questions():
 
 def test_passing_says_what_it_is_good_for_and_has_no_ledger():
     result = check("ring_time", solutions_costs.ring_time)
-    assert result.message.startswith("Right on 4 questions. The alpha-beta model:")
+    assert result.message.startswith("Right on 4 questions. This is the alpha-beta model:")
     assert "✓ passed" in repr(result)
     assert "One call" not in result._repr_html_()
 

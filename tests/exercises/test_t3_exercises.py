@@ -103,7 +103,7 @@ def test_a_result_that_is_wrong_by_one_bit_is_not_passed(monkeypatch):
 
     monkeypatch.setattr(t3_maps, "simulate", wrong)
     said = t3_maps._played(maps("ring_rs", 3), "ring_rs")
-    assert said == "played with whole numbers, it does not come out as one process computes it."
+    assert said == "simulated with whole numbers, the result differs from one process."
 
 
 def test_what_is_no_map_is_answered():

@@ -79,7 +79,7 @@ def test_chunk_lines_are_the_curves():
     figure = curve.figure()
     unit, scale = unit_of([t.step for found in curve.times.values() for t in found.values()])
     assert [a.text for a in figure.layout.annotations[:2]] == [
-        f"communication that kernels wait for ({unit})",
+        f"exposed communication ({unit})",
         f"time of a step, axis cut ({unit})",
     ]
     for source, found in curve.times.items():

@@ -78,7 +78,7 @@ def test_links_of_a_torus_are_known_by_their_lower_end():
             "tp",
             "NVLink: 211 GB/s, shared with no other group",
         ),
-        (clusters.nvlink_pairs(), {"dp": 8}, "dp", "measured: it is in the cluster's table"),
+        (clusters.nvlink_pairs(), {"dp": 8}, "dp", "measured: in the cluster's table"),
         (clusters.nvlink_pairs(rings="single"), {"dp": 8}, "dp", "PCIe: 1 link of 17 GB/s"),
         (
             replace(clusters.perlmutter(), table={}),
@@ -217,7 +217,7 @@ def test_a_notebook_shows_the_cluster():
 def test_table_and_words():
     scene = cluster_scene(clusters.nvlink_pairs(), Mesh({"pp": 1, "dp": 4, "tp": 2}))
     assert to_table(scene) == [
-        ["axis", "ranks", "bandwidth", "latency", "held back by"],
+        ["axis", "ranks", "bandwidth", "latency", "limited by"],
         ["pp", "1", "-", "-", "one rank: nothing is sent"],
         ["dp", "4", "17 GB/s", "10 us", "PCIe: 2 groups share 34 GB/s"],
         ["tp", "2", "211 GB/s", "10 us", "NVLink: 211 GB/s, shared with no other group"],

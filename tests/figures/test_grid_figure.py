@@ -185,7 +185,7 @@ def test_gathers_ahead_reach_into_the_blocks_around():
         ("backward", "W of down, block before"),
     }
     last = story(axonn((1, 1, 2, 1)), replace(W, layers=1)).frames
-    assert ("Sent for ahead: W of head.",) in {tuple(grid.in_flight(f)) for f in last}
+    assert ("Prefetched: W of head.",) in {tuple(grid.in_flight(f)) for f in last}
 
 
 def test_the_walk_by_hand_on_a_cube():
@@ -330,11 +330,11 @@ def test_table_and_words():
     head, *rows = grid.to_table(found)
     assert (len(rows), head[-3:]) == (
         len(found.frames),
-        ["sent over data", "sent over z", "under way"],
+        ["sent over data", "sent over z", "in flight"],
     )
     words = blocks.describe(found, 1, 0)
     assert "64 x 8 tokens, in microbatches of 16" in words
-    assert "As a known scheme: HSDP. A rank sends" in words
+    assert "As a known scheme: HSDP. On rings a rank sends" in words
     assert "Rank 1 is at data 0, z 1. Shown: step 1 of" in words
     assert ["microbatches", "4, the last is shown, each sends as much before the end"] in (
         grid.facts(found)

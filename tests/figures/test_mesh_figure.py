@@ -159,6 +159,6 @@ def test_table_and_words(scene):
     assert to_table(scene)[1] == ["up.weight", "256 x 64", "W[F_tp, D]", "2", "50 %"]
     assert to_table(scene)[4][4] == "25 % to 75 %"
     assert describe(scene, 3) == (
-        "Mesh of 4 ranks, axes dp of 2, tp of 2. Rank 3 sits at dp 1, tp 1; "
+        "Mesh of 4 ranks, axes dp of 2, tp of 2. Rank 3 is at dp 1, tp 1; "
         "its groups: dp with ranks 1, 3; tp with ranks 2, 3."
     )

@@ -79,13 +79,15 @@ def test_the_scene_is_json_with_a_step_for_each_stage():
     assert json.loads(json.dumps(scene)) == scene
     assert [len(scene[key]) for key in ("frames", "captions", "words")] == [3, 3, 3]
     assert scene["facts"] == [
-        ["stages", "3 of 6 pieces"],
+        ["stages", "3 of 6 shards"],
         ["even by", "flops"],
         ["largest in parameters", "1.50 times the mean"],
         ["largest in FLOPs", "1.00 times the mean"],
         ["across a cut, at most", "200 B"],
     ]
-    assert scene["notes"] == ["Tied: a.w (stage 0) = b.w (stage 2); their gradients are summed."]
+    assert scene["notes"] == [
+        "Tied: a.w (stage 0) = b.w (stage 2); their gradients are all-reduced."
+    ]
 
 
 @pytest.mark.parametrize("stages, each", [(1, 3), (3, 2), (16, 10)])
@@ -134,7 +136,7 @@ def test_values_that_stages_hand_on_say_where_they_are_from():
     assert words(data["stages"][2]) == (
         "Stage 2: layer.2. 600 parameters, 2 kFLOP forward, 7 kB kept for backward (estimate). "
         "Receives v20 (50) float32, 200 B, made in layer.1. "
-        "Receives skip (9) float32, 36 B, made in layer.0, of stage 0, handed on."
+        "Receives skip (9) float32, 36 B, made in layer.0, of stage 0, forwarded."
     )
     assert "Needs the model's x." in words(data["stages"][0])
 
@@ -159,7 +161,7 @@ def test_names_share_what_they_have_in_common():
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="17 stages: this view shows at most 16"):
         partition_scene(made_up(17))
-    with pytest.raises(ValueError, match=r"162 pieces: .* at most 160; use coarser cuts"):
+    with pytest.raises(ValueError, match=r"162 shards: .* up to 160; use coarser cuts"):
         partition_scene(made_up(2, 81))
     with pytest.raises(ValueError, match="step=3 is not in this view: use 0 to 2"):
         partition_svg(partition_scene(made_up()), 3)

@@ -158,7 +158,7 @@ def test_words_say_what_an_action_waited_for():
     )
     assert said[1] == (
         "rank 2: F0, forward, 2 to 3: starts when the activation of F0 from rank 1 "
-        "is there. On the critical path. Holds 1 microbatch, all as checkpoints."
+        "arrives. On the critical path. Holds 1 microbatch, all as checkpoints."
     )
     assert said[4] == (
         "rank 2: R0, early recompute, 5 to 6: starts when F2 ends. On the critical "
@@ -166,14 +166,14 @@ def test_words_say_what_an_action_waited_for():
     )
     assert said[5].startswith(
         "rank 2: B0, backward, 6 to 8: starts when R0 ends; the gradient of "
-        "B0 from rank 3 is there since 6."
+        "B0 from rank 3 arrived at 6."
     )
     assert said[-1] == "rank 2 is done at 26 and idle for the last 4."
     assert words(one, 0, "")[0].startswith("rank 0: F0, forward, 0 to 1: starts at once.")
     assert "R0, early recompute, 4 to 5: starts when F2 ends. Slack 3." in words(one, 1, "")[4]
     assert "No slack." in words(one, 0, "")[1]
     sent = words(panel(latency=0.5), 1, "")
-    assert "starts when the activation of F0 from rank 0 is there, sent at 1." in sent[1]
+    assert "starts when the activation of F0 from rank 0 arrives, sent at 1." in sent[1]
     both = words(panel("dualpipe_v", 4, 8, overlapped=True, recompute=False), 3, "")
     assert any(" beside " in line for line in both)
     assert all(re.search(r"\d ms|\d s", line) for line in words(panel(), 0, "s"))

@@ -174,8 +174,8 @@ def test_names_of_chunks_and_their_rules():
     for words in (
         "1st: stores go to the next GPU (r - 1)",
         "2nd: DMA after 2 updates",
-        "4th: stays: its own",
-        "4th: stored, summed later",
+        "4th: stays here",
+        "4th: stored, reduced later",
         "chunk 3",
         "T3, round robin",
     ):

@@ -161,7 +161,7 @@ def test_memory_of_a_later_step_is_laid_under_the_last_one_and_says_so():
     ]
     scene = timeline_scene(Trace.from_events(events, {"memory": {0: samples}}))
     assert scene["memory"]["0"]["time"] == [1.0, 2.0, 3.0]
-    assert "one more step" in timeline_svg(scene)
+    assert "an extra step" in timeline_svg(scene)
     inside = timeline_scene(
         Trace.from_events(events, {"memory": {0: {**samples, "time": [0.0, 1.0, 2.5]}}})
     )

@@ -65,7 +65,7 @@ def test_contention_costs_and_is_said(curve):
     for plain, slow in zip(*(curve.times[s].values() for s in ("predicted", "with contention"))):
         assert slow.step > plain.step
         assert slow.step - plain.step == pytest.approx(slow.waits - plain.waits)
-    assert "a GEMM takes 1.8 times as long under a collective" in curve.describe()
+    assert "a GEMM takes 1.8 times as long during a collective" in curve.describe()
     assert "kappa = 1 by construction" in curve.describe()
 
 

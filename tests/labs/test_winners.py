@@ -149,7 +149,7 @@ def test_kendalls_tau_by_hand(found):
         (lambda: atp.winners(TINY, RINGS, world_size=1), "world_size=1 is too small"),
         (
             lambda: atp.winners(TINY, RINGS, world_size=16),
-            "1D, to which gains refer, is not possible",
+            "1D, the baseline of the gains, is not possible",
         ),
         (
             lambda: atp.winners(replace(TINY, heads=16), RINGS, world_size=16),

@@ -195,5 +195,5 @@ def test_evaluation_without_ranks_or_its_model():
     kept = made()
     with pytest.raises(ValueError, match="stages 0 would hold other parameters than in training"):
         Evaluation(kept, lambda *_: other, None).program(partition, {}, ())
-    with pytest.raises(ValueError, match="it is gone: keep the model that parallelize was given"):
+    with pytest.raises(ValueError, match="which was deleted: keep the model passed to parallelize"):
         Evaluation(made(), None, None).program(partition, {}, ())

@@ -101,7 +101,7 @@ def test_what_stays_whole_has_a_reason():
             "width=33 does not split evenly over d1=2: use d1=1 or 3, or width=32 or 34",
         ),
         "unused": "the forward of example_inputs does not use it",
-        "hooked": "it has hooks of its own",
+        "hooked": "it has its own hooks",
         "normed": "module type ParametrizedLinear is not known",
         "raw": "its weight is read without a call of the layer",
         "head": "its weight is tied to embed.weight",
@@ -172,7 +172,7 @@ def test_a_layer_used_in_two_places_may_have_two_partners():
     [
         (tv.Megatron(tp=2, sp=True), "sp=True is not possible here: between pairs"),
         (tv.ATP(sp=True), "sp=True is not possible here: between pairs"),
-        (tv.ATP(chunks=2, chunking="pipelined"), "chunking='pipelined' needs to know"),
+        (tv.ATP(chunks=2, chunking="pipelined"), "chunking='pipelined' needs the operations"),
         (tv.DataParallel(dp=2), "wrap the result: torch.nn.parallel.DistributedDataParallel"),
         (
             tv.Megatron(tp=2) * tv.DataParallel(dp=2),
@@ -246,7 +246,7 @@ def test_other_parameters_near_a_users_pair_are_noted():
     notes = tv.parallelize(
         model, tv.ATP(), rules=[{"first": ["gate", "value"], "second": "back"}]
     ).report.notes
-    assert notes[0].startswith("the model has parameters beside those of your rule's layers (last.")
+    assert notes[0].startswith("the model has parameters outside your rule's layers (last.")
     one = nn.Sequential(mlp(), nn.LayerNorm(16))
     assert not [
         note

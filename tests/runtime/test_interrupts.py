@@ -36,7 +36,7 @@ for at in (1, 2, 4):
         tv.launch(os.getpid, world_size=4)
         print("not interrupted")
     except KeyboardInterrupt as error:
-        assert str(error) == "stopped while no rank was at work", error
+        assert str(error) == "stopped while no rank was running", error
     popen_forkserver.forkserver.read_signed = read
     assert len(tv.launch(os.getpid, world_size=3)) == 3
     assert os.path.isdir(folder)
@@ -150,7 +150,7 @@ class Interrupting:
 
 @pytest.mark.parametrize("when", ["sent", "returned"])
 def test_an_interrupt_before_and_after_the_ranks_work_is_a_line_too(when):
-    with pytest.raises(Interrupted, match="no rank was at work"):
+    with pytest.raises(Interrupted, match="no rank was running"):
         tv.launch(lambda given: given, Interrupting(when), world_size=2)
 
 

@@ -118,7 +118,7 @@ def test_evidence_of_a_right_program_is_all_right(evidence):
     assert list(evidence.forward)[:3] == ["embed", "blocks.0.norm1", "blocks.0.attention.qkv"]
     assert list(evidence.backward)[:2] == ["head", "norm"]
     assert "forward: 0 of 15 wrong\nbackward: 0 of 14 wrong\ngradients: 0 of 28" in repr(evidence)
-    assert repr(evidence).endswith("ledger: as the formula says")
+    assert repr(evidence).endswith("ledger: as the formula")
 
 
 def test_a_doubled_gradient_hides_from_the_losses():

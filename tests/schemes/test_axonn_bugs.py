@@ -157,8 +157,8 @@ def test_evidence_of_a_right_program_is_all_right(evidence):
     evidence = evidence[Right(x=1, y=2, z=2)]
     assert "forward: 0 of 15 wrong\nbackward: 0 of 14 wrong\ngradients: 0 of 28" in repr(evidence)
     assert repr(evidence).endswith(
-        "as the formula says\nfirst error on ranks none; never waited "
-        "for: nothing; 0 gathers not foreseen"
+        "as the formula\nfirst error on ranks none; never waited "
+        "for: nothing; 0 gathers not prefetched"
     )
     assert evidence.got is evidence.want is None
 

@@ -76,7 +76,7 @@ def test_what_cannot_be_read(text, message):
         (
             "F0 B0 I0 W0 \n F0 B0",
             {},
-            ["stage 0 goes backward more than once for microbatch 0: keep one of B0, I0"],
+            ["stage 0 runs backward more than once for microbatch 0: keep one of B0, I0"],
         ),
         ("F0 B0 \n B0 F0", {}, ["stage 1 does B0 before F0, which it needs"]),
         ("F0 B0 R0 \n F0 B0", {}, ["stage 0 does B0 before R0, which it needs"]),
@@ -86,14 +86,14 @@ def test_what_cannot_be_read(text, message):
             "F0 F1 B1 B0 \n F0 F1 B1 B0",
             {},
             [
-                "stage 0 goes backward in the order 1, 0: gradients are summed in the order 0 to 1",
-                "stage 1 goes backward in the order 1, 0: gradients are summed in the order 0 to 1",
+                "stage 0 runs backward in the order 1, 0: gradients are added in the order 0 to 1",
+                "stage 1 runs backward in the order 1, 0: gradients are added in the order 0 to 1",
             ],
         ),
         (
             "F0 F1 I0 I1 W1 W0 \n F0 B0 F1 B1",
             {},
-            ["stage 0 sums gradients in the order 1, 0: gradients are summed in the order 0 to 1"],
+            ["stage 0 adds gradients in the order 1, 0: gradients are added in the order 0 to 1"],
         ),
         (
             "F0 B0 F1 B1 \n F0 F1 B0 B1",

@@ -118,7 +118,7 @@ def test_a_damaged_profile_event_is_named(tmp_path):
 
 
 def test_a_missing_file_names_its_neighbours(good):
-    assert "beside it are good.json" in _message(good.parent / "god.json", FileNotFoundError)
+    assert "next to it are good.json" in _message(good.parent / "god.json", FileNotFoundError)
 
 
 def test_an_empty_folder(tmp_path):
@@ -148,7 +148,7 @@ def test_ranks_of_profiles_that_clash_or_are_missing(tmp_path):
     assert "a.json and b.json both say rank 3" in _message(tmp_path)
     for name in ("a.json", "b.json"):
         _write(tmp_path, json.dumps({"traceEvents": [kernel]}), name)
-    with pytest.raises(ValueError, match=r"a.json: says no rank.* name the files"):
+    with pytest.raises(ValueError, match=r"a.json: names no rank.* name the files"):
         tv.load_trace(tmp_path)
 
 

@@ -117,7 +117,7 @@ def test_a_capture_of_something_else(program):
         tv.simulate(tv.Megatron(tp=4), W, BOX, capture=program)
     with pytest.raises(ValueError, match="the capture is of detail kernels, not of all"):
         tv.simulate(PRODUCT, W, BOX, capture=program, detail="all")
-    with pytest.raises(ValueError, match=r"use what tv\.capture"):
+    with pytest.raises(ValueError, match=r"use the result of tv\.capture"):
         tv.simulate(PRODUCT, W, BOX, capture=3)
 
 

@@ -159,7 +159,7 @@ def test_a_second_run_is_refused_and_stop_ends_the_first(view):
     assert begun.wait(10)
     assert (view.run_button.disabled, view.stop_button.disabled) == (True, False)
     view.run()
-    assert "a run is under way" in view.status.value
+    assert "a run is in progress" in view.status.value
     view.stop()
     assert view.wait(10)
     assert len(runs) == 1

@@ -57,7 +57,7 @@ def test_empty_and_wrong(ring):
         [["step"]],
     )
     assert "without" in empty.describe()
-    with pytest.raises(ValueError, match=r"what tv.microscope\(...\) returns, not 'ring'"):
+    with pytest.raises(ValueError, match=r"the result of tv.microscope\(...\), not 'ring'"):
         MicroscopeView("ring")
     with pytest.raises(TypeError, match="did you mean 'autoplay'"):
         MicroscopeView(ring, autoply=True)

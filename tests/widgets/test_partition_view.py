@@ -37,7 +37,7 @@ def test_it_says_what_it_shows(view, graph):
     assert (
         repr(view)
         == repr(tv.PartitionView(view.partition))
-        == ("<PartitionView Sequential in 3 stages of 6 pieces, even by flops, stage 0 of 3>")
+        == ("<PartitionView Sequential in 3 stages of 6 shards, even by flops, stage 0 of 3>")
     )
     view.step = 2
     assert "Shown: Stage 2: 1.layers.3, 2." in view.describe()
@@ -94,7 +94,7 @@ def test_what_cannot_be_cut_is_said_in_the_view(view):
     view.step, good = 8, view.partition
     turn(view, finer_cuts=False)
     assert view.error == (
-        "9 stages are too many for 6 pieces: use at most 6 stages, or finer cuts, which give 10"
+        "9 stages are too many for 6 shards: use at most 6 stages, or finer cuts, which give 10"
     )
     assert view.partition is good
     turn(view, stages=2)
@@ -129,7 +129,7 @@ def test_an_unexpected_error_in_a_callback_is_shown(view, monkeypatch):
 def test_the_plan_of_parallelize_can_be_shown():
     layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
     plan = tv.parallelize(layers, tv.Merak(pp=2, microbatches=4), torch.zeros(4, 4))
-    assert "in 2 stages of 4 pieces" in repr(tv.PartitionView(plan.report.partition))
+    assert "in 2 stages of 4 shards" in repr(tv.PartitionView(plan.report.partition))
 
 
 def test_the_module_stands_alone():

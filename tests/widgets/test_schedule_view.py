@@ -176,8 +176,8 @@ def test_a_schedule_of_ones_own():
 def test_faults_of_ones_own_schedule_are_shown_instead_of_a_picture():
     mine = Schedule.parse("s0: F0 F1 B1 B0 \n s1: F0 B0 F1 B1", name="mine")
     view = ScheduleView(mine)
-    assert "stage 0 goes backward in the order 1, 0" in view.describe()
-    assert "stage 0 goes backward" in view.to_svg()
+    assert "stage 0 runs backward in the order 1, 0" in view.describe()
+    assert "stage 0 runs backward" in view.to_svg()
     assert repr(view) == (
         "<ScheduleView Schedule mine: 2 ranks, 2 stages, 2 microbatches, cannot run>"
     )

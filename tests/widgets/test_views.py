@@ -105,7 +105,7 @@ def test_what_is_chosen_shows_in_the_static_twin(timeline, mesh):
     timeline.rank = 7  # linked to a mesh with more ranks than the trace
     assert "memory of rank 0" in timeline.to_svg()
     mesh.rank, mesh.parameter = 3, "norm.bias"
-    assert "Rank 3 sits at" in mesh.describe()
+    assert "Rank 3 is at" in mesh.describe()
     assert ">norm.bias</text>" in mesh.to_svg()
     mesh.show(Mesh({"tp": 2}), OWNERSHIP[:1])
     assert (mesh.rank, mesh.parameter) == (0, "up.weight")

@@ -66,7 +66,7 @@ def _to_rank_0(rank):
     }
 
 
-@program(_to_rank_0, refused="must know who sends", uncaptured="must know who sends")
+@program(_to_rank_0, refused="needs the sender", uncaptured="needs the sender")
 def any_source():
     """Rank 0 takes what comes first."""
 

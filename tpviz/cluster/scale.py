@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BOUNDS = (1e-12, 1e12)
 """The least and most that a scale may be: their squares are still numbers."""
 HALVES = ("bfloat16", "float16")
-"""What float32 can stand for."""
+"""Dtypes that float32 can emulate."""
 
 
 def scaled(

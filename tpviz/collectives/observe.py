@@ -37,8 +37,8 @@ def microscope(
         "recursive_doubling"; "all_gather" or "reduce_scatter" by "ring"; "all_to_all" by
         "pairwise".
     elements : float32 numbers of the full tensor; one per chunk if left out.
-    chunks : into how many pieces a tree cuts the tensor (they follow each other up and down);
-        rings cut it into one piece per rank.
+    chunks : into how many chunks a tree splits the tensor (pipelined up and down); rings split it
+    into one chunk per rank.
     cluster : a `Cluster` to emulate, with a predicted time for each step; None is this machine.
 
     Returns a `Microscope`. Raises ValueError for an algorithm that there is not, or sizes that do

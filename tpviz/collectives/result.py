@@ -202,7 +202,7 @@ class Microscope:
         return to_table(self)
 
     def arithmetic(self) -> list[str]:
-        """Lines that work out steps, bytes, algbw and busbw with the numbers of this run."""
+        """Lines that compute steps, bytes, algbw and busbw with the numbers of this run."""
         from ..figures.microscope import arithmetic
 
         return arithmetic(self)

@@ -1,5 +1,5 @@
-"""The exercises of notebook 03 on numbers: who owns what, what is sent, which mesh is best, and how
-many chunks."""
+"""The exercises of notebook 03 on numbers: shards, bytes sent, the best mesh, and the number of
+chunks."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -54,33 +54,32 @@ def _owned_mistakes(weight, shape, mesh, order, rank):
     return {
         "you counted ranks along d1 first. d2 is the inner axis, its ranks are neighbours: rank "
         f"{rank} is (rank // d2, rank % d2).": _cut_by_hand(weight, shape, mesh, order, turned),
-        "that would be so in the other order. In row order d2 does what d1 does in column order, "
-        "and the other way round.": other if order == "row" else None,
-        "the axes are exchanged. What a first layer (qkv, up) spreads its output over, the second "
-        "(out, down) contracts: that is why the pair needs no resharding.": other,
+        "that is the answer for the other order. In row order d1 and d2 are swapped compared with "
+        "column order.": other if order == "row" else None,
+        "the axes are swapped. The second layer (out, down) contracts over the axis that shards "
+        "the first layer's (qkv, up) output: so the pair needs no resharding.": other,
         "rows and columns are exchanged. A weight is (out, in): its rows are the output "
         "features.": right[2:] + right[:2] if shape[0] != shape[1] else None,
     }
 
 
 OWNED = Formula(
-    title="Which block of the weight is mine?",
+    title="Which block of the weight does a rank hold?",
     prompt='`weight` ("qkv", "up", "out" or "down") has `shape` (out, in). On a `mesh` (d1, d2), '
     'd2 the axis of neighbouring ranks, in `order` "column" or "row", return the block that `rank` '
     "holds: (first row, row after the last, first column, column after the last).",
     starter="""def atp_owned(weight, shape, mesh, order, rank):
     rows, columns = shape
     return 0, rows // mesh[0], 0, columns // mesh[1]  # everyone's block is that of rank 0?""",
-    concept="Two axes cut the two dims of each weight: which axis cuts the rows, which the "
+    concept="Two axes shard the two dims of each weight: which axis shards the rows, which the "
     "columns?",
     principle="Column order: a first layer (qkv, up) has its rows (outputs) over d1 and its "
-    "columns over d2; a second layer (out, down) the other way round; row order exchanges d1 and "
-    "d2.",
+    "columns over d2; a second layer (out, down) the reverse; row order swaps d1 and d2.",
     answer='`i, j = divmod(rank, mesh[1])`; rows over d1 if `(weight in ("qkv", "up")) == (order '
     '== "column")`, else over d2. With k of n for the rows: `k * rows // n, (k + 1) * rows '
     "// n`, and the same with the other axis for the columns.",
-    success="`strategy.splits(workload)` says the same for every parameter, and the ranks load by "
-    "it. Of qkv the rows are grouped by head, so that a cut never divides a head.",
+    success="`strategy.splits(workload)` has the same for every parameter, and the ranks load "
+    "their shards by it. The rows of qkv are grouped by head, so that no head is split.",
     draw=_draw_owned,
     mistakes=_owned_mistakes,
 )
@@ -90,8 +89,8 @@ OWNED = Formula(
 def block_bytes(strategy: ATP, workload: GPT) -> float:
     """Wire bytes of one block and rank from the strategy's ledger, without LayerNorm's statistics.
 
-    The ledger of two blocks minus that of one. The statistics are two numbers a token, of two
-    norms, each way (see `tpviz.schemes.atp.step`).
+    The ledger of two blocks minus that of one. The statistics are two numbers per token, of two
+    norms, in forward and backward (see `tpviz.schemes.atp.step`).
     """
     one, two = (strategy.ledger(replace(workload, layers=n)).total()[2] for n in (1, 2))
     s, tokens = strategy.layout.s, workload.batch * workload.seq
@@ -127,18 +126,18 @@ def _wire_mistakes(d1, d2, order, tokens, hidden, itemsize):
     i, s = (d1, d2) if order == "column" else (d2, d1)
     unit, n = tokens * hidden * itemsize, i * s
     return {
-        "that is forward alone (or backward alone): a step has both.": (
+        "that is only forward (or only backward): a step has both.": (
             4 * unit / n * ((i - 1) + 3 * (s - 1))
         ),
-        "these are the payloads of the sums; on a ring of n ranks each "
-        "rank sends 2(n-1)/n of a payload.": unit * (12 / i + 4 / s),
-        f"the axes are exchanged. In {order} order the wide tensors (3 h and 4 h features, cut "
-        f"over {'d1' if order == 'column' else 'd2'}) are summed over the other axis.": (
+        "these are the payloads of the all-reduces; on a ring of n ranks each rank sends 2(n-1)/n "
+        "of a payload.": unit * (12 / i + 4 / s),
+        f"the axes are swapped. In {order} order the wide tensors (3 h and 4 h features, sharded "
+        f"over {'d1' if order == 'column' else 'd2'}) are all-reduced over the other axis.": (
             8 * unit / n * ((s - 1) + 3 * (i - 1))
         ),
-        "the MLP is four hidden sizes wide: up's sum in forward and down's in backward carry 4 h "
-        "features, not h.": 4 * unit / n * (2 * (i - 1) + 3 * (s - 1)),
-        "that is Megatron's 1D: here each sum has only one axis's ranks.": 8 * unit * (n - 1) / n,
+        "the MLP is four hidden sizes wide: up's all-reduce in forward and down's in backward "
+        "carry 4 h, not h.": 4 * unit / n * (2 * (i - 1) + 3 * (s - 1)),
+        "that is Megatron's 1D: here each all-reduce spans only one axis.": 8 * unit * (n - 1) / n,
     }
 
 
@@ -150,16 +149,16 @@ def _wire_wrong(question, got):
 
 
 WIRE = Formula(
-    title="What a block sends on a 2D mesh",
+    title="Bytes that a block sends on a 2D mesh",
     prompt="Return the bytes that one rank sends (on rings) for one block of a GPT, forward and "
-    'backward, on a mesh (`d1`, `d2`) in `order` "column" or "row": `tokens` = batch x '
-    "seq, MLP 4 `hidden` wide, `itemsize` bytes a number. Leave the LayerNorms' few numbers "
-    "out. Your formula is held against the ledgers of real meshes.",
+    'backward, on a mesh (`d1`, `d2`) in `order` "column" or "row": `tokens` = batch x seq, '
+    "MLP 4 `hidden` wide, `itemsize` bytes a number. Leave the LayerNorms' few numbers out. Your "
+    "formula is compared with the ledgers of real meshes.",
     starter="""def atp_wire_bytes(d1, d2, order, tokens, hidden, itemsize):
     n = d1 * d2
     return 8 * tokens * hidden * itemsize * (n - 1) / n  # Megatron's""",
-    concept="Each of the four layers has one sum in forward and one in backward. Over which axis, "
-    "and how wide is what is summed?",
+    concept="Each of the four layers has one all-reduce in forward and one in backward. Over "
+    "which axis, and how wide is its tensor?",
     principle="Column order, per token: over d2 payloads of 3 h + 4 h forward and h + 4 h "
     "backward, all over d1; over d1 h + h forward and h + h backward, all over d2. A ring sends "
     "2(n-1)/n of each.",
@@ -211,8 +210,7 @@ def _best_wrong(question, got):
         )
     excess = times[got] / times[question.answer]
     words = (
-        f"for {question}: mesh {got} spends {excess:.3g} times as long on communication as is "
-        "possible"
+        f"for {question}: mesh {got} spends {excess:.3g} times the minimal time on communication"
     )
     if got == (size, 1):
         return f"{words}. One axis alone sends almost the whole activation: share it with d2."
@@ -222,8 +220,8 @@ def _best_wrong(question, got):
     exchanged = min(times, key=lambda m: 3 * (m[0] - 1) / b1 + (m[1] - 1) / b2)
     if got in (unweighted, exchanged):
         return (
-            f"{words}. Weigh the axes: in column order the sums over d2 carry three times what "
-            "those over d1 carry."
+            f"{words}. Weight the axes: in column order the all-reduces over d2 carry three times "
+            "the bytes of those over d1."
         )
     side = "d2 has too many ranks" if got[1] > question.answer[1] else "d1 has too many ranks"
     return f"{words}: {side}."
@@ -232,8 +230,8 @@ def _best_wrong(question, got):
 BEST_MESH = Formula(
     title="The best mesh for two bandwidths",
     prompt="`world_size` (a power of two) ranks, column order. Rings over d1 get `b1` bytes/s per "
-    "rank, rings over d2 get `b2`, whatever the mesh. Return the mesh (d1, d2) with the "
-    "least communication time.",
+    "rank, rings over d2 get `b2`, for every mesh. Return the mesh (d1, d2) with the least "
+    "communication time.",
     starter="""def atp_best_mesh(world_size, b1, b2):
     return world_size, 1""",
     concept="Write the time as bytes over d1 / b1 plus bytes over d2 / b2.",
@@ -242,8 +240,8 @@ BEST_MESH = Formula(
     answer="`meshes = [(world_size >> k, 1 << k) for k in range(world_size.bit_length())]`, then "
     "`return min(meshes, key=lambda m: (m[0] - 1) / b1 + 3 * (m[1] - 1) / b2)`.",
     success="That is the search in one order, as we read the paper: for every mesh two bandwidths "
-    "and a sum. What b1 and b2 are on a real machine depends on the mesh; the "
-    "communication matrix says it.",
+    "and the sum of two times. On a real machine b1 and b2 depend on the mesh; the communication "
+    "matrix gives them.",
     draw=_draw_best,
     solution=lambda *asked: least(_mesh_seconds(*asked)),
     wrong=_best_wrong,
@@ -252,7 +250,7 @@ BEST_MESH = Formula(
 
 # --- atp_mesh_for ---
 def _machines():
-    """(cluster, what its links are like) of 8 devices each."""
+    """(cluster, description of its links) of 8 devices each."""
     return (
         (clusters.nvlink_pairs(4, rings="single"), "only pairs of neighbours have fast links"),
         (
@@ -261,8 +259,8 @@ def _machines():
         ),
         (
             clusters.torus(2, 4),
-            "a mesh whose d2 is the ring of 2, or whose d1 is the ring of 4, "
-            "has links of its own for each axis",
+            "a mesh whose d2 is the ring of 2, or whose d1 is the ring of 4, has separate links "
+            "for each axis",
         ),
     )
 
@@ -281,7 +279,7 @@ def mesh_times(cluster: Cluster, workload: GPT) -> dict[tuple[int, int, str], fl
 
 
 def _all_mesh_times(cluster, workload):
-    """Also of the meshes that are another one, in other words."""
+    """Also of meshes that are equivalent to another one."""
     times = mesh_times(cluster, workload)
     times.setdefault((1, cluster.size, "row"), times[cluster.size, 1, "column"])
     times.setdefault((cluster.size, 1, "row"), times[1, cluster.size, "column"])
@@ -302,8 +300,8 @@ def _mesh_wrong(question, got):
     worst = max(exposed, key=exposed.__getitem__)
     bandwidth = cluster.axis_link(strategy.axes, worst).bandwidth
     wide = "d2" if strategy.order == "column" else "d1"
-    load = "the heavy one, with three times the bytes," if worst == wide else "the light one"
-    load = "the only one" if 1 in got[:2] else load
+    load = "the heavy axis, with three times the bytes," if worst == wide else "the light axis"
+    load = "the only axis" if 1 in got[:2] else load
     return (
         f"Its kernels wait most for {worst} ({show_seconds(exposed[worst])}): {load} in "
         f"{strategy.order} order, and a rank gets {bandwidth / 1e9:.3g} GB/s on it."
@@ -312,20 +310,20 @@ def _mesh_wrong(question, got):
 
 MESH_FOR = Choice(
     title="Choose the mesh for the machine",
-    prompt='Guess before you search: three machines of 8 devices, `cluster.name` "NVLink-pair PCIe '
-    'box", "2 NVSwitch nodes, 1 NIC each" and "2 x 4 torus" (neighbouring ranks lie along its side '
-    "of 2). For a given `cluster` and `workload` return (d1, d2, order) of the ATP that takes "
-    "least time. Write a guess for each, or a function that works it out: each answer is timed on "
-    "the cluster by `tv.predict`, and within 1 % of the best is right.",
+    prompt='Guess before you search: three machines of 8 devices, `cluster.name` "NVLink-pair '
+    'PCIe box", "2 NVSwitch nodes, 1 NIC each" and "2 x 4 torus" (neighbouring ranks lie '
+    "along its side of 2). For a given `cluster` and `workload` return (d1, d2, order) of the ATP "
+    "that takes least time. Write a guess for each, or a function that computes it: each answer "
+    "is timed by `tv.predict`, and within 1 % of the best is right.",
     starter="""def atp_mesh_for(cluster, workload):
     return 8, 1, "column"  # Megatron everywhere?""",
     concept="One axis carries three times the bytes of the other: give it the fast links, and no "
-    "more ranks than these reach.",
+    "more ranks than these connect.",
     principle="In column order the heavy axis is d2, of neighbouring ranks. How many neighbours "
-    "have fast links? A group that leaves its node shares the node's way out with all the others.",
+    "have fast links? A group that spans nodes shares the inter-node links with all others.",
     answer="`tv.predict(s, workload, cluster).step_time` for each s of `tv.ATP.meshes(workload, "
     "cluster.size)`; return `(*s.mesh, s.order)` of the smallest.",
-    success="No mesh is best everywhere: this is what the paper's search is for.",
+    success="No mesh is best everywhere, so the paper searches.",
     kind="a mesh with its order",
     draw=_draw_mesh_for,
     solution=_all_mesh_times,
@@ -357,31 +355,31 @@ def _draw_chunk_count(rng):
 def _count_wrong(question, got):
     if got < question.answer:
         return (
-            "More chunks are faster here: what is left of a layer's sum after its last GEMM is "
-            "one chunk's."
+            "More chunks are faster here: after a layer's last GEMM only one chunk's all-reduce "
+            "remains."
         )
     return (
-        "Fewer chunks are faster here: each sum pays its hops again, and a chunk's latency is "
-        "not worth what it hides."
+        "Fewer chunks are faster here: each all-reduce adds the latency of its hops, which "
+        "outweighs the communication hidden."
     )
 
 
 CHUNK_COUNT = Choice(
-    title="How many chunks hide the sums?",
+    title="How many chunks hide the all-reduces?",
     prompt=f"Return the number of chunks, one of {COUNTS}, with which `tv.ATP(mesh=mesh, "
-    "chunks=c)` takes least time for a step of `workload` on `cluster`; within 1 % is "
-    "right. Ask `tv.predict(strategy, workload, cluster).step_time`, or reason with the "
-    "time of a GEMM, of a sum and of its hops.",
+    "chunks=c)` takes least time for a step of `workload` on `cluster`; within 1 % is right. Use "
+    "`tv.predict(strategy, workload, cluster).step_time`, or reason with the time of a GEMM, of "
+    "an all-reduce and of its hops.",
     starter="""def atp_chunk_count(cluster, workload, mesh):
     return 1""",
-    concept="A chunk's sum runs during the next chunk's GEMM. What can never be hidden?",
-    principle="With GEMM g, sum a, latency l: T(C) = max(g + a / C + l, g / C + a + C l). Where g "
-    "is the longer, more chunks leave less of a; where a is, each chunk costs one l.",
+    concept="A chunk's all-reduce runs during the next chunk's GEMM. Which part cannot be hidden?",
+    principle="With GEMM g, all-reduce a, latency l: T(C) = max(g + a / C + l, g / C + a + C l). "
+    "With the longer g, more chunks expose less of a; with the longer a, each chunk costs one l.",
     answer=f"`min({COUNTS}, key=lambda c: tv.predict(tv.ATP(mesh=mesh, chunks=c), workload, "
     "cluster).step_time)`.",
-    success="The model of the step takes a GEMM in parts as costing what it costs whole. On a real "
-    "device small GEMMs are slower, and slower still while a sum runs: fewer chunks than "
-    "this, in doubt.",
+    success="The model assumes that a split GEMM takes as long as a whole one. On a real device "
+    "small GEMMs are slower, and slower still while an all-reduce runs, so the best number of "
+    "chunks may be smaller.",
     kind="a number of chunks",
     draw=_draw_chunk_count,
     solution=chunk_times,

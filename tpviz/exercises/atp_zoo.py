@@ -31,14 +31,14 @@ seed, variant, fault = Broken.seed, Broken.variant, Broken.fault
 
 
 def _whole(layer, x, bias):
-    """The layer's sum on its own, and then its bias."""
+    """The layer's all-reduce, then its bias."""
     return Linear.apply(x, layer.weight, None, layer.way) + bias
 
 
 @fault("bias before the sum", "mlp.down", "mlp.up", "attention.out")
 def _bias_before_the_sum(program, layer):
-    """Every rank adds its bias to its part, so it counts once for each rank of the sum. The
-    gradient of a bias passes the sum as it is."""
+    """Every rank adds its bias to its partial sum, so it counts once per rank of the group. The
+    gradient of the bias is not affected."""
     more = layer.way.contract.size() - 1
     layer.forward = lambda x: _whole(layer, x, layer.bias + more * layer.bias.detach())
 
@@ -60,7 +60,7 @@ class _Nobody:
 
 @fault("output not summed", "mlp.down", "mlp.up", "attention.out")
 def _no_sum_forward(program, layer):
-    """Forward keeps this rank's part of the output."""
+    """Forward keeps this rank's partial sum of the output."""
     way = layer.way
     layer.forward = lambda x: Linear.apply(
         x, layer.weight, layer.bias, way._replace(contract=_Nobody)
@@ -69,13 +69,13 @@ def _no_sum_forward(program, layer):
 
 @fault("gradient summed over the wrong axis", "mlp.up", "mlp.down", "attention.qkv")
 def _other_axis(program, layer):
-    """Backward sums the input's gradient over the axis of forward's sum."""
+    """Backward all-reduces the input's gradient over the axis of forward's all-reduce."""
     layer.way = layer.way._replace(spread=layer.way.contract)
 
 
 @fault("gradient not summed", "attention.qkv", "mlp.up", "mlp.down")
 def _no_sum(program, layer):
-    """Backward keeps this rank's part of the input's gradient."""
+    """Backward keeps this rank's partial sum of the input's gradient."""
     layer.way = layer.way._replace(spread=_Nobody)
 
 

@@ -1,5 +1,5 @@
-"""A problem for a function that runs on every rank, and one try at it as facts: what ranks
-returned, what they sent and multiplied."""
+"""A problem for a function that runs on every rank, and the facts of one attempt: returned values,
+bytes sent, FLOPs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,8 +28,8 @@ class Case(NamedTuple):
 def whole_numbers(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> np.ndarray:
     """An array of whole numbers from -4 to 4.
 
-    Sums and products of these are exact in float32 (far below 2**24), whatever the order of the
-    ranks in a ring, so a wrong answer cannot hide behind rounding.
+    Sums and products of these are exact in float32 (far below 2**24), for any order of the ranks in
+    a ring, so rounding cannot hide a wrong answer.
     """
     return rng.integers(-4, 5, size=shape).astype(dtype)
 
@@ -58,9 +58,9 @@ def parts(axes: dict[str, int], *arrays: tuple[Any, ...]) -> list[tuple[np.ndarr
 
 @dataclass(frozen=True)
 class Attempt:
-    """What happened in one case on one world.
+    """The facts of one case on one world.
 
-    outputs: per rank a NumPy array, or what was returned in place of one, in words.
+    outputs: per rank a NumPy array, or a description of any other value.
     ledger, flops: of the busiest rank. needed: the ledger of the best known solution.
     unwaited: names of collectives that some rank started and never waited for. groups: per rank how
     many groups it made. trace: of this case.
@@ -102,7 +102,7 @@ class Attempt:
         return self.flops / self.case.flops  # pyright: ignore[reportOperatorIssue, reportOptionalOperand]
 
     def matches(self, guess: Callable[[np.ndarray], np.ndarray]) -> list[int]:
-        """Ranks whose output equals ``guess(expected)``: tells a wrong answer by its numbers."""
+        """Ranks whose output equals ``guess(expected)``: identifies a mistake by its numbers."""
         return [
             rank
             for rank, (got, want) in enumerate(zip(self.outputs, self.case.expected))

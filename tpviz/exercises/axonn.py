@@ -1,8 +1,8 @@
-"""The exercises of notebook 04 on numbers: where a rank is, what it owns, what a layer sends, which
-grid is a known scheme, and which grid is best for a batch.
+"""The exercises of notebook 04 on numbers: a rank's coordinates and shards, a layer's bytes, the
+grids of known schemes, and the best grid for a batch.
 
-Known schemes are told apart by what a step of each grid sends; grids for a batch by the papers'
-model of communication.
+Known schemes are distinguished by the collectives of a step; grids for a batch by the papers' model
+of communication.
 """
 
 from collections import Counter
@@ -68,13 +68,13 @@ def _coords_mistakes(rank, grid, order):
 def _coords_wrong(question, got):
     if sorted(got) == sorted(question.answer):
         return (
-            f"for {question}: these are the right numbers for other axes. The order says "
-            "which axis runs fastest; the answer is always (x, y, z, data)."
+            f"for {question}: these are the right numbers for other axes. The order tells which "
+            "axis runs fastest; the answer is always (x, y, z, data)."
         )
 
 
 COORDS = Formula(
-    title="Where on the grid am I?",
+    title="Coordinates of a rank on the grid",
     prompt='A `grid` (x, y, z, data) of ranks. In `order` "xyz" (the paper\'s) the number of a '
     'rank runs fastest along x, then y, z, data; in "yxz" (the authors\' code) along y, '
     "then x, z, data. Return the coordinates (x, y, z, data) of `rank`.",
@@ -86,8 +86,8 @@ COORDS = Formula(
     "is the innermost coordinate, and the quotient goes on to the next axis.",
     answer="`rank, x = divmod(rank, grid[0])`, then y with grid[1], then z with grid[2]; data is "
     "what is left. In order yxz take y first.",
-    success="Which axis has the neighbours decides which links it gets: inside a node, or the way "
-    "out of it.",
+    success="The axis of neighbouring ranks gets the links inside a node; outer axes get the "
+    "inter-node links.",
     draw=_draw_coords,
     solution=lambda rank, grid, order: _coords(grid, order, rank),
     mistakes=_coords_mistakes,
@@ -129,7 +129,7 @@ def _part(size, number, count):
 
 
 def _cut(shape, grid, at, first):
-    """The piece by hand: rows over x and columns over y of a ``first`` layer, else exchanged."""
+    """The shard, derived: rows over x and columns over y of a ``first`` layer, else swapped."""
     rows, columns = ("x", "y") if first else ("y", "x")
     sizes = dict(zip(GRID, grid))
     numbers = shape[0] * shape[1] // (grid[0] * grid[1])
@@ -144,37 +144,37 @@ def _piece_mistakes(weight, shape, grid, rank):
     first, at = weight in ("qkv", "up"), dict(zip(GRID, _coords(grid, "xyz", rank)))
     right = _cut(shape, grid, at, first)
     return {
-        "x and y are exchanged. A first layer (qkv, up) has its outputs over x and its inputs over "
-        "y; a second one (out, down) the other way round.": _cut(shape, grid, at, not first),
-        "you cut the whole weight into z pieces. First x and y cut out the block; z cuts that, "
+        "x and y are swapped. A first layer (qkv, up) has its outputs over x and its inputs over "
+        "y; a second one (out, down) the reverse.": _cut(shape, grid, at, not first),
+        "you split the whole weight into z shards. First x and y select the block; z splits that, "
         "flattened.": (*right[:4], *_part(prod(shape), at["z"], grid[2])),
-        "that is the whole block, which is there only while it is used. Resident is the piece of "
-        "this rank along z.": (*right[:4], 0, prod(shape) // (grid[0] * grid[1])),
+        "that is the whole block, which exists only while it is used. The rank keeps its shard "
+        "along z.": (*right[:4], 0, prod(shape) // (grid[0] * grid[1])),
         "rows and columns are exchanged. A weight is (out, in): its rows are the output "
         "features.": (*right[2:4], *right[:2], *right[4:]),
     }
 
 
 PIECE = Formula(
-    title="Which piece of which block is mine?",
-    prompt='`weight` ("qkv", "up", "out" or "down") has `shape` (out, in). On a `grid` (x, '
-    'y, z, data) in order "xyz" the plane of x and y cuts out a block, which is flattened '
-    "row by row and cut into equal pieces over z. Return for `rank`: (first row, row after "
-    "the last, first column, column after the last) of the block, and then (first number, "
-    "number after the last) of its piece, six numbers in all.",
+    title="Which shard of which block does a rank hold?",
+    prompt='`weight` ("qkv", "up", "out" or "down") has `shape` (out, in). On a `grid` '
+    '(x, y, z, data) in order "xyz" the plane of x and y cuts out a block, which is flattened '
+    "row by row and split into equal shards over z. Return for `rank`: (first row, row after the "
+    "last, first column, column after the last) of the block, and then (first number, number "
+    "after the last) of its shard, six numbers in all.",
     starter="""def axonn_piece(weight, shape, grid, rank):
     x, y, z, data = grid
     rows, columns = shape
     return 0, rows // x, 0, columns // y, 0, rows * columns // (x * y)  # rank 0, before z?""",
-    concept="Two steps: a block by x and y, as on ATP's mesh; then a piece of its flat numbers by "
-    "z.",
+    concept="Two steps: a block by x and y, as on ATP's mesh; then a shard of its flattened "
+    "numbers by z.",
     principle="A first layer (qkv, up) has its rows (outputs) over x and its columns over y, a "
-    "second (out, down) the other way round. The block has out * in / (x y) numbers.",
+    "second (out, down) the reverse. The block has out * in / (x y) numbers.",
     answer="`i, j, k = rank % x, rank // x % y, rank // (x * y) % z`; rows: part i of x (second: "
     "j of y), columns the other one; with `n = rows * columns // (x * y)`: `k * n // z, (k + "
     "1) * n // z`.",
-    success="Gradients and the optimizer's state lie as the piece does: 1/(x y z) of the weight on "
-    "each rank, and only data has copies.",
+    success="Gradients and the optimizer's state are sharded in the same way: 1/(x y z) of the "
+    "weight on each rank, and only data has replicas.",
     draw=_draw_piece,
     mistakes=_piece_mistakes,
 )
@@ -208,16 +208,14 @@ def _wire_mistakes(k, n, tokens, grid, transposed, itemsize):
     over = layer_bytes(k, n, tokens, grid, transposed, itemsize)
     inner, outer = ("x", "y") if transposed else ("y", "x")
     return {
-        "in a transposed layer x and y are exchanged: the inputs lie over x, so forward sums over "
-        "x, and backward over y.": layer_bytes(k, n, tokens, grid, False, itemsize),
-        "over z there are two messages: the gather of the block, and the scatter of its "
+        "in a transposed layer x and y are swapped: the inputs are over x, so forward all-reduces "
+        "over x, and backward over y.": layer_bytes(k, n, tokens, grid, False, itemsize),
+        "over z there are two collectives: the gather of the block, and the scatter of its "
         "gradient.": (*over[:2], over[2] / 2, over[3]),
-        f"the {tokens} tokens of a replica are shared by the z = {grid[2]} ranks along z: each "
-        "sums only its own.": (over[0] * grid[2], over[1] * grid[2], *over[2:]),
-        "over x and y you have each other's bytes. The inputs lie over "
-        f"{inner} here: forward sums over {inner}, and backward over {outer}.": (
-            (over[1], over[0], *over[2:])
-        ),
+        f"the {tokens} tokens of a replica are split over the z = {grid[2]} ranks along z: each "
+        "all-reduces only its own.": (over[0] * grid[2], over[1] * grid[2], *over[2:]),
+        f"you swapped the bytes of x and y. The inputs are sharded over {inner} here: forward "
+        f"all-reduces over {inner}, and backward over {outer}.": ((over[1], over[0], *over[2:])),
         f"these are counts of numbers, each of which has {itemsize} bytes.": (
             tuple(number / itemsize for number in over)
         ),
@@ -231,33 +229,33 @@ def _wire_wrong(question, got):
     rings = [2 * (m - 1) / m for m in grid]
     if all(same(mine * ring, want) for mine, ring, want in zip(got, rings, right)):
         return (
-            f"for {question}: these are payloads. A ring of m ranks sends 2 (m-1)/m of what it "
-            "sums, and (m-1)/m of what it gathers or scatters."
+            f"for {question}: these are payloads. A ring of m ranks sends 2 (m-1)/m of the "
+            "payload of an all-reduce, and (m-1)/m of that of an all-gather or reduce-scatter."
         )
     axis, mine, want = next(row for row in zip(GRID, got, right) if not same(*row[1:]))
     return f"for {question}: over {axis} it is {want:,.6g} bytes, you returned {mine:,.6g}."
 
 
 WIRE = Formula(
-    title="What one layer sends over each axis",
-    prompt="A layer has `k` inputs and `n` outputs; `tokens` go through a data replica on a `grid` "
-    "(x, y, z, data); `itemsize` bytes a number. Return the bytes one rank sends on rings in a "
-    "step, forward and backward: (over x, over y, over z, over data). The gathered block is kept "
-    "for backward; `transposed` layers (every second one) have x and y exchanged. Your formula is "
-    "held against the model that equals the ledgers of real grids.",
+    title="Bytes that one layer sends over each axis",
+    prompt="A layer has `k` inputs and `n` outputs; `tokens` go through a data replica on a "
+    "`grid` (x, y, z, data); `itemsize` bytes a number. Return the bytes one rank sends on rings "
+    "in a step, forward and backward: (over x, over y, over z, over data). The gathered block is "
+    "kept for backward; `transposed` layers (every second one) have x and y swapped. Your formula "
+    "is compared with the model that equals the ledgers of real grids.",
     starter="""def axonn_wire_bytes(k, n, tokens, grid, transposed, itemsize):
     x, y, z, data = grid
     return 0, 0, 0, 2 * (data - 1) / data * k * n * itemsize  # all data parallel?""",
-    concept="Four axes, five messages: gather and scatter over z, a sum forward, a sum backward, "
-    "and a sum of the gradients over data. How large is what each moves?",
-    principle="The block has k n / (x y) numbers, the piece 1/z of it. Forward sums the output, "
-    "tokens / z rows of n / x features, over y; backward the input's gradient, k / y features, "
-    "over x.",
-    answer="`2 * (x-1)/x * tokens * k / (z*y)`, `2 * (y-1)/y * tokens * n / (z*x)`, `2 * (z-1)/z * "
-    "k*n / (x*y)`, `2 * (data-1)/data * k*n / (x*y*z)`, each times itemsize; transposed: "
-    "exchange x and y before, and the first two after.",
-    success="These four terms over the bandwidths of their axes are the whole model that AxoNN "
-    "chooses its grid by.",
+    concept="Four axes, five collectives: all-gather and reduce-scatter over z, an all-reduce in "
+    "forward, one in backward, and one of the gradients over data. How large is each payload?",
+    principle="The block has k n / (x y) numbers, the shard 1/z of it. Forward all-reduces the "
+    "output, tokens / z rows of n / x features, over y; backward the input's gradient, k / y "
+    "features, over x.",
+    answer="`2 * (x-1)/x * tokens * k / (z*y)`, `2 * (y-1)/y * tokens * n / (z*x)`, `2 * (z-1)/z "
+    "* k*n / (x*y)`, `2 * (data-1)/data * k*n / (x*y*z)`, each times itemsize; transposed: swap x "
+    "and y before, and the first two after.",
+    success="These four terms, each divided by the bandwidth of its axis, are the complete model "
+    "by which AxoNN chooses its grid.",
     draw=_draw_wire,
     solution=layer_bytes,
     mistakes=_wire_mistakes,
@@ -305,11 +303,11 @@ def _draw_special(rng):
 
 WHY = {
     "Megatron-LM": "It gathers no weights, and every rank has the whole batch.",
-    "FSDP": "All ranks share one copy of the weights: nothing is left to be data's.",
-    "DDP": "Each rank has a whole model, and only gradients are summed.",
-    "HSDP": "Weights are in pieces within a node, and nodes are copies of each other.",
-    "2D": "Every weight is cut along both dims, nothing is in pieces.",
-    "Megatron-LM + DDP": "A node is one copy of the model, cut by features.",
+    "FSDP": "All ranks share one copy of the weights, so data has one rank.",
+    "DDP": "Each rank has a whole model, and only gradients are all-reduced.",
+    "HSDP": "Weights are sharded within a node, and nodes are replicas of each other.",
+    "2D": "Every weight is sharded along both dims, and z is 1.",
+    "Megatron-LM + DDP": "A node is one replica of the model, sharded by features.",
 }
 
 
@@ -323,9 +321,9 @@ def _special_wrong(question, got):
     if scheme == "Megatron-LM" and same(got, (1, ranks, 1, 1)):
         mine, want = (sent(grid).total()[2] for grid in (got, question.answer))
         return (
-            f"for {question}: with y alone every first layer has a sum forward, of 3 h and 4 h "
-            f"features: {mine / want:.2g} times the bytes. Megatron-LM cuts the outputs of "
-            "first layers."
+            f"for {question}: with y alone every first layer all-reduces 3 h and 4 h features in "
+            f"forward: {mine / want:.2g} times the bytes. Megatron-LM shards the outputs of first "
+            "layers."
         )
     words = f"for {question}: {WHY[scheme]}"
     try:
@@ -344,22 +342,22 @@ def _words(ledger):
 
 SPECIAL = Formula(
     title="Which grid is which scheme?",
-    prompt="AxoNN's grid has many schemes at its edges. Return the grid (x, y, z, data) of `ranks` "
-    "ranks, `node` of them in each node, that splits the model as `scheme` does: "
-    '"Megatron-LM" (1D tensor parallelism), "FSDP" (all weights in pieces), "HSDP" '
-    '(pieces within a node, copies between nodes), "DDP", "2D" (a square of tensor '
-    'parallelism), "Megatron-LM + DDP" (tensor parallelism within a node).',
+    prompt="AxoNN's grid includes many schemes as special cases. Return the grid (x, y, z, data) "
+    "of `ranks` ranks, `node` of them in each node, that splits the model as `scheme` does: "
+    '"Megatron-LM" (1D tensor parallelism), "FSDP" (all weights sharded), "HSDP" (shards '
+    'within a node, replicas across nodes), "DDP", "2D" (a square of tensor parallelism), '
+    '"Megatron-LM + DDP" (tensor parallelism within a node).',
     starter="""def axonn_special(scheme, ranks, node):
     return {"DDP": (1, 1, 1, ranks), "FSDP": (1, 1, node, ranks // node)}.get(
         scheme, (ranks, 1, 1, 1)
     )""",
-    concept="x and y cut features, z cuts a block into pieces and the batch, data only the batch.",
-    principle="Ask of each scheme: are weights gathered (z)? Are whole models copied (data)? Are "
-    "activations summed in forward (x, y)?",
+    concept="x and y shard features, z shards a block and the batch, data only the batch.",
+    principle="Ask of each scheme: are weights gathered (z)? Are whole models replicated (data)? "
+    "Are activations all-reduced in forward (x, y)?",
     answer="Megatron-LM (ranks, 1, 1, 1), FSDP (1, 1, ranks, 1), HSDP (1, 1, node, ranks // node), "
     "DDP (1, 1, 1, ranks), 2D (r, r, 1, 1) with r the root of ranks, Megatron-LM + DDP (node, "
     "1, 1, ranks // node).",
-    success="One program, six schemes; and everything between them.",
+    success="One program covers six schemes and their combinations.",
     draw=_draw_special,
     solution=special,
     wrong=_special_wrong,
@@ -409,8 +407,8 @@ def _grid_wrong(question, got):
     axis = max(by_axis, key=by_axis.__getitem__)
     what = {"z": "weights and gradients", "data": "gradients"}.get(axis, "activations")
     return (
-        f"{show_seconds(by_axis[axis])} of it go over {axis}, for {what}. What grows with the "
-        f"batch, and what does not? Here it is {w.batch} sequences."
+        f"{show_seconds(by_axis[axis])} of it are on {axis}, for {what}. Which bytes grow with "
+        f"the batch, and which do not? Here it is {w.batch} sequences."
     )
 
 
@@ -426,12 +424,12 @@ GRID_FOR = Choice(
     concept="x and y move activations, which grow with the tokens; z and data move weights, which "
     "do not.",
     principle="The authors' rule: a small batch uses x and y, a large one z and data. A small "
-    "batch leaves no choice: z data must divide it.",
+    "batch limits z and data, whose product must divide it.",
     answer="`for s in tv.AxoNN.space(workload, cluster.size)`: skip it if s.x * s.y * s.z < least "
     "or `s.check(workload)` raises ValueError; take the least `s.communication(workload, "
     "cluster)`.",
-    success="The model knows no latency and hides nothing, and large batches find z and data "
-    "nearly alike: so the authors run the first few of its list.",
+    success="The model ignores latency and overlap, and for large batches z and data are nearly "
+    "equal: so the authors run the first few grids of the ranking.",
     kind="a grid (x, y, z, data)",
     draw=_draw_grid_for,
     solution=grid_times,

@@ -1,9 +1,9 @@
 """The exercises of notebook 04 on real ranks: a layer on the grid, forward and backward, the order
-in which a step asks for its weights, and the norm of the gradient.
+in which a step gathers its weights, and the norm of the gradient.
 
-Weights are (out, in): y = x W^T. On a grid with the axes z, y, x a rank has rows part z of the
-tokens, features part y of the input and part x of the output; of the block of W that x and y cut
-out, flat, piece z. Numbers are whole and float64, so sums are exact in any order.
+Weights are (out, in): y = x W^T. On a grid with the axes z, y, x a rank has the rows of its z of
+the tokens, features of its y of the input and of its x of the output; and shard z of the flattened
+block of W that x and y select. Numbers are whole and float64, so sums are exact in any order.
 """
 
 from functools import lru_cache
@@ -33,7 +33,7 @@ BACK_WORLDS = ({"z": 2, "y": 2, "x": 2}, {"z": 2, "y": 1, "x": 3})
 
 
 def _pieces(blocks, axes):
-    """Each rank's piece of its block, flat."""
+    """Each rank's shard of its flattened block."""
     return [
         np.split(block.flatten(), axes["z"])[at["z"]].copy()
         for (block,), at in zip(blocks, places(axes))
@@ -62,23 +62,23 @@ def _make_forward(rng, axes):
 LINEAR = RankProgram(
     title="A layer on the grid, forward",
     prompt="y = x Wᵀ on a grid with the axes z, y and x. A rank has rows of its z and features of "
-    "its y of the input, and a flat piece of its block of W `[out/x, in/y]`, which is cut "
-    "over z. Gather the block, multiply, and sum what is a part of a sum. Return "
-    "`y[T/z, out/x]` with **one** all-gather and **one** all-reduce. "
-    '`mesh.get_group("z")` is the group of this rank along z.',
+    "its y of the input, and `piece`, a flat shard of its block of W `[out/x, in/y]`, which is "
+    "sharded over z. Gather the block, multiply, and all-reduce the partial sum. Return `y[T/z, "
+    'out/x]` with **one** all-gather and **one** all-reduce. `mesh.get_group("z")` is the group '
+    "of this rank along z.",
     starter="""def axonn_linear(x, piece, mesh):
     # x: [T/z, in/y]; piece: [out/x * in/y / z], of the block row by row
     block = piece.view(-1, x.shape[1])
     return x @ block.t()""",
-    concept="Two things are missing: numbers of the weight, and terms of the sum. On which axes "
+    concept="A rank lacks two things: numbers of the weight, and terms of the sum. On which axes "
     "are they?",
-    principle="The pieces of a rank's block lie along z, in their order. The input's features, "
-    "which the product contracts, lie along y.",
+    principle="The shards of a rank's block are on the ranks along z, in order. The input's "
+    "features, which the product contracts, are sharded over y.",
     answer="`pieces = [torch.empty_like(piece) for _ in range(n)]` with `n = "
     'mesh.get_group("z").size()`, `dist.all_gather(pieces, piece, '
     'group=mesh.get_group("z"))`, `y = x @ torch.cat(pieces).view(-1, x.shape[1]).t()`, '
     '`dist.all_reduce(y, group=mesh.get_group("y"))`, `return y`.',
-    success="y lies as the next layer wants its input, with x and y exchanged.",
+    success="The next layer uses y as its input without redistribution, with x and y swapped.",
     make=_make_forward,
     sends=lambda axes, case: [
         ("z", "all_gather", 1, case.inputs[0][1].nbytes * axes["z"]),
@@ -86,28 +86,28 @@ LINEAR = RankProgram(
     ],
     judges=(
         silent(
-            "the trace shows no collective. A rank has a piece of its block of W: the other "
-            "pieces are on the ranks along z."
+            "the trace shows no collective. A rank has a shard of its block of W: the other "
+            "shards are on the ranks along z."
         ),
         ran_along(
             "x",
             "all_reduce",
-            "you summed over x, as backward does. Ranks along x have other output features; "
-            "those along y have other input features, so theirs are parts of one sum.",
+            "you all-reduced over x, as backward does. Ranks along x have other output features; "
+            "those along y have other input features, so theirs are terms of one sum.",
         ),
         Mistake(
             lambda a: (
                 a.axes_of("all_gather") != {"z"} and " and ".join(sorted(a.axes_of("all_gather")))
             ),
-            "you gathered over {it}. The pieces of one block lie along z; ranks along x or y have "
-            "pieces of other blocks.",
+            "you gathered over {it}. The shards of one block are along z; ranks along x or y have "
+            "shards of other blocks.",
         ),
         right_axes,
         right_shape,
         Mistake(
             lambda a: a.names() == {"all_gather"} and not a.right,
-            "the block is there, but its product with x is a part of the sum: a rank has only "
-            "the input features of its y.",
+            "the block is complete, but its product with x is a partial sum: a rank has only the "
+            "input features of its y.",
         ),
         right_numbers,
         fewest_bytes,
@@ -134,13 +134,13 @@ def _averaged(attempt):
     size, cut = attempt.axes["z"], attempt.case.inputs[0][0].size
     if attempt.matches(lambda want: np.concatenate([want[:cut], want[cut:] / size])):
         return (
-            f"your piece is 1/{size} of what it should be. The loss is a mean over all rows "
-            "already, so the gradients of the z ranks' rows are added up, not averaged."
+            f"your shard is 1/{size} of the right one. The loss is a mean over all rows already, "
+            "so the gradients of the z ranks' rows are added, not averaged."
         )
 
 
 def _under_weight(attempt):
-    """Judge: a kernel runs between the start of the sum over x and the wait for it."""
+    """Judge: a kernel runs between the start of the all-reduce over x and its wait."""
     rank = attempt.trace.select(rank=0)
     waits = {e.waits_for: e.start for e in rank if e.kind == "wait"}
     kernels = [e.start for e in rank if e.kind == "compute" and e.flops]
@@ -148,33 +148,32 @@ def _under_weight(attempt):
         if total.kind == "comm" and total.name == "all_reduce":
             if not any(total.start <= start < waits[total.id] for start in kernels):
                 return (
-                    "the numbers are right, but no product runs between the start of dX's sum and "
-                    "the wait for it. dW does not need it: compute dX first, start its sum with "
-                    "`async_op=True`, compute dW, then wait."
+                    "the numbers are right, but no product runs between the start of dX's "
+                    "all-reduce and its wait. dW does not need it: compute dX first, start its "
+                    "all-reduce with `async_op=True`, compute dW, then wait."
                 )
 
 
 BACKWARD = RankProgram(
-    title="A layer on the grid, backward, its sum under cover",
-    prompt="The gradients of y = x Wᵀ, with the block of W still there from forward. dX = dY W is "
-    "summed over one axis, **while dW is computed** (the paper's OAR); dW = dYᵀ x is summed "
-    "over the ranks that had other rows, and each keeps its flat piece. Return both: "
-    "`torch.cat([dx.flatten(), piece])`.",
+    title="A layer on the grid, backward, with overlap",
+    prompt="The gradients of y = x Wᵀ, with the block of W kept from forward. dX = dY W is "
+    "all-reduced over one axis, **while dW is computed** (the paper's OAR); dW = dYᵀ x is "
+    "reduce-scattered over the ranks that had other rows, and each keeps its flat shard. Return "
+    "both: `torch.cat([dx.flatten(), piece])`.",
     starter="""def axonn_backward(x, block, grad, mesh):
     # x: [T/z, in/y]; block: [out/x, in/y]; grad: [T/z, out/x], complete
     dw = grad.t() @ x
     dx = grad @ block
     pieces = dw.flatten().chunk(mesh.get_group("z").size())
     return torch.cat([dx.flatten(), pieces[0]])""",
-    concept="What does each product contract, and along which axis do the other terms of its sum "
-    "lie?",
+    concept="What does each product contract, and along which axis are the other terms of its sum?",
     principle="dX contracts output features: over x. dW contracts tokens: over z, and there each "
-    "rank needs its piece only, which is a reduce-scatter.",
+    "rank needs only its shard, which is a reduce-scatter.",
     answer='`dx = grad @ block`, `work = dist.all_reduce(dx, group=mesh.get_group("x"), '
     "async_op=True)`, `dw = grad.t() @ x`, `work.wait()`, `pieces = list(dw.flatten().chunk("
     'mesh.get_group("z").size()))`, `mine = torch.empty_like(pieces[0])`, '
     '`dist.reduce_scatter(mine, pieces, group=mesh.get_group("z"))`, and join.',
-    success="With ORS the scatter is not waited for here either, but after the last layer.",
+    success="With ORS the reduce-scatter is not waited for here either, but after the last layer.",
     make=_make_backward,
     sends=lambda axes, case: [
         ("x", "all_reduce", 1, case.inputs[0][0].nbytes),
@@ -188,23 +187,23 @@ BACKWARD = RankProgram(
         ran_along(
             "y",
             "all_reduce",
-            "you summed over y, as forward does. Backward contracts the output features, which "
-            "lie over x.",
+            "you all-reduced over y, as forward does. Backward contracts the output features, "
+            "which are sharded over x.",
         ),
         right_axes,
         right_shape,
         _averaged,
         Mistake(
             lambda a: "z" not in {row.axis for row in a.ledger} and not a.right,
-            "nothing was sent over z. A rank's dW is of its own rows alone: the other terms of "
-            "that sum are on the ranks along z, and each keeps its piece of the sum.",
+            "nothing was sent over z. A rank's dW is of its own rows only: the other terms of "
+            "that sum are on the ranks along z, and each keeps its shard of the result.",
         ),
         right_numbers,
         ran_along(
             "z",
             "all_reduce",
-            "you summed the whole block over z, {a.sent:g} bytes sent per rank where {a.least:g} "
-            "will do: a rank keeps its piece only, so let reduce_scatter add on the way.",
+            "you all-reduced the whole block over z, {a.sent:g} bytes sent per rank instead of "
+            "{a.least:g}: a rank keeps only its shard, so use reduce_scatter.",
         ),
         fewest_bytes,
         own_share_of_work,
@@ -229,10 +228,10 @@ def _workload(blocks):
 def step_in_order(
     blocks: int, keep: bool, recompute: bool, order: tuple[str, ...] | None = None
 ) -> tuple[tuple[str, ...], int]:
-    """(names of the layers whose weights a step asks for, how many were not sent for in time).
+    """(names of the layers whose weights a step gathers, how many were not prefetched in time).
 
-    order : the names by which gathers are sent for ahead, or None for what the step before took.
-    On two real ranks along z.
+    order : the names in the order of prefetching, or None for the order of the previous step. On
+    two real ranks along z.
     """
     from ..runtime.launch import launch
 
@@ -277,7 +276,7 @@ def _gathers_verdict(question, got):
         return f"for {question}: {strange[0]!r} is none of the layers {', '.join(layers)}."
     if len(got) != len(right):
         return (
-            f"for {question} a step asks for {len(right)} gathers, you list {len(got)}. "
+            f"for {question} a step needs {len(right)} gathers, you list {len(got)}. "
             f"{_how_many(question)}"
         )
     _, misses = step_in_order(len(layers) // 4, *knobs, got)  # beside embed and head
@@ -285,27 +284,27 @@ def _gathers_verdict(question, got):
         return None
     place = next(n for n, (mine, want) in enumerate(zip(got, right)) if mine != want)
     return (
-        f"for {question}: sent for in your order, {misses} of {len(right)} gathers of the "
-        f"real program came unforeseen. The first: it asked for {right[place]}, yours "
-        f"was {got[place]}. {_why(question, place)}"
+        f"for {question}: with your order, {misses} of {len(right)} gathers of the real program "
+        f"were not prefetched. The first: it needed {right[place]}, yours was {got[place]}. "
+        f"{_why(question, place)}"
     )
 
 
 def _how_many(question):
     _, keep, recompute = question.arguments.values()
     if keep and not recompute:
-        return "Blocks are kept until backward: only forward asks."
-    again = "its activations are computed again" if recompute else "its input's gradient"
+        return "Blocks are kept until backward: only forward gathers."
+    again = "its activations are recomputed" if recompute else "its input's gradient"
     return f"What does backward need a layer's weight for: {again}?"
 
 
 def _why(question, place):
     if place < len(question.arguments["layers"]):
-        return "Forward goes through the layers as they are listed."
+        return "Forward runs the layers in the listed order."
     if question.arguments["recompute"]:
         return (
-            "Backward takes the last block first, and of each block first computes forward "
-            "again, in the order of forward."
+            "Backward runs the last block first, and recomputes each block's forward, in the "
+            "order of forward, before its backward."
         )
     return (
         "Backward goes through the layers from the last to the first; embed's table is not "
@@ -314,25 +313,25 @@ def _why(question, place):
 
 
 GATHERS = Formula(
-    title="In which order are weights sent for?",
-    prompt="With OAG the next gather is on its way before the present one is used, so the order "
+    title="In which order are weights prefetched?",
+    prompt="With OAG the next gather is in flight before the current weight is used, so the order "
     'must be known. `layers` are the names in the order of forward ("embed", '
-    '"blocks.0.attention.qkv", ..., "head"). Return the names in the order in which one '
-    "step asks for their weights, forward and backward. Without `keep` a block is gathered "
-    "anew for backward; with `recompute` every block (embed and head are in none) computes "
-    "its forward again, just before its backward. The real program sends in your order: no "
-    "gather may come unforeseen.",
+    '"blocks.0.attention.qkv", ..., "head"). Return the names in the order in which one step '
+    "gathers their weights, forward and backward. Without `keep` a block is gathered again for "
+    "backward; with `recompute` every block (embed and head are in none) recomputes its forward "
+    "just before its backward. The real program prefetches in your order, which must foresee "
+    "every gather.",
     starter="""def axonn_gathers(layers, keep, recompute):
     again = [] if keep else list(layers)  # in backward as in forward?
     return list(layers) + again""",
-    concept="Go through a step by hand: which layer is used next, and is its weight there?",
+    concept="Go through a step by hand: which layer is used next, is its weight gathered yet?",
     principle="Backward takes head, then the blocks from the last, each from down to qkv. With "
     "recompute it takes a block's four layers from qkv to down first. embed needs no weight in "
     "backward.",
     answer='Start with `list(layers)`; `if not keep`: add "head". For the blocks in reverse '
     "(`layers[1:-1]` in fours): add the four if recompute; add the four reversed if not keep.",
-    success="Our program records this order in its first step and replays it. To walk the modules "
-    "from first to last instead is late nearly everywhere in backward.",
+    success="Our program records this order in its first step and replays it. The order of the "
+    "modules would be late for nearly every gather in backward.",
     draw=_draw_gathers,
     verdict=_gathers_verdict,
 )
@@ -363,7 +362,7 @@ def _copies(attempt):
         z, y, x = (attempt.axes[axis] for axis in ("z", "y", "x"))
         return (
             f"bias counts {z * y} times and scale {z * x} times: that many ranks have the same "
-            "numbers. A norm too large clips every gradient too much."
+            "numbers. Too large a norm clips every gradient too much."
         )
 
 
@@ -374,13 +373,13 @@ def _one_share(attempt):
     if attempt.matches(lambda want: np.sqrt(_squares(attempt, 1 / n, 1 / n))):
         return (
             "bias and scale are divided by the number of all ranks. Only some of them have the "
-            "same part: bias lies over x, so its copies are along z and y."
+            "same shard: bias is sharded over x, so its copies are along z and y."
         )
     z, y, x = (attempt.axes[axis] for axis in ("z", "y", "x"))
     if attempt.matches(lambda want: np.sqrt(_squares(attempt, 1 / z, 1 / z))):
-        return "along z there is one copy each, but there are copies on the plane of x and y too."
+        return "you counted the copies along z, but there are copies along x and y too."
     if attempt.matches(lambda want: np.sqrt(_squares(attempt, 1 / (z * x), 1 / (z * y)))):
-        return "x and y are exchanged: bias lies over x (copies along y), scale over y."
+        return "x and y are swapped: bias is sharded over x (copies along y), scale over y."
     return None
 
 
@@ -389,26 +388,26 @@ def _sum_of_norms(attempt):
     if attempt.matches(lambda want: np.array(sum(own))):
         return "norms do not add up; their squares do."
     if not attempt.ledger:
-        return "the trace shows no collective: that is the norm of what one rank has."
+        return "the trace shows no collective: that is the norm of one rank's shards."
 
 
 NORM = RankProgram(
-    title="The norm of a gradient that lies on a grid",
+    title="The norm of a gradient sharded on a grid",
     prompt="To clip gradients every rank needs the 2-norm of the **whole** gradient, each number "
-    "counted once. A rank has `piece` (of a weight: other numbers on every rank), `bias` "
-    "(it lies over x: the same on all ranks along y and z) and `scale` (a LayerNorm's, over "
-    "y: the same along x and z). Return the norm, a tensor with one number and no dim, on "
-    "every rank. Send no more than one number over each axis.",
+    "counted once. A rank has `piece` (of a weight: other numbers on every rank), `bias` (sharded "
+    "over x: the same on all ranks along y and z) and `scale` (a LayerNorm's, over y: the same "
+    "along x and z). Return the norm, a tensor with one number and no dim, on every rank. Send no "
+    "more than one number over each axis.",
     starter="""def axonn_norm(piece, bias, scale, mesh):
     # piece, bias, scale: gradients, flat
     return torch.cat([piece, bias, scale]).norm()""",
     concept="Sums of squares add up over ranks. What if several ranks add the same squares?",
-    principle="Divide a tensor's sum of squares by the number of ranks that have the same part: z "
-    "y for bias, z x for scale, 1 for piece. Then sum over z, y and x, and take the root.",
+    principle="Divide a tensor's sum of squares by the number of ranks that have the same shard: "
+    "z y for bias, z x for scale, 1 for piece. Then all-reduce over z, y and x, and take the root.",
     answer='`x, y, z = (mesh.get_group(a).size() for a in "xyz")`, `total = (piece**2).sum() + '
     '(bias**2).sum() / (z * y) + (scale**2).sum() / (z * x)`, `for a in "zyx": '
     "dist.all_reduce(total, group=mesh.get_group(a))`, `return total.sqrt()`.",
-    success="`tv.AxoNN(clip=1.0)` does this; data has equal gradients by then and takes no part.",
+    success="`tv.AxoNN(clip=1.0)` does this; ranks along data have equal gradients by then.",
     make=_make_norm,
     sends=lambda axes, case: [(axis, "all_reduce", 1, 8) for axis in ("z", "y", "x")],
     judges=(right_shape, _copies, _one_share, _sum_of_norms, right_numbers, fewest_bytes),

@@ -1,7 +1,7 @@
 """The bug zoo of AxoNN: the code of its faults. See `zoo`; in words they are in `bugs`.
 
-Several are faults that users or authors of 3D schemes have reported, put into our program in our
-own way.
+Users or authors of 3D schemes have reported several of these faults; here they are reproduced in
+our program.
 """
 
 from collections import Counter
@@ -29,8 +29,8 @@ class GridEvidence(Evidence):
         where = f"first error on ranks {', '.join(map(str, self.ranks)) or 'none'}"
         late = ", ".join(f"{n} x {name}" for name, n in Counter(self.unwaited).items())
         return (
-            f"{super().__repr__()}\n{where}; never waited for: {late or 'nothing'}; "
-            f"{self.misses} gathers not foreseen"
+            f"{super().__repr__()}\n{where}; never waited for: {late or 'nothing'}; {self.misses} "
+            "gathers not prefetched"
         )
 
 
@@ -44,7 +44,7 @@ class Broken(Seeded, AxoNN):
     compared, evidence = ("forward", "backward", "gradients"), GridEvidence
 
     def facts(self, programs: Any, calls: Any) -> int:
-        """The gathers that the broken program did not foresee."""
+        """The gathers that the broken program did not prefetch."""
         return programs[0].depth.misses
 
     def more(self, ranks: Any, first: Any, rank: int) -> dict[str, Any]:
@@ -63,14 +63,14 @@ fault("statistics of own features", "norm2", "norm1", grid=_Y)(own_statistics)
 
 @fault("axes not exchanged", *SECOND, grid=_XY)
 def _not_exchanged(program, layer):
-    """The second layer of a pair sums over the axis that the first one summed over."""
+    """The second layer of a pair all-reduces over the axis of the first one's all-reduce."""
     way = layer.way
     layer.way = way._replace(contract=way.spread, spread=way.contract)
 
 
 @fault("block of another layer", *LINEAR, grid=_ANY)
 def _other_block(program, layer):
-    """The gather hands out what was sent for on behalf of the same layer of the other block."""
+    """The gather returns the weight prefetched for the same layer of the other block."""
     name = next(name for name, module in program.module.named_modules() if module is layer)
     _, block, of_block = name.split(".", 2)
     other = program.module.blocks[1 - int(block)].get_submodule(of_block).pieces
@@ -82,7 +82,7 @@ def _other_block(program, layer):
 
 @fault("bias not summed over z", *LINEAR, grid=_ANY)
 def _bias_in_pieces(program, layer):
-    """The bias is left out of the sum over z, as if it were in pieces like the weight."""
+    """The bias is left out of the all-reduce over z, as if it were sharded like the weight."""
     plain, bias = program.sum_gradients, layer.bias
     program.sum_gradients = lambda axis, parameters: plain(
         axis, [p for p in parameters if axis != "z" or p is not bias]
@@ -91,7 +91,7 @@ def _bias_in_pieces(program, layer):
 
 @fault("bias summed over z twice", *LINEAR, grid=_ANY)
 def _bias_twice(program, layer):
-    """The bias is summed over z by the layer, and by the program again."""
+    """The bias is all-reduced over z by the layer, and again by the program."""
     plain = program.sum_gradients
 
     def twice(axis, parameters):
@@ -103,7 +103,7 @@ def _bias_twice(program, layer):
 
 
 def _scattered(program, layer, change):
-    """The layer's scattered gradients are what ``change`` (gradient, plain) makes of them."""
+    """``change`` (gradient, plain) modifies the layer's reduce-scattered gradients."""
     plain = program.depth.scatter
     program.depth.scatter = lambda weight, grad: (
         change(grad, plain) if weight is layer.pieces else plain(weight, grad)
@@ -119,9 +119,9 @@ def _divided(program, layer):
 
 @fault("scatter not waited for", *LINEAR, grid=_ANY)
 def _not_waited(program, layer):
-    """The scatter is sent and never waited for: used is what was in its buffer before, zeros.
+    """The reduce-scatter is never waited for: its buffer is used while it still has zeros.
 
-    (In fact the zeros are of another buffer, so that this comes out the same every time.)
+    (In fact the zeros are in another buffer, so that the result is deterministic.)
     """
     depth, in_flight = program.depth, []
 
@@ -134,7 +134,7 @@ def _not_waited(program, layer):
 
 @fault("microbatch overwritten", *LINEAR, grid=_ANY, accumulation=2)
 def _overwritten(program, layer):
-    """A microbatch's gradient takes the place of those before."""
+    """A microbatch's gradient overwrites those of earlier ones."""
     depth, plain = program.depth, program.depth.collect
 
     def collect():
@@ -171,7 +171,7 @@ def _rows_of_x(program, _):
 
 @fault("copies counted in the norm", "clip", grid=_ANY, clip=0.05)
 def _copies_counted(program, _):
-    """The norm to clip by counts what several ranks hold once for each of them."""
+    """The norm to clip by counts replicated gradients once per rank."""
     from tpviz.schemes.axonn.clip import GRID, norm_of, shrink
 
     def clip():
@@ -185,7 +185,7 @@ def _copies_counted(program, _):
 
 @fault("sent for in the order of modules", "order", grid=_ANY, keep=False)
 def _order_of_modules(program, _):
-    """Weights are sent for in the order of the modules, in backward too."""
+    """Weights are prefetched in the order of the modules, in backward too."""
     depth, plain = program.depth, program.depth.begin
     pieces = [layer.pieces for layer in program.module.modules() if hasattr(layer, "pieces")]
 

@@ -1,8 +1,8 @@
 """Exercises whose function runs on every rank, and their judges.
 
-A judge looks at one `Attempt` and returns what is wrong, in a sentence or two, or None; it never
-asserts and never raises. `FIRST` come before an exercise's own judges, which know the typical
-mistakes; those of `GENERAL` that apply stand among or after them.
+A judge checks one `Attempt` and returns the error, in a sentence or two, or None; it never asserts
+and never raises. `FIRST` come before an exercise's own judges, which know the typical mistakes;
+those of `GENERAL` that apply stand among or after them.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,8 +17,8 @@ from .task import Exercise
 
 
 class Mistake(NamedTuple):
-    """A judge made of a condition and of words, in which ``{a}`` is the `Attempt`, ``{it}`` what
-    the condition gives where it holds."""
+    """A judge made of a condition and a message, in which ``{a}`` is the `Attempt`, ``{it}`` the
+    value of the condition."""
 
     made: Callable[[Attempt], Any]
     words: str
@@ -30,12 +30,12 @@ class Mistake(NamedTuple):
 
 
 def silent(words: str) -> Mistake:
-    """The judge of who used no collective."""
+    """The judge of attempts without a collective."""
     return Mistake(lambda a: not a.ledger, words)
 
 
 def ran_along(axis: str, collective: str, words: str) -> Mistake:
-    """The judge of who ran a collective along an axis that does not need it."""
+    """The judge of attempts with a collective along an axis that does not need it."""
     return Mistake(lambda a: axis in a.axes_of(collective), words)
 
 
@@ -48,8 +48,8 @@ def same_groups(attempt: Attempt) -> str | None:
         ]
         return (
             f"in one call {', '.join(made)} groups. Every rank must call `dist.new_group` for "
-            "every group, whether it is a member of it or not: who leaves one out gives the "
-            "next group another name, and there ranks wait for each other without end."
+            "every group, whether it is a member or not: a rank that omits one names the next "
+            "group differently, and ranks then wait for each other for ever."
         )
 
 
@@ -68,7 +68,7 @@ def waits_for_all(attempt: Attempt) -> str | None:
     if attempt.unwaited:
         return (
             f"you started {' and '.join(attempt.unwaited)} without waiting for the end, so the "
-            "result may or may not be there. With `async_op=True` you get a handle: call its "
+            "result may not have arrived. With `async_op=True` you get a handle: call its "
             "`.wait()` before you use the data."
         )
 
@@ -98,7 +98,7 @@ def right_numbers(attempt: Attempt) -> str | None:
 
 
 def _alike(attempt):
-    """What wrong numbers on all ranks have in common with the right ones."""
+    """The relation of wrong numbers on all ranks to the right ones."""
     for times in sorted({2, *attempt.axes.values(), attempt.size, attempt.size**2} - {1}):
         for factor, how in ((times, f"{times} times"), (1 / times, f"1/{times} of")):
             if attempt.equals(lambda rank, by=factor: by * attempt.case.expected[rank]):
@@ -106,7 +106,7 @@ def _alike(attempt):
     if attempt.equals(
         lambda rank: _in_order_of(attempt.outputs[rank], attempt.case.expected[rank])
     ):
-        return "the right numbers are all there, in another order"
+        return "the right numbers are all present, in another order"
     return "the numbers are wrong on every rank"
 
 
@@ -137,8 +137,8 @@ def right_axes(attempt: Attempt) -> str | None:
             )
             if needed <= attempt.axes_of(row.collective):
                 return (
-                    f"{words}The one on {where} is too much: leave it out, and what divides "
-                    "its sum."
+                    f"{words}The one on {where} is one too many: omit it, and the division of its "
+                    "result."
                 )
             return f'{words}Give it the group: `group=mesh.get_group("{sorted(needed)[0]}")`.'
 
@@ -157,8 +157,8 @@ def fewest_collectives(attempt: Attempt) -> str | None:
     (count, _, _), (least, _, _) = attempt.ledger.total(), attempt.needed.total()
     if count > least:
         return (
-            f"numbers and bytes are right, but you used {count} collectives ({attempt}) where "
-            f"{least} will do: each one makes every rank wait for the slowest."
+            f"numbers and bytes are right, but you used {count} collectives ({attempt}) instead "
+            f"of {least}: each one makes every rank wait for the slowest."
         )
 
 
@@ -215,11 +215,11 @@ def _are(ranks):
 class RankProgram(Exercise):
     """An exercise whose function every rank runs, judged by its numbers and by the trace.
 
-    make: (random generator, axes) -> `Case`, computed by one process. sends: (axes, case) -> what
-    the best known solution sends, as (axis, collective, count, payload bytes). judges: the first
-    that speaks is the learner's answer. worlds: the meshes to grade on, each {axis name: size,
-    outer first}; the single axis "world" means the default group, and the function then gets no
-    mesh.
+    make: (random generator, axes) -> `Case`, computed by one process. sends: (axes, case) -> the
+    collectives of the best known solution, as (axis, collective, count, payload bytes). judges: the
+    first that returns a message is the learner's answer. worlds: the meshes to grade on, each {axis
+    name: size, outer first}; the single axis "world" means the default group, and the function then
+    gets no mesh.
     """
 
     make: Callable[..., Case]
@@ -235,5 +235,5 @@ class RankProgram(Exercise):
         )
 
     def judge(self, attempt: Attempt) -> str | None:
-        """What is wrong with an attempt, or None where it is right."""
+        """The error of an attempt, or None if it is right."""
         return next(filter(None, (judge(attempt) for judge in (*FIRST, *self.judges))), None)

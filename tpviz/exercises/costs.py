@@ -1,5 +1,5 @@
-"""The exercises of notebook 02: times and bandwidths by cost models, choices that follow, a scale
-model, a slow rank, and a ring of one's own."""
+"""The exercises of notebook 02: times and bandwidths by cost models, choices based on them, a scale
+model, a slow rank, and your own ring."""
 
 from functools import lru_cache
 from math import inf
@@ -47,24 +47,22 @@ RING_TIME = Formula(
     principle="A reduce-scatter and an all-gather, n-1 steps each, every message one n-th of the "
     "tensor.",
     answer="`steps = 2 * (n - 1)`, then `return steps * (latency + payload / n / bandwidth)`.",
-    success="The alpha-beta model: latency times hops, plus bytes over bandwidth.",
+    success="This is the alpha-beta model: latency times hops, plus bytes over bandwidth.",
     draw=_draw_ring_time,
     solution=_ring_time,
     mistakes=lambda payload, n, latency, bandwidth: {
-        "that is the time of the bytes alone. A ring all-reduce takes 2(n-1) steps, "
-        "one after another, and each of them pays one latency too.": (
-            2 * (n - 1) / n * payload / bandwidth
-        ),
-        "you paid for one latency, but each of the 2(n-1) steps has one.": (
+        "that is only the time of the bytes. A ring all-reduce takes 2(n-1) steps, one after "
+        "another, and each adds one latency.": (2 * (n - 1) / n * payload / bandwidth),
+        "you counted one latency, but each of the 2(n-1) steps has one.": (
             2 * (n - 1) / n * payload / bandwidth + latency
         ),
         "each rank sends 2(n-1)/n times the tensor on a ring, not once the tensor.": (
             2 * (n - 1) * latency + payload / bandwidth
         ),
-        "half way: this is a reduce-scatter. The all-gather takes as long again.": (
+        "this is only the reduce-scatter. The all-gather takes as long again.": (
             (n - 1) / n * payload / bandwidth + (n - 1) * latency
         ),
-        "a ring needs 2(n-1) steps of 1/n of the tensor: the last rank to add a block need not "
+        "a ring needs 2(n-1) steps of 1/n of the tensor: the last rank to reduce a block does not "
         "send it to itself.": 2 * n * latency + 2 * payload / bandwidth,
     },
 )
@@ -92,19 +90,19 @@ BUS = Formula(
     "`payload` bytes (the full tensor) on `n` ranks took `seconds`. Return its busbw in bytes/s.",
     starter="""def bus_bandwidth(collective, payload, n, seconds):
     return payload / seconds""",
-    concept="algbw is what the program sees; busbw is how fast a link must have worked.",
-    principle="The least that a rank must send: 2(n-1)/n of the tensor for an all-reduce, (n-1)/n "
-    "for the other three.",
+    concept="algbw is the rate that the program observes; busbw is the rate of a link.",
+    principle="The least bytes that a rank must send: 2(n-1)/n of the tensor for an all-reduce, "
+    "(n-1)/n for the other three.",
     answer='`factor = (2 if collective == "all_reduce" else 1) * (n - 1) / n`, then '
     "`return factor * payload / seconds`.",
-    success="Now numbers of different collectives and sizes of group can be compared with a link.",
+    success="busbw of different collectives and group sizes can be compared with a link.",
     draw=_draw_bus,
     solution=lambda collective, payload, n, seconds: _factor(collective, n) * payload / seconds,
     mistakes=lambda collective, payload, n, seconds: {
-        "that is algbw, S / t. busbw counts the bytes that each rank "
-        "really has to send, which for this collective is not S.": payload / seconds,
-        "2(n-1)/n is for an all-reduce, which passes the ring twice; "
-        f"{collective} passes it once.": 2 * (n - 1) / n * payload / seconds,
+        "that is algbw, S / t. busbw counts the bytes that each rank has to send, which for this "
+        "collective is not S.": payload / seconds,
+        f"2(n-1)/n is for an all-reduce, which goes round the ring twice; {collective} goes round "
+        "once.": 2 * (n - 1) / n * payload / seconds,
         "multiply algbw by the factor, do not divide by it.": (
             payload / seconds / _factor(collective, n)
         ),
@@ -184,8 +182,9 @@ def _axis_wrong(question, got):
         return f"for {question}: the axes are {' and '.join(times)}; you returned {got!r}."
     return (
         f"for {question}: an all-reduce takes {1e6 * times[got]:.4g} us along {got}, but "
-        f"{1e6 * times[question.answer]:.4g} us along {question.answer}. Count the hops with their "
-        "latency, and the bytes at the bandwidth that is left when all groups of the axis send."
+        f"{1e6 * times[question.answer]:.4g} us along {question.answer}. Count the hops with "
+        "their latency, and the bytes at the bandwidth of one group when all groups of the axis "
+        "send."
     )
 
 
@@ -197,12 +196,13 @@ AXIS = Formula(
     "active) and the `.latency` (s) of a hop; `mesh.axes` is {name: size}.",
     starter="""def axis_for_tp(cluster, mesh, payload):
     return mesh.names[-1]  # the innermost axis""",
-    concept="Innermost is often right, since neighbours have the best links; but compute it.",
-    principle="For each axis: the time of a ring all-reduce of its size on its link; small "
-    "messages are decided by hops x latency.",
+    concept="The innermost axis is often right, since neighbours have the fastest links; but "
+    "compute it.",
+    principle="For each axis: the time of a ring all-reduce of its size on its link; for small "
+    "messages hops x latency dominates.",
     answer='`cluster.collective_time("all_reduce", payload, mesh.axes[a], cluster.axis_link(mesh, '
     "a))` for each axis a; return the a with the smallest.",
-    success="This is the question that ATP and AxoNN answer by searching over meshes.",
+    success="ATP and AxoNN answer this question by searching over meshes.",
     draw=_draw_axis,
     solution=lambda *asked: least(_times(*asked)),
     wrong=_axis_wrong,
@@ -216,7 +216,7 @@ def _pipeline(chunks, payload, links, latency, bandwidth):
 
 
 def _best(*sizes):
-    """The smallest C with the smallest T(C); T has one valley, so stop when it rises."""
+    """The smallest C with the smallest T(C); T has one minimum, so stop when it rises."""
     chunks, least = 1, inf
     while (time := _pipeline(chunks, *sizes)) < least:
         chunks, least = chunks + 1, time
@@ -240,7 +240,7 @@ def _chunks_wrong(question, got):
     why = (
         "a step is shorter, and the last link starts earlier"
         if got < best
-        else "each chunk pays one more latency"
+        else "each chunk adds one more latency"
     )
     return (
         f"for {question}: T({int(got)}) = {mine:.6g} us, but {least:.6g} us is possible: "
@@ -250,12 +250,12 @@ def _chunks_wrong(question, got):
 
 CHUNKS = Formula(
     title="How many chunks?",
-    prompt="`payload` bytes pass along a chain of `links` links, cut into C chunks that follow "
-    "each other: T(C) = (C + links - 1) (latency + payload / (C bandwidth)). Return the "
-    "whole number C that makes T smallest.",
+    prompt="`payload` bytes pass along a chain of `links` links, pipelined in C chunks: T(C) = (C "
+    "+ links - 1) (latency + payload / (C bandwidth)). Return the whole number C that makes T "
+    "smallest.",
     starter="""def best_chunks(payload, links, latency, bandwidth):
     return 1""",
-    concept="Many chunks fill the chain sooner, but each chunk pays the latency again.",
+    concept="Many chunks fill the pipeline sooner, but each chunk adds the latency again.",
     principle="Multiply T out: one part grows with C, one falls with 1/C. Their sum is smallest "
     "where they are equal; then look at the two whole numbers next to it.",
     answer="`c = ((links - 1) * payload / (latency * bandwidth)) ** 0.5`; return whichever of "
@@ -292,11 +292,11 @@ def _rates_wrong(question, got):
     names, rates = list(question.arguments)[:4], list(question.arguments.values())[:4]
     why = {
         "flops": "the FLOPs of a GEMM have two hidden sizes, so they shrink by c^2; the rate must "
-        "shrink as much for the time to stay",
+        "shrink as much to keep the time",
         "memory_bandwidth": "activations have one hidden size, so their bytes shrink by c",
         "bandwidth": "an activation that is all-reduced has one hidden size, so its bytes shrink "
         "by c",
-        "latency": "a latency is a time already, and all times are to stay",
+        "latency": "a latency is a time already, and all times must stay equal",
     }
     for name, mine, right, whole in zip(names, got, question.answer, rates):
         if not same(mine, right):
@@ -305,10 +305,10 @@ def _rates_wrong(question, got):
 
 RATES = Formula(
     title="The rates of a scale model",
-    prompt="A model whose hidden sizes are divided by `c` is to take as long on an emulated "
-    "cluster as the full model takes on the real one. Given the real `flops` (FLOP/s), "
-    "`memory_bandwidth`, link `bandwidth` (bytes/s) and `latency` (s), return the four "
-    "values of the emulated cluster, in this order. (No slow motion.)",
+    prompt="A model whose hidden sizes are divided by `c` must take as long on an emulated "
+    "cluster as the full model on the real one. Given the real `flops` (FLOP/s), "
+    "`memory_bandwidth`, link `bandwidth` (bytes/s) and `latency` (s), return the four values of "
+    "the emulated cluster, in this order. (No slow motion.)",
     starter="""def scale_rates(flops, memory_bandwidth, bandwidth, latency, c):
     return flops / c, memory_bandwidth / c, bandwidth / c, latency / c""",
     concept="Time = amount / rate. Which amounts shrink by c, which by c squared, which not at "
@@ -316,8 +316,8 @@ RATES = Formula(
     principle="FLOPs of X[tokens, h] W[h, 4h] have two hidden sizes; an activation [tokens, h] has "
     "one; a latency has none.",
     answer="`return flops / c**2, memory_bandwidth / c, bandwidth / c, latency`.",
-    success="`cluster.scale_model(hidden=c)` does it. Weights shrink by c^2 too, so what data "
-    "parallelism sends is too light by c in such a model.",
+    success="`cluster.scale_model(hidden=c)` does it. Weights shrink by c^2 too, so data "
+    "parallelism sends too few bytes by a factor c in such a model.",
     draw=_draw_rates,
     wrong=_rates_wrong,
 )
@@ -348,8 +348,8 @@ def _draw_straggler(rng):
 
 
 def _to_last_sum(trace):
-    """The trace up to where all ranks leave their last all-reduce together: what a rank does after
-    that is longest on the slow one, and who ends last would be told without a look at the waits."""
+    """The trace up to where all ranks leave their last all-reduce together: work after that is
+    longest on the slow rank, which would then be found without the waits."""
     sums = trace.select(kind="comm", name="all_reduce")
     return trace.where((trace["end"] <= sums["end"].max()) & (trace["kind"] != "step"))
 
@@ -366,12 +366,12 @@ def _straggler_wrong(question, got):
     words = ", ".join(f"rank {r} {1e3 * s:.3g} ms" for r, s in waited.items())
     if got == max(waited, key=waited.get):
         return (
-            f"rank {got} waits the longest in this trace: it is early, and waits for another "
+            f"rank {got} waits the longest in this trace: it arrives early, and waits for another "
             f"one. Waiting: {words}."
         )
     return (
-        f"it is not rank {got}. All ranks leave an all-reduce together, so when they end says "
-        f"little; but whom the others wait for waits least. Waiting: {words}."
+        f"it is not rank {got}. All ranks leave an all-reduce together, so their ends tell "
+        f"little; but the rank that the others wait for waits least. Waiting: {words}."
     )
 
 
@@ -384,7 +384,8 @@ STRAGGLER = Formula(
     starter="""def find_straggler(trace):
     ends = {r: trace.select(rank=r)["end"].max() for r in trace.ranks}
     return min(ends, key=ends.get)  # who ends first?""",
-    concept="Nobody leaves an all-reduce before the last rank has come. Who never waits for it?",
+    concept="No rank leaves an all-reduce before the last rank has entered. Which rank never "
+    "waits?",
     principle="Add up, for each rank, the time it is blocked. The slow rank arrives last, so it is "
     "blocked least.",
     answer='`w = {r: sum(t["end"] - t["start"]) for r in trace.ranks for t in '
@@ -428,41 +429,41 @@ def _blocks(attempt):
         return (
             f"the busiest rank sent {count} messages with {sent} bytes in all; a ring of "
             f"{attempt.size} needs {steps} messages of {least // steps} bytes, {least} in all: "
-            "send one block at a time, and add on the way."
+            "send one block at a time, and add at each step."
         )
 
 
 RING = RankProgram(
-    title="A ring all-reduce of your own",
-    prompt="Return the sum of `x` (1-D) over all ranks on every rank, with messages to the next "
-    "rank alone: 2(n-1) steps, each passing one n-th of `x`. `dist.isend(block, to)` and "
-    "`dist.irecv(block, source)` return handles to `.wait()` for. The length of `x` divides "
-    "by the number of ranks.",
+    title="Your own ring all-reduce",
+    prompt="Return the sum of `x` (1-D) over all ranks on every rank, with messages only to the "
+    "next rank: 2(n-1) steps, each sending one n-th of `x`. `dist.isend(block, to)` and "
+    "`dist.irecv(block, source)` return handles to `.wait()` for. The length of `x` divides by "
+    "the number of ranks.",
     starter="""def ring_all_reduce(x):
     blocks = list(x.chunk(dist.get_world_size()))  # n tensors; this rank is dist.get_rank()
     return torch.cat(blocks)""",
     concept="Step i of the microscope's ring: which block does rank 0 send, which one does it get?",
-    principle="n-1 steps that add: in step i send block (rank - i) % n, and add what comes to "
-    "block (rank - i - 1) % n. Then n-1 steps that copy, starting with block (rank + 1) % n.",
+    principle="n-1 steps that add: in step i send block (rank - i) % n, and add the received one "
+    "to block (rank - i - 1) % n. Then n-1 steps that copy, starting with block (rank + 1) % n.",
     answer="In each step: `got = torch.empty_like(blocks[0])`, `s = dist.isend(blocks[a], (rank + "
     "1) % n)`, `r = dist.irecv(got, (rank - 1) % n)`, wait for both, then `blocks[b] += got` or "
     "`blocks[b].copy_(got)`, with a and b from the second hint; at last `return x`.",
-    success="Thakur, Rabenseifner and Gropp's ring, in a dozen lines.",
+    success="This is the ring of Thakur, Rabenseifner and Gropp, in a dozen lines.",
     make=_make_ring,
     sends=_sends,
     judges=(
         Mistake(
             lambda a: "`, `".join(sorted(a.names() - {"send", "recv", "barrier"})),
-            "`{it}` is a collective of the library: build yours from `dist.isend` and `dist.irecv` "
-            "(or `send` and `recv`) alone.",
+            "`{it}` is a collective of the library: use only `dist.isend` and `dist.irecv` (or "
+            "`send` and `recv`).",
         ),
         silent("the trace shows no message: every rank still has only its own tensor."),
         right_shape,
         _along_the_ring,
         Mistake(
             lambda a: a.count("send") == a.size - 1 and not a.all_right and a.count("send"),
-            "half way: after {it} sends each rank has one finished block. Now pass the finished "
-            "blocks round.",
+            "after {it} sends each rank has one reduced block. Now send the reduced blocks round "
+            "the ring.",
         ),
         _blocks,
         right_numbers,

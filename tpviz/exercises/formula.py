@@ -1,6 +1,6 @@
 """Exercises whose answer is a function of numbers, a cluster or a trace: a formula, a choice.
 
-The learner's function is asked a few questions; the first answer that is wrong is explained.
+The learner's function is called for a few questions; the first wrong answer is explained.
 """
 
 import math
@@ -16,11 +16,11 @@ from .task import Exercise
 
 CLOSE = 1e-6  # relative: formulas differ only in the order of float operations
 NEAR = 1.01
-"""A `Choice` is right if it takes at most this many times as long as the best one."""
+"""A `Choice` is right if it takes at most this many times the best time."""
 
 
 class NoAnswer(NamedTuple):
-    """What was returned is no number, name or tuple of these, but of this type."""
+    """The returned value is no number, name or tuple of these, but of this type."""
 
     type: str
 
@@ -31,8 +31,8 @@ class NoAnswer(NamedTuple):
 class Question(NamedTuple):
     """Arguments by name, in the order of the function's parameters, and the right answer.
 
-    words: how to call the arguments in a message; made of their names and values when left out.
-    known: more facts for the judges.
+    words: the arguments in a message; by default their names and values. known: more facts for the
+    judges.
     """
 
     arguments: dict[str, Any]
@@ -57,11 +57,10 @@ class Formula(Exercise):
     """An exercise asked on numbers.
 
     draw: random generator -> the questions: tuples of values of the parameters, `Asked` or whole
-    `Question`s. solution: the right answer to such values. mistakes: {words: the answer of who
-    makes this mistake, None where nobody can} of such values. wrong: (question, answer) -> what is
-    wrong with another wrong answer, or None where it does not know. verdict: (question, answer) ->
-    what is wrong, or None where it is right, if answers are tried instead of compared. measured:
-    right answers -> what is said of them.
+    `Question`s. solution: the right answer to such values. mistakes: {words: the answer with this
+    mistake, None if impossible} of such values. wrong: (question, answer) -> the error of another
+    wrong answer, or None if unknown. verdict: (question, answer) -> the error, or None if right, if
+    answers are run instead of compared. measured: right answers -> a remark.
     """
 
     draw: Callable[[np.random.Generator], Iterable[tuple[Any, ...]]] = lambda rng: ()
@@ -81,7 +80,7 @@ class Formula(Exercise):
         return Question(named, self.solution(*values), words, known)
 
     def judge(self, question: Question, got: Any) -> str | None:
-        """What is wrong with an answer, or None where it is right."""
+        """The error of an answer, or None if it is right."""
         if self.verdict:
             return self.verdict(question, got)
         problem = _wrong_type(question, got)
@@ -103,17 +102,17 @@ class Formula(Exercise):
                 return f"for {question}: {words}"
 
     def praise(self, answers: Sequence[Any]) -> str:
-        """What a learner whose answers are all right is told."""
+        """The message for right answers."""
         return f"{self.measured(answers)} {self.success}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Choice(Formula):
-    """Asked for the choice that takes the least time; near ties are right as well.
+    """Asks for the choice with the least time; near ties are right as well.
 
     solution: the values of the parameters -> {choice: seconds}, which is what the `Question` knows.
-    kind: what a choice is, in words. unit: what takes so long. missing: (question, answer) -> what
-    is said of a choice that there is not; None: those that there are.
+    kind: a choice in words. unit: what the time is of. missing: (question, answer) -> the message
+    for an unknown choice; None: lists the known ones.
     """
 
     kind: str = ""
@@ -125,7 +124,7 @@ class Choice(Formula):
         return question._replace(answer=least(question.answer), known=question.answer)
 
     def judge(self, question: Question, got: Any) -> str | None:
-        """What is wrong with an answer, or None where its time is near the least."""
+        """The error of an answer, or None if its time is near the least."""
         times = question.known
         got = chosen(times, got)
         if got not in times:  # what `ask` gives is hashable
@@ -187,7 +186,7 @@ def _wrong_type(question, got):
         isinstance(part, str) or abs(part) <= float_info.max
         for part in (got if isinstance(got, tuple) else (got,))
     ):
-        return f"for {question} your function returned {got!r}, but every number is to be finite."
+        return f"for {question} your function returned {got!r}, but every number must be finite."
     return None
 
 

@@ -1,10 +1,9 @@
 """Grading: run the learner's function on real ranks, judge numbers and trace, answer with a hint.
 
-Every try gets fresh random inputs (one process computes what is expected), on each world the
-exercise names; nobody can choose them, so no answer passes that knows some of them by heart. Those
-that went wrong can be had again. A function that raises or hangs is an answer too: the result
-carries the rank's own traceback, shortened to the learner's lines, or says which rank waits in
-which collective.
+Every attempt gets new random inputs (one process computes the expected result), on each world of
+the exercise; nobody can choose them, so hard-coded answers fail. Failed inputs can be repeated by
+their seed. A function that raises or hangs is an answer too: the result has the rank's traceback,
+shortened to the learner's lines, or names the rank that waits and its collective.
 """
 
 from collections import Counter
@@ -30,7 +29,7 @@ _hints_given = Counter()
 
 @dataclass(frozen=True)
 class Result:
-    """The verdict on one try; draw its ``trace`` with ``tv.Timeline``.
+    """The verdict on one attempt; draw its ``trace`` with ``tv.Timeline``.
 
     seed : draws the inputs that the verdict is about. case : the ones that went wrong, a
     `attempt.Case` or a `formula.Question`; None where all are right, or a rank raised or hung.
@@ -52,15 +51,15 @@ class Result:
         return f"{'✓ passed' if self.passed else '✗ not yet'}: {self.name}"
 
     def __repr__(self):
-        ledger = f"\nOne call, seen from the busiest rank:\n{self.ledger}" if self.ledger else ""
+        ledger = f"\nOne call, on the busiest rank:\n{self.ledger}" if self.ledger else ""
         return "\n".join(filter(None, (self._headline, f"{self.message}{ledger}", self._again)))
 
     @property
     def _again(self):
-        """How a learner gets the same inputs once more."""
+        """How a learner repeats the same inputs."""
         if self.passed:
             return ""
-        case = "" if self.case is None else " `result.case` has what went wrong."
+        case = "" if self.case is None else " `result.case` has the failed case."
         return (
             f'The same inputs first: `result = tv.check("{self.name}", {self.name}, '
             f"seed={self.seed})`.{case}"
@@ -69,7 +68,7 @@ class Result:
     def _repr_html_(self):
         colour = "#009E73" if self.passed else "#D55E00"
         ledger = (
-            "<p>One call, seen from the busiest rank:</p>" + self.ledger._repr_html_()
+            "<p>One call, on the busiest rank:</p>" + self.ledger._repr_html_()
             if self.ledger
             else ""
         )
@@ -89,9 +88,9 @@ def check(
 ) -> Result:
     """Grade ``fn`` as the answer to exercise ``name``; what ``fn`` raises becomes a `Result` too.
 
-    timeout: seconds after which ranks that still wait are given up. seed: begins with the inputs of
-    an earlier try (``result.seed``); who is right on them gets fresh ones as well. Raises
-    ValueError for an unknown name, an ``fn`` that is no function, a seed that is no whole number.
+    timeout: seconds after which waiting ranks are stopped. seed: begins with the inputs of an
+    earlier attempt (``result.seed``); a right answer gets new ones as well. Raises ValueError for
+    an unknown name, an ``fn`` that is no function, a seed that is no whole number.
     """
     exercise = find(name)
     if not callable(fn):
@@ -105,7 +104,7 @@ def check(
 
 
 def _fresh():
-    """A seed that nobody knows before."""
+    """An unpredictable seed."""
     return int(np.random.default_rng().integers(2**31))
 
 
@@ -187,7 +186,7 @@ def _sentence(message):
 
 
 def _context(exercise, axes, passed, message):
-    """The message as a sentence that says on which world it happened, if others went well."""
+    """The message as a sentence that names its world, if others passed."""
     if passed:
         return f"Right on {_world(exercise.worlds[0])}, but on {_world(axes)}: {message}"
     return _sentence(message)
@@ -207,13 +206,13 @@ def _praise(exercise, attempt):
 
 
 def _explain(error):
-    """What went wrong inside the ranks, for the person who wrote the function."""
+    """The error inside the ranks, for the author of the function."""
     if isinstance(error, RankTimeoutError):
         return (
-            "your function did not come to its end, so the ranks were stopped. A collective "
-            "ends only when every rank of its group calls it, in the same order; and every "
-            "rank makes the same groups, those it is no member of as well."
-            + listed(error.states, "What each rank was doing")
+            "your function did not return, so the ranks were stopped. A collective ends only when "
+            "every rank of its group calls it, in the same order; and every rank must create the "
+            "same groups, including those it is no member of."
+            + listed(error.states, "State of each rank")
         )
     if not error.traceback:
         return str(error)

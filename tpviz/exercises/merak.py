@@ -1,5 +1,5 @@
-"""The exercises of notebook 05 on numbers: what a schedule holds, how long it takes, which layers
-each stage recomputes, and what it then holds in memory."""
+"""The exercises of notebook 05 on numbers: microbatches in flight, makespans, the layers that each
+stage recomputes, and its activation memory."""
 
 from collections.abc import Callable
 from math import ceil, floor
@@ -14,7 +14,7 @@ SCP = "shifted_critical_path"
 
 # --- merak_in_flight ---
 def in_flight(name: str, p: int, m: int, s: int) -> int:
-    """Microbatches that rank s holds at most, counted on the clock."""
+    """Peak microbatches in flight on rank s, by simulation."""
     return timeline(schedule(name, p, m)).peak_in_flight[s]
 
 
@@ -37,34 +37,32 @@ def _in_flight_wrong(question, got):
     words = f"for {question} it is {question.answer}, you returned {got}."
     if name == SCP and s == p - 2:
         return (
-            f"{words} Look at rank p-2 of the shifted critical path: it does one more forward "
+            f"{words} Look at rank p-2 of the shifted critical path: it runs one more forward "
             "before its first backward."
         )
     if same(got, p - s - 1) or same(got, p - s + 1):
-        return (
-            f"{words} Ranks are counted from 0: the last one, p-1, goes backward after one forward."
-        )
+        return f"{words} Ranks are counted from 0: the last, p-1, starts backward after one."
 
 
 IN_FLIGHT = Formula(
     title="How many microbatches does a rank hold?",
     prompt="A microbatch is in flight on a rank from its forward to the end of its backward; its "
-    "activations, or what they are recomputed from, are held for that time. Return the most "
-    f'that rank `s` of `p` holds, of `m` microbatches, under `name`: "1f1b" or "{SCP}". '
-    "Your number is held against the schedule on the clock.",
+    "activations, or its checkpoint, are held for that time. Return the peak number that rank `s` "
+    f'of `p` holds, of `m` microbatches, under `name`: "1f1b" or "{SCP}". Your number is '
+    "compared with the simulated schedule.",
     starter="""def merak_in_flight(name, p, m, s):
     return m  # all of them?""",
-    concept="Count the forwards that a rank does before its first backward; after that, one comes "
-    "and one goes.",
+    concept="Count the forwards that a rank runs before its first backward; after that, forwards "
+    "and backwards alternate.",
     principle="In 1F1B the last rank holds one, and each rank before it one more. The shifted "
-    "critical path has one more forward in front of one backward, on one rank.",
+    "critical path has one more forward before the first backward, on one rank.",
     answer="`min(m, p - s)`; under the shifted critical path rank p-2 holds 3, one more than that.",
-    success="The first rank holds most, and it is for it that recomputation is needed: Merak lets "
-    "later ranks keep more.",
+    success="The first rank holds most, so it needs recomputation; Merak lets later ranks keep "
+    "more.",
     draw=_draw_in_flight,
     solution=in_flight,
     mistakes=lambda name, p, m, s: {
-        f"all {m} are held by GPipe, which goes backward at the end. Here a rank goes backward as "
+        f"GPipe holds all {m}, since it runs backwards at the end. Here a rank runs a backward as "
         "soon as it can.": m if m > p else None,
         f"there are only {m} microbatches.": p - s if p - s > m else None,
     },
@@ -77,7 +75,7 @@ THREE = ("1f1b", "early_recompute", "last_no_recompute")
 
 
 def makespans(p: int, m: int, f: float, r: float, b: float) -> tuple[float, ...]:
-    """Of `THREE`, on the clock."""
+    """Makespans of `THREE`, simulated."""
     return tuple(timeline(schedule(name, p, m), f, b, recompute=r).makespan for name in THREE)
 
 
@@ -98,18 +96,18 @@ def _bubble_wrong(question, got):
     mine, want = got[number], right[number]
     words = f"for {question}: {THREE[number]} takes {want:g} on the clock, your {mine:g}"
     if same(mine, (m + p - 1) * (f + b)) or same(mine, m * (f + b) + (p - 1) * each):
-        return f"{words}. Where is the recomputation of all m microbatches, in turn on a rank?"
+        return f"{words}. It lacks the recomputation of all m microbatches on a rank."
     if number == 0 and same(mine, right[1]):
         return (
-            f"{words} is that of early recomputation. In plain 1F1B a rank recomputes when the "
-            "gradient is there, so each rank adds r to the way of the last one back."
+            f"{words} is that of early recomputation. In plain 1F1B a rank recomputes after the "
+            "gradient arrives, so each rank adds r to the last backward's path."
         )
     if number == 1 and same(mine, m * (f + b) + (p - 1) * (f + b) + r):
-        return f"{words}. Early recomputation hides in waits, and in the middle there are none."
+        return f"{words}. Early recomputation is hidden in waits; the steady phase has none."
     if number == 2 and same(mine, right[1] - r * m):
         return (
-            f"{words}. The last rank is free of its m recomputations, but the one before is "
-            "not, and now all wait for that one."
+            f"{words}. The last rank has no recomputations, but the one before has m, and now all "
+            "wait for that one."
         )
     if number == 2 and same(mine, m * each + (p - 2) * (f + b)):
         return (
@@ -118,9 +116,9 @@ def _bubble_wrong(question, got):
         )
     if number == 2 and same(mine, m * each + (p - 2) * (f + b) + b - r):
         return (
-            f"{words}, which is {want - mine:g} short. Rank p-2 does its last two backwards in "
-            "a row; the last rank's forward and backward of microbatch m-1 take longer than "
-            "the first of them."
+            f"{words}, which is {want - mine:g} short. Rank p-2 runs its last two backwards in a "
+            "row; the last rank's forward and backward of microbatch m-1 take longer than the "
+            "first of them."
         )
     return f"{words}."
 
@@ -128,25 +126,25 @@ def _bubble_wrong(question, got):
 BUBBLE = Formula(
     title="How long does a schedule take?",
     prompt="`p` ranks and `m` >= max(p, 4) microbatches; forward `f`, recomputation `r` and "
-    "backward `b` of one microbatch on one rank (r <= f <= b: some layers may be kept), "
-    "messages for nothing. Return the makespans of three schedules: 1F1B where each "
-    "backward first recomputes; with early recomputation (the last p-1-s backwards of rank "
-    "s recompute while they wait); and where also the last rank does not recompute. Your "
-    "formulas are held against the clock.",
+    "backward `b` of one microbatch on one rank (r <= f <= b: some layers may be kept), messages "
+    "take no time. Return the makespans of three schedules: 1F1B where each backward first "
+    "recomputes; with early recomputation (the last p-1-s backwards of rank s recompute while "
+    "they wait); and where also the last rank does not recompute. Your formulas are compared with "
+    "the simulation.",
     starter="""def merak_bubble(p, m, f, r, b):
     plain = (m + p - 1) * (f + b)
     return plain, plain, plain  # without recomputation""",
-    concept="Find the rank that is busy all the time, and add what comes before its first action "
-    "and after its last.",
-    principle="1F1B: the last rank does m times f + r + b, and p-1 ranks lie before and behind it. "
-    "Early: on the way back each of these takes b alone. Without recomputation on the last "
-    "rank the busy one is p-2: p-2 ranks before and behind it, and it waits b - r before its "
-    "first backward and f - r before its last.",
+    concept="Find the rank that is always busy, and add the time before its first action and "
+    "after its last.",
+    principle="1F1B: the last rank runs m times f + r + b, after the forwards and before the "
+    "backwards of p-1 ranks. Early: each of these last backwards takes only b. Without "
+    "recomputation on the last rank the busy one is p-2: it waits for p-2 ranks before and after, "
+    "and it waits b - r before its first backward and f - r before its last.",
     answer="`(m + p - 1) * (f + r + b)`, `m * (f + r + b) + (p - 1) * (f + b)` and `m * (f + r + "
     "b) + (p - 2) * (f + b) + (b - r) + (f - r)`.",
-    success="Merak's shifted critical path fills rank p-2's first wait with one more forward: with "
-    "r = f and b = 2 f it takes m (f + r + b) + (p - 2)(f + b). The gain is the same for "
-    "any m, so it is small where there are many microbatches.",
+    success="Merak's shifted critical path fills rank p-2's first wait with one more forward: "
+    "with r = f and b = 2 f it takes m (f + r + b) + (p - 2)(f + b). The gain is the same for any "
+    "m, so it is small for many microbatches.",
     draw=_draw_bubble,
     solution=makespans,
     wrong=_bubble_wrong,
@@ -185,7 +183,7 @@ def _draw_keep(rng):
 
 
 def _clear(p, layers, keep):
-    """Whether no stage is so near a whole number of layers that it hangs on rounding."""
+    """Whether no stage is so near a whole number of layers that rounding decides."""
     kept = (layers * keep * (p - 1) / (p - 1 - s) for s in range(p - 1))
     return all(abs(count - round(count)) > 0.01 for count in kept)
 
@@ -196,14 +194,12 @@ def _keep_mistakes(name, p, layers, keep):
     return {
         f"stage {p - 2} is wrong. Under the shifted critical path it has as many microbatches in "
         f"flight as stage {p - 3}, so it can keep no larger part.": other if corrected else None,
-        f"stage {p - 2} is wrong. It has one microbatch more in flight under the shifted critical "
-        "path alone; this is 1F1B.": other,
-        "every stage keeps the same part, though later ones have fewer "
-        "microbatches in flight, and room for more.": (
-            by_rule(p, layers, keep, False, lambda s: keep)
-        ),
-        "the microbatch that goes backward is all there on every stage. Those that "
-        "share the room are the others: p - 1 - s of them, not p - s.": (
+        f"stage {p - 2} is wrong. It has one more microbatch in flight only under the shifted "
+        "critical path; this is 1F1B.": other,
+        "every stage keeps the same fraction, though later ones have fewer microbatches in "
+        "flight, and free memory.": (by_rule(p, layers, keep, False, lambda s: keep)),
+        "the microbatch in backward is held in full on every stage. The others share the rest of "
+        "the memory: p - 1 - s of them, not p - s.": (
             by_rule(p, layers, keep, corrected, lambda s: keep * p / (p - s))
         ),
         **{
@@ -217,32 +213,32 @@ def _keep_mistakes(name, p, layers, keep):
 
 def _keep_wrong(question, got):
     if any(x < 0 for x in got):
-        return f"for {question}: a part k above 1 means all layers: then the stage recomputes none."
+        return f"for {question}: k above 1 means all layers: then the stage recomputes none."
     if same(got[:-1], question.answer[:-1]):
         return (
-            f"for {question}: the last stage goes backward right after its forward: it keeps "
+            f"for {question}: the last stage runs backward right after its forward: it keeps "
             "everything."
         )
 
 
 KEEP = Formula(
     title="Which layers does each stage recompute?",
-    prompt="Stage-aware recomputation: stage 0 keeps the activations of a part `keep` of its "
+    prompt="Stage-aware recomputation: stage 0 keeps the activations of a fraction `keep` of its "
     "layers, and recomputes the others. Later stages have fewer microbatches in flight. While one "
-    "of n_s microbatches goes backward, the n_s - 1 others hold their part k_s: (n_s - 1) k_s is "
-    "to be the same on all stages but the last, which keeps all (k = 1). No k is above 1. Under "
-    "1F1B n_s = p - s; under the shifted critical path stage p-2 has as many in flight as p-3, and "
-    "gets the same k (if there is a p-3). Return how many of its `layers` each of the `p` stages "
-    f'recomputes, p numbers, rounded down; `name` is "1f1b" or "{SCP}".',
+    "of n_s microbatches is in backward, the n_s - 1 others hold a fraction k_s: (n_s - 1) k_s "
+    "must be the same on all stages but the last, which keeps all (k = 1). No k is above 1. Under "
+    "1F1B n_s = p - s; under the shifted critical path stage p-2 has as many in flight as p-3, "
+    "and gets the same k (if there is a p-3). Return how many of its `layers` each of the `p` "
+    f'stages recomputes, p numbers, rounded down; `name` is "1f1b" or "{SCP}".',
     starter="""def merak_keep(name, p, layers, keep):
-    return [int(layers * (1 - keep)) for stage in range(p)]  # the same part everywhere?""",
+    return [int(layers * (1 - keep)) for stage in range(p)]  # the same fraction everywhere?""",
     concept="Find n_s of each stage first. Which k makes (n_s - 1) k the same as on stage 0?",
     principle="k_s = keep (p - 1) / (p - 1 - s), at most 1. The last stage keeps everything; under "
     "the shifted critical path k of p-2 is that of p-3.",
     answer="`k = [min(1, keep * (p - 1) / (p - 1 - s)) for s in range(p - 1)] + [1]`, `if name != "
     '"1f1b" and p > 2: k[p - 2] = k[p - 3]`, `return [int(layers * (1 - x) + 1e-9) for x in k]`.',
-    success="What the released code chooses by hand, k of stage 0, can be computed: as much as the "
-    "memory of stage 0 allows.",
+    success="The released code sets k of stage 0 by hand; it can be computed from the memory of "
+    "stage 0.",
     draw=_draw_keep,
     solution=dropped,
     mistakes=_keep_mistakes,
@@ -252,7 +248,7 @@ KEEP = Formula(
 
 # --- merak_memory ---
 def peak(name: str, p: int, m: int, s: int, whole: float, inputs: float, keep: float) -> float:
-    """Bytes at the peak, from what the clock says is held when."""
+    """Peak bytes, from the simulated schedule."""
     line = timeline(schedule(name, p, m))
     checkpointed = keep * whole + (1 - keep) * inputs
     return max(
@@ -277,37 +273,37 @@ def _memory_mistakes(name, p, m, s, whole, inputs, keep):
     others = (n - 1, f"one too few{few}"), (p - s, f"but there are only {m}"), (m, "all of them")
     return {
         f"that is without recomputation: all {n} microbatches whole.": whole * n,
-        f"you have {n} microbatches as they are kept. When one goes backward, what "
-        "it recomputed is there too.": by(n, keep),
-        "what is recomputed needs its input, which each microbatch holds.": by(n, ends=0.0),
-        f"inputs are held of the recomputed part of the layers alone: {drop:g} of `inputs`.": by(
+        f"you counted {n} microbatches as they are kept. The one in backward also holds its "
+        "recomputed activations.": by(n, keep),
+        "recomputed layers need their inputs, which each microbatch holds.": by(n, ends=0.0),
+        f"inputs are held only of the recomputed fraction of the layers: {drop:g} of `inputs`.": by(
             n, ends=1.0
         ),
-        "the microbatch that goes backward holds its inputs as well.": by(n, behind=1),
+        "the microbatch in backward holds its inputs as well.": by(n, behind=1),
         **{
-            f"you have {other} microbatches in flight, {why}; there are {n}.": by(other)
+            f"you counted {other} microbatches in flight, {why}; there are {n}.": by(other)
             for other, why in others
         },
     }
 
 
 MEMORY = Formula(
-    title="What does a stage hold at the peak?",
+    title="Peak activation memory of a stage",
     prompt="`whole`: bytes of the activations of one microbatch on one stage. `inputs`: bytes of "
-    "the inputs of its layers, which is all that a recomputed layer keeps. A part `keep` "
-    "of the layers keeps everything, the others their input. Return the bytes of "
-    "activations and inputs that rank `s` of `p` holds at the peak, with `m` microbatches, "
-    f'under `name` ("1f1b" or "{SCP}"): while one microbatch goes backward, all of it '
-    "is there (and its inputs still are). Not the last rank.",
+    "the inputs of its layers, which is all that a recomputed layer keeps. A fraction `keep` of "
+    "the layers keeps everything, the others their input. Return the bytes of activations and "
+    'inputs that rank `s` of `p` holds at the peak, with `m` microbatches, under `name` ("1f1b" '
+    f'or "{SCP}"): one microbatch is in backward and held in full (with its inputs). Not the '
+    "last rank.",
     starter="""def merak_memory(name, p, m, s, whole, inputs, keep):
     return m * (keep * whole + (1 - keep) * inputs)  # as they are kept?""",
     concept="How many microbatches are in flight (`merak_in_flight`), and how many of them are "
-    "whole?",
-    principle="n of them; one is whole, n - 1 hold `keep` of it, and all n the inputs of what is "
-    "recomputed.",
+    "held in full?",
+    principle="n of them; one is held in full, n - 1 hold `keep` of it, and all n the inputs of "
+    "the recomputed layers.",
     answer="`n = min(m, p - s)`, one more on rank p-2 of the shifted critical path; `return whole "
     "* (1 + (n - 1) * keep) + inputs * n * (1 - keep)`.",
-    success="Beside it are parameters, gradients and the optimizer's state: what is left of the "
+    success="Parameters, gradients and the optimizer's state need memory too; the rest of the "
     "device's memory decides how much stage 0 can keep.",
     draw=_draw_memory,
     solution=peak,

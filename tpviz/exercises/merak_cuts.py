@@ -1,4 +1,4 @@
-"""The exercise of notebook 05 on the partitioner: where may a graph be cut? Graphs are traced from
+"""The exercise of notebook 05 on the partitioner: legal cuts of a graph. Graphs are traced from
 modules by `tpviz.partition`, whose own legal cuts are the answer."""
 
 from collections.abc import Callable
@@ -75,8 +75,8 @@ def two_streams() -> "tuple[nn.Module, torch.Tensor]":
 
 
 def _graph(module, example):
-    """(operations as (name, takes) up to the last with parameters, {name: what crosses after it},
-    names after which a cut is legal)."""
+    """(operations as (name, takes) up to the last with parameters, {name: the tensors that cross
+    after it}, names after which a cut is legal)."""
     from ..partition import trace
     from ..partition.crossing import Crossing
     from ..partition.sharding import legal_cuts
@@ -95,7 +95,7 @@ def _graph(module, example):
 def graph_of(
     kind: "Callable[..., tuple[nn.Module, torch.Tensor]]", *sizes: int
 ) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], dict[str, tuple[str, ...]], frozenset[str]]:
-    """The `_graph` of a model above; known after the first time."""
+    """The `_graph` of a model above; cached."""
     return _graph(*kind(*sizes))
 
 
@@ -115,30 +115,30 @@ def _draw_cuts(rng):
 
 
 def _cuts_verdict(question, got):
-    """What is wrong with some cuts, or None."""
+    """The error of a list of cuts, or None."""
     crosses, legal = question.known["crosses"], question.known["legal"]
     if not listed(got, str):
         return f"for {question} your function returned {got!r}, not a list of names."
     last = question.arguments["operations"][-1][0]
     for name in got:
         if name == last:
-            return f"for {question}: behind the last operation, {name}, there is nothing."
+            return f"for {question}: after the last operation, {name}, there is nothing."
         if name not in crosses:
             return f"for {question}: no operation is called {name!r}."
         if name not in legal:
             made = [f"{n}, used by {_user(question, n, name)}" for n in crosses[name]]
-            return f"for {question}: behind {name} {len(made)} tensors cross: {'; '.join(made)}."
+            return f"for {question}: after {name} {len(made)} tensors cross: {'; '.join(made)}."
     missing = [name for name in crosses if name in legal and name not in got]
     if missing:
         [crossing] = crosses[missing[0]]
         return (
-            f"for {question}: a cut behind {missing[0]} is missing. There only {crossing} crosses."
+            f"for {question}: a cut after {missing[0]} is missing. There only {crossing} crosses."
         )
     return None
 
 
 def _user(question, name, cut):
-    """The first operation behind the cut that takes a tensor."""
+    """The first operation after the cut that takes a tensor."""
     operations = question.arguments["operations"]
     behind = [op for op, _ in operations].index(cut) + 1
     return next(op for op, takes in operations[behind:] if name in takes)
@@ -148,21 +148,21 @@ CUTS = Formula(
     title="Where may the graph be cut?",
     prompt="The partitioner traces a model to a list of operations, and cuts it only where a "
     "single tensor crosses. `operations` is such a list, (name, takes) in the order they run; "
-    "takes are the names of the operations whose results it uses (a name that is none of them is "
-    "an input of the model, which each stage can load itself). Return the names of all operations "
-    "right behind which a cut is legal: one result of those before is used by those after. You are "
-    "asked for three traced modules: a chain with a skip, a transformer layer, and two streams.",
+    "takes are the names of the operations whose results it uses (any other name is an input of "
+    "the model, which each stage can load itself). Return the names of all operations right after "
+    "which a cut is legal: later operations use exactly one result of earlier ones. There are "
+    "three traced modules: a chain with a skip, a transformer layer, and two streams.",
     starter="""def merak_cuts(operations):
     return [name for name, takes in operations[:-1]]  # everywhere?""",
     concept="Draw the list as a line, with an arc from each result to its last use. How many arcs "
-    "pass over a place?",
-    principle="Note for each name the place of the last operation that takes it. Behind operation "
-    "k those names cross that are made at k or before and used last behind it.",
+    "pass over each gap?",
+    principle="Record for each name the position of the last operation that takes it. After "
+    "operation k those names cross that are made at or before k and last used after it.",
     answer="`last = {t: k for k, (_, takes) in enumerate(operations) for t in takes}`; for each k "
     "but the last count `[n for n, _ in operations[:k + 1] if last.get(n, 0) > k]`, and take those "
     "with one.",
-    success="In a transformer these are the places behind each residual add: as many stages as you "
-    "like, and one hidden state over each cut, without a rule for any model.",
+    success="In a transformer the legal cuts follow each residual add: any number of stages, and "
+    "one hidden state over each cut, without a rule per model.",
     draw=_draw_cuts,
     verdict=_cuts_verdict,
 )

@@ -1,5 +1,5 @@
-"""The exercises of notebook 05 on orders: a schedule of one's own, which is run, and which
-backwards recompute early. Times are simulated, with f = r = 1 and b = 2."""
+"""The exercises of notebook 05 on orders: your own schedule, which is run, and the choice of early
+recomputation. Times are simulated, with f = r = 1 and b = 2."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ def run_of(lines: tuple[str, ...]) -> "Verification":
 
 
 def _schedule_verdict(question, got):
-    """What is wrong with the lines, or None where they are as good as 1F1B's."""
+    """The error of the lines, or None if they are as good as 1F1B's."""
     got = _lines(got)
     if not listed(got, str):
         return f"your function returned {got!r}, not a list of {RANKS} lines of text."
@@ -68,13 +68,13 @@ def _schedule_verdict(question, got):
 
 
 def _schedule_measured(answers):
-    """The measures of what was written."""
+    """The measurements of the learner's schedule."""
     lines = _lines(answers[0])
     line, run = timeline(read(lines)), run_of(lines)
     return (
-        f"Simulated: {line.makespan:g}, and {peaks(line)} microbatches in flight. Run on "
-        f"{RANKS} real ranks it differs from one process by at most {run.max_error:.0e}, "
-        f"and sends what it must."
+        f"Simulated: {line.makespan:g}, and {peaks(line)} microbatches in flight. Run on {RANKS} "
+        f"real ranks it differs from one process by at most {run.max_error:.0e}, and its messages "
+        "are as expected."
     )
 
 
@@ -94,7 +94,7 @@ def read(lines: Iterable[str]) -> Schedule:
 
 
 def peaks(line: Timeline) -> str:
-    """What each rank holds at most, in words."""
+    """Peak microbatches of each rank, in words."""
     return ", ".join(map(str, line.peak_in_flight))
 
 
@@ -104,15 +104,15 @@ def _too_much(mine):
     if mine.makespan > best.makespan:
         rank, gap, word, at = longest_gap(mine)
         return (
-            f"it can run, and takes {mine.makespan:g}; 1F1B takes {best.makespan:g}. The "
-            f"longest gap: rank {rank} does nothing for {gap:g} before {word} at {at:g}. What "
-            "could it do there, or what does it wait for?"
+            f"it can run, and takes {mine.makespan:g}; 1F1B takes {best.makespan:g}. The longest "
+            f"gap: rank {rank} is idle for {gap:g} before {word} at {at:g}. Which action could "
+            "run there, or what does it wait for?"
         )
     for rank, (got, most) in enumerate(zip(mine.peak_in_flight, best.peak_in_flight)):
         if got > most:
             return (
                 f"it takes {mine.makespan:g} like 1F1B, but rank {rank} holds {got} microbatches "
-                f"at once, where 1F1B holds {most}: go backward as soon as a gradient can be there."
+                f"at once, where 1F1B holds {most}: run a backward once its gradient can arrive."
             )
     return None
 
@@ -141,25 +141,24 @@ def _differs(run):
 SCHEDULE = Formula(
     title="Write a schedule",
     prompt=f"{RANKS} ranks, one stage each, {MICROBATCHES} microbatches, no recomputation. Return "
-    f"{RANKS} lines, one for each rank, of actions in the order in which it does them: F0 "
-    "is the forward of microbatch 0, B0 its backward. A forward (1) needs the activation of "
-    "the rank before, a backward (2) the gradient of the rank behind; gradients are summed "
-    "in the order 0, 1, 2, 3. It has to be as fast as 1F1B, and no rank may hold more "
-    "microbatches in flight. Then your lines are run on real ranks.",
+    f"{RANKS} lines, one for each rank, of actions in the order in which it runs them: F0 is the "
+    "forward of microbatch 0, B0 its backward. A forward (1) needs the activation of the previous "
+    "rank, a backward (2) the gradient of the next; gradients are accumulated in the order 0, 1, "
+    "2, 3. It must be as fast as 1F1B, and no rank may hold more microbatches in flight. Then "
+    "your lines run on real ranks.",
     starter="""def merak_schedule():
     return [
         "F0 F1 F2 F3 B0 B1 B2 B3",  # all forwards, then all backwards?
         "F0 F1 F2 F3 B0 B1 B2 B3",
         "F0 F1 F2 F3 B0 B1 B2 B3",
     ]""",
-    concept="The last rank can go backward right after each forward. How many forwards does a rank "
-    "before it need, so that the last one never waits?",
-    principle="Rank s does 3 - s forwards, then in turn one backward and one forward, and at the "
-    "end the backwards that are left.",
+    concept="The last rank can run a backward right after each forward. How many forwards does a "
+    "rank before it need, so that the last one never waits?",
+    principle="Rank s runs 3 - s forwards, then alternates one backward and one forward, and at "
+    "the end runs the remaining backwards.",
     answer="The last rank: F0 B0 F1 B1 F2 B2 F3 B3; the one before: F0 F1 B0 F2 B1 F3 B2 B3; the "
     "first begins with F0 F1 F2 B0 F3.",
-    success="`tv.schedules` has eight more, and every one is such lines: one "
-    "executor runs them all.",
+    success="`tv.schedules` has eight more schedules in this form: one executor runs them all.",
     draw=lambda rng: [Asked((), f"{RANKS} ranks and {MICROBATCHES} microbatches")],
     verdict=_schedule_verdict,
     measured=_schedule_measured,
@@ -168,7 +167,7 @@ SCHEDULE = Formula(
 
 # --- merak_early ---
 SIZES = ((4, 6), (3, 5), (2, 4))
-"""(ranks, microbatches). Here no choice but one is fast with none to spare (tests try them all)."""
+"""(ranks, microbatches). Here exactly one choice is fast without needless early recomputation."""
 
 
 def with_early(plain: Schedule, early: Sequence[Collection[int]]) -> Schedule:
@@ -206,7 +205,7 @@ def _draw_early(rng):
 
 
 def _early_verdict(question, got):
-    """What is wrong with a choice, or None where it is fast, with none to spare."""
+    """The error of a choice, or None if it is fast, without unneeded early recomputation."""
     p, m = question.known["ranks"], question.arguments["microbatches"]
     if not (listed(got) and len(got) == p and all(map(listed, got))):
         return (
@@ -218,8 +217,8 @@ def _early_verdict(question, got):
         return f"for {question}: there is no microbatch {strange[0]!r}, only 0 to {m - 1}."
     if got[-1]:
         return (
-            f"for {question}: the last rank goes backward right after its forward; it "
-            "keeps its activations, and has nothing to recompute."
+            f"for {question}: the last rank runs backward right after its forward; it keeps its "
+            "activations, and recomputes nothing."
         )
     early = tuple(tuple(sorted(set(part))) for part in got)
     return _slow(question, early) or _spare(question, early)
@@ -237,14 +236,14 @@ def _slow(question, early):
         idle = line.start[rank][index] - (line.end[rank][index - 1] if index else 0.0)
         if action.kind == "RB" and idle > 0:
             return (
-                f"{words} On the critical path rank {rank} does nothing for {idle:g}, and then "
-                f"begins RB{action.microbatch}, which recomputes."
+                f"{words} On the critical path rank {rank} is idle for {idle:g}, and then begins "
+                f"RB{action.microbatch}, which recomputes."
             )
-    return f"{words} Try which recomputation could be done while its rank waits."
+    return f"{words} Find a recomputation that could run while its rank waits."
 
 
 def _spare(question, early):
-    """One recomputation that is early for nothing, if there is one."""
+    """One recomputation that is early without a gain, if any."""
     p, m = question.known["ranks"], question.arguments["microbatches"]
     for rank, part in enumerate(early):
         for i in part:
@@ -253,8 +252,8 @@ def _spare(question, early):
             )
             if clock(p, m, less).makespan <= question.known["limit"]:
                 return (
-                    f"for {question} it is as fast as can be, but R{i} on rank {rank} is early "
-                    "for nothing: with RB it takes no longer."
+                    f"for {question} it is optimal, but R{i} on rank {rank} is early without a "
+                    "gain: with RB it takes no longer."
                 )
     return None
 
@@ -264,26 +263,25 @@ EARLY = Formula(
     prompt="All ranks but the last keep checkpoints only and recompute (1) before each backward "
     "(2): RB4 first waits for the gradient of microbatch 4, then recomputes; R4 B4 recomputes "
     "while it waits. `lines` is the order of Merak's shifted critical path, with forwards and "
-    "plain backwards. Return for each rank the list of microbatches that recompute early (the last "
-    "rank's is empty), so that it is as fast as can be: 30 for 4 ranks and 6 microbatches. Early "
-    "recomputation rebuilds all activations before the gradient is there, so let none be early "
-    "that wins nothing. Your function is asked for 4, 3 and 2 ranks.",
+    "plain backwards. Return for each rank the list of microbatches that recompute early (the "
+    "last rank's is empty), so that it is as fast as possible: 30 for 4 ranks and 6 microbatches. "
+    "Early recomputation holds all activations before the gradient arrives, so none may be early "
+    "without a gain. Your function is called for 4, 3 and 2 ranks.",
     starter="""def merak_early(lines, microbatches):
     p = len(lines)
     early = [[] for rank in range(p)]
     early[0] = [microbatches - 1]  # the last backward of rank 0
     return early""",
-    concept="A rank can recompute for nothing only where it would wait. When do ranks wait for "
+    concept="Recomputation is free only where a rank would wait. When do ranks wait for "
     "gradients: at the beginning, in the middle, or at the end?",
-    principle="At the end no forward is left between backwards: rank s waits before its last p-1-s "
-    "ones. At the beginning the ranks before the last wait for the first gradients; the "
-    "third forward of rank p-2 is put there to fill the hole. And rank p-2 is the critical "
-    "one: it does not wait at the end.",
+    principle="At the end no forward is left between backwards: rank s waits before its last "
+    "p-1-s ones. At the beginning the ranks before the last wait for the first gradients; the "
+    "third forward of rank p-2 fills that gap. And rank p-2 is the critical one: it does not wait "
+    "at the end.",
     answer="Rank p-2: [0, 1]. Rank p-3: [0] and its last two. Any rank before: its last p-1-s. "
     "For 4 ranks and 6 microbatches [[3, 4, 5], [0, 4, 5], [0, 1], []].",
-    success="Found by Merak's authors: the last rank recomputes nothing, so the critical path "
-    "shifts to the one before it, and that one no longer waits. With more ranks there are "
-    "other choices as fast.",
+    success="This is Merak's idea: the last rank recomputes nothing, so the critical path shifts "
+    "to the previous rank, which no longer waits. With more ranks other choices are equally fast.",
     draw=_draw_early,
     verdict=_early_verdict,
 )

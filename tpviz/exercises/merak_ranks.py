@@ -30,7 +30,7 @@ def _make_ties(rng, axes):
 
 
 def _by_microbatch(attempt):
-    """Judge of what is done with the microbatches."""
+    """Judge of the handling of microbatches."""
     inputs = [grads for (grads,) in attempt.case.inputs]
 
     def ends(part):
@@ -47,7 +47,7 @@ def _by_microbatch(attempt):
             f"{m} microbatches, so each one's gradient has the share 1/{m}."
         )
     if any(attempt.equals(ends(lambda grads, by=by: grads[-1] / by)) for by in (1, m)):
-        return "only the last microbatch is left: each has to be added to those before."
+        return "only the last microbatch is left: add each to the previous ones."
 
 
 def _summed_over_all_stages(attempt):
@@ -66,61 +66,60 @@ def _for_each(attempt):
     m = len(attempt.case.inputs[0][0])
     if attempt.all_right and attempt.sent == m * attempt.least:
         return (
-            f"the numbers are right, but each of {m} microbatches was sent by itself, "
-            f"{attempt.sent:g} bytes where {attempt.least:g} will do: sums may change places, so "
-            "add up the microbatches first."
+            f"the numbers are right, but each of {m} microbatches was sent separately, "
+            f"{attempt.sent:g} bytes where {attempt.least:g} will do: sum the microbatches first."
         )
 
 
 TIES = RankProgram(
-    title="A weight that first and last stage share",
+    title="A weight shared by the first and last stage",
     prompt="The embedding on the first stage and the head on the last use one weight, and each of "
-    "the two ranks has a copy. `grads[m, V, H]` are the gradients of this rank's weight by "
-    "each of m microbatches' own losses (a rank in the middle has another weight, of the "
-    "same size). The loss is the **mean** over the microbatches. Return the gradient "
-    "`[V, H]` of this rank's weight with which its optimizer may go on, on every rank: so "
-    "that both copies stay one weight. A rank in the middle sends nothing. (A group of some "
-    "ranks is made by `dist.new_group([...])`, which **all** ranks call.)",
+    "the two ranks has a copy. `grads[m, V, H]` are the gradients of this rank's weight by each "
+    "of m microbatches' own losses (a rank in the middle has another weight, of the same size). "
+    "The loss is the **mean** over the microbatches. Return the gradient `[V, H]` of this rank's "
+    "weight for its optimizer, on every rank, so that both copies stay equal. A rank in the "
+    "middle sends nothing. (Create a group of some ranks by `dist.new_group([...])`, which "
+    "**all** ranks call.)",
     starter="""def merak_ties(grads, mesh):
     # grads: [m, V, H]; rank 0 is the first stage, the last one has the head
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     return grads.sum(0)""",
-    concept="One weight is used at two places. What is its gradient, if each place knows its own?",
-    principle="Of each rank the mean over the microbatches; then, for first and last, the sum of "
-    "both. That is one message, after the last microbatch.",
+    concept="One weight is used in two places. What is its gradient, if each place has its own?",
+    principle="On each rank the mean over the microbatches; then, for first and last, the sum of "
+    "both: one all-reduce, after the last microbatch.",
     answer="`grad = grads.mean(0)`, `ends = dist.new_group([0, last])`, `if rank in (0, last): "
     "dist.all_reduce(grad, group=ends)`, `return grad`.",
-    success="Merak's partitioner finds such weights by identity, and makes this group by itself.",
+    success="Merak's partitioner finds such weights by identity, and creates this group.",
     make=_make_ties,
     sends=lambda axes, case: [("ends", "all_reduce", 1, case.expected[0].nbytes)],
     judges=(
         silent(
-            "the trace shows no collective. First and last stage each know what their copy did "
-            "to the loss; the weight is one, so its gradient is the sum of both."
+            "the trace shows no collective. First and last stage each have the gradient of their "
+            "own copy; the weight is one, so its gradient is the sum of both."
         ),
         right_shape,
         _by_microbatch,
         Mistake(
             _summed_over_all_stages,
-            "you summed over all stages. Those in the middle have other weights, whose "
-            "gradients have nothing to do with this one: the sum is over first and last.",
+            "you all-reduced over all stages. Those in the middle have other weights, with "
+            "unrelated gradients: the all-reduce is over first and last.",
         ),
         Mistake(
             _ends_averaged,
-            "first and last have half of what they should: two uses of one weight add up; they "
-            "are no two estimates of one number.",
+            "first and last have half of the right gradient: the gradients of two uses of one "
+            "weight are added, not averaged.",
         ),
         Mistake(
             lambda a: len(a.right) == a.size - 1 and not {0, a.size - 1} <= set(a.right),
-            "one end has the sum, and the other has not. Both copies are updated by their own "
-            "optimizers: with other gradients they drift apart.",
+            "one end has the sum, and the other has not. Each copy has its own optimizer: with "
+            "different gradients they diverge.",
         ),
         right_numbers,
         _for_each,
         Mistake(
             lambda a: [rank for rank in range(1, a.size - 1) if a.trace.ledger(rank=rank)],
-            "the numbers are right, but rank {it[0]} takes part, and has no copy: it waits for the "
-            "others in every step, for nothing.",
+            "the numbers are right, but rank {it[0]} takes part, but has no copy: it waits for "
+            "the others in every step without need.",
         ),
         fewest_bytes,
     ),
@@ -179,8 +178,8 @@ def _stranger(attempt):
             return None
         if np.array_equal(got[rows // 2 : rows], z[rows // 2 :] - second + first):
             return (
-                "the first half is right, and z of the second has gone around the second part "
-                "as the first half: its residual is its own y. (The released code did this.)"
+                "the first half is right, and z of the second half has the residual of the first: "
+                "its residual is its own y. (The released code had this fault.)"
             )
 
 
@@ -193,8 +192,8 @@ def _no_skip(attempt):
     ]
     if all(np.array_equal(got[rows:], dx) for got, dx in zip(attempt.outputs, wrong)):
         return (
-            "z is right; the gradient only came through the parts. It also goes around them: "
-            "dy = grad + part 2's, dx = dy + part 1's."
+            "z is right; the gradient only passed through the parts. It also passes along the "
+            "residual: dy = grad + part 2's, dx = dy + part 1's."
         )
 
 
@@ -209,22 +208,22 @@ def _hidden(attempt):
     if waits > 0.26:
         kinds = [what for what, _, amount in timeline(attempt.trace) if amount or what == "wait"]
         return (
-            f"the numbers are right, but with products and sums equally long the kernels would "
-            f"wait {waits:.2g} of all sums; 0.25 is possible. The trace shows "
-            f"{' > '.join(kinds)}. Start each sum with `async_op=True`, and wait for it when "
-            "the other half's products of that part are issued."
+            "the numbers are right, but if products and all-reduces took equally long, kernels "
+            f"would wait {waits:.2g} of all all-reduces; 0.25 is possible. The trace shows "
+            f"{' > '.join(kinds)}. Start each all-reduce with `async_op=True`, and wait for it "
+            "when the other half's products of that part are issued."
         )
 
 
 HALVES = RankProgram(
-    title="Two halves of a microbatch, each sum under the other's products",
-    prompt="A block of two parts, y = x + f1(x) and z = y + f2(y), each f(x) = relu(x Uᵀ) Dᵀ "
-    "with its inner features split over tp, so that f is a sum over tp; backward, the "
-    "gradient of what a part takes is one, too. Merak cuts the rows in two halves: while "
-    "one half's sum is under way, the other half is computed. Return `torch.cat([z, dx])`, "
-    "dx being x's gradient (weights' gradients are left out here), in 8 sums of half the "
-    "rows. Replayed on a clock where all products take as long as all sums, no more than "
-    "the last sum of each direction may be waited for: a quarter.",
+    title="Two halves of a microbatch, each all-reduce overlapped with the other's products",
+    prompt="A block of two parts, y = x + f1(x) and z = y + f2(y), each f(x) = relu(x Uᵀ) Dᵀ with "
+    "its inner features sharded over tp, so that f needs an all-reduce over tp; in backward, so "
+    "does the gradient of a part's input. Merak splits the rows into two halves: while one half's "
+    "all-reduce is in flight, the other half is computed. Return `torch.cat([z, dx])`, dx being "
+    "x's gradient (weights' gradients are left out here), in 8 all-reduces of half the rows. "
+    "Replayed on a clock where all products take as long as all all-reduces, kernels may wait for "
+    "no more than the last all-reduce of each direction: a quarter.",
     starter="""def part(x, up, down):
     h = (x @ up.t()).relu()
     return h @ down.t(), h
@@ -249,22 +248,22 @@ def merak_halves(x, up1, down1, up2, down2, grad, mesh):
     total(dn)
     return torch.cat([y + b, dy + dn])""",
     concept="Write down eight lines: part 1 of half 1, part 1 of half 2, part 2 of half 1, part 2 "
-    "of half 2, and backward. Which sum does each line need, and when was it started?",
-    principle="Part 1 of half 1, start its sum; part 1 of half 2, start; wait for half 1, y1 = x1 "
-    "+ a1, part 2 of half 1, start; wait for half 2, .... Keep a list of h for each half: the "
-    "residual of half 2 is y2. And the gradient goes around each part as well.",
+    "of half 2, and backward. Which all-reduce does each line need, and when was it started?",
+    principle="Part 1 of half 1, start its all-reduce; part 1 of half 2, start; wait for half 1, "
+    "y1 = x1 + a1, part 2 of half 1, start; wait for half 2, .... Keep a list of h for each half: "
+    "the residual of half 2 is y2. And the gradient also passes along each residual.",
     answer="Cut with `xs = list(x.chunk(2))` and keep for each half its own x, h1, h2, work. "
-    "Forward over the parts, and in each over the halves: wait for this half's sum, add it, do the "
-    "part, `work = dist.all_reduce(t, group=g, async_op=True)`. Backward the same from the last "
-    "part to the first, from the second half to the first, with dy = grad + sum.",
-    success="`tv.Merak(tp=2, subpipeline=2)` does so in every block, and `subpipeline=3` hides the "
-    "last sum of a block in the next one. It pays where half a microbatch still fills the device.",
+    "Forward over the parts, and in each over the halves: wait for this half's all-reduce, add "
+    "it, run the part, `work = dist.all_reduce(t, group=g, async_op=True)`. Backward the same "
+    "from the last part to the first, from the second half to the first, with dy = grad + dn.",
+    success="`tv.Merak(tp=2, subpipeline=2)` does so in every block, and `subpipeline=3` overlaps "
+    "a block's last all-reduce with the next block. It pays if half a microbatch fills the device.",
     make=_make_halves,
     sends=lambda axes, case: [("tp", "all_reduce", 8, case.inputs[0][0].nbytes // 2)],
     judges=(
         silent(
-            "the trace shows no collective. Each rank along tp has a part of the inner "
-            "features: what a part of the block returns is one term of a sum."
+            "the trace shows no collective. Each rank along tp has a part of the inner features: "
+            "each part of the block returns a partial sum."
         ),
         right_axes,
         right_shape,
@@ -272,14 +271,14 @@ def merak_halves(x, up1, down1, up2, down2, grad, mesh):
         _no_skip,
         Mistake(
             lambda a: not a.right and a.matches(_turned),
-            "the halves are right and in the wrong order: backward begins with the second.",
+            "the halves are right but in the wrong order: backward begins with the second.",
         ),
         right_numbers,
         fewest_bytes,
         Mistake(
             lambda a: a.count("all_reduce") != 8 and a.all_right,
-            "the numbers are right, but the trace shows {a}: two parts, two halves, "
-            "forward and backward make 8 sums of half the rows.",
+            "the numbers are right, but the trace shows {a}: two parts, two halves, forward and "
+            "backward make 8 all-reduces of half the rows.",
         ),
         _hidden,
     ),

@@ -1,7 +1,7 @@
 """The bug zoo of Merak: the code of its faults. See `zoo`; in words they are in `bugs`.
 
-Not here is what gives the same numbers: random states not restored where nothing is random, and
-replicas summed before the two copies of a shared weight, for sums may change places.
+Faults that do not change the numbers are left out: random states not restored where nothing is
+random, and replicas reduced before the two copies of a shared weight.
 """
 
 from collections.abc import Mapping
@@ -95,7 +95,7 @@ fault("bias on every rank", *SECOND, grid=(_SPLIT,))(bias_everywhere)
 
 @fault("sum left out of forward", "mlp.down", block=1, grid=(_SPLIT,))
 def _sum_left_out(program, layer):
-    """What recomputation may leave out, forward leaves out."""
+    """Forward omits the all-reduce that recomputation may omit."""
     plain = layer.forward
 
     def forward(x):
@@ -110,7 +110,7 @@ def _sum_left_out(program, layer):
 
 @fault("copies that start apart", "head", grid=(_DEEP, _COPIED))
 def _own_copy(program, layer):
-    """The last stage's copy of the shared weight starts with numbers of its own."""
+    """The last stage's copy of the shared weight starts with different numbers."""
     drawn = torch.Generator().manual_seed(0)
     with torch.no_grad():
         layer.weight.normal_(std=0.02, generator=drawn)
@@ -127,7 +127,7 @@ def _runner(program, layer):
 
 @fault("another microbatch recomputed", "norm1", block=(0, 1, 2), grid=(_DEEP,))
 def _other_microbatch(program, layer):
-    """Recomputed is the microbatch that came in last, not the one that goes backward."""
+    """The last received microbatch is recomputed, not the one in backward."""
     runner = _runner(program, layer)
     plain = runner.recompute
 
@@ -149,7 +149,7 @@ def _other_microbatch(program, layer):
     schedule="1f1b",
 )
 def _one_buffer(program, layer):
-    """What a stage receives is received into the same tensor each time."""
+    """A stage receives into the same tensor each time."""
     messages, buffers = program.pipeline.executor.messages, []
     plain = messages.take
 
@@ -168,17 +168,17 @@ def _one_buffer(program, layer):
 
 @fault("gradient not summed", *FIRST, grid=(_SPLIT,))
 def _not_summed(program, layer):
-    """The input's gradient is not summed over tp."""
+    """The input's gradient is not all-reduced over tp."""
     layer.bare = True
 
 
 class Unwaited(ColumnLinear):
-    """A column-parallel layer that takes its input's gradient before the sum is there."""
+    """A column-parallel layer that uses its input's gradient before the all-reduce has ended."""
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The sum is sent for; used is what the rank has. (In fact it is of another buffer, so that
-        this comes out the same every time.)"""
+        """The all-reduce is issued; the rank uses its partial sum. (In fact the all-reduce runs on
+        another buffer, so that the result is deterministic.)"""
         x, weight = ctx.saved_tensors
         own = grad @ weight
         in_flight.append(dist.all_reduce(own.clone(), group=ctx.group, async_op=True))
@@ -186,7 +186,7 @@ class Unwaited(ColumnLinear):
 
 
 in_flight = []
-"""Handles that nobody waits for, kept so that their sums come to an end."""
+"""Handles that are never waited for, kept so that their all-reduces end."""
 
 
 @fault("sum not waited for", *FIRST, grid=(_SPLIT,))
@@ -196,7 +196,7 @@ def _not_waited(program, layer):
 
 @fault("microbatch overwritten", *FIRST, *SECOND, grid=(_DEEP, _COPIED))
 def _overwritten(program, layer):
-    """A microbatch's gradient takes the place of those before."""
+    """A microbatch's gradient overwrites those of earlier ones."""
 
     def forget(grad):
         layer.weight.grad = None
@@ -213,7 +213,7 @@ def _overwritten(program, layer):
     recompute="none",
 )
 def _weights_forgotten(program, block):
-    """The gradients of weights, which come later here, never come for the last microbatch."""
+    """The deferred weight gradients of the last microbatch are never computed."""
     runner, last = _runner(program, block), program.strategy.microbatches - 1
     plain = runner.weights
     runner.weights = lambda microbatch: (
@@ -231,7 +231,7 @@ def _same_rows(program, _):
 
 @fault("share of a microbatch left out", "loss", grid=(_DEEP, _SPLIT, _COPIED))
 def _whole_share(program, _):
-    """A microbatch's loss counts as if there were no others."""
+    """A microbatch's loss is weighted as if there were no others."""
     program.pipeline.executor.share *= program.strategy.microbatches
 
 

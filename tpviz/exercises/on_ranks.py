@@ -90,9 +90,9 @@ def _attempt(exercise, axes, case, seen, trace):
 
 
 def ask(fn: Callable[..., Any], questions: Sequence[Question], timeout: float) -> list[Any]:
-    """What ``fn`` answers to the arguments of each `formula.Question`.
+    """The answers of ``fn`` to the arguments of each `formula.Question`.
 
-    It runs on a rank, so that a function without an end can be stopped.
+    It runs on a rank, so that an endless function can be stopped.
     """
     arguments = [list(question.arguments.values()) for question in questions]
     return launch(_in_rank_0, fn, arguments, timeout=timeout)[0]
@@ -106,7 +106,7 @@ def _in_rank_0(fn, questions):
 
 
 def _bare(value):
-    """Numbers, names, and tuples of numbers as they are; of anything else, a `NoAnswer`."""
+    """Numbers, names, and tuples of numbers unchanged; of anything else, a `NoAnswer`."""
     array = isinstance(value, (np.ndarray, torch.Tensor)) and np.ndim(value)
     if array or isinstance(value, (tuple, list, range, set)):  # np.ndim refuses unequal parts
         return tuple(map(_bare, value))
@@ -138,7 +138,7 @@ def _in_rank(fn, inputs, axes):
 
 
 def _plain(value):
-    """A tensor as an array; of anything else, what it is."""
+    """A tensor as an array; of anything else, a description."""
     if not isinstance(value, torch.Tensor):
         return type(value).__name__
     try:

@@ -1,5 +1,5 @@
-"""The exercises of notebooks 00 and 01: a mean over the ranks, a matrix product cut along its inner
-dimension, all-reduce from its two halves, and an MLP on a 2 x 2 mesh."""
+"""The exercises of notebooks 00 and 01: a mean over the ranks, a matrix product sharded along its
+inner dimension, all-reduce from its two halves, and an MLP on a 2 x 2 mesh."""
 
 import numpy as np
 
@@ -23,14 +23,13 @@ def _make_mean(rng, axes):
 MEAN = RankProgram(
     title="Mean over the ranks",
     prompt="Every rank gets its own tensor `x`, all of one shape. Return, on **every** rank, the "
-    "mean of these tensors over the ranks. Send as few bytes as you can, and let it work "
-    "for any number of ranks.",
+    "mean of these tensors over the ranks. Send as few bytes as possible, for any number of ranks.",
     starter="""def mean_over_ranks(x):
     # x is this rank's tensor; dist.get_world_size() is the number of ranks
     return x / dist.get_world_size()""",
-    concept="A mean is a sum divided by a count. Each rank knows one term of the sum.",
-    principle="A collective that adds while it moves sends 2(n-1)/n times the tensor; one that "
-    "brings all tensors to all ranks sends (n-1) times the tensor.",
+    concept="A mean is a sum divided by a count. Each rank has one term of the sum.",
+    principle="An all-reduce sends 2(n-1)/n times the tensor; an all-gather of all tensors sends "
+    "(n-1) times the tensor.",
     answer="`dist.all_reduce(x)` replaces x by the sum on every rank; then return `x / "
     "dist.get_world_size()`.",
     success="This is what data parallelism does with every gradient.",
@@ -38,8 +37,8 @@ MEAN = RankProgram(
     sends=_one_all_reduce,
     judges=(
         silent(
-            "the trace shows no collective at all. Each rank knows only its own tensor, "
-            "so no rank can know the answer without asking the others."
+            "the trace shows no collective at all. Each rank has only its own tensor, so no rank "
+            "can compute the answer without communication."
         ),
         Mistake(
             lambda a: a.matches(lambda mean: mean * a.size),
@@ -47,18 +46,18 @@ MEAN = RankProgram(
         ),
         Mistake(
             lambda a: a.size != 4 and a.matches(lambda mean: mean * a.size / 4),
-            "you divided by 4, but this world is smaller: ask `dist.get_world_size()`.",
+            "you divided by 4, but this world is smaller: use `dist.get_world_size()`.",
         ),
         Mistake(
             lambda a: a.right == [0] and "reduce" in a.names(),
-            "only rank 0 has the mean: `dist.reduce` leaves the sum on one rank. "
-            "Which collective leaves it on all of them?",
+            "only rank 0 has the mean: `dist.reduce` leaves the result on one rank. Which "
+            "collective leaves it on all of them?",
         ),
         Mistake(
             lambda a: "all_gather" in a.names() and a.sent > a.least and a.all_right,
-            "the numbers are right, but you moved {a.excess:.2g}x the bytes needed: "
-            "all_gather brings every rank all {a.size} tensors ({a.sent:g} bytes sent per "
-            "rank, {a.least:g} would do). Let the collective do the adding.",
+            "the numbers are right, but you moved {a.excess:.2g}x the bytes needed: all_gather "
+            "brings every rank all {a.size} tensors ({a.sent:g} bytes sent per rank, {a.least:g} "
+            "would do). Use a collective that reduces.",
         ),
         *GENERAL,
     ),
@@ -84,17 +83,17 @@ def _summed_too_early(attempt):
 
 
 ROWS = RankProgram(
-    title="A matrix product cut along its inner dimension",
-    prompt="Y = X W, too big for one rank, so the **inner** dimension is cut over the ranks: each "
-    "rank gets its columns of X (`x`) and the same rows of W (`w`), in the notation of the "
-    "figures `X[B, F_tp]` and `W[F_tp, D]`. Return the whole Y on every rank: one local "
-    "product, as few bytes as you can.",
+    title="A matrix product sharded along its inner dimension",
+    prompt="Y = X W, too big for one rank, so the **inner** dimension is sharded over the ranks: "
+    "each rank gets its columns of X (`x`) and the same rows of W (`w`), in the notation of the "
+    "figures `X[B, F_tp]` and `W[F_tp, D]`. Return the whole Y on every rank: one local product, "
+    "as few bytes as possible.",
     starter="""def row_parallel(x, w):
     # x: [B, F / n], this rank's columns of X; w: [F / n, D], this rank's rows of W
     return x @ w""",
     concept="Write X W as a sum over the inner index f, and look at which f a rank holds.",
-    principle="Each rank can compute one partial sum of the shape of Y from what it has. What is "
-    "missing is the addition over the ranks.",
+    principle="Each rank can compute one partial sum of the shape of Y. These must still be added "
+    "over the ranks.",
     answer="`y = x @ w`, then `dist.all_reduce(y)`, then `return y`.",
     success="A row-parallel layer with its one all-reduce ends each part of a Megatron block.",
     make=_make_rows,
@@ -102,12 +101,13 @@ ROWS = RankProgram(
     judges=(
         Mistake(
             lambda a: not a.ledger and a.matches(lambda want: np.matmul(*a.case.inputs[0])),
-            "each rank returned only its part of the sum. The inner dimension is cut over the "
-            "ranks, so X W = X0 W0 + X1 W1 + ...: the parts still have to be added over the ranks.",
+            "each rank returned only its partial sum. The inner dimension is sharded over the "
+            "ranks, so X W = X0 W0 + X1 W1 + ...: the partial sums must still be added over the "
+            "ranks.",
         ),
         Mistake(
             lambda a: a.matches(lambda want: want / a.size),
-            "you averaged the parts; a matrix product adds them: do not divide.",
+            "you averaged the partial sums; a matrix product adds them: do not divide.",
         ),
         Mistake(
             _summed_too_early,
@@ -118,7 +118,7 @@ ROWS = RankProgram(
             lambda a: "all_gather" in a.names() and a.flops > a.case.flops,
             "you gathered whole matrices and multiplied them on every rank: each rank did "
             "{a.extra_work:.2g}x its share of the multiplications and sent {a.sent:g} bytes "
-            "({a.least:g} would do). Multiply the slices you have, then combine the results.",
+            "({a.least:g} would do). Multiply the local slices, then all-reduce the results.",
         ),
         *GENERAL,
     ),
@@ -156,13 +156,12 @@ IN_TWO = RankProgram(
     # x: [R, C] on every rank; the rows divide by the number of ranks n
     blocks = list(x.chunk(dist.get_world_size()))  # n tensors of R / n rows
     return torch.cat(blocks)""",
-    concept="In a ring all-reduce every rank first becomes the owner of one finished block of the "
-    "sum.",
-    principle="reduce_scatter leaves block r of the sum on rank r and sends (n-1)/n of the tensor; "
-    "all_gather hands the blocks round and sends (n-1)/n again.",
+    concept="In a ring all-reduce every rank first owns one reduced block of the result.",
+    principle="reduce_scatter leaves reduced block r on rank r and sends (n-1)/n of the tensor; "
+    "all_gather sends the blocks to all ranks, (n-1)/n again.",
     answer="`block = torch.empty_like(blocks[0])`, then `dist.reduce_scatter(block, blocks)`, then "
     "`dist.all_gather(blocks, block)`.",
-    success="ZeRO and sequence parallelism do just this, with other work between the halves.",
+    success="ZeRO and sequence parallelism do this, with computation between the halves.",
     make=_make_two,
     sends=lambda axes, case: [
         ("world", half, 1, case.expected[0].nbytes) for half in ("reduce_scatter", "all_gather")
@@ -171,15 +170,15 @@ IN_TWO = RankProgram(
         silent("the trace shows no collective: every rank still has only its own tensor."),
         Mistake(
             lambda a: "all_reduce" in a.names(),
-            "`all_reduce` is what we want to build: leave it out and use `dist.reduce_scatter` "
-            "and `dist.all_gather`.",
+            "this exercise builds `all_reduce`: do not call it, use `dist.reduce_scatter` and "
+            "`dist.all_gather`.",
         ),
         _half_way,
         Mistake(
             lambda a: a.names() == {"all_gather"} and a.all_right and a.sent > a.least,
-            "the numbers are right, but gathering everything and adding at home moved "
-            "{a.excess:.2g}x the bytes needed ({a.sent:g} instead of {a.least:g} per rank). "
-            "Let reduce_scatter add on the way.",
+            "the numbers are right, but gathering everything and adding locally sent "
+            "{a.excess:.2g}x the bytes needed ({a.sent:g} instead of {a.least:g} per rank). Use "
+            "reduce_scatter.",
         ),
         Mistake(
             lambda a: (
@@ -187,16 +186,16 @@ IN_TWO = RankProgram(
                 and not a.right
                 and a.matches(lambda want: want * a.size)
             ),
-            "every number is {a.size}x too large: you added tensors that were already "
-            "sums. Scatter the sum first, then gather the blocks.",
+            "every number is {a.size}x too large: you added tensors that were already reduced. "
+            "Reduce-scatter first, then all-gather the blocks.",
         ),
         Mistake(
             lambda a: (
                 a.names() == {"reduce", "broadcast"} and a.all_right and a.count("reduce") == 1
             ),
-            "the numbers are right, but reduce + broadcast pass everything through rank 0: its "
-            "link carries the whole tensor while the others wait. Let each rank be in charge "
-            "of one block: reduce_scatter.",
+            "the numbers are right, but reduce + broadcast send everything through rank 0: its "
+            "link carries the whole tensor while the others wait. Let each rank reduce one block: "
+            "reduce_scatter.",
         ),
         *GENERAL,
     ),
@@ -222,7 +221,7 @@ def _row(attempt, rank, axis="tp"):
 
 def _summed_hidden(attempt):
     def early(rank, axis, total):
-        """Y, or this rank's part of it, if H is summed over ``axis`` first."""
+        """Y, or this rank's part of it, if H is all-reduced over ``axis`` first."""
         parts = [
             (
                 np.maximum(sum(x @ w1 for x, w1, _ in _row(attempt, r, axis)), 0)
@@ -252,20 +251,20 @@ def _mixed_over_dp(attempt):
 MLP = RankProgram(
     title="An MLP on a 2 x 2 mesh with one all-reduce",
     prompt="Y = relu(X W1) W2 on a mesh with axes dp and tp. Data: `X[B_dp, D]`. Weights: `W1[D, "
-    "F_tp]` is cut by columns and `W2[F_tp, D]` by rows. Return this rank's `Y[B_dp, D]` "
-    'with **one** collective, on axis tp only. `mesh.get_group("tp")` is the group of '
-    "this rank's neighbours along tp.",
+    "F_tp]` is sharded by columns and `W2[F_tp, D]` by rows. Return this rank's `Y[B_dp, D]` with "
+    '**one** collective, on axis tp only. `mesh.get_group("tp")` is this rank\'s group along tp.',
     starter="""def mlp_on_mesh(x, w1, w2, mesh):
     # x: [B / dp, D]; w1: [D, F / tp], columns of W1; w2: [F / tp, D], rows of W2
     h = torch.relu(x @ w1)
     return h @ w2""",
-    concept="Which of the two products has its inner dimension cut? Only that one leaves partial "
-    "sums.",
-    principle="Ranks with the same dp coordinate share the data and hold parts of one sum; ranks "
-    "with another dp coordinate hold other data, and adding theirs would be wrong.",
+    concept="Which of the two products has its inner dimension sharded? Only that one gives "
+    "partial sums.",
+    principle="Ranks with the same dp coordinate share the data and hold partial sums of one "
+    "result; ranks with another dp coordinate hold other data, and adding theirs would be wrong.",
     answer='`y = torch.relu(x @ w1) @ w2`, then `dist.all_reduce(y, group=mesh.get_group("tp"))`, '
     "then `return y`.",
-    success="Column cut, then row cut: the pair at the heart of Megatron's 1D tensor parallelism.",
+    success="Column-parallel, then row-parallel: the pair of layers in Megatron's 1D tensor "
+    "parallelism.",
     make=_make_mlp,
     sends=lambda axes, case: [("tp", "all_reduce", 1, case.expected[0].nbytes)],
     judges=(
@@ -276,8 +275,9 @@ MLP = RankProgram(
         ),
         Mistake(
             _summed_hidden,
-            "you added the hidden activations over the ranks, but each rank holds other columns of "
-            "H[B, F_tp], not parts of a sum. Keep them apart: relu works on each column alone.",
+            "you added the hidden activations over the ranks, but each rank holds other columns "
+            "of H[B, F_tp], not partial sums. Do not add them: relu works on each column "
+            "separately.",
         ),
         Mistake(
             lambda a: a.equals(lambda rank: _linear(a, rank)),
@@ -288,18 +288,18 @@ MLP = RankProgram(
                 a.equals(lambda rank: np.maximum(_linear(a, rank), 0))
                 or a.equals(lambda rank: np.maximum(a.case.expected[rank], 0))
             ),
-            "relu belongs to the hidden activations alone, between the two products, not to Y.",
+            "relu applies only to the hidden activations, between the two products, not to Y.",
         ),
         Mistake(
             _mixed_over_dp,
-            "the sum over tp is right, but then you mixed the results over dp. Ranks with "
-            "another dp coordinate have other rows of X: their Y is of other data, and only "
-            "gradients of weights are ever averaged over dp.",
+            "the all-reduce over tp is right, but then you mixed the results over dp. Ranks with "
+            "another dp coordinate have other rows of X: their Y is of other data; only weight "
+            "gradients are averaged over dp.",
         ),
         Mistake(
             lambda a: "all_gather" in a.names() and a.all_right,
-            "the numbers are right, but nothing has to be gathered: relu works on each column "
-            "of H alone, and your rows of W2 fit your columns of H. You sent {a.sent:g} bytes "
+            "the numbers are right, but nothing has to be gathered: relu works on each column of "
+            "H separately, and your rows of W2 match your columns of H. You sent {a.sent:g} bytes "
             "per rank, {a.least:g} will do.",
         ),
         *GENERAL,

@@ -1,6 +1,6 @@
-"""The exercises of notebook 06 on numbers: what an all-reduce after a GEMM costs, in which order
-its chunks are computed, when it pays to hide it, what it reads and writes in memory, how large the
-tracker has to be, and whom the memory serves first. Records and policies are simulated."""
+"""The exercises of notebook 06 on numbers: the cost of an all-reduce after a GEMM, the order of its
+chunks, when hiding it pays, its memory traffic, the tracker's size, and memory arbitration. Records
+and policies are simulated."""
 
 from dataclasses import replace
 
@@ -48,23 +48,23 @@ def _share_wrong(question, got):
         return f"{words}a rank sends {sent:g} bytes, you have {got[0]:g}; a number has 2."
     alone, gemm = sent / link, 2 * tokens * hidden * k / flops
     if same(got[1], alone / gemm):
-        return f"{words}the bytes are right; the part is of all the time, GEMM and sum."
+        return f"{words}the bytes are right; the fraction is of GEMM and all-reduce time."
     if same(got[1], alone / (gemm / 2 + alone)):
         return f"{words}the bytes are right; a multiply-add is two FLOPs."
     return (
-        f"{words}the bytes are right; their time is {alone:.4g} s, the GEMM's {gemm:.4g}, so "
-        f"the part is {part:.4g}, not {got[1]:.4g}."
+        f"{words}the bytes are right; their time is {alone:.4g} s, the GEMM's {gemm:.4g}, so the "
+        f"fraction is {part:.4g}, not {got[1]:.4g}."
     )
 
 
 SHARE = Formula(
-    title="How much of a sublayer is its sum?",
-    prompt="Commit a guess first: of a GEMM whose output is summed over 8 ranks, is the sum 10 % "
-    "of the time, or 50 %? Each of `ranks` ranks multiplies [tokens, k] by [k, hidden] at "
-    "`flops` FLOP/s; the outputs, 2 bytes a number, are summed by a ring reduce-scatter and "
-    "gathered again by a ring all-gather, on links of `link` bytes/s in each direction "
-    "(no latency). Return (bytes that a rank sends, part of the time that reduce-scatter "
-    "and all-gather take if nothing is hidden).",
+    title="How much of a sublayer's time is its all-reduce?",
+    prompt="Commit a guess first: for a GEMM with an all-reduce over 8 ranks, is the all-reduce "
+    "10 % of the time, or 50 %? Each of `ranks` ranks multiplies [tokens, k] by [k, hidden] at "
+    "`flops` FLOP/s; the outputs, 2 bytes a number, go through a ring reduce-scatter and then a "
+    "ring all-gather, on links of `link` bytes/s in each direction (no latency). Return (bytes "
+    "that a rank sends, fraction of the time that reduce-scatter and all-gather take if nothing "
+    "is hidden).",
     starter="""def t3_share(tokens, hidden, k, ranks, flops, link):
     sent = tokens * hidden * 2
     return sent, sent / link""",
@@ -73,9 +73,9 @@ SHARE = Formula(
     principle="n - 1 steps of 1/n of the output, twice. The GEMM takes 2 tokens hidden k FLOPs.",
     answer="`sent = 4 * (ranks - 1) / ranks * tokens * hidden`, `sums = sent / link`, `return "
     "sent, sums / (sums + 2 * tokens * hidden * k / flops)`.",
-    success="Rows and columns of the output cancel out of the part: only k, the ranks and the "
-    "machine matter. The hidden size is still there in k (hidden / N in OP, four times "
-    "that in FC-2). More ranks make k smaller, and the sum no smaller.",
+    success="Rows and columns of the output cancel: only k, the ranks and the machine matter. The "
+    "hidden size remains in k (hidden / N in OP, four times that in FC-2). More ranks make k "
+    "smaller, but not the all-reduce.",
     draw=_draw_share,
     solution=share,
     wrong=_share_wrong,
@@ -94,11 +94,11 @@ def _order_wrong(question, got):
     rank, n = question.arguments.values()
     words = f"for {question} you return {', '.join(f'{c:g}' for c in got)}"
     if sorted(got) != list(range(n)):
-        return f"{words}: that is not each of the chunks 0 to {n - 1} once."
+        return f"{words}: each of the chunks 0 to {n - 1} must occur once."
     if got[-1] != rank:
         return (
-            f"{words}: rank {rank} keeps chunk {rank}, so that one has to be the last; what is "
-            "computed earlier is sent on."
+            f"{words}: rank {rank} keeps chunk {rank}, so that one must be last; earlier chunks "
+            "are sent on."
         )
     above, theirs = (rank + 1) % n, order((rank + 1) % n, n)
     for j, chunk in enumerate(got[:-1]):
@@ -106,8 +106,8 @@ def _order_wrong(question, got):
         if there == n - 1:
             if j:
                 return (
-                    f"{words}: chunk {chunk} is rank {above}'s own, so nothing of it ever "
-                    f"comes from there: rank {rank} begins it, at position 0, not {j}."
+                    f"{words}: chunk {chunk} is rank {above}'s own, so no partial sum of it comes "
+                    f"from there: rank {rank} begins it, at position 0, not {j}."
                 )
         elif there + 1 != j:
             return (
@@ -118,18 +118,18 @@ def _order_wrong(question, got):
 
 ORDER = Formula(
     title="In which order does a rank compute its chunks?",
-    prompt="The output is cut into `ranks` chunks; chunk c is to end, summed, on rank c. Rank r "
-    "sends to rank r - 1 and hears from r + 1 (modulo the number of ranks). Return the "
-    "chunks in the order in which `rank` computes its part of them, so that each partial "
-    "sum comes in while the rank computes its own part, one chunk after the sender did.",
+    prompt="The output is cut into `ranks` chunks; the reduced chunk c ends on rank c. Rank r "
+    "sends to rank r - 1 and receives from r + 1 (modulo the number of ranks). Return the chunks "
+    "in the order in which `rank` computes its part of them, so that each partial sum arrives "
+    "while the rank computes its own part, one chunk after the sender did.",
     starter="""def t3_order(rank, ranks):
     return list(range(ranks))  # all in the same order?""",
-    concept="Which chunk does a rank keep? Which chunk can it send without having heard anything?",
-    principle="Rank r's own chunk is the last. It begins with the chunk that has the longest way, "
-    "to the rank that is its neighbour against the ring.",
+    concept="Which chunk does a rank keep? Which can it send without receiving anything?",
+    principle="Rank r's own chunk is the last. It begins with the chunk that travels furthest, to "
+    "its other neighbour on the ring.",
     answer="`return [(rank + 1 + j) % ranks for j in range(ranks)]`.",
-    success="What is at position j of a rank is at position j + 1 of the one below: nobody waits "
-    "but for the link. T3 gets it by another order of workgroups; the GEMM's code is the same.",
+    success="A chunk at position j of a rank is at position j + 1 of the one below: ranks wait "
+    "only for the link. T3 reorders workgroups; the GEMM's code is the same.",
     draw=_draw_order,
     solution=lambda rank, ranks: tuple(order(rank, ranks)),
     wrong=_order_wrong,
@@ -160,7 +160,7 @@ def _pays_wrong(question, got):
         return None
     (x, speedup, best), words = question.answer, f"for {question}: "
     for wrong, why in (
-        (1 / x, "x is the GEMM's time over the sum's, you have the sum's over the GEMM's."),
+        (1 / x, "x is the GEMM's time over the reduce-scatter's, not the inverse."),
         (x * itemsize / 2, f"a number has {itemsize} bytes here."),
         (x * (n - 1) / n, "a rank sends (n - 1)/n of the output, not all of it."),
         (x / 2, "a multiply-add is two FLOPs; or did you count the all-gather in x?"),
@@ -172,43 +172,43 @@ def _pays_wrong(question, got):
     for wrong, why in (
         (
             (x + 1) / max(x, 1),
-            "you left out the all-gather, which comes after it and hides under nothing",
+            "you left out the all-gather, which comes after it and is not hidden",
         ),
-        ((x + 2) / max(x, 2), "the all-gather is not hidden: it needs all of the sum"),
-        ((x + 2) / (x + 1), "where the sum is longer than the GEMM, the sum is what remains"),
+        ((x + 2) / max(x, 2), "the all-gather is not hidden: it needs the whole reduced result"),
+        ((x + 2) / (x + 1), "if the reduce-scatter is longer than the GEMM, its time remains"),
     ):
         if same(got[1], wrong) and not same(wrong, speedup):
             return f"{words}x is right, but {why}."
     if not same(got[1], speedup):
         return (
-            f"{words}x is right. Times in sums: before {x:.4g} + 1 + 1, after max({x:.4g}, 1) "
-            f"+ 1, so the speedup is {speedup:.4g}, not {got[1]:.4g}."
+            f"{words}x is right. Times in reduce-scatters: before {x:.4g} + 1 + 1, after "
+            f"max({x:.4g}, 1) + 1, so the speedup is {speedup:.4g}, not {got[1]:.4g}."
         )
     return (
-        f"{words}x and the speedup are right. It is largest where GEMM and sum take equally "
-        f"long, at k = {best:.6g}; you have {got[2]:.6g}."
+        f"{words}x and the speedup are right. It is largest where GEMM and reduce-scatter take "
+        f"equally long, at k = {best:.6g}; you have {got[2]:.6g}."
     )
 
 
 PAYS = Formula(
-    title="When does it pay?",
+    title="When does fusing pay?",
     prompt="Each of `ranks` ranks multiplies [tokens, k] by [k, hidden] at `flops` FLOP/s; then "
     "comes a ring reduce-scatter, then a ring all-gather, over links of `link` bytes/s, "
-    "`itemsize` bytes a number; latency and memory are left out. T3 hides reduce-scatter "
-    "and GEMM under each other, the all-gather comes after. Return three numbers: x, the "
-    "GEMM's time over the reduce-scatter's; the speedup (of all three) that hiding gives; "
-    "and the k for which it is largest.",
+    "`itemsize` bytes a number; latency and memory are left out. T3 overlaps reduce-scatter and "
+    "GEMM; the all-gather comes after. Return three numbers: x, the GEMM's time over the "
+    "reduce-scatter's; the speedup (of all three) that hiding gives; and the k for which it is "
+    "largest.",
     starter="""def t3_pays(k, ranks, flops, link, itemsize):
     x = k * link / flops
     return x, x + 1, k""",
-    concept="Write down three times, in units of the reduce-scatter's. Which of them are one after "
-    "the other, before and after?",
+    concept="Write down three times, in units of the reduce-scatter's. Which of them run in "
+    "sequence, without and with T3?",
     principle="2 tokens hidden k / flops over (n-1)/n tokens hidden itemsize / link; (x + 1 + 1) "
     "over (max(x, 1) + 1); the largest is at x = 1.",
     answer="`x = 2 * k * link * ranks / (itemsize * (ranks - 1) * flops)`, `return x, (x + 2) / "
     "(max(x, 1) + 1), k / x`.",
-    success="1.5 is the most there is, and only where GEMM and sum are equally long. Long GEMMs "
-    "have little to hide, short ones hide little: T3 does not help a slow link.",
+    success="The maximum is 1.5, and only where GEMM and reduce-scatter are equally long. Long "
+    "GEMMs have little to hide, short ones hide little: T3 does not help a slow link.",
     draw=_draw_pays,
     solution=pays,
     wrong=_pays_wrong,
@@ -235,16 +235,16 @@ def _draw_traffic(rng):
 
 
 WHY = {
-    ("kernel", "first"): "all N chunks of the GEMM's output are written, nothing is read",
-    ("kernel", "second"): "the own part of one chunk is read and sent; what comes in is written",
-    ("kernel", "middle"): "what came in before and the own part are read, and their sum is sent; "
-    "what comes in is written",
-    ("kernel", "last"): "what came in last and the own part are read, and their sum is written",
-    ("t3", "first"): "its stores go to the next GPU (r - 1), nothing stays here",
+    ("kernel", "first"): "all N chunks of the GEMM's output are written, none is read",
+    ("kernel", "second"): "one chunk's own part is read and sent; the received one is written",
+    ("kernel", "middle"): "the last received chunk and the own part are read, their sum is sent; "
+    "the next one is written",
+    ("kernel", "last"): "the received chunk and the own part are read, their sum is written",
+    ("t3", "first"): "its stores go to the next GPU (r - 1), none stay here",
     ("t3", "middle"): "the own store and the update from GPU r + 1 are written (added in memory), "
     "and the sum is read once, to be sent",
     ("t3", "last"): "the own store and the update from GPU r + 1 are written (added in memory), "
-    "and that is the result: nobody reads it",
+    "and that is the result, which is not read",
 }
 
 
@@ -263,32 +263,32 @@ def _traffic_wrong(question, got):
         return f"{words}: reads come first, then writes."
     if how == "t3" and where != "first" and len(got) == 2 and got[0] > reads:
         return (
-            f"{words}. Near-memory compute adds where the number is: an update is no read of "
-            f"the GPU's. In this position {WHY[how, where]}."
+            f"{words}. Near-memory compute adds inside the memory: an update is no read by the "
+            f"GPU. In this position {WHY[how, where]}."
         )
     return f"{words}. In this step {WHY[how, where]}."
 
 
 TRAFFIC = Formula(
-    title="What goes through memory?",
+    title="Memory traffic of a sublayer",
     prompt="Account for one GPU of `ranks`, in chunks (1/ranks of its output), (read, written). "
-    'how = "kernel": step 0, the GEMM writes its output; steps 1 to ranks - 1, a kernel '
-    "does the steps of a ring reduce-scatter: reads what it sends, adding its own part to "
-    "what came in the step before, and what comes in is written; step `ranks`, the last "
-    'partial sum is added to the own part, and written. how = "t3": step j is position j '
-    "of the order of computing, 0 to ranks - 1, and all that ever happens to that chunk "
-    "here, by the maps of the ring: stores to a neighbour's memory are its, an update of "
-    "memory counts as a write, a DMA reads. The all-gather is the same in both.",
+    'how = "kernel": step 0, the GEMM writes its output; steps 1 to ranks - 1, a kernel runs '
+    "the steps of a ring reduce-scatter: it reads the chunk it sends, adding its own part to the "
+    "one received in the previous step, and the received chunk is written; step `ranks`, the last "
+    'partial sum is added to the own part, and written. how = "t3": step j is position j of the '
+    "order of computing, 0 to ranks - 1, and all accesses to that chunk here, by the maps of the "
+    "ring: stores to a neighbour's memory count there, an update of memory counts as a write, a "
+    "DMA reads. The all-gather is the same in both.",
     starter="""def t3_traffic(how, step, ranks):
     if step == 0:
         return 0, ranks
     return 2, 1  # read both parts, write the sum""",
-    concept="Who needs the number next, and is it the GPU's own kernel, its DMA, or nobody?",
-    principle="Kernel: the first step has no partial sum to read yet. T3: the first position stays "
-    "nowhere, the middle ones get two updates and are read once, the last is never read.",
+    concept="Which unit needs the number next: the GPU's own kernel, its DMA, or none?",
+    principle="Kernel: the first step has no partial sum to read yet. T3: the first position is "
+    "not stored here, the middle ones get two updates and are read once, the last is never read.",
     answer="kernel: (0, ranks), (1, 1), (2, 1) ..., (2, 1). t3: (0, 0), (1, 2) ..., (0, 2).",
     success="In all (2N - 1) chunks are read by a kernel and N - 2 by T3, 2.5 times fewer with 8 "
-    "GPUs and 2.2 with 16, as notes on the paper report; written are 2N and 2N - 2.",
+    "GPUs and 2.2 with 16, as notes on the paper report; 2N and 2N - 2 are written.",
     draw=_draw_traffic,
     solution=traffic,
     wrong=_traffic_wrong,
@@ -338,22 +338,22 @@ def _tracker_wrong(question, got):
     if not same(got[0], counted):
         if same(got[0], counted / 2):
             return (
-                f"{words}each element gets two: the GPU's own store and its neighbour's "
-                f"update. With {got[0]:g} a tile is sent before it is summed."
+                f"{words}each element gets two: the GPU's own store and its neighbour's update. "
+                f"With {got[0]:g} a tile is sent before it is reduced."
             )
         if same(got[0], counted * gemm.wavefronts) or same(got[0], 2):
             return (
-                f"{words}a part of a tile, one wavefront's, has a counter of its own, which "
-                f"counts the updates of all its elements: {counted}, not {got[0]:g}."
+                f"{words}a part of a tile, one wavefront's, has its own counter, which counts the "
+                f"updates of all its elements: {counted}, not {got[0]:g}."
             )
         return f"{words}the counter triggers at {counted}, not {got[0]:g}."
     if got[1] < 1 or got[1] != int(got[1]) or int(got[1]) & (int(got[1]) - 1):
-        return f"{words}{got[1]:g} sets: the number has to be a power of two."
+        return f"{words}{got[1]:g} sets: the number must be a power of two."
     if got[1] > sets:
-        return f"{words}with {got[1]:g} sets no update waits, but nor does one with {sets}."
+        return f"{words}with {got[1]:g} sets no update waits, but with {sets} none does either."
     return (
         f"{words}with {got[1]:g} sets {stalls(gemm, ranks, machine, int(got[1]))} updates wait "
-        f"(simulated). Up to {question.known['peak']} parts are under way at once, and a set "
+        f"(simulated). Up to {question.known['peak']} parts are in flight at once, and a set "
         f"holds {records}."
     )
 
@@ -362,22 +362,22 @@ TRACKER = Formula(
     title="How large is the tracker?",
     prompt="The tracker counts the updates of each part of a tile (a tile of `gemm.tile` has "
     "`gemm.wavefronts` of them, cut along its rows), in a ring reduce-scatter. Return (count, "
-    "sets): the number of updates of single elements at which a part in the middle of its way is "
-    "sent on; and the smallest power of two of sets, of `machine.tracker_records` parts each, with "
+    "sets): the number of updates of single elements at which a part at a middle position is sent "
+    "on; and the smallest power of two of sets, of `machine.tracker_records` parts each, with "
     "which no update ever waits for a record. `from tpviz.schemes.t3.hardware import simulate`; "
-    '`simulate(gemm, ranks, machine, "t3").tracker` has `.peak`, the most parts under way at once, '
+    '`simulate(gemm, ranks, machine, "t3").tracker` has `.peak`, the most in flight at once, '
     "and `.stalls`; `dataclasses.replace(machine, tracker_sets=64)` is a machine with 64 sets.",
     starter="""def t3_tracker(gemm, ranks, machine):
     rows, columns = gemm.tile
     return rows * columns, 1""",
-    concept="How many updates does one element get before it may go? How many elements has a part? "
-    "And how long is a part under way: from its first update to its last.",
-    principle="Two for each element. A partial sum may come before the own store, so parts of all "
-    "chunks that are under way have a record: play it, and look at the peak.",
+    concept="How many updates does one element get before it may be sent? How many elements has a "
+    "part? And how long is a part in flight: from its first update to its last.",
+    principle="Two for each element. A partial sum may arrive before the own store, so parts of "
+    "all chunks in flight have a record: simulate it, and look at the peak.",
     answer="`count = 2 * rows * columns // gemm.wavefronts`; `sets = 1`, `while simulate(gemm, "
     'ranks, replace(machine, tracker_sets=sets), "t3").tracker.stalls: sets *= 2`.',
-    success="The paper's tracker has 256 entries in 19 kB (read in notes on it). What happens when "
-    "it is full is not known; here the update waits.",
+    success="The paper's tracker has 256 entries in 19 kB (from notes on it). Its behaviour when "
+    "full is not known; here the update waits.",
     draw=_draw_tracker,
     solution=_tracker,
     wrong=_tracker_wrong,
@@ -397,7 +397,7 @@ def policy_times(gemm: Gemm, ranks: int, machine: Machine) -> dict[str, float]:
 
 
 def _draw_policy(rng):
-    """A GEMM that is shorter than its sum, and two that are longer and read much."""
+    """A GEMM that is shorter than its reduce-scatter, and two that are longer and read much."""
     asked = []
     for k, cus, dram in ((128, 80, 1e12), (1024, 20, 2e11), (1024, 20, 4e11)):
         gemm = Gemm(2048, 2048 if cus == 80 else 1024, k, wavefronts=1)
@@ -421,35 +421,34 @@ def _policy_wrong(question, got):
     x = alone.gemm_end / alone.rs_end
     if x > 1:
         return (
-            f"Alone the GEMM takes {x:.2g} times as long as the reduce-scatter: what is late "
-            "is the GEMM, whose reads wait behind communication."
+            f"Alone the GEMM takes {x:.2g} times as long as the reduce-scatter: the GEMM ends "
+            "last, and its reads wait behind communication."
         )
     words = (
-        f"Alone the GEMM takes {x:.2g} of the reduce-scatter's time: what is late is the "
-        "communication"
+        f"Alone the GEMM takes {x:.2g} of the reduce-scatter's time: the communication ends last"
     )
     if got == "mca":
         return f"{words}, and here it waits for the GEMM."
-    return f"{words}; in turns both are queued all the time, when the memory is slower."
+    return f"{words}; in turns both are always queued, when the memory is slower."
 
 
 POLICY = Choice(
-    title="Whom does the memory serve first?",
-    prompt="GEMM and communication share one memory. For a `gemm` whose sum T3 hides on a "
-    f"`machine`, return the policy of the memory, one of {POLICIES}, with which it takes "
-    "least time (simulated; within 1 % is right): both in turn, whoever came first, or "
+    title="Memory arbitration: which requests come first?",
+    prompt="GEMM and communication share one memory. For a `gemm` whose reduce-scatter T3 hides "
+    f"on a `machine`, return the policy of the memory, one of {POLICIES}, with which it takes "
+    "least time (simulated; within 1 % is right): round robin, first come first served, or "
     "T3-MCA, the GEMM first and communication while few requests are queued. "
     "`dataclasses.replace(machine, policy=p)` is a machine with another one, `simulate(gemm, "
-    'ranks, machine, "t3").seconds` its time. Guess first: is one the best everywhere?',
+    'ranks, machine, "t3").seconds` its time. Guess first: is one policy best everywhere?',
     starter="""def t3_policy(gemm, ranks, machine):
-    return "fifo"  # whoever came first""",
-    concept="Who is late, the GEMM or the communication? The one that is late should not wait.",
+    return "fifo"  # first come, first served""",
+    concept="Which ends last, the GEMM or the communication? That one should not wait.",
     principle='Alone (config "ideal"), `.gemm_end` and `.rs_end` say which is longer. The policy '
     "that favours the shorter one costs time.",
     answer="`from tpviz.schemes.t3.hardware import simulate`; return the policy of the smallest "
     '`simulate(gemm, ranks, replace(machine, policy=p), "t3").seconds`.',
-    success="T3-MCA favours the GEMM, which is right for large GEMMs that read much; where the sum "
-    "is what is late it costs. The paper chooses its threshold by how much a GEMM reads.",
+    success="T3-MCA favours the GEMM, which suits large GEMMs that read much; if communication "
+    "ends last, it costs. The paper chooses its threshold by how much a GEMM reads.",
     kind="a policy",
     unit="(simulated)",
     draw=_draw_policy,

@@ -1,5 +1,5 @@
-"""The exercises of notebook 06 on address maps: data that tell each store where to go, played by
-the simulated hardware."""
+"""The exercises of notebook 06 on address maps: data with the destination of each store, run by the
+simulated hardware."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from ..schemes.t3.hardware import SimResult
 
 RULES = {2: Remote, 3: Dma, 1: Local}
-"""Fields of each rule: what ranks hand over are plain tuples."""
+"""Fields of each rule: ranks return plain tuples."""
 FAULTS = 3
-"""At most so many are told at once."""
+"""The maximum number reported at once."""
 SLOWER = 1.02
-"""As many times as long as with the collective's own maps is as good."""
+"""Up to this many times the time of the collective's own maps is right."""
 WORDS = {
     "ring_rs": "a ring reduce-scatter",
     "direct_rs": "a direct reduce-scatter",
@@ -38,8 +38,7 @@ def partials(ranks: int, seed: int = 0) -> list[np.ndarray]:
 
 
 def result(parts: Sequence[np.ndarray], run: "SimResult") -> np.ndarray:
-    """What the collective of a `SimResult` is to leave of these parts, as `SimResult.values` has
-    it."""
+    """The result of a `SimResult`'s collective on these parts, as in `SimResult.values`."""
     owner = np.empty((run.gemm.m, run.gemm.n), int)
     height, width = run.gemm.tile
     for row, column, chunk in zip(run.tiles.row, run.tiles.column, run.tiles.chunk):
@@ -52,7 +51,7 @@ def result(parts: Sequence[np.ndarray], run: "SimResult") -> np.ndarray:
 
 
 def read(got: Any) -> tuple[list[list[tuple[int, Dma | Local | Remote]]] | None, str | None]:
-    """The maps that a function returned, with rules in place of tuples, or what is wrong."""
+    """The maps that a function returned, with rules instead of tuples, or the error."""
     if not listed(got):
         name = got.type if isinstance(got, NoAnswer) else type(got).__name__
         return None, f"your function returned {name}, not a list with one map for each rank."
@@ -72,7 +71,7 @@ def read(got: Any) -> tuple[list[list[tuple[int, Dma | Local | Remote]]] | None,
 
 
 def _maps_verdict(question, got):
-    """What is wrong with maps, or None where they are as good as the collective's own."""
+    """The error of maps, or None if they are as good as the collective's own."""
     ranks, goal = question.arguments["ranks"], question.known["collective"]
     mine, problem = read(got)
     if problem is None and len(mine) != ranks:  # pyright: ignore[reportArgumentType]
@@ -85,15 +84,12 @@ def _maps_verdict(question, got):
 
 
 def _played_words(answers):
-    """What was played."""
-    return (
-        f"Right on {len(answers)} questions: played by the simulated hardware, each result "
-        f"is right to the bit."
-    )
+    """The remark on right answers."""
+    return f"Right on {len(answers)} questions: on the simulated hardware each result is bit-exact."
 
 
 def _links(mine, goal):
-    """A link that is not there: in a ring, all but the one to the rank below."""
+    """A missing link: in a ring, all but the one to the rank below."""
     if goal.startswith("ring"):
         for rank, row in enumerate(mine):
             for chunk, rule in row:
@@ -106,7 +102,7 @@ def _links(mine, goal):
 
 
 def _played(mine, goal):
-    """What simulated hardware says: the result, to the bit, and the time."""
+    """The simulated hardware's verdict: the result, bit-exact, and the time."""
     ranks = len(mine)
     (gemm, machine), parts = small(ranks), partials(ranks)
     runs = [
@@ -114,26 +110,26 @@ def _played(mine, goal):
         for rules in (mine, maps(goal, ranks))
     ]
     if not np.array_equal(runs[0].values, result(parts, runs[0])):  # pyright: ignore[reportArgumentType]
-        return "played with whole numbers, it does not come out as one process computes it."
+        return "simulated with whole numbers, the result differs from one process."
     for rank in range(ranks):
         sent, least = (sum(row[3] for row in run.logs[rank]["sent"]) for run in runs)
         if sent > least:
-            return f"it comes out right, but rank {rank} sends {sent} bytes where {least} will do."
+            return f"the result is right, but rank {rank} sends {sent} bytes where {least} will do."
         moved, least = (
             sum(run.drams[rank].values()) - run.drams[rank]["gemm_read"] for run in runs
         )
         if moved > least:
             return (
-                f"it comes out right, but {moved} bytes of results go through the memory of rank "
-                f"{rank} where {least} will do. What needs nothing from anybody need not stay."
+                f"the result is right, but {moved} bytes of results go through the memory of rank "
+                f"{rank} where {least} will do. A chunk that needs no update need not stay."
             )
     mine_s, best = (run.rs_end for run in runs)
     if mine_s > SLOWER * best:
         first = next(row[0][0] for row in mine)
         return (
-            f"it comes out right, but takes {mine_s / best:.2f} times as long as it could "
-            f"(simulated). The order of a map is the order of computing: rank 0 begins with "
-            f"chunk {first}. What can leave at once, and what does the next rank wait for?"
+            f"the result is right, but takes {mine_s / best:.2f} times as long as possible "
+            "(simulated). The order of a map is the order of computing: rank 0 begins with chunk "
+            f"{first}. Which chunk can be sent at once, and which does the next rank wait for?"
         )
 
 
@@ -153,23 +149,23 @@ def _draw_ring(rng):
 
 
 RING = Formula(
-    title="Program the ring: where does each store go?",
-    prompt="A GEMM's stores can be told where to go, its code stays as it is. Write the address "
-    "maps of a ring reduce-scatter: rank r sends to r - 1 only, chunk c ends summed at rank c. "
+    title="Program the ring: the destination of each store",
+    prompt="Address maps redirect a GEMM's stores; its code is unchanged. Write the address maps "
+    "of a ring reduce-scatter: rank r sends to r - 1 only, the reduced chunk c ends on rank c. "
     "Return for each rank a list of (chunk, rule) in the order in which it computes. `Remote(to, "
-    '"update")`: the store goes to rank `to` and is added there. `Dma(to, "update", updates)`: the '
-    "store stays, and when each element has had so many stores and updates, what is there is sent "
-    "to `to` and added there. `Local(updates)`: it stays, and is complete after so many. Your maps "
-    "are checked, then played by the simulated hardware, and the result must be right to the bit.",
+    '"update")`: the store goes to rank `to` and is added there. `Dma(to, "update", '
+    "updates)`: the store stays, and when each element has had so many stores and updates, it is "
+    "sent to `to` and added there. `Local(updates)`: it stays, and is complete after so many. "
+    "Your maps are checked, then run on the simulated hardware, and the result must be bit-exact.",
     starter=RING_STARTER,
-    concept="Follow one chunk around the ring: who begins, who passes on, who keeps? Each of them "
-    "has another rule for it.",
-    principle="The first chunk of a rank needs nothing from anybody: Remote. Those after it have "
-    "one store and one update: Dma with 2. The last is the rank's own: Local with 2.",
+    concept="Follow one chunk around the ring: which rank begins it, which forward it, which "
+    "keeps it? Each has a different rule for it.",
+    principle="The first chunk of a rank waits for no update: Remote. Those after it have one "
+    "store and one update: Dma with 2. The last is the rank's own: Local with 2.",
     answer='`to = (r - 1) % n`; `[((r + 1) % n, Remote(to, "update"))] + [((r + 1 + j) % n, '
     'Dma(to, "update", 2)) for j in range(1, n - 1)] + [(r, Local(2))]`.',
-    success="This is all that T3 asks of software: a library writes these maps once for each "
-    "collective, and GEMMs do not know.",
+    success="T3 needs no more software: a library writes these maps once for each collective, and "
+    "GEMMs are unchanged.",
     draw=_draw_ring,
     verdict=_maps_verdict,
     measured=_played_words,
@@ -187,12 +183,12 @@ def _draw_other(rng):
 
 OTHER = Formula(
     title="Other collectives by the same rules",
-    prompt='The same for three others. "direct_rs": all ranks are linked to each other, chunk c '
-    'ends summed at rank c; nothing is to be read and sent on. "all_to_all": chunk c of '
-    "every rank ends at rank c, not summed: each source has a buffer of its own there, "
-    'written once. "ring_ag": rank r\'s GEMM computes chunk r alone, and all ranks are to '
-    'end with all chunks; rank r sends to r - 1 only. Here op is "update" where something '
-    'is summed and "store" where not. Return the maps, as in `t3_ring_maps`.',
+    prompt='Write maps for three others. "direct_rs": all ranks are linked to each other, the '
+    'reduced chunk c ends on rank c; nothing may be read and forwarded. "all_to_all": chunk c '
+    "of every rank ends on rank c, not reduced: each source has its own buffer there, written "
+    'once. "ring_ag": rank r\'s GEMM computes only chunk r, and all ranks must end with all '
+    'chunks; rank r sends to r - 1 only. Here op is "update" where chunks are reduced and '
+    '"store" elsewhere. Return the maps, as in `t3_ring_maps`.',
     starter="""from tpviz.schemes.t3.hardware import Dma, Local, Remote
 
 
@@ -202,15 +198,15 @@ def t3_other_maps(collective, ranks):
         return [(c, Remote(c, "update")) for c in others] + [(rank, Local(1))]
     return [own(rank) for rank in range(ranks)]""",
     concept="How many stores and updates does an element of a chunk get on its owner? On a rank "
-    "that passes it on? That is the number to wait for.",
+    "that forwards it? That is the number to wait for.",
     principle="Direct: every store but the own goes to its owner, who gets one from each rank. "
-    "All-to-all: the same, stored, and each buffer is written once. Gather: one store comes "
-    "and is sent on, but not by the last rank of its way.",
+    "All-to-all: the same, stored, and each buffer is written once. Gather: one store arrives and "
+    "is forwarded, except by the last rank.",
     answer='direct_rs: `Remote(c, "update")` for others, `(r, Local(ranks))`. all_to_all: '
     '`Remote(c, "store")`, `(r, Local(1))`. ring_ag: `((r + j) % n, Dma((r - 1) % n, '
     '"store", 1)) for j in range(n - 1)`, then `((r - 1) % n, Local(1))`.',
-    success="Direct sums read nothing back from memory, but owners add as many numbers as there "
-    "are ranks, in the order they come: the last bits may change from run to run.",
+    success="A direct reduce-scatter reads nothing back from memory, but owners add as many "
+    "numbers as there are ranks, in order of arrival: the last bits may vary between runs.",
     draw=_draw_other,
     verdict=_maps_verdict,
     measured=_played_words,

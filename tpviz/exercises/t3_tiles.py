@@ -24,13 +24,13 @@ SLOW = 20
 
 @lru_cache(maxsize=1)
 def workload() -> GPT:
-    """Four chunks of 128 tokens; its GEMMs and their sums take about as long."""
+    """Four chunks of 128 tokens; its GEMMs and their reduce-scatters take about equally long."""
     return GPT(layers=1, hidden=32, heads=4, seq=64, batch=8, vocab=64)
 
 
 def ring(hop: float, bandwidth: float = 1e10) -> Cluster:
-    """A cluster of four whose messages take ``hop`` seconds more than their bytes, scaled down to
-    what this machine's ranks can stand for; times on it are slow motion."""
+    """A cluster of four whose messages take ``hop`` seconds more than their bytes, scaled down for
+    this machine's ranks; times on it are in slow motion."""
     box = clusters.nvswitch(4)
     level = replace(box.levels[0], p2p=bandwidth, group=bandwidth, latency=hop)
     return replace(box, levels=(level,)).scale_model(hidden=256, slow_motion=SLOW)
@@ -57,7 +57,7 @@ def _ran(answers):
             trace = run(s, workload(), cluster, steps=1, memory=False, progress=False)
             seconds += [predict(s, workload(), cluster).step_time, trace.step_time]
     before, ran_before, after, ran_after = (round(1e3 * t) for t in seconds)
-    busy = " This machine was too busy to keep to its times." if warned else ""
+    busy = " This machine was too busy to keep the emulated times." if warned else ""
     return (
         f"Right on {len(answers)} clusters. On four real ranks, paced to the second of "
         f"them, a step with {choice!r} takes {ran_after} ms and with sequential "
@@ -74,36 +74,36 @@ def _draw_tile(rng):
 def _tile_wrong(question, got):
     best, (mode, rows) = question.answer, got
     if mode == "sequential":
-        return "Nothing is hidden: the whole sum is waited for."
+        return "Nothing is hidden: kernels wait for the whole reduce-scatter."
     if mode == "chunk" or (best[0] == "tile" and rows > best[1]):
         return (
-            "Smaller pieces are faster here: when the last GEMM is done, the ring still has "
-            "one piece on its way."
+            "Smaller tiles are faster here: when the GEMM is done, the last tile is still in "
+            "flight."
         )
     return (
-        "Larger pieces are faster here: each message pays the latency, and a chunk of small "
-        "tiles pays it many times."
+        "Larger tiles are faster here: each message adds the latency, and a chunk of small tiles "
+        "adds it many times."
     )
 
 
 TILE = Choice(
     title="Tiles or chunks?",
-    prompt="T3 in software: real ranks, messages, a tracker. Three clusters of 4 that differ in "
-    "the latency of a message, in slow motion. For a `cluster` and a `workload` (4 chunks "
-    "of 128 tokens) return (mode, tile) with which `tv.T3(tp=4, mode=mode, tile=tile)` "
-    f"takes least time, one of {', '.join(map(repr, CHOICES))} (rows of a tile; 0 where "
-    "there are none). `tv.predict(strategy, workload, cluster).step_time` says, within 1 % "
-    "is right; your choice is then run beside sequential.",
+    prompt="This is T3 in software: real ranks, messages, a tracker. Three clusters of 4 differ "
+    "in the latency of a message, in slow motion. For a `cluster` and a `workload` (4 chunks of "
+    "128 tokens) return (mode, tile) with which `tv.T3(tp=4, mode=mode, tile=tile)` takes least "
+    f"time, one of {', '.join(map(repr, CHOICES))} (rows of a tile; 0 where there are none). "
+    "`tv.predict(strategy, workload, cluster).step_time` says, within 1 % is right; your choice "
+    "and sequential then run on real ranks.",
     starter="""def t3_tile(cluster, workload):
     return "sequential", 0""",
-    concept="A piece can be sent when it is computed, and each message pays a latency. Which of "
-    "the two is the larger part, for each cluster?",
-    principle="Without latency the smallest tiles are best; where a latency is longer than a "
-    "tile's bytes take, each halving costs. A chunk is the largest tile.",
+    concept="A tile can be sent once it is computed, and each message adds a latency. Which of "
+    "the two effects is larger, for each cluster?",
+    principle="Without latency the smallest tiles are best; if the latency is longer than the "
+    "transfer of a tile, each halving costs time. A chunk is the largest tile.",
     answer="`import tpviz as tv`; the smallest `tv.predict(tv.T3(tp=4, mode=m, tile=t), workload, "
     "cluster).step_time` of all choices.",
-    success="Hardware that triggers by itself has no such latency: that is why T3 can afford tiles "
-    "of kilobytes, and software mostly sends chunks.",
+    success="Hardware triggers have no such latency, so T3 can use tiles of kilobytes, while "
+    "software mostly sends chunks.",
     kind="a mode with its tile",
     draw=_draw_tile,
     solution=lambda cluster, workload: times(cluster),

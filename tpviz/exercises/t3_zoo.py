@@ -1,9 +1,8 @@
-"""The bug zoo of T3's software form: the code of its faults. See `zoo`; `bugs` has their words.
+"""The bug zoo of T3 in software: the code of its faults. See `zoo`; `bugs` describes them.
 
-One layer gets a ring of its own, in which one part (the order, the tracker, the messages) is
-another, or the fault is around the ring. Not here is what gives the same numbers: all tiles sent at
-the end, only slower. Each tile of a wrong all-reduce is taken apart again, into which rank's part
-of which chunk went into it, and how often.
+One layer gets its own ring, in which one component (the order, the tracker, the messages) is
+replaced, or the fault is outside the ring. Faults that only cost time are left out. Each tile of a
+wrong reduce-scatter is decomposed: which rank's part of which chunk is in it, and how often.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ WORKLOAD = GPT(layers=2, hidden=16, heads=4, seq=20, batch=2, vocab=32, dtype="f
 TP, TILE = 4, 4
 """Four ranks have two positions in the middle; 10 rows of a chunk are tiles of 4, 4 and 2."""
 SUMS = {"forward": ("out", "down"), "backward": ("qkv", "up", "head")}
-"""Layers with a sum over the ranks, by the end of their names."""
+"""Layers with a reduce-scatter, by the end of their names."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class SumEvidence(Evidence):
 
 
 def in_words(parts: Mapping[tuple[int, int], int]) -> str:
-    """What a sum is made of: '2 x chunk 1 of rank 3 + chunk 1 of rank 1'."""
+    """The terms of a sum: '2 x chunk 1 of rank 3 + chunk 1 of rank 1'."""
     return (
         " + ".join(
             f"{'' if times == 1 else f'{times} x '}chunk {chunk} of rank {rank}"
@@ -122,7 +121,7 @@ class Broken(Seeded, T3):
         return {key: product.detach().numpy() for key, product in products.items()}
 
     def more(self, ranks: Any, first: Any, rank: int) -> dict[str, Any]:
-        """What the wrong sum is made of."""
+        """The terms of the wrong sum."""
         if first not in ranks[0].facts:
             return {}
         got, want = ranks[rank].arrays[*first, -1]
@@ -135,31 +134,31 @@ LINEAR, _BOTH = FIRST + SECOND, ("after", "consumer")
 
 # -- in the ring of one layer ----------------------------------------------------------------------
 class Spoiled(rings.Ring):
-    """A `Ring` that sums with other pieces: ``pieces`` {name in its module: what}."""
+    """A `Ring` that reduce-scatters with other ``pieces`` {name in its module: what}."""
 
     pieces: dict[str, Any]
 
     def reduce_scatter(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """As the ring's, with these pieces."""
+        """As the ring's, with these components."""
         with patch.multiple(rings, **self.pieces):
             return super().reduce_scatter(a, b)
 
 
 class Misplaced(rings.Ring):
-    """A `Ring` that gathers with other pieces."""
+    """A `Ring` that all-gathers with replaced components."""
 
     pieces: dict[str, Any]
 
     def gathered(
         self, x: torch.Tensor, pieces: Callable[[int, int], Any] | None = None
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """As the ring's, with these pieces."""
+        """As the ring's, with these components."""
         with patch.multiple(rings, **self.pieces):
             yield from super().gathered(x, pieces)
 
 
 def _give(program, layer, kind: type[rings.Ring] = Spoiled, **pieces):
-    """Give a layer a ring of its own, with other pieces."""
+    """Give a layer its own ring, with replaced components."""
     sound = ring_of(program.strategy, program.mesh)
     ring = kind(sound.group, sound.tiles)
     ring.pieces = pieces  # pyright: ignore[reportAttributeAccessIssue]
@@ -200,23 +199,23 @@ class Upwards(rings.Messages):
 
 @in_ring("triggered after one update", *LINEAR, gather=_BOTH)
 class Early(rings.Tracker):
-    """Tiles on their way are sent after their first update; the second finds nobody."""
+    """Tiles in flight are sent after their first update; the second is lost."""
 
     def map_tile(
         self, tile: tuple[int, int, int], updates: int, trigger: Callable[[torch.Tensor], Any]
     ) -> None:
-        """One update is enough, but in a rank's own chunk."""
+        """One update is enough, except in a rank's own chunk."""
         super().map_tile(tile, 1 if 0 < tile[0] < TP - 1 else updates, trigger)
 
     def update(self, tile: tuple[int, int, int], value: torch.Tensor) -> None:
-        """What comes too late is lost."""
+        """Late updates are lost."""
         if tile in self._mapped:
             super().update(tile, value)
 
 
 @in_ring("sent before added", *LINEAR, gather=_BOTH)
 class Unadded(Early):
-    """Of a tile on its way only what arrives is sent; the rank's own store comes too late."""
+    """A tile in flight is forwarded as received; the rank's own store comes too late."""
 
     def __init__(self):
         super().__init__()
@@ -232,15 +231,15 @@ class Unadded(Early):
 
 @fault("memory not zeroed", "mlp.down", "attention.qkv", gather=_BOTH)
 def _unzeroed(program, layer):
-    """The sum before this one, in the same block, leaves its numbers in memory, to which this one
-    is added."""
+    """The previous reduce-scatter in the block leaves its numbers in memory, to which this one
+    adds."""
     memory = {}
 
     class Unzeroed(rings.Tracker):
-        """Adds to what is there. The first chunk is not: it goes straight to the neighbour."""
+        """Adds to the old numbers, except in the first chunk, which goes to the neighbour."""
 
         def map_tile(self, tile: tuple[int, int, int], updates, trigger):
-            """The sum stays after it has been sent."""
+            """The result stays after it has been sent."""
 
             def kept(total):
                 memory[tile] = total.clone()
@@ -260,7 +259,7 @@ def _unzeroed(program, layer):
 
 @in_ring("last tile left out", *LINEAR, gather=_BOTH, mode="tile")
 class Floored(rings.Ring):
-    """A chunk has as many tiles as fit; the rows that remain are nobody's."""
+    """A chunk has as many tiles as fit; the remaining rows are dropped."""
 
     def reduce_scatter(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """Memory is zero there."""
@@ -274,24 +273,24 @@ class Floored(rings.Ring):
 
 @in_ring("message not waited for", *LINEAR, gather=_BOTH)
 class Unwaited(rings.Messages):
-    """A message counts as here as soon as it is asked for."""
+    """A message counts as received as soon as the receive is posted."""
 
     def take(self) -> torch.Tensor:
-        """What is in the buffer before anything came. (In fact it is another buffer, so that this
-        comes out the same every time.)"""
+        """The buffer before the message arrived. (In fact another buffer, so that the result is
+        deterministic.)"""
         in_flight.append(self.coming.popleft())
         return torch.zeros_like(in_flight[-1][0])
 
 
 in_flight = []
-"""Messages that nobody waits for, kept so that they come to an end."""
+"""Messages that are never waited for, kept so that they end."""
 
 
 # -- around the ring -------------------------------------------------------------------------------
 @fault("gathered before the last update", *SECOND)
 def _gathered_early(program, layer):
-    """The gather takes each rank's own product before the partial sum is added to it. The rank
-    itself reads its own chunk later, when it is there."""
+    """The all-gather sends each rank's own product before the partial sum is added. The rank itself
+    reads its own chunk later, when it is complete."""
     plain, gather, rank = layer.fused, operators.gather_first, layer.group.rank()
 
     def fused(x, weight):
@@ -314,7 +313,7 @@ fault("bias on every rank", *SECOND, gather=_BOTH)(bias_everywhere)
 
 @fault("bias's gradient summed", *SECOND)
 def _bias_summed(program, layer):
-    """The bias's gradient, which each rank has whole, is summed over tp."""
+    """The bias's gradient, which each rank has whole, is all-reduced over tp."""
 
     def total(grad):
         dist.all_reduce(grad := grad.clone(), group=layer.group)
@@ -326,19 +325,19 @@ def _bias_summed(program, layer):
 # -- in what the ring gathers ----------------------------------------------------------------------
 @fault("pieces in the order they came", *FIRST, gather="consumer")
 def _arrival_order(program, layer):
-    """Pieces are put one after another as they come, on every rank."""
+    """Chunks are joined in order of arrival, on every rank."""
     _give(program, layer, Misplaced, gathering_order=lambda rank, size: list(range(size)))
 
 
 @in_ring("weight's gradient of one chunk", *FIRST, gather="consumer")
 class LastChunk(rings.Ring):
-    """Where whole chunks are gathered, for the gradient of a weight, the last one takes the place
-    of those before."""
+    """Where whole chunks are gathered, for the gradient of a weight, the last one overwrites the
+    others."""
 
     def gathered(
         self, x: torch.Tensor, pieces: Callable[[int, int], Any] | None = None
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Of whole chunks, the last."""
+        """Only the last whole chunk."""
         chunks = list(super().gathered(x, pieces))
         yield from chunks[-1:] if pieces is operators.whole_chunk else chunks
 

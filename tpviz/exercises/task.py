@@ -1,11 +1,10 @@
-"""What an exercise is: plain data, so that tests can solve every exercise and a notebook can show
-it.
+"""An exercise as plain data, so that tests can solve it and a notebook can show it.
 
 The learner writes a function; the kind of the exercise says how it is graded: `attempt.RankProgram`
 by its numbers and its collectives on real ranks, `formula.Formula` by its answers to questions.
 Hints go from the concept to the principle to the answer. (The shape of a task, with graded hints
-and a reason for success, follows LLM Cluster Simulator; scoring by what the code touched follows
-GPU-Puzzles.)
+and a reason for success, follows LLM Cluster Simulator; scoring by the memory accesses of the code
+follows GPU-Puzzles.)
 """
 
 import ast
@@ -20,8 +19,8 @@ class Exercise:
     """The texts of one exercise.
 
     starter: code whose last function, which gives the exercise its name, is the one to complete.
-    concept, principle, answer: the hints. success: what a right answer is told. notebook: the one
-    it belongs to, by `catalogue.COURSE`.
+    concept, principle, answer: the hints. success: the message for a right answer. notebook: its
+    notebook, by `catalogue.COURSE`.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The bug zoos: programs that train, and are wrong. Each has one fault, seeded in one place.
+"""The bug zoos: wrong programs that train. Each has one fault, seeded in one place.
 
     from tpviz.exercises import atp_zoo
     broken = atp_zoo.seed("bias before the sum", layer="mlp.down", block=1)
@@ -7,8 +7,8 @@
 
 A fault is put into the program after it was built, on the ranks that have the place, or on all; the
 program is otherwise the scheme's, and so is its formula (ledger, cost). A scheme's zoo has the code
-of its faults, and what its evidence has beside that of all; `bugs` has the exercises on them, from
-the evidence to the place and the cause.
+of its faults, and its additional evidence; `bugs` has the exercises on them, from the evidence to
+the place and the cause.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ CASES = 5
 WRONG = 1e-10
 """An error above this is no rounding: the programs compute in float64."""
 LAYERS = ("embed", "qkv", "out", "up", "down", "head", "norm", "norm1", "norm2")
-"""What is looked at, by the end of its name."""
+"""The modules compared, by the end of their names."""
 
 FIRST, SECOND = ("attention.qkv", "mlp.up"), ("attention.out", "mlp.down")
 """First and second layers of a pair."""
@@ -44,8 +44,8 @@ FIRST, SECOND = ("attention.qkv", "mlp.up"), ("attention.out", "mlp.down")
 
 # -- a fault is seeded -----------------------------------------------------------------------------
 class Fault(NamedTuple):
-    """How a program goes wrong: ``spoil`` (program, layer's module), and {option: the values with
-    which there is something to see}, "layer" and "block" among them."""
+    """How a program goes wrong: ``spoil`` (program, layer's module), and {option: the values for
+    which it is visible}, "layer" and "block" among them."""
 
     spoil: "Callable[[Any, Any], None]"
     options: dict[str, tuple[Any, ...]]
@@ -53,8 +53,8 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class Seeded:
-    """Put before a strategy: its program gets the fault ``cause`` in ``layer`` of a block, in all
-    of the block where that is "", or in a place outside of the layers.
+    """Wraps a strategy: its program gets the fault ``cause`` in ``layer`` of a block, in all of the
+    block where that is "", or in a place outside of the layers.
 
     sound : the strategy. workload : what it trains. outside : places that are in no layer. grid :
     the fields that the option "grid" sets. options : of every fault, unless it has its own; the
@@ -144,11 +144,10 @@ class Seeded:
         return program.gradients()
 
     def facts(self, programs: "list[Program]", calls: "list[Calls]") -> Any:
-        """What else is to be known of a rank, after a step of the broken program and one of the
-        right one."""
+        """More facts of a rank, after a step of the broken program and one of the right one."""
 
     def more(self, ranks: "list[Seen]", first: tuple[str, str] | None, rank: int) -> dict[str, Any]:
-        """More fields of the evidence, from what ``ranks`` saw; ``first``: (kind, layer) of the
+        """More fields of the evidence, from the facts of ``ranks``; ``first``: (kind, layer) of the
         first error, ``rank``: the first that has it."""
         return {}
 
@@ -163,7 +162,7 @@ def own_statistics(program: Any, layer: Any) -> None:
 
 
 def bias_everywhere(program: Any, layer: Any) -> None:
-    """Every rank along tp adds the bias to its part of the sum."""
+    """Every rank along tp adds the bias to its partial sum."""
     plain, more = layer.forward, layer.group.size() - 1
     layer.forward = lambda x: plain(x) + more * layer.bias.detach()
 
@@ -176,8 +175,8 @@ def copies_not_summed(program: Any, layer: Any) -> None:
 # -- a step is laid beside the right one -----------------------------------------------------------
 @dataclass(frozen=True)
 class Evidence:
-    """One step of a broken program beside that of the same program without the fault; errors are
-    the largest over ranks and microbatches.
+    """One step of a broken program compared with the program without the fault; errors are the
+    largest over ranks and microbatches.
 
     axes : of the mesh. forward : {layer: error of its output}, in the order of forward. backward :
     {layer: error of the gradient of its input}, in the order of backward. gradients : {parameter:
@@ -202,7 +201,7 @@ class Evidence:
     microbatches: tuple[int, ...] = ()
 
     def __repr__(self):
-        lines = [f"one step on the mesh {self.axes} beside the right one"]
+        lines = [f"one step on the mesh {self.axes} compared with the right one"]
         for name in ("forward", "backward", "gradients"):
             errors = getattr(self, name)
             wrong = [f"{what} {error:.1e}" for what, error in errors.items() if error > WRONG]
@@ -212,7 +211,7 @@ class Evidence:
                 + ", ".join(wrong[:3])
                 + (", ..." if len(wrong) > 3 else "")
             )
-        lines.append("ledger: " + ("\n  ".join(self.ledger) or "as the formula says"))
+        lines.append("ledger: " + ("\n  ".join(self.ledger) or "as the formula"))
         return "\n".join(lines)
 
 
@@ -224,7 +223,7 @@ Calls = dict[Key, list[tuple[Any, Any, np.ndarray]]]
 
 
 class Seen(NamedTuple):
-    """What a rank saw: {key: error}, {key: (got, want)} of what is wrong, and the rest of it."""
+    """A rank's facts: {key: error}, {key: (got, want)} of the errors, and the others."""
 
     errors: dict[Key, float]
     arrays: dict[Key, tuple[np.ndarray, np.ndarray]]
@@ -366,10 +365,9 @@ def _error(got, want):
 class Diagnosis(Formula):
     """An exercise whose answers are (place, cause).
 
-    zoo : the module that has the faults. shows : {cause: what it leaves in the evidence}. outside :
-    {place outside of the layers: what points to it}. unknown : what is said of a ``{place}`` that
-    there is not. blocks : whether a whole block may be the place. unsure : what is asked where all
-    layers are right.
+    zoo : the module with the faults. shows : {cause: its evidence}. outside : {place outside of the
+    layers: its evidence}. unknown : the answer to a ``{place}`` that does not exist. blocks :
+    whether a whole block may be the place. unsure : the question if all layers are right.
     """
 
     zoo: str
@@ -389,7 +387,7 @@ class Diagnosis(Formula):
         return questions
 
     def judge(self, question: Question, got: Any) -> str | None:
-        """What is wrong with a diagnosis, or None where it is right."""
+        """The error of a diagnosis, or None if it is right."""
         if not (
             isinstance(got, tuple)
             and not isinstance(got, NoAnswer)
@@ -419,7 +417,7 @@ class Diagnosis(Formula):
         if _wrong(evidence.recomputed) and not _wrong(evidence.forward):
             return (
                 f"{place} is not at fault: forward is right. Look at evidence.recomputed: which "
-                "layer is the first that is wrong there?"
+                "layer is wrong first there?"
             )
         if _wrong(evidence.forward) or _wrong(evidence.backward):
             return _not_first(evidence, place, right)
@@ -435,7 +433,7 @@ def _not_first(evidence, layer, place):
     order = list(evidence.forward if forward else evidence.backward)
     way, what = ("forward", "output") if forward else ("backward", "gradient of the input")
     if layer not in order or place not in order:
-        return f"it is not {layer}. Some layer is wrong in {way}: which one is the first?"
+        return f"it is not {layer}. Some layer is wrong in {way}: which one is first?"
     if order.index(layer) < order.index(place):
         return f"the {what} of {layer} is right in {way}: the fault comes later."
-    return f"in {way}, numbers are wrong before they get to {layer}: the fault comes earlier."
+    return f"in {way}, numbers are wrong before they reach {layer}: the fault comes earlier."

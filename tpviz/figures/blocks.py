@@ -1,8 +1,8 @@
-"""A film of a transformer block -> scene: every frame a finished picture, and its numbers.
+"""A transformer block's animation -> scene: every frame as a finished picture, with its numbers.
 
-The film (`tpviz.films.blocks`) says which tensors meet, how they are cut, and which kernels and
-collectives of the program a frame shows. Bytes and FLOPs are counted from those: of one rank,
-all ranks have the same. There are no times here.
+The animation (`tpviz.films.blocks`) has the tensors, their sharding, and the kernels and
+collectives of each frame. Bytes and FLOPs are counted from those, for one rank, since all ranks
+have the same. There are no times here.
 """
 
 from math import prod
@@ -42,8 +42,8 @@ NAMED = {"T": "bs", "n": "n"}
 
 
 class Story(NamedTuple):
-    """What the picture is of: words for it, the mesh, the workload, and the frames; of a grid also
-    the strategy, and (case, is it reached?) pairs."""
+    """The content of the picture: title, mesh, workload and frames; of a grid also the strategy,
+    and (case, is it reached?) pairs."""
 
     title: str
     mesh: Mesh
@@ -54,12 +54,12 @@ class Story(NamedTuple):
 
     @property
     def reached(self) -> "list[Case]":
-        """The known schemes that the grid is."""
+        """The known schemes that the grid equals."""
         return [case for case, yes in self.cases if yes]
 
     @property
     def sends(self) -> list[str]:
-        """What a rank sends in a block: bytes over each axis, on a grid of those that send."""
+        """Bytes that a rank sends per block and axis; on a grid, of the axes that send."""
         total = running(self)[-1].items()
         return [f"{amount(n)} over {axis}" for axis, n in total if n or not self.cases]
 
@@ -68,7 +68,7 @@ def blocks_scene(story: Story, rank: int = 0) -> dict[str, Any]:
     """The scene of a `Story`, ready for JSON: ``title``, ``badge``, ``width``, ``height``,
     ``style``, ``common`` and ``frames`` (SVG), ``captions``, ``words``, ``facts``, ``rank``.
 
-    Raises ValueError on a rank that is not there, and above 16 ranks.
+    Raises ValueError for a rank that does not exist, and above 16 ranks.
     """
     check(story.mesh, rank)
     return scene_of(story, rank, facts(story), pictures(story, rank))
@@ -91,7 +91,7 @@ def scene_of(
 
 
 def check(mesh: Mesh, rank: int) -> None:
-    """Raise ``ValueError`` where the picture would not be legible or the rank is not there."""
+    """Raise ``ValueError`` if the picture would not be legible or the rank does not exist."""
     if mesh.size > MAX_RANKS:
         raise ValueError(
             f"mesh {' x '.join(map(str, mesh.shape))} has {mesh.size} ranks: this "
@@ -149,7 +149,7 @@ def elements(story: Story, frame: "Frame") -> int:
 
 # -- words -----------------------------------------------------------------------------------------
 def does(frame: "Frame") -> str:
-    """What happens in a frame, in a few words."""
+    """A frame in a few words."""
     done = []
     if frame.product:
         verb = "attention for" if frame.layer == "core" else "multiply for"
@@ -177,22 +177,22 @@ def sentence(frame: "Frame") -> str:
 
 
 def words(frame: "Frame") -> str:
-    """The line of a frame, what it means, and what goes on meanwhile."""
+    """The line of a frame, its explanation, and the collectives in flight meanwhile."""
     return " ".join([f"{sentence(frame)}.", frame.words, *in_flight(frame)])
 
 
 def in_flight(frame: "Frame") -> list[str]:
-    """What is in flight over z during a frame, a line for each kind."""
+    """Collectives in flight over z during a frame, a line for each kind."""
     ahead = [f for f in frame.in_flight if f.collective == "all_gather"]
     leaving = [f.layer for f in frame.in_flight if f.collective == "reduce_scatter"]
     waits = [f"Not waited for yet: dW of {', '.join(leaving)}."] if leaving else []
-    return [f"Sent for ahead: {f.name}." for f in ahead] + waits
+    return [f"Prefetched: {f.name}." for f in ahead] + waits
 
 
 def facts(story: Story) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
     mesh = " x ".join(f"{a} {n}" for a, n in story.mesh.axes.items())
-    return [["mesh", mesh], ["a rank sends, in a block", ", ".join(story.sends)]]
+    return [["mesh", mesh], ["sent per rank and block", ", ".join(story.sends)]]
 
 
 def to_table(story: Story) -> list[list[str]]:
@@ -208,7 +208,7 @@ def to_table(story: Story) -> list[list[str]]:
 
 
 def describe(story: Story, rank: int, number: int) -> str:
-    """The block, the known schemes that a grid is, and one frame, in words."""
+    """The block, the known schemes that the grid equals, and one frame, in words."""
     w, s = story.workload, story.strategy
     where = ", ".join(f"{axis} {i}" for axis, i in story.mesh.coords(rank).items())
     names = " and ".join(case.name for case in story.reached)
@@ -216,9 +216,9 @@ def describe(story: Story, rank: int, number: int) -> str:
     micro = f", in microbatches of {w.batch // s.accumulation}" if s and s.accumulation > 1 else ""
     return (
         f"One block of {story.title}, {w.batch} x {w.seq} tokens{micro}, hidden size {w.hidden}, "
-        f"in {len(story.frames)} steps. {known}"
-        f"A rank sends {' and '.join(story.sends) or 'nothing'} on rings. Rank {rank} is at "
-        f"{where}. Shown: {caption(story, number)}. {words(story.frames[number])}"
+        f"in {len(story.frames)} steps. {known}On rings a rank sends "
+        f"{' and '.join(story.sends) or 'nothing'}. Rank {rank} is at {where}. Shown: "
+        f"{caption(story, number)}. {words(story.frames[number])}"
     )
 
 
@@ -228,7 +228,7 @@ SHORT = {"norm1": "LN 1", "norm2": "LN 2"}
 PHASES = {
     "forward": "forward →",
     "backward": "backward, last layer first →",
-    "recompute": "forward once more →",
+    "recompute": "recomputed forward →",
     "sync": "end",
 }
 LEGEND: list[tuple[Mark, str]] = [
@@ -269,7 +269,7 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
 def blocks_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str:
     """One frame as a whole SVG; theme "light", "dark" or "auto".
 
-    Raises ValueError on a step that is not there.
+    Raises ValueError for a step that does not exist.
     """
     check_step(scene, step)
     body = f"{scene['common']}{head(scene)}{scene['frames'][step]}"
@@ -314,7 +314,7 @@ def _tick(i, frame, x, wide, keys):
 
 
 def now(story: Story, number: int, x: float, wide: float) -> str:
-    """A border and a pointer at the tick of the frame shown, and what it does."""
+    """A border and a pointer at the tick of the frame shown, and its description."""
     out = outline(x, STRIP - 2, wide, 22, "fg", 2.6, 2)
     out += f"<path d='M{x + wide / 2:.1f},{STRIP - 3}l-5,-8h10z' class='f-fg'/>"
     return out + text(12, LINE - 12, caption(story, number), size=13, weight=700)
@@ -322,7 +322,7 @@ def now(story: Story, number: int, x: float, wide: float) -> str:
 
 # -- the sentence ----------------------------------------------------------------------------------
 def drawn_sentence(frame: "Frame", keys: dict[str, str]) -> str:
-    """The layer's line with this frame's part of it in bold, and what it means."""
+    """The layer's line with this frame's part of it in bold, and its explanation."""
     spans, (first, last) = [], frame.active
     for i, part in enumerate(frame.line):
         words = part if isinstance(part, str) else notation(part, keys)
@@ -361,7 +361,7 @@ def panel(
         out += text(x, y, words, token, 12, weight=weight)
         y += 17
     y += 10
-    out += text(x, y, "sent so far, of what a block sends", "fg", 12, weight=700)
+    out += text(x, y, "sent so far, of the block's total", "fg", 12, weight=700)
     for axis, total in totals[-1].items():
         y += 22
         out += _bar(axis, totals[number][axis], total, x, y, eyes.keys[axis], width)
@@ -396,16 +396,16 @@ def _bar(axis, so_far, total, x, y, key, width):
 
 
 def _legend(eyes, y):
-    """What colours, hatching and letters mean."""
+    """The legend of colours, hatching and letters."""
     x = 12 + sum(34 + LOOK.letter * len(words) for _, words in LEGEND)
     pale = [*LEGEND, ("pale", f"pale: not on rank {eyes.rank}")]
-    hatched = [("partial", "hatched: a term of a sum, the other terms behind it")]
+    hatched = [("partial", "hatched: a partial sum, the other ranks' behind it")]
     out = legend(pale, 12.0, y, WIDTH, LOOK)[0] + legend(hatched, x + 140, y, WIDTH, LOOK)[0]
     names = eyes.mesh.names
     where = (
-        f"0,1: held by the rank at {names[0]} 0, {names[-1]} 1;  *: by every rank along that axis"
+        f"0,1: on the rank at {names[0]} 0, {names[-1]} 1;  *: on every rank along that axis"
         if len(names) > 1
-        else f"1: held by the rank at {names[0]} 1;  *: by all ranks"
+        else f"1: on the rank at {names[0]} 1;  *: on all ranks"
     )
     tail = f"{where}.  T = b s tokens (b batch, s sequence), H = h hidden size.  Not to scale."
     return out + text(12, y + 30, tail, "muted", 11)

@@ -1,9 +1,9 @@
 """The matrices of the blocks view, each with its blocks by owner and the rows in flight; and its
-ranks, a cell each with what it holds, and the groups that communicate.
+ranks, each a cell with its blocks, and the groups that communicate.
 
-Blocks are lettered with the coordinates of who holds them, * for every rank along an axis. Cuts
-have the colour of their axis. The blocks of the chosen rank are filled; terms of a sum are hatched,
-one sheet behind the other.
+Blocks are lettered with the coordinates of the ranks that hold them, * for every rank along an
+axis. Cuts have the colour of their axis. The blocks of the chosen rank are filled; partial sums are
+hatched, one sheet behind the other.
 """
 
 from collections.abc import Iterable, Sequence
@@ -62,7 +62,7 @@ def parts(dim: "Dim", mesh: "Mesh") -> list[dict[str, int]]:
 
 
 def owner(tensor: "Tensor", held: dict[str, int], eyes: Eyes) -> str:
-    """ "0,1", "*,1": the coordinates of who holds a block; of a partial sum, of the front sheet."""
+    """ "0,1", "*,1": coordinates of a block's ranks; of a partial sum, of the front sheet."""
     front = {axis: eyes.coords[axis] for axis in (tensor.partial, *tensor.later) if axis}
     where = {**held, **front}
     return ",".join(str(where.get(axis, "*")) for axis in eyes.mesh.names)
@@ -160,7 +160,7 @@ def _cuts(dim, x, y, width, height, eyes, down):
 
 
 def _sheets(tensor, x, y, eyes):
-    """The other terms of a sum, as sheets behind."""
+    """The other ranks' partial sums, as sheets behind."""
     if not tensor.partial:
         return ""
     width, height = size(tensor)
@@ -212,8 +212,8 @@ def own(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> Box:
 
 # -- the matrices of a frame -----------------------------------------------------------------------
 def matrices(frame: "Frame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
-    """The product, and beside it what a collective does meanwhile; or the collective alone, as
-    large as said."""
+    """The product, and beside it the collective in flight meanwhile; or only the collective, scaled
+    by ``enlarged``."""
     signs = {3: ("·", "="), 2: ("→",)}
     out, x = "", 24.0
     if frame.product:
@@ -272,7 +272,7 @@ def _title_length(tensor):
 
 
 def _below(tensor, eyes):
-    """What a rank has of it, and who else has the same."""
+    """A rank's part of it, and the axes along which ranks have the same."""
     rows, cols = tensor.local(eyes.mesh.axes)
     numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
     even = rows * cols == numbers  # a flat piece of a weight may end within a feature
@@ -333,7 +333,7 @@ def _names(grid, eyes):
     *down, across = axes
     x, y = grid.x, grid.y - 14
     out = text(x, y, f"{across} = {axes[across]} →", keys[across], 12, weight=700)
-    out += text(x + 70, y, "what each rank holds of the matrices above", "muted", 11)
+    out += text(x + 70, y, "the blocks of each rank of the matrices above", "muted", 11)
     if down:
         words = f"{down[0]} = {axes[down[0]]} ↓"
         out += text(x - 12, grid.y + 20, words, keys[down[0]], 12, "end", 700)

@@ -2,7 +2,7 @@
 
 One panel for every kind of group; both axes logarithmic. Marks are measured (all-reduce a disc,
 all-gather a square, reduce-scatter a diamond, a message a disc), lines the fit of the all-reduces;
-the broken one says what follows for all-gather and reduce-scatter, half the hops and the bytes.
+the broken one follows for all-gather and reduce-scatter, with half the hops and bytes.
 """
 
 import math
@@ -122,7 +122,7 @@ def _line(panel, points):
 
 
 def _scale(limits, start, length):
-    """A function from a value to px on a logarithmic scale with a margin of its own."""
+    """A function from a value to px on a logarithmic scale with its own margin."""
     low, high = math.log10(limits[0]) - 0.15, math.log10(limits[1]) + 0.15
     return lambda value: start + length * (math.log10(value) - low) / (high - low)
 
@@ -165,7 +165,7 @@ def to_table(scene: dict[str, Any]) -> list[list[str]]:
 
 
 def describe(scene: dict[str, Any]) -> str:
-    """What was measured and how well the lines fit, in words."""
+    """The measurements and the quality of the fit, in words."""
     lines = [f"{scene['title']} ({scene['badge']})."]
     for panel in scene["panels"]:
         points = [p for p in panel["points"] if p["collective"] in ("all_reduce", "send")]

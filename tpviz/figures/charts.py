@@ -1,7 +1,7 @@
 """Charts: plotly figures drawn from plain data, with badges, notes and the usual colours.
 
-A scene is a dict ready for JSON: ``title``; ``badges`` (where the numbers come from; cannot be
-turned off); ``panels`` side by side, as `panel` makes them; ``notes`` (what must be read beside the
+A scene is a dict ready for JSON: ``title``; ``badges`` (the sources of the numbers; cannot be
+turned off); ``panels`` side by side, as `panel` makes them; ``notes`` (remarks that belong to the
 picture); ``alt``, the picture in words; and, where wanted, ``height`` (px of a panel), ``legend``
 (lines of the legend), ``subplots`` and ``layout`` (what plotly's ``make_subplots`` and
 ``update_layout`` take). Traces are plotly's, with names for colours, which follow the theme:
@@ -166,7 +166,7 @@ def log_ticks(values: Collection[float]) -> list[float]:
 
 
 def words_of(source: str) -> str:
-    """What a picture calls a source of numbers: runs are measured on emulated clusters."""
+    """The label of a source of numbers: runs are measured on emulated clusters."""
     return "emulated" if source == "measured" else source
 
 
@@ -192,7 +192,7 @@ def curves(
 
 
 def bars(title: str, times: Mapping[str, Mapping[Any, float]], **more: Any) -> dict[str, Any]:
-    """What `curves` shows, as bars side by side: one for each variant and source."""
+    """The data of `curves` as bars side by side: one for each variant and source."""
     unit, scale = unit_of([s for one in times.values() for s in one.values()])
     traces = [
         bar(words_of(s), one, [t / scale for t in one.values()], LINES[s][0], BARS[s])
@@ -206,7 +206,7 @@ def stacks(
     styles: Mapping[str, tuple[str, str, str]],
     **x: Any,
 ) -> dict[str, Any]:
-    """What a scene has of the parts of steps: a panel for each source, a stack for each variant.
+    """Panels that split steps into parts: a panel for each source, a stack for each variant.
 
     steps : {source: {variant: (seconds, what stands above the stack, {part: seconds})}}. styles :
     {part: (words, ink, pattern)}, bottom first. x : layout of the x axes.

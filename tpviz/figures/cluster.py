@@ -1,7 +1,7 @@
-"""Cluster -> scene: its devices and links, a mesh laid on them, and what each axis gets.
+"""Cluster -> scene: its devices and links, a mesh on them, and the bandwidth of each axis.
 
-Rank r sits on device r. One axis is chosen: the links that its groups cross are marked with how
-many of its groups share them, since all are active at once; the group of rank 0 is lit.
+Rank r sits on device r. One axis is chosen: the links that its groups cross are marked with the
+number of its groups that share them, since all are active at once; the group of rank 0 is lit.
 
 >>> from tpviz import Mesh, clusters
 >>> scene = cluster_scene(clusters.nvlink_pairs(), Mesh({"dp": 4, "tp": 2}), "dp")
@@ -33,8 +33,8 @@ def cluster_scene(
     axis : the one whose links are marked; the last of two or more ranks when left out. Returns a
     dict: ``levels`` or ``torus`` (with ``shown``: how many of their units are drawn), ``devices``
     (rank, coords, lit), ``ways`` (level, unit, load) or ``links`` (dimension, device, load),
-    ``axes`` (bandwidth in bytes/s, latency in s, ``held``: what holds it there), ``captions``.
-    Raises ValueError where the mesh does not fit or has no such axis.
+    ``axes`` (bandwidth in bytes/s, latency in s, ``held``: what limits it), ``captions``. Raises
+    ValueError where the mesh does not fit or has no such axis.
     """
     if not isinstance(cluster, Cluster):
         raise ValueError(f"a picture of a cluster needs a tv.Cluster, not {cluster!r}")
@@ -97,7 +97,7 @@ def _drawn(parts):
 
 
 def _loads(cluster, mesh, axis):
-    """How many groups of the axis pass each way out of a unit, or each link of a torus."""
+    """How many groups of the axis use each link out of a unit, or each link of a torus."""
     what = "ways" if cluster.levels else "links"
     if axis is None or mesh.axes[axis] == 1:
         return {what: []}
@@ -130,9 +130,9 @@ def _axis(cluster, mesh, name):
 
 
 def _held(cluster, link, members):
-    """In words, what keeps an axis at its bandwidth."""
+    """In words, what limits the bandwidth of an axis."""
     if stride_of(members) in cluster.table:
-        return "measured: it is in the cluster's table"
+        return "measured: in the cluster's table"
     parts = cluster.levels or cluster.torus
     tight = min(link.ports, key=lambda port: port.capacity / port.load)
     if tight.capacity / tight.load <= link.limit * (1 + 1e-9):
@@ -160,7 +160,7 @@ def _words(cluster, part):
             f"{links}{_rate(part['bandwidth'], scale)} each way, {delay}"
         )
     nics = f" through {part['nics']} NIC{'s' * (part['nics'] > 1)}" if part["nics"] else ""
-    wired = ", all wired to each other" if part["direct"] else ""
+    wired = ", all connected to each other" if part["direct"] else ""
     return (
         f"{part['name']}: {part['units']} units{wired}, {_rate(part['p2p'], scale)} between "
         f"two, {_rate(part['group'], scale)} out of one{nics}, {delay}"
@@ -186,15 +186,15 @@ def _captions(cluster):
         memory += f" (for {amount(device.memory * scales['memory'])})"
     lines = [f"{device.name}: {rates}; memory {memory}"]
     if cluster.caption != cluster.name:
-        lines.append(f"{cluster.caption}: (for ...) is what a number stands for")
+        lines.append(f"{cluster.caption}: (for ...) is the value that a number stands for")
     return lines + ([f"source: {cluster.source}"] if cluster.source else [])
 
 
 def to_table(scene: dict[str, Any]) -> list[list[str]]:
-    """Rows of strings, header first: what every axis of the mesh gets; without one, the links."""
+    """Rows of strings, header first: the bandwidth of every axis; without a mesh, the links."""
     if not scene["axes"]:
         return [["links"], *([part["words"]] for part in scene.get("levels") or scene["torus"])]
-    table = [["axis", "ranks", "bandwidth", "latency", "held back by"]]
+    table = [["axis", "ranks", "bandwidth", "latency", "limited by"]]
     for axis in scene["axes"]:
         rate = "-" if axis["bandwidth"] is None else amount(axis["bandwidth"], "B/s")
         delay = "-" if axis["bandwidth"] is None else seconds(axis["latency"])
@@ -203,7 +203,7 @@ def to_table(scene: dict[str, Any]) -> list[list[str]]:
 
 
 def describe(scene: dict[str, Any]) -> str:
-    """The cluster, the mesh on it and what its axes get, in words."""
+    """The cluster, the mesh on it and the bandwidth of its axes, in words."""
     parts = scene.get("levels") or scene["torus"]
     lines = [f"{scene['title']}: {scene['size']} devices.", *(p["words"] + "." for p in parts)]
     if scene["axes"]:
@@ -249,8 +249,8 @@ def _title(scene):
 
 
 def _below(scene, y):
-    """(what the axes get, the links and the captions as lines of text, y of the last, the longest
-    in letters)."""
+    """(the axes' bandwidths, the links and the captions as lines of text, y of the last, the
+    longest in letters)."""
     out, longest = "", 0
     for axis in scene["axes"]:
         words = f"{axis['name']} {axis['size']}: {axis['held']}"
@@ -267,14 +267,14 @@ def _below(scene, y):
 
 
 class _Picture:
-    """What both kinds share: the cells, and lines that are lit or not."""
+    """Shared by both kinds: the cells, and lines that are lit or not."""
 
     def __init__(self, scene, ink):
         self.scene, self.ink, self.out = scene, ink, []
         self.places = {device["device"]: device for device in scene["devices"]}
 
     def times(self, x, y, load):
-        """How many groups share a link, where it is not one alone."""
+        """The number of groups that share a link, if more than one."""
         if load > 1:
             edge = "stroke-width='3' paint-order='stroke'"
             self.out.append(text(x, y, f"{load}x", "fg s-bg", 10, extra=edge))
@@ -310,7 +310,7 @@ class _Picture:
         )
 
     def more(self, x, y, count, what, anchor="start"):
-        """Say how many are not drawn."""
+        """State how many are not drawn."""
         if count > 0:
             words = f"and {count:,} more {what}"
             self.out.append(text(x, y, words, "muted", 11, anchor, extra="font-style='italic'"))

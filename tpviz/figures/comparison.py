@@ -1,8 +1,8 @@
-"""Prediction, simulation and measurement of one step on the same lanes, and what sets them apart.
+"""Prediction, simulation and measurement of one step on the same lanes, and their difference.
 
 A scene is a plain JSON dict: for each chosen rank and lane three rows, the prediction as outlines,
 the simulated and the measured step as bars, all starting at 0; below them the residual's parts, end
-to end, from nothing to the measured step. Badges say which is which and cannot be turned off.
+to end, from 0 to the measured step. Badges name each source and cannot be turned off.
 """
 
 from collections.abc import Callable, Iterable
@@ -49,7 +49,7 @@ def comparison_scene(
     Parameters
     ----------
     prediction, measured : each None where there is none.
-    title, caption : what was compared, and on which cluster.
+    title, caption : the strategy, and the cluster.
     ranks : ranks to draw; None for those the residual blames and one other, or the first alone.
 
     Returns a dict: ``badges`` (one for each row of a lane), ``foreseen`` (the first row is a
@@ -97,7 +97,7 @@ def comparison_scene(
 
 
 def _ranks(trace, residual):
-    """Those that are blamed (two at most) and one that is not; the first where nobody is."""
+    """The slow ranks (two at most) and one that is not; the first rank if none is slow."""
     blamed = [straggler.rank for straggler in residual.stragglers]
     blamed += [link.ranks[0] for link in residual.slow_links if link.placed]
     blamed = sorted(dict.fromkeys(blamed[:2]))
@@ -143,8 +143,8 @@ def _bars(scenes, place, first):
 def _outlines(foreseen, ranks, keys, place):
     """The prediction's segments, one after another: kernels, then waiting; and each axis.
 
-    A segment says how long an axis is busy, not when. What kernels wait for is drawn up to the
-    segment's end; what they do not wait for was issued before it, and is drawn from its start.
+    A segment has the time that an axis is busy, not its start. A collective that kernels wait for
+    is drawn up to the segment's end; any other was issued before it, and is drawn from its start.
     """
     segments, now = [], 0.0
     for segment in (segment for p in foreseen for segment in p.segments):
@@ -188,7 +188,7 @@ def _parts(foreseen, residual):
 
 
 def _numbers(traces, residual):
-    """The headline: ratio and overlaps, and how far the emulation overran its own clock."""
+    """The headline: ratio and overlaps, and how late the emulation was."""
     words = [f"{100 * t.overlap():.1f} % {t.badge}" for t in traces]
     rows = []
     if len(traces) == 2 and traces[0].step_time:
@@ -203,7 +203,7 @@ def _numbers(traces, residual):
 
 # -- in words --------------------------------------------------------------------------------------
 def to_table(scene: dict[str, Any]) -> list[list[str]]:
-    """Rows of strings, header first: each part as predicted and as found, then the steps."""
+    """Rows of strings, header first: each part as predicted and as measured, then the steps."""
     badges, steps = scene["badges"], [t for _, t in scene["marks"]]
     rows = [["part", "predicted", badges[-1], "share"]]
     for part in scene["parts"]:
@@ -295,7 +295,7 @@ def _height(row):
 
 
 def _header(scene, width):
-    """The badges, what this is, and on which cluster."""
+    """The badges, the title, and the cluster."""
     out, x = "", 10.0
     for words, dash in zip(scene["badges"], _dashes(scene)):
         frame, size = badge(x, 8, words, 6.4, 18, dash)
@@ -397,7 +397,7 @@ def _waterfall(scene, top, axis):
 
 
 def _part(name, x0, x1, y, height):
-    """A bar of the waterfall, filled by what kind of time it is; unexplained an empty box."""
+    """A bar of the waterfall, filled by the kind of time; an empty box if unexplained."""
     if x1 - x0 < 0.05:
         return ""
     path = f"M{x0:.2f},{y}h{x1 - x0:.2f}v{height}H{x0:.2f}z"
@@ -411,7 +411,7 @@ def _part(name, x0, x1, y, height):
 
 
 def _marks(scene):
-    """(mark, words) of what is drawn, in the order of the palette; then how predictions are."""
+    """(mark, words) of the items drawn, in the order of the palette; then of predictions."""
     used = {*scene["bars"]["key"], *scene["outlines"]["key"]}
     used |= {"exposed"} if scene["exposed"]["row"] else set()
     axes = {ink: f"communication {axis}" for axis, ink in scene["axes"].items()}

@@ -1,7 +1,7 @@
-"""A film of a block of AxoNN -> scene: the cube of ranks, weights in flight, known cases.
+"""A block of AxoNN, animated -> scene: the cube of ranks, weights in flight, special cases.
 
-Built as `tpviz.figures.blocks`, which counts and words the frames; here is what the depth axis and
-the replicas add. Everything is counted from the program's operations; there are no times here.
+Built as `tpviz.figures.blocks`, which counts and describes the frames; this adds the depth axis and
+the replicas. Everything is counted from the program's operations; there are no times here.
 
 Ranks stand in a cube: x to the right, y down, z into the depth, replicas side by side. It is seen
 obliquely and pulled apart: every plane of z lies a row higher and further to the right than the one
@@ -43,7 +43,7 @@ def grid_scene(story: Story, rank: int = 0) -> dict[str, Any]:
     """The scene of a `Story` of a grid, ready for JSON, with the fields of
     `tpviz.figures.blocks.blocks_scene`.
 
-    Raises ValueError on a rank that is not there, and above 16 ranks.
+    Raises ValueError for a rank that does not exist, and above 16 ranks.
     """
     check(story.mesh, rank)
     return scene_of(story, rank, facts(story), pictures(story, rank))
@@ -59,7 +59,7 @@ def facts(story: Story) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
     s = story.strategy
     pairs = [["grid", ", ".join(f"{a} = {n}" for a, n in grid(s).items())]]  # pyright: ignore[reportArgumentType]
-    pairs.append(["a rank sends, in a block", ", ".join(story.sends) or "nothing"])
+    pairs.append(["sent per rank and block", ", ".join(story.sends) or "nothing"])
     if s.accumulation > 1:  # pyright: ignore[reportOptionalMemberAccess]
         words = f"{s.accumulation}, the last is shown, each sends as much before the end"  # pyright: ignore[reportOptionalMemberAccess]
         pairs.append(["microbatches", words])
@@ -73,7 +73,7 @@ def grid(strategy: "AxoNN") -> dict[str, int]:
 
 def to_table(story: Story) -> list[list[str]]:
     """Rows of strings, header first: one frame each."""
-    flights = ["under way", *(" ".join(in_flight(frame)) for frame in story.frames)]
+    flights = ["in flight", *(" ".join(in_flight(frame)) for frame in story.frames)]
     return [[*row, words] for row, words in zip(blocks.to_table(story), flights)]
 
 
@@ -116,7 +116,7 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
 
 # -- known schemes ---------------------------------------------------------------------------------
 def _cases(story):
-    """A chip for every known scheme, those that the grid is lit, and what the lit ones are."""
+    """A chip for every known scheme; those that the grid equals are lit and explained."""
     out, x = text(12, 53, "this grid is", size=11), 78.0
     for case, lit in story.cases:
         words = f"✓ {case.name}" if lit else case.name
@@ -131,7 +131,7 @@ def _cases(story):
         )
         x += width + 5
     what = [f"{case.name}: {case.what} ({', '.join(case.source)})" for case in story.reached]
-    words = "  ".join(what or ["none of these alone"])
+    words = "  ".join(what or ["none of these"])
     return out + lines(12, 75, wrapped(words, 175), 14, "muted")
 
 
@@ -174,7 +174,7 @@ class _States:
 
 
 def _weights(frame, states):
-    """What the chosen rank holds of each weight and of its gradient, and what is in flight."""
+    """The chosen rank's part of each weight and of its gradient, and the collectives in flight."""
     x, y = HOLDS, CUBE[1] - 20
     out = text(x, y, f"weights of rank {states.eyes.rank}", size=12, weight=700)
     out += text(x, y + 54, "W", size=11, weight=600) + text(x, y + 112, "dW", size=11, weight=600)
@@ -193,9 +193,9 @@ def _weights(frame, states):
 
 
 def _legend(story, eyes, y):
-    """What colours, hatching and letters mean."""
+    """The legend of colours, hatching and letters."""
     items = [*LEGEND, ("pale", f"pale: not on rank {eyes.rank}")]
-    items.append(("partial", "hatched: a term of a sum"))
+    items.append(("partial", "hatched: a partial sum"))
     out, _ = legend(items, 12.0, y, WIDTH, LOOK)
     x = 12.0 + sum(34 + LOOK.letter * len(words) for _, words in items)
     low = "<tspan dy='3' font-size='80%' font-weight='700' class='f-{}'>{}</tspan><tspan dy='-3'>"
@@ -207,8 +207,8 @@ def _legend(story, eyes, y):
     names = ",".join(eyes.mesh.names)
     micro = " of a microbatch" if story.strategy.accumulation > 1 else ""
     tail = (
-        f"{names}: coordinates of who holds a block, * for every rank along an axis.  T = b s "
-        f"tokens{micro} (b batch, s sequence), H = h hidden size.  Not to scale."
+        f"{names}: coordinates of the ranks that hold a block, * for every rank along an axis.  T "
+        f"= b s tokens{micro} (b batch, s sequence), H = h hidden size.  Not to scale."
     )
     return out + text(12, y + 28, tail, "muted")
 
@@ -282,7 +282,7 @@ def cube(place: Cube, eyes: Eyes) -> str:
 
 
 def moment(frame: "Frame", place: Cube, eyes: Eyes) -> str:
-    """What a frame adds: the groups that communicate, all-gathers and reduce-scatters in flight."""
+    """The parts that differ by frame: communicating groups, all-gathers and reduce-scatters."""
     out, moved = "", frame.move.axis if frame.move else ""
     if frame.in_flight and moved != "z":
         mine = next(group for group in place.groups["z"] if eyes.rank in group)

@@ -1,7 +1,7 @@
 """Lanes over time as SVG: bars and their patterns, names, arrows, time axes, play-heads.
 
-A view says which lanes, bars and labels it has and where they stand; how each kind of mark looks is
-said here. `MARKS` has every mark by its name, for lanes and for the legend (`legend.legend`).
+A view defines its lanes, bars and labels and their places; this module defines the look of each
+kind of mark. `MARKS` has every mark by its name, for lanes and for the legend (`legend.legend`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -58,7 +58,7 @@ def axis_below(
     name_x: float,
 ) -> str:
     """A time axis under lanes, from 0 to ``duration``. scale : px of a unit of time; says : a time
-    in words; name, name_x : what stands beside the axis, and where."""
+    in words; name, name_x : the axis label, and its place."""
     out = f"<path d='M{left},{y:g}H{left + duration * scale:.1f}' class='s-muted'/>"
     for time in ticks(0, duration, 10):
         x = left + time * scale

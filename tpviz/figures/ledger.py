@@ -45,7 +45,7 @@ def ledger_html(expected: "Ledger", measured: "Ledger | None" = None) -> str:
         return (
             "<p class='tpv-ledger'>No communication: neither by formula nor measured.</p>"
             if measured is not None
-            else "<p class='tpv-ledger'>No communication, says the formula.</p>"
+            else "<p class='tpv-ledger'>No communication, by formula.</p>"
         )
     if measured is None:
         line = "Ledger of one step of a rank, by formula. Run to measure it."

@@ -1,7 +1,7 @@
-"""Communication matrix -> scene: which two ranks meet at which tier, and the groups of a mesh.
+"""Communication matrix -> scene: the tier between each two ranks, and the groups of a mesh.
 
 Ranks of one unit stand together, so the matrix of pairs is blocks within blocks along its diagonal,
-one colour for each tier, with what a pair gets there. On a mesh (d1, d2) every hop of a group's
+one colour for each tier, with the bandwidth of a pair. On a mesh (d1, d2) every hop of a group's
 ring is marked: d1 an open disc, d2 a full one.
 
 >>> from tpviz import clusters, communication_matrix
@@ -102,7 +102,7 @@ def _blocks(matrix, shown):
 
 
 def _axis(matrix, mesh, number):
-    """What one axis of the mesh gets, in numbers and words."""
+    """The bandwidth of one axis of the mesh, in numbers and words."""
     name, entry = mesh.names[number], matrix.on(mesh)[number]
     key, size = axis_keys(mesh.names)[name], mesh.shape[number]
     row = {"name": name, "size": size, "key": key, "pattern": INKS[key].pattern}
@@ -135,8 +135,8 @@ def _hops(mesh, shown):
 
 def _captions(matrix, shown):
     lines = [
-        "block: what one pair of ranks gets; line: bus bandwidth of a rank while all groups "
-        "of the axis are active"
+        "block: bandwidth of one pair of ranks; line: bus bandwidth of a rank while all groups of "
+        "the axis are active"
     ]
     if shown < matrix.world_size:
         lines.append(f"the first {shown} of {matrix.world_size:,} ranks are drawn")
@@ -151,8 +151,8 @@ LETTER, LINE = 6.1, 105
 
 
 def matrix_svg(scene: dict[str, Any], theme: str = "auto") -> str:
-    """Draw the scene: nested blocks, and beside them the mesh, or without one what the axes of
-    every mesh get. theme "light", "dark", "auto" or "page"."""
+    """Draw the scene: nested blocks, and beside them the mesh, or without one the bandwidths of
+    every mesh. theme "light", "dark", "auto" or "page"."""
     right = LEFT + SIDE + GAP
     beside, width, height = (_mesh if scene["mesh"] else _rows)(scene, right, TOP)
     below, bottom, longest = _below(scene, TOP + max(SIDE, height) + 28)

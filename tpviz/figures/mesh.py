@@ -1,4 +1,4 @@
-"""Mesh -> scene: who sits where, who talks to whom, and which block of each weight a rank owns.
+"""Mesh -> scene: each rank's coordinates, its groups, and which block of each weight it owns.
 
 The grid shows one axis along columns, one along rows, one as slices (more axes: more slices).
 Choosing a rank lights up its group along each axis in the colour of that axis. A parameter is
@@ -80,7 +80,7 @@ def _place(mesh, rank):
 
 
 def _captions(mesh):
-    """One caption per slice, "pp 0"; a single empty one where there is nothing to tell apart."""
+    """One caption per slice, "pp 0"; a single empty one if there is one slice."""
     outer = mesh.names[:-2]
     if not outer:
         return [""]
@@ -166,7 +166,7 @@ def share(parameter: dict[str, Any], rank: int) -> float:
 
 
 def to_table(scene: dict[str, Any]) -> list[list[str]]:
-    """Rows of strings, header first: each parameter, how it is cut, what every rank owns of it."""
+    """Rows of strings, header first: each parameter, its sharding, the part of every rank."""
     table = [["parameter", "shape", "notation", "blocks", "share of a rank"]]
     for p in scene["parameters"]:
         shares = sorted({f"{100 * share(p, r['rank']):.4g} %" for r in scene["ranks"]})
@@ -176,7 +176,7 @@ def to_table(scene: dict[str, Any]) -> list[list[str]]:
 
 
 def describe(scene: dict[str, Any], rank: int = 0) -> str:
-    """The mesh and the groups of one rank in words. Raises ValueError on a rank not there."""
+    """The mesh and the groups of one rank in words. Raises ValueError for an unknown rank."""
     check_rank(scene, rank)
     axes = ", ".join(f"{a['name']} of {a['size']}" for a in scene["axes"])
     here = scene["ranks"][rank]
@@ -185,8 +185,8 @@ def describe(scene: dict[str, Any], rank: int = 0) -> str:
         f"{a} with ranks {', '.join(map(str, g))}" for a, g in here["groups"].items()
     )
     return (
-        f"Mesh of {len(scene['ranks'])} ranks, axes {axes}. "
-        f"Rank {rank} sits at {where}; its groups: {groups}."
+        f"Mesh of {len(scene['ranks'])} ranks, axes {axes}. Rank {rank} is at {where}; its "
+        f"groups: {groups}."
     )
 
 
@@ -209,7 +209,7 @@ def mesh_svg(
     """Draw a mesh scene.
 
     rank: the one chosen; parameter: a name (default: the first that is cut). theme "light", "dark"
-    or "auto". Raises ValueError on a rank or parameter that is not there.
+    or "auto". Raises ValueError for an unknown rank or parameter.
     """
     check_rank(scene, rank)
     width, height, axes = scene["width"], scene["height"], scene["axes"]
@@ -243,7 +243,7 @@ def find_parameter(scene: dict[str, Any], name: str | None = None) -> dict[str, 
 def arranged(scene: dict[str, Any]) -> dict[str, Any]:
     """{"cell", "places", "width", "height", "top", "common"}: px of a rank's square, the corner of
     each, the size of the grid with its margins, px of head that a page shows itself, and the SVG
-    that is there whatever is chosen. Slices stand side by side, four in a row."""
+    that does not depend on the choice. Slices stand side by side, four in a row."""
     cell = 30 if len(scene["ranks"]) > MANY else 46
     step, last = cell + GAP, len(scene["slices"]) - 1
     wide, high = (scene[many] * step + SLICE_GAP for many in ("columns", "rows"))

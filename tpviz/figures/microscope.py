@@ -1,7 +1,7 @@
 """Microscope -> scene: every rank's buffer before each step, and the messages of the step.
 
-A cell that holds all it will hold is filled with the colour of its chunk; a partial sum shows its
-terms, and a bar of how many ranks are in it.
+A finished cell is filled with the colour of its chunk; a partial sum shows its terms, and a bar of
+how many ranks are in it.
 """
 
 from html import escape
@@ -88,7 +88,7 @@ def _frame(m, number, cells):
 
 
 def _cell(m, cell, new):
-    """One cell of one frame: what is written in it, its ink, and how full it is (0..1)."""
+    """One cell of one frame: its text, its ink, and how full it is (0..1)."""
     if cell is None:
         return 0
     sums = m.collective in ("all_reduce", "reduce_scatter")
@@ -140,7 +140,7 @@ def _messages(m, number, drawing):
 
 
 def _done(message):
-    """What the receiver does with it."""
+    """The receiver's operation on it."""
     return "added" if message.phase == "reduce" else "copied"
 
 
@@ -178,7 +178,7 @@ def facts(m: "Microscope") -> list[list[str]]:
 
 
 def arithmetic(m: "Microscope") -> list[str]:
-    """Lines that work out steps, bytes, algbw and busbw with the numbers of this very run."""
+    """Lines that compute steps, bytes, algbw and busbw with the numbers of this run."""
     n, hops, volume = m.world_size, *m.cost
     factor = f"{'2 ' if m.collective == 'all_reduce' else ''}(n-1)/n"
     lines = [
@@ -192,23 +192,22 @@ def arithmetic(m: "Microscope") -> list[str]:
     if m.algorithm == "tree":
         lines.insert(
             2,
-            "A single tree: ranks inside it pass each byte to two children. The "
-            "formula counts two trees that share this work (algorithm='double_tree').",
+            "A single tree: its inner ranks send each byte to two children. The formula is for "
+            "two trees that share the work (algorithm='double_tree').",
         )
     if len(m.steps) > hops:
         lines.insert(
             1,
-            "The pieces follow each other, so the last one is late by the number of "
-            "pieces before it; the formula takes this pipelining as perfect.",
+            "The chunks are pipelined, so the last one is late by the number of chunks before it; "
+            "the formula assumes perfect pipelining.",
         )
     if m.predicted and m.cluster:
         link = m.cluster.link(range(n), n)
         lines += [
             f"On {m.cluster.caption}: its messages are predicted to take "
             f"{seconds(sum(m.predicted), 4)}; t = {seconds(m.seconds, 4)}.",
-            f"The formula on the links that a whole group drives: {hops} x "
-            f"{seconds(link.latency)} + {volume:,.0f} bytes / {amount(link.bandwidth)}/s = "
-            f"{seconds(m.cluster_seconds, 4)}.",  # pyright: ignore[reportArgumentType]
+            f"The formula with the bandwidth of a whole group: {hops} x {seconds(link.latency)} + "
+            f"{volume:,.0f} bytes / {amount(link.bandwidth)}/s = {seconds(m.cluster_seconds, 4)}.",  # pyright: ignore[reportArgumentType]
         ]
     return lines
 
@@ -256,7 +255,7 @@ def microscope_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") ->
     """Draw the state before ``step`` with the messages of that step in flight.
 
     step: 0 to the number of steps; there, everything has arrived. theme "light", "dark" or "auto".
-    Raises ValueError on a step that is not there.
+    Raises ValueError for a step that does not exist.
     """
     check_step(scene, step)
     width, low = max(scene["width"], 560), scene["height"]
@@ -274,7 +273,7 @@ def pictures(
     drawing: dict[str, Any], frames: list[list[list[Any]]], steps: list[list[dict[str, Any]]]
 ) -> dict[str, Any]:
     """{"width", "height", "top", "common", "pieces", "frames"}: what all steps share, and each of
-    them as places in the pieces, for most cells of a step stay what they were.
+    them as places in ``pieces``, since most cells of a step do not change.
 
     drawing : of `microscope_layout.arrange`. frames : of `frames`. steps : messages.
     """

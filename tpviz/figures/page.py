@@ -81,7 +81,7 @@ def page(
         scene = mesh_scene(mesh, rows, badge=timeline["badge"])
         chosen = find_parameter(scene)["name"] if rows else ""
         views.append(
-            "<h2>Who sits where, and who owns what</h2>"
+            "<h2>Ranks of the mesh, and the shards they own</h2>"
             + place("mesh", {"scene": scene, "rank": 0, "parameter": chosen})
         )
         still += mesh_svg(scene)

@@ -1,4 +1,4 @@
-"""A model cut into stages -> scene: columns are stages, rows the model's pieces in their order.
+"""A model cut into stages -> scene: columns are stages, rows the model's shards in order.
 
 Works on the plain dict of `Partition.scene`. Parameters and FLOPs are counted in the traced graph,
 bytes kept for backward are an estimate, all of one microbatch.
@@ -33,14 +33,14 @@ SIZES = (
     ("flops", "FLOPs of a forward", "FLOP", "forward"),
     ("activation_bytes", "kept for backward (estimate)", "B", "activations"),
 )
-"""(key in the dict, label, unit, ink) of the bars of a stage and of a piece."""
+"""(key in the dict, label, unit, ink) of the bars of a stage and of a shard."""
 
 
 def partition_scene(data: dict[str, Any]) -> dict[str, Any]:
     """The scene of what `Partition.scene` gives, a film (`tpviz.widgets.base.Film`) with a step for
     each stage, ready for JSON.
 
-    Raises ``ValueError`` above 16 stages or 160 pieces.
+    Raises ``ValueError`` above 16 stages or 160 shards.
     """
     check(len(data["stages"]), len(data["shards"]))
     return {
@@ -57,16 +57,16 @@ def partition_scene(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(stages: int, shards: int) -> None:
-    """Raise ``ValueError`` where the picture would not be legible."""
+    """Raise ``ValueError`` if the picture would not be legible."""
     if stages > MAX_STAGES:
         raise ValueError(f"{stages} stages: this view shows at most {MAX_STAGES}")
     if shards > MAX_SHARDS:
-        raise ValueError(f"{shards} pieces: this view shows at most {MAX_SHARDS}; use coarser cuts")
+        raise ValueError(f"{shards} shards: this view shows up to {MAX_SHARDS}; use coarser cuts")
 
 
 def facts(data: dict[str, Any]) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
-    pairs = [["stages", f"{len(data['stages'])} of {len(data['shards'])} pieces"]]
+    pairs = [["stages", f"{len(data['stages'])} of {len(data['shards'])} shards"]]
     pairs.append(["even by", data["balance"].replace("_", " ")])
     for key, label, _, _ in SIZES[:2]:
         sizes = [part[key] for part in data["stages"]]
@@ -78,11 +78,11 @@ def facts(data: dict[str, Any]) -> list[list[str]]:
 
 
 def notes(data: dict[str, Any]) -> list[str]:
-    """What no stage shows: parameters that several hold."""
+    """Parameters that several stages hold."""
     return [
         "Tied: "
         + " = ".join(f"{name} (stage {stage})" for name, stage in zip(tie["names"], tie["stages"]))
-        + "; their gradients are summed."
+        + "; their gradients are all-reduced."
         for tie in data["ties"]
     ]
 
@@ -106,7 +106,7 @@ def words(part: dict[str, Any]) -> str:
 
 def message(m: dict[str, Any], to: int) -> str:
     """A tensor that crosses the cut before stage ``to``."""
-    handed = "" if m["from_stage"] == to - 1 else f", of stage {m['from_stage']}, handed on"
+    handed = "" if m["from_stage"] == to - 1 else f", of stage {m['from_stage']}, forwarded"
     shape = ", ".join(map(str, m["shape"]))
     return (
         f"{m['name']} ({shape}) {m['dtype']}, {amount(m['bytes'])}, made in "
@@ -124,8 +124,8 @@ FEW, MESSAGES = 40, 3  # pieces that get wide rows; messages that are written at
 
 
 def pictures(data: dict[str, Any]) -> dict[str, Any]:
-    """{"width", "height", "common", "frames"}: what is always there, and of each stage what it is
-    in words and a border around it, as SVG."""
+    """{"width", "height", "common", "frames"}: what is always there, and of each stage its
+    description and a border around it, as SVG."""
     plan = _Plan(data)
     common = [pattern_defs()]
     for i, (_, label, _, _) in enumerate(SIZES):
@@ -144,7 +144,7 @@ def pictures(data: dict[str, Any]) -> dict[str, Any]:
 def partition_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str:
     """The picture with one stage in words, as a whole SVG; theme "light", "dark" or "auto".
 
-    Raises ValueError on a stage that is not there.
+    Raises ValueError for a stage that does not exist.
     """
     check_step(scene, step)
     notes = [line for note in scene["notes"] for line in wrapped(note, LETTERS)]
@@ -156,7 +156,7 @@ def partition_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> 
 
 
 class _Plan:
-    """Where everything is, in px. rows : y of each piece; spans : (y, end) of each stage's."""
+    """Where everything is, in px. rows : y of each shard; spans : (y, end) of each stage's."""
 
     def __init__(self, data):
         self.data, self.shards, stages = data, data["shards"], data["stages"]
@@ -201,7 +201,7 @@ def _head(plan, part):
 
 
 def _piece(plan, number):
-    """A piece: its modules at the left, its bars in the column of its stage."""
+    """A shard: its modules at the left, its bars in the column of its stage."""
     shard, y = plan.shards[number], plan.rows[number]
     x, room, high = plan.x(shard["stage"]), plan.wide, (plan.row - 4) / 3
     name = named(shard["modules"])
@@ -242,7 +242,7 @@ def _path(plan, stage):
 
 
 def _cut(plan, part):
-    """What crosses the cut before a stage: an arrow, and its tensors with their bytes."""
+    """The tensors that cross the cut before a stage: an arrow, and their bytes."""
     messages = part["receives"]
     d, start, end, y = _path(plan, part["index"])
     tip = "; ".join(message(m, part["index"]) for m in messages)
@@ -288,5 +288,5 @@ def _legend(y):
     x = 12.0 + sum(38 + LOOK.letter * len(label) for _, label, _, _ in SIZES)
     out += mark("mean", x, y - 9, 0, 0) + text(x + 12, y, "mean of the stages", "muted", 11)
     out += f"<path d='M{x + 134},{y - 4}h16' class='s-axis2' stroke-width='2'/>"
-    words = "tensors that cross a cut, once each microbatch and back as gradients"
+    words = "tensors that cross a cut, once per microbatch, and their gradients back"
     return out + text(x + 156, y, words, "muted", 11)

@@ -1,4 +1,4 @@
-"""Pipeline schedules on the clock -> scene: lanes of ranks, what they hold, and why they wait.
+"""Simulated pipeline schedules -> scene: lanes of ranks, activations held, and reasons to wait.
 
 Panels and their description in words: `schedule_words`; their lanes: `schedule_lanes`.
 """
@@ -63,7 +63,7 @@ def schedule_scene(
 
 
 def check(schedule: "Schedule") -> None:
-    """Raise ``ValueError`` where the picture would not be legible."""
+    """Raise ``ValueError`` if the picture would not be legible."""
     if schedule.ranks > MAX_RANKS:
         raise ValueError(
             f"{schedule.name} has {schedule.ranks} ranks: this view shows at most {MAX_RANKS}"
@@ -77,7 +77,7 @@ def check(schedule: "Schedule") -> None:
 
 
 def _marks(panels):
-    """(mark, words) of what is drawn."""
+    """(mark, words) of the items drawn."""
     kinds = {a.kind for panel in panels for row in panel.timeline.schedule.actions for a in row}
     items = [("forward", "F forward")]
     if kinds & {"B", "RB", "I"}:
@@ -87,11 +87,11 @@ def _marks(panels):
     if kinds & {"R", "RB"}:
         items.append(("recompute", "R recompute, RB before its backward"))
     items += [("idle", "idle"), ("critical", "critical path"), ("message", "message")]
-    items += [("held", "held, whole"), ("most", "most that is held")]
+    items += [("held", "held, whole"), ("most", "peak activations held")]
     if any(panel.timeline.schedule.pairs for panel in panels):
         items.append(("pair", "pair of forward and backward"))
     if any(any(panel.timeline.schedule.recomputes) for panel in panels):
-        items.append(("checkpoints", "held as checkpoints"))
+        items.append(("checkpoints", "kept as checkpoints"))
     if any(panel.measured and panel.measured.held for panel in panels):
         items.append(("in flight", "in flight, and as measured"))
     if any(panel.memory for panel in panels):
@@ -151,7 +151,7 @@ def check_row(scene: dict[str, Any], row: int) -> None:
 
 
 def moment_of(detail: dict[str, Any], step: int) -> int:
-    """The place, among a row's moments, of the one up to a stop: at its end the last."""
+    """The index, among a row's moments, of the one up to a stop: at its end the last."""
     return next((i for i, stop in enumerate(detail["stops"]) if stop >= step), -1)
 
 
@@ -168,7 +168,7 @@ def schedule_svg(
     """The picture with the play-head at a stop, and what a row does there, as a whole SVG.
 
     detail : of the row, as `schedule_detail` gives it; None for no row. theme "light", "dark" or
-    "auto". Raises ValueError on a step that is not there.
+    "auto". Raises ValueError for a step that does not exist.
     """
     check_step(scene, step)
     summary = words_of(scene, step, detail)
@@ -181,7 +181,7 @@ def schedule_svg(
 
 # -- a schedule that cannot run --------------------------------------------------------------------
 def faults_scene(schedule: "Schedule", faults: Sequence[str]) -> dict[str, Any]:
-    """A scene as `schedule_scene` gives, without lanes: ``summary`` tells what is wrong.
+    """A scene as `schedule_scene` gives, without lanes: ``summary`` lists the errors.
 
     faults : sentences; the picture is the schedule as it was written.
     """

@@ -1,4 +1,4 @@
-"""The lanes of a schedule's picture: a bar for each action, what is held, numbers of each rank."""
+"""The lanes of a schedule: a bar for each action, activations held, numbers of each rank."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -260,8 +260,8 @@ class Lanes:
         return f"<path d='{out}' fill='none' {looks}/>"
 
     def _strips(self):
-        """Under each lane what is held over time: whole microbatches, on top of them checkpoints,
-        and a line where the rank holds most."""
+        """Under each lane the activations held over time: whole microbatches, checkpoints above
+        them, and a line at the peak."""
         whole, checkpoints, most, labels = "", "", "", ""
         end, sizes = self.timeline.makespan, self.layout
         for row in self.rows:
@@ -286,7 +286,7 @@ class Lanes:
 
     # -- a run -------------------------------------------------------------------------------------
     def _ran(self):
-        """Under each lane what the rank did in a run."""
+        """Under each lane the rank's measured bars."""
         out, high = "", self.layout.ran - 3
         for row in self.rows:
             y, paths = row.y + self.layout.lane + 2, {}
@@ -320,7 +320,7 @@ class Lanes:
 
     # -- numbers at the right ----------------------------------------------------------------------
     def _numbers(self, row):
-        """Idle time simulated, by formula and measured; the most that is held; memory."""
+        """Idle time simulated, by formula and measured; the peak activations held; memory."""
         panel, line, rank, unit = self.panel, self.timeline, row.rank, self.unit
         part = 100 * line.bubble[rank] / (line.makespan or 1.0)
         words = [
@@ -340,7 +340,7 @@ class Lanes:
             yield self._memory(panel.memory[rank], row.y + 12 * len(words) + 2)
 
     def _memory(self, memory, y):
-        """A bar of the rank's bytes by kind, and what its device has."""
+        """A bar of the rank's bytes by kind, and its device's memory."""
         out, x, wide = "", float(NUMBERS), RIGHT - 112
         most = max(memory.total for panel in self.panels for memory in panel.memory)
         for kind, ink in MEMORY_KINDS.items():
@@ -355,8 +355,8 @@ class Lanes:
 
     # -- a moment ----------------------------------------------------------------------------------
     def moment(self, rank: int, index: int, busy: bool) -> str:
-        """A ring around an action, and a broken one around what it waited for; while the rank is
-        idle before it, around what it waits for."""
+        """A ring around an action, and a broken one around the action it waited for; while the rank
+        is idle before it, around the one it waits for."""
         if index == len(self.schedule.of(rank)):
             return ""
         here, out = self.place(rank, index), ""

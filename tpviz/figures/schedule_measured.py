@@ -1,4 +1,4 @@
-"""What the ranks of a pipeline did in a run, as bars like those of its schedule."""
+"""Measured actions of a pipeline's ranks, as bars like those of its schedule."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,8 +16,8 @@ class Measured(NamedTuple):
     """A run's step, from its first forward to its last backward.
 
     badge : where the times come from. bars : per place along pp a list of (phase, start, end), in
-    seconds. makespan : seconds. idle : per place, seconds in which nothing is computed. held : per
-    place [(second, microbatches in flight from then on)], or () where they are not known.
+    seconds. makespan : seconds. idle : per place, seconds without compute. held : per place
+    [(second, microbatches in flight from then on)], or () where they are not known.
     """
 
     badge: str

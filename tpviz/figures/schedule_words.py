@@ -1,5 +1,5 @@
-"""Schedules on the clock in numbers and words: what ranks hold, why every action starts when it
-does, and what two schedules differ in.
+"""Simulated schedules in numbers and words: activations held, why every action starts when it does,
+and how two schedules differ.
 
 Works on the `Timeline`s of `tpviz.schedules`, of which it needs the attributes alone. All times are
 simulated, in the unit of the durations given; the closed form stands beside them as "formula", a
@@ -30,7 +30,7 @@ DOES = {
     "W": "gradient of the weights",
 }
 CLOSE = 1e-9
-"""Of the makespan: times nearer than this are the same."""
+"""Relative to the makespan: closer times are equal."""
 
 
 MEMORY_INKS = {"optimizer": "optimizer_state"}
@@ -39,7 +39,7 @@ MEMORY_INKS = {"optimizer": "optimizer_state"}
 
 @dataclass(frozen=True)
 class Panel:
-    """One schedule on the clock, and what is known beside it.
+    """One simulated schedule, and the other data about it.
 
     timeline : its `Timeline`. recompute : seconds of each stage, the first part of RB. formula :
     (makespan, idle time of each rank) by closed form, or None. memory : for each rank
@@ -88,14 +88,14 @@ class Panel:
 
     @cached_property
     def strips(self) -> list[list[tuple[float, int, int]]]:
-        """As `held`, in bytes where these are known."""
+        """As `held`, in bytes if known."""
         if not self.sizes:
             return self.held
         return [weighed(self.timeline, rank, self.sizes) for rank in range(self.ranks)]
 
     @property
     def unit(self) -> int:
-        """What `strips` have of a microbatch of all layers of a rank."""
+        """A rank's bytes in `strips` per microbatch of all its layers."""
         return 1 if self.sizes else self.each
 
     @cached_property
@@ -130,7 +130,7 @@ def weighed(
 
 
 def peak(strip: Iterable[tuple[float, int, int]]) -> int:
-    """The most that is held, whole and as checkpoints."""
+    """The peak activations held, whole and as checkpoints."""
     return max((whole + kept for _, whole, kept in strip), default=0)
 
 
@@ -152,9 +152,9 @@ def share(idle: Sequence[float], makespan: float) -> str:
 
 # -- what a rank does, and what it waits for -------------------------------------------------------
 def spans(timeline: "Timeline", rank: int) -> Iterator[tuple[float, float, int, bool]]:
-    """(start, end, index, busy) of all that a rank does and of all its idle time, in order; index
-    is the action's, while idle that of the next. What takes no time is left out; an overlapped pair
-    is one."""
+    """(start, end, index, busy) of a rank's actions and idle times, in order; index is the
+    action's, while idle that of the next. What takes no time is left out; an overlapped pair is
+    one."""
     schedule, least, now = timeline.schedule, CLOSE * timeline.makespan, 0.0
     index = -1
     for index, (start, end) in enumerate(zip(timeline.start[rank], timeline.end[rank])):
@@ -211,7 +211,7 @@ def together(timeline: "Timeline", rank: int, index: int) -> range:
 
 
 def _reason(timeline, rank, index, before, unit):
-    """(why an action, or a pair, starts when it does; what it waits for from elsewhere)."""
+    """(why an action, or a pair, starts when it does; what it waits for from another rank)."""
     schedule = timeline.schedule
     there, step, made = awaited(timeline, rank, index)
     own = schedule.word(schedule.of(rank)[index - 1]) if index else ""
@@ -224,18 +224,18 @@ def _reason(timeline, rank, index, before, unit):
     )
     if there - before > CLOSE * timeline.makespan or not index:
         sent = f", sent at {say(made, unit)}" if there > made else ""
-        return f"starts when {what} is there{sent}", what
-    return f"{after}; {what} is there since {say(there, unit)}", what
+        return f"starts when {what} arrives{sent}", what
+    return f"{after}; {what} arrived at {say(there, unit)}", what
 
 
 def awaited(timeline: "Timeline", rank: int, index: int) -> "tuple[float, Step | None, float]":
-    """(when the last of what an action, or a pair, waits for is there, the `Step` that made it,
-    when it was made); the step is None where it waits for nothing."""
+    """(when the last input of an action, or a pair, arrives, the `Step` that made it, when it was
+    made); the step is None where it waits for nothing."""
     return max(_arrival(timeline, rank, i) for i in together(timeline, rank, index))
 
 
 def _arrival(timeline, rank, index):
-    """(when what an action waits for is there, the `Step` that made it, when it was made)."""
+    """(when the input of an action arrives, the `Step` that made it, when it was made)."""
     schedule = timeline.schedule
     step = schedule.step_of[rank, index]
     if step.needs < 0:
@@ -255,7 +255,7 @@ def _holds(full, kept, size):
 
 # -- all of it -------------------------------------------------------------------------------------
 def compared(panels: Sequence[Panel], unit: str) -> Iterator[str]:
-    """Sentences: each panel's own, then what sets the second apart from the first."""
+    """Sentences: each panel's own, then how the second differs from the first."""
     for panel in panels:
         line = panel.timeline
         of = f" of one of their {panel.each} stages" if panel.each > 1 else ""

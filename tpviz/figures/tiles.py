@@ -243,7 +243,7 @@ def _borders(panel, map):
 
 
 def _chunks(panel, map, position):
-    """Which chunk is where, and what becomes of it; on a small map only the GPU's number."""
+    """The place of each chunk, and its destination; on a small map only the GPU's number."""
     if not map.named:
         yield text(map.x, map.y - 4, f"GPU {map.gpu}", size=11)
         return
@@ -272,7 +272,7 @@ def _marks(panels):
     }
     items = [(s.key, s.label) for s in STATES if {s.key, s.key.upper()} & keys]
     if keys & set(EARLY.upper()):
-        items.append(("W", "marked: the sum so far came first"))
+        items.append(("W", "marked: the partial sum arrived first"))
     return [
         (lambda x, y, key=key: _part(key, 14, 11).replace("@", f"{x:g},{y:g}"), words)
         for key, words in items
@@ -304,7 +304,7 @@ def _drawn(panels, panel, what):
     run, series = panel.run, panel.series
     if what == "computing":
         slots = run.machine.slots
-        return slots, [("forward", "solid", panel.computing)], [f"{slots} slots: a stage"]
+        return slots, [("forward", "solid", panel.computing)], [f"{slots} slots: one wave"]
     if what == "memory":
         gemm, sent = series["gemm_queue"], series["comm_queue"]
         top = max(_most(a.series["gemm_queue"] + a.series["comm_queue"]) for a in panels)
@@ -340,7 +340,7 @@ def _stack(time, areas, top, y, layout, what):
 
 
 def _ends(panel, layout, y):
-    """A line where the GEMM, the reduce-scatter and all end, and which it is."""
+    """A labelled line at the end of the GEMM, of the reduce-scatter and of the run."""
     run, high = panel.run, len(LANES) * (LANE + GAP) - GAP
     ends = [
         (run.gemm_end, f"GEMM {seconds(run.gemm_end)}"),
@@ -364,7 +364,7 @@ def _ends(panel, layout, y):
 def tiles_detail(panels: Sequence[Panel], part: int) -> dict[str, Any]:
     """{"part", "words", "mark"} of a part, counted over all maps, ready for JSON; -1: of none.
 
-    Raises ``ValueError`` on a part that is not there.
+    Raises ``ValueError`` for a part that does not exist.
     """
     if part < 0:
         return {"part": -1, "words": "", "mark": ""}
@@ -388,7 +388,7 @@ def tiles_svg(
     scene: dict[str, Any], step: int = 0, detail: dict[str, Any] | None = None, theme: str = "auto"
 ) -> str:
     """The picture at a step as a whole SVG. detail : what `tiles_detail` gives, None for no part.
-    theme "light", "dark" or "auto". Raises ``ValueError`` on a step that is not there."""
+    theme "light", "dark" or "auto". Raises ``ValueError`` for a step that does not exist."""
     check_step(scene, step)
     at, summary = scene["stops"][step], words_of(scene, step, detail)
     top = head(scene, f"{scene['title']}, {scene['captions'][step]}")
@@ -410,5 +410,5 @@ def placed(scene: dict[str, Any], at: float) -> str:
 
 
 def words_of(scene: dict[str, Any], step: int, detail: dict[str, Any] | None) -> str:
-    """The description at a step: of the selected part, or how many parts are in which state."""
+    """The description at a step: of the selected part, or the number of parts in each state."""
     return detail["words"] if detail and detail["words"] else scene["words"][step]

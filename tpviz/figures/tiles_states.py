@@ -1,12 +1,12 @@
-"""What each part of a tile is doing at any time: the states of a simulated T3 run (`SimResult`),
-and the run in numbers and words.
+"""The state of each part of a tile over time, in a simulated T3 run (`SimResult`), and the run in
+numbers and words.
 
-    waiting -> computing -> its store queued -> stored -> updated twice -> on the link -> sent
-    -> done: the whole sum is in this GPU's memory
+    waiting -> computing -> its store queued -> stored -> updated twice -> on the link -> sent ->
+    done: the reduced result is in this GPU's memory
 
-What a chunk's place in the order leaves out (2.3 of the paper's notes: the first goes straight to
-the link, the last stays) is skipped. Where the sum so far, from GPU r + 1, comes before the part
-itself is stored, the state is marked. Without a tracker a part is stored, and nothing counts that.
+States that a chunk does not have at its place in the order (2.3 of the paper's notes: the first
+goes straight to the link, the last stays) are skipped. If the partial sum from GPU r + 1 arrives
+before the part itself is stored, the state is marked. Without a tracker stores are not counted.
 Works on the attributes of a `SimResult` alone.
 """
 
@@ -43,11 +43,11 @@ STATES = (
     State("t", "updated twice: triggered", "axis1", "back", "2"),
     State("l", "on the link", "axis0", "lines", "→"),
     State("x", "sent", "wait", "cross", "·"),
-    State("d", "done: the whole sum is here", "backward", "diagonal", "✓"),
+    State("d", "done: the reduced result is here", "backward", "diagonal", "✓"),
 )
 BY_KEY = {state.key: state for state in STATES}
 EARLY = "wcq"
-"""States that may be marked, as capitals: the sum so far is there before the own store."""
+"""States that may be marked, as capitals: the partial sum arrives before the own store."""
 
 
 def moments(run: "SimResult", gpu: int = 0) -> dict[str, np.ndarray]:
@@ -55,7 +55,7 @@ def moments(run: "SimResult", gpu: int = 0) -> dict[str, np.ndarray]:
     ``run.tiles``; also ``position`` of its chunk in the order of computing.
 
     start, computed, stored, arrived, second, triggered, sent : as in ``run.tiles``. link : its
-    first byte leaves. done : the whole sum is there, at last by the all-gather. Of GPUs that a
+    first byte leaves. done : the reduced result is there, at last by the all-gather. Of GPUs that a
     mirrored run leaves out: those of GPU 0, chunks turned by ``gpu``.
     """
     tiles, times = run.tiles, {}
@@ -107,7 +107,7 @@ def _steps(run, since, until=np.inf):
 
 
 def _passed(run, ahead, times):
-    """A reduce-scatter by itself, chunk by chunk: in step j goes the chunk j + 1 ahead."""
+    """A separate reduce-scatter, chunk by chunk: step j sends the chunk j + 1 ahead."""
     steps = np.array([(np.nan, np.nan), *_steps(run, 0.0, run.rs_end)])
     if len(steps) == run.ranks:
         times["link"], times["sent"] = steps[ahead].T
@@ -218,7 +218,7 @@ def speedup(panels: Sequence[Panel]) -> float:
 
 
 def counts(panels: Sequence[Panel], times: Sequence[float]) -> list[str]:
-    """Per time, in how many parts of each panel is what: one sentence a panel."""
+    """Per time, the number of parts in each state: one sentence a panel."""
     each = [_counted(panel, times) for panel in panels]
     return ["\n".join(lines) for lines in zip(*each)]
 
@@ -243,7 +243,7 @@ def _counted(panel, times):
 
 
 def to_table(panels: Sequence[Panel]) -> list[list[str]]:
-    """Rows of strings, header first: what each run did."""
+    """Rows of strings, header first: the numbers of each run."""
     tables = [panel.run.to_table() for panel in panels]
     rows = {}
     for number, table in enumerate(tables):
@@ -256,7 +256,7 @@ def to_table(panels: Sequence[Panel]) -> list[list[str]]:
 
 
 def describe(panels: Sequence[Panel]) -> str:
-    """The runs in words, then what sets the first apart from the second."""
+    """The runs in words, then how the first differs from the second."""
     sentences = [panel.run.describe() for panel in panels]
     if len(panels) == 2:
         one, two = (sum(panel.run.dram.values()) for panel in panels)
@@ -284,7 +284,7 @@ def story_of(panel: Panel, place: int, part: int) -> str:
         ("second", "updated twice at {}"),
         ("link", "on the link from {}"),
         ("sent", "sent at {}"),
-        ("done", "whole sum here at {}"),
+        ("done", "reduced result here at {}"),
     )
     for what, text in sorted(words, key=lambda pair: t[pair[0]]):
         if t[what] == t[what]:
@@ -294,12 +294,12 @@ def story_of(panel: Panel, place: int, part: int) -> str:
 
 
 def rule_of(run: "SimResult", position: int) -> str:
-    """What becomes of the chunk at a place of the order, in few words."""
+    """The destination of the chunk at a place of the order, in few words."""
     last = run.ranks - 1
     if not fused(run):
-        return "stored, summed later"
+        return "stored, reduced later"
     if position == last:
-        return "stays: its own" if last else "stays"
+        return "stays here" if last else "stays"
     return "stores go to the next GPU (r - 1)" if position == 0 else "DMA after 2 updates"
 
 

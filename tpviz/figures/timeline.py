@@ -1,8 +1,8 @@
 """Trace -> timeline scene: a plain JSON dict that both the static SVG and the browser view draw.
 
 Every rank has a compute lane (operations coloured by phase, waits hatched) and one lane per
-communication axis. Communication that no computation hides is marked on the compute lane in
-translucent red, after the Dask dashboard's overlay. The badge says where the numbers come from.
+communication axis. Exposed communication is marked on the compute lane in translucent red, after
+the Dask dashboard's overlay. The badge names the source of the numbers.
 
 In the static SVG bars of one kind on one lane become one path, and bars closer than a fraction of a
 pixel are drawn as one, so a trace of any length gives a small picture.
@@ -127,7 +127,7 @@ def _lane_order(name, axes):
 
 
 def _keys(trace, rows, lanes, lane):
-    """(what the colours mean, colour of each row)."""
+    """(legend of the colours, colour of each row)."""
     kinds, kind = codes(trace["kind"][rows])
     phases, phase = codes(trace["phase"][rows])
     code = (lane * len(kinds) + kind) * len(phases) + phase
@@ -186,7 +186,7 @@ def _memory_time(trace, time, rank):
     start, end = mine["start"][-1], mine["end"][-1]
     span = max(float(time[-1] - time[0]), 1e-9)
     stretched = start + (time - time[0]) / span * (end - start)
-    return stretched, " (seen in one more step, stretched to fit)"
+    return stretched, " (measured in an extra step, stretched to fit)"
 
 
 def _metrics(trace):
@@ -387,7 +387,7 @@ THIN = "stroke-width='0.5'"
 
 
 def _marks(scene, memory):
-    """(mark, words) of what is drawn."""
+    """(mark, words) of the items drawn."""
     items = [
         (info["key"], "communication " * (info["kind"] == "comm") + info["label"])
         for info in scene["keys"]

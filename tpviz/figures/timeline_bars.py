@@ -1,8 +1,8 @@
-"""Which events a picture of a stretch of time draws one by one, and which it merges.
+"""Which events a picture of a time range draws one by one, and which it merges.
 
 Up to `BARS` events are drawn as they are. Of more, the shortest are merged: those of one lane and
-kind that begin in the same small piece of time become one bar, as long as they are together, which
-says how many it stands for. Nothing here loops over events, so that a million take a second.
+kind that begin in the same short interval become one bar, as long as their sum, with their number.
+Nothing here loops over events, so that a million take a second.
 """
 
 from collections.abc import Sequence
@@ -122,7 +122,7 @@ class Bars:
             return f"All {count:,} events{where} are drawn; the trace has {len(self):,}."
         return (
             f"{alone:,} of the {count:,} events{where} are drawn one by one; those shorter than "
-            f"{seconds(cut)} and close together are merged. The numbers are of all events."
+            f"{seconds(cut)} and close together are merged. The numbers cover all events."
         )
 
 
@@ -146,8 +146,8 @@ def _places(ids, wanted):
 def _merged(code, start, end, low, high, most):
     """(number of the bar of each row, the length below which rows are merged).
 
-    Rows of one code are in order of start. Those shorter than a piece of the time share a bar with
-    the others of their code and piece; the pieces are as small as ``most`` bars allow.
+    Rows of one code are in order of start. Those shorter than an interval share a bar with the
+    others of their code and interval; the intervals are as short as ``most`` bars allow.
     """
     if len(code) <= most:
         return np.arange(len(code)), 0.0
@@ -177,7 +177,7 @@ def _piece(start, low, cut):
 def _drawn(lane, start, end, bar, low, cut):
     """(first row, number of rows, seconds, start, end) of each bar.
 
-    Merged bars of one lane and piece of time are laid side by side within the time they cover.
+    Merged bars of one lane and interval are laid side by side within the time they cover.
     """
     count = np.bincount(bar)
     first = np.full(len(count), len(bar))

@@ -1,8 +1,8 @@
-"""A block of ATP as a film: frame by frame which tensors meet, and who holds which part of them.
+"""A block of ATP as an animation: each frame's tensors, and which rank holds which shard.
 
-`step.pieces` says which kernels and collectives there are, `Layout.splits` who holds what of the
-weights. A tensor walks through them, and its layout follows from each operation, so that no mesh is
-written out by hand. No torch.
+`step.pieces` lists the kernels and collectives, `Layout.splits` the shards of the weights. A tensor
+passes through them, and its layout follows from each operation, so that no mesh is written out by
+hand. No torch.
 """
 
 from math import prod
@@ -71,11 +71,11 @@ class _Film:
         self.core("dQKV", "gradients", 3)
         self.back("qkv", "attention.qkv", "dX")
         self.norm_back("norm1")
-        assert not self.todo, "the film has left out operations of the step"
+        assert not self.todo, "the animation has left out operations of the step"
 
     # -- small words ---------------------------------------------------------------------------
     def start(self, part):
-        assert not getattr(self, "todo", None), "the film has left out operations of the step"
+        assert not getattr(self, "todo", None), "the animation has left out operations of the step"
         self.part, self.todo = part, list(self.parts[part])
 
     def next_move(self, axis, collective) -> Collective | None:
@@ -105,7 +105,7 @@ class _Film:
         self.frames.append(Frame(self.part, layer, words=words, **fields))
 
     def moved(self, before, move):
-        """A tensor after a collective on it."""
+        """A tensor after a collective."""
         if move.collective == "reduce_scatter":
             return before.cut(move.axis, "rows" if move.axis == self.at.inside else "cols")
         return before.whole(move.axis)
@@ -119,7 +119,7 @@ class _Film:
 
     # -- parts of the block --------------------------------------------------------------------
     def norm(self, layer):
-        """Two numbers a token, summed; the normalised x goes into the next layer."""
+        """Two numbers per token, all-reduced; the normalised x goes into the next layer."""
         move = self.next_move(self.at.stream, "all_reduce")
         if move:
             name = "sums of dX" if self.part.endswith("_back") else "sums of X"
@@ -139,7 +139,7 @@ class _Film:
             self.x = self.collective(layer, move)
 
     def core(self, name, kind, times):
-        """Attention itself: whole heads, each on its rank."""
+        """Attention: whole heads, each on its rank."""
         kernel = self.todo.pop(0)
         cols = self.dim(times * self.hidden)._replace(axes=self.x.cols.axes)
         heads = self.heads // prod(self.sizes[a] for a in cols.axes)
@@ -151,7 +151,7 @@ class _Film:
         self.x = result
 
     def gathered(self, layer, inner, weight):
-        """The input of a layer, with gathers if the program has them; cut for nothing if it may."""
+        """The input of a layer: all-gathered, or sharded without communication."""
         self.x = self.x._replace(name=inner or self.x.name)
         missing = [a for a in weight.rows.axes if a not in self.x.cols.axes]
         self.free = f"{say.CUT} " if missing else ""
@@ -237,7 +237,7 @@ class _Film:
 
     # -- backward ------------------------------------------------------------------------------
     def back(self, layer, name, result):
-        """Gradients of the input, then of the weight while that of the input is summed."""
+        """Gradients of the input, then of the weight while that of the input is all-reduced."""
         self.start(f"{layer}_back")
         weight, x = self.weight(name), self.kept[layer]
         self.gathered(layer, "", weight.transposed)
@@ -255,7 +255,7 @@ class _Film:
         self.add(layer, words, **fields)
 
     def backprop(self, layer, dy, weight, dx, x):
-        """The GEMM of the input's gradient; under it the input is gathered again, if it is."""
+        """The GEMM of the input's gradient, overlapped with gathering the input again if needed."""
         op = self.todo.pop(0)
         words = self.free + (say.FORWARD if dx.partial else say.ALONE).format(dx.partial)
         kernel, fields = op, {}

@@ -1,4 +1,4 @@
-"""What the film of a block is made of: tensors and their cuts, frames, the words for them.
+"""Data of a block's animation: tensors and their layouts, frames, captions.
 
 A weight lies as ``W[in_y, out_x]`` on the plane; on a grid with depth its block is flattened output
 feature by output feature, so that a shard over z is a run of output features: ``W[in_y, out_xz]``.
@@ -68,7 +68,7 @@ class Tensor(NamedTuple):
 LAYERS = ("qkv", "out", "up", "down")
 """A block's weights."""
 ALL = "all four"
-"""What a message of all of them is of."""
+"""The name of a collective of all of them."""
 
 
 class Flight(NamedTuple):
@@ -88,18 +88,18 @@ class Flight(NamedTuple):
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Whose weights are in the message."""
+        """The layers whose weights are in the collective."""
         return LAYERS if self.layer == ALL else (self.layer,)
 
 
 class Frame(NamedTuple):
-    """One picture of the film: a kernel, a collective, or one over the other.
+    """One frame of the animation: a kernel, a collective, or both overlapped.
 
     part : field of `step.BLOCK`, or a phase; layer : "qkv", "norm1", ...; product : the tensors a
     kernel reads, and its result; moving : a tensor before and after a collective; kernels, moves :
     what of the program this stands for; chunk, moved_chunk : the rows in them (number, count, parts
-    of the sequence); line : the whole sentence of the layer, tensors and words, of which [active)
-    is this frame; words : what happens, for somebody who sees it for the first time.
+    of the sequence); line : the whole line of the layer, tensors and words, of which [active) is
+    this frame; words : the explanation, for newcomers.
 
     Of weights in shards over z: in_flight : the `Flight`s during it; weights : {layer: "piece" or
     "block"}, what the rank holds of each weight after it; gradients : {layer: "", "block",
@@ -130,7 +130,7 @@ class Frame(NamedTuple):
 
     @property
     def tensors(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """All that is in the picture."""
+        """All tensors in the frame."""
         return self.product, self.moving
 
     @property
@@ -140,7 +140,7 @@ class Frame(NamedTuple):
 
 
 def multiplied(left: Tensor, right: Tensor, result: Tensor, *kernels: "Kernel") -> dict[str, Any]:
-    """The fields of a `Frame` that shows a product alone."""
+    """The fields of a `Frame` that shows only a GEMM."""
     return {
         "product": (left, right, result),
         "kernels": kernels,
@@ -150,7 +150,7 @@ def multiplied(left: Tensor, right: Tensor, result: Tensor, *kernels: "Kernel") 
 
 
 def exchanged(before: Tensor, move: "Collective", after: Tensor) -> dict[str, Any]:
-    """The fields of a `Frame` that shows a collective alone."""
+    """The fields of a `Frame` that shows only a collective."""
     return {
         "moving": (before, after),
         "moves": (move,),
@@ -165,34 +165,34 @@ def verb(move: "Collective") -> str:
 
 
 def words_of(move: "Collective") -> str:
-    """What a collective does, in a sentence or two."""
+    """One or two sentences about a collective."""
     return SAID[move.collective].format(move.axis)
 
 
 SAID = {
-    "all_reduce": "The ranks of each {0} group add their terms: then all of them hold the same "
-    "sum.",
-    "reduce_scatter": "The ranks of each {0} group add their terms, and each keeps its own part of "
-    "the sum only: half the traffic of an all-reduce.",
-    "all_gather": "The ranks of each {0} group show each other their parts: then all of them hold "
-    "the whole.",
+    "all_reduce": "The ranks of each {0} group add their partial sums: then all of them hold the "
+    "same result.",
+    "reduce_scatter": "The ranks of each {0} group add their partial sums, and each keeps only "
+    "its own shard of the result: half the traffic of an all-reduce.",
+    "all_gather": "The ranks of each {0} group send each other their shards: then all of them "
+    "hold the whole tensor.",
 }
 NORM = (
-    "LayerNorm needs the mean and variance of all features of a token. The ranks of {0} each "
-    "hold some of them, so they add up two numbers a token."
+    "LayerNorm needs the mean and variance of all features of a token. The ranks of {0} each hold "
+    "some of them, so they all-reduce two numbers per token."
 )
-CUT = "Each rank takes its part of the features of what all of them hold: nothing is sent."
+CUT = "All ranks hold the same tensor, and each takes its part of the features: nothing is sent."
 FORWARD = (
-    "Every rank multiplies the blocks it holds. It sees only a part of what is summed over, "
-    "so its result is one term of a sum over {0} (hatched)."
+    "Every rank multiplies the blocks it holds. It holds only a part of the contracted dim, so "
+    "its result is a partial sum over {0} (hatched)."
 )
-ALONE = "Every rank multiplies the blocks it holds; nothing is missing from its result."
-MEANWHILE = "Meanwhile the sum of the rows before is under way."
+ALONE = "Every rank multiplies the blocks it holds; its result is complete."
+MEANWHILE = "Meanwhile the all-reduce of the previous rows is in flight."
 HERE = "Both factors are on the rank already: a weight's gradient needs no communication."
-OVER = "That hides the sum of {0}, which is under way meanwhile."
-AGAIN = "Meanwhile the rows of the input, of which only a part was kept, are gathered again."
+OVER = "This hides the all-reduce of {0}, which is in flight meanwhile."
+AGAIN = "Meanwhile the input, of which each rank kept only its rows, is all-gathered again."
 CORE = (
-    "Each head needs its own queries, keys and values only, and no head is cut: every rank "
+    "Each head needs only its own queries, keys and values, and no head is split: every rank "
     "computes {0} of the {1}."
 )
 TWICE = "Every rank of {0} computes the same heads again (A1)."

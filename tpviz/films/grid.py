@@ -1,8 +1,8 @@
-"""A block of AxoNN as a film: every operation of its program once, with the tensors in it.
+"""A block of AxoNN as an animation: every operation of its program once, with its tensors.
 
-`step.parts` says which operations there are and in which order; the tensors of the plane come from
-ATP's film (`tpviz.films.blocks`), those of the depth axis are here. Rows are those of the whole
-batch, cut over data and z. No torch.
+`step.parts` lists the operations in order; the tensors on x and y come from ATP's animation
+(`tpviz.films.blocks`), those of the depth axis are here. Rows are those of the whole batch, cut
+over data and z. No torch.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def grid_frames(s: "AxoNN", w: "GPT") -> list[Frame]:
     """The `Frame` list of one block in the middle of the model, for an `AxoNN`.
 
-    Forward, backward, then the block's share of what is summed at the end of a step. Of several
-    microbatches it is the last one. Axes of one rank do nothing and have no frame.
+    Forward, backward, then the block's share of the gradient all-reduces at the end of a step. Of
+    several microbatches it is the last one. Axes of one rank have no frame.
     """
     return _Film(s, w).all()
 
@@ -145,11 +145,11 @@ class _Film:
         self.weights = {**self.weights, **dict.fromkeys(layers, what)}
 
     def fellows(self, layer):
-        """The layers whose weights are in one message with that of ``layer``."""
+        """The layers whose weights are in one collective with that of ``layer``."""
         return LAYERS if self.together else [layer]
 
     def message(self, tensor):
-        """A weight, or its gradient, with what is in one message with it."""
+        """A weight, or its gradient, with the others in the same collective."""
         return all_four(tensor, self.w.mlp_ratio) if self.together else tensor
 
     def gather(self, phase, payload):
@@ -172,7 +172,7 @@ class _Film:
         self.add(Frame(phase, layer, words=" ".join(sentences), **fields))
 
     def weight(self, layer):
-        """W of a layer, not transposed, as the GEMMs of the plane's film have it."""
+        """W of a layer, not transposed, as in the GEMMs of ATP's animation."""
         return next(f.product[1] for f in self.plane_forward if f.layer == layer and f.product)
 
     def scatter(self, payload):
@@ -232,7 +232,7 @@ class _Film:
 def gathers(program: Iterable[Part], number: int, together: bool) -> list[Flight]:
     """The `Flight` of every gather of a program, in order; blocks are counted from ``number``.
 
-    together : whether the weights of a block are gathered in one message.
+    together : whether the weights of a block are gathered in one collective.
     """
     flights, of_sublayer = [], {"attention": ("qkv", "out"), "mlp": ("up", "down")}
     for part in program:
@@ -265,7 +265,7 @@ def all_four(tensor: Tensor, ratio: int) -> Tensor:
 
 
 def flat(name: str, numbers: int, axes: Mapping[str, int]) -> Tensor:
-    """A buffer of ``numbers`` on every rank: what several parameters' gradients are summed in.
+    """A buffer of ``numbers`` on every rank, in which several parameters' gradients are reduced.
 
     axes : {axis: ranks} of those along which ranks have buffers of their own.
     """
@@ -274,48 +274,46 @@ def flat(name: str, numbers: int, axes: Mapping[str, int]) -> Tensor:
 
 
 def words_of_gradient(axes: Sequence[str], dx: str, hidden: bool) -> str:
-    """Of the GEMM of a weight's gradient; dx : what is summed meanwhile if ``hidden``."""
+    """Of the GEMM of a weight's gradient; dx : the tensor all-reduced meanwhile if ``hidden``."""
     words = HERE
     if axes:
         words = (
-            "Both factors are on the rank already, but of its own rows alone: the result is "
-            f"one term of a sum over {' and '.join(axes)}."
+            "Both factors are on the rank already, but only of its own rows: the result is a "
+            f"partial sum over {' and '.join(axes)}."
         )
     return f"{words} {OVER.format(dx)}" if hidden else words
 
 
 GATHER = (
-    "The ranks of each z group send each other their pieces of W: then all of them hold the "
-    "block of their x and y, for this GEMM."
+    "The ranks of each z group all-gather their shards of W: then all of them hold the block of "
+    "their x and y, for this GEMM."
 )
 GATHER_ALL = (
-    "The ranks of each z group send each other their pieces of all four weights of the "
-    "block, in one message (here one matrix): then all of them hold the blocks of their "
-    "x and y, for this GEMM and the three to come."
+    "The ranks of each z group all-gather their shards of all four weights of the block, in one "
+    "collective (here one matrix): then all of them hold the blocks of their x and y, for this "
+    "GEMM and the next three."
 )
 KEPT = "{} stays until backward."
-DROPPED = "{} is let go after {}."
-AGAIN = "What had been let go is gathered once more."
+DROPPED = "{} is freed after {}."
+AGAIN = "The freed weight is gathered again."
 LAST = (
-    "It was sent for ahead (OAG), in the order of the step before: only what is left of it is "
-    "waited for."
+    "It was prefetched (OAG), in the order of the previous step: the kernels wait only for the "
+    "rest of it."
 )
-PREFETCH = LAST + " Now {} is sent for."
+PREFETCH = LAST + " Now the prefetch of {} is issued."
 WAITED = "The kernels wait for it."
-SCATTER = (
-    "The ranks of each z group add their terms of dW, and each keeps the sum of its own piece."
-)
+SCATTER = "The ranks of each z group add their partial sums of dW, and each keeps its own shard."
 SCATTER_ALL = (
-    "The ranks of each z group add their terms of all four dW, in one message (here one "
-    "matrix), and each keeps the sums of its own pieces."
+    "The ranks of each z group add their partial sums of all four dW, in one collective (here one "
+    "matrix), and each keeps its own shards."
 )
-LATER = "It is waited for at the end (ORS): the next kernels start at once."
+LATER = "The wait is at the end of backward (ORS): the next kernels start at once."
 NOW = "The kernels wait for it."
 ENDS = {
-    "z": "What is not in pieces (biases, LayerNorm) is the same along z, but each rank's gradient "
-    "is of its own rows: one sum, in a buffer with those of all other blocks; shown is the "
-    "share of this one.",
-    "data": "Each replica has gradients of its own rows: one sum of all that a rank holds, in a "
-    "buffer with those of all other blocks; shown is the share of this one.",
+    "z": "Parameters that are not sharded (biases, LayerNorm) are the same along z, but each "
+    "rank's gradient is of its own rows: one all-reduce, in a buffer with those of all other "
+    "blocks; shown is the share of this one.",
+    "data": "Each replica has gradients of its own rows: one all-reduce of all that a rank holds, "
+    "in a buffer with those of all other blocks; shown is the share of this one.",
 }
-COLLECTED = "Before that all scatters under way are waited for."
+COLLECTED = "Before that the rank waits for all reduce-scatters in flight."

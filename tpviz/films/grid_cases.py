@@ -1,9 +1,8 @@
-"""Which known schemes a grid of AxoNN is: one axis alone, or two, and the volumes are theirs.
+"""Known schemes that are special cases of AxoNN's grid: one axis or two, with equal volumes.
 
-What a case sends is the same as the scheme's; names of groups, and what is fused into one message,
-are not, but that ``gather="block"`` fuses a block's weights as FSDP does. Not among them: SUMMA,
-Colossal-AI's 2D and 2.5D, CAGNET, which move data otherwise (by broadcasts and shifts), whatever
-the grid.
+A case sends as many bytes as the scheme. Group names and fused messages differ, except that
+``gather="block"`` fuses a block's weights as FSDP does. Not among them: SUMMA, Colossal-AI's 2D and
+2.5D, CAGNET, which move data otherwise (by broadcasts and shifts), whatever the grid.
 
 >>> from tpviz import AxoNN
 >>> [case.name for case in cases(AxoNN(x=4, z=1))]
@@ -32,7 +31,7 @@ class Case(NamedTuple):
 
 
 def cases(strategy: "AxoNN") -> tuple[Case, ...]:
-    """The `Case`s that an `AxoNN` is; none on most grids."""
+    """The `Case`s that an `AxoNN` equals; none on most grids."""
     return tuple(case for case in KNOWN if case.is_reached(strategy))
 
 
@@ -63,15 +62,15 @@ KNOWN = (
     Case(
         "reversed Megatron-LM",
         lambda s: larger(s) == "y",
-        "y alone cuts first layers by rows: wide sums (3h, MLP), some three times what x alone "
-        "sends.",
+        "y alone cuts first layers by rows: wide all-reduces (3h, MLP), about three times the "
+        "bytes of x alone.",
         ("derived", "measured"),
     ),
     Case(
         "FSDP (ZeRO-3)",
         lambda s: larger(s) == "z" and not kept(s),
-        "z alone shards all weights, gathered for forward and for what follows: three passes or "
-        "more; gather='block' in FSDP's messages.",
+        "z alone shards all weights, gathered again for backward: three passes or more; "
+        "gather='block' fuses messages as FSDP does.",
         ("code", "authors", "measured"),
     ),
     Case(
@@ -84,14 +83,14 @@ KNOWN = (
     Case(
         "HSDP",
         lambda s: larger(s) == "zd",
-        "weights sharded over z, gradients of the shards summed over data (as MiCS and ZeRO++ "
-        "hpZ do).",
+        "weights sharded over z, gradients of the shards all-reduced over data (as in MiCS and "
+        "ZeRO++ hpZ).",
         ("derived",),
     ),
     Case(
         "DDP",
         lambda s: larger(s) == "d",
-        "data alone: every rank has the whole model, gradients are summed at the end.",
+        "data alone: every rank has the whole model, gradients are all-reduced at the end.",
         ("derived", "measured"),
     ),
     Case(

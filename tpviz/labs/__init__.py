@@ -1,1 +1,1 @@
-"""Labs: one function for each experiment of a notebook, which gives its numbers and its chart."""
+"""Labs: one function for each experiment of a notebook, which returns its numbers and chart."""

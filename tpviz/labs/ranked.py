@@ -1,4 +1,4 @@
-"""Strategies in the order of what models say of them, and of what was measured."""
+"""Strategies ranked by models and by measurement."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""What a lab gives: numbers that draw themselves, as a picture, a table and words."""
+"""Results of labs: numbers with a figure, a table and a description."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
@@ -19,8 +19,8 @@ Columns = Sequence[tuple[str, Callable[..., str]]]
 
 
 class Report:
-    """A result of a lab, or of `tpviz.study`. A class of it says what its picture, its table and
-    its sentences are; ``badges`` say where numbers come from."""
+    """A result of a lab, or of `tpviz.study`. Subclasses define its figure, table and sentences;
+    ``badges`` name the sources of the numbers."""
 
     badges: Any
 
@@ -34,8 +34,8 @@ class Report:
         raise NotImplementedError
 
     def notes(self) -> list[str]:
-        """What must be read beside the numbers: where they come from, warnings, what is left out,
-        a sentence or two each."""
+        """Remarks that belong to the numbers: sources, warnings, omissions, a sentence or two
+        each."""
         raise NotImplementedError
 
     def to_table(self) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""``study``: variants of a strategy side by side, by formula, by simulation and on real ranks."""
+"""``study``: compares variants of a strategy by formula, by simulation and on real ranks."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SOURCES = ("predicted", "simulated", "measured")
 KINDS = ("bars", "exposed", "curve")
 SHAPES = {"axis0": "/", "axis1": ".", "axis2": "\\", "axis3": "x", "axis4": "+"}
-"""{ink of an axis: its pattern}, so that colour never says it alone."""
+"""{ink of an axis: its pattern}, so that colour is never the only sign."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Variant:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Study(Report):
-    """``rows``, a `Variant` each, in the order given; left_out : {label: why it is not there}."""
+    """``rows``, a `Variant` each, in the order given; left_out : {label: reason}."""
 
     workload: GPT
     cluster: Cluster
@@ -76,12 +76,12 @@ class Study(Report):
     # -- numbers -----------------------------------------------------------------------------------
     @property
     def sources(self) -> tuple[str, ...]:
-        """Where numbers come from."""
+        """Sources of the numbers."""
         return tuple(dict.fromkeys(source for row in self.rows for source in row.times))
 
     @property
     def badges(self) -> list[str]:
-        """The sources as a picture names them."""
+        """The sources as named in a figure."""
         return [words_of(source) for source in self.sources]
 
     @property
@@ -106,12 +106,12 @@ class Study(Report):
         return [axis for axis in (*known, *sorted(waited - known.keys())) if axis in waited]
 
     def at(self, label: Any) -> Any:
-        """The row of a variant. Raises ``ValueError`` on one that is not here."""
+        """The row of a variant. Raises ``ValueError`` for an unknown one."""
         rows = {row.label: row for row in self.rows}
         return rows[one_of(self.kind, label, tuple(rows))]
 
     def outcome(self, label: Any, source: str = "predicted") -> Any:
-        """The `Outcome` of a variant. Raises ``ValueError`` on one that is not here."""
+        """The `Outcome` of a variant. Raises ``ValueError`` for an unknown one."""
         times = self.at(label).times
         if source not in times:
             raise ValueError(
@@ -123,8 +123,8 @@ class Study(Report):
     def speedup(
         self, label: Any, over: Any = None, source: str = "predicted", what: str = "step"
     ) -> float:
-        """How much faster a variant is than another, the first unless said: the other's seconds
-        over its own, less 1."""
+        """How much faster a variant is than another, by default the first: the other's seconds over
+        its own, less 1."""
         over = self.rows[0].label if over is None else over
         slow, fast = (getattr(self.outcome(one, source), what) for one in (over, label))
         return slow / fast - 1
@@ -149,17 +149,17 @@ class Study(Report):
         return [self.name(row.label) for row in rows]
 
     def phrase(self, row: Any, one: Any) -> str:
-        """What is said of an `Outcome`."""
+        """An `Outcome` in words."""
         step, exposed = show_seconds(one.step), show_seconds(one.waits)
         return f"{self.name(row.label)} {step} a step, {exposed} exposed communication"
 
     @property
     def head(self) -> str:
-        """What is studied, on which cluster."""
+        """The variants and the cluster."""
         return f"{len(self.rows)} variants on {self.cluster.caption}"
 
     def words(self) -> list[str]:
-        """What is studied, and a sentence for each source."""
+        """The variants, and a sentence for each source."""
         lines = {source: [] for source in self.sources}
         for row, source, one in self.cells:
             lines[source].append(self.phrase(row, one))
@@ -169,7 +169,7 @@ class Study(Report):
         ]
 
     def notes(self) -> list[str]:
-        """Runs that were not faithful, and what is left out."""
+        """Runs that were not faithful, and omissions."""
         formula = [self.name(r.label) for r in self.rows if "predicted" not in r.times]
         asked = "predicted" in self.sources
         return [
@@ -271,7 +271,7 @@ class Study(Report):
         return stacks(steps, styles, **x)
 
     def _exposed(self):
-        """Stacks of kernels and waits, above each how much faster it is than the first."""
+        """Stacks of kernels and waits, each with its speedup over the first."""
         meshes = [axis for row in self.rows for axis in row.strategy.axes]
         inks = axis_keys(list(dict.fromkeys([*meshes, *self.axes])))
         styles, free = {"kernels": ("kernels", "forward", "")}, ["-", "|", *SHAPES.values()]
@@ -383,8 +383,8 @@ def _result(source, strategy, workload, cluster, options):
 
 
 def outcome(result: "Prediction | Trace", strategy: Strategy) -> Outcome:
-    """The `Outcome` in a prediction or a trace: the median step; what the average rank waits for
-    in the average step."""
+    """The `Outcome` in a prediction or a trace: the median step; waits of the average rank in the
+    average step."""
     if isinstance(result, Prediction):
         return Outcome(result.step_time, _joined(result.exposed, strategy), badge=result.badge)
     steps = [result.select(step=step) for step in result.steps]

@@ -31,7 +31,7 @@ class Part:
 
     out, ins : its features; out_dim : the dim of the weight with ``out``; blocks : of a fused first
     layer; a3 : heads over both axes; sends : whether what a pair sends for its input is counted
-    here, with the first of its first layers; z : pieces of the weight's block, over the axis z.
+    here, with the first of its first layers; z : shards of the weight's block, over the axis z.
     """
 
     path: str
@@ -95,7 +95,7 @@ class Part:
 
     @property
     def block(self) -> int:
-        """Elements of the block that lies in pieces over z."""
+        """Elements of the block that is sharded over z."""
         return prod(self.local("weight"))
 
     @property

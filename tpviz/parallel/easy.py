@@ -5,11 +5,11 @@ changes. b: rows of a rank; X, Y: ranks over output and input features. Around t
 block (n/X, k/Y):
 
     (b, k) -> all-to-all over y -> (Y b, k/Y) -> gathered over x -> (X Y b, k/Y) -> GEMM ->
-    (X Y b, n/X) -> scattered over y, as sums -> (X b, n/X) -> all-to-all over x -> (b, n)
+    (X Y b, n/X) -> scattered over y, reduced -> (X b, n/X) -> all-to-all over x -> (b, n)
 
-The authors' code sums over y and then drops the other ranks' rows, after the second exchange; here
-that is one reduce-scatter before it (derived). The bias is added to a rank's own rows, and its
-gradient is a mean over all ranks like that of any whole parameter.
+The authors' code all-reduces over y and then drops the other ranks' rows, after the second
+exchange; here that is one reduce-scatter before it (derived). The bias is added to a rank's own
+rows, and its gradient is a mean over all ranks like that of any whole parameter.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -40,8 +40,8 @@ def state(x: torch.Tensor) -> tuple[torch.Tensor, int, bool]:
 class Entrance:
     """Shared by the first layers of a pair; ``readers`` of them come with the same tensor.
 
-    One reader sums its gradient itself, under the GEMM of its weight's. A tensor that was changed
-    in place between two readers, or is read with and without gradients, is cut anew.
+    One reader all-reduces its gradient itself, during the GEMM of its weight's. A tensor that was
+    changed in place between two readers, or is read with and without gradients, is cut anew.
     """
 
     seen: Any  # what `state` gave; None, as the cut, while nobody is to read it
@@ -53,7 +53,7 @@ class Entrance:
 
     @property
     def sums(self) -> bool:
-        """Whether the sum over *inside* is made here."""
+        """Whether the all-reduce over *inside* is issued here."""
         return self.readers > 1 and self.inside.size() > 1
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

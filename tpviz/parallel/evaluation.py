@@ -52,8 +52,8 @@ class Evaluation:
         model = self.model()
         if model is None:
             raise ValueError(
-                "evaluation traces the model once more, in evaluation mode, and it is "
-                "gone: keep the model that parallelize was given"
+                "evaluation traces the model once more, in evaluation mode, which was deleted: "
+                "keep the model passed to parallelize"
             )
         with in_evaluation(model):
             found = self.cut(model, inputs)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def in_backward() -> bool:
-    """Whether autograd is at work."""
+    """Whether autograd is running."""
     return torch._C._current_graph_task_id() >= 0
 
 

@@ -54,7 +54,7 @@ class Grid:
         )
 
     def attach(self, module: torch.nn.Module, pieces: Iterable[torch.Tensor]) -> None:
-        """Watch backward through ``module``; ``pieces``: its parameters that lie over z."""
+        """Watch backward through ``module``; ``pieces``: its parameters sharded over z."""
         self.module, self.pieces = module, {id(p) for p in pieces}
         self.after = AfterBackward(module, self._finish, self.depth.begin)
         self.forwards = 0  # with gradients, since the last backward
@@ -64,7 +64,7 @@ class Grid:
 
     def _forward(self, module, args):
         """A second forward without a backward between: by then weights may be others, changed in
-        ways that no version counts (``.data``), so nothing sent for ahead is used."""
+        ways that no version counts (``.data``), so no prefetched weight is used."""
         if torch.is_grad_enabled() and not in_backward():
             self.forwards += 1
             if self.forwards > 1:
@@ -156,7 +156,7 @@ def rows_of(batch: Any, share: int, shares: int, name: str) -> Any:
 
 
 def _ahead(strategy, mesh):
-    """The group for weights that are sent for ahead: one of its own where the mesh is the world."""
+    """The group for prefetched weights: a separate one where the mesh is the world."""
     if "oag" not in strategy.overlap or strategy.z == 1:
         return None
     ranks = mesh.mesh.flatten().tolist()

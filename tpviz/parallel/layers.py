@@ -66,7 +66,7 @@ def own_part(part: "Part", name: str, full: torch.Tensor, groups: Groups) -> tor
 class Held(nn.Module):
     """This rank's part of a linear layer's parameters, under their old names, dims in their order.
 
-    grid : a `tpviz.parallel.grid.Grid` if the weight's block lies in flat pieces over z, else None.
+    grid : a `tpviz.parallel.grid.Grid` if the weight's block is sharded flat over z, else None.
     """
 
     weight: nn.Parameter

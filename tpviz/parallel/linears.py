@@ -68,5 +68,5 @@ def obstacle(
             "_backward_pre_hooks",
         )
     ):
-        return "it has hooks of its own"
+        return "it has its own hooks"
     return ""

@@ -89,10 +89,10 @@ def parallelize(
     of *inside*.
 
     With `tpviz.AxoNN` the plane of x and y is such a mesh (heads over x alone), blocks of weights
-    lie in flat pieces over z, and every index of (data, z) is to be given its own rows of the batch
-    (`Parallelized.rows`). A rank's loss is the mean over its rows; right after
-    ``loss.backward()`` every gradient is the mean over all shares, as DDP's are (of unequal shares
-    the mean of their means). Forward and backward are collective: all ranks run as many of them.
+    are sharded flat over z, and every index of (data, z) must be given its own rows of the batch
+    (`Parallelized.rows`). A rank's loss is the mean over its rows; right after ``loss.backward()``
+    every gradient is the mean over all shares, as DDP's are (of unequal shares the mean of their
+    means). Forward and backward are collective: all ranks run as many of them.
     ``DistributedDataParallel`` is not to go around it, nor any hook on weights' gradients.
 
     Split layers have first derivatives only: a second one (``create_graph=True``) raises.
@@ -279,7 +279,7 @@ def _notes(model, totals):
             f"the batch is cut into {totals.shares} shares: give each rank model.rows(batch) "
             "and let its loss be the mean over its rows"
         )
-        yield "weights of split layers are flat pieces: choose weight decay by name, not by dims"
+        yield "weights of split layers are flat shards: choose weight decay by name, not by dims"
     if totals and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in modules):
         yield "BatchNorm sees a rank's rows only: nn.SyncBatchNorm has the statistics of all"
     if any(isinstance(m, nn.Dropout) and m.p for m in modules) and not (totals and totals.easy):

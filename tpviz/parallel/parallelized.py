@@ -24,7 +24,7 @@ class Parallelized(nn.Module):
 
     module : the model itself, split in place; report : the `Report`; grid : with `tpviz.AxoNN` this
     rank's `tpviz.parallel.grid.Grid`. Parameters of split layers have their old names and a rank's
-    shapes (with AxoNN weights are flat pieces): make optimizers after `parallelize`, and choose
+    shapes (with AxoNN weights are flat shards): make optimizers after `parallelize`, and choose
     weight decay by name, not by the number of dims.
     """
 
@@ -73,7 +73,7 @@ class Parallelized(nn.Module):
 
         The first backward outside makes them complete: for all microbatches but the last. As DDP's,
         but it is where *backward* runs that counts. Weights' gradients are scattered over z
-        nonetheless: a rank has no room for more than its piece.
+        nonetheless: a rank has memory only for its shard.
         """
         if self.grid:
             before, self.grid.quiet = self.grid.quiet, True

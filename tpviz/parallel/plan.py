@@ -44,7 +44,7 @@ class Plan:
     """Looks for pairs by the user's rules, then the table, then the graph or sequences.
 
     pairs : `Planned`, in the model's order; left : {path: (type, shape, reason)} of everything
-    linear-like that stays whole; notes : what else should be known. z : pieces of each block.
+    linear-like that stays whole; notes : what else should be known. z : shards of each block.
     shared : function (make) -> what make() gives; on ranks, made by one of them (`from_first`).
     Raises ``ValueError`` where a user's rule matches nothing, or nothing at all can be split.
     """
@@ -185,9 +185,9 @@ class Plan:
         others = sorted(name for name in inside if name.rpartition(".")[0] not in paths)
         if others:
             self.notes.append(
-                f"{around or 'the model'} has parameters beside those of your rule's "
-                f"layers ({listed(others, most=3)}): if they act between them, a "
-                "rank has only a part of their gradients; tv.verify_parallel shows"
+                f"{around or 'the model'} has parameters outside your rule's layers "
+                f"({listed(others, most=3)}): if they act between them, a rank has only a part of "
+                "their gradients; tv.verify_parallel shows"
             )
 
     def _planned(self, pair, firsts, second, found):

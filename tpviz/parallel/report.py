@@ -173,7 +173,7 @@ def _shape(shape):
 
 def _shapes(part):
     whole = (part.out, part.ins) if part.out_dim == 0 else (part.ins, part.out)
-    pieces = f" in {part.z} pieces" if part.z > 1 else ""
+    pieces = f" in {part.z} shards" if part.z > 1 else ""
     return _shape(whole), _shape(part.local("weight")) + pieces
 
 

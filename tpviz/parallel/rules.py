@@ -3,7 +3,7 @@
 A pair is first layers (their input is the same stream, or another) and one second layer, with only
 operations between them that keep features apart: an activation for an MLP, heads for attention. The
 first ones' output features and the second one's input features can then be cut the same way, and
-nothing has to be sent between them but ATP's own sums.
+only ATP's own all-reduces are needed between them.
 
 >>> pair = Pair(first=["*.fc_in"], second="*.fc_out")
 >>> list(places(pair, {"a.0.fc_in": 1, "a.0.fc_out": 2, "fc_in": 3, "fc_out": 4}))

@@ -105,7 +105,7 @@ def _kind(found):
 
 
 def _path(piece):
-    """The innermost module around all of a piece's operations that have one."""
+    """The innermost module around all of a shard's operations that have one."""
     paths = [node.path.split(".") for node in piece.nodes if node.path and node.parameters]
     common = []
     for names in zip(*paths):

@@ -45,7 +45,7 @@ def layout_of(strategy: "Strategy") -> Layout:
         return Layout("tp", "", strategy.tp, 1, strategy.chunks, "batch", False, False, False)
     if strategy.chunking == "pipelined" and strategy.chunks > 1:
         raise ValueError(
-            "chunking='pipelined' needs to know what is between the two layers: use "
+            "chunking='pipelined' needs the operations between the two layers: use "
             "chunking='batch' or 'tokens'"
         )
     return strategy.layout

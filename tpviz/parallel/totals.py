@@ -1,4 +1,4 @@
-"""What AxoNN sends on a user's module beside the sums of its layers: weights and gradients."""
+"""Collectives of AxoNN on a user's module outside its layers: weights and gradients."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Totals:
     """Numbers of one rank, derived.
 
-    whole, pieces : (elements, parameters) of what is the same along z, and of what lies over it;
+    whole, pieces : (elements, parameters) of what is equal along z, and of what is sharded over it;
     every trainable parameter is in one of them. asks : whether layers ask for numbers of rows.
     """
 

@@ -85,7 +85,7 @@ class ModelGraph:
     results : names of the nodes and inputs that are the output's tensors, in order.
     types : {path: type's name} of all modules.
     training, device : how the model was traced; what depends on the mode is fixed.
-    call : how arguments are named and outputs put together, a `tracing.Call`.
+    call : how arguments are named and outputs assembled, a `tracing.Call`.
     program : the ``torch.fx.GraphModule`` behind it. held : {its placeholder: name of a parameter,
     buffer or constant}. leaves : {node: `leaves.LeafCall`}.
     """

@@ -21,7 +21,7 @@ def reason(model: nn.Module, error: BaseException) -> str:
         return (
             f"{where} calls the leaf {leaf}, whose forward does not run on tensors without "
             f"numbers ({_said(leaf.__cause__)}): give it a method shape, called with the "
-            "arguments of forward, that returns what comes out as a torch.Size, as in "
+            "arguments of forward, that returns the output's shape as a torch.Size, as in "
             f"{leaf.kind}.shape = lambda self, x, *others: x.shape"
         )
     if isinstance(error, OwnBackward):

@@ -28,7 +28,7 @@ def text(partition: "Partition") -> str:
             f"  inputs    {', '.join(part.inputs) or 'none'}",
         ]
         lines += [f"  receives  {_message(m)}" for m in part.receives]
-    lines += [f"tied: {tied}, gradients are summed" for tied in _ties(partition)]
+    lines += [f"tied: {tied}, gradients are all-reduced" for tied in _ties(partition)]
     return "\n".join(lines)
 
 

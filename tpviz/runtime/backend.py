@@ -239,7 +239,7 @@ class TracedGroup(dist.ProcessGroup):
         if method == "recv_anysource":
             if pacer or silent:
                 raise ValueError(
-                    "an emulated or captured program must know who sends: give recv a src"
+                    "an emulated or captured program needs the sender: give recv a src"
                 )
             return self.members
         if collective not in PEER or len(args) < 2:

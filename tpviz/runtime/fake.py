@@ -1,4 +1,4 @@
-"""A world that is not there: this process plays one rank of it, no bytes move, tensors are fake.
+"""A fake process group: this process runs one of its ranks, no bytes move, tensors are fake.
 
 The groups are the recorded backend's own, around an inner group that is always done at once. Under
 `FakeTensorMode` the functional collectives (DTensor's) never reach a group, since they have fake

@@ -122,8 +122,8 @@ class IssueTimes:
         at = self._cell(slot, number) + 4 * place
         if self.ints[at + 3] > slot.next:  # what stands there has not even begun
             raise RuntimeError(
-                f"an emulated run can have {RING} collectives of a group under way, not more: wait "
-                "for some of them"
+                f"an emulated run can have {RING} collectives of a group in flight, not more: "
+                "wait for some of them"
             )
         self.floats[at], self.floats[at + 1], self.floats[at + 2] = time, latency, volume
         self.ints[at + 3] = number + 1

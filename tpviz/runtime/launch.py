@@ -86,7 +86,7 @@ def launch(
     except (RankError, RankTimeoutError) as error:
         raise error.with_traceback(None) from None  # the rank's own is in the message
     except KeyboardInterrupt as error:
-        raise Interrupted(str(error) or "stopped while no rank was at work") from None
+        raise Interrupted(str(error) or "stopped while no rank was running") from None
 
 
 def _shown(key, payload, timeout, show):

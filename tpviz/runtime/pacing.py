@@ -40,7 +40,7 @@ now = time.perf_counter
 
 
 class Flight:
-    """One collective of this rank under way; ``end`` (s) once it is known."""
+    """One collective of this rank in flight; ``end`` (s) once it is known."""
 
     __slots__ = ("end", "key", "name", "row", "start")
 

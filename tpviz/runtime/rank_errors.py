@@ -65,7 +65,7 @@ def died(rank: int, exitcode: int | None, others: dict[int, str]) -> RankError:
 def timed_out(timeout: float, states: dict[int, str], what: str = "finish") -> RankTimeoutError:
     """The error for ranks that were still busy after ``timeout`` seconds."""
     head = f"ranks did not {what} within the time-out of {timeout:g} s"
-    return RankTimeoutError(f"{head}{listed(states, 'What each rank was doing')}", states)
+    return RankTimeoutError(f"{head}{listed(states, 'State of each rank')}", states)
 
 
 def in_short(failure: dict[str, str] | None) -> str:

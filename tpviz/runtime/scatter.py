@@ -17,7 +17,7 @@ _OPERATORS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
 
 
 def can_scatter(method: str, args: Sequence[Any]) -> bool:
-    """Whether this call is one that `scatter` does: sums or means of CPU tensors in equal parts."""
+    """Whether `scatter` handles this call: sums or means of CPU tensors in equal parts."""
     if method not in METHODS or len(args) < 3:
         return False
     if not any(args[2].reduceOp == operator for operator in _OPERATORS):  # `in` asks the other way

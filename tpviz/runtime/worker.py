@@ -93,7 +93,7 @@ def _join(spec):
 
 def _run(payload):
     _leave_groups_of_earlier_jobs()
-    board.write("importing what the function needs")
+    board.write("importing the function's modules")
     try:
         function, args, kwargs = cloudpickle.loads(payload)
         board.write("running user code")

@@ -80,7 +80,7 @@ SCHEDULES = {
     "zb_v": Known(v_shaped.zb_v, "two stages a rank in a V; bubbles filled", (2, 2, 2)),
     "dualpipe_v": Known(
         v_shaped.dualpipe_v,
-        "the V; forwards beside backwards, in pairs",
+        "the V; forwards overlapped with backwards, in pairs",
         (2, 2, 2),
         v_shaped.can_pair,
     ),

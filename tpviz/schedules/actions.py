@@ -1,6 +1,6 @@
 """The actions of a pipeline schedule.
 
-A virtual stage is a contiguous piece of the model; a rank has one (1F1B) or several (interleaved,
+A virtual stage is a contiguous part of the model; a rank has one (1F1B) or several (interleaved,
 V-shaped). Activations go from stage s to s + 1, gradients back. An `Action` is one thing done for
 one microbatch on one stage; messages are not written down, they follow from the actions.
 
@@ -29,7 +29,7 @@ KINDS = {
     "I": "gradient of the input",
     "W": "gradient of the weights",
 }
-"""{kind: what it does}."""
+"""{kind: description}."""
 BACKWARDS = ("B", "RB", "I")
 """The kinds that make the gradient that the stage before waits for."""
 

@@ -7,7 +7,7 @@ Rank s does w forwards, then a forward and a backward in turn, then the backward
     interleaved (arXiv 2104.04473, Megatron-LM)    w = (v - 1) p + 2 (p - 1 - s)
     ZB-H1 (arXiv 2401.10241)                       w = (v - 1) p + (p - 1 - s)
 
-ZB-H1 makes the gradient of the input (I) where 1F1B goes backward, and that of the weights (W)
+ZB-H1 makes the gradient of the input (I) where 1F1B runs backward, and that of the weights (W)
 ``s`` backwards later: then each rank holds what rank 0 holds in 1F1B. The paper has v = 1; with
 more chunks it is PyTorch's interleaved zero bubble.
 

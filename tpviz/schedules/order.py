@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .table import Schedule
 
 MAKES = {"F": "activation", "B": "gradient", "RB": "gradient", "I": "gradient"}
-"""What an action of a kind hands to the next stage, or to the one before."""
+"""The message of each kind of action to the next or previous stage."""
 
 
 class Step(NamedTuple):

@@ -2,7 +2,7 @@
 
 >>> from .table import Schedule
 >>> print(*schedule_errors(Schedule.parse("s0: F0 F1 B1 B0 \\n s1: F0 B0 F1")), sep="\\n")
-stage 0 goes backward in the order 1, 0: gradients are summed in the order 0 to 1
+stage 0 runs backward in the order 1, 0: gradients are added in the order 0 to 1
 stage 1 has no backward of microbatch 1: add B1
 """
 
@@ -121,7 +121,7 @@ def _unmatched(has, words, which, recomputes):
     if not backwards:
         yield f"has no backward of {which}: add {rb if recomputes else b}"
     elif len(backwards) > 1:
-        yield f"goes backward more than once for {which}: keep one of {', '.join(backwards)}"
+        yield f"runs backward more than once for {which}: keep one of {', '.join(backwards)}"
     if "I" in has and "W" not in has:
         yield f"does {i} and never {w}: its weights get no gradient of {which}"
     if "W" in has and "I" not in has:
@@ -150,12 +150,12 @@ def _disordered(schedule, stage, actions):
             if place.get((early, i), -1) > k:
                 word, needed = (schedule.word(Action(x, stage, i)) for x in (late, early))
                 yield f"stage {stage} does {word} before {needed}, which it needs"
-    for kinds, what in ((BACKWARDS, "goes backward"), (("B", "RB", "W"), "sums gradients")):
+    for kinds, what in ((BACKWARDS, "runs backward"), (("B", "RB", "W"), "adds gradients")):
         order = [a.microbatch for a in actions if a.kind in kinds]
         if order != sorted(order):
             yield (
-                f"stage {stage} {what} in the order {', '.join(map(str, order))}: gradients "
-                f"are summed in the order 0 to {schedule.microbatches - 1}"
+                f"stage {stage} {what} in the order {', '.join(map(str, order))}: gradients are "
+                f"added in the order 0 to {schedule.microbatches - 1}"
             )
             return
 

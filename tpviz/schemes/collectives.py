@@ -1,5 +1,5 @@
 """What schemes send: gather and scatter along the first dim, started at once: (result, handle to
-wait for); a sum of many tensors in one message; a rank's part of a tensor.
+wait for); an all-reduce of many tensors at once; a rank's part of a tensor.
 
 PyTorch 2.13 renamed the two collectives; the old names warn. n = ranks of the group.
 """
@@ -43,14 +43,14 @@ def gather_first(
 def scatter_first(
     x: torch.Tensor, group: Group, out: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, dist.Work]:
-    """(n s, ...) on each rank -> (s, ...), the rank's part of the sum, into ``out`` if given."""
+    """(n s, ...) on each rank -> (s, ...), the rank's shard of the sum, into ``out`` if given."""
     if out is None:
         out = x.new_empty((x.shape[0] // group.size(), *x.shape[1:]))
     return out, _reduce_scatter(out, x.contiguous(), group=group, async_op=True)
 
 
 def sum_together(tensors: Sequence[torch.Tensor], group: Group) -> list[torch.Tensor]:
-    """Views of the sums over the group, in the tensors' shapes; they travel as one message."""
+    """Views of the all-reduced tensors, in their shapes; one all-reduce for all."""
     flat = torch.cat([t.flatten() for t in tensors])
     dist.all_reduce(flat, group=group)
     return [part.view_as(t) for t, part in zip(tensors, flat.split([t.numel() for t in tensors]))]

@@ -170,7 +170,7 @@ class Reduce(torch.autograd.Function):
 
 
 class ReduceScatter(torch.autograd.Function):
-    """Each rank keeps its part of the sum along the first dim; gradients are gathered.
+    """Each rank keeps its shard of the sum along the first dim; gradients are gathered.
 
     g under sequence parallelism (Korthikanti et al. 2022, arXiv 2205.05198).
     """

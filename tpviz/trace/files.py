@@ -152,7 +152,7 @@ def trace_files(path: str | PathLike[str]) -> list[Path]:
         raise ValueError(f"{str(path)[:200]}: {error.strerror}") from error
     if not there:
         near = sorted(p.name for p in path.parent.glob("*") if p.name.endswith(SUFFIXES))[:5]
-        hint = f"; beside it are {', '.join(near)}" if near else ""
+        hint = f"; next to it are {', '.join(near)}" if near else ""
         raise FileNotFoundError(
             f"no trace at {path}: give a *.json or *.json.gz file, or a folder of them{hint}"
         )

@@ -149,7 +149,7 @@ def _safe(name):
 def whole_microseconds(trace: "Trace", rank: int) -> tuple[list[int], list[float]]:
     """Starts (int) and ends of the rank's events in microseconds, keeping the time in each state.
 
-    The times are cut at every start and end. Going along, each piece gets the whole number of
+    The times are cut at every start and end. In order, each interval gets the whole number of
     microseconds nearest to its length plus what rounding still owes its state, so each of the four
     states is right to 0.5 us in all, order is kept, and no time moves by more than 2 us. HTA wants
     whole *starts* only, so two ends then take up what is still owed: fractions, as the traces of
@@ -186,7 +186,7 @@ def _states(kind, first, last, count):
 
 
 def _pay(owed, state, steps, ending, kind, ends):
-    """Move the ends of the longest piece of "both", then of only communicating, by what is owed."""
+    """Move the ends of the longest span of "both", then of only communicating, by what is owed."""
     room = np.append(steps[1:], 2) >= 2
     for s in (3, 2):
         after = state[1:]

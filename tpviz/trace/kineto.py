@@ -96,8 +96,8 @@ class _Profile:
             rank = in_name[1]
         if rank is None and not alone:
             raise ValueError(
-                f"{self.path}: says no rank, neither in distributedInfo nor in its name; "
-                "name the files of a run rank0.json, rank1.json, ..."
+                f"{self.path}: names no rank, neither in distributedInfo nor in its name; name "
+                "the files of a run rank0.json, rank1.json, ..."
             )
         return fitting(Rank(digits=True), rank or 0, f"{self.path}: rank: ")
 

@@ -1,4 +1,4 @@
-"""Reading a JSON trace file piece by piece: its events come in runs, and are never all objects."""
+"""Reading a JSON trace file in parts: events are parsed in runs, never all at once."""
 
 import codecs
 import gzip

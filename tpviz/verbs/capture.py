@@ -1,4 +1,4 @@
-"""``capture``: each rank's program, from running the strategy on a world that is not there.
+"""``capture``: each rank's program, by tracing the strategy with a fake process group.
 
 program = tv.capture(tv.Megatron(tp=4), tv.GPT())
 program.ledger(), program.trace(0)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .residual import Residual
 
 STEPS = 3
-"""Steps replayed beside a run, so that jitter is drawn more than once."""
+"""Steps replayed for a run, so that jitter is drawn more than once."""
 
 
 def compare(
@@ -121,7 +121,7 @@ class Comparison:
         *,
         capture: "Capture | None" = None,
     ) -> Self:
-        """From results at hand; ``capture`` spares capturing the program again.
+        """From existing results; ``capture`` avoids capturing the program again.
 
         simulated None: simulated here. Raises ``ValueError`` where they are of different
         strategies, workloads or clusters.

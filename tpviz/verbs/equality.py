@@ -3,8 +3,8 @@
 Rounding decides how far two correct programs can be apart. A computed result is the exact result
 of slightly changed data (backward error analysis: Higham 2002, "Accuracy and Stability of Numerical
 Algorithms", 1.5): the error of a sum of n terms t is about eps * sqrt(n) * max |t|, at most
-eps * n * max |t|, whatever is left of the terms after they cancel. Nobody can read the terms off
-the result, so what eps does to each result is measured: the reference runs once more with every
+eps * n * max |t|, whatever is left of the terms after they cancel. The terms cannot be read off the
+result, so what eps does to each result is measured: the reference runs once more with every
 parameter changed by one unit of rounding, p (1 +- eps). That sees terms that cancel (the gradient
 of an attention's key bias is 0 but for rounding) and what AdamW makes of tiny gradients, whose
 rounding m/(sqrt(v) + 1e-8) magnifies.

@@ -74,7 +74,7 @@ class Residual:
 
     @property
     def verdict(self) -> str:
-        """What made the step as long as it is, in one or two sentences."""
+        """The causes of the step time, in one or two sentences."""
         return self._blame() + self._caveat()
 
     def _caveat(self):
@@ -152,7 +152,7 @@ def residual(
     ----------
     replay : function (cluster, contention=bool, faults=`Faults` or None) -> `Trace` of the same
         program, as `tpviz.simulate` gives it.
-    simulated : the plain replay, if it is at hand.
+    simulated : the plain replay, if available.
 
     Raises ``ValueError`` where measured and simulated steps are not of the same program.
     """

@@ -83,7 +83,7 @@ def _check_capture(capture, strategy, workload, detail):
     """Raise ``ValueError`` unless this is the capture of that program."""
     asked = {"strategy": repr(strategy), "workload": repr(workload), "detail": detail}
     if not isinstance(capture, Capture):
-        raise ValueError(f"capture={capture!r}; use what tv.capture(strategy, workload) gives")
+        raise ValueError(f"capture={capture!r}; use the result of tv.capture(strategy, workload)")
     for name, value in asked.items():
         if capture.meta[name] != value:
             raise ValueError(f"the capture is of {name} {capture.meta[name]}, not of {value}")

@@ -1,4 +1,4 @@
-"""Who was slow: a measured step laid over a simulated one, event by event.
+"""Slow ranks: a measured step compared with a simulated one, event by event.
 
 Both steps come from the same program, so on each rank the k-th kernel of one is the k-th of the
 other, and so are the k-th collectives of a group. The method is our own (derived).

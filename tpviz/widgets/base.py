@@ -1,4 +1,4 @@
-"""What every animated view shares: one lock, checked arguments, a static twin, shown errors.
+"""Shared by all animated views: one lock, checked arguments, a static twin, shown errors.
 
 The picture itself is a scene made by `tpviz.figures`; the browser draws it (anywidget, no CDN, no
 build). JupyterLab may run callbacks on other threads while a cell runs: a view has a lock.
@@ -107,7 +107,7 @@ class View(anywidget.AnyWidget):
             ...
 
         def describe(self) -> str:
-            """What is shown, in words."""
+            """The view in words."""
             ...
 
     def __init__(self):
@@ -231,7 +231,7 @@ class Detailed(Film):
         return {**super().state(), "details": [self._detail_of(i) for i in range(-1, count)]}
 
     def select(self, number: int) -> None:
-        """Select a part, -1 for none. Raises ``ValueError`` on one that is not there."""
+        """Select a part, -1 for none. Raises ``ValueError`` for an unknown one."""
         self._detail_of(number)
         self.publish(**{self._part: number})
 
@@ -242,9 +242,9 @@ class Detailed(Film):
 
 
 class Framed(ipywidgets.VBox):
-    """Knobs around a `Film`, its ``picture``, to which it passes on tables, texts and errors.
+    """Knobs around a `Film`, its ``picture``, to which it forwards tables, texts and errors.
 
-    Subclasses give ``_read() -> tuple``: what the knobs say, as arguments of ``picture.show``. It
+    Subclasses give ``_read() -> tuple``: the knobs' values, as arguments of ``picture.show``. It
     raises ``ValueError`` where sizes clash.
     """
 
@@ -262,7 +262,7 @@ class Framed(ipywidgets.VBox):
 
     @shown
     def _redraw(self):
-        """A knob moved: the new picture, or why there is none; the last good one stays."""
+        """A knob moved: the new picture, or the reason for none; the last valid one stays."""
         with self._lock:
             try:
                 drawn = self._read()
@@ -324,7 +324,7 @@ class Framed(ipywidgets.VBox):
 
     @property
     def error(self) -> str:
-        """Why the knobs as they stand cannot be shown, or ""."""
+        """Why the current knobs cannot be shown, or ""."""
         return self.picture.error
 
     @property
@@ -338,8 +338,8 @@ class Framed(ipywidgets.VBox):
         self.picture.publish(step=step)
 
     def to_svg(self, **options: Any) -> str:
-        """What is shown as one static SVG; options ``step``, ``theme`` "light", "dark", "auto", and
-        what else the picture has."""
+        """The view as one static SVG; options ``step``, ``theme`` "light", "dark", "auto", and what
+        else the picture has."""
         return self.picture.to_svg(**options)
 
     def to_table(self) -> list[list[str]]:
@@ -347,7 +347,7 @@ class Framed(ipywidgets.VBox):
         return self.picture.to_table()
 
     def describe(self) -> str:
-        """What is shown, in words."""
+        """The view in words."""
         return self.picture.describe()
 
     def __repr__(self):

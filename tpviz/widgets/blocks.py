@@ -1,4 +1,4 @@
-"""A transformer block under ATP as a widget: which rank holds which block, step by step, and why.
+"""A transformer block under ATP as a widget: each rank's shards, step by step, with explanations.
 
 >>> view = BlocksView(tv.ATP(mesh=(2, 2)), tv.GPT(), rank=1)      # doctest: +SKIP
 """
@@ -34,13 +34,13 @@ class BlocksView(Framed):
     ----------
     strategy : `tpviz.ATP`, or `tpviz.Megatron` as the mesh of one axis; None is ``ATP()``.
     workload : `tpviz.GPT`; None is ``GPT()``.
-    rank : from which the blocks are seen.
+    rank : whose blocks are shown.
     autoplay : start playing (never where the reader prefers reduced motion).
 
     ``strategy`` is the one shown, ``rank`` and ``step`` (from 0) can be set, ``error`` says why the
-    knobs as they stand cannot be shown, or is "". Raises ValueError on another strategy or
-    workload, on sizes that clash, above 16 ranks, and on a rank that is not there; TypeError on an
-    argument that does not exist.
+    current knobs cannot be shown, or is "". Raises ValueError on another strategy or workload, on
+    sizes that clash, above 16 ranks, and for an unknown rank; TypeError on an argument that does
+    not exist.
     """
 
     picture: "BlockSteps"
@@ -62,7 +62,7 @@ class BlocksView(Framed):
             raise ValueError(f"{name} needs a workload such as tv.GPT(), not {workload!r}")
         self.strategy, picture = strategy, self._steps(autoplay)
         picture.show(self._story(strategy), rank)
-        self._rank = slider("rank", rank, "from which the blocks are seen", 0, MOST, 1)
+        self._rank = slider("rank", rank, "whose blocks are shown", 0, MOST, 1)
         self._rank.max = strategy.world_size - 1  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
         knobs = self._knobs(strategy)
         [row] = knobs.children
@@ -100,7 +100,7 @@ class BlocksView(Framed):
 
     @property
     def rank(self) -> int:
-        """From which rank the blocks are seen."""
+        """The rank whose blocks are shown."""
         return self.picture.rank
 
     @rank.setter

@@ -1,8 +1,8 @@
-"""``explore``: choose a strategy and a cluster, turn the knobs, run it, look at what happened.
+"""``explore``: choose a strategy and a cluster, change the knobs, run, and inspect the result.
 
-While a knob moves only formulas are evaluated: the prediction, the mesh, who owns what, and the
+While a knob moves only formulas are evaluated: the prediction, the mesh, the shards, and the
 ledger. Run simulates the configuration and starts real ranks, in a worker thread; then guess,
-model, simulation and measurement stand beside each other.
+model, simulation and measurement are compared.
 """
 
 import threading
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tpviz.trace import Trace
 
 MOST = 8
-"""Sliders of whole numbers end here; more ranks than a notebook's machine serves are no use."""
+"""Upper end of whole-number sliders; a notebook's machine cannot run more ranks."""
 STEPS = 3
 
 
@@ -104,7 +104,7 @@ class Panel(ipywidgets.VBox):
         self.message.value = self.error and message(self.error)
 
     def say(self, text: str) -> None:
-        """Say what is going on, under the buttons."""
+        """Show a status under the buttons."""
         self.status.value = f"<div aria-live='polite' style='line-height:1.4'>{escape(text)}</div>"
 
 
@@ -128,9 +128,9 @@ class Explore(Panel):
     runner : function ``(strategy, workload, cluster, steps=, progress=)`` that returns a `Trace` or
         an `outcome.Outcome`; None simulates and measures. cluster None is this machine.
 
-    ``choice`` is what the knobs say (None where sizes clash), ``prediction`` what formulas say of
-    it on a cluster; ``outcome`` what the last run that ended well brought, or None, and ``trace``
-    its trace; ``error`` the message shown, or "".
+    ``choice`` is the knobs' strategy (None where sizes clash), ``prediction`` its prediction on a
+    cluster; ``outcome`` the result of the last successful run, or None, and ``trace`` its trace;
+    ``error`` the message shown, or "".
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Explore(Panel):
 
     @property
     def trace(self) -> "Trace | None":
-        """The trace of the last run that ended well, or None."""
+        """The trace of the last successful run, or None."""
         return self.outcome and self.outcome.trace
 
     # -- while knobs move ------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class Explore(Panel):
 
     @shown
     def _redraw(self):
-        """Something moved: check the sizes, redraw what follows from formulas. Runs nothing."""
+        """Something moved: check the sizes, redraw the formulas' results. Runs nothing."""
         with self._lock:
             self.choice = self.prediction = None
             try:
@@ -203,7 +203,7 @@ class Explore(Panel):
                 choice, prediction, scale, rows = reading
             except ValueError as error:
                 self.show_error(error)
-                self.facts.value = "These sizes do not fit; below are the last that did."
+                self.facts.value = "These sizes do not fit; below are the last valid ones."
                 self.guesses.ask(None)
                 self._enable()
                 return
@@ -217,14 +217,14 @@ class Explore(Panel):
             self._enable()
 
     def _from_knobs(self):
-        """The strategy as the knobs stand; a dp of 1 adds nothing."""
+        """The strategy of the knobs; a dp of 1 adds nothing."""
         strategy = self._inner.cls(**self._inner.values())
         if self._outer and self._outer.values().get("dp", 1) > 1:
             strategy = strategy * self._outer.cls(**self._outer.values())
         return strategy
 
     def _draw(self, rows):
-        """The mesh and the ledger where the strategy changed; what depends on the cluster."""
+        """The mesh and the ledger if the strategy changed; results that depend on the cluster."""
         assert self.choice is not None
         strategy, mesh = self.choice.strategy, Mesh(self.choice.strategy.axes)
         if strategy != self._drawn:
@@ -255,7 +255,7 @@ class Explore(Panel):
     # -- runs ------------------------------------------------------------------------------------
     @shown
     def run(self) -> None:
-        """Run what the knobs say. A second run while one is active is refused, in view."""
+        """Run the knobs' strategy. A second run while one is active is refused, in the view."""
         with self._lock:
             refusal = self._refusal()
             if refusal:
@@ -281,9 +281,9 @@ class Explore(Panel):
             self._enable()
 
     def _refusal(self):
-        """Why nothing can be run now, or ""."""
+        """Why Run is unavailable now, or ""."""
         if self._job and self._job.running:
-            return "a run is under way: wait for it, or press Stop"
+            return "a run is in progress: wait for it, or press Stop"
         if self.choice is None:
             return "these sizes do not fit together: see the message"
         return "" if self.guesses.settled else "commit a guess first, or skip it"
@@ -338,7 +338,7 @@ class Explore(Panel):
         return (self.timeline if self.trace is not None else self.mesh).to_svg(**options)
 
     def describe(self) -> str:
-        """What is chosen, predicted and measured, in words."""
+        """The choice, its prediction and measurement, in words."""
         with self._lock:
             chosen = self.choice.words if self.choice else f"bad sizes ({self.error})"
             formula = f" {self.prediction.describe()}" if self.prediction else ""

@@ -1,4 +1,4 @@
-"""AxoNN's cube of ranks as a widget: weights flow step by step through a transformer block.
+"""AxoNN's cube of ranks as a widget: a transformer block's collectives, step by step.
 
 >>> view = GridView(tv.AxoNN(x=2, y=2, z=2), tv.GPT(), rank=5)      # doctest: +SKIP
 """
@@ -25,14 +25,14 @@ class GridView(BlocksView):
     """One block on AxoNN's grid: the cube of ranks, weight shards in flight, and all-reduces.
 
     Every step is an operation of the program, with the matrices in it, the parts of the chosen rank
-    filled, the groups that communicate, what else is in flight, and bytes. The schemes that
-    the grid happens to be (Megatron-LM, FSDP, ...) are lit. Knobs above it change the grid.
+    filled, the groups that communicate, other collectives in flight, and bytes. The schemes that
+    the grid equals (Megatron-LM, FSDP, ...) are lit. Knobs above it change the grid.
 
     Parameters
     ----------
     strategy : `tpviz.AxoNN`; None is ``AxoNN()``.
     workload : `tpviz.GPT`; None is ``GPT()``.
-    rank : from which the matrices are seen.
+    rank : whose blocks are shown.
     autoplay : start playing (never where the reader prefers reduced motion).
 
     ``strategy``, ``rank``, ``step``, ``error`` and what is raised: as of `BlocksView`.

@@ -1,4 +1,4 @@
-"""Commit a guess first, then see it beside the formula and the measurement.
+"""Commit a guess first, then compare it with the formula and the measurement.
 
 >>> guess = Guess("How many bytes does one rank send?", unit="bytes")
 >>> guess.commit(1000)
@@ -17,7 +17,7 @@ import ipywidgets
 
 
 class Guess(ipywidgets.VBox):
-    """A question with a field and a Commit button; what is committed stays.
+    """A question with a field and a Commit button; a committed guess stays.
 
     question: plain text. unit: of the answer, "bytes" say. A cell that reveals works with or
     without a guess, so a notebook also runs from top to bottom by itself.
@@ -73,15 +73,15 @@ class Guess(ipywidgets.VBox):
     ) -> "Reveal":
         """Guess, formula (its text and its value), simulated and measured value: a `Reveal`.
 
-        measured None: nothing was measured, and the guess is held against the simulated value.
-        badge : what the measured value is called; "emulated" for a run paced to a cluster.
+        measured None: not measured, and the guess is compared with the simulated value.
+        badge : the label of the measured value; "emulated" for a run paced to a cluster.
         """
         return Reveal(self.value, measured, formula, predicted, self.unit, simulated, badge)
 
 
 @dataclass(frozen=True)
 class Reveal:
-    """What was guessed, predicted, simulated (None: nothing) beside what was measured; a table."""
+    """The guessed, predicted, simulated (or None) and measured values; a table."""
 
     guess: float | None
     measured: float | None
@@ -110,7 +110,7 @@ class Reveal:
     def verdict(self) -> str:
         """How the guess compares with the measured value, in words."""
         if self.guess is None:
-            return "Next time, commit a guess first: it is how one finds out what one believes."
+            return "Commit a guess first next time, so you can compare it with the measurement."
         what, value = self.badge, self.measured
         if value is None:
             what, value = "simulated", self.simulated

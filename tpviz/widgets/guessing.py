@@ -1,4 +1,4 @@
-"""Guess first, then reveal: what a learner commits before the ranks run, and what came of it."""
+"""Guess first, then reveal: a learner's guesses before the ranks run, and the results."""
 
 import threading
 from collections.abc import Callable, Hashable
@@ -11,16 +11,16 @@ from .knobs import small
 
 QUESTIONS = {
     "step": ("How long will a step take on the ranks, in their slow motion?", "ms"),
-    "exposed": ("How much of it will be communication that nothing hides?", "%"),
+    "exposed": ("How much of it will be exposed communication?", "%"),
 }
 
 
 class GuessPane(ipywidgets.VBox):
     """A check box, two questions, and a button that skips them.
 
-    A guess belongs to the configuration it was made for and stays with it; the questions come anew
-    with the next configuration. One committed answer opens the way. lock : of the view around it,
-    since callbacks come from any thread.
+    A guess belongs to the configuration it was made for and stays with it; the next configuration
+    has new questions. One committed answer enables Run. lock : of the view around it, since
+    callbacks come from any thread.
     """
 
     def __init__(self, lock: threading.RLock):
@@ -35,7 +35,7 @@ class GuessPane(ipywidgets.VBox):
             False,
             description="cover the prediction until then",
             indent=False,
-            tooltip="harder: guess without seeing what the formula says",
+            tooltip="harder: guess without seeing the formula's result",
         )
         self.skip = ipywidgets.Button(
             description="skip the guess",
@@ -43,7 +43,7 @@ class GuessPane(ipywidgets.VBox):
             tooltip="run this configuration without a guess",
         )
         self._fresh, self._of, self._skipped, self._key, self._heard = None, {}, set(), None, []
-        self._form, help = ipywidgets.VBox(), small("Run opens as soon as one guess is committed.")
+        self._form, help = ipywidgets.VBox(), small("Run is enabled once a guess is committed.")
         self._way_out = ipywidgets.HBox([self.skip, help], layout={"align_items": "center"})
         super().__init__([ipywidgets.HBox([self.on, self.cover]), self._form])
         self.add_class("tpviz-guesses")
@@ -73,7 +73,7 @@ class GuessPane(ipywidgets.VBox):
 
     @property
     def covering(self) -> bool:
-        """Whether the prediction is to be kept secret for now."""
+        """Whether the prediction is covered for now."""
         return self.cover.value and not self.settled
 
     def of(self, key: Hashable) -> dict[str, Guess]:
@@ -81,7 +81,7 @@ class GuessPane(ipywidgets.VBox):
         return self._of.get(key, {})
 
     def _asked(self):
-        """The questions not yet answered; the same ones while configurations pass by."""
+        """The unanswered questions; the same ones while configurations change."""
         if self._fresh is None:
             self._fresh = {name: Guess(*words) for name, words in QUESTIONS.items()}
             for guess in self._fresh.values():

@@ -1,4 +1,4 @@
-"""One job at a time in a worker thread, that can be stopped: what the Run and Stop buttons drive.
+"""One stoppable job at a time in a worker thread, for the Run and Stop buttons.
 
 The thread touches no signal handler and no event loop: it works wherever JupyterLab runs callbacks.
 """
@@ -59,9 +59,8 @@ class Job:
 
 
 class Latest:
-    """Does ``work()`` now; asked again meanwhile, once more at the end, however often it was asked.
-
-    So moves of a slider never queue up: whatever thread they come from, the last one is drawn.
+    """Does ``work()`` now; if requested again meanwhile, once more at the end, for any number of
+    requests. So moves of a slider never queue up: the last one is drawn, from any thread.
     """
 
     def __init__(self, work: Callable[[], Any]):
@@ -69,7 +68,7 @@ class Latest:
         self._wanted = self._busy = False
 
     def __call__(self):
-        """Do it, or have it done again by the one who is at it."""
+        """Run it, or let the active thread run it again."""
         with self._lock:
             self._wanted = True
             if self._busy:

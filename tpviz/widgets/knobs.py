@@ -195,7 +195,7 @@ class Knobs(ipywidgets.VBox):
         super().__init__(rows)
 
     def values(self) -> dict[str, Any]:
-        """{name: value} as the controls stand. Raises ValueError on a text that is no value."""
+        """{name: value} of the controls. Raises ValueError on a text that is no value."""
         usual = {f.name: f.default for f in knob_fields(self.cls)}
         return {
             name: _parsed(name, box.value, usual[name]) if name in self._literal else box.value

@@ -69,7 +69,7 @@ class MeshView(View):
         return figure.mesh_svg(self.scene, **{**chosen, **options})
 
     def to_table(self) -> list[list[str]]:
-        """Rows of strings: each parameter, how it is cut, and the share of a rank."""
+        """Rows of strings: each parameter, its sharding, and the share of a rank."""
         return figure.to_table(self.scene) if self.scene else [["parameter"]]
 
     def describe(self) -> str:

@@ -1,4 +1,4 @@
-"""The microscope as a widget: a collective's messages travel between the ranks, step by step.
+"""The microscope as a widget: a collective's messages between the ranks, step by step.
 
 >>> view = MicroscopeView(tv.microscope(algorithm="ring"))      # doctest: +SKIP
 """
@@ -10,11 +10,11 @@ from .base import Film, named
 
 
 class MicroscopeView(Film):
-    """Buffers of all ranks, with their numbers, and the messages that were really sent.
+    """Buffers of all ranks, with their numbers, and the recorded messages.
 
     Parameters
     ----------
-    microscope : what `tpviz.microscope` returned, or None for an empty view to be filled with
+    microscope : the result of `tpviz.microscope`, or None for an empty view to be filled with
         `show`.
     autoplay : start playing (never where the reader prefers reduced motion).
 
@@ -35,7 +35,7 @@ class MicroscopeView(Film):
         """Look at another collective, from its first step."""
         if not isinstance(microscope, Microscope):
             raise ValueError(
-                f"a microscope view needs what tv.microscope(...) returns, not {microscope!r}"
+                f"a microscope view needs the result of tv.microscope(...), not {microscope!r}"
             )
         scene = figure.microscope_scene(microscope)
         self.microscope = microscope

@@ -1,4 +1,4 @@
-"""The model's pane of ``explore``: what formulas say of the knobs as they stand. Runs nothing.
+"""The model's pane of ``explore``: formulas for the current knobs. Runs nothing.
 
 >>> parts_svg({"compute": 0.2, "latency": 0.1}, "predicted").startswith("<svg")
 True
@@ -51,7 +51,7 @@ class ModelPane(ipywidgets.VBox):
         self.layout.display = "none"
 
     def show(self, prediction: "Prediction", mesh: "Mesh", covered: bool = False) -> None:
-        """Draw a `Prediction` of a strategy whose mesh this is; ``covered`` keeps times secret."""
+        """Draw a `Prediction` of a strategy whose mesh this is; ``covered`` hides times."""
         device, memory = prediction.cluster.device, prediction.memory()
         slow = prediction.cluster.slow_motion
         drawn = COVERED if covered else fitted(parts_svg(prediction.parts, prediction.badge, slow))
@@ -87,7 +87,7 @@ def fitted(svg: str) -> str:
 
 
 def axes_table(prediction: "Prediction", mesh: "Mesh") -> list[list[str]]:
-    """Rows of strings, header first: per mesh axis its link and what a step sends, full speed."""
+    """Rows of strings, header first: per mesh axis its link and the bytes of a step, full speed."""
     slow = prediction.cluster.slow_motion
     rows = [["axis", "ranks", "link", "hop", "sent", "exposed", "hidden"]]
     wire = {}
@@ -129,10 +129,9 @@ def parts_svg(
 ) -> str:
     """One stacked bar of the parts of a step, drawn to a time axis, and each part in figures.
 
-    parts : {name: seconds}, in the inks of the comparison; source : where the numbers come from;
-    slow_motion : what these seconds are stretched by. Drawn is the step at full speed, so that
-    configurations in different slow motion can be told apart. Raises ValueError where the parts are
-    no times.
+    parts : {name: seconds}, in the inks of the comparison; source : of the numbers; slow_motion :
+    the factor in these seconds. The step is drawn at full speed, so that configurations in
+    different slow motion can be compared. Raises ValueError where the parts are no times.
     """
     parts = {name: time / slow_motion for name, time in parts.items()}
     if not all(math.isfinite(t) and t >= 0 for t in parts.values()) or not sum(parts.values()):
@@ -171,7 +170,7 @@ def parts_svg(
 def memory_svg(
     memory: Mapping[str, float], capacity: float, device: str, theme: str = "page"
 ) -> str:
-    """A rank's memory by kind, against what its device has. memory : {kind: bytes}."""
+    """A rank's memory by kind, against its device's memory. memory : {kind: bytes}."""
     total = sum(memory.values())
     enlarged = total < capacity / 50
     room = RIGHT - LEFT - 56 * enlarged

@@ -1,4 +1,4 @@
-"""The partition explorer: where a traced model is cut into stages, and what crosses the cuts.
+"""The partition explorer: the stages of a traced model, and the tensors that cross the cuts.
 
 >>> plan = tv.parallelize(model, tv.Merak(pp=4), {"input_ids": ids})      # doctest: +SKIP
 >>> view = PartitionView(plan.report.partition)                           # doctest: +SKIP
@@ -15,10 +15,9 @@ from .knobs import WRAPPED, control
 
 
 class PartitionView(Framed):
-    """A model that is not ours in stages: its pieces in order, how even they are, what crosses.
-
-    Columns are stages, rows the pieces between which the traced graph may be cut, with the paths of
-    the original modules. Knobs cut the same graph anew: it is not traced again.
+    """A user's model in stages: its shards in order, their balance, the tensors that cross.
+    Columns are stages, rows the shards between which the traced graph may be cut, with the paths
+    of the original modules. Knobs cut the same graph again without tracing.
 
     Parameters
     ----------
@@ -26,9 +25,9 @@ class PartitionView(Framed):
         call outside of ranks, or as `tpviz.partition.partition_of` gives it.
     autoplay : start playing (never where the reader prefers reduced motion).
 
-    ``partition`` is the one shown, ``step`` the selected stage, from 0, ``error`` says why
-    the knobs as they stand cannot be shown, or is "". Raises ValueError on what is no Partition,
-    above 16 stages or 160 pieces; TypeError on an argument that does not exist.
+    ``partition`` is the one shown, ``step`` the selected stage, from 0, ``error`` says why the
+    current knobs cannot be shown, or is "". Raises ValueError on what is no Partition, above 16
+    stages or 160 shards; TypeError on an argument that does not exist.
     """
 
     picture: "PartitionSteps"
@@ -47,7 +46,7 @@ class PartitionView(Framed):
         picture.show(partition)
         count, most = len(partition.ranges), max(map(len, self._pieces.values()))
         most, rule = max(min(most, figure.MAX_STAGES), 2), partition.balance
-        even = "what is the same on every stage, as far as can be"
+        even = "the quantity to balance over the stages"
         finer = "cut wherever one tensor crosses, with parameters between"
         boxes = [
             control("stages", count, "of the pipeline", 1, most),
@@ -77,7 +76,7 @@ class PartitionView(Framed):
         if stages > here:
             more = f", or finer cuts, which give {finest}" if finest > here else ""
             raise ValueError(
-                f"{stages} stages are too many for {here} pieces: use at most {here} stages{more}"
+                f"{stages} stages are too many for {here} shards: use at most {here} stages{more}"
             )
         return partition_of(self._given.graph, stages, self._pieces[finer], balance)
 
@@ -88,7 +87,7 @@ class PartitionSteps(Film):
     kind, _svg = "partition", staticmethod(figure.partition_svg)
 
     def show(self, partition: Partition) -> None:
-        """Draw it; stays at the same stage where there is one."""
+        """Draw it; stays at the same stage if it exists."""
         scene = figure.partition_scene(partition.scene())
         self.partition = partition
         self.publish(scene=scene, step=min(self.step, len(scene["frames"]) - 1), error="")
@@ -104,6 +103,6 @@ class PartitionSteps(Film):
     def _words(self):
         p = self.partition
         return (
-            f"{p.graph.model} in {len(p.ranges)} stages of {len(p.shards)} pieces, even by "
+            f"{p.graph.model} in {len(p.ranges)} stages of {len(p.shards)} shards, even by "
             f"{p.balance}, {self.scene['captions'][self.step]}"
         )

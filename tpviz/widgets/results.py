@@ -1,5 +1,4 @@
-"""What Run does for a configuration, and the pane that shows the result, beside what was guessed
-and predicted."""
+"""Run for a configuration, and the pane that shows the result with the guess and the prediction."""
 
 import re
 import warnings
@@ -45,7 +44,7 @@ class Outcome:
 
     @classmethod
     def of(cls, result: "Trace | Outcome") -> "Outcome":
-        """What a runner returned, which may be a `Trace` alone. Raises ValueError on others."""
+        """A runner's result, which may be only a `Trace`. Raises ValueError on others."""
         if isinstance(result, cls) and result.traces:
             return result
         if isinstance(result, Trace):
@@ -112,7 +111,7 @@ def compared(
 
 
 def unfaithful(trace: Trace) -> str:
-    """What an emulated run says against its own faithfulness, and what helps; "" for nothing."""
+    """Why an emulated run is not faithful, and what helps; "" if it is."""
     words = faithful.unfaithful(trace.fact("late"))
     return words and f"{words[0].upper()}{words[1:]}."
 
@@ -123,7 +122,7 @@ def reveals(
     """{quantity: `Reveal`}: guess (where there is one), formula, simulation and measurement."""
     parts = prediction.parts
     bare = parts["exposed communication"] + parts["latency"]
-    share, words = 100 * bare / prediction.step_time, "of it communication that nothing hides"
+    share, words = 100 * bare / prediction.step_time, "of it exposed communication"
     asked = {
         "step": ("step time", "ms", 1e3 * prediction.step_time, lambda t: 1e3 * t.step_time),
         "exposed": (words, "%", share, exposed_share),
@@ -145,7 +144,7 @@ def reveals_table(revealed: Mapping[str, Reveal]) -> list[list[str]]:
 
 
 def exposed_share(trace: Trace) -> float:
-    """Per cent of a step in which a rank communicates and nothing hides it (the worst rank's)."""
+    """Per cent of a step that is exposed communication (of the worst rank)."""
     spans = max(len(trace.steps), 1) * trace.step_time
     return 100 * trace.exposed_communication() / spans if spans else 0.0
 
@@ -171,7 +170,7 @@ class ResultsPane(ipywidgets.VBox):
         self.which = ipywidgets.ToggleButtons(
             options=["measured", "simulated"],
             style={"button_width": "110px"},
-            tooltips=["what the ranks did", "the same program on a virtual clock"],
+            tooltips=["measured on the ranks", "the same program on a virtual clock"],
             layout={"display": "none"},
         )
         self.timeline, self._outcome = Timeline(), None
@@ -208,7 +207,7 @@ class ResultsPane(ipywidgets.VBox):
 
 
 def comparison_html(outcome: Outcome) -> str:
-    """Prediction, simulation and measurement laid over each other, and what sets them apart."""
+    """Prediction, simulation and measurement on one axis, and their difference."""
     comparison = outcome.comparison
     if comparison is None:
         return message(f"No comparison: {outcome.note}") if outcome.note else ""

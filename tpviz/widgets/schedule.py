@@ -1,4 +1,4 @@
-"""The schedule view: a pipeline's schedule on the clock, alone or against another.
+"""The schedule view: a pipeline's simulated schedule, alone or against another.
 
 >>> view = ScheduleView("shifted_critical_path", against="1f1b", p=4, m=8)      # doctest: +SKIP
 >>> view = ScheduleView(tv.Merak(pp=4), tv.GPT(), tv.clusters.laptop(4))        # doctest: +SKIP
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ScheduleView(Framed):
-    """Lanes of ranks over time: every action, what it waits for, what is held, the critical path.
+    """Lanes of ranks over time: actions, their dependencies, activations held, the critical path.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ class ScheduleView(Framed):
         rank), recompute and overlapped (bool); see `schedule_sources.Sizes`. Not with a strategy.
 
     ``step`` is the stop of the play-head (from 0) and ``row`` the selected lane (-1:
-    none); both can be set. ``error`` says why the knobs as they stand cannot be shown, or is "".
-    Times are simulated. Raises ValueError on sizes that clash, with the nearest that work, above 16
+    none); both can be set. ``error`` says why the current knobs cannot be shown, or is "". Times
+    are simulated. Raises ValueError on sizes that clash, with the nearest that work, above 16
     ranks; TypeError on an argument that does not exist.
     """
 
@@ -70,9 +70,9 @@ class ScheduleView(Framed):
         return (shown,)
 
     def measured(self, trace: "Trace | None") -> None:
-        """Draw what the ranks did in a run under what is simulated; None takes it away.
+        """Draw measured on the ranks in a run under what is simulated; None takes it away.
 
-        trace : what ``tv.run`` of this strategy returned. Where a knob makes it another strategy,
+        trace : the result of ``tv.run`` of this strategy. Where a knob makes it another strategy,
         the run is not drawn. Raises ``ValueError`` where the view has no strategy, or the trace is
         of another one.
         """
@@ -100,7 +100,7 @@ class ScheduleSteps(Detailed):
     shown: "ScheduleScene | Schedule"
 
     def show(self, shown: "ScheduleScene | Schedule") -> None:
-        """Draw it; the play-head stays where it is."""
+        """Draw it; the play-head stays."""
         if isinstance(shown, ScheduleScene):
             scene = figure.schedule_scene(*shown)
         else:

@@ -1,5 +1,5 @@
-"""What the schedule view shows: schedules from a few numbers, or from Merak on a cluster; and the
-knobs of each."""
+"""Sources of the schedule view: schedules from a few numbers, or from Merak on a cluster; and their
+knobs."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -56,17 +56,17 @@ class Sizes:
     r: float = _time(1.0, "time of a recomputation")
     w: float = _time(
         1.0,
-        "the part of b that is the weights' gradient, where a schedule does it apart "
-        "(zb_h1, zb_v, dualpipe_v)",
+        "the part of b for the weights' gradient, if a schedule splits it off (zb_h1, zb_v, "
+        "dualpipe_v)",
     )
     latency: float = _time(0.0, "time of a message from rank to rank")
     chunks: int | str = knob(
         USUAL,
-        help="stages on a rank, where the schedule leaves it open",
+        help="stages on a rank, if the schedule allows any number",
         choices=(USUAL, 1, 2, 3, 4),
     )
     recompute: bool = knob(
-        True, help="whether stages recompute; which of them and when, the schedule says"
+        True, help="whether stages recompute; the schedule decides which and when"
     )
     overlapped: bool = knob(
         False, help="whether the two actions of a pair run side by side (dualpipe_v)"

@@ -1,4 +1,4 @@
-"""The tile view: a GEMM whose tiles are tracked, trigger and leave, on simulated GPUs.
+"""The tile view: a GEMM whose tiles are tracked, triggered and sent, on simulated GPUs.
 
 >>> view = TileView(gemm=(2048, 1024, 512), ranks=8, against="t3")              # doctest: +SKIP
 """
@@ -25,22 +25,22 @@ NONE, AUTO = "none", "auto"
 
 @dataclass(frozen=True)
 class Sizes:
-    """The knobs: output m x n, summed over ``ranks``, each with k of the inner dim.
+    """The knobs: output m x n, reduced over ``ranks``, each with k of the inner dim.
 
     link in GB/s in each direction. "ideal" configurations have no tiles that wait for each other,
-    so they are not here.
+    so they are left out.
     """
 
     config: str = knob(
         "t3_mca",
-        help="sequential: GEMM, then reduce-scatter by compute units; t3: "
-        "tracked and triggered; t3_mca: its memory serves the GEMM first",
+        help="sequential: GEMM, then reduce-scatter by compute units; t3: tracked and triggered; "
+        "t3_mca: its memory controller serves the GEMM first",
         choices=tuple(NAMES),
     )
     against: str = knob(
         "sequential", help="a second configuration, on the same clock", choices=(NONE, *NAMES)
     )
-    ranks: int = knob(8, help="GPUs; the output is cut into as many chunks", low=2, high=8)
+    ranks: int = knob(8, help="GPUs, and chunks of the output", low=2, high=8)
     m: int = knob(2048, help="rows of the output: tokens", low=1, high=65536)
     n: int = knob(1024, help="columns of the output: hidden size", low=1, high=65536)
     k: int = knob(1024, help="inner dim on each GPU: how long a tile computes", low=1, high=65536)
@@ -50,12 +50,12 @@ class Sizes:
         choices=(32, 64, 128, 256),
     )
     wavefronts: int = knob(
-        1, help="parts of a tile, each stored, tracked and sent by itself", choices=(1, 2, 4)
+        1, help="parts of a tile, each stored, tracked and sent separately", choices=(1, 2, 4)
     )
     link: float = knob(15.0, help="GB/s of the link in each direction", low=0.001, high=1e6)
     policy: str = knob(
         SMALL_GPU.policy,
-        help="whom the memory serves in plain T3: no effect unless config or against is t3",
+        help="memory arbitration in plain T3: no effect unless config or against is t3",
         choices=tuple(name for name in POLICIES if name != "mca"),
     )
     tracker_sets: int = knob(
@@ -91,7 +91,7 @@ class Sizes:
         )
 
     def panels(self, machine: Machine = SMALL_GPU) -> tuple[Panel, ...]:
-        """One or two `Panel`s. machine : what the knobs do not say.
+        """One or two `Panel`s. machine : the values without a knob.
 
         Raises ``ValueError`` on sizes that clash, and where tiles would not be legible.
         """
@@ -113,9 +113,9 @@ class Sizes:
 def sizes_of(
     gemm: Gemm | tuple[int, int, int] | None, ranks: int, machine: Machine, sizes: dict[str, Any]
 ) -> Sizes:
-    """`Sizes` of what a `TileView` is given: a `Gemm` or (m, n, k) or None, a `Machine`, knobs.
+    """`Sizes` of a `TileView`'s arguments: a `Gemm` or (m, n, k) or None, a `Machine`, knobs.
 
-    Raises ``ValueError`` on something else, and on a knob that is given twice.
+    Raises ``ValueError`` for other types, and for a knob given twice.
     """
     if not isinstance(machine, Machine):
         raise ValueError(f"TileView runs on a Machine, not {machine!r}")
@@ -157,7 +157,7 @@ class TileKnobs(Knobs):
         self._disable()
 
     def _disable(self, change=None):
-        """What moves nothing in the configurations shown."""
+        """Knobs without effect in the configurations shown."""
         shown = {self.controls[name].value for name in ("config", "against")}
         for name, configs in USED_BY.items():
             self.controls[name].disabled = not shown & configs
@@ -182,18 +182,18 @@ class TileView(Framed):
     Parameters
     ----------
     gemm : `Gemm` of each GPU, or (m, n, k); its tiles are squares.
-    ranks : GPUs over which the output is summed, 2 to 8.
-    machine : `Machine`; None is a tenth of the paper's GPU, so that few tiles make many stages.
+    ranks : GPUs over which the output is reduced, 2 to 8.
+    machine : `Machine`; None is a tenth of the paper's GPU, so that few tiles make many waves.
     autoplay : start playing (never where the reader prefers reduced motion).
     sizes : the other knobs. config and against ("none" for one alone) of "sequential", "t3",
         "t3_mca"; m, n, k; tile, wavefronts; link (GB/s), policy, tracker_sets; mode "auto",
         "mirror" or "full"; shown "one" or "all" GPUs: see `Sizes`.
 
     ``step`` is the place of the play-head, 0 to 120, equal steps of the longest run's time;
-    ``part`` the selected part of a tile (-1: none); both can be set. ``error`` says why
-    the knobs as they stand cannot be shown, or is "". ``runs`` are the `SimResult` shown.
-    Everything is simulated. Raises ``ValueError`` on sizes that clash, with the nearest that work,
-    and above `figures.tiles.MAX_PARTS` parts; ``TypeError`` on an argument that does not exist.
+    ``part`` the selected part of a tile (-1: none); both can be set. ``error`` says why the current
+    knobs cannot be shown, or is "". ``runs`` are the `SimResult` shown. Everything is simulated.
+    Raises ``ValueError`` on sizes that clash, with the nearest that work, and above
+    `figures.tiles.MAX_PARTS` parts; ``TypeError`` on an argument that does not exist.
     """
 
     picture: "TileSteps"
@@ -241,8 +241,7 @@ class TileSteps(Detailed):
     panels: tuple[Panel, ...] = ()
 
     def show(self, panels: tuple[Panel, ...], title: str) -> None:
-        """Draw them; the play-head stays at its part of the whole, the selected part if it is
-        there."""
+        """Draw them; the play-head keeps its relative place, the selected part if it exists."""
         scene = figure.tiles_scene(panels, title)
         with self._lock:
             self.panels = panels
@@ -256,11 +255,11 @@ class TileSteps(Detailed):
         return figure.tiles_detail(self.panels, number)
 
     def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: what each run did."""
+        """Rows of strings, header first: the numbers of each run."""
         return tiles_states.to_table(self.panels)
 
     def describe(self) -> str:
-        """The runs in words, and what is shown of them."""
+        """The runs and the step shown, in words."""
         return (
             f"{tiles_states.describe(self.panels)} Shown, {self.scene['captions'][self.step]}: "
             f"{figure.words_of(self.scene, self.step, self.detail)}"

@@ -28,9 +28,9 @@ class Timeline(View):
     autoplay : start with the play-head moving (never where the reader prefers reduced motion).
 
     Of a trace of many events the median step is shown at first, and the shortest events are merged;
-    the ``detail`` of the ``window`` (s) zoomed to is sent when it is asked for. ``selected`` is the
-    id of the event chosen, -1 for none; ``rank`` the rank chosen. Raises ValueError on a trace
-    without events, TypeError on an argument that does not exist.
+    the ``detail`` of the ``window`` (s) zoomed to is sent on request. ``selected`` is the id of the
+    event chosen, -1 for none; ``rank`` the rank chosen. Raises ValueError on a trace without
+    events, TypeError on an argument that does not exist.
     """
 
     kind = "timeline"

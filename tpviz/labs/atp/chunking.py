@@ -20,9 +20,9 @@ from tpviz.schemes.atp.strategy import ATP
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
-SHOWN = ("communication that kernels wait for", "time of a step, axis cut")
+SHOWN = ("exposed communication", "time of a step, axis cut")
 SIDE = {"predicted": -44, "with contention": 0, "simulated": 44, "measured": 0}
-"""Where its label stands, px to the side, so that labels of one point do not meet."""
+"""Offset of its label in px, so that labels of one point do not overlap."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -40,7 +40,7 @@ class ChunkCurve(Study):
 
     @property
     def badges(self) -> list[str]:
-        """Where the numbers come from."""
+        """Sources of the numbers."""
         return [badge for badge in super().badges if badge != "with contention"]
 
     @property
@@ -102,17 +102,17 @@ class ChunkCurve(Study):
         return lines
 
     def notes(self) -> list[str]:
-        """What is left out, what each source has in it, and warnings."""
+        """Omissions, the content of each source, and warnings."""
         notes = [f"Left out: {count} chunks ({reason})." for count, reason in self.left_out.items()]
         if "with contention" in self.sources:
             notes.append(
-                f"With contention: a GEMM takes {self.kappa:.3g} times as long under a "
-                "collective. What it loses counts as exposed."
+                f"With contention: a GEMM takes {self.kappa:.3g} times as long during a "
+                "collective. The lost time counts as exposed."
             )
         if {"simulated", "measured"} & {*self.sources}:
             notes.append(
-                "On simulated and emulated clusters a collective slows no GEMM down "
-                "(kappa = 1 by construction: waiting is sleeping)."
+                "On simulated and emulated clusters a collective slows no GEMM down (kappa = 1 by "
+                "construction, since waiting ranks sleep)."
             )
         if "measured" in self.sources:
             steps = len(self.rows[0].times["measured"].repeats)

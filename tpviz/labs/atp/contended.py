@@ -69,7 +69,7 @@ class Contention(Report):
 
     @property
     def badges(self) -> tuple[str, ...]:
-        """Where the numbers come from."""
+        """Sources of the numbers."""
         return (self.badge,)
 
     def drawing(self) -> dict[str, Any]:
@@ -91,12 +91,12 @@ class Contention(Report):
         theirs |= {"mode": "lines+markers"}
         theirs |= {"line": {"color": "ink:forward", "dash": "dot", "width": 3}}
         pairs = points("pairs", ratios, [here] * len(ratios), "other", "line-ns-open", 22)
-        x = axis("kappa: time under a collective / time alone")
+        x = axis("kappa: time during a collective / time alone")
         x["range"] = [min(0.9, *ratios) - 0.05, max(*ratios, *AUTHORS) * 1.05]
         y = {"type": "category", "autorange": "reversed", "categoryarray": [here, A100]}
         y["automargin"] = True
         return {
-            "title": "How much longer a GEMM takes under a collective",
+            "title": "Slowdown of a GEMM during a collective",
             "panels": [panel("", [pairs, quartiles, theirs], x, y)],
             "height": 190,
         }
@@ -106,7 +106,7 @@ class Contention(Report):
         low, high = self.spread
         alone, under = (show_seconds(float(np.median(t))) for t in (self.alone, self.under))
         return [
-            ["where", "kappa", "range", "GEMM alone", "under a collective", "from"],
+            ["where", "kappa", "range", "GEMM alone", "during a collective", "from"],
             [
                 self.machine,
                 f"{self.ratio:.2f}",
@@ -119,20 +119,20 @@ class Contention(Report):
         ]
 
     def words(self) -> list[str]:
-        """What was measured."""
+        """The measurement."""
         low, high = self.spread
         return [
             f"On {self.machine} ({self.badge}) a GEMM of {self.size}^3 in {self.dtype} takes "
-            f"{self.ratio:.2f} times as long under all-reduces of {show_bytes(self.payload)} as "
+            f"{self.ratio:.2f} times as long during all-reduces of {show_bytes(self.payload)} as "
             f"alone (median of {self.ratios.size} pairs; quartiles {low:.2f} and {high:.2f})."
         ]
 
     def notes(self) -> list[str]:
-        """The authors' range, and what limits ours."""
+        """The authors' range, and the limits of ours."""
         notes = [
-            f"Beside it: {AUTHORS[0]} to {AUTHORS[1]} on A100s, {SOURCE}; not the paper's.",
-            "On emulated clusters kappa is 1 by construction: there waiting for a collective "
-            "is sleeping, which takes nothing from a GEMM.",
+            f"For comparison: {AUTHORS[0]} to {AUTHORS[1]} on A100s, {SOURCE}; not the paper's.",
+            "On emulated clusters kappa is 1 by construction: ranks sleep while they wait for a "
+            "collective, which slows no GEMM.",
         ]
         if self.in_flight < 0.9:
             notes.append(
@@ -264,7 +264,7 @@ def _together(device):
 
 
 def _lasts(gemm, device):
-    """Seconds of one GEMM; on a GPU on its own stream's clock, whatever runs beside it."""
+    """Seconds of one GEMM; on a GPU by its own stream's clock."""
     if device == "cuda":
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()

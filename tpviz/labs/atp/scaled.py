@@ -1,8 +1,8 @@
-"""``scaling``: what ATP's best mesh sends and how long that takes as ranks grow, against 1D.
+"""``scaling``: bytes and communication time of ATP's best mesh and of 1D as ranks grow.
 
-Two fabrics. "constant": each axis of the mesh has its bandwidth whatever N is, as on a torus whose
-sides are the mesh, or with full bisection. "shared": a cluster by its own rule, nodes behind one
-NIC unless said, which all rings that leave a node share. All of it is modelled, by
+Two fabrics. "constant": each axis of the mesh has its bandwidth for every N, as on a torus whose
+sides are the mesh, or with full bisection. "shared": a cluster by its own rule, by default nodes
+behind one NIC, which all rings that leave a node share. All of it is modelled, by
 `tpviz.schemes.atp.paper`: latency, overlap, embedding, head and optimizer are not in it, and
 whether heads and hidden size divide is not asked.
 """
@@ -47,7 +47,7 @@ CAVEATS = (
     "(c) Weak scaling, hidden sizes growing as N^1/2: communication over compute tends to a "
     'constant (1D: grows as N^1/2). So "overhead decreases with scaling" holds for the absolute '
     "time; for the fraction only if hidden sizes grow faster than N^1/2.",
-    "Modelled by formula, never reproduced: no latency, no overlap, blocks only.",
+    "Modelled by formula, not reproduced: no latency, no overlap, blocks only.",
 )
 
 
@@ -140,7 +140,7 @@ class Scaling(Report):
         return table(columns, ((name, p) for name, points in self.points.items() for p in points))
 
     def words(self) -> list[str]:
-        """What grows and what falls."""
+        """The trends in words."""
         lines = ["Modelled. " + self._fabrics()]
         for name, points in self.points.items():
             first, last = points[0], points[-1]
@@ -162,7 +162,7 @@ class Scaling(Report):
         return [self._fabrics(), *CAVEATS]
 
     def describe(self) -> str:
-        """What grows and what falls, in words, with the caveats."""
+        """The trends in words, with the caveats."""
         return " ".join([*self.words(), *CAVEATS])
 
     def _fabrics(self):

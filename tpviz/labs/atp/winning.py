@@ -1,4 +1,4 @@
-"""``winners``: which mesh and order of ATP is fastest on which interconnect."""
+"""``winners``: the fastest mesh and order of ATP on each interconnect."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
 CLAIM = (
-    'The paper\'s abstract claims 37-64 % faster training "on specific interconnects": its '
-    "claim, on its machines, not reproduced here."
+    'The paper\'s abstract claims 37-64 % faster training "on specific interconnects": a claim '
+    "for its machines, not reproduced here."
 )
 TITLES = {
     "communication": "communication alone (paper mode)",
@@ -80,7 +80,7 @@ class Winners(Report):
 
     @property
     def badges(self) -> list[str]:
-        """Where the numbers come from."""
+        """Sources of the numbers."""
         run = any(cell.measured is not None for cell in self.cells.values())
         return ["predicted"] + ["emulated"] * run
 
@@ -150,7 +150,7 @@ class Winners(Report):
         return table(columns, ((*place, self.cells[place]) for place in places))
 
     def words(self) -> list[str]:
-        """Who wins where."""
+        """The winner on each cluster."""
         lines = []
         for name in self.clusters:
             paper, step = (self.winner(name, mode) for mode in MODES[:2])
@@ -163,7 +163,7 @@ class Winners(Report):
         return lines
 
     def notes(self) -> list[str]:
-        """What 1D is, what the paper claims, how predictions and runs agree, and warnings."""
+        """The baseline, the paper's claim, the agreement of predictions and runs, and warnings."""
         notes = [
             "Predicted: by formula on described clusters. 1D is Megatron's mesh "
             f"({self.base.world_size}, 1) in column order; ★ marks the fastest. " + CLAIM
@@ -241,7 +241,7 @@ def _chosen(workload, world_size, knobs):
     try:
         chosen[0].check(workload)
     except ValueError as error:
-        raise ValueError(f"1D, to which gains refer, is not possible: {error}") from None
+        raise ValueError(f"1D, the baseline of the gains, is not possible: {error}") from None
     return chosen
 
 

@@ -1,8 +1,8 @@
 """The experiments of the AxoNN lab: its model against real steps, overlaps, scaling.
 
 from tpviz.labs import axonn
-found = axonn.overlaps(workload, cluster, grid=(2, 1, 2, 1))
-found.gain(), found.figure()
+result = axonn.overlaps(workload, cluster, grid=(2, 1, 2, 1))
+result.gain(), result.figure()
 """
 
 from .overlapping import Overlaps, overlaps

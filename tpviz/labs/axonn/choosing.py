@@ -1,7 +1,7 @@
-"""The best grid of thousands of ranks without asking the slow formula about every one.
+"""The best grid of thousands of ranks without evaluating the slow formula for every one.
 
-Whatever an estimate may leave out, it never says more than the next finer one (`cheapest`), so the
-winner is that of all grids, as if all had gone through the finest.
+An estimate never exceeds the next finer one (`cheapest`), so the winner is the best of all grids,
+as if the finest estimate had ranked them all.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -44,7 +44,7 @@ def cheapest(items: Iterable[Any], *stages: Callable[[Any], tuple[Any, Any]]) ->
 
 # -- memory ----------------------------------------------------------------------------------------
 def microbatches(grid: AxoNN, w: "GPT") -> list[int]:
-    """Numbers of microbatches that divide what a rank has of the batch."""
+    """Numbers of microbatches that divide a rank's share of the batch."""
     return [n for n in divisors(w.batch // (grid.data * grid.z)) if AxoNN.allows("accumulation", n)]
 
 
@@ -87,7 +87,7 @@ def least_step(s: AxoNN, w: "GPT", rates: Callable[[int, int], float], flops: fl
 
 
 def predicted(s: AxoNN, w: "GPT", cluster: "Cluster") -> tuple[float, float]:
-    """(seconds of a step, of communication in it that kernels wait for), as `tpviz.predict` says.
+    """(seconds of a step, of its exposed communication), as by `tpviz.predict`.
 
     Of many microbatches `FEW` are predicted and the rest added.
     """

@@ -1,7 +1,7 @@
-"""What AxoNN's papers say of their own runs: shown beside ours, never reproduced here.
+"""Claims of AxoNN's papers about their runs: shown next to ours, never reproduced here.
 
-Two kinds of source: an abstract, which says it in so many words, and "recalled": from memory of a
-paper's body, which was not at hand, not confirmed. FLOP/s count recomputation, in bfloat16.
+Two kinds of source: an abstract, literally, and "recalled": from memory of a paper's body, not
+confirmed. FLOP/s count recomputation, in bfloat16.
 """
 
 from typing import NamedTuple
@@ -33,7 +33,7 @@ class Run(NamedTuple):
 
     @property
     def sure(self) -> bool:
-        """Whether an abstract says it of this model."""
+        """Whether an abstract claims it for this model."""
         return self.model is not None and self.source != RECALLED
 
     @property
@@ -63,8 +63,8 @@ RUNS = (
         )
     ),
 )
-"""80B on 1024: the abstract says 57 % of peak too, which 182 PFLOP/s are. The last recalled row is
-the abstract's 1.381 EFLOP/s, with the model recalled."""
+"""80B on 1024: the abstract also gives 57 % of peak, which equals 182 PFLOP/s. The last recalled
+row is the abstract's 1.381 EFLOP/s, with the model recalled."""
 
 VALIDATION = (
     "Theirs: all grids of 20B on 32 and 40B on 64 GPUs of Perlmutter, the 10 fastest "

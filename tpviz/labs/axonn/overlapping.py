@@ -1,4 +1,4 @@
-"""``overlaps``: what each of AxoNN's three overlaps hides, alone and together."""
+"""``overlaps``: communication hidden by each of AxoNN's three overlaps, alone and together."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -55,14 +55,14 @@ class Overlaps(Study):
         return "<br>".join(label) or name_of(label)
 
     def drawing(self) -> dict[str, Any]:
-        """Stacked bars: compute, and what is waited for on each axis; above each bar how much
-        faster it is than none."""
+        """Stacked bars: compute, and the wait for each axis; above each bar its speedup over
+        none."""
         grid = grid_of(self.strategy)
         title = f"AxoNN's overlaps, x y z data = {grid}, {self.cluster.caption}"
         return {**super().drawing("exposed"), "title": title}
 
     def words(self) -> list[str]:
-        """What the overlaps hide, in words."""
+        """The effect of the overlaps, in words."""
         lines = [f"Grid x y z data = {grid_of(self.strategy)} on {self.cluster.caption}."]
         for source, times in self.times.items():
             none, every = times[()], times[OVERLAPS]
@@ -78,15 +78,15 @@ class Overlaps(Study):
                 f"{words_of(source).capitalize()}: the step goes from "
                 f"{show_seconds(none.step)} to {show_seconds(every.step)} with all overlaps, "
                 f"{100 * self.gain(source=source):+.1f} %; each alone {alone}"
-                + (f"; kernels wait for {axes}." if axes else "; nothing is waited for.")
+                + (f"; kernels wait for {axes}." if axes else "; kernels wait for no axis.")
             )
         return lines
 
     def notes(self) -> list[str]:
-        """What each overlap is, what the paper says of them, and warnings."""
+        """Definitions of the overlaps, the paper's claim, and warnings."""
         return [
-            "oar: input's gradient is summed under the weight's GEMM. ors: weights' gradients "
-            "are scattered under all that follows. oag: the next weight is sent for ahead.",
+            "oar: the input gradient's all-reduce overlaps the weight's GEMM. ors: weight "
+            "gradients' reduce-scatters overlap later kernels. oag: the next weight is prefetched.",
             CLAIM,
             *too_late(self.late(), "; "),
         ]

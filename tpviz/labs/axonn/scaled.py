@@ -1,8 +1,8 @@
-"""``scaling``: a model of AxoNN's papers on growing machines, its best grid at every size.
+"""``scaling``: a model of AxoNN's papers on growing machines, with the best grid at every size.
 
 At each number of devices all grids are tried, with recomputation, as the papers run and count. A
-grid whose memory does not fit gets microbatches: the fewest that fit, since each sends all weights
-once more. Of those that fit two are shown: the first by the communication model, as the papers
+grid whose memory does not fit gets microbatches: the fewest that fit, since each gathers all
+weights again. Of those that fit two are shown: the first by the communication model, as the papers
 choose, and the one with the shortest predicted step. All of it by formula.
 """
 
@@ -95,7 +95,7 @@ class Scaling(Report):
 
     @property
     def claims(self) -> "tuple[Run, ...]":
-        """What the papers say of this model on this machine: `claims.Run`."""
+        """The papers' claims for this model on this machine: `claims.Run`."""
         return runs_of(self.machine, self.model)
 
     def at(self, devices: int) -> Point:
@@ -158,7 +158,7 @@ class Scaling(Report):
         return table(columns, ((p, p.first, p.fastest) for p in self.points))
 
     def words(self) -> list[str]:
-        """How the step and the use of the devices go with their number."""
+        """Step time and device utilisation by number of devices."""
         lines = [f"Predicted: {self.model} on {self.machine}."]
         for p in self.possible[:1] + self.possible[1:][-1:]:
             best = p.fastest
@@ -172,7 +172,7 @@ class Scaling(Report):
         return lines
 
     def notes(self) -> list[str]:
-        """What is counted, what the papers say, and what is left out."""
+        """Definitions, the papers' claims, and omissions."""
         notes = [
             f"By formula, every grid with recomputation and as few microbatches as memory "
             f"allows (weights, gradients and moments in {self.workload.dtype}). HFU counts "
@@ -267,7 +267,7 @@ def _checked(cluster, devices):
 def _preset(name):
     """A function from a number of devices to nodes of a preset, the last one perhaps not full.
 
-    They are kept, since a cluster learns its links but once.
+    They are cached, since a cluster computes its links once.
     """
     preset, node = NODES[name]
     return lru_cache(32)(lambda devices: preset(-(-devices // node)))

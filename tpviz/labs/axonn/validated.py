@@ -1,4 +1,4 @@
-"""``validation``: does AxoNN's communication model, or ours of the step, find the fastest grids?"""
+"""``validation``: how well AxoNN's communication model, and ours of the step, rank the grids."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -80,7 +80,7 @@ class Validation(Report):
 
     @property
     def against(self) -> str:
-        """What models are held against: "measured" steps, or "predicted" where nothing was run."""
+        """The reference of the models: "measured" steps, or "predicted" if none was run."""
         return "measured" if self.measured else "predicted"
 
     def hits(self, mode: str = "communication", top: int = 3) -> Hits | None:
@@ -94,12 +94,12 @@ class Validation(Report):
 
     @property
     def badges(self) -> list[str]:
-        """Where the numbers come from."""
+        """Sources of the numbers."""
         return ["predicted"] + ["emulated"] * bool(self.measured)
 
     def drawing(self) -> dict[str, Any]:
         """Scatter: each model against the measured step, a point a grid, the diagonal where both
-        axes are steps; who is first by which. Where nothing was run: the communication model
+        axes are steps; and each model's first grid. If none was run: the communication model
         against the predicted step."""
         rows, upward = self.measured or self.rows, self.against
         panels = [self._scatter(rows, mode, upward) for mode in MODES[1::-1] if mode != upward]
@@ -146,7 +146,7 @@ class Validation(Report):
         return table(columns, ((row,) for row in self.rows[:most]))
 
     def words(self) -> list[str]:
-        """Who is first by which model."""
+        """The first grid by each model."""
         words = []
         for mode in MODES if self.measured else MODES[:2]:
             best = self.order(mode)[0]
@@ -171,10 +171,10 @@ class Validation(Report):
         return lines
 
     def notes(self) -> list[str]:
-        """What each model counts, how far they agree, what the paper says, and warnings."""
+        """Definitions of the models, their agreement, the paper's claim, and warnings."""
         notes = [
-            "communication: bytes over bandwidth, nothing hidden, no compute, as the papers "
-            "rank. predicted: the whole step, overlaps in it. Memory is not asked for."
+            "communication: bytes over bandwidth, without overlap or compute, as the papers rank. "
+            "predicted: the whole step, with overlap. Memory is not checked."
             + (" measured: median step on the emulated cluster." if self.measured else "")
         ]
         if self.measured and len(self.measured) < len(self.rows):
@@ -194,8 +194,8 @@ class Validation(Report):
 
 
 def _axis(mode, seconds, reach):
-    """(values in a unit, where annotations stand, layout) of an axis that also has to hold
-    ``reach``. plotly wants the logarithm of a place where the axis is logarithmic."""
+    """(values in a unit, places of annotations, layout) of an axis that must include ``reach``.
+    plotly wants the logarithm of a place where the axis is logarithmic."""
     unit, scale = unit_of(reach)
     values, title = [s / scale for s in seconds], f"{TITLES[mode]} ({unit})"
     if min(reach) <= 0 or max(reach) / min(reach) <= FAR:
@@ -234,9 +234,9 @@ def validation(
     ----------
     run : how many of the first by the communication model are also run on the emulated cluster;
         "all" of them; None: none. Take a scale model in slow motion then, and a small workload.
-    world_size : ranks, all devices of the cluster unless said.
-    least : leave out grids whose x y z is less. Nobody asks whether memory fits; this is how the
-        authors' script keeps out what does not (`tpviz.schemes.axonn.models.LEAST_RANKS`).
+    world_size : ranks, by default all devices of the cluster.
+    least : leave out grids whose x y z is less. Memory is not checked; the authors' script excludes
+        grids that do not fit in this way (`tpviz.schemes.axonn.models.LEAST_RANKS`).
     steps, progress : of these runs. knobs : knobs of all grids, such as overlap or recompute.
 
     Raises ``ValueError`` where fewer than two grids divide the sizes.

@@ -1,8 +1,8 @@
 """The experiments of the Merak lab: schedules, memory against recomputation, sub-pipelining.
 
 from tpviz.labs import merak
-found = merak.schedules(workload, cluster, pp=4, microbatches=8)
-found.gain(), found.figure()
+result = merak.schedules(workload, cluster, pp=4, microbatches=8)
+result.gain(), result.figure()
 """
 
 from .halving import Halves, halves

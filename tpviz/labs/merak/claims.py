@@ -1,4 +1,4 @@
-"""What Merak's paper says of its runs: shown beside ours, never reproduced here.
+"""Claims of Merak's paper about its runs: shown next to ours, never reproduced here.
 
 Only its abstract was at hand: which part of the gain is whose, on which machine and with which
 sizes, is not in it. What its schedule alone can give is `tpviz.schemes.merak.paper.makespan_saved`.
@@ -32,8 +32,8 @@ def told() -> tuple[str, str]:
     )
     return (
         f"Theirs: at most {models} as fast as 3D-parallel frameworks before it, on 64 GPUs "
-        f"({ABSTRACT}; what each part of Merak gives is not in it; not reproduced here).",
-        f"Derived: against 1F1B with early recomputation the shifted critical path alone saves "
-        f"{saved} (equal stages, backward twice forward): a constant a step, which cannot "
+        f"({ABSTRACT}; the gain of each part is not in it; not reproduced here).",
+        "Derived: against 1F1B with early recomputation the shifted critical path alone saves "
+        f"{saved} (equal stages, backward twice forward): a constant per step, which cannot "
         "explain that.",
     )

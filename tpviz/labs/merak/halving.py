@@ -1,8 +1,8 @@
-"""``halves``: what each level of sub-pipelining hides of the all-reduces over tp.
+"""``halves``: the share of the tp all-reduces that each level of sub-pipelining hides.
 
-The two halves of a microbatch go through the same layers, the all-reduces of one under the kernels
-of the other (`tpviz.schemes.merak.subpipeline`). With c the time of the all-reduce of a whole
-microbatch, and kernels as long as the all-reduces that they hide, kernels wait in a block and
+The two halves of a microbatch go through the same layers; the all-reduces of one overlap the
+kernels of the other (`tpviz.schemes.merak.subpipeline`). With c the time of the all-reduce of a
+whole microbatch, and kernels as long as the all-reduces that they hide, kernels wait in a block and
 direction for 2c, c and c/2 at levels 0, 1 and 2, and at level 3 for c/2 in a whole stage (derived
 from the order of the phases).
 """
@@ -53,8 +53,8 @@ class Times(Outcome):
 
 @dataclass(frozen=True)
 class Row(Variant):
-    """One level. blocks : {phase of PHASES: of one microbatch and stage 0, what a block waits for
-    on average, in units of c}. expected : the same where kernels are long enough (derived)."""
+    """One level. blocks : {phase of PHASES: the average wait of a block, for one microbatch on
+    stage 0, in units of c}. expected : the same if kernels are long enough (derived)."""
 
     blocks: dict[str, float]
     expected: float
@@ -90,7 +90,7 @@ class Halves(Study):
 
     def drawing(self) -> dict[str, Any]:
         """Seconds of a step; seconds that kernels wait for tp in it; the same of a block, in units
-        of c, beside what is expected."""
+        of c, with the expected values."""
         x, levels = axis("level", type="category"), [str(row.level) for row in self.rows]
         blocks = {phase: [row.blocks[phase] for row in self.rows] for phase in PHASES}
         traces = [line(f"{p}, predicted", levels, c, BLOCKS[p]) for p, c in blocks.items()]
@@ -126,14 +126,14 @@ class Halves(Study):
         return table(columns, self.cells)
 
     def phrase(self, row: Row, one: Times) -> str:
-        """What is said of a level."""
+        """A level in words."""
         return (
             f"level {row.level} {show_seconds(one.step)}, {show_seconds(one.waits)} waiting for "
-            f"tp, {100 * one.hidden:.0f} % of its sums hidden"
+            f"tp, {100 * one.hidden:.0f} % of its all-reduces hidden"
         )
 
     def words(self) -> list[str]:
-        """What each level hides."""
+        """Communication hidden by each level."""
         blocks = "; ".join(
             f"level {r.level} {r.expected:.3g} c expected, "
             f"{r.blocks['forward']:.3g} c forward and {r.blocks['backward']:.3g} c "
@@ -143,17 +143,17 @@ class Halves(Study):
         return [*super().words(), f"A block of the first stage: {blocks}."]
 
     def notes(self) -> list[str]:
-        """What c is and what is expected, rows that are not halved, warnings, the paper's claim."""
+        """Definition of c, expected values, rows not halved, warnings, the paper's claim."""
         rows = self.rows[0].strategy.local(self.workload).batch
         notes = [
-            f"c is a sum over tp of a whole microbatch, {show_seconds(self.one_sum)}. "
-            "Expected, where kernels are as long as the sums that they hide: 2c, c and c/2 a "
-            "block, c/2 a stage at level 3 (derived). Backward may wait for less at "
-            "every level: here weights' gradients are computed under the sums of the input's "
-            "(where the schedule does not leave them for later). Halves are smaller kernels "
-            "and shorter messages, whose latency stays: a level may lose."
+            f"c is the tp all-reduce of a whole microbatch, {show_seconds(self.one_sum)}. "
+            "Expected, if kernels are as long as the all-reduces that they hide: 2c, c and c/2 a "
+            "block, c/2 a stage at level 3 (derived). Backward may wait for less at every level: "
+            "weight gradients are computed during the all-reduces of input gradients (unless the "
+            "schedule defers them). Halves have smaller kernels and shorter messages with the "
+            "same latency, so a level may be slower."
         ]
-        notes += ["A microbatch has one row and cannot be halved: every level does the same."] * (
+        notes += ["A microbatch has one row and cannot be halved: all levels are the same."] * (
             rows == 1
         )
         notes += [f"Halves of {rows} rows are not equal."] * (rows > 1 and rows % 2)

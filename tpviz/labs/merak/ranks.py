@@ -1,9 +1,9 @@
-"""Where the ranks of a pipeline spend a step, place by place: by formula, or in a trace.
+"""How the ranks of a pipeline spend a step, place by place: by formula, or in a trace.
 
-A place is an index along pp; its ranks do the same. By formula (derived): a rank's actions as the
-schedule's clock has them, then gradient synchronisation and the optimizer; what is left of the
-step is bubble. While a message of its own is in flight a rank without work waits for bytes, else it
-idles, as `tpviz.trace.analyses.bubble` counts it.
+A place is an index along pp; its ranks run the same actions. By formula (derived): a rank's
+simulated actions, then gradient synchronisation and the optimizer; the rest of the step is bubble.
+While its own message is in flight a rank without work waits for bytes, else it idles, as
+`tpviz.trace.analyses.bubble` counts it.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 class Parts(NamedTuple):
     """Seconds of a step of one place's ranks: of ``kernels``, of kernels that ``recompute``, of
-    communication that they wait for, and of nothing to do."""
+    exposed communication, and of idle time."""
 
     kernels: float
     recompute: float
@@ -82,7 +82,7 @@ def _parts(s, w, cluster, mesh, line, place, segments, step):
 
 
 def _travel(line, place):
-    """Seconds in which a rank has nothing to do while a message of its own is in flight."""
+    """Seconds in which a rank idles while its own message is in flight."""
     steps, ends = line.schedule.order, line.end[place]
     sent = [
         line.end[sender.rank][sender.index]

@@ -48,7 +48,7 @@ class Times(Outcome):
 
     @property
     def bubbles(self) -> tuple[float, ...]:
-        """Per place, the share (0..1) of the step in which it has nothing to do."""
+        """Per place, the idle share (0..1) of the step."""
         return tuple(parts.bubble / sum(parts) for parts in self.places)
 
 
@@ -56,9 +56,9 @@ class Times(Outcome):
 class Row(Variant):
     """One schedule.
 
-    form : its makespan by the closed form with the middle stage's seconds, None where that has no
-    say; idle : per place the share (0..1) of it without work, by the same; uneven : how much longer
-    a microbatch takes on the slowest stage than on that one (1: as long).
+    form : its makespan by the closed form with the middle stage's seconds, None where it does not
+    apply; idle : per place the share (0..1) of it without work, by the same; uneven : how much
+    longer a microbatch takes on the slowest stage than on that one (1: as long).
     """
 
     form: float | None
@@ -102,7 +102,7 @@ class Schedules(Study):
         return label.replace("_", "<br>")
 
     def drawing(self) -> dict[str, Any]:
-        """Stacked bars: where the average rank spends the step; above each bar its step against
+        """Stacked bars: the step of the average rank by part; above each bar its step relative to
         the first's."""
         first, counts = self.rows[0].label, [len(times) for times in self.times.values()]
 
@@ -132,7 +132,7 @@ class Schedules(Study):
         return table(columns, self.cells) + refused
 
     def words(self) -> list[str]:
-        """Which schedule is fastest and where its ranks idle."""
+        """The schedules by speed, and their bubbles."""
         lines = [f"{self.head}."]
         for source, times in self.times.items():
             words = ", ".join(
@@ -144,10 +144,10 @@ class Schedules(Study):
         return lines
 
     def notes(self) -> list[str]:
-        """What bars and closed forms are, what the paper claims, warnings, what is left out."""
+        """Definitions of bars and closed forms, the paper's claim, warnings, omissions."""
         notes = [
-            "Bars: the average of the ranks, and the step beside the first's; bubble: neither "
-            "kernels nor bytes under way."
+            "Bars: the average of the ranks, and the step relative to the first's; bubble: "
+            "neither kernels nor messages in flight."
         ]
         forms = [
             f"{r.name} {100 * (r.form / r.times['predicted'].makespan - 1):+.1f} % ({r.uneven:.2f})"
@@ -155,10 +155,10 @@ class Schedules(Study):
             if r.form
         ]
         notes += [
-            f"Closed forms are of equal stages and free messages: with the seconds of the "
-            f"middle stage for all they are off the predicted makespan, {', '.join(forms)}. "
-            "In brackets the slowest stage's seconds over the middle one's: not all have as "
-            "many layers, and two have embedding and head."
+            "Closed forms assume equal stages and free messages: with the seconds of the middle "
+            f"stage for all, their error against the predicted makespan is {', '.join(forms)}. In "
+            "brackets the slowest stage's seconds over the middle one's: stages differ in layers, "
+            "and two have embedding and head."
         ] * bool(forms)
         if {"shifted_critical_path", "early_recompute"} <= {r.name for r in self.rows}:
             notes.append(

@@ -1,7 +1,7 @@
 """``tradeoff``: time against memory as stages keep more of their layers' activations.
 
-Stage-aware (k_s grows with the stage, `Merak.kept`) beside the same part on all stages. Both by
-formula; the first stage, which holds most microbatches, keeps as much in both.
+Stage-aware (k_s grows with the stage, `Merak.kept`) against the same fraction on all stages. Both
+by formula; the first stage, which holds most microbatches, keeps equally much in both.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -112,7 +112,7 @@ class Tradeoff(Report):
                 side = {"ax": -30 if fits.keep else 30, "ay": 40 if rule == "stage-aware" else -40}
                 at = fits.keep, fits.step / second
                 marks.append(pointer(f"{rule}: fits", *at, STYLES[rule][0], **side))
-        x = axis("k0: part of the first stage's layers that keeps everything", range=[-0.03, 1.03])
+        x = axis("k0: share of the first stage's layers that keeps everything", range=[-0.03, 1.03])
         dashed = {"annotation_text": "budget", "line": {"dash": "dash", "color": "ink:fg"}}
         # Further up it would flatten the curves.
         budget = [{"y": self.budget / byte, **dashed}] * (self.budget <= 3 * most)
@@ -139,7 +139,7 @@ class Tradeoff(Report):
         return table(columns, (row for pair in pairs for row in zip(RULES, pair)))
 
     def words(self) -> list[str]:
-        """What keeping more costs and saves."""
+        """The cost and gain of keeping more."""
         aware = self.points["stage-aware"]
         low, high = aware[0], aware[-1]
         lines = [
@@ -161,15 +161,15 @@ class Tradeoff(Report):
         return lines
 
     def notes(self) -> list[str]:
-        """What either rule bounds, and that layers are whole."""
+        """The limits of both rules, and rounding to whole layers."""
         keep, saved = max(self.saving().items(), key=lambda item: item[1])
         return [
-            "The first stage keeps the same part under both rules and bounds the step: most of "
-            "the gain over recomputing everything is that of k0 itself; what later stages "
-            "keep more shortens fill and drain (derived). Here it saves at most "
-            f"{100 * saved:.1f} % of the uniform step, at k0 = {keep:.3g}.",
-            "Layers are whole: k0 has an effect in steps. A stage of L layers recomputes "
-            "floor(L (1 - k)).",
+            "The first stage keeps the same fraction under both rules and bounds the step: most "
+            "of the gain over recomputing everything comes from k0; keeping more on later stages "
+            f"shortens fill and drain (derived). Here it saves at most {100 * saved:.1f} % of the "
+            f"uniform step, at k0 = {keep:.3g}.",
+            "Layers are whole, so k0 acts in steps. A stage of L layers recomputes floor(L (1 - "
+            "k)).",
         ]
 
     def __repr__(self):

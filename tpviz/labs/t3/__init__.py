@@ -1,8 +1,8 @@
-"""The experiments of the T3 lab: the paper's sublayers on simulated hardware, against its numbers.
+"""The experiments of the T3 lab: the paper's sublayers on simulated hardware, and its numbers.
 
 from tpviz.labs import t3
-found = t3.sublayers()
-t3.against_paper(found=found), t3.end_to_end(found)
+result = t3.sublayers()
+t3.against_paper(found=result), t3.end_to_end(result)
 t3.movement(8).figure(), t3.paying().figure(), t3.modes(workload, cluster).figure()
 """
 

@@ -1,10 +1,10 @@
-"""``end_to_end``: what a faster sublayer gives a whole iteration (derived; the paper scales the
-times of an unfused BERT implementation in the same way, its breakdown was not at hand).
+"""``end_to_end``: the gain of a whole iteration from faster sublayers (derived; the paper scales
+the times of an unfused BERT implementation likewise, but we do not have its breakdown).
 
-A layer's GEMMs are sliced over TP; in units of tokens x hidden x hidden / TP they are 12 forward
+A layer's GEMMs are sharded over TP; in units of tokens x hidden x hidden / TP they are 12 forward
 (QKV 3, OP 1, FC-1 and FC-2 4 each) and 24 backward. Those of `SUBLAYERS` are followed by an
-all-reduce, the others take the same time a unit. Everything else of the iteration, which is not
-sliced and stays as it is, takes the share ``other`` of Sequential's time.
+all-reduce, the others take the same time a unit. All other work of the iteration, which is not
+sharded and unchanged, takes the share ``other`` of Sequential's time.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OTHER = 0.425
 """Share of other work: a reading note of the paper says 40 to 45 %."""
 UNITS = {"training": (36, tuple(SUBLAYERS)), "prompt": (12, ("OP", "FC-2"))}
-"""{what: units of all its sliced GEMMs, the sublayers that it has}."""
+"""{what: units of all its sharded GEMMs, its sublayers}."""
 
 
 class Gain(NamedTuple):
@@ -42,7 +42,7 @@ def end_to_end(
     """A `Gain` for each model and TP degree of `Sublayers`, simulated sublayers scaled up.
 
     what : "training" or "prompt" (inference, its first pass). other : share of work that is not
-    sliced, 0..0.9. Raises ``ValueError`` on another name or share.
+    sharded, 0..0.9. Raises ``ValueError`` on another name or share.
     """
     units, names = UNITS[one_of("what", what, tuple(UNITS))]
     other = number("other", other, 0.0, 0.9)

@@ -1,8 +1,8 @@
 """``modes``: the same GEMMs, their reduce-scatter fused by tile, by chunk, or not, on real ranks.
 
 One training step of a GPT in each mode of `tpviz.T3`: predicted (formula), simulated (its own
-program on a virtual clock) and, if asked for, on real ranks paced to the cluster (emulated). Beside
-the step stands one sublayer, forward FC-2: its GEMM, reduce-scatter and all-gather.
+program on a virtual clock) and, if asked for, on real ranks paced to the cluster (emulated). Also
+one sublayer, forward FC-2 (the MLP's second layer): its GEMM, reduce-scatter and all-gather.
 """
 
 from collections.abc import Callable, Iterable
@@ -46,10 +46,10 @@ class Modes(Study):
     def drawing(self) -> dict[str, Any]:
         """Seconds of a step, and of FC-2 in it."""
         s, x = self.rows[0].strategy, axis(type="category")
-        shown = (("step", "a step"), ("sublayer", "FC-2 with its sum, forward"))
+        shown = (("step", "a step"), ("sublayer", "FC-2 with its reduce-scatter, forward"))
         return {
-            "title": f"T3 on {s.tp} ranks, gather {s.gather}: sums fused with their GEMMs, or "
-            "after them",
+            "title": f"T3 on {s.tp} ranks, gather {s.gather}: reduce-scatters fused with their "
+            "GEMMs, or after them",
             "panels": [curves(head, self.placed(what), x=x, y=FROM_ZERO) for what, head in shown],
         }
 
@@ -82,17 +82,16 @@ class Modes(Study):
         return table(columns, self.cells)
 
     def phrase(self, row: Variant, one: Times) -> str:
-        """What is said of a mode."""
+        """A mode in words."""
         step, sublayer = map(show_seconds, (one.step, one.sublayer))
         return f"{row.label} {step} a step, FC-2 {sublayer}"
 
     def notes(self) -> list[str]:
-        """What FC-2 is, what runs in software here, and warnings."""
+        """Definition of FC-2, the parts in software, and warnings."""
         return [
             f"On {self.cluster.caption}. FC-2 is its GEMM with the reduce-scatter and the "
-            "all-gather after it, forward, in the average layer. The tracker here is "
-            "software, and the processor adds; a DMA engine and sums in memory are only in "
-            "the simulated GPU.",
+            "all-gather after it, forward, in the average layer. Here the tracker is software, "
+            "and the CPU adds; only the simulated GPU has a DMA engine and near-memory reduction.",
             *too_late(self.late()),
         ]
 

@@ -1,4 +1,4 @@
-"""``movement``: what the memory of one GPU reads and writes, chunk by chunk, fused or not.
+"""``movement``: memory reads and writes of one GPU, chunk by chunk, fused or not.
 
 Counted in chunks of S / N bytes (S the output, N ranks) by `tpviz.schemes.t3.paper.dram_chunks`.
 The all-gather after it, N - 1 reads and as many writes, is the same. The ratio of reads, 2.5 for 8
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 CONFIGS = {"sequential": "sequential", "t3_mca": "T3"}
 KINDS = {
     "gemm": "GEMM's output, written",
-    "incoming": "what comes in, written",
+    "incoming": "received, written",
     "read": "read, to send or to add",
-    "sum": "last sum, written",
+    "sum": "last addition, written",
 }
 """{what moves: words}."""
 INK = {
@@ -44,8 +44,8 @@ CLASSES = {
 
 @dataclass(frozen=True, repr=False)
 class Movement(Report):
-    """The counts of one sublayer, and two simulated runs that they are held against. runs :
-    {config of `CONFIGS`: `tpviz.schemes.t3.hardware.SimResult`}."""
+    """The counts of one sublayer, and two simulated runs to compare with. runs : {config of
+    `CONFIGS`: `tpviz.schemes.t3.hardware.SimResult`}."""
 
     gemm: Gemm
     ranks: int
@@ -71,20 +71,20 @@ class Movement(Report):
 
     @property
     def saved(self) -> float:
-        """The part (0..1) of all traffic but the GEMM's reads that T3 does without."""
+        """The fraction (0..1) of all traffic but the GEMM's reads that T3 saves."""
         one, two = (self.total(c) + 2 * self.gathers for c in CONFIGS)
         return 1 - two / one
 
     def simulated(self, config: str, kind: str) -> float:
-        """Chunks that the simulator moved: its bytes over those of a chunk. The last sum's write is
-        with what comes in."""
+        """Chunks that the simulator moved: its bytes over those of a chunk. The last addition's
+        write counts as received."""
         run = self.runs[config]
         names = CLASSES[config].get(kind, ())
         return sum(run.dram[name] for name in names) * self.ranks / self.gemm.bytes
 
     @property
     def exact(self) -> bool:
-        """Whether the simulator moved just that, to the byte."""
+        """Whether the simulator moved exactly that many bytes."""
         return all(
             self.simulated(config, kind)
             == self.total(config, kind, *["sum"] * (kind == "incoming"))
@@ -94,7 +94,7 @@ class Movement(Report):
 
     @property
     def badges(self) -> list[str]:
-        """Where the numbers come from."""
+        """Sources of the numbers."""
         return ["derived", "simulated: equal" if self.exact else "simulated: differs"]
 
     def drawing(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Movement(Report):
         ]
 
     def notes(self) -> list[str]:
-        """What T3 saves, whether the simulator agrees, and what is the same in both."""
+        """T3's savings, the simulator's agreement, and the unchanged traffic."""
         same = (
             "The simulator's bytes are these counts exactly."
             if self.exact

@@ -1,7 +1,7 @@
-"""``against_paper``: the paper's numbers beside ours, and what explains those that do not match.
+"""``against_paper``: the paper's numbers compared with ours, and explanations of differences.
 
-The paper's text was not at hand: its numbers are from its abstract ("abstract") or from reading
-notes of it ("note"). All of them are simulated, theirs and ours.
+We used the paper's abstract ("abstract") and reading notes ("note"), not the full text. Its numbers
+and ours are all simulated.
 """
 
 from collections.abc import Callable
@@ -23,11 +23,11 @@ NEAR = 5.0
 """Points within which a number counts as matched."""
 ROW = 19
 """px of a number in the picture."""
-LITTLE = f"{NEAR:g} points say little about numbers below {2 * NEAR:g}."
+LITTLE = f"{NEAR:g} points are too loose a threshold for numbers below {2 * NEAR:g}."
 KINDS = {
-    "predicted": "no knob was set with this number in view",
+    "predicted": "no knob was fitted to this number",
     "fitted": "a knob was",
-    "identity": "follows from what is moved, whatever the knobs",
+    "identity": "follows from the counts, for all knobs",
 }
 
 
@@ -126,10 +126,10 @@ _ITERATIONS = [(what, mean) for what in ("training", "prompt") for mean in ("geo
 ANCHORS = (
     _fitted("ideal overlap, geomean", 35, "note", _speedup("ideal", "geomean")),
     _fitted("ideal overlap, max", 50, "note", _speedup("ideal", "max")),
-    _fitted("sums in memory, RS alone, TP 8", 7, "note", _geomean(_near_memory, 8)),
-    _fitted("sums in memory, RS alone, TP 16", 3, "note", _geomean(_near_memory, 16)),
+    _fitted("near-memory reduction, RS alone, TP 8", 7, "note", _geomean(_near_memory, 8)),
+    _fitted("near-memory reduction, RS alone, TP 16", 3, "note", _geomean(_near_memory, 16)),
     _predicted(
-        "ideal with sums in memory, extra, max",
+        "ideal with near-memory reduction, extra, max",
         4,
         "note",
         _more(lambda found: found.max(_ideal_near_memory)),
@@ -222,11 +222,11 @@ class AgainstPaper(Report):
 
     @property
     def score(self) -> str:
-        """`near` in words. Kinds are kept apart: only what is predicted is evidence."""
+        """`near` in words. Kinds are kept apart: only predictions are evidence."""
         return ", ".join(f"{kind} {part} of {whole}" for kind, (part, whole) in self.near.items())
 
     def drawing(self) -> dict[str, Any]:
-        """The paper's numbers beside ours, in percent: all but the ratios that are identities."""
+        """The paper's numbers and ours, in percent: all but the ratios that are identities."""
         rows = [r for r in self.rows if r.anchor.kind != "identity"][::-1]
         names = [f"{r.anchor.name} ({r.anchor.kind}; {r.anchor.source})" for r in rows]
         ends = {
@@ -279,7 +279,7 @@ class AgainstPaper(Report):
         return table(columns, ((row,) for row in self.rows))
 
     def notes(self) -> list[str]:
-        """What is not drawn, and what matches."""
+        """Numbers not drawn, and numbers that match."""
         same = [
             f"{r.anchor.name} {r.ours:.0f} % (paper {r.anchor.paper:g} %)"
             for r in self.rows
@@ -292,15 +292,14 @@ class AgainstPaper(Report):
         ]
 
     def describe(self) -> str:
-        """How many of each kind match and what is behind it, in words."""
+        """How many of each kind match and why, in words."""
         wrong = ", ".join(f"{r.anchor.name} ({r.difference:+.1f})" for r in self.unmatched)
         kinds = "; ".join(f"{kind}: {words}" for kind, words in KINDS.items())
         return (
             f"Within {NEAR:g} points of the paper's numbers: {self.score}. Not: "
-            f"{wrong or 'none'}. {LITTLE} {kinds}. "
-            f"{FITTED} Two more things: the notes say that OP may "
-            "beat ideal overlap, ours stays some percent below it; and T3-MCA's 13 % over T3 "
-            "does not follow from the paper's own 20 % and 30 %, so it is not compared."
+            f"{wrong or 'none'}. {LITTLE} {kinds}. {FITTED} Also, the notes report that OP may "
+            "beat ideal overlap, ours stays some percent below it; and T3-MCA's 13 % over T3 does "
+            "not follow from the paper's own 20 % and 30 %, so it is not compared."
         )
 
     def __repr__(self):
@@ -315,9 +314,9 @@ def against_paper(
 ) -> AgainstPaper:
     """The `AgainstPaper` of a ``Machine``: some 15 s, and as much again with ``sensitivity``.
 
-    found : `Sublayers` of all `MODELS`, where they are there already; then ``machine`` is theirs.
-    sensitivity : of what is not matched, also simulate with some knobs changed. progress : see
-    `sublayers`. Raises ``ValueError`` if models are missing, or found is of another machine.
+    found : `Sublayers` of all `MODELS`, if available; then ``machine`` is theirs. sensitivity : for
+    numbers not matched, also simulate with some knobs changed. progress : see `sublayers`. Raises
+    ``ValueError`` if models are missing, or found is of another machine.
     """
     if found is None:
         found = sublayers(machine, progress=progress)

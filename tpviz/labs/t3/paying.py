@@ -1,4 +1,4 @@
-"""``paying``: when fusing pays: speedup of a sublayer over how long its GEMM is.
+"""``paying``: when fusing pays: speedup of a sublayer by the length of its GEMM.
 
 By rates alone that is `tpviz.schemes.t3.paper.ideal_speedup`: 1.5 is the most, where both take
 equally long.
@@ -97,12 +97,12 @@ class Paying(Report):
         ]
 
     def notes(self) -> list[str]:
-        """Where the closed form is largest, and what it leaves out."""
+        """The maximum of the closed form, and its omissions."""
         return [
             f"The closed form is largest, 1.5, at K={self.best:.0f}, where GEMM and "
-            "reduce-scatter take equally long. It leaves out memory: the GEMM's reads, what "
-            "communication takes of them, and sums that near-memory compute saves, so points "
-            "may lie on either side."
+            "reduce-scatter take equally long. It leaves out memory: the GEMM's reads, their "
+            "contention with communication, and the traffic that near-memory reduction saves, so "
+            "points may lie on either side."
         ]
 
     def __repr__(self):

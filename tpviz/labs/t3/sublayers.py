@@ -55,8 +55,8 @@ STYLES = {
 FITTED = (
     "Slices, mixed, policy, starvation and dma_buffer are fitted by hand to four numbers of the "
     "paper: the small models' geomean and maximum speedup of T3 and of T3-MCA; flops and link are "
-    "read off their ideal overlap and the gain of sums in memory; replacement is that of two which "
-    "comes nearer to their memory traffic. The large models and all of end to end are predicted."
+    "from their ideal overlap and the gain of near-memory reduction; replacement is the nearer of "
+    "two to their memory traffic. The large models and all of end to end are predicted."
 )
 
 
@@ -134,7 +134,7 @@ class Sublayers(Report):
         borders = [m * each - 0.5 for m in range(1, len(models))]
         x = axis(tickvals=list(range(len(self.rows))), ticktext=[r.name for r in self.rows])
         one = panel(
-            "speedup over GEMM, reduce-scatter and all-gather in turn",
+            "speedup over GEMM, reduce-scatter and all-gather in sequence",
             traces,
             {**x, "tickangle": -45},
             {"range": [0.98, most + 0.12]},
@@ -175,8 +175,8 @@ class Sublayers(Report):
         )
 
     def notes(self) -> list[str]:
-        """What of the paper is known, and what was fitted to it."""
-        return ["The paper's bars are not at hand, only means and maxima of them. " + FITTED]
+        """The known numbers of the paper, and the fitted knobs."""
+        return ["We have only means and maxima of the paper's bars. " + FITTED]
 
     def __repr__(self):
         return (

@@ -1,6 +1,6 @@
 """How long a linear layer takes whose sum runs in chunks beside its GEMM: T(C), and the best C.
 
-g seconds of GEMM, a seconds in which the bytes of the sum pass, alpha seconds of latency of each
+g seconds of GEMM, a seconds of transfer of the all-reduce, alpha seconds of latency of each
 collective, kappa: a GEMM takes kappa times as long while a collective is in flight (1: no
 contention). C equal chunks, each w = g / C of GEMM, then t = a / C + alpha of collective that the
 next GEMMs do not wait for. The first GEMM runs alone. Later ones are slow where they are under a
@@ -9,9 +9,9 @@ collective: one that outlasts it (t < kappa w) by t (1 - 1/kappa), else all of i
     T(C) = max(g + (C - 1) (1 - 1/kappa) t + t,  w + C t)                             forward
     T    = g_d + max(a, g_w + (1 - 1/kappa) a)                                        backward
 
-the left side where the GEMMs are the longer lane, the right side where the sums are; a backward
-layer's ``a`` includes its latency. With kappa = 1 that is a `tpviz.step.Chunks`. The simpler
-g_d + max(a, kappa g_w) is the same for a >= kappa g_w, and too much for sums that end earlier.
+the left side if the GEMMs are the longer lane, the right side if the all-reduces are; a backward
+layer's ``a`` includes its latency. With kappa = 1 that is a `tpviz.step.Chunks`. The simpler g_d +
+max(a, kappa g_w) is the same for a >= kappa g_w, and too much if they end earlier.
 
 The best C, not rounded (derived: both sides are convex in C and meet at C = (kappa g - a)/alpha):
 
@@ -19,7 +19,7 @@ The best C, not rounded (derived: both sides are convex in C and meet at C = (ka
     sums longer                 sqrt(g / alpha), if that is after they meet
     otherwise                   where they meet
 
-So without contention chunks are free for as long as the sums stay hidden: only the last is seen.
+So without contention chunks are free while the all-reduces stay hidden: only the last is exposed.
 
 >>> layer = Layer(gemm=8.0, sending=8.0, latency=0.5)
 >>> [layer.seconds(chunks) for chunks in (1, 2, 4, 8)], layer.optimum, layer.best((1, 2, 4, 8))
@@ -62,7 +62,7 @@ class Layer(NamedTuple):
         return max(g + slowed + one, g / chunks + chunks * one)
 
     def exposed(self, chunks: int) -> float:
-        """T(C) - g: what the sum adds to the GEMM, by waiting and by slowing it down."""
+        """T(C) - g: the time that the all-reduce adds to the GEMM, by waiting and by contention."""
         return self.seconds(chunks) - self.gemm
 
     @property

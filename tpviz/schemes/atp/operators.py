@@ -28,7 +28,7 @@ class LinearSharding(NamedTuple):
     gather : dim (0 or -1) along which the input is cut over ``spread`` too; None where it is not.
     scatter : likewise for the output and ``contract``.
     chunks, dim : parts of the input, and along which dim; "tokens" for all but the last.
-    hidden : whether the sum of the input's gradient runs under the weight's gradient.
+    hidden : whether the input gradient's all-reduce overlaps the weight's gradient.
     """
 
     contract: Group
@@ -113,10 +113,10 @@ class Linear(torch.autograd.Function):
     """y = x W^T, W (out, in) cut both ways: summed over ``contract``; bias only where there is no
     sum, else the caller adds it once. ``products`` makes the three products.
 
-    With chunks the sum of one part is under way during the next part's GEMM; all are waited for at
-    the end, and results are those of one piece. Backward: the input's gradient is summed over
-    ``spread`` while the weight's is computed. ``again`` gives the weight anew for that, else it is
-    kept.
+    With chunks the all-reduce of one part is in flight during the next part's GEMM; all are waited
+    for at the end, and results are those without chunks. Backward: the input's gradient is
+    all-reduced over ``spread`` while the weight's is computed. ``again`` gives the weight anew for
+    that, else it is kept.
     """
 
     @staticmethod
@@ -168,7 +168,7 @@ class PipelinedMLP(torch.autograd.Function):
     """Up, GELU and down, chunk by chunk: while a chunk of up is summed, the next one's up and the
     one's before down are computed (our extension; the release stops after each layer).
 
-    Backward is that of the two layers in one piece.
+    Backward is that of the two layers without chunks.
     """
 
     @staticmethod

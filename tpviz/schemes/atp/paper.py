@@ -2,10 +2,10 @@
 
 Cheng et al. 2023, https://arxiv.org/abs/2301.08658 (ATP).
 
-The text of the paper was not at hand. All of this is our derivation from the layouts of the
-authors' released code, checked against this package's ledger; the numbers of equations are ours.
-A = B s h elements, r the MLP's ratio, e bytes an element, i and s the sizes of *inside* and
-*stream*, N = i s. Per layer, forward and backward:
+We did not have the paper's text. All of this is our derivation from the layouts of the authors'
+released code, checked against this package's ledger; the numbers of equations are ours. A = B s h
+elements, r the MLP's ratio, e bytes an element, i and s the sizes of *inside* and *stream*, N = i
+s. Per layer, forward and backward:
 
     V = (2 A / N) (4 (i-1) + (4 + 2r) (s-1))         (1)  elements on the wire of a rank, rings
     T = sum over the axes of  V_axis e / B           (2)  B: bus bandwidth; column order
@@ -113,7 +113,7 @@ def communication(strategy: "ATP", w: "GPT", cluster: "Cluster", mesh: Mesh | No
 # -- special cases, in elements on the wire per layer --------------------------------------------
 # One axis in column order, (n, 1), is Megatron-LM: `tpviz.schemes.megatron.paper.volume`.
 def row_parallel_first_volume(w: "GPT", n: int) -> float:
-    """(1, n) in column order: the first layer's sums are the wide ones, (8 + 4r) A (n-1)/n."""
+    """(1, n) in column order: the first layer has the wide all-reduces, (8 + 4r) A (n-1)/n."""
     return (8 + 4 * w.mlp_ratio) * w.batch * w.seq * w.hidden * (n - 1) / n
 
 

@@ -39,7 +39,7 @@ def step(at: "Layout", w: "GPT") -> tuple[Part, ...]:
 
 
 def pieces(at: "Layout", w: "GPT") -> dict[str, list[Operation]]:
-    """{piece of the network, as in `tpviz.schemes.gpt.step.PIECES`: its operations in order}."""
+    """{part of the network, as in `tpviz.schemes.gpt.step.PIECES`: its operations in order}."""
     return _Pieces(at, w).all()
 
 
@@ -179,7 +179,7 @@ class _Pieces:
         return gathered + self.summed(k, n, bias, moved, self.at.chunks)
 
     def summed(self, k, n, bias, moved, chunks):
-        """The GEMM and the sum of its results, in chunks."""
+        """The GEMM and the all-reduce of its results, in chunks."""
         if not moved:
             return [gemm(self.tokens, k, n, self.item, bias)]
         if chunks == 1:

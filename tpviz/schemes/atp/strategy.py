@@ -1,7 +1,7 @@
 """ATP: tensor parallelism on a 2D mesh, column- or row-first (Cheng et al. 2023, arXiv 2301.08658).
 
 A linear layer has its output features over one axis of the mesh and its input features over the
-other, so it ends with a sum over the latter; the next layer has the axes exchanged and needs no
+other, so it ends with an all-reduce over the latter; the next layer swaps the axes and needs no
 resharding. Layouts as in the authors' released code; times and volumes are derived.
 
 >>> ATP(mesh=(4, 2)).check(GPT(heads=4))
@@ -48,12 +48,12 @@ class ATP(Strategy):
         choices=("column", "row"),
     )
     chunks: int = knob(
-        1, help="parts of a layer whose sums overlap the next part's GEMM", low=1, high=64
+        1, help="chunks of a layer whose all-reduces overlap the next GEMM", low=1, high=64
     )
     chunking: str = knob(
         "batch",
-        help="what is cut into chunks: batch as released; tokens; or "
-        "pipelined, tokens that flow through both layers of the MLP",
+        help="the dim split into chunks: batch as released; tokens; or pipelined, tokens through "
+        "both layers of the MLP",
         choices=("batch", "tokens", "pipelined"),
     )
     attention: str = knob(
@@ -63,8 +63,8 @@ class ATP(Strategy):
     )
     norm: str = knob(
         "L1",
-        help="LayerNorm. L1: of a part of the features, statistics summed; L2: "
-        "of gathered features, as released",
+        help="LayerNorm. L1: on sharded features, statistics all-reduced; L2: on gathered "
+        "features, as released",
         choices=("L1", "L2"),
     )
     sp: bool = knob(

@@ -2,7 +2,7 @@
 
 To each of its weights a `Bundle` is what `weights.Depth` is, and to Depth it is one weight, so that
 order, sending ahead and waiting later are Depth's. Numbers are those of every weight by itself.
-Shapes: z ranks, n numbers of a rank's pieces, one weight's behind the other's.
+Shapes: z ranks, n numbers of a rank's shards, one weight's after the other's.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Bundle:
     # -- as a weight -------------------------------------------------------------------------------
     @property
     def shard(self) -> torch.Tensor:
-        """This rank's pieces, (n,)."""
+        """This rank's shards, (n,)."""
         return torch.cat([weight.shard.detach() for weight in self.weights])
 
     @property

@@ -1,7 +1,7 @@
 """Gradient clipping on the grid: the norm is that of the whole model's gradient.
 
 Each number must count once. A rank's sum of squares takes every parameter (a tied one once) by
-1 / the number of ranks of the grid that hold the same numbers, then one number is summed over z, y
+1 / the number of ranks of the grid that hold the same numbers, then one number is reduced over z, y
 and x in turn (derived). Replicas over data have equal gradients by then. The authors' code sums the
 weights over the whole grid and the rest over the groups that cut it, which is the same norm.
 """
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from tpviz.schemes.collectives import Group
 
 GRID = ("z", "y", "x")
-"""The axes whose ranks hold parts of one replica, in the order of the sums."""
+"""The axes whose ranks hold parts of one replica, in the order of the all-reduces."""
 
 
 def copies(axes: Mapping[str, int], splits: Iterable[tuple[int, str]], in_pieces: bool) -> int:

@@ -2,7 +2,7 @@
 
 Shapes: B images of a rank (the batch is cut over z and data), C and K input and output channels of
 the whole layer, n and m ranks along the axes that these are cut over. Input (B, C/n, H, W), output
-(B, K/m, H', W'), weight block (K/m, C/n, kh, kw) in flat pieces over z. The paper trains U-Nets so;
+(B, K/m, H', W'), weight block (K/m, C/n, kh, kw) in flat shards over z. The paper trains U-Nets so;
 forward, backward and layouts as for its linear layers (derived from those).
 """
 

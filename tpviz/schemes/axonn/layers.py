@@ -1,4 +1,4 @@
-"""The layers of AxoNN: those of ATP on the plane of x and y, their weights in pieces over z."""
+"""The layers of AxoNN: those of ATP on x and y, with weights sharded over z."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -2,20 +2,20 @@
 
 What autograd keeps of a microbatch is ATP's for the plane of x and y (`tpviz.schemes.atp.memory`),
 of its own rows; with ``recompute`` the input of every block, and all of the one in backward. Where
-z > 1, blocks of weights and of their gradients come on top, G = 12 H^2/(x y) a transformer block:
+z > 1, blocks of weights and of their gradients are added, G = 12 H^2/(x y) a transformer block:
 
     gathered: with ``keep`` the G of every block and the head's, until their backward
-    (``recompute``: of the block in backward), else the one in use; OAG: one more, sent for ahead;
-    gradients: the one that is scattered, and its piece; ORS: of all blocks where backward ends, and
-    while the next microbatch goes forward, as if a scatter under way held what it sends: with ORS
-    an upper bound (tracked is up to a third less, where weights are most of the memory).
+    (``recompute``: of the block in backward), else the one in use; OAG: one more, prefetched;
+    gradients: the one that is scattered, and its shard; ORS: of all blocks where backward ends, and
+    while the next microbatch runs forward, as if a reduce-scatter in flight held its input: with
+    ORS an upper bound (tracked is up to a third less, where weights are most of the memory).
 
 ``gather="block"``: a gathered message, G, is there until the last of its weights is copied out of
-it; sent for ahead is all of the next one, beside a copy of this rank's part of it; the gradients of
-a block come into a buffer, G. (What gloo copies to add it up, another G where ORS is off, is not
+it; prefetched is all of the next one, with a copy of this rank's part of it; the gradients of a
+block come into a buffer, G. (What gloo copies to add it up, another G where ORS is off, is not
 counted; it shows where weights are most of the memory.)
 
-All of that are buffers and counted as activations; gradients are the pieces that have come.
+All of that are buffers and counted as activations; gradients are the shards received.
 """
 
 from dataclasses import replace
@@ -100,7 +100,7 @@ class _Moments:
         )
 
     def _head(self):
-        """Gradients of the logits, of the head's weight with its piece, and of its input."""
+        """Gradients of the logits, of the head's weight with its shard, and of its input."""
         logits = self.rows * self.w.vocab // self.s.x * self.item
         piece = self.table // self.s.z if self.cut else 0
         return (
@@ -143,12 +143,12 @@ class _Moments:
         return 2 * self.stream + 2 * self.rows * self.wide
 
     def _scattered(self, size):
-        """Gradients of so many bytes with their pieces, if nobody has waited for them."""
+        """Gradients of so many bytes with their shards, if not yet waited for."""
         return size + size // self.s.z if self.later else 0
 
     def _ahead(self, size=None, last=False):
-        """What is sent for ahead; unless said: a weight of the next block, or, but for the last
-        microbatch, of the next one the first."""
+        """Bytes prefetched; by default a weight of the next block, or, but for the last microbatch,
+        of the next one the first."""
         if not self.cut or "oag" not in self.s.overlap:
             return 0
         if size is None:

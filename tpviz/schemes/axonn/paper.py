@@ -2,7 +2,7 @@
 
 Singh et al., https://arxiv.org/abs/2305.13525 and https://arxiv.org/abs/2502.08145.
 
-The papers' bodies were not at hand: equations as in the authors' code, checked against this
+We did not have the papers' full texts: equations as in the authors' code, checked against this
 package's ledger. A layer with k input and n output features, m tokens of a data replica, rings,
 elements on the wire of a rank:
 

@@ -1,8 +1,8 @@
 """A rank's AxoNN program: the GPT of `tpviz.schemes.atp` on the plane of x and y, on its own rows
-of the batch, its weights in pieces over z.
+of the batch, its weights sharded over z.
 
-What is not cut into pieces (biases, LayerNorm, positions) is the same along z and data, so its
-gradients are summed over both; the pieces' gradients over data.
+Parameters that are not sharded (biases, LayerNorm, positions) are the same along z and data, so
+their gradients are all-reduced over both; the shards' gradients over data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def _contexts():
 
 
 class GridProgram(Program):
-    """One rank's step: microbatches, then the sums over z and data."""
+    """One rank's step: microbatches, then the all-reduces over z and data."""
 
     mesh: "DeviceMesh"
 
@@ -179,7 +179,7 @@ def build(
 
 
 def _load(module, workload, splits, blocks, mesh):
-    """Each parameter's part of its initial value; of a block the piece on this rank."""
+    """Each parameter's part of its initial value; of a block the shard of this rank."""
 
     def own(name, full):
         part = own_part(name, full, splits, mesh)

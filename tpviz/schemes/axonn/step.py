@@ -41,13 +41,13 @@ PREFETCH = "z_ahead"
 
 
 class GatherWeight(NamedTuple):
-    """The block of a weight is needed: ``payload`` bytes of all its pieces."""
+    """The block of a weight is needed: ``payload`` bytes of all its shards."""
 
     payload: int
 
 
 class Scatter(NamedTuple):
-    """The block's gradient is summed, and each rank keeps its piece."""
+    """The block's gradient is reduce-scattered: each rank keeps its shard."""
 
     payload: int
 
@@ -66,7 +66,7 @@ class _Overlaps:
     """Turns `GatherWeight` and `Scatter` into operations.
 
     With OAG the next gather is issued when the present one is there, before the kernels that use
-    it. With ORS scatters are waited for where the next microbatch goes backward, or at the end.
+    it. With ORS reduce-scatters are waited for in the next microbatch's backward, or at the end.
     """
 
     def __init__(self, s):
@@ -239,7 +239,7 @@ class _Parts:
         return (*again, *operations, *scatter)
 
     def end(self):
-        """The sums over z and data, of squares over the grid to clip by, and the optimizer."""
+        """The all-reduces over z and data, of squares to clip by, and the optimizer."""
         pieces, whole = num_local_parameters(self.s, self.w)
         item = self.w.itemsize
         norm = [
@@ -260,7 +260,7 @@ class _Parts:
 
 
 def num_local_parameters(s: "AxoNN", w: "GPT") -> tuple[int, int]:
-    """(numbers in pieces, others) that a rank has: one block says for all."""
+    """(sharded numbers, others) of a rank: all blocks are alike."""
     one, axes, pieces, whole = replace(w, layers=1), s.axes, 0, 0
     blocks, splits = s.blocks(one), s.splits(one)
     for name, shape in one.parameter_shapes().items():

@@ -1,8 +1,8 @@
 """AxoNN's 4D algorithm: a 3D grid x, y, z for every matrix product, times data parallelism.
 
 Singh et al., arXiv 2305.13525 (4D), arXiv 2502.08145 (SC24). A weight's output features lie over
-x, its input features over y, and the block that this leaves is cut into flat pieces over z, which
-also shares the batch: z gathers weights and scatters their gradients, y adds up forward, x adds up
+x, its input features over y, and the resulting block is split into flat shards over z, which also
+shares the batch: z gathers weights and scatters their gradients, y adds up forward, x adds up
 backward; in every second layer x and y are exchanged. Layouts as in the authors' code, equations
 derived.
 
@@ -46,7 +46,7 @@ class AxoNN(Strategy):
     )
     y: int = knob(1, help="ranks over its input features (the residual stream)", low=1, high=1024)
     z: int = knob(
-        2, help="ranks over the pieces of a weight's block, and over the batch", low=1, high=65536
+        2, help="ranks over the shards of a weight's block, and over the batch", low=1, high=65536
     )
     data: int = knob(1, help="replicas of the grid, which share the batch", low=1, high=65536)
     overlap: tuple = knob(
@@ -62,11 +62,11 @@ class AxoNN(Strategy):
     keep: bool = knob(True, help="keep gathered weights until backward, else gather them again")
     gather: str = knob(
         "weight",
-        help="what one message carries: a weight (the paper's), or all of a block's, as FSDP does",
+        help="weights per collective: one (the paper's), or all of a block's, as FSDP does",
         choices=("weight", "block"),
     )
     recompute: bool = knob(False, help="keep a block's input only, compute its activations again")
-    accumulation: int = knob(1, help="microbatches whose gradients are added up", low=1, high=1024)
+    accumulation: int = knob(1, help="microbatches of which gradients add up", low=1, high=1024)
     tune: bool = knob(False, help="time the layouts of each product first, take the fastest")
     clip: float = knob(0.0, help="largest norm of the gradient (0: any)", low=0.0, high=1e6)
 

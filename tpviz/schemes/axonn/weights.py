@@ -1,8 +1,8 @@
-"""Weights that lie in pieces over the depth axis z, gathered where they are used.
+"""Weights sharded over the depth axis z, gathered where they are used.
 
-A rank's block of a weight is flattened and cut into z equal pieces, its parameter. Forward gathers
-the block; backward adds up the ranks' gradients and leaves each its piece. Three knobs of AxoNN are
-here (its paper's OAG and ORS, and whether the gathered block is kept for backward), none of which
+A rank's block of a weight is flattened and split into z equal shards, its parameter. Forward
+all-gathers the block; backward reduce-scatters the ranks' gradients. Three knobs of AxoNN are here
+(its paper's OAG and ORS, and whether the gathered block is kept for backward), none of which
 changes a number.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Depth:
     """The gathers and scatters of one rank, in the order in which its program asks for them.
 
-    prefetch : a group of its own for gathers: the next one is sent for before the present block is
+    prefetch : a separate group for gathers: the next one is prefetched before the current block is
     used, by the order of the step before. ``misses`` counts gathers that the order did not foresee.
     share : what the ranks' gradients are multiplied by after they are added up. ``begun`` is what
     `bundle.Bundle`s hold between two of their weights.
@@ -50,19 +50,19 @@ class Depth:
     def begin(self) -> None:
         """A step begins: the order that the last one took is what this one is to take.
 
-        What a step that failed left under way is nobody's.
+        Collectives left in flight by a failed step are discarded.
         """
         self.order, self.asked, self.ahead, self.scattering = self.asked, [], None, []
         self.begun = {}
 
     def forget(self) -> None:
-        """What was sent for ahead is not used: it is gathered again when needed."""
+        """Prefetched weights are not used: they are gathered again when needed."""
         if self.ahead:
             self.ahead[-1].wait()
             self.ahead = None
 
     def whole(self, weight: "Weight | Bundle", phase: str) -> torch.Tensor:
-        """The block of a `Weight`, flat: sent for now, unless that was done in time."""
+        """The block of a `Weight`, flat: gathered now, unless it was prefetched."""
         if self.size == 1:
             return weight.shard.detach()
         sent, self.ahead = self.ahead, None
@@ -81,11 +81,11 @@ class Depth:
 
     def _send(self, ask):
         weight, phase = ask
-        with label(phase=phase, layer=weight.layer):  # of its use, whenever it is sent for
+        with label(phase=phase, layer=weight.layer):  # of its use, whenever it is gathered
             return gather_first(weight.shard.detach(), self.prefetch or self.group)
 
     def scatter(self, weight: "Weight | Bundle", grad: torch.Tensor) -> torch.Tensor | None:
-        """This rank's piece of the summed gradient, or None if it is to come with `collect`."""
+        """This rank's shard of the reduced gradient, or None if `collect` will return it."""
         if self.size == 1:
             return self._shared(grad.flatten())
         out, work = scatter_first(grad.flatten(), self.group)
@@ -99,7 +99,7 @@ class Depth:
         return out if self.share == 1 else out * self.share
 
     def collect(self) -> None:
-        """Wait for the gradients that are under way, and give them to their parameters."""
+        """Wait for the gradients in flight, and give them to their parameters."""
         for weight, out, work in self.scattering:
             work.wait()
             weight.add(self._shared(out))
@@ -109,7 +109,7 @@ class Depth:
 class Weight:
     """One use of a parameter ``shard`` (flat) as a weight of ``shape``, a rank's block.
 
-    source : what hands out its block and takes its gradient: ``depth``, or a `bundle.Bundle`.
+    source : the provider of its block, which takes its gradient: ``depth``, or a `bundle.Bundle`.
     """
 
     def __init__(self, module: Any, depth: Depth):

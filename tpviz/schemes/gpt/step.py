@@ -1,6 +1,6 @@
 """The order of a GPT's step: which kernels, and when gradients are complete.
 
-A scheme gives the operations of each piece of the network, with its own collectives in them, under
+A scheme gives the operations of each part of the network, with its own collectives in them, under
 the names in `PIECES`; `assemble` repeats those of a block for every block. One process has no
 collectives: `reference`.
 
@@ -31,7 +31,7 @@ BACKWARD = {
     "norm1_back": ".norm1",
 }
 BLOCK = (*FORWARD, *BACKWARD)
-"""The pieces that every block has, in order; their layers are the values."""
+"""The parts of every block, in order; their layers are the values."""
 ENDS = ("embed", "head", "head_back", "norm_back", "embed_back", "sync", "update")
 PIECES = (*BLOCK, *ENDS)
 

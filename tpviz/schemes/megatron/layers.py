@@ -23,7 +23,7 @@ class ColumnParallelLinear(nn.Linear):
 
     bare : the gradient of x is not summed; that is somebody else's. chunks : parts of the batch in
     which it is, each under the next part's GEMM, without sequence parallelism. fused : another
-    scheme's (x, weight, bias) -> y, whose backward sums as part of its GEMM.
+    scheme's (x, weight, bias) -> y, whose backward reduces as part of its GEMM.
     """
 
     bare, chunks, fused = False, 1, None
@@ -53,10 +53,10 @@ class ColumnParallelLinear(nn.Linear):
 class RowParallelLinear(nn.Linear):
     """y = sum over ranks of x_r W_r^T, plus b once; W (out, in) split by columns, x by last dim.
 
-    With ``chunks`` (B divisible by it) the sum of one part of the batch overlaps the next GEMM.
+    With ``chunks`` (B divisible by it) one part's all-reduce overlaps the next GEMM.
     bare : nothing is summed and no bias added; that is somebody else's. unsummed : what depends on
-    the sum is not needed, so it is left out. fused : another scheme's (x, weight) -> the sum, as
-    one operator.
+    the all-reduce is not needed, so it is left out. fused : another scheme's (x, weight) -> the
+    result, as one operator.
     """
 
     bare, unsummed, fused = False, False, None

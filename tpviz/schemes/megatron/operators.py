@@ -24,7 +24,7 @@ from tpviz.schemes.operators import linear_gradients
 class ColumnLinear(torch.autograd.Function):
     """f, then y = x W^T + b with W split by rows: x is whole on every rank.
 
-    With ``chunks`` the sum of a part of the batch is under way during the next part's GEMM.
+    With ``chunks`` the all-reduce of a part of the batch overlaps the next part's GEMM.
     """
 
     @staticmethod
@@ -86,10 +86,10 @@ class SequenceColumnLinear(torch.autograd.Function):
 
 
 class ChunkedRowLinear(torch.autograd.Function):
-    """y = x W^T, then g, in parts of the batch: a part's sum is under way during the next GEMM.
+    """y = x W^T, then g, in parts of the batch: a part's all-reduce overlaps the next GEMM.
 
-    All sums are waited for at the end (references: ATP's chunk-based overlap). Rows are
-    independent, so results are those of one piece, and backward is that of one piece.
+    All all-reduces are waited for at the end (references: ATP's chunk-based overlap). Rows are
+    independent, so results and backward are those without chunks.
     """
 
     @staticmethod

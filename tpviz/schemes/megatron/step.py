@@ -7,7 +7,7 @@ many backward (qkv, up of each block; the head);
 with sp: each becomes a reduce-scatter and an all-gather of A. Backward, the input of each
 column-parallel layer is gathered once more, which keeps activations at 1/n (Korthikanti et al.
 2022, section 4.2.2), and the gradients of what is replicated (LayerNorm, output biases, positions)
-are summed once, in one piece.
+are all-reduced once, together.
 With chunks: each of the blocks' 2L all-reduces forward is cut into that many.
 
 Times, g a layer's forward GEMM, d and w those of its two gradients, r an all-reduce of A, or its

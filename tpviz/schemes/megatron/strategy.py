@@ -44,13 +44,13 @@ class Megatron(Strategy):
 
     With ``sp`` the activations between the pairs are split by sequence, and each sum becomes a
     reduce-scatter, with an all-gather before the next pair: less memory. With ``chunks`` the second
-    matrix of a pair works on a part of the batch while the sum of the part before is under way.
+    matrix of a pair works on a part of the batch while the previous part's all-reduce is in flight.
     """
 
     tp: int = knob(4, help="ranks that share every weight matrix", low=1, high=64)
     sp: bool = knob(False, help="split activations between the matrices by sequence")
     chunks: int = knob(
-        1, help="parts of the batch whose sums overlap the next part's GEMM", low=1, high=64
+        1, help="chunks of the batch whose all-reduces overlap the next GEMM", low=1, high=64
     )
 
     alike = True

@@ -1,8 +1,8 @@
 """Carries out a schedule on one rank: each action with real tensors, messages in between.
 
-The executor knows nothing of any schedule: it does what the list of this rank's actions says, one
-after another. Gradients of a stage's parameters are added up in the order of its backward actions,
-which in every schedule is that of the microbatches, so all schedules give the same numbers.
+The executor knows no schedule: it runs the actions in this rank's list, one after another.
+Gradients of a stage's parameters are added up in the order of its backward actions, which in every
+schedule is that of the microbatches, so all schedules give the same numbers.
 """
 
 from collections.abc import Mapping, Sequence

@@ -31,7 +31,7 @@ class Messages:
         self.p2p_plan, self.groups, self.empty = p2p_plan, (up, down), empty
 
     def begin(self) -> None:
-        """A step begins: nothing is under way."""
+        """A step begins: no message is in flight."""
         self.asked = dict.fromkeys(self.p2p_plan.incoming, 0)
         self.receiving, self.here = {}, {}
         self.sent = {r: deque() for r in range(self.groups[0].size())}

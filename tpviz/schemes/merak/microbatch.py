@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Microbatch:
-    """Parts of a stage's pieces. w : the workload of one microbatch; level : of the sub-pipeline;
+    """Parts of a stage. w : the workload of one microbatch; level : of the sub-pipeline;
     split : weights' gradients are left for later."""
 
     def __init__(self, w: "GPT", tp: int, level: int, split: bool):

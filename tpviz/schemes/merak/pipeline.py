@@ -1,5 +1,5 @@
-"""One rank's pipeline: its stages, the schedule that moves microbatches through them, and the sums
-that come after.
+"""One rank's pipeline: its stages, the schedule that moves microbatches through them, and the
+all-reduces that come after.
 """
 
 from collections.abc import Mapping, Sequence
@@ -80,8 +80,8 @@ class Pipeline:
         return Executor(schedule, self.place, runners, messages, self.share)
 
     def step(self, microbatches: Sequence[Any]) -> torch.Tensor | None:
-        """Forward and backward of all microbatches and the sums of gradients; the mean loss where
-        the last stage is on this rank, else None."""
+        """Forward and backward of all microbatches and the gradient all-reduces; the mean loss
+        where the last stage is on this rank, else None."""
         losses = self.executor.step(microbatches)
         with label(phase="sync"):
             self.tied_weights.sum()

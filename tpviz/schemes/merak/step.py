@@ -6,7 +6,7 @@ two numbers a token. Between ranks goes A forward and A backward for each cut; a
 gradients of the weight that both ends share are added up over the two ("ends"), then all over dp.
 
 The step's time is that of the schedule (`schedules.timeline`) with each stage's own seconds, and a
-message's latency between ranks; then the sums at the end and the update, stage by stage.
+message's latency between ranks; then the all-reduces at the end and the update, stage by stage.
 """
 
 from dataclasses import replace
@@ -162,7 +162,7 @@ def cost(s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segment
 
 def _end(s, w, cluster, mesh, line, place):
     """A rank from the end of its own backward: it waits for the other end, if they share a weight,
-    and sums its gradients."""
+    and all-reduces its gradients."""
     schedule, item = s.schedule_of(w), w.itemsize
     numbers = sum(num_local_parameters(s, w)[stage] for stage in schedule.stages_of(place))
     found = []

@@ -44,7 +44,7 @@ ORDERS: list[dict[str, Any]] = [
     {"schedule": "interleaved_1f1b", "recompute": "none"},
     {"schedule": "zb_h1", "recompute": "none"},
 ]
-"""What `Merak.space` tries of schedules and recomputation."""
+"""Schedules and recomputation in `Merak.space`."""
 
 
 @register
@@ -53,7 +53,7 @@ class Merak(Strategy):
 
     ``recompute``: every layer keeps only its input ("full"), as many layers of each stage as its
     memory allows keep everything ("stage_aware": a part ``keep`` of the first stage's, more of
-    ranks that have fewer microbatches under way), or all ("none"). Which stages recompute at all,
+    ranks that have fewer microbatches in flight), or all ("none"). Which stages recompute at all,
     and when, the ``schedule`` says.
     """
 
@@ -78,19 +78,19 @@ class Merak(Strategy):
     )
     keep: float = knob(
         0.25,
-        help="part of the first stage's layers that keep everything under "
-        "stage_aware recomputation",
+        help="fraction of the first stage's layers that keep everything under stage_aware "
+        "recomputation",
         low=0.0,
         high=1.0,
     )
 
     skip_last_allreduce: bool = knob(
-        True, help="recomputation leaves out its last sum over tp, which nothing needs"
+        True, help="recomputation omits its last tp all-reduce, which no kernel needs"
     )
     subpipeline: int = knob(
         0,
-        help="sums over tp under the other half's kernels: 1 in a layer, 2 "
-        "in a block, 3 across blocks",
+        help="tp all-reduces during the other half's kernels: 1 in a layer, 2 in a block, 3 "
+        "across blocks",
         choices=(0, 1, 2, 3),
     )
 
@@ -211,7 +211,7 @@ class Merak(Strategy):
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
         """Every (pp, tp, dp) that has a pipeline; one, two and four microbatches a stage; 1F1B
         without and with recomputation, Merak's schedule, interleaved stages and zero bubble; with
-        tp also sums under the other half's kernels."""
+        tp also all-reduces during the other half's kernels."""
         if world_size == 1:
             yield cls(pp=1, microbatches=1, **ORDERS[0])
         for pp, tp in product(divisors(world_size), repeat=2):

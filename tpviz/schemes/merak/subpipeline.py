@@ -1,19 +1,19 @@
-"""Two halves of a microbatch through the same layers, each one's sums under the other's kernels.
+"""Two halves of a microbatch in the same layers, each one's all-reduces during the other's kernels.
 
 Merak's sub-pipelined tensor parallelism (Lai et al. 2023; its released code's levels and phase
 order). A transformer block is two parts, attention and MLP, each behind a LayerNorm and before a
-sum over tp. Of every half-microbatch ("sub") a part is cut where something is sent:
+all-reduce over tp. Of every half-microbatch ("sub") a part is split at each collective:
 
     x -> norm -> n | n -> part -> p
 
-Forward: p is summed over tp while the other sub computes; x, the sum and the part's bias are the
-next part's x. Backward visits the subs the other way round: the part's gives n's gradient, which is
-summed over tp while its weights' gradients are computed (that is ours) and the other sub goes on;
-the norm's and the residual's then give x's. At level 2 a block is such a run of two parts, and is
-over when its sums are; at level 3 all blocks that follow each other are one run.
+Forward: p is all-reduced over tp while the other sub computes; x, the sum and the part's bias are
+the next part's x. Backward visits the subs the other way round: the part's gives n's gradient,
+which is all-reduced over tp while its weights' gradients are computed (that is ours) and the other
+sub goes on; the norm's and the residual's then give x's. At level 2 a block is such a run of two
+parts, and ends with its all-reduces; at level 3 all blocks that follow each other are one run.
 
-A sum's handle and its tensor are kept together, and the tensor is used after the wait: autograd
-must not be asked for a ``.grad`` that is being summed.
+An all-reduce's handle and its tensor are kept together, and the tensor is used after the wait:
+autograd must not return a ``.grad`` that is being all-reduced.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -97,7 +97,7 @@ class Run(torch.autograd.Function):
         ctx.later, ctx.paths = later(), paths
         for norm, part, last in ctx.parts:
             for sub in range(len(xs)):
-                if sub in sums:  # of the part before; the other sub's is still under way
+                if sub in sums:  # of the part before; the other sub's is still in flight
                     xs[sub] = _added(xs[sub], sums.pop(sub), bias)
                 with torch.set_grad_enabled(graph):
                     leaf_x = xs[sub].detach().requires_grad_()
@@ -125,7 +125,7 @@ class Run(torch.autograd.Function):
                 cut = ctx.cuts[number * ctx.subs + sub]
                 torch.autograd.backward(cut.result, grads[sub])
                 sums[sub] = cut, Sum(cut.leaf.grad, last.group)
-                _weights(cut.notes, ctx.later, ctx.paths)  # while the sum is under way
+                _weights(cut.notes, ctx.later, ctx.paths)  # while the all-reduce is in flight
         for sub in reversed(range(ctx.subs)):
             grads[sub] = _through_norm(*sums.pop(sub), grads[sub])
         return torch.cat(grads), None, None, None

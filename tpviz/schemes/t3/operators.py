@@ -1,10 +1,10 @@
-"""Linear layers whose sums and gathers are fused with their GEMMs, as autograd functions.
+"""Linear layers with collectives fused into their GEMMs, as autograd functions.
 
-T3 fuses the four sums of a block: after the second layer of a pair forward, after the gradient of
-the first layer's input backward (Pati et al. 2024: OP, FC-2; FC-1, IP). The first two classes are
-the paper's: the sum's parts are gathered at once and activations are the same on every rank. The
-other two are our extension: activations stay split by sequence (Korthikanti et al. 2022), and the
-gather feeds the GEMM that needs it.
+T3 fuses the four reduce-scatters of a block: after the second layer of a pair forward, after the
+gradient of the first layer's input backward (Pati et al. 2024: OP, FC-2; FC-1, IP). The first two
+classes are the paper's: the reduced shards are gathered at once and activations are the same on
+every rank. The other two are our extension: activations stay split by sequence (Korthikanti et al.
+2022), and the gather feeds the GEMM that needs it.
 
 Shapes: x (..., in), weight (out, in), first dims of activations tokens, or sequence where they are
 split; n = ranks.
@@ -42,9 +42,9 @@ class Row(torch.autograd.Function):
 
 
 class Column(torch.autograd.Function):
-    """y = x W^T + b, x the same on all ranks: backward sums its gradient.
+    """y = x W^T + b, x the same on all ranks: backward all-reduces its gradient.
 
-    The gather of the sum's parts runs under the weight's gradient.
+    The all-gather of the reduced shards overlaps the weight's gradient.
     """
 
     @staticmethod
@@ -69,7 +69,7 @@ class Column(torch.autograd.Function):
 
 
 class SplitRow(torch.autograd.Function):
-    """y = the rank's part of the sum of x W^T; backward gathers its gradient into the GEMM."""
+    """y = the rank's shard of the reduced x W^T; backward gathers its gradient into the GEMM."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, ring: "Ring") -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""T3: sums of partial products that run under the GEMMs that make them, tile by tile.
+"""T3: reduce-scatters of partial products that overlap their GEMMs, tile by tile.
 
 Pati et al. 2024, "T3: Transparent Tracking & Triggering for Fine-grained Overlap of Compute &
 Collectives", ASPLOS, arXiv 2401.16677. Here is its software form, for ranks of torch.distributed:
@@ -47,14 +47,14 @@ class T3(Strategy):
     tp: int = knob(4, help="ranks that share every weight matrix", low=1, high=64)
     mode: str = knob(
         "tile",
-        help="what is sent when it is done: a tile, a chunk of all tokens, or "
-        "(sequential) all, by a collective after the GEMM",
+        help="unit sent when computed: a tile, a chunk of all tokens, or (sequential) all, by a "
+        "collective after the GEMM",
         choices=("tile", "chunk", "sequential"),
     )
     tile: int = knob(0, help="rows of a tile; 0 for a quarter of a chunk", low=0, high=4096)
     gather: str = knob(
         "after",
-        help="where sums are gathered: after them, or (consumer) into the GEMM that needs them",
+        help="where the all-gather runs: after the reduce-scatter, or (consumer) in the next GEMM",
         choices=("after", "consumer"),
     )
 
@@ -110,7 +110,7 @@ class T3(Strategy):
         return memory(workload, self.tp, self.split)
 
     def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
-        """Seconds of a layer's sums by their bytes alone, nothing hidden: those of `Megatron`."""
+        """Seconds of a layer's all-reduces by bytes alone, nothing hidden: those of `Megatron`."""
         return self._megatron.communication(workload, cluster, mesh)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""One bucket at work: a flat buffer of parameters and of gradients, and the collectives on it.
+"""One bucket at run time: a flat buffer of parameters and of gradients, and its collectives.
 
 Every ZeRO stage uses the same layout. A rank's share is its part of the flat buffer.
 
@@ -104,7 +104,7 @@ class FlatBucket:
             self.reducing = dist.all_reduce(self.grads, group=self.group, async_op=True)
 
     def reduced(self) -> None:
-        """Wait for the sum; from stage 2 on the whole gradient is freed."""
+        """Wait for the collective; from stage 2 on the whole gradient is freed."""
         if self.reducing is None:
             return
         self.reducing.wait()

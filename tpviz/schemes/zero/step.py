@@ -103,7 +103,7 @@ class _Step:
         self._launch()
 
     def _launch(self):
-        """Full buckets are sent in order; from stage 2 on after the sum before."""
+        """Full buckets are sent in order; from stage 2 on after the previous collective."""
         while self.launched < len(self.buckets) and not self.missing[self.launched]:
             if self.zero >= 2:
                 self.made.wait(self.last)

@@ -1,4 +1,4 @@
-"""T3 on a GPU: a GEMM whose tiles are sent on, and summed, while it still runs.
+"""T3 on a GPU: a GEMM whose tiles are sent and reduced while it still runs.
 
 `ring`: N virtual ranks on one GPU, modes sequential, chunk and tile. `symmetric`: the same kernel,
 a process for each rank. `traffic`: what copies beside a GEMM cost it (`contention`), and the fields

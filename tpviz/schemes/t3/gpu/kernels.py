@@ -1,4 +1,4 @@
-"""T3 as Triton kernels: a persistent GEMM whose tiles leave, summed, while it still runs.
+"""T3 as Triton kernels: a persistent GEMM whose tiles are sent and reduced while it still runs.
 
 After Pati et al. 2024 (arXiv 2401.16677): their order of chunks, tracker, trigger and reduction in
 memory, by programs of the GPU instead of hardware. A program plays one of two parts for one rank of
@@ -7,7 +7,7 @@ the ring (rank r sends to r - 1):
 * a *worker* computes output tiles of its rank in the staggered order, chunk r + 1 first and the
   rank's own chunk last, puts each into memory and counts it (the tracker);
 * a *mover*, if there are any, waits until a tile has both its updates, the rank's own and the one
-  from the neighbour, and puts the sum into the next neighbour's memory (trigger and DMA). Without
+  from the neighbour, and writes the sum into the next neighbour's memory (trigger and DMA). Without
   movers whichever program brings a tile's second update sends it on itself, and nobody ever waits.
 
 "Put" is an atomic add on zeroed memory (near-memory reduction: on NVIDIA in the L2 cache), or a

@@ -1,4 +1,4 @@
-"""T3's hardware, simulated tile by tile: tracker, trigger, sums in memory, arbitration.
+"""T3's hardware, simulated tile by tile: tracker, trigger, near-memory reduction, arbitration.
 
 from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 simulate(Gemm(8192, 4256, 2128), 8, Machine(), config="t3_mca")

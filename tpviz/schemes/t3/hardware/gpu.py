@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Workgroup:
-    """A tile under way in a slot: slices read, panels missing, when its slot is free."""
+    """A tile in flight in a slot: slices read, panels missing, when its slot is free."""
 
     __slots__ = ("free", "missing", "slice", "tile")
 
@@ -91,7 +91,7 @@ class Gpu:
         self.panels = tuple([extent * each for extent in side] for side in tiling.extents)
 
     def begin(self) -> None:
-        """The first stage: a workgroup in every slot."""
+        """The first wave: a workgroup in every slot."""
         self._stage(0.0)
 
     # -- the GEMM
@@ -144,7 +144,7 @@ class Gpu:
     def _computed(self, now, tile):
         self.times["computed"][tile] = now
         self.left += 1
-        if self.left == min(self.machine.slots, len(self.order)):  # the first stage is over
+        if self.left == min(self.machine.slots, len(self.order)):  # the first wave is over
             self.memory.limit = self.machine.threshold(self.memory.busy / now)
         self.finished = max(self.finished, now)
         self._store(now, tile)

@@ -1,6 +1,6 @@
 """The last-level cache, in panels: a slice along k of what one row or column of tiles reads.
 
-A panel that several workgroups ask for while it is under way is read once. The cache keeps what
+A panel that several workgroups request while it is in flight is read once. The cache keeps what
 fits; outputs that are stored through it push panels out, T3's go around it (so the paper).
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Panel:
-    """Some bytes that are there, or under way while ``waiting`` lists those who need them."""
+    """Some bytes that are cached, or in flight while ``waiting`` lists those who need them."""
 
     __slots__ = ("bytes", "waiting")
 

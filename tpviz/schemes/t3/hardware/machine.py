@@ -59,8 +59,8 @@ class Machine:
     lockstep: bool = _knob(
         True,
         "note",
-        "whether a stage begins when the one before is computed: "
-        "the note sees reads at its begin, stores at its end",
+        "whether a wave begins when the one before is computed: the note sees reads at its begin, "
+        "stores at its end",
         choices=(True, False),
     )
     slices: int = _knob(
@@ -95,8 +95,8 @@ class Machine:
     intensities: tuple[float, ...] = _knob(
         (0.5, 0.25, 0.1),
         "chosen",
-        "MCA: busy share of the memory in the "
-        "first stage from which each threshold but the last holds",
+        "MCA: busy share of the memory in the first wave from which each threshold but the last "
+        "holds",
     )
     starvation: float = _knob(
         1e-5,
@@ -113,8 +113,8 @@ class Machine:
     dma_buffer: int = _knob(
         1 << 20,
         "fitted",
-        "bytes that the DMA engine has under way, from the "
-        "read to the delivery: less than link x latency keeps the link idle",
+        "bytes that the DMA engine has in flight, from the read to the delivery: less than link x "
+        "latency keeps the link idle",
         1,
         1 << 40,
     )
@@ -161,11 +161,11 @@ class Machine:
 
     @property
     def slots(self) -> int:
-        """Workgroups that run at once: a stage."""
+        """Workgroups that run at once: a wave."""
         return self.cus * self.wgs_per_cu
 
     def threshold(self, intensity: float) -> float:
-        """MCA's entries for a GEMM whose first stage keeps the memory busy for this share."""
+        """MCA's entries for a GEMM whose first wave keeps the memory busy for this share."""
         for level, entries in zip(self.intensities, self.thresholds):
             if intensity >= level:
                 return entries

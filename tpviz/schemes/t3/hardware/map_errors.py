@@ -186,7 +186,7 @@ def _counts(flow):
 
 
 def _overwritten(flow):
-    """Stores where sums are meant, and the reverse."""
+    """Stores instead of updates, and the reverse."""
     for rank, row in enumerate(flow.rules):
         for chunk, rule in row.items():
             if not flow.sends(rank, chunk):

@@ -1,8 +1,8 @@
 """Ring passes of a collective run by itself: reduce-scatter and all-gather, one GPU for all.
 
-Kernels of all compute units copy a chunk a step in pieces: read it, send it, and the neighbour's
-piece that comes in is written. A step begins when the one before has arrived whole, and lasts as
-long as the largest chunk does: in each, some rank sends that one. Bytes are this GPU's own.
+Kernels of all compute units copy a chunk per step in parts: read it, send it, and the part received
+from the neighbour is written. A step begins when the previous one has arrived, and lasts as long as
+the largest chunk does: in each, some rank sends that one. Bytes are this GPU's own.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ PIECES = 64
 
 class Pass:
     """One pass from ``start`` on. sizes : bytes of the chunk sent in each step, then of the one
-    that came in last. reads : per step, how often a piece is read before it is sent (own part and
+    received last. reads : per step, how often a part is read before it is sent (own part and
     received part). kinds : classes of its reads and writes. cost : of a write: that of an update
     where memory itself adds. last : whether a local sum ends it (two reads and a write).
     Afterwards ``ended`` and ``sent``: (asked, start, end, bytes, to, -1) each.

@@ -31,7 +31,7 @@ CONFIGS = {
     "t3": "GEMM and reduce-scatter fused, the memory serves both alike; then all-gather",
     "t3_mca": "the same, the memory serves the GEMM first; then all-gather",
     "ideal": "GEMM and reduce-scatter at once, neither slows the other; then all-gather",
-    "ideal_nmc": "the same, sums made in memory",
+    "ideal_nmc": "the same, with near-memory reduction",
 }
 """{configuration of the paper: what it does}."""
 

@@ -1,4 +1,4 @@
-"""A machine on which a GEMM of few tiles has many stages: what is drawn tile by tile runs on it."""
+"""A machine on which a GEMM of few tiles has many waves, for the tile-by-tile views."""
 
 from dataclasses import replace
 from math import sqrt
@@ -18,5 +18,5 @@ SMALL_GPU = replace(
     starvation=FULL.starvation * sqrt(PART),
 )
 """A tenth of the paper's GPU in every amount and rate. Amounts over rates stay, so times do, as the
-latency's (derived). But tiles are no smaller: what a stage reads goes with the root of its tiles,
+latency's (derived). But tiles are no smaller: the reads of a wave grow with the root of its tiles,
 so bursts of reads last sqrt(10) times as long, and the limit of starvation with them (derived)."""

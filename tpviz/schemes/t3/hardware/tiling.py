@@ -1,6 +1,6 @@
 """Which tile of the output is where, in which chunk, and how many bytes each of its parts has.
 
-Tiles are numbered along the shorter side of the output first, so that a stage of workgroups reads
+Tiles are numbered along the shorter side of the output first, so that a wave of workgroups reads
 few panels; a chunk is an equal run of that order. All ranks number alike; what differs is the chunk
 they begin with.
 
