@@ -50,6 +50,14 @@ def test_editors_know_every_public_name():
     assert sorted(names) == tpviz.__all__
 
 
+def test_every_public_name_is_checked_strictly():
+    strict = re.findall(r'^    "\.\./(.*)"', (PACKAGE.parent / ".ci/strict.json").read_text(), re.M)
+    homes = {*tpviz._HOMES, *(f"tpviz.{name}" for name in tpviz._MODULES)}
+    assert [path for path in strict if not (PACKAGE.parent / path).is_file()] == []
+    names = {re.sub(r"(/__init__)?\.pyi?$", "", path).replace("/", ".") for path in strict}
+    assert homes <= names
+
+
 if __name__ == "__main__":
     for folder in map(Path, sys.argv[1:]):
         for file in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder]:

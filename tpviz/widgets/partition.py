@@ -34,7 +34,7 @@ class PartitionView(Framed):
     above 16 stages or 160 pieces; TypeError on an argument that does not exist.
     """
 
-    picture: "PartitionSteps"
+    picture: "PartitionSteps"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @named()
     def __init__(self, partition: Partition, *, autoplay: bool = False):
@@ -68,7 +68,7 @@ class PartitionView(Framed):
         self.partition = partition
         return (partition,)
 
-    def _cut(self, stages, balance, finer):
+    def _cut(self, stages: int, balance: str, finer: bool):
         if balance not in BALANCES:  # seconds of the pieces, which only that partition knew
             if (stages, finer) != (len(self._given.ranges), False):
                 raise ValueError(
@@ -90,7 +90,7 @@ class PartitionSteps(Film):
 
     _esm, _svg = module("partition"), staticmethod(figure.partition_svg)
 
-    def show(self, partition: Partition) -> None:
+    def show(self, partition: Partition) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Draw it; stays at the same stage where there is one."""
         scene = figure.partition_scene(partition.scene())
         self.partition = partition
