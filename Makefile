@@ -54,7 +54,7 @@ picture: setup  ## draw the README's pictures anew, from real runs
 	$(BIN)/python docs/draw_picture.py
 	$(BIN)/python docs/draw_comparison.py
 
-binder-check: setup  ## run the first notebook as Binder would: its pins, one core, 2 GB
+binder-check: setup  ## run all notebooks as Binder would: its pins, one core, 2 GB
 	$(BIN)/python binder/check.py
 
 clean:  ## remove what the other targets made
