@@ -121,6 +121,7 @@ def shifted(found):
                 "%",
             )
     saved = shifting(PP, MICROBATCHES)
+    assert saved is not None
     yield row("  over early_recompute: gain expected (derived)", 100 * saved / (1 - saved), "%")
 
 

@@ -85,7 +85,7 @@ def raw_kind(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
     kind = f"{type(error).__name__} at {place}"
-    ours = frames[-1].filename.startswith(PACKAGE) and frames[-1].line.startswith("raise ")
+    ours = frames[-1].filename.startswith(PACKAGE) and (frames[-1].line or "").startswith("raise ")
     if type(error) is TypeError and (ours or SIGNATURE.search(str(error))):
         return ""
     if isinstance(error, OSError) and (error.filename or ours):

@@ -62,7 +62,7 @@ def interleaved(
     """
     times = {name: [] for name in functions}
     for turn in range(-warmup, repeats):
-        order = list(functions) if turn % 2 else list(reversed(functions))
+        order = list(functions) if turn % 2 else list(functions)[::-1]
         for name in order:
             before()
             taken = seconds(functions[name])

@@ -60,12 +60,14 @@ def compare(there: Path, name: str, rounds: int) -> list[str]:
 
 def main(there: str, rounds: int | str = 3, *names: str) -> int:
     """All benchmarks named, or those that both have."""
-    there = Path(there).resolve()
+    root_there = Path(there).resolve()
     both = [
         {p.stem.removeprefix("bench_") for p in (root / "bench").glob("bench_*.py")}
-        for root in (HERE, there)
+        for root in (HERE, root_there)
     ]
-    every = [compare(there, name, int(rounds)) for name in names or sorted(set.intersection(*both))]
+    every = [
+        compare(root_there, name, int(rounds)) for name in names or sorted(set.intersection(*both))
+    ]
     return 1 if any(every) else 0
 
 

@@ -41,7 +41,7 @@ OWN_FOLDERS = ["JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", 
 
 def main() -> int:
     """Install, run, measure; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("notebooks", nargs="*", type=Path, help="all of them unless given")
     parser.add_argument("--limit", type=float, default=LIMIT_BYTES, help="bytes of PSS in all")
     args = parser.parse_args()

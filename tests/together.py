@@ -92,6 +92,6 @@ def verifications(cases: tuple[tuple[tv.Strategy, tv.GPT], ...], steps: int = 2)
 @cache
 def _verifications(cases, steps):
     try:
-        return together(lambda case: tv.verify(*case, steps, progress=False), cases)
+        return together(lambda case: tv.verify(case[0], case[1], steps, progress=False), cases)
     except Exception as error:  # for each test that asks, but not made anew for each
         return error
