@@ -40,9 +40,10 @@ bench: setup  ## measure beside peers; tables on the screen, JSON in out/bench
 versions:  ## run the core of the suite on the lowest and the newest torch, in .versions
 	$(PYTHON) .ci/versions.py $(VERSIONS)
 
-types: setup  ## check the types of the package with pyright (downloads it on first use)
+types: setup  ## check types with pyright, what `import tpviz` offers strictly (downloads it on first use)
 	$(BIN)/python -m pip install --quiet pyright
 	$(BIN)/pyright
+	$(BIN)/pyright -p .ci/strict.json
 
 lint: setup  ## check code and notebooks with ruff, and that the notebooks carry no outputs
 	$(BIN)/ruff check .
@@ -53,7 +54,7 @@ picture: setup  ## draw the README's pictures anew, from real runs
 	$(BIN)/python docs/draw_picture.py
 	$(BIN)/python docs/draw_comparison.py
 
-binder-check: setup  ## run the first notebook as Binder would: its pins, one core, 2 GB
+binder-check: setup  ## run all notebooks as Binder would: its pins, one core, 2 GB
 	$(BIN)/python binder/check.py
 
 clean:  ## remove what the other targets made

@@ -6,6 +6,7 @@ d2), the second the other way round, each product's partial sums made whole befo
 """
 
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -64,7 +65,7 @@ def layers():
             .requires_grad_()
         )
 
-    theirs = [split(up, Shard(0), Shard(1)), split(down, Shard(1), Shard(0))]
+    theirs: list[Any] = [split(up, Shard(0), Shard(1)), split(down, Shard(1), Shard(0))]
     entering, sums = split(x, Replicate(), Shard(1)), {}
 
     def atp():
@@ -73,10 +74,10 @@ def layers():
         sums["ATP"] = y.detach()
 
     def dtensor():
-        inner = F.linear(entering, theirs[0])
+        inner: Any = F.linear(entering, theirs[0])
         assert inner.placements == (Shard(1), Partial()), inner.placements
         inner = inner.redistribute(mesh, [Shard(1), Replicate()])
-        y = F.linear(F.gelu(inner), theirs[1])
+        y: Any = F.linear(F.gelu(inner), theirs[1])
         assert y.placements == (Partial(), Shard(1)), y.placements
         y = y.redistribute(mesh, [Replicate(), Shard(1)])
         (y.to_local().square().sum()).backward()

@@ -8,6 +8,7 @@ formula, by simulation and measured; Kendall's tau of the orders; the gain over 
 import sys
 import warnings
 from statistics import median
+from typing import Any
 
 from harness import report, row, step_seconds
 
@@ -38,7 +39,7 @@ def ranked(name, cluster, wider):
     name += f", hidden {WORKLOAD.hidden * wider}"
     longest = max(tv.predict(s, WORKLOAD, plain).step_time for s in meshes)
     slow = plain.scale_model(slow_motion=STEP / longest)
-    picked = tv.search(WORKLOAD, slow, meshes).best
+    picked: Any = tv.search(WORKLOAD, slow, meshes).best
     predicted, measured, rows = {}, {}, []
     for s in meshes:
         predicted[s] = tv.predict(s, WORKLOAD, slow).step_time
@@ -67,7 +68,7 @@ def ranked(name, cluster, wider):
             "warned" if warned else "",
             flush=True,
         )
-    fastest = min(measured, key=measured.get)
+    fastest = min(measured, key=measured.__getitem__)
     tau = kendall_tau(*([times[s] for s in meshes] for times in (predicted, measured)))
     one = next(s for s in meshes if s.mesh == (WORLD, 1))
     gain = measured[one] / measured[picked] - 1

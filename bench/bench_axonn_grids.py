@@ -154,7 +154,7 @@ def balanced(repeats):
         )
 
 
-def main(repeats=REPEATS, *names):
+def main(repeats: int | str = REPEATS, *names: str) -> None:
     rows, every, repeats = [], interconnects(), int(repeats)
     for name in names or (*every, "balanced"):
         rows += balanced(repeats) if name == "balanced" else ranked(name, every[name], repeats)

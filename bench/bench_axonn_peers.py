@@ -16,6 +16,7 @@ A step is forward and backward. The losses must agree. Both ledgers are printed.
 
 import sys
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,8 +30,8 @@ from tpviz.schemes.gpt.program import batch_of
 
 WORKLOAD = tv.GPT(layers=4, hidden=256, heads=8, seq=64, batch=8, tied=False)
 PAIRS = 20
-Z = {"x": 1, "y": 1, "z": 4}
-X = {"x": 4, "y": 1, "z": 1}
+Z: dict[str, Any] = {"x": 1, "y": 1, "z": 4}
+X: dict[str, Any] = {"x": 4, "y": 1, "z": 1}
 OVER_Z = {
     "FSDP2": peers.FSDP2(dp=4),
     "AxoNN, keep=True": tv.AxoNN(**Z),

@@ -44,7 +44,7 @@ def with_dtensor(workload, mesh):
     model = ReferenceGPT(workload, dtype=torch.float32)
     load_initial(model, workload)
     for block in model.blocks:
-        block.attention.__class__ = LocalHeads
+        block.attention.__class__ = LocalHeads  # pyright: ignore[reportAttributeAccessIssue]
     plan = {
         "embed.token": RowwiseParallel(input_layouts=Replicate()),
         "head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),

@@ -122,6 +122,7 @@ def shifted(found):
                 "%",
             )
     saved = makespan_saved(PP, MICROBATCHES)
+    assert saved is not None
     yield row("  over early_recompute: gain expected (derived)", 100 * saved / (1 - saved), "%")
 
 

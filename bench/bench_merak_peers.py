@@ -92,7 +92,7 @@ def race(name):
     )
     gradients = [
         max(
-            float((a.grad - b.grad).abs().max())
+            float((a.grad - b.grad).abs().max())  # pyright: ignore[reportOptionalOperand, reportOperatorIssue]
             for a, b in zip(ours.named.values(), theirs.named.values())
         )
     ]

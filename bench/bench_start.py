@@ -50,7 +50,7 @@ def spawned(rank, folder, pause):
 def start_spawn(pause=0.0):
     """torch.multiprocessing.spawn, with the same file rendezvous as our pool."""
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(spawned, (folder, pause), nprocs=RANKS)
+        torch.multiprocessing.spawn(spawned, (folder, pause), nprocs=RANKS)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def elastic(pause):

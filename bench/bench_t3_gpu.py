@@ -96,6 +96,7 @@ def race():
     m, k, n = SIZES
     a = torch.randn(m, k, device="cuda").half() / 16
     b = torch.randn(k, n, device="cuda").half() / 16
+    assert dist.group.WORLD is not None
     name = dist.group.WORLD.group_name
     ring = SymmetricRing(a, b)
     torchs = lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(a, b, "sum", 0, name)

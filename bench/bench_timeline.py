@@ -18,18 +18,11 @@ import tpviz as tv
 from tpviz.figures.page import page as page_of
 from tpviz.figures.timeline import timeline_scene, timeline_svg
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from chromium import CHROMIUM, CHROMIUM_FLAGS
+
 EVENTS, RANKS = 5000, 8
 REPEATS = 15
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 TWO_FRAMES = "await new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)));"
 DRAW_OURS = """async () => {
   const place = document.createElement("div");
@@ -115,7 +108,7 @@ def in_browser(trace):
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         path = Path(folder) / "page.html"
         path.write_text(page_of(trace))
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=CHROMIUM_FLAGS)
         page = chromium.new_page(viewport={"width": 1200, "height": 900})
         page.goto(path.as_uri())
         page.evaluate(PREPARE)
@@ -151,7 +144,7 @@ def main():
         row("size of the page", len(page_of(trace)) / 1e3, "kB"),
     ]
     browser = {}
-    if Path(CHROMIUM).exists():
+    if CHROMIUM.exists():
         browser = in_browser(trace)
         rows += [
             timing("drawn in Chromium", browser["tpviz"]),

@@ -12,6 +12,7 @@ import gzip
 import json
 import random
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -47,7 +48,7 @@ def sample():
     for rank in range(4):
         for step in range(2):
             zero = step * 1e-2 + rank * 1e-5
-            base = {"rank": rank, "step": step}
+            base: dict[str, Any] = {"rank": rank, "step": step}
             for i in range(3):
                 at = zero + i * 1e-3
                 axis, members = (

@@ -14,7 +14,9 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import tpviz
 
@@ -33,16 +35,16 @@ class Hang(BaseException):
 class Fuzz:
     """Counts calls and keeps one example of each kind of raw error: {kind: [times, example]}."""
 
-    def __init__(self, seconds=SECONDS):
+    def __init__(self, seconds: float = SECONDS):
         self.seconds, self.tried, self.raw = seconds, 0, {}
         self.outcomes = Counter()
 
     @property
-    def failures(self):
+    def failures(self) -> int:
         """How many calls did not survive."""
         return sum(times for times, _ in self.raw.values())
 
-    def call(self, what, function, *args, **kwargs):
+    def call(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The result, or None after an error; ``what`` names the call in the report."""
         self.tried += 1
         try:
@@ -67,7 +69,7 @@ class Fuzz:
         words += [f"{name}={_short(value)}" for name, value in kwargs.items()]
         self.raw.setdefault(kind, [0, ", ".join(words)])[0] += 1
 
-    def report(self, title):
+    def report(self, title: str) -> int:
         """Print tried, survived and every kind of raw error; returns the exit status."""
         print(
             f"{title}: {self.tried} calls tried, {self.tried - self.failures} survived "
@@ -78,12 +80,12 @@ class Fuzz:
         return int(bool(self.raw))
 
 
-def raw_kind(error):
+def raw_kind(error: BaseException) -> str:
     """ "" for an error in words, else what is wrong with it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
     kind = f"{type(error).__name__} at {place}"
-    ours = frames[-1].filename.startswith(PACKAGE) and frames[-1].line.startswith("raise ")
+    ours = frames[-1].filename.startswith(PACKAGE) and (frames[-1].line or "").startswith("raise ")
     if type(error) is TypeError and (ours or SIGNATURE.search(str(error))):
         return ""
     if isinstance(error, OSError) and (error.filename or ours):
@@ -123,7 +125,7 @@ def _short(value):
     return text if len(text) < 60 else text[:57] + "..."
 
 
-def main(title, run, calls):
+def main(title: str, run: Callable[[Fuzz, int], Iterable[Any]], calls: int) -> None:
     """Command line: ``SEED CALLS``, by default 0 and the number promised."""
     seed, calls = (int(a) if a else d for a, d in zip([*sys.argv[1:3], "", ""], (0, calls)))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))

@@ -10,13 +10,18 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median, quantiles
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tpviz import GPT, Strategy, Trace
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench"
 
 
-def machine():
+def machine() -> dict[str, Any]:
     """What the numbers were measured on; the load says whether something else ran."""
     import torch
 
@@ -38,21 +43,26 @@ def machine():
     }
 
 
-def seconds(function):
+def seconds(function: Callable[[], Any]) -> float:
     """Seconds that one call takes."""
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
 
 
-def interleaved(functions, repeats, warmup=2, before=lambda: None):
+def interleaved(
+    functions: Mapping[str, Callable[[], Any]],
+    repeats: int,
+    warmup: int = 2,
+    before: Callable[[], Any] = lambda: None,
+) -> dict[str, list[float]]:
     """{name: seconds of each repeat}, the functions taking turns and every other turn in reverse.
 
     functions: {name: callable}. before: called ahead of each timed call, for example a barrier.
     """
     times = {name: [] for name in functions}
     for turn in range(-warmup, repeats):
-        order = list(functions) if turn % 2 else list(reversed(functions))
+        order = list(functions) if turn % 2 else list(functions)[::-1]
         for name in order:
             before()
             taken = seconds(functions[name])
@@ -61,7 +71,7 @@ def interleaved(functions, repeats, warmup=2, before=lambda: None):
     return times
 
 
-def slowest(per_rank):
+def slowest(per_rank: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
     """{name: seconds} of the slowest rank of each repeat, from each rank's `interleaved`."""
     return {
         name: [max(values) for values in zip(*(times[name] for times in per_rank))]
@@ -69,18 +79,18 @@ def slowest(per_rank):
     }
 
 
-def ratio(times, this, other):
+def ratio(times: Mapping[str, Sequence[float]], this: str, other: str) -> float:
     """Median of this/other over the pairs."""
     return median(a / b for a, b in zip(times[this], times[other]))
 
 
-def step_seconds(trace, step):
+def step_seconds(trace: "Trace", step: int) -> float:
     """Seconds of a recorded step, from the first rank's start to the last one's end."""
     marks = trace.select(kind="step", step=step)
     return float(marks["end"].max() - marks["start"].min())
 
 
-def sweep(cases, steps):
+def sweep(cases: "Iterable[tuple[Strategy, GPT]]", steps: int) -> None:
     """Verify every (strategy, workload) against one process; exits with 1 at the first that is not
     equal."""
     import tpviz as tv
@@ -100,7 +110,13 @@ def sweep(cases, steps):
     tv.shutdown()
 
 
-def row(what, value, unit="", bound=None, samples=()):
+def row(
+    what: str,
+    value: float,
+    unit: str = "",
+    bound: float | None = None,
+    samples: Sequence[float] = (),
+) -> dict[str, Any]:
     """One line of a report; bound is the most that ``value`` may be, where that was promised."""
     spread = quantiles(samples, n=4)[::2] if len(samples) > 3 else None
     value = float(value)  # NumPy numbers are no JSON
@@ -115,14 +131,18 @@ def row(what, value, unit="", bound=None, samples=()):
     }
 
 
-def timing(what, samples, unit="ms", bound=None):
+def timing(
+    what: str, samples: Sequence[float], unit: str = "ms", bound: float | None = None
+) -> dict[str, Any]:
     """A `row` of the median of ``samples`` (seconds), in ms, us or s."""
     scale = {"s": 1, "ms": 1e3, "us": 1e6}[unit]
     scaled = [s * scale for s in samples]
     return row(what, median(scaled), unit, bound, scaled)
 
 
-def report(name, title, rows, **details):
+def report(
+    name: str, title: str, rows: list[dict[str, Any]], **details: Any
+) -> list[dict[str, Any]]:
     """Print a table and keep everything in ``out/bench/<name>.json``; returns the rows."""
     about = machine()
     OUT.mkdir(parents=True, exist_ok=True)

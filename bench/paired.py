@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parents[1]
 SLOWER, TIMES = 1.03, ("s", "ms", "us")
 
 
-def figures(root, name):
+def figures(root: Path, name: str) -> dict[str, tuple[float, str]]:
     """{what: (value, unit)} of one run of a benchmark."""
     subprocess.run(
         [sys.executable, root / "bench" / f"bench_{name}.py"],
@@ -36,7 +36,7 @@ def figures(root, name):
     return found
 
 
-def compare(there, name, rounds):
+def compare(there: Path, name: str, rounds: int) -> list[str]:
     """Print a benchmark's ratios; the times that are longer here."""
     ratios, units = defaultdict(list), {}
     for turn in range(rounds):
@@ -58,14 +58,16 @@ def compare(there, name, rounds):
     return longer
 
 
-def main(there, rounds=3, *names):
+def main(there: str, rounds: int | str = 3, *names: str) -> int:
     """All benchmarks named, or those that both have."""
-    there = Path(there).resolve()
+    root_there = Path(there).resolve()
     both = [
         {p.stem.removeprefix("bench_") for p in (root / "bench").glob("bench_*.py")}
-        for root in (HERE, there)
+        for root in (HERE, root_there)
     ]
-    every = [compare(there, name, int(rounds)) for name in names or sorted(set.intersection(*both))]
+    every = [
+        compare(root_there, name, int(rounds)) for name in names or sorted(set.intersection(*both))
+    ]
     return 1 if any(every) else 0
 
 

@@ -7,8 +7,10 @@ Exits with 1 at the first that is not equal; what a model cannot be split into i
 """
 
 import sys
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import tpviz as tv
 
@@ -34,7 +36,7 @@ MODELS = {
 }
 
 
-def layered():
+def layered() -> Iterator[tuple[Any, dict[str, Any]]]:
     """(strategy, options) that split layers."""
     for mesh, order, chunks in product(((4, 1), (2, 2), (1, 4)), ("column", "row"), (1, 2)):
         yield tv.ATP(mesh=mesh, order=order, chunks=chunks), {}
@@ -48,7 +50,7 @@ def layered():
                 yield grid, {"easy": easy, "loss": foreign.weighted}
 
 
-def pipelines():
+def pipelines() -> Iterator[tuple[Any, dict[str, Any]]]:
     """(strategy, options) that cut models into stages."""
     for schedule, recompute in product(
         ("gpipe", "1f1b", "shifted_critical_path", "interleaved_1f1b", "zb_h1", "zb_v"),

@@ -1,20 +1,9 @@
 """What all tests share: the tiny one runs first, CI skips no browser test, ranks are ended."""
 
 import os
-from pathlib import Path
 
 import pytest
-
-CHROMIUM = Path("/usr/bin/chromium")
-CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from chromium import CHROMIUM, CHROMIUM_FLAGS
 
 
 def pytest_collection_modifyitems(items):

@@ -1,13 +1,17 @@
 """What every chart of a study has to be; its tests call it for each chart and theme."""
 
 import json
+from collections.abc import Callable, Collection
+from typing import Any
 
 import pytest
 
 from tpviz.figures.palette import BACKGROUND, TEXT
 
 
-def assert_plain(scene, draw, theme, badges, alt):
+def assert_plain(
+    scene: dict[str, Any], draw: Callable[[str], Any], theme: str, badges: Collection[str], alt: str
+) -> None:
     """``draw(theme)`` is a plain figure, the same each time, without network or a template of
     plotly's; it shows all ``badges`` and the scene's notes, and has the text ``alt``."""
     scene, figure = json.loads(json.dumps(scene)), draw(theme)

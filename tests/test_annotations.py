@@ -10,7 +10,13 @@ from pathlib import Path
 
 import tpviz
 
-PACKAGE = Path(__file__).parents[1] / "tpviz"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tpviz"
+SHARED = """
+    bench/fuzzing.py bench/harness.py bench/paired.py tests/plain_chart.py tests/together.py
+    tests/figures/schedule_runs.py tests/figures/synthetic.py tests/schemes/grids.py
+    tests/schemes/tiny.py tests/trace/kineto_samples.py tests/trace/trace_samples.py
+""".split()  # what several tests or benchmarks import
 
 
 def missing(path):
@@ -41,13 +47,22 @@ def missing(path):
 
 
 def test_public_functions_are_annotated():
-    bare = {str(p.relative_to(PACKAGE)): missing(p) for p in sorted(PACKAGE.rglob("*.py"))}
+    files = [*sorted(PACKAGE.rglob("*.py")), *(ROOT / name for name in SHARED)]
+    bare = {str(p.relative_to(ROOT)): missing(p) for p in files}
     assert {path: names for path, names in bare.items() if names} == {}
 
 
 def test_editors_know_every_public_name():
     names = re.findall(r"import (\w+) as \1$", (PACKAGE / "__init__.pyi").read_text(), re.M)
     assert sorted(names) == tpviz.__all__
+
+
+def test_every_public_name_is_checked_strictly():
+    strict = re.findall(r'^    "\.\./(.*)"', (ROOT / ".ci/strict.json").read_text(), re.M)
+    homes = {*tpviz._HOMES, *(f"tpviz.{name}" for name in tpviz._MODULES)}
+    assert [path for path in strict if not (ROOT / path).is_file()] == []
+    names = {re.sub(r"(/__init__)?\.pyi?$", "", path).replace("/", ".") for path in strict}
+    assert homes <= names
 
 
 if __name__ == "__main__":

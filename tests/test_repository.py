@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from importlib import import_module
 from pathlib import Path
@@ -147,11 +148,14 @@ def test_versions_agree():
 
 
 def test_pins_agree():
-    pins = [
-        set(re.findall(r"^([\w.-]+==[\w.]+)$", (ROOT / name).read_text(), re.M))
-        for name in ("constraints.txt", "binder/requirements.txt")
-    ]
-    assert pins[1] <= pins[0]
+    every = set(re.findall(r"^([\w.-]+==[\w.]+)$", (ROOT / "constraints.txt").read_text(), re.M))
+    recipe = (ROOT / "binder/environment.yml").read_text()
+    binder = set(re.findall(r"^ *- ([\w-]+==\S+)$", recipe.replace("pytorch-cpu=", "torch="), re.M))
+    assert binder <= every
+    names = {pin.partition("==")[0] for pin in binder}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {re.match(r"[\w-]+", text).group() for text in project["dependencies"]}
+    assert wanted - {"ipywidgets"} == names  # Binder's base environment has ipywidgets
 
 
 def test_wheel_ships_the_widgets_files(tmp_path):

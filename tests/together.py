@@ -8,7 +8,9 @@ they were. The jobs run one after another, on groups that those of one mesh shar
 
 import gc
 import pickle
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from typing import Any
 from unittest.mock import patch
 
 import cloudpickle
@@ -22,7 +24,7 @@ class _Job(BaseException):
     """What a call would launch: the kind of ranks, and the function with its arguments as bytes."""
 
 
-def together(call, cases):
+def together(call: Callable[[Any], Any], cases: Iterable[Any]) -> dict[Any, Any]:
     """{case: what ``call(case)`` returns}.
 
     A call launches just once, and is made twice: to see its job, and to be given the results.
@@ -51,7 +53,9 @@ def together(call, cases):
     return {case: returned[case] for case in cases}
 
 
-def each(fn, cases, world_size=4):
+def each(
+    fn: Callable[..., Any], cases: Sequence[tuple[Any, ...]], world_size: int = 4
+) -> dict[Any, tuple[Any, ...]]:
     """{case: what ``fn(*case)`` gives on each rank}, all cases one after another in one job, which
     keeps its groups."""
 
@@ -77,7 +81,7 @@ def _each(payloads):
     return results
 
 
-def verifications(cases, steps=2):
+def verifications(cases: tuple[tuple[tv.Strategy, tv.GPT], ...], steps: int = 2) -> dict[Any, Any]:
     """{(strategy, workload): `tv.verify`} of a tuple of them, made once."""
     found = _verifications(cases, steps)
     if isinstance(found, Exception):
@@ -88,6 +92,6 @@ def verifications(cases, steps=2):
 @cache
 def _verifications(cases, steps):
     try:
-        return together(lambda case: tv.verify(*case, steps, progress=False), cases)
+        return together(lambda case: tv.verify(case[0], case[1], steps, progress=False), cases)
     except Exception as error:  # for each test that asks, but not made anew for each
         return error

@@ -6,7 +6,6 @@ from .cluster import Device as Device
 from .cluster import Dimension as Dimension
 from .cluster import Level as Level
 from .collectives.observe import microscope as microscope
-from .exercises import Guess as Guess
 from .exercises import check as check
 from .exercises import exercise as exercise
 from .exercises import hint as hint
@@ -57,6 +56,7 @@ from .widgets import ScheduleView as ScheduleView
 from .widgets import TileView as TileView
 from .widgets import Timeline as Timeline
 from .widgets import explore as explore
+from .widgets.guess import Guess as Guess
 from .widgets.partition import PartitionView as PartitionView
 from .workload import GPT as GPT
 

@@ -8,7 +8,8 @@
 ['frontier', 'laptop', 'nvlink_pairs']
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from tpviz import limits
 from tpviz.checks import one_of, whole_number
@@ -145,11 +146,17 @@ def presets() -> dict[str, Callable[..., Cluster]]:
     return {preset.__name__: preset for preset in made}
 
 
-def _NVSWITCH(gpus):
+def _NVSWITCH(gpus: int):
     return "NVSwitch", gpus, 450e9, None, 3.4e-6
 
 
-def _cluster(name, device, levels, table=(), **more):
+def _cluster(
+    name: str,
+    device: Device,
+    levels: Iterable[Any],
+    table: Mapping[tuple[int, int], float] | None = None,
+    **more: Any,
+):
     """A cluster of those levels that join more than one unit, and of the table rows that fit."""
     for level in levels:
         whole_number(f"units of level {level[0]!r}", level[1])
@@ -157,5 +164,5 @@ def _cluster(name, device, levels, table=(), **more):
     if not parts:
         raise ValueError(f"{name}: one device alone has no links: ask for 2 or more")
     size = Cluster(name, device, parts).size
-    table = {key: rate for key, rate in dict(table).items() if key[0] * (key[1] - 1) < size}
+    table = {key: rate for key, rate in (table or {}).items() if key[0] * (key[1] - 1) < size}
     return Cluster(name, device, parts, table=table, **more)

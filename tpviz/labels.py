@@ -8,7 +8,7 @@ costs one tuple. This module imports nothing, so schemes stay free of tracing.
 Label(phase='', layer='block.0', microbatch=-1, chunk=1)
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,7 +32,7 @@ def current() -> Label:
 
 
 @contextmanager
-def label(**fields: str | int) -> Iterator[None]:
+def label(**fields: str | int) -> Generator[None, None, None]:
     """Label everything issued inside; fields not given keep their value.
 
     Parameters: ``phase`` ("forward", "backward", "sync", "recompute", "optimizer"), ``layer``

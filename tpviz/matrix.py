@@ -238,7 +238,7 @@ def rate(bandwidth: float) -> str:
     return f"{show_bytes(bandwidth)}/s" if bandwidth < float("inf") else "no limit"
 
 
-def _tiers(cluster):
+def _tiers(cluster: Cluster):
     if cluster.levels:
         return tuple(
             Tier(part.name, part.units, part.p2p, part.group, part.latency)

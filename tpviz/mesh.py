@@ -8,7 +8,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import limits
 from .checks import whole_number
@@ -138,7 +138,7 @@ class Mesh:
             made = _made[key] = [group for members, group in groups if dist.get_rank() in members]
         return made[0] if made else None  # pyright: ignore[reportReturnType]
 
-    def _make(self, device_type):
+    def _make(self, device_type: str):
         import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
 
@@ -169,14 +169,14 @@ def forget() -> None:
     _made.clear()
 
 
-def _exists(group):
+def _exists(group: Any):
     """Whether a group is still there: ranks of the pool leave those of earlier jobs."""
     import torch.distributed as dist
 
-    return group in dist.distributed_c10d._world.pg_map
+    return group in dist.distributed_c10d._world.pg_map  # pyright: ignore[reportPrivateUsage]
 
 
-def _nested(flat, shape):
+def _nested(flat: list[Any], shape: tuple[int, ...]):
     """A flat list as nested lists of ``shape``, row-major."""
     for size in reversed(shape[1:]):
         flat = [flat[i : i + size] for i in range(0, len(flat), size)]

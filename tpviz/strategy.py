@@ -9,7 +9,7 @@ TypeError: Megatron has no knob 'tq'; its knobs are tp, sp, chunks
 """
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import lru_cache, wraps
 from importlib import import_module
 from itertools import product
@@ -44,7 +44,7 @@ def knob(
     help: str,
     low: float | None = None,
     high: float | None = None,
-    choices: tuple | None = None,
+    choices: tuple[Any, ...] | None = None,
 ) -> Any:
     """A field of a strategy that people turn: default, one line of help, and bounds or choices.
 
@@ -81,7 +81,7 @@ def register(cls: type[_Class]) -> type[_Class]:
     names, make = [f.name for f in fields(cls)], cls.__init__
 
     @wraps(make)
-    def __init__(self, *args, **kwargs):
+    def __init__(self: Any, *args: Any, **kwargs: Any):
         unknown = [name for name in kwargs if name not in names]
         if unknown:
             raise TypeError(
@@ -266,7 +266,7 @@ class Strategy:
         low, high = bounds["low"], bounds["high"]
         return (low is None or value >= low) and (high is None or value <= high)
 
-    def __mul__(self, other):
+    def __mul__(self, other: Any):
         """Two strategies at once: ``Megatron(tp=2) * DataParallel(dp=2)``, in either order."""
         pairs = ((other, self), (self, other)) if isinstance(other, Strategy) else ()
         for outer, inner in pairs:
@@ -285,13 +285,13 @@ def step_of(strategy: Strategy, workload: "GPT") -> "Step":
 
 
 @lru_cache(maxsize=256)
-def _ledger(strategy, workload):
+def _ledger(strategy: Strategy, workload: "GPT"):
     axes = strategy.axes
     parents = {axis: axes[parent] for axis, parent in strategy.parent_axis.items()}
     return count(step_of(strategy, workload), axes | parents)
 
 
-def _values(f, world_size):
+def _values(f: Field[Any], world_size: int):
     """What `Strategy.space` tries for one knob."""
     bounds, default = f.metadata, f.default
     if bounds["choices"] is not None and not isinstance(f.default, tuple):

@@ -137,12 +137,12 @@ class GPT:
 
 
 @lru_cache(maxsize=1024)
-def _with_batch(workload, batch):
+def _with_batch(workload: GPT, batch: int):
     return replace(workload, batch=batch)
 
 
 @lru_cache(maxsize=4)
-def _corpus(vocab):
+def _corpus(vocab: int):
     """The text of Python's own help topics, as int64 tokens below ``vocab``."""
     from pydoc_data.topics import topics
 

@@ -1,7 +1,9 @@
 """Schedules on the clock, and made-up runs that keep to it, for the tests of their pictures."""
 
+from typing import Any
+
 from tpviz.figures.schedule_words import Panel
-from tpviz.schedules import schedule, timeline
+from tpviz.schedules import Timeline, schedule, timeline
 from tpviz.trace import Event, Trace
 
 PHASE = {
@@ -15,16 +17,16 @@ PHASE = {
 
 
 def panel(
-    name="shifted_critical_path",
-    p=4,
-    m=6,
-    r=1.0,
-    latency=0.0,
-    overlapped=False,
-    recompute=True,
-    b=2.0,
-    **more,
-):
+    name: str = "shifted_critical_path",
+    p: int = 4,
+    m: int = 6,
+    r: float = 1.0,
+    latency: float = 0.0,
+    overlapped: bool = False,
+    recompute: bool = True,
+    b: float = 2.0,
+    **more: Any,
+) -> Panel:
     """A `Panel` of equal stages."""
     made = schedule(name, p, m, recompute=recompute)
     return Panel(
@@ -34,7 +36,7 @@ def panel(
     )
 
 
-def trace_of(line, badge="emulated", late=0.0, kernels=3):
+def trace_of(line: Timeline, badge: str = "emulated", late: float = 0.0, kernels: int = 3) -> Trace:
     """A made-up run that keeps to a clock: kernels of every action, waits for what comes late."""
     events = []
     for rank in range(line.schedule.ranks):

@@ -6,7 +6,13 @@ from tpviz.mesh import Mesh
 from tpviz.trace import Event, Trace
 
 
-def synthetic_trace(axes=None, layers=3, steps=2, seed=0, memory=True):
+def synthetic_trace(
+    axes: dict[str, int] | None = None,
+    layers: int = 3,
+    steps: int = 2,
+    seed: int = 0,
+    memory: bool = True,
+) -> Trace:
     """A step per ``steps``: per layer a matmul and a waited-for all_reduce on tp, then a bucket
     all_reduce on dp that overlaps with the backward pass. Times in ms, a little jitter per rank."""
     axes = axes or {"dp": 2, "tp": 2}
@@ -140,7 +146,7 @@ class _Rank:
             self.memory[kind].append(int(kinds.get(kind, 0)))
 
 
-def large_trace(events, ranks=8, per_step=375, seed=0):
+def large_trace(events: int, ranks: int = 8, per_step: int = 375, seed: int = 0) -> Trace:
     """About ``events`` events in steps of ``per_step`` on every rank: a kernel, an all-reduce
     issued in it that outlasts it, and the wait for that, over and over."""
     turns = per_step // 3

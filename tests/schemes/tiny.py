@@ -1,30 +1,38 @@
 """The workload of these tests: small, and divisible by everything that is tried."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from together import together, verifications
 
 import tpviz as tv
+from tpviz.simulation.program import Capture
 
 TINY = tv.GPT(layers=2, hidden=16, heads=8, seq=8, batch=8, vocab=32)
 UNTIED = replace(TINY, tied=False)
 
 
 @cache
-def captured(strategy, workload):
+def captured(strategy: tv.Strategy, workload: tv.GPT) -> Capture:
     """`tv.capture`, once."""
     return tv.capture(strategy, workload)
 
 
-def named(value):
+def named(value: Any) -> str | None:
     """The id of a test's parameter that is a strategy or a workload."""
     if isinstance(value, tv.GPT):
         return "tied" if value.tied else "untied"
     return getattr(value, "short", None)
 
 
-def assert_equal(strategy, workload, steps=2, among=()):
+def assert_equal(
+    strategy: tv.Strategy,
+    workload: tv.GPT,
+    steps: int = 2,
+    among: Iterable[tuple[tv.Strategy, tv.GPT]] = (),
+) -> None:
     """`verify` finds the same numbers and the exact ledger.
 
     among : all pairs (strategy, workload) of a test or file, which are verified together.
@@ -42,7 +50,12 @@ EXACT = ("parameters", "gradients", "optimizer")
 """Kinds of memory that a formula gives to the byte."""
 
 
-def peaks(strategy, workload, among=(), tries=8):
+def peaks(
+    strategy: tv.Strategy,
+    workload: tv.GPT,
+    among: Iterable[tuple[tv.Strategy, tv.GPT]] = (),
+    tries: int = 8,
+) -> dict[str, int]:
     """Bytes of rank 0 at their most, by kind, as tracked; ``among``: as for `assert_equal`.
 
     A thread of gloo's may hold a tensor that it has summed for a moment longer, which only adds:

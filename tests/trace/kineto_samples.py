@@ -1,6 +1,8 @@
 """Pieces of Kineto files, as torch.profiler lays them out, for a rank of four."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 GROUPS = [
     {"pg_name": "0", "pg_desc": "default_pg", "pg_size": 4, "ranks": [0, 1, 2, 3]},
@@ -9,7 +11,9 @@ GROUPS = [
 ]
 
 
-def complete(cat, name, ts, dur, tid=7, **args):
+def complete(
+    cat: str, name: str, ts: float, dur: float, tid: int = 7, **args: Any
+) -> dict[str, Any]:
     return {
         "ph": "X",
         "cat": cat,
@@ -22,7 +26,9 @@ def complete(cat, name, ts, dur, tid=7, **args):
     }
 
 
-def collective_args(name, elements, dtype, group, ranks, **more):
+def collective_args(
+    name: str, elements: tuple[int, int], dtype: str, group: str, ranks: list[int], **more: Any
+) -> dict[str, Any]:
     return {
         "Collective name": name,
         "In msg nelems": elements[0],
@@ -36,7 +42,13 @@ def collective_args(name, elements, dtype, group, ranks, **more):
     }
 
 
-def write_profile(folder, rank, events, base=1_700_000_000_000_000_000, suffix="json"):
+def write_profile(
+    folder: Path,
+    rank: int,
+    events: list[dict[str, Any]],
+    base: int = 1_700_000_000_000_000_000,
+    suffix: str = "json",
+) -> Path:
     data = {
         "schemaVersion": 1,
         "deviceProperties": [{"id": 0, "name": "NVIDIA H200"}],

@@ -1,5 +1,7 @@
 """Small traces written by hand, random ones, and a comparison that says where two traces differ."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -7,11 +9,20 @@ from tpviz.trace import Event, Trace
 from tpviz.trace.columns import COLUMNS
 
 
-def compute(rank, start, end, name="mm", **more):
+def compute(rank: int, start: float, end: float, name: str = "mm", **more: Any) -> Event:
     return Event(rank=rank, name=name, start=start, end=end, **more)
 
 
-def comm(rank, start, end, name="all_reduce", axis="tp", members="0,1", seq=0, **more):
+def comm(
+    rank: int,
+    start: float,
+    end: float,
+    name: str = "all_reduce",
+    axis: str = "tp",
+    members: str = "0,1",
+    seq: int = 0,
+    **more: Any,
+) -> Event:
     return Event(
         rank=rank,
         lane=f"comm/{axis}",
@@ -26,11 +37,13 @@ def comm(rank, start, end, name="all_reduce", axis="tp", members="0,1", seq=0, *
     )
 
 
-def wait(rank, start, end, waits_for, name="wait all_reduce"):
+def wait(
+    rank: int, start: float, end: float, waits_for: int, name: str = "wait all_reduce"
+) -> Event:
     return Event(rank=rank, kind="wait", name=name, start=start, end=end, waits_for=waits_for)
 
 
-def straggler():
+def straggler() -> Trace:
     """Two ranks all-reduce; rank 1 computes four times as long and holds rank 0 up.
 
     rank 0  |mm 0-1|wait 1-5|mm 5-6|
@@ -51,7 +64,7 @@ def straggler():
     )
 
 
-def random_trace(seed, unit, ranks=3, events=60):
+def random_trace(seed: int, unit: float, ranks: int = 3, events: int = 60) -> Trace:
     """Computations end to end or apart; three communication lanes over them and each other."""
     random, rows = np.random.default_rng(seed), []
     for rank in range(ranks):
@@ -82,7 +95,7 @@ def random_trace(seed, unit, ranks=3, events=60):
     return Trace.from_events(rows)
 
 
-def differences(a, b):
+def differences(a: Trace, b: Trace) -> list[str]:
     """Names of the columns in which two tables differ, exactly and in order; "meta" too."""
     return [n for n in COLUMNS if a[n].tolist() != b[n].tolist()] + ["meta"] * (a.meta != b.meta)
 

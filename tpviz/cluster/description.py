@@ -90,7 +90,7 @@ class Cluster:
             rows = {self._check_key(what, k): check(f"{what}[{k}]", v) for k, v in rows.items()}
             object.__setattr__(self, what, rows)
 
-    def _check_parts(self, what, kind):
+    def _check_parts(self, what: str, kind: type[Level] | type[Dimension]):
         parts = getattr(self, what)
         if not isinstance(parts, (tuple, list)):
             raise ValueError(
@@ -105,7 +105,7 @@ class Cluster:
             raise ValueError(f"{what} of {self.name!r}: two are named {twice!r}")
         object.__setattr__(self, what, parts)
 
-    def _check_key(self, what, key):
+    def _check_key(self, what: str, key: Any):
         if not (isinstance(key, tuple) and len(key) == 2):
             raise ValueError(f"{what}: the key {key!r} must be (stride, group size), as in (1, 4)")
         stride = whole_number(f"stride in {what}[{key}]", key[0])
@@ -151,7 +151,9 @@ class Cluster:
         members = tuple(members)
         return self._traffic(members, world_size, shift).link(members)
 
-    def _traffic(self, members, world_size, shift=None):
+    def _traffic(
+        self, members: tuple[int, ...], world_size: int, shift: int | None = None
+    ) -> Traffic:
         """The `Traffic` of the group's kind, the same of all groups of it."""
         key = members, world_size, shift
         if key not in self._known:
@@ -161,10 +163,10 @@ class Cluster:
         return self._known[key]
 
     @cached_property
-    def _known(self):
+    def _known(self) -> dict[Any, Any]:
         return {}
 
-    def _check_members(self, members, world_size, shift):
+    def _check_members(self, members: tuple[int, ...], world_size: int, shift: int | None):
         self.check_world(world_size)
         if not members or len(set(members)) < len(members):
             raise ValueError(f"a group has every rank once, and at least one: not {members}")
@@ -266,9 +268,9 @@ class Cluster:
         return self.to_svg()
 
 
-def _mesh(mesh):
+def _mesh(mesh: Mesh | Mapping[str, int]):
     """A `Mesh`, of one or of its axes."""
-    return mesh if isinstance(mesh, Mesh) else Mesh(mesh)
+    return mesh if isinstance(mesh, Mesh) else Mesh(mesh)  # pyright: ignore[reportArgumentType]
 
 
 def _renamed(data: Any, old: Any, new: Any) -> Any:

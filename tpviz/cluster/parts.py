@@ -198,7 +198,7 @@ def not_negative(name: str, value: float) -> float:
     return _float(name, value)
 
 
-def _float(name, value):
+def _float(name: str, value: float):
     """A float of a number; ``ValueError`` for a whole number that is none."""
     try:
         return float(value)

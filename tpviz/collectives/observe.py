@@ -4,6 +4,8 @@ The steps of a `Microscope` are rows of the recorded trace: a send and a receive
 when they have the same members (sender, receiver) and the same number in their order.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -115,7 +117,9 @@ def matched(trace: Trace, values: list[list[list[float]]]) -> tuple[tuple[Messag
     return tuple(tuple(sorted(step)) for step in steps)
 
 
-def _in_rank(collective, algorithm, elements, pieces, cluster):
+def _in_rank(
+    collective: str, algorithm: str, elements: int, pieces: int, cluster: Cluster | None
+) -> tuple[Trace, list[list[Any]], float]:
     """Runs on every rank: (trace, notes, largest difference from torch's own collective)."""
     rank, size = dist.get_rank(), dist.get_world_size()
     whole = _numbers(rank, elements).reshape(pieces, -1)
@@ -123,20 +127,20 @@ def _in_rank(collective, algorithm, elements, pieces, cluster):
     run(Wire(_start(collective, whole, rank)))  # the first message between two ranks connects them
     wire = Wire(_start(collective, whole, rank))
     dist.barrier()
-    with record(**({} if cluster is None else {"cluster": cluster})) as recorder:
+    with record(cluster=cluster) as recorder:
         wire.recorder = recorder
         run(wire)
     mine, own = _outcome(collective, wire.buffer, rank), _by_torch(collective, whole)
     return recorder.trace, wire.notes, float((mine - own).abs().max())
 
 
-def _numbers(rank, elements):
+def _numbers(rank: int, elements: int):
     """The tensor of a rank: whole numbers from 1 to 9, so that sums are exact."""
     draw = np.random.default_rng([7, rank]).integers(1, 10, size=elements)
     return torch.from_numpy(draw.astype(np.float32))
 
 
-def _start(collective, whole, rank):
+def _start(collective: str, whole: torch.Tensor, rank: int):
     """The buffer a rank starts with, one row per chunk; empty places hold zeros."""
     if collective == "all_gather":
         buffer = torch.zeros_like(whole)
@@ -149,14 +153,14 @@ def _start(collective, whole, rank):
     return whole.clone()
 
 
-def _outcome(collective, buffer, rank):
+def _outcome(collective: str, buffer: torch.Tensor, rank: int):
     """The part of the buffer that is the collective's result on this rank."""
     if collective == "reduce_scatter":
         return buffer[rank]
     return buffer[len(buffer) // 2 :] if collective == "all_to_all" else buffer
 
 
-def _by_torch(collective, whole):
+def _by_torch(collective: str, whole: torch.Tensor):
     """What torch.distributed makes of the same tensors."""
     rank, size = dist.get_rank(), dist.get_world_size()
     if collective == "all_gather":

@@ -1,7 +1,7 @@
 """``study``: compares variants of a strategy by formula, by simulation and on real ranks."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from textwrap import wrap
@@ -243,7 +243,7 @@ class Study(Report):
             for source, times in self.times.items()
         }
 
-    def _place(self, row, knob):
+    def _place(self, row: Variant, knob: str | None):
         if knob is None:
             return self.tick(row.label)
         if not hasattr(row.strategy, knob):
@@ -331,7 +331,7 @@ def study(
     return Study(workload, cluster, rows)
 
 
-def _check(strategy, workload, cluster, sources):
+def _check(strategy: Strategy, workload: GPT, cluster: Cluster, sources: Sequence[str]):
     """Raise ``ValueError`` unless it fits, its memory too where it is simulated or run."""
     fits = check if sources == ["predicted"] else check_place
     fits(strategy, workload, cluster)
@@ -368,7 +368,9 @@ def ask(
     return tuple(rows)
 
 
-def _result(source, strategy, workload, cluster, options):
+def _result(
+    source: str, strategy: Strategy, workload: GPT, cluster: Cluster, options: dict[str, Any]
+):
     """The `Prediction` or `Trace` of one source, None where there is no formula."""
     if source == "predicted":
         try:
@@ -401,7 +403,7 @@ def outcome(result: "Prediction | Trace", strategy: Strategy) -> Outcome:
     )
 
 
-def _waits(trace, step):
+def _waits(trace: "Trace", step: int):
     """{axis: seconds that a rank waits for it in a step, on average}; a large simulation has the
     rows of one rank of each kind."""
     rows = (trace["kind"] == "wait") & (trace["step"] == step)
@@ -411,7 +413,7 @@ def _waits(trace, step):
     return {str(axis): float(seconds[axes == axis].sum()) for axis in np.unique(axes)}
 
 
-def _joined(exposed, strategy):
+def _joined(exposed: Mapping[str, float], strategy: Strategy) -> dict[str, float]:
     """Queues that are a part of a mesh axis count as that axis."""
     joined = {}
     for queue, seconds in exposed.items():

@@ -39,7 +39,7 @@ class TracedWork(dist.Work):
 
     def __init__(
         self,
-        inner: dist.Work | DoneWork,
+        inner: dist.Work,
         row: list[Any] | None,
         listener: "Recorder | None",
         text: str,
@@ -224,9 +224,9 @@ class TracedGroup(dist.ProcessGroup):
         """Have the end stamped where it happens, not where somebody waits for it.
 
         A blocking call waits at once, so its wait will do; so it must for gloo's send, recv and
-        reduce_scatter, which have no future.
+        reduce_scatter, which have no future. A silent group is followed like one that moves bytes.
         """
-        if isinstance(work, DoneWork):
+        if isinstance(work, DoneWork) and not isinstance(self.inner, SilentGroup):
             return listener.completed(row)
         stamp = listener.clock.completion(work)
         if stamp is not None:

@@ -18,7 +18,7 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from numbers import Real
 from operator import index
@@ -37,7 +37,8 @@ DEFAULT_MAX_RANKS = 16
 
 _lock = threading.RLock()  # held by the launch that is going on
 _changing = threading.Lock()  # held by the thread that starts or ends ranks
-_pools = {}  # (world size, backend, device): its `Pool`
+_Key = tuple[int, str, str | None]  # world size, backend, device
+_pools: dict[_Key, Pool] = {}
 
 
 def launch(
@@ -89,7 +90,7 @@ def launch(
         raise Interrupted(str(error) or "stopped while no rank was running") from None
 
 
-def _shown(key, payload, timeout, show):
+def _shown(key: _Key, payload: bytes, timeout: float | None, show: bar.View):
     if _lock._is_owned():  # pyright: ignore[reportAttributeAccessIssue]
         raise RuntimeError("launch was called while showing the progress of another launch")
     with _lock:
@@ -100,7 +101,7 @@ def _shown(key, payload, timeout, show):
     return [pickle.loads(result) for result in results]
 
 
-def _run(key, payload, timeout, show):
+def _run(key: _Key, payload: bytes, timeout: float | None, show: bar.View):
     pool = _pools.get(key)
     if not (pool and pool.take()):
         pool = shielded(lambda: _new_ranks(key))
@@ -115,7 +116,7 @@ def _run(key, payload, timeout, show):
         raise
 
 
-def _new_ranks(key):
+def _new_ranks(key: _Key):
     """A new pool with this key; the one there was is ended, and others that leave no room."""
     with _changing:
         old = _pools.get(key)
@@ -135,18 +136,18 @@ def _new_ranks(key):
         return _pools[key]
 
 
-def _make_room(ranks):
+def _make_room(ranks: int):
     """End the pools least recently used until so many more ranks are within `max_ranks`."""
     while _pools and ranks + sum(pool.world_size for pool in _pools.values()) > max_ranks():
         _end_pools([min(_pools, key=lambda key: _pools[key].used)])
 
 
-def _end_ranks(keys=None):
+def _end_ranks(keys: Iterable[_Key] | None = None):
     with _changing:
         _end_pools(keys)
 
 
-def _end_pools(keys=None):
+def _end_pools(keys: Iterable[_Key] | None = None):
     """End these pools, as far as they are there; None: all."""
     for key in list(_pools) if keys is None else keys:
         if key in _pools:
@@ -258,7 +259,7 @@ def check_world_size(world_size: int) -> int:
     return world_size
 
 
-def _check(fn, timeout, device, backend):
+def _check(fn: Any, timeout: float | None, device: str | None, backend: str | None):
     if not callable(fn):
         raise ValueError(f"launch needs a function to run on the ranks, not {fn!r}")
     good = isinstance(timeout, Real) and not isinstance(timeout, bool)

@@ -32,8 +32,6 @@ from .operations import PEER
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
 
-    from .staging import DoneWork
-
 SILENT = PEER | {"reduce_scatter"}
 QUICK = 1e-3  # a wait that takes less (s) is for something that was done before
 now = time.perf_counter
@@ -151,9 +149,7 @@ class Pacer:
             )
         return flight
 
-    def wait(
-        self, flight: Flight, inner: "dist.Work | DoneWork", timeout: timedelta | None = None
-    ) -> bool:
+    def wait(self, flight: Flight, inner: dist.Work, timeout: timedelta | None = None) -> bool:
         """Wait for the real collective, then until the model says that it is done."""
         self.now()
         entered, ready = now(), inner.is_completed()
@@ -195,7 +191,7 @@ class Pacer:
             self._advance(now())
             return flight.end is not None
 
-    def future(self, flight: Flight, inner: "dist.Work | DoneWork") -> torch.futures.Future:
+    def future(self, flight: Flight, inner: dist.Work) -> torch.futures.Future:
         """A future that is done when the emulated collective is (DDP waits on futures)."""
         future = torch.futures.Future()
         real = inner.get_future()

@@ -10,7 +10,7 @@ times by `clock`, allocations (``memory=True``, slower: record it in a step of i
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +97,7 @@ class Recorder:
             hooks.append(CompiledCode(now, note, [self.phases, kernels], see))
         return hooks
 
-    def _clock(self):
+    def _clock(self) -> tuple[Callable[[], Any], Callable[[Any], None]]:
         """(now, note) for the hooks; with a cluster kernels are paced before they are noted."""
         if self.cluster is None:
             self.clock = self.clock or host_or_device_clock()
@@ -107,7 +107,7 @@ class Recorder:
         self.clock = self.pacer = Pacer(self.cluster, self.faults)
         return time.perf_counter, lambda note: self.kernels.append(self.pacer.kernel(note))  # pyright: ignore[reportOptionalMemberAccess]
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: Any):
         for h in reversed(self.hooks):
             h.__exit__(None, None, None)
         backend.recorder = backend.pacer = None
@@ -119,7 +119,7 @@ class Recorder:
             self.trace = self._build()
 
     @contextmanager
-    def step(self) -> Iterator[int]:
+    def step(self) -> Generator[int, None, None]:
         """Mark one training step; steps are numbered from 0, one that raises included.
 
         Raises ``RuntimeError`` inside another step.
@@ -215,7 +215,7 @@ class Recorder:
             )
         return Trace.from_events(events, self._meta(rank))
 
-    def _comm_event(self, row, rank):
+    def _comm_event(self, row: list[Any], rank: int):
         collective, start, end, where, payload, members, axis, seq = row
         start = self.clock.resolve(start)
         end = self.clock.resolve(self.clock.now() if end is None else end)  # pyright: ignore[reportArgumentType]
@@ -234,7 +234,7 @@ class Recorder:
             **self._where(where),
         )
 
-    def _where(self, where):
+    def _where(self, where: tuple[Any, ...]) -> dict[str, Any]:
         phase, layer, sequence, microbatch, chunk, step = where
         if sequence >= 0 and not layer:
             layer = self.phases.layer_of(sequence)
@@ -246,10 +246,10 @@ class Recorder:
             "step": step,
         }
 
-    def _meta(self, rank):
+    def _meta(self, rank: int):
         device = "cuda" if isinstance(self.clock, CudaClock) else "cpu"
         count = len(self.kernels)
-        meta = {
+        meta: dict[str, Any] = {
             "badge": badge(device),
             "device": device,
             "torch": torch.__version__,
@@ -269,7 +269,7 @@ class Recorder:
         return meta
 
 
-def _work(kernel):
+def _work(kernel: compute.Note):
     """FLOPs, bytes and dtype of a kernel, from what was noted of its arguments."""
     return {
         "flops": compute.flops(kernel.operator, kernel.shapes),

@@ -1,29 +1,8 @@
 """Groups that move nothing: every operation is done at once."""
 
-from datetime import timedelta
-from typing import Any
-
 import torch
-import torch.distributed as dist
 
-
-class Done(dist.Work):
-    """The handle of a collective that moves nothing."""
-
-    def __init__(self, tensors: Any = ()):
-        super().__init__()
-        self.tensors = tensors
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        return True
-
-    def is_completed(self) -> bool:
-        return True
-
-    def get_future(self) -> torch.futures.Future:
-        future = torch.futures.Future()
-        future.set_result(self.tensors)
-        return future
+from .staging import DoneWork
 
 
 class SilentGroup:
@@ -45,4 +24,4 @@ class SilentGroup:
             return lambda *args, **kwargs: None
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *args, **kwargs: Done(args[0] if args else ())
+        return lambda *args, **kwargs: DoneWork(args[0] if args else ())

@@ -15,18 +15,22 @@ import torch.distributed as dist
 from .devices import inner_kind
 
 
-class DoneWork:
-    """The handle of a collective that is finished when it is made: staged, or blocking.
+class DoneWork(dist.Work):
+    """The handle of a collective that is finished when it is made: staged, blocking, or silent.
 
+    value : what its future gives.
     inner : the work that has moved the bytes, where it is asked whom a message was from.
     """
 
-    def __init__(self, inner: dist.Work | None = None):
-        self.inner = inner
+    def __init__(self, value: Any = None, inner: dist.Work | None = None):
+        super().__init__()
+        self.value, self.inner = value, inner
 
     def source_rank(self) -> int:
         """Whom a message from anyone was from."""
         return source_rank(self.inner)
+
+    _source_rank = source_rank  # torch 2.13's name
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """True at once."""
@@ -38,7 +42,7 @@ class DoneWork:
 
     is_success = is_completed
 
-    def exception(self) -> None:
+    def exception(self) -> Any:
         """None: a failure was raised by the call."""
 
     def result(self) -> list[torch.Tensor]:
@@ -48,7 +52,7 @@ class DoneWork:
     def get_future(self) -> torch.futures.Future:
         """A future that is done."""
         future = torch.futures.Future()
-        future.set_result(None)
+        future.set_result(self.value)
         return future
 
 
@@ -82,7 +86,7 @@ def staged(operation: Callable[..., Any], args: Sequence[Any], kwargs: dict[str,
     with torch.no_grad():
         for original, copy in pairs:
             original.detach().copy_(copy)
-    return DoneWork(work)
+    return DoneWork(inner=work)
 
 
 def _device(value):

@@ -45,7 +45,7 @@ class LedgerRow(NamedTuple):
     axis: str
     collective: str
     phase: str
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]  (of tuple)
     payload_bytes: int
     wire_bytes: float
 
@@ -82,7 +82,7 @@ class Ledger:
     def __len__(self):
         return len(self.rows)
 
-    def __add__(self, other):
+    def __add__(self, other: "Ledger"):
         """The two ledgers in one, equal (axis, collective, phase) rows summed."""
         sums = {}
         for row in (*self.rows, *other.rows):
@@ -128,7 +128,7 @@ class Ledger:
         return html_table(self.to_table(), "class='tpviz-ledger'")
 
 
-def _words(values):
+def _words(values: tuple[int, int, float] | None):
     if values is None:
         return "nothing"
     return f"{values[0]} x, {values[1]} payload bytes, {values[2]:.10g} on the wire"

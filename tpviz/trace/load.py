@@ -4,7 +4,9 @@
 <Trace 4 ranks, 3120 events, imported>
 """
 
+from collections.abc import Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from tpviz import limits
@@ -47,7 +49,7 @@ def load_trace(path: str | PathLike[str]) -> Trace:
     return traces[0] if len(traces) == 1 else Trace.merge(traces)
 
 
-def _read(file):
+def _read(file: Path) -> dict[str, Any]:
     """The object in a file. Of our own files the events become columns as they are read:
     "traceEvents" is then the `Runs` of them, else a list of events."""
     read, events, table = TraceFile(file), [], Runs()
@@ -69,7 +71,7 @@ def _read(file):
     return {"tpviz": {**header, "meta": _meta(file, header)}, "traceEvents": table}
 
 
-def _checked(file, data):
+def _checked(file: Path, data: Any) -> dict[str, Any]:
     if not isinstance(data, dict) or not isinstance(data.get("traceEvents"), list):
         found = (
             f"an object with the keys {sorted(data)[:6]}"
@@ -83,7 +85,7 @@ def _checked(file, data):
     return data
 
 
-def _check_format(file, data):
+def _check_format(file: Path, data: Any) -> dict[str, Any]:
     """What our header says; ValueError unless it is of this version's format."""
     header = data["tpviz"] if isinstance(data["tpviz"], dict) else {}
     if header.get("format") != FORMAT:
@@ -99,7 +101,7 @@ def from_chrome(data: dict[str, Any]) -> Trace:
     return Trace(data["traceEvents"].columns(), data["tpviz"]["meta"])
 
 
-def _values(file, first, events):
+def _values(file: Path, first: int, events: list[Any]):
     """{column: values} of a run of events, and the words that begin an error about a row of them;
     ``first`` is the number of the first event."""
     try:
@@ -118,19 +120,19 @@ def _values(file, first, events):
                 ) from None
         raise
 
-    def where(row):
+    def where(row: int):
         table = [n for n, e in enumerate(events, first) if e["ph"] == "X" and e["cat"] != ISSUE]
         return place(file, table[row])
 
     return values, where
 
 
-def _meta(file, header):
+def _meta(file: Path, header: Mapping[str, Any]):
     where = f"{file}: the meta of the trace is damaged: "
     return checked(_restored(fitting(Nested(), header.get("meta", {}), where)), where)
 
 
-def _restored(value):
+def _restored(value: Any) -> Any:
     """Undo what `to_chrome` does to meta: {"float": "nan"} is a number JSON does not know."""
     if isinstance(value, dict):
         if value.keys() == {"float"} and value["float"] in ("nan", "inf", "-inf"):
@@ -139,7 +141,7 @@ def _restored(value):
     return [_restored(v) for v in value] if isinstance(value, list) else value
 
 
-def _check_ranks(files, traces):
+def _check_ranks(files: Sequence[Path], traces: Sequence[Trace]):
     owner = {}
     for file, trace in zip(files, traces):
         for rank in trace.ranks:

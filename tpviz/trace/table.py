@@ -122,7 +122,7 @@ class Trace:
     def __len__(self):
         return len(self.columns["id"])
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str):
         return self.columns[name]
 
     def __repr__(self):

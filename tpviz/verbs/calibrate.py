@@ -97,7 +97,7 @@ def calibrate(
     return calibration_of(ranks)
 
 
-def _checked_sizes(sizes):
+def _checked_sizes(sizes: Any):
     sizes = _listed("sizes", sizes, SIZES[:3])
     sizes = sorted({whole_number("size of a message", size, 4) for size in sizes})
     if len(sizes) < 3:
@@ -108,14 +108,14 @@ def _checked_sizes(sizes):
     return sizes
 
 
-def _listed(name, values, example):
+def _listed(name: str, values: Any, example: Sequence[Any]) -> list[Any]:
     """The values as a list; ``ValueError`` where there is but one, or None."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise ValueError(f"{name}={values!r}: give several in a list, as in {list(example)}")
     return list(values)
 
 
-def _keys(world_size, axes):
+def _keys(world_size: int, axes: Any) -> list[tuple[int, int]]:
     """The (stride, size) of the axes, sorted."""
     if axes is None:
         sizes = [n for n in range(2, world_size + 1) if world_size % n == 0]

@@ -1,5 +1,6 @@
 """What `calibrate` found: measured points, the fitted lines, and the `Cluster` they describe."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from statistics import median
@@ -10,6 +11,7 @@ from tpviz.cluster.collectives import cost
 from tpviz.cluster.fit import fit_line
 from tpviz.cluster.routes import family
 
+_Kind = tuple[int, int] | str  # (stride, size) of an axis, or "message"
 FITTED = ("all_reduce", "send")
 """What the lines are fitted to; the other collectives check them."""
 
@@ -30,11 +32,11 @@ class Calibration:
 
     cluster: Cluster
     points: list[dict[str, Any]]
-    fits: dict[tuple[int, int] | str, tuple[float, float]]
+    fits: dict[_Kind, tuple[float, float]]
     badge: str
 
     @property
-    def residual(self) -> dict[tuple[int, int] | str, dict[int, float]]:
+    def residual(self) -> dict[_Kind, dict[int, float]]:
         """{kind: {bytes: measured / fitted - 1}} of what the lines are fitted to."""
         found = {kind: {} for kind in self.fits}
         for point in self.points:
@@ -95,7 +97,13 @@ def calibration_of(ranks: list[dict[str, Any]], emulated: Cluster | None = None)
     return Calibration(_cluster(ranks, fits), points, fits, f"measured: {ranks[0]['badge']}")
 
 
-def _point(kind, collective, size, ranks, typical):
+def _point(
+    kind: _Kind,
+    collective: str,
+    size: int,
+    ranks: Sequence[dict[str, Any]],
+    typical: Callable[[list[float]], float],
+):
     """One measurement: ``typical`` of its repeats, in each of which the slowest group counts."""
     groups = _groups(kind, len(ranks))
     hops, volume = cost("ring", collective, size, len(groups[0]))
@@ -117,14 +125,14 @@ def _point(kind, collective, size, ranks, typical):
     }
 
 
-def _groups(kind, world_size):
-    if kind == "message":
+def _groups(kind: _Kind, world_size: int):
+    if isinstance(kind, str):
         return [(rank, rank + 1) for rank in range(0, world_size - 1, 2)]
     stride, size = kind
     return family(range(0, stride * size, stride), world_size)
 
 
-def _took(stamps, one_clock):
+def _took(stamps: Sequence[tuple[float, float]], one_clock: bool):
     """Seconds from the last member's start to the last end; on several hosts, whose clocks differ,
     what it took the member that waited least."""
     if one_clock:
@@ -132,9 +140,9 @@ def _took(stamps, one_clock):
     return min(end - start for start, end in stamps)
 
 
-def _emulated(cluster, fits):
+def _emulated(cluster: Cluster, fits: Mapping[_Kind, tuple[float, float]]):
     """The cluster that was emulated, with measured rows in place of its rule and its own table."""
-    rows = {kind: fit for kind, fit in fits.items() if kind != "message"}
+    rows = {kind: fit for kind, fit in fits.items() if not isinstance(kind, str)}
     return replace(
         cluster,
         name=f"{cluster.name}, emulated and measured",
@@ -145,9 +153,9 @@ def _emulated(cluster, fits):
     )
 
 
-def _cluster(ranks, fits):
+def _cluster(ranks: Sequence[dict[str, Any]], fits: Mapping[_Kind, tuple[float, float]]):
     """One level that joins all ranks, and the measured rows. Messages set the level's own rates."""
-    rows = {kind: fit for kind, fit in fits.items() if kind != "message"}
+    rows = {kind: fit for kind, fit in fits.items() if not isinstance(kind, str)}
     alpha, bandwidth = fits["message"]
     words = ranks[0]["words"]
     flops = {d: median(rank["gemm"][d] for rank in ranks) for d in ranks[0]["gemm"]}

@@ -5,6 +5,7 @@ program.ledger(), program.trace(0)
 """
 
 import threading
+from collections.abc import Callable, Collection
 from contextlib import contextmanager
 from itertools import product
 from typing import TYPE_CHECKING
@@ -27,7 +28,9 @@ from tpviz.trace.members import members_list
 from .checks import check_fit
 
 if TYPE_CHECKING:
+    from tpviz.schemes.gpt.program import Program
     from tpviz.strategy import Strategy
+    from tpviz.trace import Trace
     from tpviz.workload import GPT
 
 _NUMBERS = NoNumbers, DataDependentOutputException, DynamicOutputShapeException
@@ -50,7 +53,7 @@ def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -
     with _lock:
         traces = {}
 
-        def record(rank):
+        def record(rank: int) -> "Trace":
             if rank not in traces:
                 traces[rank] = _record(strategy, workload, rank, mesh.size, detail)
             return traces[rank]
@@ -79,7 +82,7 @@ def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -
     )
 
 
-def _distinct_axes(mesh, record):
+def _distinct_axes(mesh: Mesh, record: Callable[[int], "Trace"]):
     """The axes along which ranks do different things, by the ranks at the ends."""
     zero, last = dict.fromkeys(mesh.names, 0), {a: n - 1 for a, n in mesh.axes.items()}
     found = ()
@@ -101,7 +104,7 @@ def _distinct_axes(mesh, record):
         found = tuple(a for a in mesh.names if a in found or a in more)
 
 
-def _same(mesh, trace, rank, record, other):
+def _same(mesh: Mesh, trace: "Trace", rank: int, record: Callable[[int], "Trace"], other: int):
     """Whether the program of ``other`` is that of ``rank``, but for the groups' places."""
     if other == rank:
         return True
@@ -119,13 +122,13 @@ def _same(mesh, trace, rank, record, other):
     )
 
 
-def _ranks(mesh, distinct):
+def _ranks(mesh: Mesh, distinct: Collection[str]):
     """One rank for every combination of indices on the axes where ranks differ."""
     ranges = [range(n) if a in distinct else (0,) for a, n in mesh.axes.items()]
     return [mesh.rank(**dict(zip(mesh.names, coords))) for coords in product(*ranges)]
 
 
-def _record(strategy, workload, rank, world_size, detail):
+def _record(strategy: "Strategy", workload: "GPT", rank: int, world_size: int, detail: str):
     """One rank's step as a `Trace`."""
     with fake_world(rank, world_size):
         mesh = Mesh(strategy.axes).device_mesh("cpu")
@@ -140,7 +143,7 @@ def _record(strategy, workload, rank, world_size, detail):
 
 
 @contextmanager
-def _refusing_data(strategy):
+def _refusing_data(strategy: "Strategy"):
     """Say in words that a program needs what tensors hold, and where it does."""
     try:
         yield
@@ -155,6 +158,6 @@ def _refusing_data(strategy):
         ) from None
 
 
-def _train(program, batch):
+def _train(program: "Program", batch: tuple[torch.Tensor, ...]):
     program.step(batch)
     program.optimizer_step()

@@ -80,7 +80,7 @@ def compare(
     return made
 
 
-def _foreseen(strategy, workload, cluster):
+def _foreseen(strategy: "Strategy", workload: "GPT", cluster: "Cluster"):
     """The `Prediction`, or None for a strategy without a formula (`tpviz.peers`)."""
     try:
         return predict(strategy, workload, cluster)
@@ -197,7 +197,7 @@ class Comparison:
             capture=self._capture,
         )
 
-    def _check_same(self, trace):
+    def _check_same(self, trace: "Trace"):
         """Raise ``ValueError`` unless the trace says it is of what was predicted."""
         expected = {
             "strategy": repr(self.strategy),

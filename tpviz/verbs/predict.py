@@ -152,5 +152,5 @@ def check_memory(strategy: Strategy, workload: GPT, cluster: Cluster) -> None:
         )
 
 
-def _share(part, whole):
+def _share(part: float, whole: float):
     return f"{100 * part / whole:.1f} %" if whole else "0.0 %"

@@ -94,7 +94,9 @@ def run(
     )
 
 
-def _check_pace(strategy, workload, cluster, faults):
+def _check_pace(
+    strategy: "Strategy", workload: "GPT", cluster: "Cluster | None", faults: "Faults | None"
+) -> dict[str, Any]:
     """{"cluster", "faults"} as `tpviz.record` takes them, checked."""
     faults = check_faults(faults)
     if cluster is None:
@@ -114,7 +116,16 @@ def train_reference(
     return [float(train_step(program, workload, step, device)) for step in range(steps)]  # pyright: ignore[reportArgumentType]
 
 
-def _train(strategy, workload, steps, warmup, lr, memory, detail, pace):
+def _train(
+    strategy: "Strategy",
+    workload: "GPT",
+    steps: int,
+    warmup: int,
+    lr: float,
+    memory: bool,
+    detail: str,
+    pace: dict[str, Any],
+):
     """One rank's training: (its `Trace`, its losses)."""
     program, device = program_here(strategy, workload, lr=lr)
     losses, total = [], warmup + steps + memory

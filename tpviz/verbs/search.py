@@ -4,7 +4,7 @@ found = tv.search(tv.GPT(batch=64), tv.clusters.nvlink_pairs(), top=5)
 found.best, found.rows, print(found.describe())
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import number, one_of, whole_number
 from tpviz.cost import show_bytes
-from tpviz.runtime.bar import viewer
+from tpviz.runtime.bar import View, viewer
 from tpviz.simulation import deadline
 from tpviz.strategy import Strategy, divisors
 from tpviz.strategy import strategies as registered
@@ -113,7 +113,14 @@ def search(
     )
 
 
-def _by_formula(candidates, workload, cluster, objective, moment, show):
+def _by_formula(
+    candidates: Sequence[Strategy],
+    workload: "GPT",
+    cluster: "Cluster",
+    objective: str,
+    moment: float,
+    show: View,
+) -> tuple[list[Row], list[Rejected], tuple[Strategy, ...]]:
     """([Row], [Rejected], (candidates for which there was no time)); the time ends no search that
     has found nothing. What surely needs little memory comes first, for a first answer soon."""
     rows, rejected, best, shown = [], [], None, -inf
@@ -134,7 +141,13 @@ def _by_formula(candidates, workload, cluster, objective, moment, show):
     return rows, rejected, untried
 
 
-def _that_may_fit(candidates, workload, cluster, moment, rejected):
+def _that_may_fit(
+    candidates: Sequence[Strategy],
+    workload: "GPT",
+    cluster: "Cluster",
+    moment: float,
+    rejected: list[Rejected],
+) -> tuple[list[Strategy], tuple[Strategy, ...]]:
     """(those that nothing found quickly rules out, the least memory first, those not looked at)."""
     least, untried = {}, ()
     for done, strategy in enumerate(candidates):
@@ -149,7 +162,7 @@ def _that_may_fit(candidates, workload, cluster, moment, rejected):
 
 
 @contextmanager
-def _rejecting(rejected, strategy, cause):
+def _rejecting(rejected: list[Rejected], strategy: Strategy, cause: str):
     """Inside, an error adds the strategy to the rejected, a ``ValueError`` with this cause."""
     try:
         yield
@@ -159,7 +172,7 @@ def _rejecting(rejected, strategy, cause):
         rejected.append(Rejected(strategy, str(error), "no formula"))
 
 
-def _check_least(strategy, workload, cluster):
+def _check_least(strategy: Strategy, workload: "GPT", cluster: "Cluster"):
     """`check_memory` of what is found faster, for in a large space most strategies fail by it; the
     least memory it needs, bytes."""
     least, size = strategy.least_memory(workload), cluster.device.memory
@@ -171,7 +184,9 @@ def _check_least(strategy, workload, cluster):
     return least
 
 
-def _by_simulation(rows, top, order, moment, show):
+def _by_simulation(
+    rows: Sequence[Row], top: int, order: Callable[[Row], Any], moment: float, show: View
+) -> tuple[list[Row], tuple[Strategy, ...]]:
     """(rows, strategies for which there was no time): the top and its rivals simulated, the top
     in the order of that."""
     chosen, found = list(dict.fromkeys((*rows[:top], *rivals(rows)))), {}
@@ -192,7 +207,7 @@ def _by_simulation(rows, top, order, moment, show):
     return [*sorted(first, key=order), *rest], late
 
 
-def _so_far(best):
+def _so_far(best: Row | None):
     return f"; best so far {best!r}" if best else ""
 
 
@@ -237,7 +252,7 @@ def space(
     return list(dict.fromkeys(found))
 
 
-def _listed(strategies):
+def _listed(strategies: Any) -> list[Any]:
     """A list of what was given: one thing alone is a list of one."""
     if isinstance(strategies, (str, type, Strategy)):
         return [strategies]
@@ -246,17 +261,18 @@ def _listed(strategies):
     return list(strategies)
 
 
-def _order(row):
+def _order(row: Row):
     """Faster first; of equals (to rounding) the one with less memory, then by name."""
     return rounded(row.step_time), row.prediction.memory().total, row.strategy.short
 
 
-def _paper_order(row):
+def _paper_order(row: Row):
     """Least communication first; of equals the one nearest 1D, then the one with less memory."""
+    assert row.communication is not None
     return rounded(row.communication), row.strategy.copies, row.prediction.memory().total
 
 
-def _check_ranks(rows):
+def _check_ranks(rows: Sequence[Row]):
     """Raise ``ValueError``, before hours of simulation, where ranks that may run are too many."""
     from tpviz.runtime.launch import check_world_size
 
@@ -264,14 +280,14 @@ def _check_ranks(rows):
         check_world_size(world_size)
 
 
-def _simulated(row):
+def _simulated(row: Row):
     from .simulate import simulate
 
     p = row.prediction
     return replace(row, simulated=simulate(row.strategy, p.workload, p.cluster).step_time)
 
 
-def _measured(row):
+def _measured(row: Row):
     from .run import run
 
     p = row.prediction
@@ -279,7 +295,7 @@ def _measured(row):
     return replace(row, measured=trace.step_time)
 
 
-def _nothing(workload, cluster, world_size, rejected):
+def _nothing(workload: "GPT", cluster: "Cluster", world_size: int, rejected: list[Rejected]):
     """The message where every strategy was rejected."""
     if not rejected:
         return f"no strategy to try on {world_size} ranks: give strategies, or another world_size"

@@ -5,7 +5,7 @@ trace = tv.simulate(tv.Megatron(tp=8) * tv.DataParallel(dp=128), tv.GPT(...), cl
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import one_of, whole_number
 from tpviz.simulation.program import Capture
@@ -79,7 +79,7 @@ def check_place(strategy: "Strategy", workload: "GPT", cluster: "Cluster") -> No
             check_memory(strategy, workload, cluster)
 
 
-def _check_capture(capture, strategy, workload, detail):
+def _check_capture(capture: Any, strategy: "Strategy", workload: "GPT", detail: str):
     """Raise ``ValueError`` unless this is the capture of that program."""
     asked = {"strategy": repr(strategy), "workload": repr(workload), "detail": detail}
     if not isinstance(capture, Capture):

@@ -3,10 +3,10 @@
 tv.verify(tv.Megatron(tp=4), tv.GPT())        # a table; .ok, .max_error, .worst
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -31,8 +31,12 @@ from .equality import (
 from .ranks import mean_losses, number_of, program_here
 
 if TYPE_CHECKING:
+    from tpviz.schemes.gpt.program import Program
     from tpviz.strategy import Strategy
+    from tpviz.trace.ledger import Ledger
     from tpviz.workload import GPT
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,14 +108,16 @@ def verify(
     return Verification(strategy, workload, steps, found, differences, unwaited_lines(waits))
 
 
-def _compare(strategy, workload, steps):
+def _compare(
+    strategy: "Strategy", workload: "GPT", steps: int
+) -> tuple[dict[str, float], tuple[list[Any], Any, Any], list["Ledger"], str]:
     """One rank: (errors, losses of all three programs, ledger of each step, `unwaited`)."""
     program, device = program_here(strategy, workload)
     expected, nudged = _references(workload, steps, device, strategy.clip)
     losses = [], expected.pop("losses").tolist(), nudged.pop("losses").tolist()
     found = dict.fromkeys(expected, float("inf"))  # what stays so is missing
 
-    def compare(values):
+    def compare(values: Mapping[str, Any]):
         for what in values.keys() & found.keys():
             found[what] = error(values[what], expected[what], nudged[what])
 
@@ -129,11 +135,11 @@ def _compare(strategy, workload, steps):
     return found, losses, ledgers, unwaited(recorder.trace)
 
 
-def _named(kind, tensors):
+def _named(kind: str, tensors: Mapping[str, _T]):
     return {f"{kind} {name}": tensor for name, tensor in tensors.items()}
 
 
-def _first_step(program):
+def _first_step(program: "Program"):
     return {
         "outputs": program.outputs(),
         "input gradient": program.input_gradient(),
@@ -141,7 +147,7 @@ def _first_step(program):
     }
 
 
-def _references(workload, steps, device, clip):
+def _references(workload: "GPT", steps: int, device: str, clip: float) -> list[dict[str, Any]]:
     """{what: value} of training in one process, and of the same with `nudge`d parameters.
 
     Two ranks compute one each and send it to the others: on each rank both would take longer than
@@ -172,7 +178,7 @@ def _references(workload, steps, device, clip):
     ]
 
 
-def _trained(workload, steps, device, clip, nudged):
+def _trained(workload: "GPT", steps: int, device: str, clip: float, nudged: bool):
     """{what: value} of one process, as `_references` names them."""
     program = reference_program(workload, device=device, clip=clip)
     if nudged:

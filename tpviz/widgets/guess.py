@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 import ipywidgets
 
@@ -132,7 +133,7 @@ class Reveal:
         )
 
 
-def _parse(value):
+def _parse(value: Any):
     try:
         number = float(str(value).replace(",", ""))
     except ValueError:
@@ -142,7 +143,7 @@ def _parse(value):
     return number
 
 
-def _number(value, unit=""):
+def _number(value: float, unit: str = ""):
     """1,572,864 bytes; at most six significant digits when it is not whole."""
     text = f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
     return f"{text} {unit}".strip()

@@ -30,7 +30,7 @@ class PartitionView(Framed):
     stages or 160 shards; TypeError on an argument that does not exist.
     """
 
-    picture: "PartitionSteps"
+    picture: "PartitionSteps"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @named()
     def __init__(self, partition: Partition, *, autoplay: bool = False):
@@ -64,7 +64,7 @@ class PartitionView(Framed):
         self.partition = partition
         return (partition,)
 
-    def _cut(self, stages, balance, finer):
+    def _cut(self, stages: int, balance: str, finer: bool):
         if balance not in BALANCES:  # seconds of the pieces, which only that partition knew
             if (stages, finer) != (len(self._given.ranges), False):
                 raise ValueError(

@@ -9,10 +9,10 @@ Traceback (most recent call last):
 ValueError: heads=4 does not split evenly over d1*d2=8: use d1*d2=4, or heads=8; or attention='A1'
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import gcd, prod
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
@@ -41,7 +41,7 @@ class ATP(Strategy):
     d1 and d2. Ranks along d2 are neighbours.
     """
 
-    mesh: tuple = knob((2, 2), help="ranks along (d1, d2); neighbouring ranks along d2")
+    mesh: tuple[int, int] = knob((2, 2), help="ranks along (d1, d2); neighbouring ranks along d2")
     order: str = knob(
         "column",
         help="axis of the first layer's output features: column is d1, row is d2",
@@ -120,7 +120,7 @@ class ATP(Strategy):
             if prod(mesh) == value or name != "d1*d2"
         ]
 
-    def _check_heads(self, w, sizes):
+    def _check_heads(self, w: GPT, sizes: Mapping[str, int]):
         at = self.layout
         if self.attention == "A1":
             divides("heads", w.heads, at.inside, at.i, gcd(*sizes.values()), within=w.hidden)
@@ -187,7 +187,7 @@ class ATP(Strategy):
                 yield cls(mesh=(d1, d2), order=which, attention=attention)  # pyright: ignore[reportCallIssue]
 
 
-def _pair(mesh):
+def _pair(mesh: Any):
     if not isinstance(mesh, (tuple, list)) or len(mesh) != 2:
         raise ValueError(f"mesh={mesh!r} must be two sizes (d1, d2), as in (2, 2) or (4, 1)")
     return tuple(whole_number(f"d{k + 1} of mesh", size) for k, size in enumerate(mesh))

@@ -49,7 +49,7 @@ class AxoNN(Strategy):
         2, help="ranks over the shards of a weight's block, and over the batch", low=1, high=65536
     )
     data: int = knob(1, help="replicas of the grid, which share the batch", low=1, high=65536)
-    overlap: tuple = knob(
+    overlap: tuple[str, ...] = knob(
         OVERLAPS,
         help="hide all-reduces (oar) and reduce-scatters (ors), send for weights ahead (oag)",
         choices=OVERLAPS,

@@ -147,7 +147,7 @@ class Merak(Strategy):
         """[k_s / k_0] by stage, None where all is kept."""
         return kept_shares(self.schedule, self.pp, self.microbatches, self.stages // self.pp)
 
-    def _wished(self, counts):
+    def _wished(self, counts: Sequence[int]):
         """How many layers of each stage the knobs would have recomputed."""
         if self.recompute == "none":
             return [0] * len(counts)
@@ -238,15 +238,15 @@ class Merak(Strategy):
 
 
 @lru_cache(maxsize=256)
-def _scheduled(s, workload):
+def _scheduled(s: "Merak", workload: GPT):
     """Every formula asks for it, stage by stage."""
     return s.schedule_for(_counts(workload, s.stages))
 
 
-def _counts(workload, stages):
+def _counts(workload: GPT, stages: int):
     return [len(blocks) for blocks in layers_of(workload.layers, stages)]
 
 
 @lru_cache(maxsize=256)
-def _schedule(name, ranks, microbatches, chunks, recompute):
+def _schedule(name: str, ranks: int, microbatches: int, chunks: int, recompute: tuple[bool, ...]):
     return schedule(name, ranks, microbatches, chunks=chunks, recompute=recompute)

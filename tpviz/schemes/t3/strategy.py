@@ -10,9 +10,9 @@ Traceback (most recent call last):
 ValueError: batch*seq=62 does not split evenly over tp=4: use tp=2, or batch*seq=60 or 64
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
@@ -129,7 +129,7 @@ class T3(Strategy):
                 yield cls(tp=world_size, mode=mode, gather=gather)
 
 
-def _pair(tile):
+def _pair(tile: Sequence[Any]):
     if len(tile) != 2:
         raise ValueError(f"tile={tile!r} must be rows, or (rows, columns), as in 32 or (32, 64)")
     return tuple(

@@ -143,14 +143,14 @@ class DataParallel(Strategy):
 
 
 @lru_cache(maxsize=64)
-def _inside(inner, workload, local):
+def _inside(inner: Strategy | None, workload: "GPT", local: "GPT"):
     """({parameter: shape of a rank's part}, those whose gradients are partial), by the inner
     strategy: the same at every stage of ZeRO."""
     return local_shapes(inner, workload), inner.partial(local) if inner else ()
 
 
 @lru_cache(maxsize=256)
-def _buckets(strategy, workload):
+def _buckets(strategy: "DataParallel", workload: "GPT"):
     """The ledger, the cost and the memory all ask for them."""
     shapes, partial = _inside(strategy.inner, workload, strategy.local(workload))
     return tuple(
@@ -165,7 +165,7 @@ def _buckets(strategy, workload):
     )
 
 
-def _ranges(offset, numel, share, ranks):
+def _ranges(offset: int, numel: int, share: int, ranks: int):
     """For each rank the part of elements [0, numel) that lies in its share of the flat buffer."""
     cut = [min(max(i * share - offset, 0), numel) for i in range(ranks + 1)]
     return [[cut[i], cut[i + 1]] for i in range(ranks)]
