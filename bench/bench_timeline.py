@@ -36,8 +36,8 @@ DRAW_OURS = """async () => {
   if (!place.querySelector("path, rect")) throw new Error("nothing was drawn");
   return taken;
 }""".replace("%s", TWO_FRAMES)
-PREPARE = """async () => {
-  window.state = JSON.parse(document.querySelector(".tpv-place script").textContent);
+PREPARE = """async (scene) => {
+  window.state = { scene, rank: scene.ranks[0], selected: -1, generation: 0, error: "" };
   const source = document.getElementById("tpv-module-timeline").textContent;
   window.view = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
 }"""
@@ -111,7 +111,7 @@ def in_browser(trace):
         chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=CHROMIUM_FLAGS)
         page = chromium.new_page(viewport={"width": 1200, "height": 900})
         page.goto(path.as_uri())
-        page.evaluate(PREPARE)
+        page.evaluate(PREPARE, timeline_scene(trace))
         page.add_script_tag(content=get_plotlyjs())
         page.evaluate(f"window.figure = {plotly_figure(trace).to_json()}")
         times = {"tpviz": [], "plotly": []}
