@@ -100,25 +100,22 @@ def page(
 
 
 def write_view(
-    path: str | PathLike[str],
-    name: str,
-    title: str,
-    states: Sequence[dict[str, Any]],
-    knobs: Mapping[str, Sequence[str]] = MappingProxyType({}),
-    still: str = "",
+    path: str | PathLike[str], title: str, view: str, name: str, still: str = ""
 ) -> Path:
-    """Write the page of one view, as of `place`; still: html for readers without scripts."""
+    """Write the page of one view. view : its `place`, of a kind ``name``. still : html for readers
+    without scripts. Returns the path."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    body = f"{place(name, *states, knobs=knobs)}<noscript>{still}</noscript>"
-    if name == "chart":
-        body += f"<script type='text/plain' id='tpv-plotly'>{_plotly()}</script>"
+    body = f"{view}<noscript>{still}</noscript>"
     path.write_text(document(title, body, [name]), encoding="utf-8")
     return path
 
 
 def document(title: str, body: str, modules: Iterable[str]) -> str:
     """A whole page. body : html, with the places of views; modules : the names of those views."""
+    modules = list(modules)
+    if "chart" in modules:
+        body += f"<script type='text/plain' id='tpv-plotly'>{_plotly()}</script>"
     return clean(
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>"
         "<meta name='viewport' content='width=device-width,initial-scale=1'>"

@@ -21,7 +21,7 @@ import numpy as np
 from tpviz.checks import number, whole_number
 from tpviz.trace import Trace
 from tpviz.trace.columns import codes
-from tpviz.trace.steps import median_number, step_spans
+from tpviz.trace.steps import median_number, median_step, step_spans
 
 from .lanes import Axis, bars, exposed, names
 from .legend import legend
@@ -190,12 +190,12 @@ def _memory_time(trace, time, rank):
 
 
 def _metrics(trace):
-    """The measured numbers of the headline, as [label, value] of text."""
-    rows = [["step time", seconds(trace.step_time)]]
-    if (trace["kind"] == "comm").any():
-        bare = trace.exposed_communication() / max(len(trace.steps), 1)
-        rows.append(["overlap", f"{100 * trace.overlap():.1f} %"])
-        rows.append(["exposed communication per step", seconds(bare)])
+    """The measured numbers of the headline, of the median step, as [label, value] of text."""
+    one = median_step(trace)
+    rows = [["step time", seconds(one.step_time)]]
+    if (one["kind"] == "comm").any():
+        rows.append(["overlap", f"{100 * one.overlap():.1f} %"])
+        rows.append(["exposed communication", seconds(one.exposed_communication())])
     return rows
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import one_of, whole_number
 from tpviz.figures.charts import chart
-from tpviz.figures.page import write_view
+from tpviz.figures.page import place, write_view
 from tpviz.tables import html_table
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class Report:
             raise ValueError(f"sweep={sweep!r}: give each option some values")
         words = {name: [str(value) for value in several] for name, several in values.items()}
         title = title or states[0]["scene"]["title"]
-        return write_view(path, "chart", title, states, words, self._repr_html_())
+        view = place("chart", *states, knobs=words)
+        return write_view(path, title, view, "chart", self._repr_html_())
 
     def _drawn(self, options):
         """What `chart.js` draws."""

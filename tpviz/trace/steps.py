@@ -20,13 +20,12 @@ def step_spans(trace: "Trace") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def median_step(trace: "Trace") -> "Trace":
-    """The rows of the step whose duration is nearest to ``trace.step_time``, the median; all rows
-    where no steps are marked. At equal distance the earlier step."""
+    """The rows of the step that `median_number` says; all rows where no steps are marked."""
     spans = step_spans(trace)
     return trace.select(step=spans[0][median_number(*spans[1:])]) if len(spans[0]) else trace
 
 
 def median_number(start: np.ndarray, end: np.ndarray) -> int:
-    """Which of the steps is the median one; of two as near to it, the earlier."""
-    length = end - start
-    return int(np.abs(length - np.median(length)).argmin())
+    """Index of the step of median duration, of an even number of steps the shorter of the middle
+    two: so the median is the time of a step that ran, and other figures can be of that step too."""
+    return int(np.argsort(end - start, kind="stable")[(len(start) - 1) // 2])

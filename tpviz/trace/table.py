@@ -20,7 +20,7 @@ from .columns import COLUMNS, Event, equals
 from .faithful import badge_words, warn_if_late
 from .meta import fact
 from .rows import check_table, each, table_of
-from .steps import step_spans
+from .steps import median_number, step_spans
 
 if TYPE_CHECKING:
     import pandas
@@ -172,11 +172,12 @@ class Trace:
 
     @property
     def step_time(self) -> float:
-        """Seconds of one step: median over steps of (last rank's end - first rank's start)."""
+        """Seconds of the median step, from its first rank's start to its last rank's end; of an
+        even number of steps, the shorter of the middle two."""
         _, start, end = step_spans(self)
         if not len(start):
             return float(self["end"].max() - self["start"].min()) if len(self) else 0.0
-        return float(np.median(end - start))
+        return float((end - start)[median_number(start, end)])
 
     # The analyses live in their own modules; these are the names people type.
     def ledger(self, rank: int | None = None, step: int | None = None) -> "Ledger":

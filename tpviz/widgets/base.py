@@ -22,7 +22,7 @@ import traitlets
 
 from tpviz.checks import one_of
 from tpviz.figures.assets import module, stylesheet
-from tpviz.figures.page import write_view
+from tpviz.figures.page import place, write_view
 from tpviz.figures.svg import check_step
 
 from .job import Latest
@@ -140,8 +140,8 @@ class View(anywidget.AnyWidget):
         """
         if not self.scene:
             raise ValueError(f"{self!r} has no picture to write yet")
-        title = title or self.scene["title"]
-        return write_view(path, self.kind, title, [self.state()], still=self.to_svg())
+        view = place(self.kind, self.state())
+        return write_view(path, title or self.scene["title"], view, self.kind, self.to_svg())
 
     def state(self) -> dict[str, Any]:
         """{trait: value} of what the browser draws."""
@@ -280,10 +280,19 @@ class Framed(ipywidgets.VBox):
     ) -> Path:
         """Write one HTML file that plays without kernel and network; returns the path.
 
+        sweep : as of `to_place`, which also says what is raised. title : of the page, the picture's
+        own by default.
+        """
+        view = self.to_place(sweep)
+        title = title or self.picture.scene["title"]
+        return write_view(path, title, view, self.picture.kind, self.to_svg())
+
+    def to_place(self, sweep: Mapping[str, Iterable[Any]] | None = None) -> str:
+        """The view's `tpviz.figures.page.place` in a page of several.
+
         sweep : {knob: values}, a slider for each. The pictures of all combinations are drawn now;
-        where sizes clash, the page says so. title : of the page, the picture's own by default.
-        Raises ``ValueError`` for a knob that the view does not have, a value that it does not take,
-        and where no combination can be drawn.
+        where sizes clash, the page says so. Raises ``ValueError`` for a knob that the view does not
+        have, a value that it does not take, and where no combination can be drawn.
         """
         values = {name: list(several) for name, several in (sweep or {}).items()}
         for name in values:
@@ -295,12 +304,11 @@ class Framed(ipywidgets.VBox):
                 stack.enter_context(_borrowed(name, self.controls[name]))
             states = [self._state_at(dict(zip(values, at))) for at in product(*values.values())]
         with suppress(ValueError):
-            self._read()  # what it remembers is that of the knobs as they stand
+            self._read()  # what it remembers is that of its own knobs
         if all("scene" not in state for state in states):
             raise ValueError(states[0]["error"])
         words = {name: [str(value) for value in several] for name, several in values.items()}
-        title = title or self.picture.scene["title"]
-        return write_view(path, self.picture.kind, title, states, words, self.to_svg())
+        return place(self.picture.kind, *states, knobs=words)
 
     def _state_at(self, values):
         """What the browser draws where the knobs have these values; or the error alone."""
@@ -359,7 +367,7 @@ class Framed(ipywidgets.VBox):
 
 
 @contextmanager
-def _borrowed(name, control):
+def _borrowed(name: str, control: Any):
     """A control whose value may change, and is put back; nobody hears of it."""
     value = control.value
     with control.hold_trait_notifications():

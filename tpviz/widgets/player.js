@@ -23,8 +23,23 @@ export class Player extends View {
 
   buildTools() {}
 
-  /** From the start or from where it stands, unless motion is to be reduced. */
-  autoplay() { this.play(Boolean(this.host.get("autoplay")) && !this.calm && this.span[1] > this.span[0]); }
+  /** From the start or from where it stands, once it is seen, unless motion is to be reduced. */
+  autoplay() {
+    this.play(false);
+    this.seen?.disconnect();
+    if (!this.host.get("autoplay") || this.calm || this.span[1] <= this.span[0]) return;
+    this.seen = new IntersectionObserver(([{ isIntersecting }], seen) => {
+      if (!isIntersecting) return;
+      seen.disconnect();
+      this.play(true);
+    });
+    this.seen.observe(this.svg);
+  }
+
+  destroy() {
+    this.seen?.disconnect();
+    super.destroy();
+  }
 
   play(on) {
     const [start, end] = this.span;

@@ -13,6 +13,7 @@ from tpviz.figures.ledger import ledger_html
 from tpviz.figures.losses import losses_svg
 from tpviz.runtime.launch import max_ranks
 from tpviz.trace import Trace, faithful
+from tpviz.trace.steps import median_step
 
 from .guess import Reveal
 from .model import fitted, message, table_html
@@ -145,8 +146,8 @@ def reveals_table(revealed: Mapping[str, Reveal]) -> list[list[str]]:
 
 def exposed_share(trace: Trace) -> float:
     """Per cent of a step that is exposed communication (of the worst rank)."""
-    spans = max(len(trace.steps), 1) * trace.step_time
-    return 100 * trace.exposed_communication() / spans if spans else 0.0
+    one = median_step(trace)
+    return 100 * one.exposed_communication() / one.step_time if one.step_time else 0.0
 
 
 def _shown(value):
