@@ -3,7 +3,12 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 from chromium import CHROMIUM, CHROMIUM_FLAGS
+
+# A busy machine makes examples slowly: no fault of what is tested.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items):

@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from synthetic import synthetic_trace
 
+from tpviz.figures.svg import seconds
 from tpviz.figures.timeline import describe, timeline_scene, timeline_svg, to_table
 from tpviz.figures.timeline_bars import subtract
 from tpviz.trace import Event, Trace
+from tpviz.trace.steps import median_step
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +122,22 @@ def test_badge_cannot_be_turned_off():
     assert "simulated" in describe(scene)
 
 
-def test_metrics_are_those_of_the_trace(trace, scene):
-    metrics = dict(scene["metrics"])
-    assert metrics["step time"] == f"{trace.step_time * 1e3:.3g} ms"
-    assert metrics["overlap"] == f"{100 * trace.overlap():.1f} %"
-    assert "exposed communication" in metrics
+@pytest.mark.parametrize("steps", range(1, 6))
+@pytest.mark.parametrize("seed", range(4))
+def test_metrics_are_all_of_the_median_step(steps, seed):
+    """A mean of exposed communication beside a median step can exceed it."""
+    trace = synthetic_trace(steps=steps, seed=seed)
+    slow = np.where(trace["step"] == steps - 1, 10.0, 1.0)  # the last step
+    stretched = {name: trace[name] * slow for name in ("start", "end")}
+    trace = Trace({**trace.columns, **stretched}, trace.meta)
+    one = median_step(trace)
+    assert one.steps == [one.steps[0]] and 0 < one.exposed_communication() <= one.step_time
+    assert one.step_time == trace.step_time
+    assert dict(timeline_scene(trace)["metrics"]) == {
+        "step time": seconds(one.step_time),
+        "overlap": f"{100 * one.overlap():.1f} %",
+        "exposed communication": seconds(one.exposed_communication()),
+    }
 
 
 def test_memory_keeps_its_peak_when_thinned():
