@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from hypothesis import HealthCheck, settings
 from chromium import CHROMIUM, CHROMIUM_FLAGS
+from hypothesis import HealthCheck, settings
 
 # A busy machine makes examples slowly: no fault of what is tested.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
