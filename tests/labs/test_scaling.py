@@ -95,7 +95,7 @@ def test_all_rings_on_one_link_gain_nothing():
 
 def test_words(found):
     words = found.describe()
-    for caveat in ("(a) ", "(b) ", "(c) ", "never reproduced", "Modelled"):
+    for caveat in ("(a) ", "(b) ", "(c) ", "not reproduced", "Modelled"):
         assert caveat in words
     assert found.badges == ("modelled",) and "modelled>" in repr(found)
     table = found.to_table()

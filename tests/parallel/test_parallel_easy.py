@@ -168,7 +168,7 @@ def test_plan():
     model.tied.weight = model[3].weight
     report = tv.parallelize(model, tv.AxoNN(x=4, y=2, z=2, data=1), easy=True).report
     assert [row[1:7] for row in report.to_table()[1:]] == [
-        ["0", "linear", "easy mode", "16 x 8", "4 x 4 in 2 pieces", "out x, in y, block z"]
+        ["0", "linear", "easy mode", "16 x 8", "4 x 4 in 2 shards", "out x, in y, block z"]
     ]
     assert report.held == 4 * 4 // 2 + 16 and report.totals.shares == 16
     why = {path: reason for path, (*_, reason) in report.left.items()}

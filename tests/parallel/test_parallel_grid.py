@@ -138,8 +138,8 @@ def test_ranks_of_a_plane_with_other_rows_are_told():
 def test_plan():
     report = tv.parallelize(mlp(), tv.AxoNN(x=2, y=2, z=4, data=2)).report
     assert [row[4:7] for row in report.to_table()[1:]] == [
-        ["32 x 16", "16 x 8 in 4 pieces", "out x, in y, block z"],
-        ["16 x 32", "8 x 16 in 4 pieces", "out y, in x, block z"],
+        ["32 x 16", "16 x 8 in 4 shards", "out x, in y, block z"],
+        ["16 x 32", "8 x 16 in 4 shards", "out y, in x, block z"],
     ]
     assert report.held == 2 * 16 * 8 // 4 + 16 + 8
     assert (report.totals.whole, report.totals.pieces) == ((16 + 8 + 32, 4), (64, 2))

@@ -55,7 +55,7 @@ MEAN = RankProgram(
         ),
         Mistake(
             lambda a: "all_gather" in a.names() and a.sent > a.least and a.all_right,
-            "the numbers are right, but you moved {a.excess:.2g}x the bytes needed: all_gather "
+            "the numbers are right, but you sent {a.excess:.2g}x the bytes needed: all_gather "
             "brings every rank all {a.size} tensors ({a.sent:g} bytes sent per rank, {a.least:g} "
             "would do). Use a collective that reduces.",
         ),
