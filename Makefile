@@ -28,8 +28,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup  ## train a small GPT on 4 real ranks, check it, and write the pictures to out/demo
 	$(BIN)/python -m tpviz.demo
 
-test: setup  ## run the whole suite: unit, rank, notebook and browser tests
-	$(BIN)/python -m pytest
+test: setup  ## run the suite: unit, rank, notebook and browser tests; ALL=1: the slow ones too
+	$(BIN)/python -m pytest $(if $(ALL),-m "")
 
 lab: setup  ## open JupyterLab on the first notebook
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_start.ipynb
@@ -57,8 +57,8 @@ picture: setup  ## draw the README's pictures anew, from real runs
 	$(BIN)/python docs/draw_picture.py
 	$(BIN)/python docs/draw_comparison.py
 
-binder-check: setup  ## run all notebooks as Binder would: its pins, one core, 2 GB
-	$(BIN)/python binder/check.py
+binder-check: setup  ## run notebooks as Binder would: its pins, one core, 2 GB; all, or ONLY=<path>
+	$(BIN)/python binder/check.py $(ONLY)
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) .versions out build dist .pytest_cache .ruff_cache .hypothesis
