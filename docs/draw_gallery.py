@@ -23,31 +23,31 @@ def microscope() -> str:
     states = [
         playing(tv.MicroscopeView(tv.microscope(algorithm="ring", world_size=n))) for n in ranks
     ]
-    return place("microscope", *states, knobs={"ranks": list(map(str, ranks))})
+    return place("microscope", *states, knobs={"ranks": list(map(str, ranks))}, start=[2])
 
 
 def blocks() -> str:
     """ATP on the meshes of four ranks."""
     view = tv.BlocksView(tv.ATP(mesh=(2, 2)), GPT, autoplay=True)
-    return view.to_place({"mesh": [(2, 2), (1, 4), (4, 1)], "order": ["column", "row"]})
+    return view.to_place({"mesh": [(1, 4), (2, 2), (4, 1)], "order": ["column", "row"]})
 
 
 def grid() -> str:
     """AxoNN on grids of eight ranks or fewer."""
     view = tv.GridView(tv.AxoNN(x=2, y=2, z=2), GPT, autoplay=True)
-    return view.to_place({"z": [2, 1], "x": [2, 1]})
+    return view.to_place({"z": [1, 2], "x": [1, 2]})
 
 
 def schedules() -> str:
     """Merak's schedule over 1F1B."""
     view = tv.ScheduleView("shifted_critical_path", against="1f1b", p=4, m=8, autoplay=True)
-    return view.to_place({"m": [8, 4, 12, 16], "r": [1.0, 0.0, 2.0]})
+    return view.to_place({"m": [4, 8, 12, 16], "r": [0.0, 1.0, 2.0]})
 
 
 def tiles() -> str:
     """T3-MCA over the sequential configuration."""
     view = tv.TileView(config="t3_mca", against="sequential", autoplay=True)
-    return view.to_place({"link": [15.0, 5.0, 10.0, 30.0, 60.0]})
+    return view.to_place({"link": [5.0, 10.0, 15.0, 30.0, 60.0]})
 
 
 def comparison() -> str:

@@ -140,19 +140,22 @@ def _drawable(mesh, rows):
 
 
 def place(
-    name: str, *states: dict[str, Any], knobs: Mapping[str, Sequence[str]] = MappingProxyType({})
+    name: str,
+    *states: dict[str, Any],
+    knobs: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    start: Sequence[int] = (),
 ) -> str:
     """A view's place in a page.
 
     states : the traits from which `scripts` make it. knobs : {knob: what its slider stops at}; with
     them there is a state for each combination, the last knob's values first; one that is an
-    ``error`` alone leaves the picture as it was.
+    ``error`` alone leaves the picture as it was. start : where the sliders stand, first by default.
     """
     usual = {"generation": 0, "error": "", "autoplay": False}
-    whole = {"knobs": dict(knobs), "states": [{**usual, **state} for state in states]}
-    script = (
-        f"<script type='text/plain'>{packed(json.dumps(whole, separators=(',', ':')))}</script>"
-    )
+    drawn = [{**usual, **state} for state in states]
+    whole = {"knobs": dict(knobs), "start": list(start or [0] * len(knobs)), "states": drawn}
+    text = packed(json.dumps(whole, separators=(",", ":")))
+    script = f"<script type='text/plain'>{text}</script>"
     return f"<div class='tpv-place' data-view='{name}'>{script}</div>"
 
 

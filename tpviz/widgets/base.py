@@ -290,9 +290,10 @@ class Framed(ipywidgets.VBox):
     def to_place(self, sweep: Mapping[str, Iterable[Any]] | None = None) -> str:
         """The view's `tpviz.figures.page.place` in a page of several.
 
-        sweep : {knob: values}, a slider for each. The pictures of all combinations are drawn now;
-        where sizes clash, the page says so. Raises ``ValueError`` for a knob that the view does not
-        have, a value that it does not take, and where no combination can be drawn.
+        sweep : {knob: values}, a slider for each, at the knob's own value if that is among them.
+        The pictures of all combinations are drawn now; where sizes clash, the page says so. Raises
+        ``ValueError`` for a knob that the view does not have, a value that it does not take, and
+        where no combination can be drawn.
         """
         values = {name: list(several) for name, several in (sweep or {}).items()}
         for name in values:
@@ -300,6 +301,8 @@ class Framed(ipywidgets.VBox):
                 known = ", ".join(self.controls)
                 raise ValueError(f"sweep={name!r}: give values of a knob of this view: {known}")
         with self._lock, ExitStack() as stack:
+            now = [self.controls[name].value for name in values]
+            start = [v.index(at) if at in v else 0 for v, at in zip(values.values(), now)]
             for name in values:
                 stack.enter_context(_borrowed(name, self.controls[name]))
             states = [self._state_at(dict(zip(values, at))) for at in product(*values.values())]
@@ -308,7 +311,7 @@ class Framed(ipywidgets.VBox):
         if all("scene" not in state for state in states):
             raise ValueError(states[0]["error"])
         words = {name: [str(value) for value in several] for name, several in values.items()}
-        return place(self.picture.kind, *states, knobs=words)
+        return place(self.picture.kind, *states, knobs=words, start=start)
 
     def _state_at(self, values):
         """What the browser draws where the knobs have these values; or the error alone."""
@@ -317,7 +320,7 @@ class Framed(ipywidgets.VBox):
                 self.controls[name].value = value
             except traitlets.TraitError as error:
                 raise ValueError(f"sweep: {name}={value!r} is no value of this knob") from error
-        picture = type(self.picture)()  # not the one in the notebook
+        picture = type(self.picture)(self.picture.autoplay)  # not the one in the notebook
         try:
             picture.show(*self._read())
             return picture.state()

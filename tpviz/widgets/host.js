@@ -6,9 +6,9 @@ import { unpacked } from "./pack.js";
 import { make } from "./view.js";
 
 class Host {
-  constructor(states) {
-    const first = states.find((state) => state.scene);
-    Object.assign(this, { states, state: { ...first }, listeners: {}, changed: new Set() });
+  constructor(states, first) {
+    if (!states[first].scene) first = states.findIndex((state) => state.scene);
+    Object.assign(this, { states, state: { ...states[first] }, listeners: {}, changed: new Set() });
   }
   get(name) { return this.state[name]; }
   set(name, value) {
@@ -38,30 +38,33 @@ class Host {
   }
 
   /** A slider for each knob; the states are all combinations, the last knob's values first. */
-  sliders(knobs, el) {
-    const names = Object.keys(knobs), at = names.map(() => 0);
+  sliders(knobs, at, el) {
+    const names = Object.keys(knobs);
     if (!names.length) return;
     const row = make("div", { class: "tpv-knobs" }, el);
     names.forEach((name, i) => {
       const values = knobs[name], label = make("label", {}, row, name);
-      const input = make("input", { type: "range", min: 0, max: values.length - 1, value: 0, "aria-label": name }, label);
+      const input = make("input", { type: "range", min: 0, max: values.length - 1, value: at[i], "aria-label": name }, label);
       const shown = make("b", {}, label);
       const say = () => { shown.textContent = values[at[i]]; input.setAttribute("aria-valuetext", values[at[i]]); };
       input.addEventListener("input", () => {
         at[i] = Number(input.value);
         say();
-        this.show(names.reduce((number, other, j) => number * knobs[other].length + at[j], 0));
+        this.show(place(knobs, at));
       });
       say();
     });
   }
 }
 
+/** The number of a combination. */
+const place = (knobs, at) => Object.values(knobs).reduce((number, values, i) => number * values.length + at[i], 0);
+
 const hosts = [];
 for (const el of document.querySelectorAll(".tpv-place")) {
-  const { knobs, states } = await unpacked(el.querySelector("script").textContent).json();
-  const host = new Host(states);
-  host.sliders(knobs, el);
+  const { knobs, start, states } = await unpacked(el.querySelector("script").textContent).json();
+  const host = new Host(states, place(knobs, start));
+  host.sliders(knobs, start, el);
   const source = document.getElementById(`tpv-module-${el.dataset.view}`).textContent;
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   const view = await import(url);

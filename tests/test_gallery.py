@@ -1,0 +1,62 @@
+"""The gallery: one file that plays without a network, and whose pictures are those of this code."""
+
+import gzip
+import json
+import re
+import runpy
+from base64 import b64decode
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+FIRST_MOTION = 2.0  # s
+
+
+def test_it_is_of_this_code():
+    """The pictures that no run is in are what the script would write now."""
+    draw = runpy.run_path(str(DOCS / "draw_gallery.py"))
+    there = places((DOCS / "gallery.html").read_text())
+    for name in ("blocks", "grid", "schedules", "tiles", "mesh"):
+        [drawn] = places(draw[name]())
+        assert drawn in there, f"{name}: run make gallery"
+    assert "](docs/gallery.html)" in (DOCS.parent / "README.md").read_text()
+
+
+@pytest.mark.browser
+def test_everything_plays_and_every_slider_changes_its_picture(chromium):
+    context = chromium.new_context(offline=True)
+    tab, problems = context.new_page(), []
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
+    tab.goto((DOCS / "gallery.html").as_uri())
+    tab.locator(".tpv-playing").first.wait_for(timeout=1000 * 5 * FIRST_MOTION)
+    places = tab.locator(".tpv-place")
+    assert places.count() == 7
+    for i in range(places.count()):
+        place = places.nth(i)
+        place.scroll_into_view_if_needed()
+        place.locator("[data-ready]").wait_for()
+        for slider in place.locator(".tpv-knobs input").all():
+            drawn = [look(place)]
+            for at in range(int(slider.get_attribute("max")) + 1):
+                slider.fill(str(at))
+                tab.evaluate("() => new Promise(done => requestAnimationFrame(() => done()))")
+                drawn.append(look(place))
+            assert len(set(drawn)) == int(slider.get_attribute("max")) + 1
+    ids = tab.evaluate("() => [...document.querySelectorAll('[id]')].map(node => node.id)")
+    assert len(ids) == len(set(ids))
+    context.close()
+    assert problems == []
+
+
+def places(html):
+    """What the places of views hold; zlib's versions pack it differently."""
+    scripts = re.findall(r"data-view='\w+'><script type='text/plain'>([^<]*)<", html)
+    return [json.loads(gzip.decompress(b64decode(script))) for script in scripts]
+
+
+def look(place):
+    """The picture's words: what playing does not change."""
+    words = place.locator(".tpv-title, .tpv-metrics, .tpv-picture").all_inner_texts()
+    return re.sub(r"\s+", " ", " ".join(words))
