@@ -86,7 +86,7 @@ class PartitionSteps(Film):
 
     kind, _svg = "partition", staticmethod(figure.partition_svg)
 
-    def show(self, partition: Partition) -> None:
+    def show(self, partition: Partition) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Draw it; stays at the same stage if it exists."""
         scene = figure.partition_scene(partition.scene())
         self.partition = partition
