@@ -20,7 +20,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LONG_LINES = 500
 # File -> why it may be longer than LONG_LINES. Empty is best.
 LONG_FILES = {}
-JS_BYTES = 50_000
+JS_BYTES = 50_000  # of all views in a notebook
+ONLY_IN_PAGES = {"host.js", "pack.js", "chart.js", "picture.js"}
 
 
 def tracked():
@@ -79,7 +80,7 @@ def test_files_are_short():
 
 
 def test_javascript_is_small():
-    scripts = sorted((ROOT / "tpviz").rglob("*.js"))
+    scripts = [p for p in (ROOT / "tpviz").rglob("*.js") if p.name not in ONLY_IN_PAGES]
     assert scripts
     assert sum(p.stat().st_size for p in scripts) < JS_BYTES
 
@@ -110,7 +111,7 @@ def test_readme_commands_exist():
 def test_readme_says_where_each_formula_is():
     """Every row names a function of its file, and its docstring has each source of the row."""
     text = (ROOT / "README.md").read_text()
-    lines = text.split("## Where the formulas are\n")[1].split("\n## ")[0].splitlines()
+    lines = text.split("## Formulas\n")[1].split("\n## ")[0].splitlines()
     _, _, *rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
     wanted = {"ring all-reduce", "ATP", "AxoNN", "Merak", "T3", "ZeRO"}
     assert {name for name in wanted if any(name in row[0] for row in rows)} == wanted

@@ -97,7 +97,7 @@ def test_the_share_of_exposed_communication_counts_its_latency_too(view):
     finished(view)
     bare = sum(view.prediction.exposed.values()) / view.prediction.step_time
     assert f"'>{100 * bare:.4g} %</td>" in view.results.revealed.value
-    assert "that nothing hides: You guessed" in view.results.revealed.value
+    assert "exposed communication: You guessed" in view.results.revealed.value
 
 
 def test_knobs_that_move_during_a_run_do_not_change_what_it_is_held_against(view):
