@@ -2,13 +2,16 @@
 hint."""
 
 import re
+from itertools import product
 
 import pytest
 import solutions
 import solutions_start
 from batches import questions_of, verdicts
 
-from tpviz.exercises import check, exercise, exercises, hint
+from tpviz.exercises import check, exercise, exercises, grade, hint
+from tpviz.exercises.attempt import Attempt
+from tpviz.exercises.checks import RankProgram
 from tpviz.exercises.on_ranks import _bare
 from tpviz.exercises.task import HINT_KINDS
 
@@ -119,3 +122,33 @@ def test_an_exercise_has_three_hints():
     assert task.hints == (task.concept, task.principle, task.answer)
     with pytest.raises(TypeError, match="'answer'"):
         type(task)(**{name: value for name, value in fields.items() if name != "answer"})
+
+
+JUDGED_BY_TRACE = {  # besides the numbers
+    "ring_all_reduce",
+    "atp_column_backward",
+    "atp_chunked_linear",
+    "axonn_backward",
+    "merak_ties",
+    "merak_halves",
+}
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        task
+        for task in exercises()
+        if isinstance(task, RankProgram) and task.name not in JUDGED_BY_TRACE
+    ],
+    ids=lambda task: task.name,
+)
+def test_right_numbers_are_no_mistake_for_any_inputs(task):
+    """A wrong formula gives the right numbers for a few inputs: relu of what is positive, say."""
+    for seed, (number, axes) in product(range(200), enumerate(task.worlds)):
+        for case in grade.cases_of(task, number, seed):
+            needed, ranks = task.needed(axes, case), len(case.expected)
+            attempt = Attempt(
+                axes, case, list(case.expected), needed, needed, case.flops, groups=(0,) * ranks
+            )
+            assert task.judge(attempt) is None, seed

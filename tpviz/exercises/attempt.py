@@ -102,17 +102,21 @@ class Attempt:
         return self.flops / self.case.flops  # pyright: ignore[reportOperatorIssue, reportOptionalOperand]
 
     def matches(self, guess: Callable[[np.ndarray], np.ndarray]) -> list[int]:
-        """Ranks whose output equals ``guess(expected)``: identifies a mistake by its numbers."""
+        """Ranks whose wrong output equals ``guess(expected)``: identifies a mistake by its numbers.
+
+        For some inputs a wrong formula gives the right numbers: that is no mistake.
+        """
         return [
             rank
             for rank, (got, want) in enumerate(zip(self.outputs, self.case.expected))
-            if _equal(got, guess(want))
+            if rank not in self.right and _equal(got, guess(want))
         ]
 
     @cached_property
     def right(self) -> list[int]:
         """Ranks that returned the right numbers."""
-        return self.matches(lambda want: want)
+        pairs = enumerate(zip(self.outputs, self.case.expected))
+        return [rank for rank, (got, want) in pairs if _equal(got, want)]
 
     @property
     def all_right(self) -> bool:
@@ -120,8 +124,11 @@ class Attempt:
         return len(self.right) == self.size
 
     def equals(self, of_rank: Callable[[int], np.ndarray]) -> bool:
-        """Whether every rank returned ``of_rank(rank)``: names a mistake that all ranks made."""
-        return all(_equal(got, of_rank(rank)) for rank, got in enumerate(self.outputs))
+        """Whether every rank returned ``of_rank(rank)`` and not all are right: names a mistake that
+        all ranks made."""
+        return not self.all_right and all(
+            _equal(got, of_rank(rank)) for rank, got in enumerate(self.outputs)
+        )
 
     def names(self) -> set[str]:
         """Names of the collectives used."""
