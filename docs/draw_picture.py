@@ -5,7 +5,7 @@ from pathlib import Path
 import tpviz as tv
 
 
-def main():
+def main() -> None:
     """Two data-parallel halves, each of two tensor-parallel ranks; one step, after a warm-up."""
     workload = tv.GPT(layers=1, hidden=256, heads=4, seq=128, batch=8)
     strategy = tv.Megatron(tp=2) * tv.DataParallel(dp=2, bucket_mb=1.0)

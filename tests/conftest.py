@@ -11,7 +11,8 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 
-SLOW = """
+SLOW = tuple(
+    """
 notebooks/02_cost_models.ipynb notebooks/03_atp.ipynb notebooks/04_axonn.ipynb
 notebooks/05_merak.ipynb notebooks/06_t3.ipynb
 test_atp_lab.py test_atp_notebook_lab.py test_axonn_notebook_lab.py test_explore_lab.py
@@ -30,6 +31,7 @@ test_merak_memory.py test_merak_partition_limits.py test_merak_repeated.py
 test_scheme_costs.py::test_equals_the_simulation_on_any_cluster
 test_t3_paper.py test_zoo.py
 """.split()
+)
 """Tests marked ``slow``, as path's end or path's end::function: variations of what faster tests of
 the same thing show, and what mostly waits. `make test` leaves them out, CI does not."""
 
@@ -39,7 +41,7 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name != "test_tiny.py")  # a stable sort
     for item in items:
         file, function = item.path.as_posix(), getattr(item, "originalname", "")
-        if file.endswith(tuple(SLOW)) or f"{file}::{function}".endswith(tuple(SLOW)):
+        if file.endswith(SLOW) or f"{file}::{function}".endswith(SLOW):
             item.add_marker("slow")
     if not CHROMIUM.exists():
         for item in items:

@@ -36,7 +36,7 @@ def diagnose(evidence):
         return "clip", "copies counted in the norm"
     if gradients:
         return _gradient(gradients[0], evidence)
-    return "order", "sent for in the order of modules"
+    return "order", "prefetched in the order of modules"
 
 
 def diagnose_embed(evidence):

@@ -19,7 +19,7 @@ OTHER_BYTES = {
     "axes not exchanged",
     "bias not summed over z",
     "bias summed over z twice",
-    "sent for in the order of modules",
+    "prefetched in the order of modules",
 }
 FORWARD_IS_WRONG = {
     "statistics of own features",
@@ -28,7 +28,7 @@ FORWARD_IS_WRONG = {
     "same rows along z",
     "other rows along x",
 }
-UNWAITED = {"scatter not waited for", "sent for in the order of modules"}
+UNWAITED = {"scatter not waited for", "prefetched in the order of modules"}
 ONE_GRADIENT = {
     "bias not summed over z",
     "bias summed over z twice",
@@ -105,7 +105,7 @@ def test_evidence_begins_in_the_seeded_place(cause, evidence):
     else:
         place = {"rows": "embed", "clip": None, "order": None}.get(broken.place, broken.place)
         assert next(iter(forward), None) == place
-    assert (evidence.misses > 0) == (cause == "sent for in the order of modules")
+    assert (evidence.misses > 0) == (cause == "prefetched in the order of modules")
     assert bool(evidence.unwaited) == (cause in UNWAITED)
 
 

@@ -183,7 +183,7 @@ def _copies_counted(program, _):
     program._clip = clip
 
 
-@fault("sent for in the order of modules", "order", grid=_ANY, keep=False)
+@fault("prefetched in the order of modules", "order", grid=_ANY, keep=False)
 def _order_of_modules(program, _):
     """Weights are prefetched in the order of the modules, in backward too."""
     depth, plain = program.depth, program.depth.begin

@@ -74,7 +74,7 @@ AXONN_CAUSES = {
     "same rows along z": "the output of embed is wrong, but not on the ranks of z = 0",
     "other rows along x": "the output of embed is wrong on all ranks",
     "copies counted in the norm": "all gradients are wrong by one factor, after a right backward",
-    "sent for in the order of modules": "no number is wrong, and gathers were not prefetched",
+    "prefetched in the order of modules": "no number is wrong, and gathers were not prefetched",
 }
 AXONN = Diagnosis(
     title="The bug zoo of the grid: where, and why?",

@@ -1,4 +1,4 @@
-"""Run for a configuration, and the pane that shows the result with the guess and the prediction."""
+"""Running a configuration, and the pane of its result with the guess and the prediction."""
 
 import re
 import warnings

@@ -70,7 +70,7 @@ class ScheduleView(Framed):
         return (shown,)
 
     def measured(self, trace: "Trace | None") -> None:
-        """Draw measured on the ranks in a run under what is simulated; None takes it away.
+        """Draw a measured run under the simulated schedule; None takes it away.
 
         trace : the result of ``tv.run`` of this strategy. Where a knob makes it another strategy,
         the run is not drawn. Raises ``ValueError`` where the view has no strategy, or the trace is
