@@ -88,7 +88,7 @@ def test_verify_flags_every_fault(cause):
     assert found.ledger_ok == (cause not in OTHER_BYTES), found
     assert bool(found.unwaited) == (cause in UNWAITED), found
     gradients = [name for name in wrong(found.errors) if name.startswith("gradient ")]
-    least = 1 if cause in ONE_GRADIENT else 0 if cause.startswith("sent") else 28
+    least = 1 if cause in ONE_GRADIENT else 0 if cause.startswith("prefetched") else 28
     assert len(gradients) == least
 
 
