@@ -1,5 +1,5 @@
-"""A long trace: what is drawn is bounded, and every number is that of the whole trace (the headline's
-of its median step)."""
+"""A long trace: what is drawn is bounded, every number is that of the whole trace, and those of the
+headline are of its median step."""
 
 import json
 from xml.etree import ElementTree
