@@ -15,6 +15,7 @@ from harness import interleaved, ratio, report, row, seconds, timing
 from plotly.offline import get_plotlyjs
 
 import tpviz as tv
+from tpviz.figures.assets import module
 from tpviz.figures.page import page as page_of
 from tpviz.figures.timeline import timeline_scene, timeline_svg
 
@@ -36,9 +37,8 @@ DRAW_OURS = """async () => {
   if (!place.querySelector("path, rect")) throw new Error("nothing was drawn");
   return taken;
 }""".replace("%s", TWO_FRAMES)
-PREPARE = """async (scene) => {
+PREPARE = """async ([scene, source]) => {
   window.state = { scene, rank: scene.ranks[0], selected: -1, generation: 0, error: "" };
-  const source = document.getElementById("tpv-module-timeline").textContent;
   window.view = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
 }"""
 DRAW_PLOTLY = """async () => {
@@ -111,7 +111,7 @@ def in_browser(trace):
         chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=CHROMIUM_FLAGS)
         page = chromium.new_page(viewport={"width": 1200, "height": 900})
         page.goto(path.as_uri())
-        page.evaluate(PREPARE, timeline_scene(trace))
+        page.evaluate(PREPARE, [timeline_scene(trace), module("timeline")])
         page.add_script_tag(content=get_plotlyjs())
         page.evaluate(f"window.figure = {plotly_figure(trace).to_json()}")
         times = {"tpviz": [], "plotly": []}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import tpviz as tv
-from tpviz.figures.page import document, place
+from tpviz.figures.page import document, swept
 from tpviz.mesh import Mesh
 from tpviz.schemes.ownership import ownership
 
@@ -19,11 +19,11 @@ GPT = tv.GPT()
 
 def microscope() -> str:
     """Ring all-reduces on 2 to 8 ranks."""
-    ranks = [2, 3, 4, 6, 8]
-    states = [
-        playing(tv.MicroscopeView(tv.microscope(algorithm="ring", world_size=n))) for n in ranks
-    ]
-    return place("microscope", *states, knobs={"ranks": list(map(str, ranks))}, start=[2])
+
+    def state(ranks):
+        return playing(tv.MicroscopeView(tv.microscope(algorithm="ring", world_size=ranks)))
+
+    return swept("microscope", {"ranks": [2, 3, 4, 6, 8]}, state, {"ranks": 4})
 
 
 def blocks() -> str:
@@ -60,28 +60,34 @@ def comparison() -> str:
         "tensor parallelism over all ranks": tv.Megatron(tp=4),
         "data parallelism alone": tv.DataParallel(dp=4, bucket_mb=1.0),
     }
-    states = []
-    for strategy in strategies.values():
+
+    def state(parallelism):
+        strategy = strategies[parallelism]
         found = tv.compare(strategy, workload, cluster, steps=3, timeout=300, progress=False)
-        scene = {"svg": found.to_svg(theme="page", width=1100), "captions": [found.describe()]}
-        states.append({"scene": scene})
-    return place("picture", *states, knobs={"parallelism": list(strategies)})
+        svg = found.to_svg(theme="page", width=1100)
+        return {"scene": {"svg": svg, "captions": [found.describe()]}}
+
+    return swept("picture", {"parallelism": strategies}, state)
 
 
 def mesh() -> str:
     """Which rank owns what."""
-    strategies = [
-        tv.Megatron(tp=2) * tv.DataParallel(dp=4),
-        tv.Megatron(tp=4) * tv.DataParallel(dp=2),
-        tv.AxoNN(x=2, y=2, z=2),
-        tv.DataParallel(dp=8, zero=3),
-    ]
+    strategies = {
+        s.short: s
+        for s in (
+            tv.Megatron(tp=2) * tv.DataParallel(dp=4),
+            tv.Megatron(tp=4) * tv.DataParallel(dp=2),
+            tv.AxoNN(x=2, y=2, z=2),
+            tv.DataParallel(dp=8, zero=3),
+        )
+    }
     gpt = tv.GPT(batch=8)
-    states = [
-        playing(tv.MeshView(Mesh(s.axes), ownership(s, gpt), s.short, "counted, not run"))
-        for s in strategies
-    ]
-    return place("mesh", *states, knobs={"strategy": [s.short for s in strategies]})
+
+    def state(strategy):
+        s = strategies[strategy]
+        return playing(tv.MeshView(Mesh(s.axes), ownership(s, gpt), s.short, "counted, not run"))
+
+    return swept("mesh", {"strategy": strategies}, state)
 
 
 def playing(view: Any) -> dict[str, Any]:
@@ -123,7 +129,6 @@ SECTIONS = {
         "Choose a rank: its group along each axis lights up, and its shard of every parameter.",
     ),
 }
-MODULES = ["microscope", "blocks", "schedule", "tiles", "picture", "mesh"]
 
 
 def main() -> None:
@@ -131,7 +136,7 @@ def main() -> None:
     body = "<p class='facts'>Press Play, or move a slider. Nothing is loaded from a network.</p>"
     for title, (draw, words) in SECTIONS.items():
         body += f"<section><h2>{escape(title)}</h2><p>{escape(words)}</p>{draw()}</section>"
-    PATH.write_text(document("tpviz: the gallery", body, MODULES), encoding="utf-8")
+    PATH.write_text(document("tpviz: the gallery", body), encoding="utf-8")
     tv.shutdown()
     print(f"{PATH.relative_to(Path.cwd())}: {PATH.stat().st_size / 1e6:.2f} MB")
 

@@ -71,6 +71,18 @@ def chromium():
         browser.close()
 
 
+@pytest.fixture
+def tab(chromium):
+    """A browser's tab without network; in the end its console has said nothing."""
+    context = chromium.new_context(offline=True)
+    page, problems = context.new_page(), []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
+    yield page
+    context.close()
+    assert problems == []
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _end_ranks():
     yield

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-FIRST_MOTION = 2.0  # s
+FIRST_MOTION = 10_000  # ms; 2 s where the machine does nothing else
 
 
 def test_it_is_of_this_code():
@@ -24,13 +24,9 @@ def test_it_is_of_this_code():
 
 
 @pytest.mark.browser
-def test_everything_plays_and_every_slider_changes_its_picture(chromium):
-    context = chromium.new_context(offline=True)
-    tab, problems = context.new_page(), []
-    tab.on("pageerror", lambda error: problems.append(str(error)))
-    tab.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
+def test_everything_plays_and_every_slider_changes_its_picture(tab):
     tab.goto((DOCS / "gallery.html").as_uri())
-    tab.locator(".tpv-playing").first.wait_for(timeout=1000 * 5 * FIRST_MOTION)
+    tab.locator(".tpv-playing").first.wait_for(timeout=FIRST_MOTION)
     places = tab.locator(".tpv-place")
     assert places.count() == 7
     for i in range(places.count()):
@@ -46,8 +42,6 @@ def test_everything_plays_and_every_slider_changes_its_picture(chromium):
             assert len(set(drawn)) == int(slider.get_attribute("max")) + 1
     ids = tab.evaluate("() => [...document.querySelectorAll('[id]')].map(node => node.id)")
     assert len(ids) == len(set(ids))
-    context.close()
-    assert problems == []
 
 
 def places(html):

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from conftest import SLOW
 
 import tpviz
 
@@ -173,3 +174,12 @@ def test_wheel_ships_the_widgets_files(tmp_path):
     }
     assert assets
     assert assets <= names
+
+
+def test_slow_tests_are_there():
+    """A name that no file or function has would mark nothing."""
+    tests = {p.relative_to(ROOT).as_posix(): p for p in tracked() if p.suffix in (".py", ".ipynb")}
+    for entry in SLOW:
+        name, _, function = entry.partition("::")
+        [path] = [path for file, path in tests.items() if f"/{file}".endswith(f"/{name}")]
+        assert f"def {function}" in path.read_text() or not function, entry

@@ -19,18 +19,6 @@ SWEPT = {
 }
 
 
-@pytest.fixture
-def tab(chromium):
-    context = chromium.new_context(offline=True)
-    page = context.new_page()
-    problems = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
-    yield page
-    context.close()
-    assert problems == []
-
-
 def drawn(make, knobs):
     """(scene, "") of a new view, or (None, why there is none)."""
     try:
@@ -83,7 +71,7 @@ def test_what_cannot_be_written(tmp_path):
     view = tv.BlocksView(tv.ATP(mesh=(2, 2)))
     for sweep, words in (
         ({"mash": [1]}, "values of a knob of this view: mesh, order, chunks"),
-        ({"mesh": []}, "values of a knob of this view"),
+        ({"mesh": []}, "give each knob some values"),
         ({"mesh": [(3, 3)]}, "heads=4 does not split evenly"),
         ({"chunks": ["many"]}, "chunks='many'"),
     ):

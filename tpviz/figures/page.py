@@ -6,10 +6,12 @@ save_changes) takes the kernel's place. Where scripts are off, the static pictur
 
 import gzip
 import json
+import re
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from html import escape
+from itertools import product
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -95,25 +97,21 @@ def page(
         title,
         f"<p class='facts'>{escape(describe(timeline))}</p>"
         f"{''.join(views)}<noscript>{still}</noscript>{blocks}",
-        ["timeline", "mesh"],
     )
 
 
-def write_view(
-    path: str | PathLike[str], title: str, view: str, name: str, still: str = ""
-) -> Path:
-    """Write the page of one view. view : its `place`, of a kind ``name``. still : html for readers
-    without scripts. Returns the path."""
+def write_view(path: str | PathLike[str], title: str, view: str, still: str = "") -> Path:
+    """Write the page of one view. view : its `place`. still : html for readers without scripts.
+    Returns the path."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    body = f"{view}<noscript>{still}</noscript>"
-    path.write_text(document(title, body, [name]), encoding="utf-8")
+    path.write_text(document(title, f"{view}<noscript>{still}</noscript>"), encoding="utf-8")
     return path
 
 
-def document(title: str, body: str, modules: Iterable[str]) -> str:
-    """A whole page. body : html, with the places of views; modules : the names of those views."""
-    modules = list(modules)
+def document(title: str, body: str) -> str:
+    """A whole page. body : html, with each `place` of a view."""
+    modules = sorted(set(re.findall(r"<div class='tpv-place' data-view='(\w+)'>", body)))
     if "chart" in modules:
         body += f"<script type='text/plain' id='tpv-plotly'>{_plotly()}</script>"
     return clean(
@@ -159,6 +157,28 @@ def place(
     return f"<div class='tpv-place' data-view='{name}'>{script}</div>"
 
 
+def swept(
+    name: str,
+    sweep: Mapping[str, Iterable[Any]] | None,
+    state: Callable[..., dict[str, Any]],
+    start: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """`place` with a slider for each knob of ``sweep``, {knob: values}.
+
+    state : called with each combination, ``state(**values)``. start : values at which sliders stand
+    first, if they have them. Raises ``ValueError`` where a knob has no values, and where no
+    combination has a picture.
+    """
+    values = {knob: list(several) for knob, several in (sweep or {}).items()}
+    if not all(values.values()):
+        raise ValueError(f"sweep={sweep!r}: give each knob some values")
+    states = [state(**dict(zip(values, at))) for at in product(*values.values())]
+    if all("scene" not in one for one in states):
+        raise ValueError(states[0]["error"])
+    at = [v.index(start[k]) if start.get(k) in v else 0 for k, v in values.items()]
+    return place(name, *states, knobs={k: list(map(str, v)) for k, v in values.items()}, start=at)
+
+
 def packed(text: str) -> str:
     """A text as its script in the page unpacks it: a third or less of it, and never HTML."""
     return b64encode(gzip.compress(text.encode(), mtime=0)).decode()
@@ -172,9 +192,9 @@ def _plotly():
 
 
 def scripts(names: Iterable[str]) -> str:
-    """The modules of the views so named as inert text, and the stand-in that starts all views."""
+    """The modules of the views so named, `packed`, and the stand-in that starts all views."""
     modules = "".join(
-        f"<script type='text/plain' id='tpv-module-{name}'>{module(name)}</script>"
+        f"<script type='text/plain' id='tpv-module-{name}'>{packed(module(name))}</script>"
         for name in names
     )
     return f"{modules}<script type='module'>{module('host')}</script>"

@@ -1,14 +1,13 @@
 """Results of labs: numbers with a figure, a table and a description."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import product
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import one_of, whole_number
 from tpviz.figures.charts import chart
-from tpviz.figures.page import place, write_view
+from tpviz.figures.page import swept, write_view
 from tpviz.tables import html_table
 
 if TYPE_CHECKING:
@@ -66,18 +65,13 @@ class Report:
         """Write the picture as one HTML file that needs no network; returns the path.
 
         sweep : {option of ``drawing``: values}, a slider for each. title : of the page, the
-        picture's own by default. Raises as ``drawing`` does.
+        picture's own by default. Raises as ``drawing`` does, and ``ValueError`` on an option
+        without values.
         """
-        values = {name: list(several) for name, several in (sweep or {}).items()}
-        states = [self._drawn(dict(zip(values, at))) for at in product(*values.values())]
-        if not states:
-            raise ValueError(f"sweep={sweep!r}: give each option some values")
-        words = {name: [str(value) for value in several] for name, several in values.items()}
-        title = title or states[0]["scene"]["title"]
-        view = place("chart", *states, knobs=words)
-        return write_view(path, title, view, "chart", self._repr_html_())
+        view = swept("chart", sweep, self._state)
+        return write_view(path, title or self.scene()["title"], view, self._repr_html_())
 
-    def _drawn(self, options):
+    def _state(self, **options):
         """What `chart.js` draws."""
         themes = {
             theme: self.figure(theme, **options).to_plotly_json() for theme in ("light", "dark")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from inspect import Parameter, signature
-from itertools import product
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -22,7 +21,7 @@ import traitlets
 
 from tpviz.checks import one_of
 from tpviz.figures.assets import module, stylesheet
-from tpviz.figures.page import place, write_view
+from tpviz.figures.page import place, swept, write_view
 from tpviz.figures.svg import check_step
 
 from .job import Latest
@@ -141,7 +140,7 @@ class View(anywidget.AnyWidget):
         if not self.scene:
             raise ValueError(f"{self!r} has no picture to write yet")
         view = place(self.kind, self.state())
-        return write_view(path, title or self.scene["title"], view, self.kind, self.to_svg())
+        return write_view(path, title or self.scene["title"], view, self.to_svg())
 
     def state(self) -> dict[str, Any]:
         """{trait: value} of what the browser draws."""
@@ -201,7 +200,7 @@ class Detailed(Film):
     """A film with one selected part: the trait named by ``_part`` is its number, -1 for none, and
     ``detail`` describes it. The details of all parts together would be a large message.
 
-    Subclasses give ``_count()`` of the parts, and ``_detail_of(number) -> dict``, which has
+    Subclasses give ``_count(scene)`` of the parts, and ``_detail_of(number) -> dict``, which has
     ``_part`` and raises ``ValueError`` on a part that is not there.
     """
 
@@ -215,7 +214,7 @@ class Detailed(Film):
     if TYPE_CHECKING:
 
         def _detail_of(self, number: int) -> dict[str, Any]: ...
-        def _count(self) -> int: ...
+        def _count(self, scene: dict[str, Any]) -> int: ...
 
     @shown
     def _chosen(self, change):
@@ -227,7 +226,7 @@ class Detailed(Film):
 
     def state(self) -> dict[str, Any]:
         """As of every view; and ``details``, of all parts, for a page without kernel."""
-        count = self._count()
+        count = self._count(self.scene)
         return {**super().state(), "details": [self._detail_of(i) for i in range(-1, count)]}
 
     def select(self, number: int) -> None:
@@ -285,7 +284,7 @@ class Framed(ipywidgets.VBox):
         """
         view = self.to_place(sweep)
         title = title or self.picture.scene["title"]
-        return write_view(path, title, view, self.picture.kind, self.to_svg())
+        return write_view(path, title, view, self.to_svg())
 
     def to_place(self, sweep: Mapping[str, Iterable[Any]] | None = None) -> str:
         """The view's `tpviz.figures.page.place` in a page of several.
@@ -295,25 +294,20 @@ class Framed(ipywidgets.VBox):
         ``ValueError`` for a knob that the view does not have, a value that it does not take, and
         where no combination can be drawn.
         """
-        values = {name: list(several) for name, several in (sweep or {}).items()}
-        for name in values:
-            if name not in self.controls or not values[name]:
+        for name in (sweep := sweep or {}):
+            if name not in self.controls:
                 known = ", ".join(self.controls)
                 raise ValueError(f"sweep={name!r}: give values of a knob of this view: {known}")
         with self._lock, ExitStack() as stack:
-            now = [self.controls[name].value for name in values]
-            start = [v.index(at) if at in v else 0 for v, at in zip(values.values(), now)]
-            for name in values:
+            start = {name: self.controls[name].value for name in sweep}
+            for name in sweep:
                 stack.enter_context(_borrowed(name, self.controls[name]))
-            states = [self._state_at(dict(zip(values, at))) for at in product(*values.values())]
+            view = swept(self.picture.kind, sweep, self._state_at, start)
         with suppress(ValueError):
             self._read()  # what it remembers is that of its own knobs
-        if all("scene" not in state for state in states):
-            raise ValueError(states[0]["error"])
-        words = {name: [str(value) for value in several] for name, several in values.items()}
-        return place(self.picture.kind, *states, knobs=words, start=start)
+        return view
 
-    def _state_at(self, values):
+    def _state_at(self, **values):
         """What the browser draws where the knobs have these values; or the error alone."""
         for name, value in values.items():
             try:

@@ -65,7 +65,7 @@ for (const el of document.querySelectorAll(".tpv-place")) {
   const { knobs, start, states } = await unpacked(el.querySelector("script").textContent).json();
   const host = new Host(states, place(knobs, start));
   host.sliders(knobs, start, el);
-  const source = document.getElementById(`tpv-module-${el.dataset.view}`).textContent;
+  const source = await unpacked(document.getElementById(`tpv-module-${el.dataset.view}`).textContent).text();
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   const view = await import(url);
   URL.revokeObjectURL(url);

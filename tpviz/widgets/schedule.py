@@ -108,7 +108,7 @@ class ScheduleSteps(Detailed):
         step = 0
         if self.step and self.step < len(self.scene["stops"]):
             step = bisect_left(scene["stops"], self.scene["stops"][self.step])
-        step, row = min(step, len(scene["stops"]) - 1), min(self.row, len(scene["rows"]) - 1)
+        step, row = min(step, len(scene["stops"]) - 1), min(self.row, self._count(scene) - 1)
         with self._lock:
             self.shown = shown
             self.publish(scene=scene, step=step, row=row, error="", detail=self._of(row))
@@ -117,8 +117,8 @@ class ScheduleSteps(Detailed):
         figure.check_row(self.scene, number)
         return self._of(number)
 
-    def _count(self):
-        return len(self.scene["rows"])
+    def _count(self, scene):
+        return len(scene["rows"])
 
     def _of(self, row):
         if not isinstance(self.shown, ScheduleScene):

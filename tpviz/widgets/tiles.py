@@ -245,11 +245,11 @@ class TileSteps(Detailed):
         scene = figure.tiles_scene(panels, title)
         with self._lock:
             self.panels = panels
-            part = self.part if self.part < scene["common"].count("data-at=") else -1
+            part = self.part if self.part < self._count(scene) else -1
             self.publish(scene=scene, part=part, error="", detail=self._detail_of(part))
 
-    def _count(self):
-        return self.scene["common"].count("data-at=")
+    def _count(self, scene):
+        return scene["common"].count("data-at=")
 
     def _detail_of(self, number):
         return figure.tiles_detail(self.panels, number)
