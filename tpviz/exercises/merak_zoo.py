@@ -7,6 +7,7 @@ random, and replicas reduced before the two copies of a shared weight.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from weakref import proxy
 
 import torch
 import torch.distributed as dist
@@ -198,8 +199,10 @@ def _not_waited(program, layer):
 def _overwritten(program, layer):
     """A microbatch's gradient overwrites those of earlier ones."""
 
+    weight = proxy(layer.weight)  # a tensor whose hook holds the tensor is never collected
+
     def forget(grad):
-        layer.weight.grad = None
+        weight.grad = None
 
     layer.weight.register_hook(forget)
 

@@ -315,8 +315,10 @@ fault("bias on every rank", *SECOND, gather=_BOTH)(bias_everywhere)
 def _bias_summed(program, layer):
     """The bias's gradient, which each rank has whole, is all-reduced over tp."""
 
+    group = layer.group  # a tensor whose hook holds the tensor is never collected
+
     def total(grad):
-        dist.all_reduce(grad := grad.clone(), group=layer.group)
+        dist.all_reduce(grad := grad.clone(), group=group)
         return grad
 
     layer.bias.register_hook(total)

@@ -307,12 +307,15 @@ def _look(broken):
     lines = traces[0].ledger().diff(broken.healthy.ledger_of(w, rank), ("run", "formula"))
     if broken.each_rank:
         lines = [f"rank {rank}: {line}" for line in lines]
+    facts = broken.facts(programs, calls)
+    for of_program in calls:
+        of_program.clear()  # a hook that holds its module's graph: neither is ever collected
     return Seen(
         errors,
         {key: (got[key], want[key]) for key in _wrong(errors)},
         lines if broken.each_rank or rank == 0 else [],
         tuple(late.tolist()),
-        broken.facts(programs, calls),
+        facts,
     )
 
 

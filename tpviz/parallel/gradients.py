@@ -6,6 +6,7 @@ call back when that backward is over.
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 from torch.autograd import Variable
@@ -37,9 +38,15 @@ class AfterBackward:
         self.finish, self.abandon, self.asked = finish, abandon, False
         module.register_forward_pre_hook(self._before)
         module.register_forward_hook(self._watch)
+        me = ref(self)  # a parameter whose hook holds the parameter is never collected
+
+        def weak(_):
+            if after := me():
+                after.ask()
+
         for parameter in module.parameters():
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self.ask)
+                parameter.register_post_accumulate_grad_hook(weak)
 
     def _before(self, module, args):
         if self.asked and not in_backward():

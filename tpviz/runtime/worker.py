@@ -69,7 +69,6 @@ def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
         _apply(context)
         clean.remember_surroundings()
         _send(*_run(payload))
-        gc.collect()  # a program may hold itself in a circle: the next job would count its memory
         _send("tidy", (clean.restore(), _used()))  # after the answer: nobody waits for this one
 
 
