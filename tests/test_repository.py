@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from conftest import SLOW
+from slow import SLOW
 
 import tpviz
 
