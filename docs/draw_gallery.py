@@ -53,7 +53,7 @@ def tiles() -> str:
 def comparison() -> str:
     """Predicted, simulated and emulated steps."""
     workload = tv.GPT(layers=2, hidden=256, heads=8, seq=128, batch=8)
-    cluster = tv.clusters.nvlink_pairs(pairs=2).scale_model(hidden=4, slow_motion=300)
+    cluster = tv.clusters.nvlink_pairs(pairs=2).scale_model(hidden=4, slow_motion=1000)
     strategies = {
         "tensor parallelism inside a node": tv.Megatron(tp=2)
         * tv.DataParallel(dp=2, bucket_mb=1.0),

@@ -56,7 +56,7 @@ def comparison_scene(
     prediction), ``title``, ``caption``, ``duration`` (s), ``ranks``, ``rows`` (rank, lane, axis,
     source: index of ``badges``),
     ``bars`` and ``outlines`` (columns row, key, start, end; bars also name), ``exposed`` (row,
-    start, end), ``marks`` ([badge, step seconds]), ``parts`` (rows of name, seconds, share, start,
+    start, end), ``marks`` ([source, step seconds]), ``parts`` (rows of name, seconds, share, start,
     predicted), ``numbers`` ([label, text]), ``verdict``. Raises ``ValueError`` for a rank that is
     not in the traces.
     """
@@ -88,7 +88,7 @@ def comparison_scene(
         "bars": columns,
         "outlines": _outlines(foreseen, ranks, keys, place),
         "exposed": spans,
-        "marks": [[badge, float(t)] for badge, t in zip(badges, marks)],
+        "marks": [[_source(badge), float(t)] for badge, t in zip(badges, marks)],
         "parts": _parts(foreseen, residual),
         "numbers": _numbers(traces, residual),
         "verdict": residual.verdict,
@@ -187,14 +187,18 @@ def _parts(foreseen, residual):
     return rows
 
 
+def _source(badge):
+    """What a badge says first, for labels; the whole badge stands in the head."""
+    return badge.partition(",")[0]
+
+
 def _numbers(traces, residual):
     """The headline: ratio and overlaps, and how late the emulation was."""
-    words = [f"{100 * t.overlap():.1f} % {t.badge}" for t in traces]
+    words = [f"{100 * t.overlap():.1f} % {_source(t.badge)}" for t in traces]
     rows = []
     if len(traces) == 2 and traces[0].step_time:
-        rows.append(
-            [f"{residual.badge} / simulated", f"{traces[1].step_time / traces[0].step_time:.3f}"]
-        )
+        ratio = traces[1].step_time / traces[0].step_time
+        rows.append([f"{_source(residual.badge)} / simulated", f"{ratio:.3f}"])
     rows.append(["overlap", ", ".join(words)])
     if residual.late:
         rows.append(["late by at most", f"{seconds(residual.late)} a step"])
@@ -220,7 +224,8 @@ def to_table(scene: dict[str, Any]) -> list[list[str]]:
 
 def describe(scene: dict[str, Any]) -> str:
     """The comparison in a few sentences, for readers who do not see it."""
-    steps = ", ".join(f"{seconds(t)} {badge}" for badge, t in scene["marks"])
+    ends = zip(scene["badges"], scene["marks"])
+    steps = ", ".join(f"{seconds(t)} {badge}" for badge, (_, t) in ends)
     parts = ", ".join(
         f"{p['name']} {seconds(p['seconds'])} ({p['share']})"
         for p in scene["parts"]
@@ -229,7 +234,7 @@ def describe(scene: dict[str, Any]) -> str:
     numbers = "; ".join(f"{label}: {text}" for label, text in scene["numbers"])
     return (
         f"One step of {scene['title']} on {scene['caption']}: {steps}. {numbers}. "
-        f"The {scene['badges'][-1]} step is {parts}. {scene['verdict']}"
+        f"The {scene['marks'][-1][0]} step is {parts}. {scene['verdict']}"
     )
 
 
@@ -336,7 +341,7 @@ def _row(scene, index, top, axis, width):
             out.append(text(10, top + 13, f"rank {row['rank']}", size=11, weight=600))
         name = f"communication {row['axis']}" if row["axis"] else "compute"
         out.append(text(58, top + height - 4, name, size=10.5))
-    source = _cut(scene["badges"][row["source"]], 78, 5.4)
+    source = _cut(scene["marks"][row["source"]][0], 78, 5.4)
     out.append(text(GUTTER - 6, top + height - 3.5, source, "muted", 10, "end"))
     predicted = row["source"] == 0 and scene["foreseen"]
     drawn = _of_row(scene["outlines" if predicted else "bars"], index)
@@ -370,7 +375,9 @@ def _names(drawn, axis, top, height):
 
 def _waterfall(scene, top, axis):
     """Each part from where the one before ended; the prediction's as outlines above the bars."""
-    out = [text(10, top - 9, f"the {scene['badges'][-1]} step, part by part", size=12, weight=600)]
+    out = [
+        text(10, top - 9, f"the {scene['marks'][-1][0]} step, part by part", size=12, weight=600)
+    ]
     y = top
     for part in scene["parts"]:
         out.append(text(10, y + 14, part["name"], size=11))
