@@ -9,6 +9,7 @@ Strategies, workloads and clusters are written as in Python, with plain values o
 
 import argparse
 import ast
+import os
 import shutil
 import subprocess
 import sys
@@ -127,9 +128,11 @@ def _lab(options):
             shutil.copyfile(file, options.folder / file.name)
     if options.no_open:
         return 0
-    first = options.folder / "00_start.ipynb"
+    command = [sys.executable, "-m", "jupyterlab", options.folder / "00_start.ipynb"]
+    if os.geteuid() == 0:  # as in most containers, where JupyterLab would refuse
+        command.append("--allow-root")
     try:
-        return subprocess.run([sys.executable, "-m", "jupyterlab", first]).returncode
+        return subprocess.run(command).returncode
     except KeyboardInterrupt:
         return 0
 
