@@ -33,7 +33,7 @@ def shows(view, step):
 
 def test_it_plays_unless_motion_is_to_be_reduced(opened, scene):
     view, reduced = opened
-    assert view.locator("button", has_text="Play" if reduced else "Pause").count() == 1
+    view.locator("button", has_text="Play" if reduced else "Pause").wait_for()
     if reduced:
         view.locator("svg[role=application]").press("Space")
     shows(view, 1)

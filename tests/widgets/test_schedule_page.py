@@ -20,7 +20,7 @@ def opened(request, page_of):
 def test_it_plays_unless_motion_is_to_be_reduced(opened):
     view, reduced = opened
     svg = view.locator("svg[role=application]")
-    assert view.locator("button", has_text="Play" if reduced else "Pause").count() == 1
+    view.locator("button", has_text="Play" if reduced else "Pause").wait_for()
     if reduced:
         svg.press("Space")
     view.page.wait_for_selector(".tpv-schedule[data-step='2']")

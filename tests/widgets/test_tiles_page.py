@@ -23,7 +23,7 @@ def opened(request, page_of):
 def test_it_plays_unless_motion_is_to_be_reduced(opened):
     view, reduced, scene = opened
     svg = view.locator("svg[role=application]")
-    assert view.locator("button", has_text="Play" if reduced else "Pause").count() == 1
+    view.locator("button", has_text="Play" if reduced else "Pause").wait_for()
     if not reduced:
         view.page.wait_for_function(FAR, arg=view.element_handle())
         svg.press("Space")
