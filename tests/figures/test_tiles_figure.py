@@ -265,7 +265,7 @@ def test_areas_of_the_memory_lane_are_named():
             common,
         )
         assert [look for _, *look in drawn][::order] == [["forward", ""], ["axis0", "diagonal"]]
-    assert ">GEMM (below) ≤ " in common and ">communication (above) ≤ " in common
+    assert ">GEMM ≤ " in common and ">communication ≤ " in common
 
 
 def test_numbers_above_and_in_the_table_are_the_runs(runs):

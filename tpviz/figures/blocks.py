@@ -292,7 +292,7 @@ def strip(story: Story, keys: dict[str, str]) -> tuple[str, list[tuple[float, fl
             run = next((k for k, f in enumerate(frames[i:]) if f[:2] != frame[:2]), len(frames) - i)
             name = SHORT.get(frame.layer, frame.layer)
             if 6.0 * len(name) <= run * wide:
-                out.append(text(x + 2, STRIP + 31, name, "muted", 10))
+                out.append(text(x + 2, STRIP + 31, name, "muted", 11))
             out.append(f"<path d='M{x:.1f},{STRIP - 2}v24' class='s-muted'/>")
         out.append(_tick(i, frame, x, wide, keys))
         places.append((x, wide))

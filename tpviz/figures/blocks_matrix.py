@@ -131,8 +131,8 @@ def _letters(words, box, ink):
     x, y, width, height = box
     for fits, turn in ((width, 0), (height, -90)):
         across = height if not turn else width
-        points = min(12.0, (fits - 4) / (0.56 * len(words)), across - 1)
-        if points >= 7:
+        points = min(12.0, fits / (0.56 * len(words)), across)
+        if points >= 11:
             cx, cy = x + width / 2, y + height / 2
             spin = "stroke-width='3' paint-order='stroke' "
             spin += f"transform='rotate({turn} {cx:.1f} {cy:.1f})'" if turn else ""
@@ -251,7 +251,7 @@ def _row(shown, signs, x, eyes):
             x += 26
         width, height = size(tensor)
         below = _below(tensor, eyes)
-        room = max(width, 6.1 * _title_length(tensor), 5.2 * max(map(len, below)))
+        room = max(width, 6.1 * _title_length(tensor), 5.5 * max(map(len, below)))
         left, top = x + (room - width) / 2, MIDDLE - height / 2
         middle = x + room / 2
         lift = 15 if tensor.partial else 0
@@ -261,7 +261,7 @@ def _row(shown, signs, x, eyes):
             f"{notation(tensor._replace(partial=''), eyes.keys)}</text>"
         )
         out += matrix(tensor, left, top, eyes, chunk, future)
-        out += lines(middle, top + height + 14, below, 13, "muted", 10.5, "middle")
+        out += lines(middle, top + height + 14, below, 13, "muted", 11, "middle")
         x += room + 8 + lift
     return out, x
 
@@ -378,7 +378,7 @@ def _cell(rank, frame, grid, eyes):
         if wide:
             out += text(x + grid.width - 6, y + 14, where, "muted", 11, "end")
         else:
-            out += text(x + 6, y + 24, where, "muted", 9)
+            out += text(x + 6, y + 24, where, "muted", 11)
     left, top, width, height = 50, 3, grid.width - 84, grid.height - 6
     if tall:
         left, top, width, height = 4, 19, grid.width - 8, grid.height - 22

@@ -98,10 +98,10 @@ def _panel(scene, panel, x, y):
     for exponent in _decades(scene["times"]):
         place = up(10.0**exponent)
         out.append(rect(x, place, WIDTH, 0.8, "rule"))
-        out.append(text(x - 6, place + 4, seconds(10.0**exponent), "muted", 10, "end"))
+        out.append(text(x - 6, place + 4, seconds(10.0**exponent), "muted", 11, "end"))
     sizes = sorted({p["bytes"] for p in panel["points"]})
     shown = sizes[:: max(1, -(-len(sizes) // 5))]
-    out += [text(across(b), y + HEIGHT + 15, _bytes(b), "muted", 10, "middle") for b in shown]
+    out += [text(across(b), y + HEIGHT + 15, _bytes(b), "muted", 11, "middle") for b in shown]
     for name in LINES:
         own = [p for p in panel["points"] if p["collective"] == name]
         own.sort(key=lambda p: p["bytes"])

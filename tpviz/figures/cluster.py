@@ -277,7 +277,7 @@ class _Picture:
         """The number of groups that share a link, if more than one."""
         if load > 1:
             edge = "stroke-width='3' paint-order='stroke'"
-            self.out.append(text(x, y, f"{load}x", "fg s-bg", 10, extra=edge))
+            self.out.append(text(x, y, f"{load}x", "fg s-bg", 11, extra=edge))
 
     def line(self, points, load):
         """A link; lit and as wide as its load where the chosen axis passes."""
@@ -350,7 +350,7 @@ class _Levels(_Picture):
         level, (columns, rows, width, height) = self.levels[number], self.shapes[number]
         place = x, y, width, height
         self.out.append(rect(*place, "bg", "rx='5'") + outline(*place, "rule", rx=5))
-        self.out.append(text(x + PAD, y + 12, level["name"], "muted", 10))
+        self.out.append(text(x + PAD, y + 12, level["name"], "muted", 11))
         wide, high = (CELL, CELL) if number == 0 else self.shapes[number - 1][2:]
         gap = STEP - CELL if number == 0 else 14
         crossed = any(key[0] == number and key[1] // level["units"] == unit for key in self.loads)
@@ -406,7 +406,7 @@ class _Torus(_Picture):
             if slices > 1 and rest == 0:
                 words = f"{outer} {self._slice(device['device'])}"
                 low = corner[1] + shown[1] * self.step - 4
-                self.out.append(text(corner[0], low, words, "muted", 10))
+                self.out.append(text(corner[0], low, words, "muted", 11))
         self._links(spots)
         for device, (left, top) in spots.items():
             self.cell(device, left, top)

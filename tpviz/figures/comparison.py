@@ -328,7 +328,7 @@ def _ends(scene, axis, bottom):
             f"<path d='M{x:.1f},{y - 8}V{bottom}' class='s-fg' fill='none'"
             f" stroke-width='1.1' stroke-dasharray='{dash}'/>"
         )
-        out += text(x - 5, y, f"{name} {seconds(t)}", size=10.5, anchor="end", weight=600)
+        out += text(x - 5, y, f"{name} {seconds(t)}", size=11, anchor="end", weight=600)
     return out
 
 
@@ -340,9 +340,9 @@ def _row(scene, index, top, axis, width):
         if not row["axis"]:
             out.append(text(10, top + 13, f"rank {row['rank']}", size=11, weight=600))
         name = f"communication {row['axis']}" if row["axis"] else "compute"
-        out.append(text(58, top + height - 4, name, size=10.5))
-    source = _cut(scene["marks"][row["source"]][0], 78, 5.4)
-    out.append(text(GUTTER - 6, top + height - 3.5, source, "muted", 10, "end"))
+        out.append(text(58, top + height - 4, name, size=11))
+    source = _cut(scene["marks"][row["source"]][0], 84, 6.0)
+    out.append(text(GUTTER - 6, top + height - 3.5, source, "muted", 11, "end"))
     predicted = row["source"] == 0 and scene["foreseen"]
     drawn = _of_row(scene["outlines" if predicted else "bars"], index)
     for key in dict.fromkeys(drawn["key"].tolist()):

@@ -184,7 +184,7 @@ def _weights(frame, states):
     for layer in LAYERS:
         width, _ = states.size(states.weights[layer])
         state = frame.gradients[layer]
-        out += text(x + width / 2, y + 20, layer, "muted", 10, "middle")
+        out += text(x + width / 2, y + 20, layer, "muted", 11, "middle")
         out += states.draw(layer, x, y + 50, frame.weights[layer], "parameters", layer in coming)
         out += states.draw(layer, x, y + 108, state, "gradients", state == "leaving")
         x += max(width, 26) + 12
@@ -406,7 +406,7 @@ def _cell(rank, place, eyes):
     out += text(x + 5, y + 13, rank, size=11, weight=700 if mine else "")
     where = ",".join(map(str, coords.values()))
     if height >= 34 and 6 * len(where) + 26 <= width:
-        out += text(x + width - 5, y + 13, where, "muted", 10, "end")
+        out += text(x + width - 5, y + 13, where, "muted", 11, "end")
     words = ", ".join(f"{axis} {i}" for axis, i in coords.items())
     return (
         f"<g data-rank='{rank}' style='cursor:pointer'><title>rank {rank} at {words}</title>"

@@ -42,7 +42,7 @@ class Axis(NamedTuple):
         """A line from ``top`` to ``bottom`` at every round time, and the time in words at ``y``."""
         return "".join(
             f"<path d='M{x:.1f},{top}V{bottom}' class='s-rule' fill='none'/>"
-            + text(x, y, seconds(time, 4), "muted", 10, "middle")
+            + text(x, y, seconds(time, 4), "muted", 11, "middle")
             for time in ticks(self.low, self.high)
             for x in [float(self.x(time))]
         )
@@ -63,8 +63,8 @@ def axis_below(
     for time in ticks(0, duration, 10):
         x = left + time * scale
         out += f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
-        out += text(x, y + 17, says(time), "muted", 10, "middle")
-    return out + text(name_x, y + 17, name, "muted", 10)
+        out += text(x, y + 17, says(time), "muted", 11, "middle")
+    return out + text(name_x, y + 17, name, "muted", 11)
 
 
 def play_head(scene: dict[str, Any], x: float) -> str:
@@ -118,9 +118,9 @@ def outlines(
 def names(bars: Iterable[tuple[float, float, str, str]], top: float, height: float) -> str:
     """The names of bars, (left, right, name, ink), in those wide enough for them."""
     return "".join(
-        text((x0 + x1) / 2, top + height / 2 + 3.5, name, f"halo-{key}", 10, "middle")
+        text((x0 + x1) / 2, top + height / 2 + 3.5, name, f"halo-{key}", 11, "middle")
         for x0, x1, name, key in bars
-        if key != "wait" and x1 - x0 > 6.2 * len(name) + 8
+        if key != "wait" and x1 - x0 > 6.8 * len(name) + 8
     )
 
 

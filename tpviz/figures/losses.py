@@ -38,7 +38,7 @@ def losses_svg(
         text(10, 16, f"loss of {len(losses)} step{'s' * (len(losses) > 1)}", size=12, weight=700)
     ]
     body += [
-        text(LEFT - 8, TOP + 4 + HEIGHT * (high - v) / (high - low), f"{v:.4g}", "muted", 10, "end")
+        text(LEFT - 8, TOP + 4 + HEIGHT * (high - v) / (high - low), f"{v:.4g}", "muted", 11, "end")
         for v in (low, high)
     ]
     body.append(f"<path d='M{LEFT},{TOP}V{TOP + HEIGHT}H{width - 12}' class='s-rule' fill='none'/>")
@@ -51,6 +51,6 @@ def losses_svg(
         for x, y in (point(i, v) for i, v in enumerate(reference or []) if math.isfinite(v))
     ]
     if reference is not None:
-        body.append(text(width - 12, 16, "circles: one process", "muted", 10, "end"))
+        body.append(text(width - 12, 16, "circles: one process", "muted", 11, "end"))
     label = "losses " + ", ".join(f"{v:.6g}" for v in losses)
     return document(width, TOP + HEIGHT + 14, body, label, theme)

@@ -202,11 +202,11 @@ def _matrix(scene):
 def _ranks(scene, cell):
     """Rank numbers along both sides, as many as there is room for."""
     step = next(s for s in (1, 2, 4, 8, 16, 32) if s * cell >= 17)
-    out = text(10, TOP - 17, "from ↓ to →", "muted", 10)
+    out = text(10, TOP - 17, "from ↓ to →", "muted", 11)
     for rank in range(0, scene["shown"], step):
         place = (rank + 0.5) * cell
-        out += text(LEFT + place, TOP - 5, rank, "muted", 10, "middle")
-        out += text(LEFT - 5, TOP + place + 3.5, rank, "muted", 10, "end")
+        out += text(LEFT + place, TOP - 5, rank, "muted", 11, "middle")
+        out += text(LEFT - 5, TOP + place + 3.5, rank, "muted", 11, "end")
     return out
 
 

@@ -304,7 +304,7 @@ def _rank(scene, here, chosen):
     return (
         face
         + text(x, y + 21, here["rank"], ink, 14, "middle", 700)
-        + text(x, y + 36, axis["name"] if axis else where, under, 10, "middle")
+        + text(x, y + 36, axis["name"] if axis else where, under, 11, "middle")
     )
 
 
@@ -344,5 +344,5 @@ def _frame(box, ranks, key):
     names = ",".join(map(str, ranks))
     if height >= 12 and width >= 6.5 * len(names):
         ink = "muted" if not key else "bg" if key == "muted" else f"on-{key}"
-        out += text(x + width / 2, y + height / 2 + 4, names, ink, 10, "middle")
+        out += text(x + width / 2, y + height / 2 + 4, names, ink, 11, "middle")
     return out

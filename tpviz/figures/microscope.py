@@ -309,8 +309,8 @@ def _box(box, here):
     out = rect(x, y, *size, "bg", "rx='7'") + outline(x, y, *size, "muted", 1.2, 7)
     out += text(x + 7, y + 14, f"rank {here['rank']}", size=11, weight=700)
     if box["parting"]:
-        out += text(x + box["width"] - 6, y + 14, "to send", "muted", 9, "end")
-        out += text(x + 7, y + box["parting"], "received", "muted", 9)
+        out += text(x + box["width"] - 6, y + 14, "to send", "muted", 11, "end")
+        out += text(x + 7, y + box["parting"], "received", "muted", 11)
     return out
 
 
@@ -324,9 +324,9 @@ def _draw_cell(x, y, width, height, cell):
         out = outline(x, y, width, height, key, 1.4, 3)
         out += rect(x, y + height - 4, width * cell["full"], 4, key)
     ink, small = (f"halo-{key}",) * 2 if full else ("fg", "muted")
-    out += text(x + 3, y + 10, f"c{cell['chunk']}", small, 9)
+    out += text(x + 3, y + 10, f"c{cell['chunk']}", small, 11)
     out += text(x + width / 2, y + 24, cell["value"], ink, 13, "middle", 700)
-    out += text(x + width / 2, y + 34, cell["terms"], small, 9, "middle")
+    out += text(x + width / 2, y + 34, cell["terms"], small, 11, "middle")
     return out + (outline(x - 1, y - 1, width + 2, height + 2, "fg", 2, 4) if cell["new"] else "")
 
 

@@ -196,7 +196,7 @@ def _head(plan, part):
         at = f"M{x + room * mean / most:.1f},{y - 2}v14"
         out += _bar(x, y, room * part[key] / most, 10, ink)
         out += f"<path d='{at}' class='s-fg' stroke-width='1.2'/>"
-        out += text(x, y + 20, number, "muted", 9.5)
+        out += text(x, y + 20, number, "muted", 11)
     return f"<g data-step='{stage}' style='cursor:pointer'>{out}</g>"
 
 
@@ -207,8 +207,8 @@ def _piece(plan, number):
     name = named(shard["modules"])
     short = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
     sizes = [f"{label} {amount(shard[key], unit)}" for key, label, unit, _ in SIZES]
-    tip, size = "; ".join([name, *sizes]), 10.5 if plan.row > 14 else 9.5
-    out = text(LEFT - 10, y + plan.row / 2 + 3.5, short, "fg", size, "end")
+    tip = "; ".join([name, *sizes])
+    out = text(LEFT - 10, y + plan.row / 2 + 3.5, short, anchor="end")
     out += rect(x, y, room, plan.row, "bg") + outline(x, y, room, plan.row, "rule")
     for i, (key, _, _, ink) in enumerate(SIZES):
         width = (room - 8) * shard[key] / plan.most[key][0]
@@ -252,7 +252,7 @@ def _cut(plan, part):
     if len(messages) > MESSAGES:
         rest = messages[MESSAGES - 1 :]
         rows[-1] = f"{len(rest)} more tensors, {amount(sum(m['bytes'] for m in rest))}"
-    out = lines(x, y + 13, rows, 12, size=10.5, anchor=anchor)
+    out = lines(x, y + 13, rows, 12, size=11, anchor=anchor)
     if messages:
         tip_y = plan.spans[part["index"]][0]
         out += (

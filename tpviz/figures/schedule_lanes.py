@@ -147,7 +147,7 @@ class Lanes:
         label = text(12, y, panel.name, size=14, weight=700)
         return label + text(x, y, more, size=12, anchor="end", weight=600)
 
-    def _label(self, y, words, token="muted", size=9.5):
+    def _label(self, y, words, token="muted", size=11):
         return text(LEFT - 10, y, words, token, size, "end")
 
     def _idle(self, y, height):
@@ -335,7 +335,7 @@ class Lanes:
                 + (f", {max(count for _, count in held[rank])} in flight" if held else "")
             )
         for i, words_of_line in enumerate(words):
-            yield text(NUMBERS, row.y + 10 + 12 * i, words_of_line, "muted" if i else "fg", 10.5)
+            yield text(NUMBERS, row.y + 10 + 12 * i, words_of_line, "muted" if i else "fg", 11)
         if panel.memory:
             yield self._memory(panel.memory[rank], row.y + 12 * len(words) + 2)
 
@@ -351,7 +351,7 @@ class Lanes:
         of = f" of {amount(self.device)}" if self.device is not None else ""
         token, weight = ("exposed", 700) if too_much else ("muted", "")
         words = f"{amount(memory.total)}{of}"
-        return out + text(NUMBERS + wide + 4, y + 10, words, token, 9.5, weight=weight)
+        return out + text(NUMBERS + wide + 4, y + 10, words, token, 11, weight=weight)
 
     # -- a moment ----------------------------------------------------------------------------------
     def moment(self, rank: int, index: int, busy: bool) -> str:

@@ -257,12 +257,12 @@ def _chunks(panel, map, position):
         j = int(position[mine][0])
         if rows:
             middle = float(y[mine].mean()) + 2
-            yield text(map.x - 6, middle, f"chunk {chunk}", "muted", 10.5, "end")
-            yield text(right + 6, middle, f"{ordinal(j)}: {rule_of(run, j)}", "muted", 10.5)
+            yield text(map.x - 6, middle, f"chunk {chunk}", "muted", 11, "end")
+            yield text(right + 6, middle, f"{ordinal(j)}: {rule_of(run, j)}", "muted", 11)
         else:
-            yield text(float(x[mine].mean()), map.y - 3, f"{chunk}", "muted", 10.5, "middle")
+            yield text(float(x[mine].mean()), map.y - 3, f"{chunk}", "muted", 11, "middle")
     if not rows:
-        yield text(map.x - 6, map.y - 3, "chunk", "muted", 10.5, "end")
+        yield text(map.x - 6, map.y - 3, "chunk", "muted", 11, "end")
 
 
 def _marks(panels):
@@ -295,7 +295,7 @@ def _lanes(panels, number, layout):
             for i, (ink, pattern, _) in enumerate(areas[::-1]):
                 yield shape(f"M{x},{y + 4 + 14 * i}h10v10h-10z", ink, pattern)
             x += 15
-        yield lines(x, y + 13, rows, 14, "muted", 10.5)
+        yield lines(x, y + 13, rows, 14, "muted", 11)
         y += LANE + GAP
 
 
@@ -308,8 +308,8 @@ def _drawn(panels, panel, what):
     if what == "memory":
         gemm, sent = series["gemm_queue"], series["comm_queue"]
         top = max(_most(a.series["gemm_queue"] + a.series["comm_queue"]) for a in panels)
-        words = [f"communication (above) ≤ {amount(_most(sent))}"]
-        words.append(f"GEMM (below) ≤ {amount(_most(gemm))}")
+        words = [f"communication ≤ {amount(_most(sent))}"]
+        words.append(f"GEMM ≤ {amount(_most(gemm))}")
         return top, [("forward", "solid", gemm), ("axis0", "diagonal", sent)], words
     if what == "tracker":
         tracker, top = run.tracker, max(max(a.run.tracker.peak for a in panels), 1)
@@ -356,8 +356,8 @@ def _ends(panel, layout, y):
         time = max(run.gemm_end, run.rs_end)
         ends[:2] = [(time, f"{ends[0][1]}, {ends[1][1]}")]
     for time, words in ends:
-        x = max(layout.x(time) - 3, 200 + 5.4 * len(words))
-        yield text(x, y - 7, words, "muted", 10.5, "end")
+        x = max(layout.x(time) - 3, 200 + 5.8 * len(words))
+        yield text(x, y - 7, words, "muted", 11, "end")
 
 
 # -- the selected part, and the whole picture ------------------------------------------------------

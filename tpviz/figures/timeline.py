@@ -296,7 +296,7 @@ def timeline_svg(
     body.append(drawn)
     if "note" in scene:
         y += 20
-        body.append(text(10, y + 9.5, scene["note"], "muted", 10.5))
+        body.append(text(10, y + 9.5, scene["note"], "muted", 11))
     return document(width, y + 22, body, f"Timeline, {scene['badge']}", theme)
 
 
@@ -336,7 +336,7 @@ def _lane(scene, index, top, axis, width):
     out = [f"<path d='M{GUTTER},{top + height + 1}H{width - RIGHT}' class='s-rule' fill='none'/>"]
     if not lane["axis"]:
         out.append(text(10, top + 14, f"rank {lane['rank']}", size=11, weight=600))
-    out.append(text(GUTTER - 6, top + height - 3.5, lane["name"], "muted", 10, "end"))
+    out.append(text(GUTTER - 6, top + height - 3.5, lane["name"], "muted", 11, "end"))
     mine = np.array(scene["bars"]["lane"]) == index
     key, name, start, end = (
         np.array(scene["bars"][c])[mine] for c in ("key", "name", "start", "end")

@@ -75,7 +75,7 @@ export class Film extends Player {
     this.now.textContent = scene.captions[step];
     this.root.dataset.step = step;
     this.resize(svg, width, height, top);
-    svg.style = `width:100%;height:auto;min-width:${Math.min(width, 700)}px;max-width:${width}px`;
+    svg.style = `width:${width}px;height:auto`;
     svg.setAttribute("aria-label", `${scene.title}, ${scene.captions[step]}`);
     svg.replaceChildren(this.common);
     const frame = this.group([frames?.[step] ?? ""].flat().map((part) => pieces?.[part] ?? part).join(""), svg);

@@ -66,7 +66,7 @@ class MeshView extends View {
     const roomy = size > 40, text = (up, look, words) => make("text", { x: x + size / 2, y: y + up, ...look,
       "text-anchor": "middle", class: mine ? "f-bg" : axis ? `f-halo-${axis.key}` : "f-fg" }, group, words);
     text(size / 2 + (roomy ? -1 : 4), { "font-size": roomy ? 14 : 12, "font-weight": 700 }, here.rank);
-    if (roomy) text(size - 9, { "font-size": 10 }, axis ? axis.name : Object.values(here.coords).join(","));
+    if (roomy) text(size - 9, { "font-size": 11 }, axis ? axis.name : Object.values(here.coords).join(","));
     group.addEventListener("click", () => { this.svg.focus({ preventScroll: true }); this.choose(here.rank); });
     group.addEventListener("pointerenter", () => this.showTip(`rank ${here.rank}`, [where,
       ...Object.entries(here.groups).map(([name, ranks]) => `${name} group: ranks ${ranks.join(", ")}`)], x + size, y + size - top));
@@ -102,7 +102,7 @@ class MeshView extends View {
       class: `s-fg ${mine ? `f-${key ?? "muted"}` : ""}` }, this.matrix);
     const words = ranks.join(",");
     if (h < 12 || w < 6.5 * words.length) return;
-    make("text", { x: x + w / 2, y: y + h / 2 + 4, "text-anchor": "middle", "font-size": 10,
+    make("text", { x: x + w / 2, y: y + h / 2 + 4, "text-anchor": "middle", "font-size": 11,
       class: `f-${mine ? (key ? `on-${key}` : "bg") : "muted"}` }, this.matrix, words);
   }
 

@@ -183,7 +183,7 @@ def memory_svg(
         body.append(_bar(x, 20, size * scale, 14, MEMORY_KINDS[kind]))
         x += size * scale
     if enlarged:
-        body.append(text(RIGHT, 31, "enlarged", "muted", 10, "end"))
+        body.append(text(RIGHT, 31, "enlarged", "muted", 11, "end"))
     else:
         ink = "exposed" if total > capacity else "fg"
         end = LEFT + capacity * scale
@@ -192,7 +192,7 @@ def memory_svg(
     for kind, size in memory.items():
         body.append(_bar(x, 44, 11, 10, MEMORY_KINDS[kind]))
         words = f"{kind} {amount(size)}"
-        body.append(text(x + 15, 53, words, size=10))
+        body.append(text(x + 15, 53, words, size=11))
         x += 26 + 5.4 * len(words)
     return document(WIDTH, 60, body, f"memory of a rank {share}", theme)
 

@@ -88,7 +88,7 @@ export class TimelineDrawing extends Player {
     const line = (t, look) => make("path", { d: `M${this.x(t)},${TOP - 6}V${this.bottom}`, ...look }, this.svg);
     for (const t of ticks(this.low, this.high, Math.max(this.width / 130, 2))) {
       line(t, { class: "s-rule" });
-      make("text", { x: this.x(t), y: 12, "text-anchor": "middle", "font-size": 10, class: "f-muted" }, this.svg, seconds(t));
+      make("text", { x: this.x(t), y: 12, "text-anchor": "middle", "font-size": 11, class: "f-muted" }, this.svg, seconds(t));
     }
     const marks = this.scene.steps.flat().filter((t) => t >= this.low && t <= this.high);
     if (marks.length <= 100) for (const t of marks) line(t, { class: "s-muted", "stroke-dasharray": "2 3" });
@@ -101,7 +101,7 @@ export class TimelineDrawing extends Player {
         "font-weight": chosen ? 800 : 500, class: "f-fg", style: "cursor:pointer" }, svg,
       `${chosen ? "▸ " : ""}rank ${lane.rank}`).addEventListener("click", () => this.select(lane.rank));
     }
-    make("text", { x: GUTTER - 6, y: lane.y + lane.height - 3.5, "text-anchor": "end", "font-size": 10,
+    make("text", { x: GUTTER - 6, y: lane.y + lane.height - 3.5, "text-anchor": "end", "font-size": 11,
       class: "f-muted" }, svg, lane.name);
     make("path", { d: `M${GUTTER},${lane.y + lane.height + 1}H${this.right}`, class: "s-rule" }, svg);
     const runs = keys.map(() => []), names = [], bare = [];
@@ -110,11 +110,11 @@ export class TimelineDrawing extends Player {
       const from = Math.max(this.x(bars.start[i]), GUTTER - 2), to = Math.min(this.x(bars.end[i]), this.right + 2);
       const name = strings[bars.name[i]], { kind, key } = keys[bars.key[i]];
       addRun(runs[bars.key[i]], from, to);
-      if (kind !== "wait" && to - from > 6.2 * name.length + 8) names.push([(from + to) / 2, name, key]);
+      if (kind !== "wait" && to - from > 6.8 * name.length + 8) names.push([(from + to) / 2, name, key]);
     }
     runs.forEach((run, k) => this.drawRun(run, lane.y, lane.height, keys[k], this.plot));
     for (const [x, name, key] of names) {
-      make("text", { x, y: lane.y + lane.height / 2 + 3.5, "text-anchor": "middle", "font-size": 10,
+      make("text", { x, y: lane.y + lane.height / 2 + 3.5, "text-anchor": "middle", "font-size": 11,
         class: `f-halo-${key}` }, this.plot, name);
     }
     exposed.lane.forEach((l, i) => {
