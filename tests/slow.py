@@ -4,8 +4,8 @@ points of each scheme), and what mostly waits."""
 
 SLOW = tuple(
     """
-notebooks/02_cost_models.ipynb notebooks/03_atp.ipynb notebooks/04_axonn.ipynb
-notebooks/05_merak.ipynb notebooks/06_t3.ipynb
+notebooks/01_ranks_meshes_collectives.ipynb notebooks/02_cost_models.ipynb notebooks/03_atp.ipynb
+notebooks/04_axonn.ipynb notebooks/05_merak.ipynb notebooks/06_t3.ipynb
 test_atp_lab.py test_atp_notebook_lab.py test_axonn_lab.py test_axonn_notebook_lab.py
 test_explore_lab.py test_merak_lab.py test_merak_notebook_lab.py test_microscope_lab.py
 test_t3_lab.py test_lab.py::test_the_two_settings_differ_in_their_threads
@@ -40,5 +40,27 @@ test_merak_memory.py test_merak_partition_limits.py test_merak_repeated.py
 test_scheme_costs.py::test_equals_the_simulation_on_any_cluster
 test_t3.py::test_equals_one_process test_t3_cost.py::test_formula_and_simulation_agree
 test_t3_paper.py test_zoo.py
+test_alike.py::test_shared_rows_are_those_of_every_ranks_own_replay
+test_capture.py::test_captured_rows_are_those_of_a_run
+test_compare.py::test_an_emulated_run_names_the_seeded_fault
+test_axonn.py::test_three_steps_on_odd_sizes
+test_exercises.py::test_hints_do_not_hang_on_the_draw
+test_exercises.py::test_right_numbers_are_no_mistake_for_any_inputs
+test_faults.py::test_a_fork_server_that_died_is_replaced
+test_kineto_gloo.py::test_gloo_collectives_are_found_with_bytes_members_and_order
+test_scheme_costs.py::test_kernels_are_those_of_the_program
+test_t3_cost.py::test_fusing_pays_where_sums_are_long
+test_t3_cost.py::test_memory_is_what_is_tracked
+test_t3_hardware_speed.py::test_a_sublayer_of_the_paper
+test_launch.py::test_a_forked_child_starts_its_own_ranks_and_leaves_ours_alone
+test_merak.py::test_schedules_give_the_same_bits
+test_merak_bugs.py::test_the_evidence_leads_to_place_and_cause
+test_merak_in_flight.py::test_real_ranks_hold_as_many_as_the_schedule_says
+test_merak_partition.py::test_a_chain_of_stages_is_the_model
+test_merak_schedules.py::test_every_schedule_runs_or_is_refused
+test_parallel_easy.py::test_grids_of_four
+test_search.py::test_the_first_are_run
+test_t3_bugs.py::test_the_evidence_leads_to_place_and_cause
+test_t3_bugs.py::test_verify_flags_every_fault
 """.split()
 )

@@ -13,7 +13,7 @@ from tpviz.advice import fits
 
 W = tv.GPT(layers=2, hidden=32, heads=4, seq=8, batch=8, vocab=64)
 BOX = tv.clusters.nvlink_pairs(pairs=2).scale_model(hidden=64)
-POINTS, VERIFIED = 6, 4  # of each scheme
+POINTS, VERIFIED = 5, 4  # of each scheme
 
 
 def points(name, count):

@@ -86,8 +86,11 @@ def test_texts(name, tab, tmp_path):
         path = tmp_path / "view.html"
         scene = {"svg": PICTURES[name](), "captions": [""]}
         path.write_text(document(name, place("picture", {"scene": scene})))
+    tab.goto(path.as_uri())
+    tab.locator("[data-ready]").wait_for()
     for width in (1440, 900):
         tab.set_viewport_size({"width": width, "height": 900})
-        tab.goto(path.as_uri())
-        tab.locator("[data-ready]").wait_for()
+        tab.evaluate(
+            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
         assert "\n".join(tab.evaluate(PROBLEMS, [SMALLEST])) == "", width
