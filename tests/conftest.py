@@ -1,6 +1,8 @@
 """What all tests share: the tiny one runs first, CI skips no browser test, ranks are ended."""
 
 import os
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from chromium import CHROMIUM, CHROMIUM_FLAGS
@@ -48,7 +50,7 @@ def chromium():
 
 
 @pytest.fixture
-def tab(chromium):
+def tab(chromium) -> Iterator[Any]:
     """A browser's tab without network; in the end its console has said nothing."""
     context = chromium.new_context(offline=True)
     page, problems = context.new_page(), []

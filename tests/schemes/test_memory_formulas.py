@@ -85,14 +85,14 @@ def test_the_peak_may_be_in_the_last_block(strategy):
     )
 
 
-def trained_by_a_user():
+def trained_by_a_user() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
     split = tv.parallelize(model, tv.AxoNN(2, 2, 1, 1), easy=True)
     split(torch.ones(4, 8)).sum().backward()
     torch.optim.AdamW(split.parameters()).step()
 
 
-def tensors_alive():
+def tensors_alive() -> int:
     gc.collect()
     return sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
 

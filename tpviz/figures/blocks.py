@@ -292,7 +292,7 @@ def strip(story: Story, keys: dict[str, str]) -> tuple[str, list[tuple[float, fl
             run = next((k for k, f in enumerate(frames[i:]) if f[:2] != frame[:2]), len(frames) - i)
             name = SHORT.get(frame.layer, frame.layer)
             if 6.0 * len(name) <= run * wide:
-                out.append(text(x + 2, STRIP + 31, name, "muted", 11))
+                out.append(text(x + 2, STRIP + 31, name, "muted"))
             out.append(f"<path d='M{x:.1f},{STRIP - 2}v24' class='s-muted'/>")
         out.append(_tick(i, frame, x, wide, keys))
         places.append((x, wide))
@@ -392,7 +392,7 @@ def _bar(axis, so_far, total, x, y, key, width):
     if total:
         out += rect(left, y - 10, width * so_far / total, 12, key, "rx='2'")
     words = f"{amount(so_far)} of {amount(total)}" if total else "nothing"
-    return out + text(left + 8 + width, y, words, size=11)
+    return out + text(left + 8 + width, y, words)
 
 
 def _legend(eyes, y):
@@ -408,4 +408,4 @@ def _legend(eyes, y):
         else f"1: on the rank at {names[0]} 1;  *: on all ranks"
     )
     tail = f"{where}.  T = b s tokens (b batch, s sequence), H = h hidden size.  Not to scale."
-    return out + text(12, y + 30, tail, "muted", 11)
+    return out + text(12, y + 30, tail, "muted")

@@ -333,7 +333,7 @@ def _names(grid, eyes):
     *down, across = axes
     x, y = grid.x, grid.y - 14
     out = text(x, y, f"{across} = {axes[across]} →", keys[across], 12, weight=700)
-    out += text(x + 70, y, "the blocks of each rank of the matrices above", "muted", 11)
+    out += text(x + 70, y, "the blocks of each rank of the matrices above", "muted")
     if down:
         words = f"{down[0]} = {axes[down[0]]} ↓"
         out += text(x - 12, grid.y + 20, words, keys[down[0]], 12, "end", 700)
@@ -378,7 +378,7 @@ def _cell(rank, frame, grid, eyes):
         if wide:
             out += text(x + grid.width - 6, y + 14, where, "muted", 11, "end")
         else:
-            out += text(x + 6, y + 24, where, "muted", 11)
+            out += text(x + 6, y + 24, where, "muted")
     left, top, width, height = 50, 3, grid.width - 84, grid.height - 6
     if tall:
         left, top, width, height = 4, 19, grid.width - 8, grid.height - 22

@@ -68,7 +68,7 @@ def calibration_svg(scene: dict[str, Any], theme: str = "auto") -> str:
         x, y = LEFT + i % columns * (WIDTH + GAP), TOP + i // columns * (HEIGHT + DOWN)
         body.append(_panel(scene, panel, x, y))
     bottom = TOP + -(-len(panels) // columns) * (HEIGHT + DOWN) - DOWN + 50
-    body.append(text(10, bottom, _device(scene), "muted", 11))
+    body.append(text(10, bottom, _device(scene), "muted"))
     width = max(LEFT + columns * (WIDTH + GAP) - GAP + 24, 620)
     label = f"Measured and fitted communication times of {scene['title']}"
     return document(width, bottom + 14, body, label, theme)

@@ -350,7 +350,7 @@ class _Levels(_Picture):
         level, (columns, rows, width, height) = self.levels[number], self.shapes[number]
         place = x, y, width, height
         self.out.append(rect(*place, "bg", "rx='5'") + outline(*place, "rule", rx=5))
-        self.out.append(text(x + PAD, y + 12, level["name"], "muted", 11))
+        self.out.append(text(x + PAD, y + 12, level["name"], "muted"))
         wide, high = (CELL, CELL) if number == 0 else self.shapes[number - 1][2:]
         gap = STEP - CELL if number == 0 else 14
         crossed = any(key[0] == number and key[1] // level["units"] == unit for key in self.loads)
@@ -406,7 +406,7 @@ class _Torus(_Picture):
             if slices > 1 and rest == 0:
                 words = f"{outer} {self._slice(device['device'])}"
                 low = corner[1] + shown[1] * self.step - 4
-                self.out.append(text(corner[0], low, words, "muted", 11))
+                self.out.append(text(corner[0], low, words, "muted"))
         self._links(spots)
         for device, (left, top) in spots.items():
             self.cell(device, left, top)

@@ -305,7 +305,7 @@ def _header(scene, width):
     for words, dash in zip(scene["badges"], _dashes(scene)):
         frame, size = badge(x, 8, words, 6.4, 18, dash)
         out, x = out + frame, x + size + 8
-    out += text(x + 4, 22, _cut(f"on {scene['caption']}", width - x - 20, 6.1), size=11)
+    out += text(x + 4, 22, _cut(f"on {scene['caption']}", width - x - 20, 6.1))
     return out + text(10, 44, _cut(scene["title"], width - 20, 6.0), "muted")
 
 
@@ -328,7 +328,7 @@ def _ends(scene, axis, bottom):
             f"<path d='M{x:.1f},{y - 8}V{bottom}' class='s-fg' fill='none'"
             f" stroke-width='1.1' stroke-dasharray='{dash}'/>"
         )
-        out += text(x - 5, y, f"{name} {seconds(t)}", size=11, anchor="end", weight=600)
+        out += text(x - 5, y, f"{name} {seconds(t)}", anchor="end", weight=600)
     return out
 
 
@@ -340,7 +340,7 @@ def _row(scene, index, top, axis, width):
         if not row["axis"]:
             out.append(text(10, top + 13, f"rank {row['rank']}", size=11, weight=600))
         name = f"communication {row['axis']}" if row["axis"] else "compute"
-        out.append(text(58, top + height - 4, name, size=11))
+        out.append(text(58, top + height - 4, name))
     source = _cut(scene["marks"][row["source"]][0], 84, 6.0)
     out.append(text(GUTTER - 6, top + height - 3.5, source, "muted", 11, "end"))
     predicted = row["source"] == 0 and scene["foreseen"]
@@ -380,9 +380,9 @@ def _waterfall(scene, top, axis):
     ]
     y = top
     for part in scene["parts"]:
-        out.append(text(10, y + 14, part["name"], size=11))
+        out.append(text(10, y + 14, part["name"]))
         for x, words in ((NUMBERS, seconds(part["seconds"])), (GUTTER - 6, part["share"])):
-            out.append(text(x, y + 14, words, size=11, anchor="end"))
+            out.append(text(x, y + 14, words, anchor="end"))
         if part["predicted"] and part["predicted"][1] > part["predicted"][0]:
             x0, x1 = map(float, map(axis.x, part["predicted"]))
             ahead = [x0], [max(x1, x0 + 1)]
@@ -397,7 +397,7 @@ def _waterfall(scene, top, axis):
         y += PART
     name, total = scene["marks"][-1]
     out.append(text(10, y + 16, f"step, {name}", size=11, weight=600))
-    out.append(text(NUMBERS, y + 16, seconds(total), size=11, anchor="end", weight=600))
+    out.append(text(NUMBERS, y + 16, seconds(total), anchor="end", weight=600))
     x0, x1 = float(axis.x(0.0)), float(axis.x(total))
     out.append(shape(inset([x0], [x1], y + 8.5, 9), "rule s-fg", "solid"))
     return "".join(out)

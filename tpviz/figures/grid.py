@@ -117,7 +117,7 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
 # -- known schemes ---------------------------------------------------------------------------------
 def _cases(story):
     """A chip for every known scheme; those that the grid equals are lit and explained."""
-    out, x = text(12, 53, "this grid is", size=11), 78.0
+    out, x = text(12, 53, "this grid is"), 78.0
     for case, lit in story.cases:
         words = f"✓ {case.name}" if lit else case.name
         width = 6.1 * len(words) + 12

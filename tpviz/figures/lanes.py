@@ -64,7 +64,7 @@ def axis_below(
         x = left + time * scale
         out += f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
         out += text(x, y + 17, says(time), "muted", 11, "middle")
-    return out + text(name_x, y + 17, name, "muted", 11)
+    return out + text(name_x, y + 17, name, "muted")
 
 
 def play_head(scene: dict[str, Any], x: float) -> str:

@@ -202,7 +202,7 @@ def _matrix(scene):
 def _ranks(scene, cell):
     """Rank numbers along both sides, as many as there is room for."""
     step = next(s for s in (1, 2, 4, 8, 16, 32) if s * cell >= 17)
-    out = text(10, TOP - 17, "from ↓ to →", "muted", 11)
+    out = text(10, TOP - 17, "from ↓ to →", "muted")
     for rank in range(0, scene["shown"], step):
         place = (rank + 0.5) * cell
         out += text(LEFT + place, TOP - 5, rank, "muted", 11, "middle")
@@ -268,7 +268,7 @@ def _rows(scene, x, y):
             out.append(text(x + dx, y + 18 * number, cell, "fg" if number else "muted", 11))
     bottom = 18 * len(scene["rows"])
     if any("measured" in row for row in scene["rows"]):
-        out.append(text(x, y + bottom, "* measured, the others derived", "muted", 11))
+        out.append(text(x, y + bottom, "* measured, the others derived", "muted"))
     return "".join(out), 260, bottom
 
 

@@ -221,7 +221,7 @@ def mesh_svg(
     width = max(width, 420)
     groups = scene["ranks"][rank]["groups"]
     items = [(a["key"], f"{a['name']}: {', '.join(map(str, groups[a['name']]))}") for a in axes]
-    body.append(text(10, height + 13.5, f"rank {rank} and its groups:", size=11))
+    body.append(text(10, height + 13.5, f"rank {rank} and its groups:"))
     drawn, bottom = legend(items, 150.0, height + 4, width, LOOK, left=10.0)
     body.append(drawn)
     label = f"Mesh {scene['title']}, rank {rank}"
@@ -253,7 +253,7 @@ def arranged(scene: dict[str, Any]) -> dict[str, Any]:
         x, y = corner(here["slice"])
         places.append([x + here["column"] * step, y + here["row"] * step])
     captions = "".join(
-        text(x, y - 10, caption, "muted", 11)
+        text(x, y - 10, caption, "muted")
         for (x, y), caption in zip(map(corner, range(last + 1)), scene["slices"])
     )
     return {

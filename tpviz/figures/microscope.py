@@ -310,7 +310,7 @@ def _box(box, here):
     out += text(x + 7, y + 14, f"rank {here['rank']}", size=11, weight=700)
     if box["parting"]:
         out += text(x + box["width"] - 6, y + 14, "to send", "muted", 11, "end")
-        out += text(x + 7, y + box["parting"], "received", "muted", 11)
+        out += text(x + 7, y + box["parting"], "received", "muted")
     return out
 
 
@@ -324,7 +324,7 @@ def _draw_cell(x, y, width, height, cell):
         out = outline(x, y, width, height, key, 1.4, 3)
         out += rect(x, y + height - 4, width * cell["full"], 4, key)
     ink, small = (f"halo-{key}",) * 2 if full else ("fg", "muted")
-    out += text(x + 3, y + 10, f"c{cell['chunk']}", small, 11)
+    out += text(x + 3, y + 10, f"c{cell['chunk']}", small)
     out += text(x + width / 2, y + 24, cell["value"], ink, 13, "middle", 700)
     out += text(x + width / 2, y + 34, cell["terms"], small, 11, "middle")
     return out + (outline(x - 1, y - 1, width + 2, height + 2, "fg", 2, 4) if cell["new"] else "")

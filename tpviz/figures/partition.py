@@ -196,7 +196,7 @@ def _head(plan, part):
         at = f"M{x + room * mean / most:.1f},{y - 2}v14"
         out += _bar(x, y, room * part[key] / most, 10, ink)
         out += f"<path d='{at}' class='s-fg' stroke-width='1.2'/>"
-        out += text(x, y + 20, number, "muted", 11)
+        out += text(x, y + 20, number, "muted")
     return f"<g data-step='{stage}' style='cursor:pointer'>{out}</g>"
 
 
@@ -252,7 +252,7 @@ def _cut(plan, part):
     if len(messages) > MESSAGES:
         rest = messages[MESSAGES - 1 :]
         rows[-1] = f"{len(rest)} more tensors, {amount(sum(m['bytes'] for m in rest))}"
-    out = lines(x, y + 13, rows, 12, size=11, anchor=anchor)
+    out = lines(x, y + 13, rows, 12, anchor=anchor)
     if messages:
         tip_y = plan.spans[part["index"]][0]
         out += (
@@ -286,7 +286,7 @@ def _frame(plan, part):
 def _legend(y):
     out, _ = legend([(ink, label) for _, label, _, ink in SIZES], 12.0, y - 9, WIDTH, LOOK)
     x = 12.0 + sum(38 + LOOK.letter * len(label) for _, label, _, _ in SIZES)
-    out += mark("mean", x, y - 9, 0, 0) + text(x + 12, y, "mean of the stages", "muted", 11)
+    out += mark("mean", x, y - 9, 0, 0) + text(x + 12, y, "mean of the stages", "muted")
     out += f"<path d='M{x + 134},{y - 4}h16' class='s-axis2' stroke-width='2'/>"
     words = "tensors that cross a cut, once per microbatch, and their gradients back"
-    return out + text(x + 156, y, words, "muted", 11)
+    return out + text(x + 156, y, words, "muted")

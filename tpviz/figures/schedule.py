@@ -42,7 +42,7 @@ def schedule_scene(
     layout = lay_out(panels)
     drawn = [Lanes(panels, number, layout, unit, device).draw() for number in range(len(panels))]
     marks, y = legend(_marks(panels), 12.0, layout.bottom + 35, WIDTH, LOOK)
-    notes = text(12, y + 27, _notes(panels, unit), "muted", 11)
+    notes = text(12, y + 27, _notes(panels, unit), "muted")
     times = list(stops(panels, layout).values())
     return {
         "title": title,

@@ -147,8 +147,8 @@ class Lanes:
         label = text(12, y, panel.name, size=14, weight=700)
         return label + text(x, y, more, size=12, anchor="end", weight=600)
 
-    def _label(self, y, words, token="muted", size=11):
-        return text(LEFT - 10, y, words, token, size, "end")
+    def _label(self, y, words, token="muted"):
+        return text(LEFT - 10, y, words, token, anchor="end")
 
     def _idle(self, y, height):
         return idle(LEFT, y, self.layout.duration * self.layout.scale, height)
@@ -156,9 +156,7 @@ class Lanes:
     def _track(self, row):
         """A rank's name and an empty lane."""
         high = self.layout.lane
-        return self._label(row.y + high / 2 + 4, f"rank {row.rank}", "fg", 11) + self._idle(
-            row.y, high
-        )
+        return self._label(row.y + high / 2 + 4, f"rank {row.rank}", "fg") + self._idle(row.y, high)
 
     def pieces(self, rank: int) -> Iterator[tuple[str, float, float, int, int]]:
         """(ink, start, end, half, index) of the bars of a rank; RB is two of them."""
@@ -335,7 +333,7 @@ class Lanes:
                 + (f", {max(count for _, count in held[rank])} in flight" if held else "")
             )
         for i, words_of_line in enumerate(words):
-            yield text(NUMBERS, row.y + 10 + 12 * i, words_of_line, "muted" if i else "fg", 11)
+            yield text(NUMBERS, row.y + 10 + 12 * i, words_of_line, "muted" if i else "fg")
         if panel.memory:
             yield self._memory(panel.memory[rank], row.y + 12 * len(words) + 2)
 

@@ -245,7 +245,7 @@ def _borders(panel, map):
 def _chunks(panel, map, position):
     """The place of each chunk, and its destination; on a small map only the GPU's number."""
     if not map.named:
-        yield text(map.x, map.y - 4, f"GPU {map.gpu}", size=11)
+        yield text(map.x, map.y - 4, f"GPU {map.gpu}")
         return
     tiles, run = panel.run.tiles, panel.run
     down, across = run.gemm.tiles
@@ -258,7 +258,7 @@ def _chunks(panel, map, position):
         if rows:
             middle = float(y[mine].mean()) + 2
             yield text(map.x - 6, middle, f"chunk {chunk}", "muted", 11, "end")
-            yield text(right + 6, middle, f"{ordinal(j)}: {rule_of(run, j)}", "muted", 11)
+            yield text(right + 6, middle, f"{ordinal(j)}: {rule_of(run, j)}", "muted")
         else:
             yield text(float(x[mine].mean()), map.y - 3, f"{chunk}", "muted", 11, "middle")
     if not rows:
@@ -287,7 +287,7 @@ def _lanes(panels, number, layout):
     yield from _ends(panel, layout, y)
     for what, name in LANES.items():
         yield idle(LEFT, y, layout.duration * layout.scale, LANE, ".35")
-        yield text(LEFT - 8, y + LANE / 2 + 4, name, size=11, anchor="end")
+        yield text(LEFT - 8, y + LANE / 2 + 4, name, anchor="end")
         top, areas, rows = _drawn(panels, panel, what)
         yield from _stack(panel.series["time"], areas, top, y, layout, what)
         x = WIDTH - RIGHT + 12
@@ -295,7 +295,7 @@ def _lanes(panels, number, layout):
             for i, (ink, pattern, _) in enumerate(areas[::-1]):
                 yield shape(f"M{x},{y + 4 + 14 * i}h10v10h-10z", ink, pattern)
             x += 15
-        yield lines(x, y + 13, rows, 14, "muted", 11)
+        yield lines(x, y + 13, rows, 14, "muted")
         y += LANE + GAP
 
 

@@ -296,7 +296,7 @@ def timeline_svg(
     body.append(drawn)
     if "note" in scene:
         y += 20
-        body.append(text(10, y + 9.5, scene["note"], "muted", 11))
+        body.append(text(10, y + 9.5, scene["note"], "muted"))
     return document(width, y + 22, body, f"Timeline, {scene['badge']}", theme)
 
 

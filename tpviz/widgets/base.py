@@ -298,14 +298,15 @@ class Framed(ipywidgets.VBox):
             if name not in self.controls:
                 known = ", ".join(self.controls)
                 raise ValueError(f"sweep={name!r}: give values of a knob of this view: {known}")
-        with self._lock, ExitStack() as stack:
-            start = {name: self.controls[name].value for name in sweep}
-            for name in sweep:
-                stack.enter_context(_borrowed(name, self.controls[name]))
-            view = swept(self.picture.kind, sweep, self._state_at, start)
-        with suppress(ValueError):
-            self._read()  # what it remembers is that of its own knobs
-        return view
+        try:
+            with self._lock, ExitStack() as stack:
+                start = {name: self.controls[name].value for name in sweep}
+                for name in sweep:
+                    stack.enter_context(_borrowed(name, self.controls[name]))
+                return swept(self.picture.kind, sweep, self._state_at, start)
+        finally:
+            with suppress(ValueError):
+                self._read()  # what it remembers is that of its own knobs
 
     def _state_at(self, **values):
         """What the browser draws where the knobs have these values; or the error alone."""

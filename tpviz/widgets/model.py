@@ -161,7 +161,7 @@ def parts_svg(
         left, top = LEFT + (i % 2) * 196, y + (i // 2) * 18
         body.append(_bar(left, top - 9, 14, 11, *INK_OF_PART[name]))
         figures = f"{seconds(time)} ({_per_cent(time / total)})"
-        body.append(text(left + 20, top, f"{name} {figures}", size=11))
+        body.append(text(left + 20, top, f"{name} {figures}"))
     height = y + 18 * ((len(parts) - 1) // 2) + 10
     label = f"{source}: " + ", ".join(f"{name} {seconds(time)}" for name, time in parts.items())
     return document(WIDTH, height, body, label, theme)
@@ -192,7 +192,7 @@ def memory_svg(
     for kind, size in memory.items():
         body.append(_bar(x, 44, 11, 10, MEMORY_KINDS[kind]))
         words = f"{kind} {amount(size)}"
-        body.append(text(x + 15, 53, words, size=11))
+        body.append(text(x + 15, 53, words))
         x += 26 + 5.4 * len(words)
     return document(WIDTH, 60, body, f"memory of a rank {share}", theme)
 
