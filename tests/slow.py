@@ -40,6 +40,7 @@ test_merak_memory.py test_merak_partition_limits.py test_merak_repeated.py
 test_scheme_costs.py::test_equals_the_simulation_on_any_cluster
 test_t3.py::test_equals_one_process test_t3_cost.py::test_formula_and_simulation_agree
 test_t3_paper.py test_zoo.py
+test_passed_on.py::test_the_notebooks
 test_alike.py::test_shared_rows_are_those_of_every_ranks_own_replay
 test_capture.py::test_captured_rows_are_those_of_a_run
 test_compare.py::test_an_emulated_run_names_the_seeded_fault

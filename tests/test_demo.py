@@ -6,45 +6,72 @@ import re
 import pytest
 
 from tpviz import demo
+from tpviz.trace.steps import median_step
 
 STEPS = 3
+pytestmark = pytest.mark.filterwarnings("ignore:this emulated run")  # beside other tests
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """(folder, exit code, printed text, traces) of one demonstration."""
-    folder, traces = tmp_path_factory.mktemp("demo"), []
-    run = demo.tv.run
+    """(folder, exit code, printed text, what ran) of one demonstration."""
+    folder, ran = tmp_path_factory.mktemp("demo"), {"run": [], "compare": []}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo.tv, "run", lambda *a, **k: traces.append(run(*a, **k)) or traces[-1])
+        for name, kept in ran.items():
+            patch.setattr(demo.tv, name, keeping(getattr(demo.tv, name), kept))
         lines = []
         patch.setattr("builtins.print", lambda *a, **k: lines.append(" ".join(map(str, a))))
         code = demo.main(["--steps", str(STEPS), "--out", str(folder)])
-    return folder, code, "\n".join(lines), traces
+    return folder, code, "\n".join(lines), ran
+
+
+def keeping(function, kept):
+    return lambda *a, **k: kept.append(function(*a, **k)) or kept[-1]
 
 
 def test_passes_and_says_so(finished):
-    _, code, text, traces = finished
+    _, code, text, ran = finished
     assert code == 0
     assert text.count("measured ledger == the formula") == 2
     assert text.count("at rounding level") == 2
-    assert all(len(trace.meta["losses"]) == STEPS for trace in traces)
+    assert all(len(trace.meta["losses"]) == STEPS for trace in ran["run"])
 
 
 def test_every_file_that_is_named_exists(finished):
     folder, _, text, _ = finished
     named = re.findall(rf"{re.escape(str(folder))}/([\w.]+)", text)
-    assert len(named) == 4
+    assert len(named) == 3
     assert all((folder / name).stat().st_size for name in named)
 
 
-@pytest.mark.parametrize("name", ["index.html", "tp2_dp2.html"])
-def test_pages_need_no_network(finished, name):
-    page = (finished[0] / name).read_text()
-    assert "<svg" in page
+def test_the_page_is_small_and_needs_no_network(finished):
+    page = (finished[0] / "index.html").read_text()
+    assert len(page) < 2_000_000
     assert not re.search(r"""(?:src|href)=["']https?:|@import|url\(["']?https?:""", page)
-    for link in re.findall(r"href=['\"](\w[\w.]*html)['\"]", page):
-        assert (finished[0] / link).exists()
+
+
+def test_overlap_shows_in_the_first_picture(finished):
+    """A third of the step or more is computation; communication is hidden behind some of it."""
+    [emulated] = finished[3]["compare"]
+    one = median_step(emulated.measured)
+    assert one.badge.startswith("emulated")
+    assert one.overlap() > 0.2
+    assert one.exposed_communication() < 0.6 * one.step_time
+
+
+@pytest.mark.browser
+def test_the_page_opens_with_the_emulated_step_and_plays_all_four_systems(finished, tab):
+    tab.goto((finished[0] / "index.html").as_uri())
+    tab.locator(".tpv-timeline.tpv-playing").wait_for()
+    kinds = ["timeline", "picture", "blocks", "blocks", "schedule", "tiles", "timeline", "timeline"]
+    places = tab.locator(".tpv-place")
+    assert places.evaluate_all("all => all.map((p) => p.dataset.view)") == kinds
+    tab.locator(".tpv-timeline[data-ready]").nth(2).wait_for(state="attached")
+    badges = tab.locator(".tpv-timeline .tpv-badge").all_inner_texts()
+    assert [words.split(",")[0] for words in badges] == ["emulated", *["this machine"] * 2]
+    for i in range(2, 6):
+        places.nth(i).scroll_into_view_if_needed()
+        places.nth(i).locator(".tpv-playing").wait_for()
 
 
 def test_chrome_traces_hold_all_four_ranks(finished):
@@ -54,11 +81,15 @@ def test_chrome_traces_hold_all_four_ranks(finished):
         assert len({e["pid"] for e in events if e.get("ph") == "X"}) == 4
 
 
+def giving(kept):
+    return lambda *a, **k: next(kept)
+
+
 def rerun(finished, tmp_path, monkeypatch, **replace):
-    """The exit code of a demonstration on the traces that exist, with something replaced."""
-    traces = iter(finished[3])
-    monkeypatch.setattr(demo.tv, "run", lambda *a, **k: next(traces))
-    for name, value in replace.items():
+    """The exit code of a demonstration of what has run, with something replaced."""
+    for name, kept in finished[3].items():
+        monkeypatch.setattr(demo.tv, name, giving(iter(kept)))
+    for name, value in {"SYSTEMS": (), **replace}.items():
         monkeypatch.setattr(demo, name, value)
     return demo.main(["--steps", str(STEPS), "--out", str(tmp_path)])
 
@@ -81,6 +112,15 @@ def test_a_wrong_ledger_fails_with_the_difference(finished, tmp_path, monkeypatc
     out = capsys.readouterr().out
     assert "measured ledger DIFFERS" in out
     assert "formula has nothing" in out
+
+
+def test_an_interrupt_is_one_line(tmp_path, monkeypatch, capsys):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "train_reference", interrupted)
+    assert demo.main(["--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "\ninterrupted: no page was written\n"
 
 
 def test_bad_steps_are_refused(capsys):

@@ -95,7 +95,7 @@ LAYERS = [
     ["figures"],
     ["collectives", "exercises", "labs"],
     ["widgets"],
-    ["demo", "__main__"],
+    ["gallery", "demo", "__main__"],
 ]
 # Beside the order: these pairs must never meet, whichever layer is lower.
 FORBIDDEN = {

@@ -321,12 +321,27 @@ class Memory(dict):
         return sum(self.values())
 
 
-def show_seconds(value: float) -> str:
+def show_seconds(value: float, digits: int = 3) -> str:
     """12.3 ms, 450 us, 1.2 s."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if abs(value) >= scale * 0.9995:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value / 1e-9:.3g} ns" if value else "0 s"
+            return f"{value / scale:.{digits}g} {unit}"
+    return f"{value / 1e-9:.{digits}g} ns" if value else "0 s"
+
+
+def show_apart(values: Iterable[float]) -> list[str]:
+    """`show_seconds` of each, with as many digits (up to 7) as times need that are not the same.
+
+    >>> show_apart([293.1e-6, 293.4e-6, 1e-3])
+    ['293.1 us', '293.4 us', '1 ms']
+    """
+    values = list(values)
+    told: list[str] = []
+    for digits in range(3, 8):
+        told = [show_seconds(value, digits) for value in values]
+        if len(set(told)) == len({f"{value:.6e}" for value in values}):
+            break
+    return told
 
 
 def show_bytes(value: float) -> str:

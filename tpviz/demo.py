@@ -1,16 +1,19 @@
-"""The demonstration behind ``make demo``: train on four real ranks, check it all, leave pictures.
+"""The demonstration behind ``make demo``: what tpviz shows on one page, and a check on real ranks.
 
     python -m tpviz.demo --steps 30 --out out/demo
 
-A small GPT learns the text of Python's own help topics, in one process and on four ranks, cut by 1D
-tensor parallelism and by tensor inside data parallelism. Losses must agree with the one process,
-the measured ledger must equal the formula; otherwise the exit code is 1.
+A small GPT learns the text of Python's own help topics, in one process and on four ranks, split by
+1D tensor parallelism and by tensor inside data parallelism. Losses must agree with the one process,
+the measured ledger must equal the formula; otherwise the exit code is 1. The page opens with a step
+on an emulated cluster, and one view of each of ATP, AxoNN, Merak and T3.
 """
 
 import argparse
+import os
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,33 +22,31 @@ import numpy as np
 import torch
 
 import tpviz as tv
-from tpviz.figures.page import write_page
+from tpviz import gallery
+from tpviz.figures.page import document, place
 from tpviz.verbs.run import train_reference
 
 # float32 rounds each loss to 1e-7 of itself and four ranks add in another order; over some tens of
 # steps AdamW lets that grow a little. A wrong gradient is off by far more.
 TOLERANCE = 1e-3
 DRAWN_STEPS = 2
+SLOW = 400  # motion: two cores that do nothing else keep up
+WORKLOAD = tv.GPT(layers=2, hidden=64, heads=4, seq=64, batch=8)
+STRATEGIES = {"tp4": tv.Megatron(tp=4), "tp2_dp2": tv.Megatron(tp=2) * tv.DataParallel(dp=2)}
+SYSTEMS = gallery.blocks, gallery.grid, gallery.schedules, gallery.tiles
 _Result = TypeVar("_Result")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demonstration; returns the exit code, 1 where a check failed."""
+    """Run the demonstration; returns the exit code: 1 where a check failed, 130 interrupted."""
     options = parse(arguments)
-    workload = tv.GPT(layers=2, hidden=64, heads=4, seq=64, batch=8)
-    strategies = {"tp4": tv.Megatron(tp=4), "tp2_dp2": tv.Megatron(tp=2) * tv.DataParallel(dp=2)}
-
-    print(f"{workload}\nlearns the text of Python's help topics, {options.steps} steps.\n")
-    torch.set_num_threads(1)  # as every rank has
-    reference, taken = timed(train_reference, workload, options.steps)
-    print(f"one process: {taken:.1f} s, loss {reference[0]:.4f} -> {reference[-1]:.4f}")
-    passed = [
-        show(name, strategy, workload, reference, options.out)
-        for name, strategy in strategies.items()
-    ]
-    tv.shutdown()
-    print(farewell(options.out, strategies))
-    return 0 if all(passed) else 1
+    try:
+        return demonstrate(options.steps, options.out)
+    except KeyboardInterrupt:
+        print("\ninterrupted: no page was written", file=sys.stderr)
+        return 130
+    finally:
+        tv.shutdown()
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -59,32 +60,108 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def demonstrate(steps: int, out: Path) -> int:
+    """Train, check, and write page and traces; the exit code."""
+    print(f"A small GPT learns the text of Python's help topics, {steps} steps.")
+    torch.set_num_threads(1)  # as every rank has
+    reference, taken = timed(train_reference, WORKLOAD, steps)
+    print(f"one process: {taken:.1f} s, loss {reference[0]:.4f} -> {reference[-1]:.4f}")
+    out.mkdir(parents=True, exist_ok=True)
+    runs = {name: train(s, reference) for name, s in STRATEGIES.items()}
+    for name, (trace, _) in runs.items():
+        last_steps(trace).to_chrome(out / f"{name}.trace.json")
+    print("\none step on an emulated cluster, predicted and run ...", flush=True)
+    emulated = emulate()
+    print("drawing ATP, AxoNN, Merak and T3 ...", flush=True)
+    body = opening(emulated) + systems() + training(runs, reference)
+    (out / "index.html").write_text(document("tpviz: a demonstration", body), encoding="utf-8")
+    print(farewell(out))
+    return 0 if all(passed for _, (passed, _) in runs.values()) else 1
+
+
+def emulate() -> "tv.Comparison":
+    """A step on an emulated cluster. Where this machine is too busy for it, the badge says so."""
+    strategy = next(iter(gallery.PARALLELISM.values()))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "this emulated run")
+        return tv.compare(strategy, gallery.WORKLOAD, gallery.box(SLOW), **gallery.ASKED)
+
+
 def timed(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> tuple[_Result, float]:
     """(result, seconds)."""
     start = time.perf_counter()
     return function(*args, **kwargs), time.perf_counter() - start
 
 
-def show(
-    name: str, strategy: "tv.Strategy", workload: "tv.GPT", reference: Sequence[float], out: Path
-) -> bool:
-    """Train with one strategy, print and check, write the pictures; whether all checks passed."""
-    trace, taken = timed(tv.run, strategy, workload, steps=len(reference), warmup=0, memory=False)
-    losses = trace.meta["losses"]
-    largest = max(abs(a - b) for a, b in zip(losses, reference))
-    badge = trace.badge
-    print(f"\n{strategy!r}\n{strategy.world_size} real ranks ({badge}): {taken:.1f} s")
-    print(loss_table(reference, losses))
-    print(
-        f"largest difference of a loss: {largest:.1e}, "
-        f"{'at rounding level' if largest < TOLERANCE else 'TOO MUCH'}\n"
+def train(
+    strategy: "tv.Strategy", reference: Sequence[float]
+) -> tuple["tv.Trace", tuple[bool, str]]:
+    """Train with one strategy; (trace, (whether the checks passed, their words)), also printed."""
+    trace, taken = timed(tv.run, strategy, WORKLOAD, steps=len(reference), warmup=0, memory=False)
+    largest = max(abs(a - b) for a, b in zip(trace.meta["losses"], reference))
+    differences = trace.ledger().diff(strategy.ledger(WORKLOAD), ("measured", "formula"))
+    right = largest < TOLERANCE
+    checks = (
+        f"largest difference of a loss from one process: {largest:.1e}, "
+        f"{'at rounding level' if right else 'TOO MUCH'};\n"
+        f"measured ledger {'DIFFERS from' if differences else '=='} the formula"
+    ) + "".join(f"\n  {line}" for line in differences)
+    print(f"\n{strategy.short}: {strategy.world_size} real ranks ({trace.badge}), {taken:.1f} s")
+    print(checks)
+    return trace, (right and not differences, checks)
+
+
+def last_steps(trace: "tv.Trace") -> "tv.Trace":
+    """The steps that are kept; earlier ones only make the pictures larger."""
+    return trace.where(np.isin(trace["step"], trace.steps[-DRAWN_STEPS:])).rebased()
+
+
+# -- the page --------------------------------------------------------------------------------------
+def opening(emulated: "tv.Comparison") -> str:
+    """A step in which overlap shows, then prediction over measurement."""
+    timeline = tv.Timeline(emulated.measured, autoplay=True)
+    return gallery.section(
+        "One training step on four devices",
+        "Tensor parallelism inside two NVLink pairs, data parallelism between them: gradients "
+        "are all-reduced while the backward pass still computes; red is communication that "
+        "nothing hides. Real ranks ran it, paced as the cluster's devices and links.",
+        place(timeline.kind, timeline.state()),
+    ) + gallery.section(
+        "The same step, predicted, simulated and run",
+        "Outlines are the formula, bars the simulation and the run; below, what the step's time "
+        "is made of.",
+        place("picture", gallery.beside(emulated)),
     )
-    differences = trace.ledger().diff(strategy.ledger(workload), ("measured", "formula"))
-    verdict = "DIFFERS from" if differences else "=="
-    print(f"{trace.ledger()}\nmeasured ledger {verdict} the formula")
-    print("".join(f"  {line}\n" for line in differences), end="")
-    write_pictures(name, strategy, trace, reference, out)
-    return largest < TOLERANCE and not differences
+
+
+def systems() -> str:
+    """A view of each of the four systems, playing."""
+    words = {draw: (title, said) for title, (draw, said) in gallery.SECTIONS.items()}
+    return "".join(gallery.section(*words[draw], draw()) for draw in SYSTEMS)
+
+
+def training(runs: Mapping[str, Any], reference: Sequence[float]) -> str:
+    """What was measured on this machine, and that it is right."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    words = (
+        f"The same small GPT in one process and on four real ranks. They share {cores} cores here, "
+        "so a rank mostly waits for the others' turns: look at losses, counts and bytes."
+    )
+    return gallery.section("Training on this machine, checked", words, "") + "".join(
+        gallery.section(
+            STRATEGIES[name].short,
+            checks,
+            f"<pre>{escape(loss_table(reference, trace.meta['losses']))}</pre>"
+            f"{trace.ledger()._repr_html_()}{timeline_of(trace)}",
+        )
+        for name, (trace, (_, checks)) in runs.items()
+    )
+
+
+def timeline_of(trace: "tv.Trace") -> str:
+    """The timeline of a run's last steps."""
+    timeline = tv.Timeline(last_steps(trace))
+    return place(timeline.kind, timeline.state())
 
 
 def loss_table(reference: Sequence[float], losses: Sequence[float], rows: int = 6) -> str:
@@ -98,41 +175,11 @@ def loss_table(reference: Sequence[float], losses: Sequence[float], rows: int = 
     return "\n".join(["  step  one process    4 ranks  difference", *lines])
 
 
-def write_pictures(
-    name: str, strategy: "tv.Strategy", trace: "tv.Trace", reference: Sequence[float], out: Path
-) -> None:
-    """The page and the Chrome trace of the last steps; earlier ones only make them larger."""
-    last = trace.where(np.isin(trace["step"], trace.steps[-DRAWN_STEPS:])).rebased()
-    losses = f"<pre>{escape(loss_table(reference, trace.meta['losses'], rows=12))}</pre>"
-    write_page(
-        out / page_name(name),
-        last,
-        title=f"{strategy!r} on {strategy.world_size} ranks",
-        sections=[("The loss compared with one process", losses), ("The other run", links(name))],
-    )
-    last.to_chrome(out / f"{name}.trace.json")
-
-
-def page_name(name: str) -> str:
-    """index.html for the first run, its own name for the other."""
-    return "index.html" if name == "tp4" else f"{name}.html"
-
-
-def links(name: str) -> str:
-    """Each page names the other."""
-    other, words = {
-        "tp4": ("tp2_dp2", "tensor inside data parallelism"),
-        "tp2_dp2": ("tp4", "1D tensor parallelism over all four ranks"),
-    }[name]
-    return f"<p>The same training, split otherwise: <a href='{page_name(other)}'>{words}</a>.</p>"
-
-
-def farewell(out: Path, strategies: Collection[str]) -> str:
+def farewell(out: Path) -> str:
     """What was written, and what to do next."""
-    pages = "\n".join(f"  {out / page_name(name)}" for name in strategies)
-    traces = "\n".join(f"  {out / name}.trace.json" for name in strategies)
+    traces = "\n".join(f"  {out / name}.trace.json" for name in STRATEGIES)
     return (
-        f"\nOpen in a browser (timeline, mesh, ledger; no network needed):\n{pages}\n"
+        f"\nOpen in a browser (no network needed):\n  {out / 'index.html'}\n"
         f"Chrome traces, for Perfetto (ui.perfetto.dev) or chrome://tracing:\n{traces}\n"
         "Next: `make lab` opens the first notebook."
     )

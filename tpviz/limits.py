@@ -12,6 +12,8 @@ EVENTS = 10_000_000
 """Events of one trace file."""
 FILE_BYTES = 2 << 30
 """Bytes of one trace file, after decompression."""
+DROPPED_BYTES = 256 << 20
+"""Bytes of the files dropped onto a view together: they pass through the browser."""
 TEXT = 1 << 16
 """Characters of one text in a file."""
 TABLE_BYTES = 8 << 30

@@ -186,8 +186,8 @@ class CommunicationMatrix:
         scene = import_module("tpviz.figures.matrix").matrix_scene(self, mesh)
         return import_module("tpviz.figures.matrix").matrix_svg(scene, theme)
 
-    def _repr_svg_(self):
-        return self.to_svg()
+    def _repr_html_(self):
+        return import_module("tpviz.figures.svg").image(self.to_svg(), self.describe())
 
     def __repr__(self):
         measured = sum(entry.source == "measured" for entry in self.entries.values())

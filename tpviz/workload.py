@@ -8,7 +8,7 @@ the same data offline.
 118528
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
@@ -61,6 +61,17 @@ class GPT:
         settle(self, "tied", one_of, (True, False))
         settle(self, "dtype", one_of, tuple(DTYPES))
         divides("hidden", self.hidden, "heads", self.heads)
+
+    @property
+    def short(self) -> str:
+        """As its code would be written: the sizes of model and batch, and what else is not at its
+        default."""
+        words = [
+            f"{f.name}={value!r}"
+            for i, f in enumerate(fields(self))
+            if (value := getattr(self, f.name)) != f.default or i < 5
+        ]
+        return f"GPT({', '.join(words)})"
 
     @property
     def itemsize(self) -> int:

@@ -7,6 +7,7 @@ one another in one page and one kernel, which is emptied after each.
 import ast
 import json
 import urllib.request
+from base64 import b64encode
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,11 +18,13 @@ SCREENSHOTS = Path(__file__).parents[2] / "out" / "screenshots"
 
 CODE_CELL = ".jp-Notebook .jp-CodeCell"
 PROMPTS = f"{CODE_CELL} .jp-InputArea-prompt"
-OPEN = """async ([path, id]) => {
+OPEN = """async ([path, id, starts]) => {
     await window.jupyterapp.restored;
     const kernel = id ? {id} : undefined;
-    window.opened = await window.jupyterapp.commands.execute("docmanager:open", {path, kernel});
+    const how = {path, kernel, kernelPreference: starts ? undefined : {shouldStart: false}};
+    window.opened = await window.jupyterapp.commands.execute("docmanager:open", how);
 }"""
+SAVE = "() => window.opened.context.save()"
 KERNEL_READY = """() => {
     const kernel = window.opened?.sessionContext?.session?.kernel;
     return kernel?.connectionStatus === "connected" && kernel.status === "idle";
@@ -38,6 +41,15 @@ LEAVE = """async code => {
 EMPTY = "import ipywidgets; ipywidgets.Widget.close_all(); get_ipython().reset(new_session=False)"
 RUN_ALL = "() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }"
 DRAWN_ANEW = "([picture, old]) => picture.innerHTML !== old"
+CHARTS = "div:has(+ details .tpviz-lab) > img.tpv-image"
+GROUND = """async (chart, png) => {
+    const image = new Image(), canvas = new OffscreenCanvas(1, 1).getContext("2d");
+    image.src = "data:image/png;base64," + png;
+    await image.decode();
+    canvas.drawImage(image, -2, -2);
+    return ["rgb(" + canvas.getImageData(0, 0, 1, 1).data.slice(0, 3).join(", ") + ")",
+        getComputedStyle(chart.closest(".jp-Notebook")).backgroundColor];
+}"""
 THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})"
 # Lab shows what a cell writes to stderr alike; a traceback begins in red.
 ERROR = ".jp-OutputArea-output[data-mime-type$='stderr']:has(.ansi-red-fg)"
@@ -68,14 +80,14 @@ class LabPage:
         self.page.remove_listener("console", self._hear)
         self.page.remove_listener("pageerror", self._hear_error)
 
-    def open(self, url, notebook):
-        """Open a notebook in the page, with the kernel that is there."""
+    def open(self, url, notebook, kernel=True):
+        """Open a notebook in the page, with the kernel that is there, or with none."""
         if not self.page.url.startswith(url):
             self.page.goto(f"{url}/lab?reset")
             self.page.wait_for_function("window.jupyterapp !== undefined")
         with urllib.request.urlopen(f"{url}/api/kernels") as reply:
-            kernels = json.load(reply)
-        self.page.evaluate(OPEN, [notebook, kernels[0]["id"] if kernels else None])
+            kernels = json.load(reply) if kernel else []
+        self.page.evaluate(OPEN, [notebook, kernels[0]["id"] if kernels else None, kernel])
         self.page.wait_for_selector(CODE_CELL)
 
     def leave(self):
@@ -83,6 +95,10 @@ class LabPage:
         self.page.evaluate(LEAVE, EMPTY)
         if self.page.locator("body[data-jp-theme-light='false']").count():
             self._theme("Light")
+
+    def save(self):
+        """Save the notebook."""
+        self.page.evaluate(SAVE)
 
     def run_all(self, timeout_s=45):
         """Run all cells and wait until each code cell has its number; fail with the first error."""
@@ -98,15 +114,23 @@ class LabPage:
         found.wait_for()
         return View(found)
 
-    def plots(self, words, name):
-        """The page's plots are these and are drawn: {what: a word of its text}, in their order."""
-        plots = self.locator(".js-plotly-plot")
+    def charts(self, words, name):
+        """The page's charts are these: {what: a word of its text}, in their order; they follow
+        Lab's theme."""
+        charts = self.locator(CHARTS)
         for number, (what, word) in enumerate(words.items()):
-            plot = plots.nth(number)
-            plot.locator(".main-svg").first.wait_for()
-            plot.filter(has_text=word).wait_for()
-            self.screenshot(f"{name}-{what.replace(' ', '-')}.png", plot)
-        assert plots.count() == len(words)
+            chart = charts.nth(number)
+            chart.wait_for()
+            assert word in chart.evaluate("chart => atob(chart.src.split(',')[1])")
+            self.screenshot(f"{name}-{what.replace(' ', '-')}.png", chart)
+        assert charts.count() == len(words)
+        for darken in (False, True):
+            if darken:
+                self.darken()
+                self.screenshot(f"{name}-dark.png", charts.last)
+            for chart in charts.all():
+                own, page = chart.evaluate(GROUND, b64encode(chart.screenshot()).decode())
+                assert own == page
 
     def darken(self):
         """Lab's dark theme."""
@@ -228,7 +252,7 @@ def close_pages(browser, url):
 
 
 @contextmanager
-def lab_page(browser, url, notebook, timeout_s=45, run=True):
+def lab_page(browser, url, notebook, timeout_s=45, run=True, kernel=True):
     """A page with ``notebook`` opened and run; at the end the browser's console must be clean.
 
     When something fails, a picture of the page stays in out/screenshots.
@@ -238,7 +262,7 @@ def lab_page(browser, url, notebook, timeout_s=45, run=True):
     page = page or browser.new_context(viewport={"width": 1400, "height": 1000}).new_page()
     lab = LabPage(page)
     try:
-        lab.open(url, notebook)
+        lab.open(url, notebook, kernel)
         if run:
             lab.run_all(timeout_s)
         yield lab

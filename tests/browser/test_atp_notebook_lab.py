@@ -5,7 +5,13 @@ import pytest
 from lab_page import lab_page, only
 
 pytestmark = pytest.mark.browser
-SHOWN = "tv.BlocksView(", "matrix.to_svg(", "predicted.figure()", "study.figure()", "x).report"
+SHOWN = (
+    "tv.BlocksView(",
+    "matrix.to_svg(",
+    "predicted = atp.winners(",
+    "study = atp.scaling(",
+    "x).report",
+)
 
 
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
@@ -16,6 +22,6 @@ def test_atp(chromium, lab):
         page.screenshot("atp-blocks.png", block)
         matrix = page.locator(".jp-OutputArea-output svg", has_text="derived").first
         page.screenshot("atp-matrix.png", matrix)
-        page.plots({"heat map": "gain", "scaling": "ranks"}, "atp")
+        page.charts({"heat map": "gain", "scaling": "ranks"}, "atp")
         report = page.locator(".jp-OutputArea-output", has_text="stays whole").last
         page.screenshot("atp-report.png", report)

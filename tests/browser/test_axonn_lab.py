@@ -46,6 +46,8 @@ def keys_step(page, view):
     svg = view.locator("svg[role=application]")
     svg.focus()
     before = view.generation()
+    svg.press("Home")
+    before = view.wait_past(before)
     svg.press("ArrowRight")
     view.wait_past(before)
     assert view.root.get_attribute("data-step") == "1"
@@ -79,7 +81,7 @@ def knobs(page, view, box):
     box.get_by_label("keep").uncheck()
     wait_lit(view, ["FSDP (ZeRO-3)"])
     box.get_by_label("oag").uncheck()
-    view.locator(".tpv-title", has_text="overlap=('oar', 'ors')").wait_for()
+    view.locator(""".tpv-title[title*="overlap=('oar', 'ors')"]""").wait_for()
     page.screenshot("cube-fsdp.png", box)
     slider("z").focus()
     slider("z").press("ArrowRight")

@@ -5,7 +5,13 @@ import pytest
 from lab_page import lab_page, only
 
 pytestmark = pytest.mark.browser
-SHOWN = "tv.GridView(", "grids.figure()", "hidden.figure()", "study.figure()", 'axonn_special")'
+SHOWN = (
+    "tv.GridView(",
+    "grids = axonn.validation(",
+    "hidden = axonn.overlaps(",
+    "study = axonn.scaling(",
+    'axonn_special")',
+)
 PLOTS = {"validation": "communication", "overlaps": "oag", "scaling": "devices"}
 
 
@@ -16,6 +22,6 @@ def test_axonn(chromium, lab):
         assert cube.locator("[data-rank]").count() == 8
         page.screenshot("axonn-cube.png", cube)
         page.screenshot("axonn-table.png", page.locator(".jp-MarkdownCell table").first)
-        page.plots(PLOTS, "axonn")
+        page.charts(PLOTS, "axonn")
         task = page.locator(".jp-OutputArea-output", has_text="Which grid is which scheme?").first
         page.screenshot("axonn-task.png", task)

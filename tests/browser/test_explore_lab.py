@@ -32,17 +32,22 @@ def test_drag_guess_run_compare(chromium, lab):
 
 
 def drag(page, box):
-    """Arrow keys on the first slider: sizes that clash are said, others redraw the picture."""
+    """Arrow keys on the first slider stop at what divides and redraw the picture; a plan that is
+    pinned stands beside the next."""
     picture = box.locator(".tpviz-predicted")
     picture.locator("svg").first.wait_for()
     old = picture.inner_html()
+    box.get_by_role("button", name="Pin this plan").click()
     tp = box.locator(".noUi-handle").first
     tp.focus()
-    tp.press("ArrowLeft")
-    box.get_by_text("3").and_(box.get_by_role("alert")).wait_for()  # 4 heads on tp=3
-    tp.press("ArrowLeft")
+    tp.press("ArrowLeft")  # from 4: 3 does not divide the heads
     page.page.wait_for_function(DRAWN_ANEW, arg=[picture.element_handle(), old])
     assert "predicted" in picture.inner_text()
+    pins = box.locator(".tpviz-pins table")
+    pins.wait_for()
+    assert pins.locator("tr", has_text="strategy").inner_text().split() == [
+        *("strategy", "Megatron(tp=4)", "Megatron(tp=2)")
+    ]
 
 
 def guess(box):

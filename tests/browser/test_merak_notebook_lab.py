@@ -7,9 +7,9 @@ from lab_page import lab_page, only
 pytestmark = pytest.mark.browser
 SHOWN = (
     "tv.ScheduleView(",
-    "predicted.figure()",
-    "study.figure()",
-    "halves.figure()",
+    "predicted = merak.schedules(",
+    "study = merak.tradeoff(",
+    "halves = merak.halves(",
     "tv.PartitionView(",
 )
 PLOTS = {"schedules": "bubble", "memory": "budget", "halves": "level"}
@@ -21,7 +21,7 @@ def test_merak(chromium, lab):
     with lab_page(chromium, lab.url, copy, timeout_s=60) as page:
         view = page.view(".tpv-schedule[data-ready]")
         page.screenshot("merak-view.png", view)
-        page.plots(PLOTS, "merak")
+        page.charts(PLOTS, "merak")
         partition_is_cut_anew(page)
 
 

@@ -27,7 +27,9 @@ def keys_step(view):
     """Arrows step; each step draws its messages, and numbers that have grown."""
     svg = view.locator("svg[role=application]")
     svg.focus()
-    before, seen = view.generation(), view.locator("[data-rank='0']").text_content()
+    before = view.generation()
+    svg.press("Home")
+    before, seen = view.wait_past(before), view.locator("[data-rank='0']").text_content()
     svg.press("ArrowRight")
     before = view.wait_past(before)
     assert view.root.get_attribute("data-step") == "1"

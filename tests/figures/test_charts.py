@@ -1,5 +1,6 @@
 """Charts: plain data in, the same data in the figure; colours that read; no network, no theme."""
 
+import doctest
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,7 +10,8 @@ import pytest
 from plain_chart import assert_plain
 
 import tpviz as tv
-from tpviz.figures.charts import LINES, log_ticks, mixed, unit_of
+from tpviz.figures import chart_marks, charts, scales
+from tpviz.figures.charts import LINES, log_ticks, mixed, unit_of, words_of
 from tpviz.figures.palette import contrast, tokens
 from tpviz.labs import atp
 from tpviz.labs.atp.contended import Contention
@@ -67,7 +69,7 @@ def made(request):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_chart_is_plain_and_says_what_it_shows(made, theme):
-    assert_plain(made.scene(), made.figure, theme, made.scene()["badges"], made.describe())
+    assert_plain(made.scene(), made.to_svg, theme, made.scene()["badges"], made.describe())
 
 
 def traces(figure, **equal):
@@ -83,20 +85,20 @@ def test_chunk_lines_are_the_curves():
         f"time of a step, axis cut ({unit})",
     ]
     for source, found in curve.times.items():
-        exposed, step = traces(figure, name=source)
+        exposed, step = traces(figure, name=words_of(source))
         assert exposed.x == step.x == curve.counts
         if source != "measured":
             assert np.array(exposed.y) * scale == pytest.approx([t.waits for t in found.values()])
             assert np.array(step.y) * scale == pytest.approx([t.step for t in found.values()])
         assert (step.line.dash, step.marker.symbol) == LINES[source][1:]
-    exposed, measured = traces(figure, name="measured")
+    exposed, measured = traces(figure, name="emulated")
     assert np.array(measured.y) * scale == pytest.approx([2e-3, 2e-3, 4e-3])
     assert np.array(exposed.y) * scale == pytest.approx([1e-3] * 3)
     assert np.array(measured.error_y.array) * scale == pytest.approx([1e-3, 0, 0])
     assert np.array(measured.error_y.arrayminus) * scale == pytest.approx([1e-3, 0, 0])
     texts = [a.text for a in figure.layout.annotations]
     for source in curve.times:
-        assert f"best {curve.best(source)}" in texts
+        assert f"{words_of(source)}: best {curve.best(source)}" in texts
 
 
 def test_winner_cells_are_the_gains_and_the_fastest_has_a_star():
@@ -157,6 +159,12 @@ def test_scaling_lines_are_the_points(fabric):
     assert len({style[1:] for style in STYLES.values()}) == len(STYLES)  # not by colour alone
 
 
+@pytest.mark.parametrize("module", [charts, scales, chart_marks])
+def test_examples_are_true(module):
+    done = doctest.testmod(module)
+    assert done.attempted and not done.failed
+
+
 def test_helpers():
     assert unit_of([0.0]) == ("s", 1.0) and unit_of([2e-3, None]) == ("ms", 1e-3)
     assert unit_of([3e-10]) == ("ns", 1e-9)
@@ -173,3 +181,8 @@ def test_charts_load_without_plotly():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_no_arrow_crosses_the_words_of_a_label():
+    svg = chunks().to_svg()
+    assert svg.rindex("<path d='M0,0l-7,-3.5v7z'") < svg.index(": best ")

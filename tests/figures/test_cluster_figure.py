@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tpviz import Cluster, Dimension, Mesh, clusters
 from tpviz.figures.cluster import cluster_scene, cluster_svg, describe, to_table
+from tpviz.figures.svg import image
 
 SVG = "{http://www.w3.org/2000/svg}"
 PRESETS = clusters.presets()
@@ -210,7 +211,7 @@ def test_devices_without_a_rank_are_empty():
 
 def test_a_notebook_shows_the_cluster():
     cluster = clusters.perlmutter()
-    assert cluster._repr_svg_() == cluster.to_svg()
+    assert cluster._repr_html_() == image(cluster.to_svg(), describe(cluster_scene(cluster)))
 
 
 # -- words ----

@@ -29,10 +29,10 @@ def test_different_ledgers_say_where():
 
 
 def test_before_a_run_nothing_is_claimed():
-    html = ledger_html(FORMULA)
+    html = ledger_html(FORMULA, hint="Run to measure it.")
     assert "✓" not in html
     assert "✗" not in html
-    assert "Run to measure" in html
+    assert "Run to measure it." in html and "measured<" not in html
     assert "No communication" in ledger_html(Ledger())
 
 

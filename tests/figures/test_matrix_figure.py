@@ -11,6 +11,7 @@ import tpviz as tv
 from tpviz.cluster import Cluster, Dimension, Level
 from tpviz.figures.matrix import MAX_RANKS, TIER_KEYS, matrix_scene
 from tpviz.figures.palette import INKS, PATTERNS, axis_keys
+from tpviz.figures.svg import image
 
 SVG = "{http://www.w3.org/2000/svg}"
 PRESETS = list(tv.clusters.presets().values())
@@ -118,7 +119,7 @@ def test_the_picture_says_it_all_without_colour(theme):
     circles = ElementTree.fromstring(svg).iter(f"{SVG}circle")
     kinds = [node.get("class") for node in circles]
     assert kinds.count("f-bg s-fg") == kinds.count("f-fg s-bg") == 8 + 1  # and the legend's
-    assert PAIRS._repr_svg_() == PAIRS.to_svg() != svg
+    assert PAIRS._repr_html_() == image(PAIRS.to_svg(), PAIRS.describe())
 
 
 def test_without_a_mesh_all_of_them_are_listed():

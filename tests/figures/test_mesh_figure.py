@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpviz.figures.mesh import describe, find_parameter, mesh_scene, mesh_svg, share, to_table
+from tpviz.figures.mesh import (
+    describe,
+    find_parameter,
+    groups,
+    mesh_scene,
+    mesh_svg,
+    share,
+    to_table,
+)
 from tpviz.mesh import Mesh
 
 OWNERSHIP = [
@@ -50,7 +58,7 @@ def test_every_rank_has_a_place_of_its_own_and_the_groups_of_the_mesh(axes):
     places = {(r["slice"], r["row"], r["column"]) for r in scene["ranks"]}
     assert len(places) == mesh.size
     for here in scene["ranks"]:
-        assert here["groups"] == {a: mesh.group(here["rank"], a) for a in mesh.names}
+        assert groups(scene, here["rank"]) == {a: mesh.group(here["rank"], a) for a in mesh.names}
         assert here["slice"] < len(scene["slices"])
     assert all(r["row"] < scene["rows"] and r["column"] < scene["columns"] for r in scene["ranks"])
 
@@ -98,8 +106,8 @@ def test_two_axes_on_one_dim_and_on_two():
 def test_bad_input_names_what_clashes(scene):
     with pytest.raises(ValueError, match=r"up.weight is split over 'tp', but the mesh has dp"):
         mesh_scene(Mesh({"dp": 2}), OWNERSHIP)
-    with pytest.raises(ValueError, match="at most 256 ranks, this mesh has 512"):
-        mesh_scene(Mesh({"tp": 512}))
+    with pytest.raises(ValueError, match="at most 16,384 ranks, this mesh has 32,768"):
+        mesh_scene(Mesh({"tp": 32768}))
     with pytest.raises(ValueError, match=r"rank=4 is not in this mesh of 4: use 0 to 3"):
         mesh_svg(scene, rank=4)
     with pytest.raises(ValueError, match=r"'nope' is not in this view; it has up.weight"):
@@ -162,3 +170,31 @@ def test_table_and_words(scene):
         "Mesh of 4 ranks, axes dp of 2, tp of 2. Rank 3 is at dp 1, tp 1; "
         "its groups: dp with ranks 1, 3; tp with ranks 2, 3."
     )
+
+
+@pytest.mark.parametrize(
+    "axes, squares, note",
+    [
+        ({"dp": 16, "pp": 8, "tp": 8}, 128, "128 squares: each is a block x 8, all of tp"),
+        ({"dp": 1024}, 256, "256 squares: each is a block x 4, 4 along dp"),
+        ({"dp": 512, "cp": 2, "tp": 4}, 256, "x 2 x 2 x 4, 2 along dp, all of cp, all of tp"),
+        ({"dp": 257}, 1, "257 ranks in 1 squares: each is a block x 257, all of dp"),
+        ({"dp": 16, "tp": 16}, 256, ""),
+    ],
+)
+def test_a_large_mesh_is_collapsed_by_axis(axes, squares, note):
+    mesh = Mesh(axes)
+    scene = mesh_scene(mesh)
+    assert len(scene["ranks"]) == squares and squares * scene["block"] == mesh.size
+    assert note in scene["note"] and bool(note) == bool(scene["note"])
+    rank = mesh.size - 2
+    assert groups(scene, rank) == {a: mesh.group(rank, a) for a in axes}
+    tree = ElementTree.fromstring(mesh_svg(scene, rank=rank, theme="light"))
+    faces = [r for r in tree.iter("{http://www.w3.org/2000/svg}rect") if r.get("rx") == "7"]
+    chosen = [r for r in faces if r.get("class") == "f-fg"]
+    apart = 1 < scene["block"] <= 64
+    assert len(chosen) == 1 + apart  # its square, and itself in the block drawn apart
+    lit = sum("f-axis" in (r.get("class") or "") for r in faces)
+    outer = {r // scene["block"] for a in axes for r in mesh.group(rank, a)}
+    assert lit >= len(outer) - 1 + apart * (mesh.size > 0)
+    assert "".join(tree.itertext()).count("named by its") == bool(note)

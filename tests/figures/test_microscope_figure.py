@@ -7,7 +7,7 @@ from tpviz.cluster import Cluster, Device, Level
 from tpviz.collectives import Message, Microscope
 from tpviz.figures.microscope import frames, microscope_scene, microscope_svg
 from tpviz.figures.microscope_layout import arrange, path
-from tpviz.figures.svg import wrapped
+from tpviz.figures.svg import image, wrapped
 from tpviz.trace import Event, Trace
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -52,9 +52,9 @@ def test_cells_show_numbers_terms_and_how_full_they_are():
 
 
 def test_long_sums_say_how_many_ranks_are_in_them():
-    m = swap(values=(300.0, 500.0))
+    m = swap(values=(30.0, 50.0))
     wide = Microscope(**{**vars(m), "values": [[[30000.0], [50000.0]], [[80000.0]] * 2]})
-    assert frames(m)[1][0][0]["terms"] == "300+500"
+    assert frames(m)[1][0][0]["terms"] == "30+50"
     assert frames(wide)[1][0][0]["terms"] == ""  # complete: no need to say
 
 
@@ -99,7 +99,7 @@ def test_table_and_words():
     )
     wrong = Microscope(**{**vars(m), "error": 2.0})
     assert "differs from the one of torch.distributed by 2." in wrong.describe()
-    assert m._repr_html_().startswith("<svg")
+    assert m._repr_html_() == image(m.to_svg(), m.describe())
 
 
 def test_a_step_that_is_not_there():

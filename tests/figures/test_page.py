@@ -1,9 +1,11 @@
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from synthetic import synthetic_trace
 
 from tpviz.figures.page import page, write_page
+from tpviz.figures.timeline import timeline_scene
 from tpviz.mesh import Mesh
 
 OWNERSHIP = [
@@ -97,6 +99,37 @@ def test_mesh_comes_from_the_trace_when_not_given():
 
 
 @pytest.mark.browser
+def test_a_large_mesh_is_collapsed_and_its_ranks_are_chosen(tab, tmp_path):
+    mesh = Mesh({"dp": 16, "pp": 8, "tp": 8})
+    path = write_page(tmp_path / "page.html", synthetic_trace(), mesh, ownership=[])
+    tab.goto(path.as_uri())
+    view = tab.locator(".tpv-mesh[data-ready]")
+    view.wait_for()
+    squares, chosen = view.locator("[role=option]"), view.locator("[aria-selected=true]")
+    assert squares.count() == 128 + 8
+    assert "1,024 ranks in 128 squares" in view.text_content().replace("\n", " ")
+
+    def chooses(key, rank):
+        view.locator("svg[role=listbox]").press(key)
+        group = ", ".join(map(str, mesh.group(rank, "pp")))
+        tab.wait_for_function(
+            "([view, words]) => view.querySelector('.tpv-legend').textContent.includes(words)",
+            arg=[view.element_handle(), f"rank {rank} and its groups:"],
+        )
+        assert f"pp: ranks {group}" in view.locator(".tpv-legend").text_content()
+        block = rank - rank % 8
+        names = chosen.evaluate_all("all => all.map(node => node.dataset.rank)")
+        assert names == [str(block), str(rank)]
+
+    chooses("ArrowRight", 8)
+    chooses("Shift+ArrowRight", 9)
+    chooses("ArrowDown", 73)
+    chooses("End", 1023)
+    squares.nth(2).click()
+    chooses("Shift+ArrowLeft", 22)
+
+
+@pytest.mark.browser
 def test_zoom_and_keyboard(opened):
     tab, _ = opened
     assert tab.locator(".tpv-badge").first.text_content() == "this machine, gloo"
@@ -127,15 +160,45 @@ def test_zoom_and_keyboard(opened):
 def test_play_moves_the_head_and_pauses(opened):
     tab, _ = opened
     now = "document.querySelector('.tpv-timeline .tpv-now').textContent"
-    assert tab.evaluate(now).startswith("0 s of")
+    assert tab.evaluate(now).startswith("step 1 of 2, 0 s of")
     tab.focus(PICTURE)
     tab.keyboard.press("Space")
-    tab.wait_for_function(f"!{now}.startsWith('0 s of')")
+    tab.wait_for_function(f"!{now}.includes(' 0 s of')")
     tab.keyboard.press("Space")
     stopped = tab.evaluate(now)
     assert tab.locator("button[aria-label='Play']").count() == 1
     tab.evaluate("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
     assert tab.evaluate(now) == stopped
+
+
+COVERED = """() => {
+  const picture = document.querySelector(".tpv-timeline svg[role='application']");
+  const axis = picture.querySelector("clipPath rect"), left = Number(axis.getAttribute("x"));
+  const box = picture.querySelector("[data-memory='parameters']").getBBox();
+  const right = left + Number(axis.getAttribute("width"));
+  return (Math.min(box.x + box.width, right) - Math.max(box.x, left)) / (right - left);
+}"""
+
+
+@pytest.mark.browser
+def test_one_step_is_shown_and_memory_is_below_all_of_it(tab, tmp_path):
+    """At first, after zooming, and where *step* goes to another: it was followed in a step more."""
+    trace, kinds = synthetic_trace(steps=3), ["parameters", "gradients", "optimizer", "activations"]
+    times = (trace["end"].max() + np.linspace(1, 2, 50)).tolist()
+    trace.meta["memory"] = {r: {"time": times, **dict.fromkeys(kinds, [9] * 50)} for r in range(4)}
+    tab.goto(write_page(tmp_path / "run.html", trace).as_uri())
+    tab.wait_for_selector(".tpv-timeline[data-ready='true']")
+    low, high = timeline_scene(trace)["first"]
+    times = tab.locator(f"{PICTURE} > text.f-muted").all_text_contents()
+    shown = [float(words[:-3]) / 1e3 for words in times if words.endswith(" ms")]
+    assert len(shown) > 2 and low <= min(shown) and max(shown) <= high
+    assert tab.evaluate(COVERED) > 0.98
+    tab.focus(PICTURE)
+    for key in ("+", "+", "End", "s"):
+        tab.keyboard.press(key)
+        tab.evaluate("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
+        assert tab.evaluate(COVERED) > 0.98, key
+    assert "step 3 of 3" in tab.locator(".tpv-timeline .tpv-now").text_content()
 
 
 @pytest.mark.browser

@@ -1,8 +1,13 @@
 import re
+from itertools import product
 
 import numpy as np
 import pytest
+from synthetic import synthetic_trace
 
+import tpviz as tv
+from tpviz.figures import blocks, grid, lanes, legend, mesh, schedule, tiles, timeline
+from tpviz.figures.comparison import INK_OF_PART
 from tpviz.figures.palette import (
     INKS,
     MEMORY_KINDS,
@@ -15,23 +20,39 @@ from tpviz.figures.palette import (
     phase_key,
     svg_style,
     text_on,
+    tokens,
 )
+from tpviz.mesh import Mesh
 
 LIGHT, DARK = ["#FFFFFF"], ["#111111", "#212121"]  # the page, and JupyterLab's two dark grounds
 
 
-def seen_by_deuteranope(color):
-    """Linear RGB through the matrix of Machado et al. 2009 (severity 1)."""
-    matrix = np.array(
-        [
-            [0.367322, 0.860646, -0.227968],
-            [0.280085, 0.672501, 0.047413],
-            [-0.011820, 0.042940, 0.968881],
-        ]
-    )
+# Linear RGB for three kinds of colour blindness (Machado et al. 2009, severity 1), and in grey.
+SIGHT = {
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+    "grey": [[0.2126, 0.7152, 0.0722]] * 3,
+}
+APART = 20  # distance in CIELAB from which two colours are told apart at a glance
+
+
+def seen(color, sight):
     rgb = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    return np.clip(matrix @ linear, 0, 1)
+    return lab(np.clip(np.array(SIGHT[sight]) @ linear, 0, 1))
 
 
 def lab(linear):
@@ -57,18 +78,63 @@ def test_every_mark_reads_on_its_ground(key, theme):
     assert contrast(text_on(color), color) >= 4.5
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize(
-    "family",
-    [[*PHASES, "other", "wait"], [f"axis{i}" for i in range(5)], list(MEMORY_KINDS.values())],
-)
-def test_kinds_differ_by_colour_or_by_pattern_for_a_deuteranope(family, theme):
-    for i, a in enumerate(family):
-        for b in family[:i]:
-            apart = np.linalg.norm(
-                np.subtract(*(lab(seen_by_deuteranope(getattr(INKS[k], theme))) for k in (a, b)))
-            )
-            assert apart > 20 or INKS[a].pattern != INKS[b].pattern, (a, b, apart)
+def legends():
+    """{view: [(mark, words)]} of everything that their legends can have."""
+    merak, found = tv.Merak(pp=2, microbatches=4), {}
+
+    def listens(name, module):
+        def kept(items, *place, **looks):
+            found.setdefault(name, []).extend(items := list(items))
+            return legend.legend(items, *place, **looks)
+
+        patch.setattr(module, "legend", kept)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (blocks, grid, mesh, schedule, tiles, timeline):
+            listens(module.__name__.rsplit(".", 1)[1], module)
+        timeline.timeline_svg(timeline.timeline_scene(synthetic_trace()))
+        tv.ScheduleView("dualpipe_v", against="shifted_critical_path", overlapped=True).to_svg()
+        tv.ScheduleView(merak, tv.GPT(layers=4), against="zb_h1").to_svg()
+        tv.TileView(against="sequential").to_svg()
+        tv.BlocksView(tv.ATP(mesh=(2, 2))).to_svg()
+        tv.GridView(tv.AxoNN(x=2, y=2, z=2)).to_svg()
+        tv.MeshView(Mesh({"dp": 2, "pp": 2, "cp": 2, "tp": 2})).to_svg()
+    every = [(phase, phase) for phase in (*PHASES, "other", "wait", "exposed")]
+    every += [(f"axis{i}", f"axis {i}") for i in range(5)] + [("predicted", "predicted")]
+    return found | {
+        "all inks of lanes": every + [(f"memory {k}", k) for k in MEMORY_KINDS.values()]
+    }
+
+
+def look(drawn, x=0, y=0):
+    """(its shape, patterns and signs, without colours; the inks in it) of a mark."""
+    svg = lanes.mark(drawn, x, y, 14, 11) if isinstance(drawn, str) else drawn(x, y)
+    inks = re.findall(r"[fs]-(?:halo-)?([\w-]+)", svg)
+    return re.sub(r"[fs]-[\w -]+", "", svg), [ink for ink in inks if ink in tokens("light")]
+
+
+def test_every_meaning_of_a_legend_is_told_apart_without_colour():
+    """By shape, pattern or sign; or by a colour that no kind of colour blindness takes away."""
+    alike = []
+    for view, items in legends().items():
+        marks = {words: look(drawn) for drawn, words in items}
+        for i, (one, (shape, inks)) in enumerate(marks.items()):
+            for other, (same, others) in list(marks.items())[:i]:
+                if shape != same:
+                    continue
+                for theme, sight in product(("light", "dark"), SIGHT):
+                    a, b = (seen(tokens(theme)[k[0]], sight) for k in (inks, others))
+                    if np.linalg.norm(a - b) < APART:
+                        alike.append((view, one, other, theme, sight))
+    assert "\n".join(map(str, alike)) == ""
+
+
+def test_patterns_differ():
+    """No two are the same lines, so a pattern is a sign."""
+    drawn = [tile for tile in PATTERNS.values() if tile]
+    assert len(set(drawn)) == len(drawn) >= 10
+    parts = [pattern for _, pattern in INK_OF_PART.values()]
+    assert len(set(parts)) == len(parts)
 
 
 def test_one_meaning_has_one_colour():

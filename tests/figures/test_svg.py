@@ -49,9 +49,21 @@ def test_a_path_has_a_box_per_bar():
     assert path == "M0.00,3h5.00v8h-5.00zM10.00,3h0.30v8h-0.30z"
 
 
-def test_documents_escape_words_and_keep_ids_of_themes_apart():
-    body = text(0, 0, "a<b") + "<g id='tpv-dots' fill='url(#tpv-dots)'/>"
-    svg = document(10, 10, body, 'say "hi" & bye', "dark")
-    assert "a&lt;b" in svg
-    assert "&quot;hi&quot; &amp; bye" in svg
-    assert "id='tpv-dark-dots' fill='url(#tpv-dark-dots)'" in svg
+def test_documents_escape_words_and_keep_ids_of_pictures_apart():
+    """What a page does not show draws nothing, so no picture may use another's patterns."""
+    seen = set()
+    for words, theme in (("a<b", "dark"), ("a<c", "dark"), ("a<b", "light")):
+        body = text(0, 0, words) + "<g id='tpv-dots' fill='url(#tpv-dots)'/>"
+        svg = document(10, 10, body, 'say "hi" & bye', theme, "1 < 2")
+        assert f"{words.replace('<', '&lt;')}</text>" in svg and "<desc>1 &lt; 2</desc>" in svg
+        assert "&quot;hi&quot; &amp; bye" in svg
+        name = svg.split("<g id='")[1].split("'")[0]
+        assert f"id='{name}' fill='url(#{name})'" in svg
+        seen.add(name)
+    assert len(seen) == 3
+
+
+def test_the_same_picture_twice_in_a_notebook_has_ids_of_its_own_and_a_file_stays_as_it_was():
+    twice = "<g id='tpv-dots'/>", ""
+    assert document(10, 10, *twice, "page") != document(10, 10, *twice, "page")
+    assert document(10, 10, *twice, "dark") == document(10, 10, *twice, "dark")

@@ -1,7 +1,7 @@
 """Charts of T3's lab: the data in the figure, badges, notes, words; counts that are identities."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache
 
 import numpy as np
 import pytest
@@ -20,12 +20,12 @@ W = tv.GPT(layers=1, hidden=64, heads=4, seq=64, batch=16, vocab=64)
 
 @pytest.fixture(scope="module")
 def modes():
-    return t3.modes(W, t3.ring(4).scale_model(dtype="float16", hidden=9))
+    return made("modes")
 
 
 @pytest.fixture(scope="module")
 def paying():
-    return t3.paying(inner=(256, 768, 2048))
+    return made("paying")
 
 
 def made_up():
@@ -72,20 +72,27 @@ def against():
     return AgainstPaper(tuple(rows), made_up())
 
 
+MAKERS = {
+    "modes": lambda: t3.modes(W, t3.ring(4).scale_model(dtype="float16", hidden=9)),
+    "paying": lambda: t3.paying(inner=(256, 768, 2048)),
+    "movement": lambda: t3.movement(5),
+    "sublayers": made_up,
+    "paper": against,
+}
+
+
+@cache
+def made(which):
+    return MAKERS[which]()
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("which", ["modes", "paying", "movement", "sublayers", "paper"])
-def test_every_chart_is_plain_and_says_what_it_shows(which, theme, modes, paying):
-    study = {
-        "modes": lambda: modes,
-        "paying": lambda: paying,
-        "movement": lambda: t3.movement(5),
-        "sublayers": made_up,
-        "paper": against,
-    }[which]()
-    draw = partial(t3.drawn, study) if which in ("sublayers", "paper") else study.figure
+@pytest.mark.parametrize("which", MAKERS)
+def test_every_chart_is_plain_and_says_what_it_shows(which, theme):
+    study = made(which)
     assert len({len(row) for row in study.to_table()}) == 1 and repr(study).startswith("<")
     scene = study.scene()
-    assert_plain(scene, draw, theme, scene["badges"], study.describe())
+    assert_plain(scene, study.to_svg, theme, scene["badges"], study.describe())
 
 
 # -- memory ----------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def made(request):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_chart_is_plain_and_says_what_it_shows(made, theme):
-    assert_plain(made.scene(), made.figure, theme, made.badges, made.describe())
+    assert_plain(made.scene(), made.to_svg, theme, made.badges, made.describe())
 
 
 def test_bars_are_the_parts_of_the_step():

@@ -47,7 +47,7 @@ def made(request):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_chart_is_plain_and_says_what_it_shows(made, theme):
-    assert_plain(made.scene(), made.figure, theme, made.badges, made.describe())
+    assert_plain(made.scene(), made.to_svg, theme, made.badges, made.describe())
 
 
 def test_bars_are_the_parts_of_the_average_rank():
@@ -96,7 +96,8 @@ def test_lines_are_the_points_of_both_rules_and_the_budget():
         assert np.array(sizes.y) * found.points[rule][0].most == pytest.approx(
             [p.most * sizes.y[0] for p in points]
         )
-        assert list(steps.text) == [" ".join(map(str, p.num_recomputed)) for p in points]
+        words = [" ".join(map(str, p.num_recomputed)) for p in points]
+        assert list(steps.text) == [f"layers recomputed {numbers}" for numbers in words]
     assert not lines
     budget = [shape for shape in figure.layout.shapes if shape.y0 == shape.y1]
     assert budget[0].y0 / sizes.y[0] == pytest.approx(found.budget / points[0].most)

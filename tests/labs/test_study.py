@@ -1,6 +1,7 @@
 """``study``: the numbers of the verbs, gains, words, charts, what is refused, one emulated run."""
 
 import doctest
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,10 @@ from plain_chart import assert_plain
 import tpviz as tv
 from tpviz import peers
 from tpviz.figures import charts
+from tpviz.figures.chart_svg import LEGIBLE
 from tpviz.figures.charts import unit_of
+from tpviz.figures.palette import TEXT
+from tpviz.figures.svg import image
 from tpviz.labs import report, study
 from tpviz.labs.study import KINDS, Outcome, outcome
 from tpviz.simulation import replay
@@ -72,7 +76,7 @@ def test_table_and_words(found):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_chart_is_plain_and_says_what_it_shows(found, kind, theme):
-    draw = lambda theme: found.figure(theme, kind=kind)
+    draw = lambda theme: found.to_svg(theme, kind=kind)
     assert_plain(found.scene(kind=kind), draw, theme, found.badges, found.describe())
 
 
@@ -89,6 +93,23 @@ def test_bars_and_stacks_are_the_numbers(found):
     assert [t.name for t in stacks] == ["kernels", *(f"waiting for {a}" for a in found.axes)]
     assert sum(np.array(t.y) for t in stacks) * scale == pytest.approx(steps[:4])
     assert len({t.marker.pattern.shape for t in stacks}) == len(stacks)
+
+
+def test_a_notebook_shows_the_chart_with_its_table(found):
+    data = found._repr_mimebundle_()
+    assert data["text/plain"] == repr(found) and data["image/svg+xml"] == found.to_svg()
+    html = data["text/html"]
+    assert image(found.to_svg(), found.describe(), LEGIBLE) in html
+    assert "<summary>as a table</summary><table" in html and "<script" not in html
+    exposed = found.show(kind="exposed")
+    assert exposed.rows is found.rows and exposed.to_svg() == found.to_svg(kind="exposed")
+    assert exposed.show(kind="bars").to_svg() == found.to_svg() != exposed.to_svg()
+    assert exposed.to_svg(kind="bars") == found.to_svg(theme="auto")
+    with pytest.raises(ValueError, match="kind='pie' is not possible"):
+        found.show(kind="pie")
+    assert found.figure("dark", kind="exposed").layout.font.color == TEXT["dark"]
+    with pytest.raises(ValueError, match="theme='page' is not possible: use 'light' or 'dark'"):
+        found.figure("page")
 
 
 def test_curves_over_a_knob():
@@ -191,3 +212,18 @@ def test_memory_that_does_not_fit_is_refused_before_anything_is_simulated():
 def test_examples(module):
     done = doctest.testmod(module)
     assert done.attempted and not done.failed
+
+
+def test_a_late_run_is_said_with_its_numbers_alone(monkeypatch):
+    """No warning beside the note: with warnings as errors, it is a study like any other."""
+    late = tv.simulate(VARIANTS["1D"], W, NODE)
+
+    def run(*args, **options):
+        warnings.warn("this emulated run is not faithful: 9 % of the step", stacklevel=1)
+        return late
+
+    monkeypatch.setattr("tpviz.verbs.run.run", run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        [row] = study.ask({"1D": VARIANTS["1D"]}, W, NODE, ["measured"])
+    assert row.times["measured"].step == late.step_time

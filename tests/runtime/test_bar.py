@@ -1,4 +1,5 @@
 import io
+import re
 import sys
 import types
 
@@ -30,25 +31,34 @@ def test_silent_elsewhere(monkeypatch):
     for progress in (None, False):
         show = bar.viewer(progress)
         show(1, 4, "first")
+        show.found(lambda: 1 / 0)  # is not even made
         show.close()
     assert sys.stderr.getvalue() == ""
 
 
-def test_a_widget_in_a_kernel(monkeypatch):
+def test_an_output_in_a_kernel_of_which_nothing_is_left(monkeypatch):
     import IPython.display
 
     shown = []
+    handle = types.SimpleNamespace(update=lambda data, raw: shown.append(data["text/html"]))
+
+    def display(data, raw, display_id):
+        handle.update(data, raw)
+        return handle
+
     shell = types.SimpleNamespace(kernel=object())
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
-    monkeypatch.setattr(IPython.display, "display", shown.append)
+    monkeypatch.setattr(IPython.display, "display", display)
     show = bar.viewer(None)
     show.close()
     assert shown == [], "a job that reports nothing shows nothing"
     show = bar.viewer(None)
-    show(3, 4, "step")
+    show(3, 4, "a < b")
+    show.found(lambda: "<p>so far</p>")
     show(4, 4, "last")
-    (box,) = shown
-    progress, label = box.children
-    assert (progress.value, progress.max, progress.description) == (4, 4, "4/4")
-    assert label.value == "last"
     show.close()
+    first, found, last, nothing = shown
+    assert found == f"{first}<p>so far</p>" and last.endswith("<p>so far</p>")
+    assert "value='3' max='4'" in first and "3/4 a &lt; b</div>" in first
+    assert "value='4' max='4'" in last and "4/4 last</div>" in last
+    assert re.sub("<style>.*</style>|<[^>]*>", "", nothing) == ""

@@ -55,7 +55,7 @@ def test_merging_takes_the_worst_of_the_ranks_and_warns_once_in_the_caller():
         trace(late=LATE | {"seconds": 0.2, "share": 0.4, "behind": 0.7}),
         trace(late=LATE | {"seconds": 0.1, "share_of_communication": 0.5}),
     ]
-    with pytest.warns(UserWarning, match="not faithful.*Slower motion helps") as seen:
+    with pytest.warns(UserWarning, match="not faithful.*slower motion helps") as seen:
         merged = tv.Trace.merge(parts)
     assert [warning.filename for warning in seen] == [__file__]
     late = merged.meta["late"]

@@ -181,8 +181,9 @@ def test_progress_of_rank_0_reaches_the_caller():
         tv.progress(4, 4)
 
     seen = []
+    tv.shutdown()
     tv.launch(work, world_size=2, progress=lambda *report: seen.append(report))
-    assert seen == [(0, 4, "rank 0"), (4, 4, "")]
+    assert seen == [(0, 2, "starting 2 ranks"), (0, 4, "rank 0"), (4, 4, "")]
     tv.launch(work, world_size=2, progress=False)
     tv.progress(1, 2, "outside of a rank this does nothing")
 

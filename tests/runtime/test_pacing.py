@@ -128,6 +128,25 @@ def test_early_and_late_ranks_end_together():
     assert first["start"][0] - second["start"][0] >= 0.15  # the kernel of rank 0 takes 0.16 s
 
 
+def one_sum(cluster, size, faults=None):
+    with tv.record(cluster=cluster, faults=faults) as recorder:
+        dist.all_reduce(torch.ones(size))
+    (event,) = recorder.trace.select(kind="comm")
+    return event.end - event.start
+
+
+def test_a_slow_link_has_slow_hops_too():
+    far = Cluster("far", DEVICE, (Level("long", 2, 1e12, 1e12, 20e-3),))  # two hops, no bytes
+    seconds = tv.launch(one_sum, far, 2, tv.Faults(slow_links={1: 3.0}), world_size=2)
+    assert min(seconds) >= 0.999 * 3 * 2 * 20e-3
+
+
+def test_a_collective_later_than_its_model_ends_when_it_ended():
+    fast = Cluster("fast", DEVICE, (Level("link", 2, 1e15, 1e15, 0.0),))
+    model = fast.collective_time("all_reduce", 8e6, 2, fast.link((0, 1), 2))
+    assert min(tv.launch(one_sum, fast, 2_000_000, world_size=2)) > 1e3 * model
+
+
 def messages(cluster):
     rank, x = dist.get_rank(), torch.ones(10_000)
     with tv.record(cluster=cluster) as recorder:
@@ -186,7 +205,7 @@ def test_faults_are_emulated_too():
 
 def test_events_too_short_are_named():
     fast = BOX.scale_model(slow_motion=1e-4)
-    with pytest.warns(UserWarning, match="not faithful.*Slower motion helps"):
+    with pytest.warns(UserWarning, match="not faithful.*slower motion helps"):
         trace = tv.run(tv.Megatron(tp=2), tv.GPT(layers=1), fast, steps=1, memory=False)
     assert trace.meta["late"]["events"]
 

@@ -144,7 +144,8 @@ def test_the_first_are_run():
     found = tv.search(W, BOX.scale_model(slow_motion=100), given, top=2, run=2, seconds=None)
     assert all(row.measured > 0 for row in found.rows)
     assert found.agreement["simulated, measured"]["rows"] == 2
-    assert found.to_table()[1][3]
+    assert found.to_table()[0][1:4] == ["predicted (ranked)", "simulated", "measured"]
+    assert all(found.to_table()[1])
 
 
 # -- words ----
@@ -156,8 +157,9 @@ def test_words_say_why():
     assert " less in exposed communication on " in text and "predicted." in text
     assert repr(found) == repr(tv.search(MUCH, NIC, simulate=False))
     head, first, *_ = found.to_table()
-    assert head[0] == "strategy" and first[0] == found.best.short and first[2:4] == ["", ""]
-    assert "<td>" in found._repr_html_()
+    assert head[0] == "strategy" and first[0] == found.best.short
+    assert "predicted (ranked)" in head and not {"simulated", "measured"} & {*head}
+    assert "<td " in found._repr_html_()
 
 
 def test_differences_sum_to_that_of_the_steps():

@@ -6,6 +6,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.simulation import deadline
+from tpviz.verbs.ranking import plans
 
 W = tv.GPT(batch=8)
 BOX = tv.clusters.nvlink_pairs(2)
@@ -31,7 +32,8 @@ def test_what_time_does_not_allow_is_said_and_keeps_its_place(twice):
     first, second, *rest = (row.strategy for row in plain.rows)
     assert [row.strategy for row in found.rows] == [second, first, *rest]
     assert [row.simulated is not None for row in found.rows[:3]] == [True, True, False]
-    assert found.late[:3] == tuple(row.strategy for row in found.rows[2:5])
+    ranked = [plan[0].strategy for plan in plans(found.rows)]
+    assert found.late[:3] == tuple(ranked[2:5])
     text = found.describe()
     assert f"2 of {2 + len(found.late)} simulations were done in the 30 s allowed" in text
     assert found.late[0].short in text and "ranked by formula alone" in text
@@ -64,7 +66,7 @@ def test_time_without_end_simulates_all_that_was_chosen():
 def test_progress_has_the_best_so_far():
     told = []
     tv.search(W, BOX, tv.Megatron, top=1, progress=lambda *report: told.append(report))
-    assert told[0][1] == 4 and told[0][2].startswith("by formula; best so far <Row Megatron(tp=4")
+    assert told[0][1] == 4 and told[0][2].startswith("by formula; best so far Megatron(tp=4")
     assert told[-1][:2] == (0, 1) and told[-1][2].startswith("simulating Megatron(tp=4")
 
 

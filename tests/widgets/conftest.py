@@ -1,11 +1,13 @@
-"""For the tests of the widgets: the made-up traces of tests/figures, and pages without Python."""
+"""For the tests of the widgets: what those of figures and labs make up, and pages without
+Python."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "figures"))
+TESTS = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(TESTS / "figures"), str(TESTS / "labs")]
 PAGE = "<!doctype html><meta charset=utf-8><link rel=icon href='data:,'><style>{}</style>{}{}"
 
 

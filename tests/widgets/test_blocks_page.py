@@ -7,6 +7,7 @@ from tpviz.widgets.blocks import BlockSteps, story
 
 pytestmark = pytest.mark.browser
 FLOWS = "ring => getComputedStyle(ring).animationName"
+PLACES = "all => all.map(token => token.getAttribute('transform'))"
 
 
 @pytest.fixture(params=["no-preference", "reduce"])
@@ -51,3 +52,21 @@ def test_keys_and_clicks_step_and_patterns_are_the_views_own(opened):
     }
     assert len(own) == 2  # a hidden view's patterns are not drawn: each has its own
     assert "url(#tpv-" not in drawn
+
+
+@pytest.mark.parametrize("opened", ["no-preference"], indirect=True)
+def test_parts_travel_from_rank_to_rank_while_it_plays(opened):
+    view, _ = opened
+    svg, tokens = view.locator("svg[role=application]"), view.locator(".tpv-token")
+    svg.press("Home")  # an all-reduce of norm1, over d2
+    view.page.wait_for_selector(".tpv-blocks:visible[data-step='0']")
+    assert tokens.count() == 4 and not tokens.first.is_visible()
+    rest = tokens.evaluate_all(PLACES)
+    svg.press("Space")
+    view.page.wait_for_function(
+        "([view, rest]) => view.dataset.step === '0' && view.matches('.tpv-playing')"
+        " && [...view.querySelectorAll('.tpv-token')].every((token, i) =>"
+        " getComputedStyle(token).visibility === 'visible'"
+        " && token.getAttribute('transform') !== rest[i])",
+        arg=[view.element_handle(), rest],
+    )

@@ -9,6 +9,7 @@ import tpviz as tv
 from tpviz.trace import Event, Trace
 from tpviz.widgets import Explore, explore
 from tpviz.widgets.job import Job
+from tpviz.widgets.setting import read
 
 
 def trace_with(ledger, losses=(5.5, 5.4)):
@@ -42,7 +43,10 @@ def honest(strategy, workload, cluster, steps, progress):
 
 @pytest.fixture
 def view():
-    return Explore(runner=honest)
+    """On this machine, without a guess first."""
+    made = Explore(runner=honest)
+    made.guesses.on.value = False
+    return made
 
 
 def test_first_look(view):
@@ -50,10 +54,12 @@ def test_first_look(view):
     assert (view.run_button.disabled, view.stop_button.disabled) == (False, True)
     assert "Run to measure it" in view.ledger.value
     assert repr(view.mesh) == "<MeshView tp 4, rank 0>"
-    assert [row[-1] for row in view.to_table()[1:]] == [""] * len(view.strategy.ledger(tv.GPT()))
-    data = view._repr_mimebundle_()
-    assert data["image/svg+xml"].startswith("<svg")
-    assert data["text/plain"] == repr(view)
+    head, *rows = view.to_table()
+    assert len(rows) == len(view.strategy.ledger(tv.GPT()))
+    assert "measured" not in head and "measured<" not in view.ledger.value
+    assert all(cell for row in rows for cell in row)
+    assert view.timeline.layout.display == "none"
+    assert view.to_svg() == view.mesh.to_svg()
 
 
 def test_a_knob_redraws_formula_and_mesh_and_starts_nothing(view, monkeypatch):
@@ -67,25 +73,33 @@ def test_a_knob_redraws_formula_and_mesh_and_starts_nothing(view, monkeypatch):
     assert view._job is None
 
 
-def test_sizes_that_clash_are_said_while_the_knob_moves(view):
-    view._inner.controls["tp"].value = 3
-    assert "heads=4 does not split evenly over tp=3: use tp=2 or 4" in view.error
+def test_a_value_that_is_none_is_said_while_the_knob_moves(monkeypatch):
+    reading, real = import_module("tpviz.widgets.explore"), read
+    view = Explore(runner=honest)
+
+    def refuses(*args):
+        raise ValueError("no <room>")
+
+    monkeypatch.setattr(reading, "read", refuses)
+    view._inner.controls["tp"].value = 2
+    assert view.error == "no <room>"
     assert "role='alert'" in view.message.value
-    assert view.run_button.disabled
+    assert view.run_button.disabled and view.pins.button.disabled
     assert repr(view) == "<Explore Megatron, sizes do not fit>"
     assert "bad sizes" in view.describe()
     view.run()
     assert "do not fit together" in view.status.value
-    view._inner.controls["tp"].value = 2
-    assert (view.error, view.message.value, view.run_button.disabled) == ("", "", False)
+    monkeypatch.setattr(reading, "read", real)
+    view._inner.controls["tp"].value = 4
+    assert (view.error, view.message.value) == ("", "")
 
 
-def test_too_many_ranks_are_refused_before_any_starts(view, monkeypatch):
+def test_of_too_many_ranks_those_of_other_knobs_give_way(view, monkeypatch):
     monkeypatch.setenv("TPVIZ_MAX_RANKS", "4")
     view._outer.controls["dp"].value = 2
-    assert "8" in view.error
-    assert "4" in view.error
-    assert view.run_button.disabled
+    assert (view.error, view._inner.controls["tp"].value) == ("", 2)
+    assert "tp 4 \N{RIGHTWARDS ARROW} 2" in view.gave.value
+    assert view.strategy == tv.Megatron(tp=2) * tv.DataParallel(dp=2)
 
 
 def test_composition_with_data_parallelism(view):
@@ -119,6 +133,7 @@ def test_equal_ledgers_are_ticked(view):
     view.wait(10)
     assert "equal ✓" in view.ledger.value
     assert {row[-1] for row in view.to_table()[1:]} == {"✓"}
+    assert view.to_table()[0].count("measured") == 3
 
 
 def test_an_error_of_the_run_is_shown_and_the_next_run_works(view):
@@ -202,6 +217,10 @@ def test_bad_arguments():
         explore(tv.GPT(), "eight GPUs")
     with pytest.raises(ValueError, match=r"needs a workload such as tv.GPT.*, not 3"):
         explore(3)
+    with pytest.raises(ValueError, match="heads=4 does not split evenly over tp=3: use tp=2 or 4"):
+        explore(strategy=tv.Megatron(tp=3))
+    with pytest.raises(ValueError, match="16 ranks do not fit the 8 devices"):
+        explore(tv.GPT(heads=16), tv.clusters.nvlink_pairs(), strategy=tv.Megatron(tp=16))
 
 
 def test_job_tells_its_end_once():
@@ -214,6 +233,7 @@ def test_job_tells_its_end_once():
 
 def test_on_real_ranks_formula_and_measurement_agree_and_stop_leaves_the_pool_usable():
     view = explore(tv.GPT(layers=1))
+    view.guesses.on.value = False
     view._inner.controls["tp"].value = 2
     view.steps.value = 20
     view.run()

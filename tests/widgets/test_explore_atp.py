@@ -17,7 +17,8 @@ def test_it_starts_with_the_strategy_given(view):
     assert view.strategy == tv.ATP(mesh=(2, 2), chunks=2)
     assert view.menu.value == "ATP"
     menu = view._inner.controls["mesh"]
-    assert {a * b for _, (a, b) in menu.options} == set(range(1, 9))
+    assert {a * b for _, (a, b) in menu.options} == {1, 2, 4, 8}
+    assert (8, 1) not in {shape for _, shape in menu.options}  # 4 heads
     assert repr(view.mesh) == "<MeshView d1 2 x d2 2, rank 0>"
 
 
@@ -44,14 +45,14 @@ def test_every_knob_predicts_anew(view, name, value):
     assert same or view.prediction.step_time != before
 
 
-def test_sizes_that_clash_are_said_and_the_next_ones_work(view):
-    view._inner.controls["chunks"].value = 3
-    assert view.error == (
-        "batch=4 does not split evenly over chunks=3: use chunks=2 or 4, or batch=3 or 6"
-    )
-    assert view.run_button.disabled
-    view._inner.controls["chunks"].value = 4
-    assert (view.error, view.strategy.chunks) == ("", 4)
+def test_chunks_stop_where_they_divide_the_batch(view):
+    chunks, batch = view._inner.controls["chunks"], view._sizes.controls["batch"]
+    assert [n for _, n in chunks.options][:4] == [1, 2, 4, 8]
+    chunks.value = 8  # of the batch's 4 sequences there are no 8 chunks, of its tokens there are
+    assert (view.error, view.strategy.chunking) == ("", "tokens")
+    assert "chunking batch \N{RIGHTWARDS ARROW} tokens" in view.gave.value
+    batch.value = 6
+    assert [n for _, n in chunks.options][:5] == [1, 2, 3, 4, 6]
 
 
 def test_data_parallelism_around_it():

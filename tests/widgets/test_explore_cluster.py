@@ -10,7 +10,7 @@ from emulated_runs import PAIRS, emulated
 
 import tpviz as tv
 from tpviz.widgets import Explore
-from tpviz.widgets.setting import HERE
+from tpviz.widgets.setting import HERE, VISIBLE, Choice
 
 
 @pytest.fixture
@@ -28,6 +28,34 @@ def test_first_look_is_the_prediction(view):
     assert view.prediction.cluster.slow_motion > 1
     assert "Predicted: one step of Megatron(tp=4" in view.describe()
     assert "<svg" in view.cluster_picture.value
+
+
+@pytest.mark.parametrize("name", tv.clusters.presets())
+def test_on_every_preset_a_first_step_shows_compute_and_communication(name):
+    view = Explore(tv.GPT(), tv.clusters.presets()[name](), runner=emulated)
+    parts, step = view.prediction.parts, view.prediction.step_time
+    assert parts["compute"] >= 0.4 * step
+    assert parts["exposed communication"] + parts["latency"] >= VISIBLE * step
+    device = view.prediction.cluster.device
+    assert 1e-3 < view.prediction.memory().total / device.memory <= 1
+
+
+def test_the_scale_is_chosen_once_for_each_cluster(view):
+    chosen = view.setting.hidden.value
+    assert chosen > 1
+    view._sizes.controls["hidden"].value = 512  # a step of a larger model is another step
+    assert view.setting.hidden.value == chosen
+    view.setting.hidden.value = 2
+    view._inner.controls["tp"].value = 2
+    assert view.setting.hidden.value == 2
+    mine = PAIRS.scale_model(hidden=16)
+    assert Explore(tv.GPT(), mine, runner=emulated).setting.hidden.value == 1
+    view.setting.menu.value = tv.clusters.perlmutter()
+    assert view.setting.hidden.value > 2
+    without = Explore(tv.GPT(), PAIRS, runner=emulated, strategy=tv.Megatron(tp=1))
+    assert without.setting.hidden.value == 1  # nothing is communicated yet
+    without._inner.controls["tp"].value = 4
+    assert without.setting.hidden.value == chosen
 
 
 def test_a_move_redraws_the_model_and_runs_nothing(view, monkeypatch):
@@ -61,8 +89,11 @@ def test_what_did_not_change_is_not_drawn_again(view):
     view.setting.slow.value = 100
     view.setting.hidden.value = 8
     assert view.mesh.generation == before
-    assert view.choice.cluster == PAIRS.scale_model(hidden=8).scale_model(slow_motion=100)
+    model = PAIRS.scale_model(hidden=8, dtype="bfloat16")
+    assert view.choice.cluster == model.scale_model(slow_motion=100)
     assert "a scale model of 8 x the hidden sizes" in view.setting.words.value
+    view.setting.halves.value = False
+    assert view.choice.cluster == PAIRS.scale_model(hidden=8).scale_model(slow_motion=100)
 
 
 def test_moves_while_one_is_drawn_are_drawn_once_at_the_end(view, monkeypatch):
@@ -73,7 +104,7 @@ def test_moves_while_one_is_drawn_are_drawn_once_at_the_end(view, monkeypatch):
     def slow(strategy, workload, cluster):
         seen.append(strategy.tp)
         if len(seen) == 1:
-            for tp in (8, 3, 8, 3, 4):
+            for tp in (1, 4, 1, 2, 4):
                 mover = threading.Thread(
                     target=lambda tp=tp: setattr(view._inner.controls["tp"], "value", tp)
                 )
@@ -91,12 +122,12 @@ def test_moves_while_one_is_drawn_are_drawn_once_at_the_end(view, monkeypatch):
 
 def test_this_machine_is_a_choice_too(view):
     view.setting.menu.value = HERE
-    assert view.choice == type(view.choice)(tv.Megatron(tp=4), tv.GPT())
+    assert view.choice == Choice(tv.Megatron(tp=4), tv.GPT())
     assert view.prediction is None
     assert view.model.layout.display == "none"
     assert view.cluster_box.layout.display == "none"
-    assert not view.run_button.disabled
-    assert view.guesses._form.children == ()
+    assert view.run_button.disabled  # until a guess here too
+    assert "on the ranks" in view.guesses._form.children[0].question
     view.setting.menu.value = PAIRS
     assert view.model.layout.display == ""
     assert view.run_button.disabled
@@ -110,10 +141,14 @@ def test_every_preset_can_be_chosen(view):
         assert (view.prediction is None) == (cluster == HERE)
 
 
-def test_a_cluster_that_is_too_small_is_said_while_the_knob_moves(view):
+def test_on_a_cluster_with_too_few_devices_other_knobs_give_way(view):
     view._outer.controls["dp"].value = 4
-    assert "16 ranks do not fit the 8 devices" in view.error
-    assert view.run_button.disabled
+    assert view.strategy == tv.Megatron(tp=2) * tv.DataParallel(dp=4)
+    assert "tp 4 \N{RIGHTWARDS ARROW} 2" in view.gave.value
+    view._inner.controls["tp"].value = 4
+    assert view.strategy == tv.Megatron(tp=4) * tv.DataParallel(dp=2)
+    view._inner.controls["tp"].value = 2
+    assert "Changed" not in view.gave.value
 
 
 def test_a_model_that_does_not_fit_the_device_is_said():

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import tpviz as tv
+from tpviz.figures.svg import amount
 from tpviz.widgets.job import Latest
 from tpviz.widgets.model import axes_table, memory_svg, memory_warning, parts_svg
 from tpviz.widgets.setting import (
@@ -69,7 +70,8 @@ def test_one_process_has_kernels_only():
 @pytest.mark.parametrize(("hidden", "slow"), [(1, 1), (8, 1), (1, 100), (8, 100)])
 def test_choices_become_the_scale_model(hidden, slow):
     cluster, seen = tv.clusters.torus(), []
-    model, prediction, words = scaled((cluster, hidden, slow), lambda c: seen.append(c) or "p")
+    chosen = cluster.scale_model(hidden=hidden), slow
+    model, prediction, words = scaled(chosen, lambda c: seen.append(c) or "p")
     assert model == cluster.scale_model(hidden=hidden, slow_motion=slow)
     assert (prediction, seen) == ("p", [model])
     assert ("scale model of 8 x" in words) == (hidden == 8)
@@ -78,7 +80,7 @@ def test_choices_become_the_scale_model(hidden, slow):
 def test_auto_predicts_at_full_speed_first():
     w, cluster = tv.GPT(), tv.clusters.nvlink_pairs()
     model, prediction, words = scaled(
-        (cluster, 4, AUTO), lambda c: tv.predict(tv.Megatron(tp=2), w, c)
+        (cluster.scale_model(hidden=4), AUTO), lambda c: tv.predict(tv.Megatron(tp=2), w, c)
     )
     assert prediction.cluster is model
     assert words.startswith("a scale model of 4 x the hidden sizes; auto chose ")
@@ -91,13 +93,13 @@ def test_the_menu_has_the_cluster_given_this_machine_and_every_preset():
     values = [value for _, value in setting.menu.options]
     assert values[:2] == [mine, HERE]
     assert len(values) == 2 + len(tv.clusters.presets())
-    assert setting.chosen == (mine, 1, AUTO)
+    assert setting.chosen == (mine, AUTO)
     assert len(Setting(tv.clusters.nvlink_pairs()).menu.options) == len(values) - 1
     assert Setting().chosen[0] is None
 
 
 def test_a_cluster_that_is_slow_already_is_taken_as_it_is():
-    assert Setting(tv.clusters.torus().scale_model(slow_motion=50)).chosen[2] == 1
+    assert Setting(tv.clusters.torus().scale_model(slow_motion=50)).chosen[1] == 1
 
 
 def test_what_is_no_cluster_is_answered_with_what_is():
@@ -142,7 +144,8 @@ def test_parts_that_are_no_times_are_refused(parts):
 def test_memory_is_drawn_against_the_device(capacity, said):
     memory = {"parameters": 200, "gradients": 200, "optimizer": 400, "activations": 100}
     svg = memory_svg(memory, capacity, "A100")
-    assert said in svg
+    assert said in svg and "(for" not in svg
+    assert f"(for {amount(4 * capacity)})" in memory_svg(memory, capacity, "A100", scale=4)
     assert ("enlarged" in svg) == (capacity == 1e9)
     assert ("s-exposed" in svg.split("</style>")[1].split("</defs>")[1]) == (capacity == 500)
 

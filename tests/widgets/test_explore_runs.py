@@ -161,6 +161,8 @@ def test_an_unfaithful_run_says_so(view):
     finished(view)
     assert "10 % of the step is overrun" in view.results.warning.value
     assert "mm, addmm" in view.results.warning.value
+    assert ">not faithful</span>" in view.results.warning.value  # a quiet badge, no alarm
+    assert "alert" not in view.results.warning.value
     view._runner = emulated
     finished(view)
     assert view.results.warning.value == ""

@@ -32,6 +32,18 @@ def test_the_button_commits_what_the_field_says_and_then_it_stays():
         guess.commit(3)
 
 
+def test_what_a_saved_notebook_keeps_of_it_is_the_guess(monkeypatch):
+    shown = []
+    show = lambda data, *more, transient=None, update=False: shown.append((data, transient, update))
+    monkeypatch.setattr("IPython.display.publish_display_data", show)
+    guess = Guess("How many <b>?", unit="bytes")
+    guess._ipython_display_()
+    guess.commit(5)
+    (asked, place, first), _, (kept, same, again) = shown
+    assert "How many &lt;b&gt;?</b> (no guess yet)" in asked["text/html"] and not first
+    assert "(guess 5 bytes)" in kept["text/html"] and again and same == place
+
+
 @pytest.mark.parametrize("text", ["many", "", "nan", "inf"])
 def test_what_is_not_a_number_is_said_in_the_view(text):
     guess = Guess("How many <b>?")

@@ -1,16 +1,26 @@
 """Every picture on a page of two widths: no text is small, cut off, or on top of another. A single
 character may be small: the signs in small tiles repeat what their pattern says."""
 
+from dataclasses import replace
+from functools import cache
+
 import pytest
 import torch
 from synthetic import synthetic_trace
+from test_axonn_charts import MAKERS as AXONN
+from test_charts import MAKERS as ATP
+from test_merak_studies_charts import MAKERS as MERAK
+from test_t3_charts import MAKERS as T3
 
 import tpviz as tv
 from tpviz.figures.losses import losses_svg
 from tpviz.figures.page import document, place
+from tpviz.labs.study import SOURCES
 from tpviz.mesh import Mesh
 from tpviz.partition import partition_of, shard, trace
 from tpviz.schemes.ownership import ownership
+from tpviz.trace import Event, Trace
+from tpviz.widgets.model import memory_svg, parts_svg
 
 SMALLEST = 11  # px
 BOX = tv.clusters.nvlink_pairs(pairs=2)
@@ -31,26 +41,82 @@ def microscope():
     return tv.MicroscopeView(tv.microscope("all_reduce", "double_tree", world_size=4))
 
 
+def messages_at_once():
+    comm = Event(kind="comm", axis="dp", start=0.0, end=1.0)
+    names = "all_reduce", "all_gather", "all_to_all"
+    events = [comm._replace(id=i, name=n, start=i / 50) for i, n in enumerate(names)]
+    return tv.Timeline(Trace.from_events(events))
+
+
+def microscope_at_its_end():
+    view = tv.MicroscopeView(tv.microscope("all_reduce", "ring", world_size=4))
+    view.step = len(view.scene["captions"]) - 1
+    return view
+
+
+def microscope_still(algorithm):
+    return tv.MicroscopeView(
+        tv.microscope("all_reduce", algorithm, world_size=4, elements=2**18)
+    ).to_svg()
+
+
+@cache
+def study():
+    pairs = (tv.Megatron(tp=4), tv.Megatron(tp=2) * tv.DataParallel(dp=2), tv.AxoNN(x=2, z=2))
+    found = tv.study(pairs, tv.GPT(batch=8), BOX, "predicted")
+    rows = [replace(r, times=dict.fromkeys(SOURCES, r.times["predicted"])) for r in found.rows]
+    return replace(found, rows=tuple(rows))
+
+
+CHARTS = {
+    f"{lab}, {name}": make
+    for lab, makers in {"ATP": ATP, "AxoNN": AXONN, "Merak": MERAK, "T3": T3}.items()
+    for name, make in makers.items()
+    if name != "modes"  # as others are, and slow to make
+}
+CHARTS |= {
+    f"study, {kind}": lambda kind=kind: study().show(kind=kind)
+    for kind in ("bars", "exposed", "curve")
+}
+
+
+def large_mesh():
+    strategy = tv.Megatron(tp=8) * tv.DataParallel(dp=128)
+    return tv.MeshView(Mesh(strategy.axes), ownership(strategy, tv.GPT(heads=8, batch=128)))
+
+
 VIEWS = {
     "timeline": lambda: tv.Timeline(synthetic_trace()),
     "simulated timeline": lambda: tv.Timeline(
         tv.simulate(tv.Merak(pp=2, tp=2, microbatches=4), tv.GPT(layers=4, batch=8), BOX)
     ),
+    "timeline of messages at once": messages_at_once,
     "mesh": mesh,
+    "mesh of 1024 ranks": large_mesh,
     "microscope": microscope,
+    "microscope at its end": microscope_at_its_end,
     "partition": partition,
     "blocks": lambda: tv.BlocksView(tv.ATP(mesh=(2, 4), chunks=2), tv.GPT(heads=8)),
     "row blocks": lambda: tv.BlocksView(tv.ATP(mesh=(2, 2), order="row")),
     "grid": lambda: tv.GridView(tv.AxoNN(x=2, y=2, z=2)),
     "schedule": lambda: tv.ScheduleView("shifted_critical_path", against="1f1b", p=4, m=8),
     "zero bubble": lambda: tv.ScheduleView("zb_h1", p=8, m=8),
+    "long schedule": lambda: tv.ScheduleView("1f1b", p=16, m=64),
     "tiles": lambda: tv.TileView(config="t3_mca", against="sequential"),
+    **CHARTS,
 }
+STEP = tv.predict(tv.Megatron(tp=4), tv.GPT(), BOX)
 PICTURES = {
+    "prediction": lambda: parts_svg(STEP.parts, STEP.badge, 100),
+    "memory of a rank": lambda: memory_svg(STEP.memory(), 3e6, BOX.device.name),
+    "memory on a scale model": lambda: memory_svg(STEP.memory(), 3e6, BOX.device.name, scale=2**14),
     "cluster": lambda: BOX.to_svg(),
     "matrix": lambda: tv.communication_matrix(BOX).to_svg(),
+    "tree, without scripts": lambda: microscope_still("tree"),
     "losses": lambda: losses_svg([3.0, 2.5, 2.2], [3.0, 2.5, 2.2]),
 }
+GROUNDS = """() => [getComputedStyle(document.body).backgroundColor,
+  ...[...document.querySelectorAll("svg > rect.f-bg")].map((r) => getComputedStyle(r).fill)]"""
 PROBLEMS = """([smallest]) => [...document.querySelectorAll("svg")].flatMap((svg) => {
   const frame = svg.getBoundingClientRect();
   const shown = (t) => t.textContent.trim() && t.checkVisibility();
@@ -94,3 +160,43 @@ def test_texts(name, tab, tmp_path):
             "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
         )
         assert "\n".join(tab.evaluate(PROBLEMS, [SMALLEST])) == "", width
+
+
+@pytest.mark.browser
+def test_charts_follow_the_page(tab, tmp_path):
+    """Its own theme, light or dark, or that of JupyterLab around it; ids are unique."""
+    path = study().show(kind="exposed").to_html(tmp_path / "a.html", {"kind": ["exposed", "bars"]})
+    tab.goto(path.as_uri())
+    tab.locator("[data-ready]").wait_for()
+    path = tmp_path / "lab.html"
+    for scheme in ("light", "dark"):
+        tab.emulate_media(color_scheme=scheme)
+        body, *pictures = tab.evaluate(GROUNDS)
+        assert pictures == [body]
+    tab.emulate_media(color_scheme="light")
+    tab.set_viewport_size({"width": 500, "height": 900})
+    for light, ground in (("true", "rgb(250, 251, 252)"), ("false", "rgb(17, 34, 51)")):
+        path.write_text(
+            f"<body data-jp-theme-light='{light}' style='--jp-layout-color0: {ground};"
+            f"background: {ground}'>{study()._fitted()}{study()._fitted(kind='exposed')}</body>"
+        )
+        tab.goto(path.as_uri())
+        assert tab.evaluate(GROUNDS) == [ground] * 3
+        assert tab.evaluate(PROBLEMS, [SMALLEST]) == []  # where it is narrow, it scrolls
+        ids = tab.evaluate("() => [...document.querySelectorAll('[id]')].map(node => node.id)")
+        assert len(ids) == len(set(ids)) > 0
+
+
+@pytest.mark.browser
+def test_sliders_change_a_chart(tab, tmp_path):
+    path = study().to_html(tmp_path / "a.html", {"kind": ["bars", "exposed", "curve"]})
+    assert path.stat().st_size < 100_000
+    tab.goto(path.as_uri())
+    assert tab.locator("details tr").count() == len(study().to_table())
+    seen = set()
+    for at, kind in enumerate(("bars", "exposed", "curve")):
+        tab.get_by_label("kind").fill(str(at))
+        svg = tab.locator(".tpv-picture svg")
+        assert svg.get_attribute("aria-label") == study().scene(kind=kind)["title"]
+        seen.add(svg.inner_html())
+    assert len(seen) == 3

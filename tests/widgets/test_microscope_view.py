@@ -20,7 +20,7 @@ def test_repr_and_words(ring, view):
     assert (
         repr(view)
         == repr(MicroscopeView(ring))
-        == ("<MicroscopeView ring all_reduce on 3 ranks, step 1 of 4>")
+        == ("<MicroscopeView ring all_reduce on 3 ranks, step 2 of 4>")
     )
     view.step = 4
     assert repr(view).endswith("the end of 4 steps>")
@@ -37,16 +37,16 @@ def test_the_animation_has_the_recorded_sends(ring, view):
 
 
 def test_the_static_twin_shows_the_step(view):
-    assert "step 1 of 4" in view.to_svg()
+    assert "step 2 of 4" in view.to_svg()
     view.step = 2
     assert "step 3 of 4" in view.to_svg()
     assert view.to_svg(step=0, theme="dark") != view.to_svg()
 
 
-def test_show_starts_at_the_first_step_and_raises_the_generation(ring, view):
+def test_show_opens_where_sums_are_under_way_and_raises_the_generation(ring, view):
     view.step, before = 3, view.generation
     view.show(ring)
-    assert (view.step, view.generation) == (0, before + 1)
+    assert (view.step, view.generation) == (1, before + 1)
 
 
 def test_empty_and_wrong(ring):

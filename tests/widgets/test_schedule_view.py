@@ -37,7 +37,7 @@ def set_knobs(view, **values):
 def test_repr_and_words(view):
     assert tv.ScheduleView is ScheduleView
     assert repr(view) == (
-        "<ScheduleView shifted_critical_path against 1f1b: p=4, m=6, f=1, b=2, r=1, at 0 of 36>"
+        "<ScheduleView shifted_critical_path against 1f1b: p=4, m=6, f=1, b=2, r=1, at 4 of 36>"
     )
     assert view.describe().startswith(
         "Simulated: shifted_critical_path takes 30; ranks are idle 25.0 % of it"
@@ -50,14 +50,11 @@ def test_repr_and_words(view):
     )
     assert len(view.to_table()) == 1 + 2 * 4
     assert repr(ScheduleView()) == (
-        "<ScheduleView shifted_critical_path: p=4, m=8, f=1, b=2, r=1, at 0 of 38>"
+        "<ScheduleView shifted_critical_path: p=4, m=8, f=1, b=2, r=1, at 4 of 38>"
     )
 
 
 def test_it_shows_a_static_picture_of_the_stop_where_no_kernel_runs(view):
-    data = view._repr_mimebundle_()
-    assert data["text/plain"] == repr(view)
-    assert data["image/svg+xml"].startswith("<svg")
     assert "data-chosen" not in view.to_svg()
     view.row, view.step = 1, 3
     assert "data-chosen" in view.to_svg()
@@ -199,7 +196,7 @@ def test_a_strategy_has_its_stages_own_times_and_memory(merak):
     assert [panel.name for panel in panels(merak)] == ["shifted_critical_path", "1f1b"]
     assert repr(merak).startswith(
         "<ScheduleView shifted_critical_path against 1f1b: Merak(pp=2, "
-        "tp=1, dp=1) on laptop, gloo, at 0 s of "
+        "tp=1, dp=1) on laptop, gloo, at "
     )
     assert list(panels(merak)[0].memory) == [memory_of(MERAK, W, place) for place in (0, 1)]
     assert "of 2 GB" in merak.picture.scene["common"]
@@ -301,8 +298,8 @@ def test_bad_arguments(view):
         ScheduleView(3)
     with pytest.raises(ValueError, match="schedule='2f2b' is not possible: use 'gpipe', '1f1b'"):
         ScheduleView("2f2b")
-    with pytest.raises(ValueError, match="p=9 is too large: the most that works is 8"):
-        ScheduleView(p=9)
+    with pytest.raises(ValueError, match="p=17 is too large: the most that works is 16"):
+        ScheduleView(p=17)
     with pytest.raises(ValueError, match=r"f=-1 is not between 0\.0"):
         ScheduleView(f=-1)
     with pytest.raises(ValueError, match=r"workload and cluster are for a tv\.Merak"):

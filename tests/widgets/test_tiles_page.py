@@ -6,7 +6,7 @@ from tpviz.figures.tiles_states import state_at
 from tpviz.widgets import TileView
 
 pytestmark = pytest.mark.browser
-FAR = "view => Number(view.dataset.step) >= 6"
+FAR = "([view, opens]) => Number(view.dataset.step) >= 6 && Number(view.dataset.step) < opens"
 INNER = "node => [node.dataset.at, node.dataset.is, node.dataset.place, node.innerHTML]"
 
 
@@ -25,11 +25,11 @@ def test_it_plays_unless_motion_is_to_be_reduced(opened):
     svg = view.locator("svg[role=application]")
     view.locator("button", has_text="Play" if reduced else "Pause").wait_for()
     if not reduced:
-        view.page.wait_for_function(FAR, arg=view.element_handle())
+        view.page.wait_for_function(FAR, arg=[view.element_handle(), scene["opens"]])
         svg.press("Space")
     view.locator("button", has_text="Play").wait_for()
     step = int(view.get_attribute("data-step"))
-    assert (step == 0) == reduced
+    assert (step == scene["opens"]) == reduced
     drawn_at(view, scene, step)
 
 

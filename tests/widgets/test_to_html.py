@@ -49,7 +49,10 @@ def test_every_slider_shows_what_python_draws(kind, tab, tmp_path):
         assert (error.inner_text() if error.is_visible() else "") == clash
         if clash:
             continue
-        assert picture.get_attribute("aria-label") == f"{scene['title']}, {scene['captions'][0]}"
+        assert (
+            picture.get_attribute("aria-label")
+            == f"{scene['title']}, {scene['captions'][scene['opens']]}"
+        )
         assert [int(tab.locator("input[aria-label=step]").get_attribute("max"))] == [
             len(scene["captions"]) - 1
         ]

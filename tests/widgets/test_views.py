@@ -1,6 +1,8 @@
 import shutil
 import subprocess
 import threading
+from base64 import b64encode
+from html import escape
 
 import ipywidgets
 import pytest
@@ -79,11 +81,22 @@ def test_views_have_their_static_twins(timeline, mesh):
         assert "without" in empty.describe()
 
 
-def test_mime_bundle_has_the_widget_the_words_and_the_picture(timeline):
-    data, _ = timeline._repr_mimebundle_()
-    assert data["text/plain"] == repr(timeline)
-    assert data["image/svg+xml"].startswith("<svg")
-    assert "application/vnd.jupyter.widget-view+json" in data
+def test_shown_as_a_picture_with_words_and_as_a_widget(timeline, monkeypatch):
+    outputs = []
+    show = lambda data, *more, **how: outputs.append(data | how)
+    monkeypatch.setattr("IPython.display.publish_display_data", show)
+    timeline._ipython_display_()
+    still, live = outputs
+    assert escape(timeline.describe()) in still["text/html"]
+    assert b64encode(timeline.to_svg().encode()).decode() in still["text/html"]
+    assert live["text/plain"] == repr(timeline)
+    assert "application/vnd.jupyter.widget-view+json" in live
+    Timeline()._ipython_display_()
+    assert "<img" not in outputs[2]["text/html"] and "without a trace" in outputs[2]["text/html"]
+    timeline.close()
+    timeline._ipython_display_()
+    assert "<img" in outputs[4]["text/html"] and "display:none" not in outputs[4]["text/html"]
+    assert len(outputs) == 5
 
 
 def test_generation_rises_last_and_once(timeline):

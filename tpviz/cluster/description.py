@@ -264,8 +264,10 @@ class Cluster:
         scene = import_module("tpviz.figures.cluster").cluster_scene(self, mesh, axis)
         return import_module("tpviz.figures.cluster").cluster_svg(scene, theme=theme)
 
-    def _repr_svg_(self):
-        return self.to_svg()
+    def _repr_html_(self):
+        figure = import_module("tpviz.figures.cluster")
+        words = figure.describe(figure.cluster_scene(self))
+        return import_module("tpviz.figures.svg").image(self.to_svg(), words)
 
 
 def _mesh(mesh: Mesh | Mapping[str, int]):

@@ -214,4 +214,6 @@ class Microscope:
         return describe(self)
 
     def _repr_html_(self):
-        return self.to_svg(theme="page")
+        from ..figures.svg import image
+
+        return image(self.to_svg(), self.describe())

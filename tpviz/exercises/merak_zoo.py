@@ -199,7 +199,7 @@ def _not_waited(program, layer):
 def _overwritten(program, layer):
     """A microbatch's gradient overwrites those of earlier ones."""
 
-    weight = proxy(layer.weight)  # a tensor whose hook holds the tensor is never collected
+    weight: Any = proxy(layer.weight)  # a tensor whose hook holds the tensor is never collected
 
     def forget(grad):
         weight.grad = None

@@ -78,16 +78,29 @@ def scene_of(
     story: Story, rank: int, facts: list[list[str]], drawn: dict[str, Any]
 ) -> dict[str, Any]:
     """The scene of a `Story`. drawn : what `pictures` gives."""
+    name = story.title.partition("(")[0]
     return {
-        "title": story.title,
+        "title": f"{name}: one block on {' x '.join(map(str, story.mesh.shape))} ranks",
+        "about": story.title,
         "badge": BADGE,
         "rank": rank,
         "captions": [caption(story, i) for i in range(len(story.frames))],
         "words": [words(frame) for frame in story.frames],
         "facts": facts,
+        "opens": opening(story),
         "top": 34,
         **drawn,
     }
+
+
+def opening(story: Story) -> int:
+    """The frame at which a page opens: the first that multiplies by a weight in shards."""
+    cut = (
+        i
+        for i, frame in enumerate(story.frames)
+        if any(t.kind == "parameters" and t.axes for t in frame.product)
+    )
+    return next(cut, 0)
 
 
 def check(mesh: Mesh, rank: int) -> None:
@@ -232,13 +245,19 @@ PHASES = {
     "sync": "end",
 }
 LEGEND: list[tuple[Mark, str]] = [
-    (lambda x, y, key=key: rect(x, y, 14, 12, key), words)
-    for key, words in (
-        ("parameters", "weights"),
-        ("activations", "activations"),
-        ("gradients", "gradients"),
+    (
+        lambda x, y, key=key, sign=sign: (
+            rect(x, y, 14, 12, key) + text(x + 7, y + 10, sign, f"on-{key}", 11, "middle", 700)
+        ),
+        words,
+    )
+    for key, sign, words in (
+        ("parameters", "W", "weights"),
+        ("activations", "X", "activations"),
+        ("gradients", "d", "gradients, dX"),
     )
 ]
+"""Each with the letter that tensors of its kind have: colour is not alone."""
 LOOK = Look(14, 12, 5, 6.2, 15, 10, 11)
 
 

@@ -6,7 +6,7 @@ axis. Cuts have the colour of their axis. The blocks of the chosen rank are fill
 hatched, one sheet behind the other.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from itertools import pairwise, product
 from math import prod
@@ -317,6 +317,11 @@ class Grid:
         row, column = divmod(rank, self.columns)
         return self.x + column * (self.width + GAP), self.y + row * (self.height + GAP)
 
+    def middle(self, rank: int) -> tuple[float, float]:
+        """Of a rank's cell."""
+        x, y = self.corner(rank)
+        return x + self.width / 2, y + self.height / 2
+
 
 def ranks(frame: "Frame", grid: Grid, eyes: Eyes) -> str:
     """All cells, the rings of the groups behind them, the names of the axes."""
@@ -325,7 +330,31 @@ def ranks(frame: "Frame", grid: Grid, eyes: Eyes) -> str:
         out += [
             _ring(group, frame.move.axis, grid, eyes) for group in eyes.mesh.groups(frame.move.axis)
         ]
-    return "".join(out + [_cell(rank, frame, grid, eyes) for rank in range(eyes.mesh.size)])
+    out += [_cell(rank, frame, grid, eyes) for rank in range(eyes.mesh.size)]
+    if frame.move:
+        groups = eyes.mesh.groups(frame.move.axis)
+        out.append(travelling(groups, grid.middle, frame.moving[0].kind))
+    return "".join(out)
+
+
+def travelling(
+    groups: Iterable[Sequence[int]], middle: Callable[[int], tuple[float, float]], ink: str
+) -> str:
+    """A part of a tensor on its way from every rank of each group to the next, as on a ring; seen
+    where a film plays. middle : of a rank's cell, in px."""
+    out = ""
+    for group in groups:
+        for here, there in zip(group, [*group[1:], group[0]]):
+            (x0, y0), (x1, y1) = middle(here), middle(there)
+            bend = 0.2 if there == group[0] else 0.0  # the way back to the first, beside the others
+            by = (x0 + x1) / 2 + bend * (y0 - y1), (y0 + y1) / 2 + bend * (x1 - x0)
+            path = [round(v, 1) for v in (x0, y0, *by, x1, y1)]
+            out += (
+                f"<g class='tpv-token' visibility='hidden' data-path='{path}' data-lag='0' "
+                f"transform='translate({x0:.1f},{y0:.1f})'>"
+                f"<path d='M-7,-6h14v12h-14z' class='f-{ink} s-bg' stroke-width='1.5'/></g>"
+            )
+    return f"<g pointer-events='none'>{out}</g>"
 
 
 def _names(grid, eyes):

@@ -1,12 +1,12 @@
-"""Charts: plotly figures drawn from plain data, with badges, notes and the usual colours.
+"""Charts as data: lines, points, bars and heat maps in panels, with badges and notes.
 
 A scene is a dict ready for JSON: ``title``; ``badges`` (the sources of the numbers; cannot be
 turned off); ``panels`` side by side, as `panel` makes them; ``notes`` (remarks that belong to the
-picture); ``alt``, the picture in words; and, where wanted, ``height`` (px of a panel), ``legend``
-(lines of the legend), ``subplots`` and ``layout`` (what plotly's ``make_subplots`` and
-``update_layout`` take). Traces are plotly's, with names for colours, which follow the theme:
-"ink:forward" is an ink, "ink:fg" the page's text, "ink:on-forward" text on that ink,
-"ink:forward/0.5" half of it mixed with the page. plotly loads when the first chart is drawn.
+picture); ``alt``, the picture in words; where wanted, ``stack`` (bars of a place stand on each
+other) and ``shared_y`` (panels have one y axis). Traces and axes use plotly's names, with names for
+colours, which follow the theme: "ink:forward" is an ink, "ink:forward/0.5" half of it mixed with
+the page. `tpviz.figures.chart_svg` draws a scene; `plotly_figure` gives it to plotly, which loads
+then.
 
 >>> steps = {"predicted": {1: 3e-3, 2: 2e-3}, "simulated": {1: 3e-3, 2: 2.5e-3}}
 >>> drawn = curves("a step", steps, x=axis("chunks"))
@@ -16,16 +16,17 @@ picture); ``alt``, the picture in words; and, where wanted, ``height`` (px of a 
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import ceil, floor, log10
-from textwrap import wrap
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from tpviz.checks import one_of
 
 from .palette import tokens
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 LINES = {
     "predicted": ("forward", "dot", "circle-open"),
     "with contention": ("axis2", "dashdot", "x"),
@@ -35,8 +36,6 @@ LINES = {
 """Where a line's numbers come from -> (ink, dash, marker); never colour alone."""
 BARS = {"predicted": "", "simulated": "/", "measured": "x"}
 """Where a bar's numbers come from -> its pattern; its ink is the line's."""
-FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
-HEAD, PANEL, UNDER, LEGEND, LINE, WRAP = 112, 330, 52, 28, 16, 125
 FROM_ZERO = {"rangemode": "tozero"}
 """An axis that begins at 0."""
 
@@ -50,8 +49,8 @@ def panel(
     marks: Iterable[dict[str, Any]] = (),
     rules: Iterable[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """One panel. traces : plotly's. x, y : layout of the axes. marks : annotations. rules : lines
-    across it, {"x" or "y": where, and how they look}."""
+    """One panel. traces : plotly's. x, y : its axes. marks : labels, as `label` gives them. rules :
+    lines across it, {"x" or "y": where, "dash": how, "text": words beside it}."""
     return {
         "title": title,
         "traces": traces,
@@ -62,16 +61,12 @@ def panel(
     }
 
 
-def axis(
-    title: str | None = None, ticks: Collection[float] | None = None, **more: Any
-) -> dict[str, Any]:
-    """The layout of an axis. ticks : where its ticks are; it is logarithmic then."""
-    if title is not None:
-        more["title"] = {"text": title, "standoff": 6}
+def axis(title: str = "", ticks: Collection[float] | None = None, **more: Any) -> dict[str, Any]:
+    """An axis. ticks : where its ticks are; it is logarithmic then."""
     if ticks is not None:
         words = [f"{t:g}" if isinstance(t, float) else str(t) for t in ticks]
         more |= {"type": "log", "tickvals": list(ticks), "ticktext": words}
-    return more
+    return {"title": title, **more}
 
 
 def line(
@@ -85,7 +80,6 @@ def line(
         "x": list(x),
         "y": list(y),
         "mode": "lines+markers",
-        "legendgroup": name,
         "line": {"color": f"ink:{ink}", "dash": dash, "width": 2},
         "marker": {"symbol": marker, "size": 9, "color": f"ink:{ink}"},
         **more,
@@ -107,19 +101,11 @@ def points(
     return {**own, "marker": marker, **more}
 
 
-def bar(
-    name: str, x: Iterable[Any], y: Iterable[float], ink: str, shape: str, **pattern: Any
-) -> dict[str, Any]:
-    """Bars. shape : plotly's pattern over the ink; pattern : what else it has."""
-    pattern = {"shape": shape, "fillmode": "overlay", "size": 6, "fgcolor": "ink:bg", **pattern}
-    return {
-        "type": "bar",
-        "name": name,
-        "x": list(x),
-        "y": list(y),
-        "legendgroup": name,
-        "marker": {"color": f"ink:{ink}", "pattern": pattern},
-    }
+def bar(name: str, x: Iterable[Any], y: Iterable[float], ink: str, shape: str) -> dict[str, Any]:
+    """Bars. shape : plotly's pattern over the ink."""
+    pattern = {"shape": shape, "fillmode": "overlay", "size": 6, "fgcolor": "ink:bg"}
+    marker = {"color": f"ink:{ink}", "pattern": pattern}
+    return {"type": "bar", "name": name, "x": list(x), "y": list(y), "marker": marker}
 
 
 def heat_map(
@@ -128,28 +114,19 @@ def heat_map(
     z: list[list[float | None]],
     words: list[list[str]],
     limit: float,
+    name: str,
 ) -> dict[str, Any]:
     """Cells from -``limit`` to ``limit``, with ``words`` on them: below 0 in one ink, above in
-    another, both so light that text reads on them."""
-    ends = [[0, "ink:axis0/0.55"], [0.5, "ink:rule"], [1, "ink:forward/0.55"]]
-    cells = {"type": "heatmap", "x": x, "y": y, "z": z, "xgap": 2, "ygap": 2}
+    another, both so light that text reads on them. name : what the numbers are."""
+    ends = [[0, "ink:axis0/0.55"], [0.5, "ink:bg"], [1, "ink:forward/0.55"]]
+    cells = {"type": "heatmap", "name": name, "x": x, "y": y, "z": z, "xgap": 2, "ygap": 2}
     text = {"text": words, "texttemplate": "%{text}", "textfont": {"color": "ink:fg"}}
     return {**cells, **text, "zmin": -limit, "zmax": limit, "colorscale": ends}
 
 
-def pointer(text: str, x: float, y: float, ink: str, **more: Any) -> dict[str, Any]:
-    """An annotation that points out one point in words, in the ink of its line."""
-    color = f"ink:{ink}"
-    return {
-        "text": text,
-        "x": x,
-        "y": y,
-        "arrowcolor": color,
-        "bgcolor": color,
-        "arrowwidth": 1.5,
-        "font": {"color": f"ink:on-{ink}", "size": 11},
-        **more,
-    }
+def label(text: str, x: Any, y: float, ink: str = "") -> dict[str, Any]:
+    """Words above a point; with an ``ink``, in that of its line, with an arrow to the point."""
+    return {"text": text, "x": x, "y": y, "ink": ink}
 
 
 def unit_of(values: Iterable[float | None]) -> tuple[str, float]:
@@ -204,29 +181,22 @@ def bars(title: str, times: Mapping[str, Mapping[Any, float]], **more: Any) -> d
 def stacks(
     steps: Mapping[str, Mapping[str, tuple[float, str, Mapping[str, float]]]],
     styles: Mapping[str, tuple[str, str, str]],
-    **x: Any,
 ) -> dict[str, Any]:
     """Panels that split steps into parts: a panel for each source, a stack for each variant.
 
     steps : {source: {variant: (seconds, what stands above the stack, {part: seconds})}}. styles :
-    {part: (words, ink, pattern)}, bottom first. x : layout of the x axes.
+    {part: (words, ink, pattern)}, bottom first.
     """
     unit, scale = unit_of([one[0] for variants in steps.values() for one in variants.values()])
-    panels, x = [], {"showgrid": False, "tickangle": 0, **x}
+    panels = []
     for source, variants in steps.items():
         traces = []
         for part, (words, ink, shape) in styles.items():
             seconds = [parts.get(part, 0.0) / scale for *_, parts in variants.values()]
-            over = "%{x}: %{y:.4g} " + f"{unit} {words}<extra></extra>"
-            traces.append({**bar(words, variants, seconds, ink, shape), "hovertemplate": over})
-        flat = {"showarrow": False, "yshift": 10, "font": {"size": 11}}
-        marks = [
-            {"text": words, "x": name, "y": step / scale, **flat}
-            for name, (step, words, _) in variants.items()
-        ]
-        panels.append(panel(f"{words_of(source)} step ({unit})", traces, x, marks=marks))
-    subplots = {"shared_yaxes": True, "horizontal_spacing": 0.03}
-    return {"panels": panels, "subplots": subplots, "layout": {"barmode": "stack"}}
+            traces.append(bar(words, variants, seconds, ink, shape))
+        marks = [label(words, at, step / scale) for at, (step, words, _) in variants.items()]
+        panels.append(panel(f"{words_of(source)} step ({unit})", traces, marks=marks))
+    return {"panels": panels, "stack": True, "shared_y": True}
 
 
 def growth(
@@ -259,101 +229,51 @@ def growth(
     return panels
 
 
-# -- drawing ---------------------------------------------------------------------------------------
-def check_theme(theme: str) -> str:
-    """Raise ``ValueError`` but on "light" or "dark": plotly figures cannot follow a page."""
-    if theme not in ("light", "dark"):
-        raise ValueError(f"theme={theme!r} is not one of 'light', 'dark'")
-    return theme
-
-
-def chart(scene: dict[str, Any], theme: str = "light") -> "Figure":
-    """Draw a scene as a plotly ``Figure``; theme "light" or "dark".
-
-    Opaque, so that it reads on any page. Each name stands once in the legend.
-    """
+# -- with plotly -----------------------------------------------------------------------------------
+def plotly_figure(scene: dict[str, Any], theme: str = "light") -> "Figure":
+    """A scene as a plotly ``Figure`` to work on, on no background; theme "light" or "dark"."""
     from plotly.subplots import make_subplots
 
-    colors = tokens(check_theme(theme))
-    titles, named = [one["title"] for one in scene["panels"]], set()
-    figure = make_subplots(1, len(titles), subplot_titles=titles, **scene.get("subplots", {}))
-    figure.update_annotations(font={"size": 13, "color": colors["fg"]})
-    _frame(figure, scene, colors)
+    colors, named = tokens(one_of("theme", theme, ("light", "dark"))), set()
+    titles, shared = [one["title"] for one in scene["panels"]], scene.get("shared_y", False)
+    figure = make_subplots(1, len(titles), subplot_titles=titles, shared_yaxes=shared)
     for column, one in enumerate(scene["panels"], 1):
+        at: dict[str, Any] = {"row": 1, "col": column}
         for trace in one["traces"]:
-            name = trace.get("name")
-            if name in named or not trace["x"]:
-                trace = {**trace, "showlegend": False}
-            named |= {name} - {None}
-            figure.add_trace(_inked(trace, colors), row=1, col=column)
+            name = trace["name"]
+            legend = {"legendgroup": name, "showlegend": name not in named and bool(trace["x"])}
+            named.add(name)
+            figure.add_trace(_inked({**legend, **trace}, colors), **at)
         for mark in one["marks"]:
-            figure.add_annotation(row=1, col=column, **_inked(mark, colors))
+            place = {
+                way: log10(mark[way]) if one[way].get("type") == "log" else mark[way]
+                for way in ("x", "y")
+            }
+            box = (
+                {"bgcolor": colors[mark["ink"]], "font_color": colors[f"on-{mark['ink']}"]}
+                if (mark["ink"])
+                else {"showarrow": False, "yshift": 10}
+            )
+            figure.add_annotation(text=mark["text"], **place, **box, **at)
         for rule in one["rules"]:
-            add: Any = figure.add_vline if "x" in rule else figure.add_hline
-            add(row=1, col=column, **_inked(rule, colors))  # pyright: ignore[reportCallIssue]
-        figure.update_xaxes(row=1, col=column, **one["x"])
-        figure.update_yaxes(row=1, col=column, **one["y"])
-    return figure.update_layout(scene.get("layout", {}))
-
-
-def _frame(figure, scene, colors):
-    """Title, badges, notes, legend and the page's colours."""
-    height = scene.get("height", PANEL)
-    notes = [text for note in scene["notes"] for text in wrap(note, WRAP, subsequent_indent="   ")]
-    above = UNDER + LEGEND * scene.get("legend", 1)
-    foot = above + LINE * len(notes) + 12
-    figure.update_layout(
+            add = figure.add_vline if "x" in rule else figure.add_hline
+            where = {way: rule[way] for way in rule if way in ("x", "y")}
+            add(**where, line_dash=rule["dash"], annotation_text=rule["text"], **at)
+        figure.update_xaxes(**at, **one["x"])
+        figure.update_yaxes(**at, **one["y"])
+    look = {"gridcolor": colors["rule"], "linecolor": colors["muted"], "zeroline": False}
+    figure.update_xaxes(automargin=True, **look)
+    figure.update_yaxes(automargin=True, **look)
+    clear = "rgba(0,0,0,0)"
+    return figure.update_layout(
         template="none",
-        width=960,
-        height=HEAD + height + foot,
-        paper_bgcolor=colors["bg"],
-        plot_bgcolor=colors["bg"],
-        font={"family": FONT, "size": 12, "color": colors["fg"]},
-        margin={"l": 72, "r": 24, "t": HEAD, "b": foot},
-        meta={"alt": scene["alt"]},
-        title={
-            "text": scene["title"],
-            "x": 0.01,
-            "xanchor": "left",
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-            "pad": {"t": 12},
-            "font": {"size": 15},
-        },
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": -UNDER / height,
-            "yanchor": "top",
-        },
+        barmode="stack" if scene.get("stack") else "group",
+        paper_bgcolor=clear,
+        plot_bgcolor=clear,
+        font_color=colors["fg"],
+        title_text="<br>".join([scene["title"], f"<b>{', '.join(scene['badges'])}</b>"]),
+        meta={"alt": scene["alt"], "notes": scene["notes"]},
     )
-    figure.update_xaxes(gridcolor=colors["rule"], linecolor=colors["muted"], zeroline=False)
-    figure.update_yaxes(gridcolor=colors["rule"], linecolor=colors["muted"], zeroline=False)
-    corner = {"xref": "paper", "yref": "paper", "x": 0, "yanchor": "top", "xanchor": "left"}
-    for number, badge in enumerate(scene["badges"]):
-        figure.add_annotation(
-            text=f"<b>{badge}</b>",
-            y=1,
-            yshift=62,
-            xshift=sum(8 * len(b) + 22 for b in scene["badges"][:number]),
-            showarrow=False,
-            bordercolor=colors["fg"],
-            borderpad=3,
-            font={"size": 11},
-            **corner,
-        )
-    if notes:
-        figure.add_annotation(
-            text="<br>".join(notes),
-            y=0,
-            yshift=-above,
-            align="left",
-            showarrow=False,
-            font={"size": 11, "color": colors["muted"]},
-            **corner,
-        )
 
 
 def _inked(value, colors):

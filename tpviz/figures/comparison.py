@@ -17,7 +17,7 @@ from tpviz.trace.steps import median_step
 from .lanes import Axis, bars, exposed, inset, names, outlines
 from .legend import USUAL, legend
 from .palette import INKS, axis_keys, phase_key
-from .svg import badge, document, pattern_defs, seconds, shape, text
+from .svg import badge, document, image, pattern_defs, rect, seconds, shape, text, width_of
 from .timeline import timeline_scene
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ INK_OF_PART = {
     "compute": ("other", "solid"),
     "exposed communication": ("exposed", "hatch"),
     "latency": ("exposed", "dots"),
-    "bubble": ("wait", "hatch"),
+    "bubble": ("wait", "zigzag"),
     "contention": ("exposed", "back"),
     "straggler": ("other", "cross"),
-    "slow link": ("exposed", "cross"),
+    "slow link": ("exposed", "grid"),
 }
-"""Kernels grey, communication red, waiting hatched; "unexplained" is an empty outline."""
+"""Kernels grey, communication red, each with its own pattern; "unexplained" is an empty outline."""
 
 
 def comparison_scene(
@@ -194,7 +194,7 @@ def _source(badge):
 
 def _numbers(traces, residual):
     """The headline: ratio and overlaps, and how late the emulation was."""
-    words = [f"{100 * t.overlap():.1f} % {_source(t.badge)}" for t in traces]
+    words = [f"{100 * median_step(t).overlap():.1f} % {_source(t.badge)}" for t in traces]
     rows = []
     if len(traces) == 2 and traces[0].step_time:
         ratio = traces[1].step_time / traces[0].step_time
@@ -239,15 +239,13 @@ def describe(scene: dict[str, Any]) -> str:
 
 
 def to_html(scene: dict[str, Any], to_svg: Callable[..., str]) -> str:
-    """The picture and its table, for a notebook. to_svg : function (theme=...) -> SVG."""
+    """The picture and its table, for a notebook. to_svg : function () -> SVG."""
     rows = to_table(scene)
     side = "padding:1px 12px;text-align:"
     aligned = [side + ("left" if i == 0 else "right") for i in range(len(rows[0]))]
     table = html_table(rows, "style='border-collapse:collapse'", aligned)
-    return (
-        f"<div class='tpv-comparison'>{to_svg(theme='page')}"
-        f"<details><summary>table</summary>{table}</details></div>"
-    )
+    picture = image(to_svg(), describe(scene))
+    return f"<div>{picture}<details><summary>table</summary>{table}</details></div>"
 
 
 # -- the picture -----------------------------------------------------------------------------------
@@ -303,7 +301,7 @@ def _header(scene, width):
     """The badges, the title, and the cluster."""
     out, x = "", 10.0
     for words, dash in zip(scene["badges"], _dashes(scene)):
-        frame, size = badge(x, 8, words, 6.4, 18, dash)
+        frame, size = badge(x, 8, words.partition(" (")[0], 6.4, 18, dash)
         out, x = out + frame, x + size + 8
     out += text(x + 4, 22, _cut(f"on {scene['caption']}", width - x - 20, 6.1))
     return out + text(10, 44, _cut(scene["title"], width - 20, 6.0), "muted")
@@ -320,16 +318,20 @@ def _cut(words, room, each):
 
 
 def _ends(scene, axis, bottom):
-    """Where each step ends: three lines, their labels in three rows so that none covers another."""
-    out = ""
+    """Where each step ends: three lines, their labels in three rows so that none covers another,
+    and no line crosses one."""
+    out = labels = ""
     for i, ((name, t), dash) in enumerate(zip(scene["marks"], _dashes(scene))):
         x, y = float(axis.x(t)), 60 + 12.5 * i
         out += (
             f"<path d='M{x:.1f},{y - 8}V{bottom}' class='s-fg' fill='none'"
             f" stroke-width='1.1' stroke-dasharray='{dash}'/>"
         )
-        out += text(x - 5, y, f"{name} {seconds(t)}", anchor="end", weight=600)
-    return out
+        words = f"{name} {seconds(t)}"
+        wide = 1.1 * width_of(words, 11)
+        labels += rect(x - 5 - wide, y - 10, wide + 2, 13, "bg")
+        labels += text(x - 5, y, words, anchor="end", weight=600)
+    return out + labels
 
 
 def _row(scene, index, top, axis, width):
@@ -366,10 +368,9 @@ def _of_row(columns, index):
 
 
 def _names(drawn, axis, top, height):
-    """The event's name in bars wide enough for it, as far as the next bar does not cover them."""
+    """The event's name in bars wide enough for it."""
     x0, x1 = axis.x(drawn["start"]), axis.x(drawn["end"])
-    x1 = np.minimum(x1, np.append(x0[1:], np.inf))
-    columns = (column[::-1].tolist() for column in (x0, x1, drawn["name"], drawn["key"]))
+    columns = (column.tolist() for column in (x0, x1, drawn["name"], drawn["key"]))
     return names(zip(*columns), top, height)
 
 

@@ -29,7 +29,7 @@ from .blocks import (
     scene_of,
     strip,
 )
-from .blocks_matrix import HATCH, Eyes, own, size
+from .blocks_matrix import HATCH, Eyes, own, size, travelling
 from .legend import legend
 from .palette import axis_keys
 from .svg import lines, outline, pattern_defs, rect, text, wrapped
@@ -260,6 +260,11 @@ class Cube:
             self.y + (y * nz + nz - 1 - z) * self.down,
         )
 
+    def middle(self, rank: int) -> tuple[float, float]:
+        """Of a rank's cell."""
+        x, y = self.corners[rank]
+        return x + self.width / 2, y + self.height / 2
+
     @property
     def inside(self) -> tuple[float, float, float, float]:
         """(x, y, width, height) in a cell, where it shows what the rank holds: under its number,
@@ -287,6 +292,8 @@ def moment(frame: "Frame", place: Cube, eyes: Eyes) -> str:
     if frame.in_flight and moved != "z":
         mine = next(group for group in place.groups["z"] if eyes.rank in group)
         out += _flow(mine, "z", place, eyes, "stroke-width='3' stroke-dasharray='2 4'")
+        gathers = any(f.collective == "all_gather" for f in frame.in_flight)
+        out += travelling([mine], place.middle, "parameters" if gathers else "gradients")
     for group in place.groups.get(moved, ()):
         mine = eyes.rank in group
         looks = f"stroke-width='{6 if mine else 3}' stroke-dasharray='9 5' data-group='{moved}'"
@@ -298,6 +305,8 @@ def moment(frame: "Frame", place: Cube, eyes: Eyes) -> str:
         )
         if mine:
             out += f"<path d='{rings}{_ring(eyes.rank, place)}' class='f-{key}' fill-opacity='.2'/>"
+    if frame.move:
+        out += travelling(place.groups.get(moved, ()), place.middle, frame.moving[0].kind)
     return f"<g pointer-events='none'>{out}</g>"
 
 

@@ -5,6 +5,7 @@ kind of mark. `MARKS` has every mark by its name, for lanes and for the legend (
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from tpviz.trace.analyses import merge
 
 from .palette import INKS
-from .svg import bars_path, outline, rect, seconds, shape, swatch, text, ticks
+from .svg import bars_path, outline, rect, seconds, shape, swatch, text, ticks, width_of
 
 SUBPIXEL = 0.35  # px; bars closer than that are drawn as one
 MESSAGE = "axis2"  # the ink of what travels along pp
@@ -59,12 +60,31 @@ def axis_below(
 ) -> str:
     """A time axis under lanes, from 0 to ``duration``. scale : px of a unit of time; says : a time
     in words; name, name_x : the axis label, and its place."""
-    out = f"<path d='M{left},{y:g}H{left + duration * scale:.1f}' class='s-muted'/>"
+    out = ""
     for time in ticks(0, duration, 10):
         x = left + time * scale
         out += f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
         out += text(x, y + 17, says(time), "muted", 11, "middle")
-    return out + text(name_x, y + 17, name, "muted")
+    line = f"<path d='M{left},{y:g}H{left + duration * scale:.1f}' class='s-muted'/>"
+    return f"{line}<g data-axis=''>{out}</g>{text(name_x, y + 17, name, 'muted')}"
+
+
+def zoomable(
+    left: float, right: float, y: float, duration: float, unit: str
+) -> dict[str, float | str]:
+    """A time axis (px) for a page that zooms; unit : "s", or "" of times without one."""
+    return {"left": left, "right": right, "y": y, "duration": duration, "unit": unit}
+
+
+def timed(drawn: str) -> str:
+    """SVG on a time axis, which moves where a page zooms; see `tpviz.widgets.base.Film`."""
+    return f"<g data-timed='' clip-path='url(#tpv-window)'>{drawn}</g>"
+
+
+def window(left: float, right: float, bottom: float) -> str:
+    """The part of the picture (px) in which `timed` is seen."""
+    place = f"x='{left - 3}' width='{right - left + 6}' height='{bottom:g}'"
+    return f"<clipPath id='tpv-window'><rect {place}/></clipPath>"
 
 
 def play_head(scene: dict[str, Any], x: float) -> str:
@@ -116,17 +136,20 @@ def outlines(
 
 
 def names(bars: Iterable[tuple[float, float, str, str]], top: float, height: float) -> str:
-    """The names of bars, (left, right, name, ink), in those wide enough for them."""
+    """The names of bars, (left, right, name, ink) by their left, in those wide enough for them as
+    far as the next bar does not cover them."""
+    drawn = list(bars)
+    rights = [min(bar[1], after[0]) for bar, after in pairwise(drawn)] + [b[1] for b in drawn[-1:]]
     return "".join(
         text((x0 + x1) / 2, top + height / 2 + 3.5, name, f"halo-{key}", 11, "middle")
-        for x0, x1, name, key in bars
-        if key != "wait" and x1 - x0 > 6.8 * len(name) + 8
+        for (x0, _, name, key), x1 in zip(drawn, rights)
+        if key != "wait" and x1 - x0 > width_of(name, 11) + 6
     )
 
 
 def box(x: float, y: float, width: float, height: float) -> str:
-    """The path of a bar, in px."""
-    return f"M{x:.1f},{y:g}h{width:.1f}v{height:g}h-{width:.1f}z"
+    """The path of a bar, in px; finely, since a page may zoom."""
+    return f"M{x:.2f},{y:g}h{width:.2f}v{height:g}h-{width:.2f}z"
 
 
 def idle(x: float, y: float, width: float, height: float, opacity: str = ".45") -> str:
@@ -155,6 +178,12 @@ def _line(ink, looks, up=5.0):
     return lambda x, y, width, height: f"<path d='M{x},{y + up}h{width}' class='s-{ink}' {looks}/>"
 
 
+def _steps(x, y, width, height):
+    """The path of a strip of what is held, in a legend."""
+    high = height / 2
+    return f"M{x},{y + height}v-{high}h{width / 2}v-{high}h{width / 2}v{height}z"
+
+
 MARKS: dict[str, Callable[[float, float, float, float], str]] = {
     "wait": _one(lambda x0, x1, y, height: bars(x0, x1, y, height, "wait")),
     "exposed": _one(exposed),
@@ -164,8 +193,10 @@ MARKS: dict[str, Callable[[float, float, float, float], str]] = {
     "idle": idle,
     "critical": lambda x, y, width, height: outline(x + 1, y + 1, width - 2, height - 2, "fg", 1.8),
     "message": _line(MESSAGE, "stroke-width='1.8'"),
-    "held": lambda *place: swatch(*place, "activations", "solid"),  # pyright: ignore[reportCallIssue]
-    "checkpoints": lambda *place: rect(*place, "activations", "fill-opacity='.38'"),  # pyright: ignore[reportCallIssue]
+    "held": lambda *place: f"<path d='{_steps(*place)}' class='f-activations'/>",
+    "checkpoints": lambda *place: (
+        f"<path d='{_steps(*place)}' class='f-activations' fill-opacity='.38'/>"
+    ),
     "most": _line("activations", "stroke-width='1.4' stroke-dasharray='2 3'"),
     "in flight": lambda x, y, width, height: (
         rect(x, y + 2, width, height - 2, "recompute", "fill-opacity='.35'")
@@ -191,5 +222,7 @@ inks of `palette.INKS`."""
 
 
 def mark(name: str, x: float, y: float, width: float, height: float) -> str:
-    """The mark of a legend: one of `MARKS`, or an ink."""
+    """The mark of a legend: one of `MARKS`, an ink, or "memory " and its ink: a lower bar."""
+    if name.startswith("memory "):
+        return swatch(x, y + height / 2, width, height / 2, name.removeprefix("memory "))
     return MARKS[name](x, y, width, height) if name in MARKS else swatch(x, y, width, height, name)

@@ -8,29 +8,20 @@ from tpviz.tables import html_table
 if TYPE_CHECKING:
     from tpviz.trace.ledger import Ledger
 
-HEADER = [
-    *("axis", "collective", "phase"),
-    *("count", "measured", "payload bytes", "measured", "wire bytes", "measured"),
-    "equal",
-]
+KEY, NUMBERS = ("axis", "collective", "phase"), ("count", "payload bytes", "wire bytes")
 
 
 def ledger_table(expected: "Ledger", measured: "Ledger | None" = None) -> list[list[str]]:
-    """Rows of strings, header first. measured None: not measured yet, its cells stay empty."""
+    """Rows of strings, header first. measured None: not measured yet, and without columns."""
     formula, seen = ({row[:3]: row[3:] for row in led or ()} for led in (expected, measured))
-    table = [HEADER]
+    if measured is None:
+        rows = [[*key, *(_number(formula[key], i) for i in range(3))] for key in sorted(formula)]
+        return [[*KEY, *NUMBERS], *rows]
+    table = [[*KEY, *(head for name in NUMBERS for head in (name, "measured")), "equal"]]
     for key in sorted(formula.keys() | seen.keys()):
         mine, theirs = formula.get(key), seen.get(key)
-        if measured is None:
-            verdict = ""
-        else:
-            verdict = "✓" if mine == theirs else "✗"
-        cells = [
-            cell
-            for i in range(3)
-            for cell in (_number(mine, i), "" if measured is None else _number(theirs, i))
-        ]
-        table.append([*key, *cells, verdict])
+        cells = [_number(values, i) for i in range(3) for values in (mine, theirs)]
+        table.append([*key, *cells, "✓" if mine == theirs else "✗"])
     return table
 
 
@@ -38,8 +29,9 @@ def _number(values, i):
     return f"{values[i]:.10g}" if values else "0"
 
 
-def ledger_html(expected: "Ledger", measured: "Ledger | None" = None) -> str:
-    """The table as HTML under a line that says whether formula and measurement agree."""
+def ledger_html(expected: "Ledger", measured: "Ledger | None" = None, hint: str = "") -> str:
+    """The table as HTML under a line that says whether formula and measurement agree. hint : what
+    to do for a measurement where there is none."""
     head, *rows = ledger_table(expected, measured)
     if not rows:
         return (
@@ -48,7 +40,7 @@ def ledger_html(expected: "Ledger", measured: "Ledger | None" = None) -> str:
             else "<p class='tpv-ledger'>No communication, by formula.</p>"
         )
     if measured is None:
-        line = "Ledger of one step of a rank, by formula. Run to measure it."
+        line = f"Ledger of one step of a rank, by formula. {hint}"
     elif expected == measured:
         line = "Ledger of one step of rank 0: formula and measurement are equal ✓"
     else:

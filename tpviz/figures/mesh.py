@@ -2,12 +2,15 @@
 
 The grid shows one axis along columns, one along rows, one as slices (more axes: more slices).
 Choosing a rank lights up its group along each axis in the colour of that axis. A parameter is
-drawn as its matrix, cut as ``W[F_tp, D]`` says; the block of the chosen rank is filled.
+drawn as its matrix, cut as ``W[F_tp, D]`` says; the block of the chosen rank is filled. Of a large
+mesh a square is a block of ranks, those along the inner axes, and the block of the chosen rank is
+drawn apart.
 
 >>> from tpviz.mesh import Mesh
->>> scene = mesh_scene(Mesh({"dp": 2, "tp": 2}))
->>> scene["ranks"][3]["groups"]
+>>> groups(mesh_scene(Mesh({"dp": 2, "tp": 2})), 3)
 {'dp': [1, 3], 'tp': [2, 3]}
+>>> mesh_scene(Mesh({"dp": 16, "pp": 8, "tp": 8}))["note"]
+'1,024 ranks in 128 squares: each is a block x 8, all of tp, named by its first rank.'
 """
 
 from collections.abc import Sequence
@@ -21,10 +24,10 @@ from tpviz.trace.shapes import fitting, short
 
 from .legend import Look, legend
 from .palette import INKS, axis_keys
-from .svg import document, head, outline, pattern_defs, rect, swatch, text
+from .svg import document, head, lines, outline, pattern_defs, rect, swatch, text, wrapped
 
 WRAP = 16
-MAX_RANKS = 256
+SQUARES, MAX_RANKS = 256, 16384
 
 
 def mesh_scene(
@@ -34,38 +37,106 @@ def mesh_scene(
 
     ownership: rows {"name", "shape", "notation", "splits": [{"dim", "axis"}]} and, for a flat
     shard, "flat": {"axis", "ranges": [[start, stop] per index]}, of a pipeline "at": {"axis",
-    "indices" that have it}. Returns a dict: ``axes`` (name, size, key), ``ranks`` (rank, coords,
-    slice, row, column, groups), ``slices`` (captions), ``rows``, ``columns``, ``parameters``
-    (blocks in units of the matrix, and the block of each rank), and what `arranged` gives.
-    Raises ValueError above 256 ranks or where a parameter names an axis that the mesh does not
-    have.
+    "indices" that have it}. Returns a dict: ``axes`` (name, size, key, and how many of it a square
+    has "within"), ``ranks``, which are squares (first rank, coords, where, slice, row, column),
+    ``block`` (ranks in a square: 1 up to 256 ranks), ``note`` (what is collapsed), ``slices``
+    (captions), ``rows``, ``columns``, ``parameters`` (blocks in units of the matrix, and the block
+    of each rank), and what `arranged` gives. Raises ValueError above 16,384 ranks or where a
+    parameter names an axis that the mesh does not have.
     """
     if not isinstance(mesh, Mesh):
         raise ValueError(f'a mesh view needs a Mesh such as Mesh({{"tp": 4}}), not {mesh!r}')
     if mesh.size > MAX_RANKS:
-        raise ValueError(f"a mesh view shows at most {MAX_RANKS} ranks, this mesh has {mesh.size}")
+        raise ValueError(
+            f"a mesh view shows at most {MAX_RANKS:,} ranks, this mesh has {mesh.size:,}"
+        )
     ownership = check_ownership(mesh, ownership)
     title, badge = checks.text("title", title), checks.text("badge", badge)
-    keys = axis_keys(mesh.names)
-    places = [_place(mesh, rank) for rank in range(mesh.size)]
+    keys, (outer, within) = axis_keys(mesh.names), collapsed(mesh)
+    squares, block = Mesh(outer), prod(within.values())
+    places = [_place(squares, square) for square in range(squares.size)]
     scene = {
         "title": title or " x ".join(f"{name} {size}" for name, size in mesh.axes.items()),
-        "badge": badge or f"{mesh.size} ranks",
+        "badge": badge or f"{mesh.size:,} ranks",
         "axes": [
             {"name": n, "size": s, "key": keys[n], "pattern": INKS[keys[n]].pattern}
+            | {"within": within.get(n, 1)}
             for n, s in mesh.axes.items()
         ],
+        "block": block,
+        "note": _note(mesh, squares, within),
         "ranks": [
-            {"rank": r, "coords": mesh.coords(r), "slice": slice, "row": row, "column": column}
-            | {"groups": {a: mesh.group(r, a) for a in mesh.names}}
-            for r, (slice, row, column) in enumerate(places)
+            {"rank": i * block, "coords": list(squares.coords(i).values())}
+            | {
+                "where": _where(squares.coords(i), within),
+                "slice": slice,
+                "row": row,
+                "column": column,
+            }
+            for i, (slice, row, column) in enumerate(places)
         ],
-        "slices": _captions(mesh),
+        "slices": _captions(squares),
         "rows": 1 + max(p[1] for p in places),
         "columns": 1 + max(p[2] for p in places),
         "parameters": [_parameter(mesh, row) for row in ownership],
     }
     return scene | arranged(scene)
+
+
+def collapsed(mesh: Mesh) -> tuple[dict[str, int], dict[str, int]]:
+    """(axes of the squares, axes within a square): inner axes are collapsed until there are at most
+    `SQUARES`, and then a part of the first axis."""
+    outer, within = dict(mesh.axes), {}
+    while prod(outer.values()) > SQUARES:
+        name, size = outer.popitem()
+        part = size
+        if not outer:
+            part = next(n for n in range(2, size + 1) if size % n == 0 and size // n <= SQUARES)
+            outer = {name: size // part}
+        within = {name: part, **within}
+    return outer, within
+
+
+def _note(mesh, squares, within):
+    if not within:
+        return ""
+    parts = [
+        f"all of {name}" if size == mesh.axes[name] else f"{size} along {name}"
+        for name, size in within.items()
+    ]
+    return (
+        f"{mesh.size:,} ranks in {squares.size} squares: each is a block "
+        f"{' '.join(f'x {size}' for size in within.values())}, {', '.join(parts)}, named by its "
+        "first rank."
+    )
+
+
+def _where(coords, within):
+    """The coordinates of a square in words, "dp 3", or "dp 6 to 7" of a part of an axis."""
+    words = []
+    for name, index in coords.items():
+        size = within.get(name, 1)
+        first = index * size
+        words.append(f"{name} {first}" + (f" to {first + size - 1}" if size > 1 else ""))
+    return ", ".join(words)
+
+
+def groups(scene: dict[str, Any], rank: int) -> dict[str, list[int]]:
+    """{axis: the ranks of the group of a rank}, in order."""
+    found, stride = {}, 1
+    for axis in reversed(scene["axes"]):
+        name, size = axis["name"], axis["size"]
+        first = rank - rank // stride % size * stride
+        found[name] = list(range(first, first + size * stride, stride))
+        stride *= size
+    return {axis["name"]: found[axis["name"]] for axis in scene["axes"]}
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """ "0, 1, 2, 3"; of many the first ones and the last: "0, 8, 16, ... 1016 (128 ranks)"."""
+    if len(ranks) <= LISTED:
+        return ", ".join(map(str, ranks))
+    return f"{', '.join(map(str, ranks[:3]))}, ... {ranks[-1]} ({len(ranks)} ranks)"
 
 
 def _place(mesh, rank):
@@ -115,21 +186,18 @@ def _axes(row):
 
 def _parameter(mesh, row):
     """A parameter as blocks [x, y, width, height] of a unit matrix, and every rank's block."""
-    axes = _axes(row)
-    blocks, owners = [], []
+    axes, owners = _axes(row), []
+    blocks: dict[tuple[float, ...], int] = {}
     for rank in range(mesh.size):
-        block = _block(mesh, row, rank)
-        if block not in blocks:
-            blocks.append(block)
-        owners.append(blocks.index(block))
+        owners.append(blocks.setdefault(_block(mesh, row, rank), len(blocks)))
     return {
         "name": row["name"],
         "notation": row["notation"],
         "shape": list(row["shape"]),
         "elements": prod(row["shape"]),
         "blocks": [
-            {"box": b, "ranks": [r for r, o in enumerate(owners) if o == i]}
-            for i, b in enumerate(blocks)
+            {"box": list(b), "ranks": [r for r, o in enumerate(owners) if o == i]}
+            for b, i in blocks.items()
         ],
         "block_of": owners,
         "axes": axes,
@@ -143,7 +211,7 @@ def _block(mesh, row, rank):
     """
     coords = mesh.coords(rank)
     if row.get("at") and coords[row["at"]["axis"]] not in row["at"]["indices"]:
-        return [0.0, 0.0, 0.0, 0.0]
+        return 0.0, 0.0, 0.0, 0.0
     low, high = [0.0, 0.0], [1.0, 1.0]
     for cut in reversed(row["splits"]):  # the outer cut of a dim first
         side = 0 if len(row["shape"]) == 1 else 1 - min(cut["dim"], 1)
@@ -156,7 +224,7 @@ def _block(mesh, row, rank):
         side = 0 if len(row["shape"]) == 1 else 1
         first, length = low[side], high[side] - low[side]
         low[side], high[side] = (first + length * edge / local for edge in (start, stop))
-    return [round(v, 6) for v in (low[0], low[1], high[0] - low[0], high[1] - low[1])]
+    return tuple(round(v, 6) for v in (low[0], low[1], high[0] - low[0], high[1] - low[1]))
 
 
 def share(parameter: dict[str, Any], rank: int) -> float:
@@ -169,7 +237,8 @@ def to_table(scene: dict[str, Any]) -> list[list[str]]:
     """Rows of strings, header first: each parameter, its sharding, the part of every rank."""
     table = [["parameter", "shape", "notation", "blocks", "share of a rank"]]
     for p in scene["parameters"]:
-        shares = sorted({f"{100 * share(p, r['rank']):.4g} %" for r in scene["ranks"]})
+        areas = {width * height for *_, width, height in (b["box"] for b in p["blocks"])}
+        shares = sorted(f"{100 * area:.4g} %" for area in areas)
         shape = " x ".join(map(str, p["shape"]))
         table.append([p["name"], shape, p["notation"], str(len(p["blocks"])), " to ".join(shares)])
     return table
@@ -179,26 +248,33 @@ def describe(scene: dict[str, Any], rank: int = 0) -> str:
     """The mesh and the groups of one rank in words. Raises ValueError for an unknown rank."""
     check_rank(scene, rank)
     axes = ", ".join(f"{a['name']} of {a['size']}" for a in scene["axes"])
-    here = scene["ranks"][rank]
-    where = ", ".join(f"{a} {i}" for a, i in here["coords"].items())
-    groups = "; ".join(
-        f"{a} with ranks {', '.join(map(str, g))}" for a, g in here["groups"].items()
-    )
+    mine = groups(scene, rank)
+    where = ", ".join(f"{name} {group.index(rank)}" for name, group in mine.items())
+    words = "; ".join(f"{name} with ranks {listed(group)}" for name, group in mine.items())
     return (
-        f"Mesh of {len(scene['ranks'])} ranks, axes {axes}. Rank {rank} is at {where}; its "
-        f"groups: {groups}."
+        f"Mesh of {size(scene):,} ranks, axes {axes}. Rank {rank} is at {where}; its "
+        f"groups: {words}.{' Drawn: ' * bool(scene['note'])}{scene['note']}"
     )
+
+
+def size(scene: dict[str, Any]) -> int:
+    """The ranks of a scene's mesh."""
+    return prod(axis["size"] for axis in scene["axes"])
 
 
 def check_rank(scene: dict[str, Any], rank: int) -> None:
     """Raise ``ValueError`` unless the scene has this rank."""
-    size = len(scene["ranks"])
-    if not 0 <= rank < size:
-        raise ValueError(f"rank={rank} is not in this mesh of {size}: use 0 to {size - 1}")
+    if not 0 <= rank < size(scene):
+        raise ValueError(
+            f"rank={rank} is not in this mesh of {size(scene)}: use 0 to {size(scene) - 1}"
+        )
 
 
 LEFT, TOP, GAP, SLICE_GAP = 60, 78, 12, 40
 MANY = 32  # ranks that are drawn smaller, without their coordinates
+WIDE = 1100  # px of the slices in a row
+LISTED = 16  # ranks of a group that are all named
+APART = 64  # ranks of a block that are drawn apart
 MATRIX = 200
 LOOK = Look(letter=6, size=11)
 
@@ -213,14 +289,20 @@ def mesh_svg(
     """
     check_rank(scene, rank)
     width, height, axes = scene["width"], scene["height"], scene["axes"]
-    body = [scene["common"], head(scene), *(_rank(scene, r, rank) for r in scene["ranks"])]
+    mine, block = groups(scene, rank), scene["block"]
+    body = [scene["common"], head(scene)]
+    for here, (x, y) in zip(scene["ranks"], scene["places"]):
+        ranks = range(here["rank"], here["rank"] + block)
+        body.append(_rank(scene, x, y, ranks, here["coords"], rank, mine))
+    for j, (x, y) in enumerate(scene["apart"]):
+        each = rank // block * block + j
+        body.append(_rank(scene, x, y, range(each, each + 1), (), rank, mine))
     if scene["parameters"] or parameter is not None:
         chosen = find_parameter(scene, parameter)
         body.append(_matrix(chosen, rank, axes, width + 30, TOP - 16))
         width, height = width + 60 + MATRIX, max(height, TOP + MATRIX + 40)
     width = max(width, 420)
-    groups = scene["ranks"][rank]["groups"]
-    items = [(a["key"], f"{a['name']}: {', '.join(map(str, groups[a['name']]))}") for a in axes]
+    items = [(a["key"], f"{a['name']}: {listed(mine[a['name']])}") for a in axes]
     body.append(text(10, height + 13.5, f"rank {rank} and its groups:"))
     drawn, bottom = legend(items, 150.0, height + 4, width, LOOK, left=10.0)
     body.append(drawn)
@@ -241,13 +323,16 @@ def find_parameter(scene: dict[str, Any], name: str | None = None) -> dict[str, 
 
 
 def arranged(scene: dict[str, Any]) -> dict[str, Any]:
-    """{"cell", "places", "width", "height", "top", "common"}: px of a rank's square, the corner of
-    each, the size of the grid with its margins, px of head that a page shows itself, and the SVG
-    that does not depend on the choice. Slices stand side by side, four in a row."""
-    cell = 30 if len(scene["ranks"]) > MANY else 46
+    """{"cell", "places", "apart", "width", "height", "top", "common"}: px of a rank's square, the
+    corner of each, and of each rank of one block where squares are blocks; the size of the grid
+    with its margins, px of head that a page shows itself, and the SVG that does not depend on the
+    choice. Slices stand side by side, four in a row, or as many as fit into `WIDE`."""
+    block, digits = scene["block"], len(str(size(scene) - 1))
+    cell = 30 + 7 * max(digits - 3, 0) if len(scene["ranks"]) > MANY else 46
     step, last = cell + GAP, len(scene["slices"]) - 1
     wide, high = (scene[many] * step + SLICE_GAP for many in ("columns", "rows"))
-    corner = lambda i: (LEFT + i % 4 * wide, TOP + i // 4 * high)  # of a slice
+    row = max(1, min(4, WIDE // wide))
+    corner = lambda i: (LEFT + i % row * wide, TOP + i // row * high)  # of a slice
     places = []
     for here in scene["ranks"]:
         x, y = corner(here["slice"])
@@ -256,41 +341,45 @@ def arranged(scene: dict[str, Any]) -> dict[str, Any]:
         text(x, y - 10, caption, "muted")
         for (x, y), caption in zip(map(corner, range(last + 1)), scene["slices"])
     )
+    width, height = (max(place[i] for place in places) + step for i in (0, 1))
+    apart = []
+    if block > 1:
+        words = [*wrapped(scene["note"], 60), "The block of the chosen rank:" * (block <= APART)]
+        captions += lines(LEFT, height + 10, words, 15, "muted")
+        width, height = max(width, LEFT + 400), height + 10 + 15 * len(words)
+    if 1 < block <= APART:
+        many = next(n for n in range(min(block, WRAP), 0, -1) if block % n == 0)
+        apart = [[LEFT + j % many * step, height + j // many * step] for j in range(block)]
+        width, height = max(width, LEFT + many * step), apart[-1][1] + step
     return {
         "cell": cell,
         "places": places,
+        "apart": apart,
         "top": TOP - 42,
-        "width": max(x for x, _ in places) + step,
-        "height": max(y for _, y in places) + step,
+        "width": width,
+        "height": height,
         "common": pattern_defs() + captions + _axis_names(scene, cell),
     }
 
 
 def _axis_names(scene, cell):
-    """Arrows along the last axis (across) and the one before it (down)."""
-    across = scene["axes"][-1]
-    out = text(LEFT, TOP - 26, f"{across['name']} →", across["key"], 12, weight=700)
-    if len(scene["axes"]) > 1:
-        down = scene["axes"][-2]
+    """Arrows along the last axis (across) and the one before it (down), of those of squares."""
+    shown = [a for a in scene["axes"] if a["within"] < a["size"] or a["size"] == 1]
+    out = ""
+    for across in shown[-1:]:
+        out += text(LEFT, TOP - 26, f"{across['name']} →", across["key"], 12, weight=700)
+    for down in shown[-2:-1]:
         out += text(LEFT - 12, TOP + cell / 2 + 4, f"{down['name']} ↓", down["key"], 12, "end", 700)
     return out
 
 
-def lit_axis(scene: dict[str, Any], rank: int, chosen: int) -> dict[str, Any] | None:
-    """The axis whose group joins the two ranks, or None; the chosen rank itself has every axis."""
-    if rank == chosen:
-        return None
-    return next(
-        (a for a in scene["axes"] if rank in scene["ranks"][chosen]["groups"][a["name"]]), None
-    )
-
-
-def _rank(scene, here, chosen):
-    (x, y), cell = scene["places"][here["rank"]], scene["cell"]
-    axis = lit_axis(scene, here["rank"], chosen)
-    if here["rank"] == chosen:
-        face = rect(x, y, cell, cell, "fg", "rx='7'")
-        ink, under = "bg", "bg"
+def _rank(scene, x, y, ranks, coords, chosen, mine):
+    """A square of one rank or of a block: the chosen one filled, others in the ink of the axis
+    whose group joins them with it."""
+    cell, axes = scene["cell"], scene["axes"]
+    axis = next((a for a in axes if any(rank in ranks for rank in mine[a["name"]])), None)
+    if chosen in ranks:
+        face, ink, under, axis = rect(x, y, cell, cell, "fg", "rx='7'"), "bg", "bg", None
     elif axis:
         face = swatch(x, y, cell, cell, axis["key"], extra="rx='7'")
         ink = under = f"halo-{axis['key']}"
@@ -299,12 +388,12 @@ def _rank(scene, here, chosen):
         ink, under = "fg", "muted"
     x += cell / 2
     if len(scene["ranks"]) > MANY:
-        return face + text(x, y + cell / 2 + 4, here["rank"], ink, 12, "middle", 700)
-    where = ",".join(str(i) for i in here["coords"].values())
+        return face + text(x, y + cell / 2 + 4, ranks[0], ink, 11, "middle", 700)
+    below = axis["name"] if axis else ",".join(map(str, coords))
     return (
         face
-        + text(x, y + 21, here["rank"], ink, 14, "middle", 700)
-        + text(x, y + 36, axis["name"] if axis else where, under, 11, "middle")
+        + text(x, y + 21, ranks[0], ink, 14, "middle", 700)
+        + text(x, y + 36, below, under, 11, "middle")
     )
 
 

@@ -38,7 +38,7 @@ CHUNK_INKS = (
     "axis3",
 )
 """Chunk c has the ink c modulo 8; its number is always written, and beyond 8 it has a pattern."""
-TERMS = 7  # letters that fit under the number of a cell
+TERMS = 6  # letters that fit under the number of a cell
 
 
 def microscope_scene(microscope: "Microscope") -> dict[str, Any]:
@@ -63,6 +63,7 @@ def microscope_scene(microscope: "Microscope") -> dict[str, Any]:
         "words": ["; ".join(message["words"] for message in step) for step in steps] + [""],
         "facts": facts(m),
         "notes": arithmetic(m),
+        "opens": min(1, len(steps)),
         **pictures(drawing, frames(m), steps),
     }
 
@@ -259,7 +260,7 @@ def microscope_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") ->
     """
     check_step(scene, step)
     width, low = max(scene["width"], 560), scene["height"]
-    notes = [line for note in scene["notes"] for line in wrapped(note, int(width / 5.6))]
+    notes = [line for note in scene["notes"] for line in wrapped(note, int((width - 24) / 6.4))]
     body = [scene["common"], head(scene)]
     body.append(text(12, 46, scene["captions"][step], size=12, weight=600))
     body += [scene["pieces"][place] for place in scene["frames"][step]]

@@ -9,7 +9,6 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from html import escape
 from itertools import product
 from os import PathLike
@@ -36,7 +35,8 @@ h1 { font-size: 1.55em; margin: 0 0 .2em; } h2 { font-size: 1.15em; margin: 1.8e
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { padding: 3px 12px; text-align: left; border-bottom: 1px solid light-dark(#ddd, #383838); }
 td:nth-child(n+4), th:nth-child(n+4) { text-align: right; }
-pre { overflow: auto; } .facts { color: light-dark(#595959, #a6a6a6); }
+pre, .tpv-picture { overflow-x: auto; } .tpv-place { margin-top: 14px; }
+.facts { color: light-dark(#595959, #a6a6a6); }
 """
 
 
@@ -100,25 +100,29 @@ def page(
     )
 
 
-def write_view(path: str | PathLike[str], title: str, view: str, still: str = "") -> Path:
-    """Write the page of one view. view : its `place`. still : html for readers without scripts.
-    Returns the path."""
+def write_view(
+    path: str | PathLike[str], own: str, view: str, still: str = "", heading: str = ""
+) -> Path:
+    """Write the page of one view. own : the title that the view shows itself. view : its `place`.
+    still : html for readers without scripts. heading : above the view, and of the page. Returns
+    the path."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(document(title, f"{view}<noscript>{still}</noscript>"), encoding="utf-8")
+    text = document(heading or own, f"{view}<noscript>{still}</noscript>", bool(heading))
+    path.write_text(text, encoding="utf-8")
     return path
 
 
-def document(title: str, body: str) -> str:
-    """A whole page. body : html, with each `place` of a view."""
+def document(title: str, body: str, headed: bool = True) -> str:
+    """A whole page. body : html, with each `place` of a view. headed : whether the title stands
+    above it."""
+    heading = f"<h1>{escape(title)}</h1>" if headed else ""
     modules = sorted(set(re.findall(r"<div class='tpv-place' data-view='(\w+)'>", body)))
-    if "chart" in modules:
-        body += f"<script type='text/plain' id='tpv-plotly'>{_plotly()}</script>"
     return clean(
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>"
         "<meta name='viewport' content='width=device-width,initial-scale=1'>"
         f"<link rel='icon' href='data:,'><style>{STYLE}{stylesheet()}</style></head><body>"
-        f"<h1>{escape(title)}</h1>{body}{scripts(modules)}</body></html>"
+        f"{heading}{body}{scripts(modules)}</body></html>"
     )
 
 
@@ -182,13 +186,6 @@ def swept(
 def packed(text: str) -> str:
     """A text as its script in the page unpacks it: a third or less of it, and never HTML."""
     return b64encode(gzip.compress(text.encode(), mtime=0)).decode()
-
-
-@lru_cache
-def _plotly():
-    from plotly.offline import get_plotlyjs
-
-    return packed(get_plotlyjs())
 
 
 def scripts(names: Iterable[str]) -> str:

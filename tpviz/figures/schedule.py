@@ -6,10 +6,21 @@ Panels and their description in words: `schedule_words`; their lanes: `schedule_
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .lanes import play_head
+from .lanes import play_head, window, zoomable
 from .legend import Look, legend
 from .palette import INKS, MEMORY_KINDS
-from .schedule_lanes import LEFT, TOP, WIDTH, Lanes, axis, lay_out, stops
+from .schedule_lanes import (
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Lanes,
+    axis,
+    in_lanes,
+    lay_out,
+    named,
+    stops,
+)
 from .schedule_words import Panel, compared, facts, peak, say, spans, to_table, words
 from .svg import amount, check_step, document, head, lines, pattern_defs, text, wrapped
 
@@ -25,32 +36,50 @@ LOOK = Look(16, 11, 6, 5.9, 18, 9, 11, 18, "muted")
 
 
 def schedule_scene(
-    panels: Sequence[Panel], title: str, unit: str = "", device: float | None = None
+    panels: Sequence[Panel],
+    title: str,
+    unit: str = "",
+    device: float | None = None,
+    about: str = "",
 ) -> dict[str, Any]:
     """The scene of one or two `Panel`s on the same time axis, ready for JSON.
 
     unit : "s" where times are seconds, "" where they are in the unit of what was given. device :
-    bytes that a device has, where the panels have memory. Returns ``title``, ``badge``, ``width``,
-    ``height``, ``top`` (px of head that a page shows itself), ``common`` (SVG),
-    ``facts``, ``summary`` (the panels in words), ``stops`` (px of every end of an action or a
-    wait), ``captions`` (of each stop), ``rows`` ([panel, rank, y]), ``lane`` (px: height), ``head``
-    and ``foot`` (px: from where to where a play-head stands). The detail of a row:
+    bytes that a device has, where the panels have memory. about : more than the title. Returns
+    these, ``badge``, ``width``, ``height``, ``top`` (px of head that a page shows itself),
+    ``common`` (SVG), ``facts``, ``summary`` (the panels in words), ``stops`` (px of every end of an
+    action or a wait), ``captions`` (of each stop), ``names`` (`schedule_lanes.in_lanes`), ``axis``,
+    ``opens`` (a stop), ``rows`` ([panel, rank, y]), ``lane`` (px: height), ``head`` and
+    ``foot`` (px: from where to where a play-head stands). The detail of a row:
     `schedule_detail`. Raises ``ValueError`` above 16 ranks or 8192 actions.
     """
     for panel in panels:
         check(panel.timeline.schedule)
     layout = lay_out(panels)
-    drawn = [Lanes(panels, number, layout, unit, device).draw() for number in range(len(panels))]
+    drawn = [Lanes(panels, number, layout, unit, device) for number in range(len(panels))]
+    names = in_lanes(name for lanes in drawn for name in lanes.names())
     marks, y = legend(_marks(panels), 12.0, layout.bottom + 35, WIDTH, LOOK)
     notes = text(12, y + 27, _notes(panels, unit), "muted")
     times = list(stops(panels, layout).values())
+    parts = [pattern_defs(), window(LEFT, WIDTH - RIGHT, layout.bottom)]
+    parts += [lanes.draw() for lanes in drawn]
     return {
         "title": title,
+        "about": about,
         "badge": BADGE,
         "width": WIDTH,
         "top": TOP - 6,
         "height": round(y + 41),
-        "common": "".join([pattern_defs(), *drawn, axis(layout, unit), marks, notes]),
+        "common": "".join(
+            [
+                pattern_defs(),
+                window(LEFT, WIDTH - RIGHT, layout.bottom),
+                *(lanes.draw() for lanes in drawn),
+                named(names),
+            ]
+            + [axis(layout, unit), marks, notes]
+        ),
+        "names": names,
         "facts": facts(panels, unit),
         "summary": " ".join(compared(panels, unit)),
         "stops": [round(layout.x(t), 1) for t in times],
@@ -59,7 +88,15 @@ def schedule_scene(
         "lane": layout.lane,
         "head": TOP + 22,
         "foot": layout.bottom,
+        "axis": zoomable(LEFT, WIDTH - RIGHT, layout.bottom, layout.duration, unit),
+        "opens": opening(panels, times),
     }
+
+
+def opening(panels: Sequence[Panel], times: Sequence[float]) -> int:
+    """The stop at which a page opens: every rank of the first schedule has begun."""
+    begun = max(starts[0] for starts in panels[0].timeline.start if len(starts))
+    return next(i for i, time in enumerate(times) if time > begun)
 
 
 def check(schedule: "Schedule") -> None:
@@ -95,10 +132,7 @@ def _marks(panels):
     if any(panel.measured and panel.measured.held for panel in panels):
         items.append(("in flight", "in flight, and as measured"))
     if any(panel.memory for panel in panels):
-        items += [
-            ("held" if ink == "activations" else ink, f"memory: {INKS[ink].label}")
-            for ink in MEMORY_KINDS.values()
-        ]
+        items += [(f"memory {ink}", f"memory: {INKS[ink].label}") for ink in MEMORY_KINDS.values()]
     return items
 
 
@@ -207,4 +241,5 @@ def faults_scene(schedule: "Schedule", faults: Sequence[str]) -> dict[str, Any]:
         "lane": 0,
         "head": top,
         "foot": top,
+        "axis": zoomable(LEFT, WIDTH - RIGHT, top, 0.0, ""),
     }

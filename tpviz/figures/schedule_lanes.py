@@ -1,16 +1,18 @@
 """The lanes of a schedule: a bar for each action, activations held, numbers of each rank."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .lanes import MESSAGE, axis_below, box, idle, ring
+from .lanes import MESSAGE, axis_below, box, idle, ring, timed
 from .palette import INKS, MEMORY_KINDS
 from .schedule_words import Panel, awaited, halves, peak, say, spans
 from .svg import amount, shape, swatch, text
 
 WIDTH, LEFT, RIGHT, TOP = 1060, 74, 196, 84
+ROOM = WIDTH - LEFT - RIGHT  # px of the time axis
+LETTER, WIDER = 0.62, 0.7  # a letter's width, of its font size; by how many letters a W is wider
 NUMBERS = WIDTH - RIGHT + 12  # x of what stands at the right
 FEW = 64  # messages that are all drawn
 INK = {
@@ -34,9 +36,9 @@ class Row(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where everything is, in px. heads : y of each panel's heading; lane, ran, strip, gap, font :
-    heights of a simulated lane, a measured one, the strip of what is held, the room between, and
-    letters; flown : height of the strip of what a run had in flight; scale : px of a unit of time;
+    """Where everything is, in px. heads : y of each panel's heading; lane, ran, strip, gap :
+    heights of a simulated lane, a measured one, the strip of what is held, and the room between;
+    flown : height of the strip of what a run had in flight; scale : px of a unit of time;
     most : what any rank holds at once, bytes or microbatches of all its layers; edge : px between
     bars."""
 
@@ -47,7 +49,6 @@ class Layout(NamedTuple):
     strip: int
     flown: int
     gap: int
-    font: int
     scale: float
     duration: float
     bottom: float
@@ -70,7 +71,7 @@ class Layout(NamedTuple):
 def lay_out(panels: Sequence[Panel]) -> Layout:
     """The `Layout` of panels; smaller where there are many lanes."""
     lanes = sum(panel.ranks for panel in panels)
-    lane, strip, gap, font = (28, 16, 10, 11) if lanes <= 8 else (20, 10, 6, 10)
+    lane, strip, gap = (28, 16, 10) if lanes <= 8 else (20, 12, 6)
     strip += 8 * (lanes <= 4)
     ran, flown = (lane - 10, 14) if any(panel.measured for panel in panels) else (0, 0)
     strip = max(strip, 38 - lane - ran) if any(panel.memory for panel in panels) else strip
@@ -86,7 +87,7 @@ def lay_out(panels: Sequence[Panel]) -> Layout:
     most = (
         max((peak(held) / panel.unit for panel in panels for held in panel.strips), default=0) or 1
     )
-    scale = (WIDTH - LEFT - RIGHT) / (duration or 1.0)
+    scale = ROOM / (duration or 1.0)
     lengths = (
         end - start
         for panel in panels
@@ -94,7 +95,7 @@ def lay_out(panels: Sequence[Panel]) -> Layout:
         for start, end in zip(*times)
     )
     shortest = min((length for length in lengths if length > 0), default=0.0)
-    sizes = lane, ran, strip, flown, gap, font, scale, duration, y, most
+    sizes = lane, ran, strip, flown, gap, scale, duration, y, most
     return Layout(tuple(rows), tuple(heads), *sizes, min(0.8, shortest * scale / 10))
 
 
@@ -131,10 +132,11 @@ class Lanes:
 
     def draw(self) -> str:
         """The panel's heading, lanes, strips and numbers, as SVG."""
-        parts = [self._head(), *map(self._track, self.rows), self._strips(), self._messages()]
-        parts += [self._bars(), self._critical(), self._pairs()]
+        parts = [*(self._idle(row.y, self.layout.lane) for row in self.rows), self._strips()]
+        parts += [self._messages(), self._bars(), self._critical(), self._pairs()]
         parts += [self._ran()] if self.panel.measured else []
-        return "".join([*parts, *(line for row in self.rows for line in self._numbers(row))])
+        words = [self._head(), *(line for row in self.rows for line in self._words(row))]
+        return timed("".join(parts)) + "".join(words)
 
     def _head(self):
         panel, makespan, y = self.panel, self.timeline.makespan, self.layout.heads[self.number]
@@ -153,10 +155,16 @@ class Lanes:
     def _idle(self, y, height):
         return idle(LEFT, y, self.layout.duration * self.layout.scale, height)
 
-    def _track(self, row):
-        """A rank's name and an empty lane."""
-        high = self.layout.lane
-        return self._label(row.y + high / 2 + 4, f"rank {row.rank}", "fg") + self._idle(row.y, high)
+    def _words(self, row):
+        """What stands left and right of a rank's lanes."""
+        sizes, below = self.layout, row.y + self.layout.lane + self.layout.ran
+        yield self._label(row.y + sizes.lane / 2 + 4, f"rank {row.rank}", "fg")
+        yield self._label(below + sizes.strip / 2 + 3, "held")
+        if sizes.ran and self.panel.measured:
+            yield self._label(below - 3, "measured")
+            if self.panel.measured.held:
+                yield self._label(below + sizes.strip + sizes.flown - 2, "in flight")
+        yield from self._numbers(row)
 
     def pieces(self, rank: int) -> Iterator[tuple[str, float, float, int, int]]:
         """(ink, start, end, half, index) of the bars of a rank; RB is two of them."""
@@ -172,29 +180,24 @@ class Lanes:
             yield INK[action.kind], start, end, part, i
 
     def _bars(self):
-        """A path for each ink, its pattern over it, and the words that fit."""
-        paths, labels, size = {}, {}, self.layout.font
+        """A path for each ink, its pattern over it."""
+        paths = {}
         for row in self.rows:
+            for ink, start, end, half, _ in self.pieces(row.rank):
+                wide, (y, high) = (end - start) * self.layout.scale, self._half(row, half)
+                if wide > 0:
+                    paths.setdefault(ink, []).append(box(self.x(start), y, wide, high))
+        return "".join(_inked(ink, "".join(path), self.layout.edge) for ink, path in paths.items())
+
+    def names(self) -> Iterator[tuple[str, float, float, float, str]]:
+        """(ink, base line, x, width, name) of every bar that has a name, in px."""
+        for row in self.rows:
+            actions = self.schedule.of(row.rank)
             for ink, start, end, half, i in self.pieces(row.rank):
-                x, wide = self.x(start), (end - start) * self.layout.scale
-                if wide <= 0:
-                    continue
                 y, high = self._half(row, half)
-                paths.setdefault(ink, []).append(box(x, y, wide, high))
-                action = self.schedule.of(row.rank)[i]
-                if ink == "recompute" and action.kind == "RB":
-                    continue
-                words = self.schedule.word(action), str(action.microbatch)
-                fits = [word for word in words if size * 0.62 * len(word) + 2 < wide]
-                if fits:
-                    labels.setdefault(ink, []).append(
-                        f"<text x='{x + wide / 2:.1f}' y='{y + high / 2 + size * 0.36:.1f}'>"
-                        f"{fits[0]}</text>"
-                    )
-        out = [_inked(ink, "".join(path), self.layout.edge) for ink, path in paths.items()]
-        style = f"font-size='{size}' text-anchor='middle' font-weight='600'"
-        out += [f"<g class='f-halo-{ink}' {style}>{''.join(labels[ink])}</g>" for ink in labels]
-        return "".join(out)
+                if end > start and (ink != "recompute" or actions[i].kind != "RB"):
+                    wide = (end - start) * self.layout.scale
+                    yield ink, y + high / 2 + 4, self.x(start), wide, self.schedule.word(actions[i])
 
     def _half(self, row, half):
         """(y, height) of a bar on a lane, or on the upper (1) or lower (2) half of it."""
@@ -260,13 +263,12 @@ class Lanes:
     def _strips(self):
         """Under each lane the activations held over time: whole microbatches, checkpoints above
         them, and a line at the peak."""
-        whole, checkpoints, most, labels = "", "", "", ""
+        whole, checkpoints, most = "", "", ""
         end, sizes = self.timeline.makespan, self.layout
         for row in self.rows:
             base = row.y + sizes.lane + sizes.ran + sizes.strip
             high = (sizes.strip - 3) / sizes.most / self.panel.unit
             held = self.panel.strips[row.rank]
-            labels += self._label(base - sizes.strip / 2 + 3, "held")
             most += f"M{self.x(0):.1f},{base - peak(held) * high:.2f}H{self.x(end):.1f}"
             for (start, full, kept), (stop, *_) in zip(held, [*held[1:], (end, 0, 0)]):
                 x, wide = self.x(start), (stop - start) * sizes.scale
@@ -279,7 +281,7 @@ class Lanes:
             f"<path d='{whole}' class='f-activations' data-held='whole'/>"
             f"<path d='{checkpoints}' class='f-activations' fill-opacity='.38' "
             f"data-held='checkpoints'/><path d='{most}' class='s-activations' "
-            f"stroke-dasharray='2 3' data-held='most'/>{labels}"
+            f"stroke-dasharray='2 3' data-held='most'/>"
         )
 
     # -- a run -------------------------------------------------------------------------------------
@@ -293,7 +295,6 @@ class Lanes:
                 paths[ink] = paths.get(ink, "") + box(self.x(start), y, wide, high)
             out += self._idle(y, high)
             out += "".join(_inked(ink, path, 0.2) for ink, path in paths.items())
-            out += self._label(y + high - 2, "measured")
             out += self._flown(row) if self.panel.measured.held else ""  # pyright: ignore[reportOptionalMemberAccess]
         return f"<g data-source='{escape(self.panel.measured.badge)}'>{out}</g>"  # pyright: ignore[reportOptionalMemberAccess]
 
@@ -313,7 +314,7 @@ class Lanes:
         return (
             f"<path d='{ahead}' class='f-recompute' fill-opacity='.35'/>"
             f"<path d='{steps(held[row.rank])}' class='s-fg' fill='none' "
-            "stroke-width='1.3' data-flown=''/>" + self._label(base - 1, "in flight")
+            "stroke-width='1.3' data-flown=''/>"
         )
 
     # -- numbers at the right ----------------------------------------------------------------------
@@ -378,6 +379,30 @@ def _inked(ink, path, edge):
 def _ring(place, extra):
     x, y, width, high = place
     return ring(x - 2, y - 2, width + 4, high + 4, 3, 2.6, extra)
+
+
+def in_lanes(names: Iterable[tuple[str, float, float, float, str]]) -> list[list[Any]]:
+    """`Lanes.names` as [ink, base line, width, [x, name, x, name, ...]], for a page."""
+    lanes: dict[tuple[str, float, float], list[Any]] = {}
+    for ink, y, x, wide, name in names:
+        lanes.setdefault((ink, y, round(wide, 2)), []).extend((round(x, 2), name))
+    return [[*lane, several] for lane, several in lanes.items()]
+
+
+def named(lanes: Iterable[Sequence[Any]]) -> str:
+    """What fits on each bar of `in_lanes`, its name or its microbatch alone; as ``drawNames``."""
+    texts: dict[str, str] = {}
+    for ink, y, wide, several in lanes:
+        for x, name in zip(several[::2], several[1::2]):
+            short = name.lstrip(name.rstrip("0123456789"))
+            letters = {name: len(name) + WIDER * ("W" in name), short: len(short)}
+            fits = [word for word, count in letters.items() if LETTER * 11 * count + 2 < wide]
+            if fits:
+                text = f"<text x='{x + wide / 2:.1f}' y='{y:g}'>{fits[0]}</text>"
+                texts[ink] = texts.get(ink, "") + text
+    groups = (f"<g class='f-halo-{ink}'>{some}</g>" for ink, some in texts.items())
+    looks = "font-size='11' text-anchor='middle' font-weight='600'"
+    return f"<g data-names='' {looks}>{''.join(groups)}</g>"
 
 
 def axis(layout: Layout, unit: str) -> str:

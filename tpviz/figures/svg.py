@@ -2,9 +2,12 @@
 
 import math
 import re
+from base64 import b64encode
 from collections.abc import Iterable
 from html import escape
+from secrets import token_hex
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -13,6 +16,10 @@ from tpviz.checks import whole_number
 from .palette import INKS, PATTERNS, svg_style
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_IMAGE = "".join(
+    f"body[data-jp-theme-light='{light}'] .tpv-image{{color-scheme:{scheme}}}"
+    for light, scheme in (("true", "light"), ("false", "dark"))
+)
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
 
 
@@ -44,21 +51,57 @@ def rect(x: float, y: float, width: float, height: float, token: str, extra: str
 
 
 def document(
-    width: float, height: float, parts: Iterable[str], label: str, theme: str = "auto"
+    width: float,
+    height: float,
+    parts: Iterable[str],
+    label: str,
+    theme: str = "auto",
+    words: str = "",
 ) -> str:
     """A whole SVG with its own background, so that it reads on any page.
 
-    theme : as of `palette.svg_style`. Pattern ids carry it: pictures of both themes can stand in
-    one HTML page.
+    label : its name. theme : as of `palette.svg_style`. words : its text alternative. Ids of
+    patterns are of this picture alone: a browser draws none of a picture that is not shown.
     """
-    style, body = svg_style(theme), "".join(parts)
-    body = body.replace("url(#tpv-", f"url(#tpv-{theme}-").replace("id='tpv-", f"id='tpv-{theme}-")
+    style, body = svg_style(theme), clean("".join(parts))
+    # A page of a notebook may have the very same picture twice; a file stays as it was.
+    own = token_hex(4) if theme == "page" else f"{theme}-{crc32(body.encode()):08x}"
+    body = re.sub(r"(url\(#|id=')tpv-", rf"\1tpv-{own}-", body)
+    body = (f"<desc>{escape(words)}</desc>" if words else "") + body
     return clean(
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width:.0f} {height:.0f}'"
         f" width='{width:.0f}' height='{height:.0f}' class='tpv-{theme}' role='img'"
         f" aria-label='{escape(label, quote=True)}' {FONT}>{style}"
         f"{rect(0, 0, width, height, 'bg')}{body}</svg>"
     )
+
+
+def image(svg: str, words: str, least: float = 0) -> str:
+    """A picture as an HTML ``<img>``, with ``words`` for those who cannot see it.
+
+    It keeps its ids to itself, and JupyterLab shows it in notebooks that it does not trust, unlike
+    an ``<svg>``. ``svg`` is of the theme "auto", and follows the page's. It shrinks to ``least`` px
+    where its column is narrow; with 0 it keeps its size.
+    """
+    data = b64encode(svg.encode()).decode()
+    style = f"max-width:100%;min-width:{least:.0f}px" if least else "max-width:none"
+    return (
+        f"<div style='overflow-x:auto'><style>{_IMAGE}</style>"
+        f"<img class='tpv-image' alt='{clean(escape(words, quote=True))}' style='{style}'"
+        f" src='data:image/svg+xml;base64,{data}'></div>"
+    )
+
+
+def fitted(svg: str, least: float = 0) -> str:
+    """An SVG that shrinks where its column is narrow, to ``least`` px."""
+    style = f"max-width:100%;height:auto;min-width:{least:.0f}px"
+    return svg.replace("<svg ", f"<svg style='{style}' ", 1)
+
+
+def scrolled(html: str) -> str:
+    """A picture or a table in its size, so that its text stays legible; it scrolls where its column
+    is narrow."""
+    return f"<div style='overflow-x:auto'>{html}</div>"
 
 
 def clean(markup: str) -> str:
@@ -132,21 +175,39 @@ def wrapped(words: str, letters: int) -> list[str]:
     return rows
 
 
+def width_of(words: str, size: float = 12) -> float:
+    """px of a text, about: a little more than most fonts need."""
+    narrow, wide = "fijlrtI.,:;'|!()[]/- ", "mwMW@%"
+    letters = (
+        0.4 if c in narrow else 0.95 if c in wide else 0.72 if c.isupper() else 0.64 for c in words
+    )
+    return size * sum(letters)
+
+
 def badge(
-    x: float, y: float, words: str, letter: float = 6.3, pad: float = 16, dash: str = ""
+    x: float,
+    y: float,
+    words: str,
+    letter: float = 6.3,
+    pad: float = 16,
+    dash: str = "",
+    size: float = 11,
 ) -> tuple[str, float]:
     """(where the numbers come from, in a round frame; its width). letter, pad : px of a letter, and
-    of the rest of the frame."""
+    of the rest of the frame; size : of the letters."""
     width = letter * len(words) + pad
     broken = f"stroke-dasharray='{dash}'" if dash else ""
     frame = outline(x, y, width, 19, "fg", 1.2, 9.5, broken)
-    return frame + text(x + width / 2, y + 13.5, words, anchor="middle", weight=600), width
+    return frame + text(x + width / 2, y + 13.5, words, "fg", size, "middle", 600), width
 
 
 def head(scene: dict[str, Any], title: str | None = None) -> str:
-    """The badge and the title of a scene, on top of a picture that stands alone."""
+    """The badge and the title of a scene, on top of a picture that stands alone; ``about``, which
+    may lack, tells more where one points."""
     frame, width = badge(10, 8, scene["badge"])
-    return frame + text(width + 20, 22, scene["title"] if title is None else title, "muted")
+    words = text(width + 20, 22, scene["title"] if title is None else title, "muted")
+    about = f"<title>{escape(scene['about'])}</title>" if scene.get("about") else ""
+    return f"{frame}<g>{about}{words}</g>"
 
 
 def check_step(scene: dict[str, Any], step: int) -> None:

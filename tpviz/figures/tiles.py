@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .lanes import axis_below, idle, play_head, ring
+from .lanes import axis_below, idle, play_head, ring, timed, window, zoomable
 from .legend import Look, legend
 from .svg import (
     amount,
@@ -77,7 +77,7 @@ def tiles_scene(panels: Sequence[Panel], title: str) -> dict[str, Any]:
     check(sum(len(panel.gpus) for panel in panels), panels[0].run.gemm)
     layout = lay_out(panels)
     times = [layout.duration * step / STEPS for step in range(STEPS + 1)]
-    out = [pattern_defs()]
+    out = [pattern_defs(), window(LEFT, WIDTH - RIGHT, layout.bottom)]
     for panel, (x, y) in zip(panels, layout.heads):
         out.append(
             text(x, y + 11, f"{panel.name}: {seconds(panel.run.seconds)}", size=14, weight=700)
@@ -104,7 +104,15 @@ def tiles_scene(panels: Sequence[Panel], title: str) -> dict[str, Any]:
         "captions": [f"at {seconds(t)} of {seconds(layout.duration)}" for t in times],
         "head": round(layout.head, 1),
         "foot": round(layout.bottom, 1),
+        "axis": zoomable(LEFT, WIDTH - RIGHT, layout.bottom, layout.duration, "s"),
+        "opens": opening(panels[0], times),
     }
+
+
+def opening(panel: Panel, times: Sequence[float]) -> int:
+    """The step at which a page opens: the first with the most states side by side."""
+    now = lambda t: {state_at(at, keys, t).lower() for at, keys in panel.stories[0]}
+    return max(range(len(times)), key=lambda step: len(now(times[step])))
 
 
 def check(gpus: int, gemm: "Gemm") -> None:
@@ -284,12 +292,12 @@ def _lanes(panels, number, layout):
     """A panel's lanes and what ends when, as pieces of SVG. Acts share each lane's scale."""
     panel, y = panels[number], layout.lanes[number]
     yield text(12, y - 7, f"{panel.name}, GPU 0 ({panel.run.mode})", size=12, weight=700)
-    yield from _ends(panel, layout, y)
+    yield timed("".join(_ends(panel, layout, y)))
     for what, name in LANES.items():
-        yield idle(LEFT, y, layout.duration * layout.scale, LANE, ".35")
         yield text(LEFT - 8, y + LANE / 2 + 4, name, anchor="end")
         top, areas, rows = _drawn(panels, panel, what)
-        yield from _stack(panel.series["time"], areas, top, y, layout, what)
+        lane = idle(LEFT, y, layout.duration * layout.scale, LANE, ".35")
+        yield timed(lane + "".join(_stack(panel.series["time"], areas, top, y, layout, what)))
         x = WIDTH - RIGHT + 12
         if len(areas) > 1:  # a chip for each, before its line
             for i, (ink, pattern, _) in enumerate(areas[::-1]):

@@ -29,7 +29,7 @@ from .palette import INKS, MEMORY_KINDS, axis_keys, phase_key
 from .svg import amount, document, head, pattern_defs, seconds, shape, text
 from .timeline_bars import Bars, at_window
 
-MEMORY_SAMPLES = 1500
+MEMORY_SAMPLES, LEAST_SAMPLES = 1500, 50  # of all steps together; of one
 
 
 def timeline_scene(trace: Trace, critical: bool = False) -> dict[str, Any]:
@@ -40,13 +40,15 @@ def timeline_scene(trace: Trace, critical: bool = False) -> dict[str, Any]:
 def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any], Bars]:
     """(scene, `Bars`) of a trace: what to draw at first, and what gives the detail of a window.
 
-    The scene is a dict, ready for JSON: ``badge``, ``title``, ``ranks``, ``duration`` (s),
-    ``lanes`` (rank, name, axis), ``bars`` (columns of equal length; ``lane`` and ``key`` index
-    ``lanes`` and ``keys``, texts index ``strings``), ``exposed`` (lane, start, end), ``steps``
-    ([start, end] in s), ``critical`` (positions in ``bars``), ``memory`` ({rank: samples, bytes}),
-    ``metrics`` ([label, value]) and ``defs``. A trace of many events also has ``cut``, ``note`` and
-    ``window``, as in `Bars.level`, and, with several steps, ``detail``: the level of the median
-    step. Raises ValueError where the trace has no events to draw, or is none.
+    The scene is a dict, ready for JSON: ``badge``, ``title``, ``whole`` (the title with all
+    options), ``ranks``, ``duration`` (s), ``lanes`` (rank, name, axis), ``bars`` (columns of equal
+    length; ``lane`` and ``key`` index ``lanes`` and ``keys``, texts index ``strings``), ``exposed``
+    (lane, start, end), ``steps`` ([start, end] in s), ``first`` ([start, end] in s: what to show at
+    first, the median step of several), ``critical`` (positions in ``bars``), ``memory`` ({rank:
+    samples, bytes}), ``metrics`` ([label, value], of the median step) and ``defs``. A trace of many
+    events also has ``cut``, ``note`` and ``window``, as in `Bars.level`, and, with several steps,
+    ``detail``: the level of ``first``. Raises ValueError where the trace has no events to draw, or
+    is none.
     """
     if not isinstance(trace, Trace):
         raise ValueError(
@@ -64,17 +66,22 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
     bars.expose(lanes, keys)
     level, spans = bars.level(), step_spans(trace)
     steps = [[float(start - zero), float(end - zero)] for start, end in zip(*spans[1:])]
+    duration = float(max(trace["end"].max() - zero, 1e-9))
+    first = steps[median_number(*spans[1:])] if len(steps) > 1 else [0.0, duration]
+    whole = " on ".join(trace.fact(k) for k in ("strategy", "workload") if trace.fact(k))
     scene = {
         "badge": trace.badge,
-        "title": " on ".join(trace.fact(k) for k in ("strategy", "workload") if trace.fact(k)),
+        "title": trace.fact("title") or whole,
+        "whole": whole,
         "ranks": np.unique(trace["rank"][rows]).tolist(),
-        "duration": float(max(trace["end"].max() - zero, 1e-9)),
+        "duration": duration,
         "lanes": lanes,
         "bars": level.pop("bars"),
         "keys": keys,
         "strings": level.pop("strings"),
         "exposed": level.pop("exposed"),
         "steps": steps,
+        "first": first,
         "critical": level.pop("critical"),
         "memory": _memory(trace, zero),
         "memory_keys": [
@@ -86,7 +93,7 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
         **level,
     }
     if "cut" in level and len(steps) > 1:
-        low, high = steps[median_number(*spans[1:])]
+        low, high = first
         scene["detail"] = bars.level(low, high)
     return scene, bars
 
@@ -155,44 +162,40 @@ def _keys(trace, rows, lanes, lane):
 
 
 def _memory(trace, zero):
-    """{rank: columns}, thinned to at most MEMORY_SAMPLES samples, keeping each stretch's peak."""
-    out = {}
+    """{rank: columns}, thinned to about MEMORY_SAMPLES samples, keeping each stretch's peak.
+
+    Memory followed in a step of its own, after the events, is laid under every step: following
+    allocations slows a step, so `tpviz.run` does it in one more.
+    """
+    out, last = {}, trace["end"].max()
     for rank, samples in trace.fact("memory").items():
-        if not len(samples["time"]):
+        time = np.asarray(samples["time"], dtype=float)
+        if not len(time):
             continue
-        time, note = _memory_time(trace, np.asarray(samples["time"], dtype=float), int(rank))
-        nothing = [0] * len(time)
-        kinds = np.array([samples.get(c, nothing) for c in MEMORY_KINDS], dtype=np.int64)
+        mine = trace.select(rank=int(rank), kind="step")
+        apart = len(mine) and np.median(time) > last
+        spans = list(zip(mine["start"], mine["end"])) if apart else [(time[0], time[-1])]
+        kinds = np.array([samples.get(c, [0] * len(time)) for c in MEMORY_KINDS], dtype=np.int64)
         total, keep = kinds.sum(axis=0), np.arange(len(time))
-        if len(time) > MEMORY_SAMPLES:
-            keep = np.array([c[total[c].argmax()] for c in np.array_split(keep, MEMORY_SAMPLES)])
+        if len(time) > (most := max(MEMORY_SAMPLES // len(spans), LEAST_SAMPLES)):
+            keep = np.array([c[total[c].argmax()] for c in np.array_split(keep, most)])
+        part = (time[keep] - time[0]) / max(time[-1] - time[0], 1e-9)
+        laid = np.concatenate([start + part * (end - start) for start, end in spans])
         out[str(rank)] = {
-            "time": np.round(time[keep] - zero, 9).tolist(),
+            "time": np.round(laid - zero, 9).tolist(),
             "peak": int(total.max()),
-            "note": note,
-            **{c: row[keep].tolist() for c, row in zip(MEMORY_KINDS, kinds)},
+            "note": " (measured in an extra step, stretched to fit)" if apart else "",
+            **{c: row[keep].tolist() * len(spans) for c, row in zip(MEMORY_KINDS, kinds)},
         }
     return out
-
-
-def _memory_time(trace, time, rank):
-    """(times to draw at, a note). Memory seen in a step of its own is laid under the last one.
-
-    Following allocations slows a step, so `tpviz.run` does it in one more step, after the events.
-    """
-    mine = trace.select(rank=rank, kind="step")
-    if not len(mine) or np.median(time) <= trace["end"].max():
-        return time, ""
-    start, end = mine["start"][-1], mine["end"][-1]
-    span = max(float(time[-1] - time[0]), 1e-9)
-    stretched = start + (time - time[0]) / span * (end - start)
-    return stretched, " (measured in an extra step, stretched to fit)"
 
 
 def _metrics(trace):
     """The measured numbers of the headline, of the median step, as [label, value] of text."""
     one = median_step(trace)
-    rows = [["step time", seconds(one.step_time)]]
+    count = len(trace.steps)
+    label = f"step time (median of {count})" if count > 1 else "step time"
+    rows = [[label, seconds(one.step_time)]]
     if (one["kind"] == "comm").any():
         rows.append(["overlap", f"{100 * one.overlap():.1f} %"])
         rows.append(["exposed communication", seconds(one.exposed_communication())])
@@ -235,14 +238,13 @@ def describe(scene: dict[str, Any]) -> str:
     ]
     parts.append(f"Communication on axis {', '.join(axes)}." if axes else "No communication.")
     parts.append(", ".join(f"{label} {value}" for label, value in scene["metrics"]) + ".")
-    bare = {}
-    for lane, start, end in zip(*(scene["exposed"][c] for c in ("lane", "start", "end"))):
+    low, high = scene["first"]
+    spans, bare = at_window(scene, low, high)["exposed"], {}
+    for lane, start, end in zip(*(spans[c] for c in ("lane", "start", "end"))):
         rank = scene["lanes"][lane]["rank"]
-        bare[rank] = bare.get(rank, 0.0) + end - start
+        bare[rank] = bare.get(rank, 0.0) + max(min(end, high) - max(start, low), 0.0)
     if bare:
-        worst = max(bare, key=bare.__getitem__)
-        much = f"{seconds(bare[worst])} in all"
-        parts.append(f"Rank {worst} has the most exposed communication, {much}.")
+        parts.append(f"Rank {max(bare, key=bare.__getitem__)} has the most exposed communication.")
     return " ".join(parts)
 
 
@@ -262,17 +264,14 @@ def timeline_svg(
     """Draw a timeline scene.
 
     width in px; theme "light", "dark" or "auto"; rank whose memory is shown (default: the first);
-    window (start, end) in s (default: all; of a trace too large for that, the median step).
-    Raises ValueError on an empty window, an unknown rank,
-    or a width that leaves the lanes no room.
+    window (start, end) in s (default: the scene's ``first``). Raises ValueError on an empty window,
+    an unknown rank, or a width that leaves the lanes no room.
     """
     if not number("width", width, 0, 1e6) > GUTTER + RIGHT:
         raise ValueError(
             f"width={width} px leaves the lanes no room: use more than {GUTTER + RIGHT}"
         )
-    low, high = check_window(
-        window or scene.get("detail", {}).get("window") or (0.0, scene["duration"])
-    )
+    low, high = check_window(window or scene["first"])
     rank = scene["ranks"][0] if rank is None else rank
     if not high > low:
         raise ValueError(
@@ -394,4 +393,6 @@ def _marks(scene, memory):
     ]
     if scene["exposed"]["lane"]:
         items.append(("exposed", INKS["exposed"].label))
-    return items + [(info["key"], info["label"]) for info in scene["memory_keys"] if memory]
+    return items + [
+        (f"memory {info['key']}", info["label"]) for info in scene["memory_keys"] if memory
+    ]

@@ -1,13 +1,17 @@
-"""Results of labs: numbers with a figure, a table and a description."""
+"""Results of labs: numbers with a chart, a table and a description."""
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import one_of, whole_number
-from tpviz.figures.charts import chart
+from tpviz.figures.chart_svg import LEGIBLE, chart_svg
+from tpviz.figures.charts import plotly_figure
 from tpviz.figures.page import swept, write_view
+from tpviz.figures.svg import fitted, image
 from tpviz.tables import html_table
 
 if TYPE_CHECKING:
@@ -18,13 +22,14 @@ Columns = Sequence[tuple[str, Callable[..., str]]]
 
 
 class Report:
-    """A result of a lab, or of `tpviz.study`. Subclasses define its figure, table and sentences;
-    ``badges`` name the sources of the numbers."""
+    """A result of a lab, or of `tpviz.study`; a notebook shows its chart. Subclasses define chart,
+    table and sentences; ``badges`` name the sources of the numbers."""
 
     badges: Any
+    _options: Mapping[str, Any] = MappingProxyType({})
 
     def drawing(self) -> dict[str, Any]:
-        """``title``, ``panels`` and layout of the picture: what `tpviz.figures.charts` has in a
+        """``title``, ``panels`` and layout of the chart: what `tpviz.figures.charts` has in a
         scene beside badges, notes and the text for those who cannot see it."""
         raise NotImplementedError
 
@@ -42,18 +47,32 @@ class Report:
         raise NotImplementedError
 
     def scene(self, **options: Any) -> dict[str, Any]:
-        """The picture as data, ready for JSON: see `tpviz.figures.charts`. options : of
+        """The chart as data, ready for JSON: see `tpviz.figures.charts`. options : of
         ``drawing``."""
         return {
             "badges": list(self.badges),
             "notes": self.notes(),
             "alt": self.describe(),
-            **self.drawing(**options),
+            **self.drawing(**{**self._options, **options}),
         }
 
+    def show(self, **options: Any) -> Self:
+        """The same result, whose chart is drawn with these options of ``drawing``. Raises as that
+        does."""
+        other = copy.copy(self)
+        object.__setattr__(other, "_options", {**self._options, **options})
+        other.drawing(**other._options)
+        return other
+
+    def to_svg(self, theme: str = "auto", **options: Any) -> str:
+        """The chart as one static SVG; theme "light", "dark", "auto" or "page". options : of
+        ``drawing``."""
+        return chart_svg(self.scene(**options), theme)
+
     def figure(self, theme: str = "light", **options: Any) -> "Figure":
-        """The picture as a plotly ``Figure``; theme "light" or "dark". options : of ``drawing``."""
-        return chart(self.scene(**options), theme)
+        """The chart as a plotly ``Figure`` to work on; theme "light" or "dark". options : of
+        ``drawing``."""
+        return plotly_figure(self.scene(**options), theme)
 
     def to_html(
         self,
@@ -62,28 +81,35 @@ class Report:
         *,
         title: str = "",
     ) -> Path:
-        """Write the picture as one HTML file that needs no network; returns the path.
+        """Write the chart as one HTML file that needs no network; returns the path.
 
-        sweep : {option of ``drawing``: values}, a slider for each. title : of the page, the
-        picture's own by default. Raises as ``drawing`` does, and ``ValueError`` on an option
+        sweep : {option of ``drawing``: values}, a slider for each. title : above the
+        chart, which shows its own. Raises as ``drawing`` does, and ``ValueError`` on an option
         without values.
         """
-        view = swept("chart", sweep, self._state)
-        return write_view(path, title or self.scene()["title"], view, self._repr_html_())
-
-    def _state(self, **options):
-        """What `chart.js` draws."""
-        themes = {
-            theme: self.figure(theme, **options).to_plotly_json() for theme in ("light", "dark")
-        }
-        return {"scene": {"title": self.scene(**options)["title"], "themes": themes}}
+        view = swept("picture", sweep, lambda **o: {"scene": {"svg": self._fitted(**o)}})
+        return write_view(path, self.scene()["title"], view + self._table(), self._fitted(), title)
 
     def describe(self) -> str:
         """Numbers and notes in words."""
         return " ".join([*self.words(), *self.notes()])
 
+    def _fitted(self, **options):
+        return fitted(self.to_svg("page", **options), LEGIBLE)
+
+    def _table(self):
+        table = html_table(self.to_table(), "class='tpviz-lab'")
+        return f"<details><summary>as a table</summary>{table}</details>"
+
     def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-lab'")
+        return image(self.to_svg(), self.describe(), LEGIBLE) + self._table()
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {
+            "text/html": self._repr_html_(),
+            "image/svg+xml": self.to_svg(),
+            "text/plain": repr(self),
+        }
 
 
 def table(columns: Columns, rows: Iterable[tuple[Any, ...]]) -> list[list[str]]:

@@ -1,10 +1,10 @@
 """``study``: compares variants of a strategy by formula, by simulation and on real ranks."""
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -140,8 +140,8 @@ class Study(Report):
         return str(label)
 
     def tick(self, label: Any) -> str:
-        """A label where it stands beside others on an axis, in several lines."""
-        return "<br>".join(wrap(self.name(label), 24))
+        """A label where it stands beside others on an axis."""
+        return self.name(label)
 
     def late(self) -> list[str]:
         """Names of variants whose emulated run was not faithful."""
@@ -226,7 +226,7 @@ class Study(Report):
             return {**head, **self._exposed()}
         if kind == "bars":
             panels = [bars("a step", self.placed("step"), y=FROM_ZERO)]
-            return {**head, "panels": panels, "layout": {"barmode": "group"}}
+            return {**head, "panels": panels}
         x = axis(self.kind if knob is None else knob)
         shown = (("waits", "exposed communication"), ("step", "a step"))
         panels = [curves(title, self.placed(what, knob), x=x, y=FROM_ZERO) for what, title in shown]
@@ -256,10 +256,9 @@ class Study(Report):
         styles: dict[str, tuple[str, str, str]],
         parts: Callable[[Any], dict[str, float]],
         top: Callable[[Any, str], str],
-        **x: Any,
     ) -> dict[str, Any]:
         """A panel of stacks for each source. parts : `Outcome` -> {part: seconds}. top : (label,
-        source) -> what stands above the stack. styles, x : as `tpviz.figures.charts.stacks` takes
+        source) -> what stands above the stack. styles : as `tpviz.figures.charts.stacks` takes
         them."""
         steps = {
             source: {
@@ -268,7 +267,7 @@ class Study(Report):
             }
             for source, times in self.times.items()
         }
-        return stacks(steps, styles, **x)
+        return stacks(steps, styles)
 
     def _exposed(self):
         """Stacks of kernels and waits, each with its speedup over the first."""
@@ -310,7 +309,7 @@ def study(
     <Study of 2 variants on NVSwitch node: whole fastest, 203 us a step, predicted>
     >>> made.to_table()[2]
     ['chunks', 'predicted', '250 us', '-19.0 %', '249 us', '98.8 us', '151 us']
-    >>> made.figure(kind="exposed")  # doctest: +SKIP
+    >>> made.show(kind="exposed")  # doctest: +SKIP
 
     Raises ``ValueError`` before anything is simulated or run: on a source that is none of these, on
     no variants, and, with the numbers that clash, on a variant that does not fit.
@@ -381,7 +380,9 @@ def _result(
         return simulate(strategy, workload, cluster)
     from tpviz.verbs.run import run
 
-    return run(strategy, workload, cluster, **options)
+    with warnings.catch_warnings():  # `too_late` says it with the numbers
+        warnings.filterwarnings("ignore", "this emulated run")
+        return run(strategy, workload, cluster, **options)
 
 
 def outcome(result: "Prediction | Trace", strategy: Strategy) -> Outcome:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tpviz.checks import whole_number
-from tpviz.runtime.launch import launch
+from tpviz.runtime.launch import launch, progress
 from tpviz.runtime.recorder import record
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.trace import Ledger
@@ -178,6 +178,7 @@ def _sent_here(*job):
 
 def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, device):
     """One rank's `_Rank`."""
+    progress(0, steps, "verifying")
     device = device or "cpu"
     inputs = tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, example_inputs)
     whole, nudged, model = (_made(make_model).to(device) for _ in range(3))
@@ -216,6 +217,7 @@ def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, d
                 )
             for optimizer in optimizers:
                 optimizer.step()
+            progress(step + 1, steps, "verifying")
     found |= errors(
         "parameter", split.full_state_dict(), *(dict(m.named_parameters()) for m in (whole, nudged))
     )

@@ -1,10 +1,12 @@
-"""Showing how far a job is: a widget in a notebook, one line on a terminal, else nothing."""
+"""Showing how far a job is: a bar in a notebook, one line on a terminal, else nothing."""
 
 import sys
 from collections.abc import Callable
+from html import escape
 from typing import Any
 
 _WIDTH = 30
+_NOTHING = ".jp-OutputArea-child:has(.tpv-progress-done){display:none}"
 
 
 def viewer(progress: Callable[[int, int, str], Any] | bool | None) -> "View":
@@ -14,7 +16,7 @@ def viewer(progress: Callable[[int, int, str], Any] | bool | None) -> "View":
     Raises ``ValueError`` on anything else.
     """
     if progress is None or progress is True:
-        return _Widget() if _in_kernel() else _Line(sys.stderr)
+        return _Output() if _in_kernel() else _Line(sys.stderr)
     if progress is False:
         return View()
     if callable(progress):
@@ -27,6 +29,9 @@ class View:
 
     def __call__(self, done: int, total: int, text: str) -> None:
         pass
+
+    def found(self, html: Callable[[], str]) -> None:
+        """Show what was found so far: made only where there is a place for it."""
 
     def close(self) -> None:
         pass
@@ -61,30 +66,35 @@ class _Line(View):
             self._stream.write("\n")
 
 
-class _Widget(View):
-    """An ipywidgets bar, made at the first report; a job that reports nothing shows nothing."""
+class _Output(View):
+    """A bar in the output of a cell, made at the first report; a job that reports nothing shows
+    nothing. No widget, of which a saved notebook would keep an error: at the end nothing is left.
+    """
 
-    _bar = None
+    _handle, _bar, _found = None, "", ""
 
     def __call__(self, done: int, total: int, text: str) -> None:
-        if self._bar is None:
-            self._bar = self._make()
-        self._bar.max, self._bar.value, self._bar.description = total, done, f"{done}/{total}"
-        self._label.value = text
+        at = f"value='{done}' max='{max(total, 1)}' aria-label='{escape(text, quote=True)}'"
+        words = escape(f"{done}/{total} {text}")
+        self._bar = f"<div class='tpv-progress'><progress {at}></progress> {words}</div>"
+        self._show(self._bar + self._found)
 
-    def _make(self):
-        from IPython.display import display
-        from ipywidgets import HBox, IntProgress, Label
-
-        bar, self._label = IntProgress(), Label()
-        self._box = HBox([bar, self._label])
-        display(self._box)
-        return bar
+    def found(self, html: Callable[[], str]) -> None:
+        self._found = html()
+        self._show(self._bar + self._found)
 
     def close(self) -> None:
-        if self._bar is not None:
-            for widget in (self._box, self._bar, self._label):
-                widget.close()
+        if self._handle:
+            self._show(f"<style>{_NOTHING}</style><span class='tpv-progress-done'></span>")
+
+    def _show(self, html):
+        from IPython.display import display
+
+        bundle = {"text/html": html}
+        if self._handle:
+            self._handle.update(bundle, raw=True)
+        else:
+            self._handle = display(bundle, raw=True, display_id=True)
 
 
 def _in_kernel():

@@ -64,8 +64,8 @@ def launch(
         of each collective, since no process stands outside of the ranks.
     device : "cuda" or "cpu"; None takes cuda where there is a GPU.
     backend : "tpviz" (None), "gloo" or "nccl". Ranks of the plain two are new for each launch.
-    progress : None shows ``tpviz.progress`` reports in the way that suits this place, False hides
-        them, a function ``(done, total, text)`` receives them.
+    progress : None shows that ranks start and ``tpviz.progress`` reports in the way that suits this
+        place, False hides them, a function ``(done, total, text)`` receives them.
 
     Raises
     ------
@@ -104,6 +104,7 @@ def _shown(key: _Key, payload: bytes, timeout: float | None, show: bar.View):
 def _run(key: _Key, payload: bytes, timeout: float | None, show: bar.View):
     pool = _pools.get(key)
     if not (pool and pool.take()):
+        show(0, key[0], f"starting {key[0]} rank{'s' * (key[0] > 1)}")
         pool = shielded(lambda: _new_ranks(key))
     try:
         return pool.run(payload, timeout, show)

@@ -27,7 +27,7 @@ def badge_words(late: dict[str, Any]) -> str:
 
 
 def unfaithful(late: dict[str, Any]) -> str:
-    """What is wrong with such a run and what would help, in a sentence each; "" for nothing."""
+    """What is wrong with such a run and what would help, in a sentence; "" for nothing."""
     if is_faithful(late):
         return ""
     share, of = _worst(late)
@@ -36,9 +36,8 @@ def unfaithful(late: dict[str, Any]) -> str:
     times = 2 ** round(max(_excess(late))).bit_length()
     return (
         f"this emulated run is not faithful: {100 * share:.0f} % of the {of} is overrun of events "
-        f"too short for this machine: {', '.join(late.get('events', ()))}. Slower motion helps: "
-        f"{times} x slower than now, by cluster.scale_model(slow_motion={times}) of this same "
-        "cluster"
+        f"too short for this machine ({', '.join(late.get('events', ()))}); slower motion helps: "
+        f"cluster.scale_model(slow_motion={times}), {times} x slower than now"
     )
 
 

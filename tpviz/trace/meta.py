@@ -73,8 +73,9 @@ _ROW = Fields(
     ("name", "shape", "notation", "splits"),
 )
 _LATE = ("seconds", "share", "share_of_communication", "behind")
+TEXTS = "badge", "device", "strategy", "workload", "title", "cluster", "source"
 META = {
-    **dict.fromkeys(("badge", "device", "strategy", "workload", "cluster", "source"), Text()),
+    **dict.fromkeys(TEXTS, Text()),
     "world_size": Rank(1),
     "overhead": Number(finite=False),
     "losses": List(Loss(finite=False)),

@@ -68,8 +68,8 @@ class Calibration:
         """Measured points and fitted lines, one panel for every kind of group, as one SVG."""
         return import_module("tpviz.figures.calibration").calibration_svg(self.scene(), theme)
 
-    def _repr_svg_(self):
-        return self.to_svg()
+    def _repr_html_(self):
+        return import_module("tpviz.figures.svg").image(self.to_svg(), self.describe())
 
     def __repr__(self):
         kinds, sizes = len(self.fits) - 1, len(self.residual["message"])

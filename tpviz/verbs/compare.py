@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import one_of, whole_number
+from tpviz.trace.steps import median_step
 
 from .capture import capture as capture_program
 from .checks import check_faults
@@ -157,8 +158,10 @@ class Comparison:
 
     @property
     def overlap(self) -> tuple[float, float | None]:
-        """(simulated, measured) fraction of communication under computation; None: not measured."""
-        return self.simulated.overlap(), None if self.measured is None else self.measured.overlap()
+        """(simulated, measured) fraction of communication under computation, each of its median
+        step; None: not measured."""
+        measured = None if self.measured is None else median_step(self.measured).overlap()
+        return median_step(self.simulated).overlap(), measured
 
     @cached_property
     def residual(self) -> "Residual":
@@ -223,7 +226,7 @@ class Comparison:
             self.simulated,
             self.measured,
             self.residual,
-            title=f"{self.strategy!r} on {self.workload!r}",
+            title=f"{self.strategy.short} on {self.workload.short}",
             caption=self.cluster.caption,
         )
 

@@ -1,17 +1,24 @@
 """What a search found: strategies in order, with their times, and why the first is first."""
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpviz.cost import show_bytes, show_seconds
+from tpviz.cost import show_apart, show_bytes, show_seconds
 from tpviz.strategy import Strategy
 from tpviz.tables import html_table
 
+from .agreement import rounded
 from .predict import Prediction
 from .reasons import least, why
 
 if TYPE_CHECKING:
+    from os import PathLike
+    from pathlib import Path
+
     from tpviz.cluster import Cluster
     from tpviz.workload import GPT
 
@@ -53,6 +60,44 @@ class Rejected(NamedTuple):
     cause: str
 
 
+def plans(rows: "Iterable[Row]") -> "Iterator[list[Row]]":
+    """Ranked rows, those that are the same plan together: the same predicted times of a step, the
+    same ledger, and the same memory of a rank. Whatever is made of one is as good for the others.
+    """
+    for _, near in groupby(rows, lambda row: rounded(row.communication or row.step_time)):
+        found, several = {}, list(near)
+        for row in several:
+            found.setdefault(_same(row) if len(several) > 1 else None, []).append(row)
+        yield from found.values()
+
+
+def plan_of(row: Row, rows: "Iterable[Row]") -> list[Row]:
+    """The rows that are the same plan as one of them."""
+    near = [other for other in rows if rounded(other.predicted) == rounded(row.predicted)]
+    return next(plan for plan in plans(near) if row in plan)
+
+
+def _same(row):
+    p = row.prediction
+    times = (*p.parts.values(), *p.exposed.values(), *p.hidden.values())
+    return (*map(rounded, times), *p.exposed, p.memory().total, p.ledger())
+
+
+def same_words(plan: "Sequence[Row]") -> str:
+    """ "x 6: order, overlap": how many strategies are one plan, and the knobs in which they differ;
+    "" of one."""
+    knobs = [_knobs(row.strategy) for row in plan]
+    names = dict.fromkeys(name for one in knobs for name in one)
+    differ = [name for name in names if len({repr(one.get(name)) for one in knobs}) > 1]
+    return f"x {len(plan)}: {', '.join(differ)}" if len(plan) > 1 else ""
+
+
+def _knobs(strategy):
+    inner = getattr(strategy, "inner", None)
+    own = {f.name: getattr(strategy, f.name) for f in fields(strategy) if f.metadata}
+    return {**(_knobs(inner) if inner else {}), **own, "strategy": type(inner or strategy).__name__}
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Search:
     """The ranking: ``rows`` (`Row`, fastest first) and ``rejected`` (`Rejected`).
@@ -81,25 +126,63 @@ class Search:
         return self.rows[0].strategy
 
     def to_table(self, most: int = 20) -> list[list[str]]:
-        """Rows of strings, header first; "ranked" says which column decides the order.
+        """Rows of strings, header first, one for each of the first ``most`` plans: strategies that
+        are the same but for knobs without effect share a row, which says how many and which.
 
-        With the objective "step" that is the simulated time where there is one.
+        "ranked" says which column decides the order. With the objective "step" that is the
+        simulated time where there is one. Columns without a time are left out.
         """
+        shown = list(islice(plans(self.rows), most))
+        first, same = [plan[0] for plan in shown], [same_words(plan) for plan in shown]
+        table = {"strategy": [row.strategy.short for row in first]}
+        table |= {"same plan": same} if any(same) else {}
         columns = COLUMNS[self.objective == "step" :]
-        ranked = [f"{name} (ranked)" if name == columns[0] else name for name in columns]
-        table = [["strategy", *ranked, "compute", "exposed", "memory"]]
-        for row in self.rows[:most]:
-            p, times = row.prediction, [getattr(row, name) for name in columns]
-            table.append(
-                [
-                    row.strategy.short,
-                    *("" if t is None else show_seconds(t) for t in times),
-                    show_seconds(p.parts["compute"]),
-                    show_seconds(sum(p.exposed.values())),
-                    show_bytes(p.memory().total),
-                ]
-            )
-        return table
+        for name in columns:
+            times = [getattr(row, name) for row in first]
+            told = iter(show_apart(t for t in times if t is not None))
+            if set(times) != {None}:
+                head = f"{name} (ranked)" if name == columns[0] else name
+                table[head] = ["" if t is None else next(told) for t in times]
+        every = [row.prediction for row in first]
+        table["compute"] = [show_seconds(p.parts["compute"]) for p in every]
+        table["exposed"] = [show_seconds(sum(p.exposed.values())) for p in every]
+        table["memory"] = [show_bytes(p.memory().total) for p in every]
+        return [[*table], *map(list, zip(*table.values()))]
+
+    def scene(self, most: int = 10) -> dict[str, Any]:
+        """The chart of the first ``most`` plans as data, ready for JSON: see
+        `tpviz.figures.charts`."""
+        charts = import_module("tpviz.figures.charts")
+        first = list(islice(plans(self.rows), most))
+        shown, names = [plan[0] for plan in first], [_label(plan) for plan in first]
+        unit, scale = charts.unit_of([row.step_time for row in shown])
+        traces = []
+        for source in COLUMNS[self.objective == "step" :]:
+            times = [getattr(row, source) for row in shown]
+            at = [(t / scale, name) for t, name in zip(times, names) if t is not None]
+            if at:
+                ink, _, symbol = charts.LINES.get(source, ("axis2", "dash", "cross"))
+                x, y = zip(*at)
+                traces.append(charts.points(charts.words_of(source), x, y, ink, symbol, 11))
+        order = {"type": "category", "categoryarray": names, "autorange": "reversed"}
+        return {
+            "title": f"The first plans of {len(self.rows)} strategies on {self.cluster.caption}",
+            "badges": [trace["name"] for trace in traces],
+            "panels": [charts.panel(f"a step ({unit})", traces, charts.FROM_ZERO, order)],
+            "notes": self._time(),
+            "alt": self.describe(),
+        }
+
+    def to_svg(self, theme: str = "auto", **options: Any) -> str:
+        """The chart as one static SVG; theme "light", "dark", "auto" or "page". options : of
+        `scene`."""
+        return import_module("tpviz.figures.chart_svg").chart_svg(self.scene(**options), theme)
+
+    def to_html(self, path: "str | PathLike[str]", *, title: str = "") -> "Path":
+        """Write chart and table as one HTML file that needs no network; returns the path."""
+        page, still = import_module("tpviz.figures.page"), self._repr_html_()
+        view = page.place("picture", {"scene": {"svg": still}})
+        return page.write_view(path, self.scene()["title"], view, still, title)
 
     def describe(self) -> str:
         """Why the winner wins, how far the rankings agree, and what was rejected, in words."""
@@ -148,4 +231,22 @@ class Search:
         )
 
     def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-search'")
+        svg = import_module("tpviz.figures.svg")
+        rows = self.to_table()
+        sides = ["left" if head in ("strategy", "same plan") else "right" for head in rows[0]]
+        styles = [f"text-align:{side};padding:1px 8px" for side in sides]
+        table = html_table(rows, "class='tpviz-search'", styles)
+        return f"<div>{svg.image(self.to_svg(), self.describe())}{table}</div>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None):
+        return {
+            "text/html": self._repr_html_(),
+            "image/svg+xml": self.to_svg(),
+            "text/plain": repr(self),
+        }
+
+
+def _label(plan):
+    """A plan on the chart's axis."""
+    same = f" x {len(plan)}" if len(plan) > 1 else ""
+    return plan[0].strategy.short + same

@@ -7,13 +7,14 @@ found.best, found.rows, print(found.describe())
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
+from functools import partial
+from itertools import islice, pairwise
 from math import inf
 from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import number, one_of, whole_number
-from tpviz.cost import show_bytes
+from tpviz.cost import show_bytes, show_seconds
 from tpviz.runtime.bar import View, viewer
 from tpviz.simulation import deadline
 from tpviz.strategy import Strategy, divisors
@@ -22,7 +23,7 @@ from tpviz.strategy import strategies as registered
 from .agreement import agreement, kendall_tau, rounded
 from .checks import check_cluster, check_workload
 from .predict import check, check_memory, predict
-from .ranking import COLUMNS, Rejected, Row, Search
+from .ranking import COLUMNS, Rejected, Row, Search, plan_of, plans
 from .reasons import rivals
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Rejected", "Row", "Search", "kendall_tau", "search", "space"]
 OBJECTIVES = ("step", "communication")
 TELL = 0.2  # s between two reports of progress
+LOOK = 1.0  # s between two rankings shown while formulas are evaluated
 GIVE = (
     "give classes such as tv.Megatron, their names, or strategies such as tv.Megatron(tp=2); "
     "several in a list"
@@ -92,25 +94,43 @@ def search(
     top, simulate = whole_number("top", top), one_of("simulate", simulate, (True, False))
     run, by_step = whole_number("run", run, 0, top), objective == "step"
     order, show = _order if by_step else _paper_order, viewer(progress)
+
+    def so_far(rows: Sequence[Row]):
+        return Search(workload, cluster, tuple(rows), (), {}, objective)._repr_html_()
+
     try:
         rows, rejected, untried = _by_formula(
-            space(workload, world_size, strategies), workload, cluster, objective, moment, show
+            space(workload, world_size, strategies),
+            workload,
+            cluster,
+            objective,
+            moment,
+            show,
+            so_far,
+            order,
         )
         if not rows:
             raise ValueError(_nothing(workload, cluster, world_size, rejected))
         rows.sort(key=order)
+        show.found(partial(so_far, rows))
         if run:
-            _check_ranks(rows[:top] if simulate and by_step else rows[:run])
+            _check_ranks(_firsts(rows, top if simulate and by_step else run))
         late = ()
         if simulate:
-            rows, late = _by_simulation(rows, top, order, moment, show)
+            rows, late = _by_simulation(rows, top, order, moment, show, so_far)
+        rows = _by_running(rows, run, show)
     finally:
         show.close()
-    rows = [_measured(row) if i < run else row for i, row in enumerate(rows)]
-    found = agreement(rows, pairwise(COLUMNS))
+    seen = rows if objective != "step" else _firsts([r for r in rows if r.simulated is not None])
+    found = agreement(seen, pairwise(COLUMNS))
     return Search(
         workload, cluster, tuple(rows), tuple(rejected), found, objective, late, seconds, untried
     )
+
+
+def _firsts(rows: Sequence[Row], most: int | None = None) -> list[Row]:
+    """The first row of each of the first ``most`` plans, None: of all."""
+    return [plan[0] for plan in islice(plans(rows), most)]
 
 
 def _by_formula(
@@ -120,10 +140,12 @@ def _by_formula(
     objective: str,
     moment: float,
     show: View,
+    so_far: Callable[[Sequence[Row]], str],
+    order: Callable[[Row], Any],
 ) -> tuple[list[Row], list[Rejected], tuple[Strategy, ...]]:
     """([Row], [Rejected], (candidates for which there was no time)); the time ends no search that
     has found nothing. What surely needs little memory comes first, for a first answer soon."""
-    rows, rejected, best, shown = [], [], None, -inf
+    rows, rejected, best, shown, next_look = [], [], None, -inf, thread_time() + LOOK
     fits, untried = _that_may_fit(candidates, workload, cluster, moment, rejected)
     for done, strategy in enumerate(fits):
         if rows and thread_time() > moment:
@@ -137,7 +159,10 @@ def _by_formula(
             best = min(best or row, row, key=lambda r: r.communication or r.predicted)
         if thread_time() - shown > TELL:
             shown = thread_time()
-            show(len(candidates) - len(fits) + done, len(candidates), "by formula" + _so_far(best))
+            if rows and shown > next_look:
+                show.found(partial(so_far, sorted(rows, key=order)))
+                next_look = thread_time() + LOOK
+            show(len(candidates) - len(fits) + done, len(candidates), "by formula" + _best(best))
     return rows, rejected, untried
 
 
@@ -185,30 +210,49 @@ def _check_least(strategy: Strategy, workload: "GPT", cluster: "Cluster"):
 
 
 def _by_simulation(
-    rows: Sequence[Row], top: int, order: Callable[[Row], Any], moment: float, show: View
+    rows: Sequence[Row],
+    top: int,
+    order: Callable[[Row], Any],
+    moment: float,
+    show: View,
+    so_far: Callable[[Sequence[Row]], str],
 ) -> tuple[list[Row], tuple[Strategy, ...]]:
-    """(rows, strategies for which there was no time): the top and its rivals simulated, the top
-    in the order of that."""
-    chosen, found = list(dict.fromkeys((*rows[:top], *rivals(rows)))), {}
+    """(rows, strategies for which there was no time): the first plans and their rivals simulated,
+    the first in the order of that. What one strategy of a plan takes, they all take."""
+    tops = list(islice(plans(rows), top))
+    chosen, found = list(dict.fromkeys((*(plan[0] for plan in tops), *rivals(rows)))), {}
+    top_rows = dict.fromkeys(row for plan in tops for row in plan)
+
+    def ranked():
+        first = sorted((found[row] for row in top_rows if row in found), key=order)
+        rest = [found.get(row, row) for row in rows if row not in top_rows or row not in found]
+        return [*first, *(sorted(rest, key=order) if found.keys() >= {*chosen} else rest)]
+
     for done, row in enumerate(chosen):
         best = min(found.values(), key=order, default=rows[0])
-        show(done, len(chosen), f"simulating {row.strategy.short}" + _so_far(best))
+        show(done, len(chosen), f"simulating {row.strategy.short}" + _best(best))
         try:
             with deadline.until(moment):
                 deadline.check()
-                found[row] = _simulated(row)
+                seconds = _simulated(row).simulated
         except deadline.OutOfTime:
             break
-    first = [found[row] for row in rows[:top] if row in found]
-    rest = [found.get(row, row) for row in rows[len(first) :]]
-    late = tuple(row.strategy for row in chosen if row not in found)
-    if not late:
-        rest.sort(key=order)
-    return [*sorted(first, key=order), *rest], late
+        found |= {one: replace(one, simulated=seconds) for one in plan_of(row, rows)}
+        show.found(partial(so_far, ranked()))
+    return ranked(), tuple(row.strategy for row in chosen if row not in found)
 
 
-def _so_far(best: Row | None):
-    return f"; best so far {best!r}" if best else ""
+def _by_running(rows: list[Row], run: int, show: View) -> list[Row]:
+    """The rows, the first of each of the first ``run`` plans measured on ranks."""
+    measured = {}
+    for done, row in enumerate(_firsts(rows, run)):
+        show(done, run, f"running {row.strategy.short}")
+        measured[row] = _measured(row)
+    return [measured.get(row, row) for row in rows]
+
+
+def _best(row: Row | None):
+    return f"; best so far {row.strategy.short}, {show_seconds(row.step_time)}" if row else ""
 
 
 def space(

@@ -112,6 +112,7 @@ def _compare(
     strategy: "Strategy", workload: "GPT", steps: int
 ) -> tuple[dict[str, float], tuple[list[Any], Any, Any], list["Ledger"], str]:
     """One rank: (errors, losses of all three programs, ledger of each step, `unwaited`)."""
+    report(0, steps, "verifying")
     program, device = program_here(strategy, workload)
     expected, nudged = _references(workload, steps, device, strategy.clip)
     losses = [], expected.pop("losses").tolist(), nudged.pop("losses").tolist()

@@ -25,6 +25,7 @@ from tpviz.figures.page import place, swept, write_view
 from tpviz.figures.svg import check_step
 
 from .job import Latest
+from .still import Still
 
 _Args = ParamSpec("_Args")
 _Init = TypeVar("_Init", bound=Callable[..., None])
@@ -76,7 +77,7 @@ def named(*more: str) -> Callable[[_Init], _Init]:
     return decorated  # pyright: ignore[reportReturnType]
 
 
-class View(anywidget.AnyWidget):
+class View(Still, anywidget.AnyWidget):
     """A view of one scene.
 
     Traits: ``scene`` (dict), ``rank`` (the one selected), ``error`` (text shown in the view) and
@@ -134,13 +135,13 @@ class View(anywidget.AnyWidget):
     def to_html(self, path: str | PathLike[str], *, title: str = "") -> Path:
         """Write the view as one HTML file that plays without kernel and network; returns the path.
 
-        title : of the page, the view's own by default. Raises ``ValueError`` for a view without a
+        title : above the view, which shows its own. Raises ``ValueError`` for a view without a
         picture.
         """
         if not self.scene:
             raise ValueError(f"{self!r} has no picture to write yet")
         view = place(self.kind, self.state())
-        return write_view(path, title or self.scene["title"], view, self.to_svg())
+        return write_view(path, self.scene["title"], view, self.to_svg(), title)
 
     def state(self) -> dict[str, Any]:
         """{trait: value} of what the browser draws."""
@@ -150,13 +151,6 @@ class View(anywidget.AnyWidget):
 
     def __repr__(self):
         return f"<{type(self).__name__} {self._words()}>"
-
-    def _repr_mimebundle_(self, **kwargs):
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        return {**data, "text/plain": repr(self), "image/svg+xml": self.to_svg()}, metadata
 
 
 class Film(View):
@@ -170,10 +164,12 @@ class Film(View):
       again. What has ``data-path`` [x0, y0, control x, y, x1, y1] travels along it while the step
       is played, ``data-lag`` (0..1 of the way) behind.
     * ``stops``, for each step the px on a time axis at which it ends, from ``head`` to ``foot``
-      (px): there stands a play-head, which moves evenly in time.
+      (px): there stands a play-head, which moves evenly in time. One zooms on ``axis`` ("left",
+      "right", "y": px; its "duration", "unit" "s" or ""): what `figures.lanes.timed` drew.
 
     A click on what has ``data-step`` goes to that step, one on ``data-rank`` chooses the rank. Ids
-    and references in the SVG begin with ``tpv-``. ``step`` is the step shown, from 0; ``autoplay``
+    and references in the SVG begin with ``tpv-``. ``step`` is the step shown, from 0; first it is
+    the one at which the film ``opens`` (may lack), although it plays from the start. ``autoplay``
     starts playing, never where the reader prefers reduced motion.
     """
 
@@ -191,6 +187,11 @@ class Film(View):
         def show(self, *what: Any) -> None:
             """Draw something else."""
             ...
+
+    def _step_in(self, scene):
+        """The step in another scene: the same, or where it opens if no other was chosen."""
+        chosen = self.scene and self.step != self.scene.get("opens", 0)
+        return min(self.step if chosen else scene.get("opens", 0), len(scene["captions"]) - 1)
 
     def _draw(self, **options):
         return self._svg(self.scene, **{"step": self.step, **options}) if self.scene else ""
@@ -240,7 +241,7 @@ class Detailed(Film):
         return self._svg(self.scene, self.step if step is None else step, detail, **options)
 
 
-class Framed(ipywidgets.VBox):
+class Framed(Still, ipywidgets.VBox):
     """Knobs around a `Film`, its ``picture``, to which it forwards tables, texts and errors.
 
     Subclasses give ``_read() -> tuple``: the knobs' values, as arguments of ``picture.show``. It
@@ -279,12 +280,11 @@ class Framed(ipywidgets.VBox):
     ) -> Path:
         """Write one HTML file that plays without kernel and network; returns the path.
 
-        sweep : as of `to_place`, which also says what is raised. title : of the page, the picture's
-        own by default.
+        sweep : as of `to_place`, which also says what is raised. title : above the picture, which
+        shows its own.
         """
         view = self.to_place(sweep)
-        title = title or self.picture.scene["title"]
-        return write_view(path, title, view, self.to_svg())
+        return write_view(path, self.picture.scene["title"], view, self.to_svg(), title)
 
     def to_place(self, sweep: Mapping[str, Iterable[Any]] | None = None) -> str:
         """The view's `tpviz.figures.page.place` in a page of several.
@@ -358,10 +358,6 @@ class Framed(ipywidgets.VBox):
 
     def __repr__(self):
         return f"<{type(self).__name__} {self.picture._words()}>"
-
-    def _repr_mimebundle_(self, **kwargs):
-        data = super()._repr_mimebundle_(**kwargs)
-        return data and {**data, "text/plain": repr(self), "image/svg+xml": self.to_svg()}
 
 
 @contextmanager

@@ -119,14 +119,13 @@ class BlockSteps(Film):
     def show(self, story: figure.Story, rank: int) -> None:
         """Draw a `tpviz.figures.blocks.Story` from a rank; stays at the same place in the block."""
         scene = self._scene_of(story, rank)  # pyright: ignore[reportArgumentType]
-        step = self._same_place(story)
+        step = self._same_place(story) if self.story else scene["opens"]
         self.story = story
         self.publish(scene=scene, rank=rank, step=step, error="")
 
     def _same_place(self, story):
         """The frame of a story that comes nearest to the one shown."""
-        if self.story is None:
-            return 0
+        assert self.story is not None
         old = self.story.frames[min(self.step, len(self.story.frames) - 1)]
         alike = [
             (f[:2] == old[:2]) * (2 + (bool(f.product) == bool(old.product))) + (f.part == old.part)
@@ -143,7 +142,7 @@ class BlockSteps(Film):
         return figure.describe(self.story, self.rank, self.step)  # pyright: ignore[reportArgumentType]
 
     def _words(self):
-        return f"{self.scene['title']}, rank {self.rank}, {self.scene['captions'][self.step]}"
+        return f"{self.scene['about']}, rank {self.rank}, {self.scene['captions'][self.step]}"
 
 
 def story(strategy: "Strategy", workload: GPT) -> figure.Story:

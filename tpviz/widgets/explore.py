@@ -6,106 +6,40 @@ model, simulation and measurement are compared.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from html import escape
+from itertools import count
+from math import prod
+from os import PathLike
+from pathlib import Path
+from time import thread_time
 from typing import TYPE_CHECKING, Any
 
-import ipywidgets
-
-from tpviz.figures.cluster import cluster_scene, cluster_svg
-from tpviz.figures.ledger import ledger_table
+from tpviz.figures.ledger import ledger_html, ledger_table
+from tpviz.figures.mesh import mesh_scene, mesh_svg
+from tpviz.figures.page import swept, write_view
+from tpviz.figures.svg import scrolled
 from tpviz.mesh import Mesh
+from tpviz.runtime.bar import viewer
+from tpviz.runtime.launch import check_world_size, max_ranks
 from tpviz.strategy import Strategy, strategies
+from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
 from .base import check_names, shown
-from .guessing import GuessPane
+from .fitting import Fitting, Sizes
 from .job import Job, Latest
-from .knobs import WIDE, WRAPPED, Knobs, knob_fields
-from .mesh import MeshView
-from .model import ModelPane, fitted, message
-from .results import Outcome, ResultsPane, run
-from .setting import Setting, check_cluster, read
+from .knobs import Knobs, knob_fields, small_html
+from .model import model_html
+from .panel import Panel
+from .pins import Plan
+from .results import Outcome, run
+from .setting import HERE, Choice, check_cluster, read
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.trace import Trace
-
-MOST = 8
-"""Upper end of whole-number sliders; a notebook's machine cannot run more ranks."""
-STEPS = 3
-
-
-class Panel(ipywidgets.VBox):
-    """Controls on the left, model and mesh on the right; results below.
-
-    names: the strategies of the menu; cluster: the one chosen at first, or None; lock: of the view.
-    ``error`` is the message shown, or "".
-    """
-
-    def __init__(self, names: Sequence[str], cluster: "Cluster | None", lock: threading.RLock):
-        self.menu = ipywidgets.Dropdown(options=names, description="strategy", style=WIDE)
-        self.knobs_box = ipywidgets.VBox()
-        self.setting, self.guesses = Setting(cluster), GuessPane(lock)
-        self.steps = ipywidgets.IntSlider(STEPS, min=1, max=20, description="steps", style=WIDE)
-        self.run_button = ipywidgets.Button(
-            description="Run", button_style="primary", icon="play", tooltip="run on real ranks"
-        )
-        self.stop_button = ipywidgets.Button(
-            description="Stop", icon="stop", disabled=True, tooltip="end the ranks of this run"
-        )
-        self.bar = ipywidgets.IntProgress(value=0, max=1, layout={"width": "160px"})
-        self.status, self.message, self.facts = (ipywidgets.HTML() for _ in range(3))
-        self.model, self.results, self.mesh = ModelPane(), ResultsPane(), MeshView()
-        self.timeline, self.ledger = self.results.timeline, self.results.ledger
-        self.losses = self.results.losses
-        self.axis = ipywidgets.ToggleButtons(style={"button_width": "64px"})
-        self.cluster_picture = ipywidgets.HTML()
-        traffic = ipywidgets.HBox([ipywidgets.Label("traffic of axis"), self.axis])
-        self.cluster_box = ipywidgets.VBox([traffic, self.cluster_picture])
-        ipywidgets.jslink((self.mesh, "rank"), (self.timeline, "rank"))
-        self.error = ""
-        super().__init__(self._rows())
-
-    def _rows(self):
-        buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.bar])
-        left = [self.menu, self.knobs_box, self.setting, self.steps, self.guesses, buttons]
-        sides = [*left, self.status, self.message], [self.model, self.mesh]
-        half = {"flex": "1 1 440px", "min_width": "400px"}
-        columns = [ipywidgets.VBox(side, layout=half) for side in sides]
-        top = ipywidgets.Box(columns, layout=WRAPPED)
-        return [self.facts, top, self.cluster_box, self.results]
-
-    def show_knobs(self, inner: Knobs, outer: Knobs | None = None) -> None:
-        """Show the knobs of a strategy, and of one around it."""
-        boxes = [inner]
-        if outer:
-            words = f"combined with {escape(outer.cls.__name__)}"
-            boxes += [ipywidgets.HTML(f"<b>{words}</b>"), outer]
-        self.knobs_box.children = boxes
-
-    def show_cluster(self, cluster: "Cluster | None", mesh: Mesh) -> None:
-        """The cluster with the mesh laid on it, and the traffic of the axis chosen; None hides."""
-        self.cluster_box.layout.display = "none" if cluster is None else ""
-        if cluster is None:
-            self.cluster_picture.value = ""
-            return
-        if self.axis.options != mesh.names:
-            chosen = self.axis.value
-            self.axis.options = mesh.names
-            self.axis.value = chosen if chosen in mesh.names else mesh.names[-1]
-        scene = cluster_scene(cluster, mesh, self.axis.value)
-        self.cluster_picture.value = fitted(cluster_svg(scene, theme="page"))
-
-    def show_error(self, error: BaseException | str) -> None:
-        """Show an exception (or a text; "" clears it) under the controls."""
-        plain = isinstance(error, ValueError | str)
-        self.error = str(error) if plain else f"{type(error).__name__}: {error}"
-        self.message.value = self.error and message(self.error)
-
-    def say(self, text: str) -> None:
-        """Show a status under the buttons."""
-        self.status.value = f"<div aria-live='polite' style='line-height:1.4'>{escape(text)}</div>"
 
 
 def explore(
@@ -147,8 +81,12 @@ class Explore(Panel):
         inner, outer = _parts(strategy)
         if not isinstance(workload, GPT | None):
             raise ValueError(f"explore needs a workload such as tv.GPT(), not {workload!r}")
+        workload = workload or GPT()
+        if strategy is not None:
+            strategy.check(workload)
+            check_ranks(strategy, cluster)
         self._lock, self._moved = threading.RLock(), Latest(self._redraw)
-        self._runner, self._workload = runner or run, workload or GPT()
+        self._runner, self._turned, self._writer, self._steps = runner or run, {}, 0, {}
         self.choice = self.prediction = self.outcome = self._ran = self._job = None
         self._expected = self._drawn = None
         names = sorted(strategies(), key=_place)
@@ -161,7 +99,7 @@ class Explore(Panel):
         self.guesses.on_change(self._moved)
         self.run_button.on_click(lambda button: self.run())
         self.stop_button.on_click(lambda button: self.stop())
-        self._choose(inner, outer)
+        self._choose(inner, outer, workload)
 
     @property
     def strategy(self) -> Strategy | None:
@@ -175,60 +113,93 @@ class Explore(Panel):
 
     # -- while knobs move ------------------------------------------------------------------------
     @shown
-    def _choose(self, inner=None, around=None):
-        """A strategy was chosen: its knobs, and those of data parallelism around it.
+    def _choose(self, inner=None, outer=None, workload=None):
+        """A strategy was chosen: its knobs, those of data parallelism around it, and the model's.
 
-        inner, around : strategies whose values the knobs take, None for the usual ones.
+        inner, outer : strategies whose values the knobs take, None for the usual ones. workload :
+        None for the one in view.
         """
         with self._lock:
             cls = strategies()[self.menu.value]  # pyright: ignore[reportArgumentType]
-            outer = next(
-                (c for c in strategies().values() if _composes(c) and not _composes(cls)), None
-            )
-            self._inner = Knobs(cls, vars(inner) if inner else None, MOST)
-            usual = vars(around) if around else {"dp": 1}
-            self._outer = Knobs(outer, usual, MOST) if outer else None
-            self.show_knobs(self._inner, self._outer)
-            for knobs in filter(None, (self._inner, self._outer)):
-                knobs.on_change(self._moved)
+            if outer is None and not (_composes(cls) or cls.shares_batch):
+                outer = next(c for c in strategies().values() if _composes(c))(**{"dp": 1})
+            inner, workload = inner or cls(), workload or self._fitting.workload
+            ranks = most_ranks(self.setting.cluster)
+            fitting = self._fitting = Fitting(workload, inner, outer, ranks)
+            values, stops = fitting.values, fitting.stops
+            self._sizes = Knobs(Sizes, values, compact=True, stops=stops)
+            self._inner = Knobs(cls, values, stops=stops)
+            self._outer = Knobs(type(outer), values, stops=stops) if outer else None
+            self._turned.clear()
+            self.show_knobs(self._sizes, self._inner, self._outer)
+            for knobs in self._all_knobs:
+                for name, box in knobs.controls.items():
+                    box.observe(lambda change, name=name: self._turn(name), "value")
         self._moved()
+
+    @property
+    def _all_knobs(self):
+        return [knobs for knobs in (self._sizes, self._inner, self._outer) if knobs]
+
+    def _turn(self, name):
+        """A knob was moved, not by `_fit`: the last one moved is the last of ``_turned``."""
+        if self._writer != threading.get_ident():
+            self._turned.pop(name, None)
+            self._turned[name] = True
+            self._moved()
+
+    def _fit(self):
+        """Let knobs give way to those moved, and stop at what fits now."""
+        values = {name: v for knobs in self._all_knobs for name, v in knobs.values().items()}
+        turned, self._turned = self._turned, {}
+        self._fitting.ranks = most_ranks(self.setting.cluster)
+        gave = self._fitting.move({name: values[name] for name in turned if name in values})
+        self._writer = threading.get_ident()
+        try:
+            for knobs in self._all_knobs:
+                for name in knobs.controls.keys() & self._fitting.stops.keys():
+                    knobs.offer(name, self._fitting.stops[name], self._fitting.values[name])
+        finally:
+            self._writer = 0
+        return gave
 
     @shown
     def _redraw(self):
-        """Something moved: check the sizes, redraw the formulas' results. Runs nothing."""
+        """Something moved: fit the sizes, redraw the formulas' results. Runs nothing."""
         with self._lock:
             self.choice = self.prediction = None
             try:
-                reading = read(self._from_knobs(), self._workload, self.setting.chosen)
+                self.show_gave(self._fit())
+                strategy, workload = self._fitting.strategy, self._fitting.workload
+                self.setting.scale(lambda c: predict(strategy, workload, c), workload.dtype)
+                reading = read(strategy, workload, self.setting.chosen)
                 choice, prediction, scale, rows = reading
             except ValueError as error:
                 self.show_error(error)
                 self.facts.value = "These sizes do not fit; below are the last valid ones."
                 self.guesses.ask(None)
+                self.pins.show(None)
                 self._enable()
                 return
             self.choice, self.prediction = choice, prediction
             self.show_error("")
             self.setting.say(scale)
-            self.guesses.ask(choice if choice.cluster else None)
-            words = f"<b>{escape(choice.words)}</b> for {escape(repr(choice.workload))}"
-            self.facts.value = f"<div style='line-height:1.4'>{words}</div>"
+            self.guesses.ask(choice, slowly=prediction is not None)
+            whole = escape(f"{choice.words} for {choice.workload!r}", quote=True)
+            place = choice.cluster.name if choice.cluster else HERE
+            words = escape(f"{strategy.short} on {place}")
+            self.facts.value = f"<b title='{whole}' style='line-height:1.4'>{words}</b>"
             self._draw(rows)
+            self.pins.show(Plan(choice, prediction))
             self._enable()
-
-    def _from_knobs(self):
-        """The strategy of the knobs; a dp of 1 adds nothing."""
-        strategy = self._inner.cls(**self._inner.values())
-        if self._outer and self._outer.values().get("dp", 1) > 1:
-            strategy = strategy * self._outer.cls(**self._outer.values())
-        return strategy
 
     def _draw(self, rows):
         """The mesh and the ledger if the strategy changed; results that depend on the cluster."""
         assert self.choice is not None
-        strategy, mesh = self.choice.strategy, Mesh(self.choice.strategy.axes)
-        if strategy != self._drawn:
-            self._drawn, self._expected = strategy, strategy.ledger(self._workload)
+        strategy, workload = self.choice.strategy, self.choice.workload
+        mesh = Mesh(strategy.axes)
+        if (strategy, workload) != self._drawn:
+            self._drawn, self._expected = (strategy, workload), strategy.ledger(workload)
             self.mesh.show(mesh, rows, badge=f"{strategy.world_size} ranks")
         self._draw_ledger()
         if self.prediction is None:
@@ -248,7 +219,8 @@ class Explore(Panel):
 
     def _measured(self):
         """The ledger measured for the strategy in view, or None."""
-        if self.outcome is None or self._ran is None or self._ran.strategy != self.strategy:
+        ran = self._ran and (self._ran.strategy, self._ran.workload)
+        if self.outcome is None or ran != self._drawn:
             return None
         return self.outcome.measured.ledger() if self.outcome.measured else None
 
@@ -316,16 +288,76 @@ class Explore(Panel):
                     self.show_error(error)
                 return
             self.outcome, self._ran = outcome, choice
+            if outcome.measured:
+                self._steps[choice] = outcome.measured.step_time
+                self.pins.draw()
             self.bar.value = self.bar.max
             self._draw_ledger()
             self.results.show(outcome, prediction, self.guesses.of(choice))
             self.say(f"{'measured' if outcome.measured else 'simulated'}: {choice.words}")
+            self._draw_still()
 
     def _enable(self):
         running = bool(self._job and self._job.running)
         self.run_button.disabled = bool(self._refusal())
         self.stop_button.disabled = not running
         self.run_button.description = "Run" if not self.choice or self.choice.runs else "Simulate"
+
+    def step_of(self, choice: Choice) -> float | None:
+        """Seconds of the step that was last measured of a choice, or None."""
+        return self._steps.get(choice)
+
+    # -- the view as a page ----------------------------------------------------------------------
+    def to_html(
+        self,
+        path: str | PathLike[str],
+        sweep: Mapping[str, Iterable[Any]] | None = None,
+        *,
+        title: str = "",
+    ) -> Path:
+        """Write one HTML file with the prediction, the mesh and the ledger, without kernel and
+        network; returns the path.
+
+        sweep : {knob: values}, a slider for each, first at the knob's own value if that is among
+        them; where sizes clash, the page says so. title : of the page. Raises ``ValueError`` for a
+        knob that the view does not have, and where no combination fits.
+        """
+        with self._lock:
+            values, known = {k: list(v) for k, v in (sweep or {}).items()}, self._fitting.values
+            for name in values:
+                if name not in known:
+                    names = ", ".join(known)
+                    raise ValueError(f"sweep={name!r}: give values of a knob of this view: {names}")
+            total, began = prod(map(len, values.values())), thread_time()
+            done, show = count(1), viewer(None)
+
+            def state(**at):
+                if thread_time() - began > 1:
+                    show(next(done), total, "drawing the sweep")
+                return self._state_at({**known, **at})
+
+            try:
+                view = swept("picture", values, state, known)
+            finally:
+                show.close()
+            cluster = self.setting.cluster
+            title = title or f"{self.menu.value} on {cluster.name if cluster else HERE}"
+            return write_view(path, title, view, self.mesh.to_svg(), title)
+
+    def _state_at(self, values):
+        """What the page draws of these values of the knobs; or the error alone."""
+        try:
+            strategy, workload = self._fitting.made(values)
+            _, prediction, words, rows = read(strategy, workload, self.setting.chosen)
+        except ValueError as error:
+            return {"error": str(error)}
+        mesh = Mesh(strategy.axes)
+        parts = [f"<h2>{escape(strategy.short)}</h2>"]
+        if prediction is not None:
+            parts += [*model_html(prediction, mesh), small_html(words)]
+        scene = mesh_scene(mesh, rows, badge=f"{strategy.world_size} ranks")
+        parts += [scrolled(mesh_svg(scene, theme="page")), ledger_html(strategy.ledger(workload))]
+        return {"scene": {"svg": "".join(parts)}}
 
     # -- the view in words, tables, pictures -----------------------------------------------------
     def to_table(self) -> list[list[str]]:
@@ -343,15 +375,11 @@ class Explore(Panel):
             chosen = self.choice.words if self.choice else f"bad sizes ({self.error})"
             formula = f" {self.prediction.describe()}" if self.prediction else ""
             seen = self.timeline.describe() if self.trace is not None else "No run yet."
-            return f"Explore {chosen} for {self._workload!r}.{formula} {seen}"
+            return f"Explore {chosen} for {self._fitting.workload!r}.{formula} {seen}"
 
     def __repr__(self):
         chosen = self.choice.words if self.choice else f"{self.menu.value}, sizes do not fit"
         return f"<Explore {chosen}>"
-
-    def _repr_mimebundle_(self, **kwargs):
-        data = super()._repr_mimebundle_(**kwargs)
-        return data and {**data, "text/plain": repr(self), "image/svg+xml": self.to_svg()}
 
 
 def _place(name):
@@ -367,7 +395,20 @@ def _parts(strategy):
     if not isinstance(strategy, Strategy):
         raise ValueError(f"strategy={strategy!r} is no strategy: give one such as tv.ATP()")
     inner = getattr(strategy, "inner", None)
-    return (inner, strategy) if inner else (strategy, None)
+    return (inner, replace(strategy, inner=None)) if inner else (strategy, None)  # pyright: ignore[reportCallIssue]
+
+
+def most_ranks(cluster: "Cluster | None") -> int:
+    """How many ranks there may be: the cluster's devices, or what this machine may start."""
+    return max_ranks() if cluster is None else cluster.size
+
+
+def check_ranks(strategy: Strategy, cluster: "Cluster | None") -> None:
+    """Raise ``ValueError`` where a strategy has more ranks than there may be."""
+    if cluster is None:
+        check_world_size(strategy.world_size)
+    else:
+        cluster.check_world(strategy.world_size)
 
 
 def _composes(cls):

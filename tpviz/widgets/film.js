@@ -13,13 +13,13 @@ export class Film extends Player {
   buildTools(tools) {
     this.slider = make("input", { type: "range", min: 0, step: 1, "aria-label": "step" }, tools);
     this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
+    super.buildTools(tools);
   }
 
   buildBody() {
     super.buildBody();
     this.notes = make("div", { class: "tpv-hint" }, this.root);
     make("div", { class: "tpv-hint" }, this.root, `Space plays, arrows step, Home and End jump. ${this.hint}`);
-    this.svg.addEventListener("click", (event) => this.onClick(event));
   }
 
   load() {
@@ -28,28 +28,37 @@ export class Film extends Player {
     this.slider.max = this.last;
     this.head = this.host.get("step");
     this.common = this.group(this.scene.common ?? "");
+    this.fresh = this.head === (this.scene.opens ?? 0);
     this.autoplay();
+  }
+
+  /** By itself a film plays on from the step that shows most; on a time axis all that comes counts. */
+  autoplay() {
+    if (this.host.get("autoplay") && !this.scene.stops) this.fresh = false;
+    super.autoplay();
   }
 
   get step() { return Math.min(Math.floor(this.head), this.last); }
   get span() { return [0, this.last]; }
   get speed() { return 1 / this.pace; }
 
-  /** Seconds that the step shown takes: on a time axis, its part of `length`. */
-  get pace() {
-    const { stops } = this.scene;
-    return this.length * (stops[this.step + 1] - stops[this.step]) / (stops.at(-1) - stops[0]) || 1;
+  /** A film opens at the step that shows most, and plays from the start unless another step was chosen. */
+  play(on) {
+    if (on && this.fresh) [this.head] = this.span;
+    this.fresh &&= !on;
+    super.play(on);
   }
 
   tick(now) {
     const { playing } = this;
-    if (!playing && this.host.get("step") !== this.step) this.head = this.host.get("step");
+    if (!playing && this.host.get("step") !== this.step) [this.head, this.fresh] = [this.host.get("step"), false];
     super.tick(now);
     if (playing && this.host.get("step") !== this.step) this.publish({ step: this.step });
   }
 
   go(step) {
     this.play(false);
+    this.fresh = false;
     this.head = Math.min(Math.max(step, 0), this.last);
     this.publish({ step: this.head });
     this.say();
@@ -81,21 +90,13 @@ export class Film extends Player {
     const frame = this.group([frames?.[step] ?? ""].flat().map((part) => pieces?.[part] ?? part).join(""), svg);
     this.travelling = [...frame.querySelectorAll("[data-path]")].map((node) => (
       [node, JSON.parse(node.dataset.path), Number(node.dataset.lag), node.getAttribute("transform")]));
-    this.line = scene.stops && make("path", { class: "s-fg f-fg", "stroke-width": 1.4,
-      d: `M0,${scene.head}V${scene.foot}V${scene.head}l-5,-6h10z` }, svg);
   }
 
-  /** How far into the step shown it is, and where on a time axis, in px. */
+  /** How far into the step shown it is. */
   get part() { return this.playing ? this.head - this.step : 0; }
-  get x() {
-    const [from, to = from] = this.scene.stops.slice(this.step);
-    return from + (to - from) * this.part;
-  }
 
   move() {
-    const { part } = this;
-    this.line?.setAttribute("transform", `translate(${this.x},0)`);
-    const gone = Math.min(part / TRAVEL, 1), eased = gone * gone * (3 - 2 * gone);
+    const { part } = this, gone = Math.min(part / TRAVEL, 1), eased = gone * gone * (3 - 2 * gone);
     for (const [node, [x0, y0, cx, cy, x1, y1], lag, rest] of this.travelling ?? []) {
       const t = Math.max(eased - lag * (1 - part), 0);
       const at = (a, c, b) => ((1 - t) ** 2 * a + 2 * t * (1 - t) * c + t * t * b).toFixed(1);

@@ -16,8 +16,10 @@ from typing import Any
 
 import ipywidgets
 
+from .still import Still
 
-class Guess(ipywidgets.VBox):
+
+class Guess(Still, ipywidgets.VBox):
     """A question with a field and a Commit button; a committed guess stays.
 
     question: plain text. unit: of the answer, "bytes" say. A cell that reveals works with or
@@ -37,9 +39,14 @@ class Guess(ipywidgets.VBox):
         super().__init__([ipywidgets.HTML(f"<b>{escape(question)}</b>"), row])
         self.add_class("tpviz-guess")
 
+    def _state(self):
+        return "no guess yet" if self.value is None else f"guess {_number(self.value, self.unit)}"
+
+    def _still(self):
+        return f"<p><b>{escape(self.question)}</b> ({escape(self._state())})</p>"
+
     def __repr__(self):
-        state = "no guess yet" if self.value is None else f"guess {_number(self.value, self.unit)}"
-        return f"<Guess {self.question!r}: {state}>"
+        return f"<Guess {self.question!r}: {self._state()}>"
 
     def commit(self, value: float | str) -> None:
         """Fix the guess: a number or its text ("1.5e6"). Raises ValueError on anything else."""
@@ -51,6 +58,7 @@ class Guess(ipywidgets.VBox):
         self._field.value = _number(number)
         self._field.disabled = self._button.disabled = True
         self._note.value = f"{escape(self.unit)} — committed"
+        self._draw_still()
         for callback in self._heard:
             callback()
 
@@ -144,6 +152,7 @@ def _parse(value: Any):
 
 
 def _number(value: float, unit: str = ""):
-    """1,572,864 bytes; at most six significant digits when it is not whole."""
-    text = f"{value:,.0f}" if value == int(value) else f"{value:,.6g}"
+    """1,572,864 bytes; four significant digits when it is not whole, and all before the point."""
+    whole = value == int(value) or abs(value) >= 1000
+    text = f"{value:,.0f}" if whole else f"{value:.4g}"
     return f"{text} {unit}".strip()

@@ -9,10 +9,8 @@ import ipywidgets
 from .guess import Guess
 from .knobs import small
 
-QUESTIONS = {
-    "step": ("How long will a step take on the ranks, in their slow motion?", "ms"),
-    "exposed": ("How much of it will be exposed communication?", "%"),
-}
+STEP, SLOWLY = "How long will a step take on the ranks?", "How long will a step take, slowed down?"
+EXPOSED = "How much of it will be exposed communication?"
 
 
 class GuessPane(ipywidgets.VBox):
@@ -43,6 +41,7 @@ class GuessPane(ipywidgets.VBox):
             tooltip="run this configuration without a guess",
         )
         self._fresh, self._of, self._skipped, self._key, self._heard = None, {}, set(), None, []
+        self._slowly = False
         self._form, help = ipywidgets.VBox(), small("Run is enabled once a guess is committed.")
         self._way_out = ipywidgets.HBox([self.skip, help], layout={"align_items": "center"})
         super().__init__([ipywidgets.HBox([self.on, self.cover]), self._form])
@@ -55,9 +54,12 @@ class GuessPane(ipywidgets.VBox):
         """Call ``callback()`` when a guess is committed or skipped, or the mode changes."""
         self._heard.append(callback)
 
-    def ask(self, key: Hashable) -> None:
-        """Ask for the configuration ``key`` (hashable); None asks nothing."""
+    def ask(self, key: Hashable, slowly: bool = False) -> None:
+        """Ask for the configuration ``key`` (hashable); None asks nothing. slowly : whether it will
+        run in slow motion."""
         with self._lock:
+            if slowly != self._slowly:
+                self._fresh, self._slowly = None, slowly
             self._key = key
             self._lay_out()
 
@@ -83,7 +85,8 @@ class GuessPane(ipywidgets.VBox):
     def _asked(self):
         """The unanswered questions; the same ones while configurations change."""
         if self._fresh is None:
-            self._fresh = {name: Guess(*words) for name, words in QUESTIONS.items()}
+            step = Guess(SLOWLY if self._slowly else STEP, "ms")
+            self._fresh = {"step": step, "exposed": Guess(EXPOSED, "%")}
             for guess in self._fresh.values():
                 guess.on_commit(self._committed)
         return self._fresh

@@ -30,7 +30,8 @@ class Host {
   show(number) {
     const { scene, ...state } = this.states[number];
     if (scene) {
-      state.step = Math.min(this.get("step") ?? 0, (scene.captions?.length ?? 1) - 1);
+      const step = this.get("step") ?? 0, { opens = 0 } = this.get("scene"); // as `_step_in` in base.py
+      state.step = step === opens ? scene.opens ?? 0 : Math.min(step, (scene.captions?.length ?? 1) - 1);
       Object.assign(state, { scene });
     }
     for (const [name, value] of Object.entries({ ...state, generation: this.get("generation") + 1 })) this.set(name, value);

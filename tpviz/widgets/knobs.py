@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from html import escape
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import ipywidgets
@@ -16,6 +17,7 @@ import traitlets
 
 WIDE = {"description_width": "90px"}
 CONTROL = {"flex": "0 0 290px"}
+NARROW = {"flex": "1 1 200px", "max_width": "290px"}
 WRAPPED = {"display": "flex", "flex_flow": "row wrap"}
 
 
@@ -59,7 +61,7 @@ def control(
     if most is not None and is_pair(default):
         shapes = sorted({*pairs(most), default}, key=lambda shape: (prod(shape), -shape[0]))
         return ipywidgets.Dropdown(
-            options=[(shape_words(s), s) for s in shapes], value=default, **options
+            options=[(_label(shape), shape) for shape in shapes], value=default, **options
         )
     return ipywidgets.Text(value=default if isinstance(default, str) else repr(default), **options)
 
@@ -105,6 +107,18 @@ def small(text: str) -> ipywidgets.HTML:
 def small_html(text: str) -> str:
     """Small print as HTML; Lab's own line height would leave a whole empty line between two."""
     return f"<div style='line-height:1.25;font-size:11px'>{escape(text)}</div>"
+
+
+def stepped(
+    name: str, value: Any, help: str, stops: Collection[Any], layout: Mapping[str, str]
+) -> ipywidgets.DOMWidget:
+    """A slider that stops at these values only; for meshes a menu."""
+    options = [(_label(v), v) for v in stops]
+    kind = ipywidgets.Dropdown if is_pair(value) else ipywidgets.SelectionSlider
+    style = WIDE if layout is CONTROL else {"description_width": "50px"}
+    return kind(
+        options=options, value=value, description=name, style=style, layout=layout, tooltip=help
+    )
 
 
 class Several(ipywidgets.HBox):
@@ -154,7 +168,8 @@ class Knobs(ipywidgets.VBox):
     defaults: {name: value} shown at first instead of the class's own; most: end of int sliders, and
     of the ranks of a mesh; compact: no lines of help (they are tooltips), as many in a row as fit.
     Of compact knobs, sliders: {name: (low, high, step)} of numbers that are sliders, more: controls
-    besides, by name, hidden: names that are not shown.
+    besides, by name, hidden: names that are not shown. stops: {name: values} of knobs whose values
+    `offer` may change: whole numbers are sliders that stop there only.
     """
 
     def __init__(
@@ -166,6 +181,7 @@ class Knobs(ipywidgets.VBox):
         sliders: Mapping[str, tuple[float, float, float]] | None = None,
         more: Mapping[str, ipywidgets.DOMWidget] | None = None,
         hidden: Collection[str] = (),
+        stops: Mapping[str, Collection[Any]] = MappingProxyType({}),
     ):
         self.cls = cls
         self.controls, self._literal = {}, set()
@@ -176,6 +192,14 @@ class Knobs(ipywidgets.VBox):
             value = (defaults or {}).get(f.name, f.default)
             if f.name in (sliders or {}):
                 self.controls[f.name] = slider(f.name, value, bounds["help"], *sliders[f.name])  # pyright: ignore[reportOptionalSubscript]
+            elif (
+                f.name in stops
+                and (type(value) is int or is_pair(value))
+                and not f.metadata["choices"]
+            ):
+                narrow = NARROW if compact else CONTROL
+                box = stepped(f.name, value, bounds["help"], stops[f.name], narrow)
+                self.controls[f.name] = box
             else:
                 self.controls[f.name] = control(f.name, value, most=most, **bounds)
             if isinstance(self.controls[f.name], ipywidgets.Text) and not isinstance(
@@ -202,6 +226,16 @@ class Knobs(ipywidgets.VBox):
             for name, box in self.controls.items()
         }
 
+    def offer(self, name: str, values: Collection[Any], value: Any) -> None:
+        """Let a slider or a menu choose among ``values``, and set any control to ``value``."""
+        box = self.controls[name]
+        with box.hold_sync():  # one message: the values, and the one chosen
+            if isinstance(box, ipywidgets.SelectionSlider | ipywidgets.Dropdown):
+                if [v for _, v in box.options] != list(values):
+                    box.options = [(_label(v), v) for v in values]
+            if box.value != value:
+                box.value = value
+
     def on_change(self, callback: Callable[[], Any]) -> None:
         """Call ``callback()`` whenever a control moves."""
         for box in self.controls.values():
@@ -210,6 +244,12 @@ class Knobs(ipywidgets.VBox):
     def __repr__(self):
         words = ", ".join(f"{name}={box.value!r}" for name, box in self.controls.items())
         return f"<Knobs {self.cls.__name__}({words})>"
+
+
+def _label(value):
+    if is_pair(value):
+        return shape_words(value)
+    return f"{value:,}" if type(value) is int else str(value)
 
 
 def _parsed(name, text, usual):

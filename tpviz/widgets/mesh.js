@@ -17,7 +17,7 @@ class MeshView extends View {
     this.facts = make("div", {}, this.side);
     this.matrix = make("svg", { role: "img" }, this.side);
     this.legend = make("div", { class: "tpv-legend" }, this.root);
-    make("div", { class: "tpv-hint" }, this.root, "Click a rank, or use the arrow keys; Home and End jump.");
+    this.hint = make("div", { class: "tpv-hint" }, this.root);
     this.svg.addEventListener("keydown", (e) => this.onKey(e));
   }
 
@@ -27,37 +27,63 @@ class MeshView extends View {
     this.common = this.group(this.scene.common ?? "");
   }
 
-  get chosen() { return this.scene.ranks[Math.min(this.host.get("rank"), this.scene.ranks.length - 1)]; }
+  get size() { return this.scene.axes.reduce((product, { size }) => product * size, 1); }
+  get chosen() { return Math.min(this.host.get("rank"), this.size - 1); }
+
+  /** {axis: the ranks of a rank's group}, as `groups` in figures/mesh.py. */
+  groups(rank) {
+    const found = {};
+    let stride = 1;
+    for (const { name, size } of [...this.scene.axes].reverse()) {
+      const first = rank - Math.floor(rank / stride) % size * stride, step = stride;
+      found[name] = Array.from({ length: size }, (_, i) => first + i * step);
+      stride *= size;
+    }
+    return found;
+  }
 
   draw() {
     const { scene, svg } = this, { chosen } = this;
     this.drawHead(scene);
+    const shift = scene.block > 1 ? ", with Shift within a block" : "";
+    this.hint.textContent = `Click a rank, or use the arrow keys${shift}; Home and End jump.`;
     this.root.setAttribute("aria-label", `Mesh ${scene.title}`);
     this.resize(svg, scene.width, scene.height, scene.top);
-    svg.setAttribute("aria-activedescendant", `${this.uid}-${chosen.rank}`);
+    svg.setAttribute("aria-activedescendant", `${this.uid}-${chosen}`);
     svg.replaceChildren(this.common);
-    for (const axis of scene.axes) this.drawGroup(axis, chosen);
-    for (const here of scene.ranks) this.drawRank(here, chosen);
-    this.drawLegend(scene.axes.map((axis) => [axis, `${axis.name}: ranks ${chosen.groups[axis.name].join(", ")}`]),
-      `rank ${chosen.rank} and its groups:`);
+    const { block, places, apart } = scene, mine = this.groups(chosen), first = chosen - chosen % block;
+    for (const axis of scene.axes) this.drawGroup(axis, mine[axis.name], first);
+    scene.ranks.forEach((here, i) => this.drawRank(here.rank, block, places[i], here, mine));
+    apart.forEach((place, i) => this.drawRank(first + i, 1, place, {}, mine));
+    this.drawLegend(scene.axes.map((axis) => [axis, `${axis.name}: ranks ${listed(mine[axis.name])}`]),
+      `rank ${chosen} and its groups:`);
     this.side.hidden = !scene.parameters.length;
-    if (scene.parameters.length) this.drawMatrix(chosen.rank);
+    if (scene.parameters.length) this.drawMatrix(chosen);
   }
 
   /** A line through the members of the chosen rank's group: communication goes along it. */
-  drawGroup(axis, chosen) {
-    const { cell, places } = this.scene, points = chosen.groups[axis.name].map((r) => places[r].map((v) => v + cell / 2));
-    make("path", { d: `M${points.map((p) => p.join(",")).join("L")}`,
-      class: `s-${axis.key}`, fill: "none", "stroke-width": 5, "stroke-opacity": .8 }, this.svg);
+  drawGroup({ key }, ranks, first) {
+    const { cell, places, apart, block } = this.scene;
+    const squares = [...new Set(ranks.map((rank) => Math.floor(rank / block)))];
+    const inside = ranks.map((rank) => apart[rank - first]).filter(Boolean);
+    for (const points of [squares.map((square) => places[square]), inside]) {
+      const d = points.map(([x, y], i) => { // a line ends where the next rank is in another row
+        const wraps = !i || (x < points[i - 1][0] && y > points[i - 1][1]);
+        return `${wraps ? "M" : "L"}${x + cell / 2},${y + cell / 2}`;
+      }).join("");
+      make("path", { d, class: `s-${key}`, fill: "none", "stroke-width": 5, "stroke-opacity": .8 }, this.svg);
+    }
   }
 
-  drawRank(here, chosen) {
-    const { places, cell: size, top } = this.scene, [x, y] = places[here.rank], mine = here.rank === chosen.rank;
-    const axis = mine ? undefined : this.scene.axes.find((a) => chosen.groups[a.name].includes(here.rank));
-    const where = Object.entries(here.coords).map(([name, i]) => `${name} ${i}`).join(", ");
-    const group = make("g", { id: `${this.uid}-${here.rank}`, role: "option", "aria-selected": mine,
-      "aria-label": `rank ${here.rank}: ${where}${axis ? `, in the ${axis.name} group of rank ${chosen.rank}` : ""}`,
-      "data-rank": here.rank, style: "cursor:pointer" }, this.svg);
+  /** A square: the rank, or the block of ranks that begins with it. */
+  drawRank(rank, block, [x, y], { where = "", coords = [] }, groups) {
+    const { chosen, scene: { cell: size, top, axes } } = this, within = (r) => r >= rank && r < rank + block;
+    const mine = within(chosen), axis = mine ? undefined : axes.find((a) => groups[a.name].some(within));
+    const name = block > 1 ? `ranks ${rank} to ${rank + block - 1}` : `rank ${rank}`, label = where && `: ${where}`;
+    const group = make("g", { ...(mine && (block === 1 || !this.scene.apart.length) && { id: `${this.uid}-${chosen}` }),
+      role: "option", "aria-selected": mine,
+      "aria-label": `${name}${label}${axis ? `, in the ${axis.name} group of rank ${chosen}` : ""}`,
+      "data-rank": rank, style: "cursor:pointer" }, this.svg);
     const box = (look) => make("rect", { x, y, width: size, height: size, rx: 7, ...look }, group);
     box({ class: mine ? "f-fg" : axis ? `f-${axis.key}` : "f-bg s-muted" });
     if (axis && axis.pattern !== "solid") box({ fill: this.tile(axis.pattern) });
@@ -65,11 +91,12 @@ class MeshView extends View {
       fill: "none", "stroke-width": 2 }, group);
     const roomy = size > 40, text = (up, look, words) => make("text", { x: x + size / 2, y: y + up, ...look,
       "text-anchor": "middle", class: mine ? "f-bg" : axis ? `f-halo-${axis.key}` : "f-fg" }, group, words);
-    text(size / 2 + (roomy ? -1 : 4), { "font-size": roomy ? 14 : 12, "font-weight": 700 }, here.rank);
-    if (roomy) text(size - 9, { "font-size": 11 }, axis ? axis.name : Object.values(here.coords).join(","));
-    group.addEventListener("click", () => { this.svg.focus({ preventScroll: true }); this.choose(here.rank); });
-    group.addEventListener("pointerenter", () => this.showTip(`rank ${here.rank}`, [where,
-      ...Object.entries(here.groups).map(([name, ranks]) => `${name} group: ranks ${ranks.join(", ")}`)], x + size, y + size - top));
+    text(size / 2 + (roomy ? -1 : 4), { "font-size": roomy ? 14 : 11, "font-weight": 700 }, rank);
+    if (roomy) text(size - 9, { "font-size": 11 }, axis ? axis.name : coords.join(","));
+    const to = rank + chosen % block; // the same place in another block
+    group.addEventListener("click", () => { this.svg.focus({ preventScroll: true }); this.choose(to); });
+    group.addEventListener("pointerenter", () => this.showTip(name, [where, block > 1 ? `of rank ${to}:` : "",
+      ...Object.entries(this.groups(to)).map(([a, ranks]) => `${a} group: ranks ${listed(ranks)}`)], x + size, y + size - top));
     group.addEventListener("pointerleave", () => { this.tip.hidden = true; });
   }
 
@@ -107,29 +134,33 @@ class MeshView extends View {
   }
 
   choose(rank) {
-    if (rank === this.chosen.rank) return;
+    if (rank === this.chosen || rank < 0 || rank >= this.size) return;
     this.publish({ rank });
-    const { groups } = this.scene.ranks[rank];
-    this.live.textContent = `rank ${rank}: ` + Object.entries(groups).map(([a, g]) => `${a} with ${g.join(", ")}`).join("; ");
+    this.live.textContent = `rank ${rank}: `
+      + Object.entries(this.groups(rank)).map(([a, ranks]) => `${a} with ${listed(ranks)}`).join("; ");
   }
 
-  keys() {
-    return { Home: () => this.choose(0), End: () => this.choose(this.scene.ranks.length - 1),
-      ArrowRight: () => this.walk(1, 0), ArrowLeft: () => this.walk(-1, 0),
-      ArrowDown: () => this.walk(0, 1), ArrowUp: () => this.walk(0, -1) };
+  keys({ shiftKey }) {
+    const walk = (right, down) => () => (shiftKey ? this.choose(this.chosen + right + down) : this.walk(right, down));
+    return { Home: () => this.choose(0), End: () => this.choose(this.size - 1), ArrowRight: walk(1, 0),
+      ArrowLeft: walk(-1, 0), ArrowDown: walk(0, 1), ArrowUp: walk(0, -1) };
   }
 
-  /** To the nearest rank in a direction on the picture. */
+  /** To the nearest square in a direction on the picture. */
   walk(right, down) {
-    const { places } = this.scene, here = places[this.chosen.rank];
+    const { places, block } = this.scene, here = places[Math.floor(this.chosen / block)];
     let best = null;
-    places.forEach((place, rank) => {
+    places.forEach((place, square) => {
       const [dx, dy] = place.map((v, i) => v - here[i]);
       const ahead = dx * right + dy * down, aside = Math.abs(dx * down) + Math.abs(dy * right);
-      if (ahead > 0 && (!best || ahead + 3 * aside < best[0])) best = [ahead + 3 * aside, rank];
+      if (ahead > 0 && (!best || ahead + 3 * aside < best[0])) best = [ahead + 3 * aside, square];
     });
-    if (best) this.choose(best[1]);
+    if (best) this.choose(best[1] * block + this.chosen % block);
   }
 }
+
+/** Ranks in words: of many the first ones and the last, as in figures/mesh.py. */
+const listed = (ranks) => (ranks.length <= 16 ? ranks.join(", ")
+  : `${ranks.slice(0, 3).join(", ")}, ... ${ranks.at(-1)} (${ranks.length} ranks)`);
 
 export default rendered(MeshView, "mesh", ["rank", "parameter"]);

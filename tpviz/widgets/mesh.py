@@ -27,8 +27,9 @@ class MeshView(View):
     title, badge : words for the headline.
 
     ``rank`` is the rank chosen, ``parameter`` the name of the parameter shown ("" without
-    ownership). Raises ValueError above 256 ranks or for a split over an axis that the mesh does not
-    have, TypeError on an argument that does not exist.
+    ownership). Above 256 ranks the inner axes are collapsed: a square is a block of ranks. Raises
+    ValueError above 16,384 ranks or for a split over an axis that the mesh does not have, TypeError
+    on an argument that does not exist.
     """
 
     kind = "mesh"
@@ -59,7 +60,7 @@ class MeshView(View):
         parameter = self.parameter if self.parameter in names else ""
         if names and not parameter:
             parameter = figure.find_parameter(scene)["name"]
-        rank = self.rank if self.rank < len(scene["ranks"]) else 0
+        rank = self.rank if self.rank < mesh.size else 0
         self.publish(scene=scene, rank=rank, parameter=parameter, error="")
 
     def _draw(self, **options):

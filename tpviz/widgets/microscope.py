@@ -32,14 +32,14 @@ class MicroscopeView(Film):
             self.show(microscope)
 
     def show(self, microscope: Microscope) -> None:
-        """Look at another collective, from its first step."""
+        """Look at another collective."""
         if not isinstance(microscope, Microscope):
             raise ValueError(
                 f"a microscope view needs the result of tv.microscope(...), not {microscope!r}"
             )
         scene = figure.microscope_scene(microscope)
         self.microscope = microscope
-        self.publish(scene=scene, step=0, error="")
+        self.publish(scene=scene, step=scene["opens"], error="")
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings: each message, its step, its bytes and its number."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import ipywidgets
 
+from tpviz.cluster.scale import stands_for
 from tpviz.figures.comparison import INK_OF_PART
 from tpviz.figures.palette import MEMORY_KINDS
 from tpviz.figures.svg import (
@@ -18,6 +19,7 @@ from tpviz.figures.svg import (
     badge,
     document,
     pattern_defs,
+    scrolled,
     seconds,
     swatch,
     text,
@@ -52,13 +54,22 @@ class ModelPane(ipywidgets.VBox):
 
     def show(self, prediction: "Prediction", mesh: "Mesh", covered: bool = False) -> None:
         """Draw a `Prediction` of a strategy whose mesh this is; ``covered`` hides times."""
-        device, memory = prediction.cluster.device, prediction.memory()
-        slow = prediction.cluster.slow_motion
-        drawn = COVERED if covered else fitted(parts_svg(prediction.parts, prediction.badge, slow))
-        self.picture.value = drawn + fitted(memory_svg(memory, device.memory, device.name))
-        self.warning.value = memory_warning(sum(memory.values()), device)
-        self.axes.value = axes_html(prediction, mesh, covered)
+        pictures, warning, axes = model_html(prediction, mesh, covered)
+        self.picture.value, self.warning.value, self.axes.value = pictures, warning, axes
         self.layout.display = ""
+
+
+def model_html(
+    prediction: "Prediction", mesh: "Mesh", covered: bool = False
+) -> tuple[str, str, str]:
+    """What `ModelPane` shows, as HTML: pictures of time and memory, a warning, `axes_html`."""
+    device, memory = prediction.cluster.device, prediction.memory()
+    slow = prediction.cluster.slow_motion
+    drawn = COVERED if covered else scrolled(parts_svg(prediction.parts, prediction.badge, slow))
+    scale = stands_for(prediction.cluster)["memory"]
+    drawn += scrolled(memory_svg(memory, device.memory, device.name, scale=scale))
+    warning = memory_warning(sum(memory.values()), device)
+    return drawn, warning, axes_html(prediction, mesh, covered)
 
 
 def memory_warning(total: float, device: "Device") -> str:
@@ -73,17 +84,21 @@ def memory_warning(total: float, device: "Device") -> str:
     return message(words)
 
 
+def quiet(badge: str, words: str) -> str:
+    """A badge and its sentence, as HTML: a caveat, which is no error."""
+    frame = "border:1px dashed currentColor;border-radius:9px;padding:0 8px"
+    return (
+        "<div class='tpv-quiet' style='font-size:12px;line-height:1.7'>"
+        f"<span style='{frame}'>{escape(badge)}</span> {escape(words)}</div>"
+    )
+
+
 def message(words: str, colour: str = "#D55E00") -> str:
     """A text that wants attention, as HTML."""
     return (
         f"<div class='tpv-message' role='alert' style='border-left:4px solid {colour};"
         f"padding:4px 8px;white-space:pre-wrap;line-height:1.4'>{escape(words)}</div>"
     )
-
-
-def fitted(svg: str) -> str:
-    """An SVG that shrinks where its column is narrow."""
-    return svg.replace("<svg ", "<svg style='max-width:100%;height:auto' ", 1)
 
 
 def axes_table(prediction: "Prediction", mesh: "Mesh") -> list[list[str]]:
@@ -117,7 +132,7 @@ def table_html(rows: Sequence[Sequence[str]]) -> str:
     rows = [[str(cell) for cell in row] for row in rows]
     sides = ["left", *["right"] * (len(rows[0]) - 1)]
     styles = [f"padding:1px 8px;white-space:nowrap;text-align:{side}" for side in sides]
-    return html_table(rows, "style='border-collapse:collapse;line-height:1.4'", styles)
+    return scrolled(html_table(rows, "style='border-collapse:collapse;line-height:1.4'", styles))
 
 
 # -- pictures --------------------------------------------------------------------------------------
@@ -155,7 +170,7 @@ def parts_svg(
         at = LEFT + t * scale
         body.append(f"<path d='M{at:.1f},{36 + BAR}v5' class='s-muted' fill='none'/>")
         anchor = "start" if t == 0 else "end" if at > RIGHT - 15 else "middle"
-        body.append(text(at, 36 + BAR + 16, seconds(t), "muted", 10, anchor))
+        body.append(text(at, 36 + BAR + 16, seconds(t), "muted", 11, anchor))
     y = 36 + BAR + 36
     for i, (name, time) in enumerate(parts.items()):
         left, top = LEFT + (i % 2) * 196, y + (i // 2) * 18
@@ -168,14 +183,21 @@ def parts_svg(
 
 
 def memory_svg(
-    memory: Mapping[str, float], capacity: float, device: str, theme: str = "page"
+    memory: Mapping[str, float],
+    capacity: float,
+    device: str,
+    theme: str = "page",
+    scale: float = 1,
 ) -> str:
-    """A rank's memory by kind, against its device's memory. memory : {kind: bytes}."""
+    """A rank's memory by kind, against its device's memory. memory : {kind: bytes}. scale : what a
+    byte of it stands for, on a scale model."""
     total = sum(memory.values())
     enlarged = total < capacity / 50
     room = RIGHT - LEFT - 56 * enlarged
+    stands = f" (for {amount(capacity * scale)})" if scale != 1 else ""
+    share = f"{amount(total)} of {amount(capacity)}{stands}, {device}, "
+    share += _per_cent(total / capacity)
     scale = room / (max(total, 1) if enlarged else max(total, capacity))
-    share = f"{amount(total)} of the {amount(capacity)} of {device}, {_per_cent(total / capacity)}"
     title = text(LEFT, 12, "memory of a rank", weight=600)
     words = text(LEFT + 118, 12, share)
     body, x = [pattern_defs(), title, words], LEFT
@@ -188,13 +210,12 @@ def memory_svg(
         ink = "exposed" if total > capacity else "fg"
         end = LEFT + capacity * scale
         body.append(f"<path d='M{end:.1f},16v22' class='s-{ink}' stroke-width='2' fill='none'/>")
-    x = LEFT
-    for kind, size in memory.items():
-        body.append(_bar(x, 44, 11, 10, MEMORY_KINDS[kind]))
-        words = f"{kind} {amount(size)}"
-        body.append(text(x + 15, 53, words))
-        x += 26 + 5.4 * len(words)
-    return document(WIDTH, 60, body, f"memory of a rank {share}", theme)
+    for i, (kind, size) in enumerate(memory.items()):
+        left, top = LEFT + (i % 2) * 196, 56 + (i // 2) * 18
+        body.append(_bar(left, top - 9, 14, 11, MEMORY_KINDS[kind]))
+        body.append(text(left + 20, top, f"{kind} {amount(size)}"))
+    height = 56 + 18 * ((len(memory) - 1) // 2) + 8
+    return document(WIDTH, height, body, f"memory of a rank {share}", theme)
 
 
 def _bar(x, y, width, height, key, pattern=None):

@@ -4,7 +4,7 @@ import { rendered } from "./view.js";
 
 class PartitionView extends Film {
   get pace() { return 3; } // seconds a stage
-  get hint() { return "Click a stage, or one of its pieces, for what it has and receives."; }
+  get hint() { return "Click a stage, or one of its shards, for what it has and receives."; }
 }
 
 export default rendered(PartitionView, "partition", ["step"]);

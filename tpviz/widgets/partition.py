@@ -90,7 +90,7 @@ class PartitionSteps(Film):
         """Draw it; stays at the same stage if it exists."""
         scene = figure.partition_scene(partition.scene())
         self.partition = partition
-        self.publish(scene=scene, step=min(self.step, len(scene["frames"]) - 1), error="")
+        self.publish(scene=scene, step=self._step_in(scene), error="")
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: one a stage."""

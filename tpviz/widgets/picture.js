@@ -1,11 +1,16 @@
-/** A picture made in Python, as it is. */
+/** A picture made in Python, as it is; with an error, why there is none for other knobs. */
 import { make } from "./view.js";
 
 export default {
   render({ model, el }) {
     const place = make("div", { class: "tpv-picture" }, el);
-    const draw = () => { place.innerHTML = model.get("scene").svg; place.dataset.ready = "true"; };
-    model.on("change:scene", draw);
+    const draw = () => {
+      place.innerHTML = model.get("scene").svg;
+      const error = model.get("error");
+      if (error) place.prepend(make("div", { class: "tpv-error", role: "alert" }, null, error));
+      place.dataset.ready = "true";
+    };
+    for (const name of ["scene", "error"]) model.on(`change:${name}`, draw);
     draw();
   },
 };

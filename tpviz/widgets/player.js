@@ -1,27 +1,49 @@
 /**
  * What every view has that is played: its controls, its keys and its clock. `head` is where the clock stands, within
- * `span`; it moves by `speed` a second.
+ * `span`; it moves by `speed` a second, times what the reader chose.
  *
- * A view says what its controls step through (`unit`), goes there (`jump`), and draws what moves (`move`).
+ * A view says what its controls step through (`unit`), goes there (`jump`), draws what moves (`move`), and what a click
+ * does (`onClick`).
  */
 import { View, make } from "./view.js";
+
+const SPEEDS = [0.25, 0.5, 1, 2, 4];
+/** Paths in a box of 12 px: characters for these are drawn as emoji on some systems. */
+const ICONS = { play: "M3,1v10l7.5,-5z", pause: "M2.5,1h2.5v10h-2.5zM7,1h2.5v10h-2.5z",
+  first: "M1.5,1h1.8v10h-1.8zM10.5,1v10l-6.5,-5z", last: "M8.7,1h1.8v10h-1.8zM1.5,1l6.5,5l-6.5,5z",
+  back: "M8,1l1.5,1.5l-3.5,3.5l3.5,3.5l-1.5,1.5l-5,-5z", next: "M4,1l-1.5,1.5l3.5,3.5l-3.5,3.5l1.5,1.5l5,-5z" };
+
+function icon(name) {
+  const svg = make("svg", { class: "tpv-icon", viewBox: "0 0 12 12", width: 12, height: 12, "aria-hidden": "true" });
+  make("path", { d: ICONS[name], fill: "currentColor" }, svg);
+  return svg;
+}
 
 export class Player extends View {
   buildBody() {
     const tools = make("div", { class: "tpv-tools", role: "toolbar", "aria-label": "controls" }, this.root);
-    this.playButton = this.button(tools, "▶ Play", "Play", () => this.play(!this.playing));
-    for (const [text, which, by] of [["|◀", "first # (Home)", -Infinity], ["◀", "previous # (Left)", -1],
-      ["▶", "next # (Right)", 1], ["▶|", "the end (End)", Infinity]]) {
-      this.button(tools, text, which.replace("#", this.unit), () => this.jump(by));
+    this.playButton = this.button(tools, "", "Play", () => this.play(!this.playing));
+    for (const [name, which, by] of [["first", "first # (Home)", -Infinity], ["back", "previous # (Left)", -1],
+      ["next", "next # (Right)", 1], ["last", "the end (End)", Infinity]]) {
+      this.button(tools, "", which.replace("#", this.unit), () => this.jump(by)).append(icon(name));
     }
+    this.rate = make("select", { "aria-label": "speed", title: "speed (< and >)" }, tools);
+    for (const speed of SPEEDS) make("option", { value: speed }, this.rate, `${speed}x`);
+    this.rate.value = 1;
     this.buildTools(tools);
     this.now = make("b", { class: "tpv-now" }, tools);
     const scroll = make("div", { class: "tpv-scroll" }, this.root);
     this.svg = make("svg", { tabindex: 0, role: "application", "aria-roledescription": "animation" }, scroll);
     this.svg.addEventListener("keydown", (e) => this.onKey(e));
+    this.svg.addEventListener("click", (e) => { if (!this.dragged) this.onClick(e); });
   }
 
   buildTools() {}
+
+  /** Where an event is in the picture, in its px. */
+  point({ clientX, clientY }) {
+    return new DOMPoint(clientX, clientY).matrixTransform(this.svg.getScreenCTM().inverse());
+  }
 
   /** From the start or from where it stands, once it is seen, unless motion is to be reduced. */
   autoplay() {
@@ -45,8 +67,8 @@ export class Player extends View {
     const [start, end] = this.span;
     this.playing = on;
     this.before = undefined;
-    if (on && this.head >= end - (end - start) / 1000) this.head = start;
-    this.playButton.textContent = on ? "⏸ Pause" : "▶ Play";
+    if (on && (this.head >= end - (end - start) / 1000 || this.head < start)) this.head = start;
+    this.playButton.replaceChildren(icon(on ? "pause" : "play"), on ? " Pause" : " Play");
     this.playButton.setAttribute("aria-label", on ? "Pause" : "Play");
     this.root.classList.toggle("tpv-playing", on);
     this.request();
@@ -55,7 +77,7 @@ export class Player extends View {
   tick(now) {
     if (this.playing) {
       const [, end] = this.span;
-      this.head += Math.min((now - this.before) / 1000 || 0, 0.1) * this.speed;
+      this.head += Math.min((now - this.before) / 1000 || 0, 0.1) * this.speed * this.rate.value;
       this.before = now;
       if (this.head >= end) { this.head = end; this.play(false); }
     }
@@ -64,8 +86,20 @@ export class Player extends View {
     if (this.playing) this.request();
   }
 
+  /** What is to come is pale while it plays: it is revealed as it runs. */
+  veil(x, top, right, bottom) {
+    return make("rect", { x, y: top, width: Math.max(right - x, 0), height: bottom - top,
+      class: "f-bg tpv-veil", visibility: this.playing ? "visible" : "hidden" });
+  }
+
+  faster(by) {
+    this.rate.selectedIndex = Math.min(Math.max(this.rate.selectedIndex + by, 0), SPEEDS.length - 1);
+    this.live.textContent = `speed ${this.rate.value}x`;
+  }
+
   keys() {
     return { " ": () => this.play(!this.playing), Home: () => this.jump(-Infinity), End: () => this.jump(Infinity),
-      ArrowLeft: () => this.jump(-1), ArrowRight: () => this.jump(1) };
+      ArrowLeft: () => this.jump(-1), ArrowRight: () => this.jump(1),
+      "<": () => this.faster(-1), ">": () => this.faster(1) };
   }
 }

@@ -11,12 +11,13 @@ import ipywidgets
 
 from tpviz.figures.ledger import ledger_html
 from tpviz.figures.losses import losses_svg
+from tpviz.figures.svg import scrolled
 from tpviz.runtime.launch import max_ranks
 from tpviz.trace import Trace, faithful
 from tpviz.trace.steps import median_step
 
 from .guess import Reveal
-from .model import fitted, message, table_html
+from .model import message, quiet, table_html
 from .timeline import Timeline
 
 if TYPE_CHECKING:
@@ -118,21 +119,24 @@ def unfaithful(trace: Trace) -> str:
 
 
 def reveals(
-    guesses: "Mapping[str, Guess]", prediction: "Prediction", outcome: Outcome
+    guesses: "Mapping[str, Guess]", prediction: "Prediction | None", outcome: Outcome
 ) -> dict[str, Reveal]:
-    """{quantity: `Reveal`}: guess (where there is one), formula, simulation and measurement."""
-    parts = prediction.parts
-    bare = parts["exposed communication"] + parts["latency"]
-    share, words = 100 * bare / prediction.step_time, "of it exposed communication"
+    """{quantity: `Reveal`}: guess (where there is one), formula (None: not on a cluster),
+    simulation and measurement."""
     asked = {
-        "step": ("step time", "ms", 1e3 * prediction.step_time, lambda t: 1e3 * t.step_time),
-        "exposed": (words, "%", share, exposed_share),
+        "step": ("step time", "ms", lambda t: 1e3 * t.step_time),
+        "exposed": ("of it exposed communication", "%", exposed_share),
     }
+    predicted = {}
+    if prediction is not None:
+        bare = prediction.parts["exposed communication"] + prediction.parts["latency"]
+        share = 100 * bare / prediction.step_time
+        predicted = {"step": _shown(1e3 * prediction.step_time), "exposed": _shown(share)}
     revealed = {}
-    for name, (words, unit, predicted, read) in asked.items():
+    for name, (words, unit, read) in asked.items():
         guess = guesses[name].value if name in guesses else None
         seen = {which: _shown(read(trace)) for which, trace in outcome.traces.items()}
-        both = seen.get("measured"), "", _shown(predicted), unit, seen.get("simulated")
+        both = seen.get("measured"), "", predicted.get(name), unit, seen.get("simulated")
         revealed[words] = Reveal(guess, *both)
     return revealed
 
@@ -175,6 +179,7 @@ class ResultsPane(ipywidgets.VBox):
             layout={"display": "none"},
         )
         self.timeline, self._outcome = Timeline(), None
+        self.timeline.layout.display = "none"
         self.which.observe(lambda change: self.show_timeline(), "value")
         above = [self.warning, self.revealed, self.comparison, self.ledger]
         super().__init__([*above, self.which, self.timeline, self.losses])
@@ -183,17 +188,17 @@ class ResultsPane(ipywidgets.VBox):
         self, outcome: Outcome, prediction: "Prediction | None", guesses: "Mapping[str, Guess]"
     ) -> None:
         """Show an `Outcome`. prediction: None where it was not on a cluster."""
-        self._outcome = outcome
+        self._outcome, self.timeline.layout.display = outcome, ""
         losses = outcome.trace.fact("losses")
         self.losses.value = losses_svg(losses, theme="page") if losses else ""
-        self.warning.value = self.revealed.value = self.comparison.value = ""
+        self.warning.value = self.comparison.value = ""
+        self.revealed.value = reveals_html(reveals(guesses, prediction, outcome))
         self.which.options = tuple(outcome.traces)
         self.which.layout.display = "" if len(outcome.traces) > 1 else "none"
         self.show_timeline()
         if prediction is not None:
             words = outcome.measured and unfaithful(outcome.measured)
-            self.warning.value = message(words) if words else ""  # pyright: ignore[reportArgumentType]
-            self.revealed.value = reveals_html(reveals(guesses, prediction, outcome))
+            self.warning.value = quiet("not faithful", words) if words else ""  # pyright: ignore[reportArgumentType]
             self.comparison.value = comparison_html(outcome)
 
     def show_timeline(self) -> None:
@@ -204,7 +209,7 @@ class ResultsPane(ipywidgets.VBox):
 
     def show_ledger(self, expected: "Ledger | None", measured: "Ledger | None") -> None:
         """The formula's ledger, and the measured one where there is one."""
-        self.ledger.value = ledger_html(expected, measured)  # pyright: ignore[reportArgumentType]
+        self.ledger.value = ledger_html(expected, measured, "Run to measure it.")  # pyright: ignore[reportArgumentType]
 
 
 def comparison_html(outcome: Outcome) -> str:
@@ -213,7 +218,7 @@ def comparison_html(outcome: Outcome) -> str:
     if comparison is None:
         return message(f"No comparison: {outcome.note}") if outcome.note else ""
     return (
-        f"{fitted(comparison.to_svg(theme='page'))}<details><summary>as a table</summary>"
+        f"{scrolled(comparison.to_svg(theme='page'))}<details><summary>as a table</summary>"
         f"{table_html(comparison.to_table())}</details>"
     )
 

@@ -1,15 +1,12 @@
 /** The schedule view: a film on a time axis, in which Python looks at one row. */
-import { Film } from "./film.js";
-import { make, rendered } from "./view.js";
+import { TimedFilm } from "./timed.js";
+import { rendered } from "./view.js";
 
-class ScheduleView extends Film {
+class ScheduleView extends TimedFilm {
   get length() { return 14; } // seconds in all
-  get hint() { return "Click a lane, or press Up or Down: what its rank waits for."; }
-
-  buildBody() {
-    super.buildBody();
-    this.summary = make("div", { style: "min-height:3em;white-space:pre-line" });
-    this.svg.parentNode.before(this.summary);
+  get hint() {
+    return "Click a lane, or press Up or Down: what its rank waits for. +/- zoom, 0 shows all, drag pans; the wheel "
+      + "zooms once the picture has the focus.";
   }
 
   get row() { return this.host.get("row"); }
@@ -22,12 +19,11 @@ class ScheduleView extends Film {
 
   wordsOf(step) { return this.row < 0 ? this.scene.summary : this.mine("words", step); }
 
+  get mark() { return this.mine("marks", this.step); }
+
   draw() {
     super.draw();
-    this.summary.textContent = this.wordsOf(this.step);
     this.root.dataset.row = this.row;
-    if (!this.playing) this.say();
-    this.line.before(this.group(this.mine("marks", this.step)));
   }
 
   select(row, step) {
@@ -35,14 +31,14 @@ class ScheduleView extends Film {
     this.go(step);
   }
 
-  onClick({ clientX, clientY }) {
-    const { x, y } = new DOMPoint(clientX, clientY).matrixTransform(this.svg.getScreenCTM().inverse());
-    const { rows, lane, stops } = this.scene, stop = stops.findIndex((end) => end >= x);
+  onClick(event) {
+    const { x, y } = this.point(event), { rows, lane, stops } = this.scene;
+    const stop = stops.findIndex((end) => end >= this.time(x));
     this.select(rows.findIndex(([, , top]) => y >= top && y <= top + lane), stop < 0 ? this.last : stop);
   }
 
-  keys() {
-    return { ...super.keys(), ArrowUp: () => this.select(this.row - 1, this.step),
+  keys(event) {
+    return { ...super.keys(event), ArrowUp: () => this.select(this.row - 1, this.step),
       ArrowDown: () => this.select(this.row + 1, this.step) };
   }
 }

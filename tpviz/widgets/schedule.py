@@ -105,10 +105,11 @@ class ScheduleSteps(Detailed):
             scene = figure.schedule_scene(*shown)
         else:
             scene = figure.faults_scene(shown, schedule_errors(shown))
-        step = 0
-        if self.step and self.step < len(self.scene["stops"]):
-            step = bisect_left(scene["stops"], self.scene["stops"][self.step])
-        step, row = min(step, len(scene["stops"]) - 1), min(self.row, self._count(scene) - 1)
+        step = self._step_in(scene)
+        if self.scene and self.scene.get("opens") != self.step < len(self.scene["stops"]):
+            at = bisect_left(scene["stops"], self.scene["stops"][self.step])
+            step = min(at, len(scene["stops"]) - 1)
+        row = min(self.row, self._count(scene) - 1)
         with self._lock:
             self.shown = shown
             self.publish(scene=scene, step=step, row=row, error="", detail=self._of(row))
@@ -140,5 +141,6 @@ class ScheduleSteps(Detailed):
 
     def _words(self):
         names = " against ".join(panel.name for panel in getattr(self.shown, "panels", ()))
-        title = f"{names}: {self.scene['title']}" if names else self.scene["title"]
+        title = self.scene.get("about") or self.scene["title"]
+        title = f"{names}: {title}" if names else title
         return f"{title}, {self.scene['captions'][self.step]}"

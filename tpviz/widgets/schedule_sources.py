@@ -49,8 +49,8 @@ class Sizes:
         help="a second schedule of the same numbers, to compare with",
         choices=(NONE, *SCHEDULES),
     )
-    p: int = knob(4, help="ranks of the pipeline", low=2, high=8)
-    m: int = knob(8, help="microbatches", low=1, high=32)
+    p: int = knob(4, help="ranks of the pipeline", low=2, high=16)
+    m: int = knob(8, help="microbatches", low=1, high=64)
     f: float = _time(1.0, "time of a forward of a microbatch on all layers of a rank")
     b: float = _time(2.0, "time of a backward, of input and weights")
     r: float = _time(1.0, "time of a recomputation")
@@ -105,12 +105,14 @@ class Sizes:
 
 
 class ScheduleScene(NamedTuple):
-    """What is played: `Panel`s, a title, the unit of times, and the bytes of a device or None."""
+    """What is played: `Panel`s, a title, the unit of times, the bytes of a device or None, and
+    what the title leaves out."""
 
     panels: tuple[Panel, ...]
     title: str
     unit: str = ""
     device: float | None = None
+    about: str = ""
 
 
 def of_sizes(sizes: Sizes, own: Schedule | None = None) -> ScheduleScene:
@@ -118,15 +120,20 @@ def of_sizes(sizes: Sizes, own: Schedule | None = None) -> ScheduleScene:
     first = sizes.panel(sizes.schedule) if own is None else sizes.on_the_clock(own)
     panels = [first] if sizes.against == NONE else [first, sizes.panel(sizes.against, own)]
     p, m = (first.timeline.schedule.ranks, first.timeline.schedule.microbatches)
-    title = f"p={p}, m={m}, f={sizes.f:g}, b={sizes.b:g}"
+    about = f"p={p}, m={m}, f={sizes.f:g}, b={sizes.b:g}"
+    title = f"{p} ranks, {m} microbatches: forward {sizes.f:g}, backward {sizes.b:g}"
     if any(any(panel.timeline.schedule.recomputes) for panel in panels):
-        title += f", r={sizes.r:g}"
+        about += f", r={sizes.r:g}"
+        title += f", recomputation {sizes.r:g}"
     if any(
         a.kind == "W" for panel in panels for row in panel.timeline.schedule.actions for a in row
     ):
-        title += f", w={sizes.w:g}"
-    title += f", latency={sizes.latency:g}" * (sizes.latency > 0)
-    return ScheduleScene(tuple(panels), title)
+        about += f", w={sizes.w:g}"
+        title += f", weights' gradient {sizes.w:g}"
+    if sizes.latency > 0:
+        about += f", latency={sizes.latency:g}"
+        title += f", a message {sizes.latency:g}"
+    return ScheduleScene(tuple(panels), title, about=about)
 
 
 def of_strategy(
@@ -144,8 +151,9 @@ def of_strategy(
     panels = [_of_merak(strategy, workload, cluster, trace)]
     if against != NONE:
         panels.append(_of_merak(replace(strategy, schedule=against), workload, cluster))
-    title = f"{strategy.short} on {cluster.caption}"
-    return ScheduleScene(tuple(panels), title, "s", cluster.device.memory)
+    title = f"{type(strategy).__name__} on {cluster.caption}"
+    about = f"{strategy.short} on {cluster.caption}"
+    return ScheduleScene(tuple(panels), title, "s", cluster.device.memory, about)
 
 
 def _of_merak(s, workload, cluster, trace=None):

@@ -8,7 +8,7 @@ must be for an emulated run to be faithful. Nothing here starts a rank, simulate
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import ipywidgets
 
 from tpviz import clusters
 from tpviz.cluster import Cluster
+from tpviz.cluster.scale import HALVES
 from tpviz.figures.svg import seconds
 from tpviz.mesh import Mesh
 from tpviz.runtime.launch import check_world_size, max_ranks
@@ -26,8 +27,10 @@ from tpviz.workload import GPT
 
 from .knobs import WIDE, small_html
 
-HIDDEN = (1, 2, 4, 8, 16, 32, 64)
+HIDDEN = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SLOW = (1, 10, 100, 1_000, 10_000)
+VISIBLE = 1 / 4
+"""The least share of a step, without bubbles, that communication should have at first."""
 HERE, AUTO = "this machine", "auto"  # not None: a menu shows None as an empty field
 
 
@@ -58,29 +61,57 @@ class Setting(ipywidgets.VBox):
         slowly = [(AUTO, AUTO), *((f"{s:,} x", s) for s in SLOW)]
         usual = AUTO if cluster is None or cluster.slow_motion == 1 else 1
         self.slow = _dropdown("slow motion", slowly, usual, "all rates are divided by this")
-        self.words = ipywidgets.HTML()
-        self._scaling = ipywidgets.VBox([self.hidden, self.slow, self.words])
+        self.halves = ipywidgets.Checkbox(
+            False,
+            description="float32 stands for 16 bits",
+            style=WIDE,
+            layout={"width": "290px"},
+            tooltip="ranks compute in float32 as fast as the device does in 16 bits",
+        )
+        self.words, self._open, self._choosing = ipywidgets.HTML(), True, False
+        self._scaling = ipywidgets.VBox([self.hidden, self.halves, self.slow, self.words])
         super().__init__([self.menu])
         self.menu.observe(lambda change: self._lay_out(), "value")
         self._lay_out()
 
     @property
-    def chosen(self) -> tuple[Cluster | None, int, float | str]:
-        """What is chosen: (cluster or None, hidden scale, slow motion or `AUTO`)."""
-        cluster = None if self.menu.value == HERE else self.menu.value
-        return cluster, self.hidden.value, self.slow.value  # pyright: ignore[reportReturnType]
+    def cluster(self) -> Cluster | None:
+        """The cluster chosen, as it is; None for this machine."""
+        return None if self.menu.value == HERE else self.menu.value  # pyright: ignore[reportReturnType]
+
+    @property
+    def chosen(self) -> tuple[Cluster | None, float | str]:
+        """What is chosen: (the cluster or its scale model, or None; slow motion or `AUTO`)."""
+        cluster = self.cluster
+        model = cluster and _model(cluster, self.hidden.value, self.halves.value)
+        return model, self.slow.value  # pyright: ignore[reportReturnType]
+
+    def scale(self, predict: Callable[[Cluster], Prediction], dtype: str) -> None:
+        """Choose a scale at which a step shows both compute and communication, once for each
+        cluster. predict : function of a cluster; dtype : of the workload."""
+        cluster = self.cluster
+        if cluster is None or not self._open:
+            return
+        halves = dtype == "float32" and bool(_in_half(cluster))
+        scales = HIDDEN if cluster.hidden_scale == 1 else (1,)
+        hidden = visible_scale(scales, lambda h: predict(_model(cluster, h, halves)))
+        if hidden:
+            self._open, self._choosing = False, True
+            self.hidden.value, self.halves.value = hidden, halves
+            self._choosing = False
 
     def on_change(self, callback: Callable[[], Any]) -> None:
         """Call ``callback()`` whenever a menu changes."""
-        for box in (self.menu, self.hidden, self.slow):
-            box.observe(lambda change: callback(), "value")
+        for box in (self.menu, self.hidden, self.halves, self.slow):
+            box.observe(lambda change: self._choosing or callback(), "value")
 
     def say(self, text: str) -> None:
         """Say what the scale model is, under its menus."""
         self.words.value = small_html(text)
 
     def _lay_out(self):
-        on_cluster = self.menu.value != HERE
+        on_cluster, self._open = self.menu.value != HERE, True
+        self.halves.disabled = not (self.cluster and _in_half(self.cluster))
         self.children = [self.menu, self._scaling] if on_cluster else [self.menu]
 
 
@@ -95,18 +126,50 @@ def _dropdown(description, options, value, tooltip):
     )
 
 
+def _in_half(cluster):
+    """The dtype of 16 bits in which its devices are faster than in float32, or ""; a cluster whose
+    float32 stands for 16 bits has no other rates."""
+    rates = cluster.device.flops
+    return next((d for d in HALVES if rates.get(d, 0) > rates.get("float32", 0)), "")
+
+
+def _model(cluster, hidden, halves):
+    """The scale model; cluster itself where it is to be as it is."""
+    dtype = _in_half(cluster) if halves else ""
+    return cluster.scale_model(hidden=hidden, dtype=dtype) if hidden > 1 or dtype else cluster
+
+
+def visible_scale(scales: Iterable[int], predict: Callable[[int], Prediction]) -> int | None:
+    """The largest of the ``scales`` at which communication still is `VISIBLE` in a step and memory
+    fits; the first where there is none. None where nothing is communicated.
+
+    Twice the scale has four times the compute and twice the bytes, so compute has a share of 3/7 or
+    more if a larger scale was possible (and nothing is hidden). predict : function of a scale.
+    """
+    first, *_ = scales = list(scales)
+    for hidden in reversed(scales):
+        found = predict(hidden)
+        exposed = sum(found.exposed.values())
+        if not exposed:
+            return None
+        if exposed >= VISIBLE * (found.step_time - found.parts["bubble"]) and found.fits:
+            return hidden
+    return first
+
+
 def scaled(
-    chosen: tuple[Cluster, int, float | str], predict: Callable[[Cluster], Prediction]
+    chosen: tuple[Cluster, float | str], predict: Callable[[Cluster], Prediction]
 ) -> tuple[Cluster, Prediction, str]:
     """(the cluster to emulate, its prediction, what was done in words) of `Setting.chosen`.
 
     predict : function of a cluster.
     """
-    cluster, hidden, slow = chosen
-    model = cluster.scale_model(hidden=hidden)
+    model, slow = chosen
     prediction, words = None, []
-    if hidden > 1:
-        words.append(f"a scale model of {hidden} x the hidden sizes")
+    if model.hidden_scale != 1:
+        words.append(f"a scale model of {model.hidden_scale:g} x the hidden sizes")
+    if model.float32_for:
+        words.append(f"float32 stands for {model.float32_for}")
     if slow == AUTO:
         prediction = predict(model)
         slow, why = auto_slow_motion(*shortest(prediction))
@@ -159,9 +222,7 @@ class Reading(NamedTuple):
     rows: list[dict[str, Any]]
 
 
-def read(
-    strategy: Strategy, workload: GPT, chosen: tuple[Cluster | None, int, float | str]
-) -> Reading:
+def read(strategy: Strategy, workload: GPT, chosen: tuple[Cluster | None, float | str]) -> Reading:
     """The `Reading` of a strategy and of `Setting.chosen`.
 
     Raises ``ValueError`` where sizes clash, or where there are too many ranks.

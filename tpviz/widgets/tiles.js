@@ -1,18 +1,12 @@
 /** The tile view: a film on a time axis whose parts change their state as the play-head passes. */
-import { Film } from "./film.js";
-import { make, rendered } from "./view.js";
+import { TimedFilm } from "./timed.js";
+import { rendered } from "./view.js";
 
-class TileView extends Film {
+class TileView extends TimedFilm {
   get length() { return 16; } // seconds in all
   get hint() {
     return "Click a tile for its story; Up, Down, Shift+Left, Shift+Right: the next one's; Page Up, Page Down: the same one's "
       + "on another GPU, or in the other run. Escape: all.";
-  }
-
-  buildBody() {
-    super.buildBody();
-    this.summary = make("div", { style: "min-height:3em;white-space:pre-line" });
-    this.svg.parentNode.before(this.summary);
   }
 
   load() {
@@ -33,17 +27,17 @@ class TileView extends Film {
 
   draw() {
     super.draw();
-    this.summary.textContent = this.wordsOf(this.step);
     this.root.dataset.part = this.host.get("part");
-    if (!this.playing) this.say();
-    this.line.before(this.group(this.detail.mark ?? ""));
+    this.svg.append(this.group(this.detail.mark ?? ""));
   }
+
+  get mark() { return ""; } // the part looked at is no place in time
 
   move() {
     super.move();
-    const { x } = this;
+    const { here } = this;
     for (const tile of this.parts) {
-      const key = tile.is[tile.at.filter((at) => at <= x).length];
+      const key = tile.is[tile.at.filter((at) => at <= here).length];
       if (tile.key === key) continue;
       tile.key = key;
       tile.node.replaceChildren(this.group(this.scene.parts[key].replaceAll("@", tile.place)));
@@ -64,9 +58,9 @@ class TileView extends Film {
     this.select(here ? along[along.indexOf(here) + by] : this.parts[0]);
   }
 
-  keys({ shiftKey }) {
+  keys(event) {
     const to = (line, by) => () => this.near(line, by);
-    return { ...super.keys(), ...(shiftKey && { ArrowLeft: to(1, -1), ArrowRight: to(1, 1) }), ArrowUp: to(0, -1),
+    return { ...super.keys(event), ...(event.shiftKey && { ArrowLeft: to(1, -1), ArrowRight: to(1, 1) }), ArrowUp: to(0, -1),
       ArrowDown: to(0, 1), PageUp: to(2, -1), PageDown: to(2, 1), Escape: () => this.publish({ part: -1 }) };
   }
 }

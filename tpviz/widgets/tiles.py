@@ -246,7 +246,8 @@ class TileSteps(Detailed):
         with self._lock:
             self.panels = panels
             part = self.part if self.part < self._count(scene) else -1
-            self.publish(scene=scene, part=part, error="", detail=self._detail_of(part))
+            step = self._step_in(scene)
+            self.publish(scene=scene, step=step, part=part, error="", detail=self._detail_of(part))
 
     def _count(self, scene):
         return scene["common"].count("data-at=")

@@ -4,7 +4,7 @@
  * The scene comes once and everything here happens in the browser; the kernel hears of the rank and the event
  * chosen and, where it merged events, of the window, and sends its detail. The pointer finds its bar by searching the lane's own list.
  */
-import { GUTTER, HINT, TimelineDrawing } from "./timeline_draw.js";
+import { HINT, TimelineDrawing } from "./timeline_draw.js";
 import { amount, make, rendered, seconds } from "./view.js";
 
 const SWEEP = 12; // seconds the play-head takes to cross the window
@@ -13,10 +13,8 @@ class TimelineView extends TimelineDrawing {
   get unit() { return "event"; }
 
   buildTools(tools) {
-    this.button(tools, "+", "zoom in (+)", () => this.zoom(0.6));
-    this.button(tools, "−", "zoom out (-)", () => this.zoom(1 / 0.6));
+    super.buildTools(tools);
     this.button(tools, "step", "show one step (s)", () => this.showStep());
-    this.button(tools, "all", "show everything (0)", () => this.setWindow(0, this.scene.duration));
   }
 
   buildBody() {
@@ -24,12 +22,35 @@ class TimelineView extends TimelineDrawing {
     this.legend = make("div", { class: "tpv-legend" }, this.root);
     this.note = make("div", { class: "tpv-hint tpv-note" }, this.root);
     make("div", { class: "tpv-hint" }, this.root, HINT);
-    this.svg.addEventListener("wheel", (e) => this.onWheel(e), { passive: false });
-    this.svg.addEventListener("pointerdown", (e) => this.onDown(e));
     this.svg.addEventListener("pointermove", (e) => this.onMove(e));
     for (const name of ["pointerleave", "blur"]) {
       this.svg.addEventListener(name, () => { this.tip.hidden = true; });
     }
+    if (this.host.send) this.takeDrops(); // else no kernel could read them
+  }
+
+  /** Files dropped here: Python asks for their bytes, piece after piece, and draws them. */
+  takeDrops() {
+    const { host, root } = this, coming = make("div", { class: "tpv-hint tpv-coming", hidden: "" }, root);
+    let files = [];
+    root.addEventListener("dragover", (e) => e.preventDefault());
+    root.addEventListener("drop", (e) => {
+      e.preventDefault();
+      files = [...e.dataTransfer.files];
+      if (files.length) host.send({ dropped: files.map(({ name, size }) => [name, size]) });
+    });
+    this.heard = { "msg:custom": async ({ want: [i, start, end] }) => {
+      if (!files[i]) return; // dropped onto another view of this model
+      coming.hidden = false;
+      coming.textContent = `reading ${files[i].name}, ${amount(end, "B")} of ${amount(files[i].size, "B")}`;
+      host.send({ chunk: [i, start, end] }, undefined, [await files[i].slice(start, end).arrayBuffer()]);
+    }, "change:generation": () => { coming.hidden = true; } };
+    for (const [event, hear] of Object.entries(this.heard)) host.on(event, hear);
+  }
+
+  destroy() {
+    for (const [event, hear] of Object.entries(this.heard ?? {})) this.host.off(event, hear);
+    super.destroy();
   }
 
   get span() { return [this.low, this.high]; }
@@ -82,65 +103,27 @@ class TimelineView extends TimelineDrawing {
     if (lane.bars.length) this.choose(later ?? lane.bars.at(-1));
   }
 
-  setWindow(low, high) {
-    const span = Math.min(Math.max(high - low, this.scene.duration * 1e-5), this.scene.duration);
-    this.low = Math.min(Math.max(low, 0), this.scene.duration - span);
-    this.high = this.low + span;
-    this.onChange();
-  }
-
   /** The step under the play-head fills the window; the last one where there is none. */
   showStep() {
     const steps = this.scene.steps, here = steps.find(([a, b]) => a <= this.head && this.head < b) ?? steps.at(-1);
     if (here) this.setWindow(...here);
   }
 
-  zoom(factor, center = this.head >= this.low && this.head <= this.high ? this.head : (this.low + this.high) / 2) {
-    this.setWindow(center - (center - this.low) * factor, center + (this.high - center) * factor);
-  }
-
-  keys({ shiftKey }) {
-    const span = this.high - this.low, pan = (by) => this.setWindow(this.low + by * span, this.high + by * span);
-    return { ...super.keys(), ...shiftKey && { ArrowRight: () => pan(0.2), ArrowLeft: () => pan(-0.2) },
-      ArrowDown: () => this.changeLane(1), ArrowUp: () => this.changeLane(-1), "+": () => this.zoom(0.6),
-      "=": () => this.zoom(0.6), "-": () => this.zoom(1 / 0.6), 0: () => this.setWindow(0, this.scene.duration),
+  keys(event) {
+    return { ...super.keys(event), ArrowDown: () => this.changeLane(1), ArrowUp: () => this.changeLane(-1),
       s: () => this.showStep(), Escape: () => { this.tip.hidden = true; } };
   }
 
-  onWheel(event) {
-    if (document.activeElement !== this.svg && !event.ctrlKey) return;
-    event.preventDefault();
-    const by = event.deltaX / (this.right - GUTTER) * (this.high - this.low);
-    if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.setWindow(this.low + by, this.high + by);
-    else this.zoom(Math.exp(Math.sign(event.deltaY) * 0.2), this.time(event.offsetX));
-  }
-
   hit(event) {
-    const box = this.svg.getBoundingClientRect(), [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const { x, y } = this.point(event), slack = 2 * (this.high - this.low) / (this.right - this.left);
     const lane = this.lanes.find((l) => y >= l.y - 1 && y <= l.y + l.height + 1);
-    const slack = 2 * (this.high - this.low) / (this.right - GUTTER);
-    return [x, lane && x >= GUTTER ? this.barAt(lane, this.time(x), slack) : -1];
+    return [x, lane && x >= this.left ? this.barAt(lane, this.time(x), slack) : -1];
   }
 
-  onDown(event) {
-    const [x, i] = this.hit(event), [low, high] = [this.low, this.high];
-    if (x < GUTTER || event.button) return;
-    let moved = false;
-    const scale = (high - low) / (this.right - GUTTER);
-    const move = (e) => {
-      const by = e.clientX - event.clientX;
-      moved ||= Math.abs(by) > 4;
-      if (moved) this.setWindow(low - by * scale, high - by * scale);
-    };
-    const up = () => {
-      removeEventListener("pointermove", move);
-      removeEventListener("pointerup", up);
-      if (moved) return;
-      if (i >= 0) this.choose(i);
-      else { this.head = this.time(x); this.focus = -1; this.request(); }
-    };
-    addEventListener("pointermove", move);
-    addEventListener("pointerup", up);
+  onClick(event) {
+    const [x, i] = this.hit(event);
+    if (i >= 0) this.choose(i);
+    else if (x >= this.left) { this.head = this.time(x); this.focus = -1; this.request(); }
   }
 
   onMove(event) {

@@ -3,17 +3,17 @@
 >>> view = Timeline(tv.run(tv.Megatron(tp=4), tv.GPT()))      # doctest: +SKIP
 """
 
-from typing import TYPE_CHECKING
+from os import PathLike
 
 import traitlets
 
 from tpviz.checks import one_of
 from tpviz.figures import timeline as figure
+from tpviz.trace import Trace
+from tpviz.trace.load import load_trace
 
 from .base import View, named, shown
-
-if TYPE_CHECKING:
-    from tpviz.trace import Trace
+from .dropped import Dropped
 
 AROUND = 0.25  # of the window on either side, so that little steps need no more detail
 
@@ -23,14 +23,16 @@ class Timeline(View):
 
     Parameters
     ----------
-    trace : Trace, or None for an empty view to be filled with `show`.
+    trace : Trace, or the path of what `tpviz.load_trace` reads: a file of ours, a Chrome or Kineto
+        trace, a folder of ranks; None for an empty view to be filled with `show`. Such files can
+        be dropped onto the view too.
     critical : outline the critical path.
     autoplay : start with the play-head moving (never where the reader prefers reduced motion).
 
-    Of a trace of many events the median step is shown at first, and the shortest events are merged;
-    the ``detail`` of the ``window`` (s) zoomed to is sent on request. ``selected`` is the id of the
-    event chosen, -1 for none; ``rank`` the rank chosen. Raises ValueError on a trace without
-    events, TypeError on an argument that does not exist.
+    Of several steps the median one is shown at first. Of a trace of many events the shortest are
+    merged; the ``detail`` of the ``window`` (s) zoomed to is sent on request. ``selected`` is the
+    id of the event chosen, -1 for none; ``rank`` the rank chosen. Raises ValueError on a trace
+    without events, what `tpviz.load_trace` does, TypeError on an argument that does not exist.
     """
 
     kind = "timeline"
@@ -41,17 +43,29 @@ class Timeline(View):
 
     @named()
     def __init__(
-        self, trace: "Trace | None" = None, *, critical: bool = False, autoplay: bool = False
+        self,
+        trace: Trace | str | PathLike[str] | None = None,
+        *,
+        critical: bool = False,
+        autoplay: bool = False,
     ):
         super().__init__()
         self._critical, self._bars = one_of("critical", critical, (True, False)), None
         self.observe(self._zoomed, "window")
         self.autoplay = one_of("autoplay", autoplay, (True, False))
+        self._dropped = Dropped(self.send, self.show)
+        self.on_msg(self._heard)
         if trace is not None:
             self.show(trace)
 
-    def show(self, trace: "Trace") -> None:
-        """Draw another trace."""
+    @shown
+    def _heard(self, _, message, buffers):
+        self._dropped.hear(message, buffers)
+
+    def show(self, trace: Trace | str | PathLike[str]) -> None:
+        """Draw another trace, or that of a path."""
+        if isinstance(trace, (str, PathLike)):
+            trace = load_trace(trace)
         scene, bars = figure.timeline_levels(trace, self._critical)
         rank = self.rank if self.rank in scene["ranks"] else scene["ranks"][0]
         with self._lock:

@@ -4,14 +4,15 @@
  */
 import { Player } from "./player.js";
 import { addRun, amount, make, seconds, ticks } from "./view.js";
+import { Zoomed } from "./zoom.js";
 
 export const GUTTER = 112, RIGHT = 14, TOP = 24, COMPUTE = 20, COMM = 13, GAP = 8, MEMORY = 54;
 export const HINT = "Space plays, ←/→ step through events, ↑/↓ change lane, +/− zoom, s shows one step, 0 all, drag pans. "
   + "The wheel zooms once the picture has the focus.";
 
-export class TimelineDrawing extends Player {
+export class TimelineDrawing extends Zoomed(Player) {
   load() {
-    const scene = this.whole = this.host.get("scene");
+    const scene = this.coarse = this.host.get("scene");
     this.lanes = (scene.lanes ?? []).map((lane) => ({ ...lane, bars: [], height: lane.axis ? COMM : COMPUTE }));
     let y = TOP, before = null;
     for (const lane of this.lanes) {
@@ -19,18 +20,19 @@ export class TimelineDrawing extends Player {
       [lane.y, before, y] = [y, lane.rank, y + lane.height + 2];
     }
     this.bottom = y;
-    const [low, high] = scene.detail?.window ?? [0, scene.duration];
+    const [low, high] = scene.first ?? [0, 0];
     [this.low, this.high, this.head, this.focus, this.lane, this.level] = [low, high, low, -1, 0, null];
+    this.opened = this.head;
     this.pick();
     this.autoplay();
   }
 
   /** The scene with the bars of its finest level, or of one that the kernel sent, that has all of the window. */
   pick() {
-    const slack = 1e-9 * this.whole.duration, level = [this.host.get("detail"), this.whole.detail].find((l) =>
-      l?.window && l.window[0] - slack <= this.low && this.high <= l.window[1] + slack) ?? this.whole;
+    const slack = 1e-9 * this.coarse.duration, level = [this.host.get("detail"), this.coarse.detail].find((l) =>
+      l?.window && l.window[0] - slack <= this.low && this.high <= l.window[1] + slack) ?? this.coarse;
     if (level === this.level) return;
-    const chosen = this.level && this.scene.bars.id[this.focus], scene = { ...this.whole, ...level };
+    const chosen = this.level && this.scene.bars.id[this.focus], scene = { ...this.coarse, ...level };
     [this.level, this.scene] = [level, scene];
     for (const lane of this.lanes) lane.bars = [];
     scene.bars?.lane.forEach((lane, i) => this.lanes[lane].bars.push(i));
@@ -55,13 +57,13 @@ export class TimelineDrawing extends Player {
   get rank() { return this.host.get("rank"); }
   get memory() { return this.scene.memory[String(this.rank)]; }
   get right() { return this.width - RIGHT; }
-  x(t) { return GUTTER + (t - this.low) / (this.high - this.low) * (this.right - GUTTER); }
-  time(x) { return this.low + (x - GUTTER) / (this.right - GUTTER) * (this.high - this.low); }
+  get left() { return GUTTER; }
+  get whole() { return [0, this.scene.duration]; }
 
   draw() {
     this.pick();
     this.ask();
-    const { scene, svg } = this, events = this.whole.bars.count?.reduce((a, b) => a + b, 0) ?? scene.bars.id.length;
+    const { scene, svg } = this, events = this.coarse.bars.count?.reduce((a, b) => a + b, 0) ?? scene.bars.id.length;
     if (this.lanes[this.lane].rank !== this.rank) {
       [this.lane, this.focus] = [Math.max(this.lanes.findIndex((l) => l.rank === this.rank), 0), -1];
     }
@@ -110,11 +112,13 @@ export class TimelineDrawing extends Player {
       const from = Math.max(this.x(bars.start[i]), GUTTER - 2), to = Math.min(this.x(bars.end[i]), this.right + 2);
       const name = strings[bars.name[i]], { kind, key } = keys[bars.key[i]];
       addRun(runs[bars.key[i]], from, to);
-      if (kind !== "wait" && to - from > 6.8 * name.length + 8) names.push([(from + to) / 2, name, key]);
+      names.at(-1)?.splice(1, 1, Math.min(names.at(-1)[1], from)); // the next bar covers the rest of a bar
+      names.push([from, to, name, key, kind !== "wait"]);
     }
     runs.forEach((run, k) => this.drawRun(run, lane.y, lane.height, keys[k], this.plot));
-    for (const [x, name, key] of names) {
-      make("text", { x, y: lane.y + lane.height / 2 + 3.5, "text-anchor": "middle", "font-size": 11,
+    for (const [from, to, name, key, named] of names) {
+      const wide = 6.4 * name.length + 3.6 * (name.match(/[mw]/g)?.length ?? 0);
+      if (named && to - from > wide + 6) make("text", { x: (from + to) / 2, y: lane.y + lane.height / 2 + 3.5, "text-anchor": "middle", "font-size": 11,
         class: `f-halo-${key}` }, this.plot, name);
     }
     exposed.lane.forEach((l, i) => {
@@ -145,6 +149,7 @@ export class TimelineDrawing extends Player {
   drawWords() {
     const { scene } = this;
     this.drawHead(scene, scene.metrics);
+    this.title.title = scene.whole;
     const items = scene.keys.map((k) => [k, k.kind === "comm" ? `communication ${k.label}` : k.label]);
     if (scene.exposed.lane.length) items.push([{ key: "exposed", kind: "exposed" }, "exposed communication"]);
     if (this.memory) items.push(...scene.memory_keys.map((k) => [{ ...k, kind: "memory" }, k.label]));
@@ -166,10 +171,17 @@ export class TimelineDrawing extends Player {
     const path = (d, ink, width) => make("path", { d, fill: "none", class: `s-${ink}`, "stroke-width": width }, overlay);
     overlay.replaceChildren();
     const under = this.lanes.map((lane) => this.barAt(lane, this.head, 0)).filter((i) => i >= 0);
-    path(under.map((i) => this.outline(i)).join("") || "M0,0", "fg", 1.4);
-    path(`M${x},${TOP - 8}V${this.bottom + (this.memory ? MEMORY + 26 : 0)}`, "fg", 1.6);
-    make("path", { d: `M${x - 5},${TOP - 13}h10l-5,7z`, class: "f-fg" }, overlay);
-    this.now.textContent = `${seconds(this.head)} of ${seconds(this.scene.duration)}`;
+    const foot = this.bottom + (this.memory ? MEMORY + 26 : 0);
+    overlay.append(this.veil(x, TOP - 2, this.right, this.bottom + 4));
+    if (this.memory) overlay.append(this.veil(x, this.bottom + 21, this.right, foot));
+    if (this.playing || this.head !== this.opened) { // before it was first played it stands at nothing
+      path(under.map((i) => this.outline(i)).join("") || "M0,0", "fg", 1.4);
+      path(`M${x},${TOP - 8}V${foot}`, "fg", 1.6);
+      make("path", { d: `M${x - 5},${TOP - 13}h10l-5,7z`, class: "f-fg" }, overlay);
+    }
+    const { steps, duration } = this.scene, step = steps.findLastIndex(([a]) => a <= this.head);
+    this.now.textContent = (steps.length > 1 && step >= 0 ? `step ${step + 1} of ${steps.length}, ` : "")
+      + `${seconds(this.head)} of ${seconds(duration)}`;
     if (this.focus < 0) return;
     path(this.outline(this.focus), "bg", 5);
     path(this.outline(this.focus), "fg", 2.6);

@@ -2,7 +2,7 @@
 
 from tpviz.labs import atp
 curve = atp.chunk_curve(workload, cluster, mesh=(4, 2))
-curve.best("predicted"), curve.figure()
+curve.best("predicted"), curve.to_svg()
 """
 
 from .chunking import ChunkCurve, chunk_curve

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import product
-from math import log10
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
 from tpviz.cost import Clock, show_seconds
-from tpviz.figures.charts import FROM_ZERO, LINES, axis, curves, pointer, unit_of
+from tpviz.figures.charts import FROM_ZERO, LINES, axis, curves, label, unit_of, words_of
 from tpviz.labs.report import listed, table, too_late, whole_numbers
 from tpviz.labs.study import Outcome, Study, ask
 from tpviz.mesh import Mesh
@@ -21,8 +20,6 @@ from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
 SHOWN = ("exposed communication", "time of a step, axis cut")
-SIDE = {"predicted": -44, "with contention": 0, "simulated": 44, "measured": 0}
-"""Offset of its label in px, so that labels of one point do not overlap."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -61,21 +58,21 @@ class ChunkCurve(Study):
             ran = {s: one for s, one in self.times.items() if s == "measured"}
             spread = {s: _spread(one, 1 - column, unit[1]) for s, one in ran.items()}
             x = axis("chunks", self.counts)
-            panels.append(curves(title, times, unit, str, spread, x=x))
+            panels.append(curves(title, times, unit, spread=spread, x=x))
         panels[0]["y"] = FROM_ZERO
         panels[1]["marks"] = [
-            pointer(
-                f"best {best}",
-                log10(best),
+            label(
+                f"{words_of(source)}: best {best}",
+                best,
                 times[source][best] / unit[1],
                 LINES[source][0],
-                ax=SIDE[source],
-                ay=-34,
             )
             for source in times
             for best in [self.best(source)]
         ]
-        return {"title": f"Chunks of {self._name} on {self.cluster.caption}", "panels": panels}
+        (d1, d2), order = self.strategy.mesh, self.strategy.order
+        title = f"Chunks of ATP, {d1} x {d2} mesh in {order} order, on {self.cluster.caption}"
+        return {"title": title, "panels": panels}
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first; counts that are not possible have the reason."""

@@ -94,11 +94,9 @@ class Contention(Report):
         x = axis("kappa: time during a collective / time alone")
         x["range"] = [min(0.9, *ratios) - 0.05, max(*ratios, *AUTHORS) * 1.05]
         y = {"type": "category", "autorange": "reversed", "categoryarray": [here, A100]}
-        y["automargin"] = True
         return {
             "title": "Slowdown of a GEMM during a collective",
             "panels": [panel("", [pairs, quartiles, theirs], x, y)],
-            "height": 190,
         }
 
     def to_table(self) -> list[list[str]]:

@@ -114,7 +114,6 @@ class Scaling(Report):
         return {
             "title": "Communication of a layer as ranks grow: ATP's best mesh against 1D",
             "panels": growth(x, titles, seconds, shares, STYLES, texts),
-            "legend": 2,
         }
 
     def to_table(self) -> list[list[str]]:

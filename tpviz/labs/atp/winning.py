@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from textwrap import wrap
 from typing import Any
 
 from tpviz.checks import whole_number
@@ -26,7 +25,6 @@ TITLES = {
     "predicted": "whole step (extended)",
     "measured": "whole step, emulated",
 }
-HOVER = "%{y} on %{x}: %{text}<extra></extra>"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -94,22 +92,16 @@ class Winners(Report):
         }
         gains = (g for rows in percent.values() for row in rows for g in row if g is not None)
         limit = min(max(1.0, *map(abs, gains)), 100.0)
-        columns = ["<br>".join(wrap(name, 16)) for name in self.clusters]
-        rows = [_row(s) for s in self.strategies]
-        x = {"showgrid": False, "showline": False, "tickangle": 0, "automargin": True}
-        y = {"showgrid": False, "showline": False, "type": "category", "autorange": "reversed"}
+        columns, rows = list(self.clusters), [_row(s) for s in self.strategies]
+        name, y = f"gain in %, from -{limit:.0f} to {limit:.0f}", {"autorange": "reversed"}
         panels = []
         for mode in modes:
-            trace = heat_map(columns, rows, percent[mode], self._cells(mode), limit)
-            scale = {"showscale": mode == modes[-1], "hovertemplate": HOVER}
-            scale["colorbar"] = {"title": {"text": "gain, %"}, "thickness": 12}
-            panels.append(panel(TITLES[mode], [trace | scale], x, y))
+            trace = heat_map(columns, rows, percent[mode], self._cells(mode), limit, name)
+            panels.append(panel(TITLES[mode], [trace], y=y))
         return {
             "title": f"ATP on {self.base.world_size} ranks: gain over 1D, in % of its speed",
             "panels": panels,
-            "height": max(220, 60 + 34 * len(rows)),
-            "subplots": {"shared_yaxes": True, "horizontal_spacing": 0.03},
-            "layout": {"margin_l": 110},
+            "shared_y": True,
         }
 
     def _cells(self, mode):

@@ -2,7 +2,7 @@
 
 from tpviz.labs import axonn
 result = axonn.overlaps(workload, cluster, grid=(2, 1, 2, 1))
-result.gain(), result.figure()
+result.gain(), result.to_svg()
 """
 
 from .overlapping import Overlaps, overlaps

@@ -50,10 +50,6 @@ class Overlaps(Study):
         """A set in words."""
         return name_of(label)
 
-    def tick(self, label: tuple[str, ...]) -> str:
-        """A set under its bar, an overlap a line."""
-        return "<br>".join(label) or name_of(label)
-
     def drawing(self) -> dict[str, Any]:
         """Stacked bars: compute, and the wait for each axis; above each bar its speedup over
         none."""

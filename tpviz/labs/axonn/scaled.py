@@ -131,15 +131,14 @@ class Scaling(Report):
                 ["star" if run.sure else "star-open" for run in theirs],
                 13,
                 text=[run.words for run in theirs],
-                hovertemplate="%{text}<extra>theirs</extra>",
             )
             panels[1]["traces"].append(star)
         ticks = sorted({*x["tickvals"], *(run.devices for run in theirs)})
         for one in panels:
-            one["x"] = axis("devices", ticks, tickangle=-45)
+            one["x"] = axis("devices", ticks)
         batch = f"batch {self.workload.batch} x {self.workload.seq} tokens"
         title = f"{self.model} on {self.machine}: AxoNN's best grids, {batch}"
-        return {"title": title, "panels": panels, "legend": 2}
+        return {"title": title, "panels": panels}
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from math import log10
 from typing import Any, Literal, NamedTuple
 
 from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
-from tpviz.figures.charts import axis, log_ticks, panel, pointer, points, unit_of
+from tpviz.figures.charts import axis, label, log_ticks, panel, points, unit_of
 from tpviz.labs.ranked import MODES, Row, order, tau
 from tpviz.labs.report import Report, not_knobs, table, too_late
 from tpviz.runtime.launch import check_world_size
@@ -105,14 +104,14 @@ class Validation(Report):
         panels = [self._scatter(rows, mode, upward) for mode in MODES[1::-1] if mode != upward]
         ranks = self.rows[0].strategy.world_size
         title = f"AxoNN's grids of {ranks} ranks on {self.cluster.caption}"
-        return {"title": title, "panels": panels, "height": 380}
+        return {"title": title, "panels": panels}
 
     def _scatter(self, rows, mode, upward):
         """The panel of one model against what is upward."""
         seconds = {m: [getattr(r, m) for r in rows] for m in (mode, upward)}
         same = mode != "communication"  # steps on both axes, which are the same then
         both = seconds[mode] + seconds[upward]
-        (x, x_marks, x_axis), (y, y_marks, y_axis) = (
+        (x, x_axis), (y, y_axis) = (
             _axis(m, seconds[m], both if same else seconds[m]) for m in (mode, upward)
         )
         traces, marks = [], []
@@ -121,18 +120,14 @@ class Validation(Report):
             diagonal = {"color": "ink:other", "dash": "dot", "width": 1.5}
             plain = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "line": diagonal}
             traces.append({**plain, "name": "both the same", "x": ends, "y": ends})
-        names = [one["title"]["text"] for one in (x_axis, y_axis)]
-        over = f"x y z data = %{{text}}<br>{names[0]}: %{{x:.4g}}<br>{names[1]}: %{{y:.4g}}"
         for kind, (ink, marker) in KINDS.items():
             own = [n for n, r in enumerate(rows) if kind_of(r.strategy) == kind]
             trace = points(kind, [x[n] for n in own], [y[n] for n in own], ink, marker, 10)
-            trace["text"] = [grid_of(rows[n].strategy) for n in own]
-            trace |= {"legendgroup": kind, "hovertemplate": over + "<extra></extra>"}
+            trace["text"] = [f"x y z data = {grid_of(rows[n].strategy)}" for n in own]
             traces.append(trace)
         for number, words in _pointed(x, y).items():
-            ax, ay = (130, 0) if "fastest" in words else (30, -150)  # where points are few
             text = f"{words} {grid_of(rows[number].strategy)}"
-            marks.append(pointer(text, x_marks[number], y_marks[number], "other", ax=ax, ay=ay))
+            marks.append(label(text, x[number], y[number], "other"))
         title = f"{TITLES[mode]} against {TITLES[upward]}"
         return panel(title, traces, x_axis, y_axis, marks)
 
@@ -194,13 +189,12 @@ class Validation(Report):
 
 
 def _axis(mode, seconds, reach):
-    """(values in a unit, places of annotations, layout) of an axis that must include ``reach``.
-    plotly wants the logarithm of a place where the axis is logarithmic."""
+    """(values in a unit, the axis), which must include ``reach``."""
     unit, scale = unit_of(reach)
     values, title = [s / scale for s in seconds], f"{TITLES[mode]} ({unit})"
     if min(reach) <= 0 or max(reach) / min(reach) <= FAR:
-        return values, values, axis(title)
-    return values, list(map(log10, values)), axis(title, log_ticks(values))
+        return values, axis(title)
+    return values, axis(title, log_ticks(values))
 
 
 def _pointed(x, y):

@@ -2,7 +2,7 @@
 
 from tpviz.labs import merak
 result = merak.schedules(workload, cluster, pp=4, microbatches=8)
-result.gain(), result.figure()
+result.gain(), result.to_svg()
 """
 
 from .halving import Halves, halves

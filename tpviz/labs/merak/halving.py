@@ -103,7 +103,6 @@ class Halves(Study):
                 curves("waits for tp", self.placed("waits"), x=x, y=FROM_ZERO),
                 panel("waits of a block (in c)", traces, x, FROM_ZERO),
             ],
-            "legend": 2,
         }
 
     def tick(self, label: int) -> str:

@@ -29,8 +29,6 @@ STACK = {
     "bubble": ("bubble", "wait", "/"),
 }
 """{part: (words, ink, pattern)}, bottom first."""
-CROWD = 11
-"""So many bars have their names upright."""
 
 
 @dataclass(frozen=True)
@@ -99,21 +97,19 @@ class Schedules(Study):
 
     def tick(self, label: str) -> str:
         """A schedule under its bar."""
-        return label.replace("_", "<br>")
+        return label.replace("_", " ")
 
     def drawing(self) -> dict[str, Any]:
         """Stacked bars: the step of the average rank by part; above each bar its step relative to
         the first's."""
-        first, counts = self.rows[0].label, [len(times) for times in self.times.values()]
+        first = self.rows[0].label
 
         def top(name, source):
             step, other = (self.outcome(x, source).step for x in (name, first))
             more = round(100 * (step / other - 1))
             return f"{more:+d} %" if more else "0 %"
 
-        x = {"tickangle": 0 if sum(counts) <= CROWD else -60, "tickfont": {"size": 10}}
-        drawn = self.stacked(STACK, lambda t: mean(t.places)._asdict(), top, **x)
-        drawn["subplots"]["column_widths"] = [max(3, count) for count in counts]
+        drawn = self.stacked(STACK, lambda t: mean(t.places)._asdict(), top)
         return {**drawn, "title": f"{self.head}, by schedule"}
 
     def to_table(self) -> list[list[str]]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tpviz.cluster import Cluster
 from tpviz.cost import show_bytes, show_seconds
-from tpviz.figures.charts import FROM_ZERO, axis, line, panel, pointer, unit_of
+from tpviz.figures.charts import FROM_ZERO, axis, label, line, panel, unit_of
 from tpviz.labs.report import Report, table
 from tpviz.schemes.merak.budget import keeps
 from tpviz.schemes.merak.memory import memory_of
@@ -97,25 +97,21 @@ class Tradeoff(Report):
         steps, needs, marks = [], [], []
         for rule, points in self.points.items():
             keep = [p.keep for p in points]
-            over = {
-                "text": [" ".join(map(str, p.num_recomputed)) for p in points],
-                "hovertemplate": "k0 = %{x:.3g}: %{y:.4g}, layers recomputed %{text}",
-            }
+            text = ["layers recomputed " + " ".join(map(str, p.num_recomputed)) for p in points]
             for name, values, traces in (
                 (rule, [p.step / second for p in points], steps),
                 (rule, [p.most / byte for p in points], needs),
                 (f"{rule}, average rank", [p.average / byte for p in points], needs),
             ):
-                place = {"legendrank": [*STYLES].index(name)}
-                traces.append(line(name, keep, values, STYLES[name], **over, **place))
+                traces.append(line(name, keep, values, STYLES[name], text=text))
             if fits := self.picked[rule]:
-                side = {"ax": -30 if fits.keep else 30, "ay": 40 if rule == "stage-aware" else -40}
                 at = fits.keep, fits.step / second
-                marks.append(pointer(f"{rule}: fits", *at, STYLES[rule][0], **side))
+                marks.append(label(f"{rule}: fits", *at, STYLES[rule][0]))
         x = axis("k0: share of the first stage's layers that keeps everything", range=[-0.03, 1.03])
-        dashed = {"annotation_text": "budget", "line": {"dash": "dash", "color": "ink:fg"}}
         # Further up it would flatten the curves.
-        budget = [{"y": self.budget / byte, **dashed}] * (self.budget <= 3 * most)
+        budget = [{"y": self.budget / byte, "dash": "dash", "text": "budget"}] * (
+            self.budget <= 3 * most
+        )
         return {
             "title": f"{self._words} on {self.cluster.caption}: recomputation against memory",
             "panels": [

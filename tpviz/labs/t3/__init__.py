@@ -3,7 +3,7 @@
 from tpviz.labs import t3
 result = t3.sublayers()
 t3.against_paper(found=result), t3.end_to_end(result)
-t3.movement(8).figure(), t3.paying().figure(), t3.modes(workload, cluster).figure()
+t3.movement(8), t3.paying(), t3.modes(workload, cluster)  # a notebook shows their charts
 """
 
 from .end_to_end import Gain, end_to_end

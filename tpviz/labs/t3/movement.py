@@ -103,19 +103,18 @@ class Movement(Report):
         for config, name in CONFIGS.items():
             counts, places = self.counts(config), list(range(1, self.ranks + 1))
             bars = [
-                bar(words, places, [row[kind] for row in counts], *INK[kind], size=7, fgopacity=0.6)
+                bar(words, places, [row[kind] for row in counts], *INK[kind])
                 for kind, words in KINDS.items()
             ]
             title = f"{name}: {self.total(config)} chunks read and written"
-            panels.append(panel(title, bars, axis("chunk, in the order in which it goes", dtick=1)))
+            panels.append(panel(title, bars, axis("chunk, in the order in which it goes")))
         chunk = show_bytes(self.gemm.bytes // self.ranks)
         output = f"{self.gemm.m} x {self.gemm.n} output"
         return {
             "title": f"Memory of one GPU: {output}, {self.ranks} ranks, chunks of {chunk}",
             "panels": panels,
-            "legend": 2,
-            "subplots": {"shared_yaxes": True},
-            "layout": {"barmode": "stack", "bargap": 0.25},
+            "stack": True,
+            "shared_y": True,
         }
 
     def to_table(self) -> list[list[str]]:

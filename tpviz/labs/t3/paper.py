@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 NEAR = 5.0
 """Points within which a number counts as matched."""
-ROW = 19
-"""px of a number in the picture."""
 LITTLE = f"{NEAR:g} points are too loose a threshold for numbers below {2 * NEAR:g}."
 KINDS = {
     "predicted": "no knob was fitted to this number",
@@ -231,30 +229,27 @@ class AgainstPaper(Report):
         names = [f"{r.anchor.name} ({r.anchor.kind}; {r.anchor.source})" for r in rows]
         ends = {
             "type": "scatter",
+            "name": "difference",
             "x": [x for r in rows for x in (r.anchor.paper, r.ours, None)],
             "y": [name for name in names for _ in range(3)],
             "mode": "lines",
             "showlegend": False,
             "hoverinfo": "skip",
-            "line": {"color": "ink:wait", "width": 2},
+            "line": {"color": "ink:wait", "dash": "solid", "width": 2},
         }
         hollow = ["circle" if r.matched else "circle-open" for r in rows]
         theirs, ours = [r.anchor.paper for r in rows], [r.ours for r in rows]
         traces = [
             points(name, x, names, ink, marks, 11, text=[f"{value:.1f} %" for value in x])
-            | {"hovertemplate": "%{y}: %{text}<extra></extra>"}
             for name, x, ink, marks in (
                 ("the paper's, by its abstract or reading notes", theirs, "axis4", "star"),
                 ("ours, simulated (hollow: more than 5 points off)", ours, "backward", hollow),
             )
         ]
-        y = {"categoryorder": "array", "categoryarray": names, "tickfont": {"size": 11}}
+        y = {"type": "category", "categoryarray": names}
         return {
             "title": "The paper's numbers, and ours",
-            "panels": [panel("percent", [ends, *traces], y={"automargin": True, **y})],
-            "height": 60 + ROW * len(rows),
-            "legend": 2,
-            "layout": {"width": 1180, "margin": {"l": 360}},
+            "panels": [panel("percent", [ends, *traces], y=y)],
         }
 
     def to_table(self) -> list[list[str]]:
@@ -310,7 +305,7 @@ def against_paper(
     machine: "Machine | None" = None,
     found: Sublayers | None = None,
     sensitivity: bool = False,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Callable[[int, int, str], object] | bool | None = None,
 ) -> AgainstPaper:
     """The `AgainstPaper` of a ``Machine``: some 15 s, and as much again with ``sensitivity``.
 

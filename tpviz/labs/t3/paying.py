@@ -57,17 +57,16 @@ class Paying(Report):
         form = "without memory: (x+2) / (max(x,1)+1), derived"
         style = "axis4", "solid", "circle"
         traces = [{**line(form, xs, map(ideal_speedup, xs), style), "mode": "lines"}]
-        over = {"text": [f"K={p.k}" for p in self.points], "hovertemplate": "%{text}: %{y:.3f}"}
+        text = [f"K={p.k}" for p in self.points]
         for config in CONFIGS:
             name, *style = STYLES[config]
             x, y = [p.x for p in self.points], [p.speedup(config) for p in self.points]
-            traces.append(line(f"{name}, simulated", x, y, style, **over))
-        one = {"x": 1.0, "line_dash": "dot", "line_color": "ink:fg", "line_width": 1}
+            traces.append(line(f"{name}, simulated", x, y, style, text=text))
+        one = {"x": 1.0, "dash": "dot", "text": ""}
         title = "speedup of the sublayer, over x = GEMM / reduce-scatter"
         return {
             "title": f"What fusing gains: output {self.m} x {self.n} over {self.ranks} GPUs",
             "panels": [panel(title, traces, axis("x", rangemode="tozero"), rules=[one])],
-            "legend": 2,
         }
 
     def to_table(self) -> list[list[str]]:

@@ -5,14 +5,16 @@ them). Which knobs of `Machine` are fitted, and to what, is in `FITTED`.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.checks import one_of, some_of, whole_number
 from tpviz.cost import show_seconds
-from tpviz.figures.charts import axis, line, panel
+from tpviz.figures.charts import axis, label, line, panel
 from tpviz.labs.report import Report, table
+from tpviz.runtime.bar import viewer
 from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 from tpviz.schemes.t3.hardware.dram import Clock
 from tpviz.schemes.t3.hardware.ring import reduce_scatter
@@ -119,27 +121,25 @@ class Sublayers(Report):
 
     def drawing(self) -> dict[str, Any]:
         """Speedup of each sublayer over sequential, a model's lines by themselves."""
-        models = [f"{r.model.name}<br>TP {r.tp}" for r in self.rows[:: len(SUBLAYERS)]]
+        models = [f"{r.model.name}\nTP {r.tp}" for r in self.rows[:: len(SUBLAYERS)]]
         each = len(SUBLAYERS)
-        names = [f"{models[x // each]}, {r.name}" for x, r in enumerate(self.rows)]
-        over = {"text": _broken(names, each), "hovertemplate": "%{text}: %{y:.3f}"}
+        text = _broken([f"{r.model.name}, TP {r.tp}, {r.name}" for r in self.rows], each)
         traces, most = [], 0.0
         for config, (name, *style) in STYLES.items():
             speedups = [r.speedup(config) for r in self.rows]
             x = _broken(range(len(self.rows)), each)
-            traces.append(line(name, x, _broken(speedups, each), style, **over))
+            traces.append(line(name, x, _broken(speedups, each), style, text=text))
             most = max(most, *speedups)
-        flat = {"y": most + 0.07, "showarrow": False, "font": {"size": 11}}
         middles = [m * each + (each - 1) / 2 for m in range(len(models))]
         borders = [m * each - 0.5 for m in range(1, len(models))]
         x = axis(tickvals=list(range(len(self.rows))), ticktext=[r.name for r in self.rows])
         one = panel(
             "speedup over GEMM, reduce-scatter and all-gather in sequence",
             traces,
-            {**x, "tickangle": -45},
+            x,
             {"range": [0.98, most + 0.12]},
-            [{"text": text, "x": place, **flat} for text, place in zip(models, middles)],
-            [{"x": place, "line_width": 1, "line_color": "ink:fg"} for place in borders],
+            [label(name, place, most + 0.02) for name, place in zip(models, middles)],
+            [{"x": place, "dash": "solid", "text": ""} for place in borders],
         )
         return {
             "title": "T3's sublayers: forward OP and FC-2, backward FC-1 and IP",
@@ -196,12 +196,12 @@ def sublayers(
     models: str | Iterable[str] = tuple(MODELS),
     wavefronts: int = 4,
     tile: tuple[int, int] = (128, 128),
-    progress: Callable[[int, int], object] | None = None,
+    progress: Callable[[int, int, str], object] | bool | None = None,
 ) -> Sublayers:
     """The `Sublayers` of models (names of `MODELS`) at each of their TP degrees.
 
     wavefronts, tile : as `Gemm` takes them; wavefronts=1 takes a third of the time and changes
-    means by 1 % at most. progress : called with (done, all) after each GEMM, 0.5 s each.
+    means by 1 % at most. progress : as `tpviz.launch` takes it; a GEMM takes 0.5 s.
     """
     machine = Machine() if machine is None else machine
     wavefronts = whole_number("wavefronts", wavefronts, 1, 128)
@@ -211,13 +211,13 @@ def sublayers(
         for tp in MODELS[name].tp
     ]
     rows, done = [], {}
-    for model, tp in cases:
-        for name, units in SUBLAYERS.items():
-            if (model, tp, units) not in done:  # FC-1 is FC-2 again
-                done[model, tp, units] = _row(machine, model, tp, name, units, wavefronts, tile)
-                if progress:
-                    progress(len(done), 3 * len(cases))
-            rows.append(done[model, tp, units]._replace(name=name))
+    with closing(viewer(progress)) as show:
+        for model, tp in cases:
+            for name, units in SUBLAYERS.items():
+                if (model, tp, units) not in done:  # FC-1 is FC-2 again
+                    show(len(done), 3 * len(cases), f"{model.name}, TP {tp}: {name}")
+                    done[model, tp, units] = _row(machine, model, tp, name, units, wavefronts, tile)
+                rows.append(done[model, tp, units]._replace(name=name))
     return Sublayers(tuple(rows), machine)
 
 
