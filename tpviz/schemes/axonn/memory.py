@@ -2,7 +2,8 @@
 
 What autograd keeps of a microbatch is ATP's for the plane of x and y (`tpviz.schemes.atp.memory`),
 of its own rows; with ``recompute`` the input of every block, and all of the one in backward. Where
-z > 1, blocks of weights and of their gradients are added, G = 12 H^2/(x y) a transformer block:
+z > 1, blocks of weights and of their gradients are added, G a transformer block's, 12 H^2/(x y)
+by default:
 
     gathered: with ``keep`` the G of every block and the head's, until their backward
     (``recompute``: of the block in backward), else the one in use; OAG: one more, prefetched;
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
 from tpviz.schemes.atp.memory import block_kept
+from tpviz.schemes.gpt.memory import statistics
 
 from .step import num_local_parameters
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 def memory(s: "AxoNN", w: "GPT") -> Memory:
     """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps."""
     moments = _Moments(s, w)
-    size, tensors = sum(moments.held) * w.itemsize, 12 * w.layers + 5 - w.tied
+    size, tensors = sum(moments.held) * w.itemsize, w.num_tensors
     return Memory(
         parameters=size,
         gradients=size,
@@ -56,7 +58,8 @@ class _Moments:
         blocks = s.blocks(replace(w, layers=1))  # all are alike
         size = {name: prod(shape) * self.item for name, shape in blocks.items()}
         self.table = size["embed.token.weight"]  # as large as the head
-        self.qkv, self.up = (size[f"blocks.0.{n}.weight"] for n in ("attention.qkv", "mlp.up"))
+        layers = "attention.qkv", "mlp.up", "mlp.down"
+        self.qkv, self.up, self.down = (size[f"blocks.0.{n}.weight"] for n in layers)
         self.block = sum(n for name, n in size.items() if name.startswith("blocks.0."))
         self.cut, self.later = s.z > 1, s.z > 1 and "ors" in s.overlap
         self.keep, self.again = self.cut and s.keep, self.cut and not s.keep
@@ -80,7 +83,7 @@ class _Moments:
         if microbatches > 1:
             yield blocks + self._loss(last=microbatches == 2) + under_way
         if self.bundled:  # forward, where the last block's last weight is copied out
-            yield blocks + self.block + self.again * self.up + self._ahead(self.table)
+            yield blocks + self.block + self.again * self.down + self._ahead(self.table)
         yield blocks + self._head()
         for after in (0, layers - 1):  # from the last block to the first what grows grows evenly
             yield (layers - after) * self.stays + self._block() + scattered(after * self.block)
@@ -89,7 +92,7 @@ class _Moments:
         yield (self.cut * whole + (self.s.data > 1) * (pieces + whole)) * self.item
 
     def _loss(self, last):
-        """The last LayerNorm, the head's weight, and logits: 2 or 3 of their size."""
+        """The last norm, the head's weight, and logits: 2 or 3 of their size."""
         V = self.w.vocab // self.s.x
         logits = (3 if self.s.x == 1 else 2) * self.rows * V * self.wide + 16 * self.rows
         return (
@@ -129,18 +132,17 @@ class _Moments:
 
     def _layer(self):
         """Of that layer: its input's gradient, its weight's, what was gathered again for it."""
-        wide = self.rows * self.w.mlp_ratio * self.w.hidden // self.s.x * self.item
+        wide = self.rows * self.w.mlp_width // self.s.x * self.item
+        down = wide + self.down + self.again * self.down
         if not self.bundled:
-            return wide + self.up + self.again * self.up + self.cut * self.up // self.s.z
+            return down + self.cut * self.down // self.s.z
         message = self.again * self.block
-        into_buffer = self.block - self.keep * self.up  # the layer's input and weight are gone
+        into_buffer = self.block - self.keep * self.down  # the layer's input and weight are gone
         up = self.stream - wide + self.up + self.again * self.up  # backward of the up projection
-        return message + max(
-            wide + self.up + self.again * self.up, into_buffer + max(wide, self.up, up)
-        )
+        return message + max(down, into_buffer + max(wide, self.down, up))
 
     def _end(self):
-        return 2 * self.stream + 2 * self.rows * self.wide
+        return 2 * self.stream + statistics(self.w) * self.rows * self.wide
 
     def _scattered(self, size):
         """Gradients of so many bytes with their shards, if not yet waited for."""
