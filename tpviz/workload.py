@@ -194,9 +194,7 @@ class GPT:
     @property
     def block_matrices(self) -> int:
         """Elements of a block's weight matrices: (4 + 2r) h^2 by default."""
-        return self.hidden * (
-            self.qkv_features + self.hidden + self.up_features + self.mlp_width
-        )
+        return self.hidden * (self.qkv_features + self.hidden + self.up_features + self.mlp_width)
 
     @property
     def step_flops(self) -> int:
