@@ -127,7 +127,7 @@ def dgx(
     nics: int | None = None,
     nic: float | None = None,
 ) -> Cluster:
-    """``gpus`` GPUs of `GPUS` in NVIDIA's nodes around NVSwitches: `NODES` has what a node has.
+    """``gpus`` GPUs of `GPUS` in NVIDIA's nodes around NVSwitches: `NODES` has what a node has, nominal.
 
     nics : of a node, of ``nic`` bytes/s each, where the cluster has others. Latencies: constants of
     NCCL's tuner. Raises ``ValueError`` for an unknown GPU and for a node that would be cut.
