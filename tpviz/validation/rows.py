@@ -34,6 +34,12 @@ NEEDED = ("source", "layers", "hidden", "global_batch", "micro_batch", "n_gpus",
 """Columns without which rows describe no run."""
 RENAMED = {"url_or_repo": "url", "case": "model", "platform": "gpu"}
 """Columns of the files -> fields, where they differ."""
+FRAMEWORKS = {
+    "nanotron": ("ultrascale",),
+    "FSDP": ("mosaic", "torchtitan"),
+    "Megatron-LM": ("megatron", "bigscience", "dgxc", "nemo", "simumax", "llama3_paper"),
+}
+"""Frameworks of runs, by how names of sources begin."""
 GIGA = {"gb": 1e9, "gib": 2.0**30}
 
 
@@ -78,6 +84,12 @@ class PublishedRow:
     part: str = ""
     url: str = ""
     notes: str = ""
+
+    @property
+    def framework(self) -> str:
+        """Of `FRAMEWORKS`, or "other"."""
+        known = (name for name, starts in FRAMEWORKS.items() if self.source.startswith(starts))
+        return next(known, "other")
 
     @property
     def microbatches(self) -> float | None:
