@@ -39,9 +39,14 @@ def board() -> Board:
 
 
 def digests() -> str:
-    """The hashes of the split and of all coefficients, in words: what the page was made of."""
+    """Hashes of the data, of the split and of all coefficients: what the page was made of."""
     groups = [group_of(row) for kind in FILES[:3] for row in shipped(kind)]
-    return f"split `{digest(split(groups))}`, coefficients `{score.coefficients_digest()}`"
+    found = {
+        "data": score.data_digest(),
+        "split": digest(split(groups)),
+        "coefficients": score.coefficients_digest(),
+    }
+    return ", ".join(f"{name} `{value}`" for name, value in found.items())
 
 
 def of_part(rows: Iterable[Checked], part: str) -> list[Checked]:
@@ -62,8 +67,15 @@ def summary(steps: Iterable[Checked]) -> str:
 
 
 def sources_table(rows: Sequence[Checked]) -> list[list[str]]:
-    """Errors by source, header first."""
+    """Errors by source, header first; of sources with runs far below the usual rate also without
+    those."""
     counts = Counter(r.source for r in rows)
+    slow = {r.source for r in rows if r.ratio and score.mfu(r) < score.DISTURBED}
+    usual = (r for r in rows if r.ratio and score.mfu(r) >= score.DISTURBED)
+    found = score.by_source(rows)
+    for source, e in score.by_source(r for r in usual if r.source in slow).items():
+        name = f"{source}, MFU at least {100 * score.DISTURBED:g} %"
+        counts[name], found[name] = e.rows, e
     return table(
         (
             ("source", lambda s, e: s),
@@ -73,7 +85,7 @@ def sources_table(rows: Sequence[Checked]) -> list[list[str]]:
             ("median error", lambda s, e: _percent(e.median)),
             ("90th percentile", lambda s, e: _percent(e.p90)),
         ),
-        score.by_source(rows).items(),
+        sorted(found.items()),
     )
 
 
@@ -89,6 +101,7 @@ def page(b: Board) -> str:
         "coefficients may be fitted on and those that only test them, and how a row becomes a "
         "strategy, a workload and a cluster.",
         f"Made of: {digests()}.",
+        f"**Rows to test on.** {summary(b.steps.rows)}",
         "![Predicted over measured step of every test row, and the share of rows up to an error]"
         "(img/validation.svg)",
         "Error: |predicted / measured - 1|.",
@@ -108,9 +121,9 @@ def page(b: Board) -> str:
         *_ranking(test),
         "## Baselines",
         "On the same test rows: every kernel and link at its nominal rate; model FLOPs at a "
-        "constant share of the peak, which is fitted on the rows to fit on; and the errors that a "
-        "source states of its own prediction.",
-        _baselines(b, test),
+        "constant share of the peak, one for each framework, fitted on the rows to fit on; and the "
+        "errors that a source states of its own prediction.",
+        *_baselines(b, test),
         "## Memory",
         "Peaks of a rank: exact bytes of Megatron-LM's CI, SimuMax's on B200; and what the notes "
         "of measured steps say (Ultra-Scale: of the process; BigScience: of the fullest node).",
@@ -119,7 +132,9 @@ def page(b: Board) -> str:
         f"## The worst {WORST}",
         "Test rows with the largest ratio, either way. The last column is the first of a few rules "
         "(`tpviz.validation.scoreboard.guess`) that applies: a guess, not a finding.",
-        _worst(test),
+        _worst(test, WORST),
+        "And of each other source the worst two:",
+        _worst(test, 2, each=True),
         "## Not modelled",
         _reasons([*b.steps.rows, *b.failed.rows, *b.memory.rows]),
     ]
@@ -170,14 +185,15 @@ def _ranking(rows: Sequence[Checked]):
 
 
 def _baselines(b: Board, test: Sequence[Checked]):
-    share = score.share_of_peak(of_part(b.steps.rows, "fit"))
+    shares = score.shares_of_peak(of_part(b.steps.rows, "fit"))
+    words = ", ".join(f"{name} {_percent(share)}" for name, share in shares.items())
     models = {
         "tpviz": test,
         "ideal devices": of_part(b.ideal.rows, "test"),
-        f"{_percent(share)} of peak": score.at_share(test, share),
+        "share of peak": score.at_share(test, shares),
     }
     errors = {name: score.by_source(rows) for name, rows in models.items()}
-    out = [["source", *(f"{name}: median error" for name in models), "the source's own"]]
+    out = [["median error", *models, "the source's own"]]
     for source in errors["tpviz"]:
         own = [r for r in test if r.source == source and r.ratio]
         stated = score.errors(x for r in own if (x := score.own_estimate(r)))
@@ -185,7 +201,7 @@ def _baselines(b: Board, test: Sequence[Checked]):
         out.append([source, *told, _percent(stated.median) if stated else ""])
     ranks = [_correlation(rows) for rows in models.values()]
     out.append(["median rank correlation", *(f"{rank:.2f}" for rank in ranks), ""])
-    return out
+    return out, f"Shares of the peak: {words}."
 
 
 def _correlation(rows):
@@ -229,10 +245,16 @@ def _fits(b: Board):
     )
 
 
-def _worst(rows: Sequence[Checked]):
+def _worst(rows: Sequence[Checked], most: int, each: bool = False):
+    """The ``most`` worst rows; ``each`` : of every source but that which has most of the rows."""
     ranked = sorted((r for r in rows if r.ratio), key=lambda r: -abs(log(r.ratio)))
+    found = ranked[:most]
+    if each:
+        (largest, _), *_ = Counter(r.source for r in ranked).most_common()
+        groups = score.by(ranked, lambda r: r.source)
+        found = [r for source, own in groups.items() if source != largest for r in own[:most]]
     columns = (*COLUMNS[:-1], ("what may be missing", score.guess))
-    return table(columns, ((r,) for r in ranked[:WORST]))
+    return table(columns, ((r,) for r in found))
 
 
 def _reasons(rows: Sequence[Checked]):

@@ -5,7 +5,7 @@
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from statistics import median
@@ -14,13 +14,18 @@ from typing import NamedTuple
 import numpy as np
 
 from tpviz.cluster import Cluster, Device, Level
+from tpviz.cost import show_seconds
 
 from .adapter import cluster_of
-from .rows import published
+from .rows import DATA, FILES, published
 from .validate import Checked
 
 LEAST = 5
 """Rows of a group from which layouts are ranked."""
+DISTURBED = 0.01
+"""Share of the peak below which something else than the step seems to have taken the time."""
+GEMMS = 18
+"""Matrix products of a layer in a step: 6 forward, with attention's two, and 12 backward."""
 AXES = ("tp", "pp", "dp", "vpp", "micro_batch")
 
 
@@ -120,9 +125,12 @@ def needs(rows: Iterable[Checked]) -> list[float]:
 
 
 # -- baselines -----------------------------------------------------------------------------------
-def share_of_peak(rows: Iterable[Checked]) -> float:
-    """Median share of the peak FLOP/s that the runs reached: model FLOPs over measured time."""
-    return median(mfu(r) for r in rows if r.ratio)
+def shares_of_peak(rows: Iterable[Checked]) -> dict[str, float]:
+    """{framework: median share of the peak FLOP/s that its runs reached}."""
+    return {
+        framework: median(map(mfu, own))
+        for framework, own in by(rows, lambda r: r.row.framework).items()
+    }
 
 
 def mfu(checked: Checked) -> float:
@@ -132,9 +140,13 @@ def mfu(checked: Checked) -> float:
     return plan.workload.step_flops / (peak * checked.measured)
 
 
-def at_share(rows: Iterable[Checked], share: float) -> list[Checked]:
-    """The same rows, predicted as model FLOPs at a constant ``share`` of the peak."""
-    return [replace(r, step=r.measured * mfu(r) / share) for r in rows if r.ratio]
+def at_share(rows: Iterable[Checked], shares: Mapping[str, float]) -> list[Checked]:
+    """The same rows, predicted as model FLOPs at a constant share of the peak, by framework."""
+    return [
+        replace(r, step=r.measured * mfu(r) / shares[r.row.framework])
+        for r in rows
+        if r.ratio and r.row.framework in shares
+    ]
 
 
 def ideal(gpu: str, n_gpus: int, source: str) -> Cluster:
@@ -155,26 +167,34 @@ def own_estimate(checked: Checked) -> float | None:
 
 # -- what may be missing ---------------------------------------------------------------------------
 def guess(checked: Checked) -> str:
-    """What the prediction of a row may miss: the first of a few rules that applies."""
+    """What the prediction of a row may miss: the first of a few rules that applies, with the
+    seconds missing for each layer and microbatch."""
     row, plan = checked.row, checked.plan
     reached, node = mfu(checked), plan.cluster.levels[0].units
     layers = row.layers / row.pp * row.microbatches
-    each = (checked.measured - checked.step) / layers
-    gemms = plan.workload.step_flops / row.n_gpus / layers / 18  # 6 forward, 12 backward
-    microseconds = 1e6 * gemms / plan.cluster.device.flops[plan.workload.dtype]
+    missing = f"{show_seconds((checked.measured - checked.step) / layers)} a layer and microbatch"
+    gemm = plan.workload.step_flops / row.n_gpus / layers / GEMMS
+    seconds = gemm / plan.cluster.device.flops[plan.workload.dtype]
     if checked.ratio > 1:
-        return "too slow by prediction: overlap that the framework has and the strategy has not"
-    if reached < 0.01:
-        return f"a disturbed run? MFU {100 * reached:.1f} %"
+        return "predicted too slow: overlap that the framework has and the strategy has not"
+    if reached < DISTURBED:
+        return f"a disturbed run? It reached {100 * reached:.2g} % of the peak"
     if row.tp > node:
-        return f"tensor parallelism across nodes, {1e6 * each:.0f} us a layer and microbatch"
-    if microseconds < 20:
-        return f"launches: GEMMs of {microseconds:.0f} us, {1e6 * each:.0f} us a layer missing"
+        return f"tensor parallelism across nodes: {missing}"
+    if seconds < 20e-6:
+        return f"kernel launches, GEMMs take {show_seconds(seconds)}: {missing}"
     if row.pp > 1:
-        return f"pipeline: messages and the framework, {1e6 * each:.0f} us a layer and microbatch"
+        return f"the pipeline's messages and the framework: {missing}"
     if row.microbatches * row.micro_batch <= 2 and row.dp > node:
-        return "gradients between nodes, with little to hide them"
-    return f"memory-bound kernels and GEMMs, {1e6 * each:.0f} us a layer and microbatch"
+        return f"gradients between nodes, with little to hide them: {missing}"
+    return f"memory-bound kernels, efficiency of GEMMs: {missing}"
+
+
+def data_digest() -> str:
+    """12 hex digits of the SHA-256 of the shipped rows."""
+    return sha256(b"".join((DATA / f"{kind}.csv.gz").read_bytes() for kind in FILES)).hexdigest()[
+        :12
+    ]
 
 
 def coefficients_digest() -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tpviz.cluster import Cluster
 from tpviz.cost import Memory, show_bytes, show_seconds
-from tpviz.figures.charts import axis, line, log_ticks, panel, points
+from tpviz.figures.charts import FROM_ZERO, axis, line, log_ticks, panel, points
 from tpviz.labs.report import Columns, Report, table
 from tpviz.verbs.predict import predict
 
@@ -23,9 +23,9 @@ from .adapter import NotModelled, Plan, cluster_of, memory, plan_of
 from .rows import PublishedRow, plain_table, published, read, row_of
 
 STYLES = {
+    "nanotron": ("backward", "diamond-open", "dot"),
     "Megatron-LM": ("axis0", "circle-open", "solid"),
     "FSDP": ("forward", "square-open", "dash"),
-    "nanotron": ("backward", "diamond", "dot"),
     "other": ("axis4", "x", "dashdot"),
 }
 """Framework -> (ink, marker, dash)."""
@@ -135,7 +135,7 @@ class Validation(Report):
         measured, ratios = [x for t in scatter for x in t["x"]], self.ratios()
         ticks = log_ticks(ratios or [1.0]), log_ticks(measured or [1.0])
         unit = "bytes" if any(r.of_memory for r in self.rows) else "seconds a step"
-        ratio, error = axis("predicted / measured", ticks[0]), axis("absolute error (%)")
+        ratio, error = axis("predicted / measured", ticks[0]), axis("absolute error (%)", **FROM_ZERO)
         rule = {"y": 1.0, "dash": "dash", "text": ""}
         return {
             "title": "Predictions beside published measurements",
@@ -158,8 +158,8 @@ class Validation(Report):
         return words
 
     def notes(self) -> list[str]:
-        """What is not modelled, most frequent first."""
-        return [f"Not modelled ({n}): {why}." for why, n in list(self.reasons.items())[:5]]
+        """The most frequent reasons of rows without a prediction."""
+        return [f"{n} without a prediction: {why}." for why, n in list(self.reasons.items())[:5]]
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""
