@@ -30,7 +30,12 @@ from tpviz.workload import GPT
 
 from .rows import PublishedRow
 
-GPU_NAMES = {"H100": "H100-SXM-80GB", "A100-80GB": "A100-SXM-80GB"}
+GPU_NAMES = {
+    "A100-80GB": "A100-SXM-80GB",
+    "H100": "H100-SXM-80GB",
+    "H200": "H200-SXM-141GB",
+    "B200": "B200-SXM-180GB",
+}
 """Short names of sources -> names of `tpviz.clusters.GPUS`."""
 FABRICS = {"bigscience_a100_384": (4, 12.5e9)}
 """Sources whose nodes have other NICs than NVIDIA's: (NICs of a node, bytes/s of one). Jean Zay: 4
@@ -71,12 +76,12 @@ FAMILIES = {
     "llama-3B": Family(gated=True, norm="rms", rotary=True, bias=False),
     "llama": Family(gated=True, norm="rms", rotary=True, bias=False, tied=False),
     "nemotron": Family(rotary=True, bias=False, tied=False),
-    "mpt": Family(bias=False),
+    "mpt": Family(),
     "gpt": Family(),
 }
 """First letters of a model's name -> its family, the first that fits. Llama: arXiv 2407.21783, with
 untied embeddings (the Ultra-Scale models' parameters add up with tied ones). Nemotron-4: arXiv
-2402.16819, squared ReLU counted as GELU. MPT: llm-foundry's defaults, ALiBi not counted."""
+2402.16819, squared ReLU counted as GELU. MPT: the sources' numbers of parameters are GPT-2's."""
 
 
 class NotModelled(ValueError):

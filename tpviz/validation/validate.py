@@ -135,7 +135,8 @@ class Validation(Report):
         measured, ratios = [x for t in scatter for x in t["x"]], self.ratios()
         ticks = log_ticks(ratios or [1.0]), log_ticks(measured or [1.0])
         unit = "bytes" if any(r.of_memory for r in self.rows) else "seconds a step"
-        ratio, error = axis("predicted / measured", ticks[0]), axis("absolute error (%)", **FROM_ZERO)
+        ratio = axis("predicted / measured", ticks[0])
+        error = axis("absolute error (%)", **FROM_ZERO)
         rule = {"y": 1.0, "dash": "dash", "text": ""}
         return {
             "title": "Predictions beside published measurements",
