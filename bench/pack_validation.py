@@ -1,0 +1,34 @@
+"""Pack published measurements into the package: CSV files of a folder -> tpviz/validation/data.
+
+    python bench/pack_validation.py FOLDER
+
+Each file becomes a gzip'd CSV with the same columns and one more, ``part``: whether its group of
+rows is to fit on or to test on (`tpviz.validation.split`). The result has the same bytes each time.
+"""
+
+import csv
+import gzip
+import io
+import sys
+from pathlib import Path
+
+from tpviz.validation.rows import DATA, FILES, group_of
+from tpviz.validation.split import split
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    tables = {
+        kind: list(csv.DictReader((folder / f"{kind}_rows.csv").open(newline=""))) for kind in FILES
+    }
+    groups = [group_of(row) for kind in tables if kind != "collective" for row in tables[kind]]
+    parts = split(groups)
+    for kind, rows in tables.items():
+        more = {} if kind == "collective" else {"part": ""}
+        text = io.StringIO(newline="")
+        out = csv.DictWriter(text, [*rows[0], *more], lineterminator="\n")
+        out.writeheader()
+        for row in rows:
+            out.writerow(row | ({"part": parts[group_of(row)]} if more else {}))
+        packed = gzip.compress(text.getvalue().encode(), 9, mtime=0)
+        (DATA / f"{kind}.csv.gz").write_bytes(packed)
+        print(f"{kind}: {len(rows)} rows, {len(packed)} bytes")

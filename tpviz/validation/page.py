@@ -1,0 +1,263 @@
+"""The scoreboard as a page in Markdown, docs/validation.md: written by ``make validate``.
+
+All tables are of rows to test on, where they do not say otherwise: nothing was fitted on those.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from math import log
+from statistics import median
+from typing import NamedTuple, TypeVar
+
+from tpviz.cost import show_seconds
+from tpviz.labs.report import table
+
+from . import scoreboard as score
+from .rows import FILES, group_of, published
+from .rows import table as shipped
+from .split import digest, split
+from .validate import Checked, Validation, checked_rows, validate
+
+WORST = 20
+_Row = TypeVar("_Row", Checked, score.Point)
+ERRORS = ("median predicted / measured", "median error", "90th percentile")
+BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1 << 20)
+"""Degrees of an axis are counted together up to each of these."""
+
+
+class Board(NamedTuple):
+    """Everything that the page shows: published steps, failures and memory peaks, predicted; steps
+    on ideal devices."""
+
+    steps: Validation
+    failed: Validation
+    memory: Validation
+    ideal: Validation
+
+
+def board() -> Board:
+    """All published rows, predicted now."""
+    steps, failed, memory = (validate(published(kind=kind)) for kind in FILES[:3])
+    return Board(steps, failed, memory, checked_rows(published(), score.ideal))
+
+
+def digests() -> str:
+    """Hashes of the data, of the split and of all coefficients: what the page was made of."""
+    groups = [group_of(row) for kind in FILES[:3] for row in shipped(kind)]
+    found = {
+        "data": score.data_digest(),
+        "split": digest(split(groups)),
+        "coefficients": score.coefficients_digest(),
+    }
+    return ", ".join(f"{name} `{value}`" for name, value in found.items())
+
+
+def of_part(rows: Iterable[_Row], part: str) -> list[_Row]:
+    """Those to "fit" on, or to "test" on."""
+    return [row for row in rows if row.row.part == part]
+
+
+def summary(rows: Iterable[Checked]) -> str:
+    """The errors of the steps to test on, framework by framework."""
+    words = []
+    tested = score.points(of_part(rows, "test"))
+    for framework, own in score.by(tested, lambda p: p.row.framework).items():
+        e = score.errors(own)
+        words.append(
+            f"{framework} ({e.rows} runs): median absolute error {_percent(e.median)}, median of "
+            f"predicted over measured {e.ratio:.2f}"
+        )
+    return "; ".join(words) + "."
+
+
+def sources_table(rows: Sequence[Checked]) -> list[list[str]]:
+    """Errors of steps by source, header first; of sources with runs far below the usual rate also
+    without those."""
+    counts, points = Counter(r.source for r in rows), score.points(rows)
+    usual = [p for p in points if score.mfu(p) >= score.DISTURBED]
+    found = score.by_source(points)
+    for source, e in score.by_source(usual).items():
+        if e.rows < found[source].rows:
+            name = f"{source}, MFU at least {100 * score.DISTURBED:g} %"
+            counts[name], found[name] = e.rows, e
+    head = ["source", "rows", "modelled", *ERRORS]
+    lines = ([s, str(counts[s]), str(e.rows), *_told(e)] for s, e in sorted(found.items()))
+    return [head, *lines]
+
+
+def page(b: Board) -> str:
+    """The page's text."""
+    test = of_part(b.steps.rows, "test")
+    points = score.points(test)
+    parts = [
+        "# Validation: predictions and published runs",
+        "Runs that other people made and published, and what `tv.predict` says of each. The rows "
+        "ship with the package (`tv.published()`); `tv.validate()` makes the comparison, for your "
+        "own rows too; `make validate` writes this page. "
+        "[ADR 0020](adr/0020-published-runs.md) says how rows were split into those that "
+        "coefficients may be fitted on and those that only test them, and how a row becomes a "
+        "strategy, a workload and a cluster.",
+        f"Made of: {digests()}.",
+        f"**Rows to test on.** {summary(b.steps.rows)}",
+        "![Predicted over measured step of every test row, and the share of rows up to an error]"
+        "(img/validation.svg)",
+        "Error: |predicted / measured - 1|.",
+        "## Steps by source",
+        "Rows to test on:",
+        sources_table(test),
+        "Rows to fit on:",
+        sources_table(of_part(b.steps.rows, "fit")),
+        "## Steps by degree of each axis",
+        "Rows to test on; the Ultra-Scale grid is most of them. A row with several axes counts in "
+        "each.",
+        _degrees(points),
+        "## Ranking layouts",
+        f"Groups of {score.LEAST} or more layouts of one model on as many GPUs. Rank correlation: "
+        "Spearman's, of predicted and measured steps. Regret: how much slower than the fastest "
+        "measured layout the fastest predicted one is.",
+        *_ranking(points),
+        "## Baselines",
+        "On the same test rows: every kernel and link at its nominal rate; model FLOPs at a "
+        "constant share of the peak, one for each framework, fitted on the rows to fit on; and the "
+        "errors that a source states of its own prediction.",
+        *_baselines(b, points),
+        "## Memory",
+        "Peaks of a rank: exact bytes of Megatron-LM's CI, SimuMax's on B200; and what the notes "
+        "of measured steps say (Ultra-Scale: of the process; BigScience: of the fullest node).",
+        _memory(b),
+        _fits(b),
+        f"## The worst {WORST}",
+        "Test rows with the largest ratio, either way. The last column is the first of a few rules "
+        "(`tpviz.validation.scoreboard.guess`) that applies: a guess, not a finding.",
+        _worst(points, WORST),
+        "And of each other source the worst two:",
+        _worst(points, 2, each=True),
+        "## Not modelled",
+        _reasons([*b.steps.rows, *b.failed.rows, *b.memory.rows]),
+    ]
+    return "\n\n".join(p if isinstance(p, str) else markdown(p) for p in parts) + "\n"
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of strings, header first, as a table in Markdown."""
+    head, *body = [
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
+    ]
+    return "\n".join([head, "|" + " --- |" * len(rows[0]), *body])
+
+
+def _percent(share: float):
+    return f"{100 * share:.1f} %"
+
+
+def _told(e: score.Errors):
+    """The cells of `ERRORS`."""
+    return [f"{e.ratio:.2f}", _percent(e.median), _percent(e.p90)]
+
+
+def _degrees(points: Sequence[score.Point]):
+    """Errors by axis and degree."""
+    out = [["axis", "degree", "runs", *ERRORS]]
+    for axis in score.AXES:
+        binned = score.by(
+            points, lambda p, axis=axis: next(b for b in BINS if getattr(p.row, axis) <= b)
+        )
+        for own in binned.values():
+            values = sorted({getattr(p.row, axis) for p in own})
+            named = f"{values[0]}" if len(values) == 1 else f"{values[0]} to {values[-1]}"
+            out.append([axis, named, str(len(own)), *_told(score.errors(own))])
+    return out
+
+
+def _ranking(points: Sequence[score.Point]):
+    found = score.rankings(points)
+    columns = (
+        ("source", lambda r: r.source),
+        ("model", lambda r: r.model),
+        ("GPUs", lambda r: f"{r.n_gpus} {r.gpu}"),
+        ("layouts", lambda r: str(r.rows)),
+        ("rank correlation", lambda r: f"{r.correlation:.2f}"),
+        ("regret", lambda r: _percent(r.regret)),
+    )
+    middle = median(r.correlation for r in found), median(r.regret for r in found)
+    words = f"Medians: rank correlation {middle[0]:.2f}, regret {_percent(middle[1])}."
+    return table(columns, ((r,) for r in found)), words
+
+
+def _baselines(b: Board, test: Sequence[score.Point]):
+    shares = score.shares_of_peak(score.points(of_part(b.steps.rows, "fit")))
+    words = ", ".join(f"{name} {_percent(share)}" for name, share in shares.items())
+    models = {
+        "tpviz": test,
+        "ideal devices": score.points(of_part(b.ideal.rows, "test")),
+        "share of peak": score.at_share(test, shares),
+        "the source's own": score.own_estimates(test),
+    }
+    errors = {name: score.by_source(points) for name, points in models.items()}
+    out = [["median error", *models]]
+    for source in errors["tpviz"]:
+        found = (own.get(source) for own in errors.values())
+        out.append([source, *(_percent(e.median) if e else "" for e in found)])
+    ranks = (score.rankings(points) for points in models.values())
+    middle = (f"{median(r.correlation for r in rank):.2f}" if rank else "" for rank in ranks)
+    return [*out, ["median rank correlation", *middle]], f"Shares of the peak: {words}."
+
+
+def _memory(b: Board):
+    """Errors of memory by source, both parts, for no coefficient is fitted on them."""
+    out = [["source", "part", "runs", *ERRORS]]
+    for words, rows in (("", b.memory.rows), (" (notes of steps)", b.steps.rows)):
+        points = score.by(score.peaks(rows), lambda p: (p.row.source, p.row.part))
+        for (source, part), own in points.items():
+            out.append([source + words, part, str(len(own)), *_told(score.errors(own))])
+    return out
+
+
+def _fits(b: Board):
+    """Failures and runs, told apart by predicted memory."""
+    sources = {r.source for r in b.failed.rows}
+    words = []
+    for part in ("test", "fit"):
+        bad = score.needs(of_part(b.failed.rows, part))
+        good = score.needs(r for r in of_part(b.steps.rows, part) if r.source in sources)
+        refused = sum(n > 1 for n in bad) / len(bad), sum(n > 1 for n in good) / len(good)
+        words.append(
+            f"rows to {part} on: area under the ROC {score.area(bad, good):.2f} over {len(bad)} "
+            f"failures and {len(good)} runs; at the device's memory {_percent(refused[0])} of the "
+            f"failures and {_percent(refused[1])} of the runs do not fit"
+        )
+    return (
+        "Does it fit? Failures are those of the Ultra-Scale grid; its source does not tell "
+        "out of memory from crashes. " + "; ".join(words) + "."
+    )
+
+
+def _worst(points: Sequence[score.Point], most: int, each: bool = False):
+    """The ``most`` worst steps; ``each`` : of every source but that which has most of them."""
+    ranked = sorted(points, key=lambda p: -abs(log(p.ratio)))
+    found = ranked[:most]
+    if each:
+        (largest, _), *_ = Counter(p.row.source for p in ranked).most_common()
+        groups = score.by(ranked, lambda p: p.row.source)
+        found = [p for source, own in groups.items() if source != largest for p in own[:most]]
+    columns = (
+        ("source", lambda p: p.row.source),
+        ("model", lambda p: p.row.model),
+        ("GPUs", lambda p: str(p.row.n_gpus)),
+        ("layout", lambda p: p.row.layout),
+        ("measured", lambda p: show_seconds(p.measured)),
+        ("predicted", lambda p: show_seconds(p.predicted)),
+        ("predicted / measured", lambda p: f"{p.ratio:.3g}"),
+        ("what may be missing", score.guess),
+    )
+    return table(columns, ((p,) for p in found))
+
+
+def _reasons(rows: Iterable[Checked]):
+    found = Counter((r.source, r.reason) for r in rows if r.reason)
+    columns = (
+        ("rows", lambda key, n: str(n)),
+        ("source", lambda key, n: key[0]),
+        ("why", lambda key, n: key[1]),
+    )
+    return table(columns, sorted(found.items(), key=lambda item: (-item[1], item[0])))
