@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from . import adapters, board, groups, meshes  # noqa: F401  (for what they change in torch)
+from . import adapters, board  # noqa: F401  (for what it changes in torch)
+from .compute import leave_alone
 from .devices import inner_kind
-from .frames import leave_alone
 from .operations import BLOCKING, OPERATIONS, PEER
-from .scatter import can_scatter, scatter
-from .silent import SilentGroup
-from .staging import DoneWork, needs_staging, source_rank, staged
+from .works import DoneWork, SilentGroup, can_scatter, needs_staging, scatter, source_rank, staged
 
 if TYPE_CHECKING:
     from .pacing import Flight, Pacer
