@@ -78,7 +78,7 @@ def _graph(module, example):
     """(operations as (name, takes) up to the last with parameters, {name: the tensors that cross
     after it}, names after which a cut is legal)."""
     from ..partition import trace
-    from ..partition.crossing import Crossing
+    from ..partition.sharding import Crossing
     from ..partition.sharding import legal_cuts
 
     graph = trace(module, example)

@@ -20,11 +20,20 @@ from tpviz.simulation import deadline
 from tpviz.strategy import Strategy, divisors
 from tpviz.strategy import strategies as registered
 
-from .agreement import agreement, kendall_tau, rounded
 from .checks import check_cluster, check_workload
 from .predict import check, check_memory, predict
-from .ranking import COLUMNS, Rejected, Row, Search, plan_of, plans
-from .reasons import rivals
+from .ranking import (
+    COLUMNS,
+    Rejected,
+    Row,
+    Search,
+    agreement,
+    kendall_tau,
+    plan_of,
+    plans,
+    rivals,
+    rounded,
+)
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster

@@ -23,7 +23,7 @@ from tpviz.schemes.axonn.paper import fitting, seconds
 from tpviz.schemes.axonn.rates import of_cluster
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.tables import table
-from tpviz.verbs.agreement import rounded
+from tpviz.verbs.ranking import rounded
 from tpviz.workload import GPT
 
 from .choosing import cheapest, fewest, least_step, needs, predicted
