@@ -121,21 +121,11 @@ class Partition:
                 )
         return found
 
-    def report(self) -> str:
-        """What is on which stage, text of several lines each."""
-        return report.text(self)
-
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: one a stage."""
-        return report.rows(self)
-
-    def describe(self) -> str:
-        """What matters most, in words."""
-        return report.sentence(self)
-
-    def scene(self) -> dict[str, Any]:
-        """A plain dict for views: stages, shards and ties, with all numbers."""
-        return report.scene(self)
+    # How it is shown stands in `report`.
+    to_table = report.rows
+    describe = report.sentence
+    scene = report.scene
+    report = report.text
 
     def __repr__(self):
         held = ", ".join(f"{part.numel:,}" for part in self.stages)

@@ -15,6 +15,26 @@ import torch.distributed as dist
 from .devices import inner_kind
 
 
+class AroundWork(dist.Work):
+    """A handle around another one."""
+
+    def __init__(self, inner: dist.Work):
+        super().__init__()
+        self.inner = inner
+
+    def is_completed(self) -> bool:
+        return self.inner.is_completed()
+
+    def is_success(self) -> bool:
+        return self.inner.is_success()
+
+    def exception(self) -> Any:
+        return self.inner.exception()
+
+    def result(self) -> list[torch.Tensor]:
+        return self.inner.result()
+
+
 class DoneWork(dist.Work):
     """The handle of a collective that is finished when it is made: staged, blocking, or silent.
 
@@ -158,7 +178,7 @@ def _output_and_parts(args):
     return output, whole.reshape(-1).split(output.numel())
 
 
-class ScatterWork(dist.Work):
+class ScatterWork(AroundWork):
     """Done when all parts have come; whoever waits adds them up."""
 
     def __init__(
@@ -169,12 +189,11 @@ class ScatterWork(dist.Work):
         output: torch.Tensor,
         mean: bool,
     ):
-        super().__init__()
-        self.work, self.flat, self.gathered = work, flat, gathered
-        self.output, self.mean = output, mean
+        super().__init__(work)
+        self.flat, self.gathered, self.output, self.mean = flat, gathered, output, mean
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        self.work.wait()
+        self.inner.wait()
         if self.gathered is not None:
             parts = self.gathered.view(-1, self.output.numel())
             with torch.no_grad():
@@ -182,15 +201,6 @@ class ScatterWork(dist.Work):
                 self.output.copy_(total.view_as(self.output))
             self.flat = self.gathered = None
         return True
-
-    def is_completed(self) -> bool:
-        return self.work.is_completed()
-
-    def is_success(self) -> bool:
-        return self.work.is_success()
-
-    def exception(self) -> Any:
-        return self.work.exception()
 
     def result(self) -> list[torch.Tensor]:
         self.wait()
