@@ -63,21 +63,23 @@ class Calibration:
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: every point, its line, and how far it is from it."""
-        figure = import_module("tpviz.figures.calibration")  # a layer above: when asked for
-        return figure.to_table(self.scene())
+        return self._figure.to_table(self.scene())
 
     def describe(self) -> str:
         """What was found, in words."""
-        return import_module("tpviz.figures.calibration").describe(self.scene())
+        return self._figure.describe(self.scene())
 
     def scene(self) -> dict[str, Any]:
         """What `tpviz.figures.calibration` draws, ready for JSON."""
-        figure = import_module("tpviz.figures.calibration")
-        return figure.calibration_scene(self.points, self.fits, self.cluster, self.badge)
+        return self._figure.calibration_scene(self.points, self.fits, self.cluster, self.badge)
+
+    @property
+    def _figure(self):
+        return import_module("tpviz.figures.calibration")  # a layer above: when asked for
 
     def to_svg(self, theme: str = "auto") -> str:
         """Measured points and fitted lines, one panel for every kind of group, as one SVG."""
-        return import_module("tpviz.figures.calibration").calibration_svg(self.scene(), theme)
+        return self._figure.calibration_svg(self.scene(), theme)
 
     def _repr_html_(self):
         return import_module("tpviz.figures.svg").image(self.to_svg(), self.describe())
@@ -229,35 +231,14 @@ def calibrate(
         raise ValueError(f"give at least one of the dtypes {', '.join(DTYPES)}")
     gemm = gemm if gemm is None else whole_number("gemm", gemm)
     keys = _keys(world_size, axes)
-    if cluster is not None:
-        check_cluster(cluster, "as cluster=")
-        cluster.check_world(world_size)
-        ranks = launch(
-            time_paced_rank,
-            keys,
-            sizes,
-            repeats,
-            cluster,
-            world_size=world_size,
-            device=device,
-            timeout=timeout,
-            progress=progress,
-        )
-        warn_if_late(max((rank["late"] for rank in ranks), key=lambda late: late["share"]))
-        return calibration_of(ranks, cluster)
-    ranks = launch(
-        time_rank,
-        keys,
-        sizes,
-        repeats,
-        dtypes,
-        gemm,
-        world_size=world_size,
-        device=device,
-        timeout=timeout,
-        progress=progress,
-    )
-    return calibration_of(ranks)
+    on = {"world_size": world_size, "device": device, "timeout": timeout, "progress": progress}
+    if cluster is None:
+        return calibration_of(launch(time_rank, keys, sizes, repeats, dtypes, gemm, **on))
+    check_cluster(cluster, "as cluster=")
+    cluster.check_world(world_size)
+    ranks = launch(time_paced_rank, keys, sizes, repeats, cluster, **on)
+    warn_if_late(max((rank["late"] for rank in ranks), key=lambda late: late["share"]))
+    return calibration_of(ranks, cluster)
 
 
 def _checked_sizes(sizes: Any):
