@@ -17,9 +17,9 @@ from tpviz.figures.palette import axis_keys
 from tpviz.strategy import Strategy
 from tpviz.tables import table
 from tpviz.trace.faithful import is_faithful
-from tpviz.verbs.ranking import rounded
 from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.predict import Prediction, check, predict
+from tpviz.verbs.ranking import rounded
 from tpviz.verbs.simulate import check_place, simulate
 from tpviz.workload import GPT
 

@@ -182,14 +182,14 @@ class Timeline:
         if action.kind in ("B", "RB", "W"):
             yield end, -1, 0
 
-    # -- which actions decide how long a schedule takes ----------------------------------------------
+    # -- which actions decide how long a schedule takes -------------------------------------------
     # Derived: the critical path method, on a schedule's own graph. With equal stages many actions
     # have no slack and there are many critical paths; the one that is told changes ranks as seldom
     # as it can, and then stays for as long as it can on the rank that idles least between its first
     # and last action: p-1 in 1F1B with recompute, p-2 in Merak's schedule.
     @cached_property
     def slack(self) -> tuple[tuple[float, ...], ...]:
-        """Per rank, seconds by which each action could end later, others too, and the makespan stay.
+        """Per rank, seconds each action could end later, others too, with the makespan the same.
 
         Where it is 0 an action that takes longer makes the makespan longer.
         """

@@ -19,7 +19,7 @@ from typing import Any
 
 from .columns import Event
 from .files import complete_events, place
-from .kineto_events import cpu_events, gloo_events, gpu_events
+from .kineto_events import ELEMENTS, cpu_events, gloo_events, gpu_events
 from .rows import table_of
 from .shapes import Fields, List, Misfit, Number, Plain, Rank, Text, Whole, check_all, fitting
 from .table import Trace
@@ -188,8 +188,6 @@ def _phase(name):
 # Numbers that Kineto writes as numbers pass as text, too, where they stand for a whole number.
 _LONG_AGO = 1e17
 """Microseconds before and after 1970 that are a time: 3000 years."""
-ELEMENTS = 2**56
-"""Most elements of a message: their bytes still fit an int64."""
 
 
 class _Object:

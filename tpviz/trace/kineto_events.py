@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from .kineto import ELEMENTS
 from .ledger import wire_bytes
 
 if TYPE_CHECKING:
     from .kineto import _Profile
+
+ELEMENTS = 2**56
+"""Most elements of a message: their bytes still fit an int64."""
 
 # -- what torch, gloo and NCCL call collectives, groups and number types ---------------------------
 # NCCL has renamed its kernels three times (``ncclAllReduceRingLLKernel_sum_f32``,

@@ -231,7 +231,12 @@ def calibrate(
         raise ValueError(f"give at least one of the dtypes {', '.join(DTYPES)}")
     gemm = gemm if gemm is None else whole_number("gemm", gemm)
     keys = _keys(world_size, axes)
-    on = {"world_size": world_size, "device": device, "timeout": timeout, "progress": progress}
+    on: dict[str, Any] = {
+        "world_size": world_size,
+        "device": device,
+        "timeout": timeout,
+        "progress": progress,
+    }
     if cluster is None:
         return calibration_of(launch(time_rank, keys, sizes, repeats, dtypes, gemm, **on))
     check_cluster(cluster, "as cluster=")
