@@ -7,7 +7,6 @@ found.best, found.rows, print(found.describe())
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import islice, pairwise
 from math import inf
 from time import thread_time
@@ -142,8 +141,8 @@ class _Looking(NamedTuple):
 
     def found(self, rows: Sequence[Row]) -> None:
         """Show these rows, as what was found so far."""
-        made = partial(Search, self.workload, self.cluster, tuple(rows), (), {}, self.objective)
-        self.show.found(lambda: made()._repr_html_())
+        search = Search(self.workload, self.cluster, tuple(rows), (), {}, self.objective)
+        self.show.found(search._repr_html_)  # pyright: ignore[reportPrivateUsage]
 
     def by_formula(
         self, candidates: Sequence[Strategy]
@@ -198,7 +197,7 @@ class _Looking(NamedTuple):
         chosen, found = list(dict.fromkeys((*(plan[0] for plan in tops), *rivals(rows)))), {}
         top_rows = dict.fromkeys(row for plan in tops for row in plan)
 
-        def ranked():
+        def ranked() -> list[Row]:
             first = sorted((found[row] for row in top_rows if row in found), key=self.order)
             rest = [found.get(row, row) for row in rows if row not in top_rows or row not in found]
             every = found.keys() >= {*chosen}
