@@ -122,7 +122,7 @@ MUTATIONS = [
         "tests/schemes/test_merak_timing.py tests/schemes/test_merak_schedule_paths.py",
     ),
     Mutation(
-        "partition/balance.py",
+        "partition/division.py",
         "load**2, np.inf",
         "-load, np.inf",
         "tests/schemes/test_merak_partition.py tests/schemes/test_merak_partition_shards.py",

@@ -1,12 +1,48 @@
-"""Tables of words as HTML, for notebooks and pages: one way for ledgers, searches and figures.
+"""Tables of words: made of columns, as HTML and as text; one way for ledgers, searches and labs.
 
 >>> html_table([["axis", "bytes"], ["tp", "<8"]], "class='mine'")
 "<table class='mine'><tr><th>axis</th><th>bytes</th></tr><tr><td>tp</td><td>&lt;8</td></tr></table>"
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from html import escape
 from itertools import repeat
+from typing import Any
+
+Columns = Sequence[tuple[str, Callable[..., str]]]
+"""(header, function from a row's items to the cell) of each column of a table."""
+
+
+def table(columns: Columns, rows: Iterable[tuple[Any, ...]]) -> list[list[str]]:
+    """Rows of strings, header first.
+
+    >>> table([("n", str), ("square", lambda n: f"{n * n}")], [(2,), (3,)])
+    [['n', 'square'], ['2', '4'], ['3', '9']]
+    """
+    cells = [cell for _, cell in columns]
+    return [[head for head, _ in columns], *([cell(*row) for cell in cells] for row in rows)]
+
+
+def text_table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Rows of strings as lines of text; ``right``: the columns that stand at the right.
+
+    >>> text_table([["axis", "bytes"], ["tp", "8"]], right=[1])
+    ['axis  bytes', 'tp        8']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    sides = [str.rjust if k in right else str.ljust for k in range(len(widths))]
+    lines = [[side(cell, w) for side, cell, w in zip(sides, row, widths)] for row in rows]
+    return ["  ".join(line).rstrip() for line in lines]
+
+
+def listed(words: Sequence[str], between: str = ", ", most: int = 8) -> str:
+    """The first of them, and how many more there are.
+
+    >>> listed(["a", "b", "c"], most=2)
+    'a, b, and 1 more'
+    """
+    more = [f"and {len(words) - most} more"] if len(words) > most else []
+    return between.join([*words[:most], *more])
 
 
 def html_table(

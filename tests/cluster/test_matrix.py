@@ -12,7 +12,7 @@ import tpviz as tv
 from tpviz.cluster import Cluster, Device, Dimension
 from tpviz.cluster.fit import fit_line
 from tpviz.schemes.atp.paper import best, bus_time
-from tpviz.verbs.calibration import calibration_of
+from tpviz.verbs.calibrate import calibration_of
 
 DEVICE = Device({"float32": 1e12}, 80e9, 1e12)
 PAIRS = replace(tv.clusters.nvlink_pairs(), table={})

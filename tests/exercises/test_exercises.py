@@ -10,8 +10,7 @@ import solutions_start
 from batches import questions_of, verdicts
 
 from tpviz.exercises import check, exercise, exercises, grade, hint
-from tpviz.exercises.attempt import Attempt
-from tpviz.exercises.checks import RankProgram
+from tpviz.exercises.checks import Attempt, RankProgram
 from tpviz.exercises.on_ranks import _bare
 from tpviz.exercises.task import HINT_KINDS
 

@@ -7,7 +7,7 @@ import pytest
 import solutions_merak
 
 import tpviz as tv
-from tpviz.exercises import merak, merak_cuts, merak_orders, merak_ranks
+from tpviz.exercises import merak, merak_orders, merak_ranks
 from tpviz.exercises.formula import Question
 from tpviz.schedules import formulas, schedule
 from tpviz.verbs.verify import Verification
@@ -137,7 +137,7 @@ def test_the_longest_gap_by_hand():
 
 # -- graphs and ranks ------------------------------------------------------------------------------
 def test_cuts_of_a_transformer_by_hand():
-    operations, crosses, legal = merak_cuts.graph_of(merak_cuts.transformer)
+    operations, crosses, legal = merak_orders.graph_of(merak_orders.transformer)
     assert legal == {"embedding", "add", "add_1", "layer_norm_2"}
     assert set(crosses["gelu"]) == {"add", "gelu"}
     assert operations[0] == ("embedding", operations[0][1])
@@ -145,7 +145,7 @@ def test_cuts_of_a_transformer_by_hand():
 
 
 def test_two_streams_are_cut_where_they_are_one():
-    _, crosses, legal = merak_cuts.graph_of(merak_cuts.two_streams)
+    _, crosses, legal = merak_orders.graph_of(merak_orders.two_streams)
     assert legal == {"linear", "mul", "tanh"}
     assert set(crosses["add"]) == {"linear", "add"}
 

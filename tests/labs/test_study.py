@@ -9,13 +9,13 @@ import pytest
 from plain_chart import assert_plain
 
 import tpviz as tv
-from tpviz import peers
+from tpviz import peers, tables
 from tpviz.figures import charts
 from tpviz.figures.chart_svg import LEGIBLE
 from tpviz.figures.charts import unit_of
 from tpviz.figures.palette import TEXT
 from tpviz.figures.svg import image
-from tpviz.labs import report, study
+from tpviz.labs import study
 from tpviz.labs.study import KINDS, Outcome, outcome
 from tpviz.simulation import replay
 from tpviz.trace.faithful import badge_words
@@ -208,7 +208,7 @@ def test_memory_that_does_not_fit_is_refused_before_anything_is_simulated():
         tv.study(VARIANTS, W, small, "simulated")
 
 
-@pytest.mark.parametrize("module", [charts, report, study])
+@pytest.mark.parametrize("module", [charts, study, tables])
 def test_examples(module):
     done = doctest.testmod(module)
     assert done.attempted and not done.failed

@@ -9,7 +9,7 @@ from torch import nn
 
 import tpviz as tv
 from tpviz.parallel import TrainingArguments
-from tpviz.parallel.evaluation import Evaluation
+from tpviz.parallel.stages import Evaluation
 
 MEAN = 0.05  # of the gradient's norm: clipped in every step
 

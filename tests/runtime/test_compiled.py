@@ -173,11 +173,11 @@ def steps(make, compiled):
 
 
 def every(compiled):
-    from tpviz.runtime import meshes
+    from tpviz.runtime import adapters
 
     found = []
     for make in (tensor_parallel, data_parallel):
-        meshes.forget_axes()
+        adapters.forget_axes()
         found.append(steps(make, compiled))
     return found
 

@@ -13,11 +13,11 @@ ITEM = 8  # float64
 
 def every_program(run):
     """All programs one after another inside a rank; the world loses its axis name between them."""
-    from tpviz.runtime import meshes
+    from tpviz.runtime import adapters
 
     results = {}
     for name in PROGRAMS:
-        meshes.forget_axes()
+        adapters.forget_axes()
         results[name] = run(name)
     return results
 

@@ -10,7 +10,7 @@ from partitioned import Toy, chained, cut, traced, whole
 from torch import nn
 
 from tpviz.partition import partition_of, shard, trace
-from tpviz.partition.balance import smallest_largest, uniform, uniform_floor
+from tpviz.partition.division import smallest_largest, uniform, uniform_floor
 from tpviz.partition.sharding import legal_cuts, num_layers
 
 IDS = torch.arange(10).view(2, 5)

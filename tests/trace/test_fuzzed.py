@@ -14,7 +14,7 @@ from trace_samples import straggler
 import tpviz as tv
 from tpviz import limits
 from tpviz.figures.page import page
-from tpviz.trace import Event, Trace, stream
+from tpviz.trace import Event, Trace, files
 from tpviz.trace.members import members_list
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
@@ -104,11 +104,11 @@ def test_a_limit_is_named_and_can_be_raised(tmp_path, monkeypatch, name, value):
 
 
 def test_a_file_read_in_runs_is_checked_as_a_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(stream, "BATCH", 2)
+    monkeypatch.setattr(files, "BATCH", 2)
     path = straggler().to_chrome(tmp_path / "t.json")
     text, data = path.read_text(), json.loads(path.read_text())
     trace, events = tv.load_trace(path), data["traceEvents"]
-    assert len(trace) > 2 * stream.BATCH
+    assert len(trace) > 2 * files.BATCH
 
     texts = [column for column in trace.columns.values() if column.dtype.kind == "U"]
     room = 4 * len(trace) * sum(max(map(len, column.tolist())) for column in texts)
@@ -133,7 +133,7 @@ def test_a_file_read_in_runs_is_checked_as_a_whole(tmp_path, monkeypatch):
     last = max(n for n, event in enumerate(events) if event.get("cat") == "comm")
     events[last]["args"]["bytes"] = -5
     path.write_text(json.dumps(data))
-    monkeypatch.setattr(stream, "BATCH", 2)
+    monkeypatch.setattr(files, "BATCH", 2)
     with pytest.raises(ValueError, match=f"event {last} of traceEvents is damaged: bytes is -5"):
         tv.load_trace(path)
 

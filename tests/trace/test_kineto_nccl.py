@@ -6,7 +6,7 @@ import pytest
 from kineto_samples import collective_args, complete, write_profile
 
 import tpviz as tv
-from tpviz.trace import kineto_names as names
+from tpviz.trace import kineto_events as names
 
 
 def _new_profile():

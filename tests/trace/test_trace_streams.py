@@ -7,9 +7,8 @@ import pytest
 from trace_samples import compute, differences, random_trace, straggler
 
 import tpviz as tv
-from tpviz.trace import Trace, chrome, files, stream
-from tpviz.trace.files import as_texts, write_events
-from tpviz.trace.stream import TraceFile
+from tpviz.trace import Trace, chrome, files
+from tpviz.trace.files import TraceFile, as_texts, write_events
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
@@ -18,16 +17,16 @@ def test_wherever_a_chunk_ends(tmp_path, monkeypatch, chunk, indent):
     trace = Trace(random_trace(3, 1e-3).columns, {"badge": "a }, { b", "n": 12})
     path = trace.to_chrome(tmp_path / "t.json")
     path.write_text(json.dumps(json.loads(path.read_text()), indent=indent), encoding="utf-8")
-    monkeypatch.setattr(stream, "CHUNK", chunk)
-    monkeypatch.setattr(stream, "BATCH", 7)
-    monkeypatch.setattr(stream, "read_json", None)  # the stream needs no second reading
+    monkeypatch.setattr(files, "CHUNK", chunk)
+    monkeypatch.setattr(files, "BATCH", 7)
+    monkeypatch.setattr(files, "read_json", None)  # the stream needs no second reading
     assert differences(tv.load_trace(path), trace) == []
 
 
 def test_texts_like_boundaries_of_events_are_texts(tmp_path, monkeypatch):
     rows = [compute(0, i, i + 1, name="a}, {b" * 5) for i in range(200)]
     trace = Trace.from_events(rows)
-    monkeypatch.setattr(stream, "CHUNK", 512)
+    monkeypatch.setattr(files, "CHUNK", 512)
     assert differences(tv.load_trace(trace.to_chrome(tmp_path / "t.json.gz")), trace) == []
 
 
@@ -54,8 +53,8 @@ def test_runs_are_short_and_numbered(tmp_path):
 def test_reading_and_writing_hold_few_events_at_a_time(tmp_path, monkeypatch):
     for module, name, value in (
         (chrome, "BATCH", 500),
-        (stream, "BATCH", 500),
-        (stream, "CHUNK", 1 << 16),
+        (files, "BATCH", 500),
+        (files, "CHUNK", 1 << 16),
     ):
         monkeypatch.setattr(module, name, value)
     rows = [compute(0, i, i + 1 / 3, name=f"kernel {i % 9}") for i in range(6000)]

@@ -18,7 +18,7 @@ from tpviz.cluster.collectives import cost
 from tpviz.cluster.fit import fit_line
 from tpviz.cluster.routes import family
 from tpviz.figures.svg import image
-from tpviz.verbs.calibration import calibration_of
+from tpviz.verbs.calibrate import calibration_of
 
 calibrate_module = sys.modules[tv.calibrate.__module__]
 SIZES = (2**12, 2**16, 2**20, 2**24)

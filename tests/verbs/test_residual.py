@@ -14,12 +14,15 @@ from tpviz.simulation.replay import replay
 from tpviz.trace import Event, Trace
 from tpviz.trace.members import members_list
 from tpviz.trace.steps import median_step
-from tpviz.verbs.residual import PARTS, residual, without_latency, without_links
-from tpviz.verbs.slowdown_attribution import (
+from tpviz.verbs.residual import (
+    PARTS,
     collective_times,
     find_slow_link,
     find_stragglers,
+    residual,
     weighted_median,
+    without_latency,
+    without_links,
 )
 
 DEVICE = Device({"float32": 2e10}, 16e9, 1e10)

@@ -10,7 +10,7 @@ import tpviz as tv
 from tpviz import peers
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.strategy import Strategy, knob, register
-from tpviz.verbs.reasons import because
+from tpviz.verbs.ranking import because
 from tpviz.verbs.search import kendall_tau, space
 
 W = tv.GPT(layers=2, hidden=64, heads=4, seq=32, batch=8, vocab=256)
@@ -167,7 +167,7 @@ def test_differences_sum_to_that_of_the_steps():
         tv.predict(s, W, BOX)
         for s in (tv.Megatron(tp=2) * tv.DataParallel(dp=2), tv.Megatron(tp=4))
     )
-    from tpviz.verbs.reasons import _differences
+    from tpviz.verbs.ranking import _differences
 
     assert sum(_differences(a, b).values()) == pytest.approx(b.step_time - a.step_time)
     assert because(a, b).startswith("it spends ") and "less in exposed communication on tp" in (

@@ -10,16 +10,19 @@ import numpy as np
 from ..cost import Clock, Transfer, by_axis
 from ..step import Collective, Kernel, Operations, Part
 from ..trace import Trace
-from .attempt import Attempt, Case, parts, whole_numbers
 from .checks import (
+    Attempt,
+    Case,
     Mistake,
     RankProgram,
     fewest_bytes,
+    parts,
     right_axes,
     right_numbers,
     right_shape,
     same_ledger,
     silent,
+    whole_numbers,
 )
 
 WORLDS = ({"d1": 2, "d2": 2}, {"d1": 3, "d2": 2})

@@ -12,19 +12,22 @@ from math import prod
 import numpy as np
 
 from ..workload import GPT
-from .attempt import Case, parts, places, whole_numbers
 from .axonn import strategy_of
 from .checks import (
+    Case,
     Mistake,
     RankProgram,
     fewest_bytes,
     own_share_of_work,
+    parts,
+    places,
     ran_along,
     right_axes,
     right_numbers,
     right_shape,
     same_ledger,
     silent,
+    whole_numbers,
 )
 from .formula import Formula, Question, listed
 
@@ -244,7 +247,7 @@ def step_in_order(
 def _step(strategy, workload, order):
     """On a rank: two steps, the second by ``order``."""
     from ..schemes.gpt.program import batch_of
-    from ..verbs.ranks import program_here
+    from ..verbs.run import program_here
 
     program, _ = program_here(strategy, workload)
     depth = program.depth  # pyright: ignore[reportAttributeAccessIssue]

@@ -10,7 +10,6 @@ from . import (
     bugs,
     costs,
     merak,
-    merak_cuts,
     merak_orders,
     merak_ranks,
     start,
@@ -83,7 +82,7 @@ COURSE = {
 """The exercises of each notebook."""
 
 _MODULES = (start, costs, atp, atp_layers, axonn, axonn_layers, merak, merak_ranks)
-_MODULES += (merak_orders, merak_cuts, t3, t3_maps, t3_tiles, bugs)
+_MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs)
 _ALL = [value for module in _MODULES for value in vars(module).values()]
 _BY_NAME = {value.name: value for value in _ALL if isinstance(value, Exercise)}
 EXERCISES: dict[str, Exercise] = {

@@ -14,8 +14,7 @@ from ..schemes.megatron.strategy import Megatron
 from ..simulation.injected_faults import Faults
 from ..verbs.simulate import simulate
 from ..workload import GPT
-from .attempt import Case, whole_numbers
-from .checks import Mistake, RankProgram, right_numbers, right_shape, silent
+from .checks import Case, Mistake, RankProgram, right_numbers, right_shape, silent, whole_numbers
 from .formula import Asked, Formula, Question, least, same
 
 

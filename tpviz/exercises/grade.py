@@ -17,9 +17,8 @@ import numpy as np
 from ..checks import whole_number
 from ..runtime.rank_errors import RankError, RankTimeoutError, listed
 from ..trace import Ledger, Trace
-from .attempt import Attempt, Case
 from .catalogue import find
-from .checks import RankProgram
+from .checks import Attempt, Case, RankProgram
 from .formula import Formula, Question
 from .task import Hint
 
@@ -32,7 +31,7 @@ class Result:
     """The verdict on one attempt; draw its ``trace`` with ``tv.Timeline``.
 
     seed : draws the inputs that the verdict is about. case : the ones that went wrong, a
-    `attempt.Case` or a `formula.Question`; None where all are right, or a rank raised or hung.
+    `checks.Case` or a `formula.Question`; None where all are right, or a rank raised or hung.
     """
 
     name: str

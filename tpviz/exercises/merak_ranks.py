@@ -8,15 +8,17 @@ import numpy as np
 
 from ..mesh import Mesh
 from .atp_layers import exposed, timeline
-from .attempt import Case, parts, whole_numbers
 from .checks import (
+    Case,
     Mistake,
     RankProgram,
     fewest_bytes,
+    parts,
     right_axes,
     right_numbers,
     right_shape,
     silent,
+    whole_numbers,
 )
 
 

@@ -16,8 +16,7 @@ from ..runtime.operations import PEER
 from ..runtime.recorder import record
 from ..trace import Trace
 from ..trace.members import members_text
-from .attempt import Attempt, Case
-from .checks import RankProgram
+from .checks import Attempt, Case, RankProgram
 from .formula import NoAnswer, Question
 
 

@@ -4,8 +4,7 @@ inner dimension, all-reduce from its two halves, and an MLP on a 2 x 2 mesh."""
 import numpy as np
 
 from ..mesh import Mesh
-from .attempt import Case, whole_numbers
-from .checks import GENERAL, Mistake, RankProgram, silent
+from .checks import GENERAL, Case, Mistake, RankProgram, silent, whole_numbers
 
 
 def _one_all_reduce(axes, case):

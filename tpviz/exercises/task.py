@@ -1,6 +1,6 @@
 """An exercise as plain data, so that tests can solve it and a notebook can show it.
 
-The learner writes a function; the kind of the exercise says how it is graded: `attempt.RankProgram`
+The learner writes a function; the kind of the exercise says how it is graded: `checks.RankProgram`
 by its numbers and its collectives on real ranks, `formula.Formula` by its answers to questions.
 Hints go from the concept to the principle to the answer. (The shape of a task, with graded hints
 and a reason for success, follows LLM Cluster Simulator; scoring by the memory accesses of the code

@@ -285,7 +285,7 @@ def _look(broken):
 
     from ..runtime.recorder import record
     from ..schemes.gpt.program import batch_of
-    from ..verbs.ranks import program_here
+    from ..verbs.run import program_here
 
     w, rank = broken.workload, dist.get_rank()
     programs = [program_here(strategy, w)[0] for strategy in (broken, broken.healthy)]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
-from tpviz.verbs.agreement import kendall_tau, rounded
+from tpviz.verbs.ranking import kendall_tau, rounded
 from tpviz.workload import GPT
 
 from .study import ask

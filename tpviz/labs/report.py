@@ -1,7 +1,7 @@
 """Results of labs: numbers with a chart, a table and a description."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
@@ -16,9 +16,6 @@ from tpviz.tables import html_table
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-Columns = Sequence[tuple[str, Callable[..., str]]]
-"""(header, function from a row's items to the cell) of each column of a table."""
 
 
 class Report:
@@ -110,16 +107,6 @@ class Report:
             "image/svg+xml": self.to_svg(),
             "text/plain": repr(self),
         }
-
-
-def table(columns: Columns, rows: Iterable[tuple[Any, ...]]) -> list[list[str]]:
-    """Rows of strings, header first.
-
-    >>> table([("n", str), ("square", lambda n: f"{n * n}")], [(2,), (3,)])
-    [['n', 'square'], ['2', '4'], ['3', '9']]
-    """
-    cells = [cell for _, cell in columns]
-    return [[head for head, _ in columns], *([cell(*row) for cell in cells] for row in rows)]
 
 
 def too_late(names: Sequence[str], separator: str = ", ", noun: str = "") -> list[str]:

@@ -15,14 +15,15 @@ from tpviz.cost import show_seconds
 from tpviz.figures.charts import FROM_ZERO, axis, bars, curves, stacks, words_of
 from tpviz.figures.palette import axis_keys
 from tpviz.strategy import Strategy
+from tpviz.tables import table
 from tpviz.trace.faithful import is_faithful
-from tpviz.verbs.agreement import rounded
 from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.predict import Prediction, check, predict
+from tpviz.verbs.ranking import rounded
 from tpviz.verbs.simulate import check_place, simulate
 from tpviz.workload import GPT
 
-from .report import Report, named, some, table, too_late
+from .report import Report, named, some, too_late
 
 if TYPE_CHECKING:
     from tpviz.trace import Trace

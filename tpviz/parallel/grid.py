@@ -5,29 +5,111 @@ Every share of the batch has its own loss, the mean over its rows; gradients are
 shares, as DDP's are.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.autograd import Variable
+from torch.utils._pytree import tree_map
 
 from tpviz.checks import divides
 from tpviz.labels import label
 from tpviz.mesh import Mesh
+from tpviz.partition.leaves import tensors_of
 from tpviz.schemes.axonn.weights import Depth
-from tpviz.schemes.collectives import gather_first, part_of
+from tpviz.schemes.collectives import gather_first, part_of, sum_together
 from tpviz.trace import Ledger
 
-from .gradients import AfterBackward, average, in_backward
 from .replicas import differ
 
 if TYPE_CHECKING:
+    import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh
 
     from tpviz.schemes.axonn.strategy import AxoNN
 
     from .layers import Groups
+
+
+# -- gradients that are complete when ``loss.backward()`` returns ----------------------------------
+# FSDP's means: what the model gives has hooks; the first one that a backward reaches asks autograd
+# to call back when that backward is over. There is nothing for the user to call.
+def in_backward() -> bool:
+    """Whether autograd is running."""
+    return torch._C._current_graph_task_id() >= 0
+
+
+class AfterBackward:
+    """Calls ``finish()`` once at the end of every backward through ``module``; ``abandon()`` before
+    the next forward where a backward raised and never ended.
+
+    A gradient that reaches a parameter without having come through the module's output asks too: a
+    loss may be made of what lies within. A backward within a backward (recomputation) is a part of
+    the outer one.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, finish: Callable[[], None], abandon: Callable[[], None]
+    ):
+        self.finish, self.abandon, self.asked = finish, abandon, False
+        module.register_forward_pre_hook(self._before)
+        module.register_forward_hook(self._watch)
+        me = ref(self)  # a parameter whose hook holds the parameter is never collected
+
+        def weak(_):
+            if after := me():
+                after.ask()
+
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(weak)
+
+    def _before(self, module, args):
+        if self.asked and not in_backward():
+            self.asked = False
+            self.abandon()
+
+    def _watch(self, module, args, output):
+        for tensor in tensors_of(output):
+            if tensor.requires_grad:
+                tensor.register_hook(self.ask)
+
+    def ask(self, *_: Any) -> None:
+        """To be called back at the end of the backward that is running."""
+        if not self.asked:
+            self.asked = True
+            Variable._execution_engine.queue_callback(self._over)
+
+    def _over(self):
+        self.asked = False
+        self.finish()
+
+
+@torch.no_grad()
+def average(parameters: Sequence[torch.Tensor], group: "dist.ProcessGroup") -> None:
+    """Each gradient becomes its mean over the group, one message per dtype; collective.
+
+    Ranks may have used different parameters: one that a rank did not use counts as 0 there, and one
+    that none used stays without a gradient, as in one process. For that a number for each parameter
+    travels along.
+    """
+    if group.size() == 1:
+        return
+    for dtype in dict.fromkeys(p.dtype for p in parameters):
+        alike = [p for p in parameters if p.dtype == dtype]
+        used = [p.grad is not None for p in alike]
+        gradients: list[Any] = [
+            p.grad if has else torch.zeros_like(p) for p, has in zip(alike, used)
+        ]
+        *sums, by = sum_together([*gradients, alike[0].new_tensor(used)], group)
+        if not all(used):  # else the device need not be asked
+            used = by.gt(0).tolist()
+        for p, gradient, total, has in zip(alike, gradients, sums, used):
+            if has:
+                p.grad = gradient.copy_(total.div_(group.size()))
+
 
 PLANE = ("y", "x")
 
@@ -73,7 +155,7 @@ class Grid:
     def _same_rows(self, module, args, kwargs):
         """Once: do all ranks of the plane come with the same rows?"""
         self.first.remove()
-        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        tensors = tensors_of((args, kwargs))
         plane = [self.groups.get_group(axis) for axis in PLANE]
         if tensors and differ(tensors, [group for group in plane if group.size() > 1]):
             raise ValueError(
@@ -140,18 +222,23 @@ def rows_of(batch: Any, share: int, shares: int, name: str) -> Any:
 
     Raises ``ValueError`` where the rows do not divide. name : of the number of shares.
     """
-    tensors = [t for t in tree_leaves(batch) if isinstance(t, torch.Tensor) and t.dim()]
+    tensors = [t for t in tensors_of(batch) if t.dim()]
     if not tensors:
         return batch
     rows = len(tensors[0])
     divides("batch", rows, name, shares)
+    return cut_rows(batch, rows, share, shares)
+
+
+def has_rows(value: Any, rows: int, dim: int = 0) -> bool:
+    """Whether this is a tensor with so many rows along ``dim``."""
+    return isinstance(value, torch.Tensor) and value.dim() > dim and value.shape[dim] == rows
+
+
+def cut_rows(batch: Any, rows: int, share: int, shares: int, dim: int = 0) -> Any:
+    """The batch with a share of every tensor that `has_rows`."""
     return tree_map(
-        lambda t: (
-            part_of(t, share, shares)
-            if isinstance(t, torch.Tensor) and t.dim() and len(t) == rows
-            else t
-        ),
-        batch,
+        lambda t: part_of(t, share, shares, dim) if has_rows(t, rows, dim) else t, batch
     )
 
 

@@ -1,40 +1,39 @@
 """`parallelize`: a user's own module on a mesh, its linear layers split."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, overload
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
 from tpviz.mesh import Mesh
+from tpviz.partition.leaves import tensors_of
 from tpviz.runtime.launch import in_torchrun
+from tpviz.schemes.atp.layout import Layout
+from tpviz.schemes.atp.strategy import ATP
 from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak
 
 from .easy import EasyLinear
-from .entrance import Entrance
 from .grid import Grid
-from .layers import Groups, SplitLinear
-from .outputs import compare, outputs_of
+from .layers import Entrance, Groups, SplitLinear
 from .parallelized import Parallelized
 from .pipelined import pipelined
-from .plan import Plan
+from .plan import Plan, Singles
 from .replicas import agree, from_first
 from .report import Report
 from .rules import SHORT_CUTS
-from .singles import Singles
-from .strategies import layout_of, refuse_sparse
-from .totals import Totals
+from .sent import Totals
+from .stages import in_evaluation
 
 if TYPE_CHECKING:
-    import torch
     from torch.distributed.device_mesh import DeviceMesh
 
-    from tpviz.schemes.atp.strategy import ATP
-    from tpviz.schemes.megatron.strategy import Megatron
     from tpviz.strategy import Strategy
 
     from .pipelined import Pipelined
@@ -166,24 +165,14 @@ def parallelize(
         return Parallelized(model, report)
     before = outputs_of(model, inputs) if inputs else None
     if easy:
-        _replace(
-            model,
-            {
-                part.path: EasyLinear(whole, part, groups, grid, equal_rows)  # pyright: ignore[reportArgumentType]
-                for part, whole in _parts(model, plan)
-            },
-        )
+        made = lambda part, whole: EasyLinear(whole, part, groups, grid, equal_rows)  # pyright: ignore[reportArgumentType]
+        _replace(model, {part.path: made(part, whole) for part, whole in _parts(model, plan)})
     else:
         _split(model, plan, groups, grid)
     if inputs:
         compare(before, outputs_of(model, inputs))  # pyright: ignore[reportArgumentType]
-        report = replace(
-            report,
-            notes=(
-                *report.notes,
-                "outputs for example_inputs are those of the whole model, up to rounding",
-            ),
-        )
+        same = "outputs for example_inputs are those of the whole model, up to rounding"
+        report = replace(report, notes=(*report.notes, same))
     return Parallelized(model, replace(report, divided=True), groups, grid)
 
 
@@ -329,3 +318,109 @@ def _above(paths):
             path = path.rpartition(".")[0]
             found.add(path)
     return found
+
+
+# -- is the output of a split model that of the whole? ---------------------------------------------
+CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
+"""Largest difference of outputs that rounding explains, beside their largest value (derived: some
+thousands of units in the last place, for sums in another order); else 5e-2, for 16 bits."""
+
+
+def outputs_of(
+    model: torch.nn.Module, inputs: tuple[tuple[Any, ...], dict[str, Any]]
+) -> list[torch.Tensor]:
+    """The output's tensors in evaluation mode; random numbers, if any, are the same each time."""
+    with in_evaluation(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        outputs = tensors_of(model(*inputs[0], **inputs[1]))
+    return [t for t in outputs if t.is_floating_point()]
+
+
+def compare(before: Iterable[torch.Tensor], after: Iterable[torch.Tensor]) -> None:
+    """Raise ``ValueError`` where an output changed by more than rounding explains."""
+    for number, (a, b) in enumerate(zip(before, after)):
+        if a.shape != b.shape:
+            raise ValueError(
+                f"output {number} has shape {tuple(b.shape)} after the split, "
+                f"{tuple(a.shape)} before: {WRONG}"
+            )
+        close = CLOSE.get(a.dtype, 5e-2)
+        a, b = a.double(), b.double()
+        error = float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) if a.numel() else 0.0
+        if not error <= close:
+            raise ValueError(
+                f"output {number} changed by {error:.1e} when the model was split: {WRONG}"
+            )
+
+
+WRONG = "a rule does not say how this model uses its layers; the model is no longer usable"
+
+
+# -- what is taken of a strategy: its layout on the plane, and which knobs are refused -------------
+REFUSED = {
+    "gather": "a model that is not ours is not made of blocks, each weight is gathered by itself",
+    "recompute": "recompute with the model's own means (torch.utils.checkpoint, for which Hugging "
+    "Face's have a switch): it gathers weights once more",
+    "accumulation": "run the microbatches yourself, all but the last within model.no_sync()",
+    "tune": "products of a model that is not ours are not timed",
+    "clip": "call model.clip_grad_norm_(most) after backward",
+}
+"""Knobs of `AxoNN` that belong to a step of our own program, and what does it instead."""
+
+
+def layout_of(strategy: "Strategy") -> Layout:
+    """The `Layout` of a strategy that can split models it does not know.
+
+    Raises ``ValueError`` for any other, and for knobs that ask for a model of our own.
+    """
+    if hasattr(strategy, "inner"):
+        raise ValueError(_around(strategy))
+    if not isinstance(strategy, (ATP, Megatron, AxoNN)):
+        raise ValueError(
+            f"parallelize works with ATP(...), Megatron(...) and AxoNN(...), not {strategy!r}"
+        )
+    if isinstance(strategy, AxoNN):
+        return _grid(strategy)
+    if strategy.sp:
+        raise ValueError(
+            f"sp=True is not possible here: between pairs a foreign model needs the "
+            f"whole sequence: use sp=False, not {strategy.short}"
+        )
+    if isinstance(strategy, Megatron):
+        return Layout("tp", "", strategy.tp, 1, strategy.chunks, "batch", False, False, False)
+    if strategy.chunking == "pipelined" and strategy.chunks > 1:
+        raise ValueError(
+            "chunking='pipelined' needs the operations between the two layers: use "
+            "chunking='batch' or 'tokens'"
+        )
+    return strategy.layout
+
+
+def _grid(strategy):
+    for name, instead in REFUSED.items():
+        value, default = getattr(strategy, name), type(strategy).__dataclass_fields__[name].default
+        if value != default:
+            raise ValueError(
+                f"{name}={value!r} is not possible here: {instead}; use {name}={default!r}"
+            )
+    return strategy.layout
+
+
+def refuse_sparse(model: nn.Module) -> None:
+    """Raise ``ValueError`` for layers with sparse gradients, which cannot be averaged."""
+    for path, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+            raise ValueError(
+                f"{path or 'the model'} has sparse gradients, which AxoNN's means "
+                "over shares cannot take: use sparse=False"
+            )
+
+
+def _around(strategy):
+    inner = strategy.inner.short if strategy.inner else "ATP(mesh=(2, 1))"
+    return (
+        f"{strategy.short}: parallelize splits layers only; for data parallelism around them "
+        f"use a mesh with an axis more, parallelize(model, {inner}, mesh=mesh), and wrap the "
+        "result: torch.nn.parallel.DistributedDataParallel(result, "
+        "process_group=mesh.get_group('dp'))"
+    )

@@ -7,22 +7,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from tpviz.checks import divides, whole_number
 from tpviz.partition import Partition, partition_of, shard, trace
+from tpviz.partition.leaves import tensors_of
 from tpviz.schemes.axonn.clip import norm_of, shrink
-from tpviz.schemes.collectives import part_of
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.pipeline import Pipeline
 from tpviz.schemes.merak.tied_weights import Tie
 from tpviz.tables import html_table
 
-from .evaluation import Evaluation
+from .grid import cut_rows, has_rows
 from .layers import Groups, Held
 from .parallelized import whole_of
 from .replicas import agree
-from .stages import ModuleStage
+from .stages import Evaluation, ModuleStage
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -178,8 +177,7 @@ class Pipelined(nn.Module):
         mesh, named = self.pipeline.mesh, self.pipeline.named
         divided = {
             f"{path}.{name}"
-            for stage in self.pipeline.stages.values()
-            for path, layer in stage.held().items()  # pyright: ignore[reportCallIssue]
+            for path, layer in self._held().items()
             for name in ("weight", "bias")
             if layer.part.splits(name)
         }
@@ -201,6 +199,11 @@ class Pipelined(nn.Module):
         shrink(list({id(g): g for g in gradients.values()}.values()), norm, most)
         return norm
 
+    def _held(self):
+        """{path: `Held`} of this rank's layers that are split over tp."""
+        stages = self.pipeline.stages.values()
+        return {path: layer for stage in stages for path, layer in stage.held().items()}  # pyright: ignore[reportCallIssue]
+
     @property
     def _device(self):
         return next(iter(self.pipeline.named.values())).device
@@ -221,12 +224,7 @@ class Pipelined(nn.Module):
 
     def _whole(self, own):
         if self.groups:
-            held = {
-                path: layer
-                for stage in self.pipeline.stages.values()
-                for path, layer in stage.held().items()  # pyright: ignore[reportCallIssue]
-            }
-            own = whole_of(own, held, self.groups)
+            own = whole_of(own, self._held(), self.groups)
         graph, schedule = self.report.partition.graph, self.pipeline.schedule
         found, device = {}, self._device
         for part in self.report.partition.stages:
@@ -255,7 +253,7 @@ class Batch:
         replica: int = 0,
     ):
         self.strategy, self.dim, self.shapes, self.replica = strategy, dim, shapes, replica
-        tensors = [t for t in tree_leaves(example) if isinstance(t, torch.Tensor) and t.dim() > dim]
+        tensors = [t for t in tensors_of(example) if t.dim() > dim]
         if not tensors:
             raise ValueError(
                 f"example_inputs have no tensor with a dim {dim} to cut into "
@@ -267,24 +265,14 @@ class Batch:
     def microbatches(self, batch: Any) -> list[Any]:
         """This replica's microbatches of a whole batch, in order."""
         m, shares = self.strategy.microbatches, self.strategy.dp * self.strategy.microbatches
-        tensors = [t for t in tree_leaves(batch) if isinstance(t, torch.Tensor)]
-        if tensors and not any(self._has_rows(t) for t in tensors):
+        tensors = tensors_of(batch)
+        if tensors and not any(has_rows(t, self.rows, self.dim) for t in tensors):
             raise ValueError(
                 f"no tensor of this batch has {self.rows} rows along dim {self.dim}, "
                 "as the example inputs had"
             )
-        return [
-            tree_map(
-                lambda t, n=self.replica * m + k: (
-                    part_of(t, n, shares, self.dim) if self._has_rows(t) else t
-                ),
-                batch,
-            )
-            for k in range(m)
-        ]
-
-    def _has_rows(self, t):
-        return isinstance(t, torch.Tensor) and t.dim() > self.dim and t.shape[self.dim] == self.rows
+        first = self.replica * m
+        return [cut_rows(batch, self.rows, first + k, shares, self.dim) for k in range(m)]
 
 
 def pipelined(

@@ -1,18 +1,26 @@
 """The plan: which layers of a model are split, how, and why the others are not. Sends nothing."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import divides
+from tpviz.tables import listed
 
-from .cuts import Part
-from .linears import looks_linear, obstacle, out_dim, owners, widths
+from .cuts import Move, Part
 from .rules import RULES, pairs_of, places
-from .structure import Flow, in_sequences
+from .structure import (
+    Flow,
+    commonpath,
+    in_sequences,
+    looks_linear,
+    obstacle,
+    out_dim,
+    owners,
+    widths,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -83,24 +91,12 @@ class Plan:
             else "no rule names it; with example_inputs the model's graph is looked at"
         )
         self.left = {
-            path: (
-                type(self.modules[path]).__name__,
-                self._shape(path),
-                self.reasons.get(path, unnamed),
-            )
+            path: _whole(self.modules[path], self.reasons.get(path, unnamed))
             for path in dict.fromkeys([*self.linears, *self.reasons])
             if path not in self.taken
         }
         if not self.pairs:
-            why = [f"{path or 'it'}: {reason}" for path, (*_, reason) in self.left.items()]
-            raise ValueError(
-                f"nothing in {type(model).__name__} can be split: "
-                + (listed(why, "; ") or "it has no linear layers")
-            )
-
-    def _shape(self, path):
-        weight = getattr(self.modules[path], "weight", None)
-        return tuple(getattr(weight, "shape", ()))
+            raise ValueError(_nothing(model, "split", self.left))
 
     # -- where pairs come from ---------------------------------------------------------------------
     def _by_rule(self, pair):
@@ -178,7 +174,7 @@ class Plan:
 
     def _warn(self, paths):
         """Of parameters that may lie between the layers of a user's pair, where no graph says."""
-        around = commonpath(paths)
+        around = commonpath(path.rpartition(".")[0] for path in paths)
         inside = {
             f"{around}.{name}".lstrip(".") for name, _ in self.modules[around].named_parameters()
         }
@@ -207,17 +203,16 @@ class Plan:
         for count in counts:
             divides("heads" if attention else "width", count, at.inside, at.i, also=gcd(*counts))
         parts = at.i * at.s if a3 else at.i
-        layer = lambda path, first: Part(
+        layer = lambda path, first: _part(
+            Part,
             path,
-            first,
-            *widths(self.modules[path]),
-            out_dim(self.modules[path]),
-            getattr(self.modules[path], "bias", None) is not None,
+            self.modules[path],
             at,
-            a3,
-            blocks.get(path, 1),
-            path in (firsts[0], second),
-            self.z,
+            first,
+            a3=a3,
+            blocks=blocks.get(path, 1),
+            sends=path in (firsts[0], second),
+            z=self.z,
         )
         layers = tuple(layer(path, True) for path in firsts), layer(second, False)
         for part in (*layers[0], layers[1]):
@@ -232,6 +227,12 @@ class Plan:
             *layers,
             _divided(pair, holder, self.modules[holder], parts) if pair else (),
         )
+
+
+def _part(kind, path, module, at, first=True, **how):
+    """The `Part` of a linear layer, of this kind."""
+    bias = getattr(module, "bias", None) is not None
+    return kind(path, first, *widths(module), out_dim(module), bias, at, **how)
 
 
 def _head_size(pair, holder, inner):
@@ -272,6 +273,19 @@ def _units(pair, wide, inner, size):
     return 1, inner
 
 
+def _whole(module, reason):
+    """(type, shape, reason) of something linear-like that stays whole."""
+    shape = tuple(getattr(getattr(module, "weight", None), "shape", ()))
+    return type(module).__name__, shape, reason
+
+
+def _nothing(model, done, left):
+    """The error where no layer can be ``done``; ``left``: why each stays whole."""
+    why = [f"{path or 'it'}: {reason}" for path, (*_, reason) in left.items()]
+    reasons = listed(why, "; ") or "it has no linear layers"
+    return f"nothing in {type(model).__name__} can be {done}: {reasons}"
+
+
 def _findings(model, inputs, paths):
     """The graph's `Findings`, or in words why there is no graph."""
     try:
@@ -300,13 +314,63 @@ def _divided(pair, path, holder, parts):
     return tuple(found)
 
 
-def commonpath(paths: Iterable[str]) -> str:
-    """The path of the module around all of them."""
-    above = zip(*(path.split(".")[:-1] for path in paths))
-    return ".".join(words[0] for words in takewhile(lambda words: len(set(words)) == 1, above))
+# -- easy mode: every linear layer that divides, each by itself ------------------------------------
+class Single(Part):
+    """A linear layer between two data-parallel layouts; its bias is whole on every rank.
+
+    Elements of `Move` are for each of a rank's own rows; equally many on all ranks.
+    """
+
+    role = "single"  # pyright: ignore[reportAssignmentType]
+
+    def splits(self, name: str) -> list[tuple[int, str]]:
+        """As of `Part`; of "bias" none."""
+        return super().splits(name) if name == "weight" else []
+
+    def moves(self, enters: bool | None = True, grad: bool = True, readers: int = 1) -> list[Move]:
+        """As of `tpviz.parallel.easy`; only the last exchange asks whether the input needs a
+        gradient."""
+        x, y, found = self.at.i, self.at.s, []
+        if y > 1:
+            found += [
+                Move("forward", "all_to_all", "y", self.ins),
+                Move("forward", "reduce_scatter", "y", y * self.out),
+                Move("backward", "all_gather", "y", y * self.out),
+                *[Move("backward", "all_to_all", "y", self.ins)] * grad,
+            ]
+        if x > 1:
+            found += [
+                Move("forward", "all_gather", "x", x * self.ins),
+                Move("forward", "all_to_all", "x", self.out),
+                Move("backward", "all_to_all", "x", self.out),
+                Move("backward", "all_gather", "x", x * self.ins),
+                Move("backward", "reduce_scatter", "x", x * self.ins),
+            ]
+        return found
 
 
-def listed(words: Sequence[str], between: str = ", ", most: int = 8) -> str:
-    """The first of them, and how many more there are."""
-    more = [f"and {len(words) - most} more"] if len(words) > most else []
-    return between.join([*words[:most], *more])
+class Singles:
+    """As `tpviz.parallel.plan.Plan`: pairs (of one layer each), left, notes."""
+
+    def __init__(self, model: "nn.Module", layout: "Layout", z: int):
+        self.at, self.z, self.notes = layout, z, []
+        modules, tied = dict(model.named_modules()), owners(model)
+        self.pairs, self.left = [], {}
+        for path, module in modules.items():
+            if not looks_linear(module):
+                continue
+            try:
+                if reason := obstacle(path, module, modules.get(path.rpartition(".")[0]), tied):
+                    raise ValueError(reason)
+                self.pairs.append(Planned("linear", "easy mode", (), self._single(path, module)))
+            except ValueError as error:
+                self.left[path] = _whole(module, str(error))
+        if not self.pairs:
+            raise ValueError(_nothing(model, "put on the grid", self.left))
+
+    def _single(self, path, module):
+        part = _part(Single, path, module, self.at, z=self.z)
+        divides("out_features", part.out, "x", self.at.i)
+        divides("in_features", part.ins, "y", self.at.s)
+        divides("block", part.block, "z", self.z)
+        return part

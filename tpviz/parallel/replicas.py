@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 
 from tpviz.schemes.collectives import gather_first
-
-from .plan import listed
+from tpviz.tables import listed
 
 if TYPE_CHECKING:
     from .layers import Groups

@@ -11,14 +11,14 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from tpviz.schemes.atp.layout import Layout
-from tpviz.tables import html_table
+from tpviz.tables import html_table, table, text_table
 from tpviz.trace import Ledger
 
 from .sent import Call
 
 if TYPE_CHECKING:
     from .plan import Planned
-    from .totals import Totals
+    from .sent import Totals
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Report:
 
     split, held, replicated : numbers of parameters: of the layers that are split, of a rank's parts
     of them, and of all else, which every rank has whole. divided : whether this is done, not only
-    planned. totals : of AxoNN, `tpviz.parallel.totals.Totals`.
+    planned. totals : of AxoNN, `tpviz.parallel.sent.Totals`.
     """
 
     model: str
@@ -45,34 +45,19 @@ class Report:
 
     def to_table(self) -> list[list[str]]:
         """A list of rows of strings, header first: one row for each layer of a pair."""
-        rows = [
-            [
-                "pair",
-                "layer",
-                "kind",
-                "found by",
-                "weight",
-                "a rank's",
-                "axes",
-                "forward (elements a token)",
-                "backward (elements a token)",
-            ]
+        columns = [
+            ("pair", lambda number, pair, part: str(number)),
+            ("layer", lambda number, pair, part: part.path),
+            ("kind", lambda number, pair, part: pair.kind),
+            ("found by", lambda number, pair, part: pair.found),
+            ("weight", lambda number, pair, part: _shapes(part)[0]),
+            ("a rank's", lambda number, pair, part: _shapes(part)[1]),
+            ("axes", lambda number, pair, part: _axes(part)),
+            ("forward (elements a token)", lambda number, pair, part: _moves(part, "forward")),
+            ("backward (elements a token)", lambda number, pair, part: _moves(part, "backward")),
         ]
-        for number, pair in enumerate(self.pairs):
-            for part in pair.layers:
-                rows.append(
-                    [
-                        str(number),
-                        part.path,
-                        pair.kind,
-                        pair.found,
-                        *_shapes(part),
-                        _axes(part),
-                        _moves(part, "forward"),
-                        _moves(part, "backward"),
-                    ]
-                )
-        return rows
+        pairs = enumerate(self.pairs)
+        return table(columns, ((n, pair, part) for n, pair in pairs for part in pair.layers))
 
     def left_table(self) -> list[list[str]]:
         """A list of rows of strings, header first: what stays whole, and why."""
@@ -97,18 +82,7 @@ class Report:
     def ledger_of(self, calls: Sequence[Call], itemsize: int = 4) -> Ledger:
         """The `Ledger` of one forward and backward with these `tpviz.parallel.sent.Call`s."""
         sizes = {self.at.inside: self.at.i, self.at.stream: self.at.s}
-        entries = [
-            (
-                move.axis,
-                move.collective,
-                move.phase,
-                move.times,
-                move.elements * call.tokens * itemsize // move.times,
-                sizes[move.axis],
-            )
-            for call in calls
-            for move in call.moves()
-        ]
+        entries = [row for call in calls for row in call.entries(itemsize, sizes)]
         return Ledger.of([*entries, *(self.totals.entries(calls, itemsize) if self.totals else ())])
 
     def describe(self) -> str:
@@ -146,9 +120,8 @@ class Report:
     def __repr__(self):
         heading, tables = self._texts()
         lines = [heading]
-        for table in tables:
-            widths = [max(len(row[k]) for row in table) for k in range(len(table[0]))]
-            lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)]
+        for rows in tables:
+            lines += ["", *text_table(rows)]
         notes = [
             line
             for note in self.notes
@@ -158,13 +131,9 @@ class Report:
 
     def _repr_html_(self):
         heading, tables = self._texts()
-        blocks = [html_table([[heading]], "class='tpviz-parallel'")]
-        blocks += [html_table(table, "class='tpviz-parallel'") for table in tables]
-        if self.notes:
-            blocks.append(
-                html_table([["notes"], *([note] for note in self.notes)], "class='tpviz-parallel'")
-            )
-        return "".join(blocks)
+        notes = [[["notes"], *([note] for note in self.notes)]] * bool(self.notes)
+        every = [[[heading]], *tables, *notes]
+        return "".join(html_table(rows, "class='tpviz-parallel'") for rows in every)
 
 
 def _shape(shape):

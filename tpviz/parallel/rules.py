@@ -12,7 +12,7 @@ only ATP's own all-reduces are needed between them.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tpviz.checks import one_of, settle, whole_number
@@ -143,28 +143,20 @@ def _fill(text, stars):
     return text.removeprefix(".")
 
 
+_GPT2 = Pair(
+    name="GPT-2 attention",
+    owner="GPT2Attention",
+    first="*.c_attn",
+    second="*.c_proj",
+    kind="attention",
+    head_size="head_dim",
+    fused="blocks",
+    divide=("num_heads", "split_size"),
+)
 # First match wins: cross attention, with one layer more, stands before self attention.
 RULES = (
-    Pair(
-        name="GPT-2 cross attention",
-        owner="GPT2Attention",
-        first=("*.q_attn", "*.c_attn"),
-        second="*.c_proj",
-        kind="attention",
-        head_size="head_dim",
-        fused="blocks",
-        divide=("num_heads", "split_size"),
-    ),
-    Pair(
-        name="GPT-2 attention",
-        owner="GPT2Attention",
-        first="*.c_attn",
-        second="*.c_proj",
-        kind="attention",
-        head_size="head_dim",
-        fused="blocks",
-        divide=("num_heads", "split_size"),
-    ),
+    replace(_GPT2, name="GPT-2 cross attention", first=("*.q_attn", "*.c_attn")),
+    _GPT2,
     Pair(name="GPT-2 MLP", owner="GPT2MLP", first="*.c_fc", second="*.c_proj"),
     Pair(
         name="Llama attention",

@@ -2,18 +2,24 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 
+from tpviz.schemes.axonn.step import PREFETCH
 from tpviz.schemes.merak.p2p_plan import P2PPlan
 from tpviz.trace import Ledger
 
-from . import entrance
 from .cuts import Part
+from .layers import state
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from tpviz.schemes.axonn.strategy import AxoNN
+
     from .cuts import Move
     from .pipelined import Pipelined
     from .plan import Planned
@@ -36,6 +42,13 @@ class Call(NamedTuple):
         """Every `tpviz.parallel.cuts.Move` of this call."""
         found = self.part.moves(self.enters, self.grad, self.readers)
         return [move for move in found if self.back or move.phase == "forward"]
+
+    def entries(self, itemsize: int, sizes: dict[str, int]) -> list[tuple[Any, ...]]:
+        """Of `tpviz.Ledger.of`, one for each move. sizes : {axis: ranks}."""
+        return [
+            (axis, name, phase, times, elements * self.tokens * itemsize // times, sizes[axis])
+            for phase, name, axis, elements, times in self.moves()
+        ]
 
 
 @contextmanager
@@ -60,12 +73,12 @@ def calls_of(model: torch.nn.Module, pairs: "Iterable[Planned]") -> Iterator[lis
 
 def _noting(calls, part, readers, entered):
     """A hook. entered : of a pair, what was seen when a tensor was cut last, and how many layers
-    are yet to read it, as `tpviz.parallel.entrance.Entrance` counts."""
+    are yet to read it, as `tpviz.parallel.layers.Entrance` counts."""
 
     def note(layer, args):
         x, enters = args[0], True
         if part.first and readers:
-            now, seen = entrance.state(x), entered["seen"]
+            now, seen = state(x), entered["seen"]
             enters = not (entered["left"] and seen[0] is x and seen[1:] == now[1:])
             if enters:
                 entered.update(seen=now, left=readers)
@@ -142,22 +155,10 @@ def _split_rows(model, calls):
             for node in piece.nodes
         }
         for call in (call for call in calls if call.part.path in own):
-            for move in call.moves():
-                phases = [move.phase] + ["recompute"] * (
-                    move.phase == "forward" and call.part.path in again
-                )
-                size = move.elements * call.tokens * 8 // move.times
-                yield from (
-                    (
-                        move.axis,
-                        move.collective,
-                        phase,
-                        strategy.microbatches * move.times,
-                        size,
-                        strategy.tp,
-                    )
-                    for phase in phases
-                )
+            for axis, collective, phase, times, size, ranks in call.entries(8, strategy.axes):
+                phases = [phase] + ["recompute"] * (phase == "forward" and call.part.path in again)
+                for each in phases:
+                    yield axis, collective, each, strategy.microbatches * times, size, ranks
 
 
 def _bytes(tensors):
@@ -166,3 +167,76 @@ def _bytes(tensors):
 
 def _size(shape, dtype):
     return prod(shape) * dtype.itemsize
+
+
+# -- collectives of AxoNN outside of the layers: weights and gradients -----------------------------
+@dataclass(frozen=True)
+class Totals:
+    """Numbers of one rank, derived.
+
+    whole, pieces : (elements, parameters) of what is equal along z, and of what is sharded over it;
+    every trainable parameter is in one of them. asks : whether layers ask for numbers of rows.
+    """
+
+    strategy: "AxoNN"
+    easy: bool
+    asks: bool
+    whole: tuple[int, int]
+    pieces: tuple[int, int]
+
+    @classmethod
+    def of(
+        cls,
+        model: "nn.Module",
+        strategy: "AxoNN",
+        parts: "Iterable[Part]",
+        easy: bool = False,
+        equal: bool = False,
+    ) -> Self:
+        """Of a model that is not split yet. parts : `tpviz.parallel.cuts.Part` of all that is."""
+        modules, own = dict(model.named_modules()), {}
+        for part in parts:
+            own[id(modules[part.path].weight)] = part, "weight"
+            if part.bias:
+                own[id(modules[part.path].bias)] = part, "bias"
+        whole, pieces = [], []
+        for parameter in model.parameters():
+            part, name = own.get(id(parameter), (None, ""))
+            if not parameter.requires_grad:
+                continue
+            if name == "weight":
+                pieces.append(part.block // part.z)
+            else:
+                whole.append(prod(part.local(name)) if part else parameter.numel())
+        return cls(
+            strategy, easy, easy and not equal, (sum(whole), len(whole)), (sum(pieces), len(pieces))
+        )
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Over which ranks the batch is cut, outer first."""
+        return ("data", "z", "y", "x") if self.easy else ("data", "z")
+
+    @property
+    def shares(self) -> int:
+        """Into how many shares the batch is cut."""
+        return prod(self.strategy.axes[axis] for axis in self.axes)
+
+    def entries(
+        self, calls: "Iterable[Call]", itemsize: int
+    ) -> Iterator[tuple[str, str, str, int, int, int]]:
+        """Of `tpviz.Ledger.of`, for `tpviz.parallel.sent.Call`s: weights gathered, gradients
+        scattered, then means over shares, with one number more for each parameter
+        (`tpviz.parallel.grid.average`)."""
+        s, axes = self.strategy, self.strategy.axes
+        ahead = PREFETCH if "oag" in s.overlap else "z"
+        for call in calls:
+            block = call.part.block * itemsize
+            yield ahead, "all_gather", "forward", 1, block, s.z
+            yield ahead, "all_gather", "backward", int(call.back and not s.keep), block, s.z
+            yield "z", "reduce_scatter", "backward", int(call.back and call.trained), block, s.z
+            for axis in ("y", "x") if self.asks else ():
+                yield axis, "all_reduce", "forward", 1, 8, axes[axis]
+        for axis in self.axes[1:]:
+            yield axis, "all_reduce", "sync", 1, sum(self.whole) * itemsize, axes[axis]
+        yield "data", "all_reduce", "sync", 1, sum(self.whole + self.pieces) * itemsize, s.data

@@ -3,19 +3,22 @@
 tv.verify_parallel(make_model, tv.ATP(mesh=(2, 2)), example_inputs)
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from tpviz.checks import whole_number
+from tpviz.partition.leaves import tensors_of
 from tpviz.runtime.launch import launch, progress
 from tpviz.runtime.recorder import record
 from tpviz.schemes.merak.strategy import Merak
+from tpviz.tables import listed
 from tpviz.trace import Ledger
 from tpviz.verbs.equality import (
     Verdict,
@@ -31,8 +34,6 @@ from tpviz.verbs.equality import (
 
 from .grid import rows_of
 from .module import inputs_of, parallelize
-from .plan import listed
-from .precision import lowest, watched
 from .report import Report
 from .sent import calls_of, pipeline_ledger
 from .stages import loss_of
@@ -347,9 +348,7 @@ def _wide(x):
 
 
 def _floats(outputs):
-    return [
-        t for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.is_floating_point()
-    ]
+    return [t for t in tensors_of(outputs) if t.is_floating_point()]
 
 
 def _loss(outputs, share, shares):
@@ -361,3 +360,61 @@ def _loss(outputs, share, shares):
         place = torch.arange(share * count, share * count + t.numel(), device=t.device)
         total = total + (t * place.to(t.dtype).cos().view_as(t)).mean()
     return total
+
+
+# -- which modules of a float64 model compute in less, seen in one forward -------------------------
+# Some models do so on purpose (norms of Gemma, losses of Hugging Face's language models). Two
+# correct programs then differ by that rounding, though all parameters are float64. What depends on
+# no parameter (tables of positions) is the same in both, and does not count.
+LOSS = "the loss"
+
+
+class _Watch(TorchFunctionMode):
+    """Notes results below float64, by the path of the module that is in its forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.found = [], {}
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        reduced = [t for t in tensors_of(result) if _reduced(t.dtype)]
+        # in the forward of an autograd function results need no gradient, but its inputs may
+        if reduced and any(t.requires_grad for t in (*reduced, *tensors_of((args, kwargs)))):
+            path = self.inside[-1] if self.inside else LOSS
+            seen = (self.found.get(path), *(t.dtype for t in reduced))
+            self.found[path] = max(filter(None, seen), key=lambda dtype: torch.finfo(dtype).eps)
+        return result
+
+
+@contextmanager
+def watched(model: torch.nn.Module) -> Iterator[dict[str, torch.dtype]]:
+    """While inside, the forward of ``model`` is watched. Gives {path of a module: the lowest dtype
+    below float64 that it computes in}; what is around the model is `LOSS`."""
+    watch, hooks = _Watch(), []
+
+    def leave(*_):
+        watch.inside.pop()  # what a hook returns would be the module's output
+
+    for path, module in model.named_modules():
+        hooks.append(
+            module.register_forward_pre_hook(lambda *_, path=path: watch.inside.append(path))
+        )
+        hooks.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        with watch:
+            yield watch.found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _reduced(dtype):
+    return (dtype.is_floating_point or dtype.is_complex) and torch.finfo(dtype).eps > torch.finfo(
+        torch.float64
+    ).eps
+
+
+def lowest(found: dict[str, torch.dtype]) -> torch.dtype:
+    """The dtype with the coarsest rounding of those that `watched` gave; float64 for none."""
+    return max(found.values(), key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)

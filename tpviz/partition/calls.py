@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves
+
+from .leaves import Frame, tensors_of
 
 if TYPE_CHECKING:
     from .graph import Spec
@@ -34,14 +36,13 @@ class Call:
     "name_0" and so on. names : of the tensors, in order, once `name` has told them.
     """
 
-    given: list[tuple[Any] | None]  # of the output, as `fixed` of the arguments
-    out_spec: TreeSpec
+    output: Frame  # once the model was called
 
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]):
         self.model, self.signature = type(model).__name__, inspect.signature(model.forward)
         self.args, self.kwargs = self._bound(args, kwargs)
-        self.leaves, self.spec = tree_flatten((self.args, self.kwargs))
-        self.fixed = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in self.leaves]
+        self.leaves = tree_leaves((self.args, self.kwargs))
+        self.fixed, self.spec = Frame.of((self.args, self.kwargs))
         if all(self.fixed):
             raise ValueError(
                 f"example_inputs have no tensor; {self.model}.forward takes {self.signature}"
@@ -105,10 +106,7 @@ class Call:
 
     def joined(self, tensors: Iterable[torch.Tensor]) -> Any:
         """The output, of its tensors."""
-        ahead = iter(tensors)
-        return tree_unflatten(
-            [next(ahead) if fixed is None else fixed[0] for fixed in self.given], self.out_spec
-        )
+        return self.output.filled(tensors)
 
 
 class _Flat(nn.Module):
@@ -118,10 +116,9 @@ class _Flat(nn.Module):
         self.training = inner.training
 
     def forward(self, *args, **kwargs):
-        leaves, self.call.out_spec = tree_flatten(self.inner(*args, **kwargs))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        self.call.given = [None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves]
-        return tensors
+        given = self.inner(*args, **kwargs)
+        self.call.output = Frame.of(given)
+        return tensors_of(given)
 
 
 def check(name: str, tensor: Any, spec: "Spec") -> None:

@@ -8,10 +8,10 @@ else as its forward on fake tensors, where collectives move nothing.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 Leaves = (
     type
@@ -46,12 +46,32 @@ class Place:
         self.number = number
 
 
+class Frame(NamedTuple):
+    """A tree of values without its tensors: ``fixed`` has (value,) of each other leaf."""
+
+    fixed: list[tuple[Any] | None]
+    spec: TreeSpec
+
+    @classmethod
+    def of(cls, tree: Any) -> Self:
+        """The frame of this tree."""
+        leaves, spec = tree_flatten(tree)
+        return cls([None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves], spec)
+
+    def filled(self, tensors: Iterable[torch.Tensor]) -> Any:
+        """The tree with these tensors in their places."""
+        ahead = iter(tensors)
+        leaves = [next(ahead) if fixed is None else fixed[0] for fixed in self.fixed]
+        return tree_unflatten(leaves, self.spec)
+
+
 class LeafCall:
     """One call of a leaf module. path : where it is in the model."""
 
     module: torch.nn.Module  # it and the next two: until `forget`
     forward: Callable[..., Any]
     shape: Callable[..., Any] | None
+    output: Frame  # once `like` was called
 
     def __init__(
         self,
@@ -88,16 +108,8 @@ class LeafCall:
             _depth -= 1
         if isinstance(given, torch.Size):
             given = tensors[0].new_empty(given)
-        found, self.spec = tree_flatten(given)
-        self.fixed = [None if isinstance(value, torch.Tensor) else (value,) for value in found]
-        return tensors_of(found)
-
-    def joined(self, tensors: Iterable[torch.Tensor]) -> Any:
-        """The output, of its tensors."""
-        ahead = iter(tensors)
-        return tree_unflatten(
-            [next(ahead) if fixed is None else fixed[0] for fixed in self.fixed], self.spec
-        )
+        self.output = Frame.of(given)
+        return tensors_of(given)
 
     def forget(self) -> None:
         """Keep no hold on the model: stages ask theirs for the module at ``path``."""
@@ -152,6 +164,7 @@ def _stub(path, module, forward):
         made = LeafCall(path, module, forward, args, kwargs)
         _calls.append(made)
         tensors, made.tensors = made.tensors, None  # pyright: ignore[reportAttributeAccessIssue]
-        return made.joined(torch.ops.tpviz.leaf(tensors, len(_calls) - 1))
+        given = torch.ops.tpviz.leaf(tensors, len(_calls) - 1)
+        return made.output.filled(given)
 
     return call

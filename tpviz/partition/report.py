@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from tpviz.tables import table
+
 if TYPE_CHECKING:
     from .division import Partition
 
@@ -34,30 +36,16 @@ def text(partition: "Partition") -> str:
 
 def rows(partition: "Partition") -> list[list[str]]:
     """Rows of strings, header first: one a stage."""
-    found = [
-        [
-            "stage",
-            "modules",
-            "parameters",
-            "forward",
-            "kept for backward (estimate)",
-            "inputs",
-            "receives",
-        ]
+    columns = [
+        ("stage", lambda part: str(part.index)),
+        ("modules", lambda part: ", ".join(grouped(part.paths))),
+        ("parameters", lambda part: f"{part.numel:,}"),
+        ("forward", lambda part: si(part.flops, "FLOP")),
+        ("kept for backward (estimate)", lambda part: si(part.activation_bytes, "B")),
+        ("inputs", lambda part: ", ".join(part.inputs)),
+        ("receives", lambda part: "; ".join(map(_message, part.receives))),
     ]
-    for part in partition.stages:
-        found.append(
-            [
-                str(part.index),
-                ", ".join(grouped(part.paths)),
-                f"{part.numel:,}",
-                si(part.flops, "FLOP"),
-                si(part.activation_bytes, "B"),
-                ", ".join(part.inputs),
-                "; ".join(map(_message, part.receives)),
-            ]
-        )
-    return found
+    return table(columns, ((part,) for part in partition.stages))
 
 
 def sentence(partition: "Partition") -> str:

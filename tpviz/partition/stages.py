@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from .crossing import Crossing
+from .sharding import Crossing
 
 if TYPE_CHECKING:
     import torch

@@ -17,13 +17,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from . import adapters, board, groups, meshes  # noqa: F401  (for what they change in torch)
+from . import adapters, board  # noqa: F401  (for what it changes in torch)
+from .compute import leave_alone
 from .devices import inner_kind
-from .frames import leave_alone
 from .operations import BLOCKING, OPERATIONS, PEER
-from .scatter import can_scatter, scatter
-from .silent import SilentGroup
-from .staging import DoneWork, needs_staging, source_rank, staged
+from .works import (
+    AroundWork,
+    DoneWork,
+    SilentGroup,
+    can_scatter,
+    needs_staging,
+    scatter,
+    source_rank,
+    staged,
+)
 
 if TYPE_CHECKING:
     from .pacing import Flight, Pacer
@@ -34,7 +41,7 @@ pacer: "Pacer | None" = None  # the active one of this process
 silent = False  # whether groups made now move nothing (tpviz.runtime.fake)
 
 
-class TracedWork(dist.Work):
+class TracedWork(AroundWork):
     """The handle of one collective: waits for the inner work, and stamps completion and waiting."""
 
     def __init__(
@@ -45,8 +52,8 @@ class TracedWork(dist.Work):
         text: str,
         flight: "Flight | None" = None,
     ):
-        super().__init__()
-        self.inner, self.row, self.listener, self.text = inner, row, listener, text
+        super().__init__(inner)
+        self.row, self.listener, self.text = row, listener, text
         self.flight, self.pacer = flight, pacer if flight else None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -71,15 +78,6 @@ class TracedWork(dist.Work):
     def is_completed(self) -> bool:
         done = self.inner.is_completed()
         return done and (not self.flight or self.pacer.is_done(self.flight))  # pyright: ignore[reportOptionalMemberAccess]
-
-    def is_success(self) -> bool:
-        return self.inner.is_success()
-
-    def exception(self) -> Any:
-        return self.inner.exception()
-
-    def result(self) -> list[torch.Tensor]:
-        return self.inner.result()
 
     def source_rank(self) -> int:
         """Whom a message from anyone was from."""
@@ -155,27 +153,6 @@ class TracedGroup(dist.ProcessGroup):
     @property
     def _device_types(self):
         return self.inner._device_types
-
-    def _get_backend(self, device):
-        return self.inner._get_backend(device)
-
-    def _set_default_backend(self, kind):
-        self.inner._set_default_backend(kind)
-
-    def abort(self) -> None:
-        self.inner.abort()
-
-    def shutdown(self) -> None:
-        self.inner.shutdown()
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        self.inner.set_timeout(timeout)
-
-    def _start_coalescing(self, device):
-        self.inner._start_coalescing(device)
-
-    def _end_coalescing(self, device):
-        return self.inner._end_coalescing(device)
 
     @property
     def axis(self) -> str:
@@ -264,6 +241,19 @@ def _blocking(operation):
     return blocking
 
 
+def _passed_on(name):
+    def passed_on(self, *args):
+        return getattr(self.inner, name)(*args)
+
+    passed_on.__name__ = name
+    return passed_on
+
+
+for _method in (
+    *("abort", "shutdown", "set_timeout", "_start_coalescing", "_end_coalescing"),
+    *("_get_backend", "_set_default_backend"),
+):
+    setattr(TracedGroup, _method, _passed_on(_method))
 for _method, (_collective, _payload) in OPERATIONS.items():
     _forwarding = _operation(_method, _collective, _payload)
     setattr(TracedGroup, _method, _blocking(_forwarding) if _method in BLOCKING else _forwarding)

@@ -2,8 +2,8 @@
 
 Dynamo traces whatever Python runs in a frame that it compiles. So what follows a program pauses
 while it compiles, and frames of ours that run between compiled ones are left as they are
-(`frames`). Nothing of a recording gets into compiled code nor into its guards: what was
-compiled before is used while recording, and what was compiled meanwhile is used afterwards.
+(`compute.leave_alone`). Nothing of a recording gets into compiled code nor into its guards: what
+was compiled before is used while recording, and what was compiled meanwhile is used afterwards.
 
 Kernels that Inductor generates are no operators. They are globals of the modules that it writes,
 "cpp_..." (functions) or "triton_..." (with a method ``run``), and stand-ins take their places while

@@ -11,9 +11,12 @@ the caches are cold, and Python runs ten times slower than in a loop. See docs/a
 autograd that nothing else uses (AutocastIPU): many never come down to a device.
 """
 
+import functools
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from threading import get_ident
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -22,15 +25,29 @@ from torch.utils.flop_counter import flop_registry
 
 from tpviz import labels
 
-from .frames import leave_alone
-
 if TYPE_CHECKING:
     from torch._ops import OpOverload
 
     from .compiled import _StandIn
 
     Operator = OpOverload | _StandIn
+
     Shapes = tuple[torch.Size, torch.Size] | list[Any] | None
+
+
+# -- Python of ours that torch.compile must run and not compile ------------------------------------
+# While a compiled function runs, Dynamo looks at every Python frame that starts in its thread, also
+# at those that C++ calls: hooks, kernels, process groups.
+_frames = torch._C._dynamo.eval_frame  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def leave_alone(*functions: FunctionType, with_callees: bool = True) -> None:
+    """Have Dynamo run these functions, and by default whatever they call, as plain Python."""
+    skip = _frames._FrameAction.SKIP
+    inner = skip if with_callees else _frames._FrameAction.DEFAULT
+    for function in functions:
+        _frames.set_code_exec_strategy(function.__code__, _frames._FrameExecStrategy(skip, inner))
+
 
 KERNELS = """
 mm addmm bmm baddbmm mm.out addmm.out bmm.out baddbmm.out convolution convolution_backward
@@ -304,3 +321,23 @@ def _elements(shape):
     if isinstance(shape, torch.Size):
         return shape.numel()
     return sum(map(_elements, shape)) if isinstance(shape, list) else 0
+
+
+# -- what recording itself takes -------------------------------------------------------------------
+@functools.cache
+def kernel_cost() -> float:
+    """Seconds that recording adds to one kernel, on a one-element product; not while recording."""
+    x = torch.ones(1, 1)
+    plain = _seconds_each(lambda: x @ x)
+    with KernelHook(time.perf_counter, [].append):
+        return max(0.0, _seconds_each(lambda: x @ x) - plain)
+
+
+def _seconds_each(function, times=300):
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        for _ in range(times):
+            function()
+        best = min(best, (time.perf_counter() - start) / times)
+    return best

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tpviz.simulation import deadline
 
-from . import backend, meshes
+from . import adapters, backend
 from .operations import FUNCTIONAL
 
 _DEVICE = torch.ops.prim.device.default
@@ -117,7 +117,7 @@ def fake_world(rank: int, world_size: int) -> Iterator[None]:
         backend.silent, sys.excepthook = False, hook  # torch's own would name a rank for ever
         if dist.is_initialized():
             dist.destroy_process_group()
-        meshes.forget_meshes()
+        adapters.forget_meshes()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .frames import leave_alone
+from .compute import leave_alone
 
 if TYPE_CHECKING:
     from .fake import OrderClock

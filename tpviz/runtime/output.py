@@ -1,7 +1,11 @@
-"""What ranks print: each rank writes to its own file, the caller shows it line by line."""
+"""What ranks print: each rank writes to its own file, the caller shows it line by line.
+
+Only the standard library is imported here: ranks need it before torch loads.
+"""
 
 import os
 import sys
+from typing import TextIO
 
 _CHUNK = 1 << 20
 _OF_GLOO = b"[Gloo] Rank "  # torch 2.9 and 2.10 print such a line for each group they connect
@@ -49,3 +53,18 @@ class Tail:
         """Print what is left and close the file."""
         self.pump(everything=True)
         os.close(self._fd)
+
+
+# -- a rank's standard output and error ------------------------------------------------------------
+def text_stream(descriptor: int) -> TextIO:
+    """A descriptor's text stream, that writes line by line."""
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+
+
+def flush_output() -> None:
+    """Pass on what was printed; a stream that the rank's function closed is opened again."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        try:
+            getattr(sys, name).flush()
+        except (ValueError, AttributeError):
+            setattr(sys, name, text_stream(descriptor))

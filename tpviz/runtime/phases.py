@@ -18,13 +18,15 @@ from torch.optim import optimizer as optimizer_hooks  # pyright: ignore[reportAt
 
 from tpviz import labels
 
-from .frames import leave_alone
+from .compute import leave_alone
 
 _task_id = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node
 _next_sequence = torch._C._autograd._get_sequence_nr  # pyright: ignore[reportAttributeAccessIssue]
 _COMPILED = "_orig_mod"  # torch.compile's wrapper has the module under this name
 _REDUCTIONS = {"all_reduce", "reduce_scatter", "reduce"}
+WHERE = ("phase", "layer", "microbatch", "chunk", "step")
+"""What is said of the place of an event: columns of a trace."""
 
 
 class Mark(NamedTuple):
@@ -114,7 +116,7 @@ class Phases:
         return self.backward_seen
 
     def of_kernels(self) -> Iterator[dict[str, Any]]:
-        """The fields of each kernel of the list, in order: {phase, layer, microbatch, chunk, step}.
+        """The fields of each kernel of the list, in order: {column of `WHERE`: value}.
 
         Kernels are many, so while they run only changes of state are marked.
         """
@@ -131,13 +133,7 @@ class Phases:
             backward_seen |= task >= 0
             phase = label.phase or _phase(mark, task, module_seen, backward_seen)
             layer = label.layer or self._layer(mark, phase, node)
-            yield {
-                "phase": phase,
-                "layer": layer,
-                "microbatch": label.microbatch,
-                "chunk": label.chunk,
-                "step": mark.step,
-            }
+            yield dict(zip(WHERE, (phase, layer, label.microbatch, label.chunk, mark.step)))
 
     def _layer(self, mark, phase, node):
         if phase == "backward" and node is not None:

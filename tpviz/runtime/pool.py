@@ -22,7 +22,7 @@ from typing import Any
 from tpviz.runtime import processes, rank_errors, server, worker_bootstrap
 from tpviz.runtime.board import Board, spoken
 from tpviz.runtime.output import Tail
-from tpviz.runtime.stacks import user_line
+from tpviz.runtime.rank_errors import user_line
 
 _TICK = 0.05  # seconds between two looks at what ranks print
 _START_LIMIT = 120.0  # seconds; a first start on a busy machine imports torch once

@@ -6,7 +6,7 @@
     rec.trace.ledger()
 
 Collectives are seen by the process group (`backend`), compute by `compute`, phases by `phases`,
-times by `clock`, allocations (``memory=True``, slower: record it in a step of its own) by `memory`.
+times by a clock, allocations (``memory=True``, slower: record it in a step of its own) by `memory`.
 """
 
 import time
@@ -23,18 +23,69 @@ from tpviz.trace.ledger import wire_bytes
 from tpviz.trace.members import members_text
 from tpviz.trace.table import Event, Trace
 
-from . import backend, compute, groups
-from .clock import CudaClock, HostClock
-from .clock import clock as host_or_device_clock
+from . import adapters, backend, compute
 from .compiled import CompiledCode
+from .compute import kernel_cost
 from .devices import badge
 from .memory import MemoryHook
-from .overhead import kernel_cost
-from .phases import Phases
+from .phases import WHERE, Phases
 
 if TYPE_CHECKING:
     from .fake import OrderClock
     from .pacing import Pacer
+
+
+# -- when something happened -----------------------------------------------------------------------
+# A CUDA launch returns before the work runs, so a host clock around it would time the launch. A
+# stamp is therefore a float on CPU and a `torch.cuda.Event` on CUDA; `resolve` turns either into
+# seconds of ``time.perf_counter``, which is one clock for all processes of a host.
+class HostClock:
+    """Stamps are seconds of ``time.perf_counter``."""
+
+    now = staticmethod(time.perf_counter)
+
+    @staticmethod
+    def completion(work: "dist.Work") -> None:
+        """None: completion on the host is seen by whoever waits, or by the future's callback."""
+
+    @staticmethod
+    def resolve(stamp: float) -> float:
+        return stamp
+
+
+class CudaClock:
+    """Stamps are CUDA events; an anchor seen by device and host ties them to the host's clock."""
+
+    def __init__(self):
+        torch.cuda.synchronize()
+        self.anchor = self.now()
+        self.anchor.synchronize()
+        self.zero = time.perf_counter()
+        self.side = torch.cuda.Stream()
+
+    @staticmethod
+    def now() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def completion(self, work: "dist.Work") -> torch.cuda.Event:
+        """A stamp at the end of ``work`` (NCCL): a side stream waits for it, no other does."""
+        with torch.cuda.stream(self.side):
+            work.wait()
+            return self.now()
+
+    def resolve(self, stamp: torch.cuda.Event | float) -> float:
+        if isinstance(stamp, float):
+            return stamp
+        stamp.synchronize()  # pyright: ignore[reportAttributeAccessIssue]
+        return self.zero + self.anchor.elapsed_time(stamp) / 1e3  # pyright: ignore[reportArgumentType]
+
+
+def host_or_device_clock() -> HostClock | CudaClock:
+    """The clock for this process: CUDA's once CUDA is in use, else the host's."""
+    return CudaClock() if torch.cuda.is_available() and torch.cuda.is_initialized() else HostClock()
+
 
 DETAILS = ("kernels", "all")
 
@@ -143,16 +194,9 @@ class Recorder:
         self, collective: str, payload: int, members: tuple[int, ...], axis: str, seq: int
     ) -> list[Any]:
         """A collective was handed to the group: returns the row whose end `completed` fills in."""
-        row = [
-            collective,
-            self.clock.now(),
-            None,
-            self.phases.where(collective),
-            payload,
-            members,
-            axis,
-            seq,
-        ]  # not the group: a row lives as long as its operation, and may end on gloo's own thread
+        where = self.phases.where(collective)
+        # not the group: a row lives as long as its operation, and may end on gloo's own thread
+        row = [collective, self.clock.now(), None, where, payload, members, axis, seq]
         self.comms.append(row)
         return row
 
@@ -238,13 +282,7 @@ class Recorder:
         phase, layer, sequence, microbatch, chunk, step = where
         if sequence >= 0 and not layer:
             layer = self.phases.layer_of(sequence)
-        return {
-            "phase": phase,
-            "layer": layer,
-            "microbatch": microbatch,
-            "chunk": chunk,
-            "step": step,
-        }
+        return dict(zip(WHERE, (phase, layer, microbatch, chunk, step)))
 
     def _meta(self, rank: int):
         device = "cuda" if isinstance(self.clock, CudaClock) else "cpu"
@@ -257,7 +295,7 @@ class Recorder:
             "overhead": self.own_seconds + count * kernel_cost(),
             "detail": self.detail,
         }
-        unrecorded = groups.unrecorded(backend.is_recorded) if dist.is_initialized() else []
+        unrecorded = adapters.unrecorded(backend.is_recorded) if dist.is_initialized() else []
         if unrecorded:
             meta["unrecorded"] = unrecorded
         if self.pacer:

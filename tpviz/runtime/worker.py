@@ -24,7 +24,7 @@ import torch._dynamo
 import torch.distributed as dist
 
 import tpviz.runtime.recorder  # noqa: F401
-from tpviz.runtime import board, forkserver_hooks, meshes, state, streams
+from tpviz.runtime import adapters, board, forkserver_hooks, output, state
 from tpviz.runtime.devices import choose_device
 
 if TYPE_CHECKING:
@@ -107,19 +107,19 @@ def _run(payload):
         answer = "error", _failure(error)
     if answer[0] == "done":  # else the board goes on showing what it was that failed
         board.write("finished")
-    streams.flush_output()
+    output.flush_output()
     return answer
 
 
 def _leave_groups_of_earlier_jobs():
     # Here and not at the end of their job: only now have all ranks finished with them. Each holds
     # several threads and sockets, so a long session would run out of them.
-    meshes.forget_axes()
+    adapters.forget_axes()
     world = dist.group.WORLD
     groups = [group for group in dist.distributed_c10d._world.pg_map if group is not world]
     for group in groups:
         dist.destroy_process_group(group)
-    meshes.forget_meshes()
+    adapters.forget_meshes()
     if groups:
         del group, groups
         gc.collect()  # a program that has ended may hold its groups in a circle

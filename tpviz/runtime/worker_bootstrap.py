@@ -18,8 +18,8 @@ import threading
 from multiprocessing.connection import Connection, wait
 from typing import NamedTuple, NoReturn
 
+from tpviz.runtime.output import text_stream
 from tpviz.runtime.processes import kill_below
-from tpviz.runtime.streams import text_stream
 
 _CLOSING = 0.5  # seconds in which the kernel closes all pipes of a process that has died
 THREADS = "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import isclose
 from numbers import Real
 
 from tpviz.checks import number
 
-from . import critical
 from .table import Schedule
 
 FOREVER = float("inf")
@@ -182,15 +182,88 @@ class Timeline:
         if action.kind in ("B", "RB", "W"):
             yield end, -1, 0
 
+    # -- which actions decide how long a schedule takes -------------------------------------------
+    # Derived: the critical path method, on a schedule's own graph. With equal stages many actions
+    # have no slack and there are many critical paths; the one that is told changes ranks as seldom
+    # as it can, and then stays for as long as it can on the rank that idles least between its first
+    # and last action: p-1 in 1F1B with recompute, p-2 in Merak's schedule.
     @cached_property
     def slack(self) -> tuple[tuple[float, ...], ...]:
-        """Per rank, how much later each action could end without a longer makespan."""
-        return critical.slack(self)
+        """Per rank, seconds each action could end later, others too, with the makespan the same.
+
+        Where it is 0 an action that takes longer makes the makespan longer.
+        """
+        schedule = self.schedule
+        steps = schedule.order
+        ends = [[self.makespan] * len(row) for row in schedule.actions]  # at the latest
+
+        def before(rank, index, latest):
+            ends[rank][index] = min(ends[rank][index], latest)
+
+        pairs = schedule.pairs if self.overlapped else ()
+        for step in reversed(steps):
+            rank, index = step[:2]
+            if (rank, index - 1) in pairs:  # the second of a pair: with the first, which is next
+                continue
+            both = (index, index + 1) if (rank, index) in pairs else (index,)
+            ends[rank][index] = ends[rank][both[-1]] = min(ends[rank][i] for i in both)
+            starts = ends[rank][index] - self.end[rank][index] + self.start[rank][index]
+            if index:
+                before(rank, index - 1, starts)
+            for i in both:
+                step = schedule.step_of[rank, i]
+                if step.needs >= 0:
+                    before(*steps[step.needs][:2], starts - self.latency * step.is_message)
+        return tuple(tuple(late - end for late, end in zip(*rows)) for rows in zip(ends, self.end))
 
     def critical_path(self) -> list[tuple[int, int]]:
-        """[(rank, index)] of actions without slack, from the first to the one that ends last; where
-        the rank changes there is a message; see `critical` for which, where there are several."""
-        return critical.critical_path(self)
+        """[(rank, index)] of actions without slack, each beginning when the one before lets it,
+        from time 0 to the makespan; where the rank changes there is a message.
+
+        Of an overlapped pair one is on the path.
+        """
+        ends = [(row[-1], -rank) for rank, row in enumerate(self.end) if row]
+        if not ends:
+            return []
+        rank = -max(ends)[1]
+        before = self._before()
+        here, path = (rank, len(self.end[rank]) - 1), []
+        while here is not None:
+            path.append(here)
+            here = before[here]
+        return path[::-1]
+
+    def _before(self):
+        """{(rank, index): what is before it on the critical path to it, or None}."""
+        schedule, before, costs = self.schedule, {}, {}
+        steps = schedule.order
+        pairs = schedule.pairs if self.overlapped else ()
+        inside = self.bubble_inside
+        limit = inside.index(min(inside))
+
+        def ways(step):
+            """(cost, what is before) of each way to an action that could not begin earlier."""
+            rank, index = step[:2]
+            begins = self.start[rank][index]
+            first = index - 1 if (rank, index - 1) in pairs else index
+            if first and isclose(self.end[rank][first - 1], begins):
+                yield costs[rank, first - 1], (rank, first - 1)
+            for i in range(first, first + 1 + ((rank, first) in pairs)):
+                other = schedule.step_of[rank, i]
+                if other.needs < 0:
+                    continue
+                maker = steps[other.needs][:2]
+                made = self.end[maker[0]][maker[1]]
+                if isclose(made + self.latency * other.is_message, begins):
+                    messages, elsewhere = costs[maker]
+                    yield (messages + other.is_message, elsewhere), maker
+
+        for step in steps:
+            rank, index = here = step[:2]
+            start, end = self.start[rank][index], self.end[rank][index]
+            (messages, elsewhere), before[here] = min(ways(step), default=((0, 0.0), None))
+            costs[here] = messages, elsewhere + (end - start) * (rank != limit)
+        return before
 
     def critical_messages(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         """[((rank, index), (rank, index))]: from and to, of the messages on `critical_path`."""

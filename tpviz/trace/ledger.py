@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from tpviz.checks import whole_number
-from tpviz.tables import html_table
+from tpviz.tables import html_table, text_table
 
 from .members import members_list
 
@@ -114,15 +114,7 @@ class Ledger:
         ]
 
     def __repr__(self):
-        table = self.to_table()
-        widths = [max(len(row[i]) for row in table) for i in range(6)]
-        return "\n".join(
-            "  ".join(
-                cell.ljust(w) if i < 3 else cell.rjust(w)
-                for i, (cell, w) in enumerate(zip(row, widths))
-            ).rstrip()
-            for row in table
-        )
+        return "\n".join(text_table(self.to_table(), right=(3, 4, 5)))
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-ledger'")

@@ -12,12 +12,11 @@ from typing import Any
 from tpviz import limits
 
 from .columns import Event
-from .files import FORMAT, ISSUE, complete_events, place, trace_files
+from .files import FORMAT, ISSUE, TraceFile, complete_events, place, trace_files
 from .kineto import from_kineto
 from .meta import checked
 from .rows import Runs
 from .shapes import Nested, fitting, short
-from .stream import TraceFile
 from .table import Trace
 
 _OWN = {"name": "name", "kind": "cat", "rank": "pid"}  # columns, and their keys in an event

@@ -25,7 +25,6 @@ from .steps import median_number, step_spans
 if TYPE_CHECKING:
     import pandas
 
-    from .ledger import Ledger
 
 __all__ = ["Event", "Trace"]
 
@@ -179,30 +178,13 @@ class Trace:
             return float(self["end"].max() - self["start"].min()) if len(self) else 0.0
         return float((end - start)[median_number(start, end)])
 
-    # The analyses live in their own modules; these are the names people type.
-    def ledger(self, rank: int | None = None, step: int | None = None) -> "Ledger":
-        """The `Ledger` of one rank's step: see `tpviz.trace.ledger.ledger`."""
-        return ledger.ledger(self, rank, step)
-
-    def overlap(self, rank: int | None = None) -> float:
-        """Fraction of communication under computation: see `tpviz.trace.analyses.overlap`."""
-        return analyses.overlap(self, rank)
-
-    def exposed_communication(self, rank: int | None = None) -> float:
-        """Seconds of communication that nothing hides: see `tpviz.trace.analyses`."""
-        return analyses.exposed_communication(self, rank)
-
-    def bubble(self) -> dict[int, float]:
-        """{rank: idle fraction}: see `tpviz.trace.analyses.bubble`."""
-        return analyses.bubble(self)
-
-    def critical_path(self) -> list[Event]:
-        """The events that decided the end: see `tpviz.trace.critical`."""
-        return analyses.critical_path(self)
-
-    def memory(self, rank: int | None = None) -> analyses.MemoryUse:
-        """Peaks and series of a rank's memory: see `tpviz.trace.analyses`."""
-        return analyses.memory(self, rank)
+    # The analyses live in their own modules, with what they say; these are the names people type.
+    ledger = ledger.ledger
+    overlap = analyses.overlap
+    exposed_communication = analyses.exposed_communication
+    bubble = analyses.bubble
+    critical_path = analyses.critical_path
+    memory = analyses.memory
 
     def to_chrome(self, path: str | PathLike[str]) -> Path:
         """Write Chrome/Perfetto JSON (.json or .json.gz); returns the path."""

@@ -18,9 +18,9 @@ from torch._subclasses.fake_tensor import (
 
 from tpviz.mesh import Mesh
 from tpviz.runtime.fake import NoNumbers, OrderClock, fake_tensors, fake_world
+from tpviz.runtime.rank_errors import raised_at
 from tpviz.runtime.recorder import Recorder
 from tpviz.runtime.repeat import repeating
-from tpviz.runtime.stacks import raised_at
 from tpviz.schemes.ownership import ownership
 from tpviz.simulation.program import Capture, place
 from tpviz.trace.members import members_list

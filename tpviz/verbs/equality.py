@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tpviz.tables import text_table
+
 if TYPE_CHECKING:
     from tpviz.trace.ledger import Ledger
     from tpviz.trace.table import Trace
@@ -166,11 +168,9 @@ class Verdict:
 
     def _said(self, what, notes=()):
         """The verdict, the table, and what is said of the ledger."""
-        table = self.to_table()
-        widths = [max(len(row[k]) for row in table) for k in range(3)]
         lines = [f"{'equal' if self.ok else 'NOT EQUAL'} (tolerance {TOLERANCE}): {what}, float64"]
-        lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
         lines += [
+            *text_table(self.to_table()),
             *notes,
             "ledger: equal to the formula on every rank"
             if self.ledger_ok

@@ -4,16 +4,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
-from itertools import groupby, islice
+from itertools import combinations, groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.cost import show_apart, show_bytes, show_seconds
 from tpviz.strategy import Strategy
 from tpviz.tables import html_table
 
-from .agreement import rounded
 from .predict import Prediction
-from .reasons import least, why
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -21,6 +19,51 @@ if TYPE_CHECKING:
 
     from tpviz.cluster import Cluster
     from tpviz.workload import GPT
+
+
+# -- how far two rankings of the same strategies agree ---------------------------------------------
+def agreement(
+    rows: "Sequence[Row]", pairs: Iterable[tuple[str, str]]
+) -> dict[str, dict[str, float]]:
+    """{"predicted, simulated": {"tau", "top", "rows"}} for pairs of columns of `search.Row`.
+
+    Rows in which one of the two is None do not count; a pair with fewer than two is left out.
+    """
+    found = {}
+    for first, second in pairs:
+        times = [(getattr(row, first), getattr(row, second)) for row in rows]
+        times = [pair for pair in times if None not in pair]
+        if len(times) > 1:
+            a, b = ([rounded(t) for t in column] for column in zip(*times))
+            top = any(x == min(a) and y == min(b) for x, y in zip(a, b))
+            found[f"{first}, {second}"] = {"tau": kendall_tau(a, b), "top": top, "rows": len(times)}
+    return found
+
+
+def rounded(seconds: float) -> float:
+    """Times that differ by rounding are one."""
+    return float(f"{seconds:.9e}")
+
+
+def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
+    """Kendall's tau-b of two sequences of numbers: 1 the same order, -1 the reverse, ties counted.
+
+    Kendall 1945, "The treatment of ties in ranking problems": (concordant - discordant pairs) /
+    sqrt(pairs not tied in a * pairs not tied in b). 1.0 where both are all ties, 0.0 where one is.
+    Raises ``ValueError`` unless both have the same length of 2 or more.
+    """
+    if len(a) != len(b) or len(a) < 2:
+        raise ValueError(f"two rankings of the same 2 or more things, not of {len(a)} and {len(b)}")
+    signs = [(_sign(x - u), _sign(y - v)) for (x, y), (u, v) in combinations(zip(a, b), 2)]
+    in_a, in_b = sum(x != 0 for x, _ in signs), sum(y != 0 for _, y in signs)
+    if not in_a or not in_b:
+        return float(in_a == in_b)
+    return sum(x * y for x, y in signs) / (in_a * in_b) ** 0.5
+
+
+def _sign(value):
+    return (value > 0) - (value < 0)
+
 
 COLUMNS = ("communication", "predicted", "simulated", "measured")
 
@@ -250,3 +293,102 @@ def _label(plan):
     """A plan on the chart's axis."""
     same = f" x {len(plan)}" if len(plan) > 1 else ""
     return plan[0].strategy.short + same
+
+
+# -- why one strategy is faster than another: the difference of their predicted parts --------------
+def why(rows: "Sequence[Row]") -> list[str]:
+    """Sentences about the first of ranked `search.Row`s: its time, and how it beats other kinds.
+
+    It is compared with its `rivals`.
+    """
+    best, others = rows[0], rivals(rows)
+    p = best.prediction
+    how = "predicted" if best.simulated is None else "simulated"
+    lines = [
+        f"{best.strategy.short} is the fastest of {len(rows)} strategies: "
+        f"{show_seconds(best.step_time)} a step, {how}."
+    ]
+    if not others:
+        shares = ", ".join(f"{show_seconds(s)} {name}" for name, s in p.parts.items() if s)
+        return lines + [f"It spends {shares}; nothing of another kind fits."]
+    return lines + [
+        f"Against {row.strategy.short} ({show_seconds(row.step_time)}) "
+        f"{because(p, row.prediction)}."
+        for row in others
+    ]
+
+
+def least(rows: "Sequence[Row]") -> list[str]:
+    """The same where communication alone is the objective: the first, the next, the best step."""
+    best = rows[0]
+    lines = [
+        "Ranked by communication alone, the schemes' own formulas: "
+        f"{best.strategy.short} is the first of {len(rows)} strategies, "
+        f"{show_seconds(best.communication)} a step."  # pyright: ignore[reportArgumentType]
+    ]
+    more = (row for row in rows if row.communication > best.communication * (1 + 1e-9))  # pyright: ignore[reportOptionalOperand]
+    lines += [
+        f"The next that sends longer is {row.strategy.short}, {show_seconds(row.communication)}."  # pyright: ignore[reportArgumentType]
+        for row in islice(more, 1)
+    ]
+    fastest = min(rows, key=lambda row: row.predicted)
+    same = fastest.predicted >= best.predicted * (1 - 1e-9)
+    lines.append(
+        "Its whole step is predicted to take "
+        f"{show_seconds(best.predicted)}, "
+        + (
+            "the least of all."
+            if same
+            else f"that of {fastest.strategy.short} {show_seconds(fastest.predicted)}."
+        )
+    )
+    return lines
+
+
+def kind(strategy: "Strategy") -> tuple[str, ...]:
+    """The axes in use: strategies that share them are of one kind."""
+    return tuple(axis for axis, size in strategy.axes.items() if size > 1)
+
+
+def because(mine: "Prediction", other: "Prediction") -> str:
+    """ "it spends 3.1 ms less in exposed communication on dp, but 1 ms more in compute".
+
+    Parts are compute, each axis's exposed communication (latency included) and bubble, so the
+    differences sum to that of the predicted steps. Those below a tenth of the largest go unsaid.
+    """
+    gains = sorted(_differences(mine, other).items(), key=lambda item: -abs(item[1]))
+    gains = [(name, s) for name, s in gains if abs(s) >= 0.1 * abs(gains[0][1]) and s]
+    less = [f"{show_seconds(s)} less in {name}" for name, s in gains if s > 0]
+    more = [f"{show_seconds(-s)} more in {name}" for name, s in gains if s < 0]
+    if not gains:
+        return "the formulas see no difference"
+    faster = mine.step_time <= other.step_time
+    words = [_join(half) for half in ((less, more) if faster else (more, less)) if half]
+    end = "" if faster else ", by formula; the simulation puts it first because links are shared"
+    return f"it spends {', but '.join(words)}{end}"
+
+
+def _differences(mine, other):
+    """{part: seconds that ``mine`` spends less}."""
+    found = {"compute": other.parts["compute"] - mine.parts["compute"]}
+    for axis in dict.fromkeys((*other.exposed, *mine.exposed)):
+        found[f"exposed communication on {axis}"] = other.exposed.get(axis, 0.0) - mine.exposed.get(
+            axis, 0.0
+        )
+    return found | {"bubble": other.parts["bubble"] - mine.parts["bubble"]}
+
+
+def rivals(rows: "Sequence[Row]") -> "list[Row]":
+    """The first row of another kind than the best's, and the best of each kind with one axis."""
+    seen, found = {kind(rows[0].strategy)}, []
+    for row in rows:
+        this = kind(row.strategy)
+        if this not in seen and (not found or len(this) <= 1):
+            found.append(row)
+        seen.add(this)
+    return found
+
+
+def _join(words):
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last

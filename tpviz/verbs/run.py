@@ -4,26 +4,29 @@ trace = tv.run(tv.Megatron(tp=2) * tv.DataParallel(dp=2), tv.GPT(), steps=3)
 trace.meta["losses"], trace.ledger(), trace.step_time
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 from tpviz.checks import number, one_of, whole_number
+from tpviz.mesh import Mesh
 from tpviz.runtime.launch import launch
 from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import DETAILS, record
-from tpviz.schemes.gpt.program import LEARNING_RATE, reference_program
+from tpviz.schemes.gpt.program import LEARNING_RATE, batch_of, reference_program
 from tpviz.schemes.ownership import ownership
 from tpviz.simulation.injected_faults import NONE
 from tpviz.trace import Trace
 
 from .checks import check_faults, check_fit
-from .ranks import mean_losses, number_of, program_here, train_step
 from .simulate import check_place
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
+    from tpviz.schemes.gpt.program import Program
     from tpviz.simulation.injected_faults import Faults
     from tpviz.strategy import Strategy
     from tpviz.workload import GPT
@@ -156,3 +159,30 @@ def _train(
         trace = Trace(trace.columns, {**trace.meta, "memory": allocations.trace.meta["memory"]})
         report(total, total, "memory seen")
     return trace, [number_of(loss) for loss in losses[: warmup + steps]]
+
+
+# -- what is done on a rank: the program built on its device, and trained step by step -------------
+def program_here(strategy: "Strategy", workload: "GPT", **options: Any) -> "tuple[Program, str]":
+    """(this rank's program, its device) for a strategy, on the mesh it asks for."""
+    device = os.environ.get("TPVIZ_DEVICE", "cpu")
+    mesh = Mesh(strategy.axes).device_mesh(device)
+    return strategy.build(workload, mesh, getattr(torch, workload.dtype), device, **options), device
+
+
+def train_step(program: "Program", workload: "GPT", step: int, device: str) -> torch.Tensor | None:
+    """One whole step, update included; its loss, a tensor: the mean over what this rank saw, or
+    None where another stage of a pipeline has it."""
+    loss = program.step(batch_of(workload, step, device))
+    program.optimizer_step()
+    return loss
+
+
+def number_of(loss: torch.Tensor | None) -> float | None:
+    """A step's loss as a number, None where this rank has none."""
+    return None if loss is None else float(loss)
+
+
+def mean_losses(losses_by_rank: Iterable[Sequence[float | None]]) -> list[float]:
+    """The loss of the batch at each step: every rank that has one saw equally many tokens of it."""
+    known = [losses for losses in losses_by_rank if None not in losses]
+    return [sum(losses) / len(losses) for losses in zip(*known)]

@@ -7,11 +7,10 @@ found.best, found.rows, print(found.describe())
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import islice, pairwise
 from math import inf
 from time import thread_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.checks import number, one_of, whole_number
 from tpviz.cost import show_bytes, show_seconds
@@ -20,17 +19,27 @@ from tpviz.simulation import deadline
 from tpviz.strategy import Strategy, divisors
 from tpviz.strategy import strategies as registered
 
-from .agreement import agreement, kendall_tau, rounded
 from .checks import check_cluster, check_workload
 from .predict import check, check_memory, predict
-from .ranking import COLUMNS, Rejected, Row, Search, plan_of, plans
-from .reasons import rivals
+from .ranking import (
+    COLUMNS,
+    Rejected,
+    Row,
+    Search,
+    agreement,
+    kendall_tau,
+    plan_of,
+    plans,
+    rivals,
+    rounded,
+)
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.workload import GPT
 
 __all__ = ["Rejected", "Row", "Search", "kendall_tau", "search", "space"]
+Kind = type[Strategy] | str | Strategy
 OBJECTIVES = ("step", "communication")
 TELL = 0.2  # s between two reports of progress
 LOOK = 1.0  # s between two rankings shown while formulas are evaluated
@@ -43,11 +52,7 @@ GIVE = (
 def search(
     workload: "GPT",
     cluster: "Cluster",
-    strategies: type[Strategy]
-    | str
-    | Strategy
-    | Iterable[type[Strategy] | str | Strategy]
-    | None = None,
+    strategies: Kind | Iterable[Kind] | None = None,
     top: int = 5,
     *,
     objective: str = "step",
@@ -93,35 +98,23 @@ def search(
     simulate = objective == "step" if simulate is None else simulate
     top, simulate = whole_number("top", top), one_of("simulate", simulate, (True, False))
     run, by_step = whole_number("run", run, 0, top), objective == "step"
-    order, show = _order if by_step else _paper_order, viewer(progress)
-
-    def so_far(rows: Sequence[Row]):
-        return Search(workload, cluster, tuple(rows), (), {}, objective)._repr_html_()  # pyright: ignore[reportPrivateUsage]
-
+    show = viewer(progress)
+    looking = _Looking(workload, cluster, objective, moment, show)
     try:
-        rows, rejected, untried = _by_formula(
-            space(workload, world_size, strategies),
-            workload,
-            cluster,
-            objective,
-            moment,
-            show,
-            so_far,
-            order,
-        )
+        rows, rejected, untried = looking.by_formula(space(workload, world_size, strategies))
         if not rows:
             raise ValueError(_nothing(workload, cluster, world_size, rejected))
-        rows.sort(key=order)
-        show.found(partial(so_far, rows))
+        rows.sort(key=looking.order)
+        looking.found(rows)
         if run:
             _check_ranks(_firsts(rows, top if simulate and by_step else run))
         late = ()
         if simulate:
-            rows, late = _by_simulation(rows, top, order, moment, show, so_far)
+            rows, late = looking.by_simulation(rows, top)
         rows = _by_running(rows, run, show)
     finally:
         show.close()
-    seen = rows if objective != "step" else _firsts([r for r in rows if r.simulated is not None])
+    seen = _firsts([r for r in rows if r.simulated is not None]) if by_step else rows
     found = agreement(seen, pairwise(COLUMNS))
     return Search(
         workload, cluster, tuple(rows), tuple(rejected), found, objective, late, seconds, untried
@@ -133,57 +126,95 @@ def _firsts(rows: Sequence[Row], most: int | None = None) -> list[Row]:
     return [plan[0] for plan in islice(plans(rows), most)]
 
 
-def _by_formula(
-    candidates: Sequence[Strategy],
-    workload: "GPT",
-    cluster: "Cluster",
-    objective: str,
-    moment: float,
-    show: View,
-    so_far: Callable[[Sequence[Row]], str],
-    order: Callable[[Row], Any],
-) -> tuple[list[Row], list[Rejected], tuple[Strategy, ...]]:
-    """([Row], [Rejected], (candidates for which there was no time)); the time ends no search that
-    has found nothing. What surely needs little memory comes first, for a first answer soon."""
-    rows, rejected, best, shown, next_look = [], [], None, -inf, thread_time() + LOOK
-    fits, untried = _that_may_fit(candidates, workload, cluster, moment, rejected)
-    for done, strategy in enumerate(fits):
-        if rows and thread_time() > moment:
-            return rows, rejected, (*fits[done:], *untried)
-        with _rejecting(rejected, strategy, "memory"):
-            check_memory(strategy, workload, cluster)
-            row = Row(strategy, predict(strategy, workload, cluster))
-            if objective == "communication":
-                row = replace(row, communication=strategy.communication(workload, cluster))
-            rows.append(row)
-            best = min(best or row, row, key=lambda r: r.communication or r.predicted)
-        if thread_time() - shown > TELL:
-            shown = thread_time()
-            if rows and shown > next_look:
-                show.found(partial(so_far, sorted(rows, key=order)))
-                next_look = thread_time() + LOOK
-            show(len(candidates) - len(fits) + done, len(candidates), "by formula" + _best(best))
-    return rows, rejected, untried
+class _Looking(NamedTuple):
+    """A search that goes on: until the ``moment``, shown by ``show``."""
 
+    workload: "GPT"
+    cluster: "Cluster"
+    objective: str
+    moment: float
+    show: View
 
-def _that_may_fit(
-    candidates: Sequence[Strategy],
-    workload: "GPT",
-    cluster: "Cluster",
-    moment: float,
-    rejected: list[Rejected],
-) -> tuple[list[Strategy], tuple[Strategy, ...]]:
-    """(those that nothing found quickly rules out, the least memory first, those not looked at)."""
-    least, untried = {}, ()
-    for done, strategy in enumerate(candidates):
-        if least and thread_time() > moment:
-            untried = tuple(candidates[done:])
-            break
-        with _rejecting(rejected, strategy, "sizes"):
-            check(strategy, workload, cluster)
+    def order(self, row: Row) -> Any:
+        """The key of rows, first to last."""
+        return _order(row) if self.objective == "step" else _paper_order(row)
+
+    def found(self, rows: Sequence[Row]) -> None:
+        """Show these rows, as what was found so far."""
+        search = Search(self.workload, self.cluster, tuple(rows), (), {}, self.objective)
+        self.show.found(search._repr_html_)  # pyright: ignore[reportPrivateUsage]
+
+    def by_formula(
+        self, candidates: Sequence[Strategy]
+    ) -> tuple[list[Row], list[Rejected], tuple[Strategy, ...]]:
+        """([Row], [Rejected], (candidates for which there was no time)); the time ends no search
+        that has found nothing. What surely needs little memory comes first, for a first answer
+        soon."""
+        on = self.workload, self.cluster
+        rows, rejected, best, shown, next_look = [], [], None, -inf, thread_time() + LOOK
+        fits, untried = self.that_may_fit(candidates, rejected)
+        for done, strategy in enumerate(fits):
+            if rows and thread_time() > self.moment:
+                return rows, rejected, (*fits[done:], *untried)
             with _rejecting(rejected, strategy, "memory"):
-                least[strategy] = _check_least(strategy, workload, cluster)
-    return sorted(least, key=least.__getitem__), untried
+                check_memory(strategy, *on)
+                row = Row(strategy, predict(strategy, *on))
+                if self.objective == "communication":
+                    row = replace(row, communication=strategy.communication(*on))
+                rows.append(row)
+                best = min(best or row, row, key=lambda r: r.communication or r.predicted)
+            if thread_time() - shown > TELL:
+                shown = thread_time()
+                if rows and shown > next_look:
+                    self.found(sorted(rows, key=self.order))
+                    next_look = thread_time() + LOOK
+                number, text = len(candidates) - len(fits) + done, "by formula" + _best(best)
+                self.show(number, len(candidates), text)
+        return rows, rejected, untried
+
+    def that_may_fit(
+        self, candidates: Sequence[Strategy], rejected: list[Rejected]
+    ) -> tuple[list[Strategy], tuple[Strategy, ...]]:
+        """(those that nothing found quickly rules out, the least memory first, those not looked
+        at)."""
+        least, untried = {}, ()
+        for done, strategy in enumerate(candidates):
+            if least and thread_time() > self.moment:
+                untried = tuple(candidates[done:])
+                break
+            with _rejecting(rejected, strategy, "sizes"):
+                check(strategy, self.workload, self.cluster)
+                with _rejecting(rejected, strategy, "memory"):
+                    least[strategy] = _check_least(strategy, self.workload, self.cluster)
+        return sorted(least, key=least.__getitem__), untried
+
+    def by_simulation(
+        self, rows: Sequence[Row], top: int
+    ) -> tuple[list[Row], tuple[Strategy, ...]]:
+        """(rows, strategies for which there was no time): the first plans and their rivals
+        simulated, the first in the order of that. What one strategy of a plan takes, all take."""
+        tops = list(islice(plans(rows), top))
+        chosen, found = list(dict.fromkeys((*(plan[0] for plan in tops), *rivals(rows)))), {}
+        top_rows = dict.fromkeys(row for plan in tops for row in plan)
+
+        def ranked() -> list[Row]:
+            first = sorted((found[row] for row in top_rows if row in found), key=self.order)
+            rest = [found.get(row, row) for row in rows if row not in top_rows or row not in found]
+            every = found.keys() >= {*chosen}
+            return [*first, *(sorted(rest, key=self.order) if every else rest)]
+
+        for done, row in enumerate(chosen):
+            best = min(found.values(), key=self.order, default=rows[0])
+            self.show(done, len(chosen), f"simulating {row.strategy.short}" + _best(best))
+            try:
+                with deadline.until(self.moment):
+                    deadline.check()
+                    seconds = _simulated(row).simulated
+            except deadline.OutOfTime:
+                break
+            found |= {one: replace(one, simulated=seconds) for one in plan_of(row, rows)}
+            self.found(ranked())
+        return ranked(), tuple(row.strategy for row in chosen if row not in found)
 
 
 @contextmanager
@@ -209,39 +240,6 @@ def _check_least(strategy: Strategy, workload: "GPT", cluster: "Cluster"):
     return least
 
 
-def _by_simulation(
-    rows: Sequence[Row],
-    top: int,
-    order: Callable[[Row], Any],
-    moment: float,
-    show: View,
-    so_far: Callable[[Sequence[Row]], str],
-) -> tuple[list[Row], tuple[Strategy, ...]]:
-    """(rows, strategies for which there was no time): the first plans and their rivals simulated,
-    the first in the order of that. What one strategy of a plan takes, they all take."""
-    tops = list(islice(plans(rows), top))
-    chosen, found = list(dict.fromkeys((*(plan[0] for plan in tops), *rivals(rows)))), {}
-    top_rows = dict.fromkeys(row for plan in tops for row in plan)
-
-    def ranked() -> list[Row]:
-        first = sorted((found[row] for row in top_rows if row in found), key=order)
-        rest = [found.get(row, row) for row in rows if row not in top_rows or row not in found]
-        return [*first, *(sorted(rest, key=order) if found.keys() >= {*chosen} else rest)]
-
-    for done, row in enumerate(chosen):
-        best = min(found.values(), key=order, default=rows[0])
-        show(done, len(chosen), f"simulating {row.strategy.short}" + _best(best))
-        try:
-            with deadline.until(moment):
-                deadline.check()
-                seconds = _simulated(row).simulated
-        except deadline.OutOfTime:
-            break
-        found |= {one: replace(one, simulated=seconds) for one in plan_of(row, rows)}
-        show.found(partial(so_far, ranked()))
-    return ranked(), tuple(row.strategy for row in chosen if row not in found)
-
-
 def _by_running(rows: list[Row], run: int, show: View) -> list[Row]:
     """The rows, the first of each of the first ``run`` plans measured on ranks."""
     measured = {}
@@ -258,11 +256,7 @@ def _best(row: Row | None):
 def space(
     workload: "GPT",
     world_size: int,
-    strategies: type[Strategy]
-    | str
-    | Strategy
-    | Iterable[type[Strategy] | str | Strategy]
-    | None = None,
+    strategies: Kind | Iterable[Kind] | None = None,
 ) -> list[Strategy]:
     """The strategies to try, none twice; `search` says what may be given.
 

@@ -28,7 +28,7 @@ from .equality import (
     unwaited,
     unwaited_lines,
 )
-from .ranks import mean_losses, number_of, program_here
+from .run import mean_losses, number_of, program_here
 
 if TYPE_CHECKING:
     from tpviz.schemes.gpt.program import Program

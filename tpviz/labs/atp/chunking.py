@@ -11,11 +11,12 @@ from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster
 from tpviz.cost import Clock, show_seconds
 from tpviz.figures.charts import FROM_ZERO, LINES, axis, curves, label, unit_of, words_of
-from tpviz.labs.report import listed, table, too_late, whole_numbers
+from tpviz.labs.report import listed, too_late, whole_numbers
 from tpviz.labs.study import Outcome, Study, ask
 from tpviz.mesh import Mesh
 from tpviz.schemes.atp.chunks import check_kappa, slowdown
 from tpviz.schemes.atp.strategy import ATP
+from tpviz.tables import table
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 

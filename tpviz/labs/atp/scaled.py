@@ -16,9 +16,10 @@ from tpviz.cluster.parts import finite
 from tpviz.clusters import nvswitch, nvswitch_nodes
 from tpviz.cost import show_seconds
 from tpviz.figures.charts import axis, growth
-from tpviz.labs.report import Report, listed, table, whole_numbers
+from tpviz.labs.report import Report, listed, whole_numbers
 from tpviz.schemes.atp.paper import best, bus_time, wire_volume
 from tpviz.schemes.atp.strategy import ATP
+from tpviz.tables import table
 from tpviz.verbs.checks import check_workload
 from tpviz.workload import GPT
 

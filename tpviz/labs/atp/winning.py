@@ -9,9 +9,10 @@ from tpviz.checks import whole_number
 from tpviz.cluster import Cluster
 from tpviz.figures.charts import heat_map, panel
 from tpviz.labs.ranked import MODES, Row, order, tau
-from tpviz.labs.report import Report, named, not_knobs, table
+from tpviz.labs.report import Report, named, not_knobs
 from tpviz.runtime.launch import check_world_size
 from tpviz.schemes.atp.strategy import ATP
+from tpviz.tables import table
 from tpviz.verbs.checks import check_workload
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT

@@ -17,12 +17,13 @@ from tpviz.clusters import frontier, perlmutter
 from tpviz.cost import show_bytes, show_seconds
 from tpviz.figures.charts import axis, growth
 from tpviz.figures.charts import points as points_of
-from tpviz.labs.report import Report, listed, table, whole_numbers
+from tpviz.labs.report import Report, listed, whole_numbers
 from tpviz.schemes.axonn.models import NOMINAL, SIZES, Utilisation, paper_models, utilisation
 from tpviz.schemes.axonn.paper import fitting, seconds
 from tpviz.schemes.axonn.rates import of_cluster
 from tpviz.schemes.axonn.strategy import AxoNN
-from tpviz.verbs.agreement import rounded
+from tpviz.tables import table
+from tpviz.verbs.ranking import rounded
 from tpviz.workload import GPT
 
 from .choosing import cheapest, fewest, least_step, needs, predicted

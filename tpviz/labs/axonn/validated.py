@@ -10,11 +10,12 @@ from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
 from tpviz.figures.charts import axis, label, log_ticks, panel, points, unit_of
 from tpviz.labs.ranked import MODES, Row, order, tau
-from tpviz.labs.report import Report, not_knobs, table, too_late
+from tpviz.labs.report import Report, not_knobs, too_late
 from tpviz.runtime.launch import check_world_size
 from tpviz.schemes.axonn.paper import ranking
 from tpviz.schemes.axonn.rates import of_cluster
 from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.tables import table
 from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT

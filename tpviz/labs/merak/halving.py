@@ -15,12 +15,13 @@ from tpviz.checks import whole_number
 from tpviz.cluster import Cluster
 from tpviz.cost import by_axis, show_seconds, transfer
 from tpviz.figures.charts import FROM_ZERO, axis, curves, line, panel, words_of
-from tpviz.labs.report import not_knobs, some, table, too_late
+from tpviz.labs.report import not_knobs, some, too_late
 from tpviz.labs.study import Outcome, Study, Variant, ask, outcome
 from tpviz.mesh import Mesh
 from tpviz.schemes.gpt.step import payloads
 from tpviz.schemes.merak.split import layers_of
 from tpviz.schemes.merak.strategy import Merak
+from tpviz.tables import table
 from tpviz.trace.analyses import length, merge
 from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.workload import GPT

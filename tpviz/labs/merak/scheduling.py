@@ -9,13 +9,14 @@ from tpviz.cluster import Cluster
 from tpviz.cost import show_bytes, show_seconds
 from tpviz.figures.charts import words_of
 from tpviz.figures.schedule_measured import measured as bars_of
-from tpviz.labs.report import not_knobs, some, table, too_late
+from tpviz.labs.report import not_knobs, some, too_late
 from tpviz.labs.study import Outcome, Study, Variant, ask, outcome
 from tpviz.mesh import Mesh
 from tpviz.schedules import SCHEDULES
 from tpviz.schedules.formulas import bubble, makespan
 from tpviz.schemes.merak.memory import memory_of
 from tpviz.schemes.merak.strategy import Merak
+from tpviz.tables import table
 from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.workload import GPT
 

@@ -13,11 +13,12 @@ from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.cost import show_seconds
 from tpviz.figures.charts import FROM_ZERO, axis, curves, words_of
-from tpviz.labs.report import some, table, too_late
+from tpviz.labs.report import some, too_late
 from tpviz.labs.study import Outcome, Study, Variant, ask, outcome
 from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.t3.hardware import Machine
 from tpviz.schemes.t3.strategy import T3
+from tpviz.tables import table
 from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.workload import GPT
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.figures.charts import panel, points
-from tpviz.labs.report import Report, table
+from tpviz.labs.report import Report
+from tpviz.tables import table
 
 from .end_to_end import OTHER, end_to_end, geomean
 from .sublayers import FITTED, MODELS, Sublayers, sublayers

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from tpviz.checks import whole_number
 from tpviz.cost import show_seconds
 from tpviz.figures.charts import axis, line, panel
-from tpviz.labs.report import Report, table
+from tpviz.labs.report import Report
 from tpviz.schemes.t3.hardware import Gemm, Machine
 from tpviz.schemes.t3.hardware.small_gpu import SMALL_GPU
 from tpviz.schemes.t3.paper import gemm_over_ring, ideal_speedup
+from tpviz.tables import table
 
 from .sublayers import STYLES, simulated_sublayer
 

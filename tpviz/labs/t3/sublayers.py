@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tpviz.checks import one_of, some_of, whole_number
 from tpviz.cost import show_seconds
 from tpviz.figures.charts import axis, label, line, panel
-from tpviz.labs.report import Report, table
+from tpviz.labs.report import Report
 from tpviz.runtime.bar import viewer
 from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 from tpviz.schemes.t3.hardware.dram import Clock
 from tpviz.schemes.t3.hardware.ring import reduce_scatter
+from tpviz.tables import table
 
 if TYPE_CHECKING:
     from tpviz.schemes.t3.hardware import SimResult

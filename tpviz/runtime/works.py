@@ -1,0 +1,213 @@
+"""Handles of collectives done otherwise than by the inner group: staged, added up here, not at all.
+
+NCCL refuses two ranks on one GPU, and gloo knows few collectives on CUDA tensors, so a shared GPU's
+tensors are copied to the host, reduced there, and copied back before the call returns.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .devices import inner_kind
+
+
+class AroundWork(dist.Work):
+    """A handle around another one."""
+
+    def __init__(self, inner: dist.Work):
+        super().__init__()
+        self.inner = inner
+
+    def is_completed(self) -> bool:
+        return self.inner.is_completed()
+
+    def is_success(self) -> bool:
+        return self.inner.is_success()
+
+    def exception(self) -> Any:
+        return self.inner.exception()
+
+    def result(self) -> list[torch.Tensor]:
+        return self.inner.result()
+
+
+class DoneWork(dist.Work):
+    """The handle of a collective that is finished when it is made: staged, blocking, or silent.
+
+    value : what its future gives.
+    inner : the work that has moved the bytes, where it is asked whom a message was from.
+    """
+
+    def __init__(self, value: Any = None, inner: dist.Work | None = None):
+        super().__init__()
+        self.value, self.inner = value, inner
+
+    def source_rank(self) -> int:
+        """Whom a message from anyone was from."""
+        return source_rank(self.inner)
+
+    _source_rank = source_rank  # torch 2.13's name
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """True at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """True."""
+        return True
+
+    is_success = is_completed
+
+    def exception(self) -> Any:
+        """None: a failure was raised by the call."""
+
+    def result(self) -> list[torch.Tensor]:
+        """No tensors of its own."""
+        return []
+
+    def get_future(self) -> torch.futures.Future:
+        """A future that is done."""
+        future = torch.futures.Future()
+        future.set_result(self.value)
+        return future
+
+
+def source_rank(work: Any) -> int:
+    """The sender of a message that was received from anyone; the method has two names."""
+    return work._source_rank() if hasattr(work, "_source_rank") else work.source_rank()
+
+
+def needs_staging(args: Sequence[Any]) -> bool:
+    """Whether a call on these arguments must go through the host (``TPVIZ_STAGE=1`` forces it)."""
+    device = _device(args)
+    on_cuda = device is not None and device.type == "cuda"
+    return (on_cuda and inner_kind() == "gloo") or os.environ.get("TPVIZ_STAGE") == "1"
+
+
+def staged(operation: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> DoneWork:
+    """Run ``operation`` on host copies of all tensors in ``args`` and copy every result back."""
+    pairs = []
+
+    def to_host(value):
+        if isinstance(value, torch.Tensor):
+            copy = value.detach().to("cpu", copy=True)
+            pairs.append((value, copy))
+            return copy
+        if isinstance(value, (list, tuple)):
+            return [to_host(v) for v in value]
+        return value
+
+    work = operation(*(to_host(a) for a in args), **kwargs)
+    work.wait()
+    with torch.no_grad():
+        for original, copy in pairs:
+            original.detach().copy_(copy)
+    return DoneWork(inner=work)
+
+
+def _device(value):
+    """The device of the first tensor in nested arguments, or None."""
+    if isinstance(value, torch.Tensor):
+        return value.device
+    if isinstance(value, (list, tuple)):
+        return next((d for d in map(_device, value) if d is not None), None)
+    return None
+
+
+# -- groups that move nothing ----------------------------------------------------------------------
+class SilentGroup:
+    """An inner group for `backend.TracedGroup` whose every operation is done at once."""
+
+    _device_types = (torch.device("cpu"),)
+
+    def __init__(self, rank: int, size: int):
+        self._rank, self._size = rank, size
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def __getattr__(self, name):
+        if name.startswith("_set") or name in ("abort", "shutdown", "_start_coalescing"):
+            return lambda *args, **kwargs: None
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: DoneWork(args[0] if args else ())
+
+
+# -- a reduce-scatter quick enough for emulated runs, and which says when it is done ---------------
+# gloo's own is a whole all-reduce, of a list one reduce after another, and it says that it is done
+# only once it has been waited for. Here every rank sends each other its part (all_to_all) and
+# whoever waits adds up what came.
+METHODS = {"reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"}
+_OPERATORS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
+
+
+def can_scatter(method: str, args: Sequence[Any]) -> bool:
+    """Whether `scatter` handles this call: sums or means of CPU tensors in equal parts."""
+    if method not in METHODS or len(args) < 3:
+        return False
+    if not any(args[2].reduceOp == operator for operator in _OPERATORS):  # `in` asks the other way
+        return False
+    output, parts = _output_and_parts(args)
+    return output.device.type == "cpu" and all(p.numel() == output.numel() for p in parts)
+
+
+def scatter(inner: dist.ProcessGroup, args: Sequence[Any]) -> "ScatterWork":
+    """Start the reduce-scatter on the group ``inner``; its handle."""
+    output, parts = _output_and_parts(args)
+    flat = torch.cat([part.detach().reshape(-1) for part in parts])
+    gathered = torch.empty_like(flat)
+    options = dist.AllToAllOptions()
+    options.asyncOp = True
+    work = inner.alltoall_base(gathered, flat, [], [], options)
+    return ScatterWork(work, flat, gathered, output, args[2].reduceOp == dist.ReduceOp.AVG)
+
+
+def _output_and_parts(args):
+    """(output tensor, one tensor for every rank) of either form of the call."""
+    output, whole = args[0], args[1]
+    if isinstance(output, list):
+        return output[0], whole[0]
+    return output, whole.reshape(-1).split(output.numel())
+
+
+class ScatterWork(AroundWork):
+    """Done when all parts have come; whoever waits adds them up."""
+
+    def __init__(
+        self,
+        work: dist.Work,
+        flat: torch.Tensor,
+        gathered: torch.Tensor,
+        output: torch.Tensor,
+        mean: bool,
+    ):
+        super().__init__(work)
+        self.flat, self.gathered, self.output, self.mean = flat, gathered, output, mean
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        self.inner.wait()
+        if self.gathered is not None:
+            parts = self.gathered.view(-1, self.output.numel())
+            with torch.no_grad():
+                total = parts.mean(0) if self.mean else parts.sum(0)
+                self.output.copy_(total.view_as(self.output))
+            self.flat = self.gathered = None
+        return True
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return [self.output]
+
+    def get_future(self) -> torch.futures.Future:
+        self.wait()
+        future = torch.futures.Future()
+        future.set_result([self.output])
+        return future
