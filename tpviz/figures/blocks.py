@@ -238,7 +238,8 @@ def describe(story: Story, rank: int, number: int) -> str:
 
 STRIP, LINE, WORDS, LETTERS = 60, 130, 152, 131  # the last: in a line of words
 GRID, PANEL = (78, 462), 532
-SHORT = {"norm1": "LN 1", "norm2": "LN 2"}
+SHORT = {"norm1": "LN1", "norm2": "LN2"}
+APART = 14  # px between the phases of the strip
 PHASES = {
     "forward": "forward →",
     "backward": "backward, last layer first →",
@@ -302,19 +303,20 @@ def blocks_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str
 def strip(story: Story, keys: dict[str, str]) -> tuple[str, list[tuple[float, float]]]:
     """(a tick for each frame, forward then backward, with the layers under them; their places)."""
     frames = story.frames
-    wide = min(30.0, (VIEW - 24) / (len(frames) + len({f.phase for f in frames}) - 1))
+    apart = APART * (len({f.phase for f in frames}) - 1)
+    wide = min(30.0, (VIEW - 24 - apart) / len(frames))
     out, places, x = [], [], 12.0
     for i, frame in enumerate(frames):
         last = frames[i - 1] if i else None
         if not last or last.phase != frame.phase:
-            x += wide if last else 0
+            x += APART if last else 0
             out.append(text(x, STRIP - 14, PHASES[frame.phase], size=12, weight=700))
         if not last or last[:2] != frame[:2]:
             run = next((k for k, f in enumerate(frames[i:]) if f[:2] != frame[:2]), len(frames) - i)
             name = SHORT.get(frame.layer, frame.layer)
             if 5.6 * len(name) <= run * wide:
                 out.append(text(x + 2, STRIP + 31, name, "muted"))
-            out.append(f"<path d='M{x:.1f},{STRIP - 2}v24' class='s-muted'/>")
+            out.append(f"<path d='M{x:.1f},{STRIP - 2}v33' class='s-muted'/>")
         out.append(_tick(i, frame, x, wide, keys))
         places.append((x, wide))
         x += wide
