@@ -15,6 +15,7 @@ from .blocks_matrix import HATCH, Eyes, Grid, matrices, notation, plain, ranks
 from .legend import Look, Mark, legend
 from .palette import INKS, axis_keys
 from .svg import (
+    LETTERS,
     VIEW,
     amount,
     check_step,
@@ -236,7 +237,7 @@ def describe(story: Story, rank: int, number: int) -> str:
     )
 
 
-STRIP, LINE, WORDS, LETTERS = 60, 130, 152, 131  # the last: in a line of words
+STRIP, LINE, WORDS = 60, 130, 152
 GRID, PANEL = (78, 462), 532
 SHORT = {"norm1": "LN1", "norm2": "LN2"}
 APART = 14  # px between the phases of the strip

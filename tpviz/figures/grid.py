@@ -16,7 +16,6 @@ from tpviz.mesh import Mesh
 
 from . import blocks
 from .blocks import (
-    LETTERS,
     PANEL,
     Story,
     check,
@@ -31,7 +30,7 @@ from .blocks import (
 )
 from .blocks_matrix import HATCH, Eyes, own, size, spread, travelling
 from .palette import axis_keys
-from .svg import VIEW, lines, outline, pattern_defs, rect, text, wrapped
+from .svg import LETTERS, VIEW, lines, outline, pattern_defs, rect, text, wrapped
 
 if TYPE_CHECKING:
     from tpviz.films.captions import Frame, Tensor

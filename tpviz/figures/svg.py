@@ -20,8 +20,8 @@ _IMAGE = "".join(
     f"body[data-jp-theme-light='{light}'] .tpv-image{{color-scheme:{scheme}}}"
     for light, scheme in (("true", "light"), ("false", "dark"))
 )
-VIEW = 828
-"""px: a view's picture, which with its frame fits a page of 860."""
+VIEW, LETTERS = 828, 131
+"""px of a view's picture, which with its frame fits a page of 860; letters of 12 px in a line."""
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
 
 
