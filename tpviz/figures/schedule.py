@@ -57,9 +57,9 @@ def schedule_scene(
     unit : "s" where times are seconds, "" where they are in the unit of what was given. device :
     bytes that a device has, where the panels have memory. about : more than the title. Returns
     these, ``badge``, ``width``, ``height``, ``top`` (px of head that a page shows itself),
-    ``common`` (SVG), ``facts``, ``summary`` (what these do not say), ``stops`` (px of every end of an
-    action or a wait), ``captions`` (of each stop), ``names`` (`schedule_lanes.in_lanes`), ``axis``,
-    ``opens`` (a stop), ``rows`` ([panel, rank, y]), ``lane`` (px: height), ``head`` and
+    ``common`` (SVG), ``facts``, ``summary`` (what these do not say), ``stops`` (px of every end of
+    an action or a wait), ``captions`` (of each stop), ``names`` (`schedule_lanes.in_lanes`),
+    ``axis``, ``opens`` (a stop), ``rows`` ([panel, rank, y]), ``lane`` (px: height), ``head`` and
     ``foot`` (px: from where to where a play-head stands). The detail of a row:
     `schedule_detail`. Raises ``ValueError`` above 16 ranks or 8192 actions.
     """
